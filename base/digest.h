@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A short digest of a text, by which a schedule knows its model and a trace its schedule; and a checksum of
- * gigabytes, by which a file that was written is known again when it is read. Both guard against mistakes,
- * not against malice.
+ * A short digest of a text, by which a schedule knows its model and a trace its schedule; and a
+ * checksum of gigabytes, by which a file that was written is known again when it is read. Both
+ * guard against mistakes, not against malice.
  */
 #ifndef TDM_BASE_DIGEST_H
 #define TDM_BASE_DIGEST_H
@@ -19,8 +19,8 @@ uint64_t tdm_digest_bytes(const void *data, size_t bytes);
 /* The digest of a string as 16 lower-case hex digits. Returns `out`. */
 const char *tdm_digest_text(const char *text, char out[TDM_DIGEST_SIZE]);
 
-/* A checksum of bytes that come in pieces, at several GB/s. Any change within 8 aligned bytes changes it.
- * {0} begins one; how the bytes are cut into pieces makes no difference. */
+/* A checksum of bytes that come in pieces, at several GB/s. Any change within 8 aligned bytes
+ * changes it. {0} begins one; how the bytes are cut into pieces makes no difference. */
 struct tdm_checksum {
     uint64_t sum, bytes;
     unsigned char rest[8]; /* the last bytes % 8 */

@@ -68,8 +68,8 @@ char *tdm_directory_parent(const char *path)
     return target;
 }
 
-/* What is written is called "NAME.tmpPID-N" until it is complete (temporary.h), or has ".old" or a suffix of
- * SQLite's behind its name: room for the longest. */
+/* What is written is called "NAME.tmpPID-N" until it is complete (temporary.h), or has ".old" or a
+ * suffix of SQLite's behind its name: room for the longest. */
 #define LONGEST_SUFFIX 24
 
 static bool is_too_long(const char *path, const char *parent)
@@ -123,7 +123,8 @@ static void remove_directory(const char *path, tdm_directory_owns owns)
     (void)rmdir(path);
 }
 
-/* Behind the name of a temporary directory: the old one, while the two change places in two steps. */
+/* Behind the name of a temporary directory: the old one, while the two change places in two
+ * steps. */
 #define ASIDE ".old"
 
 struct left {
@@ -131,7 +132,8 @@ struct left {
     tdm_directory_owns owns;
 };
 
-/* What a killed process left. Where it was between two steps, the old directory gets its name again. */
+/* What a killed process left. Where it was between two steps, the old directory gets its name
+ * again. */
 static void remove_left(void *self, const char *path)
 {
     const struct left *left = self;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Directories written whole: files go into a directory of a temporary name beside the target, which is
- * then renamed. Whoever looks at the target sees the old directory or the new one, never a part.
+ * Directories written whole: files go into a directory of a temporary name beside the target, which
+ * is then renamed. Whoever looks at the target sees the old directory or the new one, never a part.
  */
 #ifndef TDM_BASE_DIRECTORY_H
 #define TDM_BASE_DIRECTORY_H
@@ -20,8 +20,8 @@ int tdm_directory_reason(const char *path);
 typedef bool (*tdm_directory_owns)(const char *name);
 
 /* May `path` be written? Yes if there is nothing, or an empty directory, or, with `force`, one that
- * holds only files that `owns` accepts. TDM_USAGE says what is there, TDM_IO what cannot be done. With `sweeps`, what
- * processes that were killed left beside it is removed. */
+ * holds only files that `owns` accepts. TDM_USAGE says what is there, TDM_IO what cannot be done.
+ * With `sweeps`, what processes that were killed left beside it is removed. */
 enum tdm_status tdm_directory_check(const char *path, bool force, bool sweeps,
                                     tdm_directory_owns owns, struct tdm_error *err);
 
@@ -37,8 +37,8 @@ struct tdm_directory {
 enum tdm_status tdm_directory_begin(const char *path, bool force, tdm_directory_owns owns,
                                     struct tdm_directory *directory, struct tdm_error *err);
 
-/* Puts it in place of the target and removes what was there. On failure nothing is left but what was
- * there. */
+/* Puts it in place of the target and removes what was there. On failure nothing is left but what
+ * was there. */
 enum tdm_status tdm_directory_commit(struct tdm_directory *directory, struct tdm_error *err);
 
 /* Removes it with its files; does nothing after commit or abandon. */

@@ -15,20 +15,21 @@
 enum tdm_status tdm_file_write(const char *path, const void *data, size_t bytes, bool force,
                                struct tdm_error *err);
 
-/* For a file written piece by piece: writes all `bytes` to `fd`. TDM_IO names `path`, the reason and
- * the remedy. */
+/* For a file written piece by piece: writes all `bytes` to `fd`. TDM_IO names `path`, the reason
+ * and the remedy. */
 enum tdm_status tdm_file_put(int fd, const char *path, const void *data, size_t bytes,
                              struct tdm_error *err);
 
-/* The same message for another call that failed, with `reason` of errno; TDM_NO_MEMORY for ENOMEM. */
+/* The same message for another call that failed, with `reason` of errno; TDM_NO_MEMORY for
+ * ENOMEM. */
 enum tdm_status tdm_file_failed(const char *path, int reason, struct tdm_error *err);
 
-/* Refuses `path` as tdm_file_write() would, before the work for it is done. What processes that were killed while they
- * wrote it left beside it is removed. */
+/* Refuses `path` as tdm_file_write() would, before the work for it is done. What processes that
+ * were killed while they wrote it left beside it is removed. */
 enum tdm_status tdm_file_check(const char *path, bool force, struct tdm_error *err);
 
-/* Refuses a symbolic link that leads to nothing: TDM_USAGE. Writing would replace the link, or fail when all the work
- * is done. */
+/* Refuses a symbolic link that leads to nothing: TDM_USAGE. Writing would replace the link, or fail
+ * when all the work is done. */
 enum tdm_status tdm_file_check_link(const char *path, struct tdm_error *err);
 
 /* Are both the same existing file, by whatever names? */

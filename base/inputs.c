@@ -24,8 +24,8 @@ static char *last_part(const char *path)
     return strndup(path + start, end - start);
 }
 
-/* Where a path leads, all links followed; what does not exist yet: in the directory where it would be. Malloc'ed;
- * NULL if that does not exist either. */
+/* Where a path leads, all links followed; what does not exist yet: in the directory where it would
+ * be. Malloc'ed; NULL if that does not exist either. */
 static char *place_of(const char *path)
 {
     char *place = realpath(path, NULL);

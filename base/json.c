@@ -15,8 +15,8 @@
 /* More than any config, machine or schedule; a file of weights given by mistake is refused fast. */
 #define JSON_LIMIT_BYTES (UINT64_C(64) << 20)
 
-/* Jansson (2.14) goes on without the characters of a string for which it had no memory, so its allocations are watched
- * while it parses. */
+/* Jansson (2.14) goes on without the characters of a string for which it had no memory, so its
+ * allocations are watched while it parses. */
 static json_malloc_t allocate_below;
 static bool ran_out;
 

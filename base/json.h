@@ -24,21 +24,24 @@ enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error 
 enum tdm_status tdm_json_parse(const char *file, const char *text, size_t bytes, json_t **root,
                                struct tdm_error *err);
 
-/* Text of a value, all of it, by Jansson's flags (JSON_ENCODE_ANY is among them); malloc'ed, caller frees. NULL if
- * memory ran out. json_dumps() is not asked, as it may leave out a key then (Jansson 2.14). */
+/* Text of a value, all of it, by Jansson's flags (JSON_ENCODE_ANY is among them); malloc'ed, caller
+ * frees. NULL if memory ran out. json_dumps() is not asked, as it may leave out a key then (Jansson
+ * 2.14). */
 char *tdm_json_dump(const json_t *value, size_t flags);
 
 /* Deterministic one-line text of a value (sorted keys, compact); malloc'ed, caller frees. NULL if
  * memory ran out. */
 char *tdm_json_canonical(const json_t *value);
 
-/* Writes a value indented, with a newline, its keys sorted or as they were set, all of it or nothing; takes the reference. TDM_NO_MEMORY,
- * also for NULL: what was built below ran out of memory; TDM_IO. */
+/* Writes a value indented, with a newline, its keys sorted or as they were set, all of it or
+ * nothing; takes the reference. TDM_NO_MEMORY, also for NULL: what was built below ran out of
+ * memory; TDM_IO. */
 enum tdm_status tdm_json_write(FILE *out, bool sorted, json_t *value, struct tdm_error *err);
 
-/* Building. What could not be built is NULL, and what was to hold it becomes NULL too, so that a caller checks once, at
- * the end: both release *object or *array and set it to NULL if `value`, of which they take the reference, is NULL or
- * memory runs out, and do no more than release `value` if it is NULL already. */
+/* Building. What could not be built is NULL, and what was to hold it becomes NULL too, so that a
+ * caller checks once, at the end: both release *object or *array and set it to NULL if `value`, of
+ * which they take the reference, is NULL or memory runs out, and do no more than release `value` if
+ * it is NULL already. */
 void tdm_json_set(json_t **object, const char *key, json_t *value);
 void tdm_json_add(json_t **array, json_t *value);
 /* All that `more` has, in the same way. */
@@ -47,8 +50,8 @@ void tdm_json_merge(json_t **object, json_t *more);
 /* Text of unknown origin as a string, by tdm_text_clean(); null for NULL. NULL: memory ran out. */
 json_t *tdm_json_text(const char *text);
 
-/* A value as a message shows it, short and printable: a string in quotes, a number, "an array". Returns
- * `out`. */
+/* A value as a message shows it, short and printable: a string in quotes, a number, "an array".
+ * Returns `out`. */
 enum { TDM_JSON_SHOWN = 48 };
 const char *tdm_json_show(const json_t *value, char out[TDM_JSON_SHOWN]);
 

@@ -82,7 +82,8 @@ static unsigned distance(const char *a, const char *b)
     return edits(x, y);
 }
 
-/* The names that begin or end so, or if there is none, those of the fewest edits, which must be few. */
+/* The names that begin or end so, or if there is none, those of the fewest edits, which must be
+ * few. */
 static size_t find_near(const char *name, const char *const *names,
                         const char *near[MOST_SUGGESTED])
 {

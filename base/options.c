@@ -13,7 +13,8 @@ static const char *now_called(const struct tdm_options *o, const char *word)
     return NULL;
 }
 
-/* getopt has passed the option at fault: it is the word before optind, or a letter inside a word. */
+/* getopt has passed the option at fault: it is the word before optind, or a letter inside a
+ * word. */
 static enum tdm_status bad_option(const struct tdm_options *o, int argc, char **argv, int option,
                                   struct tdm_error *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The options of a command, read one by one. An option that is not known, that lacks its value or that is given
- * twice is an error of one line, in the same words for every command.
+ * The options of a command, read one by one. An option that is not known, that lacks its value or
+ * that is given twice is an error of one line, in the same words for every command.
  */
 #ifndef TDM_BASE_OPTIONS_H
 #define TDM_BASE_OPTIONS_H
@@ -32,9 +32,9 @@ struct tdm_options {
     size_t seen_count;
 };
 
-/* The next option of argv in *option, as getopt_long() returns it, its value in optarg; -1 after the last one, when
- * optind is the first argument that is none. TDM_USAGE: a wrong option, with a hint. One command line a process at a
- * time, as getopt's variables are global. */
+/* The next option of argv in *option, as getopt_long() returns it, its value in optarg; -1 after
+ * the last one, when optind is the first argument that is none. TDM_USAGE: a wrong option, with a
+ * hint. One command line a process at a time, as getopt's variables are global. */
 enum tdm_status tdm_options_next(struct tdm_options *options, int argc, char **argv, int *option,
                                  struct tdm_error *err);
 

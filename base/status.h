@@ -30,8 +30,9 @@ struct tdm_error {
 };
 
 /* Fills `err` (may be NULL) with `status` and a printf-style message, clears the hint, and returns
- * `status`, so that a caller can write `return tdm_fail(err, TDM_INPUT, "...")`. Message and hint are one line of
- * valid UTF-8 each, without control characters (base/text.h), whatever names they quote. */
+ * `status`, so that a caller can write `return tdm_fail(err, TDM_INPUT, "...")`. Message and hint
+ * are one line of valid UTF-8 each, without control characters (base/text.h), whatever names they
+ * quote. */
 enum tdm_status tdm_fail(struct tdm_error *err, enum tdm_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

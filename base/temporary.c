@@ -80,7 +80,8 @@ static long process_of(const char *entry, const char *name, const char *suffix)
 static bool is_left(const char *path, long process)
 {
     struct stat info;
-    /* one of this process's own number may be of another that had it, in a container always the first */
+    /* one of this process's own number may be of another that had it, in a container always the
+     * first */
     if (process != getpid() && (kill((pid_t)process, 0) == 0 || errno != ESRCH))
         return false;
     if (lstat(path, &info) != 0 || info.st_uid != geteuid() ||

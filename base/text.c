@@ -6,7 +6,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Bytes of the character that begins at `s`; 0: none does, as in the Unicode standard's table 3-7. */
+/* Bytes of the character that begins at `s`; 0: none does, as in the Unicode standard's table
+ * 3-7. */
 static size_t length_of(const unsigned char *s)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

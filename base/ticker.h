@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Says how far a long answer is, and since when it is awaited: nothing in the first second, then on a terminal one line
- * that changes, else a line now and then. A thread of its own writes, so that what takes long need not call back. Not for
- * what writes to the same terminal meanwhile.
+ * Says how far a long answer is, and since when it is awaited: nothing in the first second, then on
+ * a terminal one line that changes, else a line now and then. A thread of its own writes, so that
+ * what takes long need not call back. Not for what writes to the same terminal meanwhile.
  */
 #ifndef TDM_BASE_TICKER_H
 #define TDM_BASE_TICKER_H
@@ -22,8 +22,8 @@ struct tdm_ticker {
     pthread_cond_t changed;
 };
 
-/* Begins to say on `out` what is being done: "looking for the fastest schedule". Says nothing if TIDEMARK_PROGRESS is no,
- * or no thread can be had. */
+/* Begins to say on `out` what is being done: "looking for the fastest schedule". Says nothing if
+ * TIDEMARK_PROGRESS is no, or no thread can be had. */
 void tdm_ticker_begin(struct tdm_ticker *ticker, FILE *out, const char *text);
 
 /* What is being done now. */

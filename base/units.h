@@ -34,8 +34,8 @@ enum tdm_status tdm_parse_count(const char *text, const char *what, uint64_t low
 /* "12.34 GiB", "512 MiB", "3 KiB", "17 B". Returns `out`. */
 const char *tdm_format_bytes(uint64_t bytes, char out[TDM_FORMAT_SIZE]);
 
-/* A size to type that is read as no less than `bytes`: hundredths of GiB ("12.35G"), or whole MiB where it is
- * small ("17M"). Returns `out`. */
+/* A size to type that is read as no less than `bytes`: hundredths of GiB ("12.35G"), or whole MiB
+ * where it is small ("17M"). Returns `out`. */
 const char *tdm_format_enough_bytes(uint64_t bytes, char out[TDM_FORMAT_SIZE]);
 
 /* "256K", "1M", "4096" stays "4K", "5000" stays "5000". Returns `out`. */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/accuracy: are the predictions of other systems right? Predicts every row of tables of measured and of
- * published peaks (by default those of tests/data) and prints both, and how far they are apart.
+ * bench/accuracy: are the predictions of other systems right? Predicts every row of tables of
+ * measured and of published peaks (by default those of tests/data) and prints both, and how far
+ * they are apart.
  *
  *     bench/accuracy [FILE.csv...] [--machine MACHINE]
  *
- * The heads of the tables say what their columns are. Exit status 1 if a bound is broken: accuracy_measured.c,
- * accuracy_published.c and accuracy_runs.c say which there are.
+ * The heads of the tables say what their columns are. Exit status 1 if a bound is broken:
+ * accuracy_measured.c, accuracy_published.c and accuracy_runs.c say which there are.
  */
 #include "bench/accuracy_runs.h"
 #include "bench/accuracy_table.h"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Components of a model as their own benchmarks run them: tiny programs of the operations that methods are made of.
- * Liger's benchmarks (benchmark/scripts/utils.py _test_memory) run forward and backward ten times, never clear
- * gradients, and report the median of the peaks: that of any but the first. That of apple/ml-cross-entropy reports
- * what a forward takes beside what is there before.
+ * Components of a model as their own benchmarks run them: tiny programs of the operations that
+ * methods are made of. Liger's benchmarks (benchmark/scripts/utils.py _test_memory) run forward and
+ * backward ten times, never clear gradients, and report the median of the peaks: that of any but
+ * the first. That of apple/ml-cross-entropy reports what a forward takes beside what is there
+ * before.
  */
 #include "bench/accuracy_runs.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measured peaks: rows of tests/data/measured_peaks.csv and own_peaks.csv, whose heads say what the columns are. Bounds:
- * on one GPU allocated within 0.3% in the mean and 1% at worst, reserved and used within 3% in the mean; on several
- * allocated within 1% and used within 4% in the mean; every row that ran out of memory refused and every one that
- * ran not.
+ * Measured peaks: rows of tests/data/measured_peaks.csv and own_peaks.csv, whose heads say what the
+ * columns are. Bounds: on one GPU allocated within 0.3% in the mean and 1% at worst, reserved and
+ * used within 3% in the mean; on several allocated within 1% and used within 4% in the mean; every
+ * row that ran out of memory refused and every one that ran not.
  */
 #include "bench/accuracy_table.h"
 

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Published peaks (tests/data/published_peaks.csv) against predictions. A row names a method in its publication's
- * words; a recipe says which method of ours it is, what the publication's script sets beside the row's columns, and which
- * figure is the published one. Rows without a recipe are not covered. Bounds: one GPU 1% in the median, 4% at worst;
- * several GPUs, whose publications leave settings unsaid, 8% at worst.
+ * Published peaks (tests/data/published_peaks.csv) against predictions. A row names a method in its
+ * publication's words; a recipe says which method of ours it is, what the publication's script sets
+ * beside the row's columns, and which figure is the published one. Rows without a recipe are not
+ * covered. Bounds: one GPU 1% in the median, 4% at worst; several GPUs, whose publications leave
+ * settings unsaid, 8% at worst.
  *
- * OOMB's script (test_efficiency/test.py) runs contexts one after the other, shortest first, and never clears
- * gradients: the shortest context's figure is that of a first step, at all others gradients are there before.
- * BurstEngine's script prints max_memory_reserved / 2^30 and calls it GB.
- * The profile of FSDP says no settings and is read from plots: on one GPU all that a later step reserves; on four there is
- * no room in 12 GB for gradients and moments, so it is a first step's, without an optimizer: what stays until the end of the
- * forward, or, with checkpoints, the peak. Both are units=layers with reshard_after_forward=yes.
+ * OOMB's script (test_efficiency/test.py) runs contexts one after the other, shortest first, and
+ * never clears gradients: the shortest context's figure is that of a first step, at all others
+ * gradients are there before. BurstEngine's script prints max_memory_reserved / 2^30 and calls it
+ * GB.
+ * The profile of FSDP says no settings and is read from plots: on one GPU all that a later step
+ * reserves; on four there is no room in 12 GB for gradients and moments, so it is a first step's,
+ * without an optimizer: what stays until the end of the forward, or, with checkpoints, the peak.
+ * Both are units=layers with reshard_after_forward=yes.
  */
 #include "bench/accuracy_table.h"
 

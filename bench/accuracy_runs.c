@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peaks of other people's runs, as published (tests/data/published_runs.csv), against predictions. A line of recipes
- * (tests/data/published_runs_recipes.csv) says for each row how a method of ours expresses it, which of our figures
- * the published one is, and what had to be assumed; or why no method does.
+ * Peaks of other people's runs, as published (tests/data/published_runs.csv), against predictions.
+ * A line of recipes (tests/data/published_runs_recipes.csv) says for each row how a method of ours
+ * expresses it, which of our figures the published one is, and what had to be assumed; or why no
+ * method does.
  *
- * What the sources leave unsaid cannot be predicted, so errors are stated, not bounded, but for rows whose settings
- * are known in full (their recipe has a bound). What must hold for all: where the source ran out of memory, ours does.
+ * What the sources leave unsaid cannot be predicted, so errors are stated, not bounded, but for
+ * rows whose settings are known in full (their recipe has a bound). What must hold for all: where
+ * the source ran out of memory, ours does.
  */
 #include "bench/accuracy_runs.h"
 
@@ -25,7 +27,8 @@
 #define PATH_BYTES 4096u
 #define GIB 1073741824.0
 #define BF16_BYTES 2u
-/* The next size that was tried after the largest that fits is not published; so much more was too much. */
+/* The next size that was tried after the largest that fits is not published; so much more was too
+ * much. */
 #define BEYOND 1.25
 
 enum outcome { COMPARED, REFUSED, FAILED };
@@ -89,7 +92,8 @@ static size_t split_pairs(const char *settings, char *text, size_t text_bytes, c
     return count;
 }
 
-/* `longer`: times the tokens of the row. *output_bytes is what the model without its head returns. */
+/* `longer`: times the tokens of the row. *output_bytes is what the model without its head
+ * returns. */
 static enum tdm_status predict(const struct runs *runs, const struct table *row, double longer,
                                struct tdm_method_prediction *p, uint64_t *output_bytes,
                                struct tdm_error *err)

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Speed of attention on the GPU: TFLOP/s of the pairs of a query and a key that are seen, 4 * head_dim a pair and query head
- * forward, 10 backward, whatever the kernels compute again; in bursts and held (gpu_meter.h), with clock and power.
+ * Speed of attention on the GPU: TFLOP/s of the pairs of a query and a key that are seen, 4 *
+ * head_dim a pair and query head forward, 10 backward, whatever the kernels compute again; in
+ * bursts and held (gpu_meter.h), with clock and power.
  *
  *   attention_bench [--seconds S] [--peer "python3 bench/attention_peer.py"] [--all] [--row N]
- *       chunks of 4,096 and 16,384 queries over up to 256K keys, heads as Qwen2.5-7B has them, and two shapes with heads
- *       of 64; beside each what the peer answers for it, cuDNN. --all: the other kernels too; --row: one
- *       of the shapes alone, from 1
+ *       chunks of 4,096 and 16,384 queries over up to 256K keys, heads as Qwen2.5-7B has them, and
+ *       two shapes with heads of 64; beside each what the peer answers for it, cuDNN. --all: the
+ *       other kernels too; --row: one of the shapes alone, from 1
  *   attention_bench --budget TOKENS
- *       4,096 queries over up to 1M keys, dense and over lists of the pages that won the vote of random queries on
- *       random keys, `voted`; and over as many pages that all query pages share, `shared`, or that are the last before
- *       the chunk, `recent`. Beside it the milliseconds of the page means of a chunk and of a selection, and these as
- *       a share of the attention over `voted`
+ *       4,096 queries over up to 1M keys, dense and over lists of the pages that won the vote of
+ *       random queries on random keys, `voted`; and over as many pages that all query pages share,
+ *       `shared`, or that are the last before the chunk, `recent`. Beside it the milliseconds of
+ *       the page means of a chunk and of a selection, and these as a share of the attention over
+ *       `voted`
  */
 #include "bench/gpu_meter.h"
 #include "executor/cuda/kernels.h"
@@ -104,7 +106,8 @@ static enum tdm_status vote(const void *of, cudaStream_t stream, struct tdm_erro
     return kind->count(of, stream, err);
 }
 
-/* Forward and backward of the first kind that suits, in a row of a table; returns milliseconds of both. */
+/* Forward and backward of the first kind that suits, in a row of a table; returns milliseconds of
+ * both. */
 static double measure_row(const struct tdm_attend *a, const char *lists, uint64_t keys,
                           double pairs)
 {
@@ -120,7 +123,8 @@ static double measure_row(const struct tdm_attend *a, const char *lists, uint64_
     return forth + back;
 }
 
-/* Lists of `count` pages before the chunk, and the pages of the chunk up to the query page's own. */
+/* Lists of `count` pages before the chunk, and the pages of the chunk up to the query page's
+ * own. */
 static void write_lists(const struct tdm_attend *a, uint32_t count, bool recent)
 {
     struct tdm_error err = {0};

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How near to the best the planner comes, and how long it takes: contexts x device memory x host memory.
+ * How near to the best the planner comes, and how long it takes: contexts x device memory x host
+ * memory.
  *
  *     bench/bounds [--model M] [--machine M] [--optimizer KIND] [--context N]... [--memory GIB]...
  *                  [--host-memory GIB]... [--without HEURISTIC]... [--quiet]
  *
- * A row a cell: the step that was found, simulated, the bound below which no schedule is, their gap, the
- * seconds and the memory that planning took, validation included; then the share of cells with a gap of
- * at most 1% and 3%. HEURISTIC: enumeration, rounding, structure, fine or polish is switched off, to see what it gains.
+ * A row a cell: the step that was found, simulated, the bound below which no schedule is, their
+ * gap, the seconds and the memory that planning took, validation included; then the share of cells
+ * with a gap of at most 1% and 3%. HEURISTIC: enumeration, rounding, structure, fine or polish is
+ * switched off, to see what it gains.
  */
 #include "base/units.h"
 #include "planner/request.h"

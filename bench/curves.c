@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/curves: does the loss fall alike, whatever the schedule and however AdamW stores its state? Trains
- * one model from the same weights on the same text by several schedules, through the commands of tidemark.
+ * bench/curves: does the loss fall alike, whatever the schedule and however AdamW stores its state?
+ * Trains one model from the same weights on the same text by several schedules, through the
+ * commands of tidemark.
  *
- *     bench/curves TEXT [--model M] [--machine M] [--backend B] [--context N] [--steps N] [--dir DIR]
- *         [--groups N,N,...]
+ *     bench/curves TEXT [--model M] [--machine M] [--backend B] [--context N] [--steps N] [--dir
+ *         DIR] [--groups N,N,...]
  *
- * Prints, for each, the mean loss over tenths of the steps, the largest difference of one of these means
- * from the first schedule's, and the seconds of a step; and writes DIR/curves.tsv, a column of losses for
- * each, for a picture. tidemark is looked for on PATH.
+ * Prints, for each, the mean loss over tenths of the steps, the largest difference of one of these
+ * means from the first schedule's, and the seconds of a step; and writes DIR/curves.tsv, a column
+ * of losses for each, for a picture. tidemark is looked for on PATH.
  */
 #include "bench/training.h"
 

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/fullsize: full-parameter training of 7B models at 128K to 512K tokens in little device and host
- * memory: plans, runs one step of each row, and compares step time and bytes that the driver
+ * bench/fullsize: full-parameter training of 7B models at 128K to 512K tokens in little device and
+ * host memory: plans, runs one step of each row, and compares step time and bytes that the driver
  * reports with what was planned, and with the row that has all of the machine.
  *
  *     bench/fullsize [--machine M] [--backend B] [--dir DIR] [--plan | --report] [--list | ROW...]
  *
- * ROW: a name of the table that --list prints; all by default. --plan only plans. --report only reads the
- * traces that earlier calls left in DIR, so that rows may run one by one, or detached; it leaves
- * out rows that are only planned. `host` is what the system reported where a row ran, else as planned.
- * The exit status is 1 if a row cannot be planned or run, if its trace is of something else or its
- * step did not finish, and if it misses what was asked for. tidemark is looked for on PATH.
+ * ROW: a name of the table that --list prints; all by default. --plan only plans. --report only
+ * reads the traces that earlier calls left in DIR, so that rows may run one by one, or detached; it
+ * leaves out rows that are only planned. `host` is what the system reported where a row ran, else
+ * as planned. The exit status is 1 if a row cannot be planned or run, if its trace is of something
+ * else or its step did not finish, and if it misses what was asked for. tidemark is looked for on
+ * PATH.
  *
- * `all` is what the machine has: the row that the slowdown is of. The peer is als244/ml_dataflow on an
- * H200, at its best for the context (128K: 30.8 s with 109 GiB of host memory and 128.8 of
- * the device; 256K: 101.2 s with 159 and 128.9).
+ * `all` is what the machine has: the row that the slowdown is of. The peer is als244/ml_dataflow on
+ * an H200, at its best for the context (128K: 30.8 s with 109 GiB of host memory and 128.8 of the
+ * device; 256K: 101.2 s with 159 and 128.9).
  */
 #include "bench/commands.h"
 
@@ -152,7 +153,8 @@ static int read_report(struct figures *figures, const json_t *report)
 }
 
 /* Is a schedule that ran of a row's model and context? If not, `is` tells what it is. */
-/* Is what a schedule says that which the row's plan has at an option? One that the row leaves out may be anything. */
+/* Is what a schedule says that which the row's plan has at an option? One that the row leaves out
+ * may be anything. */
 static bool is_asked(const struct row *row, const char *option, const json_t *schedule,
                      const char *key)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Milliseconds of a call on the GPU, and what the card did meanwhile: the clock of its multiprocessors and its power, by
- * NVML. Two ways to run: in bursts, a few calls each after a pause, and held, back to back for seconds, when the card
- * has come to the clock that its power allows.
+ * Milliseconds of a call on the GPU, and what the card did meanwhile: the clock of its
+ * multiprocessors and its power, by NVML. Two ways to run: in bursts, a few calls each after a
+ * pause, and held, back to back for seconds, when the card has come to the clock that its power
+ * allows.
  */
 #ifndef TDM_BENCH_GPU_METER_H
 #define TDM_BENCH_GPU_METER_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/host_optimizer [THREADS]: how many bytes of state and gradients a second the host's cores read and write
- * while they update a layer of Qwen2.5-7B, for every optimizer, on one thread and on THREADS (default: all cores).
+ * bench/host_optimizer [THREADS]: how many bytes of state and gradients a second the host's cores
+ * read and write while they update a layer of Qwen2.5-7B, for every optimizer, on one thread and on
+ * THREADS (default: all cores).
  */
 #include "base/units.h"
 #include "executor/host_optimizer.h"

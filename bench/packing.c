@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench/packing: how tightly the packer packs public instances of static allocation (id, lower,
- * upper, size: a buffer of `size` lives from `lower` up to, not including, `upper`), beside the live
- * peak, and whether each fits in the capacity that the instances were published with. The packing
- * is checked here by itself, pair by pair.
+ * upper, size: a buffer of `size` lives from `lower` up to, not including, `upper`), beside the
+ * live peak, and whether each fits in the capacity that the instances were published with. The
+ * packing is checked here by itself, pair by pair.
  */
 #include "schedule/pack.h"
 

@@ -7,11 +7,11 @@
  *     bench/predictions --machine FILE [--backend B] [--dir DIR] [--within SECONDS]
  *                       [--quick | ROW...]
  *
- * ROW: numbers of the table, in the order to run them; all by default. --within: no row begins later than
- * that. --quick: a small model on the cpu backend. Every row is a
- * run of its own: two steps, the second of which counts for the time of a step, and the first, whose
- * ops are timed, for the op kinds. A row that cannot be planned or run is said and left out; then the
- * exit status is 1. tidemark is looked for on PATH.
+ * ROW: numbers of the table, in the order to run them; all by default. --within: no row begins
+ * later than that. --quick: a small model on the cpu backend. Every row is a run of its own: two
+ * steps, the second of which counts for the time of a step, and the first, whose ops are timed, for
+ * the op kinds. A row that cannot be planned or run is said and left out; then the exit status is
+ * 1. tidemark is looked for on PATH.
  */
 #include "bench/commands.h"
 

@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/retrieval: is found again what was given early and is asked late? A small model learns it by dense
- * attention, by a window that does not reach back, and by top-k pages, each from the same weights on the
- * same sequences:
+ * bench/retrieval: is found again what was given early and is asked late? A small model learns it
+ * by dense attention, by a window that does not reach back, and by top-k pages, each from the same
+ * weights on the same sequences:
  *
  *     others, pairs | keys, others | others | ... | others | keys, others
  *                     asked near                             asked far
  *
- * A pair of a key and its value is a token. The pairs that are asked are given --times times each up to the
- * end of the first chunk; all else are pairs of other keys, with any values. Which keys are asked, their values and the questions are drawn anew for every sequence, so that
- * no step sees one again, and the loss of a step is one of sequences never seen. The target of a key is
- * its value, of every other token one that stands for nothing. Who does not see the pairs loses log(values)
- * nats of a value. Questions in the second chunk teach how to look up (with a budget of a
- * chunk top-k is dense there), questions in the last one ask whether the lookup reaches.
+ * A pair of a key and its value is a token. The pairs that are asked are given --times times each
+ * up to the end of the first chunk; all else are pairs of other keys, with any values. Which keys
+ * are asked, their values and the questions are drawn anew for every sequence, so that no step sees
+ * one again, and the loss of a step is one of sequences never seen. The target of a key is its
+ * value, of every other token one that stands for nothing. Who does not see the pairs loses
+ * log(values) nats of a value. Questions in the second chunk teach how to look up (with a budget of
+ * a chunk top-k is dense there), questions in the last one ask whether the lookup reaches.
  *
- *     bench/retrieval [--machine M] [--backend B] [--dir DIR] [--seed N] [--steps N] [--sequences N]
- *         [--context N] [--chunk N] [--page N] [--budget N] [--window N] [--keys N] [--values N] [--pairs N]
- *         [--times N] [--near N] [--far N] [--layers N] [--hidden N] [--head-dim N] [--rate R]
- *         [--only KIND]
+ *     bench/retrieval [--machine M] [--backend B] [--dir DIR] [--seed N] [--steps N]
+ *         [--sequences N] [--context N] [--chunk N] [--page N] [--budget N] [--window N] [--keys N]
+ *         [--values N] [--pairs N] [--times N] [--near N] [--far N] [--layers N] [--hidden N]
+ *         [--head-dim N] [--rate R] [--only KIND]
  *
- * Prints for each the loss of the answers near and far over the last tenth of the steps, the probability
- * that it stands for (exp(-loss)), the first step from which ten have a mean far loss below half of chance's,
- * and the seconds of a step; and writes DIR/retrieval.tsv, the far losses of every step (bench/retrieval.gp
- * draws them). The schedules are from `tidemark plan`, which is looked for on PATH; steps run here.
+ * Prints for each the loss of the answers near and far over the last tenth of the steps, the
+ * probability that it stands for (exp(-loss)), the first step from which ten have a mean far loss
+ * below half of chance's, and the seconds of a step; and writes DIR/retrieval.tsv, the far losses
+ * of every step (bench/retrieval.gp draws them). The schedules are from `tidemark plan`, which is
+ * looked for on PATH; steps run here.
  */
 #include "executor/random.h"
 #include "executor/state.h"

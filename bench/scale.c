@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/scale: what it takes to lower and simulate steps of millions of tokens, and what an access to
- * many slots costs the order tracker beside an access to one. Qwen2.5-7B.
+ * bench/scale: what it takes to lower and simulate steps of millions of tokens, and what an access
+ * to many slots costs the order tracker beside an access to one. Qwen2.5-7B.
  */
 #include "models/model.h"
 #include "simulator/simulate.h"

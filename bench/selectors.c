@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/selectors: what does sparse attention cost in loss, and what does it save in time? Trains one model
- * from the same weights on the same text, dense, with windows and with top-k pages, through the commands of
- * tidemark.
+ * bench/selectors: what does sparse attention cost in loss, and what does it save in time? Trains
+ * one model from the same weights on the same text, dense, with windows and with top-k pages,
+ * through the commands of tidemark.
  *
- *     bench/selectors TEXT [--model M] [--machine M] [--backend B] [--context N] [--steps N] [--dir DIR]
- *         [--unit N] [--windows N] [--rate R]
+ *     bench/selectors TEXT [--model M] [--machine M] [--backend B] [--context N] [--steps N] [--dir
+ *         DIR] [--unit N] [--windows N] [--rate R]
  *
- * Windows are of one and two units (2,048 tokens), budgets of one, two and four, chunks of two. The last 5%
- * of the text are kept from training and evaluated after the last step: as many windows of the context as
- * --windows says (4), seen by the same selector. Prints, for each, the seconds of a step, how many times
- * faster than dense that is, the mean loss over the last tenth of the steps and that of the evaluation; and
- * writes DIR/selectors.tsv with these rows and DIR/selectors-curves.tsv with the losses of all steps and the
- * seconds at which they came, for bench/selectors.gp.
+ * Windows are of one and two units (2,048 tokens), budgets of one, two and four, chunks of two. The
+ * last 5% of the text are kept from training and evaluated after the last step: as many windows of
+ * the context as --windows says (4), seen by the same selector. Prints, for each, the seconds of a
+ * step, how many times faster than dense that is, the mean loss over the last tenth of the steps
+ * and that of the evaluation; and writes DIR/selectors.tsv with these rows and
+ * DIR/selectors-curves.tsv with the losses of all steps and the seconds at which they came, for
+ * bench/selectors.gp.
  */
 #include "bench/training.h"
 

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/step: steps of Qwen2.5-7B on a GPU, predicted and measured, through the commands of tidemark:
- * for every row of the table it plans, runs some steps, and reads the report of the last one.
+ * bench/step: steps of Qwen2.5-7B on a GPU, predicted and measured, through the commands of
+ * tidemark: for every row of the table it plans, runs some steps, and reads the report of the last
+ * one.
  *
  *     bench/step [--machine M] [--backend B] [--model M] [--steps N] [--dir DIR] [ROW...]
  *
- * ROW: numbers from the table that --list prints; all by default. A row that cannot be planned or run is
- * said and left out. tidemark is looked for on PATH.
+ * ROW: numbers from the table that --list prints; all by default. A row that cannot be planned or
+ * run is said and left out. tidemark is looked for on PATH.
  *
  * The floor is what the schedule's products and attention would take at the rates of the machine's
- * description (h200: 720 TFLOP/s, 650 forward and 600 backward), with all that the schedule computes
- * again: share is floor over measured.
+ * description (h200: 720 TFLOP/s, 650 forward and 600 backward), with all that the schedule
+ * computes again: share is floor over measured.
  */
 #include "bench/commands.h"
 

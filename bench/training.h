@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A training run by the commands of tidemark, for a benchmark: what it plans and runs, and the losses and
- * times that its trace holds. tidemark is looked for on PATH. */
+/* A training run by the commands of tidemark, for a benchmark: what it plans and runs, and the
+ * losses and times that its trace holds. tidemark is looked for on PATH. */
 #ifndef TDM_BENCH_TRAINING_H
 #define TDM_BENCH_TRAINING_H
 
@@ -78,8 +78,8 @@ static inline bool tdm_bench_read_curve(const struct tdm_bench_training *t, cons
     return ok;
 }
 
-/* Plans and trains, with random weights of one seed; losses come from the trace. What fails is said on
- * stdout. */
+/* Plans and trains, with random weights of one seed; losses come from the trace. What fails is said
+ * on stdout. */
 static inline bool tdm_bench_train(const struct tdm_bench_training *t,
                                    struct tdm_bench_curve *curve)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark compare`: what methods take, how far they reach, what they send and roughly how long a step is. */
+/* `tidemark compare`: what methods take, how far they reach, what they send and roughly how long a
+ * step is. */
 #include "commands/cmd.h"
 
 #include "base/json.h"

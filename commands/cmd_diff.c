@@ -59,7 +59,8 @@ static void print_cost(const struct tdm_cost_row *row, bool total)
     fputc('\n', stdout);
 }
 
-/* Totals, and parts that are not the same; a section without a total has its name above its parts. */
+/* Totals, and parts that are not the same; a section without a total has its name above its
+ * parts. */
 static void print_costs(const struct tdm_comparison *c)
 {
     const char *section = NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark doctor`: how it was built, what it finds, what is missing and which package brings it. */
+/* `tidemark doctor`: how it was built, what it finds, what is missing and which package brings
+ * it. */
 #include "config.h"
 #include "commands/cmd.h"
 

@@ -549,7 +549,8 @@ static enum tdm_status print_plan(const struct arguments *a, struct tdm_objectiv
     return TDM_OK;
 }
 
-/* rings.gather is there for those who know where it pays; where it does nothing they should hear of it. */
+/* rings.gather is there for those who know where it pays; where it does nothing they should hear of
+ * it. */
 static void note_gather(const struct tdm_schedule *schedule)
 {
     if (schedule->rings.gather > 0 && !tdm_gathers_at_all(schedule))
@@ -595,7 +596,8 @@ static void note_selection(const struct arguments *a, const struct tdm_schedule 
     note_gather(schedule);
 }
 
-/* What a backend cannot run it refuses before the run; whoever plans for it is to hear of it now. */
+/* What a backend cannot run it refuses before the run; whoever plans for it is to hear of it
+ * now. */
 static void note_kernels(tdm_kinds kinds)
 {
     char line[TDM_LACKS_TEXT];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark predict`: what another system would need, by what it says of itself: allocated, reserved, used. */
+/* `tidemark predict`: what another system would need, by what it says of itself: allocated,
+ * reserved, used. */
 #include "commands/cmd.h"
 
 #include "base/ticker.h"
@@ -18,7 +19,8 @@
 #include <string.h>
 
 #define MOST_BATCH 65536u
-/* A refusal takes about a tenth of a second in all, its hint what is left of that, or half as long as all before it. */
+/* A refusal takes about a tenth of a second in all, its hint what is left of that, or half as long
+ * as all before it. */
 #define REFUSAL_WORK 1000000u
 
 static bool draws(const struct tdm_predict_request *r)
@@ -234,7 +236,8 @@ static const char *own_refusal(const struct tdm_own_miss *miss, char out[TDM_PRE
     return out;
 }
 
-/* Why it does not fit, in words and with --json; the status is TDM_INFEASIBLE unless something else went wrong. */
+/* Why it does not fit, in words and with --json; the status is TDM_INFEASIBLE unless something else
+ * went wrong. */
 static enum tdm_status fail_own(const struct tdm_predict_request *r, struct tdm_predict_answer *a,
                                 struct tdm_own_schedule *own, struct tdm_error *err)
 {

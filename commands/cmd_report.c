@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `tidemark report`: predicted against measured, from a trace: memory by category at the peak, time
- * by phase and op kind, by kind alone, stalls by lane and by what was waited for. Everything is read before
- * the first line is printed.
+ * by phase and op kind, by kind alone, stalls by lane and by what was waited for. Everything is
+ * read before the first line is printed.
  */
 #include "commands/cmd.h"
 

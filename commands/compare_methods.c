@@ -86,7 +86,8 @@ static enum tdm_status predict(const struct comparing *c, const struct tdm_compa
 
 /* ---- the longest context ---- */
 
-/* From what is known of the requested contexts: the longest that fits, and the shortest beyond it that does not. */
+/* From what is known of the requested contexts: the longest that fits, and the shortest beyond it
+ * that does not. */
 static enum tdm_status find_longest(const struct comparing *c, struct tdm_compared *row,
                                     uint64_t grain, struct tdm_error *err)
 {

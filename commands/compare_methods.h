@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Methods side by side: what each takes at the same contexts on the same machine, how long a context it reaches, what
- * it sends and roughly how long a step takes, ranked. tidemark's own schedule, on one GPU, is among them.
+ * Methods side by side: what each takes at the same contexts on the same machine, how long a
+ * context it reaches, what it sends and roughly how long a step takes, ranked. tidemark's own
+ * schedule, on one GPU, is among them.
  *
- * Settings that nobody said are those that the method's keys have for comparisons (key.h: compared), else what is
- * assumed. A setting that was said goes to every method that takes it.
+ * Settings that nobody said are those that the method's keys have for comparisons (key.h:
+ * compared), else what is assumed. A setting that was said goes to every method that takes it.
  */
 #ifndef TDM_COMMANDS_COMPARE_METHODS_H
 #define TDM_COMMANDS_COMPARE_METHODS_H
@@ -29,7 +30,8 @@ struct tdm_compare_request {
         *names[TDM_METHOD_MOST_KEYS]; /* of --method; none: all that can run on so many GPUs */
     size_t name_count;
     void *self;
-    /* Is told what is being predicted (context 0: the longest context is looked for); may be NULL. */
+    /* Is told what is being predicted (context 0: the longest context is looked for); may be
+     * NULL. */
     void (*going)(void *self, const char *method, uint64_t context);
 };
 
@@ -53,7 +55,8 @@ struct tdm_compared {
     size_t text_count;
     char refused[TDM_REFUSAL_BYTES]; /* why it cannot run so, and what would; "" if it can */
     struct tdm_compared_point points[TDM_COMPARED_CONTEXTS];
-    /* A multiple of 1K tokens (or of what the method needs), to within one part in 512 above 512K tokens. */
+    /* A multiple of 1K tokens (or of what the method needs), to within one part in 512 above 512K
+     * tokens. */
     struct tdm_compared_point longest;
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two schedules side by side. Knobs are the fields of the schedules' JSON, so that none is forgotten
- * when schedules learn new ones; costs are what the simulator counted.
+ * Two schedules side by side. Knobs are the fields of the schedules' JSON, so that none is
+ * forgotten when schedules learn new ones; costs are what the simulator counted.
  */
 #include "commands/compare_schedules.h"
 

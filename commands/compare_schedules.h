@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two schedules side by side: the knobs in which they differ, and what the simulator counts of each. */
+/* Two schedules side by side: the knobs in which they differ, and what the simulator counts of
+ * each. */
 #ifndef TDM_COMMANDS_COMPARE_SCHEDULES_H
 #define TDM_COMMANDS_COMPARE_SCHEDULES_H
 
@@ -8,8 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A knob that is not the same: a field of the schedule's JSON, "groups.kept_from_chunk". Of lists the
- * values are runs: "host x3, device". "-": the schedule has no such field. */
+/* A knob that is not the same: a field of the schedule's JSON, "groups.kept_from_chunk". Of lists
+ * the values are runs: "host x3, device". "-": the schedule has no such field. */
 struct tdm_knob_difference {
     char name[80];
     char values[2][160];
@@ -33,8 +34,8 @@ struct tdm_comparison {
     size_t cost_count, cost_room;
 };
 
-/* Lowers and simulates both, each with the machine that it names, and lists what differs. The caller
- * frees *comparison. */
+/* Lowers and simulates both, each with the machine that it names, and lists what differs. The
+ * caller frees *comparison. */
 enum tdm_status tdm_compare_schedules(const struct tdm_schedule *const schedules[2],
                                       struct tdm_comparison *comparison, struct tdm_error *err);
 void tdm_comparison_free(struct tdm_comparison *comparison);

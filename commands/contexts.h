@@ -8,7 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* "8K..128K" doubles, "8K..128K:9" has nine, "8K,12K" lists, "8K" is one; rising, at most `most`. TDM_USAGE. */
+/* "8K..128K" doubles, "8K..128K:9" has nine, "8K,12K" lists, "8K" is one; rising, at most `most`.
+ * TDM_USAGE. */
 enum tdm_status tdm_contexts_parse(const char *text, uint64_t *contexts, size_t most, size_t *count,
                                    struct tdm_error *err);
 

@@ -8,12 +8,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The path of tidemark-executor: beside the running program, else where it was to be installed, else
- * on PATH. False if it is in none of these. */
+/* The path of tidemark-executor: beside the running program, else where it was to be installed,
+ * else on PATH. False if it is in none of these. */
 bool tdm_executor_find(char *out, size_t out_bytes);
 
-/* Starts it in place of this program, with the words of a command; its help alone is known without it
- * (commands/executor_start.c). Returns only on failure. */
+/* Starts it in place of this program, with the words of a command; its help alone is known without
+ * it (commands/executor_start.c). Returns only on failure. */
 enum tdm_status tdm_executor_start(const struct tdm_command *command, int argc, char **argv,
                                    struct tdm_error *err);
 

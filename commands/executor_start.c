@@ -33,11 +33,12 @@ enum tdm_status tdm_executor_start(const struct tdm_command *command, int argc, 
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %d arguments", argc);
     words[0] = path;
     memcpy(words + 1, argv, (size_t)argc * sizeof(*words));
-    /* Threads that spin while they wait take the cores from each other as soon as anything else runs
-     * on this machine; OpenMP reads its policy when a program starts. */
+    /* Threads that spin while they wait take the cores from each other as soon as anything else
+     * runs on this machine; OpenMP reads its policy when a program starts. */
     setenv("OMP_WAIT_POLICY", "passive", 0);
-    /* Nor are OpenBLAS's own threads of any use, which it starts when it is loaded: each op is computed by threads that
-     * use it one by one. Where one of them cannot have its memory, the program would not even end. */
+    /* Nor are OpenBLAS's own threads of any use, which it starts when it is loaded: each op is
+     * computed by threads that use it one by one. Where one of them cannot have its memory, the
+     * program would not even end. */
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
     execv(path, words);
     int reason = errno;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of the family: every combination is checked, and what is allowed lowered and simulated. */
+/* The table of the family: every combination is checked, and what is allowed lowered and
+ * simulated. */
 #include "commands/family.h"
 
 #include "base/json.h"

@@ -7,8 +7,9 @@
 
 #include <stdbool.h>
 
-/* Prints the table to stdout, or as one JSON object: order x group size x residual set, kept or held,
- * x kv: allowed or why not, and the cost of what is allowed as lowering and simulator count it. */
+/* Prints the table to stdout, or as one JSON object: order x group size x residual set, kept or
+ * held, x kv: allowed or why not, and the cost of what is allowed as lowering and simulator count
+ * it. */
 enum tdm_status tdm_family_print(bool as_json, struct tdm_error *err);
 
 #endif

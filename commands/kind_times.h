@@ -11,8 +11,8 @@ struct tdm_kind_time {
     double predicted_seconds, measured_seconds;
 };
 
-/* Adds the rows of a program up by kind: those that were measured, first the kinds whose prediction is
- * off by most seconds. Returns how many there are. */
+/* Adds the rows of a program up by kind: those that were measured, first the kinds whose prediction
+ * is off by most seconds. Returns how many there are. */
 size_t tdm_kind_times(const struct tdm_trace_time_row *rows, size_t row_count,
                       struct tdm_kind_time kinds[TDM_OP_KINDS]);
 

@@ -12,8 +12,8 @@
 /* "28 x 1", "7,6,5,4,3,2,1". All return `out`. */
 const char *tdm_nest_groups(const struct tdm_schedule *schedule, char out[TDM_NEST_TEXT]);
 
-/* What chunks keep beside inputs, and where, with the share of chunks and layers that do, unless all:
- * "attention device", "attention 48% host, all 10% device"; "-": nothing. */
+/* What chunks keep beside inputs, and where, with the share of chunks and layers that do, unless
+ * all: "attention device", "attention 48% host, all 10% device"; "-": nothing. */
 const char *tdm_nest_kept(const struct tdm_schedule *schedule, char out[TDM_NEST_TEXT]);
 
 /* The same for what groups of more than one layer hold: "inputs host, attention host". */

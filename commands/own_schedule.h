@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tidemark's own schedule as one method among those of other systems, in plain words and figures: what was said of it
- * becomes a request to the planner, and the planner's answer what predict and compare show.
+ * tidemark's own schedule as one method among those of other systems, in plain words and figures:
+ * what was said of it becomes a request to the planner, and the planner's answer what predict and
+ * compare show.
  */
 #ifndef TDM_COMMANDS_OWN_SCHEDULE_H
 #define TDM_COMMANDS_OWN_SCHEDULE_H
@@ -33,9 +34,9 @@ struct tdm_own_schedule;
 /* Can it be asked so? TDM_USAGE, or what loading model and machine says. */
 enum tdm_status tdm_own_check(const struct tdm_own_words *words, struct tdm_error *err);
 
-/* Plans it for the context, or for one near the longest that fits, for which simple schedules have room; plan
- * --objective context may find a tenth more. The caller frees *own, on TDM_INFEASIBLE too: nothing
- * fits, and tdm_own_fail() says why. */
+/* Plans it for the context, or for one near the longest that fits, for which simple schedules have
+ * room; plan --objective context may find a tenth more. The caller frees *own, on TDM_INFEASIBLE
+ * too: nothing fits, and tdm_own_fail() says why. */
 enum tdm_status tdm_own_find(const struct tdm_own_words *words, bool longest,
                              struct tdm_own_schedule **own, struct tdm_error *err);
 void tdm_own_free(struct tdm_own_schedule *own);
@@ -55,14 +56,15 @@ void tdm_own_step(const struct tdm_own_schedule *own, struct tdm_own_step *step)
 /* The rows of predict. */
 void tdm_own_table(FILE *out, const struct tdm_own_schedule *own);
 
-/* What is predicted, as plan says it, and a list of the one step that all are like. NULL: memory ran out. */
+/* What is predicted, as plan says it, and a list of the one step that all are like. NULL: memory
+ * ran out. */
 json_t *tdm_own_json(const struct tdm_own_schedule *own);
 
 /* What is short, and what would help. */
 struct tdm_own_miss {
     const char *binding; /* as plan says it; NULL: nothing could be asked for */
-    /* What there is, and what is enough beside what there is of the other memory (together, if the binding is both);
-     * 0: no amount is. */
+    /* What there is, and what is enough beside what there is of the other memory (together, if the
+     * binding is both); 0: no amount is. */
     uint64_t device_bytes, host_bytes, needed_device_bytes, needed_host_bytes;
     uint64_t longest_context; /* 0: none, or not known */
     uint64_t host_memory_bytes;

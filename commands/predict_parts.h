@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of `tidemark predict` share: what was asked, the answer, and the answer as text and as JSON. Not for
- * use outside commands/cmd_predict*.c and commands/predict_json.c. */
+/* What the files of `tidemark predict` share: what was asked, the answer, and the answer as text
+ * and as JSON. Not for use outside commands/cmd_predict*.c and commands/predict_json.c. */
 #ifndef TDM_COMMANDS_PREDICT_PARTS_H
 #define TDM_COMMANDS_PREDICT_PARTS_H
 
@@ -48,12 +48,12 @@ static inline struct tdm_key_case tdm_predict_case(const struct tdm_predict_answ
 
 #define TDM_PREDICT_TEXT 320
 
-/* "needs 151.20 GiB of 139.79 GiB, and 343.75 GiB of 110 GiB of host memory for 8 GPUs", the memory that is short or
- * taken; returns `out`. */
+/* "needs 151.20 GiB of 139.79 GiB, and 343.75 GiB of 110 GiB of host memory for 8 GPUs", the memory
+ * that is short or taken; returns `out`. */
 const char *tdm_predict_need_text(const struct tdm_predict_request *r,
                                   const struct tdm_predict_answer *a, char out[TDM_PREDICT_TEXT]);
-/* The answer in one line, and then the model, the method, the machine, settings that were said, and those of them that
- * have no effect. */
+/* The answer in one line, and then the model, the method, the machine, settings that were said, and
+ * those of them that have no effect. */
 void tdm_predict_print_head(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
                             const char *answer);
 /* The first line of another system's answer; returns `out`. */

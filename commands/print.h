@@ -21,10 +21,12 @@ void tdm_warn_machine(const char *name, const struct tdm_machine *machine);
 
 #define TDM_RATES_NOTE_SIZE 256
 
-/* "not measured by tidemark: datasheet, derated" in `out`, or false if calibrate measured the rates. */
+/* "not measured by tidemark: datasheet, derated" in `out`, or false if calibrate measured the
+ * rates. */
 bool tdm_rates_note(const struct tdm_machine *machine, char out[TDM_RATES_NOTE_SIZE]);
 
-/* Prints an object on stdout, as tdm_json_write(); `err`, which may hold why nothing fits, changes only if that fails. */
+/* Prints an object on stdout, as tdm_json_write(); `err`, which may hold why nothing fits, changes
+ * only if that fails. */
 enum tdm_status tdm_print_json(json_t *root, struct tdm_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The answer of `tidemark report` as JSON. Device keys are plain ("peak_bytes"), those of other places begin with their
- * name. */
+/* The answer of `tidemark report` as JSON. Device keys are plain ("peak_bytes"), those of other
+ * places begin with their name. */
 #include "commands/report_parts.h"
 
 #include "base/json.h"

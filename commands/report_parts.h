@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of `tidemark report` share: what a trace says of a run, figures of it that both forms print, and the
- * forms. Not for use outside commands/cmd_report.c and commands/report_*.c. */
+/* What the files of `tidemark report` share: what a trace says of a run, figures of it that both
+ * forms print, and the forms. Not for use outside commands/cmd_report.c and commands/report_*.c. */
 #ifndef TDM_COMMANDS_REPORT_PARTS_H
 #define TDM_COMMANDS_REPORT_PARTS_H
 
@@ -50,8 +50,8 @@ struct tdm_report {
 
 /* ---- what a trace says (report_read.c) ---- */
 
-/* Fills a report whose path and step are set, the rest zero; fails if none of what was asked for is there. It is freed
- * by the caller then too, and not used after the reader is closed. */
+/* Fills a report whose path and step are set, the rest zero; fails if none of what was asked for is
+ * there. It is freed by the caller then too, and not used after the reader is closed. */
 enum tdm_status tdm_report_read(struct tdm_trace_reader *reader, struct tdm_report *report,
                                 struct tdm_error *err);
 void tdm_report_free(struct tdm_report *report);

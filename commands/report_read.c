@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads what `tidemark report` says from a trace: steps, evaluations, memory, times, lanes and waits, given to the
- * programs that they are of; and the figures that follow from them. */
+/* Reads what `tidemark report` says from a trace: steps, evaluations, memory, times, lanes and
+ * waits, given to the programs that they are of; and the figures that follow from them. */
 #include "commands/report_parts.h"
 
 #include <inttypes.h>
@@ -95,8 +95,8 @@ static enum tdm_status read_program(struct tdm_trace_reader *reader, int64_t ste
     return status;
 }
 
-/* Gives every step that did not end to its program; *count is how many there are, *chosen how many of them
- * were asked for. */
+/* Gives every step that did not end to its program; *count is how many there are, *chosen how many
+ * of them were asked for. */
 static enum tdm_status read_unfinished(struct tdm_trace_reader *reader, struct tdm_report *report,
                                        size_t *count, size_t *chosen, struct tdm_error *err)
 {
@@ -152,8 +152,8 @@ static enum tdm_status read_steps(struct tdm_trace_reader *reader, struct tdm_re
     return status;
 }
 
-/* Gives every evaluation to the program that was trained, whose rows follow each other, and to the one
- * that ran. */
+/* Gives every evaluation to the program that was trained, whose rows follow each other, and to the
+ * one that ran. */
 static enum tdm_status read_evaluations(struct tdm_trace_reader *reader, struct tdm_report *report,
                                         struct tdm_error *err)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options of other systems: a string of several is cut before each of them, and where hints put "and" or a comma. */
+/* Options of other systems: a string of several is cut before each of them, and where hints put
+ * "and" or a comma. */
 #include "commands/setting_words.h"
 
 #include <ctype.h>
@@ -12,8 +13,8 @@ static bool is_option(const char *text)
     return strncmp(text, "--", 2) == 0 && isalpha((unsigned char)text[2]);
 }
 
-/* Length of what stands between two settings, if that is here: the space before an option, or what joins words of a
- * hint; else 0. */
+/* Length of what stands between two settings, if that is here: the space before an option, or what
+ * joins words of a hint; else 0. */
 static size_t joint(const char *text)
 {
     if (strncmp(text, " and ", 5) == 0)

@@ -7,8 +7,8 @@
 
 #include <stdio.h>
 
-/* Opens the weights in the directory that `model` was loaded from by tdm_model_load(model_or_path); *weights
- * is NULL if it came from elsewhere or has none. Errors of tdm_weights_open(). */
+/* Opens the weights in the directory that `model` was loaded from by tdm_model_load(model_or_path);
+ * *weights is NULL if it came from elsewhere or has none. Errors of tdm_weights_open(). */
 enum tdm_status tdm_weights_beside(const char *model_or_path, const struct tdm_model *model,
                                    struct tdm_weights **weights, struct tdm_error *err);
 

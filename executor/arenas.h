@@ -20,17 +20,18 @@ struct tdm_free_memory {
     uint64_t host_bytes;
 };
 
-/* Compares what the programs need with what is free and takes nothing: TDM_INFEASIBLE if it is too little.
- * *memory is set then, too. A device that is not there is one of which nothing is known: the schedule may
- * be for another machine. TDM_INPUT: the backend lacks a kernel (tdm_backend_check()). */
+/* Compares what the programs need with what is free and takes nothing: TDM_INFEASIBLE if it is too
+ * little. *memory is set then, too. A device that is not there is one of which nothing is known:
+ * the schedule may be for another machine. TDM_INPUT: the backend lacks a kernel
+ * (tdm_backend_check()). */
 enum tdm_status tdm_arenas_check(const struct tdm_backend *backend, uint32_t count,
                                  const struct tdm_program *const *programs,
                                  struct tdm_free_memory *memory, struct tdm_error *err);
 
-/* Opens the backend for `count` programs and takes an arena at each place. Refuses before anything is taken:
- * with TDM_INPUT if the backend lacks a kernel (tdm_backend_check()), with TDM_INFEASIBLE if the machine has
- * less free than the programs need (arenas are memory of this computer for the cpu backend). On success
- * the caller owns *arenas. */
+/* Opens the backend for `count` programs and takes an arena at each place. Refuses before anything
+ * is taken: with TDM_INPUT if the backend lacks a kernel (tdm_backend_check()), with TDM_INFEASIBLE
+ * if the machine has less free than the programs need (arenas are memory of this computer for the
+ * cpu backend). On success the caller owns *arenas. */
 enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t count,
                                 const struct tdm_program *const *programs,
                                 struct tdm_arenas *arenas, struct tdm_error *err);
@@ -49,7 +50,8 @@ void *tdm_arenas_slot(const struct tdm_arenas *arenas, const struct tdm_buffer *
 /* The scratch of a program's ops. */
 void *tdm_arenas_scratch(const struct tdm_arenas *arenas, const struct tdm_program *program);
 
-/* The pattern, before a measured step: over everything. A non-zero *stop (NULL: never) ends it: TDM_INTERRUPTED. */
+/* The pattern, before a measured step: over everything. A non-zero *stop (NULL: never) ends it:
+ * TDM_INTERRUPTED. */
 enum tdm_status tdm_arenas_fill(const struct tdm_arenas *arenas, const volatile sig_atomic_t *stop,
                                 struct tdm_error *err);
 
@@ -58,8 +60,8 @@ enum tdm_status tdm_arenas_scan(const struct tdm_arenas *arenas, enum tdm_place 
                                 uint64_t *touched_bytes, uint64_t *highest_byte,
                                 struct tdm_error *err);
 
-/* Bytes of this process that are in memory, less those of an arena of the host that stands for a device;
- * 0 if unknown. Allocates nothing: it is asked inside steps. */
+/* Bytes of this process that are in memory, less those of an arena of the host that stands for a
+ * device; 0 if unknown. Allocates nothing: it is asked inside steps. */
 uint64_t tdm_arenas_host_used(const struct tdm_arenas *arenas);
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * A backend: what runs a program. A const table of functions; NULL means not supported.
  *
- * `cpu` computes in fp32 and loads and stores any dtype of the schedule, so it runs the byte layout of
- * GPU schedules; `null` counts only. All memory of a step is one arena per place, taken once.
- * No function below allocates once tdm_backend.open() and the arenas are done.
+ * `cpu` computes in fp32 and loads and stores any dtype of the schedule, so it runs the byte layout
+ * of GPU schedules; `null` counts only. All memory of a step is one arena per place, taken once. No
+ * function below allocates once tdm_backend.open() and the arenas are done.
  */
 #ifndef TDM_EXECUTOR_BACKEND_H
 #define TDM_EXECUTOR_BACKEND_H
@@ -118,7 +118,8 @@ struct tdm_backend {
     double timing_seconds;  /* by which taking an op's time delays its lane */
     bool own_device_memory; /* the arena of the device is not memory of this computer */
 
-    /* Sets up for programs of one model; scratch is sized here for the largest of `count` programs. */
+    /* Sets up for programs of one model; scratch is sized here for the largest of `count`
+     * programs. */
     enum tdm_status (*open)(uint32_t count, const struct tdm_program *const *programs,
                             struct tdm_executor **executor, struct tdm_error *err);
     void (*close)(struct tdm_executor *executor);
@@ -127,19 +128,22 @@ struct tdm_backend {
     enum tdm_status (*arena)(struct tdm_executor *executor, enum tdm_place place, uint64_t bytes,
                              void **base, struct tdm_error *err);
 
-    /* From here on `watch` (borrowed; may be NULL) is told of arenas. NULL: it would have no time to look. */
+    /* From here on `watch` (borrowed; may be NULL) is told of arenas. NULL: it would have no time
+     * to look. */
     void (*watch)(struct tdm_executor *executor, const struct tdm_watch *watch);
 
-    /* Before the first step of a program, while arenas hold nothing: gets ready for ops like this one, if
-     * it is not. It may change every byte of the arenas, and finish() ends it. NULL: always ready. */
+    /* Before the first step of a program, while arenas hold nothing: gets ready for ops like this
+     * one, if it is not. It may change every byte of the arenas, and finish() ends it. NULL: always
+     * ready. */
     enum tdm_status (*prepare)(struct tdm_executor *executor, const struct tdm_launch *launch,
                                struct tdm_error *err);
 
-    /* Has it kernels for the sizes and dtypes of a program? Opens nothing and needs no device. TDM_INPUT says what it
-     * lacks. NULL: for all that a schedule can have. */
+    /* Has it kernels for the sizes and dtypes of a program? Opens nothing and needs no device.
+     * TDM_INPUT says what it lacks. NULL: for all that a schedule can have. */
     enum tdm_status (*supports)(const struct tdm_program *program, struct tdm_error *err);
 
-    /* Before a step whose documents are those of its text: tdm_step.sequences. NULL: ops read them there. */
+    /* Before a step whose documents are those of its text: tdm_step.sequences. NULL: ops read them
+     * there. */
     enum tdm_status (*documents)(struct tdm_executor *executor, const struct tdm_program *program,
                                  const struct tdm_sequence *sequences, struct tdm_error *err);
 
@@ -151,8 +155,9 @@ struct tdm_backend {
     enum tdm_status (*wait)(struct tdm_executor *executor, enum tdm_lane lane, enum tdm_lane other,
                             uint64_t position, struct tdm_error *err);
 
-    /* How many ops of a lane have ended in this step, as far as that can be told without waiting; but waits
-     * until the one at position `await` has (0: for none). NULL: an op has ended when it is launched. */
+    /* How many ops of a lane have ended in this step, as far as that can be told without waiting;
+     * but waits until the one at position `await` has (0: for none). NULL: an op has ended when it
+     * is launched. */
     enum tdm_status (*ended)(struct tdm_executor *executor, enum tdm_lane lane, uint64_t await,
                              uint64_t *ended, struct tdm_error *err);
 
@@ -168,23 +173,24 @@ struct tdm_backend {
     enum tdm_status (*download)(struct tdm_executor *executor, void *destination,
                                 const void *arena_bytes, uint64_t bytes, struct tdm_error *err);
 
-    /* Fills `bytes` of an arena from `offset` on (both multiples of 8) with the pattern; and counts what of
-     * an arena no longer holds it: bytes in 8-byte words, and the end of the highest such word. */
+    /* Fills `bytes` of an arena from `offset` on (both multiples of 8) with the pattern; and counts
+     * what of an arena no longer holds it: bytes in 8-byte words, and the end of the highest such
+     * word. */
     enum tdm_status (*fill)(struct tdm_executor *executor, void *base, uint64_t offset,
                             uint64_t bytes, struct tdm_error *err);
     enum tdm_status (*scan)(struct tdm_executor *executor, const void *base, uint64_t bytes,
                             uint64_t *touched_bytes, uint64_t *highest_byte, struct tdm_error *err);
 
-    /* Of the memory of a device of its own: bytes that the driver reports this process to use, and bytes
-     * that can still be taken (`free_bytes` may be NULL). NULL: it has none. */
+    /* Of the memory of a device of its own: bytes that the driver reports this process to use, and
+     * bytes that can still be taken (`free_bytes` may be NULL). NULL: it has none. */
     enum tdm_status (*used)(const struct tdm_executor *executor, uint64_t *used_bytes,
                             uint64_t *free_bytes, struct tdm_error *err);
 
     /* Bytes of the host arena that are pinned. NULL: none are. */
     uint64_t (*pinned_bytes)(const struct tdm_executor *executor);
 
-    /* Bytes of the device's memory that can be taken; as far as it can, without opening anything. NULL: it has
-     * none of its own. */
+    /* Bytes of the device's memory that can be taken; as far as it can, without opening anything.
+     * NULL: it has none of its own. */
     enum tdm_status (*free_bytes)(uint64_t *bytes, struct tdm_error *err);
 
     /* The device that it would run on; nothing is opened. NULL: it has none of its own. */
@@ -204,8 +210,8 @@ extern const struct tdm_backend *const tdm_backends[];
 enum tdm_status tdm_backend_find(const char *name, const struct tdm_backend **backend,
                                  struct tdm_error *err);
 
-/* Can the backend run all of the programs? TDM_INPUT says for what it has no kernel. Opens nothing; taking arenas
- * (arenas.h) asks this first, so that no run ends in the middle for it. */
+/* Can the backend run all of the programs? TDM_INPUT says for what it has no kernel. Opens nothing;
+ * taking arenas (arenas.h) asks this first, so that no run ends in the middle for it. */
 enum tdm_status tdm_backend_check(const struct tdm_backend *backend, uint32_t count,
                                   const struct tdm_program *const *programs, struct tdm_error *err);
 

@@ -168,7 +168,8 @@ static void fill_piece(const struct tdm_tokens *tokens, uint64_t length, uint64_
     }
 }
 
-/* The documents of sequence `s`, which begins at token `begin` of the text and at `row` of the step. */
+/* The documents of sequence `s`, which begins at token `begin` of the text and at `row` of the
+ * step. */
 static void find_documents(struct tdm_batch *batch, uint32_t s, uint64_t begin, uint64_t row,
                            uint64_t *starts)
 {
@@ -190,8 +191,9 @@ static void find_documents(struct tdm_batch *batch, uint32_t s, uint64_t begin, 
     }
 }
 
-/* All sequences of a step, which draws where each document, or each sequence of the text, begins. Steps count from
- * 1: number 0 is none, its pieces follow each other from `next` on, and no step sees its random tokens. */
+/* All sequences of a step, which draws where each document, or each sequence of the text, begins.
+ * Steps count from 1: number 0 is none, its pieces follow each other from `next` on, and no step
+ * sees its random tokens. */
 static void fill_step(struct tdm_batch *batch, uint64_t seed, uint64_t step, uint64_t next)
 {
     const struct tdm_tokens *tokens = batch->tokens;

@@ -32,11 +32,11 @@ static const char *const runtime_keys[TDM_PLACES] = {
 
 #define KEYS(count) ((uint64_t)(count) << 10)
 
-/* The first of a model is the one with the shortest ops. The model whose heads are wide comes first: what
- * the driver takes is read then. Cards slow down as they get hot, and more so the more of the time goes
- * into products: one step is mostly products and runs longest, others are half attention. Of the small
- * model the vocabulary is cut as its layers are, but for one step: its head would heat the card more than
- * the whole model does. */
+/* The first of a model is the one with the shortest ops. The model whose heads are wide comes
+ * first: what the driver takes is read then. Cards slow down as they get hot, and more so the more
+ * of the time goes into products: one step is mostly products and runs longest, others are half
+ * attention. Of the small model the vocabulary is cut as its layers are, but for one step: its head
+ * would heat the card more than the whole model does. */
 #define ADAMW TDM_OPTIMIZER_ADAMW
 #define ROUNDED TDM_OPTIMIZER_ADAMW_BF16
 static const struct tdm_calibration_shape cuda_wide[] = {
@@ -100,7 +100,8 @@ void tdm_calibration_say(const struct tdm_calibration_options *options, const ch
 
 /* ---- what the schedules are made for ---- */
 
-/* The shipped machine of which the driver says the name: of several, the one with as much memory. */
+/* The shipped machine of which the driver says the name: of several, the one with as much
+ * memory. */
 static enum tdm_status find_base(const struct tdm_card *card, struct tdm_machine **base,
                                  struct tdm_error *err)
 {

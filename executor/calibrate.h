@@ -2,9 +2,10 @@
 /*
  * Calibration: this machine's rates, measured, as the description of a machine.
  *
- * Nothing is timed but what a run does: short steps of models of known shapes (few layers of them) are run as
- * tidemark run runs them, for so long that a card is as hot as in a long step, and the times of their ops
- * become tables (simulator/rate_fit.h). Copies are launched by themselves, many in a row, one way and both.
+ * Nothing is timed but what a run does: short steps of models of known shapes (few layers of them)
+ * are run as tidemark run runs them, for so long that a card is as hot as in a long step, and the
+ * times of their ops become tables (simulator/rate_fit.h). Copies are launched by themselves, many
+ * in a row, one way and both.
  */
 #ifndef TDM_EXECUTOR_CALIBRATE_H
 #define TDM_EXECUTOR_CALIBRATE_H
@@ -22,15 +23,15 @@ struct tdm_calibration_options {
     void *self;
 };
 
-/* Measures and makes the description; the caller owns it. TDM_INPUT if the backend computes nothing;
- * TDM_INFEASIBLE if the machine has no room for the smallest step. */
+/* Measures and makes the description; the caller owns it. TDM_INPUT if the backend computes
+ * nothing; TDM_INFEASIBLE if the machine has no room for the smallest step. */
 enum tdm_status tdm_calibrate(const struct tdm_calibration_options *options, json_t **description,
                               struct tdm_error *err);
 
-/* The machine that a trace's programs were planned for, with rates corrected by the ops that it timed (of
- * all timed steps but the first of a program, where there are several). Links and memory stay. `say` (may
- * be NULL) is told what changed. The caller owns *description. TDM_INPUT if no op was timed, or the
- * programs were planned for different machines. */
+/* The machine that a trace's programs were planned for, with rates corrected by the ops that it
+ * timed (of all timed steps but the first of a program, where there are several). Links and memory
+ * stay. `say` (may be NULL) is told what changed. The caller owns *description. TDM_INPUT if no op
+ * was timed, or the programs were planned for different machines. */
 enum tdm_status tdm_calibrate_from_trace(const char *path,
                                          void (*say)(void *self, const char *text), void *self,
                                          json_t **description, struct tdm_error *err);

@@ -37,7 +37,8 @@ enum tdm_status tdm_calibrate_steps(struct tdm_calibration *calibration, uint32_
                                     const struct tdm_calibration_shape *shapes,
                                     struct tdm_error *err);
 
-/* Copies of `bytes` and of 128 KiB, in rows of `count`, on a backend opened for the smallest shape. */
+/* Copies of `bytes` and of 128 KiB, in rows of `count`, on a backend opened for the smallest
+ * shape. */
 enum tdm_status tdm_calibrate_copies(struct tdm_calibration *calibration,
                                      const struct tdm_calibration_shape *shape, uint64_t bytes,
                                      uint32_t count, struct tdm_error *err);

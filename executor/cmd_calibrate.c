@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark calibrate`: measures this machine, or corrects one by a run, and writes its description. */
+/* `tidemark calibrate`: measures this machine, or corrects one by a run, and writes its
+ * description. */
 #include "executor/cmd_calibrate.h"
 
 #include "base/file.h"

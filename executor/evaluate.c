@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Evaluation: whether two programs share their state, and running one between steps of the other. */
+/* Evaluation: whether two programs share their state, and running one between steps of the
+ * other. */
 #include "executor/evaluate.h"
 
 #include "executor/batch.h"

@@ -66,7 +66,8 @@ static enum tdm_status touch_slice(struct tdm_host_arena *arena, const char *roo
     return TDM_OK;
 }
 
-/* Pageable memory will do where the device is there and refuses: a limit, or what its driver can lock. */
+/* Pageable memory will do where the device is there and refuses: a limit, or what its driver can
+ * lock. */
 static enum tdm_status pin(struct tdm_host_arena *arena, const struct tdm_host_pinning *pinning,
                            const struct tdm_watch *watch, struct tdm_error *err)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much memory this computer can still give: the kernel's own estimate, and what the control groups
- * that we are in allow (both versions of them).
+ * How much memory this computer can still give: the kernel's own estimate, and what the control
+ * groups that we are in allow (both versions of them).
  *
- * A virtual machine may be given memory as it fills what it has, or manage only a part of what is there
- * until that is full. There the kernel's estimate says too little; who takes memory there must look
- * again as it goes.
+ * A virtual machine may be given memory as it fills what it has, or manage only a part of what is
+ * there until that is full. There the kernel's estimate says too little; who takes memory there
+ * must look again as it goes.
  */
 #ifndef TDM_EXECUTOR_HOST_MEMORY_H
 #define TDM_EXECUTOR_HOST_MEMORY_H

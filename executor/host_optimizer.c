@@ -11,14 +11,16 @@
  *
  * decay only for tensors with more than one row. The fp32 master is the weight itself, a tensor of
  * its own, or the bf16 weight and a remainder (remainder.h); a weight beside a master is that
- * master rounded. What has no wider copy, a bf16 weight without a master and bf16 moments, is rounded
- * stochastically (stochastic.h); the update of the weight uses moments before they are rounded.
+ * master rounded. What has no wider copy, a bf16 weight without a master and bf16 moments, is
+ * rounded stochastically (stochastic.h); the update of the weight uses moments before they are
+ * rounded.
  *
- * g is the gradient, scaled down where it is clipped: by clip_norm / norm if that is below 1, the norm
- * being that of the unit or of all units.
+ * g is the gradient, scaled down where it is clipped: by clip_norm / norm if that is below 1, the
+ * norm being that of the unit or of all units.
  *
- * A block of a tensor passes through rows of fp32 that stay in the first cache: loops without branches, which
- * are compiled once for every width of vectors, because what they are to keep up with is memory.
+ * A block of a tensor passes through rows of fp32 that stay in the first cache: loops without
+ * branches, which are compiled once for every width of vectors, because what they are to keep up
+ * with is memory.
  */
 #include "executor/host_optimizer.h"
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The optimizers on the host's cores: what the cpu backend does for all updates, and every backend for those
- * that a schedule puts on the host (`optimizer.on`).
+ * The optimizers on the host's cores: what the cpu backend does for all updates, and every backend
+ * for those that a schedule puts on the host (`optimizer.on`).
  *
- * The arithmetic is that of executor/cuda/optimizer.cu, in fp32 and without fused multiply-adds: the same gradients
- * give the same bits on both, with any number of threads and any width of vectors.
+ * The arithmetic is that of executor/cuda/optimizer.cu, in fp32 and without fused multiply-adds:
+ * the same gradients give the same bits on both, with any number of threads and any width of
+ * vectors.
  */
 #ifndef TDM_EXECUTOR_HOST_OPTIMIZER_H
 #define TDM_EXECUTOR_HOST_OPTIMIZER_H
@@ -43,8 +44,8 @@ uint32_t tdm_host_update_threads(uint32_t spare);
 /* Starts so many threads of the caller, so that the first update need not. */
 void tdm_host_update_warm_up(uint32_t threads);
 
-/* The instructions that this computer has for updates: how many sets, from narrow to wide, and what one is called,
- * "plain", "AVX2", "AVX-512". */
+/* The instructions that this computer has for updates: how many sets, from narrow to wide, and what
+ * one is called, "plain", "AVX2", "AVX-512". */
 uint32_t tdm_host_update_widths(void);
 const char *tdm_host_update_width_name(uint32_t width);
 

@@ -5,8 +5,9 @@
 
 #include "schedule/schedule.h"
 
-/* Updates layer 0 of a schedule's model again and again, on so many threads, for at least `seconds`: bytes of state
- * and gradient that are read and written in a second. Its memory is taken for that and given back. TDM_NO_MEMORY. */
+/* Updates layer 0 of a schedule's model again and again, on so many threads, for at least
+ * `seconds`: bytes of state and gradient that are read and written in a second. Its memory is taken
+ * for that and given back. TDM_NO_MEMORY. */
 enum tdm_status tdm_host_update_rate(const struct tdm_schedule *schedule, uint32_t threads,
                                      double seconds, double *bytes_per_second,
                                      struct tdm_error *err);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The index (.idx) of a token file (.bin) as Megatron-LM writes the pair: IndexedDataset of
- * megatron/core/datasets/indexed_dataset.py, once called MMapIndexedDataset. Little-endian, without padding:
+ * megatron/core/datasets/indexed_dataset.py, once called MMapIndexedDataset. Little-endian, without
+ * padding:
  *
  *     9 bytes   "MMIDIDX\0\0"
  *     u64       version, 1
- *     u8        dtype of the tokens: 1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 6 and 7 floats, 8 uint16
+ *     u8        dtype of the tokens: 1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 6 and 7 floats, 8
+ *               uint16
  *     u64       n, the number of sequences
  *     u64       m, the number of entries of the document index
  *     i32[n]    tokens of each sequence
@@ -13,7 +15,8 @@
  *     i64[m]    first sequence of each document, and last n
  *     i8[n]     modes, of multimodal data only
  *
- * Sequences must follow each other in the .bin file without gaps, as Megatron's own tools write them.
+ * Sequences must follow each other in the .bin file without gaps, as Megatron's own tools write
+ * them.
  */
 #ifndef TDM_EXECUTOR_INDEXED_DATASET_H
 #define TDM_EXECUTOR_INDEXED_DATASET_H
@@ -36,8 +39,8 @@ struct tdm_indexed_dataset {
 /* Does a file begin as an index does? */
 bool tdm_indexed_dataset_is(const void *data, uint64_t bytes);
 
-/* Reads a whole index; `path` names it in messages, and `bin_bytes` are those of the .bin file, which must agree.
- * TDM_INPUT: what is wrong in which field; TDM_NO_MEMORY. */
+/* Reads a whole index; `path` names it in messages, and `bin_bytes` are those of the .bin file,
+ * which must agree. TDM_INPUT: what is wrong in which field; TDM_NO_MEMORY. */
 enum tdm_status tdm_indexed_dataset_read(const char *path, const void *data, uint64_t bytes,
                                          uint64_t bin_bytes, struct tdm_indexed_dataset *dataset,
                                          struct tdm_error *err);

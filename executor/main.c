@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tidemark-executor: runs schedules, and calibrates. Started by tidemark, as git starts its commands. */
+/* tidemark-executor: runs schedules, and calibrates. Started by tidemark, as git starts its
+ * commands. */
 #include "base/json.h"
 #include "base/options.h"
 #include "base/process.h"

@@ -56,8 +56,8 @@ static enum tdm_status send(struct tdm_midstep *midstep, uint64_t ended, double 
     return status;
 }
 
-/* What is left is what is predicted of the ops that have not ended, as much longer or shorter as those that
- * have took. */
+/* What is left is what is predicted of the ops that have not ended, as much longer or shorter as
+ * those that have took. */
 static double left_seconds(const struct tdm_forecast *forecast, uint64_t ended, double seconds)
 {
     double passed = tdm_forecast_seconds(forecast, ended);

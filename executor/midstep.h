@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * In the middle of a step that takes long: how far it is goes to the listener, what the driver reports of
- * memory to the result, and both with the times of ops that have ended to the trace, so that a run
- * that is killed leaves them. Looks come from the walk, a few times a second.
+ * In the middle of a step that takes long: how far it is goes to the listener, what the driver
+ * reports of memory to the result, and both with the times of ops that have ended to the trace, so
+ * that a run that is killed leaves them. Looks come from the walk, a few times a second.
  */
 #ifndef TDM_EXECUTOR_MIDSTEP_H
 #define TDM_EXECUTOR_MIDSTEP_H
@@ -34,7 +34,8 @@ void tdm_midstep_open(struct tdm_midstep *midstep, const struct tdm_arenas *aren
 /* A step begins, at a time on the backend's clock. */
 void tdm_midstep_begin(struct tdm_midstep *midstep, uint64_t step, int64_t start_ns);
 
-/* The step under way will not end, and `ended` ops of the compute lane have: the trace gets what there is. */
+/* The step under way will not end, and `ended` ops of the compute lane have: the trace gets what
+ * there is. */
 enum tdm_status tdm_midstep_cut(struct tdm_midstep *midstep, uint64_t ended, int64_t now_ns,
                                 struct tdm_error *err);
 

@@ -104,7 +104,8 @@ static bool take_descr(const char **at, struct header *header)
     return take_string(at, header->descr);
 }
 
-/* A dimension: digits, and the "L" that Python 2 put behind a long one. TDM_SIZE_MAX: more than fits. */
+/* A dimension: digits, and the "L" that Python 2 put behind a long one. TDM_SIZE_MAX: more than
+ * fits. */
 static bool take_dimension(const char **at, uint64_t *count)
 {
     skip_spaces(at);

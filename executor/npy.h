@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NumPy's .npy files, as far as they can hold tokens: one row of whole numbers. Format: "NumPy Format
- * Version 1.0" to 3.0, numpy.lib.format.
+ * NumPy's .npy files, as far as they can hold tokens: one row of whole numbers. Format: "NumPy
+ * Format Version 1.0" to 3.0, numpy.lib.format.
  */
 #ifndef TDM_EXECUTOR_NPY_H
 #define TDM_EXECUTOR_NPY_H
@@ -22,8 +22,9 @@ struct tdm_npy {
 /* Does the file begin as a .npy file does? */
 bool tdm_npy_is(const void *data, uint64_t bytes);
 
-/* Finds the numbers of a whole file; `path` names it in messages. TDM_INPUT: a header that is not right,
- * more than one dimension, numbers that are not whole or big-endian, more or fewer bytes than it says. */
+/* Finds the numbers of a whole file; `path` names it in messages. TDM_INPUT: a header that is not
+ * right, more than one dimension, numbers that are not whole or big-endian, more or fewer bytes
+ * than it says. */
 enum tdm_status tdm_npy_find(const char *path, const void *data, uint64_t bytes,
                              struct tdm_npy *npy, struct tdm_error *err);
 

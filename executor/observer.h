@@ -2,9 +2,9 @@
 /*
  * Observer: what the launches of a step touch, noted without reading any planned live range.
  *
- * Which slots an op works on is read back from the addresses that its launch is given (a backend that executes
- * nothing has none), so that what is observed is what the executor did. How many bytes hold a value follows by
- * the rule of schedule/values.h, as in the prediction.
+ * Which slots an op works on is read back from the addresses that its launch is given (a backend
+ * that executes nothing has none), so that what is observed is what the executor did. How many
+ * bytes hold a value follows by the rule of schedule/values.h, as in the prediction.
  */
 #ifndef TDM_EXECUTOR_OBSERVER_H
 #define TDM_EXECUTOR_OBSERVER_H
@@ -14,8 +14,8 @@
 
 struct tdm_observer;
 
-/* All memory for one step of `program` is taken here. `arenas` are those that its launches work in; both must outlive
- * the observer. */
+/* All memory for one step of `program` is taken here. `arenas` are those that its launches work in;
+ * both must outlive the observer. */
 enum tdm_status tdm_observer_new(const struct tdm_program *program, const struct tdm_arenas *arenas,
                                  struct tdm_observer **observer, struct tdm_error *err);
 void tdm_observer_free(struct tdm_observer *observer);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Progress of a run on a stream: on a terminal one line that is rewritten, else a plain line now and
- * then. Part of the program, not of the library: this prints.
+ * Progress of a run on a stream: on a terminal one line that is rewritten, else a plain line now
+ * and then. Part of the program, not of the library: this prints.
  */
 #ifndef TDM_EXECUTOR_PROGRESS_H
 #define TDM_EXECUTOR_PROGRESS_H

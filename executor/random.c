@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Normal random numbers by the ziggurat (Marsaglia and Tsang, J. Stat. Softw. 5(8), 2000; doubles as
- * Doornik, 2005): under exp(-x^2 / 2) lie LAYERS strips of one area, wide ones first. A number within
- * the strip above, 99 of 100, costs a multiplication; the others are settled by the function itself,
- * with further bits from the same counter.
+ * Normal random numbers by the ziggurat (Marsaglia and Tsang, J. Stat. Softw. 5(8), 2000; doubles
+ * as Doornik, 2005): under exp(-x^2 / 2) lie LAYERS strips of one area, wide ones first. A number
+ * within the strip above, 99 of 100, costs a multiplication; the others are settled by the function
+ * itself, with further bits from the same counter.
  */
 #include "executor/random.h"
 

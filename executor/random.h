@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random numbers by counter: (seed, step, tensor, element) gives the same bits wherever and whenever
- * they are drawn. SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014) over a mixed counter.
+ * Random numbers by counter: (seed, step, tensor, element) gives the same bits wherever and
+ * whenever they are drawn. SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014) over a mixed
+ * counter.
  */
 #ifndef TDM_EXECUTOR_RANDOM_H
 #define TDM_EXECUTOR_RANDOM_H

@@ -196,7 +196,8 @@ enum tdm_status tdm_recorder_evaluator(struct tdm_recorder *recorder, const char
 
 /* ---- what is measured ---- */
 
-/* Takes times of a step from the backend, behind those that it gave before; relative to its begin. */
+/* Takes times of a step from the backend, behind those that it gave before; relative to its
+ * begin. */
 static void reap(struct tdm_recorder *recorder, const struct tdm_arenas *arenas, int64_t start_ns)
 {
     size_t first = recorder->timing_count;
@@ -340,7 +341,8 @@ enum tdm_status tdm_recorder_close(struct tdm_recorder *recorder, enum tdm_statu
                                                      : "failed";
     struct tdm_error late = {.status = TDM_OK};
     enum tdm_status closed = tdm_trace_close(recorder->trace, ending, &late);
-    /* where the run failed because the trace could not be written, closing knows what is left of it */
+    /* where the run failed because the trace could not be written, closing knows what is left of
+     * it */
     if (closed != TDM_OK && err != NULL &&
         (status == TDM_OK || strcmp(late.message, err->message) == 0))
         *err = late;

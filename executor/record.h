@@ -26,8 +26,8 @@ uint64_t tdm_recorder_op_bytes(void);
 /* Are the times of a step's ops recorded? */
 bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step);
 
-/* A program is about to run: its schedule, ops with predicted times, what is allocated, what holds values. The run's *stop ends it:
- * TDM_INTERRUPTED, with nothing of the program in the trace. */
+/* A program is about to run: its schedule, ops with predicted times, what is allocated, what holds
+ * values. The run's *stop ends it: TDM_INTERRUPTED, with nothing of the program in the trace. */
 enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *name,
                                      const struct tdm_program *program, struct tdm_error *err);
 
@@ -39,13 +39,13 @@ struct tdm_recorded_part {
     uint64_t ops_ended; /* number of the compute lane's last op that has ended, and 1; 0: none */
 };
 
-/* Samples the memory of this process in a step, for the next part; and notes what the driver of the device
- * reports (0: nothing). */
+/* Samples the memory of this process in a step, for the next part; and notes what the driver of the
+ * device reports (0: nothing). */
 void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
                          const struct tdm_recorded_part *part, uint64_t device_used_bytes);
 
-/* Sends the trace what there is of a step: times of ops that have ended, samples. If the trace is still busy
- * with what it was sent before, waits or (not *sent) leaves it for the next time. */
+/* Sends the trace what there is of a step: times of ops that have ended, samples. If the trace is
+ * still busy with what it was sent before, waits or (not *sent) leaves it for the next time. */
 enum tdm_status tdm_recorder_part(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
                                   const struct tdm_recorded_part *part, bool wait, bool *sent,
                                   struct tdm_error *err);

@@ -14,8 +14,8 @@ struct tdm_device_room {
     uint64_t runtime_bytes; /* beside the arena, by the schedule's machine */
 };
 
-/* TDM_INFEASIBLE if the arena and what of the runtime is still to come need more than is free: by how
- * much, and the --memory that would do. */
+/* TDM_INFEASIBLE if the arena and what of the runtime is still to come need more than is free: by
+ * how much, and the --memory that would do. */
 enum tdm_status tdm_room_check_device(const struct tdm_device_room *room, uint64_t arena_bytes,
                                       struct tdm_error *err);
 

@@ -403,7 +403,8 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
     return status;
 }
 
-/* Host memory that is not pinned: what was planned to be, and what would be pinned and could not. */
+/* Host memory that is not pinned: what was planned to be, and what would be pinned and could
+ * not. */
 static uint64_t pageable_bytes(const struct run *run, uint64_t pinned_bytes)
 {
     const struct tdm_backend *backend = run->options->backend;
@@ -419,7 +420,8 @@ static uint64_t pageable_bytes(const struct run *run, uint64_t pinned_bytes)
     return most;
 }
 
-/* Of all steps, if they are not too many and timing them costs next to nothing; else of the first. */
+/* Of all steps, if they are not too many and timing them costs next to nothing; else of the
+ * first. */
 static uint64_t choose_timed(const struct run *run)
 {
     const struct tdm_run_options *options = run->options;

@@ -2,8 +2,8 @@
 /*
  * A run: one or more schedules, trained one after the other in the same arenas, with a trace.
  *
- * Each program is validated before anything is taken. The first step of each is the measured one: the
- * arenas hold the pattern before it, are scanned after it, and the launches are observed.
+ * Each program is validated before anything is taken. The first step of each is the measured one:
+ * the arenas hold the pattern before it, are scanned after it, and the launches are observed.
  */
 #ifndef TDM_EXECUTOR_RUN_H
 #define TDM_EXECUTOR_RUN_H
@@ -43,7 +43,8 @@ struct tdm_run_options {
     const volatile sig_atomic_t *stop;
 };
 
-/* How far a step is: the op that runs, the seconds since the step began, and those that are left. */
+/* How far a step is: the op that runs, the seconds since the step began, and those that are
+ * left. */
 struct tdm_run_moment {
     const struct tdm_program *program;
     uint64_t step;
@@ -54,8 +55,8 @@ struct tdm_run_moment {
     uint64_t planned_bytes; /* of it: the arena and the runtime */
 };
 
-/* What a run says of itself while it goes on. Calls come from the run's thread, outside steps but for
- * within(). */
+/* What a run says of itself while it goes on. Calls come from the run's thread, outside steps but
+ * for within(). */
 struct tdm_run_listener {
     void *self;
     /* While the arenas are taken. */
@@ -98,8 +99,8 @@ struct tdm_run_result {
     struct tdm_run_validation validation;
     struct tdm_trace_arena arenas[TDM_PLACES];
     uint64_t outside_bytes; /* that the backend holds beside the arenas */
-    /* of a device of its own: what its driver reports, the most of all steps; what is planned, the arena
-     * as taken for all schedules and the runtime; and of that the runtime */
+    /* of a device of its own: what its driver reports, the most of all steps; what is planned, the
+     * arena as taken for all schedules and the runtime; and of that the runtime */
     uint64_t device_used_bytes, device_planned_bytes, runtime_planned_bytes;
 };
 

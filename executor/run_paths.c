@@ -25,7 +25,8 @@ static void free_texts(struct texts *texts)
     free(texts->validation.documents);
 }
 
-/* --force must not replace what the run reads, and nothing that it writes may be where another thing is. */
+/* --force must not replace what the run reads, and nothing that it writes may be where another
+ * thing is. */
 static enum tdm_status check_outputs(const struct tdm_run_options *options,
                                      const struct texts *texts, struct tdm_error *err)
 {

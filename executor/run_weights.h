@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights of a run: what they begin with, and where they, or gradients, are saved. Part of run.c, in a file
- * of its own.
+ * Weights of a run: what they begin with, and where they, or gradients, are saved. Part of run.c,
+ * in a file of its own.
  */
 #ifndef TDM_EXECUTOR_RUN_WEIGHTS_H
 #define TDM_EXECUTOR_RUN_WEIGHTS_H
@@ -18,9 +18,9 @@ struct tdm_run_weights {
     bool saved;                /* weights are in place that the next save replaces */
 };
 
-/* Before anything is taken: opens the directory that the run begins with and checks the ones that it will
- * write, for `program`, its first. TDM_USAGE if the run cannot save what is asked for; errors of
- * tdm_weights_find() and tdm_weights_check(). To be closed in any case. */
+/* Before anything is taken: opens the directory that the run begins with and checks the ones that
+ * it will write, for `program`, its first. TDM_USAGE if the run cannot save what is asked for;
+ * errors of tdm_weights_find() and tdm_weights_check(). To be closed in any case. */
 enum tdm_status tdm_run_weights_open(const struct tdm_run_options *options,
                                      const struct tdm_run_listener *listener,
                                      const struct tdm_program *program,

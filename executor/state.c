@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State: weights, masters and moments into the arenas; weights, gradients and losses out of them. */
+/* State: weights, masters and moments into the arenas; weights, gradients and losses out of
+ * them. */
 #include "executor/state.h"
 
 #include "executor/remainder.h"
@@ -34,7 +35,8 @@ static void *element_of(void *data, enum tdm_dtype dtype, const struct tdm_tenso
     return (char *)data + (tensor->offset + element) * tdm_dtype_bytes(dtype);
 }
 
-/* Writes `count` elements of a content of a tensor's unit, if this schedule has it; source NULL: zeros. */
+/* Writes `count` elements of a content of a tensor's unit, if this schedule has it; source NULL:
+ * zeros. */
 static enum tdm_status upload(const struct tdm_arenas *arenas, const struct tdm_program *program,
                               enum tdm_content content, enum tdm_dtype dtype,
                               const struct tdm_tensor *tensor, uint64_t first, uint64_t count,

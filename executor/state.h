@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State: the weights and moments of a model in the arenas of a program, and its gradients read back.
- * Outside of steps; values pass through fp32 memory.
+ * State: the weights and moments of a model in the arenas of a program, and its gradients read
+ * back. Outside of steps; values pass through fp32 memory.
  */
 #ifndef TDM_EXECUTOR_STATE_H
 #define TDM_EXECUTOR_STATE_H
@@ -16,21 +16,21 @@ static inline uint64_t tdm_state_block(const struct tdm_tensor *tensor, uint64_t
     return left < TDM_STATE_BLOCK ? left : TDM_STATE_BLOCK;
 }
 
-/* Writes elements [first, first + count) of a weight tensor, its master to match, and zero moments. The
- * master is `values`, bit for bit; a bf16 weight is nearest to it. */
+/* Writes elements [first, first + count) of a weight tensor, its master to match, and zero moments.
+ * The master is `values`, bit for bit; a bf16 weight is nearest to it. */
 enum tdm_status tdm_state_put(const struct tdm_arenas *arenas, const struct tdm_program *program,
                               const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
                               const float *values, struct tdm_error *err);
 
 /* Reads elements of a tensor back. `content`: TDM_UNIT_WEIGHTS as they are stored; TDM_UNIT_MASTER
- * exactly, by the master where there is one; a moment, 0 where there is none; TDM_UNIT_GRADIENT, both
- * parts added if tied: TDM_INPUT where the schedule has an optimizer or evaluates. */
+ * exactly, by the master where there is one; a moment, 0 where there is none; TDM_UNIT_GRADIENT,
+ * both parts added if tied: TDM_INPUT where the schedule has an optimizer or evaluates. */
 enum tdm_status tdm_state_get(const struct tdm_arenas *arenas, const struct tdm_program *program,
                               enum tdm_content content, const struct tdm_tensor *tensor,
                               uint64_t first, uint64_t count, float *values, struct tdm_error *err);
 
-/* Writes the weights of a unit from `values` [units[unit].elements] (padding is ignored), its master
- * to match, and zero moments. */
+/* Writes the weights of a unit from `values` [units[unit].elements] (padding is ignored), its
+ * master to match, and zero moments. */
 enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct tdm_program *program,
                                 uint32_t unit, const float *values, struct tdm_error *err);
 

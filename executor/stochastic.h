@@ -6,7 +6,8 @@
  * is cut off, it is made on average (Gupta et al., arXiv 1502.02551, section 3).
  *
  * The randomness of an element in a step is one 64-bit number by (seed, step, tensor, element), see
- * random.h; what is stored takes 16 bits of it each, so that nothing depends on schedule or threads.
+ * random.h; what is stored takes 16 bits of it each, so that nothing depends on schedule or
+ * threads.
  */
 #ifndef TDM_EXECUTOR_STOCHASTIC_H
 #define TDM_EXECUTOR_STOCHASTIC_H
@@ -24,8 +25,8 @@ enum tdm_random_share {
 };
 
 /* One of the two bf16 neighbours of `value`, the one further from zero with probability (bits cut
- * off) / 2^16 over `random` in [0, 65535]. A bf16 value stays itself, an infinity too; a NaN stays a
- * NaN. */
+ * off) / 2^16 over `random` in [0, 65535]. A bf16 value stays itself, an infinity too; a NaN stays
+ * a NaN. */
 static TDM_ON_DEVICE inline uint16_t tdm_bf16_stochastic(float value, uint32_t random)
 {
     uint32_t bits;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times of ops that have ended and that nobody has taken yet: a ring that drops the oldest when full. */
+/* Times of ops that have ended and that nobody has taken yet: a ring that drops the oldest when
+ * full. */
 #ifndef TDM_EXECUTOR_TIMINGS_H
 #define TDM_EXECUTOR_TIMINGS_H
 

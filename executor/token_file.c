@@ -85,7 +85,8 @@ static bool is_file(const char *path)
     return stat(path, &found) == 0 && S_ISREG(found.st_mode);
 }
 
-/* Does a name stand for a pair? A file of that very name that is neither of the two is what is meant. */
+/* Does a name stand for a pair? A file of that very name that is neither of the two is what is
+ * meant. */
 static bool is_pair(const char *path, const struct pair *pair)
 {
     bool one_of_two = ends_in(path, ".bin") || ends_in(path, ".idx");
@@ -156,7 +157,8 @@ static enum tdm_status find_npy(uint64_t bytes, struct tdm_token_file *file, str
 
 /* ---- llm.c ---- */
 
-/* Data of llm.c (dev/data/data_common.py): 256 int32, of which these three are used, then the tokens. */
+/* Data of llm.c (dev/data/data_common.py): 256 int32, of which these three are used, then the
+ * tokens. */
 struct llmc {
     int32_t magic, version;
     uint32_t width;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tokens: what a run trains on, and what it evaluates on. A file of tokens (token_file.h) or a part of
- * one, or random tokens.
+ * Tokens: what a run trains on, and what it evaluates on. A file of tokens (token_file.h) or a part
+ * of one, or random tokens.
  */
 #ifndef TDM_EXECUTOR_TOKENS_H
 #define TDM_EXECUTOR_TOKENS_H
@@ -13,8 +13,8 @@
 
 struct tdm_tokens;
 
-/* Reads `what`, a file with or without a prefix, as tdm_token_file_read() does, and fails as it does. NULL: random
- * tokens of the vocabulary. */
+/* Reads `what`, a file with or without a prefix, as tdm_token_file_read() does, and fails as it
+ * does. NULL: random tokens of the vocabulary. */
 enum tdm_status tdm_tokens_open(const char *what, uint32_t vocabulary, struct tdm_tokens **tokens,
                                 struct tdm_error *err);
 /* Takes the last `fraction` of a text away from `tokens`: steps never see it. `tokens` must outlive
@@ -44,17 +44,19 @@ const char *tdm_tokens_format(const struct tdm_tokens *tokens);
 /* Documents that the text knows of, whole or in part; 0: its format has none. */
 uint64_t tdm_tokens_documents(const struct tdm_tokens *tokens);
 
-/* First token of document `document`, from 0; the first one begins at 0 if the text is a part of a file. */
+/* First token of document `document`, from 0; the first one begins at 0 if the text is a part of a
+ * file. */
 uint64_t tdm_tokens_document_start(const struct tdm_tokens *tokens, uint64_t document);
 
 /* The document that holds token `i`. */
 uint64_t tdm_tokens_document_of(const struct tdm_tokens *tokens, uint64_t i);
 
-/* Does a document begin with a token of its own, which the text before it predicts? Else a document's last token
- * has nothing to predict. */
+/* Does a document begin with a token of its own, which the text before it predicts? Else a
+ * document's last token has nothing to predict. */
 bool tdm_tokens_predict_documents(const struct tdm_tokens *tokens);
 
-/* Entropy in nats of a token drawn by its frequency: what a model that sees no context can reach. */
+/* Entropy in nats of a token drawn by its frequency: what a model that sees no context can
+ * reach. */
 double tdm_tokens_unigram_entropy(const struct tdm_tokens *tokens);
 
 #endif

@@ -8,13 +8,13 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* The walk is ahead of the compute lane by so much at most, but by one op that runs and one that follows it: a lane
- * is not to run dry. */
+/* The walk is ahead of the compute lane by so much at most, but by one op that runs and one that
+ * follows it: a lane is not to run dry. */
 #define AHEAD_SECONDS 2.0
 #define AHEAD_OPS 2u
 
-/* How much longer than predicted ops take is told by so many predicted seconds of them, and within bounds: the
- * first ones of a step may have to wait. */
+/* How much longer than predicted ops take is told by so many predicted seconds of them, and within
+ * bounds: the first ones of a step may have to wait. */
 #define TELLING_SECONDS 0.1
 #define MOST_SLOWNESS 10.0
 

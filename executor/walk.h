@@ -2,11 +2,11 @@
 /*
  * The walk: replays one step of a program on a backend.
  *
- * Every op waits for what the derived order says, its accesses become memory, and the backend launches
- * it on its lane. Nothing is allocated.
+ * Every op waits for what the derived order says, its accesses become memory, and the backend
+ * launches it on its lane. Nothing is allocated.
  *
- * Where ops end later than they are launched, the walk is ahead of them by 2 s or two ops at most, by what is
- * predicted and how it went so far: so soon a step that is interrupted ends.
+ * Where ops end later than they are launched, the walk is ahead of them by 2 s or two ops at most,
+ * by what is predicted and how it went so far: so soon a step that is interrupted ends.
  */
 #ifndef TDM_EXECUTOR_WALK_H
 #define TDM_EXECUTOR_WALK_H
@@ -30,8 +30,8 @@ enum tdm_status tdm_walk_prepare(struct tdm_walk *walk, struct tdm_error *err);
 /* What is predicted of the program; the walk's own. */
 const struct tdm_forecast *tdm_walk_forecast(const struct tdm_walk *walk);
 
-/* Who looks at a step while it goes on: a few times a second, between two launches. `ended`: so many ops of
- * the compute lane have; `seconds` since the step began. A failure ends the step. */
+/* Who looks at a step while it goes on: a few times a second, between two launches. `ended`: so
+ * many ops of the compute lane have; `seconds` since the step began. A failure ends the step. */
 struct tdm_walk_watch {
     void *self;
     enum tdm_status (*look)(void *self, uint64_t ended, double seconds, struct tdm_error *err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A description with all that it must have: what is missing comes from the shipped machine that it names as
- * its base, else from its peak, and low. What was assumed so is listed in it, as `assumed`. */
+/* A description with all that it must have: what is missing comes from the shipped machine that it
+ * names as its base, else from its peak, and low. What was assumed so is listed in it, as
+ * `assumed`. */
 #include "machines/parts.h"
 
 #include "base/file.h"

@@ -16,9 +16,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* What a core of an x86-64 machine with AVX2 and OpenBLAS did in steps of a small model (bf16 storage,
- * head_dim 32), rounded: it makes the parts of a step comparable, and another machine's step wrong
- * by the factor that its cores differ. */
+/* What a core of an x86-64 machine with AVX2 and OpenBLAS did in steps of a small model (bf16
+ * storage, head_dim 32), rounded: it makes the parts of a step comparable, and another machine's
+ * step wrong by the factor that its cores differ. */
 #define CORE_PEAK_FLOPS 80e9
 #define CORE_PRODUCT_FLOPS 45e9
 #define CORE_ATTENTION_FORWARD_FLOPS 28e9

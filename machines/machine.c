@@ -7,13 +7,14 @@
  *   card                   part of what the driver calls the device, by which calibrate finds the
  *                          description of a card; optional
  *   base                   shipped machine that has the rates which are missing here; optional
- *   provenance             strings by names: what was measured where, when and how; optional. A "program"
- *                          that is tidemark says that calibrate measured the rates
+ *   provenance             strings by names: what was measured where, when and how; optional. A
+ *                          "program" that is tidemark says that calibrate measured the rates
  *   assumed                keys of values that were missing; optional
  *   device_bytes           memory of the device as its driver reports it
  *   host_bytes             host memory to plan on
- *   server                 {name, host_bytes}: a computer as it is sold with such cards, and its host memory, which
- *                          predictions of other computers than this one assume; optional
+ *   server                 {name, host_bytes}: a computer as it is sold with such cards, and its
+ *                          host memory, which predictions of other computers than this one assume;
+ *                          optional
  *   runtime_device_bytes   what driver and libraries take of them, outside the arena
  *   runtime_host_bytes     (0 if absent)
  *   peak_flops_per_second  dense bf16 peak, by which MFU is counted
@@ -21,7 +22,8 @@
  *   copy_seconds           fixed time of a copy
  *   pinned_bytes_per_second  at which pinned host memory is taken; optional
  *   peer_bytes_per_second  between two GPUs of one node (computer), one way; optional
- *   network_bytes_per_second  between two GPUs of different nodes, all sending at once, one way; optional
+ *   network_bytes_per_second  between two GPUs of different nodes, all sending at once, one way;
+ *                             optional
  *   gpus_per_node          GPUs that are joined by more than the network; optional
  *   rates                  {product_flops_per_second, ...}: rates.h
  */

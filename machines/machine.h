@@ -45,29 +45,30 @@ struct tdm_machine {
     json_t *description;    /* what it was read from, complete, kept for the schedule; owned */
 };
 
-/* Reads --machine: a shipped name ("h200"; where there is no such file, also "H200" or "4090"), a FILE, or "local": what calibrate wrote
- * ($XDG_CONFIG_HOME/tidemark/machine.json), else this computer's cores and memory for the cpu
- * backend with assumed rates, and `source` says so. Caller owns *machine. */
+/* Reads --machine: a shipped name ("h200"; where there is no such file, also "H200" or "4090"), a
+ * FILE, or "local": what calibrate wrote ($XDG_CONFIG_HOME/tidemark/machine.json), else this
+ * computer's cores and memory for the cpu backend with assumed rates, and `source` says so. Caller
+ * owns *machine. */
 enum tdm_status tdm_machine_load(const char *name_or_path, struct tdm_machine **machine,
                                  struct tdm_error *err);
 
-/* The file that it would read, whether it is there or not, written to `out`; "" if there is none. TDM_INPUT if the
- * name is too long. */
+/* The file that it would read, whether it is there or not, written to `out`; "" if there is none.
+ * TDM_INPUT if the name is too long. */
 enum tdm_status tdm_machine_path(const char *name_or_path, char *out, size_t out_bytes,
                                  struct tdm_error *err);
 
-/* From a parsed description (borrowed; kept by reference); `file` names it in messages. A rate that every
- * machine must have, or the time of a launch or a copy, may be missing: it is taken from the shipped
- * machine that the description names as its `base`, else it is low for the peak FLOP/s. */
+/* From a parsed description (borrowed; kept by reference); `file` names it in messages. A rate that
+ * every machine must have, or the time of a launch or a copy, may be missing: it is taken from the
+ * shipped machine that the description names as its `base`, else it is low for the peak FLOP/s. */
 enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
                                       struct tdm_machine **machine, struct tdm_error *err);
 
-/* Where calibrate writes this machine's description, by the XDG base directory rules. False if neither
- * XDG_CONFIG_HOME nor HOME says so. */
+/* Where calibrate writes this machine's description, by the XDG base directory rules. False if
+ * neither XDG_CONFIG_HOME nor HOME says so. */
 bool tdm_machine_local_path(char *out, size_t out_bytes);
 
-/* This computer's cores and memory for the cpu backend, with assumed rates; whatever calibrate wrote. The
- * caller owns the description. */
+/* This computer's cores and memory for the cpu backend, with assumed rates; whatever calibrate
+ * wrote. The caller owns the description. */
 enum tdm_status tdm_machine_describe_computer(json_t **description, struct tdm_error *err);
 
 void tdm_machine_free(struct tdm_machine *machine);

@@ -2,10 +2,10 @@
 /*
  * Rates: how fast a machine works, by what is done and by its size.
  *
- * A rate is a table of points (size, rate), of one point where it is the same for all sizes. Between two
- * points log(rate) is linear in log(size); outside them the rate is that of the nearest point. Work of
- * a larger size never takes less time: size / rate does not fall from one point to the next, which
- * the reading checks.
+ * A rate is a table of points (size, rate), of one point where it is the same for all sizes.
+ * Between two points log(rate) is linear in log(size); outside them the rate is that of the nearest
+ * point. Work of a larger size never takes less time: size / rate does not fall from one point to
+ * the next, which the reading checks.
  */
 #ifndef TDM_MACHINES_RATES_H
 #define TDM_MACHINES_RATES_H
@@ -16,8 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a rate is for. The first ones every machine has; where a description lacks another, one of the
- * first stands for it. */
+/* What a rate is for. The first ones every machine has; where a description lacks another, one of
+ * the first stands for it. */
 enum tdm_rate {
     TDM_RATE_PRODUCT,            /* FLOP/s, by FLOPs */
     TDM_RATE_ATTENTION_FORWARD,  /* FLOP/s, by the keys that a chunk sees */
@@ -40,9 +40,9 @@ enum tdm_rate {
     TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE,
     TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE,
     TDM_RATE_NORM_GRAD_SHARE,
-    /* Refined: where one of these is described it holds, with its share, instead of the rate that stands for
-     * it. Products part by part, by FLOPs a token: shapes of as many FLOPs differ, and so does what comes
-     * with them, as a bias does. */
+    /* Refined: where one of these is described it holds, with its share, instead of the rate that
+     * stands for it. Products part by part, by FLOPs a token: shapes of as many FLOPs differ, and
+     * so does what comes with them, as a bias does. */
     TDM_RATE_PRODUCT_Q,
     TDM_RATE_PRODUCT_KV,
     TDM_RATE_PRODUCT_O,
@@ -58,8 +58,8 @@ enum tdm_rate {
     TDM_RATE_PRODUCT_GRAD_WEIGHT_O,
     TDM_RATE_PRODUCT_GRAD_WEIGHT_GATE_UP,
     TDM_RATE_PRODUCT_GRAD_WEIGHT_DOWN,
-    /* Attention of chunks that see nothing before themselves, a triangle; of those that do, nearly a
-     * rectangle, whose work is spread better. */
+    /* Attention of chunks that see nothing before themselves, a triangle; of those that do, nearly
+     * a rectangle, whose work is spread better. */
     TDM_RATE_ATTENTION_FORWARD_FIRST,
     TDM_RATE_ATTENTION_FORWARD_LATER,
     TDM_RATE_ATTENTION_BACKWARD_FIRST,
@@ -106,7 +106,8 @@ enum tdm_rate {
     TDM_RATE_GRADIENT_NORM,
     TDM_RATE_OPTIMIZER,
     TDM_RATE_OPTIMIZER_ROUNDED, /* weights without master, rounded by dice: bound by arithmetic */
-    TDM_RATE_HOST_OPTIMIZER, /* on the host's cores; for it stands what copies both ways move there */
+    TDM_RATE_HOST_OPTIMIZER, /* on the host's cores; for it stands what copies both ways move there
+                              */
     TDM_RATE_HOST_OPTIMIZER_ROUNDED,
     TDM_RATES
 };
@@ -144,8 +145,9 @@ bool tdm_rate_is_refined(enum tdm_rate rate);
 /* Is it a share of another rate, without a unit? */
 bool tdm_rate_is_share(enum tdm_rate rate);
 
-/* Reads the member `rates` of a description, complete but for those that have substitutes; a rate is
- * a number or a list of points [[size, rate], ...]. Errors go to the reader, with file and field. */
+/* Reads the member `rates` of a description, complete but for those that have substitutes; a rate
+ * is a number or a list of points [[size, rate], ...]. Errors go to the reader, with file and
+ * field. */
 void tdm_rates_read(struct tdm_json_reader *reader, struct tdm_rate_table tables[TDM_RATES]);
 
 /* The JSON of a table as it is read: a number or a list of points. New reference. */

@@ -40,7 +40,8 @@ static void compute(const struct tdm_model *model, const struct tdm_torch_settin
     if (s->logits == TDM_LOGITS_BASE || s->logits == TDM_LOGITS_LAST)
         forward -= head;
     double again = tdm_torch_forwards_again(model, s);
-    /* The backward of a product is two of its size, of attention five for two; frozen weights have no gradient. */
+    /* The backward of a product is two of its size, of attention five for two; frozen weights have
+     * no gradient. */
     cost->product_flops = forward * (s->lora_rank > 0 ? 2 : 3) + again * (forward - head);
     cost->attention_flops = attention * (3.5 + again);
 }
@@ -100,7 +101,8 @@ double tdm_method_sent_bytes(const struct tdm_method_cost *cost)
            cost->ring_backwards * tdm_ring_backward_sent(&cost->ring);
 }
 
-/* Between two parts of seven, which attention's forward is of forward and backward, and four of nine, with checkpoints. */
+/* Between two parts of seven, which attention's forward is of forward and backward, and four of
+ * nine, with checkpoints. */
 #define FORWARD_SHARE 0.4
 
 double tdm_method_seconds(const struct tdm_method_cost *cost, const struct tdm_model *model,

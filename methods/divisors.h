@@ -9,8 +9,8 @@
 
 uint64_t tdm_common_divisor(uint64_t a, uint64_t b);
 
-/* The divisors of a number (0: none) from `least` to `most`, rising, as many as there is room for; returns `out`, empty
- * if there is none. */
+/* The divisors of a number (0: none) from `least` to `most`, rising, as many as there is room for;
+ * returns `out`, empty if there is none. */
 const char *tdm_divisors_format(uint64_t number, uint64_t least, uint64_t most,
                                 char out[TDM_DIVISORS_BYTES]);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keys: the settings of a method that --set KEY=VALUE sets. Tables of them belong to families of methods
- * (torch/keys.c); a method lists the tables that it has.
+ * Keys: the settings of a method that --set KEY=VALUE sets. Tables of them belong to families of
+ * methods (torch/keys.c); a method lists the tables that it has.
  */
 #ifndef TDM_METHODS_KEY_H
 #define TDM_METHODS_KEY_H
@@ -43,10 +43,11 @@ struct tdm_method_key {
                             struct tdm_method_settings *settings, struct tdm_error *err);
     size_t field;         /* where a choice goes in the settings */
     uint64_t least, most; /* of a count */
-    /* What compare takes where nothing is said, so that methods are ranked at their best; NULL: what is assumed. */
+    /* What compare takes where nothing is said, so that methods are ranked at their best; NULL:
+     * what is assumed. */
     const char *compared;
-    /* What it is where nothing is said and nothing is assumed, because it follows from other settings; may use
-     * text[TDM_KEY_TEXT]. NULL: it has no value then. */
+    /* What it is where nothing is said and nothing is assumed, because it follows from other
+     * settings; may use text[TDM_KEY_TEXT]. NULL: it has no value then. */
     const char *(*settled)(const struct tdm_key_case *c, char *text);
     /* Without all of them it may be said, but has no effect. They ask nothing of the key itself. */
     const struct tdm_key_need *needs[TDM_KEY_MOST_NEEDS];
@@ -59,7 +60,8 @@ bool tdm_key_is_main(const struct tdm_method_key *key);
 const struct tdm_key_need *tdm_key_unmet(const struct tdm_method_key *key,
                                          const struct tdm_key_case *c);
 
-/* "lora_targets has no effect without lora_rank" into text[TDM_KEY_TEXT], which is returned; NULL: it has one. */
+/* "lora_targets has no effect without lora_rank" into text[TDM_KEY_TEXT], which is returned; NULL:
+ * it has one. */
 #define TDM_KEY_TEXT 192u
 const char *tdm_key_without_effect(const struct tdm_method_key *key, const struct tdm_key_case *c,
                                    char *text);
@@ -96,7 +98,8 @@ enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const cha
 enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *value,
                                   struct tdm_method_settings *settings, struct tdm_error *err);
 
-/* For readers of lists, names with commas or spaces between them: the bits of all that are named, at least one. */
+/* For readers of lists, names with commas or spaces between them: the bits of all that are named,
+ * at least one. */
 struct tdm_key_word {
     const char *name;
     uint32_t bits;

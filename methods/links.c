@@ -4,7 +4,8 @@
 
 #include <math.h>
 
-/* Of a step of a ring, protocol Simple, over NVLink, PCIe and the network: NCCL src/graph/tuning.cc `hwLat`. */
+/* Of a step of a ring, protocol Simple, over NVLink, PCIe and the network: NCCL src/graph/tuning.cc
+ * `hwLat`. */
 #define NVLINK_SECONDS 3.4e-6
 #define PCIE_SECONDS 5.7e-6
 #define NETWORK_SECONDS 9.6e-6
@@ -81,8 +82,8 @@ static double between(const struct tdm_links *links, double bytes)
     return bytes > 0 ? links->network_latency_seconds + bytes / links->network_bytes_per_second : 0;
 }
 
-/* Once round all ranks: the slower link rules every step of a single ring; of two rings that run at the same time the
- * slower one; else (`late`) one after the other. */
+/* Once round all ranks: the slower link rules every step of a single ring; of two rings that run at
+ * the same time the slower one; else (`late`) one after the other. */
 static double round_seconds(const struct tdm_ring_turn *turn, const struct tdm_links *links,
                             double node_bytes, double network_bytes, bool late)
 {

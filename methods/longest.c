@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The longest context: a line through what is known, corrected until what fits and what does not are neighbours. */
+/* The longest context: a line through what is known, corrected until what fits and what does not
+ * are neighbours. */
 #include "methods/longest.h"
 
 #include "methods/divisors.h"
@@ -24,7 +25,8 @@ uint64_t tdm_context_grain(const struct tdm_model *model,
     return 0;
 }
 
-/* Two points of what is allocated, the newer one last; the first is at nothing until two contexts are known. */
+/* Two points of what is allocated, the newer one last; the first is at nothing until two contexts
+ * are known. */
 struct line {
     double tokens[2], bytes[2];
     double beside; /* held beside what is allocated, at the newer one */

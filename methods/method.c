@@ -60,7 +60,8 @@ enum tdm_status tdm_method_find(const char *name, const struct tdm_method **meth
     size_t count = 0;
     for (const struct tdm_method *m = tdm_methods(); m->name != NULL && count < MOST_METHODS; m++)
         names[count++] = m->name;
-    /* Before a part of a name ("megatron" of megatron-cp): an alias may stand for several methods. */
+    /* Before a part of a name ("megatron" of megatron-cp): an alias may stand for several
+     * methods. */
     const char *const *alias = by_name(name) == NULL ? find_alias(name) : NULL;
     const char *meant = alias == NULL      ? tdm_name_meant(name, names)
                         : alias[1] == NULL ? alias[0]

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Methods: how other systems train, as data. A method has a name, keys (--set KEY=VALUE) each of which has
- * values of which one is assumed where the user says nothing, what it presets, and the system that runs it.
+ * Methods: how other systems train, as data. A method has a name, keys (--set KEY=VALUE) each of
+ * which has values of which one is assumed where the user says nothing, what it presets, and the
+ * system that runs it.
  */
 #ifndef TDM_METHODS_METHOD_H
 #define TDM_METHODS_METHOD_H
@@ -41,12 +42,12 @@ struct tdm_method {
         *system; /* NULL: the planner predicts it (commands/own_method.h) */
     /* Sets what no key sets, before the keys are read; NULL: nothing. */
     void (*preset)(struct tdm_method_settings *settings);
-    /* What cannot be run together, after the keys were read; TDM_USAGE says why. It may also settle what follows
-     * from the keys. NULL: everything can that wrapper and divider can. */
+    /* What cannot be run together, after the keys were read; TDM_USAGE says why. It may also settle
+     * what follows from the keys. NULL: everything can that wrapper and divider can. */
     enum tdm_status (*check)(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err);
-    /* What is taken for granted beside the keys where these settings are asked for, one line; NULL: what the divider
-     * takes for granted. */
+    /* What is taken for granted beside the keys where these settings are asked for, one line; NULL:
+     * what the divider takes for granted. */
     const char *(*assumption)(const struct tdm_model *model,
                               const struct tdm_method_settings *settings);
     void (*cost)(const struct tdm_model *model, const struct tdm_method_settings *settings,
@@ -56,25 +57,28 @@ struct tdm_method {
 /* All methods, ended by one without a name. */
 const struct tdm_method *tdm_methods(void);
 
-/* By its name or another that is usual for it ("torch", "hf"); TDM_USAGE with the names there are. */
+/* By its name or another that is usual for it ("torch", "hf"); TDM_USAGE with the names there
+ * are. */
 enum tdm_status tdm_method_find(const char *name, const struct tdm_method **method,
                                 struct tdm_error *err);
 
-/* Key number `number` over all tables, NULL past the last. A key hides those of its name in later tables. */
+/* Key number `number` over all tables, NULL past the last. A key hides those of its name in later
+ * tables. */
 const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number);
 
 #define TDM_METHOD_MOST_KEYS 64u
 
-/* What was said: the value of every key, by its number; NULL: it is assumed. Of a method without a system also
- * the pairs of other keys, which are for the planner to read. */
+/* What was said: the value of every key, by its number; NULL: it is assumed. Of a method without a
+ * system also the pairs of other keys, which are for the planner to read. */
 struct tdm_method_choices {
     const char *said[TDM_METHOD_MOST_KEYS];
     const char *others[TDM_METHOD_MOST_KEYS];
     size_t other_count;
 };
 
-/* Reads a pair: KEY=VALUE, "KEY: VALUE" or "--KEY VALUE", the key and the value as the method has them or as users of the system write
- * them. *number: of the key; *value: static, or in `pair`. False: it is no pair, or of no key of the method. */
+/* Reads a pair: KEY=VALUE, "KEY: VALUE" or "--KEY VALUE", the key and the value as the method has
+ * them or as users of the system write them. *number: of the key; *value: static, or in `pair`.
+ * False: it is no pair, or of no key of the method. */
 bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, size_t *number,
                           const char **value);
 
@@ -83,7 +87,8 @@ const char *tdm_method_value(const struct tdm_method *method,
                              const struct tdm_method_choices *choices, const char *name);
 
 /* Reads `count` pairs (which must outlive *choices) and what is assumed for the rest into
- * *settings, whose tokens, batch and ranks stay. TDM_USAGE: an unknown key, a key said twice, a bad value. */
+ * *settings, whose tokens, batch and ranks stay. TDM_USAGE: an unknown key, a key said twice, a bad
+ * value. */
 enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *const *pairs,
                                  size_t count, struct tdm_method_settings *settings,
                                  struct tdm_method_choices *choices, struct tdm_error *err);

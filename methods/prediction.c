@@ -9,7 +9,8 @@
 #define MIB (UINT64_C(1) << 20)
 
 /* What kernels and libraries take by the card; cuBLAS workspaces are those of PyTorch's
- * aten/src/ATen/cuda/CUDAContext (parseChosenWorkspaceSize: 32 MiB from Hopper on, else 4096 KiB x 2 and 16 KiB x 8). */
+ * aten/src/ATen/cuda/CUDAContext (parseChosenWorkspaceSize: 32 MiB from Hopper on, else 4096 KiB x
+ * 2 and 16 KiB x 8). */
 static const struct card {
     const char *name; /* part of a description's "card" */
     struct tdm_gpu_facts gpu;
@@ -23,7 +24,8 @@ static const struct card {
     {"", {132, 2048, 32 * MIB, MIB}, true}, /* H100, H200, and what is not known */
 };
 
-/* Kernel code that the driver loads when it is first needed, measured on an H200 with torch 2.11: */
+/* Kernel code that the driver loads when it is first needed, measured on an H200 with torch
+ * 2.11: */
 #define TORCH_MODULE_BYTES (92 * MIB)
 #define CUBLAS_BYTES (66 * MIB)          /* of the thread that runs the forward */
 #define CUBLAS_BACKWARD_BYTES (66 * MIB) /* of autograd's */
@@ -157,8 +159,8 @@ static void note_failure(struct tdm_method_prediction *p)
                                              .used_bytes = last->used_bytes};
 }
 
-/* All GPUs of a computer need as much of its memory at once; only what is offloaded is counted, not what each process
- * and its libraries take. */
+/* All GPUs of a computer need as much of its memory at once; only what is offloaded is counted, not
+ * what each process and its libraries take. */
 static void judge_host(const struct tdm_machine *machine,
                        const struct tdm_method_settings *settings, struct tdm_method_prediction *p)
 {

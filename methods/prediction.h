@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a method needs on a GPU of a machine: allocated, reserved and used bytes at the peak, of the first
- * step and of later ones; host memory of the GPUs of one computer; and whether both fit.
+ * What a method needs on a GPU of a machine: allocated, reserved and used bytes at the peak, of the
+ * first step and of later ones; host memory of the GPUs of one computer; and whether both fit.
  */
 #ifndef TDM_METHODS_PREDICTION_H
 #define TDM_METHODS_PREDICTION_H
@@ -58,20 +58,21 @@ struct tdm_method_prediction {
 
 #define TDM_GPUS_OF_A_HOST 8u /* where no key says how many */
 
-/* `margin`: 0.03 leaves 3% of the device's memory; of the host's all that the machine has to plan on may be taken. *prediction is set also where nothing fits. */
+/* `margin`: 0.03 leaves 3% of the device's memory; of the host's all that the machine has to plan
+ * on may be taken. *prediction is set also where nothing fits. */
 enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct tdm_machine *machine,
                                    const struct tdm_method_settings *settings, double margin,
                                    struct tdm_method_prediction *prediction, struct tdm_error *err);
 
-/* The same, of what may not fit: where it does not fit the device, the steps are what was gone through until that was
- * known, and `runs` and `failure` are not set. */
+/* The same, of what may not fit: where it does not fit the device, the steps are what was gone
+ * through until that was known, and `runs` and `failure` are not set. */
 enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_machine *machine,
                                const struct tdm_method_settings *settings, double margin,
                                struct tdm_method_prediction *prediction, struct tdm_error *err);
 
-/* What it takes in total, of a prediction that does not fit the device: its steps, peaks and host memory become those
- * of a device that has as much memory as is asked for; failure, runs, fits_device and kept_bytes stay. Nothing changes
- * where even that is not enough. */
+/* What it takes in total, of a prediction that does not fit the device: its steps, peaks and host
+ * memory become those of a device that has as much memory as is asked for; failure, runs,
+ * fits_device and kept_bytes stay. Nothing changes where even that is not enough. */
 enum tdm_status tdm_method_need(const struct tdm_model *model, const struct tdm_machine *machine,
                                 const struct tdm_method_settings *settings,
                                 struct tdm_method_prediction *prediction, struct tdm_error *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The search for what makes it fit: changes one by one, then all of them less those that it does without. What
- * has a larger effect is looked for later: tdm_method_remedies() has the order.
+ * The search for what makes it fit: changes one by one, then all of them less those that it does
+ * without. What has a larger effect is looked for later: tdm_method_remedies() has the order.
  */
 #include "methods/remedy_parts.h"
 
@@ -221,8 +221,8 @@ static bool can_run(const struct search *s, const struct tdm_change_set *set)
     return settle(s, &changed, &settings);
 }
 
-/* The first `most_changes` changes up to an effect that can be made together, but for those that give host memory back;
- * *all: there are no more. */
+/* The first `most_changes` changes up to an effect that can be made together, but for those that
+ * give host memory back; *all: there are no more. */
 static struct tdm_change_set first_changes(const struct search *s, struct tdm_change_set set,
                                            enum tdm_effect most, size_t most_changes, bool *all)
 {
@@ -244,8 +244,8 @@ static struct tdm_change_set first_changes(const struct search *s, struct tdm_ch
     return set;
 }
 
-/* The set fits, or would but for the host: less and less of what takes host memory, more and more of what gives it
- * back, until it fits. */
+/* The set fits, or would but for the host: less and less of what takes host memory, more and more
+ * of what gives it back, until it fits. */
 static enum tdm_status spare_host(struct search *s, struct tdm_change_set *set, bool *fits,
                                   struct tdm_error *err)
 {
@@ -339,8 +339,8 @@ static bool has_batch(const struct tdm_change_set *set)
     return false;
 }
 
-/* A set up to an effect with which it fits: two of the cheapest changes, then twice as many, and so on, as those that
- * cost most are slow to predict too. */
+/* A set up to an effect with which it fits: two of the cheapest changes, then twice as many, and so
+ * on, as those that cost most are slow to predict too. */
 static enum tdm_status find_enough(struct search *s, struct tdm_change_set start,
                                    enum tdm_effect most, struct tdm_change_set *set, bool *found,
                                    struct tdm_error *err)
@@ -408,8 +408,8 @@ static bool has_pipeline(const struct search *s)
     return stages != NULL && strcmp(stages, "1") == 0;
 }
 
-/* Twice as many GPUs, and again; by all of them as the method has it, or by stages of a pipeline, each of as many as
- * there are. `with_changes`: and the changes that this needs. */
+/* Twice as many GPUs, and again; by all of them as the method has it, or by stages of a pipeline,
+ * each of as many as there are. `with_changes`: and the changes that this needs. */
 static enum tdm_status try_more_gpus(struct search *s, bool with_changes, bool *found,
                                      struct tdm_error *err)
 {

@@ -19,16 +19,17 @@ enum tdm_effect {
 
 const char *tdm_effect_name(enum tdm_effect effect); /* "time", "numerics", "machine", "training" */
 
-/* A setting and what it becomes: a key of the method, or "batch", "gpus", "host_memory", "method". */
+/* A setting and what it becomes: a key of the method, or "batch", "gpus", "host_memory",
+ * "method". */
 struct tdm_remedy_change {
     const char *key;
     char value[32];
-    char words
-        [128]; /* as the system's users write it, which --set takes back up to a bracket or a second option; "" if it
-                      * goes with the change before it */
+    char words[128]; /* as the system's users write it, which --set takes back up to a bracket or a
+                      * second option; "" if it goes with the change before it */
 };
 
-/* Changes that make it fit together; none of them can be left out, unless the search ended before it saw that. */
+/* Changes that make it fit together; none of them can be left out, unless the search ended before
+ * it saw that. */
 struct tdm_remedy {
     struct tdm_remedy_change changes[TDM_REMEDY_CHANGES];
     size_t count;
@@ -47,11 +48,12 @@ struct tdm_remedies {
     uint64_t longest_tokens; /* that fit as it is; 0: none */
 };
 
-/* What makes it fit, in the order of effects: single changes of a setting, the cheapest first, at most three, or if
- * none does, the fewest of them together; a smaller batch; more host memory if only that is short; more GPUs; if
- * nothing of that does, all of these with changes of settings, and another method. Last, what trains something else.
- * `settings`: tokens, batch and GPUs; `choices`: what the user said of the method's keys; `asked`: what was predicted
- * of these, after tdm_method_need(); `longest_tokens`: of tdm_method_longest_below(). Nothing new is begun once
+/* What makes it fit, in the order of effects: single changes of a setting, the cheapest first, at
+ * most three, or if none does, the fewest of them together; a smaller batch; more host memory if
+ * only that is short; more GPUs; if nothing of that does, all of these with changes of settings,
+ * and another method. Last, what trains something else. `settings`: tokens, batch and GPUs;
+ * `choices`: what the user said of the method's keys; `asked`: what was predicted of these, after
+ * tdm_method_need(); `longest_tokens`: of tdm_method_longest_below(). Nothing new is begun once
  * predictions took `most_work` (0: no limit). */
 enum tdm_status tdm_method_remedies(const struct tdm_method *method, const struct tdm_model *model,
                                     const struct tdm_machine *machine,

@@ -17,9 +17,9 @@
 static const struct row {
     const char *key, *value;
     const char *from; /* values it is changed from, "a|b"; LARGER; NULL: from any other */
-    const char *
-        words; /* as Hugging Face's TrainingArguments, PyTorch or DeepSpeed's config call it: --set takes it so
-                 * (tdm_method_read_pair), up to a bracket or a second option */
+    const char
+        *words; /* as Hugging Face's TrainingArguments, PyTorch or DeepSpeed's config call it: --set
+                 * takes it so (tdm_method_read_pair), up to a bracket or a second option */
     const char *also, *also_value; /* a key that goes with it, which the user has not said */
     enum tdm_effect effect;
     enum tdm_host_use host;

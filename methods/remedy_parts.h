@@ -43,8 +43,8 @@ size_t tdm_change_key(const struct tdm_method *method, const char *name);
 /* `base` with the changes. */
 void tdm_change_apply(const struct tdm_variant *base, const struct tdm_change_set *set,
                       struct tdm_variant *changed);
-/* What they are; `asked`: what the user had asked for; its host memory is remedy->host_peak_bytes if the set takes
- * any. */
+/* What they are; `asked`: what the user had asked for; its host memory is remedy->host_peak_bytes
+ * if the set takes any. */
 void tdm_change_list(const struct tdm_variant *asked, const struct tdm_variant *base,
                      const struct tdm_change_set *set, struct tdm_remedy *remedy);
 

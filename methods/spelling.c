@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings as users of the systems write them: "gradient_checkpointing: true" is checkpointing=on. */
+/* Settings as users of the systems write them: "gradient_checkpointing: true" is
+ * checkpointing=on. */
 #include "methods/method.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-/* Other names of keys. A row with values holds for that value alone; without, the value stays as it is. */
+/* Other names of keys. A row with values holds for that value alone; without, the value stays as it
+ * is. */
 static const struct alias {
     const char *name, *value; /* as it is written */
     const char *key, *stands_for;

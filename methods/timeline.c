@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events of a step as points: as many as there is room for, each the highest of equally many events. */
+/* Events of a step as points: as many as there is room for, each the highest of equally many
+ * events. */
 #include "methods/timeline.h"
 
 #include <stdlib.h>

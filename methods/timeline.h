@@ -23,8 +23,8 @@ struct tdm_method_timeline {
     struct tdm_timeline_point points[TDM_TIMELINE_POINTS];
 };
 
-/* Runs the method once more, up to the end of `step` (from 1), and notes what that step does; on a device without
- * limit where `endless`. The caller frees *timeline with free(). */
+/* Runs the method once more, up to the end of `step` (from 1), and notes what that step does; on a
+ * device without limit where `endless`. The caller frees *timeline with free(). */
 enum tdm_status tdm_method_timeline(const struct tdm_model *model,
                                     const struct tdm_machine *machine,
                                     const struct tdm_method_settings *settings, uint32_t step,

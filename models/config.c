@@ -114,7 +114,8 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
     } else if (strcmp(activation, "silu") != 0)
         tdm_json_fail(reader, "hidden_act", "is \"%.40s\"; only \"silu\" (SwiGLU) is supported",
                       activation);
-    /* In Llama and Qwen3 the option adds a bias to q, k, v and o; Qwen2 and Mistral have no such option. */
+    /* In Llama and Qwen3 the option adds a bias to q, k, v and o; Qwen2 and Mistral have no such
+     * option. */
     if (!architecture->qkv_bias && tdm_json_bool_or(reader, "attention_bias", false))
         tdm_json_fail(reader, "attention_bias",
                       "is true, which in %s adds a bias to the o product too and is not supported; "

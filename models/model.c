@@ -177,8 +177,8 @@ static const char *without_publisher(const char *name)
     return name;
 }
 
-/* A name as the Hub has it, without who published it and without words of its training: Qwen2.5-7B of
- * "Qwen/Qwen2.5-7B-Instruct". Returns `out`. */
+/* A name as the Hub has it, without who published it and without words of its training: Qwen2.5-7B
+ * of "Qwen/Qwen2.5-7B-Instruct". Returns `out`. */
 static const char *plain_name(const char *name, char out[PLAIN_BYTES])
 {
     static const char *const words[] = {"meta", "instruct", "chat", "base", "hf", "it", "pt"};

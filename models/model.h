@@ -4,8 +4,9 @@
  *
  * Read from a Hugging Face config.json. Supported: RMSNorm, RoPE, grouped-query attention, SwiGLU;
  * architectures LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and
- * Qwen3ForCausalLM; for predictions of other systems, not for schedules, Gemma2ForCausalLM, MixtralForCausalLM,
- * OlmoeForCausalLM and Qwen3MoeForCausalLM too. Every layer has a kind of its own; nothing assumes that all are alike.
+ * Qwen3ForCausalLM; for predictions of other systems, not for schedules, Gemma2ForCausalLM,
+ * MixtralForCausalLM, OlmoeForCausalLM and Qwen3MoeForCausalLM too. Every layer has a kind of its
+ * own; nothing assumes that all are alike.
  *
  * Tensors are grouped in units. A unit is what is streamed, accumulated and optimised together: one
  * a layer, then the embedding, then the head (final norm and output weight). Inside a unit tensors
@@ -154,17 +155,18 @@ static inline uint32_t tdm_model_head_unit(const struct tdm_model *model)
 }
 
 /* Reads MODEL as the command line means it: a shipped name ("qwen2.5-7b"), the path of a
- * config.json, or a directory that holds one; where there is no such file, a shipped name in other letters
- * ("Qwen2.5-7B") or as the Hub has it ("Qwen/Qwen2.5-7B-Instruct"). On success the caller owns *model (tdm_model_free).
- * TDM_INPUT: unknown name (lists the shipped ones), unsupported architecture (names it, lists what
- * is supported), impossible or absurd dimensions. */
+ * config.json, or a directory that holds one; where there is no such file, a shipped name in other
+ * letters ("Qwen2.5-7B") or as the Hub has it ("Qwen/Qwen2.5-7B-Instruct"). On success the caller
+ * owns *model (tdm_model_free). TDM_INPUT: unknown name (lists the shipped ones), unsupported
+ * architecture (names it, lists what is supported), impossible or absurd dimensions. */
 enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **model,
                                struct tdm_error *err);
 
 /* Is what it would read a config.json in the directory of that name, and not a shipped config? */
 bool tdm_model_is_directory(const char *model_or_path);
 
-/* The file that it would read, or the directory, written to `out`; TDM_INPUT if the name is too long. */
+/* The file that it would read, or the directory, written to `out`; TDM_INPUT if the name is too
+ * long. */
 enum tdm_status tdm_model_path(const char *model_or_path, char *out, size_t out_bytes,
                                struct tdm_error *err);
 
@@ -181,27 +183,29 @@ bool tdm_model_layers_alike(const struct tdm_model *model);
 const struct tdm_tensor *tdm_model_tensor(const struct tdm_model *model, uint32_t unit,
                                           enum tdm_role role);
 
-/* What all elements of a vector start with, before training: 0 of a bias, and of a norm what makes it multiply by 1: 1,
- * or 0 where it multiplies by 1 + weight. */
+/* What all elements of a vector start with, before training: 0 of a bias, and of a norm what makes
+ * it multiply by 1: 1, or 0 where it multiplies by 1 + weight. */
 float tdm_model_vector_start(const struct tdm_model *model, enum tdm_role role);
 
-/* What the model has that schedules do not know, as a message lists it, "" if nothing: then it can be trained. Written to
- * `out`; returns it. */
+/* What the model has that schedules do not know, as a message lists it, "" if nothing: then it can
+ * be trained. Written to `out`; returns it. */
 #define TDM_MODEL_UNKNOWN 400
 const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_UNKNOWN]);
 
-/* What Hugging Face calls it inside "model.layers.N." of a layer, or as a whole: "self_attn.q_proj.weight". */
+/* What Hugging Face calls it inside "model.layers.N." of a layer, or as a whole:
+ * "self_attn.q_proj.weight". */
 const char *tdm_role_name(enum tdm_role role);
 
 /* Hugging Face name of a tensor: "model.layers.3.self_attn.q_proj.weight". Written to `out`. */
 void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *tensor, char *out,
                      uint32_t out_bytes);
 
-/* Parameters of matrix products: layer matrices, those of all experts among them, and the head (also when tied);
- * not the embedding look-up, biases or norms. */
+/* Parameters of matrix products: layer matrices, those of all experts among them, and the head
+ * (also when tied); not the embedding look-up, biases or norms. */
 uint64_t tdm_model_matmul_parameters(const struct tdm_model *model);
 
-/* Those of them that a token is multiplied by, each 2 FLOPs forward: of the experts only its own. */
+/* Those of them that a token is multiplied by, each 2 FLOPs forward: of the experts only its
+ * own. */
 uint64_t tdm_model_active_matmul_parameters(const struct tdm_model *model);
 
 /* The shortest window of a layer that hides some of so many tokens; 0: there is none. */

@@ -44,14 +44,14 @@ struct tdm_safetensors {
     struct tdm_safetensor *tensors; /* in the order of the data */
 };
 
-/* Opens a file and checks its header. TDM_IO if it cannot be read; TDM_INPUT, naming file and tensor, if
- * it is not what it says. On success the caller owns *file. */
+/* Opens a file and checks its header. TDM_IO if it cannot be read; TDM_INPUT, naming file and
+ * tensor, if it is not what it says. On success the caller owns *file. */
 enum tdm_status tdm_safetensors_open(const char *path, struct tdm_safetensors **file,
                                      struct tdm_error *err);
 void tdm_safetensors_close(struct tdm_safetensors *file);
 
-/* Reads elements [first, first + count) of a tensor that has a dtype as fp32, exactly. TDM_INPUT if one
- * of them is infinite or NaN; TDM_IO, also if the file has become shorter. */
+/* Reads elements [first, first + count) of a tensor that has a dtype as fp32, exactly. TDM_INPUT if
+ * one of them is infinite or NaN; TDM_IO, also if the file has become shorter. */
 enum tdm_status tdm_safetensors_read(const struct tdm_safetensors *file,
                                      const struct tdm_safetensor *tensor, uint64_t first,
                                      uint64_t count, float *values, struct tdm_error *err);
@@ -69,9 +69,9 @@ struct tdm_safetensors_writer {
     struct tdm_checksum checksum; /* of the data so far */
 };
 
-/* Creates a file, which must not exist, of tensors of one dtype (fp32, bf16 or fp16), of which names,
- * ranks and shapes are given, and writes its header. TDM_IO. On success the caller ends *writer with
- * tdm_safetensors_finish() or tdm_safetensors_abandon(). */
+/* Creates a file, which must not exist, of tensors of one dtype (fp32, bf16 or fp16), of which
+ * names, ranks and shapes are given, and writes its header. TDM_IO. On success the caller ends
+ * *writer with tdm_safetensors_finish() or tdm_safetensors_abandon(). */
 enum tdm_status tdm_safetensors_create(const char *path, enum tdm_dtype dtype,
                                        uint32_t tensor_count, const struct tdm_safetensor *tensors,
                                        struct tdm_safetensors_writer *writer,
@@ -81,13 +81,13 @@ enum tdm_status tdm_safetensors_create(const char *path, enum tdm_dtype dtype,
 uint64_t tdm_safetensors_file_bytes(enum tdm_dtype dtype, uint32_t tensor_count,
                                     const struct tdm_safetensor *tensors);
 
-/* Writes the next `count` elements, rounded to the dtype (nearest, ties to even): the tensors in the
- * order given, one after the other. */
+/* Writes the next `count` elements, rounded to the dtype (nearest, ties to even): the tensors in
+ * the order given, one after the other. */
 enum tdm_status tdm_safetensors_append(struct tdm_safetensors_writer *writer, const float *values,
                                        uint64_t count, struct tdm_error *err);
 
-/* Reads a finished file back: does it hold these tensors, of this dtype, in this order, and data of this
- * checksum? TDM_IO says where it does not. */
+/* Reads a finished file back: does it hold these tensors, of this dtype, in this order, and data of
+ * this checksum? TDM_IO says where it does not. */
 enum tdm_status tdm_safetensors_verify(const char *path, enum tdm_dtype dtype,
                                        uint32_t tensor_count, const struct tdm_safetensor *tensors,
                                        uint64_t checksum, struct tdm_error *err);

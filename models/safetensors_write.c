@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing safetensors: a header, and after it elements as they come; and reading back what was written. */
+/* Writing safetensors: a header, and after it elements as they come; and reading back what was
+ * written. */
 #include "models/safetensors.h"
 
 #include "base/file.h"
@@ -32,8 +33,8 @@ static uint64_t count_elements(uint32_t tensor_count, const struct tdm_safetenso
     return sum;
 }
 
-/* Text of the header, padded so that the data begin at a multiple of 8; malloc'ed. NULL if memory ran
- * out. */
+/* Text of the header, padded so that the data begin at a multiple of 8; malloc'ed. NULL if memory
+ * ran out. */
 static char *header_text(enum tdm_dtype dtype, uint32_t tensor_count,
                          const struct tdm_safetensor *tensors, uint64_t *bytes)
 {

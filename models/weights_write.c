@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing weights: config.json, shards that are filled one after the other, and their index. All of it is read
- * back before it takes the place of what was there. */
+/* Writing weights: config.json, shards that are filled one after the other, and their index. All of
+ * it is read back before it takes the place of what was there. */
 #include "base/directory.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -319,7 +319,8 @@ static enum tdm_status verify_json(const struct tdm_weights_writer *writer, cons
     return status;
 }
 
-/* Everything, through the file system's cache: that the disk has it is what flushing has ensured. */
+/* Everything, through the file system's cache: that the disk has it is what flushing has
+ * ensured. */
 static enum tdm_status verify(const struct tdm_weights_writer *writer, struct tdm_error *err)
 {
     enum tdm_status status = verify_json(writer, "config.json", writer->config, err);

@@ -14,8 +14,8 @@ static uint64_t take(uint64_t *end, uint64_t bytes)
     return begin;
 }
 
-/* Over lists of pages: where a row's document begins, and in the backward the inverse lists, two bits for each query
- * page, and the order in which key pages are worked on. */
+/* Over lists of pages: where a row's document begins, and in the backward the inverse lists, two
+ * bits for each query page, and the order in which key pages are worked on. */
 static void take_lists(const struct tdm_params *params, uint64_t tokens,
                        struct tdm_attention_scratch *x)
 {
@@ -31,8 +31,8 @@ static void take_lists(const struct tdm_params *params, uint64_t tokens,
     x->order = take(&x->bytes, tdm_size_mul(order, word));
 }
 
-/* Where pages are gathered: room for them and their gradients, the lists of a batch, which page lies where for each
- * list, what tokens see first of each, and where batches end. */
+/* Where pages are gathered: room for them and their gradients, the lists of a batch, which page
+ * lies where for each list, what tokens see first of each, and where batches end. */
 static void take_gathering(const struct tdm_params *params, uint64_t tokens,
                            struct tdm_attention_scratch *x)
 {

@@ -2,8 +2,8 @@
 /* Attention of a chunk's queries to the K and V of the chunks that they see, and its gradient.
  * Q, K and V, and the output are the same operands of both.
  *
- * An op with tdm_op.gathers has its pages at home on the host and gathers those that are listed, in batches of query
- * pages, into room in the scratch of the device (schedule/gather.h). */
+ * An op with tdm_op.gathers has its pages at home on the host and gathers those that are listed, in
+ * batches of query pages, into room in the scratch of the device (schedule/gather.h). */
 #ifndef TDM_OPS_ATTENTION_H
 #define TDM_OPS_ATTENTION_H
 
@@ -32,8 +32,8 @@ struct tdm_attention_params {
     struct tdm_gather_params gather;
 };
 
-/* Scratch of attention: where its arrays begin, in bytes, one after the other; 0 of arrays that a program does not
- * need. */
+/* Scratch of attention: where its arrays begin, in bytes, one after the other; 0 of arrays that a
+ * program does not need. */
 struct tdm_attention_scratch {
     uint64_t from;    /* uint32_t [tokens], with room for 8 bytes each */
     uint64_t d;       /* fp32 [2, rows, query_heads], tdm_attend_rows() rows */
@@ -58,7 +58,8 @@ struct tdm_attention_scratch tdm_attention_scratch(const struct tdm_params *para
 /* Batches of the query pages of so many tokens, at most. */
 uint64_t tdm_gather_batches(const struct tdm_params *params, uint64_t tokens);
 
-/* Bytes from the begin of TDM_ATTENTION_O to its LSE, where `elements` of the output are stored as `dtype`. */
+/* Bytes from the begin of TDM_ATTENTION_O to its LSE, where `elements` of the output are stored as
+ * `dtype`. */
 static inline uint64_t tdm_lse_bytes_at(uint64_t elements, enum tdm_dtype dtype)
 {
     return tdm_size_align(tdm_size_mul(elements, tdm_dtype_bytes(dtype)), TDM_LSE_ALIGN);

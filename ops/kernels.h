@@ -2,8 +2,8 @@
 /*
  * Which kinds of ops each backend has kernels for.
  *
- * A backend's table run[] is made of its list here, so who does not link the backend, as the planner, knows what it can
- * run: a kind that is not in the list is NULL in the table.
+ * A backend's table run[] is made of its list here, so who does not link the backend, as the
+ * planner, knows what it can run: a kind that is not in the list is NULL in the table.
  */
 #ifndef TDM_OPS_KERNELS_H
 #define TDM_OPS_KERNELS_H
@@ -80,8 +80,8 @@ extern const struct tdm_kernels tdm_kernels[TDM_COMPUTING + 1];
 /* Names the kinds of a set: "select, page_means"; "" if there are none. Returns `text`. */
 const char *tdm_kinds_show(tdm_kinds kinds, char text[TDM_KINDS_TEXT]);
 
-/* Has a backend kernels for all of `kinds`? If not, the line that says what it lacks: "the cuda backend has no kernel
- * for select". Written to `line`. */
+/* Has a backend kernels for all of `kinds`? If not, the line that says what it lacks: "the cuda
+ * backend has no kernel for select". Written to `line`. */
 #define TDM_LACKS_TEXT (TDM_KINDS_TEXT + 64)
 bool tdm_kernels_lack(const struct tdm_kernels *kernels, tdm_kinds kinds,
                       char line[TDM_LACKS_TEXT]);

@@ -2,12 +2,12 @@
 /*
  * Ops: what a program is made of, one record a kind.
  *
- * A record names the operands of a kind, says how an op may work on each of them, and counts FLOPs and scratch. What
- * else a family must know of the model and the schedule is in its parameters (params.h). Each family of
- * ops has a header of its own (move.h, embed.h, norm.h, product.h, rope.h, select.h, attention.h,
- * mlp.h, head.h, update.h) with an enum of operands for each kind. That enum is the home of the
- * contract: what an operand holds, and what the op does with it. An operand's number is its place
- * in tdm_op.access and in tdm_launch.operand.
+ * A record names the operands of a kind, says how an op may work on each of them, and counts FLOPs
+ * and scratch. What else a family must know of the model and the schedule is in its parameters
+ * (params.h). Each family of ops has a header of its own (move.h, embed.h, norm.h, product.h,
+ * rope.h, select.h, attention.h, mlp.h, head.h, update.h) with an enum of operands for each kind.
+ * That enum is the home of the contract: what an operand holds, and what the op does with it. An
+ * operand's number is its place in tdm_op.access and in tdm_launch.operand.
  *
  * The validator has a table of its own (schedule/operands.c), which says for each part of the model
  * what an op must find. It does not use the modes of the records.
@@ -85,7 +85,8 @@ struct tdm_operand_type {
 /* The parameters of all families: params.h. */
 struct tdm_params;
 
-/* What the cost of an op depends on beside the bytes of its operands: which pages of keys its queries see. */
+/* What the cost of an op depends on beside the bytes of its operands: which pages of keys its
+ * queries see. */
 enum tdm_sight {
     TDM_SIGHT_NONE,
     TDM_SIGHT_KEYS,  /* attention: (query, key) pairs */
@@ -107,7 +108,8 @@ struct tdm_op_type {
     enum tdm_sight sight;
     /* FLOPs; tdm_no_flops() where its time follows from its bytes. Saturates. */
     uint64_t (*flops)(const struct tdm_params *params, const struct tdm_work *work);
-    /* Bytes of scratch on the device for chunks of at most `tokens` tokens: scratch.h. NULL: none. Saturates. */
+    /* Bytes of scratch on the device for chunks of at most `tokens` tokens: scratch.h. NULL: none.
+     * Saturates. */
     uint64_t (*scratch)(const struct tdm_params *params, uint64_t tokens);
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* K and V in pages, and the lists of the pages that queries see: what all ops over them must know. The layout of pages
- * and lists is in schedule/layout.h. */
+/* K and V in pages, and the lists of the pages that queries see: what all ops over them must know.
+ * The layout of pages and lists is in schedule/layout.h. */
 #ifndef TDM_OPS_PAGES_H
 #define TDM_OPS_PAGES_H
 
@@ -23,7 +23,8 @@ struct tdm_pages_params {
     uint64_t voted_pages;   /* that stand for election at most; 0 without a vote */
 };
 
-/* What a layer's queries see: the window that its kind has in the model, or else by the schedule's selector. */
+/* What a layer's queries see: the window that its kind has in the model, or else by the schedule's
+ * selector. */
 static inline struct tdm_page_rule tdm_page_rule_in(const struct tdm_selector *selector,
                                                     uint64_t chunk_tokens, uint64_t page_tokens,
                                                     const struct tdm_layer_kind *kind,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Parameters of ops: what all ops of a family have in common in a program. Lowering fills them once
- * (schedule/params.h), and whoever runs or counts ops reads them from tdm_program.params. What differs from op to op
- * lies in the op.
+ * (schedule/params.h), and whoever runs or counts ops reads them from tdm_program.params. What
+ * differs from op to op lies in the op.
  *
  * Pointers lead into the model; nothing here is owned.
  */

@@ -2,9 +2,10 @@
 /* Rotation of the heads of q, and of K on its way into pages; with QK-norm every head is normed
  * before it.
  *
- * An op norms if it has the operand of QK-norm's weights, and then it has all operands that are there with QK-norm.
- * That is all that backends look at. Its part is that of the weights, q_norm or k_norm; without QK-norm it is that of
- * the product before it, q or kv, which only says where the op stands. */
+ * An op norms if it has the operand of QK-norm's weights, and then it has all operands that are
+ * there with QK-norm. That is all that backends look at. Its part is that of the weights, q_norm or
+ * k_norm; without QK-norm it is that of the product before it, q or kv, which only says where the
+ * op stands. */
 #ifndef TDM_OPS_ROPE_H
 #define TDM_OPS_ROPE_H
 

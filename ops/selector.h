@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Selectors: which pages of keys the queries of a page see. Attention does not know which selector made
- * a list.
+ * Selectors: which pages of keys the queries of a page see. Attention does not know which selector
+ * made a list.
  *
- * Of its document a token sees itself, the tokens before it from its `near` one on, and those of the pages
- * that its query page sees whole (far or near):
+ * Of its document a token sees itself, the tokens before it from its `near` one on, and those of
+ * the pages that its query page sees whole (far or near):
  *
  *     selector     near tokens                     whole pages
  *     dense        the document                    -
  *     window       the last `window`               -
  *     block        its block of `block` tokens     -
- *     longformer   the last `window`               those with the first `global` tokens of the document
- *     bigbird      the last `window`               as longformer; `random` of those before the window's
- *     dilated      its own page                    window / page_tokens pages, each `dilation` before the last
- *     top-k        its chunk                       the budget / page_tokens before its chunk that won the vote
+ *     longformer   the last `window` those with the first `global` tokens of the document
+ *     bigbird      the last `window` as longformer; `random` of those before the window's
+ *     dilated      its own page window / page_tokens pages, each `dilation` before the last
+ *     top-k        its chunk the budget / page_tokens before its chunk that won the vote
  *
- * The first three see a range of tokens; the others need lists. Blocks are counted from the start of a
- * document. A query page is `page_tokens` tokens of a chunk, and pages are numbered over the sequence: each
- * chunk begins a new one. What is whole is decided for a query page by its first token; and a page in which a
- * document begins sees itself whole, because that document's first tokens are there. Random pages are drawn by
- * layer and query page, repeats are dropped. Where no more pages lie before a chunk than the budget has,
- * top-k is dense.
+ * The first three see a range of tokens; the others need lists. Blocks are counted from the start
+ * of a document. A query page is `page_tokens` tokens of a chunk, and pages are numbered over the
+ * sequence: each chunk begins a new one. What is whole is decided for a query page by its first
+ * token; and a page in which a document begins sees itself whole, because that document's first
+ * tokens are there. Random pages are drawn by layer and query page, repeats are dropped. Where no
+ * more pages lie before a chunk than the budget has, top-k is dense.
  *
- * Sources: window, global tokens and dilation arXiv 2004.05150; random blocks arXiv 2007.14062; page means and
- * votes as OOMB ("Out of the memory barrier", 2026): each query of the page scores the means of the keys
- * of the pages before its chunk, a softmax over these, summed over the page's queries and the query heads of
- * a KV head.
+ * Sources: window, global tokens and dilation arXiv 2004.05150; random blocks arXiv 2007.14062;
+ * page means and votes as OOMB ("Out of the memory barrier", 2026): each query of the page scores
+ * the means of the keys of the pages before its chunk, a softmax over these, summed over the page's
+ * queries and the query heads of a KV head.
  *
  * Everything here is counted in tokens and pages of one sequence. Compiled as C and as CUDA C.
  */
@@ -147,8 +147,8 @@ TDM_ANYWHERE uint64_t tdm_selector_random(uint64_t counter)
     return x ^ (x >> 31);
 }
 
-/* A query page: its number, its first and last token, the start of the first one's document, and whether
- * a document begins among the tokens after the first. */
+/* A query page: its number, its first and last token, the start of the first one's document, and
+ * whether a document begins among the tokens after the first. */
 struct tdm_query_page {
     uint64_t page, first, last, start;
     bool opens;
@@ -164,8 +164,8 @@ TDM_ANYWHERE uint64_t tdm_random_page(const struct tdm_page_rule *rule, uint64_t
     return low + tdm_selector_random(counter) % (high - low);
 }
 
-/* Does a query page see a page whole by a selector that needs no vote? `near`: page of the first token's
- * near token. */
+/* Does a query page see a page whole by a selector that needs no vote? `near`: page of the first
+ * token's near token. */
 TDM_ANYWHERE bool tdm_sees_whole(const struct tdm_page_rule *rule, const struct tdm_query_page *q,
                                  uint64_t near, uint64_t page)
 {

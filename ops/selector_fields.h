@@ -30,8 +30,8 @@ uint64_t *tdm_selector_value(struct tdm_selector *selector, const struct tdm_sel
 uint64_t tdm_selector_get(const struct tdm_selector *selector,
                           const struct tdm_selector_field *field);
 
-/* Checks the fields for pages of `page_tokens`; `what` names the selector in messages. TDM_INPUT with the
- * reason. */
+/* Checks the fields for pages of `page_tokens`; `what` names the selector in messages. TDM_INPUT
+ * with the reason. */
 enum tdm_status tdm_selector_check(const struct tdm_selector *selector, uint64_t page_tokens,
                                    const char *what, struct tdm_error *err);
 

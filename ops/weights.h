@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where ops find the tensors of units: slots hold whole units (content.h), an op works on a part of one. */
+/* Where ops find the tensors of units: slots hold whole units (content.h), an op works on a part of
+ * one. */
 #ifndef TDM_OPS_WEIGHTS_H
 #define TDM_OPS_WEIGHTS_H
 
@@ -22,8 +23,9 @@ struct tdm_part_tensors {
     uint64_t outputs;                   /* rows of both */
 };
 
-/* The tensors of a part in the unit of an op whose `layer` is given: TDM_PART_EMBEDDING, _FINAL_NORM and _HEAD are in
- * units of their own, whatever the layer. Of a tied head it is the embedding. */
+/* The tensors of a part in the unit of an op whose `layer` is given: TDM_PART_EMBEDDING,
+ * _FINAL_NORM and _HEAD are in units of their own, whatever the layer. Of a tied head it is the
+ * embedding. */
 struct tdm_part_tensors tdm_part_tensors(const struct tdm_weights_params *weights,
                                          enum tdm_part part, uint32_t layer);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The search: bounds, then candidates by rising estimated time, lowered and simulated until none can win. */
+/* The search: bounds, then candidates by rising estimated time, lowered and simulated until none
+ * can win. */
 #include "planner/candidates.h"
 
 #include "base/size.h"
@@ -12,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Effort: ops lowered and simulated of roundings, as many of recipes after a first schedule was found, and
- * again while polishing; a core does some five million a second. */
+/* Effort: ops lowered and simulated of roundings, as many of recipes after a first schedule was
+ * found, and again while polishing; a core does some five million a second. */
 #define MOST_OPS 3000000u
 #define MOST_SOLUTIONS 60u   /* of one linear program */
 #define TOLERANCE 3e-4       /* of its bound */
@@ -25,7 +26,8 @@
 #define MOST_MENDED 3u       /* times that a rounding is searched again because packing took more */
 #define NO_BOUND 1e300
 
-/* Estimates that are this close to the least are not worth lowering when the least memory is sought. */
+/* Estimates that are this close to the least are not worth lowering when the least memory is
+ * sought. */
 #define NEAR 0.9995
 
 const char *tdm_attention_store_name(enum tdm_attention_store store)
@@ -123,8 +125,8 @@ struct run {
     enum tdm_place on; /* where units are updated in what is looked at now: one after the other */
     double bound_of[TDM_PLACES], bound_seconds; /* with updates there; of both the least */
     struct tdm_relaxed binding;                 /* the solution that has it */
-    /* Of an order and chunk size: no schedule is faster, and whether its program waits until something slower
-     * than that is the best that was found. */
+    /* Of an order and chunk size: no schedule is faster, and whether its program waits until
+     * something slower than that is the best that was found. */
     double floor_seconds[TDM_ORDERS][TDM_BASES];
     bool is_put_off[TDM_ORDERS][TDM_BASES];
     struct tdm_relaxation *last[TDM_ORDERS]; /* programs that the next ones begin from */
@@ -244,7 +246,8 @@ static struct tdm_rounding_limits rounding_limits(const struct run *run, uint32_
     return limits;
 }
 
-/* Searches from a schedule behind the rounded ones, and takes it among them if it fits; else frees its groups. */
+/* Searches from a schedule behind the rounded ones, and takes it among them if it fits; else frees
+ * its groups. */
 static enum tdm_status improve_new(struct run *run, const struct tdm_rounding_limits *limits,
                                    struct tdm_rounded *rounded, struct tdm_error *err)
 {
@@ -275,8 +278,8 @@ static const struct tdm_group_list *pinned_list(const struct tdm_kitchen *kitche
     return kitchen->pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL;
 }
 
-/* The bound of an order and chunk size, and a schedule from it. Of what is too large for the solver, as a model of
- * hundreds of layers may be, no bound is known. */
+/* The bound of an order and chunk size, and a schedule from it. Of what is too large for the
+ * solver, as a model of hundreds of layers may be, no bound is known. */
 static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t size,
                                  struct tdm_error *err)
 {
@@ -344,8 +347,8 @@ static bool may_have(const struct run *run, int order)
     return !pins->has_order || (int)pins->order == order;
 }
 
-/* Notes for all orders and chunk sizes with updates at run->on what no schedule is faster than; returns the least, or
- * NO_BOUND in *least if there are none. */
+/* Notes for all orders and chunk sizes with updates at run->on what no schedule is faster than;
+ * returns the least, or NO_BOUND in *least if there are none. */
 static enum tdm_status find_floors(struct run *run, double *least, struct tdm_error *err)
 {
     const struct tdm_kitchen *kitchen = &run->kitchen;
@@ -369,8 +372,8 @@ static enum tdm_status find_floors(struct run *run, double *least, struct tdm_er
     return TDM_OK;
 }
 
-/* So many times faster a step must be for its updates to go to the host: simulated times are not more exact. Where
- * the bound says that it cannot be, that is not looked at. */
+/* So many times faster a step must be for its updates to go to the host: simulated times are not
+ * more exact. Where the bound says that it cannot be, that is not looked at. */
 #define WORTH_THE_HOST 1.005
 
 /* Can a schedule of an order and chunk size be faster than the best so far, or lower the bound? */
@@ -395,8 +398,8 @@ static double promised_seconds(const struct run *run)
 
 #define CLEARLY_SLOWER 1.02
 
-/* The programs of all orders and chunk sizes with updates at run->on. Those that are clearly slower than what others
- * promise are put off. */
+/* The programs of all orders and chunk sizes with updates at run->on. Those that are clearly slower
+ * than what others promise are put off. */
 static enum tdm_status relax(struct run *run, struct tdm_error *err)
 {
     uint32_t sizes[TDM_BASES];
@@ -463,8 +466,8 @@ static void add_reserve(const struct run *run, const uint64_t used_bytes[TDM_PLA
                              (reserve[place] == 0 ? run->limit_bytes : estimated_bytes)[place];
 }
 
-/* Lowers and simulates what the kitchen's schedule is; keeps it if it is the fastest so far. *fits: it
- * was within the limits, and takes *step_seconds; else `used_bytes` says by how much not. */
+/* Lowers and simulates what the kitchen's schedule is; keeps it if it is the fastest so far. *fits:
+ * it was within the limits, and takes *step_seconds; else `used_bytes` says by how much not. */
 static enum tdm_status try_schedule(struct run *run, uint32_t size, bool *fits,
                                     uint64_t used_bytes[TDM_PLACES], double *step_seconds,
                                     struct tdm_error *err)
@@ -527,8 +530,9 @@ static struct tdm_rounded *fastest_rounded(struct run *run)
     return fastest;
 }
 
-/* Simulates a rounding. Where packing takes more than was estimated, or the compute lane waits more than the
- * estimate knows, it is searched again, with less memory or dearer copies, and waits for its next turn. */
+/* Simulates a rounding. Where packing takes more than was estimated, or the compute lane waits more
+ * than the estimate knows, it is searched again, with less memory or dearer copies, and waits for
+ * its next turn. */
 static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, struct tdm_error *err)
 {
     static const double dearer[] = {1, 10, 50, 200};
@@ -580,8 +584,8 @@ static void scale_split(enum tdm_set *set, uint32_t *from, uint32_t chunks, uint
         *set = TDM_SET_INPUT;
 }
 
-/* The winner with other chunks, from where the search goes on: what one chunk size has found is a good start for
- * others, better at times than their own. */
+/* The winner with other chunks, from where the search goes on: what one chunk size has found is a
+ * good start for others, better at times than their own. */
 static enum tdm_status vary_size(struct run *run, uint32_t size, struct tdm_error *err)
 {
     const struct tdm_kitchen *kitchen = &run->kitchen;
@@ -712,7 +716,8 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
     return run->status == TDM_OK;
 }
 
-/* Times the best with updates at the other place. A guess: what is left of a search seldom finds more than a few percent. */
+/* Times the best with updates at the other place. A guess: what is left of a search seldom finds
+ * more than a few percent. */
 #define FAR_BEHIND 1.1
 
 static bool is_far_behind(const struct run *run)
@@ -721,8 +726,8 @@ static bool is_far_behind(const struct run *run)
            run->simulation.step_seconds > FAR_BEHIND * run->other_seconds;
 }
 
-/* All groups of a point keep one set at one place, with K and V at another: on the device, on the host, or in
- * the lower half of the groups there. */
+/* All groups of a point keep one set at one place, with K and V at another: on the device, on the
+ * host, or in the lower half of the groups there. */
 static void start_over(struct tdm_rounded *point, unsigned start)
 {
     for (uint32_t g = 0; g < point->group_count; g++) {
@@ -752,8 +757,8 @@ static const struct tdm_rounded *best_of(const struct run *run, int order, const
     return best;
 }
 
-/* Searches the neighbours of a point by simulation; beyond `start` 0, of what start_over() makes of it in
- * an order. */
+/* Searches the neighbours of a point by simulation; beyond `start` 0, of what start_over() makes of
+ * it in an order. */
 static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *from,
                                     enum tdm_order order, unsigned start, struct tdm_error *err)
 {
@@ -775,8 +780,8 @@ static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *f
     return status == TDM_OK ? run->status : status;
 }
 
-/* The neighbours of the best few orders and chunk sizes, by simulation, as many as the effort allows; where
- * programs are small and effort is left, from other points of each order too. */
+/* The neighbours of the best few orders and chunk sizes, by simulation, as many as the effort
+ * allows; where programs are small and effort is left, from other points of each order too. */
 static enum tdm_status polish(struct run *run, struct tdm_error *err)
 {
     bool polished[TDM_ORDERS * TDM_BASES] = {false};
@@ -807,7 +812,8 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
     return status;
 }
 
-/* What the best takes, and, unless it is not asked for, a last check by what did not take part in the choice. */
+/* What the best takes, and, unless it is not asked for, a last check by what did not take part in
+ * the choice. */
 static enum tdm_status validate(struct run *run, struct tdm_error *err)
 {
     struct tdm_program *program;
@@ -831,7 +837,8 @@ static enum tdm_status validate(struct run *run, struct tdm_error *err)
     return status;
 }
 
-/* Without a program, where the estimates of all recipes were looked at, the best of them is the bound. */
+/* Without a program, where the estimates of all recipes were looked at, the best of them is the
+ * bound. */
 static void say_bound(const struct run *run, bool trains, struct tdm_search *search)
 {
     double step = run->simulation.step_seconds;
@@ -842,8 +849,8 @@ static void say_bound(const struct run *run, bool trains, struct tdm_search *sea
     search->binding = run->binding;
 }
 
-/* State that is not pinned begins on the device, whatever a search before this one found; where updates run on the
- * host, there. TDM_USAGE if that is asked for where homes do not allow it. */
+/* State that is not pinned begins on the device, whatever a search before this one found; where
+ * updates run on the host, there. TDM_USAGE if that is asked for where homes do not allow it. */
 static enum tdm_status forget_homes(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                     struct tdm_error *err)
 {
@@ -869,8 +876,8 @@ static bool is_at_bound(const struct run *run)
     return run->found && run->simulation.step_seconds <= run->bound_of[run->on];
 }
 
-/* Recipes have the state as it was asked for; where nothing fits it streams, as what tdm_candidates_least() may have
- * found. */
+/* Recipes have the state as it was asked for; where nothing fits it streams, as what
+ * tdm_candidates_least() may have found. */
 static enum tdm_status look_at_recipes(struct run *run, bool trains, struct tdm_error *err)
 {
     if (trains && (switched_off(run, TDM_ENUMERATION) || is_at_bound(run) || is_far_behind(run)))
@@ -886,8 +893,8 @@ static enum tdm_status look_at_recipes(struct run *run, bool trains, struct tdm_
     return status == TDM_OK ? try_recipes(run, err) : status;
 }
 
-/* The fastest schedule with updates at run->on, searched as if there were no other place: what was found at the
- * other one would keep the search from the points that lead to its best. */
+/* The fastest schedule with updates at run->on, searched as if there were no other place: what was
+ * found at the other one would keep the search from the points that lead to its best. */
 static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
 {
     struct tdm_kitchen *kitchen = &run->kitchen;
@@ -906,7 +913,8 @@ static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
     return status == TDM_OK && trains ? polish(run, err) : status;
 }
 
-/* Looks at both places of updates, or at the one that was asked for; bounds are found on the way. */
+/* Looks at both places of updates, or at the one that was asked for; bounds are found on the
+ * way. */
 static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
                                       enum tdm_place asked_on, struct tdm_error *err)
 {

@@ -2,12 +2,13 @@
 /*
  * The planner's search: the fastest schedule that fits, and how far from the best it can be.
  *
- * Loop order, chunk size and where units are updated are enumerated. For each combination a linear program
- * (relaxation.h) bounds all schedules that are left, and its solution is rounded and mended (rounding.h).
- * Recipes are enumerated as well: lists of groups, places, attention outputs not stored, held or kept, each
- * with an estimate (estimate.h). What is estimated fastest is lowered, packed and simulated, until no estimate
- * is below the best simulated time; the winner is validated. Nothing is random. Effort is counted, not timed,
- * but for one solution of a linear program, which may take a second.
+ * Loop order, chunk size and where units are updated are enumerated. For each combination a linear
+ * program (relaxation.h) bounds all schedules that are left, and its solution is rounded and mended
+ * (rounding.h). Recipes are enumerated as well: lists of groups, places, attention outputs not
+ * stored, held or kept, each with an estimate (estimate.h). What is estimated fastest is lowered,
+ * packed and simulated, until no estimate is below the best simulated time; the winner is
+ * validated. Nothing is random. Effort is counted, not timed, but for one solution of a linear
+ * program, which may take a second.
  */
 #ifndef TDM_PLANNER_CANDIDATES_H
 #define TDM_PLANNER_CANDIDATES_H
@@ -50,12 +51,12 @@ struct tdm_pins {
         kept_from;    /* first chunk of which the attention output is kept, or percent of chunks */
     bool unchecked;   /* what is found is not validated: nobody will run it */
     unsigned without; /* heuristics that are switched off: bits of enum tdm_heuristic */
-    const char
-        *program_path; /* where to write the linear program that sets the bound; NULL: nowhere.
-                                 Borrowed */
+    const char *program_path; /* where to write the linear program that sets the bound; NULL:
+                                 nowhere. Borrowed */
 };
 
-/* What the search does beside the linear program; each can be switched off, to see what it gains. */
+/* What the search does beside the linear program; each can be switched off, to see what it
+ * gains. */
 enum tdm_heuristic {
     TDM_ENUMERATION, /* recipes */
     TDM_ROUNDING,    /* schedules from the program's solution */
@@ -88,18 +89,19 @@ struct tdm_search {
     struct tdm_relaxed binding; /* the linear program that sets the bound: prices, rows that bind */
 };
 
-/* Looks for the fastest schedule whose used bytes are within schedule->memory_bytes on the device and
- * schedule->host_memory_bytes on the host. Model, machine, sequences, dtypes, optimizer, page size and
- * prefetch are taken from `schedule`; its nest, homes of state and where that is updated, as far as they are not
- * pinned, are overwritten with those found. `search` is filled
- * as far as the search went, also on failure. TDM_INFEASIBLE: nothing fits (shortage.h says why).
- * TDM_USAGE: pins that contradict the model. */
+/* Looks for the fastest schedule whose used bytes are within schedule->memory_bytes on the device
+ * and schedule->host_memory_bytes on the host. Model, machine, sequences, dtypes, optimizer, page
+ * size and prefetch are taken from `schedule`; its nest, homes of state and where that is updated,
+ * as far as they are not pinned, are overwritten with those found. `search` is filled as far as the
+ * search went, also on failure. TDM_INFEASIBLE: nothing fits (shortage.h says why). TDM_USAGE: pins
+ * that contradict the model. */
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                       struct tdm_search *search, struct tdm_error *err);
 
 /* The least used bytes of `place` with which some schedule fits, the limit on the other place kept.
- * Exact: such a schedule was lowered and packed; or, much faster, as the estimate of recipes has it. TDM_INFEASIBLE: the
- * other place's limit is too small for any. The nest of `schedule` is overwritten. */
+ * Exact: such a schedule was lowered and packed; or, much faster, as the estimate of recipes has
+ * it. TDM_INFEASIBLE: the other place's limit is too small for any. The nest of `schedule` is
+ * overwritten. */
 enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                      enum tdm_place place, uint64_t *bytes, struct tdm_error *err);
 enum tdm_status tdm_candidates_least_estimate(struct tdm_schedule *schedule,

@@ -2,12 +2,12 @@
 /*
  * Estimates: lower bounds of a schedule's seconds and bytes, in closed form.
  *
- * A planner asks for them tens of thousands of times, so nothing is lowered for one. An estimator is
- * made once for a chunk size: it lowers and simulates a step of one sequence for every length of
+ * A planner asks for them tens of thousands of times, so nothing is lowered for one. An estimator
+ * is made once for a chunk size: it lowers and simulates a step of one sequence for every length of
  * chunk, and takes from it what each part of a layer costs and how much workspace it needs. Then a
  * schedule's seconds are counts of bodies times these costs, and its bytes are those that are live
- * together at the few moments where the peak can be. Both agree with the simulator to a fraction of a
- * percent, unless copies make the compute lane wait.
+ * together at the few moments where the peak can be. Both agree with the simulator to a fraction of
+ * a percent, unless copies make the compute lane wait.
  */
 #ifndef TDM_PLANNER_ESTIMATE_H
 #define TDM_PLANNER_ESTIMATE_H
@@ -47,8 +47,8 @@ uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);
 void tdm_estimate(const struct tdm_estimator *estimator, const struct tdm_schedule *schedule,
                   struct tdm_estimate *estimate);
 
-/* The same with the largest LM-head tile, from `tile_tokens` down by halves, that does not raise the peak; or
- * with that one if it is fixed. Writes it into the schedule and returns it. */
+/* The same with the largest LM-head tile, from `tile_tokens` down by halves, that does not raise
+ * the peak; or with that one if it is fixed. Writes it into the schedule and returns it. */
 uint64_t tdm_estimate_tile(const struct tdm_estimator *estimator, struct tdm_schedule *schedule,
                            uint64_t tile_tokens, bool fixed, struct tdm_estimate *estimate);
 

@@ -2,8 +2,9 @@
 /*
  * Bytes of an estimate: sums of what is live together.
  *
- * The peak is at one of a few moments: the end of the forward, the LM head, the first backward chunk of a group's top or
- * lowest layer, and the updates of head and embedding, or of all units at the end.
+ * The peak is at one of a few moments: the end of the forward, the LM head, the first backward
+ * chunk of a group's top or lowest layer, and the updates of head and embedding, or of all units at
+ * the end.
  */
 #include "planner/estimate_span.h"
 
@@ -11,7 +12,8 @@
 #include "schedule/nest.h"
 #include "schedule/optimizer.h"
 
-/* Does a store of a layer's chunks have room of its own in all of them, so that no backward makes it in workspace? */
+/* Does a store of a layer's chunks have room of its own in all of them, so that no backward makes
+ * it in workspace? */
 static bool all_stored(const struct tdm_estimator *e, const struct span *span, bool again,
                        enum tdm_store store)
 {
@@ -47,8 +49,8 @@ struct stored {
 /* Rows that layers use in turn, in chunk-major order. */
 struct rows {
     uint64_t layers;
-    bool whole
-        [TDM_MAX_RING]; /* some layer needs a slot for every chunk: its attention does not gather pages */
+    bool whole[TDM_MAX_RING]; /* some layer needs a slot for every chunk: its attention does not
+                                 gather pages */
 };
 
 static void add_layer(struct rows *rows, const struct tdm_schedule *schedule, bool gathers)
@@ -142,8 +144,8 @@ static void raise_to(uint64_t *most, uint64_t bytes)
     *most = larger(*most, bytes);
 }
 
-/* Device bytes of gradients of layers while the lowest of them, `layer`, goes backward, and those above
- * it up to `top`. */
+/* Device bytes of gradients of layers while the lowest of them, `layer`, goes backward, and those
+ * above it up to `top`. */
 static uint64_t layer_gradients(const struct tdm_estimator *e, uint32_t layer, uint32_t top)
 {
     const uint64_t *staying = e->staying_below[TDM_DEVICE];
@@ -151,8 +153,8 @@ static uint64_t layer_gradients(const struct tdm_estimator *e, uint32_t layer, u
            staying[layer];
 }
 
-/* Where it is not made apart, the embedding's gradient is born after the first backward of layer 0: beside the
- * workspace of a second one, if there is one. */
+/* Where it is not made apart, the embedding's gradient is born after the first backward of layer 0:
+ * beside the workspace of a second one, if there is one. */
 static uint64_t beside_embedding_gradient(const struct tdm_estimator *e, uint64_t work)
 {
     return larger(e->chunks > 1 ? e->embedding_gradient + work : work, e->embedding_gradient);
@@ -199,7 +201,8 @@ static uint64_t lists_bytes(const struct tdm_estimator *e, uint32_t first, uint6
     return bytes;
 }
 
-/* Page means of the last layer: in the forward's last sweep, or in chunk-major order until its lists are made. */
+/* Page means of the last layer: in the forward's last sweep, or in chunk-major order until its
+ * lists are made. */
 static uint64_t means_bytes(const struct tdm_estimator *e)
 {
     return votes(e, e->layers - 1) ? e->chunks * e->means : 0;
@@ -211,8 +214,8 @@ static uint64_t host_ring(const struct tdm_estimator *e)
     return tdm_updates_at_end(e->base) ? 0 : e->host_ring;
 }
 
-/* Moments of a group in layer-major order: the first backward chunk of its top layer and of its lowest
- * one. */
+/* Moments of a group in layer-major order: the first backward chunk of its top layer and of its
+ * lowest one. */
 static void layer_major_moments(const struct tdm_estimator *e, const struct span *span,
                                 const struct stored *stored, uint64_t rings,
                                 struct tdm_estimate *estimate)
@@ -247,8 +250,8 @@ static uint64_t group_rooms(const struct tdm_estimator *e, const struct span *sp
     return span->first == 0 ? e->embedding_room : 0;
 }
 
-/* Moments of a group in chunk-major order: K, V of all layers up to it are there, dK, dV and gradients
- * of its own. */
+/* Moments of a group in chunk-major order: K, V of all layers up to it are there, dK, dV and
+ * gradients of its own. */
 static void chunk_major_moments(const struct tdm_estimator *e, const struct span *span,
                                 const struct stored *stored, uint64_t rings, bool one_group,
                                 struct tdm_estimate *estimate)
@@ -309,8 +312,8 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
                                         e->head_gradient + e->work_head + e->head_room);
 }
 
-/* Updates of head and embedding in the backward, which have rooms for what comes from the host. `stored`: what
- * there still is when the head is updated. */
+/* Updates of head and embedding in the backward, which have rooms for what comes from the host.
+ * `stored`: what there still is when the head is updated. */
 static void update_moments(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                            const struct stored *stored, uint64_t rings,
                            struct tdm_estimate *estimate)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What estimates are made of: costs and sizes, taken from a small step that is lowered and simulated. */
+/* What estimates are made of: costs and sizes, taken from a small step that is lowered and
+ * simulated. */
 #include "planner/estimate_parts.h"
 
 #include "base/size.h"
@@ -28,7 +29,8 @@ struct profile {
     uint64_t resident_work;
 };
 
-/* Where the time of an op of the small step goes. Each kind has a place: none falls into another's in silence. */
+/* Where the time of an op of the small step goes. Each kind has a place: none falls into another's
+ * in silence. */
 enum account {
     ACCOUNT_NONE,
     ACCOUNT_BESIDE, /* of units, which may pass beside the computing */
@@ -129,7 +131,8 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     return TDM_OK;
 }
 
-/* What lives all the step: unlike the small step the real one has tokens and losses of all chunks. */
+/* What lives all the step: unlike the small step the real one has tokens and losses of all
+ * chunks. */
 static void note_residents(struct profile *profile)
 {
     struct tdm_estimator *e = profile->estimator;
@@ -154,7 +157,8 @@ uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t
     return before[to] - before[from];
 }
 
-/* A schedule of groups of one, all on the device, one short sequence a class of chunks; it keeps a set. */
+/* A schedule of groups of one, all on the device, one short sequence a class of chunks; it keeps a
+ * set. */
 static void small_schedule(const struct tdm_schedule *base, struct tdm_sequence *sequences,
                            uint32_t count, enum tdm_set kept, struct tdm_group *groups,
                            struct tdm_schedule *small)
@@ -191,8 +195,8 @@ static uint64_t state_bytes(const struct tdm_schedule *base, enum tdm_state stat
     }
 }
 
-/* Sizes of states do not depend on homes: they are looked up, for every estimate. Rows of layers have slots of
- * one size. */
+/* Sizes of states do not depend on homes: they are looked up, for every estimate. Rows of layers
+ * have slots of one size. */
 static bool note_units(struct tdm_estimator *e)
 {
     const struct tdm_schedule *base = e->base;
@@ -550,7 +554,8 @@ static double select_seconds(const struct tdm_program *chunks, uint32_t layer, u
     return rule.selector.kind == TDM_SELECT_TOP_K ? seconds + op_seconds(chunks, &means) : seconds;
 }
 
-/* Attention of one chunk alone on its lane; the ops are built as lowering builds them, but for lists. */
+/* Attention of one chunk alone on its lane; the ops are built as lowering builds them, but for
+ * lists. */
 static double attention_seconds(const struct tdm_program *chunks, uint32_t layer, uint32_t number,
                                 bool gradient)
 {

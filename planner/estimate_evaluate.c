@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The estimate of a pass that only evaluates: one forward, the K and V under way, and X between layers. */
+/* The estimate of a pass that only evaluates: one forward, the K and V under way, and X between
+ * layers. */
 #include "planner/estimate_parts.h"
 
 void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,

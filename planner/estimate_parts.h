@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internal to the estimates: what an estimator knows. estimate_costs.c finds it out; estimate_seconds.c, estimate_bytes.c
- * and, for a pass that only evaluates, estimate_evaluate.c use it. */
+/* Internal to the estimates: what an estimator knows. estimate_costs.c finds it out;
+ * estimate_seconds.c, estimate_bytes.c and, for a pass that only evaluates, estimate_evaluate.c use
+ * it. */
 #ifndef TDM_PLANNER_ESTIMATE_PARTS_H
 #define TDM_PLANNER_ESTIMATE_PARTS_H
 
@@ -33,8 +34,8 @@ struct state_copies {
     bool in_turn; /* one slot: what comes waits for what goes */
 };
 
-/* Layer-major: seconds of the copies inside the rows of a layer under way, of K and V in a sweep upward or downward, of
- * their gradients downward. */
+/* Layer-major: seconds of the copies inside the rows of a layer under way, of K and V in a sweep
+ * upward or downward, of their gradients downward. */
 struct row_moves {
     double rising, falling, gradients;
     bool apart; /* downward, K and V of all chunks are made before the first backward */
@@ -50,8 +51,8 @@ struct tdm_estimator {
     struct tdm_schedule own;         /* a shallow copy, for homes of its own */
     uint32_t layers, chunks;
 
-    /* Chunks are of a few classes: by length, and the last one, which begins every sum of gradients,
-     * in a class of its own. */
+    /* Chunks are of a few classes: by length, and the last one, which begins every sum of
+     * gradients, in a class of its own. */
     uint32_t classes;
     uint32_t *class_before;   /* [classes][chunks + 1] chunks of a class before a chunk */
     struct layer_cost *costs; /* [layers][classes] */
@@ -64,17 +65,19 @@ struct tdm_estimator {
     double *attention_before; /* [kinds][chunks + 1] seconds of attention of the chunks before */
     double *attention_grad_seconds; /* [kinds] */
     uint64_t *seen_chunks; /* [kinds] of all chunks, how many each attends to, itself included */
-    /* [kinds][chunks + 1] of the chunks before, where attention gathers from the host; else 0; and room for it */
+    /* [kinds][chunks + 1] of the chunks before, where attention gathers from the host; else 0; and
+     * room for it */
     struct gathered *gathered_before;
     uint64_t gather_work;
     struct row_moves *moves; /* [kinds] */
     uint64_t row_slots; /* layer-major: of the rows of K and V, and of their gradients, under way */
     double head_seconds, optimizer_seconds; /* of the whole step, on the compute lane */
-    /* of the host's lane: all its updates, the embedding's, which is the last; and of what the compute lane does, the
-     * norms of layer 0 and embedding */
+    /* of the host's lane: all its updates, the embedding's, which is the last; and of what the
+     * compute lane does, the norms of layer 0 and embedding */
     double host_seconds, last_host_seconds, last_norm_seconds;
-    /* where the embedding is updated on the host: its weights come before anything computes, and its gradient goes and
-     * is used when nothing computes any more but norms, of more layers in chunk-major order */
+    /* where the embedding is updated on the host: its weights come before anything computes, and
+     * its gradient goes and is used when nothing computes any more but norms, of more layers in
+     * chunk-major order */
     double lead_seconds, tail_seconds[TDM_ORDERS];
     uint64_t longest_tokens; /* of a chunk */
     double *tokens_before;   /* [chunks + 1] of the chunks before, in those */
@@ -84,22 +87,25 @@ struct tdm_estimator {
 
     uint64_t *unit_bytes[TDM_STATES]; /* [units]: tdm_estimator_unit_bytes() */
     uint64_t *gradient_bytes;         /* [units] */
-    /* weights, optimizer states, tokens; without optimizer gradients too; and all but these states */
+    /* weights, optimizer states, tokens; without optimizer gradients too; and all but these
+     * states */
     uint64_t resident_bytes[TDM_PLACES], stateless_bytes[TDM_PLACES];
-    /* on the device, for state whose home is the host: rings of weights (all the step) and of masters
-     * and moments (while layers go backward), rooms for weights of head (with a tied embedding) and embedding */
+    /* on the device, for state whose home is the host: rings of weights (all the step) and of
+     * masters and moments (while layers go backward), rooms for weights of head (with a tied
+     * embedding) and embedding */
     uint64_t weight_ring, state_rings, head_room, embedding_room;
     uint64_t head_update,
         embedding_update; /* rooms for their masters and moments, in their update */
-    /* on the host, for gradients that are used there: of layers, while there are updates, head and embedding */
+    /* on the host, for gradients that are used there: of layers, while there are updates, head and
+     * embedding */
     uint64_t host_ring, host_head, host_embedding;
     uint64_t work_forward, work_backward, work_backward_first, work_head;
     uint64_t x, attention, q, gate_up, kv, dkv, lists, means; /* bytes of a chunk's slot */
 
-    /* Gradients that are not resident, [layers + 1]: bytes of the layers below a layer. Those that pass
-     * are on the device while their layer, or in chunk-major order their group, goes backward; those
-     * that stay until the end of the backward are born there, on the device or, when they are complete,
-     * on the host. */
+    /* Gradients that are not resident, [layers + 1]: bytes of the layers below a layer. Those that
+     * pass are on the device while their layer, or in chunk-major order their group, goes backward;
+     * those that stay until the end of the backward are born there, on the device or, when they are
+     * complete, on the host. */
     uint64_t *passing_below, *staying_below[TDM_PLACES];
     /* of the head from its first tile on, of the embedding from layer 0 on */
     uint64_t head_gradient, embedding_gradient, tied_gradient;
@@ -107,13 +113,14 @@ struct tdm_estimator {
         embedding_stays[TDM_PLACES]; /* of these; a tied one with both */
 };
 
-/* Bytes at home at a place: of a unit, a layer or embedding or head, what the optimizer and the forward keep
- * of it in a state; gradients only where they are resident. */
+/* Bytes at home at a place: of a unit, a layer or embedding or head, what the optimizer and the
+ * forward keep of it in a state; gradients only where they are resident. */
 uint64_t tdm_estimator_unit_bytes(const struct tdm_estimator *e, enum tdm_state state,
                                   uint32_t unit);
 
-/* Bytes that go to the host of a unit whose state is at home there, in a state: what changed, or for an update there its
- * gradient, which is said to be of its weights; and does what the state has there come to the device? */
+/* Bytes that go to the host of a unit whose state is at home there, in a state: what changed, or
+ * for an update there its gradient, which is said to be of its weights; and does what the state has
+ * there come to the device? */
 uint64_t tdm_estimator_sent_bytes(const struct tdm_estimator *e, enum tdm_state state,
                                   uint32_t unit);
 bool tdm_estimator_comes(const struct tdm_estimator *e, enum tdm_state state);
@@ -127,8 +134,8 @@ void tdm_estimate_note_state(struct tdm_estimator *e);
 /* Seconds of the step from e->sweeps, with waits for copies. */
 double tdm_estimate_waiting(const struct tdm_estimator *e);
 
-/* The two halves of tdm_estimate() for a schedule that trains, into what is zero before. Of the device's bytes: those
- * without a tile of logits, and those beside it. */
+/* The two halves of tdm_estimate() for a schedule that trains, into what is zero before. Of the
+ * device's bytes: those without a tile of logits, and those beside it. */
 void tdm_estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                           struct tdm_estimate *estimate);
 void tdm_estimate_bytes(const struct tdm_estimator *e, const struct tdm_schedule *schedule,

@@ -2,8 +2,9 @@
 /*
  * Seconds of an estimate: counts of bodies times their costs, and the copies that go with them.
  *
- * Group by group, in layer-major order sweep by sweep, the computing of each phase is summed, and the seconds that either
- * direction of the link needs at least. A phase takes as long as the longest of them.
+ * Group by group, in layer-major order sweep by sweep, the computing of each phase is summed, and
+ * the seconds that either direction of the link needs at least. A phase takes as long as the
+ * longest of them.
  */
 #include "planner/estimate_span.h"
 
@@ -41,8 +42,8 @@ double tdm_estimator_forward_seconds(const struct tdm_estimator *e)
     return seconds;
 }
 
-/* Seconds that a link needs for a sweep's copies: all of them, and without those that fit into staging before
- * the sweep begins, and the last chunks of sequences, which may be short. */
+/* Seconds that a link needs for a sweep's copies: all of them, and without those that fit into
+ * staging before the sweep begins, and the last chunks of sequences, which may be short. */
 struct link {
     double all, least;
 };
@@ -87,7 +88,8 @@ static struct link fetch_input(const struct tdm_estimator *e, const struct span 
     return input_on_host(span, layer) ? link_seconds(e, TDM_RATE_H2D, 0, e->chunks, e->x) : no_link;
 }
 
-/* Seconds to copy what is kept on the host: all of it, or without q, which a rerun does not need. */
+/* Seconds to copy what is kept on the host: all of it, or without q, which a rerun does not
+ * need. */
 static struct link copy_kept(const struct tdm_estimator *e, const struct span *span,
                              enum tdm_rate rate, bool with_q)
 {
@@ -109,8 +111,8 @@ static struct link copy_held(const struct tdm_estimator *e, const struct span *s
                 link_seconds(e, rate, products_from(e, span), e->chunks, e->gate_up));
 }
 
-/* Seconds of the backward of a layer's chunks, where [held, kept) have what is held, and the others from
- * `kept` on what is kept, beside what is held of another store. */
+/* Seconds of the backward of a layer's chunks, where [held, kept) have what is held, and the others
+ * from `kept` on what is kept, beside what is held of another store. */
 static double backward_seconds(const struct tdm_estimator *e, const struct span *span,
                                uint32_t layer, bool again)
 {
@@ -138,8 +140,8 @@ struct phases {
     struct phase forward, backward;
 };
 
-/* A sweep: its staging holds a few chunks only, so that it takes as long as its computing or its copies,
- * whichever is longer. */
+/* A sweep: its staging holds a few chunks only, so that it takes as long as its computing or its
+ * copies, whichever is longer. */
 static struct sweep add_sweep(struct phase *phase, double compute, struct link fetch,
                               struct link send)
 {
@@ -236,8 +238,8 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
     }
 }
 
-/* Seconds that this adds to the attention of a forward, and to those of a backward, where that of the first
- * chunks runs again. */
+/* Seconds that this adds to the attention of a forward, and to those of a backward, where that of
+ * the first chunks runs again. */
 static double gather_seconds(const struct tdm_estimator *e, uint32_t layer, uint32_t chunks)
 {
     return (double)gathered_before(e, layer, chunks)->kv / e->base->machine->rate[TDM_RATE_H2D];
@@ -257,8 +259,8 @@ static double gather_backward_seconds(const struct tdm_estimator *e, const struc
     return seconds;
 }
 
-/* Seconds for the prefixes of K and V, or their gradients, of all chunks of a layer: with a chunk's own, or
- * without. */
+/* Seconds for the prefixes of K and V, or their gradients, of all chunks of a layer: with a chunk's
+ * own, or without. */
 static double prefix_seconds(const struct tdm_estimator *e, enum tdm_rate rate, uint32_t layer,
                              uint64_t bytes, bool own)
 {
@@ -333,7 +335,8 @@ static uint32_t far_layers(const struct tdm_estimator *e, const struct span *spa
            tdm_home_far_below(home, e->layers, span->first);
 }
 
-/* Fetches of weights of layers in a phase, at least: each visit of a layer that is not in the ring. */
+/* Fetches of weights of layers in a phase, at least: each visit of a layer that is not in the
+ * ring. */
 static void weight_visits(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                           double *in_forward, double *in_backward)
 {
@@ -352,8 +355,8 @@ static void weight_visits(const struct tdm_estimator *e, const struct tdm_schedu
     *in_backward = later(*in_backward - ring, 0); /* of the turn, and what runs ahead */
 }
 
-/* No phase is shorter than its copies of a direction, or of both at their rate together, less what runs
- * ahead of a phase or behind it: `spare` seconds. */
+/* No phase is shorter than its copies of a direction, or of both at their rate together, less what
+ * runs ahead of a phase or behind it: `spare` seconds. */
 static void wait_for_copies(const struct tdm_estimator *e, struct phase *phase, double spare)
 {
     const double *rate = e->base->machine->rate;
@@ -398,7 +401,8 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
                                                 through_ring / machine->rate[TDM_RATE_D2H]);
 }
 
-/* Seconds of what rings and a sweep over a layer may leave to the next phase, or begin in the last. */
+/* Seconds of what rings and a sweep over a layer may leave to the next phase, or begin in the
+ * last. */
 static double spare_seconds(const struct tdm_estimator *e)
 {
     uint64_t slots = larger(e->base->prefetch + 1, e->base->rings.stashed) + 1;
@@ -407,7 +411,8 @@ static double spare_seconds(const struct tdm_estimator *e)
     return (double)bytes / e->base->machine->rate[TDM_RATE_D2H];
 }
 
-/* Is a group like the one below it, in all that its seconds depend on? Most groups of most schedules are. */
+/* Is a group like the one below it, in all that its seconds depend on? Most groups of most
+ * schedules are. */
 static bool is_like_below(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                           uint32_t number, uint32_t first)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internal to the estimates: a group as a schedule has it, with its splits made plain, and what both seconds and bytes
- * ask of it. */
+/* Internal to the estimates: a group as a schedule has it, with its splits made plain, and what
+ * both seconds and bytes ask of it. */
 #ifndef TDM_PLANNER_ESTIMATE_SPAN_H
 #define TDM_PLANNER_ESTIMATE_SPAN_H
 
@@ -34,8 +34,8 @@ static inline struct span span_of(const struct tdm_estimator *e,
     return span;
 }
 
-/* The splits of one layer of a group. In chunk-major order the first forward of the last layer makes
- * its K and V alone, so that there is nothing to keep; it runs again, and can be held. */
+/* The splits of one layer of a group. In chunk-major order the first forward of the last layer
+ * makes its K and V alone, so that there is nothing to keep; it runs again, and can be held. */
 static inline struct span span_of_layer(const struct tdm_estimator *e, const struct span *group,
                                         enum tdm_order order, uint32_t layer)
 {
@@ -87,7 +87,8 @@ static inline bool far_kv(const struct span *span)
     return keeps_kv(span) && on_host(span->group->kv_place);
 }
 
-/* In layer-major order, does a layer have K and V in a row of its own? It is counted with what is kept. */
+/* In layer-major order, does a layer have K and V in a row of its own? It is counted with what is
+ * kept. */
 static inline bool own_kv(const struct span *span)
 {
     return keeps_kv(span) && !on_host(span->group->kv_place);

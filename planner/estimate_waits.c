@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a step takes with the waits of its compute lane for copies, roughly: no bound, but near the simulator.
+ * What a step takes with the waits of its compute lane for copies, roughly: no bound, but near the
+ * simulator.
  *
- * Each direction of the link has a clock beside that of the computing, and all go from layer to layer. Copies of
- * a layer begin when its sweep does, and a sweep ends no earlier than its copies, less what has slots to run
- * ahead or behind: a few chunks, or for state a layer or two. The backward is walked upward too, as if
- * time ran the other way: what must be there before then goes after, and waits just as long.
+ * Each direction of the link has a clock beside that of the computing, and all go from layer to
+ * layer. Copies of a layer begin when its sweep does, and a sweep ends no earlier than its copies,
+ * less what has slots to run ahead or behind: a few chunks, or for state a layer or two. The
+ * backward is walked upward too, as if time ran the other way: what must be there before then goes
+ * after, and waits just as long.
  */
 #include "planner/estimate_parts.h"
 
@@ -17,8 +19,8 @@ struct clocks {
     double state_fetch, state_send, state_both; /* these and state */
 };
 
-/* A clock of the link goes on by `seconds` from the time `from` or its own; computing waits for it, less
- * `slack`. */
+/* A clock of the link goes on by `seconds` from the time `from` or its own; computing waits for it,
+ * less `slack`. */
 static void copy(double *clock, double from, double seconds, double slack, double *compute)
 {
     if (seconds <= 0)
@@ -100,7 +102,8 @@ static struct state_copies around_backward(const struct tdm_estimator *e, uint32
     return copies;
 }
 
-/* Embedding and head come in one piece, when their turn is there; the embedding goes home last of all. */
+/* Embedding and head come in one piece, when their turn is there; the embedding goes home last of
+ * all. */
 static double exposed_seconds(const struct tdm_estimator *e)
 {
     const struct tdm_model *model = e->base->model;

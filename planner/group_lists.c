@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of group sizes: equal ones, and falling ones by weights that are rounded to whole layers. */
+/* Lists of group sizes: equal ones, and falling ones by weights that are rounded to whole
+ * layers. */
 #include "planner/group_lists.h"
 
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists of group sizes that a planner tries: equal sizes, and sizes that fall from layer 0 up, since
- * what a group holds adds to what the groups below it have stored.
+ * Lists of group sizes that a planner tries: equal sizes, and sizes that fall from layer 0 up,
+ * since what a group holds adds to what the groups below it have stored.
  */
 #ifndef TDM_PLANNER_GROUP_LISTS_H
 #define TDM_PLANNER_GROUP_LISTS_H
@@ -20,9 +20,9 @@ struct tdm_group_lists {
     struct tdm_group_list *lists; /* no two alike */
 };
 
-/* All lists for a number of layers (at least 1): one size that repeats, the last group smaller if it
- * does not divide; and falling lists of every length up to 12: linear (7,6,5,4,3,2,1), twice as flat,
- * geometric. The caller frees them with tdm_group_lists_free. TDM_NO_MEMORY. */
+/* All lists for a number of layers (at least 1): one size that repeats, the last group smaller if
+ * it does not divide; and falling lists of every length up to 12: linear (7,6,5,4,3,2,1), twice as
+ * flat, geometric. The caller frees them with tdm_group_lists_free. TDM_NO_MEMORY. */
 enum tdm_status tdm_group_lists_make(uint32_t layers, struct tdm_group_lists *lists,
                                      struct tdm_error *err);
 

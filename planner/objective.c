@@ -103,7 +103,8 @@ struct contexts {
 typedef enum tdm_status (*least_of)(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                     enum tdm_place place, uint64_t *bytes, struct tdm_error *err);
 
-/* The least device memory of recipes at a context, TDM_SIZE_MAX if there is none, and what there is. */
+/* The least device memory of recipes at a context, TDM_SIZE_MAX if there is none, and what there
+ * is. */
 static enum tdm_status least_device(struct contexts *c, uint64_t units, least_of least,
                                     uint64_t *bytes, uint64_t *limit, struct tdm_error *err)
 {
@@ -120,8 +121,8 @@ static enum tdm_status least_device(struct contexts *c, uint64_t units, least_of
     return status == TDM_INFEASIBLE ? TDM_OK : status;
 }
 
-/* Does a context fit by the least memory of recipes? That is asked faster than a search, and never too
- * much. */
+/* Does a context fit by the least memory of recipes? That is asked faster than a search, and never
+ * too much. */
 static enum tdm_status fits_surely(struct contexts *c, uint64_t units, bool *fits,
                                    struct tdm_error *err)
 {
@@ -146,8 +147,8 @@ static enum tdm_status try_context(struct contexts *c, uint64_t units, bool *goo
     return TDM_OK;
 }
 
-/* A number near `value` in (low, high) that is a multiple of as large a power of two as the distance
- * allows: chunks divide round contexts, which then need no more than their tokens. */
+/* A number near `value` in (low, high) that is a multiple of as large a power of two as the
+ * distance allows: chunks divide round contexts, which then need no more than their tokens. */
 static uint64_t round_between(uint64_t low, uint64_t value, uint64_t high)
 {
     uint64_t grain = 1;
@@ -164,7 +165,8 @@ static uint64_t round_between(uint64_t low, uint64_t value, uint64_t high)
 typedef enum tdm_status (*context_test)(struct contexts *c, uint64_t units, bool *good,
                                         struct tdm_error *err);
 
-/* Between a context that is good (0: no tokens at all) and one that is not, by halves of their ratio. */
+/* Between a context that is good (0: no tokens at all) and one that is not, by halves of their
+ * ratio. */
 static enum tdm_status narrow(struct contexts *c, context_test test, uint64_t *low, uint64_t high,
                               struct tdm_error *err)
 {
@@ -250,8 +252,8 @@ enum tdm_status tdm_objective_context(const struct tdm_request *request,
     return status;
 }
 
-/* The longest context that fits by the estimate of recipes, in units, by the line through the last two that were asked
- * about. */
+/* The longest context that fits by the estimate of recipes, in units, by the line through the last
+ * two that were asked about. */
 static enum tdm_status find_near(struct contexts *c, uint64_t low, uint64_t *units,
                                  struct tdm_error *err)
 {
@@ -336,7 +338,8 @@ static uint64_t used_bytes(const struct tdm_objective_found *found)
     return found->search.simulation.used_peak_bytes[TDM_DEVICE];
 }
 
-/* Downwards from what `found` uses, with strides that double, then between what is good and what is not. */
+/* Downwards from what `found` uses, with strides that double, then between what is good and what is
+ * not. */
 static enum tdm_status lessen(struct memories *m, struct tdm_error *err)
 {
     uint64_t high = used_bytes(m->found), low = 0, stride = high / STRIDE;

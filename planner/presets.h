@@ -2,9 +2,9 @@
 /*
  * Presets: the knobs that other systems fix, as lists of --set pairs.
  *
- * A preset pins what its system does with the loop nest and with what is stored; all else (places that
- * the system leaves open, LM-head tile, homes of state) is chosen as well as it can be. So what comes
- * out is what that system's idea can do here, not what its code does.
+ * A preset pins what its system does with the loop nest and with what is stored; all else (places
+ * that the system leaves open, LM-head tile, homes of state) is chosen as well as it can be. So
+ * what comes out is what that system's idea can do here, not what its code does.
  */
 #ifndef TDM_PLANNER_PRESETS_H
 #define TDM_PLANNER_PRESETS_H
@@ -19,7 +19,8 @@
 struct tdm_preset {
     const char *name;    /* "oomb" */
     const char *summary; /* one line, lower case, no full stop */
-    /* KEY=VALUE, NULL-terminated; the value `all` stands for all layers or all tokens of a sequence */
+    /* KEY=VALUE, NULL-terminated; the value `all` stands for all layers or all tokens of a
+     * sequence */
     const char *pairs[TDM_PRESET_MOST_PAIRS];
 };
 
@@ -37,8 +38,8 @@ struct tdm_preset_pairs {
     size_t count;
 };
 
-/* `layers` and `context` say how much `all` is. The user's pairs (borrowed) must outlive it, which must
- * not be moved. TDM_NO_MEMORY. */
+/* `layers` and `context` say how much `all` is. The user's pairs (borrowed) must outlive it, which
+ * must not be moved. TDM_NO_MEMORY. */
 enum tdm_status tdm_preset_merge(const struct tdm_preset *preset, uint32_t layers, uint64_t context,
                                  const char *const *pairs, size_t count,
                                  struct tdm_preset_pairs *merged, struct tdm_error *err);

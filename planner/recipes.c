@@ -86,8 +86,8 @@ enum tdm_status tdm_kitchen_check(const struct tdm_schedule *schedule, const str
     return keep_gatherable(schedule, pins, sizes, &count, err);
 }
 
-/* Fetches run ahead by as much as a copy of a layer's state takes, which may be between them: that of moments
- * of 0.25 billion parameters takes as long as the backward of some thousand tokens. */
+/* Fetches run ahead by as much as a copy of a layer's state takes, which may be between them: that
+ * of moments of 0.25 billion parameters takes as long as the backward of some thousand tokens. */
 #define TOKENS_AHEAD 8192u
 #define LEAST_AHEAD 2u
 #define MOST_AHEAD 16u
@@ -276,8 +276,8 @@ static void vary_input_place(struct enumeration *e)
     }
 }
 
-/* A pass that stores nothing for a backward has nothing to choose but chunks: layer-major order runs the
- * same ops with K and V of one layer. Who pins chunk-major has groups too. */
+/* A pass that stores nothing for a backward has nothing to choose but chunks: layer-major order
+ * runs the same ops with K and V of one layer. Who pins chunk-major has groups too. */
 static void vary_evaluate(struct enumeration *e)
 {
     bool pinned = e->kitchen->pins->has_order;
@@ -316,7 +316,8 @@ static enum tdm_set at_least_attention(enum tdm_set set)
     return set > TDM_SET_ATTENTION_OUTPUT ? set : TDM_SET_ATTENTION_OUTPUT;
 }
 
-/* What the order does with K and V by default, unless it is pinned; a kept set with q needs them kept. */
+/* What the order does with K and V by default, unless it is pinned; a kept set with q needs them
+ * kept. */
 static void write_kv(const struct tdm_pins *pins, struct tdm_group *group)
 {
     if (pins->has_kv)
@@ -393,8 +394,8 @@ static void estimate_split(const struct tdm_kitchen *kitchen, struct tdm_recipe 
     estimate_point(kitchen, recipe);
 }
 
-/* The earliest split that fits the place where outputs are kept, then the fastest from it on: where a
- * link is slow, fewer kept outputs can be faster. */
+/* The earliest split that fits the place where outputs are kept, then the fastest from it on: where
+ * a link is slow, fewer kept outputs can be faster. */
 static bool estimate_best_split(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
                                 const uint64_t limit_bytes[TDM_PLACES])
 {

@@ -3,7 +3,8 @@
  * Recipes: the nests that the search enumerates, each a few bytes, with estimates.
  *
  * A recipe is a point in the space of knobs; writing it into a schedule gives the nest. A kitchen
- * holds what all recipes of a search share: the lists of groups and an estimator for each chunk size.
+ * holds what all recipes of a search share: the lists of groups and an estimator for each chunk
+ * size.
  */
 #ifndef TDM_PLANNER_RECIPES_H
 #define TDM_PLANNER_RECIPES_H
@@ -41,17 +42,18 @@ struct tdm_kitchen {
     struct tdm_estimator *estimators[TDM_BASES];
 };
 
-/* Is there a size of chunks with which it can be searched? TDM_INFEASIBLE: for none has attention that gathers pages
- * room. */
+/* Is there a size of chunks with which it can be searched? TDM_INFEASIBLE: for none has attention
+ * that gathers pages room. */
 enum tdm_status tdm_kitchen_check(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                   struct tdm_error *err);
 
-/* Homes of state with which units are updated on the host: all of it there, or where some of it is pinned. False if
- * pins or the optimizer do not allow that; `err` says why. */
+/* Homes of state with which units are updated on the host: all of it there, or where some of it is
+ * pinned. False if pins or the optimizer do not allow that; `err` says why. */
 bool tdm_host_homes(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
                     struct tdm_home homes[TDM_STATES], struct tdm_error *err);
 
-/* TDM_USAGE if pins contradict the model; TDM_INPUT, TDM_NO_MEMORY. Must be closed also on failure. */
+/* TDM_USAGE if pins contradict the model; TDM_INPUT, TDM_NO_MEMORY. Must be closed also on
+ * failure. */
 enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                  bool least, struct tdm_kitchen *kitchen, struct tdm_error *err);
 void tdm_kitchen_close(struct tdm_kitchen *kitchen);
@@ -59,8 +61,8 @@ void tdm_kitchen_close(struct tdm_kitchen *kitchen);
 /* Takes a recipe; false ends the enumeration. */
 typedef bool (*tdm_recipe_visitor)(void *self, const struct tdm_recipe *recipe);
 
-/* Calls `visit` for every combination that the pins allow, with updates at one place; estimates are not
- * filled. */
+/* Calls `visit` for every combination that the pins allow, with updates at one place; estimates are
+ * not filled. */
 void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, enum tdm_place on,
                            tdm_recipe_visitor visit, void *self);
 

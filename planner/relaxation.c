@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The relaxation: arcs for the prices of its linear program, and the loop that makes them until it is solved. */
+/* The relaxation: arcs for the prices of its linear program, and the loop that makes them until it
+ * is solved. */
 #include "planner/relaxation_parts.h"
 
 #include <stdlib.h>
@@ -48,7 +49,8 @@ double tdm_relaxation_path(struct tdm_relaxation *r)
         r->best[b + 1] = TDM_NO_BOUND;
         for (uint32_t a = b + 1; a-- > 0;) {
             double cost = 0;
-            if (by_layer) { /* what layer a + 1 costs inside a group does not depend on where it begins */
+            if (by_layer) { /* what layer a + 1 costs inside a group does not depend on where it
+                               begins */
                 if (a + 1 <= b)
                     inner += tdm_price_input(p, a + 1, a, b, NULL, &place);
                 if (a < b)
@@ -89,8 +91,8 @@ static enum tdm_status add_path(struct tdm_relaxation *r, struct tdm_error *err)
 
 /* ---- the loop ---- */
 
-/* The solver's prices of all rows. Signs as GLPK has them: of what is at most something they are not above
- * 0, of what is at least not below. */
+/* The solver's prices of all rows. Signs as GLPK has them: of what is at most something they are
+ * not above 0, of what is at least not below. */
 static void find_prices(struct tdm_relaxation *r)
 {
     for (int row = 0; row < r->row_count; row++) {
@@ -118,8 +120,8 @@ void tdm_relaxation_use(struct tdm_relaxation *r, const double *found)
     tdm_pricing_prepare(&r->pricing);
 }
 
-/* What rows and plain columns are worth at prices: with the cheapest path, a bound. Prices between two
- * of the solver's are as good as these: no plain column falls below its cost. */
+/* What rows and plain columns are worth at prices: with the cheapest path, a bound. Prices between
+ * two of the solver's are as good as these: no plain column falls below its cost. */
 static double plain_value(const struct tdm_relaxation *r, const double *prices)
 {
     double value = 0;
@@ -200,8 +202,9 @@ static enum tdm_status take_memory(struct tdm_relaxation *r, const struct tdm_gr
     return ok ? tdm_amounts_new(e, &r->use, err) : no_memory(err);
 }
 
-/* The first paths: the best where a byte costs the same all step long, from nothing to what nobody pays, on
- * the device, on both places, and more on the host. So that the program begins near a solution. */
+/* The first paths: the best where a byte costs the same all step long, from nothing to what nobody
+ * pays, on the device, on both places, and more on the host. So that the program begins near a
+ * solution. */
 static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_error *err)
 {
     static const double host_shares[] = {0, 1, 4};
@@ -294,8 +297,9 @@ void tdm_relaxation_free(struct tdm_relaxation *r)
     free(r);
 }
 
-/* Tries the prices `weight` of the way from the solver's to the best so far; a better bound makes them the
- * best. Prices that jump from one corner to the next find arcs that nobody wants a step later. */
+/* Tries the prices `weight` of the way from the solver's to the best so far; a better bound makes
+ * them the best. Prices that jump from one corner to the next find arcs that nobody wants a step
+ * later. */
 static void try_prices(struct tdm_relaxation *r, double weight)
 {
     for (int row = 0; row < r->row_count; row++)

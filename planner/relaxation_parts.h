@@ -24,7 +24,8 @@ struct tdm_amounts {
     double again; /* layers that run again */
 };
 
-/* Seconds of the attention of chunks, rising, and their sums: of a kind of layers and a class of chunks. */
+/* Seconds of the attention of chunks, rising, and their sums: of a kind of layers and a class of
+ * chunks. */
 struct tdm_attention_list {
     uint32_t count;
     double *seconds, *before; /* [count], [count + 1] */
@@ -62,12 +63,13 @@ void tdm_amounts_free(struct tdm_amounts *amounts);
 /* Sums up `prices`; after every change of them. */
 void tdm_pricing_prepare(struct tdm_pricing *pricing);
 
-/* What layer `j` of the arc (a, b) costs at the prices when all its chunks choose best. With `use` (may be
- * NULL) adds what it uses; with `choice` (may be NULL) says what was chosen. */
+/* What layer `j` of the arc (a, b) costs at the prices when all its chunks choose best. With `use`
+ * (may be NULL) adds what it uses; with `choice` (may be NULL) says what was chosen. */
 double tdm_price_layer(const struct tdm_pricing *pricing, uint32_t j, uint32_t a, uint32_t b,
                        struct tdm_amounts *use, struct tdm_choice *choice);
 
-/* What the input of layer j costs, stored for its group (j == a) or held in it, and the place chosen. */
+/* What the input of layer j costs, stored for its group (j == a) or held in it, and the place
+ * chosen. */
 double tdm_price_input(const struct tdm_pricing *pricing, uint32_t j, uint32_t a, uint32_t b,
                        struct tdm_amounts *use, enum tdm_place *place);
 
@@ -75,7 +77,8 @@ double tdm_price_input(const struct tdm_pricing *pricing, uint32_t j, uint32_t a
 double tdm_price_group(const struct tdm_pricing *pricing, uint32_t a, uint32_t b,
                        struct tdm_amounts *use);
 
-/* Workspace of a layer's backward with all stored that can be: what a row of the device has in any case. */
+/* Workspace of a layer's backward with all stored that can be: what a row of the device has in any
+ * case. */
 uint64_t tdm_least_work(const struct tdm_estimator *e, uint32_t layer);
 
 /* ---- the linear program ---- */
@@ -147,11 +150,13 @@ enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r, const uint64_t limi
 enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,
                                        struct tdm_error *err);
 
-/* Takes prices for the pricing; finds the cheapest path, in `best` and `from`, and returns its cost. */
+/* Takes prices for the pricing; finds the cheapest path, in `best` and `from`, and returns its
+ * cost. */
 void tdm_relaxation_use(struct tdm_relaxation *r, const double *prices);
 double tdm_relaxation_path(struct tdm_relaxation *r);
 
-/* Into `relaxed`: homes, from the solver's last solution; bound, prices and rows that bind, from the best prices. */
+/* Into `relaxed`: homes, from the solver's last solution; bound, prices and rows that bind, from
+ * the best prices. */
 void tdm_relaxation_read(struct tdm_relaxation *r);
 void tdm_relaxation_weigh(struct tdm_relaxation *r);
 

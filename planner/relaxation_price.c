@@ -2,10 +2,11 @@
 /*
  * What a layer of a group costs at given prices, when every chunk of it chooses what serves best.
  *
- * A price is seconds per MiB of a row, or per second of a lane. Costs add up over stores and chunks, so
- * that each chooses alone: attention outputs are kept, held or made again (0, 1 or 2 more runs of the
- * chunk's attention: three lines over its seconds, so that two thresholds cut the chunks of a class); q
- * and the products of the MLP are kept, held or made again; K and V are kept, held or swept.
+ * A price is seconds per MiB of a row, or per second of a lane. Costs add up over stores and
+ * chunks, so that each chooses alone: attention outputs are kept, held or made again (0, 1 or 2
+ * more runs of the chunk's attention: three lines over its seconds, so that two thresholds cut the
+ * chunks of a class); q and the products of the MLP are kept, held or made again; K and V are kept,
+ * held or swept.
  */
 #include "planner/relaxation_parts.h"
 
@@ -17,7 +18,8 @@
 
 #define NEVER 1e200
 
-/* When something lives: the rows of layers from..to, the end of the forward, head and its update. */
+/* When something lives: the rows of layers from..to, the end of the forward, head and its
+ * update. */
 struct life {
     uint32_t from, to;
     bool forward, stays;
@@ -234,8 +236,8 @@ struct member {
     bool by_layer, again, keeps;
     uint32_t work_row; /* where its workspace may bind; TDM_NONE: nowhere */
     struct life kept, held, kv_kept, kv_held;
-    /* layer-major: what a row of the layer's own has, of a chunk, beyond the row of the layer under way, which is
-     * counted in any case */
+    /* layer-major: what a row of the layer's own has, of a chunk, beyond the row of the layer under
+     * way, which is counted in any case */
     struct life row_kept, row_held;
     double bytes[STORES], kv_bytes, row_bytes;
     double reads[STORES];                          /* fetches of a kept chunk from the host */
@@ -354,7 +356,8 @@ static double spared_work(const struct member *m, int s)
     return twice ? 2 * m->bytes[s] : m->bytes[s];
 }
 
-/* Chunks of a class keep (1), hold (2) or neither (0). In chunk-major order what is held takes one slot. */
+/* Chunks of a class keep (1), hold (2) or neither (0). In chunk-major order what is held takes one
+ * slot. */
 static int best_way(const struct member *m, int s, uint32_t class, bool may_hold, double *cost)
 {
     const struct layer_cost *c = cost_of(m, class);
@@ -453,7 +456,8 @@ static double price_products(const struct member *m, int s, struct tdm_amounts *
 
 /* ---- K and V ---- */
 
-/* In layer-major order, for a chunk; `made`: attention runs again in the rerun, which needs them. */
+/* In layer-major order, for a chunk; `made`: attention runs again in the rerun, which needs
+ * them. */
 static double price_kv(const struct member *m, const struct layer_cost *cost, bool made, int way)
 {
     double seconds = 0;
@@ -507,7 +511,8 @@ static int best_kv(const struct member *m, const struct layer_cost *cost, bool m
     return best;
 }
 
-/* In chunk-major order K and V of all chunks are kept, and their gradients live as long as the group. */
+/* In chunk-major order K and V of all chunks are kept, and their gradients live as long as the
+ * group. */
 static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
                             struct tdm_choice *choice)
 {

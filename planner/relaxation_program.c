@@ -295,7 +295,8 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
     return status;
 }
 
-/* Copies of a unit that is not at home on the device: seconds in rows, for a column that counts what is. */
+/* Copies of a unit that is not at home on the device: seconds in rows, for a column that counts
+ * what is. */
 static void put_copies(struct column *column, enum tdm_state state, uint32_t unit, bool in_forward,
                        bool in_backward)
 {
@@ -311,8 +312,8 @@ static void put_copies(struct column *column, enum tdm_state state, uint32_t uni
     put(column, r->row[ROW_BOTH], both / e->base->machine->rate[TDM_RATE_BOTH_WAYS]);
 }
 
-/* Has a row of bytes on the device the ring of a state, if its home is the host? That of masters and moments is there
- * while layers go backward, if they come to the device. */
+/* Has a row of bytes on the device the ring of a state, if its home is the host? That of masters
+ * and moments is there while layers go backward, if they come to the device. */
 static bool has_ring(const struct tdm_relaxation *r, enum tdm_state state, uint32_t row)
 {
     const struct tdm_estimator *e = r->pricing.e;
@@ -321,7 +322,8 @@ static bool has_ring(const struct tdm_relaxation *r, enum tdm_state state, uint3
     return tdm_estimator_comes(e, state) && row < r->layers && !tdm_updates_at_end(e->base);
 }
 
-/* Has the device rings for updates after the backward; rooms for embedding and head, in their update? */
+/* Has the device rings for updates after the backward; rooms for embedding and head, in their
+ * update? */
 static bool has_rings_at_end(const struct tdm_estimator *e)
 {
     return e->base->optimizer.on == TDM_DEVICE;
@@ -336,7 +338,8 @@ static bool has_room(const struct tdm_relaxation *r, enum tdm_state state, bool 
            (weights && i == r->layers + TDM_AT_HEAD);
 }
 
-/* Layers at home on the device. All rows have the layers as if none were: what follows is relative. */
+/* Layers at home on the device. All rows have the layers as if none were: what follows is
+ * relative. */
 static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, bool fixed,
                                 struct tdm_error *err)
 {
@@ -374,7 +377,8 @@ static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state,
     double mib = (double)tdm_estimator_unit_bytes(e, state, unit) / TDM_MIB;
     bool weights = state == TDM_STATE_WEIGHTS;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        /* rooms for what is at home on the host: of weights while they are used, of others in updates */
+        /* rooms for what is at home on the host: of weights while they are used, of others in
+         * updates */
         put(&column, r->place[TDM_DEVICE][i], has_room(r, state, head, i) ? 0 : mib);
         put(&column, r->place[TDM_HOST][i], -mib);
     }

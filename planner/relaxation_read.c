@@ -113,7 +113,8 @@ static uint32_t split(uint32_t chunks, double stored)
     return from <= 0 ? 0 : (uint32_t)(from + 0.5);
 }
 
-/* The settings of a group from what its layers chose: averages over the layers that had the choice. */
+/* The settings of a group from what its layers chose: averages over the layers that had the
+ * choice. */
 static struct tdm_group group_of(const struct tdm_relaxation *r, uint32_t a, uint32_t b)
 {
     const struct tdm_pricing *p = &r->pricing;

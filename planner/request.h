@@ -19,8 +19,9 @@ enum tdm_budget { TDM_BUDGET_NONE, TDM_BUDGET_DENSE, TDM_BUDGET_TOKENS, TDM_BUDG
 
 struct tdm_request {
     const char *model, *machine; /* NULL: those of `like` */
-    /* A schedule that trains and the file that it was read from, for an evaluation between its steps: what both must have in
-     * common is taken from it, and what it may have otherwise too, where nothing else is asked for. NULL: none. */
+    /* A schedule that trains and the file that it was read from, for an evaluation between its
+     * steps: what both must have in common is taken from it, and what it may have otherwise too,
+     * where nothing else is asked for. NULL: none. */
     const struct tdm_schedule *like;
     const char *like_path;
     const struct tdm_preset *preset;   /* NULL: none */
@@ -41,8 +42,9 @@ struct tdm_request {
     const char *program_path; /* of --write-lp; NULL: none */
 };
 
-/* Model, machine, limits and pins, ready for tdm_candidates_search. On success the caller owns *schedule
- * and what the pins own. TDM_USAGE for what was typed, else what loading a model or machine says. */
+/* Model, machine, limits and pins, ready for tdm_candidates_search. On success the caller owns
+ * *schedule and what the pins own. TDM_USAGE for what was typed, else what loading a model or
+ * machine says. */
 enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_schedule **schedule,
                                  struct tdm_pins *pins, struct tdm_error *err);
 

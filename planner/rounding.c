@@ -256,8 +256,8 @@ static void change(struct tdm_group *group, int move)
 static const int32_t steps[] = {-64, -16, -4, -1, 1, 4, 16, 64};
 #define STEPS (sizeof(steps) / sizeof(steps[0]))
 
-/* Splits of all groups alike: kept from chunk `at` on and held before, or beyond the last chunk held only,
- * from chunk `at` less the chunks on. */
+/* Splits of all groups alike: kept from chunk `at` on and held before, or beyond the last chunk
+ * held only, from chunk `at` less the chunks on. */
 static void set_splits(struct search *s, uint32_t at, uint32_t chunks)
 {
     for (uint32_t g = 0; g < s->point.group_count; g++) {
@@ -273,7 +273,8 @@ static void set_splits(struct search *s, uint32_t at, uint32_t chunks)
     }
 }
 
-/* The earliest splits that fit, all alike, for the places, homes and groups as they are; then as decide(). */
+/* The earliest splits that fit, all alike, for the places, homes and groups as they are; then as
+ * decide(). */
 static bool decide_fit(struct search *s)
 {
     uint32_t chunks = tdm_estimator_chunks(s->estimator), low = 0, high = 2 * chunks;
@@ -489,7 +490,8 @@ enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
     if (status != TDM_OK)
         return status;
     cost_of(&s);
-    /* a byte too much costs more than any byte saves: a tenth of the step for a thousandth of the limit */
+    /* a byte too much costs more than any byte saves: a tenth of the step for a thousandth of the
+     * limit */
     s.price = 100 * s.point.seconds / (double)limits->bytes[TDM_DEVICE];
     s.best_cost = cost_of(&s);
     copy_point(rounded, &s.point);

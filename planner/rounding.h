@@ -2,9 +2,10 @@
 /*
  * Rounding: from a solution of the relaxation to a schedule that fits, by its estimate.
  *
- * Shares become counts; then a local search mends what does not fit and fills what is free: it moves splits,
- * sets, places, homes and boundaries of groups while the estimate of the step, with a price on bytes beyond
- * the limits, falls. Its effort is counted, not timed, so that the same request gives the same plan.
+ * Shares become counts; then a local search mends what does not fit and fills what is free: it
+ * moves splits, sets, places, homes and boundaries of groups while the estimate of the step, with a
+ * price on bytes beyond the limits, falls. Its effort is counted, not timed, so that the same
+ * request gives the same plan.
  */
 #ifndef TDM_PLANNER_ROUNDING_H
 #define TDM_PLANNER_ROUNDING_H
@@ -36,13 +37,12 @@ struct tdm_rounding_limits {
     bool fixed_homes[TDM_STATES], fixed_rings;
     bool fixed_groups, no_structure, no_fine;
     unsigned most_estimates;
-    double
-        copies; /* what a second of copies costs beside the time that they are known to take: they run
-                      beside the compute lane, but now and then it waits for one */
+    double copies; /* what a second of copies costs beside the time that they are known to take:
+                      they run beside the compute lane, but now and then it waits for one */
 };
 
-/* Takes what `relaxed` says of homes and the groups of the relaxation, `far` as there. The caller owns
- * rounded->groups (tdm_rounded_free). TDM_NO_MEMORY. */
+/* Takes what `relaxed` says of homes and the groups of the relaxation, `far` as there. The caller
+ * owns rounded->groups (tdm_rounded_free). TDM_NO_MEMORY. */
 enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum tdm_order order,
                           struct tdm_relaxation *relaxation, const struct tdm_relaxed *relaxed,
                           bool far, struct tdm_rounded *rounded, struct tdm_error *err);
@@ -53,13 +53,14 @@ enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
                             const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                             struct tdm_error *err);
 
-/* Says what a schedule that fits by its estimate really takes: TDM_UNMEASURED if it does not fit after all.
- * False: no more can be measured. */
+/* Says what a schedule that fits by its estimate really takes: TDM_UNMEASURED if it does not fit
+ * after all. False: no more can be measured. */
 typedef bool (*tdm_measure)(void *self, const struct tdm_rounded *rounded, double *seconds);
 #define TDM_UNMEASURED 1e300
 
-/* The same search, from a schedule that takes `seconds` (TDM_UNMEASURED: it is measured first), by what its neighbours really take where their
- * estimates promise less. Ends when none is better, or no more can be measured. TDM_NO_MEMORY. */
+/* The same search, from a schedule that takes `seconds` (TDM_UNMEASURED: it is measured first), by
+ * what its neighbours really take where their estimates promise less. Ends when none is better, or
+ * no more can be measured. TDM_NO_MEMORY. */
 enum tdm_status tdm_polish(const struct tdm_kitchen *kitchen,
                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                            double seconds, tdm_measure measure, void *self, struct tdm_error *err);

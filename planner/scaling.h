@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scale factors of a linear program's matrix: geometric means of rows and columns until that gains little, then the
- * largest entry of each is 1. The factors are those of GLPK's glp_scale_prob() with GLP_SF_GM | GLP_SF_EQ, bit by bit.
- * GLPK follows a list through memory for every row and column, several times an iteration, which on programs of
- * hundreds of rows takes thirty times as long as solving them.
+ * Scale factors of a linear program's matrix: geometric means of rows and columns until that gains
+ * little, then the largest entry of each is 1. The factors are those of GLPK's glp_scale_prob()
+ * with GLP_SF_GM | GLP_SF_EQ, bit by bit. GLPK follows a list through memory for every row and
+ * column, several times an iteration, which on programs of hundreds of rows takes thirty times as
+ * long as solving them.
  */
 #ifndef TDM_PLANNER_SCALING_H
 #define TDM_PLANNER_SCALING_H

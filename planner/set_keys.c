@@ -571,7 +571,8 @@ enum tdm_status tdm_set_keys_apply(const char *const *pairs, size_t count,
 {
     bool seen[KEYS] = {false};
     struct reading reading = {.schedule = schedule, .pins = pins, .err = err};
-    /* what says it of all comes before what says it of one: weights=host before weights.head=device */
+    /* what says it of all comes before what says it of one: weights=host before
+     * weights.head=device */
     for (int general = 1; general >= 0; general--)
         for (size_t i = 0; i < count; i++) {
             if (is_general(pairs[i]) != (general == 1))

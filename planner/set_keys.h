@@ -7,10 +7,10 @@
 
 #include <stddef.h>
 
-/* Reads `count` texts "KEY=VALUE" into `pins` (which the caller frees with tdm_pins_free, also after
- * failure) and into `schedule`: page size, prefetch, dtypes and optimizer settings are not searched.
- * A key given twice is refused. TDM_USAGE with the key, the value and what is due; an unknown key gets
- * the list of keys. */
+/* Reads `count` texts "KEY=VALUE" into `pins` (which the caller frees with tdm_pins_free, also
+ * after failure) and into `schedule`: page size, prefetch, dtypes and optimizer settings are not
+ * searched. A key given twice is refused. TDM_USAGE with the key, the value and what is due; an
+ * unknown key gets the list of keys. */
 enum tdm_status tdm_set_keys_apply(const char *const *pairs, size_t count,
                                    struct tdm_schedule *schedule, struct tdm_pins *pins,
                                    struct tdm_error *err);

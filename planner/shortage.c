@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is short when no schedule fits: the least of each place, the longest context, no optimizer. */
+/* What is short when no schedule fits: the least of each place, the longest context, no
+ * optimizer. */
 #include "planner/shortage.h"
 
 #include "base/size.h"
@@ -78,7 +79,8 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
     return status;
 }
 
-/* Is it enough to have state on the host: masters, moments and gradients that stay, else weights too? */
+/* Is it enough to have state on the host: masters, moments and gradients that stay, else weights
+ * too? */
 static enum tdm_status try_streaming(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                      struct tdm_shortage *shortage, struct tdm_error *err)
 {

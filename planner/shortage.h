@@ -27,16 +27,16 @@ struct tdm_shortage {
     bool has_optimizer;       /* so that going without can help */
     uint64_t
         without_optimizer_bytes; /* device bytes needed with --optimizer none; 0: none enough */
-    /* With these kinds of state at home on the host, the fewest that are enough, it fits as it is; none
-     * of them: no choice of them is enough. */
+    /* With these kinds of state at home on the host, the fewest that are enough, it fits as it is;
+     * none of them: no choice of them is enough. */
     bool streamed[TDM_STATES];
     uint64_t streamed_bytes; /* of the device, needed then */
 };
 
 const char *tdm_binding_name(enum tdm_binding binding); /* "device", "host", "either", "both" */
 
-/* For a schedule and pins with which tdm_candidates_search found nothing. The schedule is left as it
- * was but for its nest. Fails only as the search does; TDM_INFEASIBLE is not a failure here. */
+/* For a schedule and pins with which tdm_candidates_search found nothing. The schedule is left as
+ * it was but for its nest. Fails only as the search does; TDM_INFEASIBLE is not a failure here. */
 enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                   struct tdm_shortage *shortage, struct tdm_error *err);
 
@@ -44,8 +44,8 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
 size_t tdm_shortage_ways(const struct tdm_shortage *shortage, const struct tdm_schedule *schedule,
                          struct tdm_shortage_way ways[TDM_SHORTAGE_WAYS]);
 
-/* Fills err with TDM_INFEASIBLE: what binds and by how much the best misses; the hint says what would
- * help. Returns TDM_INFEASIBLE. */
+/* Fills err with TDM_INFEASIBLE: what binds and by how much the best misses; the hint says what
+ * would help. Returns TDM_INFEASIBLE. */
 enum tdm_status tdm_shortage_fail(const struct tdm_shortage *shortage,
                                   const struct tdm_schedule *schedule, struct tdm_error *err);
 

@@ -20,8 +20,8 @@ struct tdm_solver {
     bool scaled;
 };
 
-/* GLPK calls a hook where it would abort; what it was doing is lost, and all its memory is freed: that of
- * every problem. */
+/* GLPK calls a hook where it would abort; what it was doing is lost, and all its memory is freed:
+ * that of every problem. */
 static jmp_buf stopped;
 static unsigned lives;
 

@@ -20,8 +20,8 @@ struct tdm_sweep {
     uint64_t values[TDM_SWEEP_MOST]; /* rising: tokens or bytes */
 };
 
-/* Reads "context=8K..4M" (doubling), "memory=8G..140G" (evenly spaced), either with ":N" points, or a list
- * "memory=24G,80G". TDM_USAGE says what is due. */
+/* Reads "context=8K..4M" (doubling), "memory=8G..140G" (evenly spaced), either with ":N" points, or
+ * a list "memory=24G,80G". TDM_USAGE says what is due. */
 enum tdm_status tdm_sweep_parse(const char *text, struct tdm_sweep *sweep, struct tdm_error *err);
 
 struct tdm_sweep_point {

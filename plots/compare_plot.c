@@ -12,13 +12,13 @@
 
 /* More lines could not be told apart. */
 #define MOST_LINES 8
-/* Two methods are one line if wherever both are known their peaks differ by less than this share of the device, and the
- * contexts that they reach by less than this share. */
+/* Two methods are one line if wherever both are known their peaks differ by less than this share of
+ * the device, and the contexts that they reach by less than this share. */
 #define SAME_BYTES 0.02
 #define SAME_REACH 0.05
 
-/* The panel of the lines: its left edge beyond this share of the width, and margins in pixels of a picture of 1600 x
- * 1000, with which the panel grows. */
+/* The panel of the lines: its left edge beyond this share of the width, and margins in pixels of a
+ * picture of 1600 x 1000, with which the panel grows. */
 #define MIDDLE 0.46
 #define LEFT_MARGIN 90.0
 #define RIGHT_MARGIN 40.0
@@ -32,7 +32,8 @@ struct group {
     const struct tdm_compare_line *line; /* of the first of them */
     uint64_t least, most;                /* contexts that they reach */
     char names[256];
-    /* the label: its row, from the line of the limit up; it ends at the end of the line, or begins there */
+    /* the label: its row, from the line of the limit up; it ends at the end of the line, or begins
+     * there */
     unsigned row;
     bool begins;
 };
@@ -129,9 +130,10 @@ struct span {
     bool begins;
 };
 
-/* Labels stand over the limit, joined with the ends of their lines by vertical leaders, all to the left of these or all to
- * the right, but for those that would leave the panel. Each is higher than those that it would meet; so it cuts no leader
- * but of one that was turned. Returns the rows, and how many were turned. `spans` are by rising end. */
+/* Labels stand over the limit, joined with the ends of their lines by vertical leaders, all to the
+ * left of these or all to the right, but for those that would leave the panel. Each is higher than
+ * those that it would meet; so it cuts no leader but of one that was turned. Returns the rows, and
+ * how many were turned. `spans` are by rising end. */
 static unsigned lay_out(struct span *spans, size_t count, bool begin, double panel_width,
                         unsigned *turned)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The picture of a comparison: what methods hold at one context, stacked side by side, and their peaks over contexts,
- * with what the device has. */
+/* The picture of a comparison: what methods hold at one context, stacked side by side, and their
+ * peaks over contexts, with what the device has. */
 #ifndef TDM_PLOTS_COMPARE_PLOT_H
 #define TDM_PLOTS_COMPARE_PLOT_H
 

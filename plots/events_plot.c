@@ -8,7 +8,8 @@
 #include <math.h>
 
 #define GIB ((double)(UINT64_C(1) << 30))
-#define LIMIT_SHOWN 1.6 /* above this multiple of the highest the limit would press the rest flat */
+#define LIMIT_SHOWN 1.6 /* above this multiple of the highest the limit would press the rest flat \
+                         */
 
 struct drawing {
     const struct tdm_events_plot *plot;
@@ -23,8 +24,8 @@ static bool is_used(const struct tdm_method_timeline *t, unsigned category)
     return false;
 }
 
-/* A block for every category that occurs, the runtime first: event, running sum in GiB; the last block is what is
- * used. */
+/* A block for every category that occurs, the runtime first: event, running sum in GiB; the last
+ * block is what is used. */
 static enum tdm_status write_stack(const struct tdm_events_plot *plot, const char *folder,
                                    struct tdm_error *err)
 {

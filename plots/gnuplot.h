@@ -20,9 +20,9 @@ enum tdm_status tdm_scratch_open(struct tdm_scratch *scratch, struct tdm_error *
 /* Removes it and the files in it. */
 void tdm_scratch_close(struct tdm_scratch *scratch);
 
-/* Runs the gnuplot of PATH on scripts (NULL-terminated), one after the other in one process, without
- * the user's settings; `folder` takes what it prints. TDM_IO with its first error line if it fails,
- * and if there is none, with the package that brings it. */
+/* Runs the gnuplot of PATH on scripts (NULL-terminated), one after the other in one process,
+ * without the user's settings; `folder` takes what it prints. TDM_IO with its first error line if
+ * it fails, and if there is none, with the package that brings it. */
 enum tdm_status tdm_gnuplot_run(const char *const *scripts, const char *folder,
                                 struct tdm_error *err);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A picture on its way: where it goes, the temporary directory with the files that a gnuplot script reads,
- * the run of gnuplot, and the picture put in its place when it is whole.
+ * A picture on its way: where it goes, the temporary directory with the files that a gnuplot script
+ * reads, the run of gnuplot, and the picture put in its place when it is whole.
  */
 #ifndef TDM_PLOTS_PICTURE_H
 #define TDM_PLOTS_PICTURE_H
@@ -22,7 +22,8 @@ struct tdm_picture {
     uint32_t width, height; /* pixels */
 };
 
-/* Whether a picture could be drawn there: TDM_USAGE for another suffix, and what tdm_file_check() refuses. */
+/* Whether a picture could be drawn there: TDM_USAGE for another suffix, and what tdm_file_check()
+ * refuses. */
 enum tdm_status tdm_picture_check(const struct tdm_picture *picture, struct tdm_error *err);
 
 /* Writes the files that a script reads into `folder`. */
@@ -31,12 +32,13 @@ typedef enum tdm_status (*tdm_picture_writer)(void *self, const char *folder,
 
 /* Checks, has the files written, and draws by plots/SCRIPT.gp, which finds in settings.gp what
  * tdm_picture_settings() wrote. TDM_IO if there is no gnuplot, if it fails (with its first error
- * line), or if a file cannot be written. SIGINT, SIGTERM and SIGHUP wait until the temporary directory
- * is gone. */
+ * line), or if a file cannot be written. SIGINT, SIGTERM and SIGHUP wait until the temporary
+ * directory is gone. */
 enum tdm_status tdm_picture_draw(const struct tdm_picture *picture, const char *script,
                                  tdm_picture_writer write, void *self, struct tdm_error *err);
 
-/* A file in the folder, and its end: both are needed, also if it could not be made (NULL). TDM_IO. */
+/* A file in the folder, and its end: both are needed, also if it could not be made (NULL).
+ * TDM_IO. */
 FILE *tdm_picture_create(const char *folder, const char *name);
 enum tdm_status tdm_picture_finish(const char *folder, const char *name, FILE *file,
                                    struct tdm_error *err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The picture of one step: data and settings for plots/timeline.gp. What the settings mean is said at
- * the top of that script. */
+/* The picture of one step: data and settings for plots/timeline.gp. What the settings mean is said
+ * at the top of that script. */
 #include "plots/plot.h"
 
 #include "base/units.h"
@@ -67,8 +67,8 @@ static uint64_t drawn_allocated(const struct tdm_plot *plot, const struct tdm_co
     return allocated > 0 ? allocated + plot->runtime_bytes[place] : 0;
 }
 
-/* Categories that ever hold something are in the legend, also those that no column shows because another stack is
- * higher in it: which ones that are depends on the times of a run. */
+/* Categories that ever hold something are in the legend, also those that no column shows because
+ * another stack is higher in it: which ones that are depends on the times of a run. */
 static void note_categories(struct drawing *drawing, const struct tdm_timeline_changes *values)
 {
     for (size_t i = 0; i < values->count; i++)
@@ -140,9 +140,9 @@ static enum tdm_status look(struct drawing *drawing, struct tdm_error *err)
 
 /* Files for gnuplot. */
 
-/* A running sum over the columns as a step function, which holds from the begin of a column to its end;
- * equal neighbours make one, and where it is 0 there is nothing to fill. Two empty lines end it: it is
- * an `index` of gnuplot, which counts it if it has a point. */
+/* A running sum over the columns as a step function, which holds from the begin of a column to its
+ * end; equal neighbours make one, and where it is 0 there is nothing to fill. Two empty lines end
+ * it: it is an `index` of gnuplot, which counts it if it has a point. */
 static void write_steps(FILE *file, double column_seconds, const double *value, size_t count)
 {
     fprintf(file, "0 0\n\n");
@@ -322,7 +322,8 @@ static void write_phases(const struct drawing *drawing, FILE *file, unsigned pan
     fprintf(file, "'\n");
 }
 
-/* "; uses device 8.31 MiB of 5.89 GiB, host 28.01 MiB of 11.77 GiB": by plan, or as the driver and the system said. */
+/* "; uses device 8.31 MiB of 5.89 GiB, host 28.01 MiB of 11.77 GiB": by plan, or as the driver and
+ * the system said. */
 static void write_used(const struct drawing *drawing, unsigned panel, char *facts, size_t size)
 {
     const struct tdm_plot *plot = drawing->plot;

@@ -235,9 +235,9 @@ static enum tdm_status add_ops(struct tdm_plot *plot, const struct tdm_trace_int
     return TDM_OK;
 }
 
-/* Which step of which program to show: the last one whose ops were timed and whose memory was observed,
- * which a run does not do in every step; or the last timed one, or one that did not end. Without any, the last
- * program. */
+/* Which step of which program to show: the last one whose ops were timed and whose memory was
+ * observed, which a run does not do in every step; or the last timed one, or one that did not end.
+ * Without any, the last program. */
 struct choice {
     int64_t program, step;
     bool unfinished;

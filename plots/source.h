@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a plot shows, from a schedule (predicted: lowered and simulated) or from a trace (predicted and
- * one measured step, as recorded).
+ * What a plot shows, from a schedule (predicted: lowered and simulated) or from a trace (predicted
+ * and one measured step, as recorded).
  */
 #ifndef TDM_PLOTS_SOURCE_H
 #define TDM_PLOTS_SOURCE_H
 
 #include "plots/timeline.h"
 
-/* For `step`: the last step of the trace whose ops were timed and whose memory was observed; without
- * one, the last whose ops were timed; without that, one that did not end, with the ops that had; without any,
- * predicted alone. */
+/* For `step`: the last step of the trace whose ops were timed and whose memory was observed;
+ * without one, the last whose ops were timed; without that, one that did not end, with the ops that
+ * had; without any, predicted alone. */
 #define TDM_PLOT_LAST_STEP INT64_C(-1)
 
 enum tdm_plot_side { TDM_PREDICTED, TDM_MEASURED, TDM_PLOT_SIDES };
@@ -37,8 +37,8 @@ struct tdm_plot {
     struct tdm_plot_panel panels[TDM_PLOT_SIDES];
 };
 
-/* Reads `path`, whichever of both it is. TDM_INPUT if it is neither, TDM_USAGE for a step that it does
- * not have. The caller owns *plot. */
+/* Reads `path`, whichever of both it is. TDM_INPUT if it is neither, TDM_USAGE for a step that it
+ * does not have. The caller owns *plot. */
 enum tdm_status tdm_plot_read(const char *path, int64_t step, struct tdm_plot **plot,
                               struct tdm_error *err);
 void tdm_plot_free(struct tdm_plot *plot);

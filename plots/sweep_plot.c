@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The picture of a sweep: data and settings for plots/sweep.gp, at the top of which they are explained. */
+/* The picture of a sweep: data and settings for plots/sweep.gp, at the top of which they are
+ * explained. */
 #include "plots/sweep_plot.h"
 
 #include "base/units.h"
@@ -9,18 +10,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Above this multiple of the peaks a limit may lie above the picture: it would press the rest flat. */
+/* Above this multiple of the peaks a limit may lie above the picture: it would press the rest
+ * flat. */
 #define LIMIT_SHOWN 1.5
 
 #define GIB ((double)(UINT64_C(1) << 30))
 
-/* Margins of the panels, in pixels of a picture of 1600 x 1000, and the letters of the names of bands. */
+/* Margins of the panels, in pixels of a picture of 1600 x 1000, and the letters of the names of
+ * bands. */
 #define LEFT_MARGIN 104.0
 #define RIGHT_MARGIN 40.0
 #define LETTER 7.4
 #define ROW_HEIGHT 18.0
-/* A name stands over its band in so many rows at most, of so many letters at least; where it is too long for that, in
- * the band, turned, in rows of so many letters. */
+/* A name stands over its band in so many rows at most, of so many letters at least; where it is too
+ * long for that, in the band, turned, in rows of so many letters. */
 #define MOST_ROWS 7
 #define LEAST_LETTERS 9
 #define TURNED_LETTERS 40
@@ -30,8 +33,8 @@ struct drawing {
     const struct tdm_picture *picture;
     size_t *nests; /* [dots]: number of a dot's nest, from 1; 0: nothing fits */
     size_t nest_count;
-    bool *
-        listed; /* [nests + 1] by number: some band has no room for the name, which is listed below */
+    bool *listed; /* [nests + 1] by number: some band has no room for the name, which is listed
+                     below */
 };
 
 /* Nests are numbered as they come, a name that comes again has its number. */
@@ -87,8 +90,8 @@ static enum tdm_status write_dots(const struct drawing *drawing, const char *fol
     return tdm_picture_finish(folder, "dots", file, err);
 }
 
-/* Letters of the next row of a name: cut behind a comma if that leaves a row more than half full, else between words or
- * behind a comma; 0: it cannot be cut. */
+/* Letters of the next row of a name: cut behind a comma if that leaves a row more than half full,
+ * else between words or behind a comma; 0: it cannot be cut. */
 static size_t cut(const char *name, size_t letters)
 {
     size_t words = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The picture of a sweep: seconds of a step, MFU and peaks over contexts or limits, and where one nest
- * takes over from another. */
+/* The picture of a sweep: seconds of a step, MFU and peaks over contexts or limits, and where one
+ * nest takes over from another. */
 #ifndef TDM_PLOTS_SWEEP_PLOT_H
 #define TDM_PLOTS_SWEEP_PLOT_H
 

@@ -123,7 +123,8 @@ double tdm_timeline_end(const struct tdm_timeline *timeline)
     return end;
 }
 
-/* Makes the changes of one op, from `at` on, in `now`; returns where those of the next one begin. */
+/* Makes the changes of one op, from `at` on, in `now`; returns where those of the next one
+ * begin. */
 static size_t take_op(const struct tdm_timeline_changes *changes, size_t at,
                       uint64_t now[TDM_PLACES][TDM_CATEGORIES])
 {
@@ -201,7 +202,8 @@ static void keep_most_allocated(struct tdm_column *column, const uint64_t now[TD
             column->allocated_bytes[place] = now[place];
 }
 
-/* Is column `i` one for which what the columns before it left lasts, until `seconds` in column `target`? */
+/* Is column `i` one for which what the columns before it left lasts, until `seconds` in column
+ * `target`? */
 static bool lasts_into(size_t i, size_t target, double seconds, double end_seconds, size_t count)
 {
     return i < target || seconds > end_seconds * (double)i / (double)count;

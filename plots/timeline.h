@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A timeline: bytes that hold values by place and category, allocated bytes by place, and the ops of every lane over
- * one step, predicted or measured; and its thinning to as many columns as a picture has.
+ * A timeline: bytes that hold values by place and category, allocated bytes by place, and the ops
+ * of every lane over one step, predicted or measured; and its thinning to as many columns as a
+ * picture has.
  *
- * Memory changes with ops, in program order, which has no times. The timeline gives it those of its ops: memory is
- * drawn where the compute lane is.
+ * Memory changes with ops, in program order, which has no times. The timeline gives it those of its
+ * ops: memory is drawn where the compute lane is.
  *
- * A step of a million ops is drawn on some 1,500 pixels. A column of memory shows the op in it at which values take
- * most of the place, whole, so that no peak is lost and every stack is one that really was; a column of a lane shows
- * which share of its time the lane spent on which group of op kinds.
+ * A step of a million ops is drawn on some 1,500 pixels. A column of memory shows the op in it at
+ * which values take most of the place, whole, so that no peak is lost and every stack is one that
+ * really was; a column of a lane shows which share of its time the lane spent on which group of op
+ * kinds.
  */
 #ifndef TDM_PLOTS_TIMELINE_H
 #define TDM_PLOTS_TIMELINE_H
@@ -72,9 +74,9 @@ enum tdm_status tdm_timeline_add_op(struct tdm_timeline *timeline, const struct 
                                     struct tdm_error *err);
 void tdm_timeline_free(struct tdm_timeline *timeline); /* leaves an empty one */
 
-/* Sets the times of all changes: that of the first op is the begin of the step. An op of the compute lane changes memory
- * when it starts; one of another lane too, but after the op before it in the program, and before the next op of the
- * compute lane. So times never fall. */
+/* Sets the times of all changes: that of the first op is the begin of the step. An op of the
+ * compute lane changes memory when it starts; one of another lane too, but after the op before it
+ * in the program, and before the next op of the compute lane. So times never fall. */
 void tdm_timeline_clock(struct tdm_timeline *timeline);
 
 /* When the last op ends or memory changes last. */
@@ -111,8 +113,9 @@ struct tdm_phase_run {
     size_t first, last; /* columns, both included */
 };
 
-/* The phases of the columns; what an optimizer does inside the backward belongs to the backward, and
- * stretches shorter than `least` columns to their neighbour. At most `capacity` (1 or more); returns how many. */
+/* The phases of the columns; what an optimizer does inside the backward belongs to the backward,
+ * and stretches shorter than `least` columns to their neighbour. At most `capacity` (1 or more);
+ * returns how many. */
 size_t tdm_phase_runs(const struct tdm_column *columns, size_t count, size_t least,
                       struct tdm_phase_run *runs, size_t capacity);
 

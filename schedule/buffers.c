@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The buffers of a program: what a schedule declares, with place, category, slots and bytes, in their order. */
+/* The buffers of a program: what a schedule declares, with place, category, slots and bytes, in
+ * their order. */
 #include "schedule/buffers_parts.h"
 
 #include "base/size.h"

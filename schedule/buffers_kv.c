@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers of K and V: rows of them and of their gradients, on the device or on the host, means of pages and page lists. */
+/* Buffers of K and V: rows of them and of their gradients, on the device or on the host, means of
+ * pages and page lists. */
 #include "schedule/buffers_parts.h"
 
 #include "schedule/attend.h"
@@ -8,8 +9,8 @@
 
 #include <stdlib.h>
 
-/* On the host, sums of dK, dV so far: of the chunks that a later one sees; of all where attention adds to them
- * there. */
+/* On the host, sums of dK, dV so far: of the chunks that a later one sees; of all where attention
+ * adds to them there. */
 static bool declare_far_gradients(struct tdm_builder *b, uint32_t layer)
 {
     struct tdm_layout *layout = b->layout;
@@ -29,8 +30,8 @@ static bool declare_far_gradients(struct tdm_builder *b, uint32_t layer)
     return true;
 }
 
-/* The row that a layer uses, the next one in turn. A layer whose attention gathers pages from the host needs a slot of
- * it, the others one for every chunk. */
+/* The row that a layer uses, the next one in turn. A layer whose attention gathers pages from the
+ * host needs a slot of it, the others one for every chunk. */
 static uint32_t take_row(struct tdm_builder *b, uint32_t *taken, uint32_t layer,
                          uint32_t slots[TDM_MAX_RING])
 {
@@ -41,7 +42,8 @@ static uint32_t take_row(struct tdm_builder *b, uint32_t *taken, uint32_t layer,
     return row;
 }
 
-/* Chunk-major: the rows through which K, V and gradients of the host pass, shared by the layers in turn. */
+/* Chunk-major: the rows through which K, V and gradients of the host pass, shared by the layers in
+ * turn. */
 static void declare_kv_rows(struct tdm_builder *b)
 {
     struct tdm_layout *layout = b->layout;

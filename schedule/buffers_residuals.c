@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers of what the forward leaves to the backward: inputs of groups, what they keep and hold of a chunk beside, and
- * the rings through which it passes to the host and back. */
+/* Buffers of what the forward leaves to the backward: inputs of groups, what they keep and hold of
+ * a chunk beside, and the rings through which it passes to the host and back. */
 #include "schedule/buffers_parts.h"
 
 static const struct {
@@ -23,8 +23,8 @@ enum tdm_set tdm_store_set(enum tdm_store store)
     return stores[store].set;
 }
 
-/* What keeps a chunk of a store from being held: it is kept itself; or, for q, the attention output is:
- * then nothing but the backward needs q. */
+/* What keeps a chunk of a store from being held: it is kept itself; or, for q, the attention output
+ * is: then nothing but the backward needs q. */
 static enum tdm_store kept_instead(enum tdm_store store)
 {
     return store == TDM_STORE_Q ? TDM_STORE_ATTENTION : store;

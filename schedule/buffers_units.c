@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers of what units have: weights, masters, moments and gradients at home, on the device where those of the host are
- * used, and on the host where gradients are used for updates there.
+ * Buffers of what units have: weights, masters, moments and gradients at home, on the device where
+ * those of the host are used, and on the host where gradients are used for updates there.
  */
 #include "schedule/buffers_parts.h"
 
@@ -133,7 +133,8 @@ static void declare_homes(struct tdm_builder *b, enum tdm_content content, const
         content, head, TDM_NONE);
 }
 
-/* Does what is at home on the host of a unit come to the device? For updates on the host it does not. */
+/* Does what is at home on the host of a unit come to the device? For updates on the host it does
+ * not. */
 static bool is_staged(const struct tdm_builder *b, enum tdm_content content, uint32_t unit)
 {
     return tdm_schedule_home(b->schedule, tdm_state_of(content), unit) == TDM_HOST &&

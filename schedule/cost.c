@@ -20,8 +20,8 @@ static uint64_t keys_of(const struct tdm_program *program, const struct tdm_op *
 {
     const struct tdm_chunk *chunk = &program->chunks[op->chunk];
     uint32_t first = tdm_attend_first(program, op->layer, op->chunk);
-    /* and one: the pairs of a first chunk are tokens * (tokens + 1) / 2, and neither a rate that grows with
-     * keys nor a share that grows with tokens may outgrow them */
+    /* and one: the pairs of a first chunk are tokens * (tokens + 1) / 2, and neither a rate that
+     * grows with keys nor a share that grows with tokens may outgrow them */
     uint64_t keys = chunk->first_token + chunk->tokens - program->chunks[first].first_token + 1;
     struct tdm_page_rule rule = tdm_page_rule_of(&program->params.pages, op->layer);
     /* by lists, as many as a range would have that has as many pairs */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gathering pages from the host: who does, how much room there is, and what passes over the link. */
+/* Gathering pages from the host: who does, how much room there is, and what passes over the
+ * link. */
 #include "schedule/gather.h"
 
 #include "base/size.h"
@@ -48,8 +49,9 @@ static bool has_documents(const struct tdm_schedule *schedule)
     return schedule->documents_of_text;
 }
 
-/* Pages before its chunk that a query page can list, at most: those of the window before the chunk's first token,
- * those of the first tokens, random ones. Pages fill chunks, so all begin at multiples of their size. */
+/* Pages before its chunk that a query page can list, at most: those of the window before the
+ * chunk's first token, those of the first tokens, random ones. Pages fill chunks, so all begin at
+ * multiples of their size. */
 static uint64_t listed_pages(const struct tdm_schedule *schedule)
 {
     const struct tdm_selector *s = &schedule->selector;
@@ -152,7 +154,8 @@ struct tdm_gather_params tdm_gather_params_of(const struct tdm_schedule *schedul
     return gather;
 }
 
-/* Of `pages` pages, those that so many query pages list together which list `listed` each by chance. */
+/* Of `pages` pages, those that so many query pages list together which list `listed` each by
+ * chance. */
 static double listed_together(double pages, double listed, double query_pages)
 {
     return pages * (1 - pow(1 - listed / pages, query_pages));

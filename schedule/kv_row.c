@@ -44,8 +44,8 @@ uint32_t tdm_kv_slots(const struct tdm_program *program, uint32_t span)
     return span < longest ? 2 * span : longest;
 }
 
-/* Of the chunks that enter a row of twice the span, counted from 0, the one in its first slot after number `entered`
- * has: whenever the row is full, all but the last span - 1 have left. */
+/* Of the chunks that enter a row of twice the span, counted from 0, the one in its first slot after
+ * number `entered` has: whenever the row is full, all but the last span - 1 have left. */
 static uint32_t first_in_row(uint32_t span, uint32_t entered)
 {
     return entered < span ? 0 : (entered + 1 - span) / (span + 1) * (span + 1);

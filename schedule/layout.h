@@ -24,8 +24,9 @@ uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, uint64_t tokens);
 uint64_t tdm_page_elements(const struct tdm_schedule *schedule);
 uint64_t tdm_page_plane_elements(const struct tdm_schedule *schedule);
 
-/* Page lists: uint32 [query pages, lists, 1 + capacity]: how many pages, then the pages (selector.h), their
- * numbers rising, and TDM_PAGE_NONE behind them. A list for each KV head, or one for all. Alike in all layers that have lists. */
+/* Page lists: uint32 [query pages, lists, 1 + capacity]: how many pages, then the pages
+ * (selector.h), their numbers rising, and TDM_PAGE_NONE behind them. A list for each KV head, or
+ * one for all. Alike in all layers that have lists. */
 uint32_t tdm_page_lists(const struct tdm_schedule *schedule);
 uint32_t tdm_page_list_capacity(const struct tdm_schedule *schedule);
 

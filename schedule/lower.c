@@ -2,10 +2,10 @@
 /*
  * Lowering: bodies of the loop nest become allocations, frees and operations.
  *
- * A body asks for what it needs (its input, an attention output, q) and gets it from where the schedule
- * put it, or recomputes it; it hands on what it made to where the schedule wants it. Fetches from
- * another place are emitted some bodies ahead: bodies wait in a short queue, a body's fetches are
- * emitted when it enters and its ops when it leaves.
+ * A body asks for what it needs (its input, an attention output, q) and gets it from where the
+ * schedule put it, or recomputes it; it hands on what it made to where the schedule wants it.
+ * Fetches from another place are emitted some bodies ahead: bodies wait in a short queue, a body's
+ * fetches are emitted when it enters and its ops when it leaves.
  */
 #include "schedule/lower_parts.h"
 #include "schedule/optimizer.h"
@@ -17,8 +17,8 @@ static uint32_t first_layer(const struct tdm_lowering *l, uint32_t group)
     return tdm_schedule_first_layer(l->schedule, group);
 }
 
-/* Does a layer need its row of K and V, shared with other layers, in this pass? One that it has to itself
- * lives longer than a sweep. */
+/* Does a layer need its row of K and V, shared with other layers, in this pass? One that it has to
+ * itself lives longer than a sweep. */
 static uint32_t sweep_row(const struct tdm_lowering *l, uint32_t layer, enum tdm_pass pass)
 {
     uint32_t row = tdm_low_kv_row(l, layer, pass);
@@ -377,8 +377,8 @@ static void leave_queue(struct tdm_lowering *l)
     run_body(l, &pending);
 }
 
-/* Is what a body would fetch still to be made by one in the queue? The backward of a layer begins with the last
- * chunks, which the layer below has just run forward again. */
+/* Is what a body would fetch still to be made by one in the queue? The backward of a layer begins
+ * with the last chunks, which the layer below has just run forward again. */
 static bool overtakes(const struct tdm_lowering *l, const struct tdm_body *body)
 {
     if (body->kind != TDM_BODY_KV && body->kind != TDM_BODY_BACKWARD)

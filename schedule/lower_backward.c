@@ -183,9 +183,9 @@ static void kv_backward(struct tdm_lowering *l, const struct tdm_body *body)
 }
 
 /* The gradient of the embedding: rows of DX, each added to the row of its token. They are sorted by
- * token, so that one worker can own a row of the table and add to it in a fixed order. The gradient is
- * made zero once, 0.5 ms of a step for 2 GiB: less than a bitmap of touched rows would cost those
- * that read it. */
+ * token, so that one worker can own a row of the table and add to it in a fixed order. The gradient
+ * is made zero once, 0.5 ms of a step for 2 GiB: less than a bitmap of touched rows would cost
+ * those that read it. */
 void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t unit = tdm_model_embedding_unit(l->model);
@@ -230,8 +230,8 @@ void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_release(l, l->layout->stream); /* nothing below reads it */
 }
 
-/* Where a store is read in the backward: where it is, or in the workspace, which *work says is allocated
- * for the caller to fill. */
+/* Where a store is read in the backward: where it is, or in the workspace, which *work says is
+ * allocated for the caller to fill. */
 static struct tdm_ref find_or_alloc(struct tdm_lowering *l, const struct tdm_pending *pending,
                                     enum tdm_store store, bool *work)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Final norm, LM head and loss. A chunk's rows are cut into tiles, so that no more of the logits exists
- * than a tile has. A tile whose logits are of the whole vocabulary goes forward and backward in one op.
- * Where the vocabulary is cut too, a first sweep over its tiles makes the log-sum-exp of every row,
- * with that the loss, and a second one makes the logits again and the gradients: one product more.
- * Everything runs in reverse.
+ * Final norm, LM head and loss. A chunk's rows are cut into tiles, so that no more of the logits
+ * exists than a tile has. A tile whose logits are of the whole vocabulary goes forward and backward
+ * in one op. Where the vocabulary is cut too, a first sweep over its tiles makes the log-sum-exp of
+ * every row, with that the loss, and a second one makes the logits again and the gradients: one
+ * product more. Everything runs in reverse.
  */
 #include "schedule/lower_parts.h"
 
@@ -67,7 +67,8 @@ static uint64_t entry_bytes(const struct tdm_lowering *l, enum tdm_dtype dtype)
     return tdm_size_mul(l->op.entries, (uint64_t)l->model->hidden * tdm_dtype_bytes(dtype));
 }
 
-/* What the rows of a tile hold before it: where tiles turn them into gradients, those before have. */
+/* What the rows of a tile hold before it: where tiles turn them into gradients, those before
+ * have. */
 static struct tdm_tag rows_tag(const struct tdm_body *body, const struct head_tile *at)
 {
     return at->first || body->kind == TDM_BODY_LOSS

@@ -2,12 +2,13 @@
 /*
  * K and V of a layer, and their gradients: where a body reads and leaves them.
  *
- * In layer-major order a sweep has a row of its own on the device, of as many slots as windows let it need
- * (kv_row.h); where a layer's K and V outlive a sweep they are in a row with a slot for every chunk. In
- * chunk-major order every layer has a row; one that is at home on the host passes through a few rows on
- * the device, which layers share in turn: a body fetches what its chunk sees, and sends home what it made or
- * added to. Where attention gathers its pages from the host itself (gather.h), only what a body makes, and the
- * finished sums of its own chunk, pass through these rows, which have a slot for one chunk.
+ * In layer-major order a sweep has a row of its own on the device, of as many slots as windows let
+ * it need (kv_row.h); where a layer's K and V outlive a sweep they are in a row with a slot for
+ * every chunk. In chunk-major order every layer has a row; one that is at home on the host passes
+ * through a few rows on the device, which layers share in turn: a body fetches what its chunk sees,
+ * and sends home what it made or added to. Where attention gathers its pages from the host itself
+ * (gather.h), only what a body makes, and the finished sums of its own chunk, pass through these
+ * rows, which have a slot for one chunk.
  */
 #include "ops/move.h"
 #include "ops/rope.h"
@@ -141,7 +142,8 @@ static void copy_chunks(struct tdm_lowering *l, const struct tdm_body *body, enu
     tdm_low_op_end(l);
 }
 
-/* Before chunks enter a row that `reader` is the first to see: what it sees beside them moves, if the row is full. */
+/* Before chunks enter a row that `reader` is the first to see: what it sees beside them moves, if
+ * the row is full. */
 static void make_room(struct tdm_lowering *l, const struct tdm_body *body, uint32_t row,
                       uint32_t reader, struct tdm_tag what)
 {

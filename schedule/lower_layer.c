@@ -154,8 +154,8 @@ void tdm_low_mlp(struct tdm_lowering *l, const struct tdm_body *body, struct tdm
     tdm_low_op_end(l);
 }
 
-/* Attention of a forward, with q and with K and V as far as they are asked for: makes what the schedule
- * stores. Returns where the output is; *work: in the workspace. */
+/* Attention of a forward, with q and with K and V as far as they are asked for: makes what the
+ * schedule stores. Returns where the output is; *work: in the workspace. */
 static struct tdm_ref forward_attention(struct tdm_lowering *l, const struct tdm_pending *pending,
                                         struct tdm_ref x, bool *work)
 {

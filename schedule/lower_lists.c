@@ -2,11 +2,11 @@
 /*
  * Lists of the pages that queries see, in layers whose selector makes lists (selector.h).
  *
- * Where pages win by a vote, the first forward makes the means of a chunk's K when it makes K, and the
- * lists before the chunk's attention; they are kept for the backward, which visits what the forward
- * read. In chunk-major order the first forward of the last layer makes K and V alone, and its lists are
- * made, and live, when its chunk runs again. Other lists follow from numbers alone and are made where
- * they are used.
+ * Where pages win by a vote, the first forward makes the means of a chunk's K when it makes K, and
+ * the lists before the chunk's attention; they are kept for the backward, which visits what the
+ * forward read. In chunk-major order the first forward of the last layer makes K and V alone, and
+ * its lists are made, and live, when its chunk runs again. Other lists follow from numbers alone
+ * and are made where they are used.
  */
 #include "ops/select.h"
 #include "schedule/attend.h"

@@ -2,9 +2,9 @@
 /*
  * What the files of the lowering share. Not for use outside schedule/lower*.c.
  *
- * lower_emit.c builds ops operand by operand, lower_where.c knows where a body finds and leaves things,
- * lower_layer.c, lower_head.c, lower_backward.c and lower_update.c turn bodies into ops, lower.c allocates and frees
- * around them.
+ * lower_emit.c builds ops operand by operand, lower_where.c knows where a body finds and leaves
+ * things, lower_layer.c, lower_head.c, lower_backward.c and lower_update.c turn bodies into ops,
+ * lower.c allocates and frees around them.
  */
 #ifndef TDM_SCHEDULE_LOWER_PARTS_H
 #define TDM_SCHEDULE_LOWER_PARTS_H
@@ -68,8 +68,9 @@ struct tdm_lowering {
 void tdm_low_alloc(struct tdm_lowering *l, uint32_t buffer);
 void tdm_low_release(struct tdm_lowering *l, uint32_t buffer);
 
-/* An op is begun, given its operands in any order, and ended: then it is counted and emitted. Below,
- * `operand` is the number of an operand in the enum of its kind (ops/). Those that it is not given are absent. */
+/* An op is begun, given its operands in any order, and ended: then it is counted and emitted.
+ * Below, `operand` is the number of an operand in the enum of its kind (ops/). Those that it is not
+ * given are absent. */
 void tdm_low_op_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
                       enum tdm_part part);
 void tdm_low_op_end(struct tdm_lowering *l);
@@ -182,7 +183,8 @@ void tdm_low_stash(struct tdm_lowering *l, const struct tdm_body *body, enum tdm
 
 /* Emits the copies of what a body will read from the host. */
 void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending);
-/* Where a forward writes the next layer's input on the device. *home: where it must go from there. */
+/* Where a forward writes the next layer's input on the device. *home: where it must go from
+ * there. */
 struct tdm_ref tdm_low_output_of(struct tdm_lowering *l, const struct tdm_body *body,
                                  struct tdm_ref *home);
 
@@ -199,13 +201,13 @@ enum tdm_kv_step tdm_low_kv_step(const struct tdm_lowering *l, const struct tdm_
 /* The row of K and V of a layer in a pass. */
 uint32_t tdm_low_kv_row(const struct tdm_lowering *l, uint32_t layer, enum tdm_pass pass);
 
-/* Where a body leaves the K and V that it makes, and the row, at home or on the device, in which attention finds
- * those of all chunks that its own sees. */
+/* Where a body leaves the K and V that it makes, and the row, at home or on the device, in which
+ * attention finds those of all chunks that its own sees. */
 struct tdm_ref tdm_low_made_kv(const struct tdm_lowering *l, const struct tdm_body *body);
 uint32_t tdm_low_seen_kv(const struct tdm_lowering *l, const struct tdm_body *body);
 
-/* The row to whose dK, dV attention adds; where those of a body's chunk, complete, can be read on the device: from
- * their home on the host they are fetched now. */
+/* The row to whose dK, dV attention adds; where those of a body's chunk, complete, can be read on
+ * the device: from their home on the host they are fetched now. */
 uint32_t tdm_low_seen_dkv(const struct tdm_lowering *l, uint32_t layer);
 struct tdm_ref tdm_low_finished_dkv(struct tdm_lowering *l, const struct tdm_body *body);
 
@@ -213,22 +215,23 @@ struct tdm_ref tdm_low_finished_dkv(struct tdm_lowering *l, const struct tdm_bod
 struct tdm_ref tdm_low_kv_ref(const struct tdm_lowering *l, const struct tdm_body *body,
                               uint32_t row, uint32_t chunk);
 
-/* Chunks [first, end) in such a row, or in one with a slot for every chunk, as an operand; the tags are those of
- * `first`. Absent if there are none. */
+/* Chunks [first, end) in such a row, or in one with a slot for every chunk, as an operand; the tags
+ * are those of `first`. Absent if there are none. */
 void tdm_low_chunks(struct tdm_lowering *l, uint32_t operand, const struct tdm_body *body,
                     uint32_t row, uint32_t first, uint32_t end, enum tdm_mode mode,
                     struct tdm_tag before, struct tdm_tag after);
 
-/* Before a backward adds to the gradients of K and V of chunks that none before it saw: what it still sees moves, in a
- * row that is full. */
+/* Before a backward adds to the gradients of K and V of chunks that none before it saw: what it
+ * still sees moves, in a row that is full. */
 void tdm_low_dkv_make_room(struct tdm_lowering *l, const struct tdm_body *body);
 
-/* K and V of a body's chunk from the host, with all that it sees in chunk-major order; or made, from the
- * normed input in the workspace. */
+/* K and V of a body's chunk from the host, with all that it sees in chunk-major order; or made,
+ * from the normed input in the workspace. */
 void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body);
 
-/* Gradients of K and V that are at home on the host: those that later chunks have added to, and back. */
+/* Gradients of K and V that are at home on the host: those that later chunks have added to, and
+ * back. */
 void tdm_low_dkv_fetch(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_dkv_send(struct tdm_lowering *l, const struct tdm_body *body);
 
@@ -237,16 +240,16 @@ void tdm_low_dkv_send(struct tdm_lowering *l, const struct tdm_body *body);
 /* Does the first forward of a layer make attention? */
 bool tdm_low_first_selects(const struct tdm_lowering *l, uint32_t layer);
 
-/* The means of the pages of a layer: from when its K is first made; they go when the first forward has used
- * them, or, where that makes K and V alone, the backward. */
+/* The means of the pages of a layer: from when its K is first made; they go when the first forward
+ * has used them, or, where that makes K and V alone, the backward. */
 void tdm_low_alloc_means(struct tdm_lowering *l, uint32_t layer);
 void tdm_low_release_means(struct tdm_lowering *l, uint32_t layer, bool backward);
 
 /* Means of the K that a body has just made, where they are asked for. */
 void tdm_low_page_means(struct tdm_lowering *l, const struct tdm_body *body);
 
-/* The page lists of a body's chunk: kept, or made by its q; nowhere if the layer has none. *work: in the workspace,
- * which the caller releases. */
+/* The page lists of a body's chunk: kept, or made by its q; nowhere if the layer has none. *work:
+ * in the workspace, which the caller releases. */
 struct tdm_ref tdm_low_lists(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                              bool *work);
 /* As an operand, if there are any. */
@@ -278,9 +281,9 @@ void tdm_low_kv_raw(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                        struct tdm_ref output, struct tdm_ref lists);
 
-/* From the attention output to what the down product reads. Y stays in its workspace, the normed Y only
- * for a backward; `gate_up` is where the gate and up products are read if `make` is false, else where
- * they are written. */
+/* From the attention output to what the down product reads. Y stays in its workspace, the normed Y
+ * only for a backward; `gate_up` is where the gate and up products are read if `make` is false,
+ * else where they are written. */
 void tdm_low_mlp(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref attention_out,
                  struct tdm_ref x, struct tdm_ref gate_up, bool make);
 
@@ -307,13 +310,14 @@ void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body)
 void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body);
 
-/* After an op of a layer's backward that added to the gradient of a part: if none will add to it after, and
- * the host updates the layer as soon as its gradient is there, the part goes there now. */
+/* After an op of a layer's backward that added to the gradient of a part: if none will add to it
+ * after, and the host updates the layer as soon as its gradient is there, the part goes there
+ * now. */
 void tdm_low_send_part(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part);
 
-/* Does the buffer of a layer's gradient stay allocated until the layer below, in the same group, sums in it? Freed in
- * between, its bytes could go to another buffer, whose first op would wait for all copies out of it. Peaks do not rise:
- * the backwards of both layers have it. */
+/* Does the buffer of a layer's gradient stay allocated until the layer below, in the same group,
+ * sums in it? Freed in between, its bytes could go to another buffer, whose first op would wait for
+ * all copies out of it. Peaks do not rise: the backwards of both layers have it. */
 bool tdm_low_gradient_goes_on(const struct tdm_lowering *l, uint32_t layer);
 
 /* Buffers of a phase for what goes to the host for its updates. */

@@ -2,13 +2,13 @@
 /*
  * Streaming of units whose home is on the host.
  *
- * Weights of layers pass through a ring on the device. The nest was walked before, so that it is known
- * which layers bodies will use: a visit of a layer promises free slots to the visits after it and
- * fetches them, and a layer that is still in the ring when its next visit comes (where the forward
- * turns into the backward) is not fetched again. Embedding and head have rooms, filled while somebody
- * uses them. Masters and moments pass through a ring of their own in the order of the updates; when an
- * update is done they go home, and the slot is filled for the next. Gradients that stayed until the end
- * of the backward at home on the host come back with them.
+ * Weights of layers pass through a ring on the device. The nest was walked before, so that it is
+ * known which layers bodies will use: a visit of a layer promises free slots to the visits after it
+ * and fetches them, and a layer that is still in the ring when its next visit comes (where the
+ * forward turns into the backward) is not fetched again. Embedding and head have rooms, filled
+ * while somebody uses them. Masters and moments pass through a ring of their own in the order of
+ * the updates; when an update is done they go home, and the slot is filled for the next. Gradients
+ * that stayed until the end of the backward at home on the host come back with them.
  */
 #include "schedule/lower_parts.h"
 #include "schedule/optimizer.h"
@@ -225,7 +225,8 @@ static bool has_slots(const struct tdm_lowering *l, uint32_t unit, uint32_t numb
     return true;
 }
 
-/* Fetches the next content that an update changes, if there is a slot for it; false: there is none. */
+/* Fetches the next content that an update changes, if there is a slot for it; false: there is
+ * none. */
 static bool fetch_next(struct tdm_lowering *l, const struct tdm_body *body)
 {
     const struct tdm_layout *layout = l->layout;
@@ -257,8 +258,8 @@ static void fetch_states(struct tdm_lowering *l, const struct tdm_body *body)
         ;
 }
 
-/* A slot can be filled when what was in it is home, and the lane of fetches does nothing else until then. So
- * the contents come one by one, spread over the bodies up to the next update. */
+/* A slot can be filled when what was in it is home, and the lane of fetches does nothing else until
+ * then. So the contents come one by one, spread over the bodies up to the next update. */
 void tdm_low_stream_body(struct tdm_lowering *l, const struct tdm_body *body)
 {
     struct tdm_state_ring *ring = &l->states;

@@ -2,10 +2,10 @@
 /*
  * Norm and update of a unit, on the device or on the host.
  *
- * On the device what is at home on the host comes and goes (lower_stream.c). On the host weights, master
- * and moments are updated at home, on a lane of its own; what goes there is the gradient, unless it
- * waited at home on the host, and the norm that clips it. Where goes_by_part() says so, a layer's gradient goes
- * part by part, beside the rest of the backward that completes it.
+ * On the device what is at home on the host comes and goes (lower_stream.c). On the host weights,
+ * master and moments are updated at home, on a lane of its own; what goes there is the gradient,
+ * unless it waited at home on the host, and the norm that clips it. Where goes_by_part() says so, a
+ * layer's gradient goes part by part, beside the rest of the backward that completes it.
  */
 #include "schedule/lower_parts.h"
 
@@ -38,10 +38,11 @@ static uint32_t room_of(const struct tdm_lowering *l, uint32_t unit)
     return l->layout->host_gradient[embedding ? TDM_ROW_EMBEDDING : TDM_ROW_HEAD];
 }
 
-/* Does a unit's gradient go to the host part by part, out of the backward that completes it? In layer-major order
- * the next layer sums in the same place, and would wait for a copy that begins after the last op; if its
- * parts are at the same bytes there, each waits for its own alone. In chunk-major order the layers of a group have
- * places of their own; gradients that stay are used when the backward has ended. */
+/* Does a unit's gradient go to the host part by part, out of the backward that completes it? In
+ * layer-major order the next layer sums in the same place, and would wait for a copy that begins
+ * after the last op; if its parts are at the same bytes there, each waits for its own alone. In
+ * chunk-major order the layers of a group have places of their own; gradients that stay are used
+ * when the backward has ended. */
 static bool goes_by_part(const struct tdm_lowering *l, uint32_t unit)
 {
     return unit < l->model->layers && tdm_low_layer_major(l) &&
@@ -199,8 +200,8 @@ void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *b
                           (struct tdm_ref){layout->host_norms, unit}, norm);
 }
 
-/* What the update was the last to need. Gradients that do not stay die with the sweep that made them,
- * all but the embedding's. */
+/* What the update was the last to need. Gradients that do not stay die with the sweep that made
+ * them, all but the embedding's. */
 static void release_gradient(struct tdm_lowering *l, uint32_t unit)
 {
     const struct tdm_layout *layout = l->layout;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where things are: what a body reads and where it writes, by what the schedule keeps and holds, and the
- * copies that fetch it ahead of its use.
+ * Where things are: what a body reads and where it writes, by what the schedule keeps and holds,
+ * and the copies that fetch it ahead of its use.
  */
 #include "schedule/lower_parts.h"
 

@@ -17,8 +17,8 @@ struct tdm_ref {
 
 static const struct tdm_ref tdm_nowhere = {TDM_NONE, 0};
 
-/* Where units are: the layers on the device share a row, those on the host another; embedding and head
- * have buffers of their own. */
+/* Where units are: the layers on the device share a row, those on the host another; embedding and
+ * head have buffers of their own. */
 enum tdm_unit_row {
     TDM_ROW_LAYERS,
     TDM_ROW_HOST_LAYERS,
@@ -37,9 +37,8 @@ enum tdm_store { TDM_STORE_ATTENTION, TDM_STORE_Q, TDM_STORE_GATE_UP, TDM_STORES
 enum tdm_content tdm_store_content(enum tdm_store store);
 enum tdm_set tdm_store_set(enum tdm_store store);
 
-/* Numbers of the buffers by what they are for; TDM_NONE where this schedule has none. Arrays by layer
- * or group are owned. In layer-major order all layers name the same
- * kv and dkv buffer. */
+/* Numbers of the buffers by what they are for; TDM_NONE where this schedule has none. Arrays by
+ * layer or group are owned. In layer-major order all layers name the same kv and dkv buffer. */
 struct tdm_layout {
     uint32_t layer_count;
     uint32_t tokens, loss, norms;
@@ -53,7 +52,7 @@ struct tdm_layout {
      * for embedding and head; their norms */
     uint32_t host_gradient[TDM_UNIT_ROWS], host_tied, host_norms;
     uint32_t stream; /* X between layers in the forward (layer-major, or without a backward), DX
-                            * in the backward */
+                      * in the backward */
     uint32_t stream_slots;         /* one a chunk, or 1 where one chunk at a time is under way */
     uint32_t work[TDM_CONTENTS];   /* workspace of one slot */
     uint32_t fetched_x, stashed_x; /* staging rings */
@@ -68,12 +67,13 @@ struct tdm_layout {
     uint32_t *own_kv; /* [layers] row of a layer whose K and V outlive a sweep on the device */
     uint32_t *host_kv; /* [layers] K and V kept on the host */
     uint32_t *dkv;     /* [layers] */
-    uint32_t *
-        means; /* [layers] of pages, where pages win by a vote; in layer-major shared by the layers */
-    uint32_t *
-        lists; /* [layers] page lists kept for the backward; slot: chunk, or 0 where they live for one */
-    /* [layers] chunk-major, of those whose gradients are on the host between the chunks that add to them:
-     * the slot of a chunk there, for chunks that a later one sees; NULL: they are not. Owned. */
+    uint32_t *means;   /* [layers] of pages, where pages win by a vote; in layer-major shared by the
+                          layers */
+    uint32_t *lists; /* [layers] page lists kept for the backward; slot: chunk, or 0 where they live
+                        for one */
+    /* [layers] chunk-major, of those whose gradients are on the host between the chunks that add to
+     * them: the slot of a chunk there, for chunks that a later one sees; NULL: they are not.
+     * Owned. */
     uint32_t **far_slot;
     uint32_t *host_dkv;              /* [layers] there */
     uint32_t kv_rows[TDM_MAX_RING];  /* chunk-major: rows that layers share whose K and V ... */
@@ -85,8 +85,8 @@ struct tdm_layout {
     uint32_t *tile_base;        /* [chunks + 1] LM-head tiles before a chunk */
     uint32_t vocabulary_tiles;  /* that each of them is cut into */
 
-    /* What streams through the rings of units, in order: layers whose weights bodies use one after the
-     * other, and layers that are updated. Owned. */
+    /* What streams through the rings of units, in order: layers whose weights bodies use one after
+     * the other, and layers that are updated. Owned. */
     uint32_t *visits, *updates;
     uint32_t visit_count, update_count;
 };

@@ -56,7 +56,8 @@ static void gradient_complete(struct walk *walk, uint32_t unit)
         update(walk, unit);
 }
 
-/* Not beside layer 0: what its backward needs and the gradient of the embedding are not there together. */
+/* Not beside layer 0: what its backward needs and the gradient of the embedding are not there
+ * together. */
 static void embedding(struct walk *walk)
 {
     for (uint32_t chunk = walk->chunks; chunk-- > 0 && tdm_nest_embeds_apart(walk->schedule);)
@@ -87,8 +88,9 @@ static void forward_sweep(struct walk *walk, enum tdm_pass pass, uint32_t group,
     visit(walk, TDM_BODY_LAYER_END, pass, group, layer, TDM_NONE);
 }
 
-/* Backward, chunks in reverse: when a chunk is reached, all later ones have added to its dK, dV. K and V of what
- * it sees are made just before, so that no more of them need be there than windows let a chunk see. */
+/* Backward, chunks in reverse: when a chunk is reached, all later ones have added to its dK, dV. K
+ * and V of what it sees are made just before, so that no more of them need be there than windows
+ * let a chunk see. */
 static void backward_sweep(struct walk *walk, uint32_t group, uint32_t layer)
 {
     visit(walk, TDM_BODY_LAYER_BEGIN, TDM_PASS_BACKWARD, group, layer, TDM_NONE);

@@ -46,11 +46,12 @@ struct tdm_body {
 typedef enum tdm_status (*tdm_body_visitor)(void *self, const struct tdm_body *body,
                                             struct tdm_error *err);
 
-/* Do the gradients of layer 0's input outlive its backward, so that the embedding's is made after it? In chunk-major
- * order with one group X has one slot, and each chunk is added at once. */
+/* Do the gradients of layer 0's input outlive its backward, so that the embedding's is made after
+ * it? In chunk-major order with one group X has one slot, and each chunk is added at once. */
 bool tdm_nest_embeds_apart(const struct tdm_schedule *schedule);
 
-/* Calls `visit` for every body of one step, in program order. Of the program, its schedule and chunks are read. */
+/* Calls `visit` for every body of one step, in program order. Of the program, its schedule and
+ * chunks are read. */
 enum tdm_status tdm_nest_walk(const struct tdm_program *program, tdm_body_visitor visit, void *self,
                               struct tdm_error *err);
 

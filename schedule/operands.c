@@ -75,7 +75,8 @@ enum sum {
 };
 
 /* An operand. Where `before` is another content than `after`, something is turned into something
- * else in its place. Else TDM_ACCUMULATE adds to a sum, and the first contribution is a TDM_WRITE. */
+ * else in its place. Else TDM_ACCUMULATE adds to a sum, and the first contribution is a
+ * TDM_WRITE. */
 struct operand_rule {
     enum tdm_mode mode;
     enum tdm_content before;
@@ -309,7 +310,8 @@ static uint64_t tile_of(const struct step *step, const struct tdm_op *op)
     return op->first_row / step->program->schedule->head_tile_tokens;
 }
 
-/* Is it the last to run of the ops of its kind for its rows? They run over the vocabulary in reverse. */
+/* Is it the last to run of the ops of its kind for its rows? They run over the vocabulary in
+ * reverse. */
 static bool is_last_of_rows(const struct tdm_op *op)
 {
     return op->first_entry == 0;
@@ -371,8 +373,8 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
     return mine == last;
 }
 
-/* First chunk of which some token of `chunk` sees a token. If any does, the first one does: what is seen first
- * never falls, and is of its document. */
+/* First chunk of which some token of `chunk` sees a token. If any does, the first one does: what is
+ * seen first never falls, and is of its document. */
 static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chunk)
 {
     const struct tdm_chunk *chunks = step->program->chunks, *from = &chunks[chunk];
@@ -387,8 +389,8 @@ static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chu
     return first;
 }
 
-/* The chunks whose K and V an op works on; for a share of dK, dV, those to which it is (OPENS) or is
- * not (JOINS) the first to add: chunks add in falling order. */
+/* The chunks whose K and V an op works on; for a share of dK, dV, those to which it is (OPENS) or
+ * is not (JOINS) the first to add: chunks add in falling order. */
 static void seen_chunks(const struct step *step, const struct tdm_op *op, enum sum sum,
                         uint32_t *first, uint32_t *slots)
 {
@@ -440,7 +442,8 @@ static bool operand_is_due(const struct step *step, const struct tdm_op *op,
     return rule->after != TDM_EMPTY;
 }
 
-/* Rows of a tile: the tiles before it have turned theirs into gradients, its last op turns its own. */
+/* Rows of a tile: the tiles before it have turned theirs into gradients, its last op turns its
+ * own. */
 static void turn_rows(const struct step *step, const struct tdm_op *op, bool first,
                       struct tdm_access *due)
 {
@@ -503,8 +506,8 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
     return due;
 }
 
-/* Bytes that the op must move of an operand: all that its chunk, its chunks, its tile or its part of a
- * unit has. An embedding's rows are as many as there are tokens, or all if they are fewer. */
+/* Bytes that the op must move of an operand: all that its chunk, its chunks, its tile or its part
+ * of a unit has. An embedding's rows are as many as there are tokens, or all if they are fewer. */
 static uint64_t due_bytes(const struct step *step, const struct tdm_op *op,
                           const struct tdm_access *due)
 {

@@ -11,9 +11,9 @@
 
 #include "schedule/program.h"
 
-/* Checks an op of the compute lane: its shape is a part of the step, and it has exactly the operands
- * that are due, with the tags that are due. `tile_base` [chunk_count + 1]: LM-head tiles before a
- * chunk. TDM_INPUT with a message that names op and operand. */
+/* Checks an op of the compute lane: its shape is a part of the step, and it has exactly the
+ * operands that are due, with the tags that are due. `tile_base` [chunk_count + 1]: LM-head tiles
+ * before a chunk. TDM_INPUT with a message that names op and operand. */
 enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint64_t *tile_base,
                                    const struct tdm_op *op, struct tdm_error *err);
 

@@ -188,7 +188,8 @@ static enum tdm_status check_clip(const struct tdm_optimizer_settings *o, const 
     return TDM_OK;
 }
 
-/* On the host a unit is updated where its state is: weights, master and moments must be there together. */
+/* On the host a unit is updated where its state is: weights, master and moments must be there
+ * together. */
 enum tdm_status tdm_update_place_check(const struct tdm_schedule *schedule, const char *file,
                                        struct tdm_error *err)
 {

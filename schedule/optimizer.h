@@ -29,15 +29,16 @@ bool tdm_when_parse(const char *name, enum tdm_when *when);
 const char *tdm_clip_name(enum tdm_clip clip); /* "none", "layer", "global" */
 bool tdm_clip_parse(const char *name, enum tdm_clip *clip);
 
-/* Sets kind, and dtypes.master and dtypes.moments to what the kind keeps beside the weights that the
- * schedule has, where it leaves a choice to the first of the table above. With kind none there is
- * nothing to clip. */
+/* Sets kind, and dtypes.master and dtypes.moments to what the kind keeps beside the weights that
+ * the schedule has, where it leaves a choice to the first of the table above. With kind none there
+ * is nothing to clip. */
 void tdm_schedule_set_optimizer(struct tdm_schedule *schedule, enum tdm_optimizer kind);
 
 /* Sets what is clipped, to norm 1, and when the update runs as that needs it. */
 void tdm_schedule_set_clip(struct tdm_schedule *schedule, enum tdm_clip clip);
 
-/* Is a unit updated by the host's cores? With `optimizer.on` host all are whose state is at home there. */
+/* Is a unit updated by the host's cores? With `optimizer.on` host all are whose state is at home
+ * there. */
 bool tdm_updates_on_host(const struct tdm_schedule *schedule, uint32_t unit);
 
 /* Are all units updated after the backward? */

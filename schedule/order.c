@@ -3,12 +3,12 @@
  * Order: who waits for whom, derived from accesses.
  *
  * For each buffer and lane two marks, reads and writes: the last position at which each leaf was
- * touched. A leaf is a slot, or in a buffer of units a part of one: a part can be copied away, and summed
- * anew for the next layer, while others of its slot are under way. Two layers have their parts at the same
- * bytes of a slot only if they are laid out alike; in a model with others every leaf is a slot. A mark
- * answers "last position in a range of leaves" and takes "this range at this position" in O(log leaves): a
- * tree over the leaves in which a cover holds for all below it. Positions only grow, so a cover never has to
- * be pushed down.
+ * touched. A leaf is a slot, or in a buffer of units a part of one: a part can be copied away, and
+ * summed anew for the next layer, while others of its slot are under way. Two layers have their
+ * parts at the same bytes of a slot only if they are laid out alike; in a model with others every
+ * leaf is a slot. A mark answers "last position in a range of leaves" and takes "this range at this
+ * position" in O(log leaves): a tree over the leaves in which a cover holds for all below it.
+ * Positions only grow, so a cover never has to be pushed down.
  */
 #include "schedule/order.h"
 

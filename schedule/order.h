@@ -3,11 +3,11 @@
  * Order: who waits for whom, derived from accesses.
  *
  * Items are pushed in program order. Ops of one lane run in program order anyway; an op waits for
- * the last op of another lane that it conflicts with: same slot, in a buffer of units (by_part) the same part
- * of it too, and at least one of the two writes.
+ * the last op of another lane that it conflicts with: same slot, in a buffer of units (by_part) the
+ * same part of it too, and at least one of the two writes.
  * Bytes of the arena that a freed buffer leaves to a new one carry its last uses over. A wait that
- * follows from an earlier one is left out. The simulator asks when an op may start, an executor where
- * an event is recorded and awaited.
+ * follows from an earlier one is left out. The simulator asks when an op may start, an executor
+ * where an event is recorded and awaited.
  */
 #ifndef TDM_SCHEDULE_ORDER_H
 #define TDM_SCHEDULE_ORDER_H

@@ -93,7 +93,8 @@ static uint64_t lowest_free(const struct packer *p, uint32_t buffer, uint32_t pl
     return at;
 }
 
-/* Places all in p->order. Returns the arena's bytes; *highest is the first buffer that ends there. */
+/* Places all in p->order. Returns the arena's bytes; *highest is the first buffer that ends
+ * there. */
 static uint64_t place_all(struct packer *p, uint32_t *highest)
 {
     uint64_t arena = 0;

@@ -27,8 +27,8 @@ void tdm_conflicts_free(struct tdm_conflicts *conflicts);
 void tdm_conflicts_add(struct tdm_conflicts *conflicts, uint32_t buffer, const uint64_t *live);
 bool tdm_conflicts_test(const struct tdm_conflicts *conflicts, uint32_t a, uint32_t b);
 
-/* Steps of search that a call may spend where greedy packing fails, a few nanoseconds each. This many
- * are for every day; the hardest public instances take some thirty times as many. */
+/* Steps of search that a call may spend where greedy packing fails, a few nanoseconds each. This
+ * many are for every day; the hardest public instances take some thirty times as many. */
 #define TDM_PACK_EFFORT 6000000u
 
 /* Chooses offsets, multiples of `align`, for the buffers with bytes[i] > 0, and the arena's bytes.

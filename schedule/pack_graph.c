@@ -2,8 +2,8 @@
 /*
  * Conflicts and cliques of the buffers to pack. Cliques are found by visiting the buffers, always
  * one with most visited neighbours (maximum cardinality search, Tarjan and Yannakakis, 1984), and
- * making one of each with these: where every buffer lives once, conflicts are an interval graph, and
- * these are all there are.
+ * making one of each with these: where every buffer lives once, conflicts are an interval graph,
+ * and these are all there are.
  */
 #include "schedule/pack_graph.h"
 

@@ -32,8 +32,8 @@ struct tdm_pack_graph {
 };
 
 /* Takes the buffers with bytes[i] > 0 ([conflicts->count]), whose sum must not wrap, and finds
- * cliques: all maximal ones if every buffer lives once, else some, with each buffer in one. Adds the
- * work to *steps, as pack_search.h counts them. Must be freed also on failure. */
+ * cliques: all maximal ones if every buffer lives once, else some, with each buffer in one. Adds
+ * the work to *steps, as pack_search.h counts them. Must be freed also on failure. */
 enum tdm_status tdm_pack_graph_make(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
                                     struct tdm_pack_graph *graph, uint64_t *steps,
                                     struct tdm_error *err);

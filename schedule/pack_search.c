@@ -6,9 +6,9 @@
  * 2023): each buffer lies at 0 or on the end of one that it conflicts with. An open buffer (not yet
  * placed) has a `rest`, the lowest offset above its placed neighbours, and a `bound` below which it
  * is known not to lie. A branch takes a buffer below which none of its open neighbours fits, and
- * asks: does it lie at its rest? If it does, it is placed. If not, it waits for an open neighbour to
- * come below it, so its bound is the lowest end that one of them can have; and one of them has to
- * reach into the hole it left, or it could be moved down.
+ * asks: does it lie at its rest? If it does, it is placed. If not, it waits for an open neighbour
+ * to come below it, so its bound is the lowest end that one of them can have; and one of them has
+ * to reach into the hole it left, or it could be moved down.
  *
  * Cliques, sets of buffers that all conflict, say when a branch is dead: the open buffers of each,
  * stacked in the order of their bounds, must end within the capacity. They also say where to

@@ -23,9 +23,9 @@ enum tdm_pack_answer {
     TDM_PACK_SPENT, /* neither within the steps given */
 };
 
-/* Prepares to pack the buffers with bytes[i] > 0 ([conflicts->count], copied, as are the conflicts):
- * TDM_PACK_SEARCH_MOST of them at most, their sum at most 2^62. *steps are decreased by the work.
- * The caller owns *search. */
+/* Prepares to pack the buffers with bytes[i] > 0 ([conflicts->count], copied, as are the
+ * conflicts): TDM_PACK_SEARCH_MOST of them at most, their sum at most 2^62. *steps are decreased by
+ * the work. The caller owns *search. */
 enum tdm_status tdm_pack_search_new(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
                                     uint64_t *steps, struct tdm_pack_search **search,
                                     struct tdm_error *err);
@@ -35,8 +35,8 @@ void tdm_pack_search_free(struct tdm_pack_search *search);
 uint64_t tdm_pack_search_bound(const struct tdm_pack_search *search);
 
 /* Looks for a packing that ends at `capacity_bytes` (at most 2^62) or below, for no more than about
- * *steps, which are decreased by the work. On TDM_PACK_FOUND offsets[i] are set for the buffers with
- * bytes[i] > 0. */
+ * *steps, which are decreased by the work. On TDM_PACK_FOUND offsets[i] are set for the buffers
+ * with bytes[i] > 0. */
 enum tdm_status tdm_pack_search_run(struct tdm_pack_search *search, uint64_t capacity_bytes,
                                     uint64_t *steps, uint64_t *offsets,
                                     enum tdm_pack_answer *answer, struct tdm_error *err);

@@ -118,8 +118,8 @@ static bool lives_all_along(const struct tdm_program *program, uint32_t buffer)
 }
 
 /* Lays what lives for the whole step at the bottom of a place's arena, in the order in which it is
- * declared, and returns its bytes. That costs nothing, and programs of one model that declare the same
- * state first have it at the same offsets. */
+ * declared, and returns its bytes. That costs nothing, and programs of one model that declare the
+ * same state first have it at the same offsets. */
 static uint64_t lay_residents(struct tdm_program *program, enum tdm_place place)
 {
     uint64_t at = 0;

@@ -2,9 +2,9 @@
 /*
  * A program: the stream of one step, as items: alloc and free of buffers, and operations.
  *
- * The stream is never stored. tdm_program_lower() runs the lowering once for sizes and live ranges and
- * packs the buffers; tdm_program_emit() runs the same code again into any sink, with offsets known.
- * Simulator, executor, validator, plots and reports are sinks.
+ * The stream is never stored. tdm_program_lower() runs the lowering once for sizes and live ranges
+ * and packs the buffers; tdm_program_emit() runs the same code again into any sink, with offsets
+ * known. Simulator, executor, validator, plots and reports are sinks.
  */
 #ifndef TDM_SCHEDULE_PROGRAM_H
 #define TDM_SCHEDULE_PROGRAM_H
@@ -39,8 +39,9 @@ const char *tdm_phase_name(enum tdm_phase phase);
 
 /* What a slot (or one part of it) holds: content, layer (or unit), chunk, and for a running sum its
  * last contributor: the chunk that added last (the tile, in sums over LM-head tiles); each sum runs
- * in program order, chunks in reverse, so the first contributor has the highest number. In an access
- * of several slots the chunk of the k-th slot is `chunk + k`; layer and contributor are common. */
+ * in program order, chunks in reverse, so the first contributor has the highest number. In an
+ * access of several slots the chunk of the k-th slot is `chunk + k`; layer and contributor are
+ * common. */
 struct tdm_tag {
     enum tdm_content content;
     uint32_t layer;
@@ -60,8 +61,8 @@ struct tdm_access {
     uint64_t bytes; /* meaningful bytes in all the slots (a ragged chunk fills less than a slot) */
 };
 
-/* Operations. What the operands of each kind are is said by its family: ops/ops.h; what all ops of a family share, by
- * tdm_program.params. */
+/* Operations. What the operands of each kind are is said by its family: ops/ops.h; what all ops of
+ * a family share, by tdm_program.params. */
 struct tdm_op {
     uint64_t number; /* in program order, from 0 */
     enum tdm_op_kind kind;
@@ -89,8 +90,8 @@ struct tdm_op {
 /* What numbers the slots of a buffer. */
 enum tdm_axis { TDM_AXIS_CHUNK, TDM_AXIS_UNIT, TDM_AXIS_RING };
 
-/* A ring or row of equal slots at one place. It may be allocated and freed many times in a step, always
- * at the same offset. */
+/* A ring or row of equal slots at one place. It may be allocated and freed many times in a step,
+ * always at the same offset. */
 struct tdm_buffer {
     char name[40];
     enum tdm_place place;
@@ -138,19 +139,20 @@ struct tdm_item {
 /* Takes one item; a failure ends the emission and is passed on. */
 typedef enum tdm_status (*tdm_sink)(void *self, const struct tdm_item *item, struct tdm_error *err);
 
-/* Sets what a program has of its schedule as it is: parameters, sequences. Lowering begins with it. */
+/* Sets what a program has of its schedule as it is: parameters, sequences. Lowering begins with
+ * it. */
 void tdm_program_set_schedule(struct tdm_program *program, const struct tdm_schedule *schedule);
 
 /* Tokens of all chunks. */
 uint64_t tdm_program_tokens(const struct tdm_program *program);
 
-/* Expands a checked schedule, which must outlive the program: chunks, buffers, live ranges, offsets.
- * TDM_INPUT if sizes overflow, TDM_NO_MEMORY. The caller owns *program. */
+/* Expands a checked schedule, which must outlive the program: chunks, buffers, live ranges,
+ * offsets. TDM_INPUT if sizes overflow, TDM_NO_MEMORY. The caller owns *program. */
 enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct tdm_program **program,
                                   struct tdm_error *err);
 
-/* The same for less effort, to ask whether a schedule fits: packing ends once a place's arena is within
- * `capacity_bytes`, and is not searched where it cannot be. */
+/* The same for less effort, to ask whether a schedule fits: packing ends once a place's arena is
+ * within `capacity_bytes`, and is not searched where it cannot be. */
 enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
                                          const uint64_t capacity_bytes[TDM_PLACES],
                                          struct tdm_program **program, struct tdm_error *err);
@@ -165,8 +167,8 @@ void tdm_program_free(struct tdm_program *program);
 struct tdm_tag tdm_program_initial(const struct tdm_program *program,
                                    const struct tdm_buffer *buffer, uint32_t slot);
 
-/* Where a unit's weights, master, moments or gradient are at home between steps: a slot of a resident
- * buffer. False if this schedule has none. */
+/* Where a unit's weights, master, moments or gradient are at home between steps: a slot of a
+ * resident buffer. False if this schedule has none. */
 bool tdm_program_home(const struct tdm_program *program, enum tdm_content content, uint32_t unit,
                       uint32_t *buffer, uint32_t *slot);
 

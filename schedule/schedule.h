@@ -2,9 +2,9 @@
 /*
  * A schedule: the decisions about one training step, a few KB of JSON.
  *
- * It says for a model, the lengths of the step's sequences and a machine: the loop nest (order, list of
- * groups, chunk size), what is kept or held and where, dtypes, the LM-head tile and the optimizer.
- * program.h expands it. The file carries the model's config and the machine's
+ * It says for a model, the lengths of the step's sequences and a machine: the loop nest (order,
+ * list of groups, chunk size), what is kept or held and where, dtypes, the LM-head tile and the
+ * optimizer. program.h expands it. The file carries the model's config and the machine's
  * description, so that it can be lowered, simulated and plotted by itself.
  */
 #ifndef TDM_SCHEDULE_SCHEDULE_H
@@ -82,15 +82,16 @@ enum tdm_state {
 
 const char *tdm_state_name(enum tdm_state state); /* "weights", "master", "moments", "gradients" */
 
-/* Where a kind of state is at home. What is on the host comes to the device for its use, and goes home
- * when it was changed. Layers at home on the host lie between the others as evenly as can be, the top one
- * among them, so that copies flow all along a sweep over the layers. */
+/* Where a kind of state is at home. What is on the host comes to the device for its use, and goes
+ * home when it was changed. Layers at home on the host lie between the others as evenly as can be,
+ * the top one among them, so that copies flow all along a sweep over the layers. */
 struct tdm_home {
     uint32_t device_layers; /* on the device, the others on the host: tdm_home_far_below() */
     enum tdm_place embedding, head;
 };
 
-/* Slots of the staging rings on the device; those that chunks are fetched into have prefetch + 1. */
+/* Slots of the staging rings on the device; those that chunks are fetched into have prefetch +
+ * 1. */
 struct tdm_rings {
     uint32_t weights;   /* layers of which the weights are on the host */
     uint32_t optimizer; /* layers of which masters or moments are; where they are updated there, of
@@ -121,8 +122,8 @@ enum tdm_rate_schedule { TDM_RATE_CONSTANT, TDM_RATE_LINEAR, TDM_RATE_COSINE, TD
  * backward; chunk-major: after its group's), or with all others after the backward. */
 enum tdm_when { TDM_WHEN_LAYER, TDM_WHEN_END, TDM_WHENS };
 
-/* Gradients are scaled down so that their norm is at most clip_norm: not at all, each unit's by its own
- * norm, or all by the norm over all units. */
+/* Gradients are scaled down so that their norm is at most clip_norm: not at all, each unit's by its
+ * own norm, or all by the norm over all units. */
 enum tdm_clip { TDM_CLIP_NONE, TDM_CLIP_LAYER, TDM_CLIP_GLOBAL, TDM_CLIPS };
 
 struct tdm_optimizer_settings {
@@ -133,9 +134,9 @@ struct tdm_optimizer_settings {
     uint64_t decay_steps; /* after warmup; 0 if constant */
     double final_learning_rate;
     enum tdm_when when;
-    enum tdm_place
-        on; /* where units are updated that are at home on the host: come to the device for
-                          it, or on the host's cores, to which their gradients go (tdm_updates_on_host) */
+    enum tdm_place on; /* where units are updated that are at home on the host: come to the device
+                          for it, or on the host's cores, to which their gradients go
+                          (tdm_updates_on_host) */
     enum tdm_clip clip;
     double clip_norm; /* 0 if nothing is clipped */
 };
@@ -148,8 +149,8 @@ struct tdm_schedule {
 
     uint32_t sequence_count;
     struct tdm_sequence *sequences; /* [sequence_count] */
-    bool
-        documents_of_text; /* what a run reads says where documents begin; here each sequence is one */
+    bool documents_of_text; /* what a run reads says where documents begin; here each sequence is
+                               one */
 
     enum tdm_purpose pass;
     enum tdm_order order;
@@ -182,14 +183,15 @@ enum tdm_status tdm_schedule_set_groups(struct tdm_schedule *schedule, uint32_t 
 
 void tdm_schedule_free(struct tdm_schedule *schedule);
 
-/* Checks everything that can be said without lowering: ranges, group sizes, dtype combinations, what
- * an order can keep and hold. `file` names the schedule in messages. TDM_INPUT with the reason. */
+/* Checks everything that can be said without lowering: ranges, group sizes, dtype combinations,
+ * what an order can keep and hold. `file` names the schedule in messages. TDM_INPUT with the
+ * reason. */
 enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const char *file,
                                    struct tdm_error *err);
 
-/* JSON of a schedule (new reference) and back. Reading checks the format, that the digest is that of
- * the config inside, every field, and then tdm_schedule_check. `predicted` (may be NULL, borrowed)
- * is stored beside and ignored when reading. */
+/* JSON of a schedule (new reference) and back. Reading checks the format, that the digest is that
+ * of the config inside, every field, and then tdm_schedule_check. `predicted` (may be NULL,
+ * borrowed) is stored beside and ignored when reading. */
 enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const json_t *predicted,
                                      json_t **root, struct tdm_error *err);
 enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
@@ -197,7 +199,8 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
 enum tdm_status tdm_schedule_load(const char *path, struct tdm_schedule **schedule,
                                   struct tdm_error *err);
 
-/* Gives all groups the settings that the pass `evaluate` asks for, which stores nothing for a backward. */
+/* Gives all groups the settings that the pass `evaluate` asks for, which stores nothing for a
+ * backward. */
 void tdm_schedule_set_evaluate(struct tdm_schedule *schedule);
 
 /* Replaces the sequences by `count` sequences of `tokens` tokens, each of one document. */
@@ -208,12 +211,12 @@ enum tdm_status tdm_schedule_set_sequences(struct tdm_schedule *schedule, uint32
 uint64_t tdm_schedule_tokens(const struct tdm_schedule *schedule);
 uint64_t tdm_schedule_trained_tokens(const struct tdm_schedule *schedule);
 
-/* Sets the order, and of all groups what that order can do with K and V by default: layer-major makes
- * them again, chunk-major keeps them on the device. */
+/* Sets the order, and of all groups what that order can do with K and V by default: layer-major
+ * makes them again, chunk-major keeps them on the device. */
 void tdm_schedule_set_order(struct tdm_schedule *schedule, enum tdm_order order);
 
-/* Is there state of this kind that one step leaves to the next? Weights; master and moments, where the
- * optimizer has them. */
+/* Is there state of this kind that one step leaves to the next? Weights; master and moments, where
+ * the optimizer has them. */
 bool tdm_schedule_keeps(const struct tdm_schedule *schedule, enum tdm_state state);
 
 /* Where a unit's state of a kind is at home. */
@@ -223,8 +226,8 @@ enum tdm_place tdm_schedule_home(const struct tdm_schedule *schedule, enum tdm_s
 /* Layers below `layer` that are at home on the host; of a model's `layers`. */
 uint32_t tdm_home_far_below(const struct tdm_home *home, uint32_t layers, uint32_t layer);
 
-/* Which of the layers at home at a place is `layer`, counted from below; it is at home there. And the other way
- * round: the layer that is number `slot` of those at home at `place`. */
+/* Which of the layers at home at a place is `layer`, counted from below; it is at home there. And
+ * the other way round: the layer that is number `slot` of those at home at `place`. */
 uint32_t tdm_home_slot(const struct tdm_home *home, uint32_t layers, uint32_t layer);
 uint32_t tdm_home_layer(const struct tdm_home *home, uint32_t layers, enum tdm_place place,
                         uint32_t slot);
@@ -236,8 +239,8 @@ void tdm_schedule_set_home(struct tdm_schedule *schedule, enum tdm_state state,
 /* What a layer's queries see: the model's window, or else by the schedule's selector. */
 struct tdm_page_rule tdm_schedule_page_rule(const struct tdm_schedule *schedule, uint32_t layer);
 
-/* By which selector layers list pages; TDM_SELECT_DENSE if none does: the schedule's does not, or the model gives
- * windows to all. */
+/* By which selector layers list pages; TDM_SELECT_DENSE if none does: the schedule's does not, or
+ * the model gives windows to all. */
 enum tdm_selector_kind tdm_schedule_lists(const struct tdm_schedule *schedule);
 
 /* Group of a layer. */

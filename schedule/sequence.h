@@ -3,12 +3,13 @@
  * A sequence of a step, and the documents that it is packed from.
  *
  * Tokens see only earlier tokens of their own document, and the positions of RoPE begin again with
- * each. The last token of a document has nothing to predict, unless the sequence ends with it: there
- * the document goes on in the data, and the token after is a target as in a sequence of one document.
+ * each. The last token of a document has nothing to predict, unless the sequence ends with it:
+ * there the document goes on in the data, and the token after is a target as in a sequence of one
+ * document.
  *
- * A schedule may leave the documents to the text of a run (schedule.documents_of_text). Then all that is planned is
- * of sequences of one document, which needs the most (but for block attention: tdm_schedule_check() refuses it); the
- * executor gives each step its own.
+ * A schedule may leave the documents to the text of a run (schedule.documents_of_text). Then all
+ * that is planned is of sequences of one document, which needs the most (but for block attention:
+ * tdm_schedule_check() refuses it); the executor gives each step its own.
  */
 #ifndef TDM_SCHEDULE_SEQUENCE_H
 #define TDM_SCHEDULE_SEQUENCE_H
@@ -32,12 +33,14 @@ struct tdm_sequence {
 struct tdm_sequence *tdm_sequences_new(uint32_t count, uint64_t tokens);
 void tdm_sequences_free(struct tdm_sequence *sequences, uint32_t count);
 
-/* Packs a sequence from `count` documents that begin at `starts` (copied). TDM_INPUT with the reason
- * if the first is not 0, if they do not rise, or one is beyond the sequence; `what` names them. */
+/* Packs a sequence from `count` documents that begin at `starts` (copied). TDM_INPUT with the
+ * reason if the first is not 0, if they do not rise, or one is beyond the sequence; `what` names
+ * them. */
 enum tdm_status tdm_sequence_pack(struct tdm_sequence *sequence, const char *what, uint32_t count,
                                   const uint64_t *starts, struct tdm_error *err);
 
-/* Packs a sequence from documents of `length` tokens (at least 1), the last one shorter if need be. */
+/* Packs a sequence from documents of `length` tokens (at least 1), the last one shorter if need
+ * be. */
 enum tdm_status tdm_sequence_divide(struct tdm_sequence *sequence, const char *what,
                                     uint64_t length, struct tdm_error *err);
 

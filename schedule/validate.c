@@ -2,11 +2,13 @@
 /*
  * Validator: replays what every slot holds.
  *
- * One record a buffer: is it live, and for each slot, in buffers of units for each part of one, the tag that it
- * holds and the last positions at which each lane read and wrote it. Written for obviousness, not speed: quadratic in
- * buffers where one comes to life, linear in the slots of an access.
+ * One record a buffer: is it live, and for each slot, in buffers of units for each part of one, the
+ * tag that it holds and the last positions at which each lane read and wrote it. Written for
+ * obviousness, not speed: quadratic in buffers where one comes to life, linear in the slots of an
+ * access.
  *
- * What an op's operands must be is a table of its own, operands.c; what it costs is counted in validate_cost.c.
+ * What an op's operands must be is a table of its own, operands.c; what it costs is counted in
+ * validate_cost.c.
  */
 #include "schedule/validate.h"
 
@@ -174,8 +176,8 @@ static void parts_of(const struct record *record, const struct tdm_access *acces
     *end = all ? record->parts : access->part + 1;
 }
 
-/* Parts of whose bytes it uses some: in a slot that layers share whose parts are not at the same places, of
- * all. */
+/* Parts of whose bytes it uses some: in a slot that layers share whose parts are not at the same
+ * places, of all. */
 static void parts_used(const struct tdm_validator *v, const struct record *record,
                        const struct tdm_access *access, uint32_t *first, uint32_t *end)
 {
@@ -387,9 +389,9 @@ static void note_uses(struct tdm_validator *v, const struct tdm_op *op,
     record->last[op->lane] = position;
 }
 
-/* One part is copied of a gradient alone, to the host, and the unit must have it; the op is told to be of that
- * part. That the part's sum is complete, and that what reads the whole unit there finds every part of
- * it, the tags show. */
+/* One part is copied of a gradient alone, to the host, and the unit must have it; the op is told to
+ * be of that part. That the part's sum is complete, and that what reads the whole unit there finds
+ * every part of it, the tags show. */
 static bool is_part_of_gradient(const struct tdm_validator *v, const struct tdm_op *op,
                                 struct tdm_tag what)
 {
@@ -399,8 +401,8 @@ static bool is_part_of_gradient(const struct tdm_validator *v, const struct tdm_
            tdm_part_bytes(v->program->schedule->model, what.layer, op->part, TDM_DTYPE_BF16) > 0;
 }
 
-/* Units are copied as the step found them, or when their sum or their update is complete; a norm when it is
- * made. They are copied whole, all but gradients. */
+/* Units are copied as the step found them, or when their sum or their update is complete; a norm
+ * when it is made. They are copied whole, all but gradients. */
 static bool is_of_unit(const struct tdm_validator *v, const struct tdm_op *op, struct tdm_tag what)
 {
     bool by_part = tdm_content_is_of_unit(what.content);
@@ -424,8 +426,8 @@ static uint64_t unit_bytes(const struct tdm_validator *v, const struct tdm_op *o
                : tdm_content_bytes(schedule, what.content, what.layer, 0);
 }
 
-/* Chunks of a sequence are copied from their begin; several at once only between rows of equal slots. A sum
- * of dK, dV moves as far as it has come, all else when it is complete. */
+/* Chunks of a sequence are copied from their begin; several at once only between rows of equal
+ * slots. A sum of dK, dV moves as far as it has come, all else when it is complete. */
 static bool is_of_chunks(const struct tdm_validator *v, const struct tdm_op *op,
                          struct tdm_tag what)
 {
@@ -560,8 +562,8 @@ static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op
 /* ---- the stream ---- */
 
 /* What a slot of a resident buffer must hold at the end of the step: weights, masters and moments
- * updated once if the pass trains and there is an optimizer; complete gradients if there is none; a loss for every
- * chunk and a norm for every unit; all else as it was. */
+ * updated once if the pass trains and there is an optimizer; complete gradients if there is none; a
+ * loss for every chunk and a norm for every unit; all else as it was. */
 static struct tdm_tag due_at_end(const struct tdm_validator *v, const struct tdm_buffer *buffer,
                                  uint32_t slot)
 {

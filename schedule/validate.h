@@ -15,8 +15,8 @@
 
 struct tdm_validator;
 
-/* Capacities in bytes of each place's arena, TDM_SIZE_MAX for none. Buffers are read from the program
- * once, here. */
+/* Capacities in bytes of each place's arena, TDM_SIZE_MAX for none. Buffers are read from the
+ * program once, here. */
 enum tdm_status tdm_validator_new(const struct tdm_program *program,
                                   const uint64_t capacity_bytes[TDM_PLACES],
                                   struct tdm_validator **validator, struct tdm_error *err);

@@ -203,7 +203,8 @@ static uint64_t matrix_elements(const struct tdm_model *model, const struct tdm_
     return elements;
 }
 
-/* Two a multiply-add. Attention's products: Q K^T and P V; backward Q K^T again, dO V^T, P^T dO, dS K, dS^T Q. */
+/* Two a multiply-add. Attention's products: Q K^T and P V; backward Q K^T again, dO V^T, P^T dO, dS
+ * K, dS^T Q. */
 static enum tdm_status check_flops(const struct tdm_cost_check *check, const struct tdm_op *op,
                                    struct tdm_error *err)
 {
@@ -229,7 +230,8 @@ static enum tdm_status check_flops(const struct tdm_cost_check *check, const str
     case TDM_OP_ATTENTION_GRAD:
         due = tdm_size_mul(5 * 2 * heads, op->pairs);
         break;
-    case TDM_OP_SELECT: /* twice a score of a query and a page before its chunk, if there is a vote */
+    case TDM_OP_SELECT: /* twice a score of a query and a page before its chunk, if there is a vote
+                         */
         (void)(is_there(op, TDM_SELECT_MEANS)
                    ? tokens_of(check->program, &op->access[TDM_SELECT_MEANS], &pages)
                    : (pages = 0));
@@ -261,9 +263,9 @@ static bool is_on_host(const struct tdm_program *program, const struct tdm_op *o
     return is_there(op, operand) && program->buffers[op->access[operand].buffer].place == TDM_HOST;
 }
 
-/* Attention that reads K and V on the host gathers the chunk's own pages, and before them at most all for every
- * query page; where sums of dK, dV are there too it fetches and sends as many pages of these, and sends zeros first
- * to those that it is the first to add to. */
+/* Attention that reads K and V on the host gathers the chunk's own pages, and before them at most
+ * all for every query page; where sums of dK, dV are there too it fetches and sends as many pages
+ * of these, and sends zeros first to those that it is the first to add to. */
 static enum tdm_status check_link(const struct tdm_cost_check *check, const struct tdm_op *op,
                                   struct tdm_error *err)
 {

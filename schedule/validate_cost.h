@@ -2,9 +2,10 @@
 /*
  * Inside the validator: what the simulator reads of an op beside its operands, counted anew.
  *
- * Nothing here calls cost.c, attend.c or gather.c, which made the figures. Products are counted from the tensors
- * of their part, bytes from the operands, pairs token by token. Figures that are estimates (pairs of page
- * lists, pages gathered from the host) must lie between what is possible at least and at most.
+ * Nothing here calls cost.c, attend.c or gather.c, which made the figures. Products are counted
+ * from the tensors of their part, bytes from the operands, pairs token by token. Figures that are
+ * estimates (pairs of page lists, pages gathered from the host) must lie between what is possible
+ * at least and at most.
  */
 #ifndef TDM_SCHEDULE_VALIDATE_COST_H
 #define TDM_SCHEDULE_VALIDATE_COST_H
@@ -17,8 +18,8 @@ struct tdm_cost_check;
 struct tdm_cost_check *tdm_cost_check_new(const struct tdm_program *program);
 void tdm_cost_check_free(struct tdm_cost_check *check);
 
-/* Checks FLOPs, bytes, keys, pairs, head dim and bytes over the link of an op whose kind, layer, chunk and buffers
- * exist. TDM_INPUT says which figure is wrong. */
+/* Checks FLOPs, bytes, keys, pairs, head dim and bytes over the link of an op whose kind, layer,
+ * chunk and buffers exist. TDM_INPUT says which figure is wrong. */
 enum tdm_status tdm_cost_check_op(struct tdm_cost_check *check, const struct tdm_op *op,
                                   struct tdm_error *err);
 

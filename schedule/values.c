@@ -154,7 +154,8 @@ static void touch(struct tdm_values *values, uint32_t buffer, struct value *valu
         value->bytes = bytes;
 }
 
-/* An access to all parts of a unit: each has its own bytes. What lies between tensors is nobody's. */
+/* An access to all parts of a unit: each has its own bytes. What lies between tensors is
+ * nobody's. */
 static void touch_parts(struct tdm_values *values, const struct tdm_access *access,
                         struct value *parts, uint64_t op)
 {

@@ -2,14 +2,15 @@
 /*
  * Values: how many bytes hold one while an op runs.
  *
- * A value lives in a slot (of a unit: in a part of it) from the op that writes it to the last op that uses
- * it, in program order. A slot whose first use in a step is not a write holds a value of the step before;
- * that one, or what the step makes of it, lives through the whole step. Scratch lives through the step too.
+ * A value lives in a slot (of a unit: in a part of it) from the op that writes it to the last op
+ * that uses it, in program order. A slot whose first use in a step is not a write holds a value of
+ * the step before; that one, or what the step makes of it, lives through the whole step. Scratch
+ * lives through the step too.
  *
- * The rule reads accesses alone, and neither allocations nor times. The prediction applies it to the ops of a
- * program, the observer to the launches of an executor. So the two are equal, byte for byte, if the executor
- * launches what the program says. Allocated bytes are never fewer: a buffer is allocated as a whole, for as
- * long as any of its slots is needed.
+ * The rule reads accesses alone, and neither allocations nor times. The prediction applies it to
+ * the ops of a program, the observer to the launches of an executor. So the two are equal, byte for
+ * byte, if the executor launches what the program says. Allocated bytes are never fewer: a buffer
+ * is allocated as a whole, for as long as any of its slots is needed.
  */
 #ifndef TDM_SCHEDULE_VALUES_H
 #define TDM_SCHEDULE_VALUES_H
@@ -35,8 +36,8 @@ struct tdm_values_touch {
     uint64_t first_op, last_op;
 };
 
-/* Takes all memory for one step of `program`, which must outlive it: the calls below allocate nothing. TDM_NO_MEMORY.
- * The caller owns *values. */
+/* Takes all memory for one step of `program`, which must outlive it: the calls below allocate
+ * nothing. TDM_NO_MEMORY. The caller owns *values. */
 enum tdm_status tdm_values_new(const struct tdm_program *program, struct tdm_values **values,
                                struct tdm_error *err);
 void tdm_values_free(struct tdm_values *values);
@@ -53,8 +54,8 @@ size_t tdm_values_touches(const struct tdm_values *values, struct tdm_values_tou
 /* Most entries that the next call can give. */
 size_t tdm_values_change_capacity(const struct tdm_values *values);
 
-/* Ends the step: value bytes by place and category where they change, by rising op number, at most one entry a
- * place and category an op; 0 before the first. Returns how many. After it, reset. */
+/* Ends the step: value bytes by place and category where they change, by rising op number, at most
+ * one entry a place and category an op; 0 before the first. Returns how many. After it, reset. */
 size_t tdm_values_changes(struct tdm_values *values, struct tdm_values_change *changes);
 
 /* What is predicted: the changes of the ops of a program; malloc'ed, the caller frees. */

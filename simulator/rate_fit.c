@@ -152,8 +152,8 @@ static double time_of(const struct part *part) /* of work of its size, but for a
     return size_of(part) * part->seconds / part->work;
 }
 
-/* A table of samples that are sorted: one point a doubling of the size, or less. Where a larger size would take less
- * time, the two become one. */
+/* A table of samples that are sorted: one point a doubling of the size, or less. Where a larger
+ * size would take less time, the two become one. */
 static void fit_points(const struct tdm_rate_fit *fit, struct sample *samples, size_t count,
                        struct tdm_rate_table *table)
 {
@@ -193,7 +193,8 @@ static void sort_samples(struct sample *samples, size_t count, bool by_tokens,
     qsort(samples, count, sizeof(*samples), by_rate_and_sort);
 }
 
-/* Scales a table of shares so that chunks of the size that did most of the work have a share of 1. */
+/* Scales a table of shares so that chunks of the size that did most of the work have a share of
+ * 1. */
 static void normalise(const struct sample *samples, size_t count, struct tdm_rate_table *share)
 {
     double most = 0, tokens = 1;
@@ -211,8 +212,8 @@ static void normalise(const struct sample *samples, size_t count, struct tdm_rat
         share->rate[i] /= scale;
 }
 
-/* Puts the points of an older table in place where the new one has none within a doubling, corrected as
- * the nearest size that was measured. */
+/* Puts the points of an older table in place where the new one has none within a doubling,
+ * corrected as the nearest size that was measured. */
 static void keep_old_points(const struct tdm_rate_table *old, struct tdm_rate_table *table)
 {
     struct tdm_rate_table merged = {.of = table->of};

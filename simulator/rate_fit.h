@@ -2,9 +2,10 @@
 /*
  * Rates from measured ops: what calibrate makes of the ops that it ran, and of the ops of a trace.
  *
- * Ops that run at the same rate (cost.h) are sorted by size and cut where the size doubles, those of a
- * refined rate, which count for that too, where it grows by a quarter; each part gives one point of the
- * rate's table: its work over its seconds, without the slowest and the fastest eighth. Where there is a share by tokens, rate and share are fitted by turns.
+ * Ops that run at the same rate (cost.h) are sorted by size and cut where the size doubles, those
+ * of a refined rate, which count for that too, where it grows by a quarter; each part gives one
+ * point of the rate's table: its work over its seconds, without the slowest and the fastest eighth.
+ * Where there is a share by tokens, rate and share are fitted by turns.
  */
 #ifndef TDM_SIMULATOR_RATE_FIT_H
 #define TDM_SIMULATOR_RATE_FIT_H
@@ -27,9 +28,9 @@ enum tdm_status tdm_rate_fit_add(struct tdm_rate_fit *fit, const struct tdm_op *
 /* How long taking an op's time delays it: taken off every op, of which at least half remains. */
 void tdm_rate_fit_set_overhead(struct tdm_rate_fit *fit, double seconds);
 
-/* Makes tables for all rates of which there are ops; others are left as they are, with *known false.
- * With `corrected` the tables hold rates already: what the ops say nothing of stays, and so do the
- * shares; refined rates are corrected where they are described. */
+/* Makes tables for all rates of which there are ops; others are left as they are, with *known
+ * false. With `corrected` the tables hold rates already: what the ops say nothing of stays, and so
+ * do the shares; refined rates are corrected where they are described. */
 void tdm_rate_fit_tables(struct tdm_rate_fit *fit, bool corrected,
                          struct tdm_rate_table tables[TDM_RATES], bool known[TDM_RATES]);
 

@@ -2,8 +2,8 @@
 /*
  * Simulator: event time over the lanes, live bytes by place and category, peak, stalls.
  *
- * Reads a program with the rates of its schedule's machine. An op starts when its lane is free and all
- * that it waits for has ended.
+ * Reads a program with the rates of its schedule's machine. An op starts when its lane is free and
+ * all that it waits for has ended.
  */
 #ifndef TDM_SIMULATOR_SIMULATE_H
 #define TDM_SIMULATOR_SIMULATE_H

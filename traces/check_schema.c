@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Is the schema of a trace the one that this version writes? A file may claim to be a trace and have views in the place of
- * its tables, or other views: reading it would run whatever these say.
+ * Is the schema of a trace the one that this version writes? A file may claim to be a trace and
+ * have views in the place of its tables, or other views: reading it would run whatever these say.
  */
 #include "traces/query.h"
 #include "traces/sqlite.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The file of a new trace: made under a temporary name beside its own, with schema and run in it,
- * and then renamed, so that a failure leaves an old file as it was and no new one. Who writes a trace holds a
- * lock on it, so that another run does not replace it.
+ * and then renamed, so that a failure leaves an old file as it was and no new one. Who writes a
+ * trace holds a lock on it, so that another run does not replace it.
  */
 #include "traces/create.h"
 
@@ -154,8 +154,9 @@ static enum tdm_status is_written(const char *path, struct tdm_error *err)
     return tdm_hint(err, "wait until that ends, or name another file");
 }
 
-/* Locks the file that is there, so that no run that writes it loses it, and no two replace it at once. Where there are
- * no locks it is taken for nobody's. On success *lock is a descriptor to close, or -1: there is no file. */
+/* Locks the file that is there, so that no run that writes it loses it, and no two replace it at
+ * once. Where there are no locks it is taken for nobody's. On success *lock is a descriptor to
+ * close, or -1: there is no file. */
 static enum tdm_status lock_old(const char *file, const char *path, int *lock,
                                 struct tdm_error *err)
 {

@@ -21,8 +21,8 @@ struct tdm_trace_reader {
     char *strings[TDM_RUN_STRINGS]; /* what `run` points to */
 };
 
-/* Fails with TDM_INPUT unless the file has all tables and views of schema.sql, and as they are there
- * (check_schema.c). */
+/* Fails with TDM_INPUT unless the file has all tables and views of schema.sql, and as they are
+ * there (check_schema.c). */
 enum tdm_status tdm_trace_check_schema(struct tdm_trace_reader *reader, struct tdm_error *err);
 
 /* A SELECT in progress. After a failure no further row comes, and tdm_query_end() returns it. */

@@ -68,7 +68,8 @@ enum tdm_status tdm_trace_read_steps(struct tdm_trace_reader *reader,
                                      struct tdm_trace_step_row **rows, size_t *count,
                                      struct tdm_error *err);
 
-/* Steps that have begun and not ended: of a run that was cut short, or runs still. By program and step. */
+/* Steps that have begun and not ended: of a run that was cut short, or runs still. By program and
+ * step. */
 struct tdm_trace_unfinished_row {
     int64_t program, step;
     double seconds; /* since it began, when last seen */
@@ -122,7 +123,8 @@ enum tdm_status tdm_trace_read_times(struct tdm_trace_reader *reader, int64_t pr
                                      struct tdm_trace_time_row **rows, size_t *count,
                                      struct tdm_error *err);
 
-/* The same of the ops of an unfinished step that had ended: how many, and what is predicted of these. */
+/* The same of the ops of an unfinished step that had ended: how many, and what is predicted of
+ * these. */
 enum tdm_status tdm_trace_read_unfinished_times(struct tdm_trace_reader *reader, int64_t program,
                                                 int64_t step, struct tdm_trace_time_row **rows,
                                                 size_t *count, struct tdm_error *err);
@@ -178,8 +180,8 @@ enum tdm_status tdm_trace_read_intervals(struct tdm_trace_reader *reader, int64_
                                          int64_t step, struct tdm_trace_interval **rows,
                                          size_t *count, struct tdm_error *err);
 
-/* Bytes that hold values, predicted and observed, where they change, by rising op number; 0 before the first row of
- * a place and category. */
+/* Bytes that hold values, predicted and observed, where they change, by rising op number; 0 before
+ * the first row of a place and category. */
 enum tdm_status tdm_trace_read_memory(struct tdm_trace_reader *reader, int64_t program,
                                       struct tdm_values_change **rows, size_t *count,
                                       struct tdm_error *err);

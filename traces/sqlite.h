@@ -15,9 +15,10 @@ extern const char tdm_trace_schema[];
 /* What is done to a trace. */
 enum tdm_sqlite_act { TDM_SQLITE_OPEN, TDM_SQLITE_READ, TDM_SQLITE_WRITE };
 
-/* What a call of SQLite returned, as our status: TDM_OK for SQLITE_OK, ROW and DONE. Else the message is "PATH:
- * the trace cannot be written: what SQLite says" and the status TDM_INPUT (not a database, damaged, without a table that
- * is read), TDM_NO_MEMORY, TDM_INTERNAL (a row that the schema refuses) or TDM_IO. `db` may be NULL. */
+/* What a call of SQLite returned, as our status: TDM_OK for SQLITE_OK, ROW and DONE. Else the
+ * message is "PATH: the trace cannot be written: what SQLite says" and the status TDM_INPUT (not a
+ * database, damaged, without a table that is read), TDM_NO_MEMORY, TDM_INTERNAL (a row that the
+ * schema refuses) or TDM_IO. `db` may be NULL. */
 enum tdm_status tdm_sqlite_status(int code, enum tdm_sqlite_act act, const char *path, sqlite3 *db,
                                   struct tdm_error *err);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The trace: a run recorded to SQLite by a thread of its own, one transaction a step, and a few in one that
- * takes long.
+ * The trace: a run recorded to SQLite by a thread of its own, one transaction a step, and a few in
+ * one that takes long.
  *
- * schema.sql holds tables and views (design: STRICT tables, user_version and application_id set). WAL
- * while the run lasts, one plain file after. A killed run leaves a database that holds every finished
- * step, and of the one under way what was sent. The run hands over batches from a small fixed pool: no allocation and no waiting on the disk
- * in a step, unless the pool is exhausted.
+ * schema.sql holds tables and views (design: STRICT tables, user_version and application_id set).
+ * WAL while the run lasts, one plain file after. A killed run leaves a database that holds every
+ * finished step, and of the one under way what was sent. The run hands over batches from a small
+ * fixed pool: no allocation and no waiting on the disk in a step, unless the pool is exhausted.
  */
 #ifndef TDM_TRACES_TRACE_H
 #define TDM_TRACES_TRACE_H
@@ -63,9 +63,8 @@ struct tdm_trace_used {
 /* Samples that a batch has room for. */
 #define TDM_TRACE_SAMPLES 64
 
-/* One step, or one evaluation after a step; or of a step that has not ended what no batch before had: times
- * and samples. Arrays belong to the batch and have the capacities given
- * at open. */
+/* One step, or one evaluation after a step; or of a step that has not ended what no batch before
+ * had: times and samples. Arrays belong to the batch and have the capacities given at open. */
 struct tdm_trace_batch {
     int64_t program_id;
     int64_t
@@ -96,9 +95,9 @@ enum tdm_status tdm_trace_open(const char *path, bool force, const struct tdm_tr
                                struct tdm_trace_capacity capacity, struct tdm_trace **trace,
                                struct tdm_error *err);
 
-/* Records a program before its first step (synchronously, one transaction): begin, its ops in program order,
- * allocated and value bytes of ops that are there already and only where they change, end. `schedule_json` is
- * stored whole. */
+/* Records a program before its first step (synchronously, one transaction): begin, its ops in
+ * program order, allocated and value bytes of ops that are there already and only where they
+ * change, end. `schedule_json` is stored whole. */
 enum tdm_status tdm_trace_program_begin(struct tdm_trace *trace, const char *name,
                                         const char *schedule_json,
                                         const struct tdm_program *program, int64_t *program_id,
@@ -123,8 +122,8 @@ enum tdm_status tdm_trace_take_free(struct tdm_trace *trace, struct tdm_trace_ba
                                     struct tdm_error *err);
 void tdm_trace_send(struct tdm_trace *trace, struct tdm_trace_batch *batch);
 
-/* Waits for the writer, leaves one plain file, frees. Returns the first failure of the writer; the hint says where
- * SQLite's own files had to stay beside it.
+/* Waits for the writer, leaves one plain file, frees. Returns the first failure of the writer; the
+ * hint says where SQLite's own files had to stay beside it.
  * `ending` is stored with the run: "finished", "interrupted", "failed". */
 enum tdm_status tdm_trace_close(struct tdm_trace *trace, const char *ending, struct tdm_error *err);
 

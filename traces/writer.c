@@ -489,8 +489,8 @@ enum tdm_status tdm_trace_program_begin(struct tdm_trace *trace, const char *nam
     return TDM_OK;
 }
 
-/* The part of the weights that an op works with. Part 0 is the attention norm for norms and for copies of a
- * part, and no part for all others. */
+/* The part of the weights that an op works with. Part 0 is the attention norm for norms and for
+ * copies of a part, and no part for all others. */
 static struct tdm_value part_of(const struct tdm_op *op)
 {
     bool copies_part = op->kind == TDM_OP_COPY && op->access[TDM_COPY_FROM].part < TDM_PARTS &&

@@ -3,9 +3,9 @@
  * What attention forward and backward share: tiles of query rows and keys.
  *
  * The query heads that read one KV head go together: a row of a tile is a token and one of these
- * heads, tokens slowest, so that a token's rows lie in a row; a tile's tokens are of one query page. Keys come
- * in blocks of one page or a part of it: all in a range, or those of the pages in a query page's list. Both
- * ways the same blocks make the same bits.
+ * heads, tokens slowest, so that a token's rows lie in a row; a tile's tokens are of one query
+ * page. Keys come in blocks of one page or a part of it: all in a range, or those of the pages in a
+ * query page's list. Both ways the same blocks make the same bits.
  */
 #ifndef TDM_EXECUTOR_CPU_ATTENTION_H
 #define TDM_EXECUTOR_CPU_ATTENTION_H
@@ -19,8 +19,9 @@ enum {
     TDM_LANES_OF_ROW = 16 /* what a row of a tile is padded to */
 };
 
-/* Pages before the chunk that a batch of query pages has brought from the host (schedule/gather.h), in the
- * program's scratch: page of the room i of a list is its page table[list][i], numbers rising. */
+/* Pages before the chunk that a batch of query pages has brought from the host (schedule/gather.h),
+ * in the program's scratch: page of the room i of a list is its page table[list][i], numbers
+ * rising. */
 struct tdm_gathered {
     uint64_t room;       /* pages a list; 0: everything is found where the operands are */
     uint64_t chunk_page; /* first page of the chunk; from here on nothing is gathered */
@@ -49,8 +50,8 @@ struct tdm_attention {
 struct tdm_gathered tdm_gather_begin(const struct tdm_launch *launch);
 struct tdm_attention tdm_attention_begin(const struct tdm_launch *launch);
 
-/* The first or next batch of query pages, with the K and V that it gathers; one of all if nothing is gathered.
- * Starts from tdm_attention_begin(). False if there are no more. */
+/* The first or next batch of query pages, with the K and V that it gathers; one of all if nothing
+ * is gathered. Starts from tdm_attention_begin(). False if there are no more. */
 bool tdm_attention_next(struct tdm_executor *executor, struct tdm_attention *attention);
 
 /* Backward: sums that are added to first are made zero; the batch's are gathered, and sent back. */
@@ -111,7 +112,8 @@ struct tdm_factor tdm_keys_view(const struct tdm_attention *attention,
 /* The log-sum-exps behind an attention output, [tokens, query_heads]. */
 float *tdm_attention_lse(const struct tdm_attention *attention, const struct tdm_operand *out);
 
-/* What a token sees of the sequence: from `near` on, of pages that are seen whole from `start` on. */
+/* What a token sees of the sequence: from `near` on, of pages that are seen whole from `start`
+ * on. */
 struct tdm_from {
     uint64_t near, start;
 };
@@ -135,9 +137,9 @@ static inline struct tdm_seen tdm_keys_seen(const struct tdm_keys *keys, struct 
     return seen;
 }
 
-/* Prepares a row of scores, of which those seen count and `count` exist, for work in whole lanes: what
- * is not seen becomes -infinity up to the end of the last lanes, and 0 beyond. Returns the padded
- * length, 0 if nothing is seen. */
+/* Prepares a row of scores, of which those seen count and `count` exist, for work in whole lanes:
+ * what is not seen becomes -infinity up to the end of the last lanes, and 0 beyond. Returns the
+ * padded length, 0 if nothing is seen. */
 static inline uint64_t tdm_row_pad(float *row, struct tdm_seen seen, uint64_t count)
 {
     uint64_t padded = (seen.high + TDM_LANES_OF_ROW - 1) / TDM_LANES_OF_ROW * TDM_LANES_OF_ROW;

@@ -150,8 +150,8 @@ static void add_rows(const struct backward *x, const struct tdm_keys *keys, uint
     tdm_gemm(rows, dim, keys->count, ds, k, true, dq + first * a->ratio * dim, dim);
 }
 
-/* The operand with a slot of the gradients' pages, and the slot's number in it: first come the slots that
- * are written, then those that are added to. */
+/* The operand with a slot of the gradients' pages, and the slot's number in it: first come the
+ * slots that are written, then those that are added to. */
 static const struct tdm_operand *gradient_pages(const struct backward *x, uint32_t *slot)
 {
     const struct tdm_operand *written = &x->a.launch->operand[TDM_ATTENTION_GRAD_DKV_OPENED];

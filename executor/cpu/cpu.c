@@ -115,7 +115,8 @@ static void warm_up(struct tdm_executor *executor)
 #endif
 }
 
-/* Can all threads have what the GEMM maps for each of them, and their stacks? Maps as much, and gives it back. */
+/* Can all threads have what the GEMM maps for each of them, and their stacks? Maps as much, and
+ * gives it back. */
 static enum tdm_status check_room(const struct tdm_executor *executor, struct tdm_error *err)
 {
     char text[TDM_FORMAT_SIZE];

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention over pages at home on the host: batches of query pages, and the pages they bring (schedule/gather.h).
+ * Attention over pages at home on the host: batches of query pages, and the pages they bring
+ * (schedule/gather.h).
  *
- * Home and room are both ordinary memory here, and pages are copied all the same: what is computed, and the bytes
- * that it takes, are those of a device.
+ * Home and room are both ordinary memory here, and pages are copied all the same: what is computed,
+ * and the bytes that it takes, are those of a device.
  */
 #include "executor/cpu/attention.h"
 
@@ -59,7 +60,8 @@ bool tdm_gathered_page(const struct tdm_attention *a, uint64_t page, uint64_t kv
     return *place < g->count[list] && g->table[list * g->room + *place] == page;
 }
 
-/* The page that an entry names if it lies before the chunk and is not in the table yet; else TDM_PAGE_NONE. */
+/* The page that an entry names if it lies before the chunk and is not in the table yet; else
+ * TDM_PAGE_NONE. */
 static uint32_t new_page(const struct tdm_gathered *g, uint64_t list, uint32_t entry)
 {
     uint32_t page = entry & TDM_PAGE_NUMBER, count = g->count[list];
@@ -142,9 +144,9 @@ static void move_task(void *context, void *thread_scratch, uint64_t index)
         memcpy((m->back ? home : room) + row * line, (m->back ? room : home) + row * line, bytes);
 }
 
-/* Moves the pages of the batch, of K and V or of the sums of their gradients, and counts them if they lie on the host;
- * the chunk's own with the first batch, or where they are finished the last, although here they are used where they
- * are. */
+/* Moves the pages of the batch, of K and V or of the sums of their gradients, and counts them if
+ * they lie on the host; the chunk's own with the first batch, or where they are finished the last,
+ * although here they are used where they are. */
 static void move_pages(struct tdm_executor *executor, const struct tdm_attention *a, bool sums,
                        bool back)
 {

@@ -23,8 +23,9 @@ void tdm_gemm(uint64_t m, uint64_t n, uint64_t k, struct tdm_factor a, struct td
 void tdm_gemm_plain(uint64_t m, uint64_t n, uint64_t k, struct tdm_factor a, struct tdm_factor b,
                     bool add, float *c, uint64_t stride);
 
-/* Bytes of address space that the library maps for every thread that uses it, at its first use. OpenBLAS tries for ever
- * where it cannot have them, so that it must be known before that they are there. 0: none. */
+/* Bytes of address space that the library maps for every thread that uses it, at its first use.
+ * OpenBLAS tries for ever where it cannot have them, so that it must be known before that they are
+ * there. 0: none. */
 uint64_t tdm_gemm_room_bytes(void);
 
 /* Makes the library single-threaded and has the calling thread use it once, so that later calls

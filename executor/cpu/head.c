@@ -4,8 +4,8 @@
  * the gradients of the weights and of the normed rows, which these replace. No more of the logits
  * exists than a tile. The loss is the mean over the tokens of the step that have a target, so every
  * gradient is divided by their number; a target of -1 is none. TDM_OP_LOSS is the same without
- * gradients. Where a tile has a part of the vocabulary only, TDM_OP_LOSS adds up the sums of its rows,
- * and TDM_OP_HEAD_GRAD takes these and adds up the gradients of the rows in fp32.
+ * gradients. Where a tile has a part of the vocabulary only, TDM_OP_LOSS adds up the sums of its
+ * rows, and TDM_OP_HEAD_GRAD takes these and adds up the gradients of the rows in fp32.
  */
 #include "executor/cpu/multiply.h"
 
@@ -69,8 +69,9 @@ static double sum_exp(const float *x, uint64_t count, float most)
     return sum;
 }
 
-/* What makes a row's loss and gradient, of the vocabulary so far. The target is not in the sum: where its
- * probability p is nearly 1, log(1 / p) and 1 - p follow from the others without cancellation. */
+/* What makes a row's loss and gradient, of the vocabulary so far. The target is not in the sum:
+ * where its probability p is nearly 1, log(1 / p) and 1 - p follow from the others without
+ * cancellation. */
 struct row {
     double most;   /* the largest logit, the target's too */
     double others; /* sum of exp(logit - most) over all but the target */
@@ -161,7 +162,8 @@ static void turn_row(const struct head *x, uint64_t t, const struct row *row)
                   &d_target);
 }
 
-/* Rows of logits give the rows' sums and, at the end of these, their losses, or become gradients. */
+/* Rows of logits give the rows' sums and, at the end of these, their losses, or become
+ * gradients. */
 static void softmax_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct head *x = context;
@@ -187,8 +189,8 @@ static void softmax_task(void *context, void *thread_scratch, uint64_t index)
     }
 }
 
-/* A token has a target unless it ends a document of which the sequence has the end. There a document of a text may
- * predict the token that begins the next one. */
+/* A token has a target unless it ends a document of which the sequence has the end. There a
+ * document of a text may predict the token that begins the next one. */
 static enum tdm_status check_targets(const struct tdm_launch *launch, const int32_t *targets,
                                      struct tdm_error *err)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * RoPE (arXiv 2104.09864) in the rotate-half layout of Hugging Face: in every head of the token at
- * position p of its document dimensions (i, i + head_dim / 2) turn by p * frequency[i]; and the way of K and V into
- * pages and of their gradients out of them, which rotates K on the way.
+ * position p of its document dimensions (i, i + head_dim / 2) turn by p * frequency[i]; and the way
+ * of K and V into pages and of their gradients out of them, which rotates K on the way.
  *
- * With QK-norm every head x is normed before it turns: y = w x s, s = 1 / sqrt(mean(x^2) + epsilon), as
- * in norm.c, w of all heads the same. Its gradient is made of the product that was normed, which is
- * made again for it; w's is summed by task, then over the tasks in order.
+ * With QK-norm every head x is normed before it turns: y = w x s, s = 1 / sqrt(mean(x^2) +
+ * epsilon), as in norm.c, w of all heads the same. Its gradient is made of the product that was
+ * normed, which is made again for it; w's is summed by task, then over the tasks in order.
  *
  * Angles are taken in double. cos and sin of p = high + low, high a multiple of TDM_ROPE_STEP,
  * follow from those of high, computed once a task, and of low, from a table: few calls of the
@@ -186,8 +186,8 @@ static void norm_heads(const struct rope *rope, const struct lines *lines)
     }
 }
 
-/* The row holds the gradient of the normed heads, and then that of what was normed, token t of `raw`,
- * of which a row has `stride` elements. */
+/* The row holds the gradient of the normed heads, and then that of what was normed, token t of
+ * `raw`, of which a row has `stride` elements. */
 static void norm_heads_back(const struct rope *rope, const struct lines *lines, uint64_t task,
                             uint64_t t, uint64_t stride)
 {

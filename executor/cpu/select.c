@@ -2,9 +2,9 @@
 /*
  * Means of the pages' K, and lists of the pages that query pages see (selector.h, layout.h).
  *
- * A task of the selection is a query page and one of its lists. For a vote each of the page's tokens and
- * query heads scores the means, 2 * head_dim FLOPs a (query head, page), and gives the pages the
- * probabilities of a softmax over them. Sums run by token, then head, in fp32.
+ * A task of the selection is a query page and one of its lists. For a vote each of the page's
+ * tokens and query heads scores the means, 2 * head_dim FLOPs a (query head, page), and gives the
+ * pages the probabilities of a softmax over them. Sums run by token, then head, in fp32.
  */
 #include "executor/cpu/cpu.h"
 
@@ -115,9 +115,10 @@ static void add_vote(uint64_t dim, uint64_t count, struct vote x)
         x.votes[i] += x.score[i] / sum;
 }
 
-/* The pages [first, first + count) before the chunk that win the vote of a query page, to `list`. A score
- * that is not a number makes the votes of all pages NaN, to which nothing compares: the first page takes
- * every seat, and is listed alone (on a GPU as many as there are seats are: list_by_vote). */
+/* The pages [first, first + count) before the chunk that win the vote of a query page, to `list`. A
+ * score that is not a number makes the votes of all pages NaN, to which nothing compares: the first
+ * page takes every seat, and is listed alone (on a GPU as many as there are seats are:
+ * list_by_vote). */
 static uint32_t elect(const struct selection *s, const struct tdm_query_page *page,
                       uint64_t kv_head, uint64_t first, uint64_t count, uint32_t *list,
                       struct vote x)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The rows of a chunk by rising token, for the embedding's gradient: a stable radix sort of row
- * numbers, a byte of the token at a time, in the two halves of the op's own buffer. Rows of the same
- * token stay in the order of the chunk, so that their sum has one order.
+ * numbers, a byte of the token at a time, in the two halves of the op's own buffer. Rows of the
+ * same token stay in the order of the chunk, so that their sum has one order.
  */
 #include "executor/cpu/cpu.h"
 

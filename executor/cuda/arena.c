@@ -2,9 +2,9 @@
 /*
  * Arenas of the device and of host memory, copies, zeros, and the pattern.
  *
- * Copies are the same if the host arena could not be pinned: the driver then stages them in the order of their
- * stream, and a copy to the device holds up the thread that launches it until the stream has come to it.
- * What it waits for was launched before it, so that nothing waits for ever.
+ * Copies are the same if the host arena could not be pinned: the driver then stages them in the
+ * order of their stream, and a copy to the device holds up the thread that launches it until the
+ * stream has come to it. What it waits for was launched before it, so that nothing waits for ever.
  */
 #include "executor/cuda/cuda.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ops of attention: a chunk's queries over the slots of pages that it sees, and which of the pages. */
+/* The ops of attention: a chunk's queries over the slots of pages that it sees, and which of the
+ * pages. */
 #include "executor/cuda/cuda.h"
 
 #include "base/size.h"
@@ -170,7 +171,8 @@ static enum tdm_status count_moved(struct tdm_executor *executor, const struct t
     return status;
 }
 
-/* Gathers what `attend`, an op over pages at home, asks for, batch by batch, and attends to it in the room. */
+/* Gathers what `attend`, an op over pages at home, asks for, batch by batch, and attends to it in
+ * the room. */
 static enum tdm_status attend_gathered(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_attend attend,
                                        bool backward, struct tdm_error *err)

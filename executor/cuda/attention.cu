@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of a chunk's queries over pages of keys on tensor cores, forward: bf16, head dims 64, 96 and
- * 128.
+ * Attention of a chunk's queries over pages of keys on tensor cores, forward: bf16, head dims 64,
+ * 96 and 128.
  *
- * FlashAttention-2 (arXiv 2307.08691, algorithm 1) with mma.sync: a block has ROWS tokens of one query
- * head, a warp 32 of them; it walks over the keys KEYS at a time, with rising position, while the next are
- * copied. Scores and probabilities stay in registers. Exponentials of 16 keys are made while the tensor
- * cores are busy with the 16 before (scores.cuh). 4 * head_dim FLOPs a (query head, key); K and V come from
- * the L2 for all but the first of the blocks that share them: heads of a KV head and neighbouring tiles run together. Long tiles start first.
+ * FlashAttention-2 (arXiv 2307.08691, algorithm 1) with mma.sync: a block has ROWS tokens of one
+ * query head, a warp 32 of them; it walks over the keys KEYS at a time, with rising position, while
+ * the next are copied. Scores and probabilities stay in registers. Exponentials of 16 keys are made
+ * while the tensor cores are busy with the 16 before (scores.cuh). 4 * head_dim FLOPs a (query
+ * head, key); K and V come from the L2 for all but the first of the blocks that share them: heads
+ * of a KV head and neighbouring tiles run together. Long tiles start first.
  *
- * Measured on an H200, 28/4 heads x 128, 4K tokens over 32K keys: 376 TFLOP/s; with blocks of eight warps, and
- * so one instead of two on a multiprocessor, 330; with 32 keys at a time 340.
+ * Measured on an H200, 28/4 heads x 128, 4K tokens over 32K keys: 376 TFLOP/s; with blocks of eight
+ * warps, and so one instead of two on a multiprocessor, 330; with 32 keys at a time 340.
  *
- * A row sees keys [from, position]: what a tile has beyond it is masked where that can be. Over lists of pages
- * (LISTS) it sees that of the pages of its query page's list, of those that it sees whole from its document's start
- * on; tiles of rows and of keys then lie in pages.
+ * A row sees keys [from, position]: what a tile has beyond it is masked where that can be. Over
+ * lists of pages (LISTS) it sees that of the pages of its query page's list, of those that it sees
+ * whole from its document's start on; tiles of rows and of keys then lie in pages.
  */
 #include "executor/cuda/scores.cuh"
 #include "executor/cuda/tiles.cuh"
@@ -59,7 +60,8 @@ static __device__ __forceinline__ void make_scores(float (&scores)[ROW_BLOCKS][K
     }
 }
 
-/* Scores become exponentials, and out += P V: those of 16 keys while the tensor cores take the 16 before. */
+/* Scores become exponentials, and out += P V: those of 16 keys while the tensor cores take the 16
+ * before. */
 template <int D>
 static __device__ __forceinline__ void
 add_values(float (&out)[ROW_BLOCKS][D / 8][4], float (&scores)[ROW_BLOCKS][KEY_BLOCKS][4],

@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of a chunk's queries over pages of keys on tensor cores, backward: bf16, head dims 64, 96 and
- * 128.
+ * Attention of a chunk's queries over pages of keys on tensor cores, backward: bf16, head dims 64,
+ * 96 and 128.
  *
  * FlashAttention-2 (arXiv 2307.08691, algorithm 2) with mma.sync, without atomics:
  *
  *     P = exp(scores - LSE),  D = rowsum(dO * O),  dS = P * (dO V^T - D)
  *     dV = P^T dO,  dQ = dS K / sqrt(head_dim),  dK = dS^T Q / sqrt(head_dim)
  *
- * Some blocks have ROWS tokens of a query head, a warp 32 of them, and walk over the keys: three products, dQ
- * in registers. The others have KEYS keys of a KV head, a warp 16 of them, and walk over the tokens that
- * see them, for one after the other of the query heads that read the KV head: four products with keys as
- * rows; K, V, dK and dV in registers; dK and dV go to the pages once. Seven products in place of the five
- * of one kernel that adds up dQ with atomics: sums have one order, so results repeat. Over lists of pages (LISTS)
- * rows walk over their list, and keys over the query pages of their page's inverse list (lists.cu).
+ * Some blocks have ROWS tokens of a query head, a warp 32 of them, and walk over the keys: three
+ * products, dQ in registers. The others have KEYS keys of a KV head, a warp 16 of them, and walk
+ * over the tokens that see them, for one after the other of the query heads that read the KV head:
+ * four products with keys as rows; K, V, dK and dV in registers; dK and dV go to the pages once.
+ * Seven products in place of the five of one kernel that adds up dQ with atomics: sums have one
+ * order, so results repeat. Over lists of pages (LISTS) rows walk over their list, and keys over
+ * the query pages of their page's inverse list (lists.cu).
  *
- * What feeds the tensor cores from shared memory is the limit, hence as many rows a warp as registers
- * hold. Measured on an H200, 28/4 heads x 128, 4K tokens over 32K keys, counted as five products: 104 to
- * 166 TFLOP/s with 16 rows a warp throughout and row facts loaded by the way; 245 as here but in two
- * launches, one after the other; 258 in one launch, 4K over 8K 207 and 256: blocks of one kind fill what
- * the others leave idle at their end. Eight warps a block instead of four: 246.
+ * What feeds the tensor cores from shared memory is the limit, hence as many rows a warp as
+ * registers hold. Measured on an H200, 28/4 heads x 128, 4K tokens over 32K keys, counted as five
+ * products: 104 to 166 TFLOP/s with 16 rows a warp throughout and row facts loaded by the way; 245
+ * as here but in two launches, one after the other; 258 in one launch, 4K over 8K 207 and 256:
+ * blocks of one kind fill what the others leave idle at their end. Eight warps a block instead of
+ * four: 246.
  */
 #include "executor/cuda/gradients.cuh"
 #include "executor/cuda/tiles.cuh"
@@ -51,7 +53,8 @@ template <int BLOCKS> static __device__ __forceinline__ void clear(float (&c)[BL
 
 /* ---- dQ ---- */
 
-/* dq += dS K for the keys [key, key + STEP_KEYS) of a walk; `k` and `v` are the tiles from there on. */
+/* dq += dS K for the keys [key, key + STEP_KEYS) of a walk; `k` and `v` are the tiles from there
+ * on. */
 template <int D, bool MASKED>
 static __device__ __forceinline__ void
 add_keys(float (&dq)[ROW_BLOCKS][D / 8][4], uint32_t q, uint32_t d_out, uint32_t k_columns,
@@ -141,8 +144,8 @@ add_keys(float (&dq)[ROW_BLOCKS][D / 8][4], uint32_t q, uint32_t d_out, uint32_t
     }
 }
 
-/* dQ of a tile of rows, the longest tiles first. `WHOLE`: keys from a multiple of STEP_KEYS on lie in one
- * page. */
+/* dQ of a tile of rows, the longest tiles first. `WHOLE`: keys from a multiple of STEP_KEYS on lie
+ * in one page. */
 template <int D, bool WHOLE, bool LISTS>
 static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float scale,
                                                     uint32_t block, unsigned char *tiles)
@@ -322,8 +325,8 @@ add_rows(of_keys<D> &of, uint32_t q, uint32_t d_out, const tdm_row_fact *facts, 
     }
 }
 
-/* The tokens that may see a tile of keys, STEP_ROWS at a time, for each query head of the KV head: a range of
- * them, or those of the query pages that list the keys' page. */
+/* The tokens that may see a tile of keys, STEP_ROWS at a time, for each query head of the KV head:
+ * a range of them, or those of the query pages that list the keys' page. */
 template <bool LISTS> struct row_walk {
     uint32_t t, head, begin, end, first_head, end_head;
     uint32_t all_begin, all_end; /* of these tokens all see all keys */
@@ -398,8 +401,8 @@ template <bool LISTS> struct row_walk {
 
 /* ---- which pages first ---- */
 
-/* The (key page, list) are sorted by how many query pages read them, so that the longest blocks start first; which of two
- * equally long ones is first does not matter to what they compute. */
+/* The (key page, list) are sorted by how many query pages read them, so that the longest blocks
+ * start first; which of two equally long ones is first does not matter to what they compute. */
 #define SORT_THREADS 1024u
 #define LENGTHS SORT_THREADS /* longer ones are not told apart */
 
@@ -548,8 +551,8 @@ static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float s
     tdm_put_keys<T>(a, key0 + first_key, end, kv_head, of.dk, of.dv, scale);
 }
 
-/* Both kinds of tiles, so that what one leaves idle at its end the other fills: keys, then rows; over lists rows,
- * then keys by falling number of readers. */
+/* Both kinds of tiles, so that what one leaves idle at its end the other fills: keys, then rows;
+ * over lists rows, then keys by falling number of readers. */
 template <int D, typename T, bool WHOLE, bool LISTS>
 static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     grad_tiles(const tdm_attend a, float scale, uint32_t key_blocks, uint32_t row_blocks)

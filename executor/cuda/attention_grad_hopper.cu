@@ -1,31 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of a chunk's queries over pages of keys on Hopper, backward: bf16, head dim 64 or 128. One kernel, the
- * five products of FlashAttention-2 (arXiv 2307.08691, algorithm 2), turned so that dK and dV stay in registers:
+ * Attention of a chunk's queries over pages of keys on Hopper, backward: bf16, head dim 64 or 128.
+ * One kernel, the five products of FlashAttention-2 (arXiv 2307.08691, algorithm 2), turned so that
+ * dK and dV stay in registers:
  *
  *     S^T = K Q^T, dP^T = V dO^T [128 keys, 64 rows];  dV += P^T dO, dK += dS^T Q, dQ = dS K
  *
- * A block owns a tile of 128 keys of a KV head and walks over the tiles of 64 rows that see it, of all its query
- * heads. Two warpgroups have 64 keys each, and half of the columns of dQ. They take turns: in its turn a group asks for
- * dQ, dV, dK, then for the next S and dP, and makes P and dS from them while the other has the turn. Group 0 adds
- * its dQ a step late, so that two buffers of dS are enough.
+ * A block owns a tile of 128 keys of a KV head and walks over the tiles of 64 rows that see it, of
+ * all its query heads. Two warpgroups have 64 keys each, and half of the columns of dQ. They take
+ * turns: in its turn a group asks for dQ, dV, dK, then for the next S and dP, and makes P and dS
+ * from them while the other has the turn. Group 0 adds its dQ a step late, so that two buffers of
+ * dS are enough.
  *
- * dQ goes out in fp32 to scratch by the copy engine, which adds: block after block in a fixed order, so that results
- * repeat. A tile of rows has a counter for each half; a block adds when the counter has reached its rank, the number of
- * tiles of keys before its own that visit these rows. Ranks rise with key position, and depend on nothing else.
- * Blocks take their tiles by ticket, in an order in which nobody waits for a tile that was not handed out before: keys
- * rise, and all walk over falling rows, so that each finds its first tile of rows where the one before has been.
- * A last pass scales dQ and rounds it.
+ * dQ goes out in fp32 to scratch by the copy engine, which adds: block after block in a fixed
+ * order, so that results repeat. A tile of rows has a counter for each half; a block adds when the
+ * counter has reached its rank, the number of tiles of keys before its own that visit these rows.
+ * Ranks rise with key position, and depend on nothing else. Blocks take their tiles by ticket, in
+ * an order in which nobody waits for a tile that was not handed out before: keys rise, and all walk
+ * over falling rows, so that each finds its first tile of rows where the one before has been. A
+ * last pass scales dQ and rounds it.
  *
- * Where the tiles of the chunk itself are few, each query head of them is a block (item.is_split), and the blocks of a
- * tile add dK and dV one after the other: else the last tiles would leave most of the card idle.
+ * Where the tiles of the chunk itself are few, each query head of them is a block (item.is_split),
+ * and the blocks of a tile add dK and dV one after the other: else the last tiles would leave most
+ * of the card idle.
  *
- * Over lists of pages (LISTS) a page is a tile of keys. A page that many query pages list is a block, which walks over all
- * of them, as its inverse list has them (lists.cu), or is split into blocks of two query heads. Of other pages before the chunk there is a
- * block for each query page that lists it: would a block walk over several, then it would often wait for another one
- * that comes to the same rows with other rows before. They are handed out by their place in the lists, first of all lists
- * the first, so that hardly ever two work on the same rows. In the order of dQ's sums the pages of many come first, then
- * those of few, then the chunk's own.
+ * Over lists of pages (LISTS) a page is a tile of keys. A page that many query pages list is a
+ * block, which walks over all of them, as its inverse list has them (lists.cu), or is split into
+ * blocks of two query heads. Of other pages before the chunk there is a block for each query page
+ * that lists it: would a block walk over several, then it would often wait for another one that
+ * comes to the same rows with other rows before. They are handed out by their place in the lists,
+ * first of all lists the first, so that hardly ever two work on the same rows. In the order of dQ's
+ * sums the pages of many come first, then those of few, then the chunk's own.
  */
 #include "executor/cuda/gradients.cuh"
 #include "executor/cuda/hopper_maps.h"
@@ -40,14 +45,15 @@
 #define DS_BYTES (STEP * TILE * 2)
 #define FACTS_BYTES (2 * STEP * 4)
 
-/* Tiles of the chunk itself are split by query heads where a card of some 132 multiprocessors would get fewer than four
- * of them each. */
+/* Tiles of the chunk itself are split by query heads where a card of some 132 multiprocessors would
+ * get fewer than four of them each. */
 #define FEW_TILES 528u
 
 /* Pages of few query pages have ranks of their own, with this bit. */
 #define RANK_OF_FEW 0x8000u
 
-/* Of `order`: entries of parts; those of them before the pages of few; items of the pages of few. */
+/* Of `order`: entries of parts; those of them before the pages of few; items of the pages of
+ * few. */
 enum { ORDER_PARTS, ORDER_BEFORE, ORDER_OF_FEW, ORDER_NUMBERS };
 
 /* An entry of `order`: (page, list), and which part of its query heads. */
@@ -73,13 +79,14 @@ struct plan {
     uint32_t row_tiles, key_tiles;
     uint32_t parts, part_heads; /* of a tile that is split, and query heads of each */
     uint32_t whole_tiles;       /* the first tiles of keys, of which a block has all query heads */
-    /* over lists: query pages, and words of bits for them; the rank of a page in the list of each, [page, list, query
-       page], RANK_OF_FEW or not; and of each list how many pages of many it has, and of few, [query page, list, 2] */
+    /* over lists: query pages, and words of bits for them; the rank of a page in the list of each,
+       [page, list, query page], RANK_OF_FEW or not; and of each list how many pages of many it has,
+       and of few, [query page, list, 2] */
     uint32_t query_pages, words;
     uint16_t *ranks, *list_pages;
-    uint32_t *order; /* ORDER_PARTS and what follows, then entries */
-    const float *
-        facts; /* [query head, row tile, 2, STEP]: LSE in powers of two, rowsum(dO * O); see fact_at */
+    uint32_t *order;     /* ORDER_PARTS and what follows, then entries */
+    const float *facts;  /* [query head, row tile, 2, STEP]: LSE in powers of two, rowsum(dO * O);
+                            see fact_at */
     float *dq;           /* [query head, row tile, half, HALF_FLOATS] */
     uint32_t *dq_turns;  /* [query head, row tile, half] */
     uint32_t *key_turns; /* [key tile, KV head] */
@@ -101,9 +108,8 @@ struct item {
 struct state {
     uint64_t full_q[STAGES], full_out[STAGES], empty[STAGES], full_keys;
     uint64_t full_dq[SENDERS], empty_dq[CONSUMERS]; /* of the sender that takes it; of the half */
-    uint32_t step
-        [STAGES]; /* first token, and TDM_STEP_WHOLE, TDM_STEP_MASKED: some row sees less by its window,
-                              document or list */
+    uint32_t step[STAGES]; /* first token, and TDM_STEP_WHOLE, TDM_STEP_MASKED: some row sees less
+                              by its window, document or list */
     item work;
     uint32_t count; /* steps; NO_WORK: nothing to do at all */
 };
@@ -124,7 +130,8 @@ template <class P> struct areas {
     }
 };
 
-/* Where row `row` of a tile has its two facts among STEP: as the lanes of a warp need them, four at a time. */
+/* Where row `row` of a tile has its two facts among STEP: as the lanes of a warp need them, four at
+ * a time. */
 static __device__ __forceinline__ uint32_t fact_at(uint32_t row)
 {
     return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
@@ -138,8 +145,9 @@ static __device__ __forceinline__ const uint16_t *ranks_of(const tdm_attend &a, 
     return x.ranks + (uint64_t)(page * a.lists.lists + list) * x.query_pages;
 }
 
-/* Item `number` of the pages of few: a KV head, a query page, and of its list a page that the other items leave. One KV
- * head after the other, so that its rows and their sums stay in the second-level cache. False if the list has fewer. */
+/* Item `number` of the pages of few: a KV head, a query page, and of its list a page that the other
+ * items leave. One KV head after the other, so that its rows and their sums stay in the
+ * second-level cache. False if the list has fewer. */
 static __device__ __forceinline__ bool find_item_of_few(const tdm_attend &a, const plan &x,
                                                         uint32_t number, uint32_t &page, item &w)
 {
@@ -238,8 +246,9 @@ static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan
     return true;
 }
 
-/* The steps of a block: a tile of rows and a query head each. Of a range of keys the heads one after the other, each
- * with falling rows; over lists the query pages by falling number, each with its heads, each with falling rows. */
+/* The steps of a block: a tile of rows and a query head each. Of a range of keys the heads one
+ * after the other, each with falling rows; over lists the query pages by falling number, each with
+ * its heads, each with falling rows. */
 template <bool LISTS> struct walk;
 
 template <> struct walk<false> {
@@ -407,8 +416,9 @@ static __device__ __forceinline__ void give_turn(uint32_t *turn)
                  : "memory");
 }
 
-/* Adds the dQ of both halves to what is there, in the order in which they are staged: half 1 of step n, then half 0. To see
- * that it is one's turn, to add and to see that it is done takes as long as a step, so that senders take every third. */
+/* Adds the dQ of both halves to what is there, in the order in which they are staged: half 1 of
+ * step n, then half 0. To see that it is one's turn, to add and to see that it is done takes as
+ * long as a step, so that senders take every third. */
 template <class P, bool LISTS>
 static __device__ __forceinline__ void send_dq(const tdm_attend &a, const plan &x,
                                                const areas<P> &shared, state &s, walk<LISTS> &at,
@@ -691,7 +701,8 @@ static __device__ __forceinline__ void add_row(float *to, const float (&c)[B][4]
                      : "memory");
 }
 
-/* dK and dV of a warp's 16 keys from `key` on to their pages; `ours`: added to what other parts of the same sum left. */
+/* dK and dV of a warp's 16 keys from `key` on to their pages; `ours`: added to what other parts of
+ * the same sum left. */
 template <typename T, int B>
 static __device__ __forceinline__ void put_keys(const tdm_attend &a, uint32_t key, uint32_t end,
                                                 uint32_t kv_head, const float (&dk)[B][4],
@@ -809,8 +820,8 @@ static __device__ __forceinline__ bool is_of_many(const plan &x, uint32_t read)
     return 2 * read >= x.query_pages;
 }
 
-/* The rank of each page in the list of each query page: a block a list. Pages of the chunk have the last ones. `with_few`:
- * there are pages of few. */
+/* The rank of each page in the list of each query page: a block a list. Pages of the chunk have the
+ * last ones. `with_few`: there are pages of few. */
 static __global__ void __launch_bounds__(128)
     find_ranks(const tdm_attend a, const plan x, bool with_few)
 {
@@ -846,8 +857,9 @@ static __global__ void __launch_bounds__(128)
     }
 }
 
-/* In which order the parts of (page, list) are worked on: pages of many before the chunk by rising position, the pages of
- * few, the pages of the chunk part by part. One block, after find_ranks. `parts`: of a page that is split. */
+/* In which order the parts of (page, list) are worked on: pages of many before the chunk by rising
+ * position, the pages of few, the pages of the chunk part by part. One block, after find_ranks.
+ * `parts`: of a page that is split. */
 #define ORDER_THREADS 1024u
 
 static __global__ void __launch_bounds__(ORDER_THREADS)
@@ -917,8 +929,9 @@ static __global__ void __launch_bounds__(ORDER_THREADS)
         x.order[ORDER_PARTS] = count;
 }
 
-/* The facts of all rows, of those behind the last token that nothing comes of them; and no turns yet. A block has
- * FACT_ROWS rows of [token, query head], one behind the other; 8 elements of a row a lane. */
+/* The facts of all rows, of those behind the last token that nothing comes of them; and no turns
+ * yet. A block has FACT_ROWS rows of [token, query head], one behind the other; 8 elements of a row
+ * a lane. */
 #define FACT_ROWS 64u
 template <class P>
 static __global__ void __launch_bounds__(256)
@@ -1006,7 +1019,8 @@ static uint64_t entries_before(const tdm_attend &a, const plan &x)
     uint64_t most = tdm_attend_key_pages(&a) - x.query_pages;
     if (most > a.lists.capacity)
         most = a.lists.capacity;
-    /* of a part of a chunk, pages of the chunk before it are in the lists beside those of the budget */
+    /* of a part of a chunk, pages of the chunk before it are in the lists beside those of the
+     * budget */
     if (rule->selector.kind == TDM_SELECT_TOP_K && x.query_pages == tdm_pages_of_chunk(rule) &&
         most > rule->selector.budget / rule->page_tokens)
         most = rule->selector.budget / rule->page_tokens;
@@ -1071,8 +1085,8 @@ static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, stru
     x.key_turns = x.dq_turns + 2 * (uint64_t)a->query_heads * x.row_tiles;
     x.ticket = x.key_turns + (uint64_t)x.key_tiles * a->kv_heads;
     const uint32_t ratio = a->query_heads / a->kv_heads;
-    /* beside its steps a part costs as much as a few of them; but where heads come one after the other, a tile of few rows
-     * would wait for those of many */
+    /* beside its steps a part costs as much as a few of them; but where heads come one after the
+     * other, a tile of few rows would wait for those of many */
     x.part_heads = lists && ratio > 3 ? 2 : 1;
     x.parts = (ratio + x.part_heads - 1) / x.part_heads;
     x.whole_tiles = x.key_tiles;

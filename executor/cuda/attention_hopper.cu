@@ -2,21 +2,22 @@
 /*
  * Attention of a chunk's queries over pages of keys on Hopper, forward: bf16, head dim 64 or 128.
  *
- * As FlashAttention-3 (arXiv 2407.08608, algorithms 1 and 2). A block has ROWS tokens of one query head: two threads
- * ask the copy engine for Q and K, and for V, with rising position, KEYS at a time; two warpgroups of consumers have
- * 64 rows each. A consumer asks for S(n) = Q K^T and for O += P(n - 1) V, then makes P(n) from S(n) while the other
- * consumer's products run: named barriers let them take turns. Two blocks of a cluster have row tiles of the same KV
- * head; each copies half of the columns of K and V for both.
+ * As FlashAttention-3 (arXiv 2407.08608, algorithms 1 and 2). A block has ROWS tokens of one query
+ * head: two threads ask the copy engine for Q and K, and for V, with rising position, KEYS at a
+ * time; two warpgroups of consumers have 64 rows each. A consumer asks for S(n) = Q K^T and for O
+ * += P(n - 1) V, then makes P(n) from S(n) while the other consumer's products run: named barriers
+ * let them take turns. Two blocks of a cluster have row tiles of the same KV head; each copies half
+ * of the columns of K and V for both.
  *
- * Exponentials are relative to a shift for each row. A step is made with care where it is the first, where
- * something is masked, or where the step before was: then the shift follows the largest score, with slack (scores.cuh).
- * Other steps take the shift as it is, and do not look for a maximum. Should a sum of exponentials come out larger
- * than LARGEST_SUM, or not be a number, then the cluster does its tiles again with care in all steps. This
- * depends on the data alone.
+ * Exponentials are relative to a shift for each row. A step is made with care where it is the
+ * first, where something is masked, or where the step before was: then the shift follows the
+ * largest score, with slack (scores.cuh). Other steps take the shift as it is, and do not look for
+ * a maximum. Should a sum of exponentials come out larger than LARGEST_SUM, or not be a number,
+ * then the cluster does its tiles again with care in all steps. This depends on the data alone.
  *
- * Steps of 176 keys need fewer turns than steps of 128, and are composed of pieces of pages; over lists of pages
- * (LISTS) a page of 128 is a step, and the producer reads an entry of the list a step ahead and leaves the consumers the
- * first key with it and whether they must mask.
+ * Steps of 176 keys need fewer turns than steps of 128, and are composed of pieces of pages; over
+ * lists of pages (LISTS) a page of 128 is a step, and the producer reads an entry of the list a
+ * step ahead and leaves the consumers the first key with it and whether they must mask.
  */
 #include "executor/cuda/hopper_maps.h"
 #include "executor/cuda/hopper_tiles.cuh"
@@ -72,8 +73,8 @@ struct board {
                    1]; /* of the cluster, in each of its blocks: as they were drawn, then NO_ITEM */
 };
 
-/* The next number that nobody has drawn, and the clusters that have found the queue empty: the last leaves
- * it as it was. */
+/* The next number that nobody has drawn, and the clusters that have found the queue empty: the last
+ * leaves it as it was. */
 struct queue {
     uint32_t next, left;
 };
@@ -83,18 +84,20 @@ static __device__ struct queue queues[QUEUES];
 /* What a block works on. Keys [begin, end) are those that a row of the cluster sees. */
 template <class P> struct item {
     uint32_t t0, head, kv_head, before, begin, end;
-    bool
-        is_extra; /* there is no tile for the second block: it does the first one's, and writes nothing */
+    bool is_extra; /* there is no tile for the second block: it does the first one's, and writes
+                      nothing */
     const uint32_t *list;
 
-    /* Of a KV head; one KV head after the other, so that the second-level cache holds what all blocks read. */
+    /* Of a KV head; one KV head after the other, so that the second-level cache holds what all
+     * blocks read. */
     static __host__ __device__ __forceinline__ uint32_t clusters(const tdm_attend &a)
     {
         const uint32_t row_tiles = (uint32_t)((a.tokens + ROWS - 1) / ROWS);
         return (row_tiles * (a.query_heads / a.kv_heads) + P::CLUSTER - 1) / P::CLUSTER;
     }
 
-    /* Of each KV head its row tiles, the longest first, of each the query heads; neighbours make a cluster. */
+    /* Of each KV head its row tiles, the longest first, of each the query heads; neighbours make a
+     * cluster. */
     __device__ __forceinline__ item(const tdm_attend &a, uint32_t cluster)
     {
         const uint32_t ratio = a.query_heads / a.kv_heads;
@@ -128,8 +131,8 @@ template <class P> struct item {
     }
 };
 
-/* The item at `at` of the cluster's, when it is known, or in the second pass the next from there that must be made
- * again; NO_ITEM behind the last. */
+/* The item at `at` of the cluster's, when it is known, or in the second pass the next from there
+ * that must be made again; NO_ITEM behind the last. */
 static __device__ __forceinline__ uint32_t item_at(const board &shared, uint32_t pass, uint32_t &at)
 {
     for (;; at++) {
@@ -258,8 +261,8 @@ static __device__ __forceinline__ void produce_rows(const tdm_attend &a, const m
     }
 }
 
-/* K, or V (`plane` 1), of all steps of all items of a pass; of each a thread, so that neither waits for the room of the
- * other. */
+/* K, or V (`plane` 1), of all steps of all items of a pass; of each a thread, so that neither waits
+ * for the room of the other. */
 template <class P, uint32_t plane>
 static __device__ __forceinline__ void produce_keys(const tdm_attend &a, const maps &m,
                                                     uint32_t tiles, board &shared, uint32_t pass)
@@ -392,8 +395,8 @@ template <class P> static __device__ __forceinline__ void clear_rows(uint32_t v,
                  : "memory");
 }
 
-/* Writes the rows of tokens from `t` on, a warp's 16, and their LSE. Of four blocks of 8 columns that the four lanes of a
- * row share, each lane gets one. */
+/* Writes the rows of tokens from `t` on, a warp's 16, and their LSE. Of four blocks of 8 columns
+ * that the four lanes of a row share, each lane gets one. */
 template <class P>
 static __device__ __forceinline__ void put_rows(const float (&out)[P::DIM / 8][4],
                                                 const tdm_softmax<1> &rows, const tdm_attend &a,
@@ -424,9 +427,9 @@ static __device__ __forceinline__ void put_rows(const float (&out)[P::DIM / 8][4
     }
 }
 
-/* An item, whose first keys are there. `number`: of its first step among all of the pass; it becomes that of the next
- * item's. True if a sum of the warp's rows came out too large. What is needed seldom is read from `w` again: registers
- * are short. */
+/* An item, whose first keys are there. `number`: of its first step among all of the pass; it
+ * becomes that of the next item's. True if a sum of the warp's rows came out too large. What is
+ * needed seldom is read from `w` again: registers are short. */
 template <class P>
 static __device__ __forceinline__ bool consume(const tdm_attend &a, const facts &w, uint32_t tiles,
                                                board &shared, uint32_t pass, uint32_t &number,
@@ -445,7 +448,8 @@ static __device__ __forceinline__ bool consume(const tdm_attend &a, const facts 
     float rescale[1][2];
     bool was_masked = true;
 
-    /* Masks S of a step, and follows its largest scores where that is due; true if what was summed must be rescaled. */
+    /* Masks S of a step, and follows its largest scores where that is due; true if what was summed
+     * must be rescaled. */
     const auto prepare = [&](uint32_t step) {
         const bool masked =
             P::LISTS ? (step & TDM_STEP_MASKED) != 0 : step + P::KEYS > all_end || step < all_from;
@@ -464,8 +468,8 @@ static __device__ __forceinline__ bool consume(const tdm_attend &a, const facts 
         return tdm_uniform(v + number % STAGES * P::TILE_BYTES, P::KEYS * 128);
     };
 
-    /* Waits for the keys of a step that is not the last. As a loop between the exponentials and the wait for O it
-     * also keeps the compiler from doing them after that wait. */
+    /* Waits for the keys of a step that is not the last. As a loop between the exponentials and the
+     * wait for O it also keeps the compiler from doing them after that wait. */
     const auto wait_keys = [&](uint32_t number) {
         if (left > 1)
             tdm_barrier_wait(&b.full_k[number % STAGES], number / STAGES);
@@ -541,7 +545,8 @@ static __device__ __forceinline__ bool consume(const tdm_attend &a, const facts 
            rows.sum[0][1] != rows.sum[0][1];
 }
 
-/* All threads of the cluster have come here. No block leaves before the others have read what it gave them. */
+/* All threads of the cluster have come here. No block leaves before the others have read what it
+ * gave them. */
 template <class P> static __device__ __forceinline__ void end_pass(void)
 {
     if constexpr (P::CLUSTER == 2)
@@ -665,7 +670,8 @@ static enum tdm_status launch(const struct tdm_attend *attend, cudaStream_t stre
                           err);
     if (status != TDM_OK)
         return status;
-    /* over lists new blocks were 5% faster than blocks that stay, measured where all rows see the same pages */
+    /* over lists new blocks were 5% faster than blocks that stay, measured where all rows see the
+     * same pages */
     uint32_t clusters = P::LISTS ? items : tdm_multiprocessors() / P::CLUSTER;
     if (clusters < (items + MOST_ITEMS - 1) / MOST_ITEMS)
         clusters = (items + MOST_ITEMS - 1) / MOST_ITEMS;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of a chunk's queries over pages of keys on CUDA cores, in fp32: for head dims and dtypes that
- * the tensor cores do not serve, and as what those are compared with.
+ * Attention of a chunk's queries over pages of keys on CUDA cores, in fp32: for head dims and
+ * dtypes that the tensor cores do not serve, and as what those are compared with.
  *
  * Over a range of keys, or over lists of pages (LISTS), page by page.
  *
  * Forward as FlashAttention-2 (arXiv 2307.08691, algorithm 1): a warp has a row, a token's query
  * head; it takes 32 keys at a time, a lane computes one score, and the lanes share the output's
- * dimensions. Backward as its algorithm 2, in two kernels with no atomics: one in which a warp has a row
- * and sums dQ over its keys, one in which a warp has a key of one KV head and sums dK, dV over the rows
- * that see it, 32 at a time; it adds them to the pages once. 4, 6 and 8 * head_dim FLOPs a (query head, key).
+ * dimensions. Backward as its algorithm 2, in two kernels with no atomics: one in which a warp has
+ * a row and sums dQ over its keys, one in which a warp has a key of one KV head and sums dK, dV
+ * over the rows that see it, 32 at a time; it adds them to the pages once. 4, 6 and 8 * head_dim
+ * FLOPs a (query head, key).
  *
  *     P = exp(scores - LSE),  D = rowsum(dO * O),  dS = P * (dO V^T - D)
  *     dV = P^T dO,  dQ = dS K / sqrt(head_dim),  dK = dS^T Q / sqrt(head_dim)
@@ -188,8 +189,8 @@ static __global__ void __launch_bounds__(THREADS) grad_of_rows(const tdm_attend 
             tdm_put((Act *)a.dq.data, row * dim + j * TDM_WARP + lane, dq[j] * scale);
 }
 
-/* Tokens that may see a key, in runs: one, or one of each query page that lists its page; and the keys from
- * which on each of them sees. */
+/* Tokens that may see a key, in runs: one, or one of each query page that lists its page; and the
+ * keys from which on each of them sees. */
 template <bool LISTS> struct token_runs {
     const uint2 *readers;
     uint32_t count, seen_by;

@@ -23,8 +23,8 @@
 /* Ops of a lane that the host may be ahead of the device. */
 #define TDM_CUDA_RING 1024u
 
-/* Ends of a lane's last ops that are remembered, for the ops of other lanes that waited for them: a ring
- * of copies may reach back over many times as many ops of the compute lane. */
+/* Ends of a lane's last ops that are remembered, for the ops of other lanes that waited for them: a
+ * ring of copies may reach back over many times as many ops of the compute lane. */
 #define TDM_CUDA_ENDS 65536u
 
 /* An op under way. */
@@ -199,7 +199,8 @@ enum tdm_status tdm_cuda_run_gradient_norm(struct tdm_executor *executor,
 enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err);
 
-/* Updates on the host: host_lane.c. Opened after the lanes; `calls` is freed when they are closed. */
+/* Updates on the host: host_lane.c. Opened after the lanes; `calls` is freed when they are
+ * closed. */
 enum tdm_status tdm_cuda_open_host_lane(struct tdm_executor *executor, uint32_t count,
                                         const struct tdm_program *const *programs,
                                         struct tdm_error *err);

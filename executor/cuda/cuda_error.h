@@ -11,8 +11,8 @@ extern "C" {
 
 #include <cuda_runtime_api.h>
 
-/* TDM_OK for cudaSuccess. Else clears the sticky error and fails with `call` quoted: TDM_NO_DEVICE if
- * there is no GPU or no driver that this program can use, TDM_NO_MEMORY if the device has none
+/* TDM_OK for cudaSuccess. Else clears the sticky error and fails with `call` quoted: TDM_NO_DEVICE
+ * if there is no GPU or no driver that this program can use, TDM_NO_MEMORY if the device has none
  * left, TDM_INTERNAL otherwise. */
 enum tdm_status tdm_cuda_status(cudaError_t code, const char *call, struct tdm_error *err);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What kernels share: elements of either dtype in fp32, one at a time or 16 bytes of bf16 at once, and
- * sums over warps and blocks in a fixed order.
+ * What kernels share: elements of either dtype in fp32, one at a time or 16 bytes of bf16 at once,
+ * and sums over warps and blocks in a fixed order.
  */
 #ifndef TDM_EXECUTOR_CUDA_DEVICE_CUH
 #define TDM_EXECUTOR_CUDA_DEVICE_CUH
@@ -154,8 +154,8 @@ template <typename T> static __device__ __forceinline__ T tdm_warp_sum(T value)
     return value;
 }
 
-/* The sum of `value` over the block, the same in every thread. blockDim.x is a multiple of 32. May be
- * called again at once. */
+/* The sum of `value` over the block, the same in every thread. blockDim.x is a multiple of 32. May
+ * be called again at once. */
 template <typename T> static __device__ __forceinline__ T tdm_block_sum(T value)
 {
     __shared__ T of_warp[TDM_WARP];

@@ -2,9 +2,9 @@
 /*
  * What the driver reports: how much of the GPU's memory is ours, and how much is free.
  *
- * By NVML, which is part of the driver and is loaded when the backend is opened: what it says of this
- * process, or, where it does not know processes (in containers), by how much the card's use has grown
- * since before our context. Without NVML: all that is used on the card.
+ * By NVML, which is part of the driver and is loaded when the backend is opened: what it says of
+ * this process, or, where it does not know processes (in containers), by how much the card's use
+ * has grown since before our context. Without NVML: all that is used on the card.
  */
 #ifndef TDM_EXECUTOR_CUDA_DRIVER_USE_H
 #define TDM_EXECUTOR_CUDA_DRIVER_USE_H
@@ -24,8 +24,8 @@ struct tdm_driver_use {
     uint64_t before_bytes; /* in use on the card before our context */
 };
 
-/* Before the first call that makes a context on the CUDA device `device`. Never fails: what cannot be
- * found out is left out. */
+/* Before the first call that makes a context on the CUDA device `device`. Never fails: what cannot
+ * be found out is left out. */
 void tdm_driver_use_open(struct tdm_driver_use *use, int device);
 void tdm_driver_use_close(struct tdm_driver_use *use);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Embedding: a row of the table for every token; the rows of a chunk by rising token; and the gradient
- * added back to the table.
+ * Embedding: a row of the table for every token; the rows of a chunk by rising token; and the
+ * gradient added back to the table.
  *
- * The sort is by rank: a row's place is the number of rows with a smaller token, or the same token and a
- * smaller number. rows^2 comparisons, 17 million for 4,096 rows: tens of microseconds where a radix
- * sort would need several launches. A row of the gradient belongs to the blocks of the first sorted row
- * with its token, which add what the others give in their order, loading AHEAD of them at once, and
- * write it once.
+ * The sort is by rank: a row's place is the number of rows with a smaller token, or the same token
+ * and a smaller number. rows^2 comparisons, 17 million for 4,096 rows: tens of microseconds where a
+ * radix sort would need several launches. A row of the gradient belongs to the blocks of the first
+ * sorted row with its token, which add what the others give in their order, loading AHEAD of them
+ * at once, and write it once.
  */
 #include "executor/cuda/device.cuh"
 

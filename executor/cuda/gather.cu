@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pages gathered from the host: which a batch of query pages lists, where they lie on the device, and moving them
- * (schedule/gather.h).
+ * Pages gathered from the host: which a batch of query pages lists, where they lie on the device,
+ * and moving them (schedule/gather.h).
  *
- * A block a list marks the pages in bits of shared memory; a page's place in the room is the number of marked ones
- * before it, so that lists over the room keep their order, and sums theirs. A copy reads and writes the host's
- * memory itself, over the link: the columns of a list's KV heads, row by row.
+ * A block a list marks the pages in bits of shared memory; a page's place in the room is the number
+ * of marked ones before it, so that lists over the room keep their order, and sums theirs. A copy
+ * reads and writes the host's memory itself, over the link: the columns of a list's KV heads, row
+ * by row.
  */
 #include "executor/cuda/device.cuh"
 #include "executor/cuda/kernels.h"

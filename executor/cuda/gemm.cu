@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products on CUDA cores, for what cuBLASLt does not take: factors of different dtypes, bf16 results of
- * fp32 factors, two terms that do not lie side by side.
+ * Products on CUDA cores, for what cuBLASLt does not take: factors of different dtypes, bf16
+ * results of fp32 factors, two terms that do not lie side by side.
  *
- * C [m, n] = start + sum over terms of A [m, k] B [k, n]; 2 m n k FLOPs in fp32. A block has 64 x 64
- * elements of C, a thread 4 x 4, and goes down k in panels of 16 through shared memory. No attempt
- * at speed: schedules that are meant to be fast store factors of a product in one dtype.
+ * C [m, n] = start + sum over terms of A [m, k] B [k, n]; 2 m n k FLOPs in fp32. A block has 64 x
+ * 64 elements of C, a thread 4 x 4, and goes down k in panels of 16 through shared memory. No
+ * attempt at speed: schedules that are meant to be fast store factors of a product in one dtype.
  */
 #include "executor/cuda/device.cuh"
 #include "executor/cuda/matmul.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the backward kernels of attention share: facts of the rows, which tokens see a key, and how dK and
- * dV go to their pages.
+ * What the backward kernels of attention share: facts of the rows, which tokens see a key, and how
+ * dK and dV go to their pages.
  */
 #ifndef TDM_EXECUTOR_CUDA_GRADIENTS_CUH
 #define TDM_EXECUTOR_CUDA_GRADIENTS_CUH
@@ -10,7 +10,8 @@
 #include "executor/cuda/mma.cuh"
 #include "executor/cuda/pages.cuh"
 
-/* What a row of scores has, [query head, token]: its LSE in powers of two, and D = rowsum(dO * O). */
+/* What a row of scores has, [query head, token]: its LSE in powers of two, and D = rowsum(dO *
+ * O). */
 struct tdm_row_fact {
     float lse, d;
 };

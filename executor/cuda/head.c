@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * LM head and loss of a tile of tokens, forward and backward at once: logits, cross entropy, and the
- * gradients of the weights and of the normed rows, which these replace. TDM_OP_LOSS is the same
- * without gradients. Where a tile has a part of the vocabulary only, TDM_OP_LOSS adds up the sums of
- * its rows, and TDM_OP_HEAD_GRAD takes these and adds up the gradients of the rows in fp32.
+ * LM head and loss of a tile of tokens, forward and backward at once: logits, cross entropy, and
+ * the gradients of the weights and of the normed rows, which these replace. TDM_OP_LOSS is the same
+ * without gradients. Where a tile has a part of the vocabulary only, TDM_OP_LOSS adds up the sums
+ * of its rows, and TDM_OP_HEAD_GRAD takes these and adds up the gradients of the rows in fp32.
  */
 #include "executor/cuda/cuda.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What Hopper (sm_90a) has beside products of warpgroups (hopper_products.cuh): barriers in shared memory, copies by
- * the bulk copy engine (TMA), clusters of blocks, registers that move between warpgroups.
- * PTX ISA, 9.7.9.25, 9.7.13.
+ * What Hopper (sm_90a) has beside products of warpgroups (hopper_products.cuh): barriers in shared
+ * memory, copies by the bulk copy engine (TMA), clusters of blocks, registers that move between
+ * warpgroups. PTX ISA, 9.7.9.25, 9.7.13.
  */
 #ifndef TDM_EXECUTOR_CUDA_HOPPER_CUH
 #define TDM_EXECUTOR_CUDA_HOPPER_CUH
@@ -126,7 +126,8 @@ template <int COUNT> static __device__ __forceinline__ void tdm_give_registers(v
 
 /* ---- copies by the engine: one thread asks, a barrier is told of the bytes ---- */
 
-/* A box of a tensor of three or five dimensions, at `row` of its second, `column` of its third (in columns of 64). */
+/* A box of a tensor of three or five dimensions, at `row` of its second, `column` of its third (in
+ * columns of 64). */
 static __device__ __forceinline__ void
 tdm_copy_rows(uint32_t to, const CUtensorMap &map, uint32_t row, uint32_t column, uint64_t *barrier)
 {
@@ -170,7 +171,8 @@ static __device__ __forceinline__ void tdm_copy_bytes(uint32_t to, const void *f
                  : "memory");
 }
 
-/* Shared memory to global memory, or added to the fp32 numbers there; of the thread's groups of copies. */
+/* Shared memory to global memory, or added to the fp32 numbers there; of the thread's groups of
+ * copies. */
 static __device__ __forceinline__ void tdm_copy_out(void *to, uint32_t from, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention on Hopper: what forward and backward share. Tiles as hopper.cuh has them; head dim 128. */
+/* Attention on Hopper: what forward and backward share. Tiles as hopper.cuh has them; head dim
+ * 128. */
 #ifndef TDM_EXECUTOR_CUDA_HOPPER_TILES_CUH
 #define TDM_EXECUTOR_CUDA_HOPPER_TILES_CUH
 
@@ -44,8 +45,8 @@ static __device__ __forceinline__ uint32_t tdm_hopper_warp_row(void)
     return threadIdx.x % TDM_WARPGROUP / 32 * 16;
 }
 
-/* Copies to shared memory by the threads of one warpgroup. A barrier is told of them when the next ones are
- * on their way, or before the producer waits. */
+/* Copies to shared memory by the threads of one warpgroup. A barrier is told of them when the next
+ * ones are on their way, or before the producer waits. */
 struct tdm_producer {
     uint64_t *pending;
 
@@ -108,8 +109,9 @@ static __device__ __forceinline__ void tdm_hopper_copy(uint32_t tile, const __nv
     }
 }
 
-/* What the consumers must know of a step over lists of pages: its first key or token, a multiple of 64, and in
- * the bits below whether the query page sees the keys' page whole, and whether something may be masked. */
+/* What the consumers must know of a step over lists of pages: its first key or token, a multiple of
+ * 64, and in the bits below whether the query page sees the keys' page whole, and whether something
+ * may be masked. */
 #define TDM_STEP_WHOLE 1u
 #define TDM_STEP_MASKED 2u
 #define TDM_STEP_FIRST 0xffffffc0u

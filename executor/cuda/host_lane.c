@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lane of the host: updates that the driver calls when what they wait for has ended, as work of a
- * stream like any other. Meanwhile the host's walk goes on launching; a call makes none to CUDA.
+ * The lane of the host: updates that the driver calls when what they wait for has ended, as work of
+ * a stream like any other. Meanwhile the host's walk goes on launching; a call makes none to CUDA.
  */
 #include "executor/cuda/cuda.h"
 

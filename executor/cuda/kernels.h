@@ -2,8 +2,8 @@
 /*
  * Launchers of the kernels: what host code in C calls.
  *
- * All take device memory, queue on `stream` and return what CUDA said of the launch. None allocates or
- * waits. Sums have a fixed order, so results repeat. Elements are fp32 or bf16 where an array is
+ * All take device memory, queue on `stream` and return what CUDA said of the launch. None allocates
+ * or waits. Sums have a fixed order, so results repeat. Elements are fp32 or bf16 where an array is
  * given; arithmetic is in fp32. Row-major everywhere. Scratch is device memory that nobody else
  * uses until the kernels of the call have ended.
  */
@@ -39,7 +39,8 @@ struct tdm_documents {
     uint32_t count;
 };
 
-/* A token that is not in the vocabulary, as a kernel found it: any of them where there are several. */
+/* A token that is not in the vocabulary, as a kernel found it: any of them where there are
+ * several. */
 struct tdm_fault {
     uint64_t row; /* of the chunk, from 1; 0: none */
     int32_t token;
@@ -68,7 +69,8 @@ enum tdm_status tdm_cuda_rms_norm_grad(struct tdm_array x, struct tdm_array weig
 
 /* ---- sums.cu ---- */
 
-/* sums[column] (+)= sum over rows of x[row * stride + column]. Scratch: fp32 [TDM_BIAS_SLICES, columns]. */
+/* sums[column] (+)= sum over rows of x[row * stride + column]. Scratch: fp32 [TDM_BIAS_SLICES,
+ * columns]. */
 enum tdm_status tdm_cuda_column_sums(struct tdm_array x, uint64_t rows, uint64_t stride,
                                      uint64_t columns, bool add, struct tdm_array sums,
                                      void *scratch, cudaStream_t stream, struct tdm_error *err);
@@ -84,8 +86,8 @@ enum tdm_status tdm_cuda_sum_values(const double *values, uint64_t count, double
 
 /* ---- rope.cu ---- */
 
-/* Heads of rows: head h of token t is at t * stride + h * head_dim, or, with page_tokens > 0, in pages
- * (schedule/layout.h) of which K has `heads` heads, and head h >= heads is V's h - heads. */
+/* Heads of rows: head h of token t is at t * stride + h * head_dim, or, with page_tokens > 0, in
+ * pages (schedule/layout.h) of which K has `heads` heads, and head h >= heads is V's h - heads. */
 struct tdm_heads {
     struct tdm_array array;
     uint64_t stride;
@@ -112,8 +114,8 @@ struct tdm_turn {
     bool add_weight;
 };
 
-/* RoPE over heads, with QK-norm before it or behind it on the way back, as executor/cpu/rope.c. Scratch: fp32
- * [TDM_HEAD_SLICES, head_dim], of the gradient of QK-norm's weights. */
+/* RoPE over heads, with QK-norm before it or behind it on the way back, as executor/cpu/rope.c.
+ * Scratch: fp32 [TDM_HEAD_SLICES, head_dim], of the gradient of QK-norm's weights. */
 enum tdm_status tdm_cuda_turn(const struct tdm_turn *turn, void *scratch, cudaStream_t stream,
                               struct tdm_error *err);
 
@@ -188,8 +190,8 @@ struct tdm_update {
     bool adamw; /* else SGD */
     float beta1, beta2, rest1, rest2, step_rate, root_scale, epsilon, rate, decay;
     uint64_t random_stream; /* random.h: of (seed, step, tensor) */
-    /* the gradient is clipped by clip_norm / norm; norm is the root of the sum of `norm_count` sums of
-     * squares, `norm_stride` apart; 0: it is not */
+    /* the gradient is clipped by clip_norm / norm; norm is the root of the sum of `norm_count` sums
+     * of squares, `norm_stride` apart; 0: it is not */
     const double *norms;
     uint32_t norm_count;
     uint64_t norm_stride;
@@ -199,7 +201,8 @@ struct tdm_update {
 enum tdm_status tdm_cuda_update(const struct tdm_update *update, cudaStream_t stream,
                                 struct tdm_error *err);
 
-/* Sums of squares of a gradient, of which tdm_cuda_square_blocks() come out, at most TDM_SQUARE_BLOCKS. */
+/* Sums of squares of a gradient, of which tdm_cuda_square_blocks() come out, at most
+ * TDM_SQUARE_BLOCKS. */
 uint32_t tdm_cuda_square_blocks(uint64_t elements);
 enum tdm_status tdm_cuda_squares(struct tdm_array gradient, struct tdm_array second_gradient,
                                  uint64_t elements, double *squares, cudaStream_t stream,
@@ -207,7 +210,8 @@ enum tdm_status tdm_cuda_squares(struct tdm_array gradient, struct tdm_array sec
 
 /* ---- attention ---- */
 
-/* Means of the K of each page of a chunk: of `tokens` tokens in pages (layout.h) to [pages, kv_heads, head_dim]. */
+/* Means of the K of each page of a chunk: of `tokens` tokens in pages (layout.h) to [pages,
+ * kv_heads, head_dim]. */
 struct tdm_means {
     uint64_t tokens, page_tokens;
     uint32_t kv_heads, head_dim;
@@ -223,9 +227,9 @@ struct tdm_lists {
     uint32_t lists, capacity;
 };
 
-/* Making them, for the `tokens` tokens of a chunk from `first_token` of their sequence on. For selectors that vote:
- * q, and the page means of the chunks before this one from page `first_page` of the sequence on, those of a
- * chunk `slot_elements` behind the last one's. */
+/* Making them, for the `tokens` tokens of a chunk from `first_token` of their sequence on. For
+ * selectors that vote: q, and the page means of the chunks before this one from page `first_page`
+ * of the sequence on, those of a chunk `slot_elements` behind the last one's. */
 struct tdm_select {
     uint64_t tokens, first_token;
     struct tdm_documents documents;
@@ -240,8 +244,9 @@ struct tdm_select {
 enum tdm_status tdm_cuda_select(const struct tdm_select *select, cudaStream_t stream,
                                 struct tdm_error *err);
 
-/* Votes of all query pages on the pages before the chunk, as far as there is something to vote on: on
- * Hopper's tensor cores, bf16, head dim 128, pages of 128 tokens; on others, bf16, head dim 64 or 128; on CUDA cores. */
+/* Votes of all query pages on the pages before the chunk, as far as there is something to vote on:
+ * on Hopper's tensor cores, bf16, head dim 128, pages of 128 tokens; on others, bf16, head dim 64
+ * or 128; on CUDA cores. */
 bool tdm_cuda_votes_hopper_suit(const struct tdm_select *select);
 enum tdm_status tdm_cuda_votes_hopper(const struct tdm_select *select, cudaStream_t stream,
                                       struct tdm_error *err);
@@ -260,8 +265,8 @@ struct tdm_votes_kind {
 };
 extern const struct tdm_votes_kind tdm_cuda_votes_kinds[];
 
-/* A chunk's queries and the keys that they may see: slots of pages that hold the tokens of the sequence
- * from `key_token` on, a slot `chunk_tokens` of them, up to the last query. */
+/* A chunk's queries and the keys that they may see: slots of pages that hold the tokens of the
+ * sequence from `key_token` on, a slot `chunk_tokens` of them, up to the last query. */
 struct tdm_attend {
     uint64_t tokens;      /* queries */
     uint64_t first_token; /* of the queries in their sequence */
@@ -288,11 +293,13 @@ struct tdm_attend {
     uint32_t *turns;
     /* with lists: */
     uint32_t *start; /* [tokens] first token of its document, counted from key_token, at least 0 */
-    /* what a token sees first of another KV head lies so many further in both: 0 where all see alike */
+    /* what a token sees first of another KV head lies so many further in both: 0 where all see
+     * alike */
     uint64_t sight_stride;
     bool sight_is_there; /* both are filled */
-    /* and backward: which query pages list a key page, [key pages, lists, words, 2], a bit a query page: listed,
-       seen whole; and tdm_attend_order() words of the order in which (key page, list) are worked on */
+    /* and backward: which query pages list a key page, [key pages, lists, words, 2], a bit a query
+       page: listed, seen whole; and tdm_attend_order() words of the order in which (key page, list)
+       are worked on */
     uint32_t *readers, *order;
 };
 
@@ -308,12 +315,14 @@ TDM_ANYWHERE uint64_t tdm_attend_words(const struct tdm_attend *a)
     return (a->tokens + 32 * a->page_tokens - 1) / (32 * a->page_tokens);
 }
 
-/* Fills `from`, with lists also `start`, unless they are there; and what the backward needs if there is room for it. */
+/* Fills `from`, with lists also `start`, unless they are there; and what the backward needs if
+ * there is room for it. */
 enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *attend, cudaStream_t stream,
                                      struct tdm_error *err);
 
-/* Pages at home on the host, of which a chunk's query pages come in batches (schedule/gather.h). Of a batch: what
- * each list has together lies in room for `room` pages by rising number, the chunk's own pages behind. */
+/* Pages at home on the host, of which a chunk's query pages come in batches (schedule/gather.h). Of
+ * a batch: what each list has together lies in room for `room` pages by rising number, the chunk's
+ * own pages behind. */
 struct tdm_gather {
     struct tdm_lists lists; /* of all query pages, numbers in the sequence */
     uint64_t tokens, first_token;
@@ -336,7 +345,8 @@ struct tdm_gather {
 enum tdm_status tdm_cuda_gather_batch(const struct tdm_gather *gather, uint32_t batch,
                                       cudaStream_t stream, struct tdm_error *err);
 
-/* Slots of pages at home, the first `opened_slots` of them in an array of their own; and the room for them. */
+/* Slots of pages at home, the first `opened_slots` of them in an array of their own; and the room
+ * for them. */
 struct tdm_page_home {
     struct tdm_array opened, pages;
     uint64_t opened_slots, slot_elements;
@@ -349,7 +359,8 @@ enum tdm_status tdm_cuda_move_pages(const struct tdm_gather *gather,
                                     const struct tdm_page_home *home, bool own, bool back,
                                     cudaStream_t stream, struct tdm_error *err);
 
-/* Bytes moved: what a page of a list takes, what comes beside; of all batches `counted` has the sum. */
+/* Bytes moved: what a page of a list takes, what comes beside; of all batches `counted` has the
+ * sum. */
 struct tdm_page_bytes {
     uint64_t each, beside;
 };
@@ -361,8 +372,8 @@ enum tdm_status tdm_cuda_open_pages(const struct tdm_gather *gather,
                                     const struct tdm_page_home *home, cudaStream_t stream,
                                     struct tdm_error *err);
 
-/* Do warpgroups' products serve it? Compute capability 9.0; bf16, head dim 64 or 128, pages of a multiple of 128 tokens,
- * and, where there are several, chunks of whole pages. */
+/* Do warpgroups' products serve it? Compute capability 9.0; bf16, head dim 64 or 128, pages of a
+ * multiple of 128 tokens, and, where there are several, chunks of whole pages. */
 bool tdm_cuda_attention_hopper_suits(const struct tdm_attend *attend);
 
 /* Attention on Hopper's tensor cores, where they serve it. `from` must be filled. */

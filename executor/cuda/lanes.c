@@ -2,14 +2,15 @@
 /*
  * Lanes: streams, the events behind their ops, and the times of these.
  *
- * Behind every op one event is recorded, in a ring that the host never overtakes. Other lanes wait for it,
- * and in a step that is timed it says when the op ended. When it began needs no event: a lane begins an
- * op when it has ended the one before, has what it waits for, and the host has launched it. An event
- * that takes the time holds up a lane for 2 us, one that does not for 0.2 (H200).
+ * Behind every op one event is recorded, in a ring that the host never overtakes. Other lanes wait
+ * for it, and in a step that is timed it says when the op ended. When it began needs no event: a
+ * lane begins an op when it has ended the one before, has what it waits for, and the host has
+ * launched it. An event that takes the time holds up a lane for 2 us, one that does not for 0.2
+ * (H200).
  *
- * Times are what has elapsed since a base event whose time on the host's clock is known, and which moves
- * along, because elapsed times are floats of milliseconds; it is set anew after every step, because the
- * two clocks drift.
+ * Times are what has elapsed since a base event whose time on the host's clock is known, and which
+ * moves along, because elapsed times are floats of milliseconds; it is set anew after every step,
+ * because the two clocks drift.
  */
 #include "executor/cuda/cuda.h"
 

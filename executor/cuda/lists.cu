@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who sees whom, before attention: the first keys that each token sees, and over lists of pages the inverse
- * lists, by which the block that owns a key page finds its query pages.
+ * Who sees whom, before attention: the first keys that each token sees, and over lists of pages the
+ * inverse lists, by which the block that owns a key page finds its query pages.
  *
  * Inverse lists are bits: they come out the same whatever the order in which they are set.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products by cuBLASLt: bf16 and fp32 factors, fp32 sums, bias and addend added before the result is
- * rounded; but what is added to a bf16 C itself some of its kernels round first (on an H200 all that were
- * met with B not transposed: gradients of K's and V's inputs).
+ * Products by cuBLASLt: bf16 and fp32 factors, fp32 sums, bias and addend added before the result
+ * is rounded; but what is added to a bf16 C itself some of its kernels round first (on an H200 all
+ * that were met with B not transposed: gradients of K's and V's inputs).
  *
  * cuBLASLt counts in columns: what is row-major here is transposed there, so C = A B becomes
  * C^T = B^T A^T. The library has half a gigabyte, so it is loaded when the backend is opened; runs
@@ -401,7 +401,8 @@ static void join_terms(struct tdm_multiplication *x)
     }
 }
 
-/* Do both start from nothing, or from matrices of which the second's part lies behind the first's? */
+/* Do both start from nothing, or from matrices of which the second's part lies behind the
+ * first's? */
 static bool join_starts(const struct tdm_matrix *first, const struct tdm_matrix *second,
                         uint64_t elements)
 {

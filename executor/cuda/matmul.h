@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of stored matrices on the device: by cuBLASLt where it can, else by a kernel of our own. */
+/* Products of stored matrices on the device: by cuBLASLt where it can, else by a kernel of our
+ * own. */
 #ifndef TDM_EXECUTOR_CUDA_MATMUL_H
 #define TDM_EXECUTOR_CUDA_MATMUL_H
 
@@ -19,13 +20,13 @@ struct tdm_matmul;
 enum tdm_status tdm_matmul_open(struct tdm_matmul **matmul, struct tdm_error *err);
 void tdm_matmul_close(struct tdm_matmul *matmul);
 
-/* Device memory that products may use from here on, aligned to 256; an algorithm is chosen by how much
- * there is. None before the first call. */
+/* Device memory that products may use from here on, aligned to 256; an algorithm is chosen by how
+ * much there is. None before the first call. */
 void tdm_matmul_use(struct tdm_matmul *matmul, void *workspace, uint64_t bytes);
 
-/* Queues `count` (at most 2) multiplications on `stream`, all of one backend on the same one. Those that
- * are parts of one larger product become one. How a shape is computed is chosen when it is first
- * met and kept, so that results repeat. */
+/* Queues `count` (at most 2) multiplications on `stream`, all of one backend on the same one. Those
+ * that are parts of one larger product become one. How a shape is computed is chosen when it is
+ * first met and kept, so that results repeat. */
 enum tdm_status tdm_cuda_multiply(struct tdm_matmul *matmul, uint32_t count,
                                   const struct tdm_multiplication *multiplications,
                                   cudaStream_t stream, struct tdm_error *err);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor cores of sm_80 and later, a warp at a time: bf16 factors, fp32 sums, and what feeds them from
- * shared memory.
+ * Tensor cores of sm_80 and later, a warp at a time: bf16 factors, fp32 sums, and what feeds them
+ * from shared memory.
  *
- * tdm_mma computes C [16, 8] += A [16, 16] B [16, 8]. With g = lane / 4 and j = lane % 4 * 2 a lane holds
+ * tdm_mma computes C [16, 8] += A [16, 16] B [16, 8]. With g = lane / 4 and j = lane % 4 * 2 a lane
+ * holds
  *
  *     C: c[0], c[1] at (g, j), (g, j + 1);  c[2], c[3] at (g + 8, j), (g + 8, j + 1)
  *     A: a[0] at (g, j);  a[1] at (g + 8, j);  a[2] at (g, j + 8);  a[3] at (g + 8, j + 8); pairs
@@ -11,8 +12,8 @@
  *
  * so that two blocks of C, rounded and packed, are an A. PTX ISA, 9.7.14.5.8.
  *
- * Shared memory is named by its address there (tdm_shared), not by a pointer: address arithmetic in 32
- * bits is what the loads take.
+ * Shared memory is named by its address there (tdm_shared), not by a pointer: address arithmetic in
+ * 32 bits is what the loads take.
  */
 #ifndef TDM_EXECUTOR_CUDA_MMA_CUH
 #define TDM_EXECUTOR_CUDA_MMA_CUH
@@ -72,8 +73,8 @@ static __device__ __forceinline__ void tdm_as_a(uint32_t (&a)[4], const float (&
     a[3] = tdm_pack(right[2], right[3]);
 }
 
-/* Of a row of a C the lanes 4 i to 4 i + 3 have two columns of each of four blocks, packed in x: turned, lane
- * 4 i + j (`j` = lane % 4) has all eight columns of block j, in order. */
+/* Of a row of a C the lanes 4 i to 4 i + 3 have two columns of each of four blocks, packed in x:
+ * turned, lane 4 i + j (`j` = lane % 4) has all eight columns of block j, in order. */
 static __device__ __forceinline__ void tdm_turn_four(uint32_t (&x)[4], uint32_t j)
 {
     uint32_t a = (j & 1) ? x[0] : x[1], b = (j & 1) ? x[2] : x[3];

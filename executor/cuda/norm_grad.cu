@@ -4,11 +4,11 @@
  *
  *     dx = s w dy - x s^3 / hidden * sum(w dy x),   dw = sum over rows of dy x s
  *
- * Memory-bound: x and dy read, dx written (and read, where it is added to). A block takes a slice of the
- * rows, ROWS at a time. A thread has V times W neighbouring columns of them, in registers from the one
- * reading to the writing, and the sum of their dw, which goes out once; a second kernel adds up the
- * slices. There are SLICES of them whatever the GPU, so that results do not depend on it. dx may
- * overwrite x or dy: nobody else reads their row.
+ * Memory-bound: x and dy read, dx written (and read, where it is added to). A block takes a slice
+ * of the rows, ROWS at a time. A thread has V times W neighbouring columns of them, in registers
+ * from the one reading to the writing, and the sum of their dw, which goes out once; a second
+ * kernel adds up the slices. There are SLICES of them whatever the GPU, so that results do not
+ * depend on it. dx may overwrite x or dy: nobody else reads their row.
  */
 #include "executor/cuda/device.cuh"
 

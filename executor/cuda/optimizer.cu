@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * AdamW and SGD over a tensor, in fp32, as executor/cpu/optimizer.c has them: the same operations in the
- * same order, and compiled without fused multiply-adds, so that the same gradients give the same
- * bits on both.
+ * AdamW and SGD over a tensor, in fp32, as executor/cpu/optimizer.c has them: the same operations
+ * in the same order, and compiled without fused multiply-adds, so that the same gradients give the
+ * same bits on both.
  *
- * Memory-bound: adamw moves 2 + 2 bytes of weight and remainder, 4 + 4 of moments, twice, and 4 of the
- * gradient: 28 bytes a parameter. A thread takes 8 neighbours at a time with 16-byte accesses, or 1
- * where a tensor's size does not allow that (tensors begin at 256 bytes, see TDM_TENSOR_ALIGN).
+ * Memory-bound: adamw moves 2 + 2 bytes of weight and remainder, 4 + 4 of moments, twice, and 4 of
+ * the gradient: 28 bytes a parameter. A thread takes 8 neighbours at a time with 16-byte accesses,
+ * or 1 where a tensor's size does not allow that (tensors begin at 256 bytes, see
+ * TDM_TENSOR_ALIGN).
  */
 #include "executor/random.h"
 #include "executor/remainder.h"

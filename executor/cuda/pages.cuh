@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where K, V and their gradients lie in slots of pages (schedule/layout.h), and what lists of pages say. Keys
- * are counted in tokens from the first of slot 0, key pages from its first page. */
+/* Where K, V and their gradients lie in slots of pages (schedule/layout.h), and what lists of pages
+ * say. Keys are counted in tokens from the first of slot 0, key pages from its first page. */
 #ifndef TDM_EXECUTOR_CUDA_PAGES_CUH
 #define TDM_EXECUTOR_CUDA_PAGES_CUH
 

@@ -2,9 +2,9 @@
 /*
  * Getting ready before the first step: one op of every kind and shape runs on zeros.
  *
- * The driver loads a kernel when it is first launched, and may make the whole device wait for it, and
- * cuBLASLt chooses an algorithm when it first sees a shape. Here that costs a part of a layer's time;
- * in a step it would be taken for the ops' own.
+ * The driver loads a kernel when it is first launched, and may make the whole device wait for it,
+ * and cuBLASLt chooses an algorithm when it first sees a shape. Here that costs a part of a layer's
+ * time; in a step it would be taken for the ops' own.
  */
 #include "executor/cuda/cuda.h"
 

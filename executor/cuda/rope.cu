@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RoPE (arXiv 2104.09864) in the rotate-half layout: in every head of the token at position p of its
- * document dimensions (i, i + head_dim / 2) turn by p * frequency[i]. With QK-norm every head is normed
- * before it turns, and on the way back after it. K and V go into pages and their gradients out of
- * them on the way.
+ * RoPE (arXiv 2104.09864) in the rotate-half layout: in every head of the token at position p of
+ * its document dimensions (i, i + head_dim / 2) turn by p * frequency[i]. With QK-norm every head
+ * is normed before it turns, and on the way back after it. K and V go into pages and their
+ * gradients out of them on the way.
  *
- * Memory-bound: every element read once and written once. A block has a slice of the tokens, TOKENS at a
- * time: its threads compute their angles in double and keep them in shared memory for all heads; then
- * a group of lanes has a head, a lane W neighbours of its first half and the W that turn with them,
- * P times. The weights' gradient of QK-norm is summed by lane over the heads of its group, over the
- * groups of the block, and a second kernel adds the slices up. There are SLICES of them whatever the
- * GPU, so that results do not depend on it.
+ * Memory-bound: every element read once and written once. A block has a slice of the tokens, TOKENS
+ * at a time: its threads compute their angles in double and keep them in shared memory for all
+ * heads; then a group of lanes has a head, a lane W neighbours of its first half and the W that
+ * turn with them, P times. The weights' gradient of QK-norm is summed by lane over the heads of its
+ * group, over the groups of the block, and a second kernel adds the slices up. There are SLICES of
+ * them whatever the GPU, so that results do not depend on it.
  */
 #include "executor/cuda/device.cuh"
 
@@ -32,8 +32,8 @@ static __device__ __forceinline__ uint64_t head_at(const tdm_heads &rows, uint64
                         : page + plane + in_plane + (uint64_t)(head - heads) * dim;
 }
 
-/* cos and sin of the positions of `tokens` tokens from `first` on, times the attention factor; sin negative
- * on the way back. angles: [tokens][cos, sin][head_dim / 2]. */
+/* cos and sin of the positions of `tokens` tokens from `first` on, times the attention factor; sin
+ * negative on the way back. angles: [tokens][cos, sin][head_dim / 2]. */
 static __device__ void find_angles(const tdm_turn &turn, uint64_t first, uint32_t tokens,
                                    float *angles)
 {

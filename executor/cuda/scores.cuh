@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scores of a warp's rows in registers, as the tensor cores leave them (mma.cuh: a C for every 16 rows and
- * 8 keys), and how they become exponentials.
+ * Scores of a warp's rows in registers, as the tensor cores leave them (mma.cuh: a C for every 16
+ * rows and 8 keys), and how they become exponentials.
  *
- * Exponentials are relative to a shift for each row. It follows the largest score only when an exponential
- * would pass 2^TDM_SLACK, so that sums seldom have to be rescaled: the quotient of sums is the same.
+ * Exponentials are relative to a shift for each row. It follows the largest score only when an
+ * exponential would pass 2^TDM_SLACK, so that sums seldom have to be rescaled: the quotient of sums
+ * is the same.
  */
 #ifndef TDM_EXECUTOR_CUDA_SCORES_CUH
 #define TDM_EXECUTOR_CUDA_SCORES_CUH
@@ -14,8 +15,8 @@
 
 #define TDM_SLACK 8.0f
 
-/* What a lane has of rows g and g + 8 of R blocks of 16: the shift, in powers of two, and the sum of the
- * exponentials of its columns. */
+/* What a lane has of rows g and g + 8 of R blocks of 16: the shift, in powers of two, and the sum
+ * of the exponentials of its columns. */
 template <int R> struct tdm_softmax {
     float shift[R][2], sum[R][2];
 };
@@ -34,8 +35,8 @@ template <int R> static __device__ __forceinline__ tdm_softmax<R> tdm_no_sums(vo
     return rows;
 }
 
-/* Masks what the rows of tokens from `t` on do not see of the keys from `first_key` on; `seen`: the first key that
- * each token sees. */
+/* Masks what the rows of tokens from `t` on do not see of the keys from `first_key` on; `seen`: the
+ * first key that each token sees. */
 template <int R, int N>
 static __device__ __forceinline__ void tdm_mask(float (&scores)[R][N][4], const tdm_attend &a,
                                                 const uint32_t *seen, uint64_t t,
@@ -64,8 +65,8 @@ static __device__ __forceinline__ void tdm_mask(float (&scores)[R][N][4], const 
     }
 }
 
-/* Raises the shifts where an exponential would become too large. If so, true for the whole warp, and what
- * was summed up with the scores before has to be multiplied by `rescale`; `sum` is. */
+/* Raises the shifts where an exponential would become too large. If so, true for the whole warp,
+ * and what was summed up with the scores before has to be multiplied by `rescale`; `sum` is. */
 template <int R, int N>
 static __device__ __forceinline__ bool tdm_follow(const float (&scores)[R][N][4],
                                                   tdm_softmax<R> &rows, float scale,

@@ -2,11 +2,11 @@
 /*
  * Which pages a chunk's query pages see (ops/selector.h), and the means of pages that votes are on.
  *
- * Without a vote a block has a query page, and asks the rule for every page before it. With one, rows of
- * queries score the means: first the LSE of each row, then, by candidate, the sum of the rows' probabilities;
- * here on CUDA cores, for any dtype and head dim, in select_votes.cu on tensor cores. Then a block has a list, finds
- * the votes of the last winner bit by bit, and writes the pages in their order. Sums have a fixed order, so
- * lists repeat.
+ * Without a vote a block has a query page, and asks the rule for every page before it. With one,
+ * rows of queries score the means: first the LSE of each row, then, by candidate, the sum of the
+ * rows' probabilities; here on CUDA cores, for any dtype and head dim, in select_votes.cu on tensor
+ * cores. Then a block has a list, finds the votes of the last winner bit by bit, and writes the
+ * pages in their order. Sums have a fixed order, so lists repeat.
  */
 #include "executor/cuda/select.cuh"
 
@@ -61,7 +61,8 @@ static __device__ __forceinline__ uint32_t *list_at(const tdm_select &s, uint32_
            ((uint64_t)page * s.lists.lists + list) * (1 + (uint64_t)s.lists.capacity);
 }
 
-/* Before how many threads of the block is `is` true, and of how many in all. All threads call it. */
+/* Before how many threads of the block is `is` true, and of how many in all. All threads call
+ * it. */
 static __device__ uint2 rank_of(bool is)
 {
     __shared__ uint32_t of_warp[TDM_WARP];
@@ -166,8 +167,8 @@ extern "C" enum tdm_status tdm_cuda_votes_plain(const struct tdm_select *s, cuda
     return tdm_cuda_status(cudaGetLastError(), "votes launch", err);
 }
 
-/* The bits of the least votes that win: of `count` votes `winners` do. Votes are not negative, so that their
- * bits are in their order. */
+/* The bits of the least votes that win: of `count` votes `winners` do. Votes are not negative, so
+ * that their bits are in their order. */
 static __device__ uint32_t find_threshold(const float *votes, uint32_t count, uint32_t winners)
 {
     uint32_t threshold = 0;
@@ -182,10 +183,10 @@ static __device__ uint32_t find_threshold(const float *votes, uint32_t count, ui
 }
 
 /* A block a list. A score that is not a number makes its row's LSE NaN, and so the votes of all
- * candidates; where that LSE is merged from two parts (select_hopper.cu) and the other one is a number,
- * only those of the candidates with such scores. The NaN of this GPU's arithmetic (0x7fffffff) has larger
- * bits than any vote: these candidates win, the earliest first, and the list has as many pages as ever.
- * The cpu backend lists the first candidate alone then. */
+ * candidates; where that LSE is merged from two parts (select_hopper.cu) and the other one is a
+ * number, only those of the candidates with such scores. The NaN of this GPU's arithmetic
+ * (0x7fffffff) has larger bits than any vote: these candidates win, the earliest first, and the
+ * list has as many pages as ever. The cpu backend lists the first candidate alone then. */
 static __global__ void __launch_bounds__(PICK_THREADS) list_by_vote(const tdm_select s)
 {
     const tdm_page_rule *rule = &s.lists.rule;

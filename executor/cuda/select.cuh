@@ -2,9 +2,9 @@
 /*
  * Selection by vote: who votes for what (ops/selector.h, top-k).
  *
- * The candidates of a query page are the pages before its chunk from that on in which the document of its first
- * token begins. Its voters are the rows, tokens and query heads of a KV head, of that document: a token of
- * a later one has nothing before the chunk.
+ * The candidates of a query page are the pages before its chunk from that on in which the document
+ * of its first token begins. Its voters are the rows, tokens and query heads of a KV head, of that
+ * document: a token of a later one has nothing before the chunk.
  */
 #ifndef TDM_EXECUTOR_CUDA_SELECT_CUH
 #define TDM_EXECUTOR_CUDA_SELECT_CUH

@@ -1,23 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Votes of query pages on the pages before their chunk on Hopper: bf16, head dim 128, pages of 128 tokens.
+ * Votes of query pages on the pages before their chunk on Hopper: bf16, head dim 128, pages of 128
+ * tokens.
  *
- * The two passes of select_votes.cu with products of warpgroups. In either a consumer holds 128 rows of one factor in
- * registers, and the producer copies 128 rows of the other at a time, which both consumers take:
+ * The two passes of select_votes.cu with products of warpgroups. In either a consumer holds 128
+ * rows of one factor in registers, and the producer copies 128 rows of the other at a time, which
+ * both consumers take:
  *
- *     find_lse:  holds the queries of a query page and query head, takes the means of their candidates
- *     sum_rows:  holds the means of 128 pages, takes the queries of one query page and head after the other
+ *     find_lse: holds the queries of a query page and query head, takes the means of their
+ *     candidates sum_rows: holds the means of 128 pages, takes the queries of one query page and
+ *     head after the other
  *
- * A product has half as many FLOPs for each exponential as attention has, so that these take as long as the products:
- * consumers take turns at asking for products, and raise scores while the other's are made. Exponentials are
- * relative to the largest score with the first means: to look for the largest of all would cost a third more. A
- * row in which another is so much larger that its sum passes what fp32 can hold is done again on CUDA cores.
- * Blocks stay, one on a multiprocessor, and have an equal share of the work.
+ * A product has half as many FLOPs for each exponential as attention has, so that these take as
+ * long as the products: consumers take turns at asking for products, and raise scores while the
+ * other's are made. Exponentials are relative to the largest score with the first means: to look
+ * for the largest of all would cost a third more. A row in which another is so much larger that its
+ * sum passes what fp32 can hold is done again on CUDA cores. Blocks stay, one on a multiprocessor,
+ * and have an equal share of the work.
  *
- * Measured on an H200, 28/4 heads x 128, 4K tokens over 256K and 1M keys, whole selection: 0.60 and 2.05 ms by
- * mma.sync; 0.36 and 1.24 with 64 rows a consumer, who did not take turns; 0.34 and 1.11 with whole rows to a block, some
- * of which then have a fifth more than others; 0.34 and 1.08 as here. Not what limits it: exponentials by polynomials
- * for 1/8 to 3/8 of them, or other orders of turns and products, changed nothing or cost 3%.
+ * Measured on an H200, 28/4 heads x 128, 4K tokens over 256K and 1M keys, whole selection: 0.60 and
+ * 2.05 ms by mma.sync; 0.36 and 1.24 with 64 rows a consumer, who did not take turns; 0.34 and 1.11
+ * with whole rows to a block, some of which then have a fifth more than others; 0.34 and 1.08 as
+ * here. Not what limits it: exponentials by polynomials for 1/8 to 3/8 of them, or other orders of
+ * turns and products, changed nothing or cost 3%.
  */
 #include "executor/cuda/device.cuh"
 #include "executor/cuda/hopper_tiles.cuh"
@@ -82,9 +87,10 @@ static __device__ __forceinline__ void init(const tdm_select &s, const block &b,
     __syncthreads();
 }
 
-/* What is held at a time: in find_lse rows of the query pages [page, end_page), one a consumer, of a query head, which
- * take the tiles of candidates [tile, end_tile), or a part of those that there are; in sum_rows tile `tile` of HELD candidates for a KV head, which
- * takes the rows of the query pages. */
+/* What is held at a time: in find_lse rows of the query pages [page, end_page), one a consumer, of
+ * a query head, which take the tiles of candidates [tile, end_tile), or a part of those that there
+ * are; in sum_rows tile `tile` of HELD candidates for a KV head, which takes the rows of the query
+ * pages. */
 struct run {
     uint32_t head, tile, end_tile, page, end_page, part;
     uint32_t steps; /* tiles that are taken */
@@ -98,9 +104,9 @@ static __device__ __forceinline__ uint32_t voters_on(const state &state, uint32_
     return (tile + 1) * HELD > v.candidate ? v.tokens : 0;
 }
 
-/* The runs of a block that have something to do: an equal share, as one range, of the (query pages, query head, tile)
- * or (KV head, tile, query page). A block's share of find_lse has no fewer tiles than there are, so that a row's are
- * in two parts at most. */
+/* The runs of a block that have something to do: an equal share, as one range, of the (query pages,
+ * query head, tile) or (KV head, tile, query page). A block's share of find_lse has no fewer tiles
+ * than there are, so that a row's are in two parts at most. */
 template <bool VOTES> struct run_walk {
     uint32_t at, end;
 
@@ -175,8 +181,8 @@ static __device__ __forceinline__ void fetch_means(uint32_t tile, const tdm_sele
     tdm_hopper_copy<TILE>(tile, means + row * DIM, (uint64_t)s.kv_heads * DIM, count);
 }
 
-/* Where the LSE of the rows of a query page and head is, or of a part of their candidates; no number where there is
- * no such part. */
+/* Where the LSE of the rows of a query page and head is, or of a part of their candidates; no
+ * number where there is no such part. */
 static __device__ __forceinline__ float *lse_of(const tdm_select &s, uint32_t page, uint32_t head,
                                                 uint32_t part)
 {
@@ -286,15 +292,16 @@ static __device__ __forceinline__ void take(const block &b, state &state, const 
     use(high, 1);
 }
 
-/* Keeps what is summed here from moving behind the wait for the next products: the assembler moves sums over waits,
- * but not over a branch that depends on them. None is taken. */
+/* Keeps what is summed here from moving behind the wait for the next products: the assembler moves
+ * sums over waits, but not over a branch that depends on them. None is taken. */
 static __device__ __forceinline__ void hold(const float (&sum)[2])
 {
     if (sum[0] + sum[1] < 0.0f)
         asm volatile("nanosleep.u32 0;");
 }
 
-/* Of a lane's two rows of a half: the shift of their exponentials, in powers of two, and the sums of these. */
+/* Of a lane's two rows of a half: the shift of their exponentials, in powers of two, and the sums
+ * of these. */
 struct row_sums {
     float shift[2], sum[2];
 };

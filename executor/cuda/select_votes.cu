@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Votes of query pages on the pages before their chunk, on tensor cores: bf16, head dims 64 and 128.
+ * Votes of query pages on the pages before their chunk, on tensor cores: bf16, head dims 64 and
+ * 128.
  *
- * Two passes over the scores q . mean, as mma.sync makes them: one by rows, which leaves the LSE of each, and
- * one by candidates, which sums exp(score - LSE) over the rows. Nothing of [rows, candidates] goes to memory: the
- * scores are made twice, 4 * head_dim FLOPs a (query head, candidate). In either a warp holds its 32 rows of one
- * factor in registers, and the other factor streams through shared memory. As many exponentials as in
- * attention for half the products: those are the limit.
+ * Two passes over the scores q . mean, as mma.sync makes them: one by rows, which leaves the LSE of
+ * each, and one by candidates, which sums exp(score - LSE) over the rows. Nothing of [rows,
+ * candidates] goes to memory: the scores are made twice, 4 * head_dim FLOPs a (query head,
+ * candidate). In either a warp holds its 32 rows of one factor in registers, and the other factor
+ * streams through shared memory. As many exponentials as in attention for half the products: those
+ * are the limit.
  */
 #include "executor/cuda/scores.cuh"
 #include "executor/cuda/select.cuh"

@@ -5,10 +5,10 @@
  *
  * A block has a row [entries]: it reads it once for the maximum and the sum of exponentials, which
  * every thread keeps for its own columns and rescales when its maximum rises, and once more, mostly
- * from the L2, to write the gradient. Where a row has a part of the vocabulary only, its sums join those
- * of the parts before, and gradients come in a pass of their own, when the sums are complete. The
- * target is not in the sums: where its probability p is nearly 1, log(1 / p) and 1 - p follow from the
- * others without cancellation (as in executor/cpu/head.c).
+ * from the L2, to write the gradient. Where a row has a part of the vocabulary only, its sums join
+ * those of the parts before, and gradients come in a pass of their own, when the sums are complete.
+ * The target is not in the sums: where its probability p is nearly 1, log(1 / p) and 1 - p follow
+ * from the others without cancellation (as in executor/cpu/head.c).
  */
 #include "executor/cuda/device.cuh"
 
@@ -71,7 +71,8 @@ static __device__ __forceinline__ double loss_of(tdm_row_sums row)
     return row.target >= row.most ? log1p(row.others) : row.most - row.target + log(total_of(row));
 }
 
-/* Of the block's row, the same in every thread; `target` is the target's column, or beyond the row. */
+/* Of the block's row, the same in every thread; `target` is the target's column, or beyond the
+ * row. */
 template <typename T, int W>
 static __device__ tdm_row_sums sum_row(const T *line, uint32_t entries, uint32_t target)
 {

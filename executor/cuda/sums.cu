@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums with a fixed order: of columns (gradients of biases), of slices that blocks left behind, of the
- * losses and squares of an op; and sums in fp32 to where they are stored.
+ * Sums with a fixed order: of columns (gradients of biases), of slices that blocks left behind, of
+ * the losses and squares of an op; and sums in fp32 to where they are stored.
  *
- * Column sums read x [rows, columns] once: rows are cut into SLICES slices, whatever the GPU, a thread
- * adds up a column of a slice in fp32, and a second kernel the slices in double.
+ * Column sums read x [rows, columns] once: rows are cut into SLICES slices, whatever the GPU, a
+ * thread adds up a column of a slice in fp32, and a second kernel the slices in double.
  */
 #include "executor/cuda/device.cuh"
 

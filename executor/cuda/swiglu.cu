@@ -5,8 +5,8 @@
  *     activated = gate s up
  *     d_up = d gate s,  d_gate = d up s (1 + gate (1 - s))
  *
- * Memory-bound: forward 3 elements moved of each column of a row, backward 5. A thread does 8 columns
- * with 16-byte accesses of bf16, or one where rows do not allow that.
+ * Memory-bound: forward 3 elements moved of each column of a row, backward 5. A thread does 8
+ * columns with 16-byte accesses of bf16, or one where rows do not allow that.
  */
 #include "executor/cuda/device.cuh"
 

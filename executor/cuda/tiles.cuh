@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tiles of rows of bf16 in shared memory: how rows come there, and how products of them are fed (mma.cuh).
+ * Tiles of rows of bf16 in shared memory: how rows come there, and how products of them are fed
+ * (mma.cuh).
  *
- * A row of D elements takes tdm_row_bytes<D>, a power of two; its 16-byte piece p lies at p ^ (row % 8), so
- * that the eight rows that a part of ldmatrix reads lie in different banks. Tiles begin at multiples of
- * tdm_row_bytes: the way to another piece is then an exclusive or, to another row (a multiple of 8
- * away) a sum with a constant. What a lane adds to a tile's address is computed once.
+ * A row of D elements takes tdm_row_bytes<D>, a power of two; its 16-byte piece p lies at p ^ (row
+ * % 8), so that the eight rows that a part of ldmatrix reads lie in different banks. Tiles begin at
+ * multiples of tdm_row_bytes: the way to another piece is then an exclusive or, to another row (a
+ * multiple of 8 away) a sum with a constant. What a lane adds to a tile's address is computed once.
  */
 #ifndef TDM_EXECUTOR_CUDA_TILES_CUH
 #define TDM_EXECUTOR_CUDA_TILES_CUH
@@ -42,8 +43,8 @@ static __device__ __forceinline__ void tdm_load_a(uint32_t (&a)[4], uint32_t til
     tdm_ldmatrix(a, (tile ^ block * 32) + row * tdm_row_bytes<D>);
 }
 
-/* Two neighbouring Bs of the transposed tile: b[0], b[1] with its rows [row, row + 8) as columns, b[2],
- * b[3] with [row + 8, row + 16); its columns [16 block, 16 block + 16) as rows. */
+/* Two neighbouring Bs of the transposed tile: b[0], b[1] with its rows [row, row + 8) as columns,
+ * b[2], b[3] with [row + 8, row + 16); its columns [16 block, 16 block + 16) as rows. */
 template <int D>
 static __device__ __forceinline__ void tdm_load_b_turned(uint32_t (&b)[4], uint32_t tile,
                                                          uint32_t row, uint32_t block)
@@ -51,8 +52,8 @@ static __device__ __forceinline__ void tdm_load_b_turned(uint32_t (&b)[4], uint3
     tdm_ldmatrix(b, (tile ^ block * 32) + row * tdm_row_bytes<D>);
 }
 
-/* Two neighbouring Bs of the tile itself: its rows [row, row + 16), b[0], b[1] its columns [16 block,
- * 16 block + 8), b[2], b[3] the next 8. */
+/* Two neighbouring Bs of the tile itself: its rows [row, row + 16), b[0], b[1] its columns [16
+ * block, 16 block + 8), b[2], b[3] the next 8. */
 template <int D>
 static __device__ __forceinline__ void tdm_load_b(uint32_t (&b)[4], uint32_t tile, uint32_t row,
                                                   uint32_t block)
@@ -90,7 +91,8 @@ static __device__ __forceinline__ void tdm_fetch_rows(uint32_t tile, const tdm_a
                                 (uint64_t)a.query_heads * D, count < ROWS ? (uint32_t)count : ROWS);
 }
 
-/* Begins to copy K and V of the ROWS keys from `first` on, wherever pages end; zeros from `end` on. */
+/* Begins to copy K and V of the ROWS keys from `first` on, wherever pages end; zeros from `end`
+ * on. */
 template <int D, int ROWS, int THREADS>
 static __device__ __forceinline__ void tdm_fetch_keys(uint32_t k, uint32_t v, const tdm_attend &a,
                                                       uint32_t first, uint32_t end,
@@ -159,7 +161,8 @@ static __device__ __forceinline__ void tdm_fetch_walk(uint32_t k, uint32_t v,
     tdm_fetch<D, KEYS, THREADS>(v, walk.at + tdm_plane_of(a), stride, count);
 }
 
-/* The pages that a tile of rows of one query page sees, KEYS keys at a time; pages are multiples of KEYS. */
+/* The pages that a tile of rows of one query page sees, KEYS keys at a time; pages are multiples of
+ * KEYS. */
 template <int KEYS> struct tdm_list_walk {
     uint32_t key, left,
         in_page; /* first key of this step; steps to come; keys of the page before it */
@@ -196,7 +199,8 @@ template <int KEYS> struct tdm_list_walk {
     }
 };
 
-/* What some and what all of a warp's rows see: keys from `some` on, from `all` on; of a page that is seen whole too. */
+/* What some and what all of a warp's rows see: keys from `some` on, from `all` on; of a page that
+ * is seen whole too. */
 template <bool LISTS> struct tdm_sight {
     uint32_t some, all, some_whole, all_whole;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of a chunk to all K and V so far. OOMB's reads pages through a table of their addresses and adds to the
- * pages of their gradients (chunkoptim/ops/flash_paged_attn.py); SeCO's joins K and V of all chunks and calls
- * FlashAttention-2 (chunkoptim/utils.py SecoCache, modifiers/train.py).
+ * Attention of a chunk to all K and V so far. OOMB's reads pages through a table of their addresses
+ * and adds to the pages of their gradients (chunkoptim/ops/flash_paged_attn.py); SeCO's joins K and
+ * V of all chunks and calls FlashAttention-2 (chunkoptim/utils.py SecoCache, modifiers/train.py).
  */
 #include "base/size.h"
 #include "methods/chunk/parts.h"
@@ -86,7 +86,8 @@ struct tdm_eager_value *tdm_chunk_paged_attention(struct tdm_chunk_run *run, uin
     return tdm_node_finish(m, node, y);
 }
 
-/* Gradients of K and V of the chunks before are copied out of those of all, once; later ones are added in place. */
+/* Gradients of K and V of the chunks before are copied out of those of all, once; later ones are
+ * added in place. */
 static void leave_gradients(struct tdm_chunk_run *run, struct chunk_layer *layer)
 {
     struct tdm_eager *m = run->m;

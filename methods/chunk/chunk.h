@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunk-recurrent training on one GPU: a sequence is run chunk by chunk, first all of it without a graph, which
- * leaves K and V, then from its end on each chunk once more with its loss and backward. Two systems do so:
+ * Chunk-recurrent training on one GPU: a sequence is run chunk by chunk, first all of it without a
+ * graph, which leaves K and V, then from its end on each chunk once more with its loss and
+ * backward. Two systems do so:
  *
- *   oomb  K, V and their gradients in pages, to which the attention's backward adds; layer checkpoints, host memory
- *         for the pages of layers that do not run, and page-level top-k are options (github wenhaoli-xmu/OOMB)
- *   seco  K and V of each chunk are leaves of autograd's graph, joined for each attention (wenhaoli-xmu/seco)
+ *   oomb  K, V and their gradients in pages, to which the attention's backward adds; layer
+ *         checkpoints, host memory for the pages of layers that do not run, and page-level top-k
+ *         are options (github wenhaoli-xmu/OOMB)
+ *   seco  K and V of each chunk are leaves of autograd's graph, joined for each attention
+ *         (wenhaoli-xmu/seco)
  */
 #ifndef TDM_METHODS_CHUNK_CHUNK_H
 #define TDM_METHODS_CHUNK_CHUNK_H

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of chunk-recurrent training and of LongLoRA, with those of torch's that mean something there. */
+/* Keys of chunk-recurrent training and of LongLoRA, with those of torch's that mean something
+ * there. */
 #include "methods/method.h"
 
 #include "base/units.h"

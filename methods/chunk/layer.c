@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A layer of a chunk as OOMB and SeCO run it (chunkoptim/modifiers/train_blockwise_tp.py, train.py): their attention
- * and MLP in place of those of transformers, the rest as it is there. Values lie by token, then head; cosines and
- * sines are made in each layer anew.
+ * A layer of a chunk as OOMB and SeCO run it (chunkoptim/modifiers/train_blockwise_tp.py,
+ * train.py): their attention and MLP in place of those of transformers, the rest as it is there.
+ * Values lie by token, then head; cosines and sines are made in each layer anew.
  */
 #include "methods/chunk/parts.h"
 #include "methods/eager/ops.h"
 
-/* Cosines and sines of the chunk's positions; SeCO makes them of all positions so far and takes the last. */
+/* Cosines and sines of the chunk's positions; SeCO makes them of all positions so far and takes the
+ * last. */
 static void rotary(struct tdm_chunk_run *run, struct tdm_eager_value *turns[2])
 {
     struct tdm_eager *m = run->m;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * LongLoRA's attention (dvlab-research/LongLoRA, llama_attn_replace.py forward_flashattn): q and repeated k, v are
- * stacked, each half of the heads becomes a sequence of its own, packed and unpadded; FlashAttention runs inside
- * groups of tokens, which begin half a group later for the second half. The shift moves no values.
+ * LongLoRA's attention (dvlab-research/LongLoRA, llama_attn_replace.py forward_flashattn): q and
+ * repeated k, v are stacked, each half of the heads becomes a sequence of its own, packed and
+ * unpadded; FlashAttention runs inside groups of tokens, which begin half a group later for the
+ * second half. The shift moves no values.
  */
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"

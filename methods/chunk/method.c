@@ -117,8 +117,8 @@ void tdm_seco_cost(const struct tdm_model *model, const struct tdm_method_settin
     chunk_cost(model, settings, tokens * (tokens + 1) / 2, 2, cost);
 }
 
-/* With offload each chunk brings K and V of all chunks before it to the GPU and takes them back, twice with
- * gradients, layer checkpoints once more. */
+/* With offload each chunk brings K and V of all chunks before it to the GPU and takes them back,
+ * twice with gradients, layer checkpoints once more. */
 void tdm_oomb_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                    struct tdm_method_cost *cost)
 {

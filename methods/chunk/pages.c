@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pages of K and V and of their gradients, as OOMB's cache managers hold them (chunkoptim/cache/kv_cache.py,
- * topk_cache.py). K and V pages are views of what the projections made; a gradient page is a tensor of its own.
+ * Pages of K and V and of their gradients, as OOMB's cache managers hold them
+ * (chunkoptim/cache/kv_cache.py, topk_cache.py). K and V pages are views of what the projections
+ * made; a gradient page is a tensor of its own.
  *
- * With offload a layer that is about to run and the next one are on the GPU. Each layer has a stream and a thread of
- * its own for copies, which nothing waits for but the layer itself: what leaves does so while the next layers run.
- * How far that is when the logits are made depends on the race of copies and kernels; half of the one layer that
- * leaves is taken to be still there, between the none and the all that are possible.
+ * With offload a layer that is about to run and the next one are on the GPU. Each layer has a
+ * stream and a thread of its own for copies, which nothing waits for but the layer itself: what
+ * leaves does so while the next layers run. How far that is when the logits are made depends on the
+ * race of copies and kernels; half of the one layer that leaves is taken to be still there, between
+ * the none and the all that are possible.
  */
 #include "methods/chunk/parts.h"
 
@@ -172,8 +174,8 @@ static void drop_loaded(struct tdm_eager *m, struct chunk_layer *layer, uint32_t
         tdm_drop(m, layer->loaded[--layer->loaded_count]);
 }
 
-/* Pages that a chunk's queries choose in all: every page of queries chooses its budget, independently of the
- * others as far as is known here. */
+/* Pages that a chunk's queries choose in all: every page of queries chooses its budget,
+ * independently of the others as far as is known here. */
 static uint64_t chosen_pages(const struct tdm_chunk_run *run, uint64_t before)
 {
     const struct tdm_chunk_settings *s = &run->settings->chunk;

@@ -6,8 +6,8 @@
 #include "methods/method.h"
 #include "methods/torch/parts.h"
 
-/* K and V that one chunk left in one layer, and their gradients. Pages are allocated one by one; here they lie in
- * blocks of up to 1 MiB, which the allocator treats as it does theirs. */
+/* K and V that one chunk left in one layer, and their gradients. Pages are allocated one by one;
+ * here they lie in blocks of up to 1 MiB, which the allocator treats as it does theirs. */
 struct chunk_pages {
     struct tdm_eager_value *kv[2], **grads;
     uint32_t grad_count;
@@ -38,7 +38,8 @@ struct tdm_chunk_run {
     uint64_t number;                     /* of the chunk that runs */
     bool sweep;                          /* the first forward, without a graph */
     struct tdm_eager_value **block_room; /* one array for all blocks */
-    /* What the chunks that are not run hold, and the latest of K, V and of gradients among it (rows.c). */
+    /* What the chunks that are not run hold, and the latest of K, V and of gradients among it
+     * (rows.c). */
     struct tdm_eager_value **rows, *row_ends[2];
     uint32_t row_count, row_room;
 };
@@ -56,12 +57,15 @@ uint64_t tdm_chunk_pages_before(const struct tdm_chunk_run *run, uint64_t number
 /* Of K, or of V, of a chunk in one layer. */
 uint64_t tdm_chunk_kv_bytes(const struct tdm_chunk_run *run, uint64_t number);
 
-/* A layer is about to run, forward or (`reverse`) backward: its pages and those of the next come, others leave. */
+/* A layer is about to run, forward or (`reverse`) backward: its pages and those of the next come,
+ * others leave. */
 void tdm_chunk_visit(struct tdm_chunk_run *run, uint32_t layer, bool reverse);
-/* K and V of a chunk become pages with zero gradients; NULL: the chunk is not run, they are made here. */
+/* K and V of a chunk become pages with zero gradients; NULL: the chunk is not run, they are made
+ * here. */
 void tdm_chunk_add(struct tdm_chunk_run *run, uint32_t layer, struct tdm_eager_value *k,
                    struct tdm_eager_value *v);
-/* Chooses pages for the queries of the chunk that runs, in the sweep; NULL: the chunk is not run. */
+/* Chooses pages for the queries of the chunk that runs, in the sweep; NULL: the chunk is not
+ * run. */
 void tdm_chunk_choose(struct tdm_chunk_run *run, uint32_t layer, struct tdm_eager_value *queries);
 /* The last chunk is done: its pages go, transfers end. */
 void tdm_chunk_remove(struct tdm_chunk_run *run);

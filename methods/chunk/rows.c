@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks in the middle do as their neighbours do, on less or more K and V: only the first and the last few are run, of
- * the others K, V and their gradients alone are made. They are made in a row and go together, so that those that lie one
- * behind the other are one value.
+ * Chunks in the middle do as their neighbours do, on less or more K and V: only the first and the
+ * last few are run, of the others K, V and their gradients alone are made. They are made in a row
+ * and go together, so that those that lie one behind the other are one value.
  */
 #include "methods/chunk/parts.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps of chunk-recurrent training: test_efficiency/test.py of OOMB, test_latency/seco.py of SeCO. The labels are
- * moved before, logits stay bf16, losses of tokens are summed; the name `loss` has a chunk's graph until the next
- * chunk's loss is there.
+ * Steps of chunk-recurrent training: test_efficiency/test.py of OOMB, test_latency/seco.py of SeCO.
+ * The labels are moved before, logits stay bf16, losses of tokens are summed; the name `loss` has a
+ * chunk's graph until the next chunk's loss is there.
  *
  * Not all chunks are run (rows.c). The most is allocated in the last chunks' backward.
  */
@@ -136,7 +136,8 @@ static void drop_second(struct tdm_chunk_run *run)
         }
 }
 
-/* Later chunks left no gradients for the last one's K and V: zeros, which hooks in its graph hold. */
+/* Later chunks left no gradients for the last one's K and V: zeros, which hooks in its graph
+ * hold. */
 static void add_zeros(struct tdm_chunk_run *run)
 {
     enum tdm_method_category before = run->m->category;

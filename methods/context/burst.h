@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * BurstEngine: context parallel training on BMTrain, whose blocks are gathered, checkpointed and reduced as ZeRO-3
- * does. It has a model of its own, not that of Hugging Face.
+ * BurstEngine: context parallel training on BMTrain, whose blocks are gathered, checkpointed and
+ * reduced as ZeRO-3 does. It has a model of its own, not that of Hugging Face.
  * Sources: thunlp/BurstEngine (BurstEngine/cpm, BMTrain, apps/llama), MayDomine/Burst-Attention,
  * apple/ml-cross-entropy.
  */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* BurstAttention. In the forward K and V go round; in the backward K and V stay, and Q, dO, log-sum-exps and O (or the
- * row sums of dO * O) go round, and dQ after them. Of two rings, the outer one has buffers and copies of its own. What
- * is followed is the first rank: in the backward it has most, all its queries against half of the keys in every step.
- * Sources: burst_attn/burst_attn_interface.py (OpBurstAttn, OpBurstAttnStrip), comm.py (Ring), burst_utils.py. */
+/* BurstAttention. In the forward K and V go round; in the backward K and V stay, and Q, dO,
+ * log-sum-exps and O (or the row sums of dO * O) go round, and dQ after them. Of two rings, the
+ * outer one has buffers and copies of its own. What is followed is the first rank: in the backward
+ * it has most, all its queries against half of the keys in every step. Sources:
+ * burst_attn/burst_attn_interface.py (OpBurstAttn, OpBurstAttnStrip), comm.py (Ring),
+ * burst_utils.py. */
 #include "methods/context/burst_parts.h"
 
 #include <stddef.h>
@@ -79,8 +81,8 @@ static bool is_striped(const struct burst_model *b)
     return b->settings.checkpoint == TDM_BURST_LATTER_HALF;
 }
 
-/* With every message the host waits until what was computed before is done, and so is what was sent in the turn before;
- * copies for the next node are on their way until this turn is over. */
+/* With every message the host waits until what was computed before is done, and so is what was sent
+ * in the turn before; copies for the next node are on their way until this turn is over. */
 static void wait_for_ring(struct tdm_eager *m)
 {
     tdm_torch_settle(m->allocator);
@@ -88,8 +90,8 @@ static void wait_for_ring(struct tdm_eager *m)
 
 /* ---- forward ---- */
 
-/* One block: the first makes the output in fp32, later ones add to part of it in place, by results of their own. Of a
- * later block zigzag has half of the queries here, stripes all but one. */
+/* One block: the first makes the output in fp32, later ones add to part of it in place, by results
+ * of their own. Of a later block zigzag has half of the queries here, stripes all but one. */
 static void add_block(struct burst_model *b, struct tdm_block_shape shape, bool first,
                       struct tdm_partial *partial)
 {
@@ -172,7 +174,8 @@ static void keep_outputs(struct burst_model *b, struct burst_block *block,
     block->kept_sums = keep(b->m, tdm_take(made->sums));
 }
 
-/* Again, for the first half alone: of q, k and v there are halves of their own, and then both are joined. */
+/* Again, for the first half alone: of q, k and v there are halves of their own, and then both are
+ * joined. */
 static struct burst_output first_half_again(struct burst_model *b, struct burst_block *block,
                                             const struct tdm_eager_value *q, struct tdm_pair kv)
 {
@@ -195,7 +198,8 @@ static struct burst_output first_half_again(struct burst_model *b, struct burst_
     return made;
 }
 
-/* Output and sums of a layer, from what was kept or by a ring; *own: K and V, copied before they go round. */
+/* Output and sums of a layer, from what was kept or by a ring; *own: K and V, copied before they go
+ * round. */
 static struct burst_output attend(struct burst_model *b, uint32_t layer,
                                   const struct tdm_eager_value *q, struct tdm_pair kv,
                                   struct tdm_pair *own)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* BMTrain's blocks: a layer's weights are one buffer, cut into parts; before the layer runs it is gathered, for the
- * backward with a buffer of gradients beside it; a layer's gradients are reduced when the one before it is entered.
- * Frozen weights have a buffer of their own, and no gradients. That LoRA's adapters are made before the layer becomes
- * a block, as parameters of it, is assumed: BurstEngine has none.
- * Sources: bmtrain/block_layer.py (init_param_storage, _get_param_kw, forward, release), zero_context.py, hook_func.py,
- * parameter.py (OpAllGather). */
+/* BMTrain's blocks: a layer's weights are one buffer, cut into parts; before the layer runs it is
+ * gathered, for the backward with a buffer of gradients beside it; a layer's gradients are reduced
+ * when the one before it is entered. Frozen weights have a buffer of their own, and no gradients.
+ * That LoRA's adapters are made before the layer becomes a block, as parameters of it, is assumed:
+ * BurstEngine has none.
+ * Sources: bmtrain/block_layer.py (init_param_storage, _get_param_kw, forward, release),
+ * zero_context.py, hook_func.py, parameter.py (OpAllGather). */
 #include "base/size.h"
 #include "methods/context/burst_parts.h"
 

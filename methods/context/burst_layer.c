@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A layer of BurstEngine's Llama.
- * Sources: cpm/layers/{blocks,attention,feedforward,layernorm,position_embedding}.py, bmtrain/nn/linear.py (OpLinear).
- * That an adapter of the gate or of the other half is added to its half of their joint product is assumed. */
+ * Sources: cpm/layers/{blocks,attention,feedforward,layernorm,position_embedding}.py,
+ * bmtrain/nn/linear.py (OpLinear). That an adapter of the gate or of the other half is added to its
+ * half of their joint product is assumed. */
 #include "methods/context/burst_parts.h"
 #include "methods/eager/ops.h"
 
 #include <stddef.h>
 
-/* A script without gradients runs as two fused kernels, around the mean; what the first makes stays until the end. */
+/* A script without gradients runs as two fused kernels, around the mean; what the first makes stays
+ * until the end. */
 static struct tdm_eager_value *fused_norm(struct tdm_eager *m, const struct tdm_eager_value *x)
 {
     struct tdm_eager_value *square = tdm_value_new(m, x->rows, x->columns, FP32);

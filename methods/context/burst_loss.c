@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Losses of BurstEngine: over all logits by BMTrain's kernel, whose softmax becomes the gradient of the logits in
- * place, or fused with the head, where only what is the size of the hidden states or of the weight is made.
- * Sources: bmtrain/loss/cross_entropy.py (OpFusedCrossEntropy, FusedCrossEntropy); burst_attn's SLFusedProjLoss, which
- * calls cut_cross_entropy/cce.py (LinearCrossEntropyFunction), cce_backward.py (cce_backward_kernel). */
+/* Losses of BurstEngine: over all logits by BMTrain's kernel, whose softmax becomes the gradient of
+ * the logits in place, or fused with the head, where only what is the size of the hidden states or
+ * of the weight is made. Sources: bmtrain/loss/cross_entropy.py (OpFusedCrossEntropy,
+ * FusedCrossEntropy); burst_attn's SLFusedProjLoss, which calls cut_cross_entropy/cce.py
+ * (LinearCrossEntropyFunction), cce_backward.py (cce_backward_kernel). */
 #include "methods/context/burst_parts.h"
 #include "methods/eager/ops.h"
 

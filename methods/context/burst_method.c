@@ -132,6 +132,6 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
                             (burst->replicated ? 1 : (double)s->ranks);
 }
 
-/* Attention itself is part of BurstEngine's model (burst_attention.c). NCCL has communicators of all ranks, of ZeRO, of
- * a node, between nodes, of the context. */
+/* Attention itself is part of BurstEngine's model (burst_attention.c). NCCL has communicators of
+ * all ranks, of ZeRO, of a node, between nodes, of the context. */
 const struct tdm_divider tdm_burst_divider = {.communicators = 4, .rings = true, .cost = add_cost};

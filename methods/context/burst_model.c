@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* BurstEngine's training loop: parts of weights, forward, loss, backward and the optimizer's step.
- * Sources: apps/llama/pretrain_llama_hug_tokenizer.py, cpm/llama/models/llama.py, cpm/layers/transformer.py,
- * bmtrain/optim/{adam,adam_offload,optim_manager}.py. */
+ * Sources: apps/llama/pretrain_llama_hug_tokenizer.py, cpm/llama/models/llama.py,
+ * cpm/layers/transformer.py, bmtrain/optim/{adam,adam_offload,optim_manager}.py. */
 #include "methods/context/burst_parts.h"
 #include "methods/eager/ops.h"
 
 #include <stdlib.h>
 
-/* Of AdamOffloadOptimizer, an element: two moments and the parameter in fp32, parameter and gradient in bf16. */
+/* Of AdamOffloadOptimizer, an element: two moments and the parameter in fp32, parameter and
+ * gradient in bf16. */
 #define HOST_STATE_BYTES 16u
 
 static uint64_t matrix(const struct burst_model *b)
@@ -173,7 +174,8 @@ static void backward(void *state)
 
 /* ---- the optimizer ---- */
 
-/* Parts that are trained: one of every layer, and where there are no adapters last norm, embedding and head. */
+/* Parts that are trained: one of every layer, and where there are no adapters last norm, embedding
+ * and head. */
 static uint32_t trained_parts(const struct burst_model *b)
 {
     return b->config->layers + (b->lora_rank > 0 ? 0 : 3);
@@ -187,8 +189,9 @@ static const struct tdm_eager_value *trained_part(const struct burst_model *b, u
     return i == layers ? b->final_norm : i == layers + 1 ? b->embedding : b->head;
 }
 
-/* Norms of gradients are taken in fp32, one by one; states are made in the first step. Of frozen weights it would take
- * those of zeros: that the optimizer is given only what is trained is assumed. */
+/* Norms of gradients are taken in fp32, one by one; states are made in the first step. Of frozen
+ * weights it would take those of zeros: that the optimizer is given only what is trained is
+ * assumed. */
 static void step(void *state)
 {
     struct burst_model *b = state;

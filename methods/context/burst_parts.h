@@ -22,7 +22,8 @@ enum {
     BURST_WEIGHTS
 };
 
-/* A layer's weights of one kind side by side: this rank's part, and the whole while the layer runs. */
+/* A layer's weights of one kind side by side: this rank's part, and the whole while the layer
+ * runs. */
 struct burst_storage {
     struct tdm_eager_value *shard; /* NULL: there are none of this kind */
     struct tdm_eager_value *gathered, *gradients;
@@ -71,7 +72,8 @@ void burst_make_block(struct burst_model *b, uint32_t layer);
 /* All of a parameter outside blocks, gathered; its gradient is reduced to the part. */
 struct tdm_eager_value *burst_gather(struct burst_model *b, struct tdm_eager_value *shard,
                                      uint64_t rows, uint64_t columns);
-/* Around a layer's forward, and the same value as x, in whose backward a block is entered or left. */
+/* Around a layer's forward, and the same value as x, in whose backward a block is entered or
+ * left. */
 void burst_enter(struct burst_model *b, uint32_t layer, bool backward);
 void burst_exit(struct burst_model *b, uint32_t layer);
 struct tdm_eager_value *burst_mark(struct burst_model *b, uint32_t layer, struct tdm_eager_value *x,

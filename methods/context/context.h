@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Context parallelism: one sequence over many GPUs, each of which has a part of its tokens. Only attention sees
- * more than that part: keys and values go round a ring of GPUs (ring, double ring), or all GPUs change tokens for
- * heads and back (Ulysses), or both (USP).
- * Sources: zhuzilin/ring-flash-attention; InternEvo's zigzag ring with sliding windows, which is LoongTrain's double
- * ring; feifeibear/long-context-attention (yunchang).
+ * Context parallelism: one sequence over many GPUs, each of which has a part of its tokens. Only
+ * attention sees more than that part: keys and values go round a ring of GPUs (ring, double ring),
+ * or all GPUs change tokens for heads and back (Ulysses), or both (USP).
+ * Sources: zhuzilin/ring-flash-attention; InternEvo's zigzag ring with sliding windows, which is
+ * LoongTrain's double ring; feifeibear/long-context-attention (yunchang).
  */
 #ifndef TDM_METHODS_CONTEXT_CONTEXT_H
 #define TDM_METHODS_CONTEXT_CONTEXT_H
@@ -27,7 +27,8 @@ struct tdm_pair {
 
 struct tdm_context;
 
-/* How attention is divided: a row of method.c. A divider may have both: rings among groups that exchange. */
+/* How attention is divided: a row of method.c. A divider may have both: rings among groups that
+ * exchange. */
 struct tdm_divider {
     const struct tdm_method_key *const *keys; /* tables, ended by NULL; NULL: it has none */
     uint32_t communicators;                   /* that NCCL makes for it, beside the first */
@@ -35,8 +36,8 @@ struct tdm_divider {
     bool rings;          /* keys and values go round */
     bool rings_of_nodes; /* in whole nodes, and round the nodes */
     bool caps_scores;    /* kernels of the ring take attn_logit_softcapping */
-    /* Of the ring: the output, and *sums, the log-sum-exps; in the backward dQ, dK and dV are its results. NULL: attention is that of
-     * one rank, or of a system of its own. */
+    /* Of the ring: the output, and *sums, the log-sum-exps; in the backward dQ, dK and dV are its
+     * results. NULL: attention is that of one rank, or of a system of its own. */
     struct tdm_eager_value *(*forward)(struct tdm_eager *m, const struct tdm_context *context,
                                        const struct tdm_block_shape *shape, struct tdm_pair kv,
                                        struct tdm_eager_value **sums);
@@ -62,13 +63,13 @@ struct tdm_context {
     uint64_t gpus_per_node;               /* 0: all GPUs are in one node */
 };
 
-/* Tokens of a sequence after padding, so that every rank has as many; and how many of them a rank has: all of
- * them where nothing divides attention. */
+/* Tokens of a sequence after padding, so that every rank has as many; and how many of them a rank
+ * has: all of them where nothing divides attention. */
 uint64_t tdm_context_padded_tokens(const struct tdm_context *context, uint64_t tokens);
 uint64_t tdm_context_local_tokens(const struct tdm_context *context, uint64_t tokens);
 
-/* Attention of a rank in place of scaled_dot_product_attention; `shape` is that of its own tokens. The result lies by
- * token, then head. `context` must outlive the graph. */
+/* Attention of a rank in place of scaled_dot_product_attention; `shape` is that of its own tokens.
+ * The result lies by token, then head. `context` must outlive the graph. */
 struct tdm_eager_value *tdm_context_attention(struct tdm_eager *m,
                                               const struct tdm_context *context,
                                               const struct tdm_attention_shape *shape,
@@ -83,7 +84,8 @@ extern const struct tdm_divider tdm_ring_divider, tdm_double_ring_divider, tdm_u
 /* Degrees that were not said. */
 void tdm_context_settle(const struct tdm_model *model, struct tdm_method_settings *settings);
 
-/* Refuses, for a method whose ring passes blocks of keys, a window that hides some of the tokens. */
+/* Refuses, for a method whose ring passes blocks of keys, a window that hides some of the
+ * tokens. */
 enum tdm_status tdm_context_refuse_window(const struct tdm_model *model,
                                           const struct tdm_method_settings *settings,
                                           struct tdm_error *err);

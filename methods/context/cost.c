@@ -17,7 +17,8 @@ static struct rank_bytes bytes_of(const struct tdm_model *model, const struct td
                                .key = numbers * model->kv_heads};
 }
 
-/* K and V go round, and in the backward dK and dV with them: in fp32, of a double ring after its first turn in bf16. */
+/* K and V go round, and in the backward dK and dV with them: in fp32, of a double ring after its
+ * first turn in bf16. */
 static struct tdm_ring_turn ring_of(const struct tdm_context *c, double key_bytes)
 {
     const struct tdm_gpu_group group = {c->ring_degree, c->ulysses_degree, c->gpus_per_node};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ring of nodes around rings of GPUs: while K and V of a node go round inside it, those of the node before are on
- * their way. dK and dV go round a node in fp32 the first time and in bf16 after that.
- * Source: InternEvo internlm/model/ops/ring_flash_attn/zigzag_ring_flash_attn_with_sliding_window.py. */
+/* A ring of nodes around rings of GPUs: while K and V of a node go round inside it, those of the
+ * node before are on their way. dK and dV go round a node in fp32 the first time and in bf16 after
+ * that. Source: InternEvo
+ * internlm/model/ops/ring_flash_attn/zigzag_ring_flash_attn_with_sliding_window.py. */
 #include "methods/context/parts.h"
 
 #include <stddef.h>

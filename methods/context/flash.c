@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rings are made of: FlashAttention-2 on a block of queries and one of keys, outputs that are joined by their
- * log-sum-exps, and buffers that go round.
- * Sources: Dao-AILab/flash-attention csrc/flash_attn/flash_api.cpp (mha_fwd); ring_flash_attn/utils.py
- * (update_out_and_lse, RingComm). */
+/* What rings are made of: FlashAttention-2 on a block of queries and one of keys, outputs that are
+ * joined by their log-sum-exps, and buffers that go round.
+ * Sources: Dao-AILab/flash-attention csrc/flash_attn/flash_api.cpp (mha_fwd);
+ * ring_flash_attn/utils.py (update_out_and_lse, RingComm). */
 #include "methods/context/parts.h"
 
 #include "base/size.h"
@@ -39,7 +39,8 @@ void tdm_flash_backward(struct tdm_eager *m, const struct tdm_block_shape *shape
     tdm_flash_backward_scratch(m, &scratch);
 }
 
-/* The function that joins two outputs is scripted; its kernels are fused, so that nothing but its results is made. */
+/* The function that joins two outputs is scripted; its kernels are fused, so that nothing but its
+ * results is made. */
 void tdm_partial_add(struct tdm_eager *m, const struct tdm_block_shape *shape,
                      struct tdm_partial *partial)
 {

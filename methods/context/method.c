@@ -198,7 +198,8 @@ enum tdm_status tdm_context_refuse_window(const struct tdm_model *model,
                     window);
 }
 
-/* Kernels that a ring calls get no window of the whole sequence; a cap of the scores only yunchang's. */
+/* Kernels that a ring calls get no window of the whole sequence; a cap of the scores only
+ * yunchang's. */
 static enum tdm_status check_scores(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings,
                                     struct tdm_error *err)

@@ -6,7 +6,8 @@
 #include "methods/context/context.h"
 #include "methods/eager/dtypes.h"
 
-/* A step of a ring like the one before it takes and gives what that one did: so many are run of each turn. */
+/* A step of a ring like the one before it takes and gives what that one did: so many are run of
+ * each turn. */
 #define TDM_RING_STEPS 4u
 
 /* A block of queries and one of keys. */
@@ -18,14 +19,15 @@ struct tdm_block_shape {
 uint64_t tdm_block_query_rows(const struct tdm_block_shape *shape);
 uint64_t tdm_block_key_rows(const struct tdm_block_shape *shape);
 
-/* The flash_attn package's _flash_attn_forward: output and log-sum-exps; and the scratch of _flash_attn_backward,
- * whose results have memory already. `has_sums`: the row sums of dO * O are given. */
+/* The flash_attn package's _flash_attn_forward: output and log-sum-exps; and the scratch of
+ * _flash_attn_backward, whose results have memory already. `has_sums`: the row sums of dO * O are
+ * given. */
 void tdm_flash_forward(struct tdm_eager *m, const struct tdm_block_shape *shape,
                        struct tdm_eager_value **output, struct tdm_eager_value **sums);
 void tdm_flash_backward(struct tdm_eager *m, const struct tdm_block_shape *shape, bool has_sums);
 
-/* An output in fp32 that blocks are added to, with its log-sum-exps, and the block that was added last, whose names
- * Python binds anew only when the next one is there. */
+/* An output in fp32 that blocks are added to, with its log-sum-exps, and the block that was added
+ * last, whose names Python binds anew only when the next one is there. */
 struct tdm_partial {
     struct tdm_eager_value *output, *sums, *block_output, *block_sums;
 };

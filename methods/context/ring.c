@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ring of GPUs round which K and V go, and in the backward dK and dV in fp32 with them. What is followed is the last
- * rank, whose queries see keys of every step: no other one takes more.
+/* A ring of GPUs round which K and V go, and in the backward dK and dV in fp32 with them. What is
+ * followed is the last rank, whose queries see keys of every step: no other one takes more.
  * Sources: ring_flash_attn/{ring_flash_attn,zigzag_ring_flash_attn,stripe_flash_attn}.py. */
 #include "methods/context/parts.h"
 

@@ -7,8 +7,9 @@
 
 enum { TO_HEADS, BATCH };
 
-/* Parts for every rank side by side, what comes from them, and that in order. Python has names for the first two
- * until it is done. Towards heads the last copy is only there for more than one sequence. */
+/* Parts for every rank side by side, what comes from them, and that in order. Python has names for
+ * the first two until it is done. Towards heads the last copy is only there for more than one
+ * sequence. */
 static struct tdm_eager_value *exchange(struct tdm_eager *m, const struct tdm_eager_value *x,
                                         uint64_t batch, bool to_heads)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ZeRO's stages share: parameters by module, the optimizer's step on a partition, and copies that are taken for a
- * moment. */
+/* What ZeRO's stages share: parameters by module, the optimizer's step on a partition, and copies
+ * that are taken for a moment. */
 #include "methods/deepspeed/parts.h"
 
 #include "base/size.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DeepSpeed's ZeRO, stages 2 and 3, around a model of Hugging Face: its settings and its wrappers. Rank 0 is the one
- * that is predicted.
- * Sources: DeepSpeed 0.19 runtime/zero/{stage_1_and_2,stage3,partition_parameters,partitioned_param_coordinator,
+ * DeepSpeed's ZeRO, stages 2 and 3, around a model of Hugging Face: its settings and its wrappers.
+ * Rank 0 is the one that is predicted.
+ * Sources: DeepSpeed 0.19
+ * runtime/zero/{stage_1_and_2,stage3,partition_parameters,partitioned_param_coordinator,
  * parameter_offload,linear}.py, runtime/comm/coalesced_collectives.py, ops/adam/fused_adam.py.
  */
 #ifndef TDM_METHODS_DEEPSPEED_DEEPSPEED_H

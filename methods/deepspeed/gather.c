@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ZeRO-3's parameters while modules run: gathered when a module begins, those that come next ahead, and given back
- * when it ends, unless they are used again soon. The first step records the order of modules; from the second on it
- * is known. Parameters that are gathered together come through a buffer, which stays until all of them were used.
- * Source: runtime/zero/partitioned_param_coordinator.py (fetch_sub_module, release_sub_module, reset_step,
+/* ZeRO-3's parameters while modules run: gathered when a module begins, those that come next ahead,
+ * and given back when it ends, unless they are used again soon. The first step records the order of
+ * modules; from the second on it is known. Parameters that are gathered together come through a
+ * buffer, which stays until all of them were used. Source:
+ * runtime/zero/partitioned_param_coordinator.py (fetch_sub_module, release_sub_module, reset_step,
  * __params_to_release, release_backward_leftovers), partition_parameters.py (all_gather_coalesced,
  * AllGatherCoalescedHandle, free_param). */
 #include "methods/deepspeed/parts.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* zero2, zero3 and zero3-offload as methods: keys by the names of a DeepSpeed config, what cannot be combined, what is
- * sent, and their wrappers. Those of tdm_keys_torch that a DeepSpeed config has no word in stay theirs. */
+/* zero2, zero3 and zero3-offload as methods: keys by the names of a DeepSpeed config, what cannot
+ * be combined, what is sent, and their wrappers. Those of tdm_keys_torch that a DeepSpeed config
+ * has no word in stay theirs. */
 #include "methods/deepspeed/parts.h"
 #include "methods/eager/tiles.h"
 #include "methods/method.h"
@@ -78,7 +79,8 @@ static const struct tdm_method_key common_keys[] = {
     {.name = NULL},
 };
 
-/* Of Arctic Long Sequence Training, which is built on DeepSpeed; the first two by the names of ArcticTraining. */
+/* Of Arctic Long Sequence Training, which is built on DeepSpeed; the first two by the names of
+ * ArcticTraining. */
 static const struct tdm_method_key alst_keys[] = {
     {"activation_checkpoint_cpu_offload", "false|true", "false",
      "inputs of checkpointed layers (use_reentrant=True) in host memory", tdm_key_read_switch,
@@ -173,8 +175,9 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     return TDM_OK;
 }
 
-/* Stage 2 reduces gradients to their owners and gathers parameters after the step; stage 3 gathers parameters for the
- * forward, the backward and, with checkpointing, the forward in between unless what is used soon stays. */
+/* Stage 2 reduces gradients to their owners and gathers parameters after the step; stage 3 gathers
+ * parameters for the forward, the backward and, with checkpointing, the forward in between unless
+ * what is used soon stays. */
 static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                      struct tdm_method_cost *cost)
 {

@@ -6,7 +6,8 @@
 #include "methods/deepspeed/deepspeed.h"
 #include "methods/torch/parts.h"
 
-/* With overlap_comm gathers and reductions have streams of their own, whose free memory nobody else takes. */
+/* With overlap_comm gathers and reductions have streams of their own, whose free memory nobody else
+ * takes. */
 enum { ZERO_COMPUTE, ZERO_GATHER, ZERO_REDUCE };
 
 #define ZERO_MODULE_PARAMETERS 3u

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ZeRO-2: bf16 parameters in one flat buffer on every rank; of fp32 masters, moments and gradients this rank's part.
- * Gradients are copied to buckets, of which each is reduced as a whole; what belongs to this rank's part is collected
- * in bf16 until the step, which flattens it, makes it fp32 and steps.
- * Source: runtime/zero/stage_1_and_2.py (__init__, setup_buckets, reduce_independent_p_g_buckets_and_remove_grads,
- * average_tensor, reduce_ipg_grads, copy_grads_in_partition, independent_gradient_partition_epilogue, step). */
+/* ZeRO-2: bf16 parameters in one flat buffer on every rank; of fp32 masters, moments and gradients
+ * this rank's part. Gradients are copied to buckets, of which each is reduced as a whole; what
+ * belongs to this rank's part is collected in bf16 until the step, which flattens it, makes it fp32
+ * and steps.
+ * Source: runtime/zero/stage_1_and_2.py (__init__, setup_buckets,
+ * reduce_independent_p_g_buckets_and_remove_grads, average_tensor, reduce_ipg_grads,
+ * copy_grads_in_partition, independent_gradient_partition_epilogue, step). */
 #include "methods/deepspeed/parts.h"
 
 #include "base/size.h"

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ZeRO-3: of every parameter this rank has a part, in one buffer (of those that are frozen: each its own), in bf16;
- * masters, moments and gradients likewise, by sub-groups. Gradients are copied to one bucket, rearranged by rank,
- * reduced and scattered, and put into a buffer that is there from the beginning.
- * Source: runtime/zero/stage3.py (_create_fp16_partitions_with_defragmentation, _create_fp32_partitions,
- * initialize_optimizer_states, _setup_for_real_optimizer, __add_grad_to_ipg_bucket, __avg_scatter_grads,
- * partition_grads, step), partition_parameters.py (_partition_param), runtime/comm/coalesced_collectives.py. */
+/* ZeRO-3: of every parameter this rank has a part, in one buffer (of those that are frozen: each
+ * its own), in bf16; masters, moments and gradients likewise, by sub-groups. Gradients are copied
+ * to one bucket, rearranged by rank, reduced and scattered, and put into a buffer that is there
+ * from the beginning. Source: runtime/zero/stage3.py (_create_fp16_partitions_with_defragmentation,
+ * _create_fp32_partitions, initialize_optimizer_states, _setup_for_real_optimizer,
+ * __add_grad_to_ipg_bucket, __avg_scatter_grads, partition_grads, step), partition_parameters.py
+ * (_partition_param), runtime/comm/coalesced_collectives.py. */
 #include "methods/deepspeed/parts.h"
 
 #include "base/size.h"

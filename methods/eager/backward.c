@@ -127,7 +127,8 @@ static struct tdm_eager_value *fit(struct tdm_eager *m, const struct tdm_edge *e
 
 static void run_node(struct tdm_eager *m, struct tdm_node *node, struct tdm_heap *ready);
 
-/* Hands results on to the nodes that wait for them; `leaves`: only those of leaves, which are run at once. */
+/* Hands results on to the nodes that wait for them; `leaves`: only those of leaves, which are run
+ * at once. */
 static void hand_on(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value **results,
                     bool leaves, struct tdm_heap *ready)
 {

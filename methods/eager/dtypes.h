@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of an element of the dtypes that methods use. For source files and parts.h of methods/ alone. */
+/* Bytes of an element of the dtypes that methods use. For source files and parts.h of methods/
+ * alone. */
 #ifndef TDM_METHODS_EAGER_DTYPES_H
 #define TDM_METHODS_EAGER_DTYPES_H
 

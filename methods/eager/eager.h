@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PyTorch's eager mode without numbers: values with shapes and references, the graph that autograd keeps,
- * and the engine that walks it backward. Every value that is made and every one whose last reference goes
- * is an event of the caching allocator, in the order in which PyTorch has them.
+ * PyTorch's eager mode without numbers: values with shapes and references, the graph that autograd
+ * keeps, and the engine that walks it backward. Every value that is made and every one whose last
+ * reference goes is an event of the caching allocator, in the order in which PyTorch has them.
  *
- * What is modelled, because memory depends on it: a storage lives as long as a value or a saved tensor
- * refers to it; nodes run by falling sequence number, gradients of leaves first; a node's saved tensors go
- * when it has run; two gradients of one value are added in place only if nobody else has the first and it
- * is no view; saved tensors of a checkpointed function are made again when the first is asked for.
- * Sources: torch/csrc/autograd/{engine,input_buffer,saved_variable}.cpp, functions/accumulate_grad.h,
+ * What is modelled, because memory depends on it: a storage lives as long as a value or a saved
+ * tensor refers to it; nodes run by falling sequence number, gradients of leaves first; a node's
+ * saved tensors go when it has run; two gradients of one value are added in place only if nobody
+ * else has the first and it is no view; saved tensors of a checkpointed function are made again
+ * when the first is asked for. Sources:
+ * torch/csrc/autograd/{engine,input_buffer,saved_variable}.cpp, functions/accumulate_grad.h,
  * torch/utils/checkpoint.py.
  *
- * A machine keeps its first failure and goes on without allocating, so callers check status once. It is
- * TDM_INTERNAL if a node has more inputs, saved tensors or results than there is room for.
+ * A machine keeps its first failure and goes on without allocating, so callers check status once.
+ * It is TDM_INTERNAL if a node has more inputs, saved tensors or results than there is room for.
  */
 #ifndef TDM_METHODS_EAGER_EAGER_H
 #define TDM_METHODS_EAGER_EAGER_H
@@ -115,9 +116,11 @@ struct tdm_eager;
 /* A kind of operation, as autograd knows it. */
 struct tdm_eager_op {
     const char *name; /* as PyTorch names the node: "MulBackward0" */
-    /* It stands for a node between nodes of views: gradients of its leaves are taken up before others wait. */
+    /* It stands for a node between nodes of views: gradients of its leaves are taken up before
+     * others wait. */
     bool between_views;
-    /* Fills results[input], each a new reference or NULL, from grads[output], which stay the caller's. */
+    /* Fills results[input], each a new reference or NULL, from grads[output], which stay the
+     * caller's. */
     void (*backward)(struct tdm_eager *m, struct tdm_node *node,
                      struct tdm_eager_value *const *grads, struct tdm_eager_value **results);
 };
@@ -193,8 +196,8 @@ struct tdm_eager {
     struct tdm_gpu_facts gpu;
     enum tdm_status status;
     bool grad_enabled, autocast;
-    bool
-        linear_function; /* products are a Function that saves both operands: DeepSpeed's, BMTrain's */
+    bool linear_function;        /* products are a Function that saves both operands: DeepSpeed's,
+                                    BMTrain's */
     bool partial_gradients;      /* more is added to gradients before they are whole: tiles */
     bool stopped;                /* a checkpointed function has made again all that was saved */
     bool in_backward;            /* which thread runs */
@@ -242,9 +245,9 @@ void tdm_eager_end(struct tdm_eager *m);
 /* A new value with memory of its own, one reference. */
 struct tdm_eager_value *tdm_value_new(struct tdm_eager *m, uint64_t rows, uint64_t columns,
                                       uint16_t element_bytes);
-/* Makes a value stand for one more tensor, of the category and label that are set, which goes when it does, where that
- * lies right behind it: all counts as if there were two. False, and nothing is changed: it does not, or somebody
- * observes. Tensors of at most two kinds are one. */
+/* Makes a value stand for one more tensor, of the category and label that are set, which goes when
+ * it does, where that lies right behind it: all counts as if there were two. False, and nothing is
+ * changed: it does not, or somebody observes. Tensors of at most two kinds are one. */
 bool tdm_value_extend(struct tdm_eager *m, struct tdm_eager_value *value, uint64_t bytes);
 /* Like another one in shape, dtype and order in memory. */
 struct tdm_eager_value *tdm_value_like(struct tdm_eager *m, const struct tdm_eager_value *like);
@@ -268,15 +271,16 @@ void tdm_drop(struct tdm_eager *m, struct tdm_eager_value *value); /* one less; 
 struct tdm_eager_value *tdm_replace(struct tdm_eager *m, struct tdm_eager_value *old,
                                     struct tdm_eager_value *made);
 uint64_t tdm_value_elements(const struct tdm_eager_value *value);
-/* value.record_stream(): once freed its block waits for another stream, until the allocator settles. */
+/* value.record_stream(): once freed its block waits for another stream, until the allocator
+ * settles. */
 void tdm_value_share(struct tdm_eager_value *value);
 void tdm_value_set_category(struct tdm_eager *m, struct tdm_eager_value *value,
                             enum tdm_method_category category);
 
 /* ---- the graph ---- */
 
-/* A node if any of the inputs (NULL: none) needs a gradient and gradients are on, else NULL; borrowed, until
- * tdm_node_output or tdm_node_forget. */
+/* A node if any of the inputs (NULL: none) needs a gradient and gradients are on, else NULL;
+ * borrowed, until tdm_node_output or tdm_node_forget. */
 struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_eager_op *op,
                               struct tdm_eager_value *const *inputs, uint32_t count);
 bool tdm_node_needs(const struct tdm_node *node, uint32_t input);
@@ -289,8 +293,8 @@ void tdm_node_done(struct tdm_eager *m, struct tdm_node *node);
 /* Both for the node's only result, which is returned. */
 struct tdm_eager_value *tdm_node_finish(struct tdm_eager *m, struct tdm_node *node,
                                         struct tdm_eager_value *value);
-/* For hooks of backwards: the same value, a new reference, with a node of the op in which facts[0] is `fact`; x itself
- * if it has no gradient. */
+/* For hooks of backwards: the same value, a new reference, with a node of the op in which facts[0]
+ * is `fact`; x itself if it has no gradient. */
 struct tdm_eager_value *tdm_mark(struct tdm_eager *m, const struct tdm_eager_op *op, uint64_t fact,
                                  void *context, struct tdm_eager_value *x);
 /* Saved tensor number i, a new reference: a checkpointed function runs again if it has not yet. */
@@ -324,12 +328,13 @@ void tdm_eager_reset_peak(struct tdm_eager *m);
 /* What is allocated from here on is called so, in the layer that m->label says. */
 void tdm_label(struct tdm_eager *m, const char *name);
 
-/* The largest groups of tensors that were live at the peak, the largest first; returns how many of at most `most`
- * there are. Groups beyond the first TDM_MOST_GROUPS are left out. */
+/* The largest groups of tensors that were live at the peak, the largest first; returns how many of
+ * at most `most` there are. Groups beyond the first TDM_MOST_GROUPS are left out. */
 uint32_t tdm_eager_largest(const struct tdm_eager *m, struct tdm_tensor_group *groups,
                            uint32_t most);
 
-/* Sum over rows or columns, with the scratch that the kernel takes, to that shape; `value` is taken. */
+/* Sum over rows or columns, with the scratch that the kernel takes, to that shape; `value` is
+ * taken. */
 struct tdm_eager_value *tdm_sum_to(struct tdm_eager *m, struct tdm_eager_value *value,
                                    uint64_t rows, uint64_t columns);
 

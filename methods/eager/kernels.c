@@ -56,8 +56,8 @@ static uint64_t blocks_an_output(const struct tdm_gpu_facts *gpu, struct block b
     return most(fill, tdm_size_ceil_div(values, MOST_VALUES));
 }
 
-/* aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, global_memory_size, semaphore_size; the sum runs in
- * fp32, outputs lie side by side. */
+/* aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, global_memory_size, semaphore_size; the
+ * sum runs in fp32, outputs lie side by side. */
 uint64_t tdm_column_sum_scratch(const struct tdm_gpu_facts *gpu, uint64_t inputs, uint64_t outputs,
                                 uint64_t *semaphore_bytes)
 {
@@ -86,8 +86,8 @@ uint64_t tdm_total_sum_scratch(const struct tdm_gpu_facts *gpu, uint64_t inputs,
     return blocks == 1 ? 0 : blocks * sizeof(float);
 }
 
-/* As measured with cuDNN 9.1x on sm_90: dQ in fp32, with fewer KV heads dK and dV of every query head, the row sums
- * of dO * O, 256 B. */
+/* As measured with cuDNN 9.1x on sm_90: dQ in fp32, with fewer KV heads dK and dV of every query
+ * head, the row sums of dO * O, 256 B. */
 uint64_t tdm_cudnn_backward_workspace(const struct tdm_attention_shape *shape)
 {
     uint64_t rows = shape->batch * shape->query_heads * shape->tokens;
@@ -124,8 +124,9 @@ void tdm_flash_backward_scratch(struct tdm_eager *m, const struct tdm_flash_scra
 #define SPLIT_ROWS 64u
 #define MOST_SPLITS 128u
 
-/* native/transformers/cuda/flash_attn/flash_api.cpp, num_splits_heuristic and its caller: of the numbers of parts that
- * fill nearly as many blocks of threads as the best one does, the smallest. */
+/* native/transformers/cuda/flash_attn/flash_api.cpp, num_splits_heuristic and its caller: of the
+ * numbers of parts that fill nearly as many blocks of threads as the best one does, the
+ * smallest. */
 uint64_t tdm_flash_splits(const struct tdm_gpu_facts *gpu, const struct tdm_attention_shape *shape)
 {
     uint64_t columns = shape->head_dim <= 64 ? 256 : shape->head_dim <= 128 ? 128 : 64;
@@ -155,9 +156,10 @@ uint64_t tdm_flash_splits(const struct tdm_gpu_facts *gpu, const struct tdm_atte
 #define PART 10u           /* occurrences of a token that one thread block adds up */
 #define CUB_SCAN_BYTES 1279u
 
-/* Scratch of CUB's radix sort of pairs of 8 bytes: a second copy of both, a look-back of 256 counters for each tile
- * of 384 threads x 12 pairs, bins of 8 passes and their counters, each aligned to 256 B.
- * cub/device/dispatch/dispatch_radix_sort.cuh (InvokeOnesweep), tuning/tuning_radix_sort.cuh (sm_90). */
+/* Scratch of CUB's radix sort of pairs of 8 bytes: a second copy of both, a look-back of 256
+ * counters for each tile of 384 threads x 12 pairs, bins of 8 passes and their counters, each
+ * aligned to 256 B. cub/device/dispatch/dispatch_radix_sort.cuh (InvokeOnesweep),
+ * tuning/tuning_radix_sort.cuh (sm_90). */
 static uint64_t sort_bytes(uint64_t pairs)
 {
     uint64_t copy = tdm_size_align(pairs * 8, 256), tiles = tdm_size_ceil_div(pairs, 384 * 12);

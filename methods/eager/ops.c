@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forward and backward of operations: element by element, sums, shapes, losses. A node saves before its forward
- * allocates, as PyTorch does: that is where checkpointing stops a repeated forward. */
+/* Forward and backward of operations: element by element, sums, shapes, losses. A node saves before
+ * its forward allocates, as PyTorch does: that is where checkpointing stops a repeated forward. */
 #include "methods/eager/ops.h"
 
 #include "base/size.h"
@@ -270,7 +270,8 @@ struct tdm_eager_value *tdm_mean(struct tdm_eager *m, struct tdm_eager_value *x)
     return tdm_node_finish(m, node, tdm_sum_to(m, tdm_take(x), 1, 1));
 }
 
-/* The sum's gradient is the same for all that was added: a view, copied where rows are wanted one by one. */
+/* The sum's gradient is the same for all that was added: a view, copied where rows are wanted one
+ * by one. */
 static void copy_rows(struct tdm_eager *m, struct tdm_node *node,
                       struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {

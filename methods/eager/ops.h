@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations of PyTorch by what they allocate, what they save for the backward, and what their backward
- * allocates. Inputs are borrowed, results are new references.
- * Sources: tools/autograd/derivatives.yaml, torch/csrc/autograd/FunctionsManual.cpp, and the kernels
- * named in kernels.c.
+ * Operations of PyTorch by what they allocate, what they save for the backward, and what their
+ * backward allocates. Inputs are borrowed, results are new references.
+ * Sources: tools/autograd/derivatives.yaml, torch/csrc/autograd/FunctionsManual.cpp, and the
+ * kernels named in kernels.c.
  */
 #ifndef TDM_METHODS_EAGER_OPS_H
 #define TDM_METHODS_EAGER_OPS_H
@@ -13,7 +13,8 @@
 /* x.to(dtype): x itself if it is of that dtype. */
 struct tdm_eager_value *tdm_cast(struct tdm_eager *m, struct tdm_eager_value *x,
                                  uint16_t element_bytes);
-/* What autocast makes of an input of a product: a bf16 copy, cached for parameters that are trained. */
+/* What autocast makes of an input of a product: a bf16 copy, cached for parameters that are
+ * trained. */
 struct tdm_eager_value *tdm_autocast(struct tdm_eager *m, struct tdm_eager_value *x);
 
 /* The smaller of two operands is broadcast. */
@@ -38,7 +39,8 @@ struct tdm_eager_value *tdm_mean(struct tdm_eager *m, struct tdm_eager_value *x)
 /* Sums of neighbours: of the columns of each row (as many rows as x), or of so many rows each. */
 struct tdm_eager_value *tdm_row_sum(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t rows);
 
-/* [.., columns] of rows, seen as rows x columns; a copy in the backward if the gradient does not lie so. */
+/* [.., columns] of rows, seen as rows x columns; a copy in the backward if the gradient does not
+ * lie so. */
 struct tdm_eager_value *tdm_reshape(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t rows,
                                     uint64_t columns);
 /* transpose(1, 2) of heads and tokens. */
@@ -62,8 +64,9 @@ struct tdm_eager_value *tdm_rows(struct tdm_eager *m, struct tdm_eager_value *x,
 struct tdm_eager_value *tdm_linear(struct tdm_eager *m, struct tdm_eager_value *x,
                                    struct tdm_eager_value *weight, struct tdm_eager_value *bias,
                                    bool flat);
-/* Batched products of a [batch * rows, inner] with b: rows x columns results in each of the batch. The operands lie
- * as they are, copied first if `copies` (a 4-D operand whose heads cannot be merged with the batch). */
+/* Batched products of a [batch * rows, inner] with b: rows x columns results in each of the batch.
+ * The operands lie as they are, copied first if `copies` (a 4-D operand whose heads cannot be
+ * merged with the batch). */
 struct tdm_eager_value *tdm_bmm(struct tdm_eager *m, struct tdm_eager_value *a,
                                 struct tdm_eager_value *b, uint64_t rows, uint64_t columns);
 
@@ -93,8 +96,9 @@ void tdm_cublaslt(struct tdm_eager *m);
 
 /* ---- scratch of kernels (kernels.c) ---- */
 
-/* Bytes of the buffer through which thread blocks share a sum of `inputs` elements into each of `outputs`
- * neighbouring ones; 0 if the sum stays inside blocks. *semaphore_bytes is the other buffer. */
+/* Bytes of the buffer through which thread blocks share a sum of `inputs` elements into each of
+ * `outputs` neighbouring ones; 0 if the sum stays inside blocks. *semaphore_bytes is the other
+ * buffer. */
 uint64_t tdm_column_sum_scratch(const struct tdm_gpu_facts *gpu, uint64_t inputs, uint64_t outputs,
                                 uint64_t *semaphore_bytes);
 /* The same for a sum of everything into one element. */
@@ -102,7 +106,8 @@ uint64_t tdm_total_sum_scratch(const struct tdm_gpu_facts *gpu, uint64_t inputs,
                                uint64_t *semaphore_bytes);
 /* Workspace of cuDNN's attention backward. */
 uint64_t tdm_cudnn_backward_workspace(const struct tdm_attention_shape *shape);
-/* Of the memory-efficient one; with larger heads than this it adds up outputs, dK and dV in fp32 too. */
+/* Of the memory-efficient one; with larger heads than this it adds up outputs, dK and dV in fp32
+ * too. */
 #define TDM_EFFICIENT_HEAD_DIM 128u
 uint64_t tdm_efficient_backward_workspace(const struct tdm_attention_shape *shape);
 
@@ -117,10 +122,12 @@ struct tdm_flash_scratch {
 };
 void tdm_flash_backward_scratch(struct tdm_eager *m, const struct tdm_flash_scratch *scratch);
 
-/* In how many parts FlashAttention-2's forward cuts the keys, so that short sequences fill the GPU. */
+/* In how many parts FlashAttention-2's forward cuts the keys, so that short sequences fill the
+ * GPU. */
 uint64_t tdm_flash_splits(const struct tdm_gpu_facts *gpu, const struct tdm_attention_shape *shape);
 
-/* The backward of an embedding's look-up with a gradient of the weight's size, which is returned. */
+/* The backward of an embedding's look-up with a gradient of the weight's size, which is
+ * returned. */
 struct tdm_eager_value *tdm_embedding_gradient(struct tdm_eager *m, uint64_t vocabulary,
                                                uint64_t hidden, uint16_t element_bytes,
                                                uint64_t tokens);

@@ -55,7 +55,8 @@ static void attention_backward(struct tdm_eager *m, struct tdm_node *node,
         tdm_drop(m, saved[i]);
 }
 
-/* Log-sum-exps: one for every query of every head, each head's aligned in the memory-efficient kernel. */
+/* Log-sum-exps: one for every query of every head, each head's aligned in the memory-efficient
+ * kernel. */
 static uint64_t sum_rows(const struct tdm_attention_shape *shape)
 {
     uint64_t tokens = shape->kernel == TDM_ATTENTION_EFFICIENT

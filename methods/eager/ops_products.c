@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forward and backward of products of matrices, with cuBLAS's workspaces, and of the look-up of rows. */
+/* Forward and backward of products of matrices, with cuBLAS's workspaces, and of the look-up of
+ * rows. */
 #include "methods/eager/ops.h"
 
 #include <stddef.h>

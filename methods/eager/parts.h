@@ -16,7 +16,8 @@ void tdm_node_release_saved(struct tdm_eager *m, struct tdm_node *node);
 
 /* ---- what is live at the peak (peak.c) ---- */
 
-/* After a storage got its block, before it loses it, before its category changes; and a new peak. */
+/* After a storage got its block, before it loses it, before its category changes; and a new
+ * peak. */
 void tdm_peak_enter(struct tdm_eager *m, struct tdm_storage *storage);
 void tdm_peak_leave(struct tdm_eager *m, struct tdm_storage *storage);
 void tdm_peak_change(struct tdm_eager *m, struct tdm_storage *storage);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which tensors were live at the peak, without a look at all of them at every new one: what has a block lies in a
- * list, and what was live at the peak and is freed later is added up by its label; a new peak empties those sums.
+ * Which tensors were live at the peak, without a look at all of them at every new one: what has a
+ * block lies in a list, and what was live at the peak and is freed later is added up by its label;
+ * a new peak empties those sums.
  */
 #include "methods/eager/parts.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tiles of rows. Gradients of weights are added up over the tiles; who waits for them is told until the last that they
- * are partial. */
+/* Tiles of rows. Gradients of weights are added up over the tiles; who waits for them is told until
+ * the last that they are partial. */
 #include "methods/eager/tiles.h"
 
 #include "base/size.h"
@@ -22,8 +22,8 @@ static struct tdm_eager_value *part(struct tdm_eager *m, struct tdm_eager_value 
     return view;
 }
 
-/* Runs a tile of x with gradients, then its backward, whose gradient is added to a part of `grad` (NULL: not wanted).
- * `incoming`: the gradient of all results, NULL: each is a loss. */
+/* Runs a tile of x with gradients, then its backward, whose gradient is added to a part of `grad`
+ * (NULL: not wanted). `incoming`: the gradient of all results, NULL: each is a loss. */
 static void run_tile(struct tdm_eager *m, const struct tdm_function *function,
                      struct tdm_eager_value *x, struct tdm_eager_value *grad,
                      struct tdm_eager_value *incoming, uint64_t rows, bool last)

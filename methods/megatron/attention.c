@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Self-attention of Megatron-Core over Transformer Engine's: q, k, v out of their joint product, rotary embedding,
- * core attention by cuDNN's fused kernel or FlashAttention-2.
+/* Self-attention of Megatron-Core over Transformer Engine's: q, k, v out of their joint product,
+ * rotary embedding, core attention by cuDNN's fused kernel or FlashAttention-2.
  * Sources: megatron/core/transformer/attention.py; transformer_engine/pytorch/attention/{rope.py,
  * dot_product_attention/{utils,backends}.py}, csrc/extensions/attention.cpp. */
 #include "methods/megatron/parts.h"
@@ -92,8 +92,8 @@ void megatron_kernel_forward(struct tdm_megatron *t, const struct megatron_kerne
     megatron_kernel_seed(t);
 }
 
-/* What cuDNN takes: dQ in fp32, dK and dV of every query head if groups share them, sums of dO * O; FlashAttention-2:
- * sums and dQ in fp32 of padded tokens, and the same dK, dV. */
+/* What cuDNN takes: dQ in fp32, dK and dV of every query head if groups share them, sums of dO * O;
+ * FlashAttention-2: sums and dQ in fp32 of padded tokens, and the same dK, dV. */
 void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kernel *kernel,
                               struct tdm_eager_value *grads[3])
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parameters of a chunk, the contiguous buffers that Megatron's DistributedDataParallel makes of those that are
- * trained (with LoRA: adapters, which are made after all that is frozen) and of their
- * fp32 gradients, and the optimizer: fp32 main parameters and two moments, of everything or of this rank's share.
- * Sources: megatron/core/distributed/{distributed_data_parallel,param_and_grad_buffer}.py,
+ * Parameters of a chunk, the contiguous buffers that Megatron's DistributedDataParallel makes of
+ * those that are trained (with LoRA: adapters, which are made after all that is frozen) and of
+ * their fp32 gradients, and the optimizer: fp32 main parameters and two moments, of everything or
+ * of this rank's share. Sources:
+ * megatron/core/distributed/{distributed_data_parallel,param_and_grad_buffer}.py,
  * optimizer/{distrib_optimizer,optimizer}.py.
  */
 #include "methods/megatron/parts.h"
@@ -73,7 +74,8 @@ static bool may_regather(const struct tdm_megatron *t, enum megatron_target targ
            !(mlp_again && target == ADAPTED_FC1);
 }
 
-/* A of a module whose outputs are divided is divided by its rows, else by its columns; B by its rows. */
+/* A of a module whose outputs are divided is divided by its rows, else by its columns; B by its
+ * rows. */
 static void add_adapters(struct tdm_megatron *t, struct megatron_chunk *chunk,
                          struct megatron_layer *layer)
 {
@@ -156,7 +158,8 @@ static void own_share(const struct tdm_megatron *t, struct megatron_chunk *chunk
     }
 }
 
-/* Lays the trained parameters out from the last to the first, in buckets; elements of all with what pads them. */
+/* Lays the trained parameters out from the last to the first, in buckets; elements of all with what
+ * pads them. */
 static uint64_t lay_out(struct tdm_megatron *t, struct megatron_chunk *chunk, uint64_t *starts)
 {
     bool divided = t->set.distributed_optimizer;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention with context parallelism as Transformer Engine has it: a ring of keys and values (p2p), all keys and
- * values gathered (all_gather), heads exchanged for tokens (a2a), or both (a2a+p2p).
+ * Attention with context parallelism as Transformer Engine has it: a ring of keys and values (p2p),
+ * all keys and values gathered (all_gather), heads exchanged for tokens (a2a), or both (a2a+p2p).
  * Source: transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py
- * (AttnFuncWithCPAndKVP2P, AttnFuncWithCPAndKVAllGather, AttnFuncWithCPAndQKVOA2A, flash_attn_a2a_communicate).
+ * (AttnFuncWithCPAndKVP2P, AttnFuncWithCPAndKVAllGather, AttnFuncWithCPAndQKVOA2A,
+ * flash_attn_a2a_communicate).
  */
 #include "methods/megatron/parts.h"
 
@@ -19,8 +20,8 @@ static struct tdm_eager_value *make(struct tdm_megatron *t, struct megatron_kept
     return megatron_keep(t->m, kept, tdm_value_new(t->m, rows, columns, bytes));
 }
 
-/* Heads of all tokens of the exchanging ranks for all heads of this rank's tokens, or back: what is sent, what
- * comes, and that in order, which is the result. */
+/* Heads of all tokens of the exchanging ranks for all heads of this rank's tokens, or back: what is
+ * sent, what comes, and that in order, which is the result. */
 static struct tdm_eager_value *exchange(struct tdm_megatron *t, struct megatron_kept *kept,
                                         const struct tdm_eager_value *x, bool before)
 {
@@ -37,7 +38,8 @@ static struct tdm_eager_value *exchange(struct tdm_megatron *t, struct megatron_
     return ordered;
 }
 
-/* Replaces values by what an exchange makes of them; the old ones are kept if `hold`, else dropped. */
+/* Replaces values by what an exchange makes of them; the old ones are kept if `hold`, else
+ * dropped. */
 static void exchange_all(struct tdm_megatron *t, struct megatron_kept *kept,
                          struct tdm_eager_value **values, unsigned count, bool before, bool hold)
 {
@@ -82,8 +84,8 @@ static void whole_backward(struct tdm_megatron *t, struct tdm_eager_value *const
 
 /* ---- ring ---- */
 
-/* The kernel of step i of a ring: the diagonal, then all queries and half of the keys where the keys come from a
- * rank before this one, else half of the queries and all keys. */
+/* The kernel of step i of a ring: the diagonal, then all queries and half of the keys where the
+ * keys come from a rank before this one, else half of the queries and all keys. */
 static struct megatron_kernel ring_kernel(const struct tdm_megatron *t, uint64_t i, uint64_t tokens)
 {
     uint64_t rank = t->context_rank / t->layout.exchange_heads;
@@ -95,7 +97,8 @@ static struct megatron_kernel ring_kernel(const struct tdm_megatron *t, uint64_t
     return kernel;
 }
 
-/* What steps of a ring keep until the last one: tensors of one stream that lie one behind the other are one value. */
+/* What steps of a ring keep until the last one: tensors of one stream that lie one behind the other
+ * are one value. */
 struct kept_rows {
     struct megatron_kept all;
     struct tdm_eager_value *ends[2][2]; /* by stream; small and large ones are apart */
@@ -125,7 +128,8 @@ static void middle_forward(struct tdm_megatron *t, struct kept_rows *rows, uint6
     megatron_kernel_seed(t);
 }
 
-/* Fills values[OUT], values[SUMS]; values[K] becomes the last buffer of keys and values, values[V] nothing. */
+/* Fills values[OUT], values[SUMS]; values[K] becomes the last buffer of keys and values, values[V]
+ * nothing. */
 static void ring_forward(struct tdm_megatron *t, struct tdm_eager_value **values)
 {
     struct tdm_eager *m = t->m;

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a step of Megatron-LM costs one GPU: its share of products and attention, and bytes sent. Rows that a rank
- * holds of K and V, both, are `kv` bytes; the four kinds of context parallelism send for R ranks
+ * What a step of Megatron-LM costs one GPU: its share of products and attention, and bytes sent.
+ * Rows that a rank holds of K and V, both, are `kv` bytes; the four kinds of context parallelism
+ * send for R ranks
  *
- *     p2p         (R - 1) kv forward, and twice as much backward (K, V and their gradients), while it computes
- *     all_gather  (R - 1) kv forward; gathered again and gradients reduced backward; nothing is computed meanwhile
+ *     p2p         (R - 1) kv forward, and twice as much backward (K, V and their gradients), while
+ *                 it computes
+ *     all_gather  (R - 1) kv forward; gathered again and gradients reduced backward; nothing is
+ *                 computed meanwhile
  *     a2a         (R - 1) / R of q, k, v and the output, forward and backward
  *     a2a+p2p     both, each over its part of the ranks
  *
- * Tensor parallelism reduces twice and, in the backward, twice a layer: 2 (R - 1) / R of the hidden states each,
- * or the same as gathers and scatters with sequence parallelism, which gathers once more for weight gradients.
+ * Tensor parallelism reduces twice and, in the backward, twice a layer: 2 (R - 1) / R of the hidden
+ * states each, or the same as gathers and scatters with sequence parallelism, which gathers once
+ * more for weight gradients.
  */
 #include "methods/megatron/megatron.h"
 

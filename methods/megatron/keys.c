@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of Megatron-LM, by the names of its arguments; assumed is what Megatron assumes, unless a line says more. */
+/* Keys of Megatron-LM, by the names of its arguments; assumed is what Megatron assumes, unless a
+ * line says more. */
 #include "methods/method.h"
 
 #include "base/units.h"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * LoRA as Megatron-Bridge has it: all weights are frozen, and beside a product x W stands scale * (x A) B, whose A
- * and B tensor parallelism divides. What a product with a frozen weight saves, and what adapters do.
- * Sources: megatron/bridge/peft/{lora,lora_layers,utils,recompute}.py; megatron/core/tensor_parallel/{layers,
- * mappings}.py; transformer_engine/pytorch/module/{layernorm_linear,linear}.py.
+ * LoRA as Megatron-Bridge has it: all weights are frozen, and beside a product x W stands scale *
+ * (x A) B, whose A and B tensor parallelism divides. What a product with a frozen weight saves, and
+ * what adapters do. Sources: megatron/bridge/peft/{lora,lora_layers,utils,recompute}.py;
+ * megatron/core/tensor_parallel/{layers, mappings}.py;
+ * transformer_engine/pytorch/module/{layernorm_linear,linear}.py.
  */
 #include "methods/megatron/parts.h"
 
@@ -22,7 +23,8 @@ static void like_input(struct tdm_eager *m, struct tdm_node *node,
 
 enum { INPUT, FACTOR };
 
-/* It is a product of Megatron-Core, not of Transformer Engine; with input re-gather x is this rank's part. */
+/* It is a product of Megatron-Core, not of Transformer Engine; with input re-gather x is this
+ * rank's part. */
 static void factor_backward(struct tdm_eager *m, struct tdm_node *node,
                             struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
@@ -87,7 +89,8 @@ static struct tdm_eager_value *part_of_rows(struct tdm_megatron *t, struct tdm_e
     return megatron_finish(t, node, part);
 }
 
-/* base + scale * (x A) B; `base` is taken. A row-parallel module's B gives parts of columns, which are gathered. */
+/* base + scale * (x A) B; `base` is taken. A row-parallel module's B gives parts of columns, which
+ * are gathered. */
 static struct tdm_eager_value *add_adapter(struct tdm_megatron *t, struct tdm_eager_value *x,
                                            struct tdm_eager_value *base,
                                            const struct megatron_adapter *adapter, bool row)

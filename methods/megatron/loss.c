@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last norm, the head, whose vocabulary tensor-parallel ranks share, and the cross entropy over it.
- * Sources: megatron/core/tensor_parallel/{layers,cross_entropy}.py, fusions/fused_cross_entropy.py;
+/* The last norm, the head, whose vocabulary tensor-parallel ranks share, and the cross entropy over
+ * it. Sources: megatron/core/tensor_parallel/{layers,cross_entropy}.py,
+ * fusions/fused_cross_entropy.py;
  * transformer_engine/pytorch/{cross_entropy,triton/cross_entropy}.py. */
 #include "methods/megatron/parts.h"
 
@@ -85,8 +86,8 @@ static struct tdm_eager_value *loss_in_place(struct tdm_megatron *t, struct tdm_
     return megatron_finish(t, node, loss);
 }
 
-/* The softmax in fp32, over which its gradient is written; the compiled kernel gives that in bf16, the plain one
- * leaves it to autograd. */
+/* The softmax in fp32, over which its gradient is written; the compiled kernel gives that in bf16,
+ * the plain one leaves it to autograd. */
 static void loss_backward(struct tdm_eager *m, struct tdm_node *node,
                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Megatron-LM as a system: GPT models of Megatron-Core whose layers are Transformer Engine's modules, divided by
- * tensor, context, pipeline and data parallelism. What is predicted is one rank of one pipeline stage.
- * Sources: megatron/core/{tensor_parallel,pipeline_parallel,distributed,optimizer,transformer,models/gpt},
+ * Megatron-LM as a system: GPT models of Megatron-Core whose layers are Transformer Engine's
+ * modules, divided by tensor, context, pipeline and data parallelism. What is predicted is one rank
+ * of one pipeline stage. Sources:
+ * megatron/core/{tensor_parallel,pipeline_parallel,distributed,optimizer,transformer,models/gpt},
  * transformer_engine/pytorch/{module,attention}; each assumption is in docs/methods.md.
  */
 #ifndef TDM_METHODS_MEGATRON_MEGATRON_H
@@ -33,7 +34,8 @@ enum tdm_megatron_cublas {
 };
 enum tdm_megatron_loss { TDM_LOSS_NATIVE, TDM_LOSS_TE };
 
-/* Modules that selective recomputation names; those of experts and latent attention are none of a dense model. */
+/* Modules that selective recomputation names; those of experts and latent attention are none of a
+ * dense model. */
 enum tdm_megatron_module {
     TDM_RECOMPUTED_CORE_ATTN,
     TDM_RECOMPUTED_MLP,
@@ -83,8 +85,8 @@ enum tdm_status tdm_megatron_check(const struct tdm_model *model,
 const char *tdm_megatron_assumption(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings);
 
-/* Of one GPU: its share of the work; what the four kinds of context parallelism, tensor, pipeline and data
- * parallelism send. */
+/* Of one GPU: its share of the work; what the four kinds of context parallelism, tensor, pipeline
+ * and data parallelism send. */
 void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                        struct tdm_method_cost *cost);
 

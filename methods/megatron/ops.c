@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transformer Engine's modules and Megatron's fused functions by what they save and allocate.
- * Sources: transformer_engine/pytorch/module/{layernorm_linear,linear,base}.py, csrc/extensions/normalization.cpp;
+ * Sources: transformer_engine/pytorch/module/{layernorm_linear,linear,base}.py,
+ * csrc/extensions/normalization.cpp;
  * megatron/core/fusions/{fused_bias_swiglu,fused_bias_gelu,fused_bias_dropout}.py. */
 #include "methods/megatron/parts.h"
 

@@ -59,8 +59,8 @@ struct tdm_megatron {
     bool flash;    /* FlashAttention-2 in place of cuDNN's kernel */
     bool old_card; /* before Hopper */
     uint64_t batch, tokens;
-    /* Of this rank: tokens of a micro-batch where they are whole and where sequence parallelism divides them;
-     * heads, width of the MLP, rows of the embedding. */
+    /* Of this rank: tokens of a micro-batch where they are whole and where sequence parallelism
+     * divides them; heads, width of the MLP, rows of the embedding. */
     uint64_t rows, part_rows, heads, groups, width, vocabulary;
     uint64_t context_rank, data_rank;
     uint64_t lora_rank; /* 0: all is trained */
@@ -70,8 +70,9 @@ struct tdm_megatron {
     struct megatron_action *actions;
     uint32_t action_count, next_action, microbatches;
     const struct megatron_action *unsent; /* whose output still has its memory */
-    /* Of Transformer Engine and Megatron, made once and kept: workspace of products, stand-ins for weight
-     * gradients that went to the buffer, what the head gathers, angles of the rotary embedding. */
+    /* Of Transformer Engine and Megatron, made once and kept: workspace of products, stand-ins for
+     * weight gradients that went to the buffer, what the head gathers, angles of the rotary
+     * embedding. */
     struct tdm_eager_value *workspace, *dummies[MOST_DUMMIES], *gather_buffer, *angles;
     uint32_t dummy_count;
     struct tdm_eager_value *tokens_in, *labels, *mask; /* of the micro-batch that runs */
@@ -114,7 +115,8 @@ struct tdm_eager_value *megatron_add(struct tdm_megatron *t, struct tdm_eager_va
                                      struct tdm_eager_value *bias,
                                      struct tdm_eager_value *residual);
 struct tdm_eager_value *megatron_dropout(struct tdm_megatron *t, struct tdm_eager_value *x);
-/* This rank's rows, of a sum over the tensor-parallel ranks or not; their gradients are gathered. */
+/* This rank's rows, of a sum over the tensor-parallel ranks or not; their gradients are
+ * gathered. */
 struct tdm_eager_value *megatron_scatter(struct tdm_megatron *t, struct tdm_eager_value *x);
 /* Batch and tokens change places in memory. */
 struct tdm_eager_value *megatron_copy(struct tdm_megatron *t, struct tdm_eager_value *x);
@@ -126,7 +128,8 @@ struct tdm_eager_value *megatron_finish(struct tdm_megatron *t, struct tdm_node 
                                         struct tdm_eager_value *value);
 /* The workspace of products, made by the first. */
 void megatron_product(struct tdm_megatron *t);
-/* Gradients of a norm: dx, which is returned, and of its weights; partial sums of every multiprocessor. */
+/* Gradients of a norm: dx, which is returned, and of its weights; partial sums of every
+ * multiprocessor. */
 struct tdm_eager_value *megatron_norm_gradients(struct tdm_megatron *t, const struct tdm_node *node,
                                                 const struct tdm_eager_value *x,
                                                 struct tdm_eager_value **results);
@@ -146,7 +149,8 @@ struct tdm_eager_value *megatron_frozen_head(struct tdm_megatron *t, struct tdm_
 
 /* ---- attention (attention.c, context.c) ---- */
 
-/* From the joint product of q, k, v to the output of all heads; `recompute`: core attention is run again. */
+/* From the joint product of q, k, v to the output of all heads; `recompute`: core attention is run
+ * again. */
 struct tdm_eager_value *megatron_attention(struct tdm_megatron *t,
                                            const struct megatron_layer *layer,
                                            struct tdm_eager_value *mixed,
@@ -167,8 +171,8 @@ struct tdm_eager_value *megatron_context_attention(struct tdm_megatron *t,
                                                    struct tdm_eager_value *q,
                                                    struct tdm_eager_value *k,
                                                    struct tdm_eager_value *v);
-/* One call of the kernel: so many tokens of queries and of keys of each sequence, so many heads. The forward gives
- * output and log-sum-exps; the backward dQ, dK, dV. */
+/* One call of the kernel: so many tokens of queries and of keys of each sequence, so many heads.
+ * The forward gives output and log-sum-exps; the backward dQ, dK, dV. */
 struct megatron_kernel {
     uint64_t queries, keys, heads, groups;
 };
@@ -190,8 +194,8 @@ struct tdm_eager_value *megatron_head_loss(struct tdm_megatron *t, struct megatr
 
 enum megatron_region { REGION_LAYERS, REGION_MLP, REGION_CORE };
 
-/* Runs a region again in the backward: layers first .. first + count - 1 of a chunk, the MLP of one, or core
- * attention (inputs q, k, v). */
+/* Runs a region again in the backward: layers first .. first + count - 1 of a chunk, the MLP of
+ * one, or core attention (inputs q, k, v). */
 struct tdm_eager_value *megatron_checkpoint(struct tdm_megatron *t, enum megatron_region region,
                                             uint32_t chunk, uint32_t first, uint32_t count,
                                             struct tdm_eager_value *const *inputs,

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Micro-batches of a step on one stage of the pipeline: forwards and backwards in the order of 1F1B, with virtual
- * stages interleaved, and what passes between stages. Steps with more micro-batches than fill the pipeline repeat
- * themselves, so no more are run than show their peak.
- * Sources: megatron/core/pipeline_parallel/schedules.py, models/common/embeddings/language_model_embedding.py,
- * tensor_parallel/layers.py (VocabParallelEmbedding), megatron/training/utils.py (get_batch_on_this_tp_rank).
+ * Micro-batches of a step on one stage of the pipeline: forwards and backwards in the order of
+ * 1F1B, with virtual stages interleaved, and what passes between stages. Steps with more
+ * micro-batches than fill the pipeline repeat themselves, so no more are run than show their peak.
+ * Sources: megatron/core/pipeline_parallel/schedules.py,
+ * models/common/embeddings/language_model_embedding.py, tensor_parallel/layers.py
+ * (VocabParallelEmbedding), megatron/training/utils.py (get_batch_on_this_tp_rank).
  */
 #include "methods/megatron/parts.h"
 
@@ -82,8 +83,8 @@ static struct tdm_eager_value *received(struct tdm_megatron *t)
     return x;
 }
 
-/* Tokens, labels, their mask and positions of whole sequences, then this rank's; the causal mask, which no kernel
- * reads, where the loader makes it. */
+/* Tokens, labels, their mask and positions of whole sequences, then this rank's; the causal mask,
+ * which no kernel reads, where the loader makes it. */
 static void take_batch(struct tdm_megatron *t)
 {
     struct tdm_eager *m = t->m;
@@ -165,7 +166,8 @@ static void forward(struct tdm_megatron *t, const struct megatron_action *action
     take_batch(t);
     x = chunk->first ? embed(t, chunk) : tdm_take(input);
     if (t->lora_rank > 0 && t->set.recompute == TDM_RECOMPUTE_FULL && !x->requires_grad) {
-        /* Without it no backward of a checkpoint would run; it outlives the graph as an input does. */
+        /* Without it no backward of a checkpoint would run; it outlives the graph as an input
+         * does. */
         input = tdm_value_view(m, x);
         tdm_value_require_grad(m, input);
         tdm_drop(m, x);
@@ -255,8 +257,8 @@ static void send_last(struct tdm_megatron *t)
     t->unsent = NULL;
 }
 
-/* Interleaved stages receive while they compute: the next input after a forward, the next gradient after a backward;
- * the first gradient at the end of the warm-up. What a forward sends goes after
+/* Interleaved stages receive while they compute: the next input after a forward, the next gradient
+ * after a backward; the first gradient at the end of the warm-up. What a forward sends goes after
  * the backward that follows. */
 static void act_interleaved(struct tdm_megatron *t, const struct megatron_action *action)
 {

@@ -199,7 +199,8 @@ static enum tdm_status check_model(const struct tdm_model *model,
     return TDM_OK;
 }
 
-/* Transformer Engine (attn_forward_func_with_cp) asserts that there is no window where K and V go round. */
+/* Transformer Engine (attn_forward_func_with_cp) asserts that there is no window where K and V go
+ * round. */
 static enum tdm_status check_window(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings,
                                     const struct tdm_megatron_layout *l, struct tdm_error *err)
@@ -265,7 +266,8 @@ static const uint64_t cublas_bytes[] = {[TDM_CUBLAS_4096_8] = 4096 * 8 * 1024,
                                         [TDM_CUBLAS_4096_2] = 4096 * 2 * 1024 + 16 * 8 * 1024,
                                         [TDM_CUBLAS_16_8] = 16 * 8 * 1024};
 
-/* Bits of enum megatron_target, from those of projections: one of a joint product stands for all of it. */
+/* Bits of enum megatron_target, from those of projections: one of a joint product stands for all of
+ * it. */
 static uint32_t adapted_modules(uint32_t projections)
 {
     static const unsigned first[ADAPTED_MODULES] = {TDM_PROJECTION_O, TDM_PROJECTION_Q,

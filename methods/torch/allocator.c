@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The caching allocator: blocks in address order inside their segment, free ones in a treap by size. The free block of a
- * pool that changed last is kept out of it: what is allocated or freed in a row mostly cuts or grows the same one. */
+/* The caching allocator: blocks in address order inside their segment, free ones in a treap by
+ * size. The free block of a pool that changed last is kept out of it: what is allocated or freed in
+ * a row mostly cuts or grows the same one. */
 #include "methods/torch/allocator.h"
 
 #include "base/size.h"
@@ -165,8 +166,8 @@ static uint64_t room_to_grow(const struct tdm_torch_block *block)
 
 /* ---- the free block that changed last ---- */
 
-/* Puts it into the treap, where all others are. What is known of sizes above or below its own is kept, whichever
- * there is more interest in. */
+/* Puts it into the treap, where all others are. What is known of sizes above or below its own is
+ * kept, whichever there is more interest in. */
 static void put_back(struct tdm_torch_allocator *a, uint32_t pool, uint64_t interest)
 {
     struct tdm_torch_block *block = a->last[pool];
@@ -209,8 +210,8 @@ static void take_free(struct tdm_torch_allocator *a, struct tdm_torch_block *blo
         take_out(a, block);
 }
 
-/* The free block to take. One that can grow counts as large as it can become, so that the end of an expandable
- * segment is taken last. */
+/* The free block to take. One that can grow counts as large as it can become, so that the end of an
+ * expandable segment is taken last. */
 static struct tdm_torch_block *find_free(struct tdm_torch_allocator *a, uint32_t pool,
                                          uint64_t size)
 {
@@ -338,8 +339,9 @@ static bool take_from_device(struct tdm_torch_allocator *a, uint64_t bytes)
     return true;
 }
 
-/* Among equal blocks the lowest address is taken, so it matters where cudaMalloc puts segments. As seen on
- * H100s and H200s: downward in steps of 32 MiB; what is smaller than that goes to the lowest gap that has room. */
+/* Among equal blocks the lowest address is taken, so it matters where cudaMalloc puts segments. As
+ * seen on H100s and H200s: downward in steps of 32 MiB; what is smaller than that goes to the
+ * lowest gap that has room. */
 static uint64_t place(struct tdm_torch_allocator *a, uint64_t bytes)
 {
     struct gap *lowest = NULL;
@@ -395,8 +397,8 @@ static struct tdm_torch_block *find_room(const struct tdm_torch_allocator *a, ui
     return NULL;
 }
 
-/* Maps the pages of an unmapped block that hold its first `size` bytes. The block is free afterwards, merged
- * with a free one before it, and in the treap. */
+/* Maps the pages of an unmapped block that hold its first `size` bytes. The block is free
+ * afterwards, merged with a free one before it, and in the treap. */
 static enum tdm_status map_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *block,
                                  uint64_t size, struct tdm_torch_block **mapped)
 {

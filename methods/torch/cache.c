@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* use_cache: K and V of all layers, though nothing reads them, as long as the model's output object is there.
- * Source: transformers/cache_utils.py, DynamicLayer and DynamicSlidingWindowLayer. */
+/* use_cache: K and V of all layers, though nothing reads them, as long as the model's output object
+ * is there. Source: transformers/cache_utils.py, DynamicLayer and DynamicSlidingWindowLayer. */
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
 
@@ -39,7 +39,8 @@ void tdm_torch_cache_free(struct tdm_torch_model *t)
     }
 }
 
-/* An empty tensor, which has K's dtype for V too, and `old`, joined: the cache has the result, and the caller. */
+/* An empty tensor, which has K's dtype for V too, and `old`, joined: the cache has the result, and
+ * the caller. */
 static struct tdm_eager_value *join(struct tdm_eager *m, struct tdm_eager_value *old,
                                     uint16_t element_bytes, struct tdm_eager_value **slot)
 {

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DistributedDataParallel's buckets of gradients, and which parameters' states ZeroRedundancyOptimizer leaves to
- * the first rank. The first step has one bucket for all gradients; from the second step on there are buckets in the
- * order in which gradients came, of 1 MiB and then of 25 MiB. NCCL's work of the first step's reduction holds its
- * bucket until a thread that looks every 100 ms has seen its end and another collective operation is called: mostly
- * the first reduction of the second backward, at times what comes before the second forward.
- * Sources: torch/nn/parallel/distributed.py (_ddp_init_helper, forward), torch/csrc/distributed/c10d/reducer.cpp
- * (initialize_buckets, rebuild_buckets, compute_bucket_assignment_by_size, mark_variable_ready_dense),
- * torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (stashed_for_allocator_safety_, Watchdog::runLoop, workEnqueue),
- * torch/distributed/optim/zero_redundancy_optimizer.py (_partition_parameters). */
+/* DistributedDataParallel's buckets of gradients, and which parameters' states
+ * ZeroRedundancyOptimizer leaves to the first rank. The first step has one bucket for all
+ * gradients; from the second step on there are buckets in the order in which gradients came, of 1
+ * MiB and then of 25 MiB. NCCL's work of the first step's reduction holds its bucket until a thread
+ * that looks every 100 ms has seen its end and another collective operation is called: mostly the
+ * first reduction of the second backward, at times what comes before the second forward. Sources:
+ * torch/nn/parallel/distributed.py (_ddp_init_helper, forward),
+ * torch/csrc/distributed/c10d/reducer.cpp (initialize_buckets, rebuild_buckets,
+ * compute_bucket_assignment_by_size, mark_variable_ready_dense),
+ * torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (stashed_for_allocator_safety_,
+ * Watchdog::runLoop, workEnqueue), torch/distributed/optim/zero_redundancy_optimizer.py
+ * (_partition_parameters). */
 #include "methods/method.h"
 #include "methods/torch/parts.h"
 
@@ -120,8 +123,8 @@ static void divide_states(struct tdm_torch_model *t)
     }
 }
 
-/* When DDP is made, parameters are sent to all ranks: joined, 250 MiB at a time, two on the way. A single one is
- * sent as it lies. torch/csrc/distributed/c10d/comm.cpp (broadcast_coalesced). */
+/* When DDP is made, parameters are sent to all ranks: joined, 250 MiB at a time, two on the way. A
+ * single one is sent as it lies. torch/csrc/distributed/c10d/comm.cpp (broadcast_coalesced). */
 static void broadcast_parameters(struct tdm_torch_model *t)
 {
     struct tdm_eager_value *on_the_way[2] = {NULL, NULL};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mixtures of experts as transformers computes them on a GPU: every token's row once for each of its experts,
- * sorted by expert, in grouped products. What is taken does not depend on which experts are chosen.
- * Sources: transformers integrations/moe.py (grouped_mm_experts_forward), modeling_olmoe.py, modeling_qwen3_moe.py,
- * modeling_mixtral.py (routers); torch's grouped_mm, index and topk, as recorded. */
+/* Mixtures of experts as transformers computes them on a GPU: every token's row once for each of
+ * its experts, sorted by expert, in grouped products. What is taken does not depend on which
+ * experts are chosen. Sources: transformers integrations/moe.py (grouped_mm_experts_forward),
+ * modeling_olmoe.py, modeling_qwen3_moe.py, modeling_mixtral.py (routers); torch's grouped_mm,
+ * index and topk, as recorded. */
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
 

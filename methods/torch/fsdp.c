@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a group of fully_shard (FSDP2) does: its parameters are shards, gathered before it runs, and gone after it;
- * gradients are reduced to shards when its backward is done.
- * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (unshard, wait_for_unshard, post_backward),
- * _fsdp_collectives.py (foreach_all_gather, foreach_reduce). */
+/* What a group of fully_shard (FSDP2) does: its parameters are shards, gathered before it runs, and
+ * gone after it; gradients are reduced to shards when its backward is done.
+ * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (unshard, wait_for_unshard,
+ * post_backward), _fsdp_collectives.py (foreach_all_gather, foreach_reduce). */
 #include "base/size.h"
 #include "methods/torch/parts.h"
 
@@ -56,7 +56,8 @@ void tdm_fsdp_move(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_v
             tdm_drop(t->m, whole[i]);
 }
 
-/* Of all its parameters, or of those that have a gradient: frozen ones are gathered, but not reduced. */
+/* Of all its parameters, or of those that have a gradient: frozen ones are gathered, but not
+ * reduced. */
 static uint64_t group_elements(const struct tdm_torch_model *t, uint32_t group, bool reduced)
 {
     uint64_t elements = 0;
@@ -148,8 +149,9 @@ static uint16_t reduced_bytes(const struct tdm_torch_model *t)
     }
 }
 
-/* Gradients of a group, reduced to shards. The last one, and the buffer of all of them, live until the reduced shards
- * have been cast to the dtype of the parameters: names of foreach_reduce hold them. */
+/* Gradients of a group, reduced to shards. The last one, and the buffer of all of them, live until
+ * the reduced shards have been cast to the dtype of the parameters: names of foreach_reduce hold
+ * them. */
 static void reduce(struct tdm_torch_model *t, uint32_t group)
 {
     struct torch_fsdp *f = t->wrapped;

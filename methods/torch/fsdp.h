@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fully_shard (FSDP2): its settings, and the collectives and memory of its groups (fsdp.c), which units call
- * (fsdp_units.c). */
+/* fully_shard (FSDP2): its settings, and the collectives and memory of its groups (fsdp.c), which
+ * units call (fsdp_units.c). */
 #ifndef TDM_METHODS_TORCH_FSDP_H
 #define TDM_METHODS_TORCH_FSDP_H
 
@@ -29,8 +29,8 @@ struct tdm_fsdp_settings {
 
 #define TDM_FSDP_NO_GROUP UINT32_MAX
 
-/* One group a layer; after them one of all else, or of last norm and head (and the embedding, where weights are tied),
- * and then one of the embedding. */
+/* One group a layer; after them one of all else, or of last norm and head (and the embedding, where
+ * weights are tied), and then one of the embedding. */
 struct torch_fsdp {
     struct tdm_eager_value *
         *wholes;        /* gathered parameters, with memory only while they are gathered */

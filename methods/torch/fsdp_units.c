@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Units of fully_shard (FSDP2), and when each is gathered, given back and reduced: every layer is one; so is the whole,
- * of all that is in no other, or (units=layers+ends, as torchtitan has it) embed_tokens and [norm, lm_head], which are
- * one unit if their weights are tied, and the whole has nothing of its own.
- * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_state.py (_lazy_init, _pre_forward, _post_forward,
- * _register_group_forward_hooks, _root_post_backward_final_callback), _fsdp_param_group.py (_backward_prefetch,
- * finalize_backward); torchtitan/distributed/fsdp.py (apply_fsdp_to_decoder). */
+/* Units of fully_shard (FSDP2), and when each is gathered, given back and reduced: every layer is
+ * one; so is the whole, of all that is in no other, or (units=layers+ends, as torchtitan has it)
+ * embed_tokens and [norm, lm_head], which are one unit if their weights are tied, and the whole has
+ * nothing of its own. Sources: torch/distributed/fsdp/_fully_shard/_fsdp_state.py (_lazy_init,
+ * _pre_forward, _post_forward, _register_group_forward_hooks, _root_post_backward_final_callback),
+ * _fsdp_param_group.py (_backward_prefetch, finalize_backward); torchtitan/distributed/fsdp.py
+ * (apply_fsdp_to_decoder). */
 #include "methods/method.h"
 #include "methods/torch/parts.h"
 
@@ -161,8 +162,8 @@ static struct tdm_eager_value *enter_unit(struct tdm_torch_model *t, uint32_t mo
     return x == NULL ? NULL : tdm_replace(t->m, x, tdm_mark(t->m, &of_input, group, t, x));
 }
 
-/* The head is not left where a loss reads its weight without running the module: then the unit is not told of the
- * forward's end, and keeps its parameters. */
+/* The head is not left where a loss reads its weight without running the module: then the unit is
+ * not told of the forward's end, and keeps its parameters. */
 static struct tdm_eager_value *leave_unit(struct tdm_torch_model *t, uint32_t module,
                                           struct tdm_eager_value *y)
 {
@@ -189,7 +190,8 @@ static void before_backward(struct tdm_torch_model *t)
         pre_backward(t, last_group(t));
 }
 
-/* Units whose input needs no gradient have not been told of their backward: in the order of modules. */
+/* Units whose input needs no gradient have not been told of their backward: in the order of
+ * modules. */
 static void after_backward(struct tdm_torch_model *t)
 {
     struct torch_fsdp *f = t->wrapped;

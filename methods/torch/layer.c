@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A decoder layer as the Python code runs it: a value is dropped where Python's name for it is bound anew or goes out of
- * scope. */
+/* A decoder layer as the Python code runs it: a value is dropped where Python's name for it is
+ * bound anew or goes out of scope. */
 #include "base/size.h"
 #include "methods/eager/tiles.h"
 #include "methods/eager/ops.h"
@@ -77,8 +77,8 @@ struct tdm_eager_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_t
     return tdm_module_leave(t, module, y);
 }
 
-/* The adapter's part is made in its dtype: peft casts the input to it, and the sum back to that of the base's result
- * (under autocast not the input's). */
+/* The adapter's part is made in its dtype: peft casts the input to it, and the sum back to that of
+ * the base's result (under autocast not the input's). */
 static struct tdm_eager_value *adapted(struct tdm_eager *m, const struct tdm_torch_model *t,
                                        const struct torch_layer *layer, enum tdm_projection p,
                                        struct tdm_eager_value *x, struct tdm_eager_value *base)
@@ -118,7 +118,8 @@ struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_
     return tdm_module_leave(t, both, y);
 }
 
-/* What was projected by heads: [batch, heads, tokens, head_dim]; `flat` is taken, `norm` NULL: no norm. */
+/* What was projected by heads: [batch, heads, tokens, head_dim]; `flat` is taken, `norm` NULL: no
+ * norm. */
 static struct tdm_eager_value *by_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
                                         struct tdm_eager_value *flat, struct tdm_eager_value *norm)
 {
@@ -158,8 +159,8 @@ struct tdm_eager_value *tdm_torch_softcap(struct tdm_eager *m, struct tdm_eager_
     return tdm_replace(m, x, tdm_mul_number(m, x));
 }
 
-/* Scores in memory: softmax in fp32, between products in bf16. *kept are the weights, which the layer has until
- * it returns. */
+/* Scores in memory: softmax in fp32, between products in bf16. *kept are the weights, which the
+ * layer has until it returns. */
 static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                                struct tdm_eager_value *q, struct tdm_eager_value *k,
                                                struct tdm_eager_value *v,
@@ -169,7 +170,8 @@ static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct
     uint64_t groups = t->config->query_heads / t->config->kv_heads, tokens = t->settings.tokens;
     struct tdm_eager_value *keys = tdm_repeat(m, k, groups), *values = tdm_repeat(m, v, groups);
     struct tdm_eager_value *b = tdm_autocast(m, keys), *a = tdm_autocast(m, q);
-    /* Heads that lie by token cannot be merged with the batch; what autocast made stays until the product is done. */
+    /* Heads that lie by token cannot be merged with the batch; what autocast made stays until the
+     * product is done. */
     struct tdm_eager_value *merged = t->settings.batch > 1 ? tdm_contiguous(m, a) : tdm_take(a);
     struct tdm_eager_value *product = tdm_bmm(m, merged, b, a->rows, tokens);
     tdm_drop(m, merged);
@@ -225,7 +227,8 @@ divided_attention(struct tdm_eager *m, const struct tdm_torch_model *t, struct t
 
 #define BIAS_ALIGN 8u /* columns of the memory-efficient kernel's bias */
 
-/* torch's scaled_dot_product_attention; with a mask K and V are repeated first, and the mask becomes a bias. */
+/* torch's scaled_dot_product_attention; with a mask K and V are repeated first, and the mask
+ * becomes a bias. */
 static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
                                               struct tdm_eager_value *v,
@@ -272,7 +275,8 @@ static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct 
     return y;
 }
 
-/* q, k and v by heads. Where norms run over all heads, all three are projected before they are divided. */
+/* q, k and v by heads. Where norms run over all heads, all three are projected before they are
+ * divided. */
 static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
                         const struct torch_layer *layer, struct tdm_eager_value *x,
                         struct tdm_eager_value *qkv[3])

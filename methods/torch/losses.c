@@ -2,11 +2,12 @@
 /*
  * LM head and loss without logits of all tokens.
  *
- * chunked: TRL's chunked_nll (trl/trainer/sft_trainer.py _chunked_cross_entropy_loss). For some tokens at a time
- * hidden states and the head's whole weight are made fp32, multiplied, and made again in the backward; the weight's
- * gradients of all chunks are added up as they come.
- * fused: Liger's fused linear cross entropy (liger_kernel/ops/fused_linear_cross_entropy.py). The forward makes the
- * gradients: logits of some tokens in a buffer that becomes their gradient, then the products of the backward.
+ * chunked: TRL's chunked_nll (trl/trainer/sft_trainer.py _chunked_cross_entropy_loss). For some
+ * tokens at a time hidden states and the head's whole weight are made fp32, multiplied, and made
+ * again in the backward; the weight's gradients of all chunks are added up as they come.
+ * fused: Liger's fused linear cross entropy (liger_kernel/ops/fused_linear_cross_entropy.py). The
+ * forward makes the gradients: logits of some tokens in a buffer that becomes their gradient, then
+ * the products of the backward.
  */
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A causal language model of Hugging Face transformers, trained by PyTorch: its parameters, its forward,
- * loss, backward and optimizer step as operations of eager mode.
+ * A causal language model of Hugging Face transformers, trained by PyTorch: its parameters, its
+ * forward, loss, backward and optimizer step as operations of eager mode.
  * Sources: transformers/models/{llama,qwen2,qwen3,mistral}/modeling_*.py, loss/loss_utils.py,
- * integrations/sdpa_attention.py, masking_utils.py; peft/tuners/lora/layer.py; torch/optim/{adam,sgd}.py.
+ * integrations/sdpa_attention.py, masking_utils.py; peft/tuners/lora/layer.py;
+ * torch/optim/{adam,sgd}.py.
  */
 #ifndef TDM_METHODS_TORCH_MODEL_H
 #define TDM_METHODS_TORCH_MODEL_H
@@ -34,13 +35,16 @@ enum tdm_torch_optimizer {
     TDM_TORCH_SGD_MOMENTUM,
 };
 enum tdm_torch_logits {
-    TDM_LOGITS_HF, /* the loss as transformers computes it, its output object dropped before the backward */
-    TDM_LOGITS_HF_HELD, /* the output object, with the logits, kept until the next step replaces it */
+    TDM_LOGITS_HF, /* the loss as transformers computes it, its output object dropped before the
+                      backward */
+    TDM_LOGITS_HF_HELD, /* the output object, with the logits, kept until the next step replaces it
+                         */
     TDM_LOGITS_BASE,    /* no LM head: mean of the last hidden states */
     TDM_LOGITS_LAST,    /* mean of the logits of each last token */
     TDM_LOGITS_BF16,    /* cross entropy of the logits as they are, without an fp32 copy */
-    TDM_LOGITS_CHUNKED, /* logits and loss of some tokens at a time, made again in the backward: TRL's */
-    TDM_LOGITS_FUSED, /* gradients made in the forward, chunk by chunk: Liger's */
+    TDM_LOGITS_CHUNKED, /* logits and loss of some tokens at a time, made again in the backward:
+                           TRL's */
+    TDM_LOGITS_FUSED,   /* gradients made in the forward, chunk by chunk: Liger's */
 };
 
 enum tdm_torch_grads {
@@ -93,15 +97,15 @@ struct tdm_torch_settings {
 
 struct tdm_torch_model;
 
-/* Makes the model on the GPU as from_config(...).to("cuda") does, and the token ids. Borrows all three;
- * the caller owns *model. */
+/* Makes the model on the GPU as from_config(...).to("cuda") does, and the token ids. Borrows all
+ * three; the caller owns *model. */
 enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_model *config,
                                        const struct tdm_torch_settings *settings,
                                        struct tdm_torch_model **model, struct tdm_error *err);
 void tdm_torch_model_free(struct tdm_torch_model *model);
 
-/* Forward and loss, which the model keeps until the next forward is done, as a training loop does that binds its
- * name `loss` anew; loss.backward(). */
+/* Forward and loss, which the model keeps until the next forward is done, as a training loop does
+ * that binds its name `loss` anew; loss.backward(). */
 void tdm_torch_forward(struct tdm_torch_model *model);
 void tdm_torch_backward(struct tdm_torch_model *model);
 /* optimizer.step(); zero_grad(set_to_none=True), unless gradients are held. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optimizer.step() and zero_grad: states made by the first step, and what foreach makes for a step's time.
- * Sources: torch/optim/adam.py (_init_group, _multi_tensor_adam, _fused_adam), sgd.py. */
+/* optimizer.step() and zero_grad: states made by the first step, and what foreach makes for a
+ * step's time. Sources: torch/optim/adam.py (_init_group, _multi_tensor_adam, _fused_adam),
+ * sgd.py. */
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
 

@@ -35,7 +35,8 @@ struct tdm_torch_model {
         *held_logits; /* of the output object, until the next forward has another */
     struct tdm_eager_value *
         *cached[2]; /* K and V of this forward; of the output object that is held */
-    /* Embedded ids that were made to require a gradient: until the next loss takes the place of the last. */
+    /* Embedded ids that were made to require a gradient: until the next loss takes the place of the
+     * last. */
     struct tdm_eager_value *input, *held_input, *loss;
     void *wrapped; /* state of the wrapper */
     struct tdm_eager_value **parameters;
@@ -43,15 +44,16 @@ struct tdm_torch_model {
     uint32_t parameter_count;
 };
 
-/* What a forward makes before its first layer (inputs.c): position ids; masks, NULL where the kernel is
- * causal by itself; cosines and sines. */
+/* What a forward makes before its first layer (inputs.c): position ids; masks, NULL where the
+ * kernel is causal by itself; cosines and sines. */
 void tdm_torch_positions(struct tdm_torch_model *t);
 void tdm_torch_masks(struct tdm_torch_model *t);
 void tdm_torch_rotary(struct tdm_torch_model *t);
 void tdm_torch_drop_inputs(struct tdm_torch_model *t);
 
-/* The cache of K and V, nothing without use_cache (cache.c): false if memory ran out; a layer's update, after
- * which K and V are those of the cache; the output object goes; it takes the place of the one that was held. */
+/* The cache of K and V, nothing without use_cache (cache.c): false if memory ran out; a layer's
+ * update, after which K and V are those of the cache; the output object goes; it takes the place of
+ * the one that was held. */
 bool tdm_torch_cache_create(struct tdm_torch_model *t);
 void tdm_torch_cache_free(struct tdm_torch_model *t);
 void tdm_torch_cache_update(const struct tdm_torch_model *t, uint32_t number,
@@ -92,7 +94,8 @@ struct tdm_eager_value *tdm_torch_chunked_loss(struct tdm_torch_model *t,
 struct tdm_eager_value *tdm_torch_fused_loss(struct tdm_torch_model *t,
                                              struct tdm_eager_value *hidden);
 
-/* LongLoRA's attention inside groups of tokens, half the heads shifted by half a group (methods/chunk/longlora.c). */
+/* LongLoRA's attention inside groups of tokens, half the heads shifted by half a group
+ * (methods/chunk/longlora.c). */
 struct tdm_eager_value *tdm_shifted_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
                                               struct tdm_eager_value *v);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps of a training run of a system that is built on PyTorch, on one GPU (the first of several), and what
- * memory each took: forward, backward, optimizer step.
+ * Steps of a training run of a system that is built on PyTorch, on one GPU (the first of several),
+ * and what memory each took: forward, backward, optimizer step.
  */
 #ifndef TDM_METHODS_TORCH_RUN_H
 #define TDM_METHODS_TORCH_RUN_H
@@ -55,8 +55,8 @@ struct tdm_torch_run {
     struct tdm_torch_step step[TDM_TORCH_STEPS];
 };
 
-/* An allocation or a free. Step 0 is what lies around the steps; what goes between two steps belongs to the
- * first one's last phase. */
+/* An allocation or a free. Step 0 is what lies around the steps; what goes between two steps
+ * belongs to the first one's last phase. */
 struct tdm_torch_event {
     uint32_t step;
     enum tdm_torch_phase phase;
@@ -86,13 +86,13 @@ struct tdm_torch_system {
     uint64_t (*weight_bytes)(const void *state); /* of all parameters, without rounding */
 };
 
-extern const struct tdm_torch_system
-    tdm_torch_system, /* Hugging Face's models, wrapped or not, on whole sequences or on parts of them */
-    tdm_chunk_system, /* the same chunk by chunk */
+extern const struct tdm_torch_system tdm_torch_system, /* Hugging Face's models, wrapped or not, on
+                                                          whole sequences or on parts of them */
+    tdm_chunk_system,                                  /* the same chunk by chunk */
     tdm_burst_system, tdm_megatron_system;
 
-/* Runs `steps` steps (at most TDM_TORCH_STEPS) of the settings' method. `observer` may be NULL. TDM_NO_MEMORY; a
- * device that is too small is no failure, but said in *run. */
+/* Runs `steps` steps (at most TDM_TORCH_STEPS) of the settings' method. `observer` may be NULL.
+ * TDM_NO_MEMORY; a device that is too small is no failure, but said in *run. */
 enum tdm_status tdm_torch_run(const struct tdm_model *config,
                               const struct tdm_method_settings *settings,
                               const struct tdm_torch_device *device, uint32_t steps,

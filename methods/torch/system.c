@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hugging Face's models as a system: a training loop that binds loss, calls backward, steps and zeroes gradients. */
+/* Hugging Face's models as a system: a training loop that binds loss, calls backward, steps and
+ * zeroes gradients. */
 #include "methods/method.h"
 #include "methods/torch/parts.h"
 

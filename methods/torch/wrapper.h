@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a model is wrapped in to be trained on several GPUs: DistributedDataParallel, fully_shard, DeepSpeed's engine. A
- * wrapper is a table of functions that the model calls at its parameters, modules, gradients and steps. NULL: nothing
- * is done there. To add one, fill a table and name it in a row of methods/methods.c or in the list of wrapper.c.
+ * What a model is wrapped in to be trained on several GPUs: DistributedDataParallel, fully_shard,
+ * DeepSpeed's engine. A wrapper is a table of functions that the model calls at its parameters,
+ * modules, gradients and steps. NULL: nothing is done there. To add one, fill a table and name it
+ * in a row of methods/methods.c or in the list of wrapper.c.
  */
 #ifndef TDM_METHODS_TORCH_WRAPPER_H
 #define TDM_METHODS_TORCH_WRAPPER_H
@@ -43,10 +44,10 @@ static inline uint32_t tdm_layer_module(uint32_t layer, uint32_t module)
 struct tdm_wrapper {
     const char *name;                         /* "fsdp": what the key "sharding" calls it */
     const struct tdm_method_key *const *keys; /* tables, ended by NULL; NULL: it has none */
-    const char *const *
-        without; /* names of keys that a method with this wrapper cannot have, ended by NULL, or NULL */
-    uint32_t communicators; /* that NCCL makes for it, beside the first */
-    bool mixes_precision;   /* it casts parameters to bf16 itself: the forward needs no autocast */
+    const char *const *without; /* names of keys that a method with this wrapper cannot have, ended
+                                   by NULL, or NULL */
+    uint32_t communicators;     /* that NCCL makes for it, beside the first */
+    bool mixes_precision; /* it casts parameters to bf16 itself: the forward needs no autocast */
     /* What cannot be run together, after the keys were read; TDM_USAGE says why. */
     enum tdm_status (*check)(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err);
@@ -57,7 +58,8 @@ struct tdm_wrapper {
     /* Its state, which becomes t->wrapped, before parameters are made; NULL: out of memory. */
     void *(*create)(struct tdm_torch_model *t, uint32_t most_parameters);
     void (*free)(void *state);
-    /* Makes a parameter of a module and returns what the module computes with. NULL: tdm_torch_parameter. */
+    /* Makes a parameter of a module and returns what the module computes with. NULL:
+     * tdm_torch_parameter. */
     struct tdm_eager_value *(*parameter)(struct tdm_torch_model *t, uint32_t module, uint64_t rows,
                                          uint64_t columns, uint16_t element_bytes, bool trained);
     void (*start)(struct tdm_torch_model *t); /* all parameters have been made */
@@ -66,14 +68,16 @@ struct tdm_wrapper {
     void (*after_forward)(struct tdm_torch_model *t);
     void (*before_backward)(struct tdm_torch_model *t);
     void (*after_backward)(struct tdm_torch_model *t);
-    /* Around the embedding (TDM_MODULE_EMBEDDING), each layer with its checkpoint (TDM_MODULE_LAYER of it), and last
-     * norm and head together (TDM_MODULE_HEAD; left only where a module makes logits). What goes in is taken and
-     * comes back, or the same value with a node whose backward the wrapper sees. `x` is NULL before the embedding. */
+    /* Around the embedding (TDM_MODULE_EMBEDDING), each layer with its checkpoint (TDM_MODULE_LAYER
+     * of it), and last norm and head together (TDM_MODULE_HEAD; left only where a module makes
+     * logits). What goes in is taken and comes back, or the same value with a node whose backward
+     * the wrapper sees. `x` is NULL before the embedding. */
     struct tdm_eager_value *(*enter_unit)(struct tdm_torch_model *t, uint32_t module,
                                           struct tdm_eager_value *x);
     struct tdm_eager_value *(*leave_unit)(struct tdm_torch_model *t, uint32_t module,
                                           struct tdm_eager_value *y);
-    /* Around every module, also where a checkpoint runs it again: tdm_module_enter, tdm_module_leave. */
+    /* Around every module, also where a checkpoint runs it again: tdm_module_enter,
+     * tdm_module_leave. */
     struct tdm_eager_value *(*enter_module)(const struct tdm_torch_model *t, uint32_t module,
                                             struct tdm_eager_value *x);
     struct tdm_eager_value *(*leave_module)(const struct tdm_torch_model *t, uint32_t module,
@@ -95,8 +99,8 @@ extern const struct tdm_wrapper tdm_no_wrapper, tdm_ddp_wrapper, tdm_zero1_wrapp
 enum tdm_status tdm_key_read_wrapper(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err);
 
-/* Around a module's forward. `x` is its input, or NULL if it has none by position; enter gives a new reference to what
- * the module sees; leave takes `y` and gives what its caller sees. */
+/* Around a module's forward. `x` is its input, or NULL if it has none by position; enter gives a
+ * new reference to what the module sees; leave takes `y` and gives what its caller sees. */
 struct tdm_eager_value *tdm_module_enter(const struct tdm_torch_model *t, uint32_t module,
                                          struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_module_leave(const struct tdm_torch_model *t, uint32_t module,

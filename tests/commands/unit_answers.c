@@ -179,8 +179,8 @@ static void test_no_preset_is_faster(void **state)
 
 static const struct tdm_objective_options any_time = {0};
 
-/* Of what longest contexts and least memory are asked: a model whose searches take little time, and in the long form
- * one of 1B parameters. */
+/* Of what longest contexts and least memory are asked: a model whose searches take little time, and
+ * in the long form one of 1B parameters. */
 struct target {
     const char *model;
     uint64_t context, memory_bytes, host_bytes;
@@ -334,8 +334,8 @@ static void stop_after_two(void *self, size_t done, size_t count,
     enough = done == 2;
 }
 
-/* More memory never makes it slower, and what does not fit says what would; a sweep that is stopped keeps
- * what it has. */
+/* More memory never makes it slower, and what does not fit says what would; a sweep that is stopped
+ * keeps what it has. */
 static void test_sweep(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory runs out while JSON is built: for every allocation of Jansson's, an answer is whole or an error, never without
- * a part. */
+/* Memory runs out while JSON is built: for every allocation of Jansson's, an answer is whole or an
+ * error, never without a part. */
 #include "base/json.h"
 #include "commands/cmd.h"
 
@@ -84,8 +84,8 @@ static enum tdm_status run(const struct tdm_command *command, const char *words,
     return status;
 }
 
-/* What a command answers is what it answers with enough memory, or an error and nothing. `written`: a file that it
- * writes, in the scratch folder; NULL: none. */
+/* What a command answers is what it answers with enough memory, or an error and nothing. `written`:
+ * a file that it writes, in the scratch folder; NULL: none. */
 static void check_command(const struct tdm_command *command, const char *words, const char *written)
 {
     char *due, *due_file = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* QK-norm with RoPE of the cpu backend against the same in double: q in its tensor, K into pages, and
- * the gradients of both. */
+/* QK-norm with RoPE of the cpu backend against the same in double: q in its tensor, K into pages,
+ * and the gradients of both. */
 #include "tests/support/cpu_fixture.h"
 
 #include "ops/rope.h"

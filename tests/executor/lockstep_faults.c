@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lockstep test catches what it is for: a cpu backend with one fault, in one op of every kind, against
- * the cpu backend. A result that is off by more than rounding, one that was not written, a byte beyond the
- * operand, values rounded too narrowly; and last bits that differ must pass.
+ * The lockstep test catches what it is for: a cpu backend with one fault, in one op of every kind,
+ * against the cpu backend. A result that is off by more than rounding, one that was not written, a
+ * byte beyond the operand, values rounded too narrowly; and last bits that differ must pass.
  */
 #include "executor/backends.h"
 #include "tests/support/backend_cases.h"

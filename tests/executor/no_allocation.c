@@ -2,10 +2,10 @@
 /*
  * Nothing is allocated during a step, on any backend.
  *
- * The allocator is wrapped at link time, so that every call from our code is counted while a step is
- * under way: from the clock that a run reads before the walk to the one after it. The trace thread is
- * exempt by its name; the BLAS and OpenMP libraries are exempt because they are not ours: their calls
- * do not pass through the wrapper.
+ * The allocator is wrapped at link time, so that every call from our code is counted while a step
+ * is under way: from the clock that a run reads before the walk to the one after it. The trace
+ * thread is exempt by its name; the BLAS and OpenMP libraries are exempt because they are not ours:
+ * their calls do not pass through the wrapper.
  */
 #include "executor/run.h"
 #include "tests/support/random_schedule.h"

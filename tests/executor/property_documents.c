@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Property: documents that come from the text of a step give what the same documents in the schedule give. The loss
- * is the same to the last bit; gradients, of which some sums are cut otherwise, to rounding.
+ * Property: documents that come from the text of a step give what the same documents in the
+ * schedule give. The loss is the same to the last bit; gradients, of which some sums are cut
+ * otherwise, to rounding.
  */
 #include "tests/support/random_schedule.h"
 #include "tests/support/text_documents.h"

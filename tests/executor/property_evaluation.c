@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Property: a program that evaluates between the steps of another finds its weights as they are, gives
- * the loss of the naive double-precision transformer on them, and leaves no trace: losses and
+ * Property: a program that evaluates between the steps of another finds its weights as they are,
+ * gives the loss of the naive double-precision transformer on them, and leaves no trace: losses and
  * weights of the steps are those of a run without it, to the last bit.
  *
- * Before and after every evaluation all bytes of the arenas but the state are poison: nothing passes
- * from one program to the other.
+ * Before and after every evaluation all bytes of the arenas but the state are poison: nothing
+ * passes from one program to the other.
  */
 #include "executor/batch.h"
 #include "executor/evaluate.h"

@@ -4,15 +4,15 @@
  * double-precision transformer, and schedules that differ only in nest, sets, places, prefetch or
  * when updates run agree to the last bit.
  *
- * Each case draws a model, sequences and a schedule; the cpu backend runs it in arenas that are full of
- * poison. A third of the cases read all gradients of one step (no optimizer); the others train three
- * steps with one of the optimizers, most of them with clipped gradients, and compare masters
- * (weights where there are none) and moments after each. Every ninth case evaluates instead, and
- * weights stay as they were.
- * Where K and V move in their rows in one of the two schedules, the other leaves them where they are.
- * Every fourth case stores what its ops pass to each other in mixed dtypes. What is stored in bf16 is
- * compared with a reference that rounds at the same places, what is rounded stochastically by the same
- * random numbers. Arenas must not be touched beyond the plan.
+ * Each case draws a model, sequences and a schedule; the cpu backend runs it in arenas that are
+ * full of poison. A third of the cases read all gradients of one step (no optimizer); the others
+ * train three steps with one of the optimizers, most of them with clipped gradients, and compare
+ * masters (weights where there are none) and moments after each. Every ninth case evaluates
+ * instead, and weights stay as they were.
+ * Where K and V move in their rows in one of the two schedules, the other leaves them where they
+ * are. Every fourth case stores what its ops pass to each other in mixed dtypes. What is stored in
+ * bf16 is compared with a reference that rounds at the same places, what is rounded stochastically
+ * by the same random numbers. Arenas must not be touched beyond the plan.
  */
 #include "base/dtype.h"
 #include "executor/backends.h"
@@ -36,24 +36,25 @@
 #include <string.h>
 
 #define BOUND 1e-4 /* relative error of a loss and of each tensor */
-/* Where ops pass bf16 to each other too, fp32 and double agree but for values that lie so near a boundary
- * that they are rounded to different sides of it. Often there is none, or its effect ends with it (in a
- * gradient), and errors are those of fp32. An activation, though, moves all that follow from it, more of
- * which cross boundaries, until the roundings have little in common. So a case has wide bounds, and a
- * narrow one holds for most losses, norms and gradients of each role. In 500 cases 81 to 96% of the gradients of
- * a role were within MIXED_CLOSE, the worst loss was off by 7e-4, the worst tensor by 0.07; by a
- * reference that does not round 3 to 11%, 0.09 and 0.57. Of losses and norms 99% were; one loss of 1.8, of
- * logits near 20, was off by 0.017. Rounding twice where one op rounds once, in RMSNorm, SwiGLU or
- * the sums of dK, leaves 65% or less of several roles. */
+/* Where ops pass bf16 to each other too, fp32 and double agree but for values that lie so near a
+ * boundary that they are rounded to different sides of it. Often there is none, or its effect ends
+ * with it (in a gradient), and errors are those of fp32. An activation, though, moves all that
+ * follow from it, more of which cross boundaries, until the roundings have little in common. So a
+ * case has wide bounds, and a narrow one holds for most losses, norms and gradients of each role.
+ * In 500 cases 81 to 96% of the gradients of a role were within MIXED_CLOSE, the worst loss was off
+ * by 7e-4, the worst tensor by 0.07; by a reference that does not round 3 to 11%, 0.09 and 0.57. Of
+ * losses and norms 99% were; one loss of 1.8, of logits near 20, was off by 0.017. Rounding twice
+ * where one op rounds once, in RMSNorm, SwiGLU or the sums of dK, leaves 65% or less of several
+ * roles. */
 #define MIXED_BOUND 5e-2 /* of a loss, and of the norm of all gradients */
 #define MIXED_TENSOR_BOUND 0.15
 #define MIXED_CLOSE 1e-3
 #define MIXED_SHARE 0.7
 #define MIXED_LOSS_SHARE 0.9 /* of cases, with both loss and norm */
 #define MIXED_CASES_LEAST 20 /* with a gradient of a role, to judge by that */
-/* Of values rounded to bf16, those that may differ from the reference's because what was rounded, in
- * fp32 there and in double here, lay on both sides of a boundary. Any other rounding, and any other
- * update, changes a tenth of them or more. */
+/* Of values rounded to bf16, those that may differ from the reference's because what was rounded,
+ * in fp32 there and in double here, lay on both sides of a boundary. Any other rounding, and any
+ * other update, changes a tenth of them or more. */
 #define ROUNDED_BOUND 5e-3
 #define BASE_SEED 20261121u
 
@@ -165,9 +166,9 @@ static double typical(const struct tdm_model *model, struct tdm_reference *refer
     return sqrt(squares / elements);
 }
 
-/* Norm of the error over the norm of the tensor. A gradient that is zero but for rounding (q and k of
- * a sequence of one token) has no relative error: below 3% of what is typical for the model
- * that is what counts. */
+/* Norm of the error over the norm of the tensor. A gradient that is zero but for rounding (q and k
+ * of a sequence of one token) has no relative error: below 3% of what is typical for the model that
+ * is what counts. */
 static void compare_tensors(const struct tdm_model *model, const float *at,
                             struct tdm_reference *reference, enum tdm_left what, bool gradients,
                             struct worst *worst)
@@ -301,8 +302,8 @@ static void clip(struct tdm_reference *reference, const struct tdm_model *model,
         tdm_reference_clip(reference, unit, 1, o->clip_norm);
 }
 
-/* Compares step by step. Each begins where the executor's last one ended: one value that was rounded
- * to another neighbour changes all gradients of the next step a little. */
+/* Compares step by step. Each begins where the executor's last one ended: one value that was
+ * rounded to another neighbour changes all gradients of the next step a little. */
 static void compare(const struct tdm_schedule *schedule, const struct data *data, uint64_t seed,
                     const struct tdm_steps *outcome, struct tdm_seen *seen, bool mixed,
                     struct worst *worst)
@@ -375,8 +376,9 @@ static void note(const struct worst *here, struct tally *tally)
 /* One case, noted in tally[mixed]; the failure's text goes to stderr with the seed. */
 static bool run_case(uint64_t seed, struct tally tally[2])
 {
-    /* every fourth case stores in mixed dtypes, and most of these leave gradients; every ninth evaluates
-     * only, every eighth is long enough for blocks and tables that short ones do not fill */
+    /* every fourth case stores in mixed dtypes, and most of these leave gradients; every ninth
+     * evaluates only, every eighth is long enough for blocks and tables that short ones do not
+     * fill */
     bool mixed = seed % 4 == 3, gradients = seed % 3 == 0 || (mixed && seed % 3 == 1);
     struct tdm_random_options options = {
         .dtypes = mixed       ? TDM_RANDOM_MIXED

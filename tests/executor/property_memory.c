@@ -2,12 +2,12 @@
 /*
  * Property: what a step touches is what was planned, byte by byte.
  *
- * A step runs in arenas where no two buffers share bytes, twice, over two patterns: a byte that holds the
- * pattern both times was not touched. The bytes of every slot that were touched must be those of the
- * largest thing that some op is said to do there, no less and no more; no buffer has a slot that
- * nobody uses, nor slots that are larger than they must be. Then the program as it was packed: its
- * arena ends where the highest byte is touched, the null backend is told of the same accesses as
- * cpu, and both take what the simulator predicts.
+ * A step runs in arenas where no two buffers share bytes, twice, over two patterns: a byte that
+ * holds the pattern both times was not touched. The bytes of every slot that were touched must be
+ * those of the largest thing that some op is said to do there, no less and no more; no buffer has a
+ * slot that nobody uses, nor slots that are larger than they must be. Then the program as it was
+ * packed: its arena ends where the highest byte is touched, the null backend is told of the same
+ * accesses as cpu, and both take what the simulator predicts.
  */
 #include "base/size.h"
 #include "executor/state.h"
@@ -277,8 +277,9 @@ static enum tdm_status compare_bytes(const struct tdm_buffer *buffer, const stru
                             (unsigned long long)(i / buffer->slot_bytes), buffer->name,
                             touched[i] ? "touched, and nothing is there by plan"
                                        : "not touched, and something is there by plan");
-    /* a ring may be longer than what passes through it, from its first slot up or, in a backward, its last down; norms on
-     * the host have a slot for each unit, also for those that the device updates */
+    /* a ring may be longer than what passes through it, from its first slot up or, in a backward,
+     * its last down; norms on the host have a slot for each unit, also for those that the device
+     * updates */
     bool begun = planned->used[0] || planned->used[buffer->slots - 1];
     bool sparse = buffer->content == TDM_GRADIENT_NORM && buffer->place == TDM_HOST;
     for (uint32_t slot = 0; slot < buffer->slots; slot++)
@@ -393,8 +394,9 @@ static enum tdm_status observe(const struct tdm_schedule *schedule, const char *
     return status;
 }
 
-/* By plan, in words of 8 bytes as scanned: where the highest byte must be touched, and where one may. What is room of
- * some buffer need not be: a copy may bring back what was there before anything was written. */
+/* By plan, in words of 8 bytes as scanned: where the highest byte must be touched, and where one
+ * may. What is room of some buffer need not be: a copy may bring back what was there before
+ * anything was written. */
 static void planned_ends(const struct tdm_program *program, uint64_t due[TDM_PLACES],
                          uint64_t most[TDM_PLACES])
 {
@@ -453,7 +455,8 @@ static enum tdm_status values_are_predicted(const struct tdm_program *program,
     return status;
 }
 
-/* What holds values is allocated while it does, and scratch is all of a buffer that nothing goes in or out of. */
+/* What holds values is allocated while it does, and scratch is all of a buffer that nothing goes in
+ * or out of. */
 struct allocated {
     const struct tdm_program *program;
     const struct tdm_values_change *changes;
@@ -578,7 +581,8 @@ static void memory_is_as_planned(void **state)
     assert_true(tdm_case_enough("programs had buffers on the host", tally.with_host, cases, 0.4));
 }
 
-/* Layers that gather pages need a slot of their row, and others, with a window of the model, one for every chunk. */
+/* Layers that gather pages need a slot of their row, and others, with a window of the model, one
+ * for every chunk. */
 static void rows_are_no_longer_than_needed(void **state)
 {
     (void)state;

@@ -2,12 +2,13 @@
 /*
  * Property: ops in any order that the derived one permits leave the same bits.
  *
- * The ops of a random program run on the cpu backend one by one: in program order, and in random orders
- * that keep only what executors keep: the order of each lane, and the waits that schedule/order.h
- * derives. Nothing else holds an op back, so a wait that is missing lets it run too early. All memory is
- * poison (not-a-numbers) where nothing lives: at the begin of every step, and every slot, or part of a
- * unit, from the moment its value was used for the last time, also while its buffer lives on.
- * Whoever reads too late, too early, or what nobody wrote, computes with poison.
+ * The ops of a random program run on the cpu backend one by one: in program order, and in random
+ * orders that keep only what executors keep: the order of each lane, and the waits that
+ * schedule/order.h derives. Nothing else holds an op back, so a wait that is missing lets it run
+ * too early. All memory is poison (not-a-numbers) where nothing lives: at the begin of every step,
+ * and every slot, or part of a unit, from the moment its value was used for the last time, also
+ * while its buffer lives on. Whoever reads too late, too early, or what nobody wrote, computes with
+ * poison.
  */
 #include "executor/walk.h"
 #include "schedule/lowering.h"
@@ -79,7 +80,8 @@ static bool works_in_place(const struct tdm_op *op, const struct tdm_access *wri
     return false;
 }
 
-/* An access to one slot, or one part of a unit in it. `*current` is the value there now, SIZE_MAX: none. */
+/* An access to one slot, or one part of a unit in it. `*current` is the value there now, SIZE_MAX:
+ * none. */
 static void use(struct script *s, const struct tdm_op *op, const struct tdm_access *access,
                 uint32_t slot, uint32_t part, bool of_unit, size_t *current)
 {
@@ -397,7 +399,8 @@ static void orders_that_are_permitted_leave_the_same_bits(void **state)
     assert_true(tdm_case_enough("programs had ops out of order", tally.reordered, cases, 0.3));
 }
 
-/* The head's part of a tied gradient, which came home from the host with what lay behind its last element. */
+/* The head's part of a tied gradient, which came home from the host with what lay behind its last
+ * element. */
 static void padding_is_not_compared(void **state)
 {
     (void)state;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Property: selectors that see all give the bits of dense attention, and a window gives the same bits whether the
- * model or the schedule asks for it.
+ * Property: selectors that see all give the bits of dense attention, and a window gives the same
+ * bits whether the model or the schedule asks for it.
  *
- * A random schedule runs dense on the cpu backend, then with each selector that covers its context: windows, blocks
- * and budgets no smaller than it. What they leave is the same to the last bit, with lists and without. Then all
- * layers of the model get a window, and the schedule's selector the same one instead.
+ * A random schedule runs dense on the cpu backend, then with each selector that covers its context:
+ * windows, blocks and budgets no smaller than it. What they leave is the same to the last bit, with
+ * lists and without. Then all layers of the model get a window, and the schedule's selector the
+ * same one instead.
  */
 #include "executor/backends.h"
 #include "models/model.h"

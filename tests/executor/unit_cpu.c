@@ -452,7 +452,8 @@ static void head_op(struct bench *bench, enum tdm_op_kind kind, const struct hea
     bench_operand(bench, TDM_HEAD_GRAD_LOGITS, c->logits, TDM_WRITE);
 }
 
-/* The same with the vocabulary in tiles of `width`: the sums of the rows first, then the gradients. */
+/* The same with the vocabulary in tiles of `width`: the sums of the rows first, then the
+ * gradients. */
 static void run_head_tiles(struct bench *bench, const struct head_cells *c, uint32_t chunk,
                            uint64_t first, uint64_t rows, uint64_t width, enum tdm_mode loss_mode)
 {

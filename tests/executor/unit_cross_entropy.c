@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cross entropy where one logit dominates: of the cpu backend's LM head, with the vocabulary in one tile and
- * in several, and of the referee.
+ * Cross entropy where one logit dominates: of the cpu backend's LM head, with the vocabulary in one
+ * tile and in several, and of the referee.
  *
- * Where the target's probability p is nearly 1, its loss log(1 / p) and its gradient p - 1 are as small as the
- * probabilities of all others together. Both must be right relative to their own size.
+ * Where the target's probability p is nearly 1, its loss log(1 / p) and its gradient p - 1 are as
+ * small as the probabilities of all others together. Both must be right relative to their own size.
  */
 #include "tests/support/cpu_fixture.h"
 

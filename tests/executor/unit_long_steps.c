@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps of minutes, in no time: a backend whose ops end on a clock that the test moves. The walk is never far
- * ahead of them and ends soon after it is told to; who looks sees what has ended, and no more; what is
- * printed comes at the right times; the trace has what there is of a step that was cut short.
+ * Steps of minutes, in no time: a backend whose ops end on a clock that the test moves. The walk is
+ * never far ahead of them and ends soon after it is told to; who looks sees what has ended, and no
+ * more; what is printed comes at the right times; the trace has what there is of a step that was
+ * cut short.
  */
 #include "executor/backends.h"
 #include "executor/progress.h"
@@ -342,8 +343,8 @@ static const char *in_scratch(const char *name, char out[512])
     return out;
 }
 
-/* Runs two steps of ten minutes each, told to stop after so many seconds (0: not at all; less: when memory is taken);
- * what is printed comes to `text`. */
+/* Runs two steps of ten minutes each, told to stop after so many seconds (0: not at all; less: when
+ * memory is taken); what is printed comes to `text`. */
 static enum tdm_status run_minutes(const struct example *example, bool terminal, int64_t stop_after,
                                    const char *trace, struct tdm_run_result *result, char *text,
                                    size_t text_bytes)
@@ -454,7 +455,8 @@ static void a_trace_has_what_there_is(void **state)
     assert_true(unfinished->ops > ops / 3 && unfinished->ops < ops * 2 / 3);
     assert_true(unfinished->layers == example.schedule->model->layers);
 
-    /* of the whole step every op, of the other those that had ended; in the means the whole one alone */
+    /* of the whole step every op, of the other those that had ended; in the means the whole one
+     * alone */
     assert_int_equal(
         tdm_trace_read_intervals(reader, unfinished->program, 1, &intervals, &rows, &err), TDM_OK);
     size_t measured = 0, part = 0;
@@ -507,7 +509,8 @@ static void a_trace_has_what_there_is(void **state)
     example_free(&example);
 }
 
-/* Told to stop before its first step, a run ends while it writes what is predicted, and leaves nothing of it. */
+/* Told to stop before its first step, a run ends while it writes what is predicted, and leaves
+ * nothing of it. */
 static void a_run_ends_before_it_begins(void **state)
 {
     (void)state;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of the optimizers on the cpu backend: against the textbook in double, a tied tensor's two
- * gradients, norms and what they clip, a master kept as weight and remainder against a plain fp32 master, bit for bit; and
- * stochastic rounding: exact in its odds, without bias over many steps, the same each time; and vectors of any width
- * against narrow ones, bit for bit.
+ * gradients, norms and what they clip, a master kept as weight and remainder against a plain fp32
+ * master, bit for bit; and stochastic rounding: exact in its odds, without bias over many steps,
+ * the same each time; and vectors of any width against narrow ones, bit for bit.
  */
 #include "tests/support/cpu_fixture.h"
 
@@ -421,7 +421,8 @@ static void test_stochastic_repeats(void **unused)
         free(first[i]);
 }
 
-/* The bits of a step of a kind with all widths of vectors, on one thread and on three: those of the narrowest. */
+/* The bits of a step of a kind with all widths of vectors, on one thread and on three: those of the
+ * narrowest. */
 static void check_widths(enum tdm_optimizer kind, enum tdm_dtype master, enum tdm_dtype gradients,
                          bool clips)
 {
@@ -509,8 +510,8 @@ static void test_widths(void **unused)
     check_widths(TDM_OPTIMIZER_SGD, split, wide, false);
 }
 
-/* Numbers of neighbouring seeds, steps, tensors and elements have nothing to do with each other, and
- * neither have the shares of one number: all bits of differences are set half of the time. */
+/* Numbers of neighbouring seeds, steps, tensors and elements have nothing to do with each other,
+ * and neither have the shares of one number: all bits of differences are set half of the time. */
 static void test_random_streams(void **unused)
 {
     (void)unused;

@@ -158,7 +158,8 @@ static void test_first_groups(void **state)
     assert_true(memory.allowed_bytes == TDM_SIZE_MAX);
 }
 
-/* What is available now says nothing where memory is plugged in as it is used; limits still hold. */
+/* What is available now says nothing where memory is plugged in as it is used; limits still
+ * hold. */
 static void test_growing_computer(void **state)
 {
     (void)state;
@@ -266,7 +267,8 @@ static void test_host_arena(void **state)
     assert_true(pins.pinned == 0 && seen.taken_bytes == 0);
 }
 
-/* What cannot be pinned is taken all the same, and said; without a device there is nothing to go on with. */
+/* What cannot be pinned is taken all the same, and said; without a device there is nothing to go on
+ * with. */
 static void test_pageable_arena(void **state)
 {
     (void)state;
@@ -338,7 +340,8 @@ static void test_dry_run(void **state)
     assert_int_equal(tdm_arenas_check(&backend, 2, programs, &memory, &err), TDM_OK);
 }
 
-/* What is pinned for a device is pageable where there is none; the trace takes a share of its own. */
+/* What is pinned for a device is pageable where there is none; the trace takes a share of its
+ * own. */
 static void test_amounts(void **state)
 {
     (void)state;

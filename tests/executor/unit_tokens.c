@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of files of tokens: every format gives the tokens that a text of the same bytes would, one that is not what it
- * says is refused with its name, and documents reach the batches that are drawn. */
+/* Tests of files of tokens: every format gives the tokens that a text of the same bytes would, one
+ * that is not what it says is refused with its name, and documents reach the batches that are
+ * drawn. */
 #include "base/inputs.h"
 #include "executor/batch.h"
 #include "executor/token_file.h"

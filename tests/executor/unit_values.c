@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Values: bytes that hold one are those of a rule written a second time, slot by slot; an observer that is given the
- * launches of a program counts what is predicted, and one that is given anything else does not.
+ * Values: bytes that hold one are those of a rule written a second time, slot by slot; an observer
+ * that is given the launches of a program counts what is predicted, and one that is given anything
+ * else does not.
  */
 #include "executor/observer.h"
 #include "schedule/lowering.h"
@@ -26,8 +27,8 @@ struct use {
     uint64_t op, turn; /* number of the op; order of the uses */
     uint64_t bytes;
     bool write;
-    bool
-        shared; /* bytes are a mean over slots, of which the last may hold less: what wrote it says how much */
+    bool shared; /* bytes are a mean over slots, of which the last may hold less: what wrote it says
+                    how much */
 };
 
 struct uses {
@@ -321,8 +322,8 @@ static void check_observer(const struct tdm_program *program, uint64_t seed)
     tdm_observer_free(o.observer);
 }
 
-/* Every operand that is somewhere else is found. An op that is not launched, or writes where it should read, is found
- * unless its values live on by other ops all the same. */
+/* Every operand that is somewhere else is found. An op that is not launched, or writes where it
+ * should read, is found unless its values live on by other ops all the same. */
 static void test_observer(void **state)
 {
     (void)state;

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention on tensor cores against attention on CUDA cores in fp32, of the same bf16 inputs: shapes with
- * whole and with ragged tiles, pages and chunks, documents, windows, dK and dV written and added.
+ * Attention on tensor cores against attention on CUDA cores in fp32, of the same bf16 inputs:
+ * shapes with whole and with ragged tiles, pages and chunks, documents, windows, dK and dV written
+ * and added.
  *
- * Windows and documents are of two tokens or more: of one, dQ is zero, and what is there is rounding.
- * Error: norm of the difference over the norm of what is due. Bound: probabilities and their gradients are
- * rounded to bf16 for the second product, outputs too: 2^-8 each at worst, less on average. What no key
- * of the chunk has must stay as it was.
+ * Windows and documents are of two tokens or more: of one, dQ is zero, and what is there is
+ * rounding. Error: norm of the difference over the norm of what is due. Bound: probabilities and
+ * their gradients are rounded to bf16 for the second product, outputs too: 2^-8 each at worst, less
+ * on average. What no key of the chunk has must stay as it was.
  *
- * A few shapes are run TDM_REPEATS times (10), with copies and other kernels under way, and must give the same bits.
+ * A few shapes are run TDM_REPEATS times (10), with copies and other kernels under way, and must
+ * give the same bits.
  */
 #include "base/dtype.h"
 #include "executor/cuda/cuda_error.h"
@@ -45,7 +47,8 @@ static const struct shape shapes[] = {
     {64, 1, 8, 1024, 128, 4, 1024, 600, 4},
     {128, 1, 4, 320, 64, 5, 320, 0, 1},
     {128, 2, 7, 2048, 128, 3, 2048, 0, 1},
-    /* one slot of no whole tiles, one row, one key more than a tile, tiles of 176 keys over pages */
+    /* one slot of no whole tiles, one row, one key more than a tile, tiles of 176 keys over
+     * pages */
     {128, 2, 3, 1000, 128, 1, 1000, 0, 1},
     {64, 3, 1, 333, 128, 1, 333, 0, 1},
     {128, 1, 2, 256, 128, 2, 1, 0, 1},
@@ -63,8 +66,8 @@ static const struct shape shapes[] = {
     {128, 4, 7, 1024, 128, 2, 1024, 0, 12},
 };
 
-/* With scores that grow so much behind the first tile that their exponentials overflow. The last ones have more tiles
- * than a card has multiprocessors. */
+/* With scores that grow so much behind the first tile that their exponentials overflow. The last
+ * ones have more tiles than a card has multiprocessors. */
 static const struct shape steep_shapes[] = {
     {128, 2, 7, 512, 128, 4, 512, 0, 1},    {64, 2, 3, 512, 128, 3, 300, 0, 1},
     {128, 1, 2, 1024, 128, 3, 900, 600, 4}, {128, 4, 7, 1024, 128, 2, 1024, 0, 1},

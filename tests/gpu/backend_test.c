@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole steps on the cuda backend: random models and schedules of every nest, set, place and optimizer,
- * with the same weights and tokens as on the cpu backend.
+ * Whole steps on the cuda backend: random models and schedules of every nest, set, place and
+ * optimizer, with the same weights and tokens as on the cpu backend.
  *
- * Without an optimizer the gradients of one step are compared, else the weights (masters where there are
- * some) and moments after three. The same schedule again, and one that differs only in its nest, sets
- * and places, must give the same bits on the GPU, with copies under way on both lanes; arenas must not
- * be touched beyond the plan. Half of the cases run in arenas full of not-a-number.
+ * Without an optimizer the gradients of one step are compared, else the weights (masters where
+ * there are some) and moments after three. The same schedule again, and one that differs only in
+ * its nest, sets and places, must give the same bits on the GPU, with copies under way on both
+ * lanes; arenas must not be touched beyond the plan. Half of the cases run in arenas full of
+ * not-a-number.
  *
  * How far right results may be apart is measured, case by case: a cpu backend that rounds otherwise
- * (tests/support/jitter.h) moves away from the cpu's results by an amount that depends on the case, since one
- * bf16 activation that is rounded to the other side moves all that follow from it. The GPU may move
- * SENSITIVITIES times as far. That says little of a case that is sensitive; so of all cases of a kind
- * most losses, norms and tensors of each role must be close. Ops by themselves are the lockstep
- * test's.
+ * (tests/support/jitter.h) moves away from the cpu's results by an amount that depends on the case,
+ * since one bf16 activation that is rounded to the other side moves all that follow from it. The
+ * GPU may move SENSITIVITIES times as far. That says little of a case that is sensitive; so of all
+ * cases of a kind most losses, norms and tensors of each role must be close. Ops by themselves are
+ * the lockstep test's.
  *
- * Error of a tensor: norm of the difference over the norm of what the cpu backend has (of what it changed,
- * if it was updated), no smaller than 3% of what is typical for the model. TDM_CASES=N TDM_SEED=S runs
- * cases S to S + N - 1, TDM_CASE=small (wide, large) all as small ones; TDM_BACKEND=cpu compares the cpu
- * backend with itself, without a GPU.
+ * Error of a tensor: norm of the difference over the norm of what the cpu backend has (of what it
+ * changed, if it was updated), no smaller than 3% of what is typical for the model. TDM_CASES=N
+ * TDM_SEED=S runs cases S to S + N - 1, TDM_CASE=small (wide, large) all as small ones;
+ * TDM_BACKEND=cpu compares the cpu backend with itself, without a GPU.
  */
 #include "executor/backends.h"
 #include "tests/support/backend_cases.h"
@@ -57,9 +58,9 @@ struct errors {
 struct tally {
     uint64_t cases, close; /* by loss and norm */
     uint64_t roles[TDM_ROLES], close_roles[TDM_ROLES];
-    double worst_share; /* largest error in units of what it may be */
-    uint64_t
-        overlapped; /* cases that ran twice with copies under way beside compute, and the same bits */
+    double worst_share;  /* largest error in units of what it may be */
+    uint64_t overlapped; /* cases that ran twice with copies under way beside compute, and the same
+                            bits */
 };
 
 /* ---- comparison ---- */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes of the cuda backend: copies that must wait for each other do, events outlast their ring, and the
- * times of ops are in order and on the backend's clock.
+ * Lanes of the cuda backend: copies that must wait for each other do, events outlast their ring,
+ * and the times of ops are in order and on the backend's clock.
  *
- * Words travel in circles: from the host to the device on one lane, one word down on the compute lane, back on
- * a third. Each copy waits for the one before it, so after n rounds every word has moved down by n; a
- * copy that began too early would bring words that have moved less. The same with host memory that could not
- * be pinned.
+ * Words travel in circles: from the host to the device on one lane, one word down on the compute
+ * lane, back on a third. Each copy waits for the one before it, so after n rounds every word has
+ * moved down by n; a copy that began too early would bring words that have moved less. The same
+ * with host memory that could not be pinned.
  */
 #include "executor/arenas.h"
 #include "ops/move.h"
@@ -69,7 +69,8 @@ static enum tdm_status copy(struct circle *circle, enum tdm_lane lane, enum tdm_
     return status;
 }
 
-/* Counts a lane's ops as they end, one after the other: never more than were launched. False if it does not. */
+/* Counts a lane's ops as they end, one after the other: never more than were launched. False if it
+ * does not. */
 static bool watch_end(struct circle *circle, enum tdm_lane lane, struct tdm_error *err)
 {
     uint64_t before = 0, ended = 0;

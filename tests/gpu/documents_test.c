@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Documents that come from the text of a step, on the cuda backend, against the same documents in the schedule
- * (tests/support/text_documents.h): small cases, wide ones and large ones in turn, and in each at least two documents a
- * sequence. TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1; TDM_BACKEND=cpu needs no GPU.
+ * Documents that come from the text of a step, on the cuda backend, against the same documents in
+ * the schedule (tests/support/text_documents.h): small cases, wide ones and large ones in turn, and
+ * in each at least two documents a sequence. TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1;
+ * TDM_BACKEND=cpu needs no GPU.
  */
 #include "tests/support/backend_cases.h"
 #include "tests/gpu/gpu_test.h"
@@ -11,8 +12,8 @@
 
 #define BASE_SEED 52000u
 
-/* A token that saw another document would move the loss by a hundredth and gradients by a third; the order of sums
- * and one rounding to bf16 move them by less than these. */
+/* A token that saw another document would move the loss by a hundredth and gradients by a third;
+ * the order of sums and one rounding to bf16 move them by less than these. */
 #define LOSS_BOUND 1e-4
 #define VALUES_BOUND 2e-2
 

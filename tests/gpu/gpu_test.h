@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the GPU tests share: the skip without a GPU, cases in TAP, the closing line, random numbers. */
+/* What the GPU tests share: the skip without a GPU, cases in TAP, the closing line, random
+ * numbers. */
 #ifndef TDM_TESTS_GPU_GPU_TEST_H
 #define TDM_TESTS_GPU_GPU_TEST_H
 
@@ -18,8 +19,8 @@ struct gpu_test {
     uint64_t state; /* of the generator */
 };
 
-/* The backend that tests of whole backends test: "cuda", or TDM_BACKEND, so that the tests themselves can
- * be tested where there is no GPU. */
+/* The backend that tests of whole backends test: "cuda", or TDM_BACKEND, so that the tests
+ * themselves can be tested where there is no GPU. */
 static inline const char *gpu_test_backend(void)
 {
     const char *name = getenv("TDM_BACKEND");

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every op of the cuda backend against the cpu backend, one by one: tests/support/lockstep.h. Random models
- * and schedules, small, wide and large in turn; a table of what was seen of every kind of op ends it,
- * and a kind that no case had fails. TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1, TDM_CASE=small
- * (wide, large) all as small ones; TDM_BACKEND=cpu compares the cpu backend with itself, without a GPU.
+ * Every op of the cuda backend against the cpu backend, one by one: tests/support/lockstep.h.
+ * Random models and schedules, small, wide and large in turn; a table of what was seen of every
+ * kind of op ends it, and a kind that no case had fails. TDM_CASES=N TDM_SEED=S runs cases S to S +
+ * N - 1, TDM_CASE=small (wide, large) all as small ones; TDM_BACKEND=cpu compares the cpu backend
+ * with itself, without a GPU.
  */
 #include "tests/support/backend_cases.h"
 #include "tests/support/coverage.h"
@@ -66,10 +67,10 @@ static double share_of(const struct tdm_lockstep_elements *elements)
     return elements->bounded > 0 ? (double)elements->differ / (double)elements->bounded : 0;
 }
 
-/* Of results in bf16, the share that may be rounded to the other neighbour. An op that computes in fp32 and
- * rounds once has few; one that rounds twice has a fifth or more. Where that is meant: attention
- * rounds probabilities, cuBLASLt the products that it adds to bf16, and the LM head goes on from rounded
- * logits. */
+/* Of results in bf16, the share that may be rounded to the other neighbour. An op that computes in
+ * fp32 and rounds once has few; one that rounds twice has a fifth or more. Where that is meant:
+ * attention rounds probabilities, cuBLASLt the products that it adds to bf16, and the LM head goes
+ * on from rounded logits. */
 static double share_allowed(enum tdm_op_kind kind)
 {
     switch (kind) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory is as planned on a GPU: a step touches the arena up to its last buffer, the driver reports
- * what is planned, within 64 MiB; what does not fit is refused before it is taken, and gives everything
- * back; op times are there when they are asked for, and not when nobody asks.
+ * what is planned, within 64 MiB; what does not fit is refused before it is taken, and gives
+ * everything back; op times are there when they are asked for, and not when nobody asks.
  */
 #include "executor/arenas.h"
 #include "executor/room.h"
@@ -69,7 +69,8 @@ static size_t run_step(const struct tdm_program *program, const struct tdm_arena
     return timed;
 }
 
-/* Where the buffer begins that ends the arena. Its last bytes need not be touched: an op may use less of it. */
+/* Where the buffer begins that ends the arena. Its last bytes need not be touched: an op may use
+ * less of it. */
 static uint64_t begin_of_last(const struct tdm_program *program)
 {
     uint64_t begin = 0;

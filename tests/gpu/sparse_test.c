@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attention by selectors, and their lists of pages, against loops on the host that ask the rules of
- * ops/selector.h for every pair of a query and a key: shapes with ragged pages and chunks, documents,
- * several chunks, dK and dV written and added.
+ * ops/selector.h for every pair of a query and a key: shapes with ragged pages and chunks,
+ * documents, several chunks, dK and dV written and added.
  *
- * Lists: exactly those of the rule. Where pages are voted for, the host counts the votes in fp64 from the same
- * means; a page that won must not have less than 1 - VOTE_BOUND of the votes of one that lost. Attention on CUDA
- * cores against the host, the other kernels against it. Error: norm of the difference over the norm of what is
- * due. Bounds: of fp32 sums, or of bf16 probabilities and results. All bits repeat.
+ * Lists: exactly those of the rule. Where pages are voted for, the host counts the votes in fp64
+ * from the same means; a page that won must not have less than 1 - VOTE_BOUND of the votes of one
+ * that lost. Attention on CUDA cores against the host, the other kernels against it. Error: norm of
+ * the difference over the norm of what is due. Bounds: of fp32 sums, or of bf16 probabilities and
+ * results. All bits repeat.
  *
  * sparse_test N: so many random shapes of each selector, and none of the large ones.
  */
@@ -213,7 +214,8 @@ static double dot(const float *a, const float *b, uint64_t count)
     return sum;
 }
 
-/* Votes of a query page and KV head on the candidates [first, end) among the pages from first_page on. */
+/* Votes of a query page and KV head on the candidates [first, end) among the pages from first_page
+ * on. */
 static void count_votes(const struct sparse *c, uint64_t number, uint64_t kv_head, uint64_t first,
                         uint64_t end, double *votes)
 {

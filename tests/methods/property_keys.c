@@ -2,9 +2,10 @@
 /*
  * Property: a key has an effect, unless it needs something that is not there.
  *
- * Settings of every method are drawn. All keys whose needs are not met may have any of their values, or none: no
- * figure changes, of memory or of cost. A case is some such settings of every method. And every key that has a
- * choice changes a figure in some settings, else nobody needs it: these are looked for once.
+ * Settings of every method are drawn. All keys whose needs are not met may have any of their
+ * values, or none: no figure changes, of memory or of cost. A case is some such settings of every
+ * method. And every key that has a choice changes a figure in some settings, else nobody needs it:
+ * these are looked for once.
  */
 #include "base/json.h"
 #include "methods/prediction.h"
@@ -45,8 +46,8 @@ static void must(enum tdm_status status, const struct tdm_error *err)
         fail_msg("%s", err->message);
 }
 
-/* Tied, with biases; with a head of its own; with experts. Of few layers, so that thousands of steps take seconds;
- * wide enough to fill buckets of gradients. */
+/* Tied, with biases; with a head of its own; with experts. Of few layers, so that thousands of
+ * steps take seconds; wide enough to fill buckets of gradients. */
 static struct tdm_model *small_model(const char *name)
 {
     static const struct {
@@ -260,8 +261,8 @@ static void fail_drawn(const struct drawn *d, uint64_t seed, size_t key, const c
              d->gpus, said);
 }
 
-/* Gives keys the values of other choices one by one, and fails at the first whose needs are not met and that changes
- * a figure. */
+/* Gives keys the values of other choices one by one, and fails at the first whose needs are not met
+ * and that changes a figure. */
 static void fail_first(struct drawn *d, const struct tdm_method_choices *others, uint64_t seed)
 {
     const struct tdm_key_need *unmet[TDM_METHOD_MOST_KEYS];
@@ -277,8 +278,8 @@ static void fail_first(struct drawn *d, const struct tdm_method_choices *others,
     }
 }
 
-/* Draws other values of the keys whose needs are not met, as far as that can be run and meets none of these needs.
- * Returns how many keys have another. */
+/* Draws other values of the keys whose needs are not met, as far as that can be run and meets none
+ * of these needs. Returns how many keys have another. */
 static uint32_t draw_others(uint64_t *state, struct drawn *d)
 {
     const struct tdm_key_need *unmet[TDM_METHOD_MOST_KEYS], *now[TDM_METHOD_MOST_KEYS];
@@ -356,8 +357,8 @@ static void look_for_effects(struct drawn *d, const struct tdm_method_settings *
             effect[k] = has_effect(d, k);
 }
 
-/* Keys of a table that several methods share, which one of them takes for its other keys' sake, and says that they
- * have no effect there: fully_shard casts adapters of either dtype. */
+/* Keys of a table that several methods share, which one of them takes for its other keys' sake, and
+ * says that they have no effect there: fully_shard casts adapters of either dtype. */
 static const struct {
     const char *method, *key;
 } always_vain[] = {{"fsdp", "lora"}};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunk-recurrent training, LongLoRA and losses without all logits: what each setting must change, and by how much. */
+/* Chunk-recurrent training, LongLoRA and losses without all logits: what each setting must change,
+ * and by how much. */
 #include "methods/prediction.h"
 
 #include <stdarg.h>
@@ -100,7 +101,8 @@ static void checkpoints_keep_layer_inputs(void **state)
     assert_true(without.categories[TDM_METHOD_RESIDUALS] > 13 * inputs);
 }
 
-/* In the second chunk's backward: all K and V, their gradients, and the joined copies of half of them. */
+/* In the second chunk's backward: all K and V, their gradients, and the joined copies of half of
+ * them. */
 static void seco_joins_kv(void **state)
 {
     const char *pairs[] = {"chunk=4K", "lora_rank=8", "lora=bf16"};

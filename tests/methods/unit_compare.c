@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comparisons of methods: points are those of predict and of the planner, the longest context is the longest, seconds
- * are those of the formula; timelines reach the peak. */
+/* Comparisons of methods: points are those of predict and of the planner, the longest context is
+ * the longest, seconds are those of the formula; timelines reach the peak. */
 #include "methods/timeline.h"
 #include "commands/compare_methods.h"
 
@@ -124,7 +124,8 @@ static bool fits(const struct tdm_methods_comparison *c, const struct tdm_compar
     return prediction.fits;
 }
 
-/* Every method of so many GPUs, at a context that is small and one that no system of PyTorch's reaches. */
+/* Every method of so many GPUs, at a context that is small and one that no system of PyTorch's
+ * reaches. */
 static void check_comparison(uint64_t gpus)
 {
     const struct tdm_compare_request request = {.model = "byte-1m",
@@ -218,7 +219,8 @@ static void words_are_checked(void **state)
     tdm_methods_comparison_free(&c);
 }
 
-/* Nodes are the machine's, or as said, for every method; with more of them the same GPUs are slower. */
+/* Nodes are the machine's, or as said, for every method; with more of them the same GPUs are
+ * slower. */
 static void nodes_are_for_all(void **state)
 {
     struct tdm_compare_request request = {.model = "qwen2.5-0.5b",

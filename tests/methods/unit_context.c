@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Context parallelism: how a sequence is divided, what attention of a rank takes by cases counted by hand, times of
- * rings, what cannot be run, and BurstEngine's published peaks. */
+/* Context parallelism: how a sequence is divided, what attention of a rank takes by cases counted
+ * by hand, times of rings, what cannot be run, and BurstEngine's published peaks. */
 #include "methods/prediction.h"
 
 #include <stdarg.h>
@@ -131,8 +131,8 @@ static int64_t backward_peak(const struct tdm_context *context)
     return peak;
 }
 
-/* Q, K, V, output, its gradient and sums; then the blocks' gradients, K and V that came, dQ and two pairs of dK, dV in
- * fp32, and at last the results in bf16. */
+/* Q, K, V, output, its gradient and sums; then the blocks' gradients, K and V that came, dQ and two
+ * pairs of dK, dV in fp32, and at last the results in bf16. */
 static void ring_backward_by_hand(void **state)
 {
     struct tdm_context context = {&tdm_ring_divider, TDM_RING_ZIGZAG, 2, 2, 1, 8};
@@ -140,7 +140,8 @@ static void ring_backward_by_hand(void **state)
     const int64_t came = 3 * BLOCK + 2 * BLOCK, sums = 2 * BLOCK + 4 * BLOCK + 4 * BLOCK;
     (void)state;
     assert_int_equal(backward_peak(&context), held + SUMS / 2 + came + sums + 3 * BLOCK);
-    /* Contiguous has no second half; gradients that came are added to what is new, while both are there. */
+    /* Contiguous has no second half; gradients that came are added to what is new, while both are
+     * there. */
     context.balance = TDM_RING_CONTIGUOUS;
     assert_int_equal(backward_peak(&context), held + came + sums + 4 * BLOCK);
     context.balance = TDM_RING_STRIPED;
@@ -305,8 +306,8 @@ static double seconds_of(const char *name, uint64_t gpus, uint64_t tokens, const
     return seconds;
 }
 
-/* A backward that sends Q, dO and dQ in place of K, V and their gradients in fp32 sends less; attention that is kept is
- * not computed again. */
+/* A backward that sends Q, dO and dQ in place of K, V and their gradients in fp32 sends less;
+ * attention that is kept is not computed again. */
 static void costs_are_ordered(void **state)
 {
     static const char *const on[] = {"checkpointing=on-reentrant", NULL};
@@ -326,8 +327,9 @@ static void costs_are_ordered(void **state)
     assert_true(exchanged(NULL) > 0);
 }
 
-/* Where attention does not hide what goes round: over nodes a ring is slower than a double ring, and that slower than
- * Burst's; inside a node the rings differ by nothing, Burst by what it does not send. Where it does, all are alike. */
+/* Where attention does not hide what goes round: over nodes a ring is slower than a double ring,
+ * and that slower than Burst's; inside a node the rings differ by nothing, Burst by what it does
+ * not send. Where it does, all are alike. */
 static void rings_are_ranked(void **state)
 {
     static const char *const kept = "checkpointing=on";
@@ -392,7 +394,8 @@ static void divisions_are_checked(void **state)
     assert_int_equal(settle("burst-7b", "burst", 8, kept, &s), TDM_USAGE);
 }
 
-/* Windows and capped scores are for kernels that see the whole sequence; a window as long as it hides nothing. */
+/* Windows and capped scores are for kernels that see the whole sequence; a window as long as it
+ * hides nothing. */
 static void windows_need_whole_sequences(void **state)
 {
     static const char *const names[] = {"ring", "double-ring", "usp", "burst"};
@@ -502,8 +505,8 @@ static void burst_adapters_alone_are_trained(void **state)
     }
 }
 
-/* Live after the forward, by hand: of an adapter of k its parts, and in every layer but the first, which keeps its
- * input alone, what its A makes. The input of A is that of the product. */
+/* Live after the forward, by hand: of an adapter of k its parts, and in every layer but the first,
+ * which keeps its input alone, what its A makes. The input of A is that of the product. */
 static void burst_adapters_by_hand(void **state)
 {
     static const char *const one[] = {"use_checkpoint=off", "lora_rank=64", "lora_targets=q_proj",
@@ -585,8 +588,8 @@ static bool has_key(const struct tdm_method *row, const char *name)
     return false;
 }
 
-/* DeepSpeed's engine around a model whose attention Ulysses divides: keys, limits, costs and memory are those of both,
- * and nothing had to be written for the two together. */
+/* DeepSpeed's engine around a model whose attention Ulysses divides: keys, limits, costs and memory
+ * are those of both, and nothing had to be written for the two together. */
 static void combination_is_a_row(void **state)
 {
     static const struct tdm_method_key *const tables[] = {tdm_keys_torch, NULL};
@@ -621,7 +624,8 @@ static void combination_is_a_row(void **state)
     assert_int_equal(settings.communicators, 2);
     assert_int_equal(settings.torch.context.ulysses_degree, 4);
     assert_true(fabs(4 * divided.product_flops / whole.product_flops - 1) < 1e-12);
-    /* Ulysses' four exchanges of 28 query and 4 KV heads, forward and backward, of a rank's tokens in bf16. */
+    /* Ulysses' four exchanges of 28 query and 4 KV heads, forward and backward, of a rank's tokens
+     * in bf16. */
     double exchanged_bytes = 28 * 2 * 2.0 * (28 + 4) * 128 * 2 * (double)(tokens / 4) * 3 / 4;
     assert_true(fabs((tdm_traffic_bytes(&divided.exposed) - tdm_traffic_bytes(&whole.exposed)) /
                          exchanged_bytes -

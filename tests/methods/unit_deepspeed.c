@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DeepSpeed's ZeRO: what stays on a rank between steps, the copies of an optimizer step, buckets by their sizes, the
- * trace of modules, and what is left where parameters or states are offloaded. LoRA under fully_shard.
+ * DeepSpeed's ZeRO: what stays on a rank between steps, the copies of an optimizer step, buckets by
+ * their sizes, the trace of modules, and what is left where parameters or states are offloaded.
+ * LoRA under fully_shard.
  */
 #include "methods/deepspeed/parts.h"
 #include "methods/prediction.h"
@@ -243,7 +244,8 @@ static void live_parameters_are_bounded(void **state)
     assert_true(much > little + 500 * MIB);
 }
 
-/* Tiles leave neither logits nor an MLP's activations of all tokens; checkpoints that are offloaded are host memory. */
+/* Tiles leave neither logits nor an MLP's activations of all tokens; checkpoints that are offloaded
+ * are host memory. */
 static void long_sequences_are_tiled(void **state)
 {
     enum { TOKENS = 32768, HIDDEN = 1536, LAYERS = 28, VOCABULARY = 151936 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Units of fully_shard: in which order they are gathered and reduced, as torch 2.11 does it (its own hooks, logged), and
- * that nothing of theirs is left. */
+/* Units of fully_shard: in which order they are gathered and reduced, as torch 2.11 does it (its
+ * own hooks, logged), and that nothing of theirs is left. */
 #include "methods/prediction.h"
 
 #include <stdarg.h>
@@ -35,8 +35,8 @@ static struct tdm_model *load(bool tied)
     return other;
 }
 
-/* A letter for every collective of the first step: embedding, head (with the last norm), tied ends, whole (all of them
- * untied), layer; capital where gradients are reduced. */
+/* A letter for every collective of the first step: embedding, head (with the last norm), tied ends,
+ * whole (all of them untied), layer; capital where gradients are reduced. */
 struct log {
     char letters[MOST_EVENTS + 1];
     size_t count;
@@ -126,8 +126,9 @@ static void order_is_as_torch_has_it(void **state)
     }
 }
 
-/* Adapters of layers alone are reduced. The embedding is gathered ahead for a backward that it has only where its output
- * was made to require a gradient; the first layer is told of its backward only there too. */
+/* Adapters of layers alone are reduced. The embedding is gathered ahead for a backward that it has
+ * only where its output was made to require a gradient; the first layer is told of its backward
+ * only there too. */
 static void frozen_units_are_gathered(void **state)
 {
     static const char *const plain[] = {ENDS, YES, "lora_rank=8", NULL}, *const checkpoints[] = {
@@ -140,8 +141,8 @@ static void frozen_units_are_gathered(void **state)
     check_order(false, checkpoints, "ellllh", "hllLlLlLeL");
 }
 
-/* A loss that reads the head's weight without running the module: torch's hook after it does not run, so the unit stays
- * whole until its backward is done, and nobody gathers ahead for it. */
+/* A loss that reads the head's weight without running the module: torch's hook after it does not
+ * run, so the unit stays whole until its backward is done, and nobody gathers ahead for it. */
 static void head_may_not_run(void **state)
 {
     static const char *const fused[] = {ENDS, YES, "logits=fused", NULL};
@@ -182,7 +183,8 @@ static void units_of_ends_take_less(void **state)
 #define VOCABULARY 65536u
 #define HIDDEN 128u
 
-/* Of the third step of a model whose ends are nearly all of it: the most of the backward beyond what its end has. */
+/* Of the third step of a model whose ends are nearly all of it: the most of the backward beyond
+ * what its end has. */
 static uint64_t beyond_the_end(const char *weights, const char *reduced)
 {
     static const struct tdm_torch_device gpu = {
@@ -208,8 +210,9 @@ static uint64_t beyond_the_end(const char *weights, const char *reduced)
            out.step[2].end_bytes[TDM_PHASE_BACKWARD];
 }
 
-/* foreach_reduce of the whole, which has embedding and head: the buffer of all gradients, what came out of it until it is
- * cast, and the head's gradient, which a loop's name still holds. Beyond the end, where the cast shards are. */
+/* foreach_reduce of the whole, which has embedding and head: the buffer of all gradients, what came
+ * out of it until it is cast, and the head's gradient, which a loop's name still holds. Beyond the
+ * end, where the cast shards are. */
 static void last_reduction_is_the_peak(void **state)
 {
     const uint64_t matrix = (uint64_t)VOCABULARY * HIDDEN, all = 2 * matrix, slack = 2 << 20;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Megatron-LM's steps: published peaks of ranks that bench/accuracy does not have (its rows are in
- * tests/data/published_runs_recipes.csv); LoRA's sizes by hand; what orders must hold; what is refused; what is sent.
+ * tests/data/published_runs_recipes.csv); LoRA's sizes by hand; what orders must hold; what is
+ * refused; what is sent.
  */
 #include "methods/prediction.h"
 
@@ -55,7 +56,8 @@ static void load(const char *model_name, const char *machine_name, struct tdm_mo
          &err);
 }
 
-/* Settings of tensor x context x pipeline ranks and, with them, 8 GPUs; `pairs` have spaces between them. */
+/* Settings of tensor x context x pipeline ranks and, with them, 8 GPUs; `pairs` have spaces between
+ * them. */
 static enum tdm_status settle(const struct tdm_model *model, const struct row *row,
                               struct tdm_method_settings *settings, struct tdm_error *err)
 {
@@ -250,9 +252,9 @@ static void windows_meet_no_ring(void **state)
     tdm_machine_free(machine);
 }
 
-/* Adapters of rank 16, by hand: 12 layers of hidden size 8,192, 64 and 8 heads of 128, MLP 28,672, of which 4 ranks
- * have a quarter of every second factor; of first factors a quarter of those before a divided module, the whole of
- * those after one. */
+/* Adapters of rank 16, by hand: 12 layers of hidden size 8,192, 64 and 8 heads of 128, MLP 28,672,
+ * of which 4 ranks have a quarter of every second factor; of first factors a quarter of those
+ * before a divided module, the whole of those after one. */
 static uint64_t adapter_elements(unsigned modules)
 {
     static const uint64_t elements[] = {
@@ -291,8 +293,8 @@ static void only_adapters_have_states(void **state)
         struct tdm_torch_step step = last_step(&row);
         assert_int_equal(step.categories[TDM_METHOD_WEIGHTS], 2 * (frozen + trained));
         assert_int_equal(step.categories[TDM_METHOD_OPTIMIZER], 3 * 4 * trained);
-        /* The first step makes stand-ins for gradients of every shape; the rest of a segment that is smaller than
-         * 1 MiB stays with its block. */
+        /* The first step makes stand-ins for gradients of every shape; the rest of a segment that
+         * is smaller than 1 MiB stays with its block. */
         uint64_t gradients = step.categories[TDM_METHOD_GRADIENTS];
         if (gradients < 4 * trained || gradients > 4 * trained + 2 * trained / 12 + (1u << 20))
             fail_msg("%s: %.0f bytes of gradients of %.0f elements", cases[i].targets,
@@ -300,9 +302,10 @@ static void only_adapters_have_states(void **state)
     }
 }
 
-/* Inputs of column-parallel adapters are whole, and beside them is the part that the norm's function saved; gathered
- * again they are that part. What Megatron-Bridge measured on Qwen3-8B by two GPUs, 4.731 GB of 8,192 tokens, differs
- * by that: 72 times 64 MiB, less the buffer of 64 MiB into which they are gathered, less 32 MiB. */
+/* Inputs of column-parallel adapters are whole, and beside them is the part that the norm's
+ * function saved; gathered again they are that part. What Megatron-Bridge measured on Qwen3-8B by
+ * two GPUs, 4.731 GB of 8,192 tokens, differs by that: 72 times 64 MiB, less the buffer of 64 MiB
+ * into which they are gathered, less 32 MiB. */
 static void gathered_inputs_go(void **state)
 {
     static const char with[] = "lora_rank=32 sequence_parallel=yes use_distributed_optimizer=yes "
@@ -324,7 +327,8 @@ static void gathered_inputs_go(void **state)
                           4, 1));
 }
 
-/* Adapters cost less than all of training, and full recomputation reaches them though the embedding is frozen. */
+/* Adapters cost less than all of training, and full recomputation reaches them though the embedding
+ * is frozen. */
 static void adapters_are_recomputed(void **state)
 {
     (void)state;
@@ -343,8 +347,8 @@ static void adapters_are_recomputed(void **state)
     assert_true(step.categories[TDM_METHOD_RESIDUALS] > 10 * UINT64_C(32768) * 8192 * 2);
 }
 
-/* Bytes that context parallelism sends: by hand, for 12 layers of 8 KV and 64 query heads of 128 in bf16, 8,192
- * tokens a rank of four. */
+/* Bytes that context parallelism sends: by hand, for 12 layers of 8 KV and 64 query heads of 128 in
+ * bf16, 8,192 tokens a rank of four. */
 static void sent_bytes_are_counted(void **state)
 {
     const double kv = 2.0 * 8192 * 8 * 128 * 2, qo = 2.0 * 8192 * 64 * 128 * 2;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps of other systems: the events of PyTorch's allocator one by one against what it recorded itself
- * (tests/data/torch_events), keys, and what a prediction says.
+ * Steps of other systems: the events of PyTorch's allocator one by one against what it recorded
+ * itself (tests/data/torch_events), keys, and what a prediction says.
  */
 #include "base/json.h"
 #include "methods/prediction.h"
@@ -128,7 +128,8 @@ static void read_settings(char *line, struct tdm_method_settings *settings)
     must(tdm_method_apply(method, pairs, count, settings, &choices, &err), &err);
 }
 
-/* What an operation and its line of code make, by what we call it. The first rule that is in a recorded name holds. */
+/* What an operation and its line of code make, by what we call it. The first rule that is in a
+ * recorded name holds. */
 static const struct {
     const char *recorded, *ours;
 } rules[] = {
@@ -417,7 +418,8 @@ static void keys_are_checked(void **state)
     assert_int_equal(settings.step, 2);
 }
 
-/* Memory runs out at some moment of the step, under each choice of each key: that is said, no more. */
+/* Memory runs out at some moment of the step, under each choice of each key: that is said, no
+ * more. */
 static void runs_out_of_memory(const struct tdm_method *method, const struct tdm_model *model,
                                const struct tdm_machine *machine, const char *const *pairs,
                                size_t count, uint64_t tokens)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is said to be live at the peak of a step is all that is, by category; names of tensors; a node keeps
- * all that an operation saves. */
+/* What is said to be live at the peak of a step is all that is, by category; names of tensors; a
+ * node keeps all that an operation saves. */
 #include "methods/eager/eager.h"
 #include "methods/prediction.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What would make a step fit: it does, nothing of it can be left out, and there is always an answer. */
+/* What would make a step fit: it does, nothing of it can be left out, and there is always an
+ * answer. */
 #include "base/json.h"
 #include "base/units.h"
 #include "methods/longest.h"
@@ -140,8 +141,8 @@ static void words_can_be_typed(const struct question *q, const struct tdm_remedy
     }
 }
 
-/* The remedies of a question, each of which fits and is the least, in the order of effects; false if it fits as it
- * is. */
+/* The remedies of a question, each of which fits and is the least, in the order of effects; false
+ * if it fits as it is. */
 static bool ask_and_check(const struct question *q, struct tdm_remedies *remedies)
 {
     static struct tdm_method_prediction prediction;
@@ -250,7 +251,8 @@ static void there_is_always_an_answer(void **state)
     assert_non_null(strstr(tdm_remedies_text(&remedies, text), "nothing that this method has"));
 }
 
-/* Steps that do not fit, of each method; asked on machines with little and with ample host memory. */
+/* Steps that do not fit, of each method; asked on machines with little and with ample host
+ * memory. */
 static void every_method_is_answered_in_order(void **state)
 {
     static const struct question questions[] = {
@@ -315,8 +317,8 @@ static void host_memory_is_a_limit(void **state)
                     value_of(&remedies.list[i], "host_memory") != NULL);
 }
 
-/* In 1K tokens, also right below what was asked; the same from wherever the search begins, and nothing right beyond it
- * fits. */
+/* In 1K tokens, also right below what was asked; the same from wherever the search begins, and
+ * nothing right beyond it fits. */
 static void longest_context_is_found(void **state)
 {
     static const struct {

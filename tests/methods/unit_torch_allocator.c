@@ -227,8 +227,8 @@ static void keeps_count(void **state)
 #define ROWS 40u
 #define OF_A_ROW 12u
 
-/* Blocks that are one with what lies before them, where that is offered, or each for itself: all counts are the same, also
- * after other blocks were taken and rows were given back. */
+/* Blocks that are one with what lies before them, where that is offered, or each for itself: all
+ * counts are the same, also after other blocks were taken and rows were given back. */
 static void rows_are_as_their_blocks(void **state)
 {
     struct tdm_torch_allocator *a = new_allocator(300 * MIB, false),

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Edited safetensors files: whatever a file holds, it is either read as what it says, within its bytes,
- * or refused with one line that names it. Under sanitizers nothing else happens either.
+ * Edited safetensors files: whatever a file holds, it is either read as what it says, within its
+ * bytes, or refused with one line that names it. Under sanitizers nothing else happens either.
  *
- * As a test it makes the same edits each time: TDM_CASES of them (default 200,000, 20,000 if short) from
- * TDM_SEED. With libFuzzer, which makes its own, from a configured build folder:
+ * As a test it makes the same edits each time: TDM_CASES of them (default 200,000, 20,000 if short)
+ * from TDM_SEED. With libFuzzer, which makes its own, from a configured build folder:
  *
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -DTDM_LIBFUZZER -D_GNU_SOURCE -I. -ISOURCES \
  *       SOURCES/tests/models/fuzz_safetensors.c SOURCES/models/safetensors*.c \

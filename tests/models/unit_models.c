@@ -181,7 +181,8 @@ static void test_dimensions(void **state)
     assert_int_equal(tdm_model_active_matmul_parameters(model), tdm_model_matmul_parameters(model));
     tdm_model_free(model);
 
-    /* Two of eight experts, each 3 x 4096 x 14336; 2 x 4096^2 + 2 x 4096 x 1024 of attention, the router. */
+    /* Two of eight experts, each 3 x 4096 x 14336; 2 x 4096^2 + 2 x 4096 x 1024 of attention, the
+     * router. */
     model = load("mixtral-8x7b");
     const uint64_t expert = UINT64_C(3) * 4096 * 14336, others = 41943040 + 8 * 4096;
     assert_int_equal(tdm_model_matmul_parameters(model),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of safetensors files: every dtype comes back, and every lie in a header is refused with a line
- * that names file and tensor. */
+/* Tests of safetensors files: every dtype comes back, and every lie in a header is refused with a
+ * line that names file and tensor. */
 #include "models/safetensors.h"
 
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of saving: memory that runs out at any moment is an error and never a save that lacks something, and
- * files that are not what was written do not take the place of those that were there. */
+/* Tests of saving: memory that runs out at any moment is an error and never a save that lacks
+ * something, and files that are not what was written do not take the place of those that were
+ * there. */
 #include "base/digest.h"
 #include "base/file.h"
 #include "models/weights.h"
@@ -157,7 +158,8 @@ static unsigned count_names(void)
 
 /* ---- the tests ---- */
 
-/* The n-th allocation fails, for n upward until none does: the save that came back as saved is whole. */
+/* The n-th allocation fails, for n upward until none does: the save that came back as saved is
+ * whole. */
 static void fail_allocations(const struct tdm_model *model)
 {
     struct tdm_error err = {0};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of directories of weights: every layout of files comes back, a directory is replaced whole or
- * not at all, and what an index or a file says wrongly is refused. */
+/* Tests of directories of weights: every layout of files comes back, a directory is replaced whole
+ * or not at all, and what an index or a file says wrongly is refused. */
 #include "base/file.h"
 #include "base/json.h"
 #include "executor/random.h"
@@ -236,8 +236,8 @@ static void test_replace(void **unused)
     tdm_model_free(model);
 }
 
-/* Gemma 2: four norms a layer, each a vector, with the names that transformers gives them; they multiply by 1 + weight,
- * and so start at 0. */
+/* Gemma 2: four norms a layer, each a vector, with the names that transformers gives them; they
+ * multiply by 1 + weight, and so start at 0. */
 static void test_gemma(void **unused)
 {
     (void)unused;

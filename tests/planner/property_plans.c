@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Property: no surprise. What the planner finds for a random setting that fits (model, step, optimizer,
- * rates, limits of device and host memory) runs on the cpu backend: nothing fails, no byte beyond the
- * plan is touched, losses are numbers.
+ * Property: no surprise. What the planner finds for a random setting that fits (model, step,
+ * optimizer, rates, limits of device and host memory) runs on the cpu backend: nothing fails, no
+ * byte beyond the plan is touched, losses are numbers.
  */
 #include "executor/backends.h"
 #include "tests/support/plan_cases.h"

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the planner finds may be slower than the best, and the bound lower, by so much. Of 700 instances 98% were
- * equal; the worst was 4.8% over, the largest gap 13%. */
+/* What the planner finds may be slower than the best, and the bound lower, by so much. Of 700
+ * instances 98% were equal; the worst was 4.8% over, the largest gap 13%. */
 #define MOST_OVER 0.1
 #define MOST_GAP 0.25
 
@@ -140,7 +140,8 @@ static double exhaustive(struct all *all)
     return all->best;
 }
 
-/* A model of two layers whose step has two chunks, and memory between the least and what is ample. */
+/* A model of two layers whose step has two chunks, and memory between the least and what is
+ * ample. */
 static struct tdm_schedule *draw_instance(uint64_t seed)
 {
     const struct tdm_random_options options = {.pass = TDM_RANDOM_TRAIN, .max_tokens = 4000};

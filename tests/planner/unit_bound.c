@@ -62,8 +62,8 @@ static void test_solver(void **state)
     tdm_solver_free(solver);
 }
 
-/* A program that is larger than the solver may be takes the others along, but not the process. That is no lack of
- * memory: the limit is the solver's own. */
+/* A program that is larger than the solver may be takes the others along, but not the process. That
+ * is no lack of memory: the limit is the solver's own. */
 static void test_solver_without_memory(void **state)
 {
     (void)state;
@@ -94,8 +94,9 @@ static void test_solver_without_memory(void **state)
 
 /* ---- the bound ---- */
 
-/* Bounds as shares of the times of random schedules, most of which are not the fastest: of 1600 the mean was
- * 0.875, the standard deviation 0.065, the least 0.66. A bound that loses a part of the step falls below. */
+/* Bounds as shares of the times of random schedules, most of which are not the fastest: of 1600 the
+ * mean was 0.875, the standard deviation 0.065, the least 0.66. A bound that loses a part of the
+ * step falls below. */
 #define MEAN_SHARE 0.865
 #define SPREAD 0.07
 #define LEAST_SHARE 0.5

@@ -210,7 +210,8 @@ static void test_tighter_is_never_faster(void **state)
         }
 }
 
-/* Neither does less host memory, nor fewer sequences' worth of knobs: a pin can only slow it down. */
+/* Neither does less host memory, nor fewer sequences' worth of knobs: a pin can only slow it
+ * down. */
 static void test_pins_never_make_it_faster(void **state)
 {
     (void)state;
@@ -442,8 +443,9 @@ static void test_shortage_of_host(void **state)
 
 /* ---- updates on the host ---- */
 
-/* Where there is little memory on the device updates on the host win; a search that is free finds what the better of
- * two with a place does, and its bound holds for both. State that is pinned elsewhere is a reason to refuse. */
+/* Where there is little memory on the device updates on the host win; a search that is free finds
+ * what the better of two with a place does, and its bound holds for both. State that is pinned
+ * elsewhere is a reason to refuse. */
 static void test_update_place(void **state)
 {
     (void)state;

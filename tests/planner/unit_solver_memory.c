@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The solver fails: where it has no memory a plan is an error, never one whose bound is not known or whose linear
- * program was not written; where it gives up, the bound is what was found before. */
+/* The solver fails: where it has no memory a plan is an error, never one whose bound is not known
+ * or whose linear program was not written; where it gives up, the bound is what was found
+ * before. */
 #include "planner/candidates.h"
 #include "planner/request.h"
 
@@ -14,8 +15,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Calls of the solver, the one in which it runs out of memory, and the one of the simplex method from which on it gives
- * up; 0: none. */
+/* Calls of the solver, the one in which it runs out of memory, and the one of the simplex method
+ * from which on it gives up; 0: none. */
 static unsigned calls, failing, solutions, giving;
 
 int __real_glp_add_rows(glp_prob *problem, int count);

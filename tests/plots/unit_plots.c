@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plots: thinning loses no peak and no time, schedules and traces are read as what they are, and the
- * driver leaves a whole picture or a message, and nothing else behind.
+ * Plots: thinning loses no peak and no time, schedules and traces are read as what they are, and
+ * the driver leaves a whole picture or a message, and nothing else behind.
  */
 #include "models/model.h"
 #include "simulator/simulate.h"
@@ -182,8 +182,8 @@ static void test_clock(void **state)
     tdm_timeline_free(&timeline);
 }
 
-/* Every column shows the op in it at which values take most of the place, and the most that is allocated, by brute
- * force. */
+/* Every column shows the op in it at which values take most of the place, and the most that is
+ * allocated, by brute force. */
 static void test_thin_memory(void **state)
 {
     (void)state;
@@ -619,7 +619,8 @@ static void test_draw(void **state)
     tdm_plot_free(plot);
 }
 
-/* The legend of a trace's picture has what is in its stacks, in their order, and both panels end at the same time. */
+/* The legend of a trace's picture has what is in its stacks, in their order, and both panels end at
+ * the same time. */
 static void test_legend(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pictures of sweeps: of few and many points, with and without what fits; and where the names of nests stand. */
+/* Pictures of sweeps: of few and many points, with and without what fits; and where the names of
+ * nests stand. */
 #include "plots/sweep_plot.h"
 
 #include "tests/support/pictures.h"
@@ -45,7 +46,8 @@ static void test_draw_sweep(void **state)
         }
 }
 
-/* A band has its name over it, in rows; turned, where it is too narrow for that; or a number, and the name below. */
+/* A band has its name over it, in rows; turned, where it is too narrow for that; or a number, and
+ * the name below. */
 static void test_sweep_names(void **state)
 {
     (void)state;

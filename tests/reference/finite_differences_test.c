@@ -181,8 +181,8 @@ static double loss_at(struct trial *trial, double *weight, double value)
 }
 
 /* The derivative of the loss to a weight by central differences of fourth order. Which step size is
- * best depends on the curvature: truncation grows as its fourth power, rounding falls with it. So it
- * shrinks, and where two neighbours agree best is the answer, whatever the gradient says. */
+ * best depends on the curvature: truncation grows as its fourth power, rounding falls with it. So
+ * it shrinks, and where two neighbours agree best is the answer, whatever the gradient says. */
 static double difference(struct trial *trial, double *weight)
 {
     double w = *weight, previous = NAN, best = NAN, least = INFINITY;
@@ -270,7 +270,8 @@ static void gradients_match_differences(void **unused)
     }
 }
 
-/* Padding between tensors is nobody's parameter: it must not influence a loss or gain a gradient. */
+/* Padding between tensors is nobody's parameter: it must not influence a loss or gain a
+ * gradient. */
 static void padding_is_ignored(void **unused)
 {
     (void)unused;
@@ -317,8 +318,8 @@ static uint64_t reach_of(const struct tdm_model *model)
     return reach;
 }
 
-/* A changed token leaves the losses of the tokens before it, of those out of its reach, and of other
- * sequences as they were to the bit, and changes its own. */
+/* A changed token leaves the losses of the tokens before it, of those out of its reach, and of
+ * other sequences as they were to the bit, and changes its own. */
 static void later_tokens_do_not_matter(void **unused)
 {
     double before[MAX_SEQUENCES * MAX_LENGTH];
@@ -403,8 +404,8 @@ static void sequences_are_independent(void **unused)
     }
 }
 
-/* Two steps with the same gradient g: corrected moments are g and g^2 both times, whatever the betas,
- * so a step is lr * g / (|g| + epsilon) and the decay of matrices. */
+/* Two steps with the same gradient g: corrected moments are g and g^2 both times, whatever the
+ * betas, so a step is lr * g / (|g| + epsilon) and the decay of matrices. */
 static void adamw_follows_its_paper(void **unused)
 {
     uint64_t state = seed;

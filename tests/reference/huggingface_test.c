@@ -2,8 +2,8 @@
 /*
  * Compares the referee with Hugging Face transformers: finite differences prove that its backward
  * belongs to its forward, this that the forward is that of the models people train. The expected
- * losses over a few AdamW steps are in huggingface.json, written by huggingface.py; they also depend
- * on every gradient, on the reading of configs and on the frequencies of RoPE.
+ * losses over a few AdamW steps are in huggingface.json, written by huggingface.py; they also
+ * depend on every gradient, on the reading of configs and on the frequencies of RoPE.
  */
 #include "tests/reference/reference.h"
 

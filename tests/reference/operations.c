@@ -247,8 +247,8 @@ static double sum_of_others(uint64_t count, const double *x, uint64_t one, doubl
     return sum;
 }
 
-/* log(1 / p) of an entry. If it is the largest, 1 / p - 1 is the sum over the others: log_sum_exp(x) - x[target]
- * would lose it where p is nearly 1. */
+/* log(1 / p) of an entry. If it is the largest, 1 / p - 1 is the sum over the others:
+ * log_sum_exp(x) - x[target] would lose it where p is nearly 1. */
 static double loss_of(uint64_t count, const double *x, uint64_t target)
 {
     for (uint64_t i = 0; i < count; i++)

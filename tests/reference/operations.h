@@ -56,14 +56,15 @@ struct tdm_reference_heads {
     uint64_t first; /* number of token 0 in the step */
 };
 
-/* Causal: token t reads tokens 0 .. t, or of these what window and `sees` leave, scores scaled by 1 / sqrt(head_dim). q, out [tokens,
- * query_heads, head_dim], k, v [tokens, kv_heads, head_dim]; probability [query_heads, tokens,
- * tokens] by head, query, key, of which what is not read is not touched. */
+/* Causal: token t reads tokens 0 .. t, or of these what window and `sees` leave, scores scaled by 1
+ * / sqrt(head_dim). q, out [tokens, query_heads, head_dim], k, v [tokens, kv_heads, head_dim];
+ * probability [query_heads, tokens, tokens] by head, query, key, of which what is not read is not
+ * touched. */
 void tdm_reference_attention(struct tdm_reference_heads shape, const double *q, const double *k,
                              const double *v, double *probability, double *out);
 
-/* Of the queries [first, end): overwrites their dq, adds to dk and dv. The softmax's backward needs the
- * mean of d_probability under probability, and takes it as d_out . out. */
+/* Of the queries [first, end): overwrites their dq, adds to dk and dv. The softmax's backward needs
+ * the mean of d_probability under probability, and takes it as d_out . out. */
 void tdm_reference_attention_backward(struct tdm_reference_heads shape, uint64_t first,
                                       uint64_t end, const double *q, const double *k,
                                       const double *v, const double *probability, const double *out,
@@ -76,8 +77,8 @@ void tdm_reference_swiglu(uint64_t count, const double *gate, const double *up, 
 void tdm_reference_swiglu_backward(uint64_t count, const double *gate, const double *up,
                                    const double *d_product, double *d_gate, double *d_up);
 
-/* losses[t] = log(sum(exp(logits[t]))) - logits[t][targets[t]], or 0 where the target is UINT32_MAX: none.
- * logits [tokens, vocabulary]. */
+/* losses[t] = log(sum(exp(logits[t]))) - logits[t][targets[t]], or 0 where the target is
+ * UINT32_MAX: none. logits [tokens, vocabulary]. */
 void tdm_reference_cross_entropy(uint64_t tokens, uint64_t vocabulary, const double *logits,
                                  const uint32_t *targets, double *losses);
 

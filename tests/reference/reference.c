@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The referee, see reference.h. Sequences are taken one after the other, the last one first; for each,
- * the forward keeps everything and the backward reads it. A gradient dX has the shape of X; what a
- * product adds to dX or to a weight's gradient is added, so that sums over uses need no code of their
- * own. store() stands wherever an executor stores a tensor. Where a sum over tokens is stored part by
- * part, the backward goes over the parts of the sequence, see part_begin().
+ * The referee, see reference.h. Sequences are taken one after the other, the last one first; for
+ * each, the forward keeps everything and the backward reads it. A gradient dX has the shape of X;
+ * what a product adds to dX or to a weight's gradient is added, so that sums over uses need no code
+ * of their own. store() stands wherever an executor stores a tensor. Where a sum over tokens is
+ * stored part by part, the backward goes over the parts of the sequence, see part_begin().
  */
 #include "tests/reference/reference.h"
 
@@ -80,7 +80,8 @@ static double *take(double *base, uint64_t *used, uint64_t rows, uint64_t column
     return taken;
 }
 
-/* Lays the activations of a sequence of `tokens` into `base`; returns how many doubles that takes. */
+/* Lays the activations of a sequence of `tokens` into `base`; returns how many doubles that
+ * takes. */
 static uint64_t lay_out(const struct tdm_model *model, uint64_t tokens, double *base,
                         struct activations *a)
 {
@@ -204,7 +205,8 @@ static uint64_t part_begin(const struct tdm_reference *r, const struct activatio
     return begin;
 }
 
-/* Stores a gradient of weights to which the tokens from `begin` on were added, if that ends a part. */
+/* Stores a gradient of weights to which the tokens from `begin` on were added, if that ends a
+ * part. */
 static void store_sum(const struct tdm_reference *r, const struct activations *a,
                       enum tdm_reference_cut cut, uint64_t begin, uint64_t count, double *sum)
 {

@@ -3,16 +3,17 @@
  * The referee: a transformer that is obviously right, for tests to compare executors with.
  *
  * Double precision, whole sequences at once, attention probabilities materialised, plain loops; no
- * chunks (but for where sums are rounded, if a test asks for that), no groups, nothing recomputed, nothing shared with the code that it judges except struct
- * tdm_model and tdm_rope_inverse_frequencies(). What it computes follows the Llama, Qwen2 and Qwen3
- * models of Hugging Face transformers: pre-norm blocks with RMSNorm, in Qwen3 RMSNorm of every head of
- * q and k (QK-norm), RoPE by rotated halves, grouped queries, causal softmax scaled by
- * 1/sqrt(head_dim), SwiGLU, residuals, final norm, tied or untied head, cross entropy.
+ * chunks (but for where sums are rounded, if a test asks for that), no groups, nothing recomputed,
+ * nothing shared with the code that it judges except struct tdm_model and
+ * tdm_rope_inverse_frequencies(). What it computes follows the Llama, Qwen2 and Qwen3 models of
+ * Hugging Face transformers: pre-norm blocks with RMSNorm, in Qwen3 RMSNorm of every head of q and
+ * k (QK-norm), RoPE by rotated halves, grouped queries, causal softmax scaled by 1/sqrt(head_dim),
+ * SwiGLU, residuals, final norm, tied or untied head, cross entropy.
  *
  * A step has one or more sequences. Each starts at position 0, and attention never leaves it; the
  * documents that a sequence is packed from are sequences here. Token t and target t lie at the same
- * index, the sequences one after the other. The loss is the mean over the tokens of the step that have
- * a target, in nats.
+ * index, the sequences one after the other. The loss is the mean over the tokens of the step that
+ * have a target, in nats.
  */
 #ifndef TDM_TESTS_REFERENCE_REFERENCE_H
 #define TDM_TESTS_REFERENCE_REFERENCE_H
@@ -56,15 +57,15 @@ enum tdm_reference_point {
 typedef void (*tdm_reference_round)(void *context, enum tdm_reference_point point, uint64_t count,
                                     double *values);
 
-/* What begins at a token. Sums over tokens are taken from the last token of a step to the first, and
- * stored whenever a part is complete: the tokens from such a beginning to the one after it. */
+/* What begins at a token. Sums over tokens are taken from the last token of a step to the first,
+ * and stored whenever a part is complete: the tokens from such a beginning to the one after it. */
 enum tdm_reference_cut {
     TDM_REFERENCE_CHUNK = 1,
     TDM_REFERENCE_TILE = 2 /* of the LM head */
 };
 
-/* A reference for `model`, which must outlive it. Weights, gradients and moments are zero. The caller
- * owns *reference (tdm_reference_free). TDM_NO_MEMORY. */
+/* A reference for `model`, which must outlive it. Weights, gradients and moments are zero. The
+ * caller owns *reference (tdm_reference_free). TDM_NO_MEMORY. */
 enum tdm_status tdm_reference_new(const struct tdm_model *model, struct tdm_reference **reference,
                                   struct tdm_error *err);
 
@@ -78,26 +79,26 @@ double *tdm_reference_weights(struct tdm_reference *reference, uint32_t unit);
 /* Gradients of the loss of the last step, same layout; padding is 0. */
 const double *tdm_reference_gradients(const struct tdm_reference *reference, uint32_t unit);
 
-/* Losses of the single tokens of the last step or loss, [sum of lengths], 0 where there is no target;
- * valid until the next. */
+/* Losses of the single tokens of the last step or loss, [sum of lengths], 0 where there is no
+ * target; valid until the next. */
 const double *tdm_reference_token_losses(const struct tdm_reference *reference);
 
 /* Rounds every tensor stored from now on through `round`; NULL (the default) keeps doubles. `cuts`,
- * [tokens of a step], borrowed, has the bits of enum tdm_reference_cut; both at the first token, and
- * NULL is there alone. */
+ * [tokens of a step], borrowed, has the bits of enum tdm_reference_cut; both at the first token,
+ * and NULL is there alone. */
 void tdm_reference_set_rounding(struct tdm_reference *reference, tdm_reference_round round,
                                 void *context, const unsigned char *cuts);
 
-/* From now on tokens read only what `sees` says of those before them that the layer's window has; NULL (the
- * default): all. Its tokens are counted over the step; `context` is borrowed. What is read is held fixed. */
+/* From now on tokens read only what `sees` says of those before them that the layer's window has;
+ * NULL (the default): all. Its tokens are counted over the step; `context` is borrowed. What is
+ * read is held fixed. */
 void tdm_reference_set_sees(struct tdm_reference *reference, tdm_reference_sees sees,
                             const void *context);
 
 /* Forward and backward over `sequence_count` sequences of `lengths` tokens each; `tokens` and
- * `targets` are [sum of lengths]. Overwrites gradients. *loss is the mean over all tokens that have a
- * target: TDM_REFERENCE_NO_TARGET is none. TDM_INPUT: no targets, or a token or target outside the
- * vocabulary. TDM_NO_MEMORY. After a failure
- * gradients are what they were. */
+ * `targets` are [sum of lengths]. Overwrites gradients. *loss is the mean over all tokens that have
+ * a target: TDM_REFERENCE_NO_TARGET is none. TDM_INPUT: no targets, or a token or target outside
+ * the vocabulary. TDM_NO_MEMORY. After a failure gradients are what they were. */
 enum tdm_status tdm_reference_step(struct tdm_reference *reference, uint32_t sequence_count,
                                    const uint64_t *lengths, const uint32_t *tokens,
                                    const uint32_t *targets, double *loss, struct tdm_error *err);
@@ -123,7 +124,8 @@ enum tdm_reference_state {
     TDM_REFERENCE_MOMENT2
 };
 
-/* Returns what is left of `value` when it is stored: element `element` of model->tensors[tensor]. */
+/* Returns what is left of `value` when it is stored: element `element` of
+ * model->tensors[tensor]. */
 typedef double (*tdm_reference_store)(void *context, enum tdm_reference_state state,
                                       uint32_t tensor, uint64_t element, double value);
 
@@ -140,9 +142,9 @@ const double *tdm_reference_masters(const struct tdm_reference *reference, uint3
 double *tdm_reference_moments(struct tdm_reference *reference, uint32_t unit, bool second);
 
 /* AdamW (arXiv 1711.05101, algorithm 2) on all weights with the current gradients; `step` counts
- * from 1. The decay is decoupled, scaled by the learning rate as in PyTorch, and applied to matrices
- * (rows > 1; the embedding is one) but not to norms and biases. Moments are kept in here; the
- * weight is updated by what they are before they are stored. */
+ * from 1. The decay is decoupled, scaled by the learning rate as in PyTorch, and applied to
+ * matrices (rows > 1; the embedding is one) but not to norms and biases. Moments are kept in here;
+ * the weight is updated by what they are before they are stored. */
 void tdm_reference_adamw(struct tdm_reference *reference, uint64_t step, double learning_rate,
                          double beta1, double beta2, double epsilon, double weight_decay);
 

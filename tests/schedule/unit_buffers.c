@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The buffers of a program: there is room for as many as are declared, and lowering that runs out of memory, at
- * whatever allocation, says so.
+ * The buffers of a program: there is room for as many as are declared, and lowering that runs out
+ * of memory, at whatever allocation, says so.
  */
 #include "schedule/buffers_parts.h"
 #include "tests/support/random_schedule.h"

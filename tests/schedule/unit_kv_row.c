@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The row of K and V of the layer under way: what a chunk sees lies in it side by side, whatever moves; and how
- * long it is. */
+/* The row of K and V of the layer under way: what a chunk sees lies in it side by side, whatever
+ * moves; and how long it is. */
 #include "schedule/attend.h"
 #include "schedule/kv_row.h"
 #include "schedule/validate.h"
@@ -21,7 +21,8 @@ static void must(enum tdm_status status, const struct tdm_error *err)
         fail_msg("%s", err->message);
 }
 
-/* Follows a sweep over a layer chunk by chunk: `slots` [chunks], where chunks are. Returns how often some moved. */
+/* Follows a sweep over a layer chunk by chunk: `slots` [chunks], where chunks are. Returns how
+ * often some moved. */
 static uint32_t follow(const struct tdm_program *program, uint32_t layer, bool falling,
                        uint32_t *slots)
 {
@@ -87,7 +88,8 @@ static void test_sweeps(void **state)
     assert_true(moving >= cases / 20);
 }
 
-/* Slots of buffers of a model's step over sequences of a length, in chunks of 4K; 0: no such buffer. */
+/* Slots of buffers of a model's step over sequences of a length, in chunks of 4K; 0: no such
+ * buffer. */
 static void check_slots(const char *name, uint32_t sequences, uint64_t tokens, enum tdm_order order,
                         const char *const buffers[2], uint32_t slots)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of packing: valid and repeatable on random live ranges, as good as the best of all orders on
- * small instances, and better than greedy where greedy fails.
+ * Tests of packing: valid and repeatable on random live ranges, as good as the best of all orders
+ * on small instances, and better than greedy where greedy fails.
  */
 #include "schedule/pack.h"
 #include "schedule/pack_search.h"

@@ -337,8 +337,8 @@ static void test_state_passes_once(void **state)
     }
 }
 
-/* Whatever the nest, the chunks and the pass: with the same homes, weights, master and moments are at
- * the same offsets. */
+/* Whatever the nest, the chunks and the pass: with the same homes, weights, master and moments are
+ * at the same offsets. */
 static void test_state_stays(void **state)
 {
     (void)state;
@@ -452,7 +452,8 @@ static double rerun_attention(const struct tdm_schedule *schedule, const struct 
 }
 
 /* Forward, recompute and backward of a step whose groups keep and hold inputs only. A layer's
- * backward computes q, o, gate and up again and its attention, with QK-norm K, V; K, V in layer-major. */
+ * backward computes q, o, gate and up again and its attention, with QK-norm K, V; K, V in
+ * layer-major. */
 static double step_flops(const struct tdm_program *program)
 {
     const struct tdm_schedule *schedule = program->schedule;

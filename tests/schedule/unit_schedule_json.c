@@ -274,7 +274,8 @@ static bool is_harmless(const struct field *field, enum edit edit)
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         if (strcmp(name, table[i].name) == 0 && edit == table[i].edit)
             return true;
-    /* one of several sequences or documents may go, one of several groups leaves layers without one */
+    /* one of several sequences or documents may go, one of several groups leaves layers without
+     * one */
     return edit == REMOVED && field->key == NULL && strncmp(field->path, "sequences", 9) == 0 &&
            json_array_size(field->parent) > 1;
 }

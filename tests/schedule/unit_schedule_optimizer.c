@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a schedule says of its optimizer: which dtypes go with which kind, the bytes that masters and
- * moments take, and the learning rate of a step.
+ * What a schedule says of its optimizer: which dtypes go with which kind, the bytes that masters
+ * and moments take, and the learning rate of a step.
  */
 #include "schedule/learning_rate.h"
 #include "schedule/optimizer.h"

@@ -41,7 +41,8 @@ static void test_bytes(void **state)
     struct tdm_schedule *schedule = schedule_of("qwen2.5-7b", 4096);
     uint64_t few = tdm_scratch_bytes(schedule, 128), many = tdm_scratch_bytes(schedule, 1 << 20);
     assert_true(few > 0 && few < many);
-    /* attention: where a row sees from, facts of its 28 query heads, sums of dQ, and counters of their tiles */
+    /* attention: where a row sees from, facts of its 28 query heads, sums of dQ, and counters of
+     * their tiles */
     uint64_t turns = 2 * 28 * ((uint64_t)1 << 20) / 64 + 131072 / 128 * 4 + 1;
     assert_int_equal(many, ((uint64_t)1 << 20) * (8 + 2 * 4 * 28 + 28 * 128 * 4) +
                                tdm_size_align(4 * turns, 256));
@@ -98,8 +99,8 @@ static uint64_t room_of(uint64_t at, const uint64_t *begins, size_t count)
     return next - at;
 }
 
-/* Arrays of attention's scratch are as large as its kernels need, with lists and where pages are gathered too; those of
- * a vote as well. */
+/* Arrays of attention's scratch are as large as its kernels need, with lists and where pages are
+ * gathered too; those of a vote as well. */
 static void check_arrays(const struct tdm_schedule *schedule, uint64_t tokens)
 {
     struct tdm_params params;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The streams of ops are those of tests/data/op_streams.txt: of random programs, and of every shipped model at 13
- * nests. A change of the code that is meant to change no stream must leave that file as it is;
- * `TDM_FREEZE=1 tests/schedule/unit_streams` writes it anew.
+ * The streams of ops are those of tests/data/op_streams.txt: of random programs, and of every
+ * shipped model at 13 nests. A change of the code that is meant to change no stream must leave that
+ * file as it is; `TDM_FREEZE=1 tests/schedule/unit_streams` writes it anew.
  *
- * A digest is of what a stream says, by name and not by number: which buffers there are and where they lie, and of
- * each op its kind, part, phase, lane, rows, operands with their tags, and costs.
+ * A digest is of what a stream says, by name and not by number: which buffers there are and where
+ * they lie, and of each op its kind, part, phase, lane, rows, operands with their tags, and costs.
  */
 #include "base/digest.h"
 #include "ops/attention.h"
@@ -87,8 +87,8 @@ static void add_access(struct stream *s, const struct tdm_access *access)
     add_number(s, access->bytes);
 }
 
-/* The frozen lines have operands up to the last that is there; but those of the optimizer have its norms, and those of
- * attention_grad the sums that it adds to, also where they are absent. */
+/* The frozen lines have operands up to the last that is there; but those of the optimizer have its
+ * norms, and those of attention_grad the sums that it adds to, also where they are absent. */
 static uint32_t frozen_count(const struct tdm_op *op)
 {
     uint32_t count = op->kind == TDM_OP_OPTIMIZER        ? TDM_OPTIMIZER_NORMS + 1

@@ -659,7 +659,8 @@ static bool update_on_another_lane(struct trial *t)
     return false;
 }
 
-/* The copy that brings operand `a` of some update to the host, or the number of items; *update is the op. */
+/* The copy that brings operand `a` of some update to the host, or the number of items; *update is
+ * the op. */
 static size_t some_copy_for_update(struct trial *t, uint32_t a, size_t *update)
 {
     for (EACH_ITEM(t, i)) {
@@ -1910,8 +1911,8 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
     free(waits);
 }
 
-/* Do K and V move in their rows, are they gathered from the host, do gradients go by part? In few programs they
- * do. */
+/* Do K and V move in their rows, are they gathered from the host, do gradients go by part? In few
+ * programs they do. */
 static bool is_rare(const struct tdm_recording *r)
 {
     for (size_t i = 0; i < r->count; i++) {

@@ -171,7 +171,8 @@ static void refine(struct tdm_machine *machine, enum tdm_rate rate)
     tdm_rate_add(&machine->table[rate], 1e7, 2e12);
 }
 
-/* A refined rate holds where it is described, is corrected there, and is not made up by a correction. */
+/* A refined rate holds where it is described, is corrected there, and is not made up by a
+ * correction. */
 static void test_refined(void **state)
 {
     (void)state;

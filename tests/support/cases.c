@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seeds and numbers of cases from the environment, and the count of those that were worth their time. */
+/* Seeds and numbers of cases from the environment, and the count of those that were worth their
+ * time. */
 #include "tests/support/cases.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many schedules of a test had each thing that a schedule can have, so that none is left out. */
+/* How many schedules of a test had each thing that a schedule can have, so that none is left
+ * out. */
 #ifndef TDM_TESTS_COVERAGE_H
 #define TDM_TESTS_COVERAGE_H
 
@@ -23,7 +24,8 @@ void tdm_coverage_note_heads(struct tdm_coverage *coverage, const struct tdm_mod
 /* Prints all of it on one line: "# schedules that had ...". */
 void tdm_coverage_print(const struct tdm_coverage *coverage);
 
-/* The next thing that no schedule had, from number *next on, which moves behind it; NULL: no more. */
+/* The next thing that no schedule had, from number *next on, which moves behind it; NULL: no
+ * more. */
 const char *tdm_coverage_missing(const struct tdm_coverage *coverage, uint32_t *next);
 
 #endif

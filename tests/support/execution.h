@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program with its arenas, random weights and random tokens on a backend, for tests that execute it. */
+/* A program with its arenas, random weights and random tokens on a backend, for tests that execute
+ * it. */
 #ifndef TDM_TESTS_EXECUTION_H
 #define TDM_TESTS_EXECUTION_H
 
@@ -34,8 +35,9 @@ enum tdm_status tdm_execution_step(struct tdm_execution *e, uint64_t number, str
 enum tdm_status tdm_execution_launch(struct tdm_execution *e, const struct tdm_op *op,
                                      const struct tdm_step *step, struct tdm_error *err);
 
-/* A copy of all buffers that outlive the step, malloc'ed: what a run leaves. Padding is zero in the copy,
- * whatever it holds: between the tensors of a unit, and behind the last element of any slot. */
+/* A copy of all buffers that outlive the step, malloc'ed: what a run leaves. Padding is zero in the
+ * copy, whatever it holds: between the tensors of a unit, and behind the last element of any
+ * slot. */
 unsigned char *tdm_execution_state(const struct tdm_execution *e, uint64_t *bytes);
 
 #endif

@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of values in bf16, the share that is rounded to the other neighbour; of others, what is added at most,
- * relative to their root mean square. Somewhat more than tests/gpu/lockstep_test saw on an H200. */
+/* Of values in bf16, the share that is rounded to the other neighbour; of others, what is added at
+ * most, relative to their root mean square. Somewhat more than tests/gpu/lockstep_test saw on an
+ * H200. */
 #define FLIPPED 0.01
 #define FLIPPED_BY_ATTENTION 0.3 /* which on tensor cores takes probabilities in bf16 */
 #define ADDED 1e-6

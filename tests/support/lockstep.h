@@ -3,10 +3,11 @@
  * Lockstep: a backend against the cpu backend, op by op.
  *
  * Both have the arenas of one program. Before every op both hold the same bytes: those of the cpu
- * backend. What the op overwrites is poisoned first, so is what no buffer holds. Both run the op; every
- * element that the cpu wrote must have been written to within its bound (lockstep_slack.h), and not one
- * byte else may differ. Then the cpu's results go to the other backend. So differences never add up:
- * every op is tested by itself, in the place where a step has it, on operands of a real step.
+ * backend. What the op overwrites is poisoned first, so is what no buffer holds. Both run the op;
+ * every element that the cpu wrote must have been written to within its bound (lockstep_slack.h),
+ * and not one byte else may differ. Then the cpu's results go to the other backend. So differences
+ * never add up: every op is tested by itself, in the place where a step has it, on operands of a
+ * real step.
  */
 #ifndef TDM_TESTS_LOCKSTEP_H
 #define TDM_TESTS_LOCKSTEP_H

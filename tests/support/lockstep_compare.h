@@ -45,12 +45,13 @@ static inline enum tdm_status lockstep_download(struct lockstep_walk *w, enum td
                                       (unsigned char *)w->other.base[place] + offset, bytes, err);
 }
 
-/* Compares all that an op may have written, and gives the other backend what the cpu has. `launch` is the
- * cpu's, after the op. */
+/* Compares all that an op may have written, and gives the other backend what the cpu has. `launch`
+ * is the cpu's, after the op. */
 enum tdm_status lockstep_compare_op(struct lockstep_walk *w, const struct tdm_launch *launch,
                                     const struct tdm_slack *slack, struct tdm_error *err);
 
-/* Compares all bytes of the arenas but scratch: ops up to this one have left alone what is not theirs. */
+/* Compares all bytes of the arenas but scratch: ops up to this one have left alone what is not
+ * theirs. */
 enum tdm_status lockstep_compare_arenas(struct lockstep_walk *w, const struct tdm_op *op,
                                         struct tdm_error *err);
 

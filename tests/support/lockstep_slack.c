@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slack: bounds for the elements that ops write, from their operands. Products, norms and SwiGLU here. */
+/* Slack: bounds for the elements that ops write, from their operands. Products, norms and SwiGLU
+ * here. */
 #include "tests/support/slack_parts.h"
 
 #include "ops/mlp.h"
@@ -69,8 +70,8 @@ static uint64_t column_of(const struct tdm_part_tensors *part, const struct tdm_
     return column;
 }
 
-/* What rounding a product to bf16 before it is added to something adds: some of cuBLASLt's kernels round
- * both the product and the sum, where the result is bf16. */
+/* What rounding a product to bf16 before it is added to something adds: some of cuBLASLt's kernels
+ * round both the product and the sum, where the result is bf16. */
 static double rounded_before(enum tdm_dtype result, double due, double addend)
 {
     return result == TDM_DTYPE_BF16 ? ROUNDED_BF16 * fabs(due - addend) : 0;

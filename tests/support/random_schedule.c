@@ -194,8 +194,8 @@ static void random_home(struct tdm_dice *dice, struct tdm_schedule *schedule, en
     home->head = kind == 1 ? TDM_HOST : random_place(dice);
 }
 
-/* Updates on the host, where all of a unit's state is. Of dice of its own, so that what else is drawn stays as
- * it is. */
+/* Updates on the host, where all of a unit's state is. Of dice of its own, so that what else is
+ * drawn stays as it is. */
 static void random_update_place(const struct tdm_dice *drawn, struct tdm_schedule *schedule,
                                 bool device_only)
 {
@@ -434,16 +434,16 @@ void tdm_random_selector(struct tdm_dice *dice, struct tdm_schedule *schedule)
     }
 }
 
-/* Where pages fill chunks attention may gather those of its lists from the host: with room for all, since a batch
- * more rounds sums once more. */
+/* Where pages fill chunks attention may gather those of its lists from the host: with room for all,
+ * since a batch more rounds sums once more. */
 static void random_gather(struct tdm_dice *dice, struct tdm_schedule *schedule)
 {
     bool fills = schedule->chunk_tokens % schedule->page_tokens == 0;
     schedule->rings.gather = fills && tdm_dice_chance(dice, 60) ? TDM_MAX_GATHER : 0;
 }
 
-/* One in four sees so few of so many chunks that in layer-major order K and V move in their rows. Of dice of its
- * own, so that what else is drawn stays as it is. */
+/* One in four sees so few of so many chunks that in layer-major order K and V move in their rows.
+ * Of dice of its own, so that what else is drawn stays as it is. */
 static bool is_shortsighted(uint64_t seed, struct tdm_dice *dice)
 {
     tdm_dice_seed(dice, seed ^ 0x5117);

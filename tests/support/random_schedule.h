@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random schedules for property tests: small models, ragged sequences, any loop nest that
- * tdm_schedule_check allows. Everything follows from a 64-bit seed, on any machine. Which seeds a test
- * draws is in cases.h.
+ * tdm_schedule_check allows. Everything follows from a 64-bit seed, on any machine. Which seeds a
+ * test draws is in cases.h.
  */
 #ifndef TDM_TESTS_RANDOM_SCHEDULE_H
 #define TDM_TESTS_RANDOM_SCHEDULE_H
@@ -48,16 +48,17 @@ struct tdm_random_options {
 };
 
 /* A random model (1 to 6 layers, all architectures, tied or not, all kinds of RoPE) on the shipped
- * machine h200-published with a random schedule: 1 to 3 sequences, some packed from documents, both orders, any groups, chunks from one
- * token to more than the context, pages and LM-head tiles that need not divide them, places, kept
- * and held sets with splits that may lie beyond the last chunk, homes, rings, prefetch 0 to 5. The same seed and
- * options give the same schedule. The caller owns *schedule (tdm_schedule_free), which passed
- * tdm_schedule_check; a refusal is passed on and is a bug here or there. */
+ * machine h200-published with a random schedule: 1 to 3 sequences, some packed from documents, both
+ * orders, any groups, chunks from one token to more than the context, pages and LM-head tiles that
+ * need not divide them, places, kept and held sets with splits that may lie beyond the last chunk,
+ * homes, rings, prefetch 0 to 5. The same seed and options give the same schedule. The caller owns
+ * *schedule (tdm_schedule_free), which passed tdm_schedule_check; a refusal is passed on and is a
+ * bug here or there. */
 enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_options *options,
                                     struct tdm_schedule **schedule, struct tdm_error *err);
 
-/* Gives a schedule a selector: dense in 45% of cases; what the others have is about as long as its sequences
- * are, or a few pages. */
+/* Gives a schedule a selector: dense in 45% of cases; what the others have is about as long as its
+ * sequences are, or a few pages. */
 void tdm_random_selector(struct tdm_dice *dice, struct tdm_schedule *schedule);
 
 /* Another schedule for the same model, sequences, chunks, pages, tiles, dtypes and optimizer, that
@@ -67,8 +68,9 @@ void tdm_random_selector(struct tdm_dice *dice, struct tdm_schedule *schedule);
 enum tdm_status tdm_random_variant(const struct tdm_schedule *schedule, uint64_t seed,
                                    struct tdm_schedule **variant, struct tdm_error *err);
 
-/* A schedule that evaluates the weights that `schedule` trains: the same model, dtypes, optimizer and
- * homes of state, with sequences, chunks and a nest of its own, at most `max_tokens`. The caller owns *evaluation. */
+/* A schedule that evaluates the weights that `schedule` trains: the same model, dtypes, optimizer
+ * and homes of state, with sequences, chunks and a nest of its own, at most `max_tokens`. The
+ * caller owns *evaluation. */
 enum tdm_status tdm_random_evaluation(const struct tdm_schedule *schedule, uint64_t seed,
                                       uint64_t max_tokens, struct tdm_schedule **evaluation,
                                       struct tdm_error *err);

@@ -7,8 +7,8 @@
 
 #define TDM_STEPS_MOST 3u /* with an optimizer; one without */
 
-/* What a step leaves: gradients where there is no optimizer, else weights (masters where there are some)
- * and moments. */
+/* What a step leaves: gradients where there is no optimizer, else weights (masters where there are
+ * some) and moments. */
 enum tdm_left { TDM_LEFT_VALUES, TDM_LEFT_MOMENT1, TDM_LEFT_MOMENT2, TDM_LEFTS };
 
 struct tdm_steps {
@@ -30,9 +30,9 @@ float *tdm_steps_values(const struct tdm_steps *steps, uint32_t step, enum tdm_l
 bool tdm_steps_update(const struct tdm_schedule *schedule);
 bool tdm_steps_leave_gradients(const struct tdm_schedule *schedule);
 
-/* Lowers and validates a schedule and runs it on a backend, with these weights and tokens. Arenas are full
- * of not-a-number if `poisoned`, else of the pattern, and then touching a byte beyond the plan is
- * an error. The caller frees, also after a failure. */
+/* Lowers and validates a schedule and runs it on a backend, with these weights and tokens. Arenas
+ * are full of not-a-number if `poisoned`, else of the pattern, and then touching a byte beyond the
+ * plan is an error. The caller frees, also after a failure. */
 enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
                               const struct tdm_backend *backend, const struct tdm_step_data *data,
                               uint64_t seed, bool poisoned, struct tdm_steps *steps,

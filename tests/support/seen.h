@@ -2,8 +2,9 @@
 /*
  * What queries saw in steps of the cpu backend, for the reference to see the same.
  *
- * The rules of the selectors are written here a second time, token by token, but for the drawing of bigbird's random pages. Only which pages won a vote is taken
- * from the lists that the backend made; that they won rightly is checked when it makes them.
+ * The rules of the selectors are written here a second time, token by token, but for the drawing of
+ * bigbird's random pages. Only which pages won a vote is taken from the lists that the backend
+ * made; that they won rightly is checked when it makes them.
  */
 #ifndef TDM_TESTS_SEEN_H
 #define TDM_TESTS_SEEN_H
@@ -24,13 +25,14 @@ struct tdm_seen {
         wrong;
 };
 
-/* Begins to note the lists of a schedule's steps: the cpu backend is to be used through the returned one until
- * tdm_seen_end(). One at a time. */
+/* Begins to note the lists of a schedule's steps: the cpu backend is to be used through the
+ * returned one until tdm_seen_end(). One at a time. */
 const struct tdm_backend *tdm_seen_begin(struct tdm_seen *seen,
                                          const struct tdm_schedule *schedule);
 void tdm_seen_end(struct tdm_seen *seen);
 
-/* tdm_reference_sees of a struct tdm_seen; of which sequences the documents are is known to both. */
+/* tdm_reference_sees of a struct tdm_seen; of which sequences the documents are is known to
+ * both. */
 bool tdm_seen(const void *context, uint32_t layer, uint64_t kv_head, uint64_t query, uint64_t key);
 
 #endif

@@ -4,8 +4,8 @@
 
 #include "ops/attention.h"
 
-/* Slack of a row's scores and what else a row has; largest sizes of a KV head; sums of the probabilities of
- * a key over the rows that see it. */
+/* Slack of a row's scores and what else a row has; largest sizes of a KV head; sums of the
+ * probabilities of a key over the rows that see it. */
 enum { SCORES, ROW_GRADIENTS, KEY_NORMS, KEYS, VALUES, ROWS, KEY_SUMS, OUT_GRADIENTS };
 
 struct heads {
@@ -65,8 +65,8 @@ static void find_keys(struct tdm_slack *slack, const struct heads *x)
     }
 }
 
-/* Scores q k / sqrt(dim), and so logarithms of probabilities, are right to this; and dP - D of a row are at
- * most so large. */
+/* Scores q k / sqrt(dim), and so logarithms of probabilities, are right to this; and dP - D of a
+ * row are at most so large. */
 static void find_rows(struct tdm_slack *slack, const struct heads *x, bool back)
 {
     const struct tdm_operand *operand = slack->launch->operand;

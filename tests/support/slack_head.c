@@ -4,8 +4,9 @@
 
 #include "ops/head.h"
 
-/* Of logits [tokens, entries]: their gradients' sizes and slack, by row and by entry; of the normed rows by
- * column; of a row's loss; of its logits, and, relative, of what all entries but the target add up to. */
+/* Of logits [tokens, entries]: their gradients' sizes and slack, by row and by entry; of the normed
+ * rows by column; of a row's loss; of its logits, and, relative, of what all entries but the target
+ * add up to. */
 enum {
     LOGITS,
     GRADIENT_SLACK,
@@ -89,8 +90,8 @@ static struct sums sum_row(const struct head *x, const double *logits, const dou
     return sums;
 }
 
-/* Slack of a loss. Where logits of other entries are given, the target's probability is not known here, and so not how
- * far its slack goes. */
+/* Slack of a loss. Where logits of other entries are given, the target's probability is not known
+ * here, and so not how far its slack goes. */
 static double loss_slack(const struct tdm_slack *slack, const struct head *x,
                          const struct sums *sums, double of_target)
 {
@@ -231,8 +232,8 @@ static double of_logit(const struct tdm_slack *slack, const struct head *x, uint
     return x->targets[t] < 0 ? INFINITY : slack->array[LOGIT_SLACK][element];
 }
 
-/* Largest logit, sum of the others' exponentials, logit of the target: together with those of a row so far,
- * of which the bits are given. */
+/* Largest logit, sum of the others' exponentials, logit of the target: together with those of a row
+ * so far, of which the bits are given. */
 static double of_lse(const struct tdm_slack *slack, const struct head *x, uint64_t element,
                      double due)
 {

@@ -20,7 +20,8 @@ static inline double slack_sum_error(double terms)
     return (8 + 2 * sqrt(terms)) * UNIT;
 }
 
-/* Tensor cores add products in fp32 but cut off where other units round, a bit or two further down. */
+/* Tensor cores add products in fp32 but cut off where other units round, a bit or two further
+ * down. */
 static inline double slack_product_error(double terms, enum tdm_dtype factors)
 {
     return slack_sum_error(terms) * (factors == TDM_DTYPE_BF16 ? 4 : 1);
@@ -87,8 +88,8 @@ static inline uint64_t slack_page_element(const struct tdm_slack *slack, uint64_
            t % schedule->page_tokens * model->kv_heads * model->head_dim;
 }
 
-/* Takes the arrays of ops that turn heads, of attention, of the LM head; false if memory ran out, or the
- * cpu backend failed. */
+/* Takes the arrays of ops that turn heads, of attention, of the LM head; false if memory ran out,
+ * or the cpu backend failed. */
 bool slack_begin_turn(struct tdm_slack *slack);
 bool slack_begin_attention(struct tdm_slack *slack, struct tdm_error *err);
 bool slack_begin_head(struct tdm_slack *slack);

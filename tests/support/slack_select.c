@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slack of page means and page lists. A list is exact unless a page won or lost by so little that roundings of
- * the votes decide; then anything goes in it.
+ * Slack of page means and page lists. A list is exact unless a page won or lost by so little that
+ * roundings of the votes decide; then anything goes in it.
  */
 #include "tests/support/slack_parts.h"
 
@@ -12,7 +12,8 @@
 
 enum { LIST_IS_CLOSE };
 
-/* What votes of one page may be off by, of each: probabilities are made in fp32 of bf16 products. */
+/* What votes of one page may be off by, of each: probabilities are made in fp32 of bf16
+ * products. */
 #define VOTE_ERROR 1e-3
 
 double slack_of_means(const struct tdm_slack *slack, uint64_t element)

@@ -6,7 +6,8 @@
 
 enum { HEAD_SLACK, HEAD_WEIGHT_SUMS };
 
-/* Where heads that turn come from and, with QK-norm, what was normed, its weights and their gradient. */
+/* Where heads that turn come from and, with QK-norm, what was normed, its weights and their
+ * gradient. */
 struct turn {
     uint32_t from, raw, weight, gradient;
     uint64_t heads, from_stride, raw_stride;
@@ -54,7 +55,8 @@ static struct turn turn_of(const struct tdm_slack *slack)
     return turn;
 }
 
-/* Slack of the elements of one head, `at` its first element in what comes in, `raw` in what was normed. */
+/* Slack of the elements of one head, `at` its first element in what comes in, `raw` in what was
+ * normed. */
 static void turn_head(struct tdm_slack *slack, const struct turn *turn, uint64_t weight,
                       uint64_t at, uint64_t raw, double factor, double *out)
 {

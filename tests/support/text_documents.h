@@ -2,9 +2,9 @@
 /*
  * Documents that come from the text of a step, against the same documents written in the schedule.
  *
- * Both programs get the same weights, tokens and targets. The one that takes documents from the text is planned for
- * sequences of one document, so it has other buffers, and attention of it is offered more keys; what it
- * computes must be the same.
+ * Both programs get the same weights, tokens and targets. The one that takes documents from the
+ * text is planned for sequences of one document, so it has other buffers, and attention of it is
+ * offered more keys; what it computes must be the same.
  */
 #ifndef TDM_TESTS_TEXT_DOCUMENTS_H
 #define TDM_TESTS_TEXT_DOCUMENTS_H
@@ -16,8 +16,8 @@
 struct tdm_text_documents {
     uint64_t documents; /* of the step; as many as it has sequences: nothing to compare */
     double loss;        /* absolute */
-    double
-        values; /* gradients, or weights and moments: norm of the difference over that of the values */
+    double values; /* gradients, or weights and moments: norm of the difference over that of the
+                      values */
 };
 
 /* Runs both on a backend. `schedule` has documents of its own. */

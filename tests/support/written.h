@@ -25,8 +25,8 @@ bool tdm_is_written(const struct tdm_access *access);
 /* Is this tensor of a unit among those that an access names? */
 bool tdm_is_of_part(const struct tdm_access *access, const struct tdm_tensor *tensor);
 
-/* Lists them for one slot of a written operand; returns how many. Of what LM-head ops and those that write
- * pages have in a slot they write a part, which lies in what is listed. */
+/* Lists them for one slot of a written operand; returns how many. Of what LM-head ops and those
+ * that write pages have in a slot they write a part, which lies in what is listed. */
 uint32_t tdm_list_written(const struct tdm_launch *launch, uint32_t operand, uint32_t slot,
                           struct tdm_written written[TDM_WRITTEN_MOST]);
 
