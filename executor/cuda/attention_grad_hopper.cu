@@ -22,7 +22,7 @@
  *
  * Where the tiles of the chunk itself are few, each query head of them is a block (item.is_split),
  * and the blocks of a tile add dK and dV one after the other: else the last tiles would leave most
- * of the card idle.
+ * of the card idle. find_part says in which order they are handed out.
  *
  * Over lists of pages (LISTS) a page is a tile of keys. A page that many query pages list is a
  * block, which walks over all of them, as its inverse list has them (lists.cu), or is split into
@@ -48,6 +48,9 @@
 /* Tiles of the chunk itself are split by query heads where a card of some 132 multiprocessors would
  * get fewer than four of them each. */
 #define FEW_TILES 528u
+
+/* The second-level cache holds about so much. */
+#define CACHE_BYTES ((uint64_t)48 << 20)
 
 /* Pages of few query pages have ranks of their own, with this bit. */
 #define RANK_OF_FEW 0x8000u
@@ -78,6 +81,7 @@ struct maps {
 struct plan {
     uint32_t row_tiles, key_tiles;
     uint32_t parts, part_heads; /* of a tile that is split, and query heads of each */
+    uint32_t part_lag;          /* tiles that a part is behind the part before it */
     uint32_t whole_tiles;       /* the first tiles of keys, of which a block has all query heads */
     /* over lists: query pages, and words of bits for them; the rank of a page in the list of each,
        [page, list, query page], RANK_OF_FEW or not; and of each list how many pages of many it has,
@@ -143,6 +147,30 @@ static __device__ __forceinline__ const uint16_t *ranks_of(const tdm_attend &a, 
                                                            uint32_t page, uint32_t list)
 {
     return x.ranks + (uint64_t)(page * a.lists.lists + list) * x.query_pages;
+}
+
+/* Of `tiles` tiles that are split, what is handed out as number `number`: each part goes through
+ * the rising tiles, x.part_lag of them behind the part before it. */
+static __device__ __forceinline__ void find_part(const plan &x, uint32_t parts, uint32_t tiles,
+                                                 uint32_t number, uint32_t &part, uint32_t &tile)
+{
+    /* how many have a smaller tile + lag * part */
+    const auto handed_before = [&](uint32_t sum) {
+        uint32_t n = 0;
+        for (uint32_t p = 0; p < parts && x.part_lag * p < sum; p++)
+            n += min(sum - x.part_lag * p, tiles);
+        return n;
+    };
+    uint32_t low = 0, high = tiles + x.part_lag * (parts - 1) - 1;
+    while (low < high) {
+        const uint32_t middle = (low + high + 1) / 2;
+        if (handed_before(middle) <= number)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    part = number - handed_before(low) + (low < tiles ? 0 : (low - tiles) / x.part_lag + 1);
+    tile = low - x.part_lag * part;
 }
 
 /* Item `number` of the pages of few: a KV head, a query page, and of its list a page that the other
@@ -230,8 +258,8 @@ static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan
         w.kv_head = ticket % a.kv_heads;
         tile = ticket / a.kv_heads;
         if (ticket >= whole) {
-            w.part = (tile - x.whole_tiles) / rest;
-            tile = x.whole_tiles + (tile - x.whole_tiles) % rest;
+            find_part(x, x.parts, rest, tile - x.whole_tiles, w.part, tile);
+            tile += x.whole_tiles;
             w.is_split = true;
         }
         w.key0 = tile * TILE;
@@ -688,17 +716,28 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *fac
     }
 }
 
-/* Adds rows of dK or dV to fp32 sums, without reading them. */
+/* Adds rows of dK or dV to fp32 sums, without reading them, those that are `there`. Two lanes of a
+ * row swap halves, so that each adds four neighbours: an even lane of block n, an odd one of block
+ * n + 1. For a whole warp. */
 template <int B>
 static __device__ __forceinline__ void add_row(float *to, const float (&c)[B][4], int h,
-                                               float scale)
+                                               float scale, bool there)
 {
-    to += threadIdx.x % 4 * 2;
+    const bool odd = threadIdx.x % 2 != 0;
+    to += threadIdx.x % 4 / 2 * 4 + (odd ? 8 : 0);
 #pragma unroll
-    for (int n = 0; n < B; n++)
-        asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to + 8 * n),
-                     "f"(c[n][2 * h] * scale), "f"(c[n][2 * h + 1] * scale)
-                     : "memory");
+    for (int n = 0; n < B; n += 2) {
+        const float even_x = c[n][2 * h] * scale, even_y = c[n][2 * h + 1] * scale;
+        const float odd_x = c[n + 1][2 * h] * scale, odd_y = c[n + 1][2 * h + 1] * scale;
+        const float x = __shfl_xor_sync(TDM_FULL_WARP, odd ? even_x : odd_x, 1);
+        const float y = __shfl_xor_sync(TDM_FULL_WARP, odd ? even_y : odd_y, 1);
+        if (there)
+            asm volatile(
+                "red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + 8 * n),
+                "f"(odd ? x : even_x), "f"(odd ? y : even_y), "f"(odd ? odd_x : x),
+                "f"(odd ? odd_y : y)
+                : "memory");
+    }
 }
 
 /* dK and dV of a warp's 16 keys from `key` on to their pages; `ours`: added to what other parts of
@@ -708,22 +747,26 @@ static __device__ __forceinline__ void put_keys(const tdm_attend &a, uint32_t ke
                                                 uint32_t kv_head, const float (&dk)[B][4],
                                                 const float (&dv)[B][4], float scale, bool ours)
 {
+    if (key >= end)
+        return;
     key += threadIdx.x % 32 / 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        if (key + 8 * h >= end)
-            break;
-        const tdm_gradient_key to = tdm_gradient_at(a, key + 8 * h, kv_head);
+        const bool there = key + 8 * h < end;
+        const tdm_gradient_key to = tdm_gradient_at(a, there ? key + 8 * h : end - 1, kv_head);
         T *k = (T *)to.data + to.element, *v = k + tdm_plane_of(a);
         if constexpr (sizeof(T) == sizeof(float)) {
-            if (to.add || ours) {
-                add_row(k, dk, h, scale);
-                add_row(v, dv, h, 1.0f);
+            /* the same for all keys of a page */
+            if (__any_sync(TDM_FULL_WARP, to.add || ours)) {
+                add_row(k, dk, h, scale, there);
+                add_row(v, dv, h, 1.0f, there);
                 continue;
             }
         }
-        tdm_put_row<T>(k, dk, h, to.add, scale);
-        tdm_put_row<T>(v, dv, h, to.add, 1.0f);
+        if (there) {
+            tdm_put_row<T>(k, dk, h, to.add, scale);
+            tdm_put_row<T>(v, dv, h, to.add, 1.0f);
+        }
     }
 }
 
@@ -858,8 +901,8 @@ static __global__ void __launch_bounds__(128)
 }
 
 /* In which order the parts of (page, list) are worked on: pages of many before the chunk by rising
- * position, the pages of few, the pages of the chunk part by part. One block, after find_ranks.
- * `parts`: of a page that is split. */
+ * position, the pages of few, the pages of the chunk as find_part has them. One block, after
+ * find_ranks. `parts`: of a page that is split. */
 #define ORDER_THREADS 1024u
 
 static __global__ void __launch_bounds__(ORDER_THREADS)
@@ -916,14 +959,17 @@ static __global__ void __launch_bounds__(ORDER_THREADS)
         x.order[ORDER_BEFORE] = count;
         x.order[ORDER_OF_FEW] = most_of_few * x.query_pages * a.kv_heads;
     }
-    for (uint32_t part = 0; part < parts; part++) {
-        for (uint32_t first = own; first < items; first += ORDER_THREADS) {
-            const uint32_t item = first + threadIdx.x;
-            const uint32_t mine = item < items && readers_of(item) > 0;
-            uint32_t *to = append(mine);
-            if (mine > 0)
-                *to = item << ENTRY_PART_BITS | (parts > 1 ? part : ENTRY_WHOLE);
+    for (uint32_t first = 0; first < (items - own) * parts; first += ORDER_THREADS) {
+        const uint32_t number = first + threadIdx.x;
+        uint32_t item = items, part = 0;
+        if (number < (items - own) * parts) {
+            find_part(x, parts, x.query_pages, number / lists, part, item);
+            item = own + item * lists + number % lists;
         }
+        const uint32_t mine = item < items && readers_of(item) > 0;
+        uint32_t *to = append(mine);
+        if (mine > 0)
+            *to = item << ENTRY_PART_BITS | (parts > 1 ? part : ENTRY_WHOLE);
     }
     if (threadIdx.x == 0)
         x.order[ORDER_PARTS] = count;
@@ -1089,6 +1135,12 @@ static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, stru
      * other, a tile of few rows would wait for those of many */
     x.part_heads = lists && ratio > 3 ? 2 : 1;
     x.parts = (ratio + x.part_heads - 1) / x.part_heads;
+    /* A lag of all tiles means part after part. With a smaller one the long tiles come earlier, and
+     * those that add to the same dQ are spread over time; but then the rows of some three parts at
+     * a time, their gradients and their sums of dQ must stay in the second-level cache. */
+    const uint32_t own_tiles = x.key_tiles - (uint32_t)(before / TILE);
+    const uint64_t part_bytes = a->tokens * x.part_heads * P::DIM * (2 + 2 + 4);
+    x.part_lag = 3 * a->kv_heads * part_bytes <= CACHE_BYTES ? (3 * own_tiles + 7) / 8 : own_tiles;
     x.whole_tiles = x.key_tiles;
     if (lists) {
         x.query_pages = (uint32_t)((a->tokens + a->page_tokens - 1) / a->page_tokens);
