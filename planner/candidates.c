@@ -137,7 +137,8 @@ struct run {
     bool found;
     /* of each order and chunk size, with `fits` if there is one */
     struct tdm_rounded best[TDM_ORDERS * TDM_BASES];
-    const struct tdm_rounded *winner; /* of these */
+    const struct tdm_rounded *winner; /* of these, or `grown` */
+    struct tdm_rounded grown;         /* the winner with a larger tile of the LM head */
     double other_seconds;             /* of the fastest with updates at the other place; 0: none */
     struct tdm_simulation simulation; /* of that */
     uint64_t most_ops;                /* while polishing */
@@ -812,6 +813,42 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
     return status;
 }
 
+/* Estimates take a tile of the LM head that does not raise the peak. Where memory is left a larger
+ * one is better: the gradient of the head's weights is read and written once a tile. */
+static enum tdm_status grow_tile(struct run *run, struct tdm_error *err)
+{
+    const uint64_t most = run->kitchen.bases[run->winner->size].head_tile_tokens;
+    enum tdm_status status = TDM_OK;
+    bool grows = run->kitchen.pins->head_tile_tokens == 0;
+    run->grown = *run->winner; /* groups stay the winner's */
+    while (grows && run->grown.head_tile_tokens < most) {
+        struct tdm_rounded larger = run->grown;
+        struct tdm_program *program;
+        struct tdm_simulation simulation;
+        uint64_t used_bytes[TDM_PLACES];
+        larger.head_tile_tokens = tdm_size_mul(2, larger.head_tile_tokens);
+        if (larger.head_tile_tokens > most)
+            larger.head_tile_tokens = most;
+        tdm_rounded_write(&run->kitchen, &larger);
+        status = lower(run, true, &program, used_bytes, err);
+        if (status != TDM_OK)
+            break;
+        grows = within(run, used_bytes);
+        if (grows) {
+            status = tdm_simulate(program, NULL, NULL, &simulation, err);
+            run->counts.simulated++;
+            grows = status == TDM_OK && simulation.step_seconds <= run->simulation.step_seconds;
+        }
+        tdm_program_free(program);
+        if (grows) {
+            run->grown = larger;
+            run->simulation = simulation;
+            run->winner = &run->grown;
+        }
+    }
+    return status;
+}
+
 /* What the best takes, and, unless it is not asked for, a last check by what did not take part in
  * the choice. */
 static enum tdm_status validate(struct run *run, struct tdm_error *err)
@@ -835,6 +872,25 @@ static enum tdm_status validate(struct run *run, struct tdm_error *err)
                           "the schedule found is not valid: %s", reason.message);
     tdm_program_free(program);
     return status;
+}
+
+/* The winner, or with the larger tile if that is no slower when packed to the end. */
+static enum tdm_status validate_best(struct run *run, struct tdm_error *err)
+{
+    const struct tdm_rounded *winner = run->winner;
+    enum tdm_status status = grow_tile(run, err);
+    if (status != TDM_OK || run->winner == winner)
+        return status == TDM_OK ? validate(run, err) : status;
+    run->winner = winner;
+    status = validate(run, err);
+    const double seconds = run->simulation.step_seconds;
+    run->winner = &run->grown;
+    if (status == TDM_OK)
+        status = validate(run, err);
+    if (status != TDM_OK || run->simulation.step_seconds <= seconds)
+        return status;
+    run->winner = winner;
+    return validate(run, err);
 }
 
 /* Without a program, where the estimates of all recipes were looked at, the best of them is the
@@ -982,7 +1038,7 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
         status = tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
     }
     if (status == TDM_OK)
-        status = validate(&run, err);
+        status = validate_best(&run, err);
     if (status == TDM_OK)
         say_bound(&run, trains, search);
     search->simulation = run.simulation;
