@@ -101,13 +101,6 @@ libexecutor_a_SOURCES += \
 # The same bits whatever the width of the vectors, and a root that is vectorised.
 %host_optimizer.o: CFLAGS += -ffp-contract=off -fno-math-errno
 
-tidemark_executor_SOURCES += \
-	executor/cmd_calibrate.c \
-	executor/cmd_calibrate.h \
-	executor/main.c \
-	executor/progress.c \
-	executor/progress.h
-
 # Single ops of the cpu backend against double.
 cmocka_tests += tests/executor/unit_cpu tests/executor/unit_cpu_parts tests/executor/unit_optimizer \
 	tests/executor/unit_tokens

@@ -119,8 +119,8 @@ tests_executor_no_allocation_LDFLAGS = $(AM_LDFLAGS) \
 
 # Steps of minutes on a clock of the test's own.
 cmocka_tests += tests/executor/unit_long_steps
-tests_executor_unit_long_steps_SOURCES = tests/executor/unit_long_steps.c executor/progress.c \
-	executor/progress.h \
+tests_executor_unit_long_steps_SOURCES = tests/executor/unit_long_steps.c commands/run_progress.c \
+	commands/run_progress.h \
 	$(random_schedule)
 tests_executor_unit_long_steps_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=clock_gettime
 

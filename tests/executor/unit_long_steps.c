@@ -6,7 +6,7 @@
  * cut short.
  */
 #include "executor/backends.h"
-#include "executor/progress.h"
+#include "commands/run_progress.h"
 #include "executor/timings.h"
 #include "executor/walk.h"
 #include "tests/support/random_schedule.h"
