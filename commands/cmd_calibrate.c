@@ -44,16 +44,16 @@ const struct tdm_command tdm_cmd_calibrate = {
     .usage = "calibrate [options]",
     .summary = "measure this machine, for plans that hold on it",
     .options = options,
-    .notes =
-        "Measures this machine and writes its description, which --machine local then means: the rates\n"
-        "of products, attention and memory-bound ops by size, of copies one way and both, what a launch\n"
-        "and a copy cost at least, and what driver and libraries take. All ops are those of a run, in\n"
-        "steps of short models. Takes less than a minute; nothing else should run meanwhile.\n"
-        "\n"
-        "Examples:\n"
-        "  tidemark calibrate\n"
-        "  tidemark calibrate --backend cpu -o cores.json\n"
-        "  tidemark calibrate --from run.db -o corrected.json\n",
+    .notes = "Measures this machine and writes its description, which --machine local then means: "
+             "the rates of products, attention and memory-bound ops by size, of copies one way "
+             "and both, what a launch and a copy cost at least, and what driver and libraries "
+             "take. All ops are those of a run, in steps of short models. Takes less than a "
+             "minute; nothing else should run meanwhile.\n"
+             "\n"
+             "Examples:\n"
+             "  tidemark calibrate\n"
+             "  tidemark calibrate --backend cpu -o cores.json\n"
+             "  tidemark calibrate --from run.db -o corrected.json\n",
 };
 
 enum tdm_status tdm_calibrate_arguments_read(int argc, char **argv,

@@ -436,17 +436,16 @@ const struct tdm_command tdm_cmd_compare = {
     .usage = "compare MODEL --context A..B [options]",
     .summary = "methods side by side: peak by context, longest context, bytes sent, rough step",
     .options = options,
-    .notes =
-        "Peaks are those of predict, and of tidemark those of plan, on one GPU; its longest context is one\n"
-        "near the longest (plan --objective context may find a tenth more). Where nothing is said\n"
-        "layers are checkpointed; AdamW's states are in bf16, or in fp32 where the system keeps them so;\n"
-        "all else is as predict assumes it.\n"
-        "Seconds of a step are rough, and for ranking: what spans nodes waits for the network.\n"
-        "Exit status 1: none of the methods can run so; 3: none fits. Pictures need gnuplot.\n"
-        "\n"
-        "Examples:\n"
-        "  tidemark compare qwen2.5-7b --context 8K..128K\n"
-        "  tidemark compare llama-3.1-8b --context 8K..64K --gpus 8 -o compare.svg\n",
+    .notes = "Peaks are those of predict, and of tidemark those of plan, on one GPU; its longest "
+             "context is one near the longest (plan --objective context may find a tenth more). "
+             "Where nothing is said layers are checkpointed; AdamW's states are in bf16, or in "
+             "fp32 where the system keeps them so; all else is as predict assumes it. Seconds of "
+             "a step are rough, and for ranking: what spans nodes waits for the network. Exit "
+             "status 1: none of the methods can run so; 3: none fits. Pictures need gnuplot.\n"
+             "\n"
+             "Examples:\n"
+             "  tidemark compare qwen2.5-7b --context 8K..128K\n"
+             "  tidemark compare llama-3.1-8b --context 8K..64K --gpus 8 -o compare.svg\n",
     .arguments = TDM_VALUES_MODELS,
     .refused = tdm_settings_explain,
     .run = run,

@@ -163,13 +163,12 @@ const struct tdm_command tdm_cmd_diff = {
     .usage = "diff A B [--json]",
     .summary = "in what two schedules differ, and what that costs",
     .options = options,
-    .notes =
-        "Lists the knobs that are not the same, then what is predicted of both: seconds by phase and\n"
-        "op kind, FLOPs made again, peaks by category, copies; parts that are the same are left out.\n"
-        "Each is simulated with the machine that it was planned for.\n"
-        "\n"
-        "Example:\n"
-        "  tidemark diff plan.json other.json\n",
+    .notes = "Lists the knobs that are not the same, then what is predicted of both: seconds by "
+             "phase and op kind, FLOPs made again, peaks by category, copies; parts that are the "
+             "same are left out. Each is simulated with the machine that it was planned for.\n"
+             "\n"
+             "Example:\n"
+             "  tidemark diff plan.json other.json\n",
     .arguments = TDM_VALUES_FILES,
     .run = run,
 };

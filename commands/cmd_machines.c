@@ -84,13 +84,12 @@ const struct tdm_command tdm_cmd_machines = {
     .usage = "machines [MACHINE] [--json]",
     .summary = "list the shipped machines, or explain one",
     .options = options,
-    .notes =
-        "MACHINE is a shipped name, also as H100 or 4090, a file that describes one, or local: this computer. Bytes\n"
-        "are 1024-based, GB/s and TFLOP/s are 1000-based.\n"
-        "\n"
-        "Examples:\n"
-        "  tidemark machines\n"
-        "  tidemark machines h200\n",
+    .notes = "MACHINE is a shipped name, also as H100 or 4090, a file that describes one, or "
+             "local: this computer. Bytes are 1024-based, GB/s and TFLOP/s are 1000-based.\n"
+             "\n"
+             "Examples:\n"
+             "  tidemark machines\n"
+             "  tidemark machines h200\n",
     .arguments = TDM_VALUES_MACHINES,
     .run = run,
 };

@@ -203,15 +203,14 @@ const struct tdm_command tdm_cmd_models = {
     .usage = "models [MODEL] [--json]",
     .summary = "list the shipped models, or explain one",
     .options = options,
-    .notes =
-        "MODEL is a shipped name, in any case or as the Hub has it (Qwen/Qwen2.5-7B), a config.json of\n"
-        "Hugging Face, or a directory that holds one; the\n"
-        "headers of weights in that directory are checked against it.\n"
-        "Bytes are 1024-based; context is what the model was trained for, not a limit.\n"
-        "\n"
-        "Examples:\n"
-        "  tidemark models\n"
-        "  tidemark models qwen2.5-7b\n",
+    .notes = "MODEL is a shipped name, in any case or as the Hub has it (Qwen/Qwen2.5-7B), a "
+             "config.json of Hugging Face, or a directory that holds one; the headers of weights "
+             "in that directory are checked against it. Bytes are 1024-based; context is what the "
+             "model was trained for, not a limit.\n"
+             "\n"
+             "Examples:\n"
+             "  tidemark models\n"
+             "  tidemark models qwen2.5-7b\n",
     .arguments = TDM_VALUES_MODELS,
     .run = run,
 };

@@ -363,19 +363,21 @@ const struct tdm_command tdm_cmd_plan = {
     .summary = "find the fastest schedule of a training step that fits the memory",
     .options = tdm_plan_options,
     .lists = tdm_plan_lists,
-    .notes =
-        "MODEL is a shipped name, a config.json of Hugging Face, or a directory that holds one. Weights\n"
-        "(safetensors) in that directory are checked against it; only their headers are read.\n"
-        "Sizes are 1024-based: 80G and 80GiB are the same; so are tokens: 256K is 262,144.\n"
-        "When nothing fits, the exit status is 3, and what would help is said with numbers.\n"
-        "\n"
-        "Examples:\n"
-        "  tidemark plan qwen2.5-7b --context 256K\n"
-        "  tidemark plan qwen2.5-7b --sweep context=8K..4M -o sweep.png\n"
-        "  tidemark plan qwen2.5-7b --objective context --memory 80G --step-time 60\n"
-        "  tidemark plan qwen2.5-7b --context 256K --memory 100G --host-memory 20G -o plan.json\n"
-        "  tidemark plan --pass evaluate --like plan.json --context 64K -o evaluate.json\n"
-        "  tidemark plan byte-1m --context 2048 --machine local --set chunk=256 --set groups=2\n",
+    .notes = "MODEL is a shipped name, a config.json of Hugging Face, or a directory that holds "
+             "one. Weights (safetensors) in that directory are checked against it; only their "
+             "headers are read. Sizes are 1024-based: 80G and 80GiB are the same; so are tokens: "
+             "256K is 262,144. When nothing fits, the exit status is 3, and what would help is "
+             "said with numbers.\n"
+             "\n"
+             "Examples:\n"
+             "  tidemark plan qwen2.5-7b --context 256K\n"
+             "  tidemark plan qwen2.5-7b --sweep context=8K..4M -o sweep.png\n"
+             "  tidemark plan qwen2.5-7b --objective context --memory 80G --step-time 60\n"
+             "  tidemark plan qwen2.5-7b --context 256K --memory 100G --host-memory 20G -o "
+             "plan.json\n"
+             "  tidemark plan --pass evaluate --like plan.json --context 64K -o evaluate.json\n"
+             "  tidemark plan byte-1m --context 2048 --machine local --set chunk=256 --set "
+             "groups=2\n",
     .arguments = TDM_VALUES_MODELS,
     .run = run,
 };

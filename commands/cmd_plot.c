@@ -126,15 +126,15 @@ const struct tdm_command tdm_cmd_plot = {
     .usage = "plot SCHEDULE|TRACE -o FILE.png|FILE.svg|FILE.pdf [--step N] [--size WxH] [--force]",
     .summary = "draw the memory timeline and the lanes of a step",
     .options = options,
-    .notes =
-        "Draws which bytes hold values over time, by category, of the device and, where it is used,\n"
-        "of the host: their peak, with the op that runs at it, and above them as a line what is\n"
-        "allocated, and the limit that the schedule was planned for; below, which share of its time\n"
-        "each lane spends on which ops. Of a schedule what is predicted, of a trace predicted and\n"
-        "measured side by side, on one time axis. Needs gnuplot.\n"
-        "\n"
-        "Example:\n"
-        "  tidemark plot demo/run.db --step 1 -o memory.png\n",
+    .notes = "Draws which bytes hold values over time, by category, of the device and, where it "
+             "is used, of the host: their peak, with the op that runs at it, and above them as a "
+             "line what is allocated, and the limit that the schedule was planned for; below, "
+             "which share of its time each lane spends on which ops. Of a schedule what is "
+             "predicted, of a trace predicted and measured side by side, on one time axis. Needs "
+             "gnuplot.\n"
+             "\n"
+             "Example:\n"
+             "  tidemark plot demo/run.db --step 1 -o memory.png\n",
     .arguments = TDM_VALUES_FILES,
     .run = run,
 };

@@ -362,25 +362,28 @@ const struct tdm_command tdm_cmd_predict = {
     .usage = "predict MODEL --context N [options]",
     .summary = "what another system would need: peak memory of a GPU, allocated, reserved, used",
     .options = options,
-    .notes =
-        "The first line is the answer: what is needed, whether it fits, and if not the longest context\n"
-        "that does. The table is of what is needed in total, also where a step would run out of memory.\n"
-        "allocated is what live tensors take, reserved what the system's allocator holds, used what\n"
-        "the driver reports: reserved and the runtime. Settings that are not said are assumed; those that\n"
-        "were said but have no effect are noted. When it does not fit, the exit status is 3, and the hint\n"
-        "says what would fit: settings, a smaller batch, more host memory, more GPUs or another method,\n"
-        "and last what trains something else, as LoRA does. It is looked for within about a tenth of a\n"
-        "second of work; with --verbose until all was looked at. --set takes back what the hint says, and\n"
-        "settings as users of the systems write them: \"gradient_checkpointing: true\", or several options in\n"
-        "one string, \"--recompute-granularity full --sequence-parallel\".\n"
-        "The method tidemark is the schedule that plan finds; --set takes the knobs of plan too.\n"
-        "\n"
-        "Examples:\n"
-        "  tidemark predict qwen2.5-7b --context 8K\n"
-        "  tidemark predict Qwen/Qwen2.5-7B --context 8K --set checkpointing=on --machine H100\n"
-        "  tidemark predict qwen2.5-7b --context 8K --method zero3 --gpus 4\n"
-        "  tidemark predict qwen2.5-7b --context 8K -o step.svg\n"
-        "  tidemark predict qwen2.5-7b --context 256K --method tidemark --set optimizer=adamw-bf16\n",
+    .notes = "The first line is the answer: what is needed, whether it fits, and if not the "
+             "longest context that does. The table is of what is needed in total, also where a "
+             "step would run out of memory. allocated is what live tensors take, reserved what "
+             "the system's allocator holds, used what the driver reports: reserved and the "
+             "runtime. Settings that are not said are assumed; those that were said but have no "
+             "effect are noted. When it does not fit, the exit status is 3, and the hint says "
+             "what would fit: settings, a smaller batch, more host memory, more GPUs or another "
+             "method, and last what trains something else, as LoRA does. It is looked for within "
+             "about a tenth of a second of work; with --verbose until all was looked at. --set "
+             "takes back what the hint says, and settings as users of the systems write them: "
+             "\"gradient_checkpointing: true\", or several options in one string, "
+             "\"--recompute-granularity full --sequence-parallel\". The method tidemark is the "
+             "schedule that plan finds; --set takes the knobs of plan too.\n"
+             "\n"
+             "Examples:\n"
+             "  tidemark predict qwen2.5-7b --context 8K\n"
+             "  tidemark predict Qwen/Qwen2.5-7B --context 8K --set checkpointing=on --machine "
+             "H100\n"
+             "  tidemark predict qwen2.5-7b --context 8K --method zero3 --gpus 4\n"
+             "  tidemark predict qwen2.5-7b --context 8K -o step.svg\n"
+             "  tidemark predict qwen2.5-7b --context 256K --method tidemark --set "
+             "optimizer=adamw-bf16\n",
     .arguments = TDM_VALUES_MODELS,
     .refused = tdm_settings_explain,
     .run = run,

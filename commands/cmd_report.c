@@ -69,25 +69,25 @@ const struct tdm_command tdm_cmd_report = {
     .usage = "report TRACE [--step N] [--json]",
     .summary = "predicted against measured: memory at the peak, time by op kind, stalls",
     .options = options,
-    .notes =
-        "TRACE is what `tidemark run --trace FILE` wrote. Of the memory taken, `used` is what the\n"
-        "driver or the system reports, and `allocated` what buffers have by plan, which are taken whole.\n"
-        "A byte holds a value from the op that writes it to the last one that uses it, in program\n"
-        "order: predicted from the program, measured at the launches. Both are the same bytes if\n"
-        "the run did what was planned. They are given by category, each at its own peak and at the\n"
-        "peak of the place. The error says by how\n"
-        "much the prediction is too large, the ratio is predicted over measured. A lane is\n"
-        "stalled while it is idle before its last op ends. What the compute lane waited for is\n"
-        "named, of the last timed step: the op that ended last before it went on, at the step's end\n"
-        "what ended it, or the host, where it launched too late (lane null in JSON). A wrong rate\n"
-        "shows at the top of the op kinds; tidemark calibrate --from TRACE corrects it. Of a step\n"
-        "that did not end: how far it was, and if there is no other step times, lanes and waits of\n"
-        "the ops that had ended. Selection: (query, key) pairs that page lists have room for, and\n"
-        "held (counted on cpu); bytes that attention gathers from the host and sends back, by chance\n"
-        "and in truth; bytes of page lists and means.\n"
-        "\n"
-        "Example:\n"
-        "  tidemark report demo/run.db --step 100\n",
+    .notes = "TRACE is what `tidemark run --trace FILE` wrote. Of the memory taken, `used` is "
+             "what the driver or the system reports, and `allocated` what buffers have by plan, "
+             "which are taken whole. A byte holds a value from the op that writes it to the last "
+             "one that uses it, in program order: predicted from the program, measured at the "
+             "launches. Both are the same bytes if the run did what was planned. They are given "
+             "by category, each at its own peak and at the peak of the place. The error says by "
+             "how much the prediction is too large, the ratio is predicted over measured. A lane "
+             "is stalled while it is idle before its last op ends. What the compute lane waited "
+             "for is named, of the last timed step: the op that ended last before it went on, at "
+             "the step's end what ended it, or the host, where it launched too late (lane null in "
+             "JSON). A wrong rate shows at the top of the op kinds; tidemark calibrate --from "
+             "TRACE corrects it. Of a step that did not end: how far it was, and if there is no "
+             "other step times, lanes and waits of the ops that had ended. Selection: (query, "
+             "key) pairs that page lists have room for, and held (counted on cpu); bytes that "
+             "attention gathers from the host and sends back, by chance and in truth; bytes of "
+             "page lists and means.\n"
+             "\n"
+             "Example:\n"
+             "  tidemark report demo/run.db --step 100\n",
     .arguments = TDM_VALUES_FILES,
     .run = run,
 };

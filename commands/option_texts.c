@@ -31,30 +31,46 @@ static size_t wider(size_t width, const char *term)
     return length <= MOST_TERM && length > width ? length : width;
 }
 
+/* Words on lines that begin in a column, the first of them where `at` columns are printed. */
+static void print_words(const char *text, size_t length, size_t column, size_t at)
+{
+    const char *end = text + length;
+    while (text < end) {
+        size_t word = strcspn(text, " \n");
+        if (at > column && at + 1 + word > WIDTH) {
+            putchar('\n');
+            at = 0;
+        }
+        size_t gap = at < column ? column - at : at > column;
+        at += (size_t)printf("%*s%.*s", (int)gap, "", (int)word, text);
+        text += word + strspn(text + word, " ");
+    }
+    putchar('\n');
+}
+
 /* A term, and its text in a column that begins behind terms of `width`. */
 static void print_entry(const char *term, size_t width, const char *text)
 {
     const size_t column = 2 + width + 2;
     size_t at = 2 + strlen(term);
     printf("  %s", term);
-    if (at + 2 > column && at + 1 != column) {
+    if (at + 2 > column) {
         putchar('\n');
         at = 0;
     }
-    while (*text != '\0') {
-        size_t length = strcspn(text, " ");
-        if (at > column && at + 1 + length > WIDTH) {
-            putchar('\n');
-            at = 0;
-        }
-        if (at < column)
-            at += (size_t)printf("%*s", (int)(column - at), "");
+    print_words(text, strlen(text), column, at);
+}
+
+/* Paragraphs; lines that begin with a space stand as they are. */
+static void print_notes(const char *text)
+{
+    for (size_t length; *text != '\0'; text += length + 1) {
+        length = strcspn(text, "\n");
+        if (*text == ' ')
+            printf("%.*s\n", (int)length, text);
         else
-            at += (size_t)printf(" ");
-        at += (size_t)printf("%.*s", (int)length, text);
-        text += length + strspn(text + length, " ");
+            print_words(text, length, 0, 0);
     }
-    putchar('\n');
 }
 
 static void print_options(const struct tdm_option *rows)
@@ -91,7 +107,8 @@ void tdm_help_print(const struct tdm_command *command)
     for (const struct tdm_help_list *list = command->lists; list != NULL && list->title != NULL;
          list++)
         print_list(list);
-    printf("\n%s", command->notes);
+    putchar('\n');
+    print_notes(command->notes);
 }
 
 /* ---- the manual page ---- */
