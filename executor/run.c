@@ -13,7 +13,6 @@
 #include "executor/state.h"
 #include "executor/token_file.h"
 #include "executor/walk.h"
-#include "simulator/simulate.h"
 #include "schedule/cost.h"
 #include "schedule/learning_rate.h"
 #include "schedule/training_settings.h"
@@ -32,7 +31,7 @@
 struct loaded {
     struct tdm_schedule *schedule;
     struct tdm_program *program;
-    double predicted_seconds;
+    struct tdm_forecast *forecast;
 };
 
 struct run {
@@ -68,9 +67,35 @@ static enum tdm_status check_limits(const struct tdm_program *program, struct td
     return TDM_OK;
 }
 
+/* Validates and simulates a program in one emission of its items. */
+static enum tdm_status check(const struct tdm_program *program, bool for_trace,
+                             struct tdm_forecast **forecast, struct tdm_error *err)
+{
+    struct tdm_validation *validation = NULL;
+    struct tdm_forecast *made = NULL;
+    enum tdm_status status = tdm_validation_new(program, program->arena_bytes, &validation, err);
+    if (status == TDM_OK)
+        status = tdm_forecast_begin(program, for_trace, &made, err);
+    const struct tdm_reader readers[] = {{tdm_validation_take, validation},
+                                         {tdm_forecast_take, made}};
+    if (status == TDM_OK)
+        status = tdm_program_emit_to(program, readers, 2, err);
+    if (status == TDM_OK)
+        status = tdm_validation_finish(validation, err);
+    if (status == TDM_OK)
+        status = tdm_forecast_end(made, err);
+    tdm_validation_free(validation);
+    if (status != TDM_OK) {
+        tdm_forecast_free(made);
+        return status;
+    }
+    *forecast = made;
+    return TDM_OK;
+}
+
 /* `pairs`: settings other than its own. */
 static enum tdm_status load_one(const char *path, const char *const *pairs, size_t pair_count,
-                                struct loaded *loaded, struct tdm_error *err)
+                                bool for_trace, struct loaded *loaded, struct tdm_error *err)
 {
     enum tdm_status status = tdm_schedule_load(path, &loaded->schedule, err);
     if (status == TDM_OK)
@@ -82,14 +107,8 @@ static enum tdm_status load_one(const char *path, const char *const *pairs, size
     if (status == TDM_OK)
         status = check_limits(loaded->program, err);
     if (status == TDM_OK)
-        status = tdm_program_validate(loaded->program, loaded->program->arena_bytes, err);
-    if (status != TDM_OK)
-        return tdm_about(err, path);
-    struct tdm_simulation simulation;
-    status = tdm_simulate(loaded->program, NULL, NULL, &simulation, err);
-    if (status == TDM_OK)
-        loaded->predicted_seconds = simulation.step_seconds;
-    return status;
+        status = check(loaded->program, for_trace, &loaded->forecast, err);
+    return status == TDM_OK ? TDM_OK : tdm_about(err, path);
 }
 
 static void tell_planned(const struct run *run, const char *path, const struct loaded *loaded)
@@ -97,7 +116,7 @@ static void tell_planned(const struct run *run, const char *path, const struct l
     const struct tdm_amounts amounts =
         tdm_amounts_of(loaded->program, run->options->backend, run->options->trace_path != NULL);
     run->listener->planned(run->listener->self, path, loaded->program, &amounts,
-                           loaded->predicted_seconds);
+                           loaded->forecast->step_seconds);
 }
 
 static enum tdm_status check_stop(const struct tdm_run_options *options, struct tdm_error *err)
@@ -112,8 +131,10 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
 {
     const struct tdm_run_options *options = run->options;
     struct loaded *evaluator = &run->loaded[options->schedule_count];
+    const bool for_trace = options->trace_path != NULL && !options->dry_run;
     if (options->evaluate_path != NULL) {
-        enum tdm_status status = load_one(options->evaluate_path, NULL, 0, evaluator, err);
+        enum tdm_status status =
+            load_one(options->evaluate_path, NULL, 0, for_trace, evaluator, err);
         if (status != TDM_OK)
             return status;
         run->programs[options->schedule_count] = evaluator->program;
@@ -122,7 +143,7 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
         enum tdm_status status = check_stop(options, err);
         if (status == TDM_OK)
             status = load_one(options->schedule_paths[i], options->pairs, options->pair_count,
-                              &run->loaded[i], err);
+                              for_trace, &run->loaded[i], err);
         if (status != TDM_OK)
             return status;
         if (strcmp(run->loaded[i].schedule->model->digest,
@@ -138,7 +159,7 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
                                           options->schedule_paths[i], run->loaded[i].program, err);
         if (status != TDM_OK)
             return status;
-        results[i].predicted_step_seconds = run->loaded[i].predicted_seconds;
+        results[i].predicted_step_seconds = run->loaded[i].forecast->step_seconds;
         results[i].model_flops = tdm_model_flops(run->loaded[i].schedule);
         for (int place = 0; place < TDM_PLACES; place++)
             results[i].arenas[place] =
@@ -345,9 +366,26 @@ static enum tdm_status open_evaluation(struct run *run, struct training *trainin
                                        struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
-    return tdm_evaluation_new(run->programs[options->schedule_count], &run->arenas,
+    const struct loaded *evaluator = &run->loaded[options->schedule_count];
+    return tdm_evaluation_new(evaluator->program, evaluator->forecast, &run->arenas,
                               options->backend->executes ? run->validation : NULL, options->seed,
                               options->evaluate_windows, &training->evaluation, err);
+}
+
+/* Into the trace, which needs them once. */
+static enum tdm_status record_forecasts(struct run *run, uint32_t index, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = run->options;
+    struct tdm_forecast *forecast = run->loaded[index].forecast;
+    enum tdm_status status =
+        tdm_recorder_program(run->recorder, options->schedule_paths[index], forecast, err);
+    tdm_forecast_drop_times(forecast);
+    if (status != TDM_OK || options->evaluate_path == NULL)
+        return status;
+    struct tdm_forecast *evaluator = run->loaded[options->schedule_count].forecast;
+    status = tdm_recorder_evaluator(run->recorder, options->evaluate_path, evaluator, err);
+    tdm_forecast_drop_times(evaluator);
+    return status;
 }
 
 static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_result *result,
@@ -356,11 +394,12 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
     const struct tdm_run_options *options = run->options;
     const struct tdm_backend *backend = options->backend;
     const struct tdm_program *program = run->programs[index];
+    const struct tdm_forecast *forecast = run->loaded[index].forecast;
     struct training training = {.program = program};
     enum tdm_status status = TDM_OK;
 
     result->outside_bytes = backend->outside_bytes(run->arenas.executor);
-    status = tdm_walk_new(program, &run->arenas, &training.walk, err);
+    status = tdm_walk_new(program, forecast, &run->arenas, &training.walk, err);
     if (status == TDM_OK)
         status = tdm_observer_new(program, &run->arenas, &training.observer, err);
     if (status == TDM_OK && backend->executes)
@@ -377,14 +416,10 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
             status = tdm_run_weights_init(&run->weights, &run->arenas, program, err);
     }
     if (status == TDM_OK && run->recorder != NULL)
-        status = tdm_recorder_program(run->recorder, options->schedule_paths[index], program, err);
-    if (status == TDM_OK && run->recorder != NULL && options->evaluate_path != NULL)
-        status = tdm_recorder_evaluator(run->recorder, options->evaluate_path,
-                                        run->programs[options->schedule_count], err);
+        status = record_forecasts(run, index, err);
     if (status == TDM_OK) {
         tdm_midstep_open(
-            &training.midstep, &run->arenas, tdm_walk_forecast(training.walk), run->listener,
-            run->recorder,
+            &training.midstep, &run->arenas, forecast, run->listener, run->recorder,
             tdm_size_add(run->arenas.bytes[TDM_DEVICE], result->runtime_planned_bytes));
         tdm_walk_watch(training.walk, &training.midstep.watch);
     }
@@ -430,7 +465,7 @@ static uint64_t choose_timed(const struct run *run)
     for (uint32_t i = 0; i < options->schedule_count; i++) {
         ops += run->programs[i]->op_count;
         cheap = cheap && options->backend->timing_seconds * (double)run->programs[i]->op_count <=
-                             MAX_TIMING_SHARE * run->loaded[i].predicted_seconds;
+                             MAX_TIMING_SHARE * run->loaded[i].forecast->step_seconds;
     }
     return cheap && ops <= MAX_TIMINGS / (options->steps + 1) ? 1 : UINT64_MAX;
 }
@@ -495,6 +530,7 @@ free_programs:
     tdm_tokens_free(run.validation);
     tdm_tokens_free(run.tokens);
     for (uint32_t i = 0; run.loaded != NULL && i < run.program_count; i++) {
+        tdm_forecast_free(run.loaded[i].forecast);
         tdm_program_free(run.loaded[i].program);
         tdm_schedule_free(run.loaded[i].schedule);
     }

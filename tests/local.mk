@@ -124,6 +124,11 @@ tests_executor_unit_long_steps_SOURCES = tests/executor/unit_long_steps.c comman
 	$(random_schedule)
 tests_executor_unit_long_steps_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=clock_gettime
 
+# How often a run lowers and simulates.
+cmocka_tests += tests/executor/unit_readings
+tests_executor_unit_readings_SOURCES = tests/executor/unit_readings.c $(random_schedule)
+tests_executor_unit_readings_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=tdm_lower,--wrap=tdm_simulator_new
+
 # Lowering, order, packing, simulator and schedule JSON, and what the validator must catch.
 cmocka_tests += tests/schedule/unit_schedule tests/schedule/unit_order tests/schedule/unit_pack \
 	tests/schedule/unit_schedule_json \
