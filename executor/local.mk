@@ -54,6 +54,7 @@ libexecutor_a_SOURCES += \
 	executor/room.h \
 	executor/run.c \
 	executor/run.h \
+	executor/run_parts.h \
 	executor/run_paths.c \
 	executor/run_paths.h \
 	executor/run_weights.c \
@@ -66,6 +67,7 @@ libexecutor_a_SOURCES += \
 	executor/token_file.h \
 	executor/tokens.c \
 	executor/tokens.h \
+	executor/train.c \
 	executor/walk.c \
 	executor/walk.h \
 	executor/weights.c \

@@ -16,7 +16,7 @@
 struct tdm_recorder {
     struct tdm_trace *trace;
     const volatile sig_atomic_t *stop; /* NULL: never */
-    uint64_t timed_every;
+    uint64_t timed_every, first_step;
     int64_t program_id;         /* that is trained */
     int64_t evaluator_id;       /* 0: none yet */
     int64_t run_start_ns;       /* begin of the first recorded step */
@@ -197,8 +197,10 @@ static enum tdm_status record_program(struct tdm_recorder *recorder, const char 
 }
 
 enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *name,
-                                     const struct tdm_forecast *forecast, struct tdm_error *err)
+                                     const struct tdm_forecast *forecast, uint64_t first_step,
+                                     struct tdm_error *err)
 {
+    recorder->first_step = first_step;
     return record_program(recorder, name, forecast, &recorder->program_id, err);
 }
 
@@ -271,7 +273,7 @@ void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas 
 
 bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step)
 {
-    return step == 1 || step % recorder->timed_every == 0;
+    return step == recorder->first_step || step % recorder->timed_every == 0;
 }
 
 enum tdm_status tdm_recorder_part(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
