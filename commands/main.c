@@ -41,7 +41,7 @@ static enum tdm_status unknown_command(const char *name, struct tdm_error *err)
         return tdm_fail(err, TDM_USAGE, "compare-schedules is called diff now: tidemark diff A B");
     const char *names[MOST_COMMANDS + 1] = {NULL};
     char list[256] = "", suggestion[TDM_SUGGESTION_BYTES];
-    for (size_t i = 0; tdm_commands[i] != NULL && i < MOST_COMMANDS; i++) {
+    for (size_t i = 0; i < MOST_COMMANDS && tdm_commands[i] != NULL; i++) {
         size_t used = strlen(list);
         names[i] = tdm_commands[i]->name;
         snprintf(list + used, sizeof(list) - used, "%s%s", i == 0 ? "" : ", ", names[i]);
