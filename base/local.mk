@@ -9,7 +9,6 @@ libtidemark_a_SOURCES += \
 	base/json.c base/json.h \
 	base/lock.c base/lock.h \
 	base/names.c base/names.h \
-	base/options.c base/options.h \
 	base/process.c base/process.h \
 	base/size.h \
 	base/sort.c base/sort.h \

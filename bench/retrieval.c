@@ -252,7 +252,7 @@ static enum tdm_status train(const struct options *o, const char *path, struct c
         status =
             tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, &arenas, err);
     if (status == TDM_OK)
-        status = tdm_walk_new(program, &arenas, &walk, err);
+        status = tdm_walk_new(program, NULL, &arenas, &walk, err);
     if (status == TDM_OK)
         status = tdm_walk_prepare(walk, err);
     if (status == TDM_OK)

@@ -1,10 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all commands share: how their help is printed. */
+/* The commands there are. */
 #include "commands/cmd.h"
 
-#include <stdio.h>
-
-void tdm_cmd_print_help(const struct tdm_command *command)
-{
-    printf("usage: tidemark %s\n\n%s\n\n%s", command->usage, command->summary, command->help);
-}
+const struct tdm_command *const tdm_commands[] = {
+    &tdm_cmd_plan,
+    &tdm_cmd_run,
+    &tdm_cmd_report,
+    &tdm_cmd_plot,
+    &tdm_cmd_diff,
+    &tdm_cmd_predict,
+    &tdm_cmd_compare,
+    &tdm_cmd_methods,
+    &tdm_cmd_models,
+    &tdm_cmd_machines,
+    &tdm_cmd_calibrate,
+    &tdm_cmd_doctor,
+    NULL,
+};

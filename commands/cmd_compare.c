@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/ticker.h"
 #include "base/units.h"
+#include "commands/common_options.h"
 #include "commands/compare_methods.h"
 #include "commands/contexts.h"
 #include "planner/margin.h"
@@ -18,112 +19,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_GPUS 65536u
 #define MOST_BATCH 4096u
 
 struct arguments {
     struct tdm_compare_request request;
     struct tdm_picture picture; /* without a path: none */
-    char optimizer_pair[TDM_COMPARED_TEXT];
-    bool json, done;
+    bool json;
 };
 
 /* ---- what is asked ---- */
 
-static enum tdm_status add_method(struct tdm_compare_request *r, struct tdm_error *err)
+static enum tdm_status read_contexts(const char *text, void *value, struct tdm_error *err)
 {
+    struct tdm_compare_request *r = value;
+    return tdm_contexts_parse(text, r->contexts, TDM_COMPARED_CONTEXTS, &r->context_count, err);
+}
+
+static enum tdm_status add_method(const char *text, void *value, struct tdm_error *err)
+{
+    struct tdm_compare_request *r = value;
     if (r->name_count == TDM_METHOD_MOST_KEYS)
         return tdm_fail(err, TDM_USAGE, "compare: more than %u --method", TDM_METHOD_MOST_KEYS);
-    r->names[r->name_count++] = optarg;
+    r->names[r->name_count++] = text;
     return TDM_OK;
 }
 
-static enum tdm_status read_option(int option, struct arguments *a, struct tdm_error *err)
+static enum tdm_status parse(int argc, char **argv, struct arguments *a, bool *help,
+                             struct tdm_error *err)
 {
-    struct tdm_compare_request *r = &a->request;
-    switch (option) {
-    case 'c':
-        return tdm_contexts_parse(optarg, r->contexts, TDM_COMPARED_CONTEXTS, &r->context_count,
-                                  err);
-    case 'm':
-        return add_method(r, err);
-    case 'b':
-        return tdm_parse_count(optarg, "--batch", 1, MOST_BATCH, &r->batch, err);
-    case 'g':
-        return tdm_parse_count(optarg, "--gpus", 1, MOST_GPUS, &r->gpus, err);
-    case 'M':
-        r->machine = optarg;
-        return TDM_OK;
-    case 'H':
-        return tdm_host_memory_parse(optarg, &r->memory.host_bytes, err);
-    case 'D':
-        return tdm_parse_bytes(optarg, "--memory", &r->memory.device_bytes, err);
-    case 'x':
-        return tdm_margin_parse(optarg, &r->margin, err);
-    case 'O':
-        if ((size_t)snprintf(a->optimizer_pair, sizeof(a->optimizer_pair), "optimizer=%s",
-                             optarg) >= sizeof(a->optimizer_pair))
-            return tdm_fail(err, TDM_USAGE, "--optimizer: \"%.32s...\" is too long", optarg);
-        return tdm_settings_add(&r->set, a->optimizer_pair, err);
-    case 's':
-        return tdm_settings_add(&r->set, optarg, err);
-    case 'o':
-        a->picture.path = optarg;
-        return TDM_OK;
-    case 'f':
-        a->picture.force = true;
-        return TDM_OK;
-    default:
-        a->json = true;
-        return TDM_OK;
-    }
-}
-
-static enum tdm_status parse(int argc, char **argv, struct arguments *a, struct tdm_error *err)
-{
-    static const struct option options[] = {{"context", required_argument, NULL, 'c'},
-                                            {"method", required_argument, NULL, 'm'},
-                                            {"batch", required_argument, NULL, 'b'},
-                                            {"gpus", required_argument, NULL, 'g'},
-                                            {"memory", required_argument, NULL, 'D'},
-                                            {"host-memory", required_argument, NULL, 'H'},
-                                            {"machine", required_argument, NULL, 'M'},
-                                            {"margin", required_argument, NULL, 'x'},
-                                            {"optimizer", required_argument, NULL, 'O'},
-                                            {"set", required_argument, NULL, 's'},
-                                            {"output", required_argument, NULL, 'o'},
-                                            {"force", no_argument, NULL, 'f'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    enum tdm_status status = TDM_OK;
-    static const int repeatable[] = {'m', 's', 0};
-    struct tdm_options o = {
-        .command = "compare", .letters = ":ho:", .names = options, .repeatable = repeatable};
-    int option;
-    while (status == TDM_OK) {
-        status = tdm_options_next(&o, argc, argv, &option, err);
-        if (status != TDM_OK)
-            tdm_settings_explain("compare", argc, argv, err);
-        if (status != TDM_OK || option == -1)
-            break;
-        if (option == 'h') {
-            tdm_cmd_print_help(&tdm_cmd_compare);
-            a->done = true;
-            return TDM_OK;
-        }
-        status = read_option(option, a, err);
-    }
-    if (status != TDM_OK)
+    int first;
+    enum tdm_status status = tdm_options_read(&tdm_cmd_compare, argc, argv, a, &first, help, err);
+    if (status != TDM_OK || *help)
         return status;
-    if (argc - optind != 1)
+    if (argc - first != 1)
         return tdm_fail(err, TDM_USAGE, "compare: %s",
-                        argc == optind ? "no model is named" : "takes one model only");
+                        argc == first ? "no model is named" : "takes one model only");
     if (a->request.context_count == 0) {
         tdm_fail(err, TDM_USAGE, "compare: --context is missing");
         return tdm_hint(err, "for example --context 8K..128K");
     }
-    a->request.model = argv[optind];
+    a->request.model = argv[first];
     status = tdm_model_inputs_spare(a->request.model, a->request.machine, "compare: --output",
                                     a->picture.path, err);
     return status != TDM_OK || a->picture.path == NULL ? status
@@ -434,8 +369,9 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
         .picture = {.width = 1600, .height = 900}};
     struct tdm_methods_comparison comparison = {0};
     struct tdm_ticker ticker;
-    enum tdm_status status = parse(argc, argv, &a, err);
-    if (status != TDM_OK || a.done)
+    bool help;
+    enum tdm_status status = parse(argc, argv, &a, &help, err);
+    if (status != TDM_OK || help)
         return status;
     a.request.self = &ticker;
     a.request.going = say_going;
@@ -454,37 +390,63 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     return status;
 }
 
+#define PLACE(field) offsetof(struct arguments, field)
+
+static const struct tdm_option options[] = {
+    {.as = &tdm_option_context,
+     .word = "A..B",
+     .place = PLACE(request),
+     .read = read_contexts,
+     .help = "contexts, doubling from A to B; or a list A,B,C"},
+    {.as = &tdm_option_gpus,
+     .place = PLACE(request.gpus),
+     .help = "GPUs; 1 by default: methods that can run on so many are compared"},
+    {.as = &tdm_option_batch,
+     .place = PLACE(request.batch),
+     .high = MOST_BATCH,
+     .help = "sequences of a step, of every GPU where each has its own; 1 by default"},
+    {.as = &tdm_option_machine, .place = PLACE(request.machine)},
+    {.as = &tdm_option_memory, .place = PLACE(request.memory.device_bytes)},
+    {.as = &tdm_option_host_memory, .place = PLACE(request.memory.host_bytes)},
+    {.as = &tdm_option_margin, .place = PLACE(request.margin)},
+    {.as = &tdm_option_method,
+     .place = PLACE(request),
+     .read = add_method,
+     .repeats = true,
+     .help = "this method alone; may be repeated"},
+    {.as = &tdm_option_method_optimizer,
+     .place = PLACE(request.set),
+     .help = "the optimizer of every method that has one of that name: as --set optimizer=NAME"},
+    {.as = &tdm_option_method_setting,
+     .place = PLACE(request.set),
+     .help = "a setting, of every method that takes it; may be repeated, a key only once; "
+             "gpus_per_node=N, else as the machine has it, holds for what all of them send"},
+    {.as = &tdm_option_output,
+     .place = PLACE(picture.path),
+     .help = "a picture, .png, .svg or .pdf: categories side by side, peaks by context",
+     .details =
+         "The categories are what each method holds at the largest context at which all fit, "
+         "stacked; beside the peaks is what the device has."},
+    {.as = &tdm_option_force, .place = PLACE(picture.force)},
+    {.as = &tdm_option_json, .place = PLACE(json)},
+    {.name = NULL}};
+
 const struct tdm_command tdm_cmd_compare = {
     .name = "compare",
     .usage = "compare MODEL --context A..B [options]",
     .summary = "methods side by side: peak by context, longest context, bytes sent, rough step",
-    .help =
-        "  --context A..B      contexts, doubling from A to B; or a list A,B,C\n"
-        "  --gpus N            GPUs; 1 by default: methods that can run on so many are compared\n"
-        "  --batch N           sequences of a step, of every GPU where each has its own; 1 by default\n"
-        "  --machine MACHINE   a shipped name (tidemark machines), a file that describes one, or local, which\n"
-        "                      calibrate measured; h200 by default\n"
-        "  --memory SIZE       memory of the device, for a card that is not listed\n"
-        "  --host-memory SIZE  host memory of a computer, which its GPUs share\n"
-        "  --margin SHARE      memory of the device that must be left over: 3% by default\n"
-        "  --method NAME       this method alone; may be repeated\n"
-        "  --optimizer NAME    of every method that has one of that name: as --set optimizer=NAME\n"
-        "  --set KEY=VALUE     a setting, of every method that takes it; may be repeated; gpus_per_node=N,\n"
-        "                      else as the machine has it, holds for what all of them send\n"
-        "  -o, --output FILE   a picture, .png, .svg or .pdf: categories side by side, peaks by context\n"
-        "  --force             overwrite FILE\n"
-        "  --json              one JSON object on stdout\n"
-        "  --help              this text\n"
-        "\n"
-        "Peaks are those of predict, and of tidemark those of plan, on one GPU; its longest context is one\n"
-        "near the longest (plan --objective context may find a tenth more). Where nothing is said\n"
-        "layers are checkpointed; AdamW's states are in bf16, or in fp32 where the system keeps them so;\n"
-        "all else is as predict assumes it.\n"
-        "Seconds of a step are rough, and for ranking: what spans nodes waits for the network.\n"
-        "Exit status 1: none of the methods can run so; 3: none fits. Pictures need gnuplot.\n"
-        "\n"
-        "Examples:\n"
-        "  tidemark compare qwen2.5-7b --context 8K..128K\n"
-        "  tidemark compare llama-3.1-8b --context 8K..64K --gpus 8 -o compare.svg\n",
+    .options = options,
+    .notes = "Peaks are those of predict, and of tidemark those of plan, on one GPU; its longest "
+             "context is one near the longest (plan --objective context may find a tenth more). "
+             "Where nothing is said layers are checkpointed; AdamW's states are in bf16, or in "
+             "fp32 where the system keeps them so; all else is as predict assumes it. Seconds of "
+             "a step are rough, and for ranking: what spans nodes waits for the network. Exit "
+             "status 1: none of the methods can run so; 3: none fits. Pictures need gnuplot.\n"
+             "\n"
+             "Examples:\n"
+             "  tidemark compare qwen2.5-7b --context 8K..128K\n"
+             "  tidemark compare llama-3.1-8b --context 8K..64K --gpus 8 -o compare.svg\n",
+    .arguments = TDM_VALUES_MODELS,
+    .refused = tdm_settings_explain,
     .run = run,
 };

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/ticker.h"
 #include "base/units.h"
+#include "commands/common_options.h"
 #include "commands/compare_schedules.h"
 #include "commands/prediction.h"
 #include "commands/print.h"
@@ -139,31 +140,21 @@ static enum tdm_status compare(const char *const files[2], bool as_json, struct 
     return status;
 }
 
+static const struct tdm_option options[] = {{.as = &tdm_option_json}, {.name = NULL}};
+
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
-    static const struct option options[] = {
-        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    bool as_json = false;
-    enum tdm_status status;
-    struct tdm_options o = {.command = "diff", .letters = ":h", .names = options};
-    int option;
-    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
-        switch (option) {
-        case 'j':
-            as_json = true;
-            break;
-        default: /* help */
-            tdm_cmd_print_help(&tdm_cmd_diff);
-            return TDM_OK;
-        }
-    }
-    if (status != TDM_OK)
+    bool as_json = false, help;
+    int first;
+    enum tdm_status status =
+        tdm_options_read(&tdm_cmd_diff, argc, argv, &as_json, &first, &help, err);
+    if (status != TDM_OK || help)
         return status;
-    if (argc - optind != 2) {
+    if (argc - first != 2) {
         tdm_fail(err, TDM_USAGE, "diff: takes two schedules");
         return tdm_hint(err, "usage: tidemark %s", tdm_cmd_diff.usage);
     }
-    const char *const files[2] = {argv[optind], argv[optind + 1]};
+    const char *const files[2] = {argv[first], argv[first + 1]};
     return compare(files, as_json, err);
 }
 
@@ -171,15 +162,13 @@ const struct tdm_command tdm_cmd_diff = {
     .name = "diff",
     .usage = "diff A B [--json]",
     .summary = "in what two schedules differ, and what that costs",
-    .help =
-        "  --json  one JSON object on stdout\n"
-        "  --help  this text\n"
-        "\n"
-        "Lists the knobs that are not the same, then what is predicted of both: seconds by phase and\n"
-        "op kind, FLOPs made again, peaks by category, copies; parts that are the same are left out.\n"
-        "Each is simulated with the machine that it was planned for.\n"
-        "\n"
-        "Example:\n"
-        "  tidemark diff plan.json other.json\n",
+    .options = options,
+    .notes = "Lists the knobs that are not the same, then what is predicted of both: seconds by "
+             "phase and op kind, FLOPs made again, peaks by category, copies; parts that are the "
+             "same are left out. Each is simulated with the machine that it was planned for.\n"
+             "\n"
+             "Example:\n"
+             "  tidemark diff plan.json other.json\n",
+    .arguments = TDM_VALUES_FILES,
     .run = run,
 };

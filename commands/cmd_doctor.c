@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "models/model.h"
 #include "ops/kernels.h"
+#include "commands/common_options.h"
 #include "commands/executor_path.h"
 #include "commands/family.h"
 #include "commands/print.h"
@@ -220,49 +221,40 @@ static enum tdm_status report(bool as_json, struct tdm_error *err)
     return TDM_OK;
 }
 
+struct arguments {
+    bool json, schedules;
+};
+
+static const struct tdm_option options[] = {
+    {.name = "schedules",
+     .type = TDM_OPTION_FLAG,
+     .place = offsetof(struct arguments, schedules),
+     .help = "the family of schedules instead: what each loop order can keep and hold, or why not, "
+             "and the sweeps and bytes that it costs"},
+    {.as = &tdm_option_json, .place = offsetof(struct arguments, json)},
+    {.name = NULL}};
+
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
-    static const struct option options[] = {{"json", no_argument, NULL, 'j'},
-                                            {"schedules", no_argument, NULL, 's'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    bool as_json = false, schedules = false;
-    enum tdm_status status;
-    struct tdm_options o = {.command = "doctor", .letters = ":h", .names = options};
-    int option;
-    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
-        switch (option) {
-        case 'j':
-            as_json = true;
-            break;
-        case 's':
-            schedules = true;
-            break;
-        default: /* help */
-            tdm_cmd_print_help(&tdm_cmd_doctor);
-            return TDM_OK;
-        }
-    }
-    if (status != TDM_OK)
+    struct arguments a = {0};
+    int first;
+    bool help;
+    enum tdm_status status = tdm_options_read(&tdm_cmd_doctor, argc, argv, &a, &first, &help, err);
+    if (status != TDM_OK || help)
         return status;
-    if (optind < argc)
+    if (first < argc)
         return tdm_fail(err, TDM_USAGE, "doctor: takes no arguments");
-    return schedules ? tdm_family_print(as_json, err) : report(as_json, err);
+    return a.schedules ? tdm_family_print(a.json, err) : report(a.json, err);
 }
 
 const struct tdm_command tdm_cmd_doctor = {
     .name = "doctor",
     .usage = "doctor [--schedules] [--json]",
     .summary = "how it was built, what it finds, and what is missing",
-    .help =
-        "  --schedules  the family of schedules instead: what each loop order can keep and hold,\n"
-        "               or why not, and the sweeps and bytes that it costs\n"
-        "  --json       one JSON object on stdout\n"
-        "  --help       this text\n"
-        "\n"
-        "Names the Debian package of what is missing. Nothing that is missing is an error.\n"
-        "\n"
-        "Example:\n"
-        "  tidemark doctor\n",
+    .options = options,
+    .notes = "Names the Debian package of what is missing. Nothing that is missing is an error.\n"
+             "\n"
+             "Example:\n"
+             "  tidemark doctor\n",
     .run = run,
 };

@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "machines/machine.h"
 #include "machines/machine_table.h"
+#include "commands/common_options.h"
 #include "commands/print.h"
 
 #include <stdbool.h>
@@ -63,44 +64,32 @@ static enum tdm_status show_all(bool as_json, struct tdm_error *err)
     return status;
 }
 
+static const struct tdm_option options[] = {{.as = &tdm_option_json}, {.name = NULL}};
+
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
-    static const struct option options[] = {
-        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    bool as_json = false;
-    enum tdm_status status;
-    struct tdm_options o = {.command = "machines", .letters = ":h", .names = options};
-    int option;
-    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
-        switch (option) {
-        case 'j':
-            as_json = true;
-            break;
-        default: /* help */
-            tdm_cmd_print_help(&tdm_cmd_machines);
-            return TDM_OK;
-        }
-    }
-    if (status != TDM_OK)
+    bool as_json = false, help;
+    int first;
+    enum tdm_status status =
+        tdm_options_read(&tdm_cmd_machines, argc, argv, &as_json, &first, &help, err);
+    if (status != TDM_OK || help)
         return status;
-    if (argc - optind > 1)
+    if (argc - first > 1)
         return tdm_fail(err, TDM_USAGE, "machines: takes one machine only");
-    return optind < argc ? show_one(argv[optind], as_json, err) : show_all(as_json, err);
+    return first < argc ? show_one(argv[first], as_json, err) : show_all(as_json, err);
 }
 
 const struct tdm_command tdm_cmd_machines = {
     .name = "machines",
     .usage = "machines [MACHINE] [--json]",
     .summary = "list the shipped machines, or explain one",
-    .help =
-        "  --json  one JSON object on stdout\n"
-        "  --help  this text\n"
-        "\n"
-        "MACHINE is a shipped name, also as H100 or 4090, a file that describes one, or local: this computer. Bytes\n"
-        "are 1024-based, GB/s and TFLOP/s are 1000-based.\n"
-        "\n"
-        "Examples:\n"
-        "  tidemark machines\n"
-        "  tidemark machines h200\n",
+    .options = options,
+    .notes = "MACHINE is a shipped name, also as H100 or 4090, a file that describes one, or "
+             "local: this computer. Bytes are 1024-based, GB/s and TFLOP/s are 1000-based.\n"
+             "\n"
+             "Examples:\n"
+             "  tidemark machines\n"
+             "  tidemark machines h200\n",
+    .arguments = TDM_VALUES_MACHINES,
     .run = run,
 };

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "methods/method.h"
+#include "commands/common_options.h"
 #include "commands/print.h"
 
 #include <stdbool.h>
@@ -63,40 +64,29 @@ static enum tdm_status show_all(bool as_json, struct tdm_error *err)
     return TDM_OK;
 }
 
+static const struct tdm_option options[] = {{.as = &tdm_option_json}, {.name = NULL}};
+
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
-    static const struct option options[] = {
-        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    bool as_json = false;
-    enum tdm_status status;
-    struct tdm_options o = {.command = "methods", .letters = ":h", .names = options};
-    int option;
-    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
-        switch (option) {
-        case 'j':
-            as_json = true;
-            break;
-        default: /* help */
-            tdm_cmd_print_help(&tdm_cmd_methods);
-            return TDM_OK;
-        }
-    }
-    if (status != TDM_OK)
+    bool as_json = false, help;
+    int first;
+    enum tdm_status status =
+        tdm_options_read(&tdm_cmd_methods, argc, argv, &as_json, &first, &help, err);
+    if (status != TDM_OK || help)
         return status;
-    if (argc - optind > 1)
+    if (argc - first > 1)
         return tdm_fail(err, TDM_USAGE, "methods: takes one method only");
-    return optind < argc ? show_one(argv[optind], as_json, err) : show_all(as_json, err);
+    return first < argc ? show_one(argv[first], as_json, err) : show_all(as_json, err);
 }
 
 const struct tdm_command tdm_cmd_methods = {
     .name = "methods",
     .usage = "methods [METHOD] [--json]",
     .summary = "list the systems that predict knows, or one of them with its settings",
-    .help = "  --json  one JSON object on stdout\n"
-            "  --help  this text\n"
-            "\n"
-            "Examples:\n"
-            "  tidemark methods\n"
-            "  tidemark methods parallel\n",
+    .options = options,
+    .notes = "Examples:\n"
+             "  tidemark methods\n"
+             "  tidemark methods parallel\n",
+    .arguments = TDM_VALUES_METHODS,
     .run = run,
 };

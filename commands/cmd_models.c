@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "models/model.h"
+#include "commands/common_options.h"
 #include "commands/print.h"
 #include "commands/weights_report.h"
 
@@ -182,46 +183,34 @@ static enum tdm_status show_all(bool as_json, struct tdm_error *err)
     return status;
 }
 
+static const struct tdm_option options[] = {{.as = &tdm_option_json}, {.name = NULL}};
+
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
-    static const struct option options[] = {
-        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    bool as_json = false;
-    enum tdm_status status;
-    struct tdm_options o = {.command = "models", .letters = ":h", .names = options};
-    int option;
-    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
-        switch (option) {
-        case 'j':
-            as_json = true;
-            break;
-        default: /* help */
-            tdm_cmd_print_help(&tdm_cmd_models);
-            return TDM_OK;
-        }
-    }
-    if (status != TDM_OK)
+    bool as_json = false, help;
+    int first;
+    enum tdm_status status =
+        tdm_options_read(&tdm_cmd_models, argc, argv, &as_json, &first, &help, err);
+    if (status != TDM_OK || help)
         return status;
-    if (argc - optind > 1)
+    if (argc - first > 1)
         return tdm_fail(err, TDM_USAGE, "models: takes one model only");
-    return optind < argc ? show_one(argv[optind], as_json, err) : show_all(as_json, err);
+    return first < argc ? show_one(argv[first], as_json, err) : show_all(as_json, err);
 }
 
 const struct tdm_command tdm_cmd_models = {
     .name = "models",
     .usage = "models [MODEL] [--json]",
     .summary = "list the shipped models, or explain one",
-    .help =
-        "  --json  one JSON object on stdout\n"
-        "  --help  this text\n"
-        "\n"
-        "MODEL is a shipped name, in any case or as the Hub has it (Qwen/Qwen2.5-7B), a config.json of\n"
-        "Hugging Face, or a directory that holds one; the\n"
-        "headers of weights in that directory are checked against it.\n"
-        "Bytes are 1024-based; context is what the model was trained for, not a limit.\n"
-        "\n"
-        "Examples:\n"
-        "  tidemark models\n"
-        "  tidemark models qwen2.5-7b\n",
+    .options = options,
+    .notes = "MODEL is a shipped name, in any case or as the Hub has it (Qwen/Qwen2.5-7B), a "
+             "config.json of Hugging Face, or a directory that holds one; the headers of weights "
+             "in that directory are checked against it. Bytes are 1024-based; context is what the "
+             "model was trained for, not a limit.\n"
+             "\n"
+             "Examples:\n"
+             "  tidemark models\n"
+             "  tidemark models qwen2.5-7b\n",
+    .arguments = TDM_VALUES_MODELS,
     .run = run,
 };

@@ -8,6 +8,7 @@
 #include "base/inputs.h"
 #include "base/ticker.h"
 #include "base/units.h"
+#include "commands/common_options.h"
 #include "plots/plot.h"
 
 #include <inttypes.h>
@@ -20,9 +21,9 @@ struct arguments {
     int64_t step;
 };
 
-static enum tdm_status read_size(const char *text, struct tdm_picture *picture,
-                                 struct tdm_error *err)
+static enum tdm_status read_size(const char *text, void *value, struct tdm_error *err)
 {
+    struct tdm_picture *picture = value;
     char width[16];
     uint64_t pixels[2];
     const char *cross = strchr(text, 'x');
@@ -43,55 +44,43 @@ static enum tdm_status read_size(const char *text, struct tdm_picture *picture,
     return TDM_OK;
 }
 
-/* *done: --help was asked for and given. */
+#define PLACE(field) offsetof(struct arguments, field)
+
+static const struct tdm_option options[] = {
+    {.as = &tdm_option_output,
+     .place = PLACE(picture.path),
+     .help = "the picture; its suffix says whether PNG, SVG or PDF"},
+    {.as = &tdm_option_step,
+     .place = PLACE(step),
+     .help = "of a trace, show this step; else the last one whose ops were timed and whose memory "
+             "was observed; of one that did not end, the ops that had"},
+    {.name = "size",
+     .word = "WxH",
+     .place = PLACE(picture),
+     .read = read_size,
+     .help = "pixels (default 1600x1000); letters grow with it"},
+    {.as = &tdm_option_force, .place = PLACE(picture.force)},
+    {.name = NULL}};
+
 static enum tdm_status read_arguments(int argc, char **argv, struct arguments *arguments,
-                                      bool *done, struct tdm_error *err)
+                                      bool *help, struct tdm_error *err)
 {
-    enum { STEP = 256, SIZE, FORCE };
-    static const struct option options[] = {
-        {"step", required_argument, NULL, STEP},  {"size", required_argument, NULL, SIZE},
-        {"output", required_argument, NULL, 'o'}, {"force", no_argument, NULL, FORCE},
-        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
-    enum tdm_status status = TDM_OK;
-    uint64_t step;
-    int option;
-    struct tdm_options o = {.command = "plot", .letters = ":ho:", .names = options};
-    while (status == TDM_OK &&
-           (status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
-        switch (option) {
-        case 'o':
-            arguments->picture.path = optarg;
-            break;
-        case STEP:
-            status = tdm_parse_count(optarg, "--step", 0, INT64_MAX, &step, err);
-            if (status == TDM_OK)
-                arguments->step = (int64_t)step;
-            break;
-        case SIZE:
-            status = read_size(optarg, &arguments->picture, err);
-            break;
-        case FORCE:
-            arguments->picture.force = true;
-            break;
-        default: /* help */
-            tdm_cmd_print_help(&tdm_cmd_plot);
-            *done = true;
-            return TDM_OK;
-        }
-    }
-    if (status != TDM_OK)
+    int first;
+    enum tdm_status status =
+        tdm_options_read(&tdm_cmd_plot, argc, argv, arguments, &first, help, err);
+    if (status != TDM_OK || *help)
         return status;
-    if (argc - optind != 1) {
+    if (argc - first != 1) {
         tdm_fail(err, TDM_USAGE,
-                 optind == argc ? "plot: no schedule or trace is named"
-                                : "plot: takes one schedule or trace only");
+                 first == argc ? "plot: no schedule or trace is named"
+                               : "plot: takes one schedule or trace only");
         return tdm_hint(err, "usage: tidemark %s", tdm_cmd_plot.usage);
     }
     if (arguments->picture.path == NULL) {
         tdm_fail(err, TDM_USAGE, "plot: no -o names the picture");
         return tdm_hint(err, "add -o FILE.png, -o FILE.svg or -o FILE.pdf");
     }
-    arguments->source = argv[optind];
+    arguments->source = argv[first];
     const struct tdm_input input = {.option = "SCHEDULE|TRACE", .path = arguments->source};
     return tdm_inputs_spare(&input, 1, "plot: -o", arguments->picture.path, err);
 }
@@ -101,9 +90,9 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     struct arguments arguments = {.picture = {.width = 1600, .height = 1000},
                                   .step = TDM_PLOT_LAST_STEP};
     struct tdm_plot *plot = NULL;
-    bool done = false;
-    enum tdm_status status = read_arguments(argc, argv, &arguments, &done, err);
-    if (status != TDM_OK || done)
+    bool help;
+    enum tdm_status status = read_arguments(argc, argv, &arguments, &help, err);
+    if (status != TDM_OK || help)
         return status;
     status = tdm_picture_check(&arguments.picture, err);
     if (status != TDM_OK)
@@ -136,21 +125,16 @@ const struct tdm_command tdm_cmd_plot = {
     .name = "plot",
     .usage = "plot SCHEDULE|TRACE -o FILE.png|FILE.svg|FILE.pdf [--step N] [--size WxH] [--force]",
     .summary = "draw the memory timeline and the lanes of a step",
-    .help =
-        "  -o, --output FILE\n"
-        "               the picture; its suffix says whether PNG, SVG or PDF\n"
-        "  --step N     of a trace, show this step; else the last one whose ops were timed and\n"
-        "               whose memory was observed; of one that did not end, the ops that had\n"
-        "  --size WxH   pixels (default 1600x1000); letters grow with it\n"
-        "  --force      overwrite FILE\n"
-        "\n"
-        "Draws which bytes hold values over time, by category, of the device and, where it is used,\n"
-        "of the host: their peak, with the op that runs at it, and above them as a line what is\n"
-        "allocated, and the limit that the schedule was planned for; below, which share of its time\n"
-        "each lane spends on which ops. Of a schedule what is predicted, of a trace predicted and\n"
-        "measured side by side, on one time axis. Needs gnuplot.\n"
-        "\n"
-        "Example:\n"
-        "  tidemark plot demo/run.db --step 1 -o memory.png\n",
+    .options = options,
+    .notes = "Draws which bytes hold values over time, by category, of the device and, where it "
+             "is used, of the host: their peak, with the op that runs at it, and above them as a "
+             "line what is allocated, and the limit that the schedule was planned for; below, "
+             "which share of its time each lane spends on which ops. Of a schedule what is "
+             "predicted, of a trace predicted and measured side by side, on one time axis. Needs "
+             "gnuplot.\n"
+             "\n"
+             "Example:\n"
+             "  tidemark plot demo/run.db --step 1 -o memory.png\n",
+    .arguments = TDM_VALUES_FILES,
     .run = run,
 };

@@ -5,6 +5,7 @@
 
 #include "base/ticker.h"
 #include "base/units.h"
+#include "commands/common_options.h"
 #include "methods/longest.h"
 #include "models/model.h"
 #include "planner/margin.h"
@@ -40,97 +41,14 @@ static enum tdm_status check_timeline(const struct tdm_predict_request *r, struc
 static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *r, bool *help,
                              struct tdm_error *err)
 {
-    static const struct option options[] = {{"context", required_argument, NULL, 'c'},
-                                            {"method", required_argument, NULL, 'm'},
-                                            {"batch", required_argument, NULL, 'b'},
-                                            {"gpus", required_argument, NULL, 'g'},
-                                            {"machine", required_argument, NULL, 'M'},
-                                            {"margin", required_argument, NULL, 'x'},
-                                            {"set", required_argument, NULL, 's'},
-                                            {"optimizer", required_argument, NULL, 'O'},
-                                            {"output", required_argument, NULL, 'o'},
-                                            {"force", no_argument, NULL, 'f'},
-                                            {"verbose", no_argument, NULL, 'v'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {"memory", required_argument, NULL, 'D'},
-                                            {"host-memory", required_argument, NULL, 'H'},
-                                            {NULL, 0, NULL, 0}};
-    enum tdm_status status = TDM_OK;
-    static const int repeatable[] = {'s', 0};
-    static const struct tdm_renamed_option renamed[] = {{"timeline", "output"}, {NULL, NULL}};
-    struct tdm_options o = {.command = "predict",
-                            .letters = ":ho:",
-                            .names = options,
-                            .repeatable = repeatable,
-                            .renamed = renamed};
-    int option;
-    while (status == TDM_OK) {
-        status = tdm_options_next(&o, argc, argv, &option, err);
-        if (status != TDM_OK)
-            tdm_settings_explain("predict", argc, argv, err);
-        if (status != TDM_OK || option == -1)
-            break;
-        switch (option) {
-        case 'c':
-            status = tdm_parse_tokens(optarg, "--context", &r->context, err);
-            if (status == TDM_OK && r->context > TDM_LONGEST_CONTEXT)
-                status =
-                    tdm_fail(err, TDM_USAGE, "--context: \"%s\" is more than 256M tokens", optarg);
-            break;
-        case 'm':
-            r->method = optarg;
-            break;
-        case 'b':
-            status = tdm_parse_count(optarg, "--batch", 1, MOST_BATCH, &r->batch, err);
-            break;
-        case 'g':
-            status = tdm_parse_count(optarg, "--gpus", 1, MOST_BATCH, &r->gpus, err);
-            break;
-        case 'M':
-            r->machine = optarg;
-            break;
-        case 'H':
-            status = tdm_host_memory_parse(optarg, &r->memory.host_bytes, err);
-            break;
-        case 'D':
-            status = tdm_parse_bytes(optarg, "--memory", &r->memory.device_bytes, err);
-            break;
-        case 'x':
-            status = tdm_margin_parse(optarg, &r->margin, err);
-            break;
-        case 's':
-            status = tdm_settings_add(&r->set, optarg, err);
-            break;
-        case 'O':
-            if ((size_t)snprintf(r->optimizer_pair, sizeof(r->optimizer_pair), "optimizer=%s",
-                                 optarg) >= sizeof(r->optimizer_pair))
-                return tdm_fail(err, TDM_USAGE, "--optimizer: \"%.32s...\" is too long", optarg);
-            status = tdm_settings_add(&r->set, r->optimizer_pair, err);
-            break;
-        case 'o':
-            r->timeline.path = optarg;
-            break;
-        case 'f':
-            r->timeline.force = true;
-            break;
-        case 'v':
-            r->verbose = true;
-            break;
-        case 'j':
-            r->as_json = true;
-            break;
-        default:
-            *help = true;
-            return TDM_OK;
-        }
-    }
-    if (status != TDM_OK)
+    int first;
+    enum tdm_status status = tdm_options_read(&tdm_cmd_predict, argc, argv, r, &first, help, err);
+    if (status != TDM_OK || *help)
         return status;
-    if (argc - optind != 1)
+    if (argc - first != 1)
         return tdm_fail(err, TDM_USAGE, "predict: %s",
-                        argc == optind ? "no model is named" : "takes one model only");
-    r->model = argv[optind];
+                        argc == first ? "no model is named" : "takes one model only");
+    r->model = argv[first];
     if (r->context == 0)
         return tdm_fail(err, TDM_USAGE, "predict: --context is missing");
     status = tdm_model_inputs_spare(r->model, r->machine, "predict: -o", r->timeline.path, err);
@@ -367,14 +285,10 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
                                     .margin = TDM_MARGIN,
                                     .timeline = {.width = 1600, .height = 900}};
     struct tdm_predict_answer a = {.model = NULL};
-    bool help = false;
+    bool help;
     enum tdm_status status = parse(argc, argv, &r, &help, err);
-    if (status != TDM_OK)
+    if (status != TDM_OK || help)
         return status;
-    if (help) {
-        tdm_cmd_print_help(&tdm_cmd_predict);
-        return TDM_OK;
-    }
     status = load(&r, &a, err);
     if (status == TDM_OK)
         status = tdm_method_is_own(a.method) ? answer_own(&r, &a, err) : answer_other(&r, &a, err);
@@ -384,49 +298,93 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     return status;
 }
 
+#define PLACE(field) offsetof(struct tdm_predict_request, field)
+
+static const struct tdm_option options[] = {
+    {.as = &tdm_option_context, .place = PLACE(context)},
+    {.as = &tdm_option_method,
+     .place = PLACE(method),
+     .help = "the system: tidemark methods lists them; torch by default: PyTorch and Hugging Face "
+             "transformers on one GPU",
+     .details = "A usual name for one will do: hf is torch."},
+    {.as = &tdm_option_batch,
+     .place = PLACE(batch),
+     .high = MOST_BATCH,
+     .help = "sequences of a GPU's step; 1 by default"},
+    {.as = &tdm_option_gpus, .place = PLACE(gpus)},
+    {.as = &tdm_option_machine, .place = PLACE(machine)},
+    {.as = &tdm_option_memory, .place = PLACE(memory.device_bytes)},
+    {.as = &tdm_option_host_memory,
+     .place = PLACE(memory.host_bytes),
+     .details = "gpus_per_node counts where the method has that key. What a server has is by the "
+                "machine's description, and not what that has to plan on."},
+    {.as = &tdm_option_margin,
+     .place = PLACE(margin),
+     .details = "It fits if the steps get through on a device that has so much less, also if the "
+                "allocator must give cached memory back for that."},
+    {.as = &tdm_option_method_optimizer, .place = PLACE(set)},
+    {.as = &tdm_option_method_setting,
+     .place = PLACE(set),
+     .details =
+         "Settings as users of the systems write them are taken too, as "
+         "\"gradient_checkpointing: true\", use_liger_kernel=true or --sequence-parallel, also "
+         "several options in one string, as \"--recompute-granularity full "
+         "--sequence-parallel\". The method tidemark is the schedule that plan finds, and "
+         "takes the knobs of plan's --set too."},
+    {.as = &tdm_option_output,
+     .formerly = "timeline",
+     .place = PLACE(timeline.path),
+     .help =
+         "a picture, .png, .svg or .pdf: bytes by category over the allocations and frees of the "
+         "step that needs most; with --json its data too, - for no picture",
+     .details =
+         "It has the phases of the step, what the allocator reserves and what the device has. "
+         "The data are up to 2,048 points, each the highest of equally many events."},
+    {.as = &tdm_option_force, .place = PLACE(timeline.force)},
+    {.name = "verbose",
+     .type = TDM_OPTION_FLAG,
+     .place = PLACE(verbose),
+     .help = "all that is assumed; and the hint of what does not fit takes its time",
+     .details = "What would make it fit is then looked for until all was looked at."},
+    {.as = &tdm_option_json,
+     .place = PLACE(as_json),
+     .help = "one JSON object on stdout, also when it does not fit",
+     .details = "binding is device, host or both, whichever is short, and null if it fits; "
+                "cached_memory_given_back says that it fits because of that, and "
+                "peak_within_margin_bytes what is used then, where peak_bytes is of the whole "
+                "device; host_peak_bytes is of the gpus_of_host GPUs that share host_memory_bytes. "
+                "Each of remedies has an effect: time, numerics, machine (batch, GPUs, memory or "
+                "method) or training."},
+    {.name = NULL}};
+
 const struct tdm_command tdm_cmd_predict = {
     .name = "predict",
     .usage = "predict MODEL --context N [options]",
     .summary = "what another system would need: peak memory of a GPU, allocated, reserved, used",
-    .help =
-        "  --context N         tokens of each sequence\n"
-        "  --method NAME       the system: tidemark methods lists them; torch by default: PyTorch and Hugging\n"
-        "                      Face transformers on one GPU\n"
-        "  --batch N           sequences of a GPU's step; 1 by default\n"
-        "  --gpus N            GPUs; 1 by default\n"
-        "  --machine MACHINE   a shipped name (tidemark machines), a file that describes one, or local, which\n"
-        "                      calibrate measured; h200 by default\n"
-        "  --memory SIZE       memory of the device, for a card that is not listed\n"
-        "  --host-memory SIZE  host memory of a computer, which its GPUs share, up to 8 or gpus_per_node of\n"
-        "                      them; by default what a server of such cards has\n"
-        "  --margin SHARE      memory of the device that must be left over: 3% by default\n"
-        "  --optimizer NAME    the optimizer, by the method's name for it: as --set optimizer=NAME\n"
-        "  --set KEY=VALUE     a setting of the method (tidemark methods NAME lists them); may be repeated, a key\n"
-        "                      only once\n"
-        "  -o, --output FILE   a picture, .png, .svg or .pdf: bytes by category over the allocations and frees of\n"
-        "                      the step that needs most; with --json its data too, - for no picture\n"
-        "  --force             overwrite FILE\n"
-        "  --verbose           all that is assumed; and the hint of what does not fit takes its time\n"
-        "  --json              one JSON object on stdout, also when it does not fit\n"
-        "  --help              this text\n"
-        "\n"
-        "The first line is the answer: what is needed, whether it fits, and if not the longest context\n"
-        "that does. The table is of what is needed in total, also where a step would run out of memory.\n"
-        "allocated is what live tensors take, reserved what the system's allocator holds, used what\n"
-        "the driver reports: reserved and the runtime. Settings that are not said are assumed; those that\n"
-        "were said but have no effect are noted. When it does not fit, the exit status is 3, and the hint\n"
-        "says what would fit: settings, a smaller batch, more host memory, more GPUs or another method,\n"
-        "and last what trains something else, as LoRA does. It is looked for within about a tenth of a\n"
-        "second of work; with --verbose until all was looked at. --set takes back what the hint says, and\n"
-        "settings as users of the systems write them: \"gradient_checkpointing: true\", or several options in\n"
-        "one string, \"--recompute-granularity full --sequence-parallel\".\n"
-        "The method tidemark is the schedule that plan finds; --set takes the knobs of plan too.\n"
-        "\n"
-        "Examples:\n"
-        "  tidemark predict qwen2.5-7b --context 8K\n"
-        "  tidemark predict Qwen/Qwen2.5-7B --context 8K --set checkpointing=on --machine H100\n"
-        "  tidemark predict qwen2.5-7b --context 8K --method zero3 --gpus 4\n"
-        "  tidemark predict qwen2.5-7b --context 8K -o step.svg\n"
-        "  tidemark predict qwen2.5-7b --context 256K --method tidemark --set optimizer=adamw-bf16\n",
+    .options = options,
+    .notes = "The first line is the answer: what is needed, whether it fits, and if not the "
+             "longest context that does. The table is of what is needed in total, also where a "
+             "step would run out of memory. allocated is what live tensors take, reserved what "
+             "the system's allocator holds, used what the driver reports: reserved and the "
+             "runtime. Settings that are not said are assumed; those that were said but have no "
+             "effect are noted. When it does not fit, the exit status is 3, and the hint says "
+             "what would fit: settings, a smaller batch, more host memory, more GPUs or another "
+             "method, and last what trains something else, as LoRA does. It is looked for within "
+             "about a tenth of a second of work; with --verbose until all was looked at. --set "
+             "takes back what the hint says, and settings as users of the systems write them: "
+             "\"gradient_checkpointing: true\", or several options in one string, "
+             "\"--recompute-granularity full --sequence-parallel\". The method tidemark is the "
+             "schedule that plan finds; --set takes the knobs of plan too.\n"
+             "\n"
+             "Examples:\n"
+             "  tidemark predict qwen2.5-7b --context 8K\n"
+             "  tidemark predict Qwen/Qwen2.5-7B --context 8K --set checkpointing=on --machine "
+             "H100\n"
+             "  tidemark predict qwen2.5-7b --context 8K --method zero3 --gpus 4\n"
+             "  tidemark predict qwen2.5-7b --context 8K -o step.svg\n"
+             "  tidemark predict qwen2.5-7b --context 256K --method tidemark --set "
+             "optimizer=adamw-bf16\n",
+    .arguments = TDM_VALUES_MODELS,
+    .refused = tdm_settings_explain,
     .run = run,
 };

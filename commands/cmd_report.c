@@ -8,6 +8,7 @@
 
 #include "base/ticker.h"
 #include "base/units.h"
+#include "commands/common_options.h"
 #include "commands/report_parts.h"
 
 #include <stdio.h>
@@ -35,73 +36,58 @@ static enum tdm_status print_report(const char *path, int64_t step, bool as_json
     return status;
 }
 
+struct arguments {
+    int64_t step;
+    bool json;
+};
+
+static const struct tdm_option options[] = {
+    {.as = &tdm_option_step,
+     .place = offsetof(struct arguments, step),
+     .help = "report this step only; else all: the highest peak, mean times"},
+    {.as = &tdm_option_json, .place = offsetof(struct arguments, json)},
+    {.name = NULL}};
+
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
-    static const struct option options[] = {
-        {"step", required_argument, NULL, 's'},
-        {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
-    };
-    int64_t step = TDM_TRACE_EVERY_STEP;
-    bool as_json = false;
-    uint64_t number;
-    enum tdm_status status;
-
-    struct tdm_options o = {.command = "report", .letters = ":h", .names = options};
-    int option;
-    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
-        switch (option) {
-        case 's':
-            status = tdm_parse_count(optarg, "--step", 0, INT64_MAX, &number, err);
-            if (status != TDM_OK)
-                return status;
-            step = (int64_t)number;
-            break;
-        case 'j':
-            as_json = true;
-            break;
-        default: /* help */
-            tdm_cmd_print_help(&tdm_cmd_report);
-            return TDM_OK;
-        }
-    }
-    if (status != TDM_OK)
+    struct arguments a = {.step = TDM_TRACE_EVERY_STEP};
+    int first;
+    bool help;
+    enum tdm_status status = tdm_options_read(&tdm_cmd_report, argc, argv, &a, &first, &help, err);
+    if (status != TDM_OK || help)
         return status;
-    if (optind + 1 != argc) {
+    if (first + 1 != argc) {
         tdm_fail(err, TDM_USAGE,
-                 optind == argc ? "report: no trace is named" : "report: takes one trace only");
-        tdm_hint(err, "usage: tidemark %s", tdm_cmd_report.usage);
-        return TDM_USAGE;
+                 first == argc ? "report: no trace is named" : "report: takes one trace only");
+        return tdm_hint(err, "usage: tidemark %s", tdm_cmd_report.usage);
     }
-    return print_report(argv[optind], step, as_json, err);
+    return print_report(argv[first], a.step, a.json, err);
 }
 
 const struct tdm_command tdm_cmd_report = {
     .name = "report",
     .usage = "report TRACE [--step N] [--json]",
     .summary = "predicted against measured: memory at the peak, time by op kind, stalls",
-    .help =
-        "  --step N   report this step only; else all: the highest peak, mean times\n"
-        "  --json     one JSON object on stdout\n"
-        "\n"
-        "TRACE is what `tidemark run --trace FILE` wrote. Of the memory taken, `used` is what the\n"
-        "driver or the system reports, and `allocated` what buffers have by plan, which are taken whole.\n"
-        "A byte holds a value from the op that writes it to the last one that uses it, in program\n"
-        "order: predicted from the program, measured at the launches. Both are the same bytes if\n"
-        "the run did what was planned. They are given by category, each at its own peak and at the\n"
-        "peak of the place. The error says by how\n"
-        "much the prediction is too large, the ratio is predicted over measured. A lane is\n"
-        "stalled while it is idle before its last op ends. What the compute lane waited for is\n"
-        "named, of the last timed step: the op that ended last before it went on, at the step's end\n"
-        "what ended it, or the host, where it launched too late (lane null in JSON). A wrong rate\n"
-        "shows at the top of the op kinds; tidemark calibrate --from TRACE corrects it. Of a step\n"
-        "that did not end: how far it was, and if there is no other step times, lanes and waits of\n"
-        "the ops that had ended. Selection: (query, key) pairs that page lists have room for, and\n"
-        "held (counted on cpu); bytes that attention gathers from the host and sends back, by chance\n"
-        "and in truth; bytes of page lists and means.\n"
-        "\n"
-        "Example:\n"
-        "  tidemark report demo/run.db --step 100\n",
+    .options = options,
+    .notes = "TRACE is what `tidemark run --trace FILE` wrote. Of the memory taken, `used` is "
+             "what the driver or the system reports, and `allocated` what buffers have by plan, "
+             "which are taken whole. A byte holds a value from the op that writes it to the last "
+             "one that uses it, in program order: predicted from the program, measured at the "
+             "launches. Both are the same bytes if the run did what was planned. They are given "
+             "by category, each at its own peak and at the peak of the place. The error says by "
+             "how much the prediction is too large, the ratio is predicted over measured. A lane "
+             "is stalled while it is idle before its last op ends. What the compute lane waited "
+             "for is named, of the last timed step: the op that ended last before it went on, at "
+             "the step's end what ended it, or the host, where it launched too late (lane null in "
+             "JSON). A wrong rate shows at the top of the op kinds; tidemark calibrate --from "
+             "TRACE corrects it. Of a step that did not end: how far it was, and if there is no "
+             "other step times, lanes and waits of the ops that had ended. Selection: (query, "
+             "key) pairs that page lists have room for, and held (counted on cpu); bytes that "
+             "attention gathers from the host and sends back, by chance and in truth; bytes of "
+             "page lists and means.\n"
+             "\n"
+             "Example:\n"
+             "  tidemark report demo/run.db --step 100\n",
+    .arguments = TDM_VALUES_FILES,
     .run = run,
 };

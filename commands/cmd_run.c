@@ -1,19 +1,332 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark run`: hands over to tidemark-executor, which alone knows backends. */
-#include "commands/cmd.h"
-#include "commands/executor_path.h"
+/* `tidemark run`: its options. tidemark-executor, which alone knows backends, carries it out
+ * (executor_run.c). */
+#include "commands/run_arguments.h"
 
-static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
+#include "base/units.h"
+#include "commands/cmd.h"
+#include "commands/common_options.h"
+#include "models/weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_STEPS (UINT64_C(1) << 40)
+
+/* ---- values that need more than their type ---- */
+
+static enum tdm_status read_weights(const char *text, void *value, struct tdm_error *err)
 {
-    return tdm_executor_start(&tdm_cmd_run, argc, argv, err);
+    struct tdm_run_options *run = value;
+    bool random = strncmp(text, "random:", 7) == 0;
+    run->weights_path = random ? NULL : text;
+    run->seed = 0;
+    if (!random)
+        return TDM_OK;
+    return tdm_parse_count(text + 7, "--weights random:SEED", 0, INT64_MAX, &run->seed, err);
 }
+
+static enum tdm_status read_save_dtype(const char *text, void *value, struct tdm_error *err)
+{
+    enum tdm_dtype *dtype = value;
+    if (tdm_dtype_parse(text, dtype) && (*dtype == TDM_DTYPE_BF16 || *dtype == TDM_DTYPE_FP32))
+        return TDM_OK;
+    return tdm_fail(err, TDM_USAGE, "--save-dtype \"%s\"; bf16 or fp32 is due", text);
+}
+
+static enum tdm_status read_shard(const char *text, void *value, struct tdm_error *err)
+{
+    uint64_t *bytes = value;
+    enum tdm_status status = tdm_parse_bytes(text, "--save-shard", bytes, err);
+    if (status == TDM_OK && *bytes == 0)
+        return tdm_fail(err, TDM_USAGE, "--save-shard: \"%s\"; at least 1 byte is due", text);
+    return status;
+}
+
+static enum tdm_status read_trace_ops(const char *text, void *value, struct tdm_error *err)
+{
+    uint64_t *every = value;
+    if (strcmp(text, "all") == 0) {
+        *every = 1;
+        return TDM_OK;
+    }
+    if (strcmp(text, "first") == 0) {
+        *every = UINT64_MAX;
+        return TDM_OK;
+    }
+    if (strncmp(text, "every:", 6) == 0)
+        return tdm_parse_count(text + 6, "--trace-ops every:K", 1, INT64_MAX, every, err);
+    return tdm_fail(err, TDM_USAGE, "--trace-ops \"%s\"; all, first or every:K is due", text);
+}
+
+/* A share below 1, or a file. */
+static enum tdm_status read_validation(const char *text, void *value, struct tdm_error *err)
+{
+    struct tdm_run_options *run = value;
+    char *end;
+    double share = strtod(text, &end);
+    if (end == text || *end != '\0') {
+        run->validation_path = text;
+        return TDM_OK;
+    }
+    run->validation_share = share;
+    if (share > 0 && share < 1)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "--validation \"%s\"; use a share above 0 and below 1, or a file",
+             text);
+    return tdm_hint(err, "for example --validation 0.1");
+}
+
+static enum tdm_status read_pair(const char *text, void *value, struct tdm_error *err)
+{
+    struct tdm_run_arguments *a = value;
+    if (a->run.pair_count == TDM_RUN_MOST_PAIRS)
+        return tdm_fail(err, TDM_USAGE, "--set is given more than %u times", TDM_RUN_MOST_PAIRS);
+    a->pairs[a->run.pair_count++] = text;
+    a->run.pairs = a->pairs;
+    return TDM_OK;
+}
+
+/* ---- the table ---- */
+
+#define PLACE(field) offsetof(struct tdm_run_arguments, field)
+
+static const struct tdm_option options[] = {
+    {.as = &tdm_option_backend,
+     .place = PLACE(backend),
+     .help = "cpu (default): computes on this machine's cores; cuda: on an NVIDIA GPU, where the "
+             "build has CUDA; null: walks the program and counts, computes nothing",
+     .values = TDM_VALUES_NAMES,
+     .names = "cpu, cuda or null"},
+    {.name = "weights",
+     .word = "WEIGHTS",
+     .place = PLACE(run),
+     .read = read_weights,
+     .help = "random:SEED (default random:0), or a Hugging Face directory: config.json and "
+             "safetensors of bf16, fp16 or fp32. SEED (0 with a directory) also chooses where "
+             "sequences begin and rounds stochastically",
+     .details =
+         "config.json must describe the model of the schedules; the weights are in "
+         "model.safetensors, or in shards with model.safetensors.index.json. Values are "
+         "rounded once, to what the schedule stores; masters, where it has them, are those of "
+         "the files exactly. What is rounded stochastically is what the optimizer stores "
+         "without a wider copy.",
+     .values = TDM_VALUES_FOLDERS},
+    {.name = "tokens",
+     .word = "FILE",
+     .place = PLACE(run.tokens_path),
+     .help =
+         "token ids: a .npy array of whole numbers, llm.c's .bin, or Megatron-LM's .bin with its "
+         ".idx; uint16:FILE or uint32:FILE: such numbers and nothing else; bytes:FILE: one token "
+         "a byte, for which vocabularies of up to 260 need no \"bytes:\"; default random tokens. "
+         "Longer than a sequence of the step",
+     .details =
+         "What a file holds is told by its contents: an array of NumPy (.npy) with one "
+         "dimension of little-endian whole numbers of 1, 2, 4 or 8 bytes; data of llm.c, which "
+         "begins with 20240520 (GPT-2's, uint16) or 20240801 (Llama 3's, uint32); data of "
+         "Megatron-LM, of which FILE is PREFIX.bin, PREFIX.idx or PREFIX. Other files are "
+         "refused, but for models of a vocabulary of up to 260 entries. Numbers of uint16: and "
+         "uint32: are little-endian, from the first byte on. Every id must be in the model's "
+         "vocabulary. Where the schedule says of how many tokens documents are, the file may "
+         "be as short as one. A file of up to 4 GiB is read.",
+     .values = TDM_VALUES_FILES},
+    {.name = "steps",
+     .word = "N",
+     .type = TDM_OPTION_COUNT,
+     .low = 1,
+     .high = MOST_STEPS,
+     .place = PLACE(run.steps),
+     .help = "steps to train (default 1)"},
+    {.as = &tdm_option_set,
+     .read = read_pair,
+     .help =
+         "train with another setting than the schedule has; may be repeated, a key only once. "
+         "Those that change neither memory nor operations: optimizer.NAME=X with learning_rate, "
+         "schedule, final_learning_rate, decay_steps, warmup_steps, beta1, beta2, epsilon, "
+         "weight_decay, clip_norm",
+     .details = "A trace records the schedule as it was run."},
+    {.name = "evaluate",
+     .word = "FILE",
+     .place = PLACE(run.evaluate_path),
+     .help =
+         "evaluate between steps by this schedule (plan --pass evaluate --like SCHEDULE), on the "
+         "weights that are trained; its optimizer, homes and dtypes of state must be the same",
+     .details = "It uses the same memory.",
+     .values = TDM_VALUES_FILES},
+    {.name = "evaluate-every",
+     .word = "N",
+     .type = TDM_OPTION_COUNT,
+     .low = 1,
+     .high = MOST_STEPS,
+     .place = PLACE(run.evaluate_every),
+     .help =
+         "evaluate after every N-th step, and after the last one; default a tenth of the steps"},
+    {.name = "evaluate-steps",
+     .word = "N",
+     .type = TDM_OPTION_COUNT,
+     .low = 1,
+     .high = MOST_STEPS,
+     .place = PLACE(run.evaluate_windows),
+     .help = "steps of FILE in an evaluation, each on the text that follows (default 1); no more "
+             "than the validation text holds"},
+    {.name = "validation",
+     .word = "WHAT",
+     .place = PLACE(run),
+     .read = read_validation,
+     .help =
+         "text to evaluate on: a file as for --tokens, or a share of --tokens, its end, which is "
+         "not trained on (default 0.05)",
+     .values = TDM_VALUES_FILES},
+    {.name = "save",
+     .word = "DIR",
+     .place = PLACE(run.save_path),
+     .help =
+         "after the last step write the model to a new directory that transformers and --weights "
+         "load; it is read back before it takes its place",
+     .details = "It has config.json and safetensors; headers, sizes and a checksum of the data are "
+                "compared. A tokenizer is not copied. A run that is interrupted does not save the "
+                "step that it was in.",
+     .values = TDM_VALUES_FOLDERS},
+    {.name = "save-every",
+     .word = "N",
+     .type = TDM_OPTION_COUNT,
+     .low = 1,
+     .high = MOST_STEPS,
+     .place = PLACE(run.save_every),
+     .help = "write it after every N-th step too, in place of the one before"},
+    {.name = "save-dtype",
+     .word = "TYPE",
+     .place = PLACE(run.save_dtype),
+     .read = read_save_dtype,
+     .help =
+         "dtype of its files: bf16 or fp32; default that of the schedule's weights; fp32 has the "
+         "precision of the masters",
+     .values = TDM_VALUES_NAMES,
+     .names = "bf16 or fp32"},
+    {.name = "save-shard",
+     .word = "SIZE",
+     .place = PLACE(run.shard_bytes),
+     .read = read_shard,
+     .help = "largest file of it (default 5G): a larger model has shards and an index"},
+    {.name = "save-gradients",
+     .word = "DIR",
+     .place = PLACE(run.gradients_path),
+     .help = "write the gradients of the last step in fp32, under the names of their weights, to "
+             "gradients.safetensors in a new directory; for schedules with --optimizer none",
+     .details = "Large ones are shards with an index.",
+     .values = TDM_VALUES_FOLDERS},
+    {.name = "trace",
+     .word = "FILE",
+     .place = PLACE(run.trace_path),
+     .help = "record the run to this SQLite database",
+     .values = TDM_VALUES_FILES},
+    {.name = "trace-ops",
+     .word = "WHICH",
+     .place = PLACE(run.timed_every),
+     .read = read_trace_ops,
+     .help = "op times of: all steps, first, or every:K; default all while they are fewer than "
+             "2,000,000 and take less than 1% of a step, else first",
+     .values = TDM_VALUES_NAMES,
+     .names = "all, first or every:"},
+    {.as = &tdm_option_force,
+     .place = PLACE(run.force),
+     .help = "replace an existing trace, or a directory that holds only saved files; what the run "
+             "reads is never overwritten"},
+    {.name = "dry-run",
+     .type = TDM_OPTION_FLAG,
+     .place = PLACE(run.dry_run),
+     .help =
+         "read, lower and check the schedules, and headers of weights; say what they would take "
+         "and what is free on the GPU and this computer, and stop (exit status 3 if that is too "
+         "little); nothing is written or removed",
+     .details = "Where there is no GPU, nothing is known of its memory."},
+    {.as = &tdm_option_json,
+     .place = PLACE(json),
+     .help = "print one JSON object about the run on stdout"},
+    {.name = NULL}};
 
 const struct tdm_command tdm_cmd_run = {
     .name = "run",
     .usage = "run SCHEDULE... [options]",
     .summary = "train by schedules that plan wrote",
-    .help =
-        "tidemark-executor runs schedules; it was not found. With it, tidemark run --help lists\n"
-        "the options.\n",
-    .run = run,
+    .options = options,
+    .notes = "All memory of a step is taken once, at the planned size, if the GPU and this "
+             "computer have it free (else exit status 3); several schedules run one after the "
+             "other in it, each from fresh weights. Progress goes to stderr. The first step of a "
+             "schedule is the measured one: its memory holds a pattern before it and is scanned "
+             "after it. In a step that takes long it says each few seconds where it is, what is "
+             "left and what the driver reports of memory, unless TIDEMARK_PROGRESS is no, and the "
+             "trace has the ops up to there. Ctrl-C, SIGTERM and SIGHUP end a run after the ops "
+             "that are launched, 2 s or two ops at most as predicted, and leave the trace whole, "
+             "with how far the step was. What a run that was killed left of a save is removed by "
+             "the next with that target.\n"
+             "\n"
+             "Examples:\n"
+             "  tidemark run plan.json --tokens book.txt --steps 100 --trace run.db\n"
+             "  tidemark run a.json b.json --steps 3 --json\n"
+             "  tidemark run plan.json --tokens book.txt --steps 500 --evaluate evaluate.json\n"
+             "  tidemark run plan.json --weights llama/ --tokens book.txt --steps 50 --save "
+             "trained/\n"
+             "  tidemark run plan.json --backend null --dry-run\n",
+    .arguments = TDM_VALUES_FILES,
 };
+
+/* ---- what goes together ---- */
+
+/* What is said about an evaluation that there is none of; and what it is by default. */
+static enum tdm_status complete_evaluation(struct tdm_run_options *run, struct tdm_error *err)
+{
+    bool asked = run->validation_path != NULL || run->validation_share > 0;
+    const char *option = asked                       ? "--validation"
+                         : run->evaluate_every > 0   ? "--evaluate-every"
+                         : run->evaluate_windows > 0 ? "--evaluate-steps"
+                                                     : NULL;
+    if (run->evaluate_path == NULL && option != NULL) {
+        tdm_fail(err, TDM_USAGE, "%s is given without --evaluate", option);
+        return tdm_hint(err, "tidemark plan --pass evaluate --like SCHEDULE -o evaluate.json "
+                             "writes a schedule for --evaluate");
+    }
+    if (run->validation_share > 0 && run->tokens_path == NULL)
+        return tdm_fail(err, TDM_USAGE,
+                        "--validation %g is a share of --tokens, which is not given",
+                        run->validation_share);
+    if (!asked)
+        run->validation_share = 0.05;
+    if (run->evaluate_every == 0)
+        run->evaluate_every = (run->steps + 9) / 10;
+    if (run->evaluate_windows == 0)
+        run->evaluate_windows = 1;
+    return TDM_OK;
+}
+
+/* The same of a directory to save to. */
+static enum tdm_status complete_saving(struct tdm_run_options *run, struct tdm_error *err)
+{
+    const char *option = run->save_every > 0                 ? "--save-every"
+                         : run->save_dtype != TDM_DTYPE_NONE ? "--save-dtype"
+                         : run->shard_bytes > 0              ? "--save-shard"
+                                                             : NULL;
+    if (run->save_path == NULL && option != NULL)
+        return tdm_fail(err, TDM_USAGE, "%s is given without --save", option);
+    if (run->shard_bytes == 0)
+        run->shard_bytes = TDM_SHARD_BYTES;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_run_arguments_read(int argc, char **argv, struct tdm_run_arguments *a,
+                                       bool *help, struct tdm_error *err)
+{
+    int first;
+    *a = (struct tdm_run_arguments){.backend = "cpu", .run = {.steps = 1}};
+    enum tdm_status status = tdm_options_read(&tdm_cmd_run, argc, argv, a, &first, help, err);
+    if (status != TDM_OK || *help)
+        return status;
+    if (first == argc) {
+        tdm_fail(err, TDM_USAGE, "run needs a schedule");
+        return tdm_hint(err, "tidemark plan MODEL --context N -o plan.json writes one");
+    }
+    a->run.schedule_count = (uint32_t)(argc - first);
+    a->run.schedule_paths = (const char *const *)(argv + first);
+    status = complete_saving(&a->run, err);
+    return status == TDM_OK ? complete_evaluation(&a->run, err) : status;
+}

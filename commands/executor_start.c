@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Commands that tidemark-executor carries out: it takes over this process. */
 #include "commands/executor_path.h"
+#include "commands/option_texts.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -22,7 +23,7 @@ enum tdm_status tdm_executor_start(const struct tdm_command *command, int argc, 
     char path[4096];
     if (!tdm_executor_find(path, sizeof(path))) {
         if (asks_for_help(argc, argv)) {
-            tdm_cmd_print_help(command);
+            tdm_help_print(command);
             return TDM_OK;
         }
         tdm_fail(err, TDM_IO, "tidemark-executor was not found");

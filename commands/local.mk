@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-# What answers is in the library, for tests too; what prints is in the program.
+# In libtidemark.a: what answers, for tests too; and the options of what tidemark-executor carries out.
 libtidemark_a_SOURCES += \
+	commands/cmd_calibrate.c \
+	commands/cmd_run.c \
+	commands/common_options.c commands/common_options.h \
 	commands/compare_methods.c commands/compare_methods.h \
 	commands/compare_schedules.c commands/compare_schedules.h \
 	commands/contexts.c commands/contexts.h \
 	commands/kind_times.c commands/kind_times.h \
 	commands/nest_text.c commands/nest_text.h \
+	commands/option_texts.c commands/option_texts.h \
+	commands/options.c commands/options.h \
 	commands/own_method.c commands/own_method.h \
 	commands/own_parts.h \
 	commands/own_report.c \
 	commands/own_schedule.c commands/own_schedule.h \
 	commands/prediction.c commands/prediction.h \
+	commands/run_arguments.h \
 	commands/setting_words.c commands/setting_words.h \
 	commands/weights_report.c commands/weights_report.h
 
-command_sources = \
+# The commands of tidemark, which print.
+noinst_LIBRARIES += libcommands.a
+libcommands_a_SOURCES = \
+	commands/bash_completion.c \
 	commands/cmd.c commands/cmd.h \
-	commands/cmd_calibrate.c \
 	commands/cmd_compare.c commands/cmd_diff.c \
 	commands/cmd_doctor.c \
 	commands/cmd_machines.c \
@@ -28,22 +36,46 @@ command_sources = \
 	commands/predict_json.c \
 	commands/cmd_report.c commands/report_parts.h \
 	commands/report_json.c commands/report_read.c commands/report_text.c \
-	commands/cmd_run.c \
 	commands/explain.c commands/explain.h \
 	commands/family.c commands/family.h \
 	commands/executor_path.c commands/executor_path.h \
 	commands/executor_start.c \
 	commands/model_inputs.c commands/model_inputs.h \
+	commands/plan_arguments.c commands/plan_arguments.h \
+	commands/plan_keys.c \
 	commands/print.c commands/print.h \
 	commands/schedule_table.c commands/schedule_table.h \
 	commands/sweep_report.c commands/sweep_report.h
-tidemark_SOURCES += $(command_sources) commands/main.c
-tidemark_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'
+libcommands_a_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'
+COMMAND_LIBS = libcommands.a $(TIDEMARK_LIBS)
+tidemark_SOURCES += commands/main.c
+
+# The commands of tidemark-executor.
+tidemark_executor_SOURCES += \
+	commands/executor_calibrate.c \
+	commands/executor_main.c \
+	commands/executor_parts.h \
+	commands/executor_run.c \
+	commands/run_progress.c commands/run_progress.h
+
+# The manual page and completion for bash, of the tables that the commands are read by.
+noinst_PROGRAMS = commands/write_docs
+commands_write_docs_SOURCES = commands/write_docs.c
+commands_write_docs_LDADD = $(COMMAND_LIBS)
+nodist_man_MANS = man/tidemark.1
+man/tidemark.1: commands/write_docs$(EXEEXT) man/tidemark.1.in
+	$(AM_V_GEN)$(MKDIR_P) man && commands/write_docs man $(srcdir)/man/tidemark.1.in > $@.new && mv $@.new $@
+completiondir = $(datadir)/bash-completion/completions
+nodist_completion_DATA = commands/completion/tidemark
+commands/completion/tidemark: commands/write_docs$(EXEEXT)
+	$(AM_V_GEN)$(MKDIR_P) commands/completion && commands/write_docs bash-completion > $@.new && mv $@.new $@
+EXTRA_DIST += man/tidemark.1.in
+CLEANFILES += man/tidemark.1 commands/completion/tidemark
+script_tests += tests/commands/completion tests/commands/man-options
 
 cmocka_tests += tests/commands/unit_answers tests/commands/unit_text
 tests_commands_unit_answers_SOURCES = tests/commands/unit_answers.c tests/support/cases.c tests/support/cases.h
 
 # JSON, by the commands themselves, where memory runs out while it is built.
 cmocka_tests += tests/commands/unit_json_memory
-tests_commands_unit_json_memory_SOURCES = tests/commands/unit_json_memory.c $(command_sources)
-tests_commands_unit_json_memory_CPPFLAGS = $(tidemark_CPPFLAGS)
+tests_commands_unit_json_memory_LDADD = libcommands.a $(LDADD)

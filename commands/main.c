@@ -4,6 +4,7 @@
 #include "base/names.h"
 #include "base/process.h"
 #include "commands/cmd.h"
+#include "commands/executor_path.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -11,13 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct tdm_command *const commands[] = {
-    &tdm_cmd_plan,   &tdm_cmd_run,      &tdm_cmd_report,    &tdm_cmd_plot,
-    &tdm_cmd_diff,   &tdm_cmd_predict,  &tdm_cmd_compare,   &tdm_cmd_methods,
-    &tdm_cmd_models, &tdm_cmd_machines, &tdm_cmd_calibrate, &tdm_cmd_doctor,
-};
-
-#define COMMANDS (sizeof(commands) / sizeof(commands[0]))
+#define MOST_COMMANDS 32u
 
 static void print_help(void)
 {
@@ -27,8 +22,8 @@ static void print_help(void)
         "plans the memory of a training step, runs exactly that plan, and shows where every byte\n"
         "went\n"
         "\n");
-    for (size_t i = 0; i < COMMANDS; i++)
-        printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    for (size_t i = 0; tdm_commands[i] != NULL; i++)
+        printf("  %-10s %s\n", tdm_commands[i]->name, tdm_commands[i]->summary);
     printf("\n"
            "  --help     this text; tidemark COMMAND --help: that of a command\n"
            "  --version  the version\n"
@@ -44,11 +39,11 @@ static enum tdm_status unknown_command(const char *name, struct tdm_error *err)
 {
     if (strcmp(name, "compare-schedules") == 0)
         return tdm_fail(err, TDM_USAGE, "compare-schedules is called diff now: tidemark diff A B");
-    const char *names[COMMANDS + 1] = {NULL};
+    const char *names[MOST_COMMANDS + 1] = {NULL};
     char list[256] = "", suggestion[TDM_SUGGESTION_BYTES];
-    for (size_t i = 0; i < COMMANDS; i++) {
+    for (size_t i = 0; i < MOST_COMMANDS && tdm_commands[i] != NULL; i++) {
         size_t used = strlen(list);
-        names[i] = commands[i]->name;
+        names[i] = tdm_commands[i]->name;
         snprintf(list + used, sizeof(list) - used, "%s%s", i == 0 ? "" : ", ", names[i]);
     }
     tdm_fail(err, TDM_USAGE, "unknown command \"%.64s\"", name);
@@ -57,9 +52,9 @@ static enum tdm_status unknown_command(const char *name, struct tdm_error *err)
 
 static const struct tdm_command *find_command(const char *name)
 {
-    for (size_t i = 0; i < COMMANDS; i++)
-        if (strcmp(commands[i]->name, name) == 0)
-            return commands[i];
+    for (size_t i = 0; tdm_commands[i] != NULL; i++)
+        if (strcmp(tdm_commands[i]->name, name) == 0)
+            return tdm_commands[i];
     return NULL;
 }
 
@@ -81,7 +76,8 @@ static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
     const struct tdm_command *command = find_command(name);
     if (command == NULL)
         return unknown_command(name, err);
-    return command->run(argc - 1, argv + 1, err);
+    return command->run == NULL ? tdm_executor_start(command, argc - 1, argv + 1, err)
+                                : command->run(argc - 1, argv + 1, err);
 }
 
 int main(int argc, char **argv)

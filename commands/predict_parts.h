@@ -16,7 +16,6 @@ struct tdm_predict_request {
     const char *model, *machine, *method;
     uint64_t context, batch, gpus;
     struct tdm_said_memory memory;
-    char optimizer_pair[80];
     double margin;
     struct tdm_setting_list set;
     bool verbose;                /* all that is assumed; what would help is looked for to the end */

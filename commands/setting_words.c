@@ -3,6 +3,8 @@
  * "and" or a comma. */
 #include "commands/setting_words.h"
 
+#include "commands/common_options.h"
+
 #include <ctype.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -64,6 +66,34 @@ enum tdm_status tdm_settings_add(struct tdm_setting_list *list, const char *text
     }
     return TDM_OK;
 }
+
+static enum tdm_status read_setting(const char *text, void *value, struct tdm_error *err)
+{
+    return tdm_settings_add(value, text, err);
+}
+
+static enum tdm_status read_optimizer(const char *text, void *value, struct tdm_error *err)
+{
+    struct tdm_setting_list *list = value;
+    if ((size_t)snprintf(list->optimizer, sizeof(list->optimizer), "optimizer=%s", text) >=
+        sizeof(list->optimizer))
+        return tdm_fail(err, TDM_USAGE, "--optimizer: \"%.32s...\" is too long", text);
+    return tdm_settings_add(list, list->optimizer, err);
+}
+
+const struct tdm_option tdm_option_method_optimizer = {
+    .name = "optimizer",
+    .word = "NAME",
+    .read = read_optimizer,
+    .help = "the optimizer, by the method's name for it: as --set optimizer=NAME"};
+
+const struct tdm_option tdm_option_method_setting = {
+    .name = "set",
+    .word = "KEY=VALUE",
+    .read = read_setting,
+    .repeats = true,
+    .help = "a setting of the method (tidemark methods NAME lists them); may be repeated, a key "
+            "only once"};
 
 static bool is_setting(const char *option)
 {

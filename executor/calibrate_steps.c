@@ -97,7 +97,7 @@ static enum tdm_status begin_program(struct session *s, uint32_t number, struct 
     if (s->timings == NULL || s->seconds == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a step of %llu tokens",
                         (unsigned long long)tokens);
-    enum tdm_status status = tdm_walk_new(program, &s->arenas, &s->walk, err);
+    enum tdm_status status = tdm_walk_new(program, NULL, &s->arenas, &s->walk, err);
     if (status == TDM_OK)
         status = tdm_tokens_open(NULL, program->schedule->model->vocabulary, &s->tokens, err);
     if (status == TDM_OK)

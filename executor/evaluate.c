@@ -111,6 +111,7 @@ static void count_tokens(struct tdm_evaluation *evaluation)
 }
 
 enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
+                                   const struct tdm_forecast *forecast,
                                    const struct tdm_arenas *arenas, const struct tdm_tokens *tokens,
                                    uint64_t seed, uint64_t windows, struct tdm_evaluation **out,
                                    struct tdm_error *err)
@@ -120,7 +121,7 @@ enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for an evaluation");
     *evaluation = (struct tdm_evaluation){
         .program = program, .arenas = arenas, .seed = seed, .windows = windows};
-    enum tdm_status status = tdm_walk_new(program, arenas, &evaluation->walk, err);
+    enum tdm_status status = tdm_walk_new(program, forecast, arenas, &evaluation->walk, err);
     if (status == TDM_OK)
         status = tdm_walk_prepare(evaluation->walk, err);
     if (status == TDM_OK && tokens != NULL) {

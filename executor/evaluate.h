@@ -10,6 +10,7 @@
 #define TDM_EXECUTOR_EVALUATE_H
 
 #include "executor/arenas.h"
+#include "executor/forecast.h"
 #include "executor/tokens.h"
 
 #include <signal.h>
@@ -30,9 +31,11 @@ struct tdm_evaluation;
 
 /* For a checked program in taken arenas; `tokens` NULL: the backend computes nothing. An evaluation
  * runs the program on the first windows of the tokens, at most `windows` and no more than there
- * are. What the arenas hold is lost, as with tdm_walk_prepare(). Program, arenas and tokens must
- * outlive it. The caller owns *evaluation. The tokens are checked. */
+ * are. What the arenas hold is lost, as with tdm_walk_prepare(). `forecast` is as for
+ * tdm_walk_new(). Program, forecast, arenas and tokens must outlive it. The caller owns
+ * *evaluation. The tokens are checked. */
 enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
+                                   const struct tdm_forecast *forecast,
                                    const struct tdm_arenas *arenas, const struct tdm_tokens *tokens,
                                    uint64_t seed, uint64_t windows,
                                    struct tdm_evaluation **evaluation, struct tdm_error *err);

@@ -7,15 +7,34 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* What is allocated changes with few ops. */
+static enum tdm_status note_allocation(struct tdm_forecast *forecast, uint64_t op_number,
+                                       enum tdm_place place, uint64_t bytes, struct tdm_error *err)
+{
+    if (bytes == forecast->allocated[place])
+        return TDM_OK;
+    if (forecast->allocation_count == forecast->allocation_capacity) {
+        size_t capacity = 2 * forecast->allocation_capacity + 64;
+        struct tdm_forecast_allocation *more =
+            realloc(forecast->allocations, capacity * sizeof(*more));
+        if (more == NULL)
+            return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu allocations", capacity);
+        forecast->allocations = more;
+        forecast->allocation_capacity = capacity;
+    }
+    forecast->allocated[place] = bytes;
+    forecast->allocations[forecast->allocation_count++] =
+        (struct tdm_forecast_allocation){op_number, place, bytes};
+    return TDM_OK;
+}
+
 static enum tdm_status note_op(void *self, const struct tdm_op *op, double start_seconds,
                                double end_seconds,
                                const uint64_t live_bytes[TDM_PLACES][TDM_CATEGORIES],
                                struct tdm_error *err)
 {
     struct tdm_forecast *forecast = self;
-    (void)start_seconds;
-    (void)live_bytes;
-    (void)err;
+    enum tdm_status status = TDM_OK;
     if (op->lane == TDM_LANE_COMPUTE)
         forecast->ops[forecast->count++] =
             (struct tdm_forecast_op){.number = op->number,
@@ -23,41 +42,100 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
                                      .layer = op->layer,
                                      .chunk = op->chunk,
                                      .phase = op->phase};
-    return TDM_OK;
+    if (forecast->times == NULL)
+        return TDM_OK;
+    forecast->times[op->number] = (struct tdm_forecast_time){start_seconds, end_seconds};
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        uint64_t allocated = 0;
+        for (int category = 0; category < TDM_CATEGORIES; category++)
+            allocated += live_bytes[place][category];
+        status = note_allocation(forecast, op->number, (enum tdm_place)place, allocated, err);
+    }
+    return status;
 }
 
-enum tdm_status tdm_forecast_new(const struct tdm_program *program, struct tdm_forecast **out,
-                                 struct tdm_error *err)
+enum tdm_status tdm_forecast_begin(const struct tdm_program *program, bool for_trace,
+                                   struct tdm_forecast **out, struct tdm_error *err)
 {
-    struct tdm_simulation simulation;
     struct tdm_forecast *forecast = calloc(1, sizeof(*forecast));
     if (forecast == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a forecast");
     forecast->program = program;
     forecast->ops = malloc((program->op_count + 1) * sizeof(*forecast->ops));
+    if (for_trace)
+        forecast->times = malloc((program->op_count + 1) * sizeof(*forecast->times));
     enum tdm_status status = TDM_OK;
-    if (forecast->ops == NULL)
+    if (forecast->ops == NULL || (for_trace && forecast->times == NULL))
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the forecast of %llu ops",
                           (unsigned long long)program->op_count);
     if (status == TDM_OK)
-        status = tdm_simulate(program, note_op, forecast, &simulation, err);
-    if (status == TDM_OK && forecast->count == 0)
-        status = tdm_fail(err, TDM_INTERNAL, "a program without an op of the compute lane");
+        status = tdm_simulator_new(program, note_op, forecast, &forecast->simulator, err);
     if (status != TDM_OK) {
         tdm_forecast_free(forecast);
         return status;
     }
-    forecast->step_seconds = simulation.step_seconds;
     *out = forecast;
     return TDM_OK;
+}
+
+enum tdm_status tdm_forecast_take(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    const struct tdm_forecast *forecast = self;
+    return tdm_simulator_take(forecast->simulator, item, err);
+}
+
+enum tdm_status tdm_forecast_end(struct tdm_forecast *forecast, struct tdm_error *err)
+{
+    struct tdm_simulation simulation;
+    tdm_simulator_finish(forecast->simulator, &simulation);
+    tdm_simulator_free(forecast->simulator);
+    forecast->simulator = NULL;
+    forecast->step_seconds = simulation.step_seconds;
+    return forecast->count > 0
+               ? TDM_OK
+               : tdm_fail(err, TDM_INTERNAL, "a program without an op of the compute lane");
+}
+
+enum tdm_status tdm_forecast_new(const struct tdm_program *program, struct tdm_forecast **out,
+                                 struct tdm_error *err)
+{
+    struct tdm_forecast *forecast;
+    enum tdm_status status = tdm_forecast_begin(program, false, &forecast, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_program_emit(program, tdm_forecast_take, forecast, err);
+    if (status == TDM_OK)
+        status = tdm_forecast_end(forecast, err);
+    if (status != TDM_OK) {
+        tdm_forecast_free(forecast);
+        return status;
+    }
+    *out = forecast;
+    return TDM_OK;
+}
+
+void tdm_forecast_drop_times(struct tdm_forecast *forecast)
+{
+    free(forecast->times);
+    free(forecast->allocations);
+    forecast->times = NULL;
+    forecast->allocations = NULL;
+    forecast->allocation_count = forecast->allocation_capacity = 0;
 }
 
 void tdm_forecast_free(struct tdm_forecast *forecast)
 {
     if (forecast == NULL)
         return;
+    tdm_forecast_drop_times(forecast);
+    tdm_simulator_free(forecast->simulator);
     free(forecast->ops);
     free(forecast);
+}
+
+uint64_t tdm_forecast_time_bytes(void)
+{
+    return sizeof(struct tdm_forecast_time);
 }
 
 double tdm_forecast_seconds(const struct tdm_forecast *forecast, uint64_t position)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is predicted of the compute lane's ops, by their position in it: when each ends, and where
- * in the step it is. It says how far a step is whose ops are counted as they end, and what is left
- * of it.
+ * What is predicted of a program, from one simulation. Of the compute lane's ops, by their position
+ * in it: when each ends, and where in the step it is. It says how far a step is whose ops are
+ * counted as they end, and what is left of it. For a trace also the times of all ops, and what is
+ * allocated.
  */
 #ifndef TDM_EXECUTOR_FORECAST_H
 #define TDM_EXECUTOR_FORECAST_H
@@ -16,17 +17,49 @@ struct tdm_forecast_op {
     enum tdm_phase phase;
 };
 
+struct tdm_forecast_time {
+    double start_seconds, end_seconds;
+};
+
+/* From this op on, so many bytes of a place are allocated. */
+struct tdm_forecast_allocation {
+    uint64_t op_number;
+    enum tdm_place place;
+    uint64_t bytes;
+};
+
 struct tdm_forecast {
     const struct tdm_program *program;
     struct tdm_forecast_op *ops; /* [count], at least one; the one at position p is number p - 1 */
     uint64_t count;
     double step_seconds;
+    /* for a trace, else NULL: of all ops by number, and by rising op number */
+    struct tdm_forecast_time *times;
+    struct tdm_forecast_allocation *allocations;
+    size_t allocation_count, allocation_capacity;
+    uint64_t allocated[TDM_PLACES];  /* by the last one */
+    struct tdm_simulator *simulator; /* NULL: the step was simulated */
 };
 
-/* Simulates `program`, which must outlive it. The caller owns *forecast. */
+/* A forecast of `program`, which must outlive it, that waits for the items of a step. The caller
+ * owns *forecast. */
+enum tdm_status tdm_forecast_begin(const struct tdm_program *program, bool for_trace,
+                                   struct tdm_forecast **forecast, struct tdm_error *err);
+/* A sink of the program's items; `self` is the forecast. */
+enum tdm_status tdm_forecast_take(void *self, const struct tdm_item *item, struct tdm_error *err);
+/* After the last item. */
+enum tdm_status tdm_forecast_end(struct tdm_forecast *forecast, struct tdm_error *err);
+
+/* All of it with an emission of its own, and not for a trace. */
 enum tdm_status tdm_forecast_new(const struct tdm_program *program, struct tdm_forecast **forecast,
                                  struct tdm_error *err);
 void tdm_forecast_free(struct tdm_forecast *forecast);
+
+/* Frees what it has for a trace. */
+void tdm_forecast_drop_times(struct tdm_forecast *forecast);
+
+/* Bytes of what it has of an op for a trace. */
+uint64_t tdm_forecast_time_bytes(void);
 
 /* Predicted seconds from the begin of the step to the end of the op at a position; 0 for position
  * 0. */

@@ -54,6 +54,7 @@ libexecutor_a_SOURCES += \
 	executor/room.h \
 	executor/run.c \
 	executor/run.h \
+	executor/run_parts.h \
 	executor/run_paths.c \
 	executor/run_paths.h \
 	executor/run_weights.c \
@@ -66,6 +67,7 @@ libexecutor_a_SOURCES += \
 	executor/token_file.h \
 	executor/tokens.c \
 	executor/tokens.h \
+	executor/train.c \
 	executor/walk.c \
 	executor/walk.h \
 	executor/weights.c \
@@ -100,13 +102,6 @@ libexecutor_a_SOURCES += \
 
 # The same bits whatever the width of the vectors, and a root that is vectorised.
 %host_optimizer.o: CFLAGS += -ffp-contract=off -fno-math-errno
-
-tidemark_executor_SOURCES += \
-	executor/cmd_calibrate.c \
-	executor/cmd_calibrate.h \
-	executor/main.c \
-	executor/progress.c \
-	executor/progress.h
 
 # Single ops of the cpu backend against double.
 cmocka_tests += tests/executor/unit_cpu tests/executor/unit_cpu_parts tests/executor/unit_optimizer \

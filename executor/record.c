@@ -4,7 +4,6 @@
 
 #include "config.h"
 #include "base/json.h"
-#include "simulator/simulate.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -17,7 +16,7 @@
 struct tdm_recorder {
     struct tdm_trace *trace;
     const volatile sig_atomic_t *stop; /* NULL: never */
-    uint64_t timed_every;
+    uint64_t timed_every, first_step;
     int64_t program_id;         /* that is trained */
     int64_t evaluator_id;       /* 0: none yet */
     int64_t run_start_ns;       /* begin of the first recorded step */
@@ -27,24 +26,7 @@ struct tdm_recorder {
     size_t timing_count, sent_count; /* of the step under way: reaped, and in the trace already */
     struct tdm_trace_used used[TDM_TRACE_SAMPLES]; /* not in the trace yet */
     size_t used_count;
-    uint64_t allocated[TDM_PLACES]; /* predicted, as last recorded */
 };
-
-/* What an observer of a program can hand over, before there is one. */
-static enum tdm_status observed_capacity(const struct tdm_program *program,
-                                         struct tdm_trace_capacity *capacity, struct tdm_error *err)
-{
-    struct tdm_values *values;
-    enum tdm_status status = tdm_values_new(program, &values, err);
-    if (status != TDM_OK)
-        return status;
-    if (capacity->touches < program->buffer_count)
-        capacity->touches = program->buffer_count;
-    if (capacity->observed < tdm_values_change_capacity(values))
-        capacity->observed = tdm_values_change_capacity(values);
-    tdm_values_free(values);
-    return TDM_OK;
-}
 
 static enum tdm_status open_trace(struct tdm_recorder *recorder,
                                   const struct tdm_run_options *options,
@@ -85,9 +67,10 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
     for (uint32_t i = 0; i < count; i++) {
         if (capacity.timings < programs[i]->op_count)
             capacity.timings = programs[i]->op_count;
-        enum tdm_status status = observed_capacity(programs[i], &capacity, err);
-        if (status != TDM_OK)
-            return status;
+        if (capacity.touches < programs[i]->buffer_count)
+            capacity.touches = programs[i]->buffer_count;
+        if (capacity.observed < tdm_values_change_capacity(programs[i]))
+            capacity.observed = tdm_values_change_capacity(programs[i]);
     }
     struct tdm_recorder *recorder = calloc(1, sizeof(*recorder));
     if (recorder == NULL)
@@ -115,54 +98,90 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
 
 /* ---- what is predicted ---- */
 
+/* What is predicted of a program on its way to the trace. */
+struct prediction {
+    struct tdm_recorder *recorder;
+    const struct tdm_forecast *forecast;
+    size_t next_allocation; /* of the forecast */
+    struct tdm_values *values;
+};
+
+static enum tdm_status check_stop(const struct tdm_recorder *recorder, struct tdm_error *err)
+{
+    return recorder->stop != NULL && *recorder->stop
+               ? tdm_fail(err, TDM_INTERRUPTED, "interrupted while predictions were recorded")
+               : TDM_OK;
+}
+
 /* An op, and what is allocated while it runs. */
-static enum tdm_status record_op(void *self, const struct tdm_op *op, double start_seconds,
-                                 double end_seconds,
-                                 const uint64_t live_bytes[TDM_PLACES][TDM_CATEGORIES],
+static enum tdm_status record_op(struct prediction *p, const struct tdm_op *op,
                                  struct tdm_error *err)
 {
-    struct tdm_recorder *recorder = self;
-    int64_t start_ns = llround(start_seconds * 1e9), end_ns = llround(end_seconds * 1e9);
-    if (recorder->stop != NULL && *recorder->stop)
-        return tdm_fail(err, TDM_INTERRUPTED, "interrupted while predictions were recorded");
-    enum tdm_status status = tdm_trace_op(recorder->trace, op, start_ns, end_ns, err);
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
-        uint64_t allocated = 0;
-        for (int category = 0; category < TDM_CATEGORIES; category++)
-            allocated += live_bytes[place][category];
-        if (allocated == recorder->allocated[place])
-            continue;
-        recorder->allocated[place] = allocated;
-        status = tdm_trace_allocation(recorder->trace, op->number, (enum tdm_place)place, allocated,
-                                      err);
+    struct tdm_trace *trace = p->recorder->trace;
+    const struct tdm_forecast *forecast = p->forecast;
+    const struct tdm_forecast_time *time = &forecast->times[op->number];
+    enum tdm_status status = tdm_trace_op(trace, op, llround(time->start_seconds * 1e9),
+                                          llround(time->end_seconds * 1e9), err);
+    for (; status == TDM_OK && p->next_allocation < forecast->allocation_count;
+         p->next_allocation++) {
+        const struct tdm_forecast_allocation *next = &forecast->allocations[p->next_allocation];
+        if (next->op_number != op->number)
+            break;
+        status = tdm_trace_allocation(trace, op->number, next->place, next->bytes, err);
     }
     return status;
 }
 
+static enum tdm_status record_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct prediction *p = self;
+    if (item->kind != TDM_RUN)
+        return TDM_OK;
+    enum tdm_status status = check_stop(p->recorder, err);
+    if (status == TDM_OK)
+        status = record_op(p, item->op, err);
+    return status == TDM_OK ? tdm_values_read(p->values, item, err) : status;
+}
+
 /* Bytes that are to hold values. */
 static enum tdm_status record_values(struct tdm_recorder *recorder,
-                                     const struct tdm_program *program, struct tdm_error *err)
+                                     const struct tdm_program *program, struct tdm_values *values,
+                                     struct tdm_error *err)
 {
-    struct tdm_values_change *changes;
-    size_t count;
-    enum tdm_status status = tdm_values_predict(program, &changes, &count, err);
-    if (status != TDM_OK)
-        return status;
+    struct tdm_values_change *changes =
+        calloc(tdm_values_change_capacity(program) + 1, sizeof(*changes));
+    if (changes == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for what is to hold values");
+    enum tdm_status status = TDM_OK;
+    size_t count = tdm_values_changes(values, changes);
     for (size_t i = 0; i < count && status == TDM_OK; i++) {
         status = tdm_trace_memory(recorder->trace, &changes[i], err);
-        if (status == TDM_OK && recorder->stop != NULL && *recorder->stop)
-            status = tdm_fail(err, TDM_INTERRUPTED, "interrupted while predictions were recorded");
+        if (status == TDM_OK)
+            status = check_stop(recorder, err);
     }
     free(changes);
     return status;
 }
 
+static enum tdm_status record_items(struct tdm_recorder *recorder,
+                                    const struct tdm_forecast *forecast, struct tdm_error *err)
+{
+    struct prediction prediction = {.recorder = recorder, .forecast = forecast};
+    enum tdm_status status = tdm_values_new(forecast->program, &prediction.values, err);
+    if (status == TDM_OK)
+        status = tdm_program_emit(forecast->program, record_item, &prediction, err);
+    if (status == TDM_OK)
+        status = record_values(recorder, forecast->program, prediction.values, err);
+    tdm_values_free(prediction.values);
+    return status;
+}
+
 static enum tdm_status record_program(struct tdm_recorder *recorder, const char *name,
-                                      const struct tdm_program *program, int64_t *id,
+                                      const struct tdm_forecast *forecast, int64_t *id,
                                       struct tdm_error *err)
 {
+    const struct tdm_program *program = forecast->program;
     json_t *json;
-    struct tdm_simulation simulation;
     enum tdm_status status = tdm_schedule_to_json(program->schedule, NULL, &json, err);
     if (status != TDM_OK)
         return status;
@@ -170,28 +189,27 @@ static enum tdm_status record_program(struct tdm_recorder *recorder, const char 
     json_decref(json);
     if (text == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
-    memset(recorder->allocated, 0, sizeof(recorder->allocated));
     status = tdm_trace_program_begin(recorder->trace, name, text, program, id, err);
     free(text);
     if (status == TDM_OK)
-        status = tdm_simulate(program, record_op, recorder, &simulation, err);
-    if (status == TDM_OK)
-        status = record_values(recorder, program, err);
+        status = record_items(recorder, forecast, err);
     return status == TDM_OK ? tdm_trace_program_end(recorder->trace, err) : status;
 }
 
 enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *name,
-                                     const struct tdm_program *program, struct tdm_error *err)
+                                     const struct tdm_forecast *forecast, uint64_t first_step,
+                                     struct tdm_error *err)
 {
-    return record_program(recorder, name, program, &recorder->program_id, err);
+    recorder->first_step = first_step;
+    return record_program(recorder, name, forecast, &recorder->program_id, err);
 }
 
 enum tdm_status tdm_recorder_evaluator(struct tdm_recorder *recorder, const char *name,
-                                       const struct tdm_program *program, struct tdm_error *err)
+                                       const struct tdm_forecast *forecast, struct tdm_error *err)
 {
     if (recorder->evaluator_id != 0)
         return TDM_OK;
-    return record_program(recorder, name, program, &recorder->evaluator_id, err);
+    return record_program(recorder, name, forecast, &recorder->evaluator_id, err);
 }
 
 /* ---- what is measured ---- */
@@ -255,7 +273,7 @@ void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas 
 
 bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step)
 {
-    return step == 1 || step % recorder->timed_every == 0;
+    return step == recorder->first_step || step % recorder->timed_every == 0;
 }
 
 enum tdm_status tdm_recorder_part(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,

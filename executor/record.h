@@ -4,6 +4,7 @@
 #define TDM_EXECUTOR_RECORD_H
 
 #include "executor/arenas.h"
+#include "executor/forecast.h"
 #include "executor/observer.h"
 #include "executor/run.h"
 
@@ -14,7 +15,8 @@ struct tdm_recorded_memory {
     uint64_t pinned_bytes, pageable_bytes;
 };
 
-/* Creates the trace of a run; op times are recorded for step 1 and every `timed_every`-th step. */
+/* Creates the trace of a run; op times are recorded for the first step of a program and for every
+ * `timed_every`-th step. */
 enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
                                   struct tdm_recorded_memory memory, uint32_t count,
                                   const struct tdm_program *const *programs, uint64_t timed_every,
@@ -27,9 +29,11 @@ uint64_t tdm_recorder_op_bytes(void);
 bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step);
 
 /* A program is about to run: its schedule, ops with predicted times, what is allocated, what holds
- * values. The run's *stop ends it: TDM_INTERRUPTED, with nothing of the program in the trace. */
+ * values. `forecast` is of the program and for a trace; `first_step` is the number of the step that
+ * comes first. The run's *stop ends it: TDM_INTERRUPTED, with nothing of it in the trace. */
 enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *name,
-                                     const struct tdm_program *program, struct tdm_error *err);
+                                     const struct tdm_forecast *forecast, uint64_t first_step,
+                                     struct tdm_error *err);
 
 /* Of a step that has not ended. */
 struct tdm_recorded_part {
@@ -66,7 +70,7 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
 
 /* The program that evaluates, before its first evaluation; once a run. */
 enum tdm_status tdm_recorder_evaluator(struct tdm_recorder *recorder, const char *name,
-                                       const struct tdm_program *program, struct tdm_error *err);
+                                       const struct tdm_forecast *forecast, struct tdm_error *err);
 
 /* An evaluation after a step of the program that is trained has ended. */
 enum tdm_status tdm_recorder_evaluated(struct tdm_recorder *recorder, uint64_t step, double loss,

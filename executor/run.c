@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run: load, validate, take the arenas, train, record. */
+/* A run: load, validate, take the arenas, record; train.c trains. */
 #include "executor/run.h"
 
 #include "base/size.h"
 #include "base/units.h"
 #include "executor/batch.h"
 #include "executor/evaluate.h"
-#include "executor/midstep.h"
-#include "executor/record.h"
+#include "executor/run_parts.h"
 #include "executor/run_paths.h"
-#include "executor/run_weights.h"
-#include "executor/state.h"
 #include "executor/token_file.h"
-#include "executor/walk.h"
-#include "simulator/simulate.h"
 #include "schedule/cost.h"
-#include "schedule/learning_rate.h"
 #include "schedule/training_settings.h"
 #include "schedule/validate.h"
 
@@ -28,24 +22,6 @@
 
 /* More op times than this in a run are recorded for its first step only, unless asked for. */
 #define MAX_TIMINGS 2000000u
-
-struct loaded {
-    struct tdm_schedule *schedule;
-    struct tdm_program *program;
-    double predicted_seconds;
-};
-
-struct run {
-    const struct tdm_run_options *options;
-    const struct tdm_run_listener *listener;
-    struct loaded *loaded; /* the one that evaluates last, if there is one */
-    const struct tdm_program **programs;
-    uint32_t program_count;
-    struct tdm_tokens *tokens, *validation; /* validation NULL: nobody evaluates */
-    struct tdm_run_weights weights;
-    struct tdm_arenas arenas;
-    struct tdm_recorder *recorder; /* NULL: no trace */
-};
 
 /* A schedule must fit the limits that it was planned for: somebody may have changed either. */
 static enum tdm_status check_limits(const struct tdm_program *program, struct tdm_error *err)
@@ -68,9 +44,35 @@ static enum tdm_status check_limits(const struct tdm_program *program, struct td
     return TDM_OK;
 }
 
+/* Validates and simulates a program in one emission of its items. */
+static enum tdm_status check(const struct tdm_program *program, bool for_trace,
+                             struct tdm_forecast **forecast, struct tdm_error *err)
+{
+    struct tdm_validation *validation = NULL;
+    struct tdm_forecast *made = NULL;
+    enum tdm_status status = tdm_validation_new(program, program->arena_bytes, &validation, err);
+    if (status == TDM_OK)
+        status = tdm_forecast_begin(program, for_trace, &made, err);
+    const struct tdm_reader readers[] = {{tdm_validation_take, validation},
+                                         {tdm_forecast_take, made}};
+    if (status == TDM_OK)
+        status = tdm_program_emit_to(program, readers, 2, err);
+    if (status == TDM_OK)
+        status = tdm_validation_finish(validation, err);
+    if (status == TDM_OK)
+        status = tdm_forecast_end(made, err);
+    tdm_validation_free(validation);
+    if (status != TDM_OK) {
+        tdm_forecast_free(made);
+        return status;
+    }
+    *forecast = made;
+    return TDM_OK;
+}
+
 /* `pairs`: settings other than its own. */
 static enum tdm_status load_one(const char *path, const char *const *pairs, size_t pair_count,
-                                struct loaded *loaded, struct tdm_error *err)
+                                bool for_trace, struct tdm_loaded *loaded, struct tdm_error *err)
 {
     enum tdm_status status = tdm_schedule_load(path, &loaded->schedule, err);
     if (status == TDM_OK)
@@ -82,22 +84,17 @@ static enum tdm_status load_one(const char *path, const char *const *pairs, size
     if (status == TDM_OK)
         status = check_limits(loaded->program, err);
     if (status == TDM_OK)
-        status = tdm_program_validate(loaded->program, loaded->program->arena_bytes, err);
-    if (status != TDM_OK)
-        return tdm_about(err, path);
-    struct tdm_simulation simulation;
-    status = tdm_simulate(loaded->program, NULL, NULL, &simulation, err);
-    if (status == TDM_OK)
-        loaded->predicted_seconds = simulation.step_seconds;
-    return status;
+        status = check(loaded->program, for_trace, &loaded->forecast, err);
+    return status == TDM_OK ? TDM_OK : tdm_about(err, path);
 }
 
-static void tell_planned(const struct run *run, const char *path, const struct loaded *loaded)
+static void tell_planned(const struct tdm_run *run, const char *path,
+                         const struct tdm_loaded *loaded)
 {
     const struct tdm_amounts amounts =
         tdm_amounts_of(loaded->program, run->options->backend, run->options->trace_path != NULL);
     run->listener->planned(run->listener->self, path, loaded->program, &amounts,
-                           loaded->predicted_seconds);
+                           loaded->forecast->step_seconds);
 }
 
 static enum tdm_status check_stop(const struct tdm_run_options *options, struct tdm_error *err)
@@ -107,13 +104,15 @@ static enum tdm_status check_stop(const struct tdm_run_options *options, struct 
                : TDM_OK;
 }
 
-static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
+static enum tdm_status load_all(struct tdm_run *run, struct tdm_run_result *results,
                                 struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
-    struct loaded *evaluator = &run->loaded[options->schedule_count];
+    struct tdm_loaded *evaluator = &run->loaded[options->schedule_count];
+    const bool for_trace = options->trace_path != NULL && !options->dry_run;
     if (options->evaluate_path != NULL) {
-        enum tdm_status status = load_one(options->evaluate_path, NULL, 0, evaluator, err);
+        enum tdm_status status =
+            load_one(options->evaluate_path, NULL, 0, for_trace, evaluator, err);
         if (status != TDM_OK)
             return status;
         run->programs[options->schedule_count] = evaluator->program;
@@ -122,7 +121,7 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
         enum tdm_status status = check_stop(options, err);
         if (status == TDM_OK)
             status = load_one(options->schedule_paths[i], options->pairs, options->pair_count,
-                              &run->loaded[i], err);
+                              for_trace, &run->loaded[i], err);
         if (status != TDM_OK)
             return status;
         if (strcmp(run->loaded[i].schedule->model->digest,
@@ -138,7 +137,7 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
                                           options->schedule_paths[i], run->loaded[i].program, err);
         if (status != TDM_OK)
             return status;
-        results[i].predicted_step_seconds = run->loaded[i].predicted_seconds;
+        results[i].predicted_step_seconds = run->loaded[i].forecast->step_seconds;
         results[i].model_flops = tdm_model_flops(run->loaded[i].schedule);
         for (int place = 0; place < TDM_PLACES; place++)
             results[i].arenas[place] =
@@ -154,7 +153,7 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
 }
 
 /* A dry run ends here: would there be memory for it? */
-static enum tdm_status compare_memory(const struct run *run, struct tdm_error *err)
+static enum tdm_status compare_memory(const struct tdm_run *run, struct tdm_error *err)
 {
     struct tdm_free_memory memory;
     enum tdm_status status =
@@ -164,156 +163,8 @@ static enum tdm_status compare_memory(const struct run *run, struct tdm_error *e
     return status;
 }
 
-/* Ends step 1 of a program: what the arenas show. */
-static enum tdm_status scan(const struct run *run, struct tdm_run_result *result,
-                            struct tdm_error *err)
-{
-    enum tdm_status status = TDM_OK;
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
-        struct tdm_trace_arena *arena = &result->arenas[place];
-        status = tdm_arenas_scan(&run->arenas, (enum tdm_place)place, &arena->touched_bytes,
-                                 &arena->highest_byte, err);
-    }
-    return status;
-}
-
-/* What training one program needs beside the arenas. */
-struct training {
-    const struct tdm_program *program;
-    struct tdm_walk *walk;
-    struct tdm_observer *observer;
-    struct tdm_midstep midstep;
-    struct tdm_evaluation *evaluation; /* NULL: none */
-    struct tdm_batch *batch;           /* NULL: nothing is computed */
-};
-
-/* The last tenth of the steps is averaged: what single steps show is mostly their text. */
-static void note_loss(struct tdm_run_result *result, uint64_t step, uint64_t steps, double loss)
-{
-    uint64_t before = steps - (steps + 9) / 10;
-    if (step == 1)
-        result->first_loss = loss;
-    if (step <= before || step == 1)
-        result->late_loss = loss;
-    else
-        result->late_loss += (loss - result->late_loss) / (double)(step - before);
-}
-
-/* What the driver of a device reports after a step, and the most of what it reported in it. */
-static enum tdm_status read_device_use(const struct run *run, const struct tdm_midstep *midstep,
-                                       struct tdm_run_result *result, uint64_t *used_bytes,
-                                       struct tdm_error *err)
-{
-    if (run->options->backend->used == NULL)
-        return TDM_OK;
-    enum tdm_status status =
-        run->options->backend->used(run->arenas.executor, used_bytes, NULL, err);
-    uint64_t most = midstep->most_used_bytes;
-    if (status == TDM_OK && *used_bytes > most)
-        most = *used_bytes;
-    if (most > result->device_used_bytes)
-        result->device_used_bytes = most;
-    result->device_planned_bytes = midstep->planned_bytes;
-    return status;
-}
-
-static enum tdm_status one_step(struct run *run, struct training *training, uint64_t number,
-                                struct tdm_run_result *result, struct tdm_error *err)
-{
-    const struct tdm_program *program = training->program;
-    const struct tdm_backend *backend = run->options->backend;
-    struct tdm_step step = {
-        .number = number,
-        .learning_rate = tdm_learning_rate(&program->schedule->optimizer, number),
-        .seed = run->options->seed,
-        .untimed = run->recorder == NULL || !tdm_recorder_times(run->recorder, number)};
-    struct tdm_observer *observer = number == 1 ? training->observer : NULL;
-    enum tdm_status status = TDM_OK;
-    double loss = NAN, norm = NAN;
-
-    if (backend->executes) {
-        tdm_batch_step(training->batch, run->options->seed, number);
-        tdm_batch_describe(training->batch, &step);
-        status = tdm_state_write_tokens(&run->arenas, program, training->batch->inputs,
-                                        training->batch->targets, err);
-    }
-    if (status != TDM_OK)
-        return status;
-    int64_t start_ns = backend->now(run->arenas.executor);
-    result->begun = true;
-    tdm_midstep_begin(&training->midstep, number, start_ns);
-    status = tdm_walk_step(training->walk, &step, observer, run->options->stop, err);
-    int64_t end_ns = backend->now(run->arenas.executor);
-    if (status == TDM_INTERRUPTED)
-        (void)tdm_midstep_cut(&training->midstep, tdm_walk_launched(training->walk), end_ns, NULL);
-    if (status == TDM_OK && backend->executes)
-        status = tdm_state_read_loss(&run->arenas, program, &loss, &norm, err);
-    if (status == TDM_OK && number == 1 && backend->executes)
-        status = scan(run, result, err);
-    if (status != TDM_OK)
-        return status;
-    uint64_t used_bytes = 0;
-    status = read_device_use(run, &training->midstep, result, &used_bytes, err);
-    if (status != TDM_OK)
-        return status;
-    if (run->recorder != NULL) {
-        const struct tdm_recorded_step recorded = {
-            .step = number,
-            .loss = loss,
-            .gradient_norm = norm,
-            .start_ns = start_ns,
-            .end_ns = end_ns,
-            .observer = observer,
-            .arenas = observer != NULL && backend->executes ? result->arenas : NULL,
-            .device_used_bytes = used_bytes};
-        status = tdm_recorder_step(run->recorder, program, &run->arenas, &recorded, err);
-        if (status != TDM_OK)
-            return status;
-    }
-    result->steps = number;
-    result->seconds += 1e-9 * (double)(end_ns - start_ns);
-    result->tokens += tdm_schedule_tokens(program->schedule);
-    note_loss(result, number, run->options->steps, loss);
-    if (isinf(loss) || (isnan(loss) && backend->executes)) {
-        tdm_fail(err, TDM_INPUT, "the loss of step %llu is not a number",
-                 (unsigned long long)number);
-        return tdm_hint(err, "lower the learning rate (--set optimizer.learning_rate=R)");
-    }
-    run->listener->stepped(run->listener->self, program, number, loss, norm,
-                           1e-9 * (double)(end_ns - start_ns));
-    return TDM_OK;
-}
-
-/* After the steps that are due; then tells everybody. */
-static enum tdm_status evaluate(struct run *run, struct training *training, uint64_t step,
-                                struct tdm_run_result *result, struct tdm_error *err)
-{
-    const struct tdm_run_options *options = run->options;
-    struct tdm_run_validation *validation = &result->validation;
-    double loss, seconds;
-    if (step % options->evaluate_every != 0 && step != options->steps)
-        return TDM_OK;
-    enum tdm_status status =
-        tdm_evaluation_run(training->evaluation, step, options->stop, &loss, &seconds, err);
-    uint64_t tokens = tdm_evaluation_tokens(training->evaluation);
-    if (status == TDM_OK && run->recorder != NULL)
-        status = tdm_recorder_evaluated(run->recorder, step, loss, tokens, seconds, err);
-    if (status != TDM_OK)
-        return status;
-    if (validation->evaluations++ == 0 || loss < validation->best_loss) {
-        validation->best_loss = loss;
-        validation->best_step = step;
-    }
-    validation->last_loss = loss;
-    validation->last_step = step;
-    validation->tokens = tokens;
-    validation->seconds += seconds;
-    run->listener->evaluated(run->listener->self, step, loss, tokens, seconds);
-    return TDM_OK;
-}
-
 /* The texts of a run, and whether they will do for its schedules. */
-static enum tdm_status open_tokens(struct run *run, struct tdm_error *err)
+static enum tdm_status open_tokens(struct tdm_run *run, struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
     const struct tdm_schedule *schedule = run->programs[0]->schedule;
@@ -340,72 +191,9 @@ static enum tdm_status open_tokens(struct run *run, struct tdm_error *err)
     return status;
 }
 
-/* The program that evaluates, on its text. */
-static enum tdm_status open_evaluation(struct run *run, struct training *training,
-                                       struct tdm_error *err)
-{
-    const struct tdm_run_options *options = run->options;
-    return tdm_evaluation_new(run->programs[options->schedule_count], &run->arenas,
-                              options->backend->executes ? run->validation : NULL, options->seed,
-                              options->evaluate_windows, &training->evaluation, err);
-}
-
-static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_result *result,
-                             struct tdm_error *err)
-{
-    const struct tdm_run_options *options = run->options;
-    const struct tdm_backend *backend = options->backend;
-    const struct tdm_program *program = run->programs[index];
-    struct training training = {.program = program};
-    enum tdm_status status = TDM_OK;
-
-    result->outside_bytes = backend->outside_bytes(run->arenas.executor);
-    status = tdm_walk_new(program, &run->arenas, &training.walk, err);
-    if (status == TDM_OK)
-        status = tdm_observer_new(program, &run->arenas, &training.observer, err);
-    if (status == TDM_OK && backend->executes)
-        status = tdm_batch_new(run->tokens, program->schedule, &training.batch, err);
-    if (status == TDM_OK)
-        status = tdm_walk_prepare(training.walk, err);
-    if (status == TDM_OK && options->evaluate_path != NULL)
-        status = open_evaluation(run, &training, err);
-    if (status == TDM_OK && backend->executes) {
-        result->unigram_entropy = tdm_tokens_unigram_entropy(run->tokens);
-        run->listener->tokens(run->listener->self, run->tokens, result->unigram_entropy);
-        status = tdm_arenas_fill(&run->arenas, options->stop, err);
-        if (status == TDM_OK)
-            status = tdm_run_weights_init(&run->weights, &run->arenas, program, err);
-    }
-    if (status == TDM_OK && run->recorder != NULL)
-        status = tdm_recorder_program(run->recorder, options->schedule_paths[index], program, err);
-    if (status == TDM_OK && run->recorder != NULL && options->evaluate_path != NULL)
-        status = tdm_recorder_evaluator(run->recorder, options->evaluate_path,
-                                        run->programs[options->schedule_count], err);
-    if (status == TDM_OK) {
-        tdm_midstep_open(
-            &training.midstep, &run->arenas, tdm_walk_forecast(training.walk), run->listener,
-            run->recorder,
-            tdm_size_add(run->arenas.bytes[TDM_DEVICE], result->runtime_planned_bytes));
-        tdm_walk_watch(training.walk, &training.midstep.watch);
-    }
-    for (uint64_t step = 1; step <= options->steps && status == TDM_OK; step++) {
-        status = one_step(run, &training, step, result, err);
-        if (status == TDM_OK) /* before an evaluation writes where gradients are */
-            status = tdm_run_weights_save(&run->weights, &run->arenas, program, step, err);
-        if (status == TDM_OK && training.evaluation != NULL)
-            status = evaluate(run, &training, step, result, err);
-    }
-
-    tdm_evaluation_free(training.evaluation);
-    tdm_batch_free(training.batch);
-    tdm_observer_free(training.observer);
-    tdm_walk_free(training.walk);
-    return status;
-}
-
 /* Host memory that is not pinned: what was planned to be, and what would be pinned and could
  * not. */
-static uint64_t pageable_bytes(const struct run *run, uint64_t pinned_bytes)
+static uint64_t pageable_bytes(const struct tdm_run *run, uint64_t pinned_bytes)
 {
     const struct tdm_backend *backend = run->options->backend;
     uint64_t most = 0;
@@ -422,7 +210,7 @@ static uint64_t pageable_bytes(const struct run *run, uint64_t pinned_bytes)
 
 /* Of all steps, if they are not too many and timing them costs next to nothing; else of the
  * first. */
-static uint64_t choose_timed(const struct run *run)
+static uint64_t choose_timed(const struct tdm_run *run)
 {
     const struct tdm_run_options *options = run->options;
     uint64_t ops = 0;
@@ -430,12 +218,12 @@ static uint64_t choose_timed(const struct run *run)
     for (uint32_t i = 0; i < options->schedule_count; i++) {
         ops += run->programs[i]->op_count;
         cheap = cheap && options->backend->timing_seconds * (double)run->programs[i]->op_count <=
-                             MAX_TIMING_SHARE * run->loaded[i].predicted_seconds;
+                             MAX_TIMING_SHARE * run->loaded[i].forecast->step_seconds;
     }
     return cheap && ops <= MAX_TIMINGS / (options->steps + 1) ? 1 : UINT64_MAX;
 }
 
-static enum tdm_status open_recorder(struct run *run, struct tdm_error *err)
+static enum tdm_status open_recorder(struct tdm_run *run, struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
     uint64_t every = options->timed_every != 0 ? options->timed_every : choose_timed(run);
@@ -452,7 +240,7 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
                         const struct tdm_run_listener *listener, struct tdm_run_result *results,
                         struct tdm_error *err)
 {
-    struct run run = {.options = options, .listener = listener};
+    struct tdm_run run = {.options = options, .listener = listener};
     struct tdm_watch taking = listener->taking;
     taking.stop = options->stop;
     enum tdm_status status = TDM_OK;
@@ -486,7 +274,7 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
     if (status == TDM_OK && options->trace_path != NULL) /* a run that cannot begin leaves none */
         status = open_recorder(&run, err);
     for (uint32_t i = 0; i < options->schedule_count && status == TDM_OK; i++)
-        status = train(&run, i, &results[i], err);
+        status = tdm_train(&run, i, &results[i], err);
     tdm_arenas_release(&run.arenas);
     status = tdm_recorder_close(run.recorder, status, err);
 
@@ -495,6 +283,7 @@ free_programs:
     tdm_tokens_free(run.validation);
     tdm_tokens_free(run.tokens);
     for (uint32_t i = 0; run.loaded != NULL && i < run.program_count; i++) {
+        tdm_forecast_free(run.loaded[i].forecast);
         tdm_program_free(run.loaded[i].program);
         tdm_schedule_free(run.loaded[i].schedule);
     }

@@ -25,7 +25,8 @@ struct tdm_walk {
     const struct tdm_program *program;
     const struct tdm_arenas *arenas;
     struct tdm_order_tracker *order;
-    struct tdm_forecast *forecast;
+    const struct tdm_forecast *forecast;
+    struct tdm_forecast *own_forecast;  /* NULL: it was given */
     const struct tdm_walk_watch *watch; /* NULL: nobody looks */
     double slowness; /* measured over predicted seconds, if that is more than 1 */
     /* of the step under way */
@@ -44,8 +45,9 @@ static double now_seconds(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-enum tdm_status tdm_walk_new(const struct tdm_program *program, const struct tdm_arenas *arenas,
-                             struct tdm_walk **out, struct tdm_error *err)
+enum tdm_status tdm_walk_new(const struct tdm_program *program, const struct tdm_forecast *forecast,
+                             const struct tdm_arenas *arenas, struct tdm_walk **out,
+                             struct tdm_error *err)
 {
     struct tdm_walk *walk = calloc(1, sizeof(*walk));
     if (walk == NULL)
@@ -54,12 +56,13 @@ enum tdm_status tdm_walk_new(const struct tdm_program *program, const struct tdm
     walk->arenas = arenas;
     walk->slowness = 1;
     enum tdm_status status = tdm_order_new(program, &walk->order, err);
-    if (status == TDM_OK)
-        status = tdm_forecast_new(program, &walk->forecast, err);
+    if (status == TDM_OK && forecast == NULL)
+        status = tdm_forecast_new(program, &walk->own_forecast, err);
     if (status != TDM_OK) {
         tdm_walk_free(walk);
         return status;
     }
+    walk->forecast = forecast == NULL ? walk->own_forecast : forecast;
     *out = walk;
     return TDM_OK;
 }
@@ -68,14 +71,9 @@ void tdm_walk_free(struct tdm_walk *walk)
 {
     if (walk == NULL)
         return;
-    tdm_forecast_free(walk->forecast);
+    tdm_forecast_free(walk->own_forecast);
     tdm_order_free(walk->order);
     free(walk);
-}
-
-const struct tdm_forecast *tdm_walk_forecast(const struct tdm_walk *walk)
-{
-    return walk->forecast;
 }
 
 void tdm_walk_watch(struct tdm_walk *walk, const struct tdm_walk_watch *watch)

@@ -19,16 +19,15 @@
 
 struct tdm_walk;
 
-/* A walk over `program` in `arenas`; both must outlive it. */
-enum tdm_status tdm_walk_new(const struct tdm_program *program, const struct tdm_arenas *arenas,
-                             struct tdm_walk **walk, struct tdm_error *err);
+/* A walk over `program` in `arenas`; both must outlive it, and so must `forecast`, which is of the
+ * program; NULL: the walk makes one. */
+enum tdm_status tdm_walk_new(const struct tdm_program *program, const struct tdm_forecast *forecast,
+                             const struct tdm_arenas *arenas, struct tdm_walk **walk,
+                             struct tdm_error *err);
 void tdm_walk_free(struct tdm_walk *walk);
 
 /* Has the backend get ready for the ops of the program. What the arenas hold is lost. */
 enum tdm_status tdm_walk_prepare(struct tdm_walk *walk, struct tdm_error *err);
-
-/* What is predicted of the program; the walk's own. */
-const struct tdm_forecast *tdm_walk_forecast(const struct tdm_walk *walk);
 
 /* Who looks at a step while it goes on: a few times a second, between two launches. `ended`: so
  * many ops of the compute lane have; `seconds` since the step began. A failure ends the step. */

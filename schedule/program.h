@@ -122,6 +122,7 @@ struct tdm_program {
     uint64_t arena_bytes[TDM_PLACES];     /* as packed */
     uint64_t live_peak_bytes[TDM_PLACES]; /* most bytes of live buffers; packing cannot do better */
     uint64_t op_count;
+    uint64_t written_values;   /* by its ops: values that begin in a step (values.h) */
     tdm_kinds kinds;           /* of its ops */
     uint32_t scratch;          /* buffer that ops use beside their operands; lives all the step */
     uint64_t product_bytes;    /* of it, for products: tdm_scratch_product_bytes() */
@@ -160,6 +161,17 @@ enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
 /* Streams one step into `sink`: the same items, in the same order, each time. */
 enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sink, void *self,
                                  struct tdm_error *err);
+
+/* Who reads a step along with others. */
+struct tdm_reader {
+    tdm_sink sink;
+    void *self;
+};
+
+/* Streams one step to several readers: each item goes to all of them, in their order. */
+enum tdm_status tdm_program_emit_to(const struct tdm_program *program,
+                                    const struct tdm_reader *readers, size_t count,
+                                    struct tdm_error *err);
 
 void tdm_program_free(struct tdm_program *program);
 

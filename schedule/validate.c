@@ -645,14 +645,32 @@ enum tdm_status tdm_validator_finish(struct tdm_validator *v, struct tdm_error *
 
 /* ---- a whole program ---- */
 
-struct validation {
+struct tdm_validation {
     struct tdm_order_tracker *order;
     struct tdm_validator *validator;
 };
 
-static enum tdm_status take_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+enum tdm_status tdm_validation_new(const struct tdm_program *program,
+                                   const uint64_t capacity_bytes[TDM_PLACES],
+                                   struct tdm_validation **out, struct tdm_error *err)
 {
-    struct validation *validation = self;
+    struct tdm_validation *validation = calloc(1, sizeof(*validation));
+    if (validation == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a validation");
+    enum tdm_status status = tdm_order_new(program, &validation->order, err);
+    if (status == TDM_OK)
+        status = tdm_validator_new(program, capacity_bytes, &validation->validator, err);
+    if (status != TDM_OK) {
+        tdm_validation_free(validation);
+        return status;
+    }
+    *out = validation;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_validation_take(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct tdm_validation *validation = self;
     struct tdm_waits waits;
     if (item->kind == TDM_RUN) {
         enum tdm_status status = check_ranges(validation->validator, item->op, err);
@@ -663,19 +681,30 @@ static enum tdm_status take_item(void *self, const struct tdm_item *item, struct
     return tdm_validator_push(validation->validator, item, &waits, err);
 }
 
+enum tdm_status tdm_validation_finish(struct tdm_validation *validation, struct tdm_error *err)
+{
+    return tdm_validator_finish(validation->validator, err);
+}
+
+void tdm_validation_free(struct tdm_validation *validation)
+{
+    if (validation == NULL)
+        return;
+    tdm_validator_free(validation->validator);
+    tdm_order_free(validation->order);
+    free(validation);
+}
+
 enum tdm_status tdm_program_validate(const struct tdm_program *program,
                                      const uint64_t capacity_bytes[TDM_PLACES],
                                      struct tdm_error *err)
 {
-    struct validation validation = {0};
-    enum tdm_status status = tdm_order_new(program, &validation.order, err);
+    struct tdm_validation *validation = NULL;
+    enum tdm_status status = tdm_validation_new(program, capacity_bytes, &validation, err);
     if (status == TDM_OK)
-        status = tdm_validator_new(program, capacity_bytes, &validation.validator, err);
+        status = tdm_program_emit(program, tdm_validation_take, validation, err);
     if (status == TDM_OK)
-        status = tdm_program_emit(program, take_item, &validation, err);
-    if (status == TDM_OK)
-        status = tdm_validator_finish(validation.validator, err);
-    tdm_validator_free(validation.validator);
-    tdm_order_free(validation.order);
+        status = tdm_validation_finish(validation, err);
+    tdm_validation_free(validation);
     return status;
 }

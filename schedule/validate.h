@@ -31,7 +31,17 @@ enum tdm_status tdm_validator_finish(struct tdm_validator *validator, struct tdm
 
 void tdm_validator_free(struct tdm_validator *validator);
 
-/* Emits `program` through order and validator, to the end. */
+/* A validator with the order that ops wait by, as a sink of a program's items. */
+struct tdm_validation;
+enum tdm_status tdm_validation_new(const struct tdm_program *program,
+                                   const uint64_t capacity_bytes[TDM_PLACES],
+                                   struct tdm_validation **validation, struct tdm_error *err);
+/* `self` is the validation. */
+enum tdm_status tdm_validation_take(void *self, const struct tdm_item *item, struct tdm_error *err);
+enum tdm_status tdm_validation_finish(struct tdm_validation *validation, struct tdm_error *err);
+void tdm_validation_free(struct tdm_validation *validation);
+
+/* Emits `program` to one, to the end. */
 enum tdm_status tdm_program_validate(const struct tdm_program *program,
                                      const uint64_t capacity_bytes[TDM_PLACES],
                                      struct tdm_error *err);

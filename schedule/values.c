@@ -41,36 +41,40 @@ struct tdm_values {
     size_t *first_change; /* [op_count + 1] by op; the last one: after the step */
 };
 
-/* Every write begins a value. */
-static enum tdm_status count_writes(void *self, const struct tdm_item *item, struct tdm_error *err)
+uint64_t tdm_values_written(const struct tdm_op *op)
 {
-    size_t *writes = self;
-    (void)err;
-    if (item->kind != TDM_RUN)
-        return TDM_OK;
-    for (uint32_t i = 0; i < item->op->access_count; i++)
-        if (item->op->access[i].buffer != TDM_NONE && item->op->access[i].mode == TDM_WRITE)
-            *writes += (size_t)item->op->access[i].slots *
-                       (item->op->access[i].part >= TDM_PARTS ? TDM_PARTS : 1);
-    return TDM_OK;
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < op->access_count; i++) {
+        const struct tdm_access *access = &op->access[i];
+        if (access->buffer != TDM_NONE && access->mode == TDM_WRITE)
+            count += (uint64_t)access->slots * (access->part >= TDM_PARTS ? TDM_PARTS : 1);
+    }
+    return count;
+}
+
+static size_t count_values(const struct tdm_program *program)
+{
+    size_t count = 0;
+    for (uint32_t i = 0; i < program->buffer_count; i++)
+        count += (size_t)program->buffers[i].slots * (program->buffers[i].by_part ? TDM_PARTS : 1);
+    return count;
+}
+
+/* A begin and an end for each, and for what is there before the step. */
+size_t tdm_values_change_capacity(const struct tdm_program *program)
+{
+    return 2 * ((size_t)program->written_values + count_values(program));
 }
 
 enum tdm_status tdm_values_new(const struct tdm_program *program, struct tdm_values **out,
                                struct tdm_error *err)
 {
-    size_t writes = 0;
-    enum tdm_status status = tdm_program_emit(program, count_writes, &writes, err);
-    if (status != TDM_OK)
-        return status;
     struct tdm_values *values = calloc(1, sizeof(*values));
     if (values == NULL)
         goto no_memory;
     values->program = program;
-    for (uint32_t i = 0; i < program->buffer_count; i++)
-        values->value_count +=
-            (size_t)program->buffers[i].slots * (program->buffers[i].by_part ? TDM_PARTS : 1);
-    /* a begin and an end for each, and for what is there before the step */
-    values->change_capacity = 2 * (writes + values->value_count);
+    values->value_count = count_values(program);
+    values->change_capacity = tdm_values_change_capacity(program);
     values->seen = calloc((size_t)program->buffer_count + 1, sizeof(*values->seen));
     values->values = calloc(values->value_count + 1, sizeof(*values->values));
     values->changes = calloc(values->change_capacity + 1, sizeof(*values->changes));
@@ -228,11 +232,6 @@ size_t tdm_values_touches(const struct tdm_values *values, struct tdm_values_tou
     return count;
 }
 
-size_t tdm_values_change_capacity(const struct tdm_values *values)
-{
-    return values->change_capacity;
-}
-
 size_t tdm_values_changes(struct tdm_values *values, struct tdm_values_change *changes)
 {
     const struct tdm_program *program = values->program;
@@ -265,7 +264,7 @@ size_t tdm_values_changes(struct tdm_values *values, struct tdm_values_change *c
     return count;
 }
 
-static enum tdm_status take_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+enum tdm_status tdm_values_read(void *self, const struct tdm_item *item, struct tdm_error *err)
 {
     (void)err;
     if (item->kind == TDM_RUN)
@@ -286,7 +285,7 @@ enum tdm_status tdm_values_predict(const struct tdm_program *program,
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu changes of memory",
                           values->change_capacity);
     if (status == TDM_OK)
-        status = tdm_program_emit(program, take_item, values, err);
+        status = tdm_program_emit(program, tdm_values_read, values, err);
     if (status == TDM_OK) {
         *count = tdm_values_changes(values, changes);
         *out = changes;

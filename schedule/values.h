@@ -21,6 +21,9 @@
 
 struct tdm_values;
 
+/* Values that an op begins: one for each slot that it writes, or for each part of a unit in it. */
+uint64_t tdm_values_written(const struct tdm_op *op);
+
 /* From this op on, so many bytes of a place and category hold values. */
 struct tdm_values_change {
     uint64_t op_number;
@@ -35,6 +38,9 @@ struct tdm_values_touch {
     uint64_t bytes;  /* distinct bytes, by slots and meaningful bytes */
     uint64_t first_op, last_op;
 };
+
+/* Most changes that a step of a program can have. */
+size_t tdm_values_change_capacity(const struct tdm_program *program);
 
 /* Takes all memory for one step of `program`, which must outlive it: the calls below allocate
  * nothing. TDM_NO_MEMORY. The caller owns *values. */
@@ -51,8 +57,8 @@ void tdm_values_take(struct tdm_values *values, const struct tdm_op *op);
 /* Buffers that were used, by number, into [program->buffer_count]. Returns how many. */
 size_t tdm_values_touches(const struct tdm_values *values, struct tdm_values_touch *touches);
 
-/* Most entries that the next call can give. */
-size_t tdm_values_change_capacity(const struct tdm_values *values);
+/* The same as a sink of the program's items; `self` is the values. */
+enum tdm_status tdm_values_read(void *self, const struct tdm_item *item, struct tdm_error *err);
 
 /* Ends the step: value bytes by place and category where they change, by rising op number, at most
  * one entry a place and category an op; 0 before the first. Returns how many. After it, reset. */

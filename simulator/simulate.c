@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct simulator {
+struct tdm_simulator {
     const struct tdm_program *program;
     const struct tdm_machine *machine;
     struct tdm_order_tracker *order;
@@ -21,10 +21,10 @@ struct simulator {
     uint64_t next_op;
     tdm_simulated see;
     void *self;
-    struct tdm_simulation *result;
+    struct tdm_simulation result;
 };
 
-static void note_live(struct simulator *s, const struct tdm_item *item)
+static void note_live(struct tdm_simulator *s, const struct tdm_item *item)
 {
     const struct tdm_buffer *buffer = &s->program->buffers[item->buffer];
     uint64_t *live = &s->live[buffer->place][buffer->category];
@@ -43,7 +43,7 @@ static void note_live(struct simulator *s, const struct tdm_item *item)
     *total += buffer->bytes;
     if (of_lists != NULL)
         *of_lists += buffer->bytes;
-    struct tdm_simulation *result = s->result;
+    struct tdm_simulation *result = &s->result;
     uint64_t *most = &result->category_peaks[buffer->place][buffer->category];
     if (*live > *most)
         *most = *live;
@@ -65,9 +65,9 @@ static void note_live(struct simulator *s, const struct tdm_item *item)
         result->stored_peak_bytes = stored;
 }
 
-static void note_work(struct simulator *s, const struct tdm_op *op, double seconds)
+static void note_work(struct tdm_simulator *s, const struct tdm_op *op, double seconds)
 {
-    struct tdm_simulation *result = s->result;
+    struct tdm_simulation *result = &s->result;
     result->busy_seconds[op->lane] += seconds;
     result->kind_seconds[op->kind] += seconds;
     result->flops += (double)op->flops;
@@ -82,9 +82,45 @@ static void note_work(struct simulator *s, const struct tdm_op *op, double secon
         result->product_flops += (double)op->flops;
 }
 
-static enum tdm_status take_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+enum tdm_status tdm_simulator_new(const struct tdm_program *program, tdm_simulated see, void *self,
+                                  struct tdm_simulator **out, struct tdm_error *err)
 {
-    struct simulator *s = self;
+    struct tdm_simulator *s = calloc(1, sizeof(*s));
+    if (s == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a simulator");
+    s->program = program;
+    s->machine = program->schedule->machine;
+    s->see = see;
+    s->self = self;
+    s->result.op_count = program->op_count;
+    enum tdm_status status = tdm_order_new(program, &s->order, err);
+    for (int lane = 0; lane < TDM_LANES && status == TDM_OK; lane++) {
+        s->end_seconds[lane] = malloc((program->op_count + 1) * sizeof(double));
+        if (s->end_seconds[lane] == NULL)
+            status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu ops",
+                              (unsigned long long)program->op_count);
+    }
+    if (status != TDM_OK) {
+        tdm_simulator_free(s);
+        return status;
+    }
+    *out = s;
+    return TDM_OK;
+}
+
+void tdm_simulator_free(struct tdm_simulator *s)
+{
+    if (s == NULL)
+        return;
+    for (int lane = 0; lane < TDM_LANES; lane++)
+        free(s->end_seconds[lane]);
+    tdm_order_free(s->order);
+    free(s);
+}
+
+enum tdm_status tdm_simulator_take(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct tdm_simulator *s = self;
     struct tdm_waits waits;
     tdm_order_push(s->order, item, &waits);
     if (item->kind != TDM_RUN) {
@@ -112,42 +148,33 @@ static enum tdm_status take_item(void *self, const struct tdm_item *item, struct
     return s->see == NULL ? TDM_OK : s->see(s->self, op, start, end, s->live, err);
 }
 
-enum tdm_status tdm_simulate(const struct tdm_program *program, tdm_simulated see, void *self,
-                             struct tdm_simulation *simulation, struct tdm_error *err)
+void tdm_simulator_finish(const struct tdm_simulator *s, struct tdm_simulation *simulation)
 {
-    struct tdm_simulation result = {.op_count = program->op_count};
-    struct simulator s = {.program = program,
-                          .machine = program->schedule->machine,
-                          .see = see,
-                          .self = self,
-                          .result = &result};
-    enum tdm_status status = tdm_order_new(program, &s.order, err);
-    for (int lane = 0; lane < TDM_LANES && status == TDM_OK; lane++) {
-        s.end_seconds[lane] = malloc((program->op_count + 1) * sizeof(double));
-        if (s.end_seconds[lane] == NULL)
-            status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu ops",
-                              (unsigned long long)program->op_count);
-    }
-    if (status == TDM_OK)
-        status = tdm_program_emit(program, take_item, &s, err);
-
-    for (int lane = 0; lane < TDM_LANES; lane++) {
-        if (s.lane_free[lane] > result.step_seconds)
-            result.step_seconds = s.lane_free[lane];
-        free(s.end_seconds[lane]);
-    }
-    tdm_order_free(s.order);
-    if (status != TDM_OK)
-        return status;
-    result.stall_seconds = s.lane_free[TDM_LANE_COMPUTE] - result.busy_seconds[TDM_LANE_COMPUTE];
+    struct tdm_simulation result = s->result;
+    for (int lane = 0; lane < TDM_LANES; lane++)
+        if (s->lane_free[lane] > result.step_seconds)
+            result.step_seconds = s->lane_free[lane];
+    result.stall_seconds = s->lane_free[TDM_LANE_COMPUTE] - result.busy_seconds[TDM_LANE_COMPUTE];
     for (int place = 0; place < TDM_PLACES; place++) {
-        uint64_t runtime = s.machine->runtime_bytes[place];
-        result.arena_bytes[place] = program->arena_bytes[place];
-        result.used_peak_bytes[place] = program->arena_bytes[place] + runtime;
+        uint64_t runtime = s->machine->runtime_bytes[place];
+        result.arena_bytes[place] = s->program->arena_bytes[place];
+        result.used_peak_bytes[place] = s->program->arena_bytes[place] + runtime;
         result.peak_categories[place][TDM_RUNTIME] = runtime;
         result.category_peaks[place][TDM_RUNTIME] = runtime;
     }
-    result.kinds = program->kinds;
+    result.kinds = s->program->kinds;
     *simulation = result;
-    return TDM_OK;
+}
+
+enum tdm_status tdm_simulate(const struct tdm_program *program, tdm_simulated see, void *self,
+                             struct tdm_simulation *simulation, struct tdm_error *err)
+{
+    struct tdm_simulator *simulator = NULL;
+    enum tdm_status status = tdm_simulator_new(program, see, self, &simulator, err);
+    if (status == TDM_OK)
+        status = tdm_program_emit(program, tdm_simulator_take, simulator, err);
+    if (status == TDM_OK)
+        tdm_simulator_finish(simulator, simulation);
+    tdm_simulator_free(simulator);
+    return status;
 }

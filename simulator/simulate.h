@@ -39,7 +39,18 @@ struct tdm_simulation {
     tdm_kinds kinds; /* of the ops */
 };
 
-/* Runs the whole step; `see` may be NULL. */
+/* A simulator takes the items of its program, which must outlive it, in order; `see` may be NULL.
+ */
+struct tdm_simulator;
+enum tdm_status tdm_simulator_new(const struct tdm_program *program, tdm_simulated see, void *self,
+                                  struct tdm_simulator **simulator, struct tdm_error *err);
+/* A sink; `self` is the simulator. Passes on what `see` fails with. */
+enum tdm_status tdm_simulator_take(void *self, const struct tdm_item *item, struct tdm_error *err);
+/* After the last item. */
+void tdm_simulator_finish(const struct tdm_simulator *simulator, struct tdm_simulation *simulation);
+void tdm_simulator_free(struct tdm_simulator *simulator);
+
+/* Simulates the whole step; `see` may be NULL. */
 enum tdm_status tdm_simulate(const struct tdm_program *program, tdm_simulated see, void *self,
                              struct tdm_simulation *simulation, struct tdm_error *err);
 

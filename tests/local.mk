@@ -119,10 +119,15 @@ tests_executor_no_allocation_LDFLAGS = $(AM_LDFLAGS) \
 
 # Steps of minutes on a clock of the test's own.
 cmocka_tests += tests/executor/unit_long_steps
-tests_executor_unit_long_steps_SOURCES = tests/executor/unit_long_steps.c executor/progress.c \
-	executor/progress.h \
+tests_executor_unit_long_steps_SOURCES = tests/executor/unit_long_steps.c commands/run_progress.c \
+	commands/run_progress.h \
 	$(random_schedule)
 tests_executor_unit_long_steps_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=clock_gettime
+
+# How often a run lowers and simulates.
+cmocka_tests += tests/executor/unit_readings
+tests_executor_unit_readings_SOURCES = tests/executor/unit_readings.c $(random_schedule)
+tests_executor_unit_readings_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=tdm_lower,--wrap=tdm_simulator_new
 
 # Lowering, order, packing, simulator and schedule JSON, and what the validator must catch.
 cmocka_tests += tests/schedule/unit_schedule tests/schedule/unit_order tests/schedule/unit_pack \

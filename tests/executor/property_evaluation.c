@@ -76,7 +76,7 @@ static enum tdm_status open_trial(struct trial *t, struct tdm_error *err)
         status = tdm_arenas_take(backend, t->evaluator == NULL ? 1 : 2, programs, &t->arenas, err);
     }
     if (status == TDM_OK)
-        status = tdm_walk_new(t->program, &t->arenas, &t->walk, err);
+        status = tdm_walk_new(t->program, NULL, &t->arenas, &t->walk, err);
     if (status == TDM_OK)
         status = tdm_tokens_open(NULL, t->schedule->model->vocabulary, &t->tokens, err);
     if (status == TDM_OK)
@@ -84,7 +84,7 @@ static enum tdm_status open_trial(struct trial *t, struct tdm_error *err)
     if (status == TDM_OK)
         status = tdm_tokens_split(t->tokens, 0.5, &t->held_out, err);
     if (status == TDM_OK && t->evaluator != NULL)
-        status = tdm_evaluation_new(t->evaluator, &t->arenas, t->held_out, t->seed, WINDOWS,
+        status = tdm_evaluation_new(t->evaluator, NULL, &t->arenas, t->held_out, t->seed, WINDOWS,
                                     &t->evaluation, err);
     if (status == TDM_OK)
         status = tdm_arenas_fill(&t->arenas, NULL, err);

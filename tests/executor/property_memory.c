@@ -245,7 +245,7 @@ static enum tdm_status run_step(struct tdm_execution *e, struct tdm_observer *ob
     else
         step = (struct tdm_step){.number = 1};
     if (status == TDM_OK)
-        status = tdm_walk_new(e->program, &e->arenas, &walk, err);
+        status = tdm_walk_new(e->program, NULL, &e->arenas, &walk, err);
     if (status == TDM_OK)
         status = tdm_walk_step(walk, &step, observer, NULL, err);
     tdm_walk_free(walk);
@@ -377,7 +377,7 @@ static enum tdm_status observe(const struct tdm_schedule *schedule, const char *
         struct tdm_values *values = tdm_observer_values(observer);
         observed->touches = calloc(program->buffer_count + 1u, sizeof(*observed->touches));
         observed->changes =
-            calloc(tdm_values_change_capacity(values) + 1, sizeof(*observed->changes));
+            calloc(tdm_values_change_capacity(program) + 1, sizeof(*observed->changes));
         assert_non_null(observed->touches);
         assert_non_null(observed->changes);
         observed->touch_count = tdm_values_touches(values, observed->touches);

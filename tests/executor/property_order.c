@@ -306,7 +306,7 @@ static unsigned char *run_steps(struct tdm_execution *e, struct script *s, enum 
     tdm_dice_seed(&dice, seed);
     enum tdm_status status = tdm_execution_begin(e, TDM_POISON, err);
     if (status == TDM_OK && s == NULL)
-        status = tdm_walk_new(e->program, &e->arenas, &walk, err);
+        status = tdm_walk_new(e->program, NULL, &e->arenas, &walk, err);
     for (uint64_t i = 1; i <= STEPS && status == TDM_OK; i++) {
         status = tdm_execution_step(e, i, &step, err);
         if (status == TDM_OK)

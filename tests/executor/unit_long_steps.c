@@ -6,7 +6,7 @@
  * cut short.
  */
 #include "executor/backends.h"
-#include "executor/progress.h"
+#include "commands/run_progress.h"
 #include "executor/timings.h"
 #include "executor/walk.h"
 #include "tests/support/random_schedule.h"
@@ -47,8 +47,7 @@ static struct slow {
     int64_t *ends_ns[TDM_LANES]; /* by position */
     uint64_t *numbers[TDM_LANES];
     uint64_t launched[TDM_LANES], ended[TDM_LANES];
-    const struct tdm_forecast
-        *forecast; /* ops take as long as it says, times `factor`; NULL: op_ns */
+    struct tdm_forecast *forecast; /* ops take as long as it says, times `factor`; NULL: op_ns */
     double factor;
     int64_t op_ns;
     int64_t most_ahead_ns; /* from a launch to its end, when `settled` ops had been launched */
@@ -255,18 +254,26 @@ static struct tdm_walk *walk_of(const struct example *example, const struct tdm_
                                 double seconds)
 {
     struct tdm_walk *walk;
+    struct tdm_forecast *forecast;
     struct tdm_error err;
-    assert_int_equal(tdm_walk_new(example->program, arenas, &walk, &err), TDM_OK);
-    struct tdm_forecast *forecast = (struct tdm_forecast *)tdm_walk_forecast(walk);
+    assert_int_equal(tdm_forecast_new(example->program, &forecast, &err), TDM_OK);
     double factor = seconds / forecast->step_seconds;
     forecast->step_seconds = seconds;
     for (uint64_t i = 0; i < forecast->count; i++)
         forecast->ops[i].end_seconds = (float)(factor * (double)forecast->ops[i].end_seconds);
+    assert_int_equal(tdm_walk_new(example->program, forecast, arenas, &walk, &err), TDM_OK);
     slow_reset(example->program);
     slow.forecast = forecast;
     tdm_walk_watch(walk, &watch);
     seen = (struct seen){0};
     return walk;
+}
+
+static void free_walk(struct tdm_walk *walk)
+{
+    tdm_walk_free(walk);
+    tdm_forecast_free(slow.forecast);
+    slow.forecast = NULL;
 }
 
 static void the_walk_keeps_pace(void **state)
@@ -280,7 +287,7 @@ static void the_walk_keeps_pace(void **state)
     for (int factor = 1; factor <= 4; factor += 3) { /* ops take as long as predicted, and longer */
         struct tdm_walk *walk = walk_of(&example, &arenas, 100);
         slow.factor = factor;
-        slow.settled = tdm_walk_forecast(walk)->count / 4;
+        slow.settled = slow.forecast->count / 4;
         int64_t begin_ns = clock_ns;
         assert_int_equal(tdm_walk_step(walk, &step, NULL, NULL, &err), TDM_OK);
         double seconds = 1e-9 * (double)(clock_ns - begin_ns);
@@ -289,7 +296,7 @@ static void the_walk_keeps_pace(void **state)
         assert_true(slow.most_ahead_ns < 4000000000);
         assert_true(seen.looks > 200 && seen.longest_pause < 3);
         assert_true(seconds - seen.seconds < 0.5); /* to the end */
-        tdm_walk_free(walk);
+        free_walk(walk);
     }
     example_free(&example);
 }
@@ -312,7 +319,7 @@ static void the_walk_keeps_pace_with_long_ops(void **state)
     assert_true(seconds > 0.99 * due && seconds < 1.01 * due);
     assert_true(slow.most_ahead_ns > 3000000000);
     assert_true(slow.most_third_ns < 2100000000);
-    tdm_walk_free(walk);
+    free_walk(walk);
     example_free(&example);
 }
 
@@ -330,7 +337,7 @@ static void a_walk_ends_soon(void **state)
     assert_true(clock_ns - slow.stop_ns < 3000000000);
     assert_non_null(strstr(err.message, "interrupted in step 7, before op "));
     assert_non_null(strstr(err.message, ", layer "));
-    tdm_walk_free(walk);
+    free_walk(walk);
     example_free(&example);
 }
 

@@ -276,7 +276,7 @@ static enum tdm_status observed_is_predicted(struct observing *o, bool *equal,
     if (status != TDM_OK)
         return status;
     struct tdm_values *values = tdm_observer_values(o->observer);
-    struct tdm_values_change *got = calloc(tdm_values_change_capacity(values) + 1, sizeof(*got));
+    struct tdm_values_change *got = calloc(tdm_values_change_capacity(program) + 1, sizeof(*got));
     assert_non_null(got);
     size_t count = tdm_values_changes(values, got);
     assert_int_equal(tdm_values_predict(program, &due, &due_count, NULL), TDM_OK);

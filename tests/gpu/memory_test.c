@@ -92,7 +92,7 @@ static void test_planned_is_used(struct gpu_test *test, const struct tdm_backend
     if (tdm_program_lower(schedule, &program, &err) != TDM_OK ||
         tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, &arenas, &err) !=
             TDM_OK ||
-        tdm_walk_new(program, &arenas, &walk, &err) != TDM_OK ||
+        tdm_walk_new(program, NULL, &arenas, &walk, &err) != TDM_OK ||
         tdm_walk_prepare(walk, &err) != TDM_OK || tdm_arenas_fill(&arenas, NULL, &err) != TDM_OK ||
         tdm_weights_draw(1, &arenas, program, NULL, &err) != TDM_OK)
         die(&err);

@@ -181,7 +181,7 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
         status =
             tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, &arenas, err);
     if (status == TDM_OK)
-        status = tdm_walk_new(program, &arenas, &walk, err);
+        status = tdm_walk_new(program, NULL, &arenas, &walk, err);
     if (status == TDM_OK)
         status = tdm_walk_prepare(walk, err);
     if (status == TDM_OK)

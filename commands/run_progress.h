@@ -3,8 +3,8 @@
  * Progress of a run on a stream: on a terminal one line that is rewritten, else a plain line now
  * and then. Part of the program, not of the library: this prints.
  */
-#ifndef TDM_EXECUTOR_PROGRESS_H
-#define TDM_EXECUTOR_PROGRESS_H
+#ifndef TDM_COMMANDS_RUN_PROGRESS_H
+#define TDM_COMMANDS_RUN_PROGRESS_H
 
 #include "base/ticker.h"
 #include "executor/run.h"

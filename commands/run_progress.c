@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Progress of a run, and its summary. */
-#include "executor/progress.h"
+#include "commands/run_progress.h"
 
 #include "base/text.h"
 #include "base/units.h"

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options that several commands have. A command's table refers to them: {.as = &tdm_option_json,
+ * .place = offsetof(struct arguments, json)}; where its help differs, it says its own. */
+#ifndef TDM_COMMANDS_COMMON_OPTIONS_H
+#define TDM_COMMANDS_COMMON_OPTIONS_H
+
+#include "commands/options.h"
+
+extern const struct tdm_option tdm_option_context;     /* uint64_t tokens */
+extern const struct tdm_option tdm_option_machine;     /* const char * */
+extern const struct tdm_option tdm_option_memory;      /* uint64_t bytes */
+extern const struct tdm_option tdm_option_host_memory; /* uint64_t bytes */
+extern const struct tdm_option tdm_option_margin;      /* double, a share */
+extern const struct tdm_option tdm_option_batch;       /* uint64_t */
+extern const struct tdm_option tdm_option_gpus;        /* uint64_t */
+extern const struct tdm_option tdm_option_method;      /* const char * */
+extern const struct tdm_option tdm_option_set;         /* read by each command */
+extern const struct tdm_option tdm_option_backend;     /* const char * */
+extern const struct tdm_option tdm_option_step;        /* uint64_t */
+extern const struct tdm_option tdm_option_output;      /* const char *, a path */
+extern const struct tdm_option tdm_option_force;       /* bool */
+extern const struct tdm_option tdm_option_json;        /* bool */
+
+#endif

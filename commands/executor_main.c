@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tidemark-executor: runs schedules, and calibrates. Started by tidemark, as git starts its
+ * commands. */
+#include "base/process.h"
+#include "commands/executor_parts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static volatile sig_atomic_t stop;
+
+static void interrupt(int signal_number)
+{
+    (void)signal_number;
+    stop = 1;
+}
+
+static enum tdm_status start(int argc, char **argv, struct tdm_error *err)
+{
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND};
+    enum tdm_status status = tdm_process_begin(err);
+    if (status != TDM_OK)
+        return status;
+    struct sigaction hangup;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    /* a terminal that goes away ends a run like SIGTERM, but not one that nohup started */
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &action, NULL);
+    if (argc >= 2 && strcmp(argv[1], "run") == 0)
+        return tdm_executor_run(argc - 1, argv + 1, &stop, err);
+    if (argc >= 2 && strcmp(argv[1], "calibrate") == 0)
+        return tdm_executor_calibrate(argc - 1, argv + 1, &stop, err);
+    return tdm_fail(err, TDM_USAGE,
+                    "tidemark-executor is started by tidemark run and tidemark calibrate");
+}
+
+int main(int argc, char **argv)
+{
+    struct tdm_error err = {0};
+    enum tdm_status status = start(argc, argv, &err);
+    if (status == TDM_OK && (fflush(stdout) != 0 || ferror(stdout)))
+        status = tdm_fail(&err, TDM_IO, "writing to stdout failed");
+    if (status != TDM_OK) {
+        fprintf(stderr, "tidemark: %s\n", err.message);
+        if (err.hint[0] != '\0')
+            fprintf(stderr, "hint: %s\n", err.hint);
+    }
+    return tdm_exit_code(status);
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tidemark run`, carried out: trains, says how it goes, and what came of it. */
+#include "commands/executor_parts.h"
+
+#include "base/json.h"
+#include "commands/run_arguments.h"
+#include "commands/run_progress.h"
+#include "executor/backend.h"
+#include "executor/run.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The command as typed, for the trace; malloc'ed. */
+static char *join(int argc, char **argv)
+{
+    size_t bytes = sizeof("tidemark");
+    for (int i = 0; i < argc; i++)
+        bytes += strlen(argv[i]) + 1;
+    char *text = malloc(bytes);
+    if (text == NULL)
+        return NULL;
+    char *end = stpcpy(text, "tidemark");
+    for (int i = 0; i < argc; i++)
+        end = stpcpy(stpcpy(end, " "), argv[i]);
+    return text;
+}
+
+static json_t *validation_json(const struct tdm_run_validation *validation)
+{
+    json_t *object = json_pack(
+        "{s:I, s:I, s:I, s:I, s:f}", "evaluations", (json_int_t)validation->evaluations, "tokens",
+        (json_int_t)validation->tokens, "last_step", (json_int_t)validation->last_step, "best_step",
+        (json_int_t)validation->best_step, "seconds", validation->seconds);
+    if (!isnan(validation->last_loss)) { /* else nothing is computed */
+        tdm_json_set(&object, "last_loss", json_real(validation->last_loss));
+        tdm_json_set(&object, "best_loss", json_real(validation->best_loss));
+    }
+    return object;
+}
+
+static enum tdm_status print_json(const struct tdm_run_arguments *arguments,
+                                  const struct tdm_run_result *results, enum tdm_status status,
+                                  struct tdm_error *err)
+{
+    json_t *array = json_array();
+    for (uint32_t i = 0; i < arguments->run.schedule_count; i++) {
+        const struct tdm_run_result *result = &results[i];
+        json_t *arenas = json_object();
+        bool ran = result->steps > 0;
+        bool computed = !isnan(result->first_loss);
+        for (int place = 0; place < TDM_PLACES; place++) {
+            const struct tdm_trace_arena *arena = &result->arenas[place];
+            json_t *bytes = json_pack("{s:I}", "planned_bytes", (json_int_t)arena->planned_bytes);
+            if (computed) {
+                tdm_json_set(&bytes, "touched_bytes",
+                             json_integer((json_int_t)arena->touched_bytes));
+                tdm_json_set(&bytes, "highest_byte", json_integer((json_int_t)arena->highest_byte));
+            }
+            tdm_json_set(&arenas, tdm_place_name((enum tdm_place)place), bytes);
+        }
+        json_t *object = json_pack("{s:o, s:I, s:f, s:o}", "schedule",
+                                   tdm_json_text(arguments->run.schedule_paths[i]), "steps",
+                                   (json_int_t)result->steps, "predicted_step_seconds",
+                                   result->predicted_step_seconds, "arenas", arenas);
+        if (ran) {
+            tdm_json_set(&object, "tokens", json_integer((json_int_t)result->tokens));
+            tdm_json_set(&object, "seconds", json_real(result->seconds));
+            tdm_json_set(&object, "outside_bytes", json_integer((json_int_t)result->outside_bytes));
+        }
+        if (result->device_used_bytes > 0) {
+            tdm_json_set(&object, "device_used_bytes",
+                         json_integer((json_int_t)result->device_used_bytes));
+            tdm_json_set(&object, "device_planned_bytes",
+                         json_integer((json_int_t)result->device_planned_bytes));
+        }
+        if (computed) {
+            tdm_json_set(&object, "first_loss", json_real(result->first_loss));
+            tdm_json_set(&object, "late_loss", json_real(result->late_loss));
+            tdm_json_set(&object, "unigram_entropy", json_real(result->unigram_entropy));
+        }
+        if (result->validation.evaluations > 0)
+            tdm_json_set(&object, "validation", validation_json(&result->validation));
+        tdm_json_add(&array, object);
+    }
+    json_t *root = json_pack("{s:s, s:b, s:b, s:o}", "backend", arguments->run.backend->name,
+                             "fits", status != TDM_INFEASIBLE, "finished",
+                             status == TDM_OK && !arguments->run.dry_run, "runs", array);
+    return tdm_json_write(stdout, true, root, err);
+}
+
+/* What an interrupted run leaves: its trace, and the weights that it saved last. */
+static void hint_what_is_left(const struct tdm_run_options *run,
+                              const struct tdm_run_result *result, struct tdm_error *err)
+{
+    uint64_t saved = run->save_path == NULL || run->save_every == 0
+                         ? 0
+                         : result->steps / run->save_every * run->save_every;
+    if (saved > 0 && run->trace_path != NULL)
+        tdm_hint(err,
+                 "%s has the weights after step %" PRIu64
+                 "; what was measured so far is in %s (tidemark report)",
+                 run->save_path, saved, run->trace_path);
+    else if (saved > 0)
+        tdm_hint(err, "%s has the weights after step %" PRIu64, run->save_path, saved);
+    else if (run->trace_path != NULL)
+        tdm_hint(err, "what was measured so far is in %s; tidemark report shows it",
+                 run->trace_path);
+}
+
+enum tdm_status tdm_executor_run(int argc, char **argv, const volatile sig_atomic_t *stop,
+                                 struct tdm_error *err)
+{
+    struct tdm_run_arguments arguments;
+    bool help;
+    char *command = join(argc, argv); /* before options and other words are sorted */
+    enum tdm_status status = tdm_run_arguments_read(argc, argv, &arguments, &help, err);
+    if (status == TDM_OK && !help)
+        status = tdm_backend_find(arguments.backend, &arguments.run.backend, err);
+    if (status != TDM_OK || help) {
+        free(command);
+        return status;
+    }
+    arguments.run.command = command;
+    arguments.run.stop = stop;
+
+    struct tdm_run_result *results =
+        calloc((size_t)arguments.run.schedule_count + 1, sizeof(*results));
+    if (results == NULL) {
+        free(command);
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u schedules",
+                        arguments.run.schedule_count);
+    }
+    struct tdm_progress progress;
+    struct tdm_ticker ticker;
+    tdm_progress_begin(&progress, stderr, arguments.run.steps);
+    progress.waiting = &ticker;
+    tdm_ticker_begin(&ticker, stderr, "reading and checking the schedules");
+    struct tdm_run_listener listener = tdm_progress_listener(&progress);
+    status = tdm_run(&arguments.run, &listener, results, err);
+    tdm_progress_end(&progress, &arguments.run, results, status);
+    enum tdm_status printed = TDM_OK;
+    if (arguments.json &&
+        (status == TDM_OK || status == TDM_INTERRUPTED || status == TDM_INFEASIBLE))
+        printed = print_json(&arguments, results, status, err);
+    if (printed != TDM_OK)
+        status = printed;
+    if (status == TDM_INTERRUPTED && results[0].begun)
+        hint_what_is_left(&arguments.run, &results[0], err);
+    free(results);
+    free(command);
+    return status;
+}

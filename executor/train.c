@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training by one schedule: its steps, the evaluations between them, what is saved and recorded. */
+#include "executor/run_parts.h"
+
+#include "base/size.h"
+#include "executor/batch.h"
+#include "executor/evaluate.h"
+#include "executor/midstep.h"
+#include "executor/state.h"
+#include "executor/walk.h"
+#include "schedule/learning_rate.h"
+
+#include <math.h>
+
+/* Where a training is. Beside the weights and the optimizer's state it is all that the next step
+ * depends on. */
+struct position {
+    uint64_t step; /* the last one that is done; 0: none */
+    uint64_t seed; /* with the number of a step: where its sequences begin, and how it rounds */
+    const struct tdm_optimizer_settings *settings; /* learning rate and its schedule */
+};
+
+/* What training one program needs beside the arenas. */
+struct training {
+    struct tdm_run *run;
+    const struct tdm_program *program;
+    struct tdm_run_result *result;
+    struct position position;
+    struct tdm_walk *walk;
+    struct tdm_observer *observer; /* of the measured step, the first one here; NULL after it */
+    struct tdm_midstep midstep;
+    struct tdm_evaluation *evaluation; /* NULL: none */
+    struct tdm_batch *batch;           /* NULL: nothing is computed */
+};
+
+/* What is known of a step when it has ended. */
+struct ended_step {
+    uint64_t number;
+    double loss, gradient_norm; /* NAN: nothing is computed */
+    int64_t start_ns, end_ns;
+    uint64_t used_bytes; /* of the device, as its driver reports it; 0: not known */
+};
+
+/* ---- one step ---- */
+
+/* Writes the tokens of a step into the arenas. */
+static enum tdm_status write_tokens(const struct training *t, struct tdm_step *step,
+                                    struct tdm_error *err)
+{
+    if (t->batch == NULL)
+        return TDM_OK;
+    tdm_batch_step(t->batch, step->seed, step->number);
+    tdm_batch_describe(t->batch, step);
+    return tdm_state_write_tokens(&t->run->arenas, t->program, t->batch->inputs, t->batch->targets,
+                                  err);
+}
+
+static enum tdm_status walk(struct training *t, const struct tdm_step *step,
+                            struct ended_step *ended, struct tdm_error *err)
+{
+    const struct tdm_arenas *arenas = &t->run->arenas;
+    ended->number = step->number;
+    ended->start_ns = arenas->backend->now(arenas->executor);
+    t->result->begun = true;
+    tdm_midstep_begin(&t->midstep, step->number, ended->start_ns);
+    enum tdm_status status = tdm_walk_step(t->walk, step, t->observer, t->run->options->stop, err);
+    ended->end_ns = arenas->backend->now(arenas->executor);
+    if (status == TDM_INTERRUPTED)
+        (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(t->walk), ended->end_ns, NULL);
+    return status;
+}
+
+/* After the measured step: what the arenas show. */
+static enum tdm_status scan(const struct training *t, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        struct tdm_trace_arena *arena = &t->result->arenas[place];
+        status = tdm_arenas_scan(&t->run->arenas, (enum tdm_place)place, &arena->touched_bytes,
+                                 &arena->highest_byte, err);
+    }
+    return status;
+}
+
+/* What the driver of a device reports after a step, and the most of what it reported in it. */
+static enum tdm_status read_device_use(const struct training *t, uint64_t *used_bytes,
+                                       struct tdm_error *err)
+{
+    const struct tdm_arenas *arenas = &t->run->arenas;
+    struct tdm_run_result *result = t->result;
+    if (arenas->backend->used == NULL)
+        return TDM_OK;
+    enum tdm_status status = arenas->backend->used(arenas->executor, used_bytes, NULL, err);
+    uint64_t most = t->midstep.most_used_bytes;
+    if (status == TDM_OK && *used_bytes > most)
+        most = *used_bytes;
+    if (most > result->device_used_bytes)
+        result->device_used_bytes = most;
+    result->device_planned_bytes = t->midstep.planned_bytes;
+    return status;
+}
+
+static enum tdm_status read_results(const struct training *t, struct ended_step *ended,
+                                    struct tdm_error *err)
+{
+    const struct tdm_arenas *arenas = &t->run->arenas;
+    enum tdm_status status = TDM_OK;
+    if (arenas->backend->executes)
+        status = tdm_state_read_loss(arenas, t->program, &ended->loss, &ended->gradient_norm, err);
+    if (status == TDM_OK && arenas->backend->executes && t->observer != NULL)
+        status = scan(t, err);
+    return status == TDM_OK ? read_device_use(t, &ended->used_bytes, err) : status;
+}
+
+static enum tdm_status record(const struct training *t, const struct ended_step *ended,
+                              struct tdm_error *err)
+{
+    bool scanned = t->observer != NULL && t->run->options->backend->executes;
+    const struct tdm_recorded_step recorded = {.step = ended->number,
+                                               .loss = ended->loss,
+                                               .gradient_norm = ended->gradient_norm,
+                                               .start_ns = ended->start_ns,
+                                               .end_ns = ended->end_ns,
+                                               .observer = t->observer,
+                                               .arenas = scanned ? t->result->arenas : NULL,
+                                               .device_used_bytes = ended->used_bytes};
+    return t->run->recorder == NULL
+               ? TDM_OK
+               : tdm_recorder_step(t->run->recorder, t->program, &t->run->arenas, &recorded, err);
+}
+
+/* The last tenth of the steps is averaged: what single steps show is mostly their text. */
+static void note_loss(struct tdm_run_result *result, uint64_t step, uint64_t steps, double loss)
+{
+    uint64_t before = steps - (steps + 9) / 10;
+    bool first = result->steps == 0;
+    if (first)
+        result->first_loss = loss;
+    if (step <= before || first)
+        result->late_loss = loss;
+    else
+        result->late_loss += (loss - result->late_loss) / (double)(step - before);
+}
+
+/* Adds an ended step to what came of the training, and says so. */
+static enum tdm_status count(const struct training *t, const struct ended_step *ended,
+                             struct tdm_error *err)
+{
+    const struct tdm_run_listener *listener = t->run->listener;
+    struct tdm_run_result *result = t->result;
+    double seconds = 1e-9 * (double)(ended->end_ns - ended->start_ns);
+    note_loss(result, ended->number, t->run->options->steps, ended->loss);
+    result->steps = ended->number;
+    result->seconds += seconds;
+    result->tokens += tdm_schedule_tokens(t->program->schedule);
+    if (isinf(ended->loss) || (isnan(ended->loss) && t->run->options->backend->executes)) {
+        tdm_fail(err, TDM_INPUT, "the loss of step %llu is not a number",
+                 (unsigned long long)ended->number);
+        return tdm_hint(err, "lower the learning rate (--set optimizer.learning_rate=R)");
+    }
+    listener->stepped(listener->self, t->program, ended->number, ended->loss, ended->gradient_norm,
+                      seconds);
+    return TDM_OK;
+}
+
+/* The step after those that are done. */
+static enum tdm_status next_step(struct training *t, struct tdm_error *err)
+{
+    const struct tdm_recorder *recorder = t->run->recorder;
+    const uint64_t number = t->position.step + 1;
+    struct tdm_step step = {.number = number,
+                            .learning_rate = tdm_learning_rate(t->position.settings, number),
+                            .seed = t->position.seed,
+                            .untimed = recorder == NULL || !tdm_recorder_times(recorder, number)};
+    struct ended_step ended = {.loss = NAN, .gradient_norm = NAN};
+    enum tdm_status status = write_tokens(t, &step, err);
+    if (status == TDM_OK)
+        status = walk(t, &step, &ended, err);
+    if (status == TDM_OK)
+        status = read_results(t, &ended, err);
+    if (status == TDM_OK)
+        status = record(t, &ended, err);
+    if (status == TDM_OK)
+        status = count(t, &ended, err);
+    if (status != TDM_OK)
+        return status;
+    t->position.step = number;
+    tdm_observer_free(t->observer);
+    t->observer = NULL;
+    return TDM_OK;
+}
+
+/* ---- between steps ---- */
+
+/* After the steps that are due; then tells everybody. */
+static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = t->run->options;
+    const struct tdm_run_listener *listener = t->run->listener;
+    struct tdm_run_validation *validation = &t->result->validation;
+    const uint64_t step = t->position.step;
+    double loss, seconds;
+    if (t->evaluation == NULL || (step % options->evaluate_every != 0 && step != options->steps))
+        return TDM_OK;
+    enum tdm_status status =
+        tdm_evaluation_run(t->evaluation, step, options->stop, &loss, &seconds, err);
+    uint64_t tokens = tdm_evaluation_tokens(t->evaluation);
+    if (status == TDM_OK && t->run->recorder != NULL)
+        status = tdm_recorder_evaluated(t->run->recorder, step, loss, tokens, seconds, err);
+    if (status != TDM_OK)
+        return status;
+    if (validation->evaluations++ == 0 || loss < validation->best_loss) {
+        validation->best_loss = loss;
+        validation->best_step = step;
+    }
+    validation->last_loss = loss;
+    validation->last_step = step;
+    validation->tokens = tokens;
+    validation->seconds += seconds;
+    listener->evaluated(listener->self, step, loss, tokens, seconds);
+    return TDM_OK;
+}
+
+/* ---- a training ---- */
+
+/* What evaluates, on its text. */
+static enum tdm_status open_evaluation(struct training *t, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = t->run->options;
+    const struct tdm_loaded *evaluator = &t->run->loaded[options->schedule_count];
+    if (options->evaluate_path == NULL)
+        return TDM_OK;
+    return tdm_evaluation_new(evaluator->program, evaluator->forecast, &t->run->arenas,
+                              options->backend->executes ? t->run->validation : NULL,
+                              t->position.seed, options->evaluate_windows, &t->evaluation, err);
+}
+
+/* Puts the text and the weights there that the first step begins with. */
+static enum tdm_status fill_arenas(struct training *t, struct tdm_error *err)
+{
+    struct tdm_run *run = t->run;
+    if (!run->options->backend->executes)
+        return TDM_OK;
+    t->result->unigram_entropy = tdm_tokens_unigram_entropy(run->tokens);
+    run->listener->tokens(run->listener->self, run->tokens, t->result->unigram_entropy);
+    enum tdm_status status = tdm_arenas_fill(&run->arenas, run->options->stop, err);
+    return status == TDM_OK ? tdm_run_weights_init(&run->weights, &run->arenas, t->program, err)
+                            : status;
+}
+
+/* What is predicted goes into the trace, which alone needs all of it. */
+static enum tdm_status record_forecasts(const struct training *t, uint32_t index,
+                                        struct tdm_error *err)
+{
+    struct tdm_run *run = t->run;
+    const struct tdm_run_options *options = run->options;
+    struct tdm_forecast *forecast = run->loaded[index].forecast;
+    if (run->recorder == NULL)
+        return TDM_OK;
+    enum tdm_status status = tdm_recorder_program(run->recorder, options->schedule_paths[index],
+                                                  forecast, t->position.step + 1, err);
+    tdm_forecast_drop_times(forecast);
+    if (status != TDM_OK || options->evaluate_path == NULL)
+        return status;
+    struct tdm_forecast *evaluator = run->loaded[options->schedule_count].forecast;
+    status = tdm_recorder_evaluator(run->recorder, options->evaluate_path, evaluator, err);
+    tdm_forecast_drop_times(evaluator);
+    return status;
+}
+
+/* Takes all that the steps need. To be closed in any case. */
+static enum tdm_status open_training(struct training *t, uint32_t index, struct tdm_error *err)
+{
+    struct tdm_run *run = t->run;
+    const struct tdm_backend *backend = run->options->backend;
+    const struct tdm_forecast *forecast = run->loaded[index].forecast;
+    t->result->outside_bytes = backend->outside_bytes(run->arenas.executor);
+    enum tdm_status status = tdm_walk_new(t->program, forecast, &run->arenas, &t->walk, err);
+    if (status == TDM_OK)
+        status = tdm_observer_new(t->program, &run->arenas, &t->observer, err);
+    if (status == TDM_OK && backend->executes)
+        status = tdm_batch_new(run->tokens, t->program->schedule, &t->batch, err);
+    if (status == TDM_OK)
+        status = tdm_walk_prepare(t->walk, err);
+    if (status == TDM_OK)
+        status = open_evaluation(t, err);
+    if (status == TDM_OK)
+        status = fill_arenas(t, err);
+    if (status == TDM_OK)
+        status = record_forecasts(t, index, err);
+    if (status != TDM_OK)
+        return status;
+    tdm_midstep_open(&t->midstep, &run->arenas, forecast, run->listener, run->recorder,
+                     tdm_size_add(run->arenas.bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
+    tdm_walk_watch(t->walk, &t->midstep.watch);
+    return TDM_OK;
+}
+
+static void close_training(struct training *t)
+{
+    tdm_evaluation_free(t->evaluation);
+    tdm_batch_free(t->batch);
+    tdm_observer_free(t->observer);
+    tdm_walk_free(t->walk);
+}
+
+enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_result *result,
+                          struct tdm_error *err)
+{
+    const struct tdm_program *program = run->programs[index];
+    struct training t = {
+        .run = run,
+        .program = program,
+        .result = result,
+        .position = {.seed = run->options->seed, .settings = &program->schedule->optimizer}};
+    enum tdm_status status = open_training(&t, index, err);
+    while (status == TDM_OK && t.position.step < run->options->steps) {
+        status = next_step(&t, err);
+        if (status == TDM_OK) /* before an evaluation writes where gradients are */
+            status =
+                tdm_run_weights_save(&run->weights, &run->arenas, program, t.position.step, err);
+        if (status == TDM_OK)
+            status = evaluate(&t, err);
+    }
+    close_training(&t);
+    return status;
+}
