@@ -8,6 +8,7 @@
 #include "schedule/pack.h"
 
 #include "base/file.h"
+#include "base/size.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -126,7 +127,7 @@ static enum tdm_status pack(struct instance *instance, uint64_t goal, uint64_t *
                 live[j / 64] |= (uint64_t)1 << (j % 64);
         tdm_conflicts_add(&conflicts, i, live);
     }
-    status = tdm_pack(&conflicts, bytes, 1, goal, EFFORT, offsets, arena, err);
+    status = tdm_pack(&conflicts, bytes, 1, goal, TDM_SIZE_MAX, EFFORT, offsets, arena, err);
     for (uint32_t i = 0; i < count; i++)
         instance->ranges[i].offset = offsets[i];
     free(numbers);

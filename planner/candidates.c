@@ -438,7 +438,8 @@ static enum tdm_status lower(struct run *run, bool quick, struct tdm_program **p
     }
     enum tdm_status status = tdm_schedule_check(schedule, "plan", err);
     if (status == TDM_OK)
-        status = tdm_program_lower_within(schedule, quick ? capacity_bytes : NULL, program, err);
+        status = quick ? tdm_program_lower_within(schedule, capacity_bytes, program, err)
+                       : tdm_program_lower(schedule, program, err);
     if (status != TDM_OK)
         return status;
     run->counts.lowered++;
@@ -849,8 +850,8 @@ static enum tdm_status grow_tile(struct run *run, struct tdm_error *err)
     return status;
 }
 
-/* What the best takes, and, unless it is not asked for, a last check by what did not take part in
- * the choice. */
+/* What the best takes, packed to the end, which is within the limits too (program.h), and, unless
+ * it is not asked for, a last check by what did not take part in the choice. */
 static enum tdm_status validate(struct run *run, struct tdm_error *err)
 {
     struct tdm_program *program;

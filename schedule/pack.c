@@ -208,9 +208,10 @@ static enum tdm_status search(struct packer *p, uint64_t goal, uint64_t effort, 
     return status;
 }
 
-enum tdm_status tdm_pack(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
-                         uint64_t align, uint64_t goal_bytes, uint64_t effort, uint64_t *offsets,
-                         uint64_t *arena_bytes, struct tdm_error *err)
+/* tdm_pack() of a goal alone. */
+static enum tdm_status pack_to(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
+                               uint64_t align, uint64_t goal_bytes, uint64_t effort,
+                               uint64_t *offsets, uint64_t *arena_bytes, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
     uint32_t all = conflicts->count;
@@ -254,5 +255,35 @@ free_lists:
     free(numbers);
     free(lists);
     free(keyed);
+    return status;
+}
+
+enum tdm_status tdm_pack(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
+                         uint64_t align, uint64_t goal_bytes, uint64_t capacity_bytes,
+                         uint64_t effort, uint64_t *offsets, uint64_t *arena_bytes,
+                         struct tdm_error *err)
+{
+    uint64_t arena, arena_within = 0;
+    enum tdm_status status =
+        pack_to(conflicts, bytes, align, goal_bytes, effort, offsets, &arena, err);
+    if (status != TDM_OK)
+        return status;
+    if (arena <= capacity_bytes || capacity_bytes <= goal_bytes || effort == 0) {
+        *arena_bytes = arena;
+        return TDM_OK;
+    }
+    /* What took effort below the capacity in vain is spent on it now. */
+    uint64_t *within = calloc((size_t)conflicts->count + 1, sizeof(*within));
+    if (within == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for packing %u buffers",
+                        conflicts->count);
+    status = pack_to(conflicts, bytes, align, capacity_bytes, effort, within, &arena_within, err);
+    bool fits = status == TDM_OK && arena_within <= capacity_bytes;
+    for (uint32_t i = 0; i < conflicts->count && fits; i++)
+        if (bytes[i] > 0)
+            offsets[i] = within[i];
+    if (status == TDM_OK)
+        *arena_bytes = fits ? arena_within : arena;
+    free(within);
     return status;
 }

@@ -34,9 +34,13 @@ bool tdm_conflicts_test(const struct tdm_conflicts *conflicts, uint32_t a, uint3
 /* Chooses offsets, multiples of `align`, for the buffers with bytes[i] > 0, and the arena's bytes.
  * An arena of `goal_bytes` is good enough: the live peak, below which nothing fits, or a capacity.
  * Greedy orders are tried first, and where none reaches the goal, a search of `effort` steps (0: no
- * search). The same input gives the same offsets, on any machine. Fails only for memory. */
+ * search). Where this ends above `capacity_bytes` (TDM_SIZE_MAX: there is no limit), all of it is
+ * done again with the capacity as goal, and the result taken if it is within. So the arena is
+ * within the capacity wherever a call with the capacity as goal finds one that is. The same input
+ * gives the same offsets, on any machine. Fails only for memory. */
 enum tdm_status tdm_pack(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
-                         uint64_t align, uint64_t goal_bytes, uint64_t effort, uint64_t *offsets,
-                         uint64_t *arena_bytes, struct tdm_error *err);
+                         uint64_t align, uint64_t goal_bytes, uint64_t capacity_bytes,
+                         uint64_t effort, uint64_t *offsets, uint64_t *arena_bytes,
+                         struct tdm_error *err);
 
 #endif

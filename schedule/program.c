@@ -137,16 +137,18 @@ static uint64_t lay_residents(struct tdm_program *program, enum tdm_place place)
 
 static enum tdm_status pack_place(struct tdm_program *program,
                                   const struct tdm_conflicts *conflicts, enum tdm_place place,
-                                  const uint64_t *capacity_bytes, struct tdm_error *err)
+                                  uint64_t capacity, bool quick, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
     uint32_t count = program->buffer_count;
     uint64_t above = lay_residents(program, place);
     uint64_t live = program->live_peak_bytes[place], goal = live, effort = TDM_PACK_EFFORT;
-    if (capacity_bytes != NULL && live <= capacity_bytes[place])
-        goal = capacity_bytes[place];
-    else if (capacity_bytes != NULL)
+    if (quick && live <= capacity)
+        goal = capacity;
+    else if (quick)
         effort = 0;
+    if (capacity < live) /* nothing is within it */
+        capacity = TDM_SIZE_MAX;
     uint64_t *bytes = calloc((size_t)count + 1, sizeof(*bytes));
     uint64_t *offsets = calloc((size_t)count + 1, sizeof(*offsets));
     if (bytes == NULL || offsets == NULL) {
@@ -158,8 +160,8 @@ static enum tdm_status pack_place(struct tdm_program *program,
         if (buffer->used && !lives_all_along(program, i) && buffer->place == place)
             bytes[i] = buffer->bytes;
     }
-    status = tdm_pack(conflicts, bytes, ARENA_ALIGN, goal - above, effort, offsets,
-                      &program->arena_bytes[place], err);
+    status = tdm_pack(conflicts, bytes, ARENA_ALIGN, goal - above, capacity - above, effort,
+                      offsets, &program->arena_bytes[place], err);
     if (status != TDM_OK)
         goto free_lists;
     program->arena_bytes[place] = tdm_size_add(program->arena_bytes[place], above);
@@ -174,7 +176,8 @@ free_lists:
 }
 
 static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
-                                            const uint64_t *capacity_bytes, struct tdm_error *err)
+                                            const uint64_t capacity_bytes[TDM_PLACES], bool quick,
+                                            struct tdm_error *err)
 {
     struct ranges ranges = {.program = program};
     enum tdm_status status = tdm_conflicts_new(program->buffer_count, &ranges.conflicts, err);
@@ -186,7 +189,8 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
     if (status == TDM_OK)
         status = tdm_lower(program, note_range, &ranges, err);
     for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++)
-        status = pack_place(program, &ranges.conflicts, (enum tdm_place)place, capacity_bytes, err);
+        status = pack_place(program, &ranges.conflicts, (enum tdm_place)place,
+                            capacity_bytes[place], quick, err);
     free(ranges.live);
     tdm_conflicts_free(&ranges.conflicts);
     return status;
@@ -209,9 +213,9 @@ uint64_t tdm_program_tokens(const struct tdm_program *program)
     return last->row + last->tokens;
 }
 
-enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
-                                         const uint64_t capacity_bytes[TDM_PLACES],
-                                         struct tdm_program **out, struct tdm_error *err)
+static enum tdm_status lower(const struct tdm_schedule *schedule,
+                             const uint64_t capacity_bytes[TDM_PLACES], bool quick,
+                             struct tdm_program **out, struct tdm_error *err)
 {
     struct tdm_program *program = calloc(1, sizeof(*program));
     if (program == NULL)
@@ -221,7 +225,7 @@ enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
     if (status == TDM_OK)
         status = tdm_buffers_declare(program, err);
     if (status == TDM_OK)
-        status = find_ranges_and_pack(program, capacity_bytes, err);
+        status = find_ranges_and_pack(program, capacity_bytes, quick, err);
     if (status != TDM_OK) {
         tdm_program_free(program);
         return status;
@@ -233,7 +237,21 @@ enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
 enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct tdm_program **program,
                                   struct tdm_error *err)
 {
-    return tdm_program_lower_within(schedule, NULL, program, err);
+    const uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
+    uint64_t capacity_bytes[TDM_PLACES];
+    for (int place = 0; place < TDM_PLACES; place++) {
+        uint64_t runtime = schedule->machine->runtime_bytes[place];
+        uint64_t limit = limit_bytes[place];
+        capacity_bytes[place] = limit > runtime ? limit - runtime : 0;
+    }
+    return lower(schedule, capacity_bytes, false, program, err);
+}
+
+enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
+                                         const uint64_t capacity_bytes[TDM_PLACES],
+                                         struct tdm_program **program, struct tdm_error *err)
+{
+    return lower(schedule, capacity_bytes, true, program, err);
 }
 
 enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sink, void *self,

@@ -148,7 +148,9 @@ void tdm_program_set_schedule(struct tdm_program *program, const struct tdm_sche
 uint64_t tdm_program_tokens(const struct tdm_program *program);
 
 /* Expands a checked schedule, which must outlive the program: chunks, buffers, live ranges,
- * offsets. TDM_INPUT if sizes overflow, TDM_NO_MEMORY. The caller owns *program. */
+ * offsets. Packing aims at the live peak, and is within the schedule's own limits wherever
+ * tdm_program_lower_within() is with them. TDM_INPUT if sizes overflow, TDM_NO_MEMORY. The caller
+ * owns *program. */
 enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct tdm_program **program,
                                   struct tdm_error *err);
 

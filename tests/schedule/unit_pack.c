@@ -3,6 +3,7 @@
  * Tests of packing: valid and repeatable on random live ranges, as good as the best of all orders
  * on small instances, and better than greedy where greedy fails.
  */
+#include "base/size.h"
 #include "schedule/pack.h"
 #include "schedule/pack_search.h"
 #include "tests/support/random_schedule.h"
@@ -48,51 +49,70 @@ static bool meet(const bool *a, const bool *b)
     return false;
 }
 
+struct instance {
+    uint32_t count;
+    uint64_t align, bytes[MOST_BUFFERS];
+    bool live[MOST_BUFFERS][MOMENTS];
+    struct tdm_conflicts conflicts;
+    uint64_t peak; /* of live bytes */
+};
+
+/* Of at least `fewest` buffers. The caller frees x->conflicts. */
+static void draw_instance(uint64_t seed, uint64_t fewest, struct instance *x)
+{
+    struct tdm_dice dice;
+    struct tdm_error err;
+    tdm_dice_seed(&dice, seed);
+    *x = (struct instance){.count = (uint32_t)tdm_dice_roll(&dice, fewest, MOST_BUFFERS)};
+    x->align = (uint64_t)1 << tdm_dice_roll(&dice, 0, 9);
+    random_ranges(&dice, x->count, x->live);
+    for (uint32_t i = 0; i < x->count; i++) /* some take no bytes, as those of another place do */
+        x->bytes[i] = tdm_dice_chance(&dice, 10) ? 0 : tdm_dice_roll(&dice, 1, 20000);
+
+    must(seed, tdm_conflicts_new(x->count, &x->conflicts, &err), &err);
+    for (int moment = 0; moment < MOMENTS; moment++) {
+        uint64_t now[1] = {0}, sum = 0;
+        for (uint32_t i = 0; i < x->count; i++)
+            if (x->live[i][moment]) {
+                tdm_conflicts_add(&x->conflicts, i, now);
+                now[0] |= (uint64_t)1 << i;
+                sum += (x->bytes[i] + x->align - 1) / x->align * x->align;
+            }
+        x->peak = sum > x->peak ? sum : x->peak;
+    }
+}
+
 /* Packs one instance; returns the arena over the live peak. */
 static double pack_instance(uint64_t seed)
 {
-    static bool live[MOST_BUFFERS][MOMENTS];
-    struct tdm_dice dice;
-    struct tdm_conflicts conflicts;
+    static struct instance x;
     struct tdm_error err;
-    uint64_t bytes[MOST_BUFFERS], offsets[MOST_BUFFERS], again[MOST_BUFFERS];
-    uint64_t arena = 0, same = 0, peak = 0;
-    tdm_dice_seed(&dice, seed);
-    memset(live, 0, sizeof(live));
-    uint32_t count = (uint32_t)tdm_dice_roll(&dice, 0, MOST_BUFFERS);
-    uint64_t align = (uint64_t)1 << tdm_dice_roll(&dice, 0, 9);
-    random_ranges(&dice, count, live);
-    for (uint32_t i = 0; i < count; i++) /* some take no bytes, as buffers of another place do */
-        bytes[i] = tdm_dice_chance(&dice, 10) ? 0 : tdm_dice_roll(&dice, 1, 20000);
-
-    must(seed, tdm_conflicts_new(count, &conflicts, &err), &err);
-    for (int moment = 0; moment < MOMENTS; moment++) {
-        uint64_t now[1] = {0}, sum = 0;
-        for (uint32_t i = 0; i < count; i++)
-            if (live[i][moment]) {
-                tdm_conflicts_add(&conflicts, i, now);
-                now[0] |= (uint64_t)1 << i;
-                sum += (bytes[i] + align - 1) / align * align;
-            }
-        peak = sum > peak ? sum : peak;
-    }
-    must(seed, tdm_pack(&conflicts, bytes, align, peak, TDM_PACK_EFFORT, offsets, &arena, &err),
+    uint64_t offsets[MOST_BUFFERS], again[MOST_BUFFERS];
+    uint64_t arena = 0, same = 0;
+    draw_instance(seed, 0, &x);
+    const uint64_t *bytes = x.bytes, align = x.align, peak = x.peak;
+    must(seed,
+         tdm_pack(&x.conflicts, bytes, align, peak, TDM_SIZE_MAX, TDM_PACK_EFFORT, offsets, &arena,
+                  &err),
          &err);
-    must(seed, tdm_pack(&conflicts, bytes, align, peak, TDM_PACK_EFFORT, again, &same, &err), &err);
+    must(seed,
+         tdm_pack(&x.conflicts, bytes, align, peak, TDM_SIZE_MAX, TDM_PACK_EFFORT, again, &same,
+                  &err),
+         &err);
     assert_int_equal(same, arena);
 
     uint64_t highest = 0;
-    for (uint32_t a = 0; a < count; a++) {
-        for (uint32_t b = 0; b < count; b++)
-            assert_int_equal(tdm_conflicts_test(&conflicts, a, b),
-                             a != b && meet(live[a], live[b]));
+    for (uint32_t a = 0; a < x.count; a++) {
+        for (uint32_t b = 0; b < x.count; b++)
+            assert_int_equal(tdm_conflicts_test(&x.conflicts, a, b),
+                             a != b && meet(x.live[a], x.live[b]));
         if (bytes[a] == 0)
             continue;
         assert_int_equal(offsets[a], again[a]);
         assert_int_equal(offsets[a] % align, 0);
         highest = offsets[a] + bytes[a] > highest ? offsets[a] + bytes[a] : highest;
         for (uint32_t b = 0; b < a; b++)
-            if (bytes[b] > 0 && meet(live[a], live[b]) && offsets[a] < offsets[b] + bytes[b] &&
+            if (bytes[b] > 0 && meet(x.live[a], x.live[b]) && offsets[a] < offsets[b] + bytes[b] &&
                 offsets[b] < offsets[a] + bytes[a])
                 fail_msg("seed %llu: buffers %u and %u overlap", (unsigned long long)seed, a, b);
     }
@@ -100,7 +120,7 @@ static double pack_instance(uint64_t seed)
         fail_msg("seed %llu: arena of %llu, buffers end at %llu, live peak %llu",
                  (unsigned long long)seed, (unsigned long long)arena, (unsigned long long)highest,
                  (unsigned long long)peak);
-    tdm_conflicts_free(&conflicts);
+    tdm_conflicts_free(&x.conflicts);
     return peak == 0 ? 0 : (double)(arena - peak) / (double)peak;
 }
 
@@ -122,6 +142,62 @@ static void test_packing(void **state)
                   "%.2f%% (seed %llu)\n",
                   (unsigned long long)cases, BASE_SEED, 100 * sum / (double)cases, 100 * worst,
                   (unsigned long long)worst_seed);
+}
+
+/* ---- a capacity ---- */
+
+enum { CAPACITIES = 24 }; /* of an instance, between its live peak and its arena */
+
+#define LITTLE_EFFORT 200000u /* so that a search for the peak often ends high */
+
+/* Packing that aims at the live peak is within a capacity wherever packing that aims at the
+ * capacity is, though its own search may have ended above. */
+static void test_capacity(void **state)
+{
+    (void)state;
+    static struct instance x;
+    uint64_t cases = tdm_case_count(300, 3000), offsets[MOST_BUFFERS], missed = 0;
+    for (uint64_t n = 0; n < cases; n++) {
+        uint64_t seed = tdm_case_seed(BASE_SEED, n), arena, quick, both;
+        bool had_missed = false;
+        struct tdm_error err;
+        draw_instance(seed, MOST_BUFFERS / 2, &x);
+        must(seed,
+             tdm_pack(&x.conflicts, x.bytes, x.align, x.peak, TDM_SIZE_MAX, LITTLE_EFFORT, offsets,
+                      &arena, &err),
+             &err);
+        for (uint64_t i = 0; i < CAPACITIES && arena > x.peak; i++) {
+            uint64_t capacity = x.peak + (arena - x.peak) * i / CAPACITIES;
+            must(seed,
+                 tdm_pack(&x.conflicts, x.bytes, x.align, capacity, capacity, LITTLE_EFFORT,
+                          offsets, &quick, &err),
+                 &err);
+            must(seed,
+                 tdm_pack(&x.conflicts, x.bytes, x.align, x.peak, capacity, LITTLE_EFFORT, offsets,
+                          &both, &err),
+                 &err);
+            if (both != arena && both > capacity)
+                fail_msg("seed %llu: the arena is %llu without a limit, %llu with a limit of %llu",
+                         (unsigned long long)seed, (unsigned long long)arena,
+                         (unsigned long long)both, (unsigned long long)capacity);
+            if (quick <= capacity && both > capacity)
+                fail_msg("seed %llu: %llu bytes for a capacity of %llu, %llu if that is the goal",
+                         (unsigned long long)seed, (unsigned long long)both,
+                         (unsigned long long)capacity, (unsigned long long)quick);
+            for (uint32_t a = 0; a < x.count; a++)
+                for (uint32_t b = 0; b < a; b++)
+                    if (x.bytes[a] > 0 && x.bytes[b] > 0 && meet(x.live[a], x.live[b]) &&
+                        offsets[a] < offsets[b] + x.bytes[b] &&
+                        offsets[b] < offsets[a] + x.bytes[a])
+                        fail_msg("seed %llu: buffers %u and %u overlap", (unsigned long long)seed,
+                                 a, b);
+            had_missed = had_missed || quick <= capacity;
+        }
+        missed += had_missed;
+        tdm_conflicts_free(&x.conflicts);
+    }
+    assert_true(tdm_case_enough("instances fit what a search for the live peak missed", missed,
+                                cases, 0.02));
 }
 
 /* ---- the best there is ---- */
@@ -224,9 +300,10 @@ static void test_greedy_fails(void **state)
                 live |= (uint64_t)1 << j;
         tdm_conflicts_add(&conflicts, i, &live);
     }
-    must(0, tdm_pack(&conflicts, bytes, 1, 9, 0, offsets, &arena, &err), &err);
+    must(0, tdm_pack(&conflicts, bytes, 1, 9, TDM_SIZE_MAX, 0, offsets, &arena, &err), &err);
     assert_int_equal(arena, 10);
-    must(0, tdm_pack(&conflicts, bytes, 1, 9, TDM_PACK_EFFORT, offsets, &arena, &err), &err);
+    must(0, tdm_pack(&conflicts, bytes, 1, 9, TDM_SIZE_MAX, TDM_PACK_EFFORT, offsets, &arena, &err),
+         &err);
     assert_int_equal(arena, 9);
     tdm_conflicts_free(&conflicts);
 }
@@ -235,6 +312,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_capacity),
         cmocka_unit_test(test_least),
         cmocka_unit_test(test_greedy_fails),
     };
