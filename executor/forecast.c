@@ -9,7 +9,7 @@
 
 static enum tdm_status note_op(void *self, const struct tdm_op *op, double start_seconds,
                                double end_seconds,
-                               const uint64_t live_bytes[TDM_PLACES][TDM_CATEGORIES],
+                               const uint64_t live_bytes[TDM_MAX_PLACES][TDM_CATEGORIES],
                                struct tdm_error *err)
 {
     struct tdm_forecast *forecast = self;

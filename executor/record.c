@@ -27,7 +27,7 @@ struct tdm_recorder {
     size_t timing_count, sent_count; /* of the step under way: reaped, and in the trace already */
     struct tdm_trace_used used[TDM_TRACE_SAMPLES]; /* not in the trace yet */
     size_t used_count;
-    uint64_t allocated[TDM_PLACES]; /* predicted, as last recorded */
+    uint64_t allocated[TDM_MAX_PLACES]; /* predicted, as last recorded */
 };
 
 /* What an observer of a program can hand over, before there is one. */
@@ -118,7 +118,7 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
 /* An op, and what is allocated while it runs. */
 static enum tdm_status record_op(void *self, const struct tdm_op *op, double start_seconds,
                                  double end_seconds,
-                                 const uint64_t live_bytes[TDM_PLACES][TDM_CATEGORIES],
+                                 const uint64_t live_bytes[TDM_MAX_PLACES][TDM_CATEGORIES],
                                  struct tdm_error *err)
 {
     struct tdm_recorder *recorder = self;
@@ -126,7 +126,7 @@ static enum tdm_status record_op(void *self, const struct tdm_op *op, double sta
     if (recorder->stop != NULL && *recorder->stop)
         return tdm_fail(err, TDM_INTERRUPTED, "interrupted while predictions were recorded");
     enum tdm_status status = tdm_trace_op(recorder->trace, op, start_ns, end_ns, err);
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+    for (uint32_t place = 0; place < TDM_MAX_PLACES && status == TDM_OK; place++) {
         uint64_t allocated = 0;
         for (int category = 0; category < TDM_CATEGORIES; category++)
             allocated += live_bytes[place][category];
@@ -307,7 +307,7 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
     }
     if (recorded->arenas != NULL) {
         memcpy(batch->arenas, recorded->arenas, sizeof(batch->arenas));
-        batch->arena_count = TDM_PLACES;
+        batch->arena_count = program->schedule->machine->topology.place_count;
     }
     recorder->timing_count = recorder->sent_count = 0;
     tdm_trace_send(recorder->trace, batch);

@@ -391,7 +391,7 @@ static double sum_ways(const struct member *m, int s, bool may_hold, double *sto
 }
 
 static void use_ways(const struct member *m, int s, bool may_hold, struct tdm_amounts *use,
-                     double kept[TDM_PLACES], double held[TDM_PLACES])
+                     double kept[TDM_MAX_PLACES], double held[TDM_MAX_PLACES])
 {
     double cost;
     if (may_hold && !m->by_layer && use != NULL)
@@ -430,7 +430,7 @@ static double price_token(const struct member *m, int s)
 }
 
 static double price_products(const struct member *m, int s, struct tdm_amounts *use,
-                             double kept[TDM_PLACES], double held[TDM_PLACES])
+                             double kept[TDM_MAX_PLACES], double held[TDM_MAX_PLACES])
 {
     double stored, other_stored, work = work_price(m) * spared_work(m, s) / TDM_MIB;
     bool hold = m->again;

@@ -41,7 +41,8 @@ static void find_fixed(struct tdm_relaxation *r)
     const uint32_t top = e->layers - 1;
     bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
     uint64_t n = e->chunks;
-    uint64_t all = e->stateless_bytes[TDM_DEVICE] + e->base->machine->runtime_bytes[TDM_DEVICE];
+    uint64_t all = e->stateless_bytes[TDM_DEVICE] +
+                   e->base->machine->topology.places[TDM_DEVICE].runtime_bytes;
     uint64_t stays = all + e->tied_gradient + e->head_stays[TDM_DEVICE] + n * e->x;
     for (uint32_t layer = 0; layer <= top; layer++) {
         uint64_t work = tdm_least_work(e, layer), bytes = stays;
@@ -53,7 +54,8 @@ static void find_fixed(struct tdm_relaxation *r)
         else
             bytes += e->staying_below[TDM_DEVICE][e->layers] - e->staying_below[TDM_DEVICE][layer];
         r->fixed[TDM_DEVICE][layer] = (double)bytes / TDM_MIB;
-        uint64_t host = e->stateless_bytes[TDM_HOST] + e->base->machine->runtime_bytes[TDM_HOST] +
+        uint64_t host = e->stateless_bytes[TDM_HOST] +
+                        e->base->machine->topology.places[TDM_HOST].runtime_bytes +
                         e->staying_below[TDM_HOST][e->layers] -
                         e->staying_below[TDM_HOST][layer + 1];
         if (by_layer || layer < top)
@@ -72,7 +74,8 @@ static void find_fixed(struct tdm_relaxation *r)
     device[TDM_AT_UPDATE] =
         (double)(all + n * e->x + e->tied_gradient + e->head_gradient) / TDM_MIB;
     r->fixed[TDM_HOST][e->layers + TDM_AT_FORWARD] =
-        (double)(e->stateless_bytes[TDM_HOST] + e->base->machine->runtime_bytes[TDM_HOST]) /
+        (double)(e->stateless_bytes[TDM_HOST] +
+                 e->base->machine->topology.places[TDM_HOST].runtime_bytes) /
         TDM_MIB;
 }
 
@@ -92,8 +95,14 @@ static enum tdm_status add_row(struct tdm_relaxation *r, const char *name, doubl
     return status;
 }
 
+static const char *place_name(const struct tdm_relaxation *r, int place)
+{
+    return tdm_place_name(&r->pricing.e->base->machine->topology, (enum tdm_place)place);
+}
+
 static enum tdm_status add_place_rows(struct tdm_relaxation *r,
-                                      const uint64_t limit_bytes[TDM_PLACES], struct tdm_error *err)
+                                      const uint64_t limit_bytes[TDM_MAX_PLACES],
+                                      struct tdm_error *err)
 {
     static const char *const more[TDM_MORE_ROWS] = {"forward", "head", "update"};
     bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
@@ -108,10 +117,9 @@ static enum tdm_status add_place_rows(struct tdm_relaxation *r,
                  (other == TDM_AT_UPDATE && !updates_in_backward(r->pricing.e))))
                 continue;
             if (i < r->layers)
-                snprintf(name, sizeof(name), "%s_%u", tdm_place_name((enum tdm_place)place), i);
+                snprintf(name, sizeof(name), "%s_%u", place_name(r, place), i);
             else
-                snprintf(name, sizeof(name), "%s_%s", tdm_place_name((enum tdm_place)place),
-                         more[other]);
+                snprintf(name, sizeof(name), "%s_%s", place_name(r, place), more[other]);
             double most = (double)limit_bytes[place] / TDM_MIB - r->fixed[place][i];
             status = add_row(r, name, -TDM_UNBOUNDED, most, &r->place[place][i], err);
         }
@@ -171,21 +179,22 @@ static double forward_seconds(const struct tdm_estimator *e, enum tdm_order orde
            e->attention_before[(size_t)e->kind_of[top] * ((size_t)e->chunks + 1) + e->chunks];
 }
 
-static enum tdm_status add_rows(struct tdm_relaxation *r, const uint64_t limit_bytes[TDM_PLACES],
-                                struct tdm_error *err)
+static enum tdm_status add_rows(struct tdm_relaxation *r,
+                                const uint64_t limit_bytes[TDM_MAX_PLACES], struct tdm_error *err)
 {
     const struct tdm_estimator *e = r->pricing.e;
     const struct tdm_schedule *base = e->base;
     uint64_t n = e->chunks;
-    double device =
-        (double)limit_bytes[TDM_DEVICE] / TDM_MIB -
-        (double)(e->stateless_bytes[TDM_DEVICE] + base->machine->runtime_bytes[TDM_DEVICE]) /
-            TDM_MIB;
-    double host =
-        (double)limit_bytes[TDM_HOST] / TDM_MIB -
-        (double)(e->stateless_bytes[TDM_HOST] + base->machine->runtime_bytes[TDM_HOST]) / TDM_MIB;
+    double device = (double)limit_bytes[TDM_DEVICE] / TDM_MIB -
+                    (double)(e->stateless_bytes[TDM_DEVICE] +
+                             base->machine->topology.places[TDM_DEVICE].runtime_bytes) /
+                        TDM_MIB;
+    double host = (double)limit_bytes[TDM_HOST] / TDM_MIB -
+                  (double)(e->stateless_bytes[TDM_HOST] +
+                           base->machine->topology.places[TDM_HOST].runtime_bytes) /
+                      TDM_MIB;
     double embedding = (double)(e->x + e->tied_gradient + e->embedding_gradient) / TDM_MIB;
-    double ends[TDM_PLACES];
+    double ends[TDM_MAX_PLACES];
     for (int place = 0; place < TDM_PLACES; place++)
         ends[place] = (double)(e->staying_below[place][e->layers] + e->head_stays[place] +
                                e->embedding_stays[place]) /
@@ -289,7 +298,7 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
         put(&column, r->row[place == TDM_DEVICE ? ROW_END : ROW_HOST_END], -1);
         if (place == TDM_DEVICE)
             put(&column, r->row[ROW_EMBEDDING], -1);
-        snprintf(name, sizeof(name), "excess_%s", tdm_place_name((enum tdm_place)place));
+        snprintf(name, sizeof(name), "excess_%s", place_name(r, place));
         status = add_plain(&column, name, 0, TDM_UNBOUNDED, price, &r->excess[place], err);
     }
     return status;
@@ -485,7 +494,8 @@ static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_ho
     return status;
 }
 
-enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r, const uint64_t limit_bytes[TDM_PLACES],
+enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
+                                   const uint64_t limit_bytes[TDM_MAX_PLACES],
                                    const bool fixed_homes[TDM_STATES], struct tdm_error *err)
 {
     find_fixed(r);

@@ -636,14 +636,15 @@ static bool shape_is_right(const struct step *step, const struct tdm_op *op)
     return on_top ? op->layer == model->layers : op->layer < model->layers;
 }
 
-/* Updates are the only ops beside copies that may run on the host. */
+/* Updates are the only ops beside copies that may run elsewhere than on the device. */
 static enum tdm_lane lane_of(const struct step *step, const struct tdm_op *op)
 {
     const struct tdm_schedule *schedule = step->program->schedule;
+    const struct tdm_topology *topology = &schedule->machine->topology;
     return op->kind == TDM_OP_OPTIMIZER && op->layer < schedule->model->unit_count &&
                    tdm_updates_on_host(schedule, op->layer)
-               ? TDM_LANE_HOST
-               : TDM_LANE_COMPUTE;
+               ? tdm_lane_at(topology, schedule->optimizer.on)
+               : tdm_lane_at(topology, TDM_DEVICE);
 }
 
 enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint64_t *tile_base,
@@ -656,7 +657,8 @@ enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint
     if (rule == NULL || op->lane != lane_of(step, op) || op->access_count > TDM_OPERANDS)
         return tdm_fail(err, TDM_INPUT, "op %llu is no op: %s, part %d, lane %s, %u operands",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->part,
-                        tdm_lane_name(op->lane), op->access_count);
+                        tdm_lane_name(&program->schedule->machine->topology, op->lane),
+                        op->access_count);
     if (!shape_is_right(step, op))
         return tdm_fail(err, TDM_INPUT,
                         "op %llu (%s) is said to work on %llu tokens from row %llu of layer %d, "

@@ -75,7 +75,7 @@ struct ranges {
     struct tdm_program *program;
     struct tdm_conflicts conflicts;
     uint64_t *live; /* bits */
-    uint64_t live_bytes[TDM_PLACES];
+    uint64_t live_bytes[TDM_MAX_PLACES];
 };
 
 static enum tdm_status note_range(void *self, const struct tdm_item *item, struct tdm_error *err)
@@ -85,6 +85,7 @@ static enum tdm_status note_range(void *self, const struct tdm_item *item, struc
     if (item->kind == TDM_RUN) {
         program->op_count++;
         program->kinds |= 1u << item->op->kind;
+        program->lanes |= 1u << item->op->lane;
         return TDM_OK;
     }
 
@@ -183,7 +184,8 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for live ranges");
     if (status == TDM_OK)
         status = tdm_lower(program, note_range, &ranges, err);
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++)
+    uint32_t places = program->schedule->machine->topology.place_count;
+    for (uint32_t place = 0; place < places && status == TDM_OK; place++)
         status = pack_place(program, &ranges.conflicts, (enum tdm_place)place, capacity_bytes, err);
     free(ranges.live);
     tdm_conflicts_free(&ranges.conflicts);
@@ -208,7 +210,7 @@ uint64_t tdm_program_tokens(const struct tdm_program *program)
 }
 
 enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
-                                         const uint64_t capacity_bytes[TDM_PLACES],
+                                         const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                          struct tdm_program **out, struct tdm_error *err)
 {
     struct tdm_program *program = calloc(1, sizeof(*program));

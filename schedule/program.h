@@ -69,8 +69,10 @@ struct tdm_op {
     enum tdm_part part; /* weights it works with; 0 if none */
     enum tdm_phase phase;
     enum tdm_lane lane;
-    uint32_t layer;        /* or unit; TDM_NONE if none */
-    uint32_t chunk;        /* TDM_NONE if none */
+    uint32_t link;  /* of the machine: that a copy takes between two places, or over which attention
+                       gathers; TDM_NO_LINK in other ops */
+    uint32_t layer; /* or unit; TDM_NONE if none */
+    uint32_t chunk; /* TDM_NONE if none */
     uint64_t tokens;       /* rows it works on */
     uint64_t first_row;    /* of a tile inside its chunk */
     uint32_t first_entry;  /* of an LM-head tile: its part of the vocabulary, */
@@ -79,7 +81,7 @@ struct tdm_op {
     struct tdm_access access[TDM_OPERANDS];
     uint64_t flops;
     uint64_t bytes;         /* read and written, as far as the algorithm must */
-    uint64_t fetched_bytes; /* by an op of the compute lane itself from the host, and sent there, */
+    uint64_t fetched_bytes; /* by an op of the compute lane itself over its link, and sent back, */
     uint64_t sent_bytes;    /* as far as can be known before: gather.h */
     uint64_t keys;          /* attention: in the chunks that it sees, and one; 0 in other ops */
     uint64_t pairs; /* attention, select: (query, key) pairs, or as many as lists have room for */
@@ -119,10 +121,12 @@ struct tdm_program {
     uint32_t chunk_count;
     struct tdm_buffer *buffers;
     uint32_t buffer_count;
-    uint64_t arena_bytes[TDM_PLACES];     /* as packed */
-    uint64_t live_peak_bytes[TDM_PLACES]; /* most bytes of live buffers; packing cannot do better */
+    uint64_t arena_bytes[TDM_MAX_PLACES]; /* as packed */
+    uint64_t
+        live_peak_bytes[TDM_MAX_PLACES]; /* most bytes of live buffers; packing cannot do better */
     uint64_t op_count;
     tdm_kinds kinds;           /* of its ops */
+    uint32_t lanes;            /* bits of those that have ops, by number */
     uint32_t scratch;          /* buffer that ops use beside their operands; lives all the step */
     uint64_t product_bytes;    /* of it, for products: tdm_scratch_product_bytes() */
     struct tdm_layout *layout; /* lower.c's own numbering of the buffers */
@@ -154,7 +158,7 @@ enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct td
 /* The same for less effort, to ask whether a schedule fits: packing ends once a place's arena is
  * within `capacity_bytes`, and is not searched where it cannot be. */
 enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
-                                         const uint64_t capacity_bytes[TDM_PLACES],
+                                         const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                          struct tdm_program **program, struct tdm_error *err);
 
 /* Streams one step into `sink`: the same items, in the same order, each time. */

@@ -89,14 +89,11 @@ bool tdm_kv_parse(const char *name, enum tdm_kv *kv)
     return found >= 0;
 }
 
-bool tdm_place_parse(const char *name, enum tdm_place *place)
+uint64_t tdm_schedule_limit(const struct tdm_schedule *schedule, enum tdm_place place)
 {
-    for (int i = 0; i < TDM_PLACES; i++)
-        if (strcmp(tdm_place_name((enum tdm_place)i), name) == 0) {
-            *place = (enum tdm_place)i;
-            return true;
-        }
-    return false;
+    return place == TDM_DEVICE ? schedule->memory_bytes
+           : place == TDM_HOST ? schedule->host_memory_bytes
+                               : schedule->machine->topology.places[place].capacity_bytes;
 }
 
 enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *machine,
@@ -139,8 +136,8 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
     for (int state = 0; state < TDM_STATES; state++)
         schedule->homes[state] = (struct tdm_home){model->layers, TDM_DEVICE, TDM_DEVICE};
     schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;
-    schedule->memory_bytes = machine->capacity_bytes[TDM_DEVICE];
-    schedule->host_memory_bytes = machine->capacity_bytes[TDM_HOST];
+    schedule->memory_bytes = machine->topology.places[TDM_DEVICE].capacity_bytes;
+    schedule->host_memory_bytes = machine->topology.places[TDM_HOST].capacity_bytes;
     schedule->model = model;
     schedule->group_count = 0;
 
@@ -428,13 +425,13 @@ static enum tdm_place place_of_layer(const struct tdm_home *home, uint32_t layer
 {
     bool far =
         tdm_home_far_below(home, layers, layer + 1) > tdm_home_far_below(home, layers, layer);
-    return far ? TDM_HOST : TDM_DEVICE;
+    return far ? TDM_FAR_HOME : TDM_DEVICE;
 }
 
 uint32_t tdm_home_slot(const struct tdm_home *home, uint32_t layers, uint32_t layer)
 {
     uint32_t far = tdm_home_far_below(home, layers, layer);
-    return place_of_layer(home, layers, layer) == TDM_HOST ? far : layer - far;
+    return place_of_layer(home, layers, layer) != TDM_DEVICE ? far : layer - far;
 }
 
 uint32_t tdm_home_layer(const struct tdm_home *home, uint32_t layers, enum tdm_place place,

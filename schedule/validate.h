@@ -18,7 +18,7 @@ struct tdm_validator;
 /* Capacities in bytes of each place's arena, TDM_SIZE_MAX for none. Buffers are read from the
  * program once, here. */
 enum tdm_status tdm_validator_new(const struct tdm_program *program,
-                                  const uint64_t capacity_bytes[TDM_PLACES],
+                                  const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                   struct tdm_validator **validator, struct tdm_error *err);
 
 /* Takes the next item, and for TDM_RUN what the op waits for (NULL: not checked). TDM_INPUT with a
@@ -33,7 +33,7 @@ void tdm_validator_free(struct tdm_validator *validator);
 
 /* Emits `program` through order and validator, to the end. */
 enum tdm_status tdm_program_validate(const struct tdm_program *program,
-                                     const uint64_t capacity_bytes[TDM_PLACES],
+                                     const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                      struct tdm_error *err);
 
 #endif

@@ -258,9 +258,10 @@ static enum tdm_status check_bytes(const struct tdm_op *op, struct tdm_error *er
     return op->bytes == due ? TDM_OK : fail(op, "bytes", op->bytes, due, err);
 }
 
-static bool is_on_host(const struct tdm_program *program, const struct tdm_op *op, uint32_t operand)
+static bool is_far(const struct tdm_program *program, const struct tdm_op *op, uint32_t operand)
 {
-    return is_there(op, operand) && program->buffers[op->access[operand].buffer].place == TDM_HOST;
+    return is_there(op, operand) &&
+           program->buffers[op->access[operand].buffer].place != TDM_DEVICE;
 }
 
 /* Attention that reads K and V on the host gathers the chunk's own pages, and before them at most
@@ -272,10 +273,10 @@ static enum tdm_status check_link(const struct tdm_cost_check *check, const stru
     const struct tdm_program *program = check->program;
     const struct tdm_schedule *schedule = program->schedule;
     bool attends = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD;
-    bool adds = is_on_host(program, op, TDM_ATTENTION_GRAD_DKV_OPENED) ||
-                is_on_host(program, op, TDM_ATTENTION_GRAD_DKV_ADDED);
+    bool adds = is_far(program, op, TDM_ATTENTION_GRAD_DKV_OPENED) ||
+                is_far(program, op, TDM_ATTENTION_GRAD_DKV_ADDED);
     uint64_t pages, zeros = 0, sums = 0;
-    if (!attends || !is_on_host(program, op, TDM_ATTENTION_KV))
+    if (!attends || !is_far(program, op, TDM_ATTENTION_KV))
         return op->fetched_bytes == 0 && op->sent_bytes == 0
                    ? TDM_OK
                    : fail(op, "bytes over the link", op->fetched_bytes + op->sent_bytes, 0, err);
@@ -286,7 +287,7 @@ static enum tdm_status check_link(const struct tdm_cost_check *check, const stru
         sums = tdm_content_bytes(schedule, TDM_DKVPAGES, 0, schedule->page_tokens);
     for (uint32_t i = TDM_ATTENTION_GRAD_DKV_OPENED; i <= TDM_ATTENTION_GRAD_DKV_ADDED && sums > 0;
          i++)
-        if (is_on_host(program, op, i) && op->access[i].mode == TDM_WRITE)
+        if (is_far(program, op, i) && op->access[i].mode == TDM_WRITE)
             zeros += op->access[i].bytes;
     uint64_t least = own * (page + sums);
     uint64_t most = tdm_size_mul(tdm_size_mul(own, pages + 1), page + sums);

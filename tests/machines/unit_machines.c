@@ -34,12 +34,14 @@ static struct tdm_machine *load(const char *name)
 static void test_names(void **state)
 {
     (void)state;
-    assert_string_equal(tdm_place_name(TDM_DEVICE), "device");
-    assert_string_equal(tdm_place_name(TDM_HOST), "host");
-    assert_string_equal(tdm_lane_name(TDM_LANE_COMPUTE), "compute");
-    assert_string_equal(tdm_lane_name(TDM_LANE_H2D), "h2d");
-    assert_string_equal(tdm_lane_name(TDM_LANE_D2H), "d2h");
-    assert_string_equal(tdm_lane_name(TDM_LANE_HOST), "host");
+    struct tdm_topology topology;
+    tdm_topology_begin(&topology);
+    assert_string_equal(tdm_place_name(&topology, TDM_DEVICE), "device");
+    assert_string_equal(tdm_place_name(&topology, TDM_HOST), "host");
+    assert_string_equal(tdm_lane_name(&topology, TDM_LANE_COMPUTE), "compute");
+    assert_string_equal(tdm_lane_name(&topology, TDM_LANE_H2D), "h2d");
+    assert_string_equal(tdm_lane_name(&topology, TDM_LANE_D2H), "d2h");
+    assert_string_equal(tdm_lane_name(&topology, TDM_LANE_HOST), "host");
 }
 
 static void test_shipped(void **state)
@@ -66,7 +68,7 @@ static void test_shipped(void **state)
         assert_int_equal(strncmp(machine->source, source, strlen(source)), 0);
         assert_true(!sized || machine->rate[TDM_RATE_PRODUCT] < machine->peak_flops / 2);
         /* Predictions are for a server of such cards, which has more than what one plans on. */
-        assert_true(machine->server_host_bytes > machine->capacity_bytes[TDM_HOST]);
+        assert_true(machine->server_host_bytes > machine->topology.places[TDM_HOST].capacity_bytes);
         assert_true(machine->server_name[0] != '\0');
         /* No rate exceeds what the card could do at best. */
         assert_true(machine->rate[TDM_RATE_PRODUCT] < machine->peak_flops);
@@ -74,8 +76,8 @@ static void test_shipped(void **state)
         assert_true(machine->rate[TDM_RATE_ATTENTION_BACKWARD] <
                     machine->rate[TDM_RATE_ATTENTION_FORWARD]);
         assert_true(machine->rate[TDM_RATE_BOTH_WAYS] > machine->rate[TDM_RATE_H2D]);
-        assert_true(machine->capacity_bytes[TDM_DEVICE] > UINT64_C(20) << 30);
-        assert_true(machine->runtime_bytes[TDM_DEVICE] > UINT64_C(500) << 20);
+        assert_true(machine->topology.places[TDM_DEVICE].capacity_bytes > UINT64_C(20) << 30);
+        assert_true(machine->topology.places[TDM_DEVICE].runtime_bytes > UINT64_C(500) << 20);
         tdm_machine_free(machine);
     }
     assert_null(names[sizeof(expected) / sizeof(expected[0])]);
@@ -86,10 +88,10 @@ static void test_h200_published(void **state)
 {
     (void)state;
     struct tdm_machine *machine = load("h200-published");
-    assert_int_equal(machine->capacity_bytes[TDM_DEVICE], UINT64_C(150093103104));
-    assert_int_equal(machine->capacity_bytes[TDM_HOST], UINT64_C(110) << 30);
-    assert_int_equal(machine->runtime_bytes[TDM_DEVICE], UINT64_C(528) << 20);
-    assert_int_equal(machine->runtime_bytes[TDM_HOST], UINT64_C(464) << 20);
+    assert_int_equal(machine->topology.places[TDM_DEVICE].capacity_bytes, UINT64_C(150093103104));
+    assert_int_equal(machine->topology.places[TDM_HOST].capacity_bytes, UINT64_C(110) << 30);
+    assert_int_equal(machine->topology.places[TDM_DEVICE].runtime_bytes, UINT64_C(528) << 20);
+    assert_int_equal(machine->topology.places[TDM_HOST].runtime_bytes, UINT64_C(464) << 20);
     assert_true(machine->rate[TDM_RATE_PRODUCT] == 720e12);
     assert_true(machine->rate[TDM_RATE_ATTENTION_FORWARD] == 650e12);
     assert_true(machine->rate[TDM_RATE_ATTENTION_BACKWARD] == 600e12);
@@ -344,8 +346,9 @@ static void test_local(void **state)
     assert_contains(machine->source, "assumed");
     assert_false(machine->measured);
     uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
-    assert_true(machine->capacity_bytes[TDM_DEVICE] <= memory / 4);
-    assert_true(machine->capacity_bytes[TDM_HOST] / 2 <= machine->capacity_bytes[TDM_DEVICE]);
+    assert_true(machine->topology.places[TDM_DEVICE].capacity_bytes <= memory / 4);
+    assert_true(machine->topology.places[TDM_HOST].capacity_bytes / 2 <=
+                machine->topology.places[TDM_DEVICE].capacity_bytes);
     for (unsigned i = 0; i < TDM_RATES; i++)
         assert_true(machine->rate[i] > 0);
     json_t *description = json_deep_copy(machine->description);

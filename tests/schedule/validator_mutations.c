@@ -35,7 +35,7 @@
 struct trial {
     struct tdm_recording r;
     struct tdm_dice *dice;
-    uint64_t capacity[TDM_PLACES];
+    uint64_t capacity[TDM_MAX_PLACES];
     size_t wait_item; /* whose wait for `wait_lane` becomes `wait` */
     int wait_lane;
     uint64_t wait;

@@ -146,7 +146,8 @@ struct example {
 static void example_make(struct example *example)
 {
     memset(example, 0, sizeof(*example));
-    example->machine.runtime_bytes[TDM_DEVICE] = 100;
+    tdm_topology_begin(&example->machine.topology);
+    example->machine.topology.places[TDM_DEVICE].runtime_bytes = 100;
     example->schedule.machine = &example->machine;
     example->program.schedule = &example->schedule;
     example->program.buffers = example->buffers;
@@ -589,7 +590,7 @@ static void test_peaks_as_views(void **state)
         assert_int_equal(tdm_trace_take(trace, &batch, &err), TDM_OK);
         batch->program_id = program;
         batch->step = step;
-        bool told[TDM_PLACES][TDM_CATEGORIES] = {{false}}; /* of this op */
+        bool told[TDM_MAX_PLACES][TDM_CATEGORIES] = {{false}}; /* of this op */
         uint64_t op_number = 0;
         size_t changes = next_random(&random) % (CHANGES + 1);
         for (size_t i = 0; i < changes; i++) {
@@ -622,18 +623,20 @@ static void test_peaks_as_views(void **state)
             snprintf(sql, sizeof(sql),
                      "SELECT max(value_bytes) FROM observed_peak WHERE (%" PRId64
                      " = 0 OR step = %" PRId64 ") AND place = '%s'",
-                     step, step, tdm_place_name((enum tdm_place)place));
+                     step, step,
+                     tdm_place_name(tdm_trace_reader_topology(reader), (enum tdm_place)place));
             assert_int_equal(ask(path, sql), peak->value_bytes);
             snprintf(sql, sizeof(sql),
                      "SELECT coalesce(sum(value_bytes), 0) FROM observed_peak_category "
                      "WHERE step = %" PRId64 " AND place = '%s'",
-                     peak->step, tdm_place_name((enum tdm_place)place));
+                     peak->step,
+                     tdm_place_name(tdm_trace_reader_topology(reader), (enum tdm_place)place));
             assert_int_equal(ask(path, sql), peak->value_bytes);
             for (int c = 0; c < TDM_CATEGORIES && step == 0; c++) {
                 snprintf(sql, sizeof(sql),
                          "SELECT coalesce(max(measured_most_bytes), 0) FROM peak_by_category "
                          "WHERE place = '%s' AND category = '%s'",
-                         tdm_place_name((enum tdm_place)place),
+                         tdm_place_name(tdm_trace_reader_topology(reader), (enum tdm_place)place),
                          tdm_category_name((enum tdm_category)c));
                 assert_int_equal(ask(path, sql), peak->most[c]);
             }
