@@ -152,7 +152,7 @@ static void print_head(const struct tdm_compare_request *r, const struct tdm_met
     if (noted)
         printf("%-10s %s\n", "rates", note);
     tdm_format_bytes((uint64_t)c->links.node_bytes_per_second, text);
-    tdm_format_bytes((uint64_t)machine->rate[TDM_RATE_BOTH_WAYS], sized);
+    tdm_format_bytes((uint64_t)tdm_machine_both_ways_rate(machine), sized);
     printf("%-10s products %.0f TFLOP/s, attention %.0f and backward %.0f; ", noted ? "" : "rates",
            machine->rate[TDM_RATE_PRODUCT] / 1e12, machine->rate[TDM_RATE_ATTENTION_FORWARD] / 1e12,
            machine->rate[TDM_RATE_ATTENTION_BACKWARD] / 1e12);

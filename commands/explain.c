@@ -117,5 +117,5 @@ void tdm_explain(FILE *out, const struct tdm_schedule *schedule, const struct td
     fprintf(out, "\nwhere it is at the peaks\n");
     for (int category = 0; category < TDM_CATEGORIES; category++)
         say_category(out, search, (enum tdm_category)category,
-                     schedule->machine->rate[TDM_RATE_H2D]);
+                     tdm_machine_link_rate(schedule->machine, TDM_LINK_H2D));
 }

@@ -64,6 +64,18 @@ bool tdm_machine_local_path(char *out, size_t out_bytes);
  * wrote. The caller owns the description. */
 enum tdm_status tdm_machine_describe_computer(json_t **description, struct tdm_error *err);
 
+/* Bytes/s alone over a link that every machine has, and over both of these together. */
+static inline double tdm_machine_link_rate(const struct tdm_machine *machine,
+                                           enum tdm_link_number link)
+{
+    return machine->topology.links[link].bytes_per_second;
+}
+
+static inline double tdm_machine_both_ways_rate(const struct tdm_machine *machine)
+{
+    return machine->topology.links[TDM_LINK_H2D].both_ways_bytes_per_second;
+}
+
 /* Gives the links that every machine has their rates, which are among those of ops. */
 void tdm_machine_set_links(struct tdm_machine *machine);
 

@@ -429,7 +429,7 @@ static enum tdm_status lower(struct run *run, bool quick, struct tdm_program **p
                              uint64_t used_bytes[TDM_MAX_PLACES], struct tdm_error *err)
 {
     struct tdm_schedule *schedule = run->kitchen.schedule;
-    uint64_t capacity_bytes[TDM_MAX_PLACES];
+    uint64_t capacity_bytes[TDM_MAX_PLACES] = {0};
     for (int place = 0; place < TDM_PLACES; place++) {
         uint64_t runtime = schedule->machine->topology.places[place].runtime_bytes;
         uint64_t limit = run->limit_bytes[place];
@@ -818,7 +818,7 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
 static enum tdm_status validate(struct run *run, struct tdm_error *err)
 {
     struct tdm_program *program;
-    uint64_t used_bytes[TDM_MAX_PLACES], capacity_bytes[TDM_MAX_PLACES];
+    uint64_t used_bytes[TDM_MAX_PLACES], capacity_bytes[TDM_MAX_PLACES] = {0};
     tdm_rounded_write(&run->kitchen, run->winner);
     enum tdm_status status = lower(run, false, &program, used_bytes, err);
     if (status != TDM_OK)

@@ -435,10 +435,10 @@ static void note_tail(struct tdm_estimator *e)
     uint32_t embedding = tdm_model_embedding_unit(e->base->model);
     bool all = weights->device_layers == 0 && weights->head == TDM_HOST;
     double beside[TDM_ORDERS] = {e->optimizer_seconds, e->optimizer_seconds};
-    double goes =
-        machine->copy_seconds + (double)e->gradient_bytes[embedding] / machine->rate[TDM_RATE_D2H];
+    double goes = machine->copy_seconds + (double)e->gradient_bytes[embedding] /
+                                              tdm_machine_link_rate(machine, TDM_LINK_D2H);
     double comes = machine->copy_seconds + (double)e->unit_bytes[TDM_STATE_WEIGHTS][embedding] /
-                                               machine->rate[TDM_RATE_H2D];
+                                               tdm_machine_link_rate(machine, TDM_LINK_H2D);
     if (!(e->last_host_seconds > 0))
         return;
     if (all) /* else updates of other units run on the device */

@@ -127,11 +127,13 @@ static enum tdm_status add_place_rows(struct tdm_relaxation *r,
 }
 
 /* Seconds of copies that may run before or after the phase they are counted in: what rings hold. */
-static double ring_seconds(const struct tdm_estimator *e, enum tdm_rate rate, uint64_t chunk_slots)
+static double ring_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
+                           uint64_t chunk_slots)
 {
     const struct tdm_machine *machine = e->base->machine;
     double bytes = (double)chunk_slots * (double)(e->x + e->attention + e->q + e->gate_up + e->kv);
-    return bytes / machine->rate[rate] + (double)chunk_slots * 5 * machine->copy_seconds;
+    return bytes / tdm_machine_link_rate(machine, way) +
+           (double)chunk_slots * 5 * machine->copy_seconds;
 }
 
 /* A copy of what goes to the host of a unit; of the smallest layer, for all. */
@@ -147,14 +149,17 @@ static double sent_seconds(const struct tdm_estimator *e, enum tdm_state state, 
 {
     const struct tdm_machine *machine = e->base->machine;
     double bytes = sent_bytes(e, state, unit);
-    return bytes > 0 ? machine->copy_seconds + bytes / machine->rate[TDM_RATE_D2H] : 0;
+    return bytes > 0 ? machine->copy_seconds + bytes / tdm_machine_link_rate(machine, TDM_LINK_D2H)
+                     : 0;
 }
 
-static double unit_seconds(const struct tdm_estimator *e, enum tdm_rate rate, enum tdm_state state,
-                           uint32_t unit)
+static double unit_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
+                           enum tdm_state state, uint32_t unit)
 {
     double bytes = (double)tdm_estimator_unit_bytes(e, state, unit);
-    return bytes > 0 ? e->base->machine->copy_seconds + bytes / e->base->machine->rate[rate] : 0;
+    return bytes > 0 ? e->base->machine->copy_seconds +
+                           bytes / tdm_machine_link_rate(e->base->machine, way)
+                     : 0;
 }
 
 static double all_attention_grad(const struct tdm_estimator *e)
@@ -201,9 +206,9 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
                       TDM_MIB;
     bool at_end = tdm_updates_at_end(base);
     double turn = (double)larger(base->rings.weights, TDM_MOST_SLOTS) *
-                  unit_seconds(e, TDM_RATE_H2D, TDM_STATE_WEIGHTS, 0);
-    double fetched = ring_seconds(e, TDM_RATE_H2D, larger(base->prefetch + 1, base->rings.kv * n));
-    double sent = ring_seconds(e, TDM_RATE_D2H, base->rings.stashed + n);
+                  unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0);
+    double fetched = ring_seconds(e, TDM_LINK_H2D, larger(base->prefetch + 1, base->rings.kv * n));
+    double sent = ring_seconds(e, TDM_LINK_D2H, base->rings.stashed + n);
     double backward = e->head_seconds + e->optimizer_seconds + e->tail_seconds[r->pricing.order] +
                       all_attention_grad(e);
     const struct {
@@ -311,14 +316,14 @@ static void put_copies(struct column *column, enum tdm_state state, uint32_t uni
 {
     struct tdm_relaxation *r = column->r;
     const struct tdm_estimator *e = r->pricing.e;
-    double fetch = unit_seconds(e, TDM_RATE_H2D, state, unit);
+    double fetch = unit_seconds(e, TDM_LINK_H2D, state, unit);
     double times = (in_forward ? 1 : 0) + (in_backward ? 1 : 0);
     double both =
         times * (double)tdm_estimator_unit_bytes(e, state, unit) + sent_bytes(e, state, unit);
     put(column, r->row[ROW_FETCH_FORWARD], in_forward ? fetch : 0);
     put(column, r->row[ROW_FETCH_BACKWARD], in_backward ? fetch : 0);
     put(column, r->row[ROW_SEND_BACKWARD], sent_seconds(e, state, unit));
-    put(column, r->row[ROW_BOTH], both / e->base->machine->rate[TDM_RATE_BOTH_WAYS]);
+    put(column, r->row[ROW_BOTH], both / tdm_machine_both_ways_rate(e->base->machine));
 }
 
 /* Has a row of bytes on the device the ring of a state, if its home is the host? That of masters
@@ -431,13 +436,13 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             uint32_t unit = k < r->layers ? k : units[k - r->layers];
             bool in_forward = weights && (k < r->layers || unit == units[0]);
             double bytes = (double)tdm_estimator_unit_bytes(e, state, k < r->layers ? 0 : unit);
-            double fetch = unit_seconds(e, TDM_RATE_H2D, state, k < r->layers ? 0 : unit);
+            double fetch = unit_seconds(e, TDM_LINK_H2D, state, k < r->layers ? 0 : unit);
             double times = (in_forward ? 1 : 0) + (comes ? 1 : 0);
             alone[ROW_FETCH_FORWARD] -= in_forward ? fetch : 0;
             alone[ROW_FETCH_BACKWARD] -= comes ? fetch : 0;
             alone[ROW_SEND_BACKWARD] -= sent_seconds(e, state, k < r->layers ? 0 : unit);
             alone[ROW_BOTH] -= (times * bytes + sent_bytes(e, state, k < r->layers ? 0 : unit)) /
-                               base->machine->rate[TDM_RATE_BOTH_WAYS];
+                               tdm_machine_both_ways_rate(base->machine);
             if (k < r->layers)
                 continue;
             bool head = unit == units[1];
@@ -468,10 +473,10 @@ static enum tdm_status add_refetched(struct tdm_relaxation *r, struct tdm_error 
     struct column column = {r, 0};
     int number;
     put(&column, r->row[ROW_AGAIN], 1);
-    put(&column, r->row[ROW_FETCH_BACKWARD], -unit_seconds(e, TDM_RATE_H2D, TDM_STATE_WEIGHTS, 0));
+    put(&column, r->row[ROW_FETCH_BACKWARD], -unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0));
     put(&column, r->row[ROW_BOTH],
         -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) /
-            e->base->machine->rate[TDM_RATE_BOTH_WAYS]);
+            tdm_machine_both_ways_rate(e->base->machine));
     return add_plain(&column, "refetched", 0, TDM_UNBOUNDED, 0, &number, err);
 }
 

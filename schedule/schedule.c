@@ -305,6 +305,42 @@ static enum tdm_status check_groups(const struct tdm_schedule *schedule, const c
     return TDM_OK;
 }
 
+/* Everything at another place than the device comes to it and goes back: over links. */
+static enum tdm_status check_place(const struct tdm_schedule *schedule, enum tdm_place place,
+                                   const char *file, struct tdm_error *err)
+{
+    const struct tdm_machine *machine = schedule->machine;
+    const struct tdm_topology *topology = &machine->topology;
+    bool linked = tdm_link_find(topology, place, TDM_DEVICE) != TDM_NO_LINK &&
+                  tdm_link_find(topology, TDM_DEVICE, place) != TDM_NO_LINK;
+    if (place == TDM_DEVICE || linked)
+        return TDM_OK;
+    tdm_fail(err, TDM_INPUT,
+             "%s: something is to be at place %s, to and from which machine %s has no link", file,
+             tdm_place_name(topology, place), machine->name);
+    return tdm_hint(err, "add links from and to the device to its description, or choose the host");
+}
+
+static enum tdm_status check_places(const struct tdm_schedule *schedule, const char *file,
+                                    struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < schedule->group_count && status == TDM_OK; i++) {
+        const struct tdm_group *group = &schedule->groups[i];
+        const enum tdm_place places[] = {group->input_place, group->kept_place, group->held_place,
+                                         group->kv_place, group->kv_gradients_place};
+        for (size_t k = 0; k < sizeof(places) / sizeof(places[0]) && status == TDM_OK; k++)
+            status = check_place(schedule, places[k], file, err);
+    }
+    for (int state = 0; state < TDM_STATES && status == TDM_OK; state++) {
+        const struct tdm_home *home = &schedule->homes[state];
+        status = check_place(schedule, home->embedding, file, err);
+        if (status == TDM_OK)
+            status = check_place(schedule, home->head, file, err);
+    }
+    return status;
+}
+
 static enum tdm_status check_homes(const struct tdm_schedule *schedule, const char *file,
                                    struct tdm_error *err)
 {
@@ -395,6 +431,8 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
         status = check_groups(schedule, file, err);
     if (status == TDM_OK)
         status = check_homes(schedule, file, err);
+    if (status == TDM_OK)
+        status = check_places(schedule, file, err);
     if (status == TDM_OK)
         status = tdm_gather_check(schedule, file, err);
     return status == TDM_OK ? tdm_optimizer_check(schedule, file, err) : status;

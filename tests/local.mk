@@ -74,6 +74,10 @@ gather_cases = tests/support/gather_cases.c tests/support/gather_cases.h \
 	$(run_steps)
 tests_executor_property_gather_SOURCES = tests/executor/property_gather.c $(gather_cases)
 
+# A place that a machine's description adds.
+cmocka_tests += tests/executor/property_places
+tests_executor_property_places_SOURCES = tests/executor/property_places.c $(run_steps)
+
 # Documents that a step's text has, against the same documents in the schedule.
 cmocka_tests += tests/executor/property_documents
 text_documents = tests/support/text_documents.c tests/support/text_documents.h $(run_steps)
