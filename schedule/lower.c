@@ -411,8 +411,8 @@ static enum tdm_status take_body(void *self, const struct tdm_body *body, struct
     return l->status;
 }
 
-enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void *self,
-                          struct tdm_error *err)
+enum tdm_status tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_sink sink,
+                          void *self, struct tdm_error *err)
 {
     struct tdm_lowering l = {.program = program,
                              .schedule = program->schedule,
@@ -429,7 +429,7 @@ enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void
             tdm_low_alloc(&l, i);
     tdm_low_alloc(&l, program->scratch);
     if (l.status == TDM_OK)
-        l.status = tdm_nest_walk(program, take_body, &l, err);
+        l.status = tdm_nest_walk(program, rank, take_body, &l, err);
     tdm_low_release(&l, program->scratch);
     for (uint32_t i = program->buffer_count; i-- > 0;)
         if (program->buffers[i].resident)

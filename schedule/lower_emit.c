@@ -137,21 +137,22 @@ struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit)
 }
 
 void tdm_low_adds_gradient(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
-                           enum tdm_part part, uint32_t contributor, uint32_t first)
+                           enum tdm_part part, uint32_t chunk)
 {
-    struct tdm_tag after = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, contributor);
+    struct tdm_tag after = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, chunk);
     struct tdm_tag before = after;
-    before.contributor = contributor + 1;
-    if (contributor == first)
+    bool opens = tdm_sum_opens(l->program, chunk);
+    before.contributor = tdm_sum_before(l->program, chunk);
+    if (opens)
         before = tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE);
-    tdm_low_access(l, operand, tdm_low_gradient_ref(l, unit), 1,
-                   contributor == first ? TDM_WRITE : TDM_ACCUMULATE, part, before, after,
+    tdm_low_access(l, operand, tdm_low_gradient_ref(l, unit), 1, opens ? TDM_WRITE : TDM_ACCUMULATE,
+                   part, before, after,
                    tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.gradients));
 }
 
 void tdm_low_adds_layer_gradient(struct tdm_lowering *l, uint32_t operand, enum tdm_part part)
 {
-    tdm_low_adds_gradient(l, operand, l->op.layer, part, l->op.chunk, l->program->chunk_count - 1);
+    tdm_low_adds_gradient(l, operand, l->op.layer, part, l->op.chunk);
 }
 
 /* ---- moving between places ---- */

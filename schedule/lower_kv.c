@@ -167,7 +167,8 @@ void tdm_low_dkv_make_room(struct tdm_lowering *l, const struct tdm_body *body)
     uint32_t row = l->layout->dkv[body->layer];
     if (is_ring(l, row))
         make_room(l, body, row, body->chunk,
-                  tdm_low_sum_tag(TDM_DKVPAGES, body->layer, TDM_NONE, body->chunk + 1));
+                  tdm_low_sum_tag(TDM_DKVPAGES, body->layer, TDM_NONE,
+                                  tdm_sum_before(l->program, body->chunk)));
 }
 
 void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body)
@@ -220,9 +221,10 @@ void tdm_low_dkv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
     uint32_t layer = body->layer, chunk = body->chunk;
     uint32_t shared = tdm_attend_shared(l->program, layer, chunk);
     if (l->layout->far_slot[layer] != NULL && !gathers(l, layer))
-        copy_chunks(l, body, far_gradients(l, layer, shared),
-                    (struct tdm_ref){l->layout->dkv[layer], shared}, shared, chunk + 1,
-                    tdm_low_sum_tag(TDM_DKVPAGES, layer, TDM_NONE, chunk + 1));
+        copy_chunks(
+            l, body, far_gradients(l, layer, shared),
+            (struct tdm_ref){l->layout->dkv[layer], shared}, shared, chunk + 1,
+            tdm_low_sum_tag(TDM_DKVPAGES, layer, TDM_NONE, tdm_sum_before(l->program, chunk)));
 }
 
 void tdm_low_dkv_send(struct tdm_lowering *l, const struct tdm_body *body)

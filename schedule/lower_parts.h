@@ -12,6 +12,7 @@
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/nest.h"
+#include "schedule/ranks.h"
 
 /* Bodies that the queue can hold; more than any prefetch. */
 #define MAX_QUEUE 32u
@@ -106,11 +107,10 @@ void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t operand, uint32_t un
 void tdm_low_alloc_gradient(struct tdm_lowering *l, uint32_t buffer);
 struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit);
 
-/* Adds a contribution to a part's gradient; contributors come in falling order, and `first`, the
- * highest, overwrites. */
+/* Adds a chunk's contribution to a part's gradient; the first one overwrites (ranks.h). */
 void tdm_low_adds_gradient(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
-                           enum tdm_part part, uint32_t contributor, uint32_t first);
-/* A layer's gradient over the chunks. */
+                           enum tdm_part part, uint32_t chunk);
+/* The same by the op's chunk, of the op's layer. */
 void tdm_low_adds_layer_gradient(struct tdm_lowering *l, uint32_t operand, enum tdm_part part);
 
 /* Sets link and lane of a copy under construction by the places of two buffers: that of the link

@@ -317,6 +317,17 @@ static bool is_last_of_rows(const struct tdm_op *op)
     return op->first_entry == 0;
 }
 
+/* The last chunk to add to a sum over the chunks of a rank before `chunk` does: they run in
+ * reverse. chunk_count: there is none. */
+static uint32_t added_before(const struct step *step, uint32_t chunk)
+{
+    const struct tdm_chunk *chunks = step->program->chunks;
+    for (uint32_t later = chunk + 1; later < step->program->chunk_count; later++)
+        if (chunks[later].rank == chunks[chunk].rank)
+            return later;
+    return step->program->chunk_count;
+}
+
 /* Contributors before and after an op, and whether it is the first to add to its sum. */
 static bool share_of(const struct step *step, const struct tdm_op *op, enum sum sum,
                      uint32_t *before, uint32_t *after)
@@ -343,13 +354,13 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
         *before = *after = program->chunk_count;
         return false;
     case CHUNKS:
-        mine = op->chunk;
-        last = program->chunk_count - 1;
-        break;
+        *after = op->chunk;
+        *before = added_before(step, op->chunk);
+        return *before == program->chunk_count;
     case OPENS:
     case JOINS:
         *after = op->chunk;
-        *before = op->chunk + 1;
+        *before = added_before(step, op->chunk);
         return sum == OPENS;
     case TILES:
         mine = (step->tile_base[op->chunk] + tile_of(step, op)) * columns + column;

@@ -7,6 +7,7 @@
 #include "schedule/lowering.h"
 #include "schedule/pack.h"
 #include "schedule/params.h"
+#include "schedule/ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,7 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
         for (uint32_t chunk = first; chunk < program->chunk_count; chunk++)
             program->chunks[chunk].last_chunk = program->chunk_count - 1;
     }
+    tdm_ranks_deal(program->chunks, program->chunk_count, program->ranks);
     return TDM_OK;
 }
 
@@ -183,7 +185,7 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
     if (ranges.live == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for live ranges");
     if (status == TDM_OK)
-        status = tdm_lower(program, note_range, &ranges, err);
+        status = tdm_lower(program, 0, note_range, &ranges, err);
     uint32_t places = program->schedule->machine->topology.place_count;
     for (uint32_t place = 0; place < places && status == TDM_OK; place++)
         status = pack_place(program, &ranges.conflicts, (enum tdm_place)place, capacity_bytes, err);
@@ -217,6 +219,7 @@ enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
     if (program == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a program");
     tdm_program_set_schedule(program, schedule);
+    program->ranks = 1;
     enum tdm_status status = make_chunks(program, err);
     if (status == TDM_OK)
         status = tdm_buffers_declare(program, err);
@@ -236,10 +239,19 @@ enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct td
     return tdm_program_lower_within(schedule, NULL, program, err);
 }
 
+enum tdm_status tdm_program_emit_rank(const struct tdm_program *program, uint32_t rank,
+                                      tdm_sink sink, void *self, struct tdm_error *err)
+{
+    if (rank >= program->ranks)
+        return tdm_fail(err, TDM_INTERNAL, "rank %u of a program of %u ranks", rank,
+                        program->ranks);
+    return tdm_lower(program, rank, sink, self, err);
+}
+
 enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sink, void *self,
                                  struct tdm_error *err)
 {
-    return tdm_lower(program, sink, self, err);
+    return tdm_program_emit_rank(program, 0, sink, self, err);
 }
 
 void tdm_program_free(struct tdm_program *program)

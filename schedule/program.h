@@ -30,7 +30,10 @@ struct tdm_chunk {
     uint32_t last_chunk;  /* of its sequence */
     uint64_t first_token; /* inside its sequence */
     uint64_t tokens;
-    uint64_t row; /* first token counted over all sequences of the step */
+    uint64_t row;   /* first token counted over all sequences of the step */
+    uint32_t rank;  /* that works on it: ranks.h */
+    uint32_t round; /* in which it does, of the step */
+    uint32_t slot;  /* which of the rank's chunks it is */
 };
 
 enum tdm_phase { TDM_FORWARD, TDM_BACKWARD, TDM_OPTIMIZER_PHASE, TDM_PHASES };
@@ -39,9 +42,9 @@ const char *tdm_phase_name(enum tdm_phase phase);
 
 /* What a slot (or one part of it) holds: content, layer (or unit), chunk, and for a running sum its
  * last contributor: the chunk that added last (the tile, in sums over LM-head tiles); each sum runs
- * in program order, chunks in reverse, so the first contributor has the highest number. In an
- * access of several slots the chunk of the k-th slot is `chunk + k`; layer and contributor are
- * common. */
+ * in program order, chunks in reverse, so the first contributor has the highest number (ranks.h).
+ * In an access of several slots the chunk of the k-th slot is `chunk + k`; layer and contributor
+ * are common. */
 struct tdm_tag {
     enum tdm_content content;
     uint32_t layer;
@@ -117,6 +120,7 @@ struct tdm_program {
     const struct tdm_sequence *sequences; /* of the step; the schedule's */
     uint32_t sequence_count;
     bool documents_of_text; /* what a run reads says where documents begin */
+    uint32_t ranks;         /* that share the chunks; 1 */
     struct tdm_chunk *chunks;
     uint32_t chunk_count;
     struct tdm_buffer *buffers;
@@ -161,7 +165,12 @@ enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
                                          const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                          struct tdm_program **program, struct tdm_error *err);
 
-/* Streams one step into `sink`: the same items, in the same order, each time. */
+/* Streams one step of a rank into `sink`: the same items, in the same order, each time.
+ * TDM_INTERNAL if the program has no such rank. */
+enum tdm_status tdm_program_emit_rank(const struct tdm_program *program, uint32_t rank,
+                                      tdm_sink sink, void *self, struct tdm_error *err);
+
+/* The same of the first rank, which is all of the step where there is one. */
 enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sink, void *self,
                                  struct tdm_error *err);
 

@@ -142,6 +142,9 @@ tests_schedule_unit_sequence_SOURCES = tests/schedule/unit_sequence.c $(random_s
 cmocka_tests += tests/schedule/unit_buffers
 tests_schedule_unit_buffers_SOURCES = tests/schedule/unit_buffers.c $(random_schedule)
 tests_schedule_unit_buffers_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+cmocka_tests += tests/schedule/unit_ranks
+tests_schedule_unit_ranks_SOURCES = tests/schedule/unit_ranks.c $(random_schedule)
+
 cmocka_tests += tests/schedule/unit_kv_row
 tests_schedule_unit_kv_row_SOURCES = tests/schedule/unit_kv_row.c $(random_schedule)
 tests_schedule_unit_schedule_SOURCES = tests/schedule/unit_schedule.c $(random_schedule)
@@ -300,6 +303,7 @@ long_tests += \
 	tests/methods/property_keys \
 	tests/executor/property_memory \
 	tests/executor/property_order \
+	tests/executor/property_places \
 	tests/planner/property_plans \
 	tests/planner/property_search \
 	tests/executor/property_selectors \
