@@ -213,10 +213,11 @@ static void print_stores(FILE *out, const struct tdm_schedule *schedule)
     print_set(out, "with what is kept", kept ? group->kept : TDM_SET_INPUT);
     print_set(out, "with what is held", held ? group->held : TDM_SET_INPUT);
     if (group->kv == TDM_KV_KEEP &&
-        (schedule->order == TDM_LAYER_MAJOR || group->kv_place == TDM_HOST))
+        (schedule->order == TDM_LAYER_MAJOR || group->kv_place != TDM_DEVICE))
         fprintf(out, ROW "kept on the %s\n", "K and V", place_name(schedule, group->kv_place));
-    if (group->kv_gradients_place == TDM_HOST)
-        fprintf(out, ROW "on the host, between the chunks that add to them\n", "their gradients");
+    if (group->kv_gradients_place != TDM_DEVICE)
+        fprintf(out, ROW "on the %s, between the chunks that add to them\n", "their gradients",
+                place_name(schedule, group->kv_gradients_place));
     if (tdm_gathers_at_all(schedule))
         fprintf(out, ROW "by attention itself, into room for %llu pages a list\n", "gathered",
                 (unsigned long long)tdm_gather_pages(schedule));
@@ -248,8 +249,9 @@ static void print_homes(FILE *out, const struct tdm_schedule *schedule)
         if (absent || (home->device_layers == layers && rest))
             continue;
         fprintf(out, ROW, tdm_state_name((enum tdm_state)state));
-        if (home->device_layers == 0 && home->embedding == TDM_HOST && home->head == TDM_HOST)
-            fprintf(out, "on the host\n");
+        if (home->device_layers == 0 && home->embedding == TDM_FAR_HOME &&
+            home->head == TDM_FAR_HOME)
+            fprintf(out, "on the %s\n", place_name(schedule, TDM_FAR_HOME));
         else
             fprintf(out, "%u of %u layers on the device; embedding on the %s, head on the %s\n",
                     home->device_layers, layers, place_name(schedule, home->embedding),

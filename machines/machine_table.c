@@ -26,7 +26,10 @@ json_t *tdm_machine_json(const struct tdm_machine *machine)
                                               "pinned_bytes_per_second",
                                               "peer_bytes_per_second",
                                               "network_bytes_per_second",
-                                              "gpus_per_node"};
+                                              "gpus_per_node",
+                                              "places",
+                                              "links",
+                                              "shared"};
     json_t *rates = json_object();
     for (unsigned i = 0; i < TDM_RATES; i++)
         if (has_own(machine, (enum tdm_rate)i))
@@ -159,6 +162,13 @@ void tdm_machine_table(FILE *out, const struct tdm_machine *machine)
     fprintf(out, "%-22s %s at least\n", "an op", tdm_format_seconds(machine->launch_seconds, text));
     fprintf(out, "%-22s %s and its bytes\n", "a copy",
             tdm_format_seconds(machine->copy_seconds, text));
+    const struct tdm_topology *topology = &machine->topology;
+    for (uint32_t i = TDM_LINKS; i < topology->link_count; i++) {
+        const struct tdm_link *link = &topology->links[i];
+        fprintf(out, "%-22s %.1f GB/s from %s to %s\n", tdm_lane_name(topology, link->lane),
+                link->bytes_per_second / 1e9, tdm_place_name(topology, link->from),
+                tdm_place_name(topology, link->to));
+    }
     if (machine->peer_rate > 0)
         fprintf(out, "%-22s %.1f GB/s\n", "between GPUs", machine->peer_rate / 1e9);
     if (machine->network_rate > 0)

@@ -510,7 +510,7 @@ enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_op *op,
 {
     if (!trace->recording)
         return no_program(trace, err);
-    bool between_places = op->kind == TDM_OP_COPY && op->lane != TDM_LANE_COMPUTE;
+    bool between_places = op->kind == TDM_OP_COPY && op->link != TDM_NO_LINK;
     enum tdm_status status = INSERT(
         trace, INSERT_OP, err, tdm_integer(trace->program_id), tdm_count(op->number),
         tdm_text(tdm_op_kind_name(op->kind)), part_of(op),

@@ -102,6 +102,22 @@ static void test_h200_published(void **state)
     tdm_machine_free(machine);
 }
 
+/* The links between device and host have the rates of the description. */
+static void test_links(void **state)
+{
+    (void)state;
+    struct tdm_machine *machine = load("h200-published");
+    const struct tdm_topology *topology = &machine->topology;
+    assert_int_equal(tdm_link_find(topology, TDM_HOST, TDM_DEVICE), TDM_LINK_H2D);
+    assert_int_equal(tdm_link_find(topology, TDM_HOST, TDM_HOST), TDM_NO_LINK);
+    assert_int_equal(tdm_link_opposite(topology, TDM_LINK_H2D), TDM_LINK_D2H);
+    assert_int_equal(tdm_lane_at(topology, TDM_HOST), TDM_LANE_HOST);
+    assert_true(tdm_link_rate(topology, TDM_LINK_H2D, 0) == 55.4e9);
+    assert_true(tdm_link_rate(topology, TDM_LINK_H2D, 1u << TDM_LINK_H2D) == 55.4e9);
+    assert_true(tdm_link_rate(topology, TDM_LINK_D2H, 1u << TDM_LINK_H2D) == 99.7e9 / 2);
+    tdm_machine_free(machine);
+}
+
 /* h200-published with the fields of a JSON object put over its own; rate_changes may be NULL. */
 static json_t *changed(const char *changes, const char *rate_changes)
 {
@@ -120,6 +136,11 @@ static json_t *changed(const char *changes, const char *rate_changes)
     }
     return description;
 }
+
+#define SECOND "{\"name\": \"second\", \"bytes\": 1000}"
+#define LINK(from, to, lane, more)                                   \
+    "{\"from\": \"" from "\", \"to\": \"" to "\", \"lane\": \"" lane \
+    "\", \"bytes_per_second\": 3e11" more "}"
 
 static void test_broken(void **state)
 {
@@ -161,6 +182,27 @@ static void test_broken(void **state)
         {"{\"provenance\": {\"date\": 1}}", NULL,
          "\"provenance\" holds something else than a string at \"date\""},
         {"{}", "{\"h2d\": 1}", "\"rates.h2d\" is not a known field"},
+        {"{\"places\": [1]}", NULL, "\"places\" holds something else than an object at 0"},
+        {"{\"places\": [{\"name\": \"Second GPU\", \"bytes\": 1}]}", NULL,
+         "\"places[0].name\" is \"Second GPU\"; 1 to 15 lower-case letters"},
+        {"{\"places\": [{\"name\": \"host\", \"bytes\": 1}]}", NULL,
+         "\"places[0].name\" is \"host\", which another place has"},
+        {"{\"places\": [{\"name\": \"second\", \"bytes\": 8, \"runtime_bytes\": 8}]}", NULL,
+         "\"places[0].runtime_bytes\" leaves nothing of \"bytes\""},
+        {"{\"places\": [{\"name\": \"second\"}]}", NULL, "\"places[0].bytes\" is missing"},
+        {"{\"places\": [{}, {}, {}]}", NULL, "\"places\" has 3 rows; at most 2"},
+        {"{\"links\": [{\"from\": \"disk\", \"to\": \"host\"}]}", NULL,
+         "\"links[0].from\" is \"disk\", which is not a place of this machine"},
+        {"{\"links\": [" LINK("host", "host", "x", "") "]}", NULL,
+         "\"links[0].to\" is where it comes from"},
+        {"{\"links\": [" LINK("host", "device", "x", "") "]}", NULL,
+         "\"links[0].to\" is \"device\", to which another link from \"host\" goes"},
+        {"{\"places\": [" SECOND "], \"links\": [" LINK("host", "second", "compute", "") "]}", NULL,
+         "\"links[0].lane\" is \"compute\", which computes"},
+        {"{\"places\": [" SECOND
+         "], \"links\": [" LINK("host", "second", "x", ", \"shared\": \"y\"") "]}",
+         NULL, "\"links[0].shared\" is \"y\", which \"shared\" of the machine does not have"},
+        {"{\"shared\": [{\"name\": \"y\"}]}", NULL, "\"shared[0].bytes_per_second\" is missing"},
         {"{}", "{\"both_ways_bytes_per_second\": 120e9}",
          "\"rates.both_ways_bytes_per_second\" is 1.2e+11, more than \"h2d_bytes_per_second\""},
     };
@@ -177,6 +219,42 @@ static void test_broken(void **state)
 }
 
 /* Values at points, between them and beyond them; and time that never falls. */
+/* A second device behind a switch, to which the host has a link too. */
+static void test_more_places(void **state)
+{
+    (void)state;
+    json_t *description = changed(
+        "{\"places\": [" SECOND
+        "], \"shared\": [{\"name\": \"switch\", \"bytes_per_second\": 4e11}], "
+        "\"links\": [" LINK("device", "second", "to_second", ", \"shared\": \"switch\"") ", " LINK(
+            "second", "device", "from_second",
+            ", \"both_ways_bytes_per_second\": 5e11, \"shared\": \"switch\"") ", " LINK("host",
+                                                                                        "second",
+                                                                                        "h2d",
+                                                                                        "") "]}",
+        NULL);
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    assert_int_equal(tdm_machine_from_json("m.json", description, &machine, &err), TDM_OK);
+    const struct tdm_topology *t = &machine->topology;
+    enum tdm_place second;
+    assert_true(tdm_place_parse(t, "second", &second));
+    assert_int_equal(second, TDM_PLACES);
+    assert_int_equal(t->places[second].capacity_bytes, 1000);
+    assert_int_equal(t->lane_count, TDM_LANES + 2); /* h2d has two links */
+    assert_int_equal(tdm_lane_at(t, second), TDM_MAX_LANES);
+    uint32_t there = tdm_link_find(t, TDM_DEVICE, second), back = tdm_link_opposite(t, there);
+    assert_string_equal(tdm_lane_name(t, t->links[there].lane), "to_second");
+    assert_int_equal(t->links[tdm_link_find(t, TDM_HOST, second)].lane, TDM_LANE_H2D);
+    assert_true(tdm_link_rate(t, there, 0) == 3e11);
+    assert_true(tdm_link_rate(t, there, 1u << back) == 2e11); /* half of the switch */
+    assert_true(tdm_link_rate(t, back, 1u << there) == 2e11);
+    assert_true(tdm_link_rate(t, back, 1u << TDM_LINK_H2D) == 3e11);
+    assert_int_equal(tdm_link_find(t, second, TDM_HOST), TDM_NO_LINK);
+    tdm_machine_free(machine);
+    json_decref(description);
+}
+
 static void test_tables(void **state)
 {
     (void)state;
@@ -387,6 +465,8 @@ int main(void)
         cmocka_unit_test(test_shipped),
         cmocka_unit_test(test_h200_published),
         cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_links),
+        cmocka_unit_test(test_more_places),
         cmocka_unit_test(test_tables),
         cmocka_unit_test(test_described_tables),
         cmocka_unit_test(test_host_rates),

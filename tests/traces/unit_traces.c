@@ -521,6 +521,56 @@ static void test_round_trip(void **state)
 }
 
 /* Evaluations are rows of their own, beside the steps after which they came. */
+/* Rows of places and lanes that the machine of the program adds come back by their names. */
+static void test_more_places(void **state)
+{
+    (void)state;
+    static const char tables[] =
+        "{\"machine\": {\"places\": [{\"name\": \"second\", \"bytes\": 1000}], \"links\": "
+        "[{\"from\": \"second\", \"to\": \"device\", \"lane\": \"near\", "
+        "\"bytes_per_second\": 9}]}}";
+    char path[640];
+    struct example example;
+    struct tdm_error err;
+    struct tdm_json_reader json = {.file = "tables", .prefix = "machine", .err = &err};
+    json_t *root = json_loads(tables, 0, NULL);
+    int64_t id;
+    example_make(&example);
+    json.object = json_object_get(root, "machine");
+    tdm_topology_read(&json, &example.machine.topology);
+    assert_int_equal(tdm_json_status(&json), TDM_OK);
+    json_decref(root);
+
+    struct tdm_trace *trace = open_trace(in_folder("places.trace", path));
+    enum tdm_place second = (enum tdm_place)TDM_PLACES;
+    struct tdm_op op = example_op(0);
+    op.lane = (enum tdm_lane)TDM_LANES;
+    example.program.live_peak_bytes[second] = 77;
+    assert_int_equal(tdm_trace_program_begin(trace, "one", tables, &example.program, &id, &err),
+                     TDM_OK);
+    assert_int_equal(tdm_trace_op(trace, &op, 0, 10, &err), TDM_OK);
+    write_value(trace, 0, second, TDM_RESIDUALS, 66);
+    assert_int_equal(tdm_trace_program_end(trace, &err), TDM_OK);
+    close_trace(trace);
+    assert_int_equal(ask(path, "SELECT count(*) FROM op WHERE lane = 'near'"), 1);
+    assert_int_equal(ask(path, "SELECT value_bytes FROM memory WHERE place = 'second'"), 66);
+
+    struct tdm_trace_reader *reader = open_reader(path);
+    struct tdm_trace_program_row *programs;
+    struct tdm_trace_interval *ops;
+    struct tdm_trace_peaks peaks;
+    size_t count;
+    assert_int_equal(tdm_trace_read_programs(reader, &programs, &count, &err), TDM_OK);
+    assert_int_equal(programs[0].live_peak_bytes[second], 77);
+    free(programs);
+    assert_int_equal(tdm_trace_read_intervals(reader, id, 1, &ops, &count, &err), TDM_OK);
+    assert_string_equal(tdm_lane_name(tdm_trace_reader_topology(reader), ops[0].lane), "near");
+    free(ops);
+    assert_int_equal(tdm_trace_read_peaks(reader, id, TDM_TRACE_EVERY_STEP, &peaks, &err), TDM_OK);
+    assert_int_equal(peaks.predicted[second].value_bytes, 66);
+    tdm_trace_reader_close(reader);
+}
+
 static void test_evaluations(void **state)
 {
     (void)state;
@@ -1189,6 +1239,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_round_trip, setup_case),
         cmocka_unit_test_setup(test_parts, setup_case),
+        cmocka_unit_test_setup(test_more_places, setup_case),
         cmocka_unit_test_setup(test_evaluations, setup_case),
         cmocka_unit_test_setup(test_peaks_as_views, setup_case),
         cmocka_unit_test_setup(test_refuses_and_forces, setup_case),
