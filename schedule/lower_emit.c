@@ -48,6 +48,11 @@ void tdm_low_op_end(struct tdm_lowering *l)
 {
     l->op.number = l->op_count++;
     tdm_op_cost(l->program, &l->op);
+    if (l->op.gathers && l->op.link == TDM_NO_LINK && l->status == TDM_OK)
+        l->status = tdm_fail(l->err, TDM_INPUT,
+                             "attention of layer %u gathers K and V from a place to which machine "
+                             "%s has no link",
+                             l->op.layer, l->schedule->machine->name);
     emit(l, &(struct tdm_item){.kind = TDM_RUN, .op = &l->op});
 }
 

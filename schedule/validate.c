@@ -475,6 +475,11 @@ static enum tdm_status check_way(const struct tdm_validator *v, const struct tdm
     bool inside = op->link == TDM_NO_LINK && from == to && lane->computes && lane->place == from;
     if (inside)
         return TDM_OK;
+    if (from == to)
+        return tdm_fail(err, TDM_INPUT, "op %llu copies inside place %s on lane %s%s",
+                        (unsigned long long)op->number, tdm_place_name(v->topology, from),
+                        tdm_lane_name(v->topology, op->lane),
+                        op->link == TDM_NO_LINK ? "" : ", over a link");
     if (op->link >= v->topology->link_count)
         return tdm_fail(err, TDM_INPUT, "op %llu copies from %s to %s over no link of the machine",
                         (unsigned long long)op->number, tdm_place_name(v->topology, from),

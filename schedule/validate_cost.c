@@ -264,9 +264,30 @@ static bool is_far(const struct tdm_program *program, const struct tdm_op *op, u
            program->buffers[op->access[operand].buffer].place != TDM_DEVICE;
 }
 
-/* Attention that reads K and V on the host gathers the chunk's own pages, and before them at most
- * all for every query page; where sums of dK, dV are there too it fetches and sends as many pages
- * of these, and sends zeros first to those that it is the first to add to. */
+/* Attention that reads K and V elsewhere than on the device gathers over the link from there, and
+ * needs the one back for what it sends. Copies are seen by who knows both their places. */
+static enum tdm_status check_link_number(const struct tdm_program *program, const struct tdm_op *op,
+                                         struct tdm_error *err)
+{
+    const struct tdm_topology *topology = &program->schedule->machine->topology;
+    bool attends = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD;
+    if (op->kind == TDM_OP_COPY)
+        return TDM_OK;
+    if (!attends || !is_far(program, op, TDM_ATTENTION_KV))
+        return op->link == TDM_NO_LINK ? TDM_OK : fail(op, "link", op->link, TDM_NO_LINK, err);
+    enum tdm_place home = program->buffers[op->access[TDM_ATTENTION_KV].buffer].place;
+    uint32_t due = tdm_link_find(topology, home, TDM_DEVICE);
+    if (due == TDM_NO_LINK || tdm_link_opposite(topology, due) == TDM_NO_LINK)
+        return tdm_fail(err, TDM_INPUT,
+                        "op %llu (%s) gathers from %s over no link of the machine and back",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+                        tdm_place_name(topology, home));
+    return op->link == due ? TDM_OK : fail(op, "link", op->link, due, err);
+}
+
+/* Attention that reads K and V elsewhere than on the device gathers the chunk's own pages, and
+ * before them at most all for every query page; where sums of dK, dV are there too it fetches and
+ * sends as many pages of these, and sends zeros first to those that it is the first to add to. */
 static enum tdm_status check_link(const struct tdm_cost_check *check, const struct tdm_op *op,
                                   struct tdm_error *err)
 {
@@ -318,5 +339,7 @@ enum tdm_status tdm_cost_check_op(struct tdm_cost_check *check, const struct tdm
         status = check_flops(check, op, err);
     if (status == TDM_OK)
         status = check_bytes(op, err);
-    return status == TDM_OK ? check_link(check, op, err) : status;
+    if (status == TDM_OK)
+        status = check_link(check, op, err);
+    return status == TDM_OK ? check_link_number(check->program, op, err) : status;
 }

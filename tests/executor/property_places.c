@@ -168,14 +168,22 @@ static void check_refusals(struct tdm_schedule *schedule, const struct tdm_progr
 static void check_simulation(const struct tdm_program *program, enum tdm_place place,
                              const struct counts *counts)
 {
-    const struct tdm_topology *topology = &program->schedule->machine->topology;
-    struct tdm_simulation simulation;
+    struct tdm_topology *topology = &program->schedule->machine->topology;
+    struct tdm_simulation simulation, slower;
     struct tdm_error err;
     must(tdm_simulate(program, NULL, NULL, &simulation, &err), &err);
     assert_true(simulation.used_peak_bytes[place] == program->arena_bytes[place]);
     assert_true(simulation.live_peak_bytes[place] <= program->live_peak_bytes[place]);
     for (uint32_t lane = TDM_LANES; lane < topology->lane_count; lane++)
         assert_true((simulation.busy_seconds[lane] > 0) == (counts->copies[lane] > 0));
+
+    const double rate = topology->shared[0].bytes_per_second;
+    topology->shared[0].bytes_per_second = rate / 1000;
+    must(tdm_simulate(program, NULL, NULL, &slower, &err), &err);
+    topology->shared[0].bytes_per_second = rate;
+    for (uint32_t lane = TDM_LANES; lane < topology->lane_count; lane++)
+        if (counts->copies[lane] > 0)
+            assert_true(slower.busy_seconds[lane] > simulation.busy_seconds[lane]);
 }
 
 /* *moved: cases in which copies went to the second device. */
