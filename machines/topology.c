@@ -237,7 +237,7 @@ static void read_table(struct tdm_json_reader *reader, const char *table, size_t
 {
     const json_t *rows = rows_of(reader, table, room);
     for (size_t i = 0; i < json_array_size(rows) && tdm_json_status(reader) == TDM_OK; i++) {
-        struct row row;
+        struct row row = {.prefix = ""};
         row_begin(reader, table, i, json_array_get(rows, i), keys, &row);
         if (tdm_json_status(&row.reader) == TDM_OK)
             read(&row.reader, topology);

@@ -740,6 +740,7 @@ static void test_data_is_small(void **state)
 {
     (void)state;
     struct tdm_plot plot = {.title = "many", .subtitle = "ops"};
+    tdm_topology_begin(&plot.topology);
     struct tdm_plot_panel *panel = &plot.panels[TDM_PREDICTED];
     struct tdm_error err = {0};
     enum { OPS = 300000 };
