@@ -60,7 +60,7 @@ static enum tdm_status measure(const struct row *row, struct tdm_error *err)
     struct tdm_schedule *schedule = NULL;
     struct tdm_program *program = NULL;
     struct tdm_simulation simulation;
-    uint64_t none[TDM_PLACES] = {UINT64_MAX, UINT64_MAX};
+    uint64_t none[TDM_MAX_PLACES] = {UINT64_MAX, UINT64_MAX};
     uint32_t sizes[64];
     enum tdm_status status = tdm_model_load("qwen2.5-7b", &model, err);
     if (status == TDM_OK)

@@ -75,8 +75,8 @@ static void print_head(const struct tdm_compare_request *r, const struct tdm_met
     char source[TDM_HOST_SOURCE_BYTES];
     printf("%-10s %s: %s parameters, %" PRIu32 " layers\n", "model", c->model->name,
            tdm_format_digits(c->model->parameters, digits), c->model->layers);
-    tdm_format_bytes(machine->capacity_bytes[TDM_DEVICE], text);
-    tdm_format_bytes(machine->capacity_bytes[TDM_HOST], sized);
+    tdm_format_bytes(machine->topology.places[TDM_DEVICE].capacity_bytes, text);
+    tdm_format_bytes(machine->topology.places[TDM_HOST].capacity_bytes, sized);
     printf("%-10s %s: %s, %s; a margin of %g%%\n", "machine", machine->name, machine->title, text,
            100 * r->margin);
     printf("%-10s %s, %s\n", "host", sized, tdm_host_source(machine, &r->memory, source));
@@ -87,7 +87,7 @@ static void print_head(const struct tdm_compare_request *r, const struct tdm_met
     if (noted)
         printf("%-10s %s\n", "rates", note);
     tdm_format_bytes((uint64_t)c->links.node_bytes_per_second, text);
-    tdm_format_bytes((uint64_t)machine->rate[TDM_RATE_BOTH_WAYS], sized);
+    tdm_format_bytes((uint64_t)tdm_machine_both_ways_rate(machine), sized);
     printf("%-10s products %.0f TFLOP/s, attention %.0f and backward %.0f; ", noted ? "" : "rates",
            machine->rate[TDM_RATE_PRODUCT] / 1e12, machine->rate[TDM_RATE_ATTENTION_FORWARD] / 1e12,
            machine->rate[TDM_RATE_ATTENTION_BACKWARD] / 1e12);
@@ -274,15 +274,16 @@ static enum tdm_status print_json(const struct tdm_compare_request *r,
     for (size_t i = 0; i < c->count; i++)
         tdm_json_add(&methods, row_json(r, c->rows[i]));
     return tdm_print_json(
-        json_pack("{s:s, s:s, s:b, s:s, s:I, s:I, s:f, s:f, s:I, s:f, s:I, s:I, s:o}", "model",
-                  c->model->name, "machine", c->machine->name, "rates_measured",
-                  (int)c->machine->measured, "rates_source", c->machine->source, "gpus",
-                  (json_int_t)r->gpus, "gpus_per_node", (json_int_t)c->links.gpus_per_node,
-                  "peer_bytes_per_second", c->links.node_bytes_per_second,
-                  "network_bytes_per_second", c->links.network_bytes_per_second, "batch",
-                  (json_int_t)r->batch, "margin", r->margin, "device_bytes",
-                  (json_int_t)c->machine->capacity_bytes[TDM_DEVICE], "host_memory_bytes",
-                  (json_int_t)c->machine->capacity_bytes[TDM_HOST], "methods", methods),
+        json_pack(
+            "{s:s, s:s, s:b, s:s, s:I, s:I, s:f, s:f, s:I, s:f, s:I, s:I, s:o}", "model",
+            c->model->name, "machine", c->machine->name, "rates_measured",
+            (int)c->machine->measured, "rates_source", c->machine->source, "gpus",
+            (json_int_t)r->gpus, "gpus_per_node", (json_int_t)c->links.gpus_per_node,
+            "peer_bytes_per_second", c->links.node_bytes_per_second, "network_bytes_per_second",
+            c->links.network_bytes_per_second, "batch", (json_int_t)r->batch, "margin", r->margin,
+            "device_bytes", (json_int_t)c->machine->topology.places[TDM_DEVICE].capacity_bytes,
+            "host_memory_bytes", (json_int_t)c->machine->topology.places[TDM_HOST].capacity_bytes,
+            "methods", methods),
         err);
 }
 
@@ -309,7 +310,8 @@ static enum tdm_status draw(const struct tdm_compare_request *r,
     size_t common = tdm_compared_common(c, r);
     bool any_dot = false;
     struct tdm_compare_plot plot = {.bar_context = r->contexts[common],
-                                    .device_bytes = c->machine->capacity_bytes[TDM_DEVICE]};
+                                    .device_bytes =
+                                        c->machine->topology.places[TDM_DEVICE].capacity_bytes};
     plot.lines = calloc(c->count + 1, sizeof(*plot.lines));
     if (plot.lines == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu methods", c->count);

@@ -17,9 +17,10 @@ static void print_row(const struct tdm_machine *machine)
 {
     char device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE];
     printf("%-14s %11s %11s %9.1f %9.1f  %s\n", machine->name,
-           tdm_format_bytes(machine->capacity_bytes[TDM_DEVICE], device),
-           tdm_format_bytes(machine->capacity_bytes[TDM_HOST], host), machine->peak_flops / 1e12,
-           machine->rate[TDM_RATE_H2D] / 1e9, machine->title);
+           tdm_format_bytes(machine->topology.places[TDM_DEVICE].capacity_bytes, device),
+           tdm_format_bytes(machine->topology.places[TDM_HOST].capacity_bytes, host),
+           machine->peak_flops / 1e12, tdm_machine_link_rate(machine, TDM_LINK_H2D) / 1e9,
+           machine->title);
 }
 
 static enum tdm_status show_one(const char *name, bool as_json, struct tdm_error *err)

@@ -233,7 +233,7 @@ static enum tdm_status print_plan(const struct tdm_plan_arguments *a,
     print_answer(out, a, found);
     tdm_weights_line(out, "weights    ", weights);
     tdm_schedule_table(out, found->schedule, &found->search.simulation);
-    tdm_bound_lines(out, &found->search);
+    tdm_bound_lines(out, &found->schedule->machine->topology, &found->search);
     if (a->explain)
         tdm_explain(out, found->schedule, &found->search);
     tdm_search_line(out, &found->search.counts);

@@ -119,7 +119,7 @@ static const char *own_verdict(const struct tdm_predict_answer *a, const struct 
     char used[TDM_FORMAT_SIZE], device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE];
     snprintf(out, TDM_PREDICT_TEXT, "needs %s of %s, and %s of host memory: fits",
              tdm_format_bytes(step->used_bytes, used),
-             tdm_format_bytes(a->machine->capacity_bytes[TDM_DEVICE], device),
+             tdm_format_bytes(a->machine->topology.places[TDM_DEVICE].capacity_bytes, device),
              tdm_format_bytes(step->host_bytes, host));
     return out;
 }
@@ -165,7 +165,8 @@ static enum tdm_status fail_own(const struct tdm_predict_request *r, struct tdm_
     if (status != TDM_INFEASIBLE)
         return status;
     tdm_own_remedies(&miss,
-                     (uint64_t)((double)a->machine->capacity_bytes[TDM_DEVICE] * (1 - r->margin)),
+                     (uint64_t)((double)a->machine->topology.places[TDM_DEVICE].capacity_bytes *
+                                (1 - r->margin)),
                      &a->remedies);
     if (miss.binding != NULL) {
         tdm_hint(err, "%s", tdm_remedies_text(&a->remedies, hint));
@@ -225,7 +226,8 @@ static enum tdm_status draw_timeline(const struct tdm_predict_request *r,
     char text[TDM_FORMAT_SIZE];
     struct tdm_events_plot plot = {.timeline = a->timeline,
                                    .runtime_bytes = tdm_torch_runtime_bytes(&a->prediction.runtime),
-                                   .device_bytes = a->machine->capacity_bytes[TDM_DEVICE]};
+                                   .device_bytes =
+                                       a->machine->topology.places[TDM_DEVICE].capacity_bytes};
     snprintf(plot.title, sizeof(plot.title), "%s, %s tokens, by %s", a->model->name,
              tdm_format_tokens(r->context, text), a->method->name);
     snprintf(plot.subtitle, sizeof(plot.subtitle), "%s; step %" PRIu32 ", predicted",

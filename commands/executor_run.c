@@ -53,7 +53,7 @@ static enum tdm_status print_json(const struct tdm_run_arguments *arguments,
         json_t *arenas = json_object();
         bool ran = result->steps > 0;
         bool computed = !isnan(result->first_loss);
-        for (int place = 0; place < TDM_PLACES; place++) {
+        for (uint32_t place = 0; place < result->topology.place_count; place++) {
             const struct tdm_trace_arena *arena = &result->arenas[place];
             json_t *bytes = json_pack("{s:I}", "planned_bytes", (json_int_t)arena->planned_bytes);
             if (computed) {
@@ -61,7 +61,7 @@ static enum tdm_status print_json(const struct tdm_run_arguments *arguments,
                              json_integer((json_int_t)arena->touched_bytes));
                 tdm_json_set(&bytes, "highest_byte", json_integer((json_int_t)arena->highest_byte));
             }
-            tdm_json_set(&arenas, tdm_place_name((enum tdm_place)place), bytes);
+            tdm_json_set(&arenas, tdm_place_name(&result->topology, (enum tdm_place)place), bytes);
         }
         json_t *object = json_pack("{s:o, s:I, s:f, s:o}", "schedule",
                                    tdm_json_text(arguments->run.schedule_paths[i]), "steps",

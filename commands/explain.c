@@ -17,12 +17,13 @@ static const char *saving(double seconds, char text[TDM_FORMAT_SIZE])
     return tdm_format_seconds(seconds, text);
 }
 
-void tdm_bound_lines(FILE *out, const struct tdm_search *search)
+void tdm_bound_lines(FILE *out, const struct tdm_topology *topology,
+                     const struct tdm_search *search)
 {
     char text[TDM_FORMAT_SIZE];
     double step = search->simulation.step_seconds;
-    const double saved[TDM_PLACES] = {search->binding.device_seconds_per_gib,
-                                      search->binding.host_seconds_per_gib};
+    const double saved[TDM_MAX_PLACES] = {search->binding.device_seconds_per_gib,
+                                          search->binding.host_seconds_per_gib};
     if (search->bound_seconds <= 0) {
         fprintf(out,
                 "\nbound\n" ROW
@@ -37,7 +38,7 @@ void tdm_bound_lines(FILE *out, const struct tdm_search *search)
         /* where there is next to none, the first byte is worth more than any GiB */
         if (saved[place] > NOTEWORTHY * step && saved[place] < step / 4)
             fprintf(out, ROW "1 GiB more lowers the bound by %s\n",
-                    tdm_place_name((enum tdm_place)place), saving(saved[place], text));
+                    tdm_place_name(topology, (enum tdm_place)place), saving(saved[place], text));
 }
 
 /* What a row of the linear program is, in words. */
@@ -116,5 +117,5 @@ void tdm_explain(FILE *out, const struct tdm_schedule *schedule, const struct td
     fprintf(out, "\nwhere it is at the peaks\n");
     for (int category = 0; category < TDM_CATEGORIES; category++)
         say_category(out, search, (enum tdm_category)category,
-                     schedule->machine->rate[TDM_RATE_H2D]);
+                     tdm_machine_link_rate(schedule->machine, TDM_LINK_H2D));
 }

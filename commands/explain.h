@@ -8,7 +8,8 @@
 #include <stdio.h>
 
 /* The bound and the gap, and by how much a GiB more lowers the bound where that is worth a line. */
-void tdm_bound_lines(FILE *out, const struct tdm_search *search);
+void tdm_bound_lines(FILE *out, const struct tdm_topology *topology,
+                     const struct tdm_search *search);
 
 /* The rows that bind, and where each kind of tensor is and why. */
 void tdm_explain(FILE *out, const struct tdm_schedule *schedule, const struct tdm_search *search);

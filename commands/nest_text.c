@@ -64,7 +64,7 @@ const char *tdm_nest_groups(const struct tdm_schedule *schedule, char out[TDM_NE
 
 /* Shares of all chunks of all layers. */
 struct shares {
-    double of[TDM_SETS][TDM_PLACES];
+    double of[TDM_SETS][TDM_MAX_PLACES];
 };
 
 static struct shares kept_shares(const struct tdm_schedule *schedule)
@@ -96,7 +96,7 @@ static struct shares held_shares(const struct tdm_schedule *schedule, double *ab
         shares.of[group->held][group->held_place] += layers * (chunks - from) / chunks;
     }
     for (int set = 0; set<TDM_SETS && * able> 0; set++)
-        for (int place = 0; place < TDM_PLACES; place++)
+        for (uint32_t place = 0; place < schedule->machine->topology.place_count; place++)
             shares.of[set][place] /= *able;
     return shares;
 }
@@ -107,12 +107,13 @@ static const char *short_name(int set)
     return names[set];
 }
 
-static void add_shares(const struct shares *shares, char out[TDM_NEST_TEXT])
+static void add_shares(const struct tdm_schedule *schedule, const struct shares *shares,
+                       char out[TDM_NEST_TEXT])
 {
     for (int set = TDM_SETS - 1; set > TDM_SET_INPUT; set--)
-        for (int place = 0; place < TDM_PLACES; place++) {
+        for (uint32_t place = 0; place < schedule->machine->topology.place_count; place++) {
             double share = shares->of[set][place];
-            const char *name = tdm_place_name((enum tdm_place)place);
+            const char *name = tdm_place_name(&schedule->machine->topology, (enum tdm_place)place);
             if (share > 0.995)
                 add(out, "%s %s", short_name(set), name);
             else if (share > 0)
@@ -131,7 +132,7 @@ const char *tdm_nest_kept(const struct tdm_schedule *schedule, char out[TDM_NEST
 {
     struct shares shares = kept_shares(schedule);
     out[0] = '\0';
-    add_shares(&shares, out);
+    add_shares(schedule, &shares, out);
     return or_nothing(out);
 }
 
@@ -140,15 +141,19 @@ const char *tdm_nest_held(const struct tdm_schedule *schedule, char out[TDM_NEST
     double able;
     struct shares shares = held_shares(schedule, &able);
     out[0] = '\0';
-    for (int place = 0; place < TDM_PLACES && schedule->order == TDM_LAYER_MAJOR; place++) {
+    for (uint32_t place = 0;
+         place < schedule->machine->topology.place_count && schedule->order == TDM_LAYER_MAJOR;
+         place++) {
         bool any = false;
         for (uint32_t g = 0; g < schedule->group_count; g++)
-            any |= schedule->groups[g].layers > 1 && (int)schedule->groups[g].held_place == place;
+            any |=
+                schedule->groups[g].layers > 1 && (uint32_t)schedule->groups[g].held_place == place;
         if (any)
-            add(out, "inputs %s", tdm_place_name((enum tdm_place)place));
+            add(out, "inputs %s",
+                tdm_place_name(&schedule->machine->topology, (enum tdm_place)place));
     }
     if (able > 0)
-        add_shares(&shares, out);
+        add_shares(schedule, &shares, out);
     return or_nothing(out);
 }
 
@@ -189,7 +194,7 @@ static void add_stores(const struct tdm_schedule *schedule, char out[TDM_NEST_TE
     struct shares k = kept_shares(schedule), h = held_shares(schedule, &able);
     int richest = TDM_SET_ATTENTION_OUTPUT;
     for (int set = TDM_SET_ATTENTION_OUTPUT; set < TDM_SETS; set++)
-        for (int place = 0; place < TDM_PLACES; place++) {
+        for (uint32_t place = 0; place < schedule->machine->topology.place_count; place++) {
             kept += k.of[set][place];
             held += h.of[set][place];
             if (k.of[set][place] > 0)

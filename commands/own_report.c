@@ -21,9 +21,11 @@ void tdm_own_step(const struct tdm_own_schedule *own, struct tdm_own_step *step)
                                   .host_bytes = s->used_peak_bytes[TDM_HOST],
                                   .product_flops = s->product_flops,
                                   .attention_flops = s->flops - s->product_flops,
-                                  .moved_bytes = (double)s->copied_bytes[TDM_LANE_H2D] +
-                                                 (double)s->copied_bytes[TDM_LANE_D2H],
                                   .step_seconds = s->step_seconds};
+    const struct tdm_topology *topology = &schedule->machine->topology;
+    for (uint32_t lane = 0; lane < topology->lane_count; lane++)
+        if (!topology->lanes[lane].computes)
+            step->moved_bytes += (double)s->copied_bytes[lane];
     memcpy(step->categories, s->peak_categories[TDM_DEVICE], sizeof(step->categories));
     step->categories[TDM_ALLOCATOR] += step->reserved_bytes - step->allocated_bytes;
 }

@@ -175,9 +175,9 @@ json_t *tdm_predict_json(const struct tdm_predict_request *r, const struct tdm_p
         "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:o}", "model", a->model->name,
         "method", a->method->name, "machine", a->machine->name, "context", (json_int_t)r->context,
         "batch", (json_int_t)r->batch, "gpus", (json_int_t)r->gpus, "device_bytes",
-        (json_int_t)a->machine->capacity_bytes[TDM_DEVICE], "host_memory_bytes",
-        (json_int_t)a->machine->capacity_bytes[TDM_HOST], "margin", r->margin, "settings", settings,
-        "assumed", assumed, "without_effect", vain);
+        (json_int_t)a->machine->topology.places[TDM_DEVICE].capacity_bytes, "host_memory_bytes",
+        (json_int_t)a->machine->topology.places[TDM_HOST].capacity_bytes, "margin", r->margin,
+        "settings", settings, "assumed", assumed, "without_effect", vain);
     tdm_json_set(&root, "host_memory_assumed", json_boolean(r->memory.host_bytes == 0));
     if (assumption != NULL)
         tdm_json_set(&root, "assumption", json_string(assumption));

@@ -51,11 +51,12 @@ static json_t *phases_json(const struct tdm_simulation *simulation)
     return object;
 }
 
-static json_t *lanes_json(const struct tdm_simulation *simulation)
+static json_t *lanes_json(const struct tdm_topology *topology,
+                          const struct tdm_simulation *simulation)
 {
     json_t *object = json_object();
-    for (int lane = 0; lane < TDM_LANES; lane++)
-        tdm_json_set(&object, tdm_lane_name((enum tdm_lane)lane),
+    for (uint32_t lane = 0; lane < topology->lane_count; lane++)
+        tdm_json_set(&object, tdm_lane_name(topology, (enum tdm_lane)lane),
                      json_pack("{s:f, s:o}", "busy_seconds", simulation->busy_seconds[lane],
                                "copied_bytes", count(simulation->copied_bytes[lane])));
     return object;
@@ -76,12 +77,12 @@ json_t *tdm_prediction_json(const struct tdm_schedule *schedule,
         s->step_seconds, "phase_seconds", phases_json(s), "stall_seconds", s->stall_seconds,
         "tokens_per_second", (double)tdm_schedule_tokens(schedule) / s->step_seconds, "mfu",
         tdm_prediction_mfu(schedule, s), "packing_overhead", tdm_prediction_overhead(s), "lanes",
-        lanes_json(s), "categories", categories_json(s, TDM_DEVICE), "host_categories",
-        categories_json(s, TDM_HOST), "category_peaks", bytes_json(s->category_peaks[TDM_DEVICE]),
-        "host_category_peaks", bytes_json(s->category_peaks[TDM_HOST]), "ops", count(s->op_count),
-        "page_list_bytes", count(s->peak_list_bytes), "page_mean_bytes", count(s->peak_mean_bytes),
-        "rates_measured", (int)schedule->machine->measured, "rates_source",
-        schedule->machine->source);
+        lanes_json(&schedule->machine->topology, s), "categories", categories_json(s, TDM_DEVICE),
+        "host_categories", categories_json(s, TDM_HOST), "category_peaks",
+        bytes_json(s->category_peaks[TDM_DEVICE]), "host_category_peaks",
+        bytes_json(s->category_peaks[TDM_HOST]), "ops", count(s->op_count), "page_list_bytes",
+        count(s->peak_list_bytes), "page_mean_bytes", count(s->peak_mean_bytes), "rates_measured",
+        (int)schedule->machine->measured, "rates_source", schedule->machine->source);
 }
 
 static json_t *known(bool is_known, double value)

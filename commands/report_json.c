@@ -20,10 +20,12 @@ static json_t *json_bytes(bool known, uint64_t bytes)
     return known ? json_integer((json_int_t)bytes) : json_null();
 }
 
-static void set_of_place(json_t **object, int place, const char *key, json_t *value)
+static void set_of_place(json_t **object, const struct tdm_program_report *report, int place,
+                         const char *key, json_t *value)
 {
     char name[64];
-    const char *prefix = place == TDM_DEVICE ? "" : tdm_place_name((enum tdm_place)place);
+    const char *prefix =
+        place == TDM_DEVICE ? "" : tdm_place_name(report->topology, (enum tdm_place)place);
     snprintf(name, sizeof(name), "%s%s%s", prefix, prefix[0] == '\0' ? "" : "_", key);
     tdm_json_set(object, name, value);
 }
@@ -39,12 +41,14 @@ static json_t *json_categories(const uint64_t bytes[TDM_CATEGORIES])
 }
 
 /* Bytes that hold values: their peak, its share of each category, and each category's own peak. */
-static void set_values(json_t **object, int place, const struct tdm_trace_peak *peak)
+static void set_values(json_t **object, const struct tdm_program_report *report, int place,
+                       const struct tdm_trace_peak *peak)
 {
-    set_of_place(object, place, "peak_value_bytes", json_bytes(peak->known, peak->value_bytes));
-    set_of_place(object, place, "categories",
+    set_of_place(object, report, place, "peak_value_bytes",
+                 json_bytes(peak->known, peak->value_bytes));
+    set_of_place(object, report, place, "categories",
                  peak->known ? json_categories(peak->at_peak) : json_null());
-    set_of_place(object, place, "category_peaks",
+    set_of_place(object, report, place, "category_peaks",
                  peak->known ? json_categories(peak->most) : json_null());
 }
 
@@ -52,14 +56,14 @@ static json_t *json_predicted(const struct tdm_program_report *report)
 {
     json_t *object = json_object();
     tdm_json_set(&object, "step_seconds", json_seconds(report->program.predicted_seconds));
-    for (int place = 0; place < TDM_PLACES; place++) {
-        set_of_place(&object, place, "peak_bytes",
+    for (int place = 0; place < (int)report->topology->place_count; place++) {
+        set_of_place(&object, report, place, "peak_bytes",
                      json_bytes(true, tdm_report_predicted_used_bytes(report, place)));
-        set_of_place(&object, place, "peak_reserved_bytes",
+        set_of_place(&object, report, place, "peak_reserved_bytes",
                      json_bytes(true, report->program.arena_bytes[place]));
-        set_of_place(&object, place, "peak_allocated_bytes",
+        set_of_place(&object, report, place, "peak_allocated_bytes",
                      json_bytes(true, report->program.live_peak_bytes[place]));
-        set_values(&object, place, &report->peaks.predicted[place]);
+        set_values(&object, report, place, &report->peaks.predicted[place]);
     }
     return object;
 }
@@ -68,16 +72,18 @@ static json_t *json_measured(const struct tdm_program_report *report)
 {
     json_t *object = json_object();
     tdm_json_set(&object, "step_seconds", json_seconds(tdm_report_step_seconds(report)));
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (int place = 0; place < (int)report->topology->place_count; place++) {
         const struct tdm_trace_arena_row *arena = &report->arenas[place];
         bool scanned = report->scanned[place];
-        set_of_place(&object, place, "peak_bytes",
+        set_of_place(&object, report, place, "peak_bytes",
                      json_bytes(report->sampled[place], report->used_bytes[place]));
-        set_of_place(&object, place, "peak_reserved_bytes",
+        set_of_place(&object, report, place, "peak_reserved_bytes",
                      json_bytes(scanned, arena->planned_bytes));
-        set_of_place(&object, place, "touched_bytes", json_bytes(scanned, arena->touched_bytes));
-        set_of_place(&object, place, "highest_byte", json_bytes(scanned, arena->highest_byte));
-        set_values(&object, place, &report->peaks.measured[place]);
+        set_of_place(&object, report, place, "touched_bytes",
+                     json_bytes(scanned, arena->touched_bytes));
+        set_of_place(&object, report, place, "highest_byte",
+                     json_bytes(scanned, arena->highest_byte));
+        set_values(&object, report, place, &report->peaks.measured[place]);
     }
     return object;
 }
@@ -136,13 +142,13 @@ static json_t *json_lanes(const struct tdm_program_report *report)
     for (size_t i = 0; i < report->lane_count; i++) {
         const struct tdm_trace_lane_row *row = &report->lanes[i];
         tdm_json_add(
-            &array,
-            json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:o}", "lane", tdm_lane_name(row->lane),
-                      "ops", (json_int_t)row->ops, "copied_bytes", (json_int_t)row->copied_bytes,
-                      "predicted_busy_seconds", json_seconds(row->predicted_busy_seconds),
-                      "predicted_stall_seconds", json_seconds(row->predicted_stall_seconds),
-                      "measured_busy_seconds", json_seconds(row->measured_busy_seconds),
-                      "measured_stall_seconds", json_seconds(row->measured_stall_seconds)));
+            &array, json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:o}", "lane",
+                              tdm_lane_name(report->topology, row->lane), "ops",
+                              (json_int_t)row->ops, "copied_bytes", (json_int_t)row->copied_bytes,
+                              "predicted_busy_seconds", json_seconds(row->predicted_busy_seconds),
+                              "predicted_stall_seconds", json_seconds(row->predicted_stall_seconds),
+                              "measured_busy_seconds", json_seconds(row->measured_busy_seconds),
+                              "measured_stall_seconds", json_seconds(row->measured_stall_seconds)));
     }
     return array;
 }
@@ -156,8 +162,10 @@ static json_t *json_waits(const struct tdm_program_report *report)
             &array,
             json_pack(
                 "{s:s, s:o, s:o, s:o, s:I, s:o, s:o}", "phase", tdm_phase_name(wait->phase), "lane",
-                wait->launch ? json_null() : json_string(tdm_lane_name(wait->lane)), "kind",
-                wait->launch ? json_null() : json_string(tdm_op_kind_name(wait->kind)), "content",
+                wait->launch ? json_null()
+                             : json_string(tdm_lane_name(report->topology, wait->lane)),
+                "kind", wait->launch ? json_null() : json_string(tdm_op_kind_name(wait->kind)),
+                "content",
                 wait->content == TDM_EMPTY ? json_null()
                                            : json_string(tdm_content_name(wait->content)),
                 "waits", (json_int_t)wait->waits, "predicted_seconds",

@@ -9,6 +9,7 @@
 
 /* What is said of one program. */
 struct tdm_program_report {
+    const struct tdm_topology *topology; /* of places and lanes; the reader's */
     struct tdm_trace_program_row program;
     /* Of the steps that were asked for. */
     size_t steps, timed_steps;
@@ -18,10 +19,10 @@ struct tdm_program_report {
     uint64_t tokens;
     const struct tdm_trace_unfinished_row *unfinished; /* NULL: none; borrowed from the report */
     struct tdm_trace_peaks peaks;
-    struct tdm_trace_arena_row arenas[TDM_PLACES];
-    bool scanned[TDM_PLACES];
-    uint64_t used_bytes[TDM_PLACES];
-    bool sampled[TDM_PLACES];
+    struct tdm_trace_arena_row arenas[TDM_MAX_PLACES];
+    bool scanned[TDM_MAX_PLACES];
+    uint64_t used_bytes[TDM_MAX_PLACES];
+    bool sampled[TDM_MAX_PLACES];
     struct tdm_trace_time_row *times;
     size_t time_count;
     struct tdm_trace_lane_row *lanes;

@@ -198,6 +198,7 @@ enum tdm_status tdm_report_read(struct tdm_trace_reader *reader, struct tdm_repo
     }
     report->program_count = count;
     for (size_t i = 0; i < count; i++) {
+        report->programs[i].topology = tdm_trace_reader_topology(reader);
         report->programs[i].program = programs[i];
         report->programs[i].last_timed = TDM_TRACE_EVERY_STEP;
     }

@@ -175,7 +175,7 @@ static void print_taken(const struct tdm_program_report *report, int place)
     bool scanned = report->scanned[place];
     const struct tdm_trace_arena_row *arena = &report->arenas[place];
     uint64_t planned = scanned ? arena->planned_bytes : report->program.arena_bytes[place];
-    print_taken_row(tdm_place_name((enum tdm_place)place), "used", true,
+    print_taken_row(tdm_place_name(report->topology, (enum tdm_place)place), "used", true,
                     tdm_report_predicted_used_bytes(report, place), report->sampled[place],
                     report->used_bytes[place]);
     print_taken_row("", "arena, highest byte", true, planned, scanned, arena->highest_byte);
@@ -199,7 +199,7 @@ static void print_values(const struct tdm_program_report *report, int place)
 {
     const struct tdm_trace_peak *predicted = &report->peaks.predicted[place];
     const struct tdm_trace_peak *measured = &report->peaks.measured[place];
-    const char *label = tdm_place_name((enum tdm_place)place);
+    const char *label = tdm_place_name(report->topology, (enum tdm_place)place);
     if (!predicted->known && !measured->known)
         return;
     for (int category = 0; category < TDM_CATEGORIES; category++) {
@@ -217,13 +217,13 @@ static void print_values(const struct tdm_program_report *report, int place)
 static void print_memory(const struct tdm_program_report *report)
 {
     printf("\n%-28s  %11s %11s %8s\n", "memory taken, at most", "planned", "measured", "error");
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int place = 0; place < (int)report->topology->place_count; place++)
         print_taken(report, place);
     printf("\n%-28s  %32s  %32s\n", "memory that holds values", "each category's own peak",
            "at the peak of the place");
     printf("%-28s  %11s %11s %8s  %11s %11s %8s\n", "", "predicted", "measured", "error",
            "predicted", "measured", "error");
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int place = 0; place < (int)report->topology->place_count; place++)
         print_values(report, place);
 }
 
@@ -317,7 +317,7 @@ static void print_lanes(const struct tdm_program_report *report)
     printf("%-10s  %10s %10s   %10s %10s\n", "lane", "busy", "stalled", "busy", "stalled");
     for (size_t i = 0; i < report->lane_count; i++) {
         const struct tdm_trace_lane_row *row = &report->lanes[i];
-        printf("%-10s  %10s %10s   %10s %10s\n", tdm_lane_name(row->lane),
+        printf("%-10s  %10s %10s   %10s %10s\n", tdm_lane_name(report->topology, row->lane),
                show_seconds(row->predicted_busy_seconds, text[0]),
                show_seconds(row->predicted_stall_seconds, text[1]),
                show_seconds(row->measured_busy_seconds, text[2]),
@@ -326,15 +326,17 @@ static void print_lanes(const struct tdm_program_report *report)
 }
 
 /* "h2d copy of weights", "the host that launches". */
-static const char *wait_name(const struct tdm_trace_wait *wait, char *name, size_t size)
+static const char *wait_name(const struct tdm_program_report *report,
+                             const struct tdm_trace_wait *wait, char *name, size_t size)
 {
     if (wait->launch)
         snprintf(name, size, "the host that launches");
     else if (wait->content != TDM_EMPTY)
-        snprintf(name, size, "%s %s of %s", tdm_lane_name(wait->lane), tdm_op_kind_name(wait->kind),
-                 tdm_content_name(wait->content));
+        snprintf(name, size, "%s %s of %s", tdm_lane_name(report->topology, wait->lane),
+                 tdm_op_kind_name(wait->kind), tdm_content_name(wait->content));
     else
-        snprintf(name, size, "%s %s", tdm_lane_name(wait->lane), tdm_op_kind_name(wait->kind));
+        snprintf(name, size, "%s %s", tdm_lane_name(report->topology, wait->lane),
+                 tdm_op_kind_name(wait->kind));
     return name;
 }
 
@@ -350,7 +352,7 @@ static void print_waits(const struct tdm_program_report *report)
             printf("\n%-10s  %-36s  %7s  %10s  %10s\n", "stalled in", "compute waits for", "waits",
                    "predicted", "measured");
         printf("%-10s  %-36s  %7" PRIu64 "  %10s  %10s\n", tdm_phase_name(wait->phase),
-               wait_name(wait, name, sizeof(name)), wait->waits,
+               wait_name(report, wait, name, sizeof(name)), wait->waits,
                show_seconds(wait->predicted_seconds, predicted),
                show_seconds(wait->measured_seconds, measured));
     }

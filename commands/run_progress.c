@@ -107,7 +107,7 @@ static void pageable(void *self, uint64_t bytes, const char *reason)
 }
 
 /* On a terminal alone: it takes seconds. */
-static void taken(void *self, enum tdm_place place, uint64_t taken_bytes, uint64_t bytes)
+static void taken(void *self, uint64_t taken_bytes, uint64_t bytes)
 {
     struct tdm_progress *progress = self;
     char so_far[TDM_FORMAT_SIZE], all[TDM_FORMAT_SIZE];
@@ -116,7 +116,7 @@ static void taken(void *self, enum tdm_place place, uint64_t taken_bytes, uint64
     leave(progress);
     fputs("\r\033[K", progress->out);
     if (taken_bytes < bytes)
-        fprintf(progress->out, "  taking %s memory: %s of %s", tdm_place_name(place),
+        fprintf(progress->out, "  taking host memory: %s of %s",
                 tdm_format_bytes(taken_bytes, so_far), tdm_format_bytes(bytes, all));
     fflush(progress->out);
     if (taken_bytes == bytes)
@@ -326,12 +326,12 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
                 (unsigned long long)validation->last_step, validation->best_loss,
                 (unsigned long long)validation->best_step);
     char outside[TDM_FORMAT_SIZE];
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (uint32_t place = 0; place < result->topology.place_count; place++) {
         const struct tdm_trace_arena *arena = &result->arenas[place];
         char planned_text[TDM_FORMAT_SIZE], touched[TDM_FORMAT_SIZE];
         if (arena->planned_bytes > 0)
             fprintf(out, "  %s arena: planned %s, touched %s, highest byte %llu of %llu\n",
-                    tdm_place_name((enum tdm_place)place),
+                    tdm_place_name(&result->topology, (enum tdm_place)place),
                     tdm_format_bytes(arena->planned_bytes, planned_text),
                     tdm_format_bytes(arena->touched_bytes, touched),
                     (unsigned long long)arena->highest_byte,

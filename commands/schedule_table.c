@@ -68,8 +68,9 @@ static void print_step(FILE *out, const struct tdm_schedule *schedule)
     if (tdm_rates_note(machine, note))
         fprintf(out, "rates      %s\n", note);
     fprintf(out, "limits     %s", tdm_format_bytes(schedule->memory_bytes, text));
-    if (schedule->memory_bytes != machine->capacity_bytes[TDM_DEVICE])
-        fprintf(out, " of %s", tdm_format_bytes(machine->capacity_bytes[TDM_DEVICE], text));
+    if (schedule->memory_bytes != machine->topology.places[TDM_DEVICE].capacity_bytes)
+        fprintf(out, " of %s",
+                tdm_format_bytes(machine->topology.places[TDM_DEVICE].capacity_bytes, text));
     fprintf(out, " of device memory used, %s of host memory\n",
             tdm_format_bytes(schedule->host_memory_bytes, text));
 }
@@ -143,7 +144,7 @@ static bool groups_are_alike(const struct tdm_schedule *schedule)
 static void print_mixed_stores(FILE *out, const struct tdm_schedule *schedule)
 {
     char text[TDM_NEST_TEXT];
-    uint32_t inputs[TDM_PLACES] = {0}, kv[TDM_PLACES] = {0}, gradients = 0;
+    uint32_t inputs[TDM_MAX_PLACES] = {0}, kv[TDM_MAX_PLACES] = {0}, gradients = 0;
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         const struct tdm_group *group = &schedule->groups[i];
         inputs[group->input_place] += i > 0; /* the first one's are the tokens */
@@ -169,6 +170,11 @@ static void print_set(FILE *out, const char *title, enum tdm_set set)
         fprintf(out, ROW "%s\n", title, set == TDM_SET_ALL ? "q, K, V, gate and up" : "q, K, V");
 }
 
+static const char *place_name(const struct tdm_schedule *schedule, enum tdm_place place)
+{
+    return tdm_place_name(&schedule->machine->topology, place);
+}
+
 static void print_stores(FILE *out, const struct tdm_schedule *schedule)
 {
     if (schedule->pass == TDM_EVALUATE) /* stores nothing */
@@ -189,25 +195,29 @@ static void print_stores(FILE *out, const struct tdm_schedule *schedule)
         held = false;
 
     if (schedule->group_count > 1)
-        fprintf(out, ROW "kept on the %s\n", "group inputs", tdm_place_name(group->input_place));
+        fprintf(out, ROW "kept on the %s\n", "group inputs",
+                place_name(schedule, group->input_place));
     if (inner && schedule->order == TDM_LAYER_MAJOR)
-        fprintf(out, ROW "held on the %s\n", "inner inputs", tdm_place_name(group->held_place));
+        fprintf(out, ROW "held on the %s\n", "inner inputs",
+                place_name(schedule, group->held_place));
     fprintf(out, ROW, "attention outputs");
     if (kept && from == 0)
-        fprintf(out, "kept on the %s", tdm_place_name(group->kept_place));
+        fprintf(out, "kept on the %s", place_name(schedule, group->kept_place));
     else if (kept)
         fprintf(out, "kept from chunk %u of %u on the %s, before it ", from, chunks,
-                tdm_place_name(group->kept_place));
+                place_name(schedule, group->kept_place));
     if (!kept || from > 0)
-        fprintf(out, held ? "held on the %s" : "recomputed", tdm_place_name(group->held_place));
+        fprintf(out, held ? "held on the %s" : "recomputed",
+                place_name(schedule, group->held_place));
     fputc('\n', out);
     print_set(out, "with what is kept", kept ? group->kept : TDM_SET_INPUT);
     print_set(out, "with what is held", held ? group->held : TDM_SET_INPUT);
     if (group->kv == TDM_KV_KEEP &&
-        (schedule->order == TDM_LAYER_MAJOR || group->kv_place == TDM_HOST))
-        fprintf(out, ROW "kept on the %s\n", "K and V", tdm_place_name(group->kv_place));
-    if (group->kv_gradients_place == TDM_HOST)
-        fprintf(out, ROW "on the host, between the chunks that add to them\n", "their gradients");
+        (schedule->order == TDM_LAYER_MAJOR || group->kv_place != TDM_DEVICE))
+        fprintf(out, ROW "kept on the %s\n", "K and V", place_name(schedule, group->kv_place));
+    if (group->kv_gradients_place != TDM_DEVICE)
+        fprintf(out, ROW "on the %s, between the chunks that add to them\n", "their gradients",
+                place_name(schedule, group->kv_gradients_place));
     if (tdm_gathers_at_all(schedule))
         fprintf(out, ROW "by attention itself, into room for %llu pages a list\n", "gathered",
                 (unsigned long long)tdm_gather_pages(schedule));
@@ -239,12 +249,13 @@ static void print_homes(FILE *out, const struct tdm_schedule *schedule)
         if (absent || (home->device_layers == layers && rest))
             continue;
         fprintf(out, ROW, tdm_state_name((enum tdm_state)state));
-        if (home->device_layers == 0 && home->embedding == TDM_HOST && home->head == TDM_HOST)
-            fprintf(out, "on the host\n");
+        if (home->device_layers == 0 && home->embedding == TDM_FAR_HOME &&
+            home->head == TDM_FAR_HOME)
+            fprintf(out, "on the %s\n", place_name(schedule, TDM_FAR_HOME));
         else
             fprintf(out, "%u of %u layers on the device; embedding on the %s, head on the %s\n",
-                    home->device_layers, layers, tdm_place_name(home->embedding),
-                    tdm_place_name(home->head));
+                    home->device_layers, layers, place_name(schedule, home->embedding),
+                    place_name(schedule, home->head));
     }
 }
 
@@ -305,12 +316,16 @@ static void print_time(FILE *out, const struct tdm_schedule *schedule,
             fprintf(out, "    %-18s %s\n", tdm_phase_name((enum tdm_phase)phase),
                     tdm_format_seconds(s->phase_seconds[phase], text));
     fprintf(out, "    %-18s %s\n", "stalls", tdm_format_seconds(s->stall_seconds, text));
-    for (int lane = 0; lane < TDM_LANES; lane++)
-        if (s->copied_bytes[lane] > 0) {
-            fprintf(out, ROW "%s", lane == TDM_LANE_H2D ? "copied to device" : "copied to host",
-                    tdm_format_bytes(s->copied_bytes[lane], text));
-            fprintf(out, " in %s\n", tdm_format_seconds(s->busy_seconds[lane], text));
-        }
+    const struct tdm_topology *topology = &schedule->machine->topology;
+    for (uint32_t i = 0; i < topology->link_count; i++) {
+        const struct tdm_link *link = &topology->links[i];
+        if (s->copied_bytes[link->lane] == 0)
+            continue;
+        char title[32];
+        snprintf(title, sizeof(title), "copied to %s", place_name(schedule, link->to));
+        fprintf(out, ROW "%s", title, tdm_format_bytes(s->copied_bytes[link->lane], text));
+        fprintf(out, " in %s\n", tdm_format_seconds(s->busy_seconds[link->lane], text));
+    }
     if (s->busy_seconds[TDM_LANE_HOST] > 0)
         fprintf(out, ROW "%s\n", "updated on the host",
                 tdm_format_seconds(s->busy_seconds[TDM_LANE_HOST], text));
@@ -336,11 +351,10 @@ static void print_peak(FILE *out, const struct tdm_schedule *schedule,
                        const struct tdm_simulation *s, enum tdm_place place)
 {
     char used[TDM_FORMAT_SIZE], limit[TDM_FORMAT_SIZE], title[32];
-    uint64_t limit_bytes =
-        place == TDM_DEVICE ? schedule->memory_bytes : schedule->host_memory_bytes;
+    uint64_t limit_bytes = tdm_schedule_limit(schedule, place);
     if (s->used_peak_bytes[place] == 0)
         return;
-    snprintf(title, sizeof(title), "%s peak", tdm_place_name(place));
+    snprintf(title, sizeof(title), "%s peak", place_name(schedule, place));
     fprintf(out, ROW "%s of %s\n", title, tdm_format_bytes(s->used_peak_bytes[place], used),
             tdm_format_bytes(limit_bytes, limit));
     fprintf(out, "    %-18s %-12s %s\n", "allocated", "at this peak", "at its own peak");
@@ -364,8 +378,8 @@ void tdm_schedule_table(FILE *out, const struct tdm_schedule *schedule,
     print_schedule(out, schedule);
     fprintf(out, "\npredicted\n");
     print_time(out, schedule, simulation);
-    print_peak(out, schedule, simulation, TDM_DEVICE);
-    print_peak(out, schedule, simulation, TDM_HOST);
+    for (uint32_t place = 0; place < schedule->machine->topology.place_count; place++)
+        print_peak(out, schedule, simulation, (enum tdm_place)place);
 }
 
 void tdm_search_line(FILE *out, const struct tdm_search_counts *counts)

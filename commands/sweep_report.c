@@ -228,7 +228,8 @@ static void write_titles(const struct tdm_sweep_result *result, const struct tdm
         size_t used = strlen(plot->subtitle);
         if ((int)result->axis - TDM_SWEEP_MEMORY != place)
             snprintf(plot->subtitle + used, sizeof(plot->subtitle) - used, ", %s of %s memory",
-                     text[1 + place], tdm_place_name((enum tdm_place)place));
+                     text[1 + place],
+                     tdm_place_name(&schedule->machine->topology, (enum tdm_place)place));
     }
     size_t used = strlen(plot->subtitle);
     snprintf(plot->subtitle + used, sizeof(plot->subtitle) - used, ", optimizer %s; predicted",

@@ -19,15 +19,15 @@ static uint64_t runtime_bytes(uint32_t count, const struct tdm_program *const *p
 {
     uint64_t most = 0;
     for (uint32_t i = 0; i < count; i++)
-        if (programs[i]->schedule->machine->runtime_bytes[TDM_DEVICE] > most)
-            most = programs[i]->schedule->machine->runtime_bytes[TDM_DEVICE];
+        if (programs[i]->schedule->machine->topology.places[TDM_DEVICE].runtime_bytes > most)
+            most = programs[i]->schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
     return most;
 }
 
 static void size_arenas(struct tdm_arenas *arenas, uint32_t count,
                         const struct tdm_program *const *programs)
 {
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (uint32_t place = 0; place < TDM_MAX_PLACES; place++)
         for (uint32_t i = 0; i < count; i++)
             if (programs[i]->arena_bytes[place] > arenas->bytes[place])
                 arenas->bytes[place] = programs[i]->arena_bytes[place];
@@ -105,7 +105,7 @@ enum tdm_status tdm_arenas_take_watched(const struct tdm_backend *backend, uint3
     if (backend->watch != NULL)
         backend->watch(arenas.executor, watch);
     status = check_device(&arenas, runtime_bytes(count, programs), err);
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++)
+    for (uint32_t place = 0; place < TDM_MAX_PLACES && status == TDM_OK; place++)
         if (arenas.bytes[place] > 0)
             status = backend->arena(arenas.executor, (enum tdm_place)place, arenas.bytes[place],
                                     &arenas.base[place], err);
@@ -137,7 +137,7 @@ void *tdm_arenas_scratch(const struct tdm_arenas *arenas, const struct tdm_progr
 }
 
 /* One arena, slice by slice. */
-static enum tdm_status fill(const struct tdm_arenas *arenas, int place,
+static enum tdm_status fill(const struct tdm_arenas *arenas, uint32_t place,
                             const volatile sig_atomic_t *stop, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
@@ -155,7 +155,7 @@ enum tdm_status tdm_arenas_fill(const struct tdm_arenas *arenas, const volatile 
                                 struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++)
+    for (uint32_t place = 0; place < TDM_MAX_PLACES && status == TDM_OK; place++)
         if (arenas->base[place] != NULL)
             status = fill(arenas, place, stop, err);
     return status;

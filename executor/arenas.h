@@ -10,8 +10,8 @@
 struct tdm_arenas {
     const struct tdm_backend *backend;
     struct tdm_executor *executor;
-    void *base[TDM_PLACES];
-    uint64_t bytes[TDM_PLACES]; /* the most that any of the programs needs */
+    void *base[TDM_MAX_PLACES];
+    uint64_t bytes[TDM_MAX_PLACES]; /* the most that any of the programs needs */
 };
 
 /* What the machine can give of a run's memory; TDM_SIZE_MAX: not known. */

@@ -102,10 +102,10 @@ struct tdm_card {
     uint64_t bytes;  /* of its memory, as the driver has it */
 };
 
-/* Who is told how far it is while memory is taken that takes long, and may end it. */
+/* Who is told how far it is while the host arena is taken, which takes long, and may end it. */
 struct tdm_watch {
     void *self;
-    void (*taken)(void *self, enum tdm_place place, uint64_t taken_bytes, uint64_t bytes);
+    void (*taken)(void *self, uint64_t taken_bytes, uint64_t bytes);
     /* The host arena stays pageable, and why. NULL: nobody asks. */
     void (*pageable)(void *self, uint64_t bytes, const char *reason);
     const volatile sig_atomic_t *stop; /* not zero: TDM_INTERRUPTED; NULL: never */
@@ -117,6 +117,7 @@ struct tdm_backend {
     bool executes;          /* false: null; arenas are not taken and no values exist */
     double timing_seconds;  /* by which taking an op's time delays its lane */
     bool own_device_memory; /* the arena of the device is not memory of this computer */
+    uint32_t places, lanes; /* it serves so many of the machine's, the first by number */
 
     /* Sets up for programs of one model; scratch is sized here for the largest of `count`
      * programs. */
@@ -210,7 +211,8 @@ extern const struct tdm_backend *const tdm_backends[];
 enum tdm_status tdm_backend_find(const char *name, const struct tdm_backend **backend,
                                  struct tdm_error *err);
 
-/* Can the backend run all of the programs? TDM_INPUT says for what it has no kernel. Opens nothing;
+/* Can the backend run all of the programs, and are their places the same? TDM_INPUT says what place
+ * or lane it does not serve, or for what it has no kernel. Opens nothing;
  * taking arenas (arenas.h) asks this first, so that no run ends in the middle for it. */
 enum tdm_status tdm_backend_check(const struct tdm_backend *backend, uint32_t count,
                                   const struct tdm_program *const *programs, struct tdm_error *err);

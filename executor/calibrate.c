@@ -25,7 +25,7 @@
 /* What a machine without known peak is said to have, until its products are measured. */
 #define UNKNOWN_PEAK 1e14
 
-static const char *const runtime_keys[TDM_PLACES] = {
+static const char *const runtime_keys[TDM_MAX_PLACES] = {
     [TDM_DEVICE] = "runtime_device_bytes",
     [TDM_HOST] = "runtime_host_bytes",
 };
@@ -117,7 +117,8 @@ static enum tdm_status find_base(const struct tdm_card *card, struct tdm_machine
         if (status != TDM_OK)
             break;
         const char *part = json_string_value(json_object_get(machine->description, "card"));
-        double off = fabs((double)machine->capacity_bytes[TDM_DEVICE] / (double)card->bytes - 1);
+        double off = fabs(
+            (double)machine->topology.places[TDM_DEVICE].capacity_bytes / (double)card->bytes - 1);
         if (part != NULL && strstr(card->name, part) != NULL && off < least) {
             tdm_machine_free(*base);
             *base = machine;
@@ -152,7 +153,7 @@ static enum tdm_status describe_card(const struct tdm_backend *backend, json_t *
                  json_real(base == NULL ? UNKNOWN_PEAK : base->peak_flops));
     for (int place = 0; place < TDM_PLACES && base != NULL; place++)
         tdm_json_set(description, runtime_keys[place],
-                     json_integer((json_int_t)base->runtime_bytes[place]));
+                     json_integer((json_int_t)base->topology.places[place].runtime_bytes));
     if (base != NULL)
         tdm_json_set(description, "base", json_string(base->name));
     tdm_json_set(description, "rates", json_object());

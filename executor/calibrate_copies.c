@@ -13,7 +13,7 @@ struct copies {
     const struct tdm_backend *backend;
     struct tdm_executor *executor;
     const struct tdm_program *program;
-    unsigned char *base[TDM_PLACES]; /* a half for each direction */
+    unsigned char *base[TDM_MAX_PLACES]; /* a half for each direction */
     uint64_t half_bytes;
     const volatile sig_atomic_t *stop;
 };

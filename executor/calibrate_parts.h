@@ -21,8 +21,9 @@ struct tdm_calibration {
     const struct tdm_calibration_options *options;
     json_t *machine; /* description that schedules are made for; borrowed */
     struct tdm_rate_fit *fit;
-    double overhead_seconds;            /* by which taking an op's time delays it */
-    uint64_t runtime_bytes[TDM_PLACES]; /* beside the arenas; 0: there is no device of its own */
+    double overhead_seconds; /* by which taking an op's time delays it */
+    uint64_t
+        runtime_bytes[TDM_MAX_PLACES]; /* beside the arenas; 0: there is no device of its own */
     /* of the step that ran longest: its second time and its last */
     double early_seconds, late_seconds, longest_seconds;
     double link_rate[TDM_RATES];         /* H2D, D2H, BOTH_WAYS */

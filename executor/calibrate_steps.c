@@ -43,7 +43,7 @@ enum tdm_status tdm_calibration_program(const struct tdm_calibration *calibratio
     struct tdm_model *shipped = NULL, *model = NULL;
     struct tdm_machine *machine = NULL;
     struct tdm_schedule *schedule = NULL;
-    const uint64_t no_limit[TDM_PLACES] = {UINT64_MAX, UINT64_MAX};
+    const uint64_t no_limit[TDM_MAX_PLACES] = {UINT64_MAX, UINT64_MAX};
     enum tdm_status status = tdm_model_load(shape->model, &shipped, err);
     if (status != TDM_OK)
         return status;

@@ -30,7 +30,7 @@ static enum tdm_status note_allocation(struct tdm_forecast *forecast, uint64_t o
 
 static enum tdm_status note_op(void *self, const struct tdm_op *op, double start_seconds,
                                double end_seconds,
-                               const uint64_t live_bytes[TDM_PLACES][TDM_CATEGORIES],
+                               const uint64_t live_bytes[TDM_MAX_PLACES][TDM_CATEGORIES],
                                struct tdm_error *err)
 {
     struct tdm_forecast *forecast = self;
@@ -45,7 +45,7 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     if (forecast->times == NULL)
         return TDM_OK;
     forecast->times[op->number] = (struct tdm_forecast_time){start_seconds, end_seconds};
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+    for (uint32_t place = 0; place < TDM_MAX_PLACES && status == TDM_OK; place++) {
         uint64_t allocated = 0;
         for (int category = 0; category < TDM_CATEGORIES; category++)
             allocated += live_bytes[place][category];

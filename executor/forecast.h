@@ -37,8 +37,8 @@ struct tdm_forecast {
     struct tdm_forecast_time *times;
     struct tdm_forecast_allocation *allocations;
     size_t allocation_count, allocation_capacity;
-    uint64_t allocated[TDM_PLACES];  /* by the last one */
-    struct tdm_simulator *simulator; /* NULL: the step was simulated */
+    uint64_t allocated[TDM_MAX_PLACES]; /* by the last one */
+    struct tdm_simulator *simulator;    /* NULL: the step was simulated */
 };
 
 /* A forecast of `program`, which must outlive it, that waits for the items of a step. The caller

@@ -103,7 +103,7 @@ enum tdm_status tdm_host_arena_take(uint64_t bytes, const struct tdm_host_pinnin
     enum tdm_status status = TDM_OK;
     while (arena.touched_bytes < bytes && status == TDM_OK) {
         if (watch != NULL)
-            watch->taken(watch->self, TDM_HOST, arena.touched_bytes, bytes);
+            watch->taken(watch->self, arena.touched_bytes, bytes);
         if (watch != NULL && watch->stop != NULL && *watch->stop)
             status = tdm_fail(err, TDM_INTERRUPTED, "interrupted while the host arena was taken");
         else
@@ -116,7 +116,7 @@ enum tdm_status tdm_host_arena_take(uint64_t bytes, const struct tdm_host_pinnin
         return status;
     }
     if (watch != NULL)
-        watch->taken(watch->self, TDM_HOST, bytes, bytes);
+        watch->taken(watch->self, bytes, bytes);
     *out = arena;
     return TDM_OK;
 }

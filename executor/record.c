@@ -325,7 +325,7 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
     }
     if (recorded->arenas != NULL) {
         memcpy(batch->arenas, recorded->arenas, sizeof(batch->arenas));
-        batch->arena_count = TDM_PLACES;
+        batch->arena_count = program->schedule->machine->topology.place_count;
     }
     recorder->timing_count = recorder->sent_count = 0;
     tdm_trace_send(recorder->trace, batch);

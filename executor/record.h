@@ -59,7 +59,7 @@ struct tdm_recorded_step {
     double loss, gradient_norm;
     int64_t start_ns, end_ns;             /* on the backend's clock */
     struct tdm_observer *observer;        /* NULL: not observed */
-    const struct tdm_trace_arena *arenas; /* [TDM_PLACES], NULL: not scanned */
+    const struct tdm_trace_arena *arenas; /* [TDM_MAX_PLACES], NULL: not scanned */
     uint64_t device_used_bytes;           /* as its driver reports it; 0: there is none */
 };
 

@@ -27,17 +27,22 @@
 static enum tdm_status check_limits(const struct tdm_program *program, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = program->schedule;
-    const uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
-    for (int place = 0; place < TDM_PLACES; place++) {
+    const struct tdm_topology *topology = &schedule->machine->topology;
+    for (uint32_t place = 0; place < topology->place_count; place++) {
+        uint64_t limit_bytes = tdm_schedule_limit(schedule, (enum tdm_place)place);
         uint64_t needed =
-            tdm_size_add(program->arena_bytes[place], schedule->machine->runtime_bytes[place]);
-        if (needed <= limit_bytes[place])
+            tdm_size_add(program->arena_bytes[place], topology->places[place].runtime_bytes);
+        if (needed <= limit_bytes)
             continue;
         char need[TDM_FORMAT_SIZE], limit[TDM_FORMAT_SIZE];
+        if (place >= TDM_PLACES)
+            return tdm_fail(err, TDM_INFEASIBLE, "needs %s of %s memory, the machine has %s",
+                            tdm_format_bytes(needed, need), topology->places[place].name,
+                            tdm_format_bytes(limit_bytes, limit));
         tdm_fail(err, TDM_INFEASIBLE, "needs %s of %s memory, \"%s\" allows %s",
-                 tdm_format_bytes(needed, need), tdm_place_name((enum tdm_place)place),
+                 tdm_format_bytes(needed, need), topology->places[place].name,
                  place == TDM_DEVICE ? "memory_bytes" : "host_memory_bytes",
-                 tdm_format_bytes(limit_bytes[place], limit));
+                 tdm_format_bytes(limit_bytes, limit));
         return tdm_hint(err, "plan again with a larger --%smemory",
                         place == TDM_DEVICE ? "" : "host-");
     }
@@ -139,12 +144,13 @@ static enum tdm_status load_all(struct tdm_run *run, struct tdm_run_result *resu
             return status;
         results[i].predicted_step_seconds = run->loaded[i].forecast->step_seconds;
         results[i].model_flops = tdm_model_flops(run->loaded[i].schedule);
-        for (int place = 0; place < TDM_PLACES; place++)
+        results[i].topology = run->loaded[i].schedule->machine->topology;
+        for (uint32_t place = 0; place < results[i].topology.place_count; place++)
             results[i].arenas[place] =
                 (struct tdm_trace_arena){.place = (enum tdm_place)place,
                                          .planned_bytes = run->programs[i]->arena_bytes[place]};
         results[i].runtime_planned_bytes =
-            run->loaded[i].schedule->machine->runtime_bytes[TDM_DEVICE];
+            run->loaded[i].schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
         tell_planned(run, options->schedule_paths[i], &run->loaded[i]);
     }
     if (options->evaluate_path != NULL)

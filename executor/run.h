@@ -97,7 +97,8 @@ struct tdm_run_result {
     double predicted_step_seconds;
     double model_flops; /* of a step, for MFU */
     struct tdm_run_validation validation;
-    struct tdm_trace_arena arenas[TDM_PLACES];
+    struct tdm_topology topology; /* of the schedule's machine */
+    struct tdm_trace_arena arenas[TDM_MAX_PLACES];
     uint64_t outside_bytes; /* that the backend holds beside the arenas */
     /* of a device of its own: what its driver reports, the most of all steps; what is planned, the
      * arena as taken for all schedules and the runtime; and of that the runtime */

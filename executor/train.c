@@ -74,7 +74,7 @@ static enum tdm_status walk(struct training *t, const struct tdm_step *step,
 static enum tdm_status scan(const struct training *t, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+    for (uint32_t place = 0; place < t->result->topology.place_count && status == TDM_OK; place++) {
         struct tdm_trace_arena *arena = &t->result->arenas[place];
         status = tdm_arenas_scan(&t->run->arenas, (enum tdm_place)place, &arena->touched_bytes,
                                  &arena->highest_byte, err);

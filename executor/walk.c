@@ -33,7 +33,7 @@ struct tdm_walk {
     const struct tdm_step *step;
     struct tdm_observer *observer;
     const volatile sig_atomic_t *stop;
-    uint64_t launched[TDM_LANES];
+    uint64_t launched[TDM_MAX_LANES];
     uint64_t ended;       /* of the compute lane, as last seen */
     double began, looked; /* seconds on a clock */
 };
@@ -156,7 +156,7 @@ static enum tdm_status watch_end(struct tdm_walk *walk, struct tdm_error *err)
     enum tdm_status status = TDM_OK;
     if (walk->arenas->backend->ended == NULL)
         return TDM_OK;
-    for (int lane = 0; lane < TDM_LANES; lane++)
+    for (uint32_t lane = 0; lane < walk->program->schedule->machine->topology.lane_count; lane++)
         for (uint64_t ended = 0; ended < walk->launched[lane] && status == TDM_OK;) {
             status = see_ended(walk, (enum tdm_lane)lane, ended + 1, &ended, err);
             if (status == TDM_OK)
@@ -201,7 +201,8 @@ static enum tdm_status launch_op(struct tdm_walk *walk, const struct tdm_op *op,
     struct tdm_executor *executor = walk->arenas->executor;
     enum tdm_status status = TDM_OK;
 
-    for (int lane = 0; lane < TDM_LANES && status == TDM_OK; lane++)
+    for (uint32_t lane = 0;
+         lane < walk->program->schedule->machine->topology.lane_count && status == TDM_OK; lane++)
         if (backend->wait != NULL && waits->lane_position[lane] > 0)
             status = backend->wait(executor, op->lane, (enum tdm_lane)lane,
                                    waits->lane_position[lane], err);
@@ -274,7 +275,7 @@ enum tdm_status tdm_walk_step(struct tdm_walk *walk, const struct tdm_step *step
     walk->step = step;
     walk->observer = observer;
     walk->stop = stop;
-    for (int lane = 0; lane < TDM_LANES; lane++)
+    for (uint32_t lane = 0; lane < walk->program->schedule->machine->topology.lane_count; lane++)
         walk->launched[lane] = 0;
     walk->ended = 0;
     walk->began = walk->looked = now_seconds();

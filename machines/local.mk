@@ -5,7 +5,8 @@ libtidemark_a_SOURCES += \
 	machines/machine.c machines/machine.h \
 	machines/machine_table.c machines/machine_table.h \
 	machines/parts.h \
-	machines/rates.c machines/rates.h
+	machines/rates.c machines/rates.h \
+	machines/topology.c machines/topology.h
 
 nobase_dist_pkgdata_DATA += \
 	machines/descriptions/a100-40.json \

@@ -25,6 +25,11 @@
  *   network_bytes_per_second  between two GPUs of different nodes, all sending at once, one way;
  *                             optional
  *   gpus_per_node          GPUs that are joined by more than the network; optional
+ *   places                 [{name, bytes, runtime_bytes}, ...]: places beside device and host;
+ *                          optional, as the two that follow
+ *   links                  [{from, to, lane, bytes_per_second, both_ways_bytes_per_second, shared},
+ *                          ...]: links beside those between device and host
+ *   shared                 [{name, bytes_per_second}, ...]: what links have together
  *   rates                  {product_flops_per_second, ...}: rates.h
  */
 #include "machines/machine.h"
@@ -68,29 +73,12 @@ static const char *const keys[] = {
     "peer_bytes_per_second",
     "network_bytes_per_second",
     "gpus_per_node",
+    "places",
+    "links",
+    "shared",
     "rates",
     NULL,
 };
-
-const char *tdm_place_name(enum tdm_place place)
-{
-    static const char *const names[TDM_PLACES] = {
-        [TDM_DEVICE] = "device",
-        [TDM_HOST] = "host",
-    };
-    return (unsigned)place < TDM_PLACES ? names[place] : "unknown";
-}
-
-const char *tdm_lane_name(enum tdm_lane lane)
-{
-    static const char *const names[TDM_LANES] = {
-        [TDM_LANE_COMPUTE] = "compute",
-        [TDM_LANE_H2D] = "h2d",
-        [TDM_LANE_D2H] = "d2h",
-        [TDM_LANE_HOST] = "host",
-    };
-    return (unsigned)lane < TDM_LANES ? names[lane] : "unknown";
-}
 
 static void read_text(struct tdm_json_reader *reader, const char *key, char *out, size_t out_bytes)
 {
@@ -136,13 +124,22 @@ static bool read_provenance(struct tdm_json_reader *reader)
 }
 
 static void read_place(struct tdm_json_reader *reader, const char *capacity_key,
-                       const char *runtime_key, uint64_t *capacity_bytes, uint64_t *runtime_bytes)
+                       const char *runtime_key, struct tdm_place_row *place)
 {
-    *capacity_bytes = tdm_json_count(reader, capacity_key, 1, BYTES_LIMIT);
-    *runtime_bytes = tdm_json_count_or(reader, runtime_key, 0, BYTES_LIMIT, 0);
-    if (tdm_json_status(reader) == TDM_OK && *runtime_bytes >= *capacity_bytes)
+    place->capacity_bytes = tdm_json_count(reader, capacity_key, 1, BYTES_LIMIT);
+    place->runtime_bytes = tdm_json_count_or(reader, runtime_key, 0, BYTES_LIMIT, 0);
+    if (tdm_json_status(reader) == TDM_OK && place->runtime_bytes >= place->capacity_bytes)
         tdm_json_fail(reader, runtime_key, "leaves nothing of \"%s\"; correct one of them",
                       capacity_key);
+}
+
+void tdm_machine_set_links(struct tdm_machine *machine)
+{
+    struct tdm_link *links = machine->topology.links;
+    links[TDM_LINK_H2D].bytes_per_second = machine->rate[TDM_RATE_H2D];
+    links[TDM_LINK_D2H].bytes_per_second = machine->rate[TDM_RATE_D2H];
+    for (int link = 0; link < TDM_LINKS; link++)
+        links[link].both_ways_bytes_per_second = machine->rate[TDM_RATE_BOTH_WAYS];
 }
 
 static void read_server(struct tdm_json_reader *reader, struct tdm_machine *machine)
@@ -189,10 +186,11 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     built->measured = read_provenance(&reader) && built->missing[0] == '\0';
     check_texts(&reader, "assumed");
     check_texts(&reader, "notes");
-    read_place(&reader, "device_bytes", "runtime_device_bytes", &built->capacity_bytes[TDM_DEVICE],
-               &built->runtime_bytes[TDM_DEVICE]);
-    read_place(&reader, "host_bytes", "runtime_host_bytes", &built->capacity_bytes[TDM_HOST],
-               &built->runtime_bytes[TDM_HOST]);
+    tdm_topology_begin(&built->topology);
+    read_place(&reader, "device_bytes", "runtime_device_bytes",
+               &built->topology.places[TDM_DEVICE]);
+    read_place(&reader, "host_bytes", "runtime_host_bytes", &built->topology.places[TDM_HOST]);
+    tdm_topology_read(&reader, &built->topology);
     read_server(&reader, built);
     built->peak_flops = tdm_json_number(&reader, "peak_flops_per_second", LEAST_PEAK, 1e21);
     built->launch_seconds = tdm_json_number(&reader, "launch_seconds", 0, 1);
@@ -204,6 +202,7 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     tdm_rates_read(&reader, built->table);
     for (unsigned i = 0; i < TDM_RATES; i++)
         built->rate[i] = tdm_rate_most(&built->table[i]);
+    tdm_machine_set_links(built);
 
     if (tdm_json_status(&reader) != TDM_OK) {
         tdm_machine_free(built);

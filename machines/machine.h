@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A machine: places with capacities, lanes, links between places, and the rates that predict time.
- *
- * Places and lanes are tables, so that disk, peers and communication join without new code paths.
+ * A machine: places with capacities, lanes, links between places (topology.h), and the rates that
+ * predict time.
  */
 #ifndef TDM_MACHINES_MACHINE_H
 #define TDM_MACHINES_MACHINE_H
 
 #include "base/status.h"
 #include "machines/rates.h"
+#include "machines/topology.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -18,20 +18,13 @@
 /* First field of a description; what the others are is said at the top of machine.c. */
 #define TDM_MACHINE_FORMAT "tidemark-machine-1"
 
-enum tdm_place { TDM_DEVICE, TDM_HOST, TDM_PLACES };
-enum tdm_lane { TDM_LANE_COMPUTE, TDM_LANE_H2D, TDM_LANE_D2H, TDM_LANE_HOST, TDM_LANES };
-
-const char *tdm_place_name(enum tdm_place place); /* "device", "host" */
-const char *tdm_lane_name(enum tdm_lane lane);    /* "compute", "h2d", "d2h", "host" */
-
 struct tdm_machine {
     char name[64];
-    char title[96];   /* "NVIDIA H200 141 GB SXM" */
-    char source[128]; /* "measured by tidemark calibrate" or "datasheet", where, when */
-    uint64_t capacity_bytes[TDM_PLACES]; /* device memory; host memory to plan on */
-    uint64_t runtime_bytes[TDM_PLACES];  /* driver and libraries, outside the arena */
-    char server_name[48];       /* a computer that is sold with such cards; "": not known */
-    uint64_t server_host_bytes; /* and its host memory, of all its GPUs */
+    char title[96];               /* "NVIDIA H200 141 GB SXM" */
+    char source[128];             /* "measured by tidemark calibrate" or "datasheet", where, when */
+    struct tdm_topology topology; /* places, lanes, links */
+    char server_name[48];         /* a computer that is sold with such cards; "": not known */
+    uint64_t server_host_bytes;   /* and its host memory, of all its GPUs */
     struct tdm_rate_table table[TDM_RATES];
     double rate[TDM_RATES]; /* the largest of each table */
     double peak_flops;      /* dense bf16 tensor peak, for MFU */
@@ -70,6 +63,21 @@ bool tdm_machine_local_path(char *out, size_t out_bytes);
 /* This computer's cores and memory for the cpu backend, with assumed rates; whatever calibrate
  * wrote. The caller owns the description. */
 enum tdm_status tdm_machine_describe_computer(json_t **description, struct tdm_error *err);
+
+/* Bytes/s alone over a link that every machine has, and over both of these together. */
+static inline double tdm_machine_link_rate(const struct tdm_machine *machine,
+                                           enum tdm_link_number link)
+{
+    return machine->topology.links[link].bytes_per_second;
+}
+
+static inline double tdm_machine_both_ways_rate(const struct tdm_machine *machine)
+{
+    return machine->topology.links[TDM_LINK_H2D].both_ways_bytes_per_second;
+}
+
+/* Gives the links that every machine has their rates, which are among those of ops. */
+void tdm_machine_set_links(struct tdm_machine *machine);
 
 void tdm_machine_free(struct tdm_machine *machine);
 

@@ -26,7 +26,10 @@ json_t *tdm_machine_json(const struct tdm_machine *machine)
                                               "pinned_bytes_per_second",
                                               "peer_bytes_per_second",
                                               "network_bytes_per_second",
-                                              "gpus_per_node"};
+                                              "gpus_per_node",
+                                              "places",
+                                              "links",
+                                              "shared"};
     json_t *rates = json_object();
     for (unsigned i = 0; i < TDM_RATES; i++)
         if (has_own(machine, (enum tdm_rate)i))
@@ -34,12 +37,13 @@ json_t *tdm_machine_json(const struct tdm_machine *machine)
     json_t *object = json_pack(
         "{s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o}", "name", machine->name,
         "title", machine->title, "source", machine->source, "rates_measured",
-        (int)machine->measured, "device_bytes", (json_int_t)machine->capacity_bytes[TDM_DEVICE],
-        "host_bytes", (json_int_t)machine->capacity_bytes[TDM_HOST], "runtime_device_bytes",
-        (json_int_t)machine->runtime_bytes[TDM_DEVICE], "runtime_host_bytes",
-        (json_int_t)machine->runtime_bytes[TDM_HOST], "peak_flops_per_second", machine->peak_flops,
-        "launch_seconds", machine->launch_seconds, "copy_seconds", machine->copy_seconds, "rates",
-        rates);
+        (int)machine->measured, "device_bytes",
+        (json_int_t)machine->topology.places[TDM_DEVICE].capacity_bytes, "host_bytes",
+        (json_int_t)machine->topology.places[TDM_HOST].capacity_bytes, "runtime_device_bytes",
+        (json_int_t)machine->topology.places[TDM_DEVICE].runtime_bytes, "runtime_host_bytes",
+        (json_int_t)machine->topology.places[TDM_HOST].runtime_bytes, "peak_flops_per_second",
+        machine->peak_flops, "launch_seconds", machine->launch_seconds, "copy_seconds",
+        machine->copy_seconds, "rates", rates);
     for (size_t i = 0; i < sizeof(as_they_are) / sizeof(as_they_are[0]); i++) {
         json_t *value = json_object_get(machine->description, as_they_are[i]);
         if (value != NULL)
@@ -133,11 +137,11 @@ void tdm_machine_table(FILE *out, const struct tdm_machine *machine)
     {
         print_text(out, name, json_string_value(value));
     }
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (uint32_t place = 0; place < machine->topology.place_count; place++)
         fprintf(out, "%-22s %s, of which the runtime takes %s\n",
-                tdm_place_name((enum tdm_place)place),
-                tdm_format_bytes(machine->capacity_bytes[place], text),
-                tdm_format_bytes(machine->runtime_bytes[place], runtime));
+                tdm_place_name(&machine->topology, (enum tdm_place)place),
+                tdm_format_bytes(machine->topology.places[place].capacity_bytes, text),
+                tdm_format_bytes(machine->topology.places[place].runtime_bytes, runtime));
     if (machine->server_host_bytes > 0)
         fprintf(out, "%-22s %s, %s of host memory (what predict and compare assume)\n", "a server",
                 machine->server_name, tdm_format_bytes(machine->server_host_bytes, text));
@@ -158,6 +162,13 @@ void tdm_machine_table(FILE *out, const struct tdm_machine *machine)
     fprintf(out, "%-22s %s at least\n", "an op", tdm_format_seconds(machine->launch_seconds, text));
     fprintf(out, "%-22s %s and its bytes\n", "a copy",
             tdm_format_seconds(machine->copy_seconds, text));
+    const struct tdm_topology *topology = &machine->topology;
+    for (uint32_t i = TDM_LINKS; i < topology->link_count; i++) {
+        const struct tdm_link *link = &topology->links[i];
+        fprintf(out, "%-22s %.1f GB/s from %s to %s\n", tdm_lane_name(topology, link->lane),
+                link->bytes_per_second / 1e9, tdm_place_name(topology, link->from),
+                tdm_place_name(topology, link->to));
+    }
     if (machine->peer_rate > 0)
         fprintf(out, "%-22s %.1f GB/s\n", "between GPUs", machine->peer_rate / 1e9);
     if (machine->network_rate > 0)

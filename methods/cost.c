@@ -122,6 +122,6 @@ double tdm_method_seconds(const struct tdm_method_cost *cost, const struct tdm_m
                        fmax(forward, round_forward) + fmax(backward, round_backward);
     /* Rings and collectives share the links. */
     double sending = tdm_traffic_seconds(&cost->sent, &links) + round_forward + round_backward;
-    double moving = fmax(sending, cost->host_bytes / machine->rate[TDM_RATE_BOTH_WAYS]);
+    double moving = fmax(sending, cost->host_bytes / tdm_machine_both_ways_rate(machine));
     return fmax(computing, moving) + tdm_traffic_seconds(&cost->exposed, &links);
 }

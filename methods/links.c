@@ -15,7 +15,7 @@
 
 struct tdm_links tdm_links_of(const struct tdm_machine *machine)
 {
-    double host = machine->rate[TDM_RATE_H2D];
+    double host = tdm_machine_link_rate(machine, TDM_LINK_H2D);
     double peers = machine->peer_rate > 0 ? machine->peer_rate : host;
     return (struct tdm_links){
         .node_latency_seconds = peers > host ? NVLINK_SECONDS : PCIE_SECONDS,

@@ -121,7 +121,7 @@ enum tdm_status tdm_method_longest(const struct tdm_model *model, const struct t
                                    struct tdm_method_prediction *prediction, uint64_t *work,
                                    struct tdm_error *err)
 {
-    const double bytes = (double)machine->capacity_bytes[TDM_DEVICE] * (1 - margin);
+    const double bytes = (double)machine->topology.places[TDM_DEVICE].capacity_bytes * (1 - margin);
     struct search s = {.fits = fits->tokens / grain,
                        .most = (fails->tokens > 0 ? fails->tokens - 1 : MOST_TOKENS) / grain,
                        .stride = 1,

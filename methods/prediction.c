@@ -65,7 +65,7 @@ static const struct card *settle(const struct tdm_machine *machine,
     if (torch->attention == TDM_TORCH_SDPA && !card->cudnn_attention)
         torch->attention = TDM_TORCH_SDPA_FLASH;
     *runtime = (struct tdm_torch_runtime){
-        .context_bytes = machine->runtime_bytes[TDM_DEVICE],
+        .context_bytes = machine->topology.places[TDM_DEVICE].runtime_bytes,
         .nccl_bytes =
             nccl_bytes(settings->communicators) + (settings->sends_to_peers ? NCCL_PEER_BYTES : 0),
         .libraries_bytes = TORCH_MODULE_BYTES + CUBLAS_BYTES + CUBLAS_BACKWARD_BYTES +
@@ -94,7 +94,7 @@ static void ask(const struct tdm_model *model, const struct tdm_machine *machine
     const struct card *card = settle(machine, settings, &asked->settings, &asked->runtime);
     asked->device.gpu = card->gpu;
     asked->device.capacity_bytes = asked->device.limit_bytes =
-        less_runtime(machine->capacity_bytes[TDM_DEVICE], &asked->runtime);
+        less_runtime(machine->topology.places[TDM_DEVICE].capacity_bytes, &asked->runtime);
 }
 
 static enum tdm_status run(const struct asked *asked, uint64_t limit_bytes,
@@ -171,7 +171,7 @@ static void judge_host(const struct tdm_machine *machine,
         if (p->steps[i].torch.host_bytes > of_gpu)
             of_gpu = p->steps[i].torch.host_bytes;
     p->host_peak_bytes = tdm_size_mul(of_gpu, p->host_gpus);
-    p->fits_host = p->host_peak_bytes <= machine->capacity_bytes[TDM_HOST];
+    p->fits_host = p->host_peak_bytes <= machine->topology.places[TDM_HOST].capacity_bytes;
 }
 
 /* Does what runs on the whole device get through with the margin left? */
@@ -209,7 +209,8 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
     judge_host(machine, settings, prediction);
     if (prediction->runs)
         status = judge_device(
-            &asked, (uint64_t)((double)machine->capacity_bytes[TDM_DEVICE] * (1 - margin)),
+            &asked,
+            (uint64_t)((double)machine->topology.places[TDM_DEVICE].capacity_bytes * (1 - margin)),
             prediction, err);
     else
         note_failure(prediction);
@@ -231,7 +232,8 @@ enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_m
 {
     struct asked asked;
     struct tdm_torch_run out;
-    uint64_t device_bytes = (uint64_t)((double)machine->capacity_bytes[TDM_DEVICE] * (1 - margin));
+    uint64_t device_bytes =
+        (uint64_t)((double)machine->topology.places[TDM_DEVICE].capacity_bytes * (1 - margin));
     struct tdm_method_prediction p = {.parameters_bytes = 0};
     ask(model, machine, settings, &asked);
     p.runtime = asked.runtime;

@@ -115,7 +115,7 @@ static struct tdm_recipe queue_pop(struct queue *queue)
 struct run {
     struct tdm_kitchen kitchen;
     struct queue queue;
-    uint64_t limit_bytes[TDM_PLACES];
+    uint64_t limit_bytes[TDM_MAX_PLACES];
     struct tdm_search_counts counts;
     uint64_t ops;
     bool no_memory;
@@ -123,8 +123,8 @@ struct run {
     struct tdm_rounded *rounded; /* [rounded_count], those that fit */
     uint32_t rounded_count;
     enum tdm_place on; /* where units are updated in what is looked at now: one after the other */
-    double bound_of[TDM_PLACES], bound_seconds; /* with updates there; of both the least */
-    struct tdm_relaxed binding;                 /* the solution that has it */
+    double bound_of[TDM_MAX_PLACES], bound_seconds; /* with updates there; of both the least */
+    struct tdm_relaxed binding;                     /* the solution that has it */
     /* Of an order and chunk size: no schedule is faster, and whether its program waits until
      * something slower than that is the best that was found. */
     double floor_seconds[TDM_ORDERS][TDM_BASES];
@@ -162,7 +162,7 @@ static bool take_recipe(void *self, const struct tdm_recipe *offered)
 }
 
 static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                const uint64_t limit_bytes[TDM_PLACES], int queue_place,
+                                const uint64_t limit_bytes[TDM_MAX_PLACES], int queue_place,
                                 struct run *run, struct tdm_error *err)
 {
     *run = (struct run){.queue = {.place = queue_place},
@@ -427,12 +427,12 @@ static enum tdm_status relax(struct run *run, struct tdm_error *err)
 /* Lowers what the kitchen's schedule is now, and says what it uses; where `quick`, only
  * packed until it is within the limits. */
 static enum tdm_status lower(struct run *run, bool quick, struct tdm_program **program,
-                             uint64_t used_bytes[TDM_PLACES], struct tdm_error *err)
+                             uint64_t used_bytes[TDM_MAX_PLACES], struct tdm_error *err)
 {
     struct tdm_schedule *schedule = run->kitchen.schedule;
-    uint64_t capacity_bytes[TDM_PLACES];
+    uint64_t capacity_bytes[TDM_MAX_PLACES] = {0};
     for (int place = 0; place < TDM_PLACES; place++) {
-        uint64_t runtime = schedule->machine->runtime_bytes[place];
+        uint64_t runtime = schedule->machine->topology.places[place].runtime_bytes;
         uint64_t limit = run->limit_bytes[place];
         capacity_bytes[place] = limit > runtime ? limit - runtime : 0;
     }
@@ -445,12 +445,12 @@ static enum tdm_status lower(struct run *run, bool quick, struct tdm_program **p
     run->counts.lowered++;
     run->ops += (*program)->op_count;
     for (int place = 0; place < TDM_PLACES; place++)
-        used_bytes[place] =
-            tdm_size_add((*program)->arena_bytes[place], schedule->machine->runtime_bytes[place]);
+        used_bytes[place] = tdm_size_add((*program)->arena_bytes[place],
+                                         schedule->machine->topology.places[place].runtime_bytes);
     return TDM_OK;
 }
 
-static bool within(const struct run *run, const uint64_t used_bytes[TDM_PLACES])
+static bool within(const struct run *run, const uint64_t used_bytes[TDM_MAX_PLACES])
 {
     for (int place = 0; place < TDM_PLACES; place++)
         if (used_bytes[place] > run->limit_bytes[place])
@@ -459,8 +459,9 @@ static bool within(const struct run *run, const uint64_t used_bytes[TDM_PLACES])
 }
 
 /* What packing took beyond an estimate is left free the next time. */
-static void add_reserve(const struct run *run, const uint64_t used_bytes[TDM_PLACES],
-                        const uint64_t estimated_bytes[TDM_PLACES], uint64_t reserve[TDM_PLACES])
+static void add_reserve(const struct run *run, const uint64_t used_bytes[TDM_MAX_PLACES],
+                        const uint64_t estimated_bytes[TDM_MAX_PLACES],
+                        uint64_t reserve[TDM_MAX_PLACES])
 {
     for (int place = 0; place < TDM_PLACES; place++)
         if (used_bytes[place] > run->limit_bytes[place])
@@ -471,7 +472,7 @@ static void add_reserve(const struct run *run, const uint64_t used_bytes[TDM_PLA
 /* Lowers and simulates what the kitchen's schedule is; keeps it if it is the fastest so far. *fits:
  * it was within the limits, and takes *step_seconds; else `used_bytes` says by how much not. */
 static enum tdm_status try_schedule(struct run *run, uint32_t size, bool *fits,
-                                    uint64_t used_bytes[TDM_PLACES], double *step_seconds,
+                                    uint64_t used_bytes[TDM_MAX_PLACES], double *step_seconds,
                                     struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = run->kitchen.schedule;
@@ -539,7 +540,7 @@ static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, str
 {
     static const double dearer[] = {1, 10, 50, 200};
     struct tdm_rounding_limits limits = rounding_limits(run, rounded->size);
-    uint64_t used_bytes[TDM_PLACES];
+    uint64_t used_bytes[TDM_MAX_PLACES];
     double step_seconds, estimated = rounded->likely_seconds;
     bool fits;
     tdm_rounded_write(&run->kitchen, rounded);
@@ -655,7 +656,7 @@ static enum tdm_status try_other_sizes(struct run *run, struct tdm_error *err)
 
 static enum tdm_status try_recipe(struct run *run, struct tdm_recipe *recipe, struct tdm_error *err)
 {
-    uint64_t used_bytes[TDM_PLACES];
+    uint64_t used_bytes[TDM_MAX_PLACES];
     double step_seconds;
     bool fits;
     tdm_recipe_write(&run->kitchen, recipe);
@@ -708,7 +709,7 @@ static void stream_state(struct run *run)
 static bool measure(void *self, const struct tdm_rounded *rounded, double *seconds)
 {
     struct run *run = self;
-    uint64_t used_bytes[TDM_PLACES];
+    uint64_t used_bytes[TDM_MAX_PLACES];
     bool fits;
     *seconds = TDM_UNMEASURED;
     if (run->ops + run->simulation.op_count > run->most_ops || !could_win(run, 0))
@@ -826,7 +827,7 @@ static enum tdm_status grow_tile(struct run *run, struct tdm_error *err)
         struct tdm_rounded larger = run->grown;
         struct tdm_program *program;
         struct tdm_simulation simulation;
-        uint64_t used_bytes[TDM_PLACES];
+        uint64_t used_bytes[TDM_MAX_PLACES];
         larger.head_tile_tokens = tdm_size_mul(2, larger.head_tile_tokens);
         if (larger.head_tile_tokens > most)
             larger.head_tile_tokens = most;
@@ -855,14 +856,15 @@ static enum tdm_status grow_tile(struct run *run, struct tdm_error *err)
 static enum tdm_status validate(struct run *run, struct tdm_error *err)
 {
     struct tdm_program *program;
-    uint64_t used_bytes[TDM_PLACES], capacity_bytes[TDM_PLACES];
+    uint64_t used_bytes[TDM_MAX_PLACES], capacity_bytes[TDM_MAX_PLACES] = {0};
     tdm_rounded_write(&run->kitchen, run->winner);
     enum tdm_status status = lower(run, false, &program, used_bytes, err);
     if (status != TDM_OK)
         return status;
     for (int place = 0; place < TDM_PLACES; place++)
         capacity_bytes[place] =
-            run->limit_bytes[place] - run->kitchen.schedule->machine->runtime_bytes[place];
+            run->limit_bytes[place] -
+            run->kitchen.schedule->machine->topology.places[place].runtime_bytes;
     struct tdm_error reason;
     if (!run->kitchen.pins->unchecked)
         status = tdm_program_validate(program, capacity_bytes, &reason);
@@ -1013,7 +1015,8 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                       struct tdm_search *search, struct tdm_error *err)
 {
-    const uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
+    const uint64_t limit_bytes[TDM_MAX_PLACES] = {schedule->memory_bytes,
+                                                  schedule->host_memory_bytes};
     bool trains = schedule->pass == TDM_TRAIN;
     enum tdm_status status = forget_homes(schedule, pins, err);
     if (status != TDM_OK)
@@ -1061,7 +1064,7 @@ static enum tdm_status find_least(struct run *run, enum tdm_place place, bool es
         if ((double)recipe.bytes[place] >= NEAR * (double)*least)
             break;
         struct tdm_program *program;
-        uint64_t used_bytes[TDM_PLACES];
+        uint64_t used_bytes[TDM_MAX_PLACES];
         tdm_recipe_write(&run->kitchen, &recipe);
         status = lower(run, false, &program, used_bytes, err);
         if (status != TDM_OK)
@@ -1086,7 +1089,7 @@ static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struc
     const enum tdm_place asked_on = schedule->optimizer.on;
     bool trains = schedule->pass == TDM_TRAIN;
     memcpy(homes, schedule->homes, sizeof(homes));
-    uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
+    uint64_t limit_bytes[TDM_MAX_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
     limit_bytes[place] = TDM_SIZE_MAX;
     struct run run;
     status = run_open(schedule, pins, limit_bytes, (int)place, &run, err);
@@ -1108,7 +1111,8 @@ static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struc
         return status;
     if (least == TDM_SIZE_MAX)
         return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits the memory of the %s",
-                        tdm_place_name(place == TDM_DEVICE ? TDM_HOST : TDM_DEVICE));
+                        tdm_place_name(&schedule->machine->topology,
+                                       place == TDM_DEVICE ? TDM_HOST : TDM_DEVICE));
     *bytes = least;
     return TDM_OK;
 }

@@ -20,9 +20,9 @@ struct tdm_estimate {
     double seconds;        /* no schedule with this nest is faster */
     double likely_seconds; /* with waits for copies, roughly: no bound */
     double copy_seconds;   /* of both directions, roughly: what may make the compute lane wait */
-    uint64_t bytes[TDM_PLACES]; /* used, runtime included; no arena is smaller */
-    uint64_t body_bytes;        /* device bytes while no LM-head tile is live */
-    uint64_t head_bytes;        /* device bytes beside the LM head's tile of logits */
+    uint64_t bytes[TDM_MAX_PLACES]; /* used, runtime included; no arena is smaller */
+    uint64_t body_bytes;            /* device bytes while no LM-head tile is live */
+    uint64_t head_bytes;            /* device bytes beside the LM head's tile of logits */
 };
 
 /* For the model, machine, sequences, dtypes and optimizer of `base`, at base->chunk_tokens. `base`

@@ -41,9 +41,9 @@ static uint64_t backward_work(const struct tdm_estimator *e, const struct span *
 
 /* Bytes stored so far, walking up the groups: what is kept of all layers, and inputs of groups. */
 struct stored {
-    uint64_t kept[TDM_PLACES], inputs[TDM_PLACES];
+    uint64_t kept[TDM_MAX_PLACES], inputs[TDM_MAX_PLACES];
     uint64_t
-        kv[TDM_PLACES]; /* in chunk-major order; in layer-major order it is with what is kept */
+        kv[TDM_MAX_PLACES]; /* in chunk-major order; in layer-major order it is with what is kept */
 };
 
 /* Rows that layers use in turn, in chunk-major order. */
@@ -341,7 +341,7 @@ static void update_moments(const struct tdm_estimator *e, const struct tdm_sched
 /* Updates after the backward begin with all gradients there. */
 static void end_moments(const struct tdm_estimator *e, struct tdm_estimate *estimate)
 {
-    uint64_t gradients[TDM_PLACES];
+    uint64_t gradients[TDM_MAX_PLACES];
     if (!tdm_updates_at_end(e->base))
         return;
     for (int place = 0; place < TDM_PLACES; place++)
@@ -357,7 +357,7 @@ static void end_moments(const struct tdm_estimator *e, struct tdm_estimate *esti
 void tdm_estimate_bytes(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                         struct tdm_estimate *estimate)
 {
-    const uint64_t *runtime = schedule->machine->runtime_bytes;
+    const struct tdm_place_row *places = schedule->machine->topology.places;
     struct stored stored = {0}, below = {0}; /* below the last group */
     uint64_t forward_rings, backward_rings;
     bool by_layer = schedule->order == TDM_LAYER_MAJOR;
@@ -388,7 +388,7 @@ void tdm_estimate_bytes(const struct tdm_estimator *e, const struct tdm_schedule
     update_moments(e, schedule, by_layer ? &stored : &below, backward_rings, estimate);
     end_moments(e, estimate);
 
-    estimate->bytes[TDM_HOST] += e->resident_bytes[TDM_HOST] + runtime[TDM_HOST];
-    estimate->body_bytes += runtime[TDM_DEVICE];
-    estimate->head_bytes += runtime[TDM_DEVICE];
+    estimate->bytes[TDM_HOST] += e->resident_bytes[TDM_HOST] + places[TDM_HOST].runtime_bytes;
+    estimate->body_bytes += places[TDM_DEVICE].runtime_bytes;
+    estimate->head_bytes += places[TDM_DEVICE].runtime_bytes;
 }

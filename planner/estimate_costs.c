@@ -68,7 +68,7 @@ static const enum account accounts[TDM_OP_KINDS] = {
 };
 
 static enum tdm_status note_op(void *self, const struct tdm_op *op, double start, double end,
-                               const uint64_t live[TDM_PLACES][TDM_CATEGORIES],
+                               const uint64_t live[TDM_MAX_PLACES][TDM_CATEGORIES],
                                struct tdm_error *err)
 {
     struct profile *profile = self;
@@ -292,7 +292,7 @@ static void note_host_updates(struct tdm_estimator *e)
 }
 
 /* All states by the homes. */
-static void add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_PLACES])
+static void add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_MAX_PLACES])
 {
     const uint32_t last[] = {tdm_model_embedding_unit(e->base->model),
                              tdm_model_head_unit(e->base->model)};
@@ -333,7 +333,7 @@ static void note_rings(struct tdm_estimator *e)
 /* Bytes of a unit's gradient where it is summed, and where it stays until its update; 0 where it is
  * resident, or not there. */
 static uint64_t gradient_bytes(const struct tdm_schedule *base, uint32_t unit, uint64_t bytes,
-                               uint64_t stays[TDM_PLACES])
+                               uint64_t stays[TDM_MAX_PLACES])
 {
     enum tdm_place home = tdm_schedule_home(base, TDM_STATE_GRADIENTS, unit);
     if (tdm_updates_at_end(base))
@@ -350,7 +350,7 @@ static void note_gradients(struct tdm_estimator *e)
     memset(e->head_stays, 0, sizeof(e->head_stays));
     for (uint32_t layer = 0; layer < e->layers; layer++) {
         uint64_t bytes = e->gradient_bytes[layer];
-        uint64_t stays[TDM_PLACES] = {0};
+        uint64_t stays[TDM_MAX_PLACES] = {0};
         uint64_t passes = gradient_bytes(base, layer, bytes, stays) - stays[TDM_DEVICE];
         e->passing_below[layer + 1] = e->passing_below[layer] + passes;
         for (int place = 0; place < TDM_PLACES; place++)
@@ -435,10 +435,10 @@ static void note_tail(struct tdm_estimator *e)
     uint32_t embedding = tdm_model_embedding_unit(e->base->model);
     bool all = weights->device_layers == 0 && weights->head == TDM_HOST;
     double beside[TDM_ORDERS] = {e->optimizer_seconds, e->optimizer_seconds};
-    double goes =
-        machine->copy_seconds + (double)e->gradient_bytes[embedding] / machine->rate[TDM_RATE_D2H];
+    double goes = machine->copy_seconds + (double)e->gradient_bytes[embedding] /
+                                              tdm_machine_link_rate(machine, TDM_LINK_D2H);
     double comes = machine->copy_seconds + (double)e->unit_bytes[TDM_STATE_WEIGHTS][embedding] /
-                                               machine->rate[TDM_RATE_H2D];
+                                               tdm_machine_link_rate(machine, TDM_LINK_H2D);
     if (!(e->last_host_seconds > 0))
         return;
     if (all) /* else updates of other units run on the device */
@@ -532,7 +532,7 @@ static double op_seconds(const struct tdm_program *chunks, struct tdm_op *op)
 {
     tdm_op_cost(chunks, op);
     op->fetched_bytes = op->sent_bytes = 0;
-    return tdm_op_seconds(chunks->schedule->machine, op, false);
+    return tdm_op_seconds(chunks->schedule->machine, op, 0);
 }
 
 /* Making the lists of a chunk, and before them its page means if pages win by a vote. */
@@ -828,7 +828,7 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
     if (status == TDM_OK)
         status = sum_layers(e, class_list, err);
     if (status == TDM_OK) {
-        uint64_t states[TDM_PLACES] = {0};
+        uint64_t states[TDM_MAX_PLACES] = {0};
         add_states(e, states);
         for (int place = 0; place < TDM_PLACES; place++)
             e->stateless_bytes[place] = e->resident_bytes[place] - states[place];

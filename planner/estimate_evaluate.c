@@ -6,7 +6,7 @@
 void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                            struct tdm_estimate *out)
 {
-    const uint64_t *runtime = schedule->machine->runtime_bytes;
+    const struct tdm_place_row *places = schedule->machine->topology.places;
     bool by_layer = schedule->order == TDM_LAYER_MAJOR;
     uint32_t most = 1, last = 0; /* layers whose K and V live at once: anywhere, with the head */
     if (!by_layer) {
@@ -17,11 +17,11 @@ void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_sched
     }
     uint64_t n = e->chunks, row = by_layer ? e->row_slots : n;
     uint64_t slots = by_layer || schedule->group_count > 1 ? n : 1; /* of X between layers */
-    uint64_t all =
-        runtime[TDM_DEVICE] + e->resident_bytes[TDM_DEVICE] + e->weight_ring + slots * e->x;
+    uint64_t all = places[TDM_DEVICE].runtime_bytes + e->resident_bytes[TDM_DEVICE] +
+                   e->weight_ring + slots * e->x;
     struct tdm_estimate estimate = {
         .seconds = tdm_estimator_forward_seconds(e) + e->head_seconds,
-        .bytes[TDM_HOST] = runtime[TDM_HOST] + e->resident_bytes[TDM_HOST],
+        .bytes[TDM_HOST] = places[TDM_HOST].runtime_bytes + e->resident_bytes[TDM_HOST],
         .body_bytes = all + most * row * e->kv + e->work_forward,
         .head_bytes = all + last * n * e->kv + e->work_head + e->head_room,
     };

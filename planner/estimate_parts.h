@@ -89,7 +89,7 @@ struct tdm_estimator {
     uint64_t *gradient_bytes;         /* [units] */
     /* weights, optimizer states, tokens; without optimizer gradients too; and all but these
      * states */
-    uint64_t resident_bytes[TDM_PLACES], stateless_bytes[TDM_PLACES];
+    uint64_t resident_bytes[TDM_MAX_PLACES], stateless_bytes[TDM_MAX_PLACES];
     /* on the device, for state whose home is the host: rings of weights (all the step) and of
      * masters and moments (while layers go backward), rooms for weights of head (with a tied
      * embedding) and embedding */
@@ -106,11 +106,11 @@ struct tdm_estimator {
      * pass are on the device while their layer, or in chunk-major order their group, goes backward;
      * those that stay until the end of the backward are born there, on the device or, when they are
      * complete, on the host. */
-    uint64_t *passing_below, *staying_below[TDM_PLACES];
+    uint64_t *passing_below, *staying_below[TDM_MAX_PLACES];
     /* of the head from its first tile on, of the embedding from layer 0 on */
     uint64_t head_gradient, embedding_gradient, tied_gradient;
-    uint64_t head_stays[TDM_PLACES],
-        embedding_stays[TDM_PLACES]; /* of these; a tied one with both */
+    uint64_t head_stays[TDM_MAX_PLACES],
+        embedding_stays[TDM_MAX_PLACES]; /* of these; a tied one with both */
 };
 
 /* Bytes at home at a place: of a unit, a layer or embedding or head, what the optimizer and the

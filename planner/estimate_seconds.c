@@ -56,13 +56,13 @@ static struct link both(struct link a, struct link b)
 static const struct link no_link;
 
 /* Of chunks [from, to), with `bytes` for a full one. */
-static struct link link_seconds(const struct tdm_estimator *e, enum tdm_rate rate, uint32_t from,
-                                uint32_t to, uint64_t bytes)
+static struct link link_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
+                                uint32_t from, uint32_t to, uint64_t bytes)
 {
     const struct tdm_machine *machine = e->base->machine;
     uint64_t ahead =
         larger(e->base->prefetch + 1, e->base->rings.stashed) + e->base->sequence_count;
-    double seconds = (double)bytes / machine->rate[rate];
+    double seconds = (double)bytes / tdm_machine_link_rate(machine, way);
     uint32_t chunks = to > from ? to - from : 0;
     struct link link = no_link;
     if (chunks > 0)
@@ -85,30 +85,30 @@ static bool input_on_host(const struct span *span, uint32_t layer)
 static struct link fetch_input(const struct tdm_estimator *e, const struct span *span,
                                uint32_t layer)
 {
-    return input_on_host(span, layer) ? link_seconds(e, TDM_RATE_H2D, 0, e->chunks, e->x) : no_link;
+    return input_on_host(span, layer) ? link_seconds(e, TDM_LINK_H2D, 0, e->chunks, e->x) : no_link;
 }
 
 /* Seconds to copy what is kept on the host: all of it, or without q, which a rerun does not
  * need. */
 static struct link copy_kept(const struct tdm_estimator *e, const struct span *span,
-                             enum tdm_rate rate, bool with_q)
+                             enum tdm_link_number way, bool with_q)
 {
     uint64_t bytes = set_bytes(e, span->group->kept);
     if (!on_host(span->group->kept_place) || bytes == 0)
         return no_link;
     if (!with_q && span->group->kept >= TDM_SET_QKV)
         bytes -= e->q;
-    return link_seconds(e, rate, span->kept, e->chunks, bytes);
+    return link_seconds(e, way, span->kept, e->chunks, bytes);
 }
 
 /* The same for what is held there, inputs not counted. */
 static struct link copy_held(const struct tdm_estimator *e, const struct span *span,
-                             enum tdm_rate rate)
+                             enum tdm_link_number way)
 {
     if (!on_host(span->group->held_place))
         return no_link;
-    return both(link_seconds(e, rate, span->held, span->kept, set_bytes(e, span->group->held)),
-                link_seconds(e, rate, products_from(e, span), e->chunks, e->gate_up));
+    return both(link_seconds(e, way, span->held, span->kept, set_bytes(e, span->group->held)),
+                link_seconds(e, way, products_from(e, span), e->chunks, e->gate_up));
 }
 
 /* Seconds of the backward of a layer's chunks, where [held, kept) have what is held, and the others
@@ -182,12 +182,12 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
         const struct layer_cost *all = &costs_of(e, layer)[n];
         const struct layer_cost *before = &costs_of(e, layer)[span->kept]; /* what is not kept */
         double forward = forward_of(all);
-        struct link send = copy_kept(e, span, TDM_RATE_D2H, true);
+        struct link send = copy_kept(e, span, TDM_LINK_D2H, true);
         bool far = far_kv(span), again = layer < span->top;
         if (far)
-            send = both(send, link_seconds(e, TDM_RATE_D2H, 0, n, e->kv));
+            send = both(send, link_seconds(e, TDM_LINK_D2H, 0, n, e->kv));
         if (layer == span->top && !span->last && on_host(group[1].input_place))
-            send = both(send, link_seconds(e, TDM_RATE_D2H, 0, n, e->x));
+            send = both(send, link_seconds(e, TDM_LINK_D2H, 0, n, e->x));
         const struct row_moves *moves = &e->moves[e->kind_of[layer]];
         bool holds_kv = again && !keeps_kv(span) && group->held >= TDM_SET_QKV;
         bool passes = !own_kv(span); /* its K and V, through the row of the layer under way */
@@ -196,7 +196,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
                                     forward + sum_attention(e, layer, 0, n) + moved, no_link, send);
 
         struct link fetch = fetch_input(e, span, layer);
-        struct link row = far ? link_seconds(e, TDM_RATE_H2D, 0, n, e->kv) : no_link;
+        struct link row = far ? link_seconds(e, TDM_LINK_H2D, 0, n, e->kv) : no_link;
         if (again) {
             double compute =
                 forward - (all->q - before->q) + sum_attention(e, layer, 0, span->kept);
@@ -206,18 +206,18 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
                 compute -= all->mlp_norm - before->mlp_norm + all->gate_up - before->gate_up;
             if (span->kept == n && !holds_kv)
                 compute += moved;
-            send = copy_held(e, span, TDM_RATE_D2H);
+            send = copy_held(e, span, TDM_LINK_D2H);
             if (on_host(group->held_place))
-                send = both(send, link_seconds(e, TDM_RATE_D2H, 0, n, e->x));
+                send = both(send, link_seconds(e, TDM_LINK_D2H, 0, n, e->x));
             sweeps->again = add_sweep(&phases->backward, compute,
-                                      both(fetch, copy_kept(e, span, TDM_RATE_H2D, false)), send);
+                                      both(fetch, copy_kept(e, span, TDM_LINK_H2D, false)), send);
             if (far) {
-                struct link early = link_seconds(e, TDM_RATE_H2D, 0, span->kept, e->kv);
+                struct link early = link_seconds(e, TDM_LINK_H2D, 0, span->kept, e->kv);
                 phases->backward.fetch += early.least;
                 sweeps->again.fetch += early.all;
             }
         }
-        struct link stored = both(fetch, copy_kept(e, span, TDM_RATE_H2D, true));
+        struct link stored = both(fetch, copy_kept(e, span, TDM_LINK_H2D, true));
         double made = all->embed + all->norm + all->kv, beside = moves->gradients;
         beside += passes && !holds_kv ? moves->falling : 0;
         if (far) { /* into a row that the layer above leaves chunk by chunk */
@@ -229,7 +229,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
             stored = both(stored, fetch);
         }
         if (again)
-            stored = both(stored, copy_held(e, span, TDM_RATE_H2D));
+            stored = both(stored, copy_held(e, span, TDM_LINK_H2D));
         sweeps->backward = add_sweep(
             &phases->backward, backward_seconds(e, span, layer, again) + beside, stored, no_link);
         sweeps->backward.fetch += row.all;
@@ -242,32 +242,34 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
  * the first chunks runs again. */
 static double gather_seconds(const struct tdm_estimator *e, uint32_t layer, uint32_t chunks)
 {
-    return (double)gathered_before(e, layer, chunks)->kv / e->base->machine->rate[TDM_RATE_H2D];
+    return (double)gathered_before(e, layer, chunks)->kv /
+           tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
 }
 
 static double gather_backward_seconds(const struct tdm_estimator *e, const struct span *span,
                                       uint32_t layer, bool again)
 {
-    const double *rate = e->base->machine->rate;
+    const struct tdm_machine *machine = e->base->machine;
     double sums = (double)gathered_before(e, layer, e->chunks)->sums;
     double seconds = gather_seconds(e, layer, e->chunks) +
                      gather_seconds(e, layer, again ? span->held : span->kept);
     if (again)
         seconds += gather_seconds(e, layer, span->kept);
     if (on_host(span->group->kv_gradients_place))
-        seconds += sums / rate[TDM_RATE_H2D] + sums / rate[TDM_RATE_D2H];
+        seconds += sums / tdm_machine_link_rate(machine, TDM_LINK_H2D) +
+                   sums / tdm_machine_link_rate(machine, TDM_LINK_D2H);
     return seconds;
 }
 
 /* Seconds for the prefixes of K and V, or their gradients, of all chunks of a layer: with a chunk's
  * own, or without. */
-static double prefix_seconds(const struct tdm_estimator *e, enum tdm_rate rate, uint32_t layer,
-                             uint64_t bytes, bool own)
+static double prefix_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
+                             uint32_t layer, uint64_t bytes, bool own)
 {
     if (gathers(e, layer))
         return 0;
     double chunks = (double)e->seen_chunks[e->kind_of[layer]] - (own ? 0 : e->chunks);
-    return chunks * (double)bytes / e->base->machine->rate[rate];
+    return chunks * (double)bytes / tdm_machine_link_rate(e->base->machine, way);
 }
 
 /* Chunk-major: the copies of a group against its computing. */
@@ -287,34 +289,34 @@ static void chunk_major_seconds(const struct tdm_estimator *e, const struct span
         forward += all->embed + all->norm + all->kv;
         if (!only_kv)
             forward += all->q + all->rest + sum_attention(e, layer, 0, n);
-        sent = both(sent, copy_kept(e, &span, TDM_RATE_D2H, true));
+        sent = both(sent, copy_kept(e, &span, TDM_LINK_D2H, true));
         if (layer == span.top && !span.last && on_host(span.group[1].input_place))
-            sent = both(sent, link_seconds(e, TDM_RATE_D2H, 0, n, e->x));
+            sent = both(sent, link_seconds(e, TDM_LINK_D2H, 0, n, e->x));
         if (again)
             backward += all->embed + before->norm + before->q + all->rest +
                         sum_attention(e, layer, 0, span.kept);
         if (again && span.group->kept == TDM_SET_ALL)
             backward -= all->mlp_norm - before->mlp_norm + all->gate_up - before->gate_up;
         backward += backward_seconds(e, &span, layer, again);
-        struct link stored = copy_kept(e, &span, TDM_RATE_H2D, true);
+        struct link stored = copy_kept(e, &span, TDM_LINK_H2D, true);
         if (layer == span.first)
             stored = both(stored, fetch_input(e, &span, layer));
         if (again && layer == span.first)
             stored = both(stored, fetch_input(e, &span, layer));
         if (again)
-            stored = both(stored, copy_kept(e, &span, TDM_RATE_H2D, false));
+            stored = both(stored, copy_kept(e, &span, TDM_LINK_H2D, false));
         fetch = both(fetch, stored);
         if (far && gathers(e, layer)) {
             forward += only_kv ? 0 : gather_seconds(e, layer, n);
             backward += gather_backward_seconds(e, &span, layer, again);
         }
         if (far) {
-            sent = both(sent, link_seconds(e, TDM_RATE_D2H, 0, n, e->kv));
-            early_prefixes += only_kv ? 0 : prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, false);
-            prefixes += prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, true);
+            sent = both(sent, link_seconds(e, TDM_LINK_D2H, 0, n, e->kv));
+            early_prefixes += only_kv ? 0 : prefix_seconds(e, TDM_LINK_H2D, layer, e->kv, false);
+            prefixes += prefix_seconds(e, TDM_LINK_H2D, layer, e->kv, true);
         }
         if (on_host(span.group->kv_gradients_place))
-            sums += prefix_seconds(e, TDM_RATE_D2H, layer, e->dkv, false);
+            sums += prefix_seconds(e, TDM_LINK_D2H, layer, e->dkv, false);
     }
     struct link early = {early_prefixes, 0}, late = {prefixes, prefixes}, gradients = {sums, 0};
     struct layer_sweeps *sweeps = &e->sweeps[group->top];
@@ -359,9 +361,10 @@ static void weight_visits(const struct tdm_estimator *e, const struct tdm_schedu
  * runs ahead of a phase or behind it: `spare` seconds. */
 static void wait_for_copies(const struct tdm_estimator *e, struct phase *phase, double spare)
 {
-    const double *rate = e->base->machine->rate;
-    double both = (phase->fetch * rate[TDM_RATE_H2D] + phase->send * rate[TDM_RATE_D2H]) /
-                  rate[TDM_RATE_BOTH_WAYS];
+    const struct tdm_machine *machine = e->base->machine;
+    double both = (phase->fetch * tdm_machine_link_rate(machine, TDM_LINK_H2D) +
+                   phase->send * tdm_machine_link_rate(machine, TDM_LINK_D2H)) /
+                  tdm_machine_both_ways_rate(machine);
     phase->seconds = later(phase->seconds, later(phase->fetch, later(phase->send, both)) - spare);
 }
 
@@ -391,14 +394,15 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
             }
         fetched += comes ? bytes : 0;
     }
-    phases->forward.fetch += forward * weights / machine->rate[TDM_RATE_H2D];
-    phases->backward.fetch += fetched / machine->rate[TDM_RATE_H2D];
-    phases->backward.send += sent / machine->rate[TDM_RATE_D2H];
+    phases->forward.fetch += forward * weights / tdm_machine_link_rate(machine, TDM_LINK_H2D);
+    phases->backward.fetch += fetched / tdm_machine_link_rate(machine, TDM_LINK_H2D);
+    phases->backward.send += sent / tdm_machine_link_rate(machine, TDM_LINK_D2H);
     /* one slot is filled again when what was in it is home */
     if (e->base->rings.optimizer == 1)
         phases->backward.seconds =
-            later(phases->backward.seconds, through_ring / machine->rate[TDM_RATE_H2D] +
-                                                through_ring / machine->rate[TDM_RATE_D2H]);
+            later(phases->backward.seconds,
+                  through_ring / tdm_machine_link_rate(machine, TDM_LINK_H2D) +
+                      through_ring / tdm_machine_link_rate(machine, TDM_LINK_D2H));
 }
 
 /* Seconds of what rings and a sweep over a layer may leave to the next phase, or begin in the
@@ -408,7 +412,7 @@ static double spare_seconds(const struct tdm_estimator *e)
     uint64_t slots = larger(e->base->prefetch + 1, e->base->rings.stashed) + 1;
     uint64_t bytes = slots * (e->x + e->attention + e->q + e->gate_up + e->kv + e->dkv) +
                      e->chunks * (e->x + e->kv * e->base->rings.kv);
-    return (double)bytes / e->base->machine->rate[TDM_RATE_D2H];
+    return (double)bytes / tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
 }
 
 /* Is a group like the one below it, in all that its seconds depend on? Most groups of most

@@ -74,7 +74,7 @@ static inline uint32_t products_from(const struct tdm_estimator *e, const struct
 
 static inline bool on_host(enum tdm_place place)
 {
-    return place == TDM_HOST;
+    return place != TDM_DEVICE;
 }
 
 static inline bool keeps_kv(const struct span *span)

@@ -63,14 +63,16 @@ static double fetch_seconds(const struct tdm_estimator *e, enum tdm_state state,
 {
     if (tdm_schedule_home(e->base, state, unit) == TDM_DEVICE || !tdm_estimator_comes(e, state))
         return 0;
-    return (double)tdm_estimator_unit_bytes(e, state, unit) / e->base->machine->rate[TDM_RATE_H2D];
+    return (double)tdm_estimator_unit_bytes(e, state, unit) /
+           tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
 }
 
 static double send_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
     if (tdm_schedule_home(e->base, state, unit) == TDM_DEVICE)
         return 0;
-    return (double)tdm_estimator_sent_bytes(e, state, unit) / e->base->machine->rate[TDM_RATE_D2H];
+    return (double)tdm_estimator_sent_bytes(e, state, unit) /
+           tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
 }
 
 /* Weights that pass before the forward of a layer. */
@@ -136,9 +138,10 @@ double tdm_estimate_waiting(const struct tdm_estimator *e)
 {
     struct clocks forward = {0}, backward = {0};
     static const struct state_copies none = {0};
-    const double *rate = e->base->machine->rate;
-    const struct slowdowns slower = {rate[TDM_RATE_H2D] / rate[TDM_RATE_BOTH_WAYS],
-                                     rate[TDM_RATE_D2H] / rate[TDM_RATE_BOTH_WAYS]};
+    const struct tdm_machine *machine = e->base->machine;
+    double both = tdm_machine_both_ways_rate(machine);
+    const struct slowdowns slower = {tdm_machine_link_rate(machine, TDM_LINK_H2D) / both,
+                                     tdm_machine_link_rate(machine, TDM_LINK_D2H) / both};
     for (uint32_t layer = 0; layer < e->layers; layer++) {
         const struct layer_sweeps *sweeps = &e->sweeps[layer];
         advance(e, &slower, &forward, &sweeps->forward, &e->before_forward[layer]);

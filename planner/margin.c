@@ -32,15 +32,15 @@ enum tdm_status tdm_memory_check(const char *what, uint64_t bytes,
 {
     char asked[TDM_FORMAT_SIZE], runtime[TDM_FORMAT_SIZE];
     bool no_unit = bytes < LEAST_BYTES && strcmp(what, "--margin") != 0;
-    if (bytes > machine->runtime_bytes[TDM_DEVICE] && !no_unit)
+    if (bytes > machine->topology.places[TDM_DEVICE].runtime_bytes && !no_unit)
         return TDM_OK;
-    if (bytes > machine->runtime_bytes[TDM_DEVICE])
+    if (bytes > machine->topology.places[TDM_DEVICE].runtime_bytes)
         tdm_fail(err, TDM_USAGE, "%s: %s is too little for any step", what,
                  tdm_format_bytes(bytes, asked));
     else
         tdm_fail(err, TDM_USAGE, "%s: %s is not more than the %s that driver and libraries take",
                  what, tdm_format_bytes(bytes, asked),
-                 tdm_format_bytes(machine->runtime_bytes[TDM_DEVICE], runtime));
+                 tdm_format_bytes(machine->topology.places[TDM_DEVICE].runtime_bytes, runtime));
     return strcmp(what, "--margin") == 0
                ? tdm_hint(err, "leave less over; 3%% is usual")
                : tdm_hint(err, "a number without a unit is bytes; for example --memory 80G");
@@ -57,19 +57,19 @@ enum tdm_status tdm_host_memory_parse(const char *text, uint64_t *bytes, struct 
 enum tdm_status tdm_machine_give_memory(struct tdm_machine *machine,
                                         const struct tdm_said_memory *said, struct tdm_error *err)
 {
-    uint64_t *capacity = machine->capacity_bytes;
+    struct tdm_place_row *places = machine->topology.places;
     char has[TDM_FORMAT_SIZE], takes[TDM_FORMAT_SIZE];
     if (said->device_bytes > 0)
-        capacity[TDM_DEVICE] = said->device_bytes;
+        places[TDM_DEVICE].capacity_bytes = said->device_bytes;
     if (said->host_bytes > 0)
-        capacity[TDM_HOST] = said->host_bytes;
+        places[TDM_HOST].capacity_bytes = said->host_bytes;
     else if (machine->server_host_bytes > 0)
-        capacity[TDM_HOST] = machine->server_host_bytes;
-    if (capacity[TDM_DEVICE] > machine->runtime_bytes[TDM_DEVICE])
+        places[TDM_HOST].capacity_bytes = machine->server_host_bytes;
+    if (places[TDM_DEVICE].capacity_bytes > machine->topology.places[TDM_DEVICE].runtime_bytes)
         return TDM_OK;
     tdm_fail(err, TDM_USAGE, "--memory: %s is no more than the %s that the runtime takes",
-             tdm_format_bytes(capacity[TDM_DEVICE], has),
-             tdm_format_bytes(machine->runtime_bytes[TDM_DEVICE], takes));
+             tdm_format_bytes(places[TDM_DEVICE].capacity_bytes, has),
+             tdm_format_bytes(machine->topology.places[TDM_DEVICE].runtime_bytes, takes));
     return tdm_hint(err, "a size has a unit: --memory 24G");
 }
 

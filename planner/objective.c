@@ -403,7 +403,7 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
         drop(&first);
         return status;
     }
-    m.runtime_bytes = first.schedule->machine->runtime_bytes[TDM_DEVICE];
+    m.runtime_bytes = first.schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
     keep(found, &first);
     if (!good) /* the caller says why */
         return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");

@@ -373,13 +373,13 @@ static void estimate_point(const struct tdm_kitchen *kitchen, struct tdm_recipe 
     memcpy(recipe->bytes, estimate.bytes, sizeof(recipe->bytes));
 }
 
-static bool fits_at(const struct tdm_recipe *recipe, const uint64_t limit_bytes[TDM_PLACES],
+static bool fits_at(const struct tdm_recipe *recipe, const uint64_t limit_bytes[TDM_MAX_PLACES],
                     int place)
 {
     return tdm_size_add(recipe->bytes[place], recipe->reserve[place]) <= limit_bytes[place];
 }
 
-static bool fits(const struct tdm_recipe *recipe, const uint64_t limit_bytes[TDM_PLACES])
+static bool fits(const struct tdm_recipe *recipe, const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
     for (int place = 0; place < TDM_PLACES; place++)
         if (!fits_at(recipe, limit_bytes, place))
@@ -397,7 +397,7 @@ static void estimate_split(const struct tdm_kitchen *kitchen, struct tdm_recipe 
 /* The earliest split that fits the place where outputs are kept, then the fastest from it on: where
  * a link is slow, fewer kept outputs can be faster. */
 static bool estimate_best_split(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
-                                const uint64_t limit_bytes[TDM_PLACES])
+                                const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
     uint32_t chunks = tdm_estimator_chunks(kitchen->estimators[recipe->size]);
     uint32_t low = 0, high = chunks - 1;
@@ -429,7 +429,7 @@ static bool estimate_best_split(const struct tdm_kitchen *kitchen, struct tdm_re
 }
 
 bool tdm_recipe_estimate(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
-                         const uint64_t limit_bytes[TDM_PLACES])
+                         const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
     const struct tdm_pins *pins = kitchen->pins;
     if (recipe->kept && pins->kept_from_unit == TDM_SPLIT_FREE)

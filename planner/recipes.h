@@ -23,9 +23,9 @@ struct tdm_recipe {
     bool kept, held;
     uint32_t kept_from_chunk;
     uint64_t head_tile_tokens;
-    double seconds;               /* as estimated */
-    uint64_t bytes[TDM_PLACES];   /* as estimated */
-    uint64_t reserve[TDM_PLACES]; /* by which packing exceeded the estimate so far */
+    double seconds;                   /* as estimated */
+    uint64_t bytes[TDM_MAX_PLACES];   /* as estimated */
+    uint64_t reserve[TDM_MAX_PLACES]; /* by which packing exceeded the estimate so far */
 };
 
 #define TDM_CHUNK_SIZES 8u
@@ -73,6 +73,6 @@ void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe
  * `limit_bytes` less the recipe's reserve. False if it cannot fit; then the estimates are those of
  * the recipe that comes nearest. */
 bool tdm_recipe_estimate(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
-                         const uint64_t limit_bytes[TDM_PLACES]);
+                         const uint64_t limit_bytes[TDM_MAX_PLACES]);
 
 #endif

@@ -229,7 +229,7 @@ static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_erro
 
 /* Rows and columns, but no arcs yet. */
 static enum tdm_status lay_out(const struct tdm_estimator *e, enum tdm_order order,
-                               const uint64_t limit_bytes[TDM_PLACES],
+                               const uint64_t limit_bytes[TDM_MAX_PLACES],
                                const bool fixed_homes[TDM_STATES],
                                const struct tdm_group_list *sizes, struct tdm_relaxation **out,
                                struct tdm_error *err)
@@ -254,7 +254,7 @@ static enum tdm_status lay_out(const struct tdm_estimator *e, enum tdm_order ord
 }
 
 enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order order,
-                                   const uint64_t limit_bytes[TDM_PLACES],
+                                   const uint64_t limit_bytes[TDM_MAX_PLACES],
                                    const bool fixed_homes[TDM_STATES],
                                    const struct tdm_group_list *sizes, struct tdm_relaxation **out,
                                    struct tdm_error *err)
@@ -327,7 +327,7 @@ static void try_computing(struct tdm_relaxation *r)
 }
 
 enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *e, enum tdm_order order,
-                                     const uint64_t limit_bytes[TDM_PLACES],
+                                     const uint64_t limit_bytes[TDM_MAX_PLACES],
                                      const bool fixed_homes[TDM_STATES],
                                      const struct tdm_group_list *sizes, double *floor_seconds,
                                      struct tdm_error *err)

@@ -67,7 +67,7 @@ struct tdm_relaxed {
  * groups. The estimator must outlive it. The caller owns *relaxation. TDM_NO_MEMORY; TDM_INTERNAL:
  * it is too large for the solver. */
 enum tdm_status tdm_relaxation_new(const struct tdm_estimator *estimator, enum tdm_order order,
-                                   const uint64_t limit_bytes[TDM_PLACES],
+                                   const uint64_t limit_bytes[TDM_MAX_PLACES],
                                    const bool fixed_homes[TDM_STATES],
                                    const struct tdm_group_list *sizes,
                                    struct tdm_relaxation **relaxation, struct tdm_error *err);
@@ -76,7 +76,7 @@ void tdm_relaxation_free(struct tdm_relaxation *relaxation);
 /* A bound that is found without a solver, in the time of a thirtieth of a solution: as if memory
  * and copies cost nothing. Arguments and errors as of tdm_relaxation_new(). */
 enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *estimator, enum tdm_order order,
-                                     const uint64_t limit_bytes[TDM_PLACES],
+                                     const uint64_t limit_bytes[TDM_MAX_PLACES],
                                      const bool fixed_homes[TDM_STATES],
                                      const struct tdm_group_list *sizes, double *floor_seconds,
                                      struct tdm_error *err);

@@ -18,8 +18,8 @@ enum { TDM_IN_FORWARD, TDM_IN_BACKWARD, TDM_IN_PHASES };
 
 /* Amounts of every row that arcs have a part in: MiB and seconds of use, or the prices of these. */
 struct tdm_amounts {
-    double *place[TDM_PLACES]; /* [layers + TDM_MORE_ROWS] */
-    double compute;            /* backward */
+    double *place[TDM_MAX_PLACES]; /* [layers + TDM_MORE_ROWS] */
+    double compute;                /* backward */
     double fetch[TDM_IN_PHASES], send[TDM_IN_PHASES], both;
     double again; /* layers that run again */
 };
@@ -33,10 +33,10 @@ struct tdm_attention_list {
 
 /* What a layer does with its chunks, in counts of chunks. */
 struct tdm_choice {
-    double attention_kept[TDM_PLACES], attention_held[TDM_PLACES];
-    double q_kept[TDM_PLACES], q_held[TDM_PLACES];
-    double gate_up_kept[TDM_PLACES], gate_up_held[TDM_PLACES];
-    double kv_kept[TDM_PLACES], kv_held;
+    double attention_kept[TDM_MAX_PLACES], attention_held[TDM_MAX_PLACES];
+    double q_kept[TDM_MAX_PLACES], q_held[TDM_MAX_PLACES];
+    double gate_up_kept[TDM_MAX_PLACES], gate_up_held[TDM_MAX_PLACES];
+    double kv_kept[TDM_MAX_PLACES], kv_held;
     double kv_gradients_on_host;
 };
 
@@ -47,7 +47,7 @@ struct tdm_pricing {
     double *class_chunks;             /* [classes]: chunks of a class */
     double
         *fixed_seconds[2]; /* [layers]: backward whatever is stored; [1]: of one that runs again */
-    double *from[TDM_PLACES]; /* prices from a layer up: [layers + 1] */
+    double *from[TDM_MAX_PLACES]; /* prices from a layer up: [layers + 1] */
     struct tdm_amounts prices;
 };
 
@@ -124,10 +124,10 @@ struct tdm_relaxation {
         *tried; /* [row_count] prices: the solver's, the best so far, between them */
     struct tdm_solver *solver;
     uint32_t layers;
-    int *node;              /* [layers] */
-    int *place[TDM_PLACES]; /* [layers + TDM_MORE_ROWS]; -1: no such row */
+    int *node;                  /* [layers] */
+    int *place[TDM_MAX_PLACES]; /* [layers + TDM_MORE_ROWS]; -1: no such row */
     int row[ROWS];
-    int home[TDM_STATES], embedding[TDM_STATES], head[TDM_STATES], excess[TDM_PLACES];
+    int home[TDM_STATES], embedding[TDM_STATES], head[TDM_STATES], excess[TDM_MAX_PLACES];
     bool *allowed;          /* [layers * layers]: arcs */
     bool *is_alike;         /* [layers]: a layer's costs are those of the one below */
     double *best;           /* [layers + 1] of the dynamic program */
@@ -139,11 +139,12 @@ struct tdm_relaxation {
     double bound_seconds;
     struct tdm_relaxed relaxed;
     /* Sums of bytes, MiB, that do not depend on what is chosen. */
-    double *fixed[TDM_PLACES];
+    double *fixed[TDM_MAX_PLACES];
 };
 
 /* Rows and columns but arcs. `limit_bytes` and `fixed_homes` as of tdm_relaxation_new. */
-enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r, const uint64_t limit_bytes[TDM_PLACES],
+enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
+                                   const uint64_t limit_bytes[TDM_MAX_PLACES],
                                    const bool fixed_homes[TDM_STATES], struct tdm_error *err);
 
 /* A column of an arc, from `r->use`. */

@@ -186,41 +186,41 @@ static void add_life(const struct tdm_pricing *p, struct tdm_amounts *use, enum 
     more[TDM_AT_UPDATE] += life.stays ? mib : 0;
 }
 
-static double copy_seconds(const struct tdm_pricing *p, enum tdm_rate rate, double bytes)
+static double copy_seconds(const struct tdm_pricing *p, enum tdm_link_number way, double bytes)
 {
     const struct tdm_machine *machine = p->e->base->machine;
-    return machine->copy_seconds + bytes / machine->rate[rate];
+    return machine->copy_seconds + bytes / tdm_machine_link_rate(machine, way);
 }
 
 static double both_seconds(const struct tdm_pricing *p, double bytes)
 {
-    return bytes / p->e->base->machine->rate[TDM_RATE_BOTH_WAYS];
+    return bytes / tdm_machine_both_ways_rate(p->e->base->machine);
 }
 
 /* A copy to the device in a phase, and one to the host. */
 static double price_fetch(const struct tdm_pricing *p, int phase, double bytes)
 {
-    return p->prices.fetch[phase] * copy_seconds(p, TDM_RATE_H2D, bytes) +
+    return p->prices.fetch[phase] * copy_seconds(p, TDM_LINK_H2D, bytes) +
            p->prices.both * both_seconds(p, bytes);
 }
 
 static double price_send(const struct tdm_pricing *p, int phase, double bytes)
 {
-    return p->prices.send[phase] * copy_seconds(p, TDM_RATE_D2H, bytes) +
+    return p->prices.send[phase] * copy_seconds(p, TDM_LINK_D2H, bytes) +
            p->prices.both * both_seconds(p, bytes);
 }
 
 static void add_fetch(const struct tdm_pricing *p, struct tdm_amounts *use, int phase, double count,
                       double bytes)
 {
-    use->fetch[phase] += count * copy_seconds(p, TDM_RATE_H2D, bytes);
+    use->fetch[phase] += count * copy_seconds(p, TDM_LINK_H2D, bytes);
     use->both += count * both_seconds(p, bytes);
 }
 
 static void add_send(const struct tdm_pricing *p, struct tdm_amounts *use, int phase, double count,
                      double bytes)
 {
-    use->send[phase] += count * copy_seconds(p, TDM_RATE_D2H, bytes);
+    use->send[phase] += count * copy_seconds(p, TDM_LINK_D2H, bytes);
     use->both += count * both_seconds(p, bytes);
 }
 
@@ -391,7 +391,7 @@ static double sum_ways(const struct member *m, int s, bool may_hold, double *sto
 }
 
 static void use_ways(const struct member *m, int s, bool may_hold, struct tdm_amounts *use,
-                     double kept[TDM_PLACES], double held[TDM_PLACES])
+                     double kept[TDM_MAX_PLACES], double held[TDM_MAX_PLACES])
 {
     double cost;
     if (may_hold && !m->by_layer && use != NULL)
@@ -430,7 +430,7 @@ static double price_token(const struct member *m, int s)
 }
 
 static double price_products(const struct member *m, int s, struct tdm_amounts *use,
-                             double kept[TDM_PLACES], double held[TDM_PLACES])
+                             double kept[TDM_MAX_PLACES], double held[TDM_MAX_PLACES])
 {
     double stored, other_stored, work = work_price(m) * spared_work(m, s) / TDM_MIB;
     bool hold = m->again;
@@ -528,8 +528,8 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
         1.0 / (m->held.to - m->held.from + 1); /* of a row that the group's layers share */
     if (gathers) /* a row of one slot, and attention moves what it needs */
         ring = 0;
-    double fetch = gathers ? 0 : 1 / e->base->machine->rate[TDM_RATE_H2D];
-    double send = 1 / e->base->machine->rate[TDM_RATE_D2H];
+    double fetch = gathers ? 0 : 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
+    double send = 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
     double near = mib * price_of(p, TDM_DEVICE, m->kv_kept);
     double far =
         mib * (price_of(p, TDM_HOST, m->kept) + ring * price_of(p, TDM_DEVICE, m->held)) +

@@ -41,7 +41,8 @@ static void find_fixed(struct tdm_relaxation *r)
     const uint32_t top = e->layers - 1;
     bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
     uint64_t n = e->chunks;
-    uint64_t all = e->stateless_bytes[TDM_DEVICE] + e->base->machine->runtime_bytes[TDM_DEVICE];
+    uint64_t all = e->stateless_bytes[TDM_DEVICE] +
+                   e->base->machine->topology.places[TDM_DEVICE].runtime_bytes;
     uint64_t stays = all + e->tied_gradient + e->head_stays[TDM_DEVICE] + n * e->x;
     for (uint32_t layer = 0; layer <= top; layer++) {
         uint64_t work = tdm_least_work(e, layer), bytes = stays;
@@ -53,7 +54,8 @@ static void find_fixed(struct tdm_relaxation *r)
         else
             bytes += e->staying_below[TDM_DEVICE][e->layers] - e->staying_below[TDM_DEVICE][layer];
         r->fixed[TDM_DEVICE][layer] = (double)bytes / TDM_MIB;
-        uint64_t host = e->stateless_bytes[TDM_HOST] + e->base->machine->runtime_bytes[TDM_HOST] +
+        uint64_t host = e->stateless_bytes[TDM_HOST] +
+                        e->base->machine->topology.places[TDM_HOST].runtime_bytes +
                         e->staying_below[TDM_HOST][e->layers] -
                         e->staying_below[TDM_HOST][layer + 1];
         if (by_layer || layer < top)
@@ -72,7 +74,8 @@ static void find_fixed(struct tdm_relaxation *r)
     device[TDM_AT_UPDATE] =
         (double)(all + n * e->x + e->tied_gradient + e->head_gradient) / TDM_MIB;
     r->fixed[TDM_HOST][e->layers + TDM_AT_FORWARD] =
-        (double)(e->stateless_bytes[TDM_HOST] + e->base->machine->runtime_bytes[TDM_HOST]) /
+        (double)(e->stateless_bytes[TDM_HOST] +
+                 e->base->machine->topology.places[TDM_HOST].runtime_bytes) /
         TDM_MIB;
 }
 
@@ -92,8 +95,14 @@ static enum tdm_status add_row(struct tdm_relaxation *r, const char *name, doubl
     return status;
 }
 
+static const char *place_name(const struct tdm_relaxation *r, int place)
+{
+    return tdm_place_name(&r->pricing.e->base->machine->topology, (enum tdm_place)place);
+}
+
 static enum tdm_status add_place_rows(struct tdm_relaxation *r,
-                                      const uint64_t limit_bytes[TDM_PLACES], struct tdm_error *err)
+                                      const uint64_t limit_bytes[TDM_MAX_PLACES],
+                                      struct tdm_error *err)
 {
     static const char *const more[TDM_MORE_ROWS] = {"forward", "head", "update"};
     bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
@@ -108,10 +117,9 @@ static enum tdm_status add_place_rows(struct tdm_relaxation *r,
                  (other == TDM_AT_UPDATE && !updates_in_backward(r->pricing.e))))
                 continue;
             if (i < r->layers)
-                snprintf(name, sizeof(name), "%s_%u", tdm_place_name((enum tdm_place)place), i);
+                snprintf(name, sizeof(name), "%s_%u", place_name(r, place), i);
             else
-                snprintf(name, sizeof(name), "%s_%s", tdm_place_name((enum tdm_place)place),
-                         more[other]);
+                snprintf(name, sizeof(name), "%s_%s", place_name(r, place), more[other]);
             double most = (double)limit_bytes[place] / TDM_MIB - r->fixed[place][i];
             status = add_row(r, name, -TDM_UNBOUNDED, most, &r->place[place][i], err);
         }
@@ -119,11 +127,13 @@ static enum tdm_status add_place_rows(struct tdm_relaxation *r,
 }
 
 /* Seconds of copies that may run before or after the phase they are counted in: what rings hold. */
-static double ring_seconds(const struct tdm_estimator *e, enum tdm_rate rate, uint64_t chunk_slots)
+static double ring_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
+                           uint64_t chunk_slots)
 {
     const struct tdm_machine *machine = e->base->machine;
     double bytes = (double)chunk_slots * (double)(e->x + e->attention + e->q + e->gate_up + e->kv);
-    return bytes / machine->rate[rate] + (double)chunk_slots * 5 * machine->copy_seconds;
+    return bytes / tdm_machine_link_rate(machine, way) +
+           (double)chunk_slots * 5 * machine->copy_seconds;
 }
 
 /* A copy of what goes to the host of a unit; of the smallest layer, for all. */
@@ -139,14 +149,17 @@ static double sent_seconds(const struct tdm_estimator *e, enum tdm_state state, 
 {
     const struct tdm_machine *machine = e->base->machine;
     double bytes = sent_bytes(e, state, unit);
-    return bytes > 0 ? machine->copy_seconds + bytes / machine->rate[TDM_RATE_D2H] : 0;
+    return bytes > 0 ? machine->copy_seconds + bytes / tdm_machine_link_rate(machine, TDM_LINK_D2H)
+                     : 0;
 }
 
-static double unit_seconds(const struct tdm_estimator *e, enum tdm_rate rate, enum tdm_state state,
-                           uint32_t unit)
+static double unit_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
+                           enum tdm_state state, uint32_t unit)
 {
     double bytes = (double)tdm_estimator_unit_bytes(e, state, unit);
-    return bytes > 0 ? e->base->machine->copy_seconds + bytes / e->base->machine->rate[rate] : 0;
+    return bytes > 0 ? e->base->machine->copy_seconds +
+                           bytes / tdm_machine_link_rate(e->base->machine, way)
+                     : 0;
 }
 
 static double all_attention_grad(const struct tdm_estimator *e)
@@ -171,30 +184,31 @@ static double forward_seconds(const struct tdm_estimator *e, enum tdm_order orde
            e->attention_before[(size_t)e->kind_of[top] * ((size_t)e->chunks + 1) + e->chunks];
 }
 
-static enum tdm_status add_rows(struct tdm_relaxation *r, const uint64_t limit_bytes[TDM_PLACES],
-                                struct tdm_error *err)
+static enum tdm_status add_rows(struct tdm_relaxation *r,
+                                const uint64_t limit_bytes[TDM_MAX_PLACES], struct tdm_error *err)
 {
     const struct tdm_estimator *e = r->pricing.e;
     const struct tdm_schedule *base = e->base;
     uint64_t n = e->chunks;
-    double device =
-        (double)limit_bytes[TDM_DEVICE] / TDM_MIB -
-        (double)(e->stateless_bytes[TDM_DEVICE] + base->machine->runtime_bytes[TDM_DEVICE]) /
-            TDM_MIB;
-    double host =
-        (double)limit_bytes[TDM_HOST] / TDM_MIB -
-        (double)(e->stateless_bytes[TDM_HOST] + base->machine->runtime_bytes[TDM_HOST]) / TDM_MIB;
+    double device = (double)limit_bytes[TDM_DEVICE] / TDM_MIB -
+                    (double)(e->stateless_bytes[TDM_DEVICE] +
+                             base->machine->topology.places[TDM_DEVICE].runtime_bytes) /
+                        TDM_MIB;
+    double host = (double)limit_bytes[TDM_HOST] / TDM_MIB -
+                  (double)(e->stateless_bytes[TDM_HOST] +
+                           base->machine->topology.places[TDM_HOST].runtime_bytes) /
+                      TDM_MIB;
     double embedding = (double)(e->x + e->tied_gradient + e->embedding_gradient) / TDM_MIB;
-    double ends[TDM_PLACES];
+    double ends[TDM_MAX_PLACES];
     for (int place = 0; place < TDM_PLACES; place++)
         ends[place] = (double)(e->staying_below[place][e->layers] + e->head_stays[place] +
                                e->embedding_stays[place]) /
                       TDM_MIB;
     bool at_end = tdm_updates_at_end(base);
     double turn = (double)larger(base->rings.weights, TDM_MOST_SLOTS) *
-                  unit_seconds(e, TDM_RATE_H2D, TDM_STATE_WEIGHTS, 0);
-    double fetched = ring_seconds(e, TDM_RATE_H2D, larger(base->prefetch + 1, base->rings.kv * n));
-    double sent = ring_seconds(e, TDM_RATE_D2H, base->rings.stashed + n);
+                  unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0);
+    double fetched = ring_seconds(e, TDM_LINK_H2D, larger(base->prefetch + 1, base->rings.kv * n));
+    double sent = ring_seconds(e, TDM_LINK_D2H, base->rings.stashed + n);
     double backward = e->head_seconds + e->optimizer_seconds + e->tail_seconds[r->pricing.order] +
                       all_attention_grad(e);
     const struct {
@@ -289,7 +303,7 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
         put(&column, r->row[place == TDM_DEVICE ? ROW_END : ROW_HOST_END], -1);
         if (place == TDM_DEVICE)
             put(&column, r->row[ROW_EMBEDDING], -1);
-        snprintf(name, sizeof(name), "excess_%s", tdm_place_name((enum tdm_place)place));
+        snprintf(name, sizeof(name), "excess_%s", place_name(r, place));
         status = add_plain(&column, name, 0, TDM_UNBOUNDED, price, &r->excess[place], err);
     }
     return status;
@@ -302,14 +316,14 @@ static void put_copies(struct column *column, enum tdm_state state, uint32_t uni
 {
     struct tdm_relaxation *r = column->r;
     const struct tdm_estimator *e = r->pricing.e;
-    double fetch = unit_seconds(e, TDM_RATE_H2D, state, unit);
+    double fetch = unit_seconds(e, TDM_LINK_H2D, state, unit);
     double times = (in_forward ? 1 : 0) + (in_backward ? 1 : 0);
     double both =
         times * (double)tdm_estimator_unit_bytes(e, state, unit) + sent_bytes(e, state, unit);
     put(column, r->row[ROW_FETCH_FORWARD], in_forward ? fetch : 0);
     put(column, r->row[ROW_FETCH_BACKWARD], in_backward ? fetch : 0);
     put(column, r->row[ROW_SEND_BACKWARD], sent_seconds(e, state, unit));
-    put(column, r->row[ROW_BOTH], both / e->base->machine->rate[TDM_RATE_BOTH_WAYS]);
+    put(column, r->row[ROW_BOTH], both / tdm_machine_both_ways_rate(e->base->machine));
 }
 
 /* Has a row of bytes on the device the ring of a state, if its home is the host? That of masters
@@ -422,13 +436,13 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             uint32_t unit = k < r->layers ? k : units[k - r->layers];
             bool in_forward = weights && (k < r->layers || unit == units[0]);
             double bytes = (double)tdm_estimator_unit_bytes(e, state, k < r->layers ? 0 : unit);
-            double fetch = unit_seconds(e, TDM_RATE_H2D, state, k < r->layers ? 0 : unit);
+            double fetch = unit_seconds(e, TDM_LINK_H2D, state, k < r->layers ? 0 : unit);
             double times = (in_forward ? 1 : 0) + (comes ? 1 : 0);
             alone[ROW_FETCH_FORWARD] -= in_forward ? fetch : 0;
             alone[ROW_FETCH_BACKWARD] -= comes ? fetch : 0;
             alone[ROW_SEND_BACKWARD] -= sent_seconds(e, state, k < r->layers ? 0 : unit);
             alone[ROW_BOTH] -= (times * bytes + sent_bytes(e, state, k < r->layers ? 0 : unit)) /
-                               base->machine->rate[TDM_RATE_BOTH_WAYS];
+                               tdm_machine_both_ways_rate(base->machine);
             if (k < r->layers)
                 continue;
             bool head = unit == units[1];
@@ -459,10 +473,10 @@ static enum tdm_status add_refetched(struct tdm_relaxation *r, struct tdm_error 
     struct column column = {r, 0};
     int number;
     put(&column, r->row[ROW_AGAIN], 1);
-    put(&column, r->row[ROW_FETCH_BACKWARD], -unit_seconds(e, TDM_RATE_H2D, TDM_STATE_WEIGHTS, 0));
+    put(&column, r->row[ROW_FETCH_BACKWARD], -unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0));
     put(&column, r->row[ROW_BOTH],
         -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) /
-            e->base->machine->rate[TDM_RATE_BOTH_WAYS]);
+            tdm_machine_both_ways_rate(e->base->machine));
     return add_plain(&column, "refetched", 0, TDM_UNBOUNDED, 0, &number, err);
 }
 
@@ -485,7 +499,8 @@ static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_ho
     return status;
 }
 
-enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r, const uint64_t limit_bytes[TDM_PLACES],
+enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
+                                   const uint64_t limit_bytes[TDM_MAX_PLACES],
                                    const bool fixed_homes[TDM_STATES], struct tdm_error *err)
 {
     find_fixed(r);

@@ -72,12 +72,12 @@ enum tdm_status tdm_relaxation_write(const struct tdm_relaxation *r, const char 
 
 /* ---- what the prices say ---- */
 
-static double sum2(const double of[TDM_PLACES])
+static double sum2(const double of[TDM_MAX_PLACES])
 {
     return of[TDM_DEVICE] + of[TDM_HOST];
 }
 
-static enum tdm_place most_at(const double of[TDM_PLACES])
+static enum tdm_place most_at(const double of[TDM_MAX_PLACES])
 {
     return of[TDM_HOST] > of[TDM_DEVICE] ? TDM_HOST : TDM_DEVICE;
 }

@@ -15,7 +15,7 @@ static enum tdm_status set_limits(const struct tdm_request *request, struct tdm_
                                   struct tdm_error *err)
 {
     const struct tdm_machine *machine = schedule->machine;
-    uint64_t capacity = machine->capacity_bytes[TDM_DEVICE];
+    uint64_t capacity = machine->topology.places[TDM_DEVICE].capacity_bytes;
     char asked[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE];
     if (request->has_memory && request->memory_bytes > capacity) {
         tdm_fail(err, TDM_USAGE, "--memory: %s is more than the %s that %s has",
@@ -34,8 +34,8 @@ static enum tdm_status set_limits(const struct tdm_request *request, struct tdm_
     if (request->has_host_memory)
         schedule->host_memory_bytes = request->host_memory_bytes;
     /* what is always there: with less than that, or 0, the schedule has nothing on the host */
-    if (schedule->host_memory_bytes < machine->runtime_bytes[TDM_HOST])
-        schedule->host_memory_bytes = machine->runtime_bytes[TDM_HOST];
+    if (schedule->host_memory_bytes < machine->topology.places[TDM_HOST].runtime_bytes)
+        schedule->host_memory_bytes = machine->topology.places[TDM_HOST].runtime_bytes;
     return TDM_OK;
 }
 

@@ -24,16 +24,16 @@ struct tdm_rounded {
     uint64_t head_tile_tokens;
     double seconds, likely_seconds; /* as estimated */
     double cost;                    /* with what copies may cost beside */
-    uint64_t bytes[TDM_PLACES];     /* as estimated */
+    uint64_t bytes[TDM_MAX_PLACES]; /* as estimated */
     bool fits;
-    uint64_t reserve[TDM_PLACES]; /* by which packing exceeded its estimate */
-    unsigned mended, dearer;      /* times that it was searched again: for memory, for copies */
+    uint64_t reserve[TDM_MAX_PLACES]; /* by which packing exceeded its estimate */
+    unsigned mended, dearer;          /* times that it was searched again: for memory, for copies */
 };
 
 /* What a search may spend. */
 struct tdm_rounding_limits {
-    uint64_t bytes[TDM_PLACES];   /* used */
-    uint64_t reserve[TDM_PLACES]; /* by which packing exceeded estimates */
+    uint64_t bytes[TDM_MAX_PLACES];   /* used */
+    uint64_t reserve[TDM_MAX_PLACES]; /* by which packing exceeded estimates */
     bool fixed_homes[TDM_STATES], fixed_rings;
     bool fixed_groups, no_structure, no_fine;
     unsigned most_estimates;

@@ -184,10 +184,20 @@ static enum tdm_status read_prefetch(struct reading *r, size_t field)
     return status;
 }
 
+/* The name of a place that plans use. */
+static bool parse_place(const struct reading *r, enum tdm_place *place)
+{
+    enum tdm_place found;
+    if (!tdm_place_parse(&r->schedule->machine->topology, r->value, &found) || found >= TDM_PLACES)
+        return false;
+    *place = found;
+    return true;
+}
+
 static enum tdm_status read_place(struct reading *r, bool *has, enum tdm_place *place)
 {
     *has = true;
-    return tdm_place_parse(r->value, place) ? TDM_OK : bad(r, "device or host");
+    return parse_place(r, place) ? TDM_OK : bad(r, "device or host");
 }
 
 static enum tdm_status read_inputs(struct reading *r, size_t field)
@@ -313,7 +323,7 @@ static enum tdm_status read_home(struct reading *r, size_t field)
     uint32_t layers = r->schedule->model->layers;
     enum tdm_place place;
     uint64_t count;
-    if (tdm_place_parse(r->value, &place)) {
+    if (parse_place(r, &place)) {
         *home = (struct tdm_home){place == TDM_DEVICE ? layers : 0, place, place};
         return TDM_OK;
     }
@@ -329,7 +339,7 @@ static enum tdm_status read_home_place(struct reading *r, size_t field)
 {
     enum tdm_place *place = (enum tdm_place *)(void *)((char *)r->schedule + field);
     pin_home(r, field);
-    return tdm_place_parse(r->value, place) ? TDM_OK : bad(r, "device or host");
+    return parse_place(r, place) ? TDM_OK : bad(r, "device or host");
 }
 
 static enum tdm_status read_ring(struct reading *r, size_t field)
@@ -362,8 +372,7 @@ static enum tdm_status read_on(struct reading *r, size_t field)
 {
     (void)field;
     r->pins->has_update_place = true;
-    return tdm_place_parse(r->value, &r->schedule->optimizer.on) ? TDM_OK
-                                                                 : bad(r, "device or host");
+    return parse_place(r, &r->schedule->optimizer.on) ? TDM_OK : bad(r, "device or host");
 }
 
 #define FIELD(member) offsetof(struct tdm_schedule, member)

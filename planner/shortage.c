@@ -109,7 +109,7 @@ static enum tdm_status try_streaming(struct tdm_schedule *schedule, const struct
     return status;
 }
 
-static enum tdm_binding binding_of(const uint64_t needed_bytes[TDM_PLACES])
+static enum tdm_binding binding_of(const uint64_t needed_bytes[TDM_MAX_PLACES])
 {
     if (needed_bytes[TDM_DEVICE] == 0)
         return needed_bytes[TDM_HOST] == 0 ? TDM_BINDING_BOTH : TDM_BINDING_HOST;
@@ -166,22 +166,23 @@ static uint64_t missing(const struct tdm_shortage *shortage, enum tdm_place plac
 }
 
 /* "12 GiB of device memory are 3 GiB too little" */
-static void say_short(const struct tdm_shortage *shortage, enum tdm_place place, char *out,
-                      size_t out_bytes)
+static void say_short(const struct tdm_shortage *shortage, const struct tdm_topology *topology,
+                      enum tdm_place place, char *out, size_t out_bytes)
 {
     char limit[TDM_FORMAT_SIZE], gap[TDM_FORMAT_SIZE], needed[TDM_FORMAT_SIZE];
     snprintf(out, out_bytes,
              "the least that a quick search finds is %s of %s memory, %s more than the %s given",
-             tdm_format_bytes(shortage->needed_bytes[place], needed), tdm_place_name(place),
-             tdm_format_bytes(missing(shortage, place), gap),
+             tdm_format_bytes(shortage->needed_bytes[place], needed),
+             tdm_place_name(topology, place), tdm_format_bytes(missing(shortage, place), gap),
              tdm_format_bytes(shortage->limit_bytes[place], limit));
 }
 
-static void say_what_is_short(const struct tdm_shortage *shortage, struct tdm_error *err)
+static void say_what_is_short(const struct tdm_shortage *shortage,
+                              const struct tdm_topology *topology, struct tdm_error *err)
 {
     char device[256], host[256], limit[TDM_FORMAT_SIZE], other[TDM_FORMAT_SIZE];
-    say_short(shortage, TDM_DEVICE, device, sizeof(device));
-    say_short(shortage, TDM_HOST, host, sizeof(host));
+    say_short(shortage, topology, TDM_DEVICE, device, sizeof(device));
+    say_short(shortage, topology, TDM_HOST, host, sizeof(host));
     tdm_format_bytes(shortage->limit_bytes[TDM_DEVICE], limit);
     tdm_format_bytes(shortage->limit_bytes[TDM_HOST], other);
     switch (shortage->binding) {
@@ -223,7 +224,7 @@ static size_t put_limits(const struct tdm_shortage *shortage, const struct tdm_m
     size_t count = 0;
     uint64_t device = shortage->needed_bytes[TDM_DEVICE], host = shortage->needed_bytes[TDM_HOST];
     bool both = shortage->binding == TDM_BINDING_BOTH;
-    if (device != 0 && device <= machine->capacity_bytes[TDM_DEVICE]) {
+    if (device != 0 && device <= machine->topology.places[TDM_DEVICE].capacity_bytes) {
         ways[count].device_bytes = device;
         put_size(&ways[count], "memory", device);
         if (both) {
@@ -245,8 +246,9 @@ static size_t put_no_optimizer(const struct tdm_shortage *shortage,
 {
     uint64_t without = shortage->without_optimizer_bytes;
     bool enough = without <= shortage->limit_bytes[TDM_DEVICE];
-    if (without == 0 || (!enough && (without >= shortage->needed_bytes[TDM_DEVICE] ||
-                                     without > machine->capacity_bytes[TDM_DEVICE])))
+    if (without == 0 ||
+        (!enough && (without >= shortage->needed_bytes[TDM_DEVICE] ||
+                     without > machine->topology.places[TDM_DEVICE].capacity_bytes)))
         return 0;
     way->device_bytes = without;
     put_change(way, "optimizer", "none");
@@ -320,10 +322,10 @@ static void say_what_helps(const struct tdm_shortage *shortage, const struct tdm
     const struct tdm_machine *machine = schedule->machine;
     uint64_t device = shortage->needed_bytes[TDM_DEVICE];
     size_t count = tdm_shortage_ways(shortage, schedule, ways);
-    if (device > machine->capacity_bytes[TDM_DEVICE]) {
+    if (device > machine->topology.places[TDM_DEVICE].capacity_bytes) {
         snprintf(change, sizeof(change), "a machine with %s of device memory (%s has %.2f GiB)",
                  tdm_format_enough_bytes(device, size), machine->name,
-                 (double)machine->capacity_bytes[TDM_DEVICE] / (1 << 30));
+                 (double)machine->topology.places[TDM_DEVICE].capacity_bytes / (1 << 30));
         add_text(text, sizeof(text), change);
     }
     for (size_t i = 0; i < count; i++) {
@@ -337,7 +339,7 @@ static void say_what_helps(const struct tdm_shortage *shortage, const struct tdm
 enum tdm_status tdm_shortage_fail(const struct tdm_shortage *shortage,
                                   const struct tdm_schedule *schedule, struct tdm_error *err)
 {
-    say_what_is_short(shortage, err);
+    say_what_is_short(shortage, &schedule->machine->topology, err);
     say_what_helps(shortage, schedule, err);
     return TDM_INFEASIBLE;
 }

@@ -19,10 +19,10 @@ enum tdm_binding {
 
 struct tdm_shortage {
     enum tdm_binding binding;
-    uint64_t limit_bytes[TDM_PLACES];
+    uint64_t limit_bytes[TDM_MAX_PLACES];
     /* Used bytes with which it fits, the other place's limit kept (binding both: the two together);
      * 0: no amount is enough. */
-    uint64_t needed_bytes[TDM_PLACES];
+    uint64_t needed_bytes[TDM_MAX_PLACES];
     uint64_t longest_context; /* tokens of each sequence that fit; 0: none, or not asked */
     bool has_optimizer;       /* so that going without can help */
     uint64_t

@@ -206,7 +206,7 @@ static enum tdm_status clamp(const struct tdm_request *request, struct tdm_sweep
     enum tdm_status status = tdm_machine_load(request->machine, &machine, err);
     if (status != TDM_OK)
         return status;
-    uint64_t capacity = machine->capacity_bytes[TDM_DEVICE];
+    uint64_t capacity = machine->topology.places[TDM_DEVICE].capacity_bytes;
     tdm_machine_free(machine);
     struct tdm_sweep given = *sweep;
     sweep->count = 0;

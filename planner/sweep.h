@@ -30,7 +30,7 @@ struct tdm_sweep_point {
     struct tdm_search search;
     enum tdm_binding
         binding; /* where nothing fits: what is short, and how much is enough, else 0 */
-    uint64_t needed_bytes[TDM_PLACES];
+    uint64_t needed_bytes[TDM_MAX_PLACES];
 };
 
 struct tdm_sweep_options {

@@ -17,7 +17,7 @@ static const enum tdm_category stack[TDM_CATEGORIES] = {
     TDM_STAGING, TDM_COMMUNICATION, TDM_ALLOCATOR, TDM_KV_GRADIENTS, TDM_LOGITS,    TDM_WORKSPACE};
 
 /* Above this multiple of the peak the line of a limit is left out: it would press the rest flat. */
-static const double limit_shown[TDM_PLACES] = {[TDM_DEVICE] = 2.5, [TDM_HOST] = 1.5};
+static const double limit_shown[TDM_MAX_PLACES] = {[TDM_DEVICE] = 2.5, [TDM_HOST] = 1.5};
 /* Least height of what happens at all on a lane, which is some 30 pixels high. */
 #define LEAST_SHARE 0.06
 #define SHARE_GRAIN 0.02
@@ -37,13 +37,13 @@ struct drawing {
     struct tdm_column *columns[TDM_PLOT_SIDES]; /* by panel */
     size_t column_count;
     double end_seconds; /* of the time axis, which the panels share */
-    bool place_used[TDM_PLACES];
-    bool category_used[TDM_PLACES][TDM_CATEGORIES];
-    bool lane_used[TDM_LANES];
+    bool place_used[TDM_MAX_PLACES];
+    bool category_used[TDM_MAX_PLACES][TDM_CATEGORIES];
+    bool lane_used[TDM_MAX_LANES];
     bool group_used[TDM_OP_GROUPS];
-    uint64_t top_bytes[TDM_PLACES]; /* of what is drawn */
-    uint64_t unit_bytes[TDM_PLACES];
-    const char *unit[TDM_PLACES];
+    uint64_t top_bytes[TDM_MAX_PLACES]; /* of what is drawn */
+    uint64_t unit_bytes[TDM_MAX_PLACES];
+    const char *unit[TDM_MAX_PLACES];
 };
 
 /* What there is to see. */
@@ -81,12 +81,12 @@ static void note_used(struct drawing *drawing, unsigned panel)
     note_categories(drawing, &panel_at(drawing, panel)->timeline.values);
     for (size_t i = 0; i < drawing->column_count; i++) {
         const struct tdm_column *column = &drawing->columns[panel][i];
-        for (int place = 0; place < TDM_PLACES; place++) {
+        for (uint32_t place = 0; place < drawing->plot->topology.place_count; place++) {
             uint64_t allocated = drawn_allocated(drawing->plot, column, place);
             if (allocated > drawing->top_bytes[place])
                 drawing->top_bytes[place] = allocated;
         }
-        for (int lane = 0; lane < TDM_LANES; lane++) {
+        for (uint32_t lane = 0; lane < drawing->plot->topology.lane_count; lane++) {
             for (int group = 0; group < TDM_OP_GROUPS; group++) {
                 if (column->busy[lane][group] > 0)
                     drawing->lane_used[lane] = drawing->group_used[group] = true;
@@ -122,7 +122,7 @@ static enum tdm_status look(struct drawing *drawing, struct tdm_error *err)
         note_used(drawing, panel);
     }
     drawing->place_used[TDM_DEVICE] = true;
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (uint32_t place = 0; place < drawing->plot->topology.place_count; place++) {
         for (unsigned panel = 0; panel < drawing->panel_count; panel++) {
             const struct tdm_timeline_peak *peak = &panel_at(drawing, panel)->peak[place];
             uint64_t bytes = peak->value_bytes + drawing->plot->runtime_bytes[place];
@@ -180,7 +180,8 @@ static enum tdm_status write_memory(const struct drawing *drawing, int place, un
                                     double *value, struct tdm_error *err)
 {
     char name[32];
-    snprintf(name, sizeof(name), "%s_%u", tdm_place_name((enum tdm_place)place), panel + 1);
+    snprintf(name, sizeof(name), "%s_%u",
+             tdm_place_name(&drawing->plot->topology, (enum tdm_place)place), panel + 1);
     FILE *file = tdm_picture_create(drawing->folder, name);
     const struct tdm_column *columns = drawing->columns[panel];
     double unit = (double)drawing->unit_bytes[place];
@@ -230,7 +231,7 @@ static enum tdm_status write_lanes(const struct drawing *drawing, unsigned panel
     char name[32];
     snprintf(name, sizeof(name), "lanes_%u", panel + 1);
     FILE *file = tdm_picture_create(drawing->folder, name);
-    for (int lane = 0; lane < TDM_LANES; lane++) {
+    for (uint32_t lane = 0; lane < drawing->plot->topology.lane_count; lane++) {
         if (!drawing->lane_used[lane])
             continue;
         for (int group = 0; group < TDM_OP_GROUPS && file != NULL; group++) {
@@ -257,7 +258,7 @@ static void write_place(const struct drawing *drawing, FILE *file, int place)
 {
     char name[48];
     char bytes[TDM_FORMAT_SIZE];
-    const char *word = tdm_place_name((enum tdm_place)place);
+    const char *word = tdm_place_name(&drawing->plot->topology, (enum tdm_place)place);
     double unit = (double)drawing->unit_bytes[place];
     double top = (double)drawing->top_bytes[place];
     uint64_t limit = drawing->plot->limit_bytes[place];
@@ -329,14 +330,15 @@ static void write_used(const struct drawing *drawing, unsigned panel, char *fact
     const struct tdm_plot *plot = drawing->plot;
     bool predicted = drawing->sides[panel] == TDM_PREDICTED, any = false;
     char text[TDM_FORMAT_SIZE];
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (uint32_t place = 0; place < drawing->plot->topology.place_count; place++) {
         uint64_t bytes = predicted ? planned_bytes(plot, place) : plot->used_bytes[place];
         uint64_t limit = plot->limit_bytes[place];
         size_t length = strlen(facts);
         if (!drawing->place_used[place] || bytes == 0)
             continue;
         snprintf(facts + length, size - length, "%s %s %s", any ? "," : "; uses",
-                 tdm_place_name((enum tdm_place)place), tdm_format_bytes(bytes, text));
+                 tdm_place_name(&drawing->plot->topology, (enum tdm_place)place),
+                 tdm_format_bytes(bytes, text));
         any = true;
         length = strlen(facts);
         if (predicted && limit > 0 && !shows_limit(drawing, place)) /* said once */
@@ -367,12 +369,12 @@ static void write_panel(const struct drawing *drawing, FILE *file, unsigned pane
     fprintf(file, "observed_%u = %d\n", panel + 1, shows->timeline.values.count > 0);
     write_phases(drawing, file, panel);
 
-    double busy[TDM_LANES] = {0};
+    double busy[TDM_MAX_LANES] = {0};
     for (size_t i = 0; i < shows->timeline.op_count; i++)
         busy[shows->timeline.ops[i].lane] +=
             shows->timeline.ops[i].end - shows->timeline.ops[i].start;
     fprintf(file, "busy_%u = '", panel + 1);
-    for (int lane = 0; lane < TDM_LANES; lane++) {
+    for (uint32_t lane = 0; lane < drawing->plot->topology.lane_count; lane++) {
         double percent = 100 * fmin(1, busy[lane] / shows->end_seconds);
         if (drawing->lane_used[lane])
             fprintf(file, percent > 0 && percent < 1 ? " <1%%" : " %.0f%%", percent);
@@ -392,23 +394,23 @@ static enum tdm_status write_settings(const struct drawing *drawing, struct tdm_
         write_panel(drawing, file, panel);
 
     fprintf(file, "places = '");
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (uint32_t place = 0; place < drawing->plot->topology.place_count; place++) {
         if (drawing->place_used[place])
-            fprintf(file, " %s", tdm_place_name((enum tdm_place)place));
+            fprintf(file, " %s", tdm_place_name(&drawing->plot->topology, (enum tdm_place)place));
     }
     fprintf(file, "'\ncategories = '"); /* of all places */
     for (int level = 0; level < TDM_CATEGORIES; level++) {
         bool used = false;
-        for (int place = 0; place < TDM_PLACES; place++)
+        for (uint32_t place = 0; place < drawing->plot->topology.place_count; place++)
             used =
                 used || (drawing->place_used[place] && drawing->category_used[place][stack[level]]);
         if (used)
             fprintf(file, " %s", tdm_category_name(stack[level]));
     }
     fprintf(file, "'\nlanes = '");
-    for (int lane = 0; lane < TDM_LANES; lane++) {
+    for (uint32_t lane = 0; lane < drawing->plot->topology.lane_count; lane++) {
         if (drawing->lane_used[lane])
-            fprintf(file, " %s", tdm_lane_name((enum tdm_lane)lane));
+            fprintf(file, " %s", tdm_lane_name(&drawing->plot->topology, (enum tdm_lane)lane));
     }
     fprintf(file, "'\ngroups = '");
     for (int group = 0; group < TDM_OP_GROUPS; group++) {
@@ -416,7 +418,7 @@ static enum tdm_status write_settings(const struct drawing *drawing, struct tdm_
             fprintf(file, " %s", tdm_op_group_name((enum tdm_op_group)group));
     }
     fprintf(file, "'\n");
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (uint32_t place = 0; place < drawing->plot->topology.place_count; place++) {
         if (drawing->place_used[place])
             write_place(drawing, file, place);
     }
@@ -433,7 +435,8 @@ static enum tdm_status write_files(void *self, const char *folder, struct tdm_er
     drawing->folder = folder;
     enum tdm_status status = write_settings(drawing, err);
     for (unsigned panel = 0; panel < drawing->panel_count && status == TDM_OK; panel++) {
-        for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        for (uint32_t place = 0; place < drawing->plot->topology.place_count && status == TDM_OK;
+             place++) {
             if (drawing->place_used[place])
                 status = write_memory(drawing, place, panel, value, err);
         }

@@ -69,11 +69,10 @@ static void describe_schedule(const struct tdm_schedule *schedule, struct tdm_pl
     snprintf(plot->subtitle, sizeof(plot->subtitle), "%s, %s, chunks of %s tokens; planned for %s",
              tdm_order_name(schedule->order), groups,
              tdm_format_tokens(schedule->chunk_tokens, text), schedule->machine->title);
-    const uint64_t limits[TDM_PLACES] = {
-        [TDM_DEVICE] = schedule->memory_bytes, [TDM_HOST] = schedule->host_memory_bytes};
-    for (int place = 0; place < TDM_PLACES; place++) {
-        plot->limit_bytes[place] = limits[place];
-        plot->runtime_bytes[place] = schedule->machine->runtime_bytes[place];
+    plot->topology = schedule->machine->topology;
+    for (uint32_t place = 0; place < plot->topology.place_count; place++) {
+        plot->limit_bytes[place] = tdm_schedule_limit(schedule, (enum tdm_place)place);
+        plot->runtime_bytes[place] = schedule->machine->topology.places[place].runtime_bytes;
     }
 }
 
@@ -103,7 +102,7 @@ static void finish_panel(const struct tdm_schedule *schedule, struct tdm_plot_pa
     panel->end_seconds = tdm_timeline_end(&panel->timeline);
     if (!(panel->end_seconds > 0))
         panel->end_seconds = 1e-9; /* nothing took any time: the null backend */
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (uint32_t place = 0; place < TDM_MAX_PLACES; place++) {
         struct tdm_timeline_peak *peak = &panel->peak[place];
         tdm_timeline_find_peak(&panel->timeline, (enum tdm_place)place, peak);
         const struct tdm_timeline_op *op =
@@ -132,13 +131,13 @@ static enum tdm_status add_values(struct tdm_timeline *timeline,
 
 struct collector {
     struct tdm_timeline *timeline;
-    uint64_t allocated[TDM_PLACES];
+    uint64_t allocated[TDM_MAX_PLACES];
 };
 
 /* An op, and what is allocated while it runs. */
 static enum tdm_status collect(void *self, const struct tdm_op *op, double start_seconds,
                                double end_seconds,
-                               const uint64_t live_bytes[TDM_PLACES][TDM_CATEGORIES],
+                               const uint64_t live_bytes[TDM_MAX_PLACES][TDM_CATEGORIES],
                                struct tdm_error *err)
 {
     struct collector *collector = self;
@@ -151,7 +150,7 @@ static enum tdm_status collect(void *self, const struct tdm_op *op, double start
                                          .layer = op->layer,
                                          .chunk = op->chunk};
     enum tdm_status status = tdm_timeline_add_op(collector->timeline, &seen, err);
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+    for (uint32_t place = 0; place < TDM_MAX_PLACES && status == TDM_OK; place++) {
         struct tdm_timeline_change change = {.op_number = op->number,
                                              .place = (enum tdm_place)place};
         for (int category = 0; category < TDM_CATEGORIES; category++)

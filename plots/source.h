@@ -18,22 +18,23 @@ enum tdm_plot_side { TDM_PREDICTED, TDM_MEASURED, TDM_PLOT_SIDES };
 struct tdm_plot_panel {
     bool known;
     struct tdm_timeline timeline;
-    double end_seconds;                        /* more than 0 */
-    struct tdm_timeline_peak peak[TDM_PLACES]; /* of values */
-    char peak_op[TDM_PLACES][96]; /* "backward swiglu, layer 0, chunk 62"; empty: not known */
+    double end_seconds;                            /* more than 0 */
+    struct tdm_timeline_peak peak[TDM_MAX_PLACES]; /* of values */
+    char peak_op[TDM_MAX_PLACES][96]; /* "backward swiglu, layer 0, chunk 62"; empty: not known */
 };
 
 struct tdm_plot {
-    char title[160];    /* model and context */
-    char subtitle[320]; /* nest, machine, host */
+    struct tdm_topology topology; /* of the machine that it was planned for */
+    char title[160];              /* model and context */
+    char subtitle[320];           /* nest, machine, host */
     bool from_trace;
-    size_t programs;                    /* of the trace; the last one is drawn */
-    int64_t step;                       /* of the measured panel */
-    bool unfinished;                    /* that step did not end */
-    uint64_t limit_bytes[TDM_PLACES];   /* on used bytes: what it was planned for */
-    uint64_t runtime_bytes[TDM_PLACES]; /* outside the arena, by the machine's description */
-    uint64_t arena_bytes[TDM_PLACES];   /* as packed */
-    uint64_t used_bytes[TDM_PLACES];    /* measured, in the step of that panel; 0: not known */
+    size_t programs;                        /* of the trace; the last one is drawn */
+    int64_t step;                           /* of the measured panel */
+    bool unfinished;                        /* that step did not end */
+    uint64_t limit_bytes[TDM_MAX_PLACES];   /* on used bytes: what it was planned for */
+    uint64_t runtime_bytes[TDM_MAX_PLACES]; /* outside the arena, by the machine's description */
+    uint64_t arena_bytes[TDM_MAX_PLACES];   /* as packed */
+    uint64_t used_bytes[TDM_MAX_PLACES];    /* measured, in the step of that panel; 0: not known */
     struct tdm_plot_panel panels[TDM_PLOT_SIDES];
 };
 

@@ -13,7 +13,7 @@ struct tdm_sweep_dot {
     double x; /* tokens or GiB */
     bool fits;
     double step_seconds, mfu;
-    uint64_t peak_bytes[TDM_PLACES], limit_bytes[TDM_PLACES];
+    uint64_t peak_bytes[TDM_MAX_PLACES], limit_bytes[TDM_MAX_PLACES];
     char nest[128];
 };
 

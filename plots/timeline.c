@@ -126,7 +126,7 @@ double tdm_timeline_end(const struct tdm_timeline *timeline)
 /* Makes the changes of one op, from `at` on, in `now`; returns where those of the next one
  * begin. */
 static size_t take_op(const struct tdm_timeline_changes *changes, size_t at,
-                      uint64_t now[TDM_PLACES][TDM_CATEGORIES])
+                      uint64_t now[TDM_MAX_PLACES][TDM_CATEGORIES])
 {
     uint64_t op_number = changes->change[at].op_number;
     while (at < changes->count && changes->change[at].op_number == op_number) {
@@ -148,7 +148,7 @@ void tdm_timeline_find_peak(const struct tdm_timeline *timeline, enum tdm_place 
                             struct tdm_timeline_peak *peak)
 {
     const struct tdm_timeline_changes *values = &timeline->values;
-    uint64_t now[TDM_PLACES][TDM_CATEGORIES] = {{0}};
+    uint64_t now[TDM_MAX_PLACES][TDM_CATEGORIES] = {{0}};
     *peak = (struct tdm_timeline_peak){0};
     for (size_t at = 0; at < values->count;) {
         const struct tdm_timeline_change *first = &values->change[at];
@@ -187,17 +187,17 @@ static size_t column_of(double seconds, double end_seconds, size_t count)
     return column >= (double)count ? count - 1 : (size_t)column;
 }
 
-static void keep_most(struct tdm_column *column, const uint64_t now[TDM_PLACES][TDM_CATEGORIES])
+static void keep_most(struct tdm_column *column, const uint64_t now[TDM_MAX_PLACES][TDM_CATEGORIES])
 {
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (uint32_t place = 0; place < TDM_MAX_PLACES; place++) {
         if (sum(now[place]) > sum(column->value_bytes[place]))
             memcpy(column->value_bytes[place], now[place], sizeof(now[place]));
     }
 }
 
-static void keep_most_allocated(struct tdm_column *column, const uint64_t now[TDM_PLACES])
+static void keep_most_allocated(struct tdm_column *column, const uint64_t now[TDM_MAX_PLACES])
 {
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (uint32_t place = 0; place < TDM_MAX_PLACES; place++)
         if (now[place] > column->allocated_bytes[place])
             column->allocated_bytes[place] = now[place];
 }
@@ -214,7 +214,7 @@ static void thin_values(const struct tdm_timeline *timeline, double end_seconds,
                         struct tdm_column *columns)
 {
     const struct tdm_timeline_changes *values = &timeline->values;
-    uint64_t now[TDM_PLACES][TDM_CATEGORIES] = {{0}};
+    uint64_t now[TDM_MAX_PLACES][TDM_CATEGORIES] = {{0}};
     size_t column = 0;
     for (size_t at = 0; at < values->count;) {
         double seconds = values->change[at].seconds;
@@ -235,7 +235,7 @@ static void thin_allocations(const struct tdm_timeline *timeline, double end_sec
                              struct tdm_column *columns)
 {
     const struct tdm_timeline_changes *allocations = &timeline->allocations;
-    uint64_t now[TDM_PLACES] = {0};
+    uint64_t now[TDM_MAX_PLACES] = {0};
     size_t column = 0;
     for (size_t at = 0; at < allocations->count; at++) {
         const struct tdm_timeline_change *change = &allocations->change[at];

@@ -96,10 +96,11 @@ void tdm_timeline_find_peak(const struct tdm_timeline *timeline, enum tdm_place 
 const struct tdm_timeline_op *tdm_timeline_op(const struct tdm_timeline *timeline, uint64_t number);
 
 struct tdm_column {
-    uint64_t value_bytes[TDM_PLACES][TDM_CATEGORIES];
-    uint64_t allocated_bytes[TDM_PLACES];  /* at most */
-    double busy[TDM_LANES][TDM_OP_GROUPS]; /* shares of the column; of a lane at most 1 in sum */
-    double phases[TDM_PHASES];             /* the same, of the compute lane */
+    uint64_t value_bytes[TDM_MAX_PLACES][TDM_CATEGORIES];
+    uint64_t allocated_bytes[TDM_MAX_PLACES]; /* at most */
+    double busy[TDM_MAX_LANES]
+               [TDM_OP_GROUPS]; /* shares of the column; of a lane at most 1 in sum */
+    double phases[TDM_PHASES];  /* the same, of the compute lane */
 };
 
 /* `count` columns of end_seconds / count each, malloc'ed, which the caller frees; times must not

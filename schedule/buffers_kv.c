@@ -9,8 +9,8 @@
 
 #include <stdlib.h>
 
-/* On the host, sums of dK, dV so far: of the chunks that a later one sees; of all where attention
- * adds to them there. */
+/* At another place than the device, sums of dK, dV so far: of the chunks that a later one sees; of
+ * all where attention adds to them there. */
 static bool declare_far_gradients(struct tdm_builder *b, uint32_t layer)
 {
     struct tdm_layout *layout = b->layout;
@@ -23,10 +23,10 @@ static bool declare_far_gradients(struct tdm_builder *b, uint32_t layer)
         layout->far_slot[layer][chunk] = chunk;
     uint32_t seen = layout->far_slot[layer][chunks];
     if (seen > 0)
-        layout->host_dkv[layer] =
-            tdm_declare(b, TDM_HOST, TDM_KV_GRADIENTS,
-                        tdm_gathers(b->schedule, layer) ? TDM_AXIS_CHUNK : TDM_AXIS_RING,
-                        TDM_DKVPAGES, 0, b->chunk_capacity, seen, "kv_gradients.layer%u", layer);
+        layout->host_dkv[layer] = tdm_declare(
+            b, b->schedule->groups[layout->group_of[layer]].kv_gradients_place, TDM_KV_GRADIENTS,
+            tdm_gathers(b->schedule, layer) ? TDM_AXIS_CHUNK : TDM_AXIS_RING, TDM_DKVPAGES, 0,
+            b->chunk_capacity, seen, "kv_gradients.layer%u", layer);
     return true;
 }
 
@@ -104,8 +104,8 @@ bool tdm_declare_kv(struct tdm_builder *b)
                                                 held ? "held" : "kept", layer);
         else if (kept)
             layout->host_kv[layer] =
-                tdm_declare(b, TDM_HOST, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0, b->chunk_capacity,
-                            chunks, "kept_kv.layer%u", layer);
+                tdm_declare(b, group->kv_place, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0,
+                            b->chunk_capacity, chunks, "kept_kv.layer%u", layer);
         layout->dkv[layer] = shared_gradients;
         if (row || !backward)
             continue;

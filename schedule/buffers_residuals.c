@@ -111,11 +111,11 @@ void tdm_declare_stores(struct tdm_builder *b)
     }
 }
 
-/* Is any of these buffers (skipping TDM_NONE) on the host? */
-static bool any_on_host(const struct tdm_program *program, const uint32_t *numbers, uint32_t count)
+/* Is any of these buffers (skipping TDM_NONE) at another place than the device? */
+static bool any_far(const struct tdm_program *program, const uint32_t *numbers, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (numbers[i] != TDM_NONE && program->buffers[numbers[i]].place == TDM_HOST)
+        if (numbers[i] != TDM_NONE && program->buffers[numbers[i]].place != TDM_DEVICE)
             return true;
     return false;
 }
@@ -125,8 +125,8 @@ void tdm_declare_rings(struct tdm_builder *b)
     struct tdm_program *program = b->program;
     struct tdm_layout *layout = b->layout;
     uint32_t layers = b->model->layers, groups = b->schedule->group_count;
-    bool host_inputs = any_on_host(program, layout->input, groups);
-    bool host_held = any_on_host(program, layout->held_input, layers);
+    bool host_inputs = any_far(program, layout->input, groups);
+    bool host_held = any_far(program, layout->held_input, layers);
     uint32_t chunks = program->chunk_count;
     uint32_t fetch_slots = tdm_prefetch_depth(program) + 1;
     uint32_t stash_slots =
@@ -140,8 +140,8 @@ void tdm_declare_rings(struct tdm_builder *b)
         layout->stashed_x = tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_X, 0,
                                         b->chunk_capacity, stash_slots, "stashed_x");
     for (int store = 0; store < TDM_STORES; store++) {
-        if (!any_on_host(program, layout->kept[store], layers) &&
-            !any_on_host(program, layout->held[store], layers))
+        if (!any_far(program, layout->kept[store], layers) &&
+            !any_far(program, layout->held[store], layers))
             continue;
         layout->fetched[store] =
             tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, stores[store].content, 0,

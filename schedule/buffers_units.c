@@ -119,9 +119,9 @@ static void declare_homes(struct tdm_builder *b, enum tdm_content content, const
     if (near < layers)
         rows[TDM_ROW_HOST_LAYERS] =
             tdm_declare_resident(b,
-                                 tdm_declare(b, TDM_HOST, category, TDM_AXIS_UNIT, content, largest,
-                                             0, layers - near, "%s.host_layers", name),
-                                 content, tdm_home_layer(home, layers, TDM_HOST, 0), TDM_NONE);
+                                 tdm_declare(b, TDM_FAR_HOME, category, TDM_AXIS_UNIT, content,
+                                             largest, 0, layers - near, "%s.host_layers", name),
+                                 content, tdm_home_layer(home, layers, TDM_FAR_HOME, 0), TDM_NONE);
     rows[TDM_ROW_EMBEDDING] =
         tdm_declare_resident(b,
                              tdm_declare(b, home->embedding, category, TDM_AXIS_UNIT, content,
@@ -137,7 +137,7 @@ static void declare_homes(struct tdm_builder *b, enum tdm_content content, const
  * not. */
 static bool is_staged(const struct tdm_builder *b, enum tdm_content content, uint32_t unit)
 {
-    return tdm_schedule_home(b->schedule, tdm_state_of(content), unit) == TDM_HOST &&
+    return tdm_schedule_home(b->schedule, tdm_state_of(content), unit) != TDM_DEVICE &&
            (content == TDM_UNIT_WEIGHTS || !tdm_updates_on_host(b->schedule, unit));
 }
 
@@ -224,8 +224,10 @@ static void declare_tied_gradient(struct tdm_builder *b)
     layout->tied_gradient = tdm_declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, content, 0, 0,
                                         1, "gradients.tied");
     if (tdm_gradients_stay(b->schedule) && passes)
-        layout->tied_home = tdm_declare(b, TDM_HOST, TDM_GRADIENTS, TDM_AXIS_UNIT, content, 0, 0, 1,
-                                        "gradients.tied_home");
+        layout->tied_home = tdm_declare(
+            b,
+            tdm_schedule_home(b->schedule, TDM_STATE_GRADIENTS, tdm_model_embedding_unit(b->model)),
+            TDM_GRADIENTS, TDM_AXIS_UNIT, content, 0, 0, 1, "gradients.tied_home");
     if (outlives)
         tdm_declare_resident(b, passes ? layout->tied_home : layout->tied_gradient, TDM_EMPTY,
                              TDM_NONE, TDM_NONE);
@@ -303,6 +305,7 @@ void tdm_declare_host_updates(struct tdm_builder *b)
     struct tdm_layout *layout = b->layout;
     const struct tdm_model *model = b->model;
     enum tdm_content content = TDM_UNIT_GRADIENT;
+    enum tdm_place place = b->schedule->optimizer.on;
     uint32_t slots = b->schedule->rings.optimizer, visitors = 0, units = 0;
     uint32_t embedding = tdm_model_embedding_unit(model), head = tdm_model_head_unit(model);
     for (uint32_t unit = 0; unit < model->unit_count; unit++) {
@@ -311,20 +314,20 @@ void tdm_declare_host_updates(struct tdm_builder *b)
     }
     if (visitors > 0)
         layout->host_gradient[TDM_ROW_LAYERS] =
-            tdm_declare(b, TDM_HOST, TDM_STAGING, TDM_AXIS_RING, content, largest_layer(model), 0,
+            tdm_declare(b, place, TDM_STAGING, TDM_AXIS_RING, content, largest_layer(model), 0,
                         slots < visitors ? slots : visitors, "host_gradients.layers");
     if (tdm_gradient_visits_host(b->program, embedding)) {
         layout->host_gradient[TDM_ROW_EMBEDDING] =
-            tdm_declare(b, TDM_HOST, TDM_STAGING, TDM_AXIS_RING, content, embedding, 0, 1,
+            tdm_declare(b, place, TDM_STAGING, TDM_AXIS_RING, content, embedding, 0, 1,
                         "host_gradients.embedding");
         if (model->tied)
-            layout->host_tied = tdm_declare(b, TDM_HOST, TDM_STAGING, TDM_AXIS_RING,
-                                            TDM_TIED_GRADIENT, 0, 0, 1, "host_gradients.tied");
+            layout->host_tied = tdm_declare(b, place, TDM_STAGING, TDM_AXIS_RING, TDM_TIED_GRADIENT,
+                                            0, 0, 1, "host_gradients.tied");
     }
     if (tdm_gradient_visits_host(b->program, head))
         layout->host_gradient[TDM_ROW_HEAD] = tdm_declare(
-            b, TDM_HOST, TDM_STAGING, TDM_AXIS_RING, content, head, 0, 1, "host_gradients.head");
+            b, place, TDM_STAGING, TDM_AXIS_RING, content, head, 0, 1, "host_gradients.head");
     if (units > 0 && b->schedule->optimizer.clip != TDM_CLIP_NONE)
-        layout->host_norms = tdm_declare(b, TDM_HOST, TDM_STAGING, TDM_AXIS_UNIT, TDM_GRADIENT_NORM,
-                                         0, 1, model->unit_count, "host_norms");
+        layout->host_norms = tdm_declare(b, place, TDM_STAGING, TDM_AXIS_UNIT, TDM_GRADIENT_NORM, 0,
+                                         1, model->unit_count, "host_norms");
 }

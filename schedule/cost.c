@@ -101,7 +101,7 @@ enum tdm_rate tdm_op_rate(const struct tdm_op *op)
         bool rounded = op->access_count > TDM_OPTIMIZER_MOMENT1 &&
                        op->access[TDM_OPTIMIZER_MASTER].buffer == TDM_NONE &&
                        op->access[TDM_OPTIMIZER_MOMENT1].buffer != TDM_NONE;
-        if (op->lane == TDM_LANE_HOST)
+        if (op->lane != TDM_LANE_COMPUTE)
             return rounded ? TDM_RATE_HOST_OPTIMIZER_ROUNDED : TDM_RATE_HOST_OPTIMIZER;
         return rounded ? TDM_RATE_OPTIMIZER_ROUNDED : TDM_RATE_OPTIMIZER;
     }
@@ -199,20 +199,23 @@ double tdm_op_size(const struct tdm_op *op, enum tdm_rate rate)
     return tdm_rate_share(rate) == TDM_RATES ? work : work / (double)op->tokens;
 }
 
-static double copy_seconds(const struct tdm_machine *machine, const struct tdm_op *op,
-                           bool both_ways)
+/* Of attention that gathers: what it fetches over its link, and sends back. */
+static double gather_seconds(const struct tdm_topology *topology, const struct tdm_op *op)
 {
-    const double *rate = machine->rate;
-    double one_way = rate[op->lane == TDM_LANE_H2D ? TDM_RATE_H2D : TDM_RATE_D2H];
-    double shared = rate[TDM_RATE_BOTH_WAYS] / 2;
-    double used = both_ways && shared < one_way ? shared : one_way;
-    return machine->copy_seconds + (double)op->access[TDM_COPY_FROM].bytes / used;
+    double seconds = 0;
+    if (op->fetched_bytes > 0)
+        seconds += (double)op->fetched_bytes / tdm_link_rate(topology, op->link, 0);
+    if (op->sent_bytes > 0)
+        seconds += (double)op->sent_bytes /
+                   tdm_link_rate(topology, tdm_link_opposite(topology, op->link), 0);
+    return seconds;
 }
 
-double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, bool both_ways)
+double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, uint32_t busy)
 {
-    if (op->kind == TDM_OP_COPY && op->lane != TDM_LANE_COMPUTE)
-        return copy_seconds(machine, op, both_ways);
+    if (op->kind == TDM_OP_COPY && op->link != TDM_NO_LINK)
+        return machine->copy_seconds + (double)op->access[TDM_COPY_FROM].bytes /
+                                           tdm_link_rate(&machine->topology, op->link, busy);
     enum tdm_rate kind = tdm_op_refined_rate(op);
     if (machine->table[kind].of != kind) /* not described */
         kind = tdm_op_rate(op);
@@ -226,7 +229,6 @@ double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op
     double memory = (double)op->bytes / machine->rate[TDM_RATE_ELEMENTWISE];
     if (op->flops > 0 && memory > seconds)
         seconds = memory;
-    double gathering = (double)op->fetched_bytes / machine->rate[TDM_RATE_H2D] +
-                       (double)op->sent_bytes / machine->rate[TDM_RATE_D2H];
-    return (seconds > machine->launch_seconds ? seconds : machine->launch_seconds) + gathering;
+    return (seconds > machine->launch_seconds ? seconds : machine->launch_seconds) +
+           gather_seconds(&machine->topology, op);
 }

@@ -29,7 +29,7 @@ double tdm_op_work(const struct tdm_op *op);
 double tdm_op_size(const struct tdm_op *op, enum tdm_rate rate);
 
 /* Predicted seconds of one op on a machine, alone on its lane: it does not fall with the op's work.
- * `both_ways`: the opposite copy lane is busy. */
-double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, bool both_ways);
+ * `busy`: bits of the machine's links, by number, that others use meanwhile. */
+double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, uint32_t busy);
 
 #endif

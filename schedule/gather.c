@@ -30,7 +30,7 @@ bool tdm_gathers(const struct tdm_schedule *schedule, uint32_t layer)
         !tdm_gather_is_set(schedule))
         return false;
     const struct tdm_group *group = &schedule->groups[tdm_schedule_group_of(schedule, layer)];
-    return group->kv == TDM_KV_KEEP && group->kv_place == TDM_HOST && has_lists(schedule, layer);
+    return group->kv == TDM_KV_KEEP && group->kv_place != TDM_DEVICE && has_lists(schedule, layer);
 }
 
 bool tdm_gathers_at_all(const struct tdm_schedule *schedule)
@@ -191,13 +191,14 @@ void tdm_gather_cost(const struct tdm_program *program, struct tdm_op *op)
     op->gathers = tdm_gathers(schedule, op->layer);
     if (!op->gathers)
         return;
+    const struct tdm_group *group = &schedule->groups[tdm_schedule_group_of(schedule, op->layer)];
+    op->link = tdm_link_find(&schedule->machine->topology, group->kv_place, TDM_DEVICE);
     uint64_t before = (kv->slots - 1) * chunk_pages(schedule);
     uint64_t own = tdm_size_ceil_div(op->tokens, schedule->page_tokens);
     double pages = tdm_gather_moved_pages(schedule, before, own);
     uint64_t page = tdm_content_bytes(schedule, TDM_KVPAGES, 0, schedule->page_tokens);
     op->fetched_bytes = (uint64_t)(pages * (double)page);
-    const struct tdm_group *group = &schedule->groups[tdm_schedule_group_of(schedule, op->layer)];
-    if (op->kind != TDM_OP_ATTENTION_GRAD || group->kv_gradients_place != TDM_HOST)
+    if (op->kind != TDM_OP_ATTENTION_GRAD || group->kv_gradients_place == TDM_DEVICE)
         return;
     for (uint32_t i = TDM_ATTENTION_GRAD_DKV_OPENED; i <= TDM_ATTENTION_GRAD_DKV_ADDED; i++) {
         const struct tdm_access *sums = &op->access[i];

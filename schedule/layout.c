@@ -5,6 +5,7 @@
 #include "base/size.h"
 #include "ops/attention.h"
 #include "schedule/scratch.h"
+#include "schedule/ranks.h"
 
 enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_content content)
 {
@@ -159,7 +160,7 @@ uint64_t tdm_logit_bytes(const struct tdm_schedule *schedule, uint64_t tokens, u
 
 bool tdm_head_opens(const struct tdm_program *program, const struct tdm_op *op)
 {
-    return op->chunk == program->chunk_count - 1 &&
+    return tdm_sum_opens(program, op->chunk) &&
            op->first_row + op->tokens == program->chunks[op->chunk].tokens;
 }
 

@@ -8,21 +8,22 @@
 struct rule {
     int order;
     enum tdm_set kept; /* at least */
-    int kv, kv_gradients_place, held_place;
+    int kv;
+    bool far_kv_gradients, far_held; /* at another place than the device, if set */
     const char *reason;
 };
 
 static const struct rule refusals[] = {
-    {TDM_CHUNK_MAJOR, 0, TDM_KV_RECOMPUTE, ANY, ANY,
+    {TDM_CHUNK_MAJOR, 0, TDM_KV_RECOMPUTE, false, false,
      "is chunk-major: a chunk's backward reads K and V of all chunks before it, which a sweep would "
      "have to make again for every chunk: \"kv\" must be keep"},
-    {TDM_LAYER_MAJOR, 0, ANY, TDM_HOST, ANY,
+    {TDM_LAYER_MAJOR, 0, ANY, true, false,
      "is layer-major, where gradients of K and V live for the sweep over one layer; "
      "\"kv_gradients_place\" must be device"},
-    {TDM_CHUNK_MAJOR, 0, ANY, ANY, TDM_HOST,
+    {TDM_CHUNK_MAJOR, 0, ANY, false, true,
      "holds on the host in chunk-major order, where what is held lives for one chunk; "
      "\"held_place\" must be device"},
-    {ANY, TDM_SET_QKV, TDM_KV_RECOMPUTE, ANY, ANY,
+    {ANY, TDM_SET_QKV, TDM_KV_RECOMPUTE, false, false,
      "keeps a set that has K and V: \"kv\" must be keep"},
 };
 
@@ -37,8 +38,8 @@ const char *tdm_group_refusal(enum tdm_order order, const struct tdm_group *grou
         const struct rule *rule = &refusals[i];
         if (agrees(rule->order, (int)order) && group->kept >= rule->kept &&
             agrees(rule->kv, (int)group->kv) &&
-            agrees(rule->kv_gradients_place, (int)group->kv_gradients_place) &&
-            agrees(rule->held_place, (int)group->held_place))
+            (!rule->far_kv_gradients || group->kv_gradients_place != TDM_DEVICE) &&
+            (!rule->far_held || group->held_place != TDM_DEVICE))
             return rule->reason;
     }
     return NULL;

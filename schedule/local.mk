@@ -45,6 +45,8 @@ libtidemark_a_SOURCES += \
 	schedule/pack_search.h \
 	schedule/program.c \
 	schedule/program.h \
+	schedule/ranks.c \
+	schedule/ranks.h \
 	schedule/schedule.c \
 	schedule/schedule.h \
 	schedule/schedule_json.c \

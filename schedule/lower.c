@@ -75,7 +75,7 @@ static void end_gradient(struct tdm_lowering *l, const struct tdm_body *body, ui
         return;
     struct tdm_ref home = tdm_home_of(l->program, TDM_UNIT_GRADIENT, unit);
     tdm_low_alloc_gradient(l, home.buffer);
-    tdm_low_copy_unit(l, body, TDM_LANE_D2H, tdm_low_gradient_ref(l, unit), home,
+    tdm_low_copy_unit(l, body, tdm_low_gradient_ref(l, unit), home,
                       tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, 0));
 }
 
@@ -86,7 +86,7 @@ static void end_tied_gradient(struct tdm_lowering *l, const struct tdm_body *bod
         return;
     if (l->layout->tied_home != TDM_NONE) {
         tdm_low_alloc_gradient(l, l->layout->tied_home);
-        tdm_low_copy_unit(l, body, TDM_LANE_D2H, (struct tdm_ref){l->layout->tied_gradient, 0},
+        tdm_low_copy_unit(l, body, (struct tdm_ref){l->layout->tied_gradient, 0},
                           (struct tdm_ref){l->layout->tied_home, 0},
                           tdm_low_sum_tag(TDM_TIED_GRADIENT, embedding, TDM_NONE, 0));
     }
@@ -226,10 +226,10 @@ static void group_end(struct tdm_lowering *l, const struct tdm_body *body)
 }
 
 /* Is any of these buffers, one a layer or group, on the host? */
-static bool any_on_host(const struct tdm_lowering *l, const uint32_t *buffers, uint32_t count)
+static bool any_far(const struct tdm_lowering *l, const uint32_t *buffers, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (tdm_low_on_host(l, buffers[i]))
+        if (tdm_low_is_far(l, buffers[i]))
             return true;
     return false;
 }
@@ -240,8 +240,8 @@ static void phase_rings(struct tdm_lowering *l, bool forward,
 {
     const struct tdm_layout *layout = l->layout;
     uint32_t layers = l->model->layers;
-    bool inputs = any_on_host(l, layout->input, l->schedule->group_count);
-    bool held_inputs = any_on_host(l, layout->held_input, layers);
+    bool inputs = any_far(l, layout->input, l->schedule->group_count);
+    bool held_inputs = any_far(l, layout->held_input, layers);
     /* in the forward, layer-major order reads inputs from the stream and stashes them from there */
     bool through_rings = inputs && !tdm_low_layer_major(l);
 
@@ -255,8 +255,8 @@ static void phase_rings(struct tdm_lowering *l, bool forward,
             act(l, layout->dkv_rows[row]);
     }
     for (int store = 0; store < TDM_STORES; store++) {
-        bool kept = any_on_host(l, layout->kept[store], layers);
-        bool held = any_on_host(l, layout->held[store], layers);
+        bool kept = any_far(l, layout->kept[store], layers);
+        bool held = any_far(l, layout->held[store], layers);
         if (!forward && (kept || held))
             act(l, layout->fetched[store]);
         if (forward ? kept : held)
@@ -387,7 +387,7 @@ static bool overtakes(const struct tdm_lowering *l, const struct tdm_body *body)
         const struct tdm_body *earlier = &l->queue[(l->queue_first + i) % MAX_QUEUE].body;
         if (earlier->kind == TDM_BODY_FORWARD && earlier->layer + 1 == body->layer &&
             earlier->chunk == body->chunk)
-            return tdm_low_on_host(l, tdm_low_stored_x(l, body).buffer);
+            return tdm_low_is_far(l, tdm_low_stored_x(l, body).buffer);
     }
     return false;
 }
@@ -411,8 +411,8 @@ static enum tdm_status take_body(void *self, const struct tdm_body *body, struct
     return l->status;
 }
 
-enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void *self,
-                          struct tdm_error *err)
+enum tdm_status tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_sink sink,
+                          void *self, struct tdm_error *err)
 {
     struct tdm_lowering l = {.program = program,
                              .schedule = program->schedule,
@@ -429,7 +429,7 @@ enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void
             tdm_low_alloc(&l, i);
     tdm_low_alloc(&l, program->scratch);
     if (l.status == TDM_OK)
-        l.status = tdm_nest_walk(program, take_body, &l, err);
+        l.status = tdm_nest_walk(program, rank, take_body, &l, err);
     tdm_low_release(&l, program->scratch);
     for (uint32_t i = program->buffer_count; i-- > 0;)
         if (program->buffers[i].resident)

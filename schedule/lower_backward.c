@@ -98,7 +98,7 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body, 
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, layer, first);
     struct tdm_tag after = tdm_low_sum_tag(TDM_DKVPAGES, layer, first, chunk);
     struct tdm_tag before = after;
-    before.contributor = chunk + 1;
+    before.contributor = tdm_sum_before(l->program, chunk);
 
     tdm_low_dkv_make_room(l, body);
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION_GRAD, 0);
@@ -189,16 +189,16 @@ static void kv_backward(struct tdm_lowering *l, const struct tdm_body *body)
 void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t unit = tdm_model_embedding_unit(l->model);
-    uint32_t chunks = l->program->chunk_count;
     uint64_t bytes =
         tdm_part_bytes(l->model, unit, TDM_PART_EMBEDDING, l->schedule->dtypes.gradients);
     struct tdm_ref gradient = tdm_low_gradient_ref(l, unit);
-    struct tdm_tag before = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, body->chunk + 1);
+    struct tdm_tag before =
+        tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, tdm_sum_before(l->program, body->chunk));
     struct tdm_tag after = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, body->chunk);
     struct tdm_body on_unit = *body;
     on_unit.layer = unit;
 
-    if (body->chunk == chunks - 1) { /* rows of tokens that do not occur stay zero */
+    if (tdm_sum_opens(l->program, body->chunk)) { /* rows of tokens that do not occur stay zero */
         tdm_low_alloc_gradient(l, gradient.buffer);
         tdm_low_op_begin(l, &on_unit, TDM_OP_ZERO, TDM_PART_EMBEDDING);
         tdm_low_access(l, TDM_ZERO_SLOT, gradient, 1, TDM_WRITE, TDM_PART_EMBEDDING,
@@ -242,13 +242,23 @@ static struct tdm_ref find_or_alloc(struct tdm_lowering *l, const struct tdm_pen
     return tdm_low_work(l, tdm_store_content(store));
 }
 
-void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pending)
+/* What the first half of a backward leaves for the second, beside dQ and the normed input in their
+ * workspaces. */
+struct halfway {
+    struct tdm_ref x; /* the layer's input */
+    bool embedded;    /* it is in the workspace */
+    bool q_there;     /* with QK-norm: the q product is in its workspace */
+};
+
+/* From dX of the layer above down to dQ, dK and dV: what the chunk adds to those that it sees. */
+static void backward_to_attention(struct tdm_lowering *l, const struct tdm_pending *pending,
+                                  struct halfway *halfway)
 {
     const struct tdm_body *body = &pending->body;
     uint32_t layer = body->layer, chunk = body->chunk;
     bool embedded, q_work, attention_work, gate_up_work, lists_work;
 
-    if (chunk == l->program->chunk_count - 1 && tdm_low_layer_major(l)) {
+    if (tdm_sum_opens(l->program, chunk) && tdm_low_layer_major(l)) {
         tdm_low_alloc(l, l->layout->dkv[layer]);
         if (tdm_low_top_of_group(l, layer) || !tdm_low_gradient_goes_on(l, layer + 1))
             tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);
@@ -285,14 +295,29 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
         tdm_low_release_work(l, TDM_Q);
     if (attention_work)
         tdm_low_release_work(l, TDM_ATTENTION_OUT);
-    q_backward(l, body, q_work);
+    *halfway = (struct halfway){.x = x, .embedded = embedded, .q_there = q_work};
+}
+
+/* From dQ and the chunk's own dK, dV, to which all have added, to dX. */
+static void backward_from_attention(struct tdm_lowering *l, const struct tdm_body *body,
+                                    const struct halfway *halfway)
+{
+    uint32_t layer = body->layer, chunk = body->chunk;
+    q_backward(l, body, halfway->q_there);
     kv_backward(l, body);
     tdm_low_dkv_send(l, body);
-    norm_grad(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_DNORMED, 0, dy,
-              tdm_low_tag(TDM_DX, layer, chunk));
+    norm_grad(l, body, TDM_PART_ATTENTION_NORM, halfway->x, TDM_X, TDM_DNORMED, 0,
+              tdm_low_tag(TDM_DY, layer, chunk), tdm_low_tag(TDM_DX, layer, chunk));
     tdm_low_release_work(l, TDM_DNORMED);
-    if (embedded)
+    if (halfway->embedded)
         tdm_low_release_work(l, TDM_X);
     if (layer == 0 && !tdm_nest_embeds_apart(l->schedule))
         tdm_low_embedding_body(l, body);
+}
+
+void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pending)
+{
+    struct halfway halfway;
+    backward_to_attention(l, pending, &halfway);
+    backward_from_attention(l, &pending->body, &halfway);
 }

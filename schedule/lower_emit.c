@@ -33,7 +33,8 @@ void tdm_low_op_begin(struct tdm_lowering *l, const struct tdm_body *body, enum 
     l->op.kind = kind;
     l->op.part = part;
     l->op.phase = body->phase;
-    l->op.lane = TDM_LANE_COMPUTE;
+    l->op.lane = tdm_lane_at(&l->schedule->machine->topology, TDM_DEVICE);
+    l->op.link = TDM_NO_LINK;
     l->op.layer = body->layer;
     l->op.chunk = body->chunk;
     if (body->chunk != TDM_NONE)
@@ -47,6 +48,11 @@ void tdm_low_op_end(struct tdm_lowering *l)
 {
     l->op.number = l->op_count++;
     tdm_op_cost(l->program, &l->op);
+    if (l->op.gathers && l->op.link == TDM_NO_LINK && l->status == TDM_OK)
+        l->status = tdm_fail(l->err, TDM_INPUT,
+                             "attention of layer %u gathers K and V from a place to which machine "
+                             "%s has no link",
+                             l->op.layer, l->schedule->machine->name);
     emit(l, &(struct tdm_item){.kind = TDM_RUN, .op = &l->op});
 }
 
@@ -136,39 +142,57 @@ struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit)
 }
 
 void tdm_low_adds_gradient(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
-                           enum tdm_part part, uint32_t contributor, uint32_t first)
+                           enum tdm_part part, uint32_t chunk)
 {
-    struct tdm_tag after = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, contributor);
+    struct tdm_tag after = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, chunk);
     struct tdm_tag before = after;
-    before.contributor = contributor + 1;
-    if (contributor == first)
+    bool opens = tdm_sum_opens(l->program, chunk);
+    before.contributor = tdm_sum_before(l->program, chunk);
+    if (opens)
         before = tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE);
-    tdm_low_access(l, operand, tdm_low_gradient_ref(l, unit), 1,
-                   contributor == first ? TDM_WRITE : TDM_ACCUMULATE, part, before, after,
+    tdm_low_access(l, operand, tdm_low_gradient_ref(l, unit), 1, opens ? TDM_WRITE : TDM_ACCUMULATE,
+                   part, before, after,
                    tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.gradients));
 }
 
 void tdm_low_adds_layer_gradient(struct tdm_lowering *l, uint32_t operand, enum tdm_part part)
 {
-    tdm_low_adds_gradient(l, operand, l->op.layer, part, l->op.chunk, l->program->chunk_count - 1);
+    tdm_low_adds_gradient(l, operand, l->op.layer, part, l->op.chunk);
 }
 
 /* ---- moving between places ---- */
 
-void tdm_low_copy(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
-                  struct tdm_ref from, struct tdm_ref to, struct tdm_tag what)
+void tdm_low_route(struct tdm_lowering *l, uint32_t from, uint32_t to)
+{
+    const struct tdm_topology *topology = &l->schedule->machine->topology;
+    enum tdm_place at = l->program->buffers[from].place, goal = l->program->buffers[to].place;
+    l->op.link = at == goal ? TDM_NO_LINK : tdm_link_find(topology, at, goal);
+    l->op.lane = at == goal                  ? tdm_lane_at(topology, at)
+                 : l->op.link == TDM_NO_LINK ? (enum tdm_lane)TDM_MAX_LANES
+                                             : topology->links[l->op.link].lane;
+    if ((uint32_t)l->op.lane < topology->lane_count || l->status != TDM_OK)
+        return;
+    l->status = tdm_fail(l->err, TDM_INPUT,
+                         "\"%s\" is copied from place %s to place %s, between which the machine %s "
+                         "has no link",
+                         l->program->buffers[to].name, tdm_place_name(topology, at),
+                         tdm_place_name(topology, goal), l->schedule->machine->name);
+    tdm_hint(l->err, "add it to \"links\" of the machine's description");
+}
+
+void tdm_low_copy(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref from,
+                  struct tdm_ref to, struct tdm_tag what)
 {
     tdm_low_op_begin(l, body, TDM_OP_COPY, 0);
-    l->op.lane = lane;
+    tdm_low_route(l, from.buffer, to.buffer);
     l->op.layer = what.layer;
     tdm_low_reads(l, TDM_COPY_FROM, from, what);
     tdm_low_writes(l, TDM_COPY_TO, to, what);
     tdm_low_op_end(l);
 }
 
-void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
-                       enum tdm_part part, struct tdm_ref from, struct tdm_ref to,
-                       struct tdm_tag what)
+void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
+                       struct tdm_ref from, struct tdm_ref to, struct tdm_tag what)
 {
     bool by_part = l->program->buffers[from.buffer].by_part;
     uint64_t bytes = part == TDM_PART_ALL
@@ -177,7 +201,7 @@ void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum
                                           tdm_content_dtype(l->schedule, what.content));
     uint32_t copied = by_part ? (uint32_t)part : 0;
     tdm_low_op_begin(l, body, TDM_OP_COPY, part == TDM_PART_ALL ? 0 : part);
-    l->op.lane = lane;
+    tdm_low_route(l, from.buffer, to.buffer);
     l->op.layer = what.layer;
     l->op.chunk = TDM_NONE;
     l->op.tokens = 0;
@@ -187,15 +211,15 @@ void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum
     tdm_low_op_end(l);
 }
 
-void tdm_low_copy_unit(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
-                       struct tdm_ref from, struct tdm_ref to, struct tdm_tag what)
+void tdm_low_copy_unit(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref from,
+                       struct tdm_ref to, struct tdm_tag what)
 {
-    tdm_low_copy_part(l, body, lane, TDM_PART_ALL, from, to, what);
+    tdm_low_copy_part(l, body, TDM_PART_ALL, from, to, what);
 }
 
-bool tdm_low_on_host(const struct tdm_lowering *l, uint32_t buffer)
+bool tdm_low_is_far(const struct tdm_lowering *l, uint32_t buffer)
 {
-    return buffer != TDM_NONE && l->program->buffers[buffer].place == TDM_HOST;
+    return buffer != TDM_NONE && l->program->buffers[buffer].place != TDM_DEVICE;
 }
 
 struct tdm_ref tdm_low_next_slot(const struct tdm_lowering *l, uint32_t ring, uint32_t *next)

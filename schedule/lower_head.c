@@ -244,8 +244,7 @@ void tdm_low_head_body(struct tdm_lowering *l, const struct tdm_body *body)
     tdm_low_reads(l, TDM_NORM_GRAD_DOUT, tdm_low_work(l, TDM_FINAL_NORMED),
                   tdm_low_sum_tag(TDM_DFINAL_NORMED, body->layer, body->chunk, 0));
     tdm_low_writes(l, TDM_NORM_GRAD_DX, stream, tdm_low_tag(TDM_DX, body->layer, body->chunk));
-    tdm_low_adds_gradient(l, TDM_NORM_GRAD_DWEIGHTS, head, TDM_PART_FINAL_NORM, body->chunk,
-                          l->program->chunk_count - 1);
+    tdm_low_adds_gradient(l, TDM_NORM_GRAD_DWEIGHTS, head, TDM_PART_FINAL_NORM, body->chunk);
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_FINAL_NORMED);
 }

@@ -106,7 +106,7 @@ struct tdm_ref tdm_low_finished_dkv(struct tdm_lowering *l, const struct tdm_bod
     struct tdm_ref sums = {l->layout->dkv[layer], 0};
     if (!sums_at_home(l, layer))
         return tdm_low_kv_ref(l, body, sums.buffer, chunk);
-    tdm_low_copy(l, body, TDM_LANE_H2D, (struct tdm_ref){l->layout->host_dkv[layer], chunk}, sums,
+    tdm_low_copy(l, body, (struct tdm_ref){l->layout->host_dkv[layer], chunk}, sums,
                  tdm_low_sum_tag(TDM_DKVPAGES, layer, chunk, chunk));
     return sums;
 }
@@ -123,9 +123,8 @@ void tdm_low_chunks(struct tdm_lowering *l, uint32_t operand, const struct tdm_b
 }
 
 /* A copy of chunks [first, end) from and to the slots of the first of them. */
-static void copy_chunks(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
-                        struct tdm_ref from, struct tdm_ref to, uint32_t first, uint32_t end,
-                        struct tdm_tag what)
+static void copy_chunks(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref from,
+                        struct tdm_ref to, uint32_t first, uint32_t end, struct tdm_tag what)
 {
     if (first == end)
         return;
@@ -133,7 +132,7 @@ static void copy_chunks(struct tdm_lowering *l, const struct tdm_body *body, enu
     of_first.chunk = what.chunk = first;
     uint64_t bytes = tdm_chunks_bytes(l->program, what.content, first, end);
     tdm_low_op_begin(l, &of_first, TDM_OP_COPY, 0);
-    l->op.lane = lane;
+    tdm_low_route(l, from.buffer, to.buffer);
     for (uint32_t chunk = first + 1; chunk < end; chunk++)
         l->op.tokens += l->program->chunks[chunk].tokens;
     tdm_low_access(l, TDM_COPY_FROM, from, end - first, TDM_READ, 0, what, what, bytes);
@@ -149,8 +148,8 @@ static void make_room(struct tdm_lowering *l, const struct tdm_body *body, uint3
 {
     struct tdm_kv_move move;
     if (tdm_kv_moves(l->program, l->layout->kv_span, is_falling(body), body->layer, reader, &move))
-        copy_chunks(l, body, TDM_LANE_COMPUTE, (struct tdm_ref){row, move.from},
-                    (struct tdm_ref){row, move.to}, move.first, move.end, what);
+        copy_chunks(l, body, (struct tdm_ref){row, move.from}, (struct tdm_ref){row, move.to},
+                    move.first, move.end, what);
 }
 
 static void kv_make_room(struct tdm_lowering *l, const struct tdm_body *body, uint32_t row)
@@ -168,7 +167,8 @@ void tdm_low_dkv_make_room(struct tdm_lowering *l, const struct tdm_body *body)
     uint32_t row = l->layout->dkv[body->layer];
     if (is_ring(l, row))
         make_room(l, body, row, body->chunk,
-                  tdm_low_sum_tag(TDM_DKVPAGES, body->layer, TDM_NONE, body->chunk + 1));
+                  tdm_low_sum_tag(TDM_DKVPAGES, body->layer, TDM_NONE,
+                                  tdm_sum_before(l->program, body->chunk)));
 }
 
 void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body)
@@ -189,8 +189,8 @@ void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body)
     tdm_low_page_means(l, body);
     uint32_t host = l->layout->host_kv[body->layer];
     if (body->pass == TDM_PASS_FIRST && host != TDM_NONE)
-        copy_chunks(l, body, TDM_LANE_D2H, row, (struct tdm_ref){host, body->chunk}, body->chunk,
-                    body->chunk + 1, pages);
+        copy_chunks(l, body, row, (struct tdm_ref){host, body->chunk}, body->chunk, body->chunk + 1,
+                    pages);
 }
 
 void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
@@ -206,9 +206,8 @@ void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
         first = tdm_attend_first(l->program, layer, chunk);
     if (step == TDM_KV_FETCH)
         kv_make_room(l, body, row);
-    copy_chunks(l, body, TDM_LANE_H2D, (struct tdm_ref){host, first},
-                tdm_low_kv_ref(l, body, row, first), first, end,
-                tdm_low_tag(TDM_KVPAGES, layer, TDM_NONE));
+    copy_chunks(l, body, (struct tdm_ref){host, first}, tdm_low_kv_ref(l, body, row, first), first,
+                end, tdm_low_tag(TDM_KVPAGES, layer, TDM_NONE));
 }
 
 /* Slots of the host's sums, beginning with a chunk. */
@@ -222,9 +221,10 @@ void tdm_low_dkv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
     uint32_t layer = body->layer, chunk = body->chunk;
     uint32_t shared = tdm_attend_shared(l->program, layer, chunk);
     if (l->layout->far_slot[layer] != NULL && !gathers(l, layer))
-        copy_chunks(l, body, TDM_LANE_H2D, far_gradients(l, layer, shared),
-                    (struct tdm_ref){l->layout->dkv[layer], shared}, shared, chunk + 1,
-                    tdm_low_sum_tag(TDM_DKVPAGES, layer, TDM_NONE, chunk + 1));
+        copy_chunks(
+            l, body, far_gradients(l, layer, shared),
+            (struct tdm_ref){l->layout->dkv[layer], shared}, shared, chunk + 1,
+            tdm_low_sum_tag(TDM_DKVPAGES, layer, TDM_NONE, tdm_sum_before(l->program, chunk)));
 }
 
 void tdm_low_dkv_send(struct tdm_lowering *l, const struct tdm_body *body)
@@ -232,7 +232,7 @@ void tdm_low_dkv_send(struct tdm_lowering *l, const struct tdm_body *body)
     uint32_t layer = body->layer, chunk = body->chunk;
     uint32_t first = tdm_attend_first(l->program, layer, chunk);
     if (l->layout->far_slot[layer] != NULL && !gathers(l, layer))
-        copy_chunks(l, body, TDM_LANE_D2H, (struct tdm_ref){l->layout->dkv[layer], first},
+        copy_chunks(l, body, (struct tdm_ref){l->layout->dkv[layer], first},
                     far_gradients(l, layer, first), first, chunk,
                     tdm_low_sum_tag(TDM_DKVPAGES, layer, TDM_NONE, chunk));
 }

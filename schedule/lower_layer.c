@@ -222,7 +222,7 @@ void tdm_low_forward_body(struct tdm_lowering *l, const struct tdm_pending *pend
     if (embedded)
         tdm_low_release_work(l, TDM_X);
     if (home.buffer != TDM_NONE)
-        tdm_low_copy(l, body, TDM_LANE_D2H, output, home, made);
+        tdm_low_copy(l, body, output, home, made);
 }
 
 void tdm_low_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending)

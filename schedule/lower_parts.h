@@ -12,6 +12,7 @@
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/nest.h"
+#include "schedule/ranks.h"
 
 /* Bodies that the queue can hold; more than any prefetch. */
 #define MAX_QUEUE 32u
@@ -106,25 +107,29 @@ void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t operand, uint32_t un
 void tdm_low_alloc_gradient(struct tdm_lowering *l, uint32_t buffer);
 struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit);
 
-/* Adds a contribution to a part's gradient; contributors come in falling order, and `first`, the
- * highest, overwrites. */
+/* Adds a chunk's contribution to a part's gradient; the first one overwrites (ranks.h). */
 void tdm_low_adds_gradient(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
-                           enum tdm_part part, uint32_t contributor, uint32_t first);
-/* A layer's gradient over the chunks. */
+                           enum tdm_part part, uint32_t chunk);
+/* The same by the op's chunk, of the op's layer. */
 void tdm_low_adds_layer_gradient(struct tdm_lowering *l, uint32_t operand, enum tdm_part part);
 
-/* A copy between places on its lane; the next slot of a staging ring. */
-void tdm_low_copy(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
-                  struct tdm_ref from, struct tdm_ref to, struct tdm_tag what);
-bool tdm_low_on_host(const struct tdm_lowering *l, uint32_t buffer);
+/* Sets link and lane of a copy under construction by the places of two buffers: that of the link
+ * between them, or in one place the lane that computes there. The emission fails with TDM_INPUT if
+ * the machine has neither. */
+void tdm_low_route(struct tdm_lowering *l, uint32_t from, uint32_t to);
+
+/* A copy of what a slot holds; is a buffer at another place than the device; the next slot of a
+ * staging ring. */
+void tdm_low_copy(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref from,
+                  struct tdm_ref to, struct tdm_tag what);
+bool tdm_low_is_far(const struct tdm_lowering *l, uint32_t buffer);
 struct tdm_ref tdm_low_next_slot(const struct tdm_lowering *l, uint32_t ring, uint32_t *next);
 
 /* A part of a unit between places; a whole unit between its home and where it is used. */
-void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
-                       enum tdm_part part, struct tdm_ref from, struct tdm_ref to,
-                       struct tdm_tag what);
-void tdm_low_copy_unit(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
+void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
                        struct tdm_ref from, struct tdm_ref to, struct tdm_tag what);
+void tdm_low_copy_unit(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref from,
+                       struct tdm_ref to, struct tdm_tag what);
 
 /* ---- lower_stream.c ---- */
 

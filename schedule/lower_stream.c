@@ -84,7 +84,7 @@ enum tdm_status tdm_stream_plan(struct tdm_program *program, struct tdm_error *e
 {
     struct tdm_layout *layout = program->layout;
     struct planning planning = {.program = program, .last = TDM_NONE};
-    enum tdm_status status = tdm_nest_walk(program, plan_body, &planning, err);
+    enum tdm_status status = tdm_nest_walk(program, 0, plan_body, &planning, err);
     layout->visits = planning.visits.units;
     layout->visit_count = planning.visits.count;
     layout->updates = planning.updates.units;
@@ -162,7 +162,7 @@ void tdm_low_visit(struct tdm_lowering *l, const struct tdm_body *body, uint32_t
             slot = free_slot(l, ring->visit);
             if (slot == TDM_NONE)
                 break;
-            tdm_low_copy_unit(l, body, TDM_LANE_H2D, tdm_home_of(l->program, TDM_UNIT_WEIGHTS, due),
+            tdm_low_copy_unit(l, body, tdm_home_of(l->program, TDM_UNIT_WEIGHTS, due),
                               (struct tdm_ref){staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS), slot},
                               tdm_low_tag(TDM_UNIT_WEIGHTS, due, TDM_NONE));
             ring->layer[slot] = due;
@@ -179,7 +179,7 @@ void tdm_low_enter_room(struct tdm_lowering *l, const struct tdm_body *body, uin
         return;
     struct tdm_ref room = {staged(l, TDM_UNIT_WEIGHTS, row), 0};
     tdm_low_alloc(l, room.buffer);
-    tdm_low_copy_unit(l, body, TDM_LANE_H2D, tdm_home_of(l->program, TDM_UNIT_WEIGHTS, unit), room,
+    tdm_low_copy_unit(l, body, tdm_home_of(l->program, TDM_UNIT_WEIGHTS, unit), room,
                       tdm_low_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE));
 }
 
@@ -196,7 +196,7 @@ static void fetch_state(struct tdm_lowering *l, const struct tdm_body *body,
                         enum tdm_content content, uint32_t unit, struct tdm_ref to)
 {
     if (tdm_home_is_far(l->program, content, unit))
-        tdm_low_copy_unit(l, body, TDM_LANE_H2D, tdm_home_of(l->program, content, unit), to,
+        tdm_low_copy_unit(l, body, tdm_home_of(l->program, content, unit), to,
                           content == TDM_UNIT_GRADIENT ? tdm_low_sum_tag(content, unit, TDM_NONE, 0)
                                                        : tdm_low_tag(content, unit, TDM_NONE));
 }
@@ -208,7 +208,7 @@ static void fetch_tied_gradient(struct tdm_lowering *l, const struct tdm_body *b
     if (unit != tdm_model_embedding_unit(l->model) || layout->staged_tied == TDM_NONE)
         return;
     tdm_low_alloc(l, layout->staged_tied);
-    tdm_low_copy_unit(l, body, TDM_LANE_H2D, (struct tdm_ref){layout->tied_home, 0},
+    tdm_low_copy_unit(l, body, (struct tdm_ref){layout->tied_home, 0},
                       (struct tdm_ref){layout->staged_tied, 0},
                       tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, 0));
 }
@@ -277,7 +277,7 @@ static void send_home(struct tdm_lowering *l, const struct tdm_body *body, enum 
                       uint32_t unit)
 {
     if (tdm_home_is_far(l->program, content, unit))
-        tdm_low_copy_unit(l, body, TDM_LANE_D2H, tdm_low_unit_on_device(l, content, unit),
+        tdm_low_copy_unit(l, body, tdm_low_unit_on_device(l, content, unit),
                           tdm_home_of(l->program, content, unit),
                           tdm_low_sum_tag(content, unit, TDM_NONE, 0));
 }
@@ -346,7 +346,7 @@ void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, b
                           : tdm_updates_at_end(l->schedule) ? TDM_OPTIMIZER_PHASE
                                                             : TDM_BACKWARD;
     /* updates on the host do not use the ring */
-    bool host = l->schedule->pass == TDM_TRAIN && l->schedule->optimizer.on == TDM_HOST;
+    bool host = l->schedule->pass == TDM_TRAIN && l->schedule->optimizer.on != TDM_DEVICE;
     if (begin && forward)
         tdm_low_alloc(l, staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS));
     if (!begin && body->phase == (host ? TDM_BACKWARD : last))

@@ -18,8 +18,7 @@ static void send_gradient(struct tdm_lowering *l, const struct tdm_body *body,
                           enum tdm_content content, enum tdm_part part, struct tdm_ref from,
                           struct tdm_ref to)
 {
-    tdm_low_copy_part(l, body, TDM_LANE_D2H, part, from, to,
-                      tdm_low_sum_tag(content, body->layer, TDM_NONE, 0));
+    tdm_low_copy_part(l, body, part, from, to, tdm_low_sum_tag(content, body->layer, TDM_NONE, 0));
 }
 
 /* Where the complete gradient of a unit is on the device. */
@@ -196,7 +195,7 @@ void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *b
     tdm_low_op_end(l);
     if (layout->host_norms != TDM_NONE &&
         (l->schedule->optimizer.clip == TDM_CLIP_GLOBAL || tdm_updates_on_host(l->schedule, unit)))
-        tdm_low_copy_unit(l, body, TDM_LANE_D2H, (struct tdm_ref){layout->norms, unit},
+        tdm_low_copy_unit(l, body, (struct tdm_ref){layout->norms, unit},
                           (struct tdm_ref){layout->host_norms, unit}, norm);
 }
 
@@ -228,7 +227,7 @@ void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_update_begin(l, body, unit);
     tdm_low_op_begin(l, body, TDM_OP_OPTIMIZER, TDM_PART_ALL);
     if (on_host)
-        l->op.lane = TDM_LANE_HOST;
+        l->op.lane = tdm_lane_at(&l->schedule->machine->topology, l->schedule->optimizer.on);
     updates(l, TDM_OPTIMIZER_WEIGHTS, TDM_UNIT_WEIGHTS, dtypes->weights);
     if (on_host)
         reads_gradient(l, TDM_OPTIMIZER_GRADIENT, l->host_gradient);

@@ -47,7 +47,7 @@ struct tdm_ref tdm_low_stored_x(const struct tdm_lowering *l, const struct tdm_b
         return tdm_nowhere;
     struct tdm_ref input = {l->layout->input[body->group], body->chunk};
     /* in layer-major order the stream still has what was copied to the host */
-    return tdm_low_layer_major(l) && tdm_low_on_host(l, input.buffer) ? tdm_nowhere : input;
+    return tdm_low_layer_major(l) && tdm_low_is_far(l, input.buffer) ? tdm_nowhere : input;
 }
 
 /* Where a store of a body's chunk is at home, if it was kept or is held. */
@@ -79,7 +79,7 @@ struct tdm_ref tdm_low_source(const struct tdm_lowering *l, const struct tdm_pen
                               enum tdm_store store)
 {
     struct tdm_ref home = home_of(l, &pending->body, store);
-    return tdm_low_on_host(l, home.buffer) ? pending->fetched[store] : home;
+    return tdm_low_is_far(l, home.buffer) ? pending->fetched[store] : home;
 }
 
 struct tdm_ref tdm_low_target(struct tdm_lowering *l, const struct tdm_body *body,
@@ -91,7 +91,7 @@ struct tdm_ref tdm_low_target(struct tdm_lowering *l, const struct tdm_body *bod
         tdm_low_alloc_work(l, tdm_store_content(store));
         return tdm_low_work(l, tdm_store_content(store));
     }
-    if (!tdm_low_on_host(l, home.buffer))
+    if (!tdm_low_is_far(l, home.buffer))
         return home;
     return tdm_low_next_slot(l, l->layout->stashed[store], &l->next_stashed[store]);
 }
@@ -100,8 +100,8 @@ void tdm_low_stash(struct tdm_lowering *l, const struct tdm_body *body, enum tdm
                    struct tdm_ref at)
 {
     struct tdm_ref home = home_of(l, body, store);
-    if (tdm_low_on_host(l, home.buffer))
-        tdm_low_copy(l, body, TDM_LANE_D2H, at, home,
+    if (tdm_low_is_far(l, home.buffer))
+        tdm_low_copy(l, body, at, home,
                      tdm_low_tag(tdm_store_content(store), body->layer, body->chunk));
 }
 
@@ -124,21 +124,20 @@ void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending)
         return;
 
     struct tdm_ref x = tdm_low_stored_x(l, body);
-    if (tdm_low_on_host(l, x.buffer)) {
+    if (tdm_low_is_far(l, x.buffer)) {
         pending->fetched_x = tdm_low_next_slot(l, l->layout->fetched_x, &l->next_fetched_x);
-        tdm_low_copy(l, body, TDM_LANE_H2D, x, pending->fetched_x,
-                     tdm_low_tag(TDM_X, body->layer, body->chunk));
+        tdm_low_copy(l, body, x, pending->fetched_x, tdm_low_tag(TDM_X, body->layer, body->chunk));
     }
     for (int i = 0; i < TDM_STORES && body->kind != TDM_BODY_KV; i++) {
         enum tdm_store store = (enum tdm_store)i;
         struct tdm_ref home = home_of(l, body, store);
         /* a rerun that has its attention output has no use for q */
         bool used = body->kind == TDM_BODY_BACKWARD || store != TDM_STORE_Q;
-        if (!used || !tdm_low_is_there(l, body, store) || !tdm_low_on_host(l, home.buffer))
+        if (!used || !tdm_low_is_there(l, body, store) || !tdm_low_is_far(l, home.buffer))
             continue;
         pending->fetched[store] =
             tdm_low_next_slot(l, l->layout->fetched[store], &l->next_fetched[store]);
-        tdm_low_copy(l, body, TDM_LANE_H2D, home, pending->fetched[store],
+        tdm_low_copy(l, body, home, pending->fetched[store],
                      tdm_low_tag(tdm_store_content(store), body->layer, body->chunk));
     }
 }
@@ -160,7 +159,7 @@ struct tdm_ref tdm_low_output_of(struct tdm_lowering *l, const struct tdm_body *
 
     if (target.buffer == TDM_NONE) /* inside a group, on the way through the forward */
         return tdm_low_streams_x(l) ? tdm_low_stream_ref(l, body->chunk) : tdm_low_work(l, TDM_X);
-    if (!tdm_low_on_host(l, target.buffer))
+    if (!tdm_low_is_far(l, target.buffer))
         return target;
     *home = target;
     if (body->pass == TDM_PASS_FIRST && tdm_low_layer_major(l))

@@ -129,8 +129,8 @@ bool tdm_gradient_visits_host(const struct tdm_program *program, uint32_t unit);
 /* Finds out what will stream through the rings of units: fills layout->visits and updates. */
 enum tdm_status tdm_stream_plan(struct tdm_program *program, struct tdm_error *err);
 
-/* Emits the items of one step. */
-enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void *self,
-                          struct tdm_error *err);
+/* Emits the items of one step of a rank. */
+enum tdm_status tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_sink sink,
+                          void *self, struct tdm_error *err);
 
 #endif

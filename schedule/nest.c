@@ -14,6 +14,7 @@ struct walk {
     const struct tdm_program *program;
     const struct tdm_schedule *schedule;
     uint32_t chunks;
+    uint32_t rank; /* whose chunks are visited */
     tdm_body_visitor visit;
     void *self;
     struct tdm_error *err;
@@ -24,7 +25,8 @@ struct walk {
 static void visit(struct walk *walk, enum tdm_body_kind kind, enum tdm_pass pass, uint32_t group,
                   uint32_t layer, uint32_t chunk)
 {
-    if (walk->status != TDM_OK)
+    if (walk->status != TDM_OK ||
+        (chunk != TDM_NONE && walk->program->chunks[chunk].rank != walk->rank))
         return;
     struct tdm_body body = {kind, walk->phase, pass, group, layer, chunk};
     if (kind == TDM_BODY_GRADIENT_NORM || kind == TDM_BODY_OPTIMIZER)
@@ -246,13 +248,14 @@ static void evaluate(struct walk *walk)
     phase_end(walk);
 }
 
-enum tdm_status tdm_nest_walk(const struct tdm_program *program, tdm_body_visitor visitor,
-                              void *self, struct tdm_error *err)
+enum tdm_status tdm_nest_walk(const struct tdm_program *program, uint32_t rank,
+                              tdm_body_visitor visitor, void *self, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = program->schedule;
     struct walk walk = {.program = program,
                         .schedule = schedule,
                         .chunks = program->chunk_count,
+                        .rank = rank,
                         .visit = visitor,
                         .self = self,
                         .err = err,

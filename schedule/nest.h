@@ -50,9 +50,9 @@ typedef enum tdm_status (*tdm_body_visitor)(void *self, const struct tdm_body *b
  * it? In chunk-major order with one group X has one slot, and each chunk is added at once. */
 bool tdm_nest_embeds_apart(const struct tdm_schedule *schedule);
 
-/* Calls `visit` for every body of one step, in program order. Of the program, its schedule and
- * chunks are read. */
-enum tdm_status tdm_nest_walk(const struct tdm_program *program, tdm_body_visitor visit, void *self,
-                              struct tdm_error *err);
+/* Calls `visit` for every body of one step, in program order: those of the chunks of a rank, and
+ * those without a chunk. Of the program, its schedule and chunks are read. */
+enum tdm_status tdm_nest_walk(const struct tdm_program *program, uint32_t rank,
+                              tdm_body_visitor visit, void *self, struct tdm_error *err);
 
 #endif

@@ -317,6 +317,17 @@ static bool is_last_of_rows(const struct tdm_op *op)
     return op->first_entry == 0;
 }
 
+/* The last chunk to add to a sum over the chunks of a rank before `chunk` does: they run in
+ * reverse. chunk_count: there is none. */
+static uint32_t added_before(const struct step *step, uint32_t chunk)
+{
+    const struct tdm_chunk *chunks = step->program->chunks;
+    for (uint32_t later = chunk + 1; later < step->program->chunk_count; later++)
+        if (chunks[later].rank == chunks[chunk].rank)
+            return later;
+    return step->program->chunk_count;
+}
+
 /* Contributors before and after an op, and whether it is the first to add to its sum. */
 static bool share_of(const struct step *step, const struct tdm_op *op, enum sum sum,
                      uint32_t *before, uint32_t *after)
@@ -343,13 +354,13 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
         *before = *after = program->chunk_count;
         return false;
     case CHUNKS:
-        mine = op->chunk;
-        last = program->chunk_count - 1;
-        break;
+        *after = op->chunk;
+        *before = added_before(step, op->chunk);
+        return *before == program->chunk_count;
     case OPENS:
     case JOINS:
         *after = op->chunk;
-        *before = op->chunk + 1;
+        *before = added_before(step, op->chunk);
         return sum == OPENS;
     case TILES:
         mine = (step->tile_base[op->chunk] + tile_of(step, op)) * columns + column;
@@ -636,14 +647,15 @@ static bool shape_is_right(const struct step *step, const struct tdm_op *op)
     return on_top ? op->layer == model->layers : op->layer < model->layers;
 }
 
-/* Updates are the only ops beside copies that may run on the host. */
+/* Updates are the only ops beside copies that may run elsewhere than on the device. */
 static enum tdm_lane lane_of(const struct step *step, const struct tdm_op *op)
 {
     const struct tdm_schedule *schedule = step->program->schedule;
+    const struct tdm_topology *topology = &schedule->machine->topology;
     return op->kind == TDM_OP_OPTIMIZER && op->layer < schedule->model->unit_count &&
                    tdm_updates_on_host(schedule, op->layer)
-               ? TDM_LANE_HOST
-               : TDM_LANE_COMPUTE;
+               ? tdm_lane_at(topology, schedule->optimizer.on)
+               : tdm_lane_at(topology, TDM_DEVICE);
 }
 
 enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint64_t *tile_base,
@@ -656,7 +668,8 @@ enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint
     if (rule == NULL || op->lane != lane_of(step, op) || op->access_count > TDM_OPERANDS)
         return tdm_fail(err, TDM_INPUT, "op %llu is no op: %s, part %d, lane %s, %u operands",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->part,
-                        tdm_lane_name(op->lane), op->access_count);
+                        tdm_lane_name(&program->schedule->machine->topology, op->lane),
+                        op->access_count);
     if (!shape_is_right(step, op))
         return tdm_fail(err, TDM_INPUT,
                         "op %llu (%s) is said to work on %llu tokens from row %llu of layer %d, "

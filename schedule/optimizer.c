@@ -81,8 +81,8 @@ void tdm_schedule_set_clip(struct tdm_schedule *schedule, enum tdm_clip clip)
 
 bool tdm_updates_on_host(const struct tdm_schedule *schedule, uint32_t unit)
 {
-    return schedule->optimizer.kind != TDM_OPTIMIZER_NONE && schedule->optimizer.on == TDM_HOST &&
-           tdm_schedule_home(schedule, TDM_STATE_WEIGHTS, unit) == TDM_HOST;
+    return schedule->optimizer.kind != TDM_OPTIMIZER_NONE && schedule->optimizer.on != TDM_DEVICE &&
+           tdm_schedule_home(schedule, TDM_STATE_WEIGHTS, unit) == schedule->optimizer.on;
 }
 
 bool tdm_updates_at_end(const struct tdm_schedule *schedule)
@@ -197,8 +197,15 @@ enum tdm_status tdm_update_place_check(const struct tdm_schedule *schedule, cons
     const struct tdm_dtypes *dtypes = &schedule->dtypes;
     const enum tdm_dtype kept[] = {dtypes->master, dtypes->moments};
     const struct tdm_home *weights = &schedule->homes[TDM_STATE_WEIGHTS];
-    if (schedule->optimizer.on != TDM_HOST)
+    const struct tdm_topology *topology = &schedule->machine->topology;
+    if (schedule->optimizer.on == TDM_DEVICE)
         return TDM_OK;
+    if ((uint32_t)tdm_lane_at(topology, schedule->optimizer.on) >= topology->lane_count)
+        return tdm_fail(
+            err, TDM_INPUT,
+            "%s: \"optimizer.on\" is %s, where no lane of the machine computes; it must "
+            "be device or host",
+            file, tdm_place_name(topology, schedule->optimizer.on));
     if (schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
         return tdm_fail(err, TDM_INPUT,
                         "%s: \"optimizer.on\" is host, but optimizer none updates nothing; it must "

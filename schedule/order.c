@@ -26,22 +26,24 @@ struct lane_marks {
 };
 
 struct buffer_state {
-    struct lane_marks lanes[TDM_LANES];
-    uint64_t last[TDM_LANES];  /* last use of any leaf */
-    uint64_t birth[TDM_LANES]; /* uses of its bytes by what was there before */
-    uint32_t first_neighbour;  /* buffers on overlapping bytes, into `neighbours` */
+    struct lane_marks lanes[TDM_MAX_LANES];
+    uint64_t last[TDM_MAX_LANES];  /* last use of any leaf */
+    uint64_t birth[TDM_MAX_LANES]; /* uses of its bytes by what was there before */
+    uint32_t first_neighbour;      /* buffers on overlapping bytes, into `neighbours` */
     uint32_t neighbour_count;
 };
 
 struct tdm_order_tracker {
+    uint32_t lanes; /* of the machine */
     const struct tdm_program *program;
     bool layers_alike;
     struct buffer_state *buffers;
     uint32_t *neighbours;
     uint64_t *positions; /* memory of all marks */
     size_t position_count;
-    uint64_t lane_position[TDM_LANES];
-    uint64_t waited[TDM_LANES][TDM_LANES]; /* [lane][other]: other has passed this for lane */
+    uint64_t lane_position[TDM_MAX_LANES];
+    uint64_t waited[TDM_MAX_LANES]
+                   [TDM_MAX_LANES]; /* [lane][other]: other has passed this for lane */
 };
 
 static void mark_set(struct mark *mark, uint32_t leaves, uint32_t first, uint32_t end,
@@ -147,10 +149,11 @@ enum tdm_status tdm_order_new(const struct tdm_program *program, struct tdm_orde
     if (order == NULL)
         goto no_memory;
     order->program = program;
+    order->lanes = program->schedule->machine->topology.lane_count;
     order->layers_alike = tdm_model_layers_alike(program->schedule->model);
     order->buffers = calloc((size_t)program->buffer_count + 1, sizeof(*order->buffers));
     for (uint32_t i = 0; i < program->buffer_count; i++)
-        order->position_count += (size_t)8 * TDM_LANES * buffer_leaves(order, i);
+        order->position_count += (size_t)8 * order->lanes * buffer_leaves(order, i);
     order->positions = calloc(order->position_count + 1, sizeof(*order->positions));
     if (order->buffers == NULL || order->positions == NULL || !find_neighbours(order))
         goto no_memory;
@@ -158,7 +161,7 @@ enum tdm_status tdm_order_new(const struct tdm_program *program, struct tdm_orde
     uint64_t *next = order->positions;
     for (uint32_t i = 0; i < program->buffer_count; i++) {
         size_t nodes = (size_t)2 * buffer_leaves(order, i);
-        for (int lane = 0; lane < TDM_LANES; lane++) {
+        for (uint32_t lane = 0; lane < order->lanes; lane++) {
             struct lane_marks *marks = &order->buffers[i].lanes[lane];
             marks->reads.most = next;
             marks->reads.cover = next + nodes;
@@ -203,7 +206,7 @@ static void take_over(struct tdm_order_tracker *order, uint32_t number)
     for (uint32_t i = 0; i < state->neighbour_count; i++) {
         const struct buffer_state *other =
             &order->buffers[order->neighbours[state->first_neighbour + i]];
-        for (int lane = 0; lane < TDM_LANES; lane++)
+        for (uint32_t lane = 0; lane < order->lanes; lane++)
             state->birth[lane] = larger(state->birth[lane], other->last[lane]);
     }
 }
@@ -221,8 +224,8 @@ static void take_op(struct tdm_order_tracker *order, const struct tdm_op *op,
         struct buffer_state *state = &order->buffers[access->buffer];
         uint32_t leaves = buffer_leaves(order, access->buffer), first, end;
         find_leaves(order, access, &first, &end);
-        for (int lane = 0; lane < TDM_LANES; lane++) {
-            if (lane == (int)op->lane)
+        for (uint32_t lane = 0; lane < order->lanes; lane++) {
+            if (lane == (uint32_t)op->lane)
                 continue;
             uint64_t last = state->birth[lane];
             if (state->last[lane] > 0) {
@@ -246,7 +249,7 @@ static void take_op(struct tdm_order_tracker *order, const struct tdm_op *op,
                  buffer_leaves(order, access->buffer), first, end, waits->position);
         state->last[op->lane] = waits->position;
     }
-    for (int lane = 0; lane < TDM_LANES; lane++) {
+    for (uint32_t lane = 0; lane < order->lanes; lane++) {
         uint64_t *waited = &order->waited[op->lane][lane];
         if (waits->lane_position[lane] <= *waited)
             waits->lane_position[lane] = 0;

@@ -19,7 +19,7 @@ struct tdm_order_tracker;
 /* What an op waits for: for each lane the position (1, 2, ... counted on that lane) of the op that
  * must have finished; 0: nothing. `position` is the op's own on its lane. */
 struct tdm_waits {
-    uint64_t lane_position[TDM_LANES];
+    uint64_t lane_position[TDM_MAX_LANES];
     uint64_t position;
 };
 

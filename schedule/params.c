@@ -62,7 +62,7 @@ static bool sums_dq(const struct tdm_schedule *schedule)
 static struct tdm_update_params update_of(const struct tdm_optimizer_settings *settings)
 {
     return (struct tdm_update_params){.adamw = settings->kind != TDM_OPTIMIZER_SGD,
-                                      .on_host = settings->on == TDM_HOST,
+                                      .on_host = settings->on != TDM_DEVICE,
                                       .beta1 = settings->beta1,
                                       .beta2 = settings->beta2,
                                       .epsilon = settings->epsilon,

@@ -8,6 +8,7 @@
 #include "schedule/pack.h"
 #include "schedule/params.h"
 #include "schedule/values.h"
+#include "schedule/ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +69,7 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
         for (uint32_t chunk = first; chunk < program->chunk_count; chunk++)
             program->chunks[chunk].last_chunk = program->chunk_count - 1;
     }
+    tdm_ranks_deal(program->chunks, program->chunk_count, program->ranks);
     return TDM_OK;
 }
 
@@ -76,7 +78,7 @@ struct ranges {
     struct tdm_program *program;
     struct tdm_conflicts conflicts;
     uint64_t *live; /* bits */
-    uint64_t live_bytes[TDM_PLACES];
+    uint64_t live_bytes[TDM_MAX_PLACES];
 };
 
 static enum tdm_status note_range(void *self, const struct tdm_item *item, struct tdm_error *err)
@@ -87,6 +89,7 @@ static enum tdm_status note_range(void *self, const struct tdm_item *item, struc
         program->op_count++;
         program->written_values += tdm_values_written(item->op);
         program->kinds |= 1u << item->op->kind;
+        program->lanes |= 1u << item->op->lane;
         return TDM_OK;
     }
 
@@ -176,8 +179,8 @@ free_lists:
 }
 
 static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
-                                            const uint64_t capacity_bytes[TDM_PLACES], bool quick,
-                                            struct tdm_error *err)
+                                            const uint64_t capacity_bytes[TDM_MAX_PLACES],
+                                            bool quick, struct tdm_error *err)
 {
     struct ranges ranges = {.program = program};
     enum tdm_status status = tdm_conflicts_new(program->buffer_count, &ranges.conflicts, err);
@@ -187,8 +190,9 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
     if (ranges.live == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for live ranges");
     if (status == TDM_OK)
-        status = tdm_lower(program, note_range, &ranges, err);
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++)
+        status = tdm_lower(program, 0, note_range, &ranges, err);
+    uint32_t places = program->schedule->machine->topology.place_count;
+    for (uint32_t place = 0; place < places && status == TDM_OK; place++)
         status = pack_place(program, &ranges.conflicts, (enum tdm_place)place,
                             capacity_bytes[place], quick, err);
     free(ranges.live);
@@ -214,13 +218,14 @@ uint64_t tdm_program_tokens(const struct tdm_program *program)
 }
 
 static enum tdm_status lower(const struct tdm_schedule *schedule,
-                             const uint64_t capacity_bytes[TDM_PLACES], bool quick,
+                             const uint64_t capacity_bytes[TDM_MAX_PLACES], bool quick,
                              struct tdm_program **out, struct tdm_error *err)
 {
     struct tdm_program *program = calloc(1, sizeof(*program));
     if (program == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a program");
     tdm_program_set_schedule(program, schedule);
+    program->ranks = 1;
     enum tdm_status status = make_chunks(program, err);
     if (status == TDM_OK)
         status = tdm_buffers_declare(program, err);
@@ -237,27 +242,36 @@ static enum tdm_status lower(const struct tdm_schedule *schedule,
 enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct tdm_program **program,
                                   struct tdm_error *err)
 {
-    const uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
-    uint64_t capacity_bytes[TDM_PLACES];
-    for (int place = 0; place < TDM_PLACES; place++) {
-        uint64_t runtime = schedule->machine->runtime_bytes[place];
-        uint64_t limit = limit_bytes[place];
+    const struct tdm_topology *topology = &schedule->machine->topology;
+    uint64_t capacity_bytes[TDM_MAX_PLACES];
+    for (uint32_t place = 0; place < topology->place_count; place++) {
+        uint64_t runtime = topology->places[place].runtime_bytes;
+        uint64_t limit = tdm_schedule_limit(schedule, (enum tdm_place)place);
         capacity_bytes[place] = limit > runtime ? limit - runtime : 0;
     }
     return lower(schedule, capacity_bytes, false, program, err);
 }
 
 enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
-                                         const uint64_t capacity_bytes[TDM_PLACES],
+                                         const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                          struct tdm_program **program, struct tdm_error *err)
 {
     return lower(schedule, capacity_bytes, true, program, err);
 }
 
+enum tdm_status tdm_program_emit_rank(const struct tdm_program *program, uint32_t rank,
+                                      tdm_sink sink, void *self, struct tdm_error *err)
+{
+    if (rank >= program->ranks)
+        return tdm_fail(err, TDM_INTERNAL, "rank %u of a program of %u ranks", rank,
+                        program->ranks);
+    return tdm_lower(program, rank, sink, self, err);
+}
+
 enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sink, void *self,
                                  struct tdm_error *err)
 {
-    return tdm_lower(program, sink, self, err);
+    return tdm_program_emit_rank(program, 0, sink, self, err);
 }
 
 struct readers {

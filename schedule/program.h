@@ -30,7 +30,10 @@ struct tdm_chunk {
     uint32_t last_chunk;  /* of its sequence */
     uint64_t first_token; /* inside its sequence */
     uint64_t tokens;
-    uint64_t row; /* first token counted over all sequences of the step */
+    uint64_t row;   /* first token counted over all sequences of the step */
+    uint32_t rank;  /* that works on it: ranks.h */
+    uint32_t round; /* in which it does, of the step */
+    uint32_t slot;  /* which of the rank's chunks it is */
 };
 
 enum tdm_phase { TDM_FORWARD, TDM_BACKWARD, TDM_OPTIMIZER_PHASE, TDM_PHASES };
@@ -39,9 +42,9 @@ const char *tdm_phase_name(enum tdm_phase phase);
 
 /* What a slot (or one part of it) holds: content, layer (or unit), chunk, and for a running sum its
  * last contributor: the chunk that added last (the tile, in sums over LM-head tiles); each sum runs
- * in program order, chunks in reverse, so the first contributor has the highest number. In an
- * access of several slots the chunk of the k-th slot is `chunk + k`; layer and contributor are
- * common. */
+ * in program order, chunks in reverse, so the first contributor has the highest number (ranks.h).
+ * In an access of several slots the chunk of the k-th slot is `chunk + k`; layer and contributor
+ * are common. */
 struct tdm_tag {
     enum tdm_content content;
     uint32_t layer;
@@ -69,8 +72,10 @@ struct tdm_op {
     enum tdm_part part; /* weights it works with; 0 if none */
     enum tdm_phase phase;
     enum tdm_lane lane;
-    uint32_t layer;        /* or unit; TDM_NONE if none */
-    uint32_t chunk;        /* TDM_NONE if none */
+    uint32_t link;  /* of the machine: that a copy takes between two places, or over which attention
+                       gathers; TDM_NO_LINK in other ops */
+    uint32_t layer; /* or unit; TDM_NONE if none */
+    uint32_t chunk; /* TDM_NONE if none */
     uint64_t tokens;       /* rows it works on */
     uint64_t first_row;    /* of a tile inside its chunk */
     uint32_t first_entry;  /* of an LM-head tile: its part of the vocabulary, */
@@ -79,7 +84,7 @@ struct tdm_op {
     struct tdm_access access[TDM_OPERANDS];
     uint64_t flops;
     uint64_t bytes;         /* read and written, as far as the algorithm must */
-    uint64_t fetched_bytes; /* by an op of the compute lane itself from the host, and sent there, */
+    uint64_t fetched_bytes; /* by an op of the compute lane itself over its link, and sent back, */
     uint64_t sent_bytes;    /* as far as can be known before: gather.h */
     uint64_t keys;          /* attention: in the chunks that it sees, and one; 0 in other ops */
     uint64_t pairs; /* attention, select: (query, key) pairs, or as many as lists have room for */
@@ -115,15 +120,18 @@ struct tdm_program {
     const struct tdm_sequence *sequences; /* of the step; the schedule's */
     uint32_t sequence_count;
     bool documents_of_text; /* what a run reads says where documents begin */
+    uint32_t ranks;         /* that share the chunks; 1 */
     struct tdm_chunk *chunks;
     uint32_t chunk_count;
     struct tdm_buffer *buffers;
     uint32_t buffer_count;
-    uint64_t arena_bytes[TDM_PLACES];     /* as packed */
-    uint64_t live_peak_bytes[TDM_PLACES]; /* most bytes of live buffers; packing cannot do better */
+    uint64_t arena_bytes[TDM_MAX_PLACES]; /* as packed */
+    uint64_t
+        live_peak_bytes[TDM_MAX_PLACES]; /* most bytes of live buffers; packing cannot do better */
     uint64_t op_count;
     uint64_t written_values;   /* by its ops: values that begin in a step (values.h) */
     tdm_kinds kinds;           /* of its ops */
+    uint32_t lanes;            /* bits of those that have ops, by number */
     uint32_t scratch;          /* buffer that ops use beside their operands; lives all the step */
     uint64_t product_bytes;    /* of it, for products: tdm_scratch_product_bytes() */
     struct tdm_layout *layout; /* lower.c's own numbering of the buffers */
@@ -157,10 +165,15 @@ enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct td
 /* The same for less effort, to ask whether a schedule fits: packing ends once a place's arena is
  * within `capacity_bytes`, and is not searched where it cannot be. */
 enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
-                                         const uint64_t capacity_bytes[TDM_PLACES],
+                                         const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                          struct tdm_program **program, struct tdm_error *err);
 
-/* Streams one step into `sink`: the same items, in the same order, each time. */
+/* Streams one step of a rank into `sink`: the same items, in the same order, each time.
+ * TDM_INTERNAL if the program has no such rank. */
+enum tdm_status tdm_program_emit_rank(const struct tdm_program *program, uint32_t rank,
+                                      tdm_sink sink, void *self, struct tdm_error *err);
+
+/* The same of the first rank, which is all of the step where there is one. */
 enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sink, void *self,
                                  struct tdm_error *err);
 

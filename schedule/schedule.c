@@ -89,14 +89,11 @@ bool tdm_kv_parse(const char *name, enum tdm_kv *kv)
     return found >= 0;
 }
 
-bool tdm_place_parse(const char *name, enum tdm_place *place)
+uint64_t tdm_schedule_limit(const struct tdm_schedule *schedule, enum tdm_place place)
 {
-    for (int i = 0; i < TDM_PLACES; i++)
-        if (strcmp(tdm_place_name((enum tdm_place)i), name) == 0) {
-            *place = (enum tdm_place)i;
-            return true;
-        }
-    return false;
+    return place == TDM_DEVICE ? schedule->memory_bytes
+           : place == TDM_HOST ? schedule->host_memory_bytes
+                               : schedule->machine->topology.places[place].capacity_bytes;
 }
 
 enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *machine,
@@ -139,8 +136,8 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
     for (int state = 0; state < TDM_STATES; state++)
         schedule->homes[state] = (struct tdm_home){model->layers, TDM_DEVICE, TDM_DEVICE};
     schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;
-    schedule->memory_bytes = machine->capacity_bytes[TDM_DEVICE];
-    schedule->host_memory_bytes = machine->capacity_bytes[TDM_HOST];
+    schedule->memory_bytes = machine->topology.places[TDM_DEVICE].capacity_bytes;
+    schedule->host_memory_bytes = machine->topology.places[TDM_HOST].capacity_bytes;
     schedule->model = model;
     schedule->group_count = 0;
 
@@ -308,6 +305,42 @@ static enum tdm_status check_groups(const struct tdm_schedule *schedule, const c
     return TDM_OK;
 }
 
+/* Everything at another place than the device comes to it and goes back: over links. */
+static enum tdm_status check_place(const struct tdm_schedule *schedule, enum tdm_place place,
+                                   const char *file, struct tdm_error *err)
+{
+    const struct tdm_machine *machine = schedule->machine;
+    const struct tdm_topology *topology = &machine->topology;
+    bool linked = tdm_link_find(topology, place, TDM_DEVICE) != TDM_NO_LINK &&
+                  tdm_link_find(topology, TDM_DEVICE, place) != TDM_NO_LINK;
+    if (place == TDM_DEVICE || linked)
+        return TDM_OK;
+    tdm_fail(err, TDM_INPUT,
+             "%s: something is to be at place %s, to and from which machine %s has no link", file,
+             tdm_place_name(topology, place), machine->name);
+    return tdm_hint(err, "add links from and to the device to its description, or choose the host");
+}
+
+static enum tdm_status check_places(const struct tdm_schedule *schedule, const char *file,
+                                    struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < schedule->group_count && status == TDM_OK; i++) {
+        const struct tdm_group *group = &schedule->groups[i];
+        const enum tdm_place places[] = {group->input_place, group->kept_place, group->held_place,
+                                         group->kv_place, group->kv_gradients_place};
+        for (size_t k = 0; k < sizeof(places) / sizeof(places[0]) && status == TDM_OK; k++)
+            status = check_place(schedule, places[k], file, err);
+    }
+    for (int state = 0; state < TDM_STATES && status == TDM_OK; state++) {
+        const struct tdm_home *home = &schedule->homes[state];
+        status = check_place(schedule, home->embedding, file, err);
+        if (status == TDM_OK)
+            status = check_place(schedule, home->head, file, err);
+    }
+    return status;
+}
+
 static enum tdm_status check_homes(const struct tdm_schedule *schedule, const char *file,
                                    struct tdm_error *err)
 {
@@ -399,6 +432,8 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
     if (status == TDM_OK)
         status = check_homes(schedule, file, err);
     if (status == TDM_OK)
+        status = check_places(schedule, file, err);
+    if (status == TDM_OK)
         status = tdm_gather_check(schedule, file, err);
     return status == TDM_OK ? tdm_optimizer_check(schedule, file, err) : status;
 }
@@ -428,13 +463,13 @@ static enum tdm_place place_of_layer(const struct tdm_home *home, uint32_t layer
 {
     bool far =
         tdm_home_far_below(home, layers, layer + 1) > tdm_home_far_below(home, layers, layer);
-    return far ? TDM_HOST : TDM_DEVICE;
+    return far ? TDM_FAR_HOME : TDM_DEVICE;
 }
 
 uint32_t tdm_home_slot(const struct tdm_home *home, uint32_t layers, uint32_t layer)
 {
     uint32_t far = tdm_home_far_below(home, layers, layer);
-    return place_of_layer(home, layers, layer) == TDM_HOST ? far : layer - far;
+    return place_of_layer(home, layers, layer) != TDM_DEVICE ? far : layer - far;
 }
 
 uint32_t tdm_home_layer(const struct tdm_home *home, uint32_t layers, enum tdm_place place,

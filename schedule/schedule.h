@@ -54,7 +54,6 @@ const char *tdm_kv_name(enum tdm_kv kv); /* "recompute", "keep" */
 bool tdm_kv_parse(const char *name, enum tdm_kv *kv);
 bool tdm_set_parse(const char *name, enum tdm_set *set);
 bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer);
-bool tdm_place_parse(const char *name, enum tdm_place *place);
 
 /* Consecutive layers whose common input is stored by the forward, and what else of them is. */
 struct tdm_group {
@@ -81,6 +80,9 @@ enum tdm_state {
 };
 
 const char *tdm_state_name(enum tdm_state state); /* "weights", "master", "moments", "gradients" */
+
+/* The place of layers' state that is not at home on the device. */
+#define TDM_FAR_HOME TDM_HOST
 
 /* Where a kind of state is at home. What is on the host comes to the device for its use, and goes
  * home when it was changed. Layers at home on the host lie between the others as evenly as can be,
@@ -134,9 +136,9 @@ struct tdm_optimizer_settings {
     uint64_t decay_steps; /* after warmup; 0 if constant */
     double final_learning_rate;
     enum tdm_when when;
-    enum tdm_place on; /* where units are updated that are at home on the host: come to the device
-                          for it, or on the host's cores, to which their gradients go
-                          (tdm_updates_on_host) */
+    enum tdm_place on; /* where units are updated that are not at home on the device: there, to
+                          which they come for it, or at home, if a lane computes there, to which
+                          their gradients go (tdm_updates_on_host) */
     enum tdm_clip clip;
     double clip_norm; /* 0 if nothing is clipped */
 };
@@ -210,6 +212,10 @@ enum tdm_status tdm_schedule_set_sequences(struct tdm_schedule *schedule, uint32
 /* Tokens of all sequences of the step, and of these the ones that have something to predict. */
 uint64_t tdm_schedule_tokens(const struct tdm_schedule *schedule);
 uint64_t tdm_schedule_trained_tokens(const struct tdm_schedule *schedule);
+
+/* The limit on used bytes of a place that it was planned for: of the device and the host its own,
+ * of others all that they have. */
+uint64_t tdm_schedule_limit(const struct tdm_schedule *schedule, enum tdm_place place);
 
 /* Sets the order, and of all groups what that order can do with K and V by default: layer-major
  * makes them again, chunk-major keeps them on the device. */

@@ -36,15 +36,19 @@ static json_t *groups_to_json(const struct tdm_schedule *schedule)
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         const struct tdm_group *group = &schedule->groups[i];
         tdm_json_add(
-            &array, json_pack("{s:I, s:s, s:s, s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:s}", "layers",
-                              (json_int_t)group->layers, "input_place",
-                              tdm_place_name(group->input_place), "kept", tdm_set_name(group->kept),
-                              "kept_from_chunk", (json_int_t)group->kept_from_chunk, "kept_place",
-                              tdm_place_name(group->kept_place), "held", tdm_set_name(group->held),
-                              "held_from_chunk", (json_int_t)group->held_from_chunk, "held_place",
-                              tdm_place_name(group->held_place), "kv", tdm_kv_name(group->kv),
-                              "kv_place", tdm_place_name(group->kv_place), "kv_gradients_place",
-                              tdm_place_name(group->kv_gradients_place)));
+            &array,
+            json_pack(
+                "{s:I, s:s, s:s, s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:s}", "layers",
+                (json_int_t)group->layers, "input_place",
+                tdm_place_name(&schedule->machine->topology, group->input_place), "kept",
+                tdm_set_name(group->kept), "kept_from_chunk", (json_int_t)group->kept_from_chunk,
+                "kept_place", tdm_place_name(&schedule->machine->topology, group->kept_place),
+                "held", tdm_set_name(group->held), "held_from_chunk",
+                (json_int_t)group->held_from_chunk, "held_place",
+                tdm_place_name(&schedule->machine->topology, group->held_place), "kv",
+                tdm_kv_name(group->kv), "kv_place",
+                tdm_place_name(&schedule->machine->topology, group->kv_place), "kv_gradients_place",
+                tdm_place_name(&schedule->machine->topology, group->kv_gradients_place)));
     }
     return array;
 }
@@ -66,8 +70,9 @@ static json_t *homes_to_json(const struct tdm_schedule *schedule)
         const struct tdm_home *home = &schedule->homes[state];
         tdm_json_set(&object, tdm_state_name((enum tdm_state)state),
                      json_pack("{s:I, s:s, s:s}", "device_layers", (json_int_t)home->device_layers,
-                               "embedding", tdm_place_name(home->embedding), "head",
-                               tdm_place_name(home->head)));
+                               "embedding",
+                               tdm_place_name(&schedule->machine->topology, home->embedding),
+                               "head", tdm_place_name(&schedule->machine->topology, home->head)));
     }
     return object;
 }
@@ -82,8 +87,9 @@ static json_t *rings_to_json(const struct tdm_rings *rings)
     return object;
 }
 
-static json_t *optimizer_to_json(const struct tdm_optimizer_settings *optimizer)
+static json_t *optimizer_to_json(const struct tdm_schedule *schedule)
 {
+    const struct tdm_optimizer_settings *optimizer = &schedule->optimizer;
     json_t *object = json_pack(
         "{s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:s, s:I, s:f, s:s, s:s, s:f}", "kind",
         tdm_optimizer_name(optimizer->kind), "learning_rate", optimizer->learning_rate, "beta1",
@@ -94,7 +100,8 @@ static json_t *optimizer_to_json(const struct tdm_optimizer_settings *optimizer)
         "when", tdm_when_name(optimizer->when), "clip", tdm_clip_name(optimizer->clip), "clip_norm",
         optimizer->clip_norm);
     if (optimizer->on != TDM_DEVICE)
-        tdm_json_set(&object, "on", json_string(tdm_place_name(optimizer->on)));
+        tdm_json_set(&object, "on",
+                     json_string(tdm_place_name(&schedule->machine->topology, optimizer->on)));
     return object;
 }
 
@@ -129,7 +136,7 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         count_json(schedule->head_tile_vocabulary), "prefetch", count_json(schedule->prefetch),
         "groups", groups_to_json(schedule), "homes", homes_to_json(schedule), "rings",
         rings_to_json(&schedule->rings), "dtypes", dtypes_to_json(&schedule->dtypes), "optimizer",
-        optimizer_to_json(&schedule->optimizer));
+        optimizer_to_json(schedule));
     if (predicted != NULL)
         tdm_json_set(&root, "predicted", json_incref((json_t *)(uintptr_t)predicted));
     if (schedule->documents_of_text)
@@ -149,10 +156,11 @@ static void read_dtype(struct tdm_json_reader *reader, const char *key, enum tdm
         tdm_json_fail(reader, key, "is \"%s\"; fp32, bf16, remainder16 or none is due", name);
 }
 
-static void read_place(struct tdm_json_reader *reader, const char *key, enum tdm_place *place)
+static void read_place(struct tdm_json_reader *reader, const struct tdm_topology *topology,
+                       const char *key, enum tdm_place *place)
 {
     const char *name = tdm_json_string(reader, key);
-    if (name != NULL && !tdm_place_parse(name, place))
+    if (name != NULL && !tdm_place_parse(topology, name, place))
         tdm_json_fail(reader, key, "is \"%s\"; device or host is due", name);
 }
 
@@ -171,7 +179,8 @@ static void read_kv(struct tdm_json_reader *reader, const char *key, enum tdm_kv
 }
 
 static enum tdm_status read_group(const char *file, const json_t *object, size_t index,
-                                  struct tdm_group *group, struct tdm_error *err)
+                                  const struct tdm_topology *topology, struct tdm_group *group,
+                                  struct tdm_error *err)
 {
     static const char *const keys[] = {
         "layers",          "input_place", "kept", "kept_from_chunk", "kept_place",         "held",
@@ -181,16 +190,16 @@ static enum tdm_status read_group(const char *file, const json_t *object, size_t
     struct tdm_json_reader reader = {file, prefix, object, err, TDM_OK};
     tdm_json_only(&reader, keys);
     group->layers = (uint32_t)tdm_json_count(&reader, "layers", 1, UINT32_MAX);
-    read_place(&reader, "input_place", &group->input_place);
+    read_place(&reader, topology, "input_place", &group->input_place);
     read_set(&reader, "kept", &group->kept);
     group->kept_from_chunk = (uint32_t)tdm_json_count(&reader, "kept_from_chunk", 0, UINT32_MAX);
-    read_place(&reader, "kept_place", &group->kept_place);
+    read_place(&reader, topology, "kept_place", &group->kept_place);
     read_set(&reader, "held", &group->held);
     group->held_from_chunk = (uint32_t)tdm_json_count(&reader, "held_from_chunk", 0, UINT32_MAX);
-    read_place(&reader, "held_place", &group->held_place);
+    read_place(&reader, topology, "held_place", &group->held_place);
     read_kv(&reader, "kv", &group->kv);
-    read_place(&reader, "kv_place", &group->kv_place);
-    read_place(&reader, "kv_gradients_place", &group->kv_gradients_place);
+    read_place(&reader, topology, "kv_place", &group->kv_place);
+    read_place(&reader, topology, "kv_gradients_place", &group->kv_gradients_place);
     return reader.status;
 }
 
@@ -211,7 +220,8 @@ static enum tdm_status read_groups(const char *file, const json_t *array,
         const json_t *object = json_array_get(array, i);
         if (!json_is_object(object))
             return tdm_fail(err, TDM_INPUT, "%s: \"groups[%zu]\" must be an object", file, i);
-        status = read_group(file, object, i, &schedule->groups[i], err);
+        status =
+            read_group(file, object, i, &schedule->machine->topology, &schedule->groups[i], err);
     }
     if (status == TDM_OK)
         schedule->group_count = (uint32_t)count;
@@ -303,6 +313,7 @@ static enum tdm_status read_homes(const char *file, const json_t *object,
 {
     static const char *const states[] = {"weights", "master", "moments", "gradients", NULL};
     static const char *const keys[] = {"device_layers", "embedding", "head", NULL};
+    const struct tdm_topology *topology = &schedule->machine->topology;
     struct tdm_json_reader all = {file, "homes", object, err, TDM_OK};
     tdm_json_only(&all, states);
     for (int state = 0; state < TDM_STATES && all.status == TDM_OK; state++) {
@@ -316,8 +327,8 @@ static enum tdm_status read_homes(const char *file, const json_t *object,
         tdm_json_only(&reader, keys);
         home->device_layers =
             (uint32_t)tdm_json_count(&reader, "device_layers", 0, schedule->model->layers);
-        read_place(&reader, "embedding", &home->embedding);
-        read_place(&reader, "head", &home->head);
+        read_place(&reader, topology, "embedding", &home->embedding);
+        read_place(&reader, topology, "head", &home->head);
         all.status = reader.status;
     }
     return all.status;
@@ -338,6 +349,7 @@ static enum tdm_status read_rings(const char *file, const json_t *object, struct
 }
 
 static enum tdm_status read_optimizer(const char *file, const json_t *object,
+                                      const struct tdm_topology *topology,
                                       struct tdm_optimizer_settings *optimizer,
                                       struct tdm_error *err)
 {
@@ -377,7 +389,7 @@ static enum tdm_status read_optimizer(const char *file, const json_t *object,
     if (when != NULL && !tdm_when_parse(when, &optimizer->when))
         tdm_json_fail(&reader, "when", "is \"%s\"; it must be %s", when, TDM_WHEN_NAMES);
     if (tdm_json_has(&reader, "on"))
-        read_place(&reader, "on", &optimizer->on);
+        read_place(&reader, topology, "on", &optimizer->on);
     const char *clip = tdm_json_string(&reader, "clip");
     if (clip != NULL && !tdm_clip_parse(clip, &optimizer->clip))
         tdm_json_fail(&reader, "clip", "is \"%s\"; it must be %s", clip, TDM_CLIP_NAMES);
@@ -478,7 +490,8 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     if (status == TDM_OK)
         status = read_dtypes(reader->file, dtypes, &schedule->dtypes, reader->err);
     if (status == TDM_OK)
-        status = read_optimizer(reader->file, optimizer, &schedule->optimizer, reader->err);
+        status = read_optimizer(reader->file, optimizer, &schedule->machine->topology,
+                                &schedule->optimizer, reader->err);
     return status == TDM_OK ? tdm_schedule_check(schedule, reader->file, reader->err) : status;
 }
 

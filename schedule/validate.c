@@ -25,39 +25,42 @@
 #include <string.h>
 
 struct uses {
-    uint64_t read[TDM_LANES], written[TDM_LANES];
+    uint64_t read[TDM_MAX_LANES], written[TDM_MAX_LANES];
 };
 
 struct record {
     bool live;
-    uint32_t parts;            /* of a slot: 1, or TDM_PARTS in buffers of units */
-    struct tdm_tag *tags;      /* [slots][parts] */
-    struct uses *uses;         /* [slots][parts] */
-    uint64_t last[TDM_LANES];  /* last use of any slot, ever */
-    uint64_t birth[TDM_LANES]; /* last uses of its bytes when it came to life */
-    bool born;                 /* has been live before */
+    uint32_t parts;                /* of a slot: 1, or TDM_PARTS in buffers of units */
+    struct tdm_tag *tags;          /* [slots][parts] */
+    struct uses *uses;             /* [slots][parts] */
+    uint64_t last[TDM_MAX_LANES];  /* last use of any slot, ever */
+    uint64_t birth[TDM_MAX_LANES]; /* last uses of its bytes when it came to life */
+    bool born;                     /* has been live before */
 };
 
 struct tdm_validator {
     const struct tdm_program *program;
-    bool layers_alike; /* their parts are at the same places */
-    uint64_t capacity_bytes[TDM_PLACES];
+    const struct tdm_topology *topology; /* of its machine */
+    bool layers_alike;                   /* their parts are at the same places */
+    uint64_t capacity_bytes[TDM_MAX_PLACES];
     struct record *records;
-    uint64_t position[TDM_LANES];
-    uint64_t passed[TDM_LANES][TDM_LANES]; /* [lane][other]: lane runs after this one of other */
+    uint64_t position[TDM_MAX_LANES];
+    uint64_t passed[TDM_MAX_LANES]
+                   [TDM_MAX_LANES]; /* [lane][other]: lane runs after this one of other */
     uint64_t next_op;
     uint64_t *tile_base; /* [chunk_count + 1] LM-head tiles before a chunk */
     struct tdm_cost_check *costs;
 };
 
 enum tdm_status tdm_validator_new(const struct tdm_program *program,
-                                  const uint64_t capacity_bytes[TDM_PLACES],
+                                  const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                   struct tdm_validator **out, struct tdm_error *err)
 {
     struct tdm_validator *v = calloc(1, sizeof(*v));
     if (v == NULL)
         goto no_memory;
     v->program = program;
+    v->topology = &program->schedule->machine->topology;
     v->layers_alike = tdm_model_layers_alike(program->schedule->model);
     memcpy(v->capacity_bytes, capacity_bytes, sizeof(v->capacity_bytes));
     v->records = calloc((size_t)program->buffer_count + 1, sizeof(*v->records));
@@ -125,11 +128,13 @@ static enum tdm_status check_alloc(struct tdm_validator *v, uint32_t number, str
                         (unsigned long long)buffer->slot_bytes);
     if (end > v->program->arena_bytes[buffer->place])
         return tdm_fail(err, TDM_INPUT, "buffer \"%s\" ends at byte %llu of a %s arena of %llu",
-                        buffer->name, (unsigned long long)end, tdm_place_name(buffer->place),
+                        buffer->name, (unsigned long long)end,
+                        tdm_place_name(v->topology, buffer->place),
                         (unsigned long long)v->program->arena_bytes[buffer->place]);
     if (end > v->capacity_bytes[buffer->place])
         return tdm_fail(err, TDM_INPUT, "buffer \"%s\" ends at byte %llu, over the %s's %llu",
-                        buffer->name, (unsigned long long)end, tdm_place_name(buffer->place),
+                        buffer->name, (unsigned long long)end,
+                        tdm_place_name(v->topology, buffer->place),
                         (unsigned long long)v->capacity_bytes[buffer->place]);
     for (uint32_t other = 0; other < v->program->buffer_count; other++) {
         if (!bytes_overlap(buffer, &v->program->buffers[other]))
@@ -137,7 +142,7 @@ static enum tdm_status check_alloc(struct tdm_validator *v, uint32_t number, str
         if (v->records[other].live)
             return tdm_fail(err, TDM_INPUT, "live buffers \"%s\" and \"%s\" overlap", buffer->name,
                             v->program->buffers[other].name);
-        for (int lane = 0; lane < TDM_LANES; lane++)
+        for (uint32_t lane = 0; lane < v->topology->lane_count; lane++)
             if (v->records[other].last[lane] > record->birth[lane])
                 record->birth[lane] = v->records[other].last[lane];
     }
@@ -276,13 +281,12 @@ static enum tdm_status check_range(const struct tdm_validator *v, const struct t
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind),
                         (unsigned long long)need, tdm_content_name(access->after.content),
                         buffer->name, (unsigned long long)buffer->slot_bytes);
-    if (op->lane == TDM_LANE_HOST
-            ? buffer->place != TDM_HOST
-            : op->lane == TDM_LANE_COMPUTE && buffer->place != TDM_DEVICE &&
-                  !may_be_far(v->program->schedule, op, access->after.content))
+    const struct tdm_lane_row *lane = &v->topology->lanes[op->lane];
+    if (lane->computes && buffer->place != lane->place &&
+        !may_be_far(v->program->schedule, op, access->after.content))
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) computes on \"%s\", which is at place %s",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), buffer->name,
-                        tdm_place_name(buffer->place));
+                        tdm_place_name(v->topology, buffer->place));
     return TDM_OK;
 }
 
@@ -291,7 +295,8 @@ static enum tdm_status check_ranges(const struct tdm_validator *v, const struct 
                                     struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    if (op->access_count > TDM_OPERANDS || op->lane >= TDM_LANES || op->kind >= TDM_OP_KINDS)
+    if (op->access_count > TDM_OPERANDS || (uint32_t)op->lane >= v->topology->lane_count ||
+        op->kind >= TDM_OP_KINDS)
         return tdm_fail(err, TDM_INPUT, "op %llu, of kind %d, has %u operands on lane %d",
                         (unsigned long long)op->number, (int)op->kind, op->access_count,
                         (int)op->lane);
@@ -334,16 +339,16 @@ static enum tdm_status check_tags(struct tdm_validator *v, const struct tdm_op *
 }
 
 /* Must `op` have waited for position `due` of `lane`? It has if its own lane passed that before. */
-static enum tdm_status check_wait(const struct tdm_validator *v, const struct tdm_op *op, int lane,
-                                  uint64_t due, const struct tdm_buffer *buffer,
+static enum tdm_status check_wait(const struct tdm_validator *v, const struct tdm_op *op,
+                                  uint32_t lane, uint64_t due, const struct tdm_buffer *buffer,
                                   struct tdm_error *err)
 {
-    if (lane == (int)op->lane || due <= v->passed[op->lane][lane])
+    if (lane == (uint32_t)op->lane || due <= v->passed[op->lane][lane])
         return TDM_OK;
-    return tdm_fail(err, TDM_INPUT,
-                    "op %llu (%s) does not wait for op %llu of lane %s, which uses \"%s\" too",
-                    (unsigned long long)op->number, tdm_op_kind_name(op->kind),
-                    (unsigned long long)due, tdm_lane_name((enum tdm_lane)lane), buffer->name);
+    return tdm_fail(
+        err, TDM_INPUT, "op %llu (%s) does not wait for op %llu of lane %s, which uses \"%s\" too",
+        (unsigned long long)op->number, tdm_op_kind_name(op->kind), (unsigned long long)due,
+        tdm_lane_name(v->topology, (enum tdm_lane)lane), buffer->name);
 }
 
 static enum tdm_status check_order(const struct tdm_validator *v, const struct tdm_op *op,
@@ -354,7 +359,7 @@ static enum tdm_status check_order(const struct tdm_validator *v, const struct t
     enum tdm_status status = TDM_OK;
     uint32_t first, end;
     parts_used(v, record, access, &first, &end);
-    for (int lane = 0; lane < TDM_LANES && status == TDM_OK; lane++) {
+    for (uint32_t lane = 0; lane < v->topology->lane_count && status == TDM_OK; lane++) {
         uint64_t due = record->birth[lane];
         for (uint32_t k = 0; k < access->slots; k++)
             for (uint32_t part = first; part < end; part++) {
@@ -389,13 +394,14 @@ static void note_uses(struct tdm_validator *v, const struct tdm_op *op,
     record->last[op->lane] = position;
 }
 
-/* One part is copied of a gradient alone, to the host, and the unit must have it; the op is told to
- * be of that part. That the part's sum is complete, and that what reads the whole unit there finds
- * every part of it, the tags show. */
+/* One part is copied of a gradient alone, away from the device, and the unit must have it; the op
+ * is told to be of that part. That the part's sum is complete, and that what reads the whole unit
+ * there finds every part of it, the tags show. */
 static bool is_part_of_gradient(const struct tdm_validator *v, const struct tdm_op *op,
                                 struct tdm_tag what)
 {
-    return what.content == TDM_UNIT_GRADIENT && op->lane == TDM_LANE_D2H &&
+    const struct tdm_buffer *to = &v->program->buffers[op->access[TDM_COPY_TO].buffer];
+    return what.content == TDM_UNIT_GRADIENT && to->place != TDM_DEVICE &&
            op->access[TDM_COPY_FROM].part < TDM_PARTS &&
            op->access[TDM_COPY_FROM].part == (uint32_t)op->part &&
            tdm_part_bytes(v->program->schedule->model, what.layer, op->part, TDM_DTYPE_BF16) > 0;
@@ -458,6 +464,36 @@ static uint64_t chunk_bytes(const struct tdm_validator *v, struct tdm_tag what, 
     return bytes;
 }
 
+/* A copy inside a place is an op of the lane that computes there; between places it goes over the
+ * link that the machine has between them, on the link's lane. */
+static enum tdm_status check_way(const struct tdm_validator *v, const struct tdm_op *op,
+                                 struct tdm_error *err)
+{
+    enum tdm_place from = v->program->buffers[op->access[TDM_COPY_FROM].buffer].place;
+    enum tdm_place to = v->program->buffers[op->access[TDM_COPY_TO].buffer].place;
+    const struct tdm_lane_row *lane = &v->topology->lanes[op->lane];
+    bool inside = op->link == TDM_NO_LINK && from == to && lane->computes && lane->place == from;
+    if (inside)
+        return TDM_OK;
+    if (from == to)
+        return tdm_fail(err, TDM_INPUT, "op %llu copies inside place %s on lane %s%s",
+                        (unsigned long long)op->number, tdm_place_name(v->topology, from),
+                        tdm_lane_name(v->topology, op->lane),
+                        op->link == TDM_NO_LINK ? "" : ", over a link");
+    if (op->link >= v->topology->link_count)
+        return tdm_fail(err, TDM_INPUT, "op %llu copies from %s to %s over no link of the machine",
+                        (unsigned long long)op->number, tdm_place_name(v->topology, from),
+                        tdm_place_name(v->topology, to));
+    const struct tdm_link *link = &v->topology->links[op->link];
+    if (link->from != from || link->to != to || link->lane != op->lane)
+        return tdm_fail(
+            err, TDM_INPUT, "op %llu copies from %s to %s on lane %s, over the link from %s to %s",
+            (unsigned long long)op->number, tdm_place_name(v->topology, from),
+            tdm_place_name(v->topology, to), tdm_lane_name(v->topology, op->lane),
+            tdm_place_name(v->topology, link->from), tdm_place_name(v->topology, link->to));
+    return TDM_OK;
+}
+
 static enum tdm_status check_copy(const struct tdm_validator *v, const struct tdm_op *op,
                                   struct tdm_error *err)
 {
@@ -483,16 +519,7 @@ static enum tdm_status check_copy(const struct tdm_validator *v, const struct td
         return tdm_fail(err, TDM_INPUT, "op %llu copies %llu bytes of %llu",
                         (unsigned long long)op->number, (unsigned long long)read->bytes,
                         (unsigned long long)bytes);
-    enum tdm_place from = v->program->buffers[op->access[TDM_COPY_FROM].buffer].place;
-    enum tdm_place to = v->program->buffers[op->access[TDM_COPY_TO].buffer].place;
-    bool right = (op->lane == TDM_LANE_H2D && from == TDM_HOST && to == TDM_DEVICE) ||
-                 (op->lane == TDM_LANE_D2H && from == TDM_DEVICE && to == TDM_HOST) ||
-                 (op->lane == TDM_LANE_COMPUTE && from == TDM_DEVICE && to == TDM_DEVICE);
-    if (!right)
-        return tdm_fail(err, TDM_INPUT, "op %llu copies from %s to %s on lane %s",
-                        (unsigned long long)op->number, tdm_place_name(from), tdm_place_name(to),
-                        tdm_lane_name(op->lane));
-    return TDM_OK;
+    return check_way(v, op, err);
 }
 
 /* What the simulator reads of an op beside its operands: where it belongs, and its costs. */
@@ -524,7 +551,7 @@ static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op
                                 const struct tdm_waits *waits, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    if (op->lane >= TDM_LANES || op->kind >= TDM_OP_KINDS)
+    if ((uint32_t)op->lane >= v->topology->lane_count || op->kind >= TDM_OP_KINDS)
         return tdm_fail(err, TDM_INPUT, "op %llu, of kind %d, is on lane %d",
                         (unsigned long long)op->number, (int)op->kind, (int)op->lane);
     if (op->number != v->next_op)
@@ -533,8 +560,8 @@ static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op
     v->next_op++;
     v->position[op->lane]++;
     if (waits != NULL)
-        for (int lane = 0; lane < TDM_LANES; lane++) {
-            if (lane != (int)op->lane && waits->lane_position[lane] > v->position[lane])
+        for (uint32_t lane = 0; lane < v->topology->lane_count; lane++) {
+            if (lane != (uint32_t)op->lane && waits->lane_position[lane] > v->position[lane])
                 return tdm_fail(err, TDM_INPUT, "op %llu waits for an op that is yet to come",
                                 (unsigned long long)op->number);
             if (waits->lane_position[lane] > v->passed[op->lane][lane])
@@ -651,7 +678,7 @@ struct tdm_validation {
 };
 
 enum tdm_status tdm_validation_new(const struct tdm_program *program,
-                                   const uint64_t capacity_bytes[TDM_PLACES],
+                                   const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                    struct tdm_validation **out, struct tdm_error *err)
 {
     struct tdm_validation *validation = calloc(1, sizeof(*validation));
@@ -696,7 +723,7 @@ void tdm_validation_free(struct tdm_validation *validation)
 }
 
 enum tdm_status tdm_program_validate(const struct tdm_program *program,
-                                     const uint64_t capacity_bytes[TDM_PLACES],
+                                     const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                      struct tdm_error *err)
 {
     struct tdm_validation *validation = NULL;

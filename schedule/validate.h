@@ -18,7 +18,7 @@ struct tdm_validator;
 /* Capacities in bytes of each place's arena, TDM_SIZE_MAX for none. Buffers are read from the
  * program once, here. */
 enum tdm_status tdm_validator_new(const struct tdm_program *program,
-                                  const uint64_t capacity_bytes[TDM_PLACES],
+                                  const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                   struct tdm_validator **validator, struct tdm_error *err);
 
 /* Takes the next item, and for TDM_RUN what the op waits for (NULL: not checked). TDM_INPUT with a
@@ -34,7 +34,7 @@ void tdm_validator_free(struct tdm_validator *validator);
 /* A validator with the order that ops wait by, as a sink of a program's items. */
 struct tdm_validation;
 enum tdm_status tdm_validation_new(const struct tdm_program *program,
-                                   const uint64_t capacity_bytes[TDM_PLACES],
+                                   const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                    struct tdm_validation **validation, struct tdm_error *err);
 /* `self` is the validation. */
 enum tdm_status tdm_validation_take(void *self, const struct tdm_item *item, struct tdm_error *err);
@@ -43,7 +43,7 @@ void tdm_validation_free(struct tdm_validation *validation);
 
 /* Emits `program` to one, to the end. */
 enum tdm_status tdm_program_validate(const struct tdm_program *program,
-                                     const uint64_t capacity_bytes[TDM_PLACES],
+                                     const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                      struct tdm_error *err);
 
 #endif

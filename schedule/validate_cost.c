@@ -258,24 +258,46 @@ static enum tdm_status check_bytes(const struct tdm_op *op, struct tdm_error *er
     return op->bytes == due ? TDM_OK : fail(op, "bytes", op->bytes, due, err);
 }
 
-static bool is_on_host(const struct tdm_program *program, const struct tdm_op *op, uint32_t operand)
+static bool is_far(const struct tdm_program *program, const struct tdm_op *op, uint32_t operand)
 {
-    return is_there(op, operand) && program->buffers[op->access[operand].buffer].place == TDM_HOST;
+    return is_there(op, operand) &&
+           program->buffers[op->access[operand].buffer].place != TDM_DEVICE;
 }
 
-/* Attention that reads K and V on the host gathers the chunk's own pages, and before them at most
- * all for every query page; where sums of dK, dV are there too it fetches and sends as many pages
- * of these, and sends zeros first to those that it is the first to add to. */
+/* Attention that reads K and V elsewhere than on the device gathers over the link from there, and
+ * needs the one back for what it sends. Copies are seen by who knows both their places. */
+static enum tdm_status check_link_number(const struct tdm_program *program, const struct tdm_op *op,
+                                         struct tdm_error *err)
+{
+    const struct tdm_topology *topology = &program->schedule->machine->topology;
+    bool attends = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD;
+    if (op->kind == TDM_OP_COPY)
+        return TDM_OK;
+    if (!attends || !is_far(program, op, TDM_ATTENTION_KV))
+        return op->link == TDM_NO_LINK ? TDM_OK : fail(op, "link", op->link, TDM_NO_LINK, err);
+    enum tdm_place home = program->buffers[op->access[TDM_ATTENTION_KV].buffer].place;
+    uint32_t due = tdm_link_find(topology, home, TDM_DEVICE);
+    if (due == TDM_NO_LINK || tdm_link_opposite(topology, due) == TDM_NO_LINK)
+        return tdm_fail(err, TDM_INPUT,
+                        "op %llu (%s) gathers from %s over no link of the machine and back",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+                        tdm_place_name(topology, home));
+    return op->link == due ? TDM_OK : fail(op, "link", op->link, due, err);
+}
+
+/* Attention that reads K and V elsewhere than on the device gathers the chunk's own pages, and
+ * before them at most all for every query page; where sums of dK, dV are there too it fetches and
+ * sends as many pages of these, and sends zeros first to those that it is the first to add to. */
 static enum tdm_status check_link(const struct tdm_cost_check *check, const struct tdm_op *op,
                                   struct tdm_error *err)
 {
     const struct tdm_program *program = check->program;
     const struct tdm_schedule *schedule = program->schedule;
     bool attends = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD;
-    bool adds = is_on_host(program, op, TDM_ATTENTION_GRAD_DKV_OPENED) ||
-                is_on_host(program, op, TDM_ATTENTION_GRAD_DKV_ADDED);
+    bool adds = is_far(program, op, TDM_ATTENTION_GRAD_DKV_OPENED) ||
+                is_far(program, op, TDM_ATTENTION_GRAD_DKV_ADDED);
     uint64_t pages, zeros = 0, sums = 0;
-    if (!attends || !is_on_host(program, op, TDM_ATTENTION_KV))
+    if (!attends || !is_far(program, op, TDM_ATTENTION_KV))
         return op->fetched_bytes == 0 && op->sent_bytes == 0
                    ? TDM_OK
                    : fail(op, "bytes over the link", op->fetched_bytes + op->sent_bytes, 0, err);
@@ -286,7 +308,7 @@ static enum tdm_status check_link(const struct tdm_cost_check *check, const stru
         sums = tdm_content_bytes(schedule, TDM_DKVPAGES, 0, schedule->page_tokens);
     for (uint32_t i = TDM_ATTENTION_GRAD_DKV_OPENED; i <= TDM_ATTENTION_GRAD_DKV_ADDED && sums > 0;
          i++)
-        if (is_on_host(program, op, i) && op->access[i].mode == TDM_WRITE)
+        if (is_far(program, op, i) && op->access[i].mode == TDM_WRITE)
             zeros += op->access[i].bytes;
     uint64_t least = own * (page + sums);
     uint64_t most = tdm_size_mul(tdm_size_mul(own, pages + 1), page + sums);
@@ -317,5 +339,7 @@ enum tdm_status tdm_cost_check_op(struct tdm_cost_check *check, const struct tdm
         status = check_flops(check, op, err);
     if (status == TDM_OK)
         status = check_bytes(op, err);
-    return status == TDM_OK ? check_link(check, op, err) : status;
+    if (status == TDM_OK)
+        status = check_link(check, op, err);
+    return status == TDM_OK ? check_link_number(check->program, op, err) : status;
 }

@@ -242,7 +242,8 @@ size_t tdm_values_changes(struct tdm_values *values, struct tdm_values_change *c
                 end_value(values, i, value, value->last_op + 1);
         }
 
-    uint64_t live[TDM_PLACES][TDM_CATEGORIES] = {{0}}, told[TDM_PLACES][TDM_CATEGORIES] = {{0}};
+    uint64_t live[TDM_MAX_PLACES][TDM_CATEGORIES] = {{0}},
+             told[TDM_MAX_PLACES][TDM_CATEGORIES] = {{0}};
     size_t count = 0;
     for (uint64_t op = 0; op < program->op_count; op++) {
         for (size_t i = values->first_change[op]; i != NO_CHANGE; i = values->changes[i].next)

@@ -12,11 +12,13 @@
 struct tdm_simulator {
     const struct tdm_program *program;
     const struct tdm_machine *machine;
+    const struct tdm_topology *topology; /* of the machine */
     struct tdm_order_tracker *order;
-    double *end_seconds[TDM_LANES]; /* [op_count] by position on the lane */
-    double lane_free[TDM_LANES];
-    uint64_t live[TDM_PLACES][TDM_CATEGORIES];
-    uint64_t live_total[TDM_PLACES];
+    double *end_seconds[TDM_MAX_LANES]; /* [op_count] by position on the lane */
+    double lane_free[TDM_MAX_LANES];
+    double link_free[TDM_MAX_LINKS];
+    uint64_t live[TDM_MAX_PLACES][TDM_CATEGORIES];
+    uint64_t live_total[TDM_MAX_PLACES];
     uint64_t live_lists, live_means; /* page lists and page means, which are on the device */
     uint64_t next_op;
     tdm_simulated see;
@@ -58,7 +60,7 @@ static void note_live(struct tdm_simulator *s, const struct tdm_item *item)
         }
     }
     uint64_t stored = 0;
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (uint32_t place = 0; place < s->topology->place_count; place++)
         stored += s->live[place][TDM_RESIDUALS] + s->live[place][TDM_KV] +
                   s->live[place][TDM_KV_GRADIENTS];
     if (stored > result->stored_peak_bytes)
@@ -82,6 +84,16 @@ static void note_work(struct tdm_simulator *s, const struct tdm_op *op, double s
         result->product_flops += (double)op->flops;
 }
 
+/* Links, as bits by number, on which a copy is under way at a time. */
+static uint32_t links_busy(const struct tdm_simulator *s, double seconds)
+{
+    uint32_t busy = 0;
+    for (uint32_t link = 0; link < s->topology->link_count; link++)
+        if (s->link_free[link] > seconds)
+            busy |= 1u << link;
+    return busy;
+}
+
 enum tdm_status tdm_simulator_new(const struct tdm_program *program, tdm_simulated see, void *self,
                                   struct tdm_simulator **out, struct tdm_error *err)
 {
@@ -90,11 +102,12 @@ enum tdm_status tdm_simulator_new(const struct tdm_program *program, tdm_simulat
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a simulator");
     s->program = program;
     s->machine = program->schedule->machine;
+    s->topology = &s->machine->topology;
     s->see = see;
     s->self = self;
     s->result.op_count = program->op_count;
     enum tdm_status status = tdm_order_new(program, &s->order, err);
-    for (int lane = 0; lane < TDM_LANES && status == TDM_OK; lane++) {
+    for (uint32_t lane = 0; lane < s->topology->lane_count && status == TDM_OK; lane++) {
         s->end_seconds[lane] = malloc((program->op_count + 1) * sizeof(double));
         if (s->end_seconds[lane] == NULL)
             status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu ops",
@@ -112,7 +125,7 @@ void tdm_simulator_free(struct tdm_simulator *s)
 {
     if (s == NULL)
         return;
-    for (int lane = 0; lane < TDM_LANES; lane++)
+    for (uint32_t lane = 0; lane < s->topology->lane_count; lane++)
         free(s->end_seconds[lane]);
     tdm_order_free(s->order);
     free(s);
@@ -130,19 +143,18 @@ enum tdm_status tdm_simulator_take(void *self, const struct tdm_item *item, stru
 
     const struct tdm_op *op = item->op;
     double start = s->lane_free[op->lane];
-    for (int lane = 0; lane < TDM_LANES; lane++)
+    for (uint32_t lane = 0; lane < s->topology->lane_count; lane++)
         if (waits.lane_position[lane] > 0) {
             double end = s->end_seconds[lane][waits.lane_position[lane] - 1];
             if (end > start)
                 start = end;
         }
-    enum tdm_lane opposite = op->lane == TDM_LANE_H2D ? TDM_LANE_D2H : TDM_LANE_H2D;
-    bool copies = op->lane == TDM_LANE_H2D || op->lane == TDM_LANE_D2H;
-    bool both_ways = copies && s->lane_free[opposite] > start;
-    double seconds = tdm_op_seconds(s->machine, op, both_ways);
+    double seconds = tdm_op_seconds(s->machine, op, links_busy(s, start));
     double end = start + seconds;
     s->end_seconds[op->lane][waits.position - 1] = end;
     s->lane_free[op->lane] = end;
+    if (op->kind == TDM_OP_COPY && op->link != TDM_NO_LINK)
+        s->link_free[op->link] = end;
     s->next_op = op->number + 1;
     note_work(s, op, seconds);
     return s->see == NULL ? TDM_OK : s->see(s->self, op, start, end, s->live, err);
@@ -151,12 +163,12 @@ enum tdm_status tdm_simulator_take(void *self, const struct tdm_item *item, stru
 void tdm_simulator_finish(const struct tdm_simulator *s, struct tdm_simulation *simulation)
 {
     struct tdm_simulation result = s->result;
-    for (int lane = 0; lane < TDM_LANES; lane++)
+    for (uint32_t lane = 0; lane < s->topology->lane_count; lane++)
         if (s->lane_free[lane] > result.step_seconds)
             result.step_seconds = s->lane_free[lane];
     result.stall_seconds = s->lane_free[TDM_LANE_COMPUTE] - result.busy_seconds[TDM_LANE_COMPUTE];
-    for (int place = 0; place < TDM_PLACES; place++) {
-        uint64_t runtime = s->machine->runtime_bytes[place];
+    for (uint32_t place = 0; place < s->topology->place_count; place++) {
+        uint64_t runtime = s->topology->places[place].runtime_bytes;
         result.arena_bytes[place] = s->program->arena_bytes[place];
         result.used_peak_bytes[place] = s->program->arena_bytes[place] + runtime;
         result.peak_categories[place][TDM_RUNTIME] = runtime;

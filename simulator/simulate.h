@@ -13,26 +13,26 @@
 /* Sees every op with its predicted time, in program order; `live_bytes` are those while it runs. */
 typedef enum tdm_status (*tdm_simulated)(void *self, const struct tdm_op *op, double start_seconds,
                                          double end_seconds,
-                                         const uint64_t live_bytes[TDM_PLACES][TDM_CATEGORIES],
+                                         const uint64_t live_bytes[TDM_MAX_PLACES][TDM_CATEGORIES],
                                          struct tdm_error *err);
 
 struct tdm_simulation {
     double step_seconds;
     double phase_seconds[TDM_PHASES]; /* compute lane, by the phase of the op */
-    double busy_seconds[TDM_LANES];
+    double busy_seconds[TDM_MAX_LANES];
     double stall_seconds; /* compute lane idle before its last op ends */
     double kind_seconds[TDM_OP_KINDS];
     double flops;                   /* all, recompute included */
     double attention_forward_flops; /* of all passes */
     double product_flops;
-    uint64_t copied_bytes[TDM_LANES];
-    uint64_t arena_bytes[TDM_PLACES]; /* as packed */
-    uint64_t live_peak_bytes[TDM_PLACES];
-    uint64_t used_peak_bytes[TDM_PLACES]; /* arena + the machine's runtime */
-    uint64_t peak_categories[TDM_PLACES]
+    uint64_t copied_bytes[TDM_MAX_LANES];
+    uint64_t arena_bytes[TDM_MAX_PLACES]; /* as packed */
+    uint64_t live_peak_bytes[TDM_MAX_PLACES];
+    uint64_t used_peak_bytes[TDM_MAX_PLACES]; /* arena + the machine's runtime */
+    uint64_t peak_categories[TDM_MAX_PLACES]
                             [TDM_CATEGORIES]; /* at the peak of that place; runtime too */
-    uint64_t category_peaks[TDM_PLACES][TDM_CATEGORIES]; /* that each ever has; runtime too */
-    uint64_t peak_op[TDM_PLACES];                        /* number of the op at the peak */
+    uint64_t category_peaks[TDM_MAX_PLACES][TDM_CATEGORIES]; /* that each ever has; runtime too */
+    uint64_t peak_op[TDM_MAX_PLACES];                        /* number of the op at the peak */
     uint64_t peak_list_bytes, peak_mean_bytes; /* page lists and page means at the device's peak */
     uint64_t stored_peak_bytes; /* most of residuals + kv + kv_gradients, both places */
     uint64_t op_count;

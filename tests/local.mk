@@ -74,6 +74,10 @@ gather_cases = tests/support/gather_cases.c tests/support/gather_cases.h \
 	$(run_steps)
 tests_executor_property_gather_SOURCES = tests/executor/property_gather.c $(gather_cases)
 
+# A place that a machine's description adds.
+cmocka_tests += tests/executor/property_places
+tests_executor_property_places_SOURCES = tests/executor/property_places.c $(run_steps)
+
 # Documents that a step's text has, against the same documents in the schedule.
 cmocka_tests += tests/executor/property_documents
 text_documents = tests/support/text_documents.c tests/support/text_documents.h $(run_steps)
@@ -143,6 +147,9 @@ tests_schedule_unit_sequence_SOURCES = tests/schedule/unit_sequence.c $(random_s
 cmocka_tests += tests/schedule/unit_buffers
 tests_schedule_unit_buffers_SOURCES = tests/schedule/unit_buffers.c $(random_schedule)
 tests_schedule_unit_buffers_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+cmocka_tests += tests/schedule/unit_ranks
+tests_schedule_unit_ranks_SOURCES = tests/schedule/unit_ranks.c $(random_schedule)
+
 cmocka_tests += tests/schedule/unit_kv_row
 tests_schedule_unit_kv_row_SOURCES = tests/schedule/unit_kv_row.c $(random_schedule)
 tests_schedule_unit_schedule_SOURCES = tests/schedule/unit_schedule.c $(random_schedule)
@@ -301,6 +308,7 @@ long_tests += \
 	tests/methods/property_keys \
 	tests/executor/property_memory \
 	tests/executor/property_order \
+	tests/executor/property_places \
 	tests/planner/property_plans \
 	tests/planner/property_search \
 	tests/executor/property_selectors \

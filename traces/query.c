@@ -73,36 +73,32 @@ const char *tdm_query_text(const struct tdm_query *query, int column)
     return text == NULL ? "" : (const char *)text;
 }
 
-/* A name as one of `names` values of an enum; a name that this program does not know fails. */
+/* A name that this program does not know. */
+static void not_known(struct tdm_query *query, int column)
+{
+    if (query->status != TDM_OK)
+        return;
+    query->status =
+        tdm_fail(query->err, TDM_INPUT, "%s: %s \"%.64s\" is not known here", query->reader->path,
+                 sqlite3_column_name(query->statement, column), tdm_query_text(query, column));
+    tdm_hint(query->err, "read it with the tidemark that wrote it: %s",
+             query->reader->run.versions);
+}
+
+/* A name as one of `names` values of an enum. */
 static int name_at(struct tdm_query *query, int column, const char *(*name)(int), int names)
 {
     const char *text = tdm_query_text(query, column);
     for (int i = 0; i < names; i++)
         if (strcmp(text, name(i)) == 0)
             return i;
-    if (query->status == TDM_OK) {
-        query->status =
-            tdm_fail(query->err, TDM_INPUT, "%s: %s \"%.64s\" is not known here",
-                     query->reader->path, sqlite3_column_name(query->statement, column), text);
-        tdm_hint(query->err, "read it with the tidemark that wrote it: %s",
-                 query->reader->run.versions);
-    }
+    not_known(query, column);
     return 0;
-}
-
-static const char *place_name(int value)
-{
-    return tdm_place_name((enum tdm_place)value);
 }
 
 static const char *category_name(int value)
 {
     return tdm_category_name((enum tdm_category)value);
-}
-
-static const char *lane_name(int value)
-{
-    return tdm_lane_name((enum tdm_lane)value);
 }
 
 static const char *phase_name(int value)
@@ -117,7 +113,10 @@ static const char *kind_name(int value)
 
 enum tdm_place tdm_query_place(struct tdm_query *query, int column)
 {
-    return (enum tdm_place)name_at(query, column, place_name, TDM_PLACES);
+    enum tdm_place place = TDM_DEVICE;
+    if (!tdm_place_parse(&query->reader->topology, tdm_query_text(query, column), &place))
+        not_known(query, column);
+    return place;
 }
 
 enum tdm_category tdm_query_category(struct tdm_query *query, int column)
@@ -127,7 +126,10 @@ enum tdm_category tdm_query_category(struct tdm_query *query, int column)
 
 enum tdm_lane tdm_query_lane(struct tdm_query *query, int column)
 {
-    return (enum tdm_lane)name_at(query, column, lane_name, TDM_LANES);
+    enum tdm_lane lane = TDM_LANE_COMPUTE;
+    if (!tdm_lane_parse(&query->reader->topology, tdm_query_text(query, column), &lane))
+        not_known(query, column);
+    return lane;
 }
 
 enum tdm_phase tdm_query_phase(struct tdm_query *query, int column)

@@ -18,6 +18,7 @@ struct tdm_trace_reader {
     sqlite3 *db;
     int64_t run_id;
     struct tdm_trace_run_info run;
+    struct tdm_topology topology;   /* of the places and lanes that its rows name */
     char *strings[TDM_RUN_STRINGS]; /* what `run` points to */
 };
 

@@ -174,6 +174,29 @@ static enum tdm_status read_run(struct tdm_trace_reader *reader, struct tdm_erro
     return TDM_OK;
 }
 
+/* The rows that every machine has, and those that the machine of the last program adds. */
+static enum tdm_status read_topology(struct tdm_trace_reader *reader, struct tdm_error *err)
+{
+    json_t *schedule = NULL;
+    tdm_topology_begin(&reader->topology);
+    struct tdm_query query =
+        tdm_query_begin(reader, "SELECT schedule FROM program ORDER BY id DESC LIMIT 1", 0, 0, err);
+    while (tdm_query_next(&query)) {
+        const char *text = tdm_query_text(&query, 0);
+        struct tdm_error unread; /* who asks for the schedule is told */
+        if (tdm_json_parse(reader->path, text, strlen(text), &schedule, &unread) != TDM_OK)
+            schedule = NULL;
+    }
+    enum tdm_status status = tdm_query_end(&query);
+    const json_t *machine = json_object_get(schedule, "machine");
+    struct tdm_json_reader tables = {
+        .file = reader->path, .prefix = "machine", .object = machine, .err = err};
+    if (status == TDM_OK && json_is_object(machine))
+        tdm_topology_read(&tables, &reader->topology);
+    json_decref(schedule);
+    return status == TDM_OK ? tdm_json_status(&tables) : status;
+}
+
 /* Says plainly what SQLite says as "unable to open database file". */
 static enum tdm_status check_file(const char *path, struct tdm_error *err)
 {
@@ -214,6 +237,8 @@ enum tdm_status tdm_trace_reader_open(const char *path, struct tdm_trace_reader 
         status = tdm_trace_check_schema(made, err);
     if (status == TDM_OK)
         status = read_run(made, err);
+    if (status == TDM_OK)
+        status = read_topology(made, err);
     if (status != TDM_OK) {
         tdm_trace_reader_close(made);
         return status;
@@ -236,6 +261,11 @@ void tdm_trace_reader_close(struct tdm_trace_reader *reader)
 const struct tdm_trace_run_info *tdm_trace_reader_run(const struct tdm_trace_reader *reader)
 {
     return &reader->run;
+}
+
+const struct tdm_topology *tdm_trace_reader_topology(const struct tdm_trace_reader *reader)
+{
+    return &reader->topology;
 }
 
 /* Programs and steps. */

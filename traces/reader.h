@@ -38,16 +38,20 @@ struct tdm_trace_run_info {
 };
 const struct tdm_trace_run_info *tdm_trace_reader_run(const struct tdm_trace_reader *reader);
 
+/* The tables by which the rows below number places and lanes: those of the machine of the run's
+ * programs. It belongs to the reader. */
+const struct tdm_topology *tdm_trace_reader_topology(const struct tdm_trace_reader *reader);
+
 /* A program, in the order of recording. */
 struct tdm_trace_program_row {
     int64_t program; /* for the queries below */
     char name[128];  /* cut if longer */
     uint64_t ops;
     double predicted_seconds; /* end of the last op */
-    uint64_t arena_bytes[TDM_PLACES];
-    uint64_t live_peak_bytes[TDM_PLACES]; /* of packing */
-    uint64_t runtime_bytes[TDM_PLACES];   /* outside the arena */
-    uint64_t steps, timed_steps;          /* of the run */
+    uint64_t arena_bytes[TDM_MAX_PLACES];
+    uint64_t live_peak_bytes[TDM_MAX_PLACES]; /* of packing */
+    uint64_t runtime_bytes[TDM_MAX_PLACES];   /* outside the arena */
+    uint64_t steps, timed_steps;              /* of the run */
 };
 enum tdm_status tdm_trace_read_programs(struct tdm_trace_reader *reader,
                                         struct tdm_trace_program_row **rows, size_t *count,
@@ -105,7 +109,7 @@ struct tdm_trace_peak {
     uint64_t most[TDM_CATEGORIES];    /* that each ever has; measured: in any of the steps */
 };
 struct tdm_trace_peaks {
-    struct tdm_trace_peak predicted[TDM_PLACES], measured[TDM_PLACES];
+    struct tdm_trace_peak predicted[TDM_MAX_PLACES], measured[TDM_MAX_PLACES];
 };
 /* `step` or the highest of every step. */
 enum tdm_status tdm_trace_read_peaks(struct tdm_trace_reader *reader, int64_t program, int64_t step,

@@ -80,15 +80,15 @@ struct peak_scan {
     int64_t step;
     uint64_t op_number;
     bool begun;
-    bool changed[TDM_PLACES];
-    uint64_t now[TDM_PLACES][TDM_CATEGORIES];
+    bool changed[TDM_MAX_PLACES];
+    uint64_t now[TDM_MAX_PLACES][TDM_CATEGORIES];
     struct tdm_trace_peak *peaks;
 };
 
 /* All changes with an op are known: compares. */
 static void end_op(struct peak_scan *scan)
 {
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (uint32_t place = 0; place < TDM_MAX_PLACES; place++) {
         struct tdm_trace_peak *peak = &scan->peaks[place];
         if (!scan->changed[place])
             continue;
@@ -111,7 +111,7 @@ static void end_op(struct peak_scan *scan)
 }
 
 static enum tdm_status scan_peaks(struct tdm_trace_reader *reader, const char *sql, int64_t program,
-                                  int64_t step, struct tdm_trace_peak peaks[TDM_PLACES],
+                                  int64_t step, struct tdm_trace_peak peaks[TDM_MAX_PLACES],
                                   struct tdm_error *err)
 {
     struct peak_scan scan = {.peaks = peaks};

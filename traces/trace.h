@@ -78,7 +78,7 @@ struct tdm_trace_batch {
     struct tdm_trace_timing *timings;
     struct tdm_values_touch *touches;   /* as the launches touched buffers */
     struct tdm_values_change *observed; /* value bytes as observed at the launches */
-    struct tdm_trace_arena arenas[TDM_PLACES];
+    struct tdm_trace_arena arenas[TDM_MAX_PLACES];
     struct tdm_trace_used used[TDM_TRACE_SAMPLES];
 };
 

@@ -70,6 +70,7 @@ struct tdm_trace {
 
     /* The program that is being recorded. */
     int64_t program_id;
+    struct tdm_topology topology; /* the programs of a run have the same rows */
 
     struct tdm_trace_capacity capacity;
     struct tdm_trace_batch batches[TDM_TRACE_BATCHES];
@@ -156,19 +157,21 @@ static enum tdm_status write_rows(struct tdm_trace *trace, const struct tdm_trac
     for (size_t i = 0; i < batch->observed_count && status == TDM_OK; i++) {
         const struct tdm_values_change *row = &batch->observed[i];
         status = INSERT(trace, INSERT_OBSERVED, err, run, program, step, tdm_count(row->op_number),
-                        tdm_text(tdm_place_name(row->place)),
+                        tdm_text(tdm_place_name(&trace->topology, row->place)),
                         tdm_text(tdm_category_name(row->category)), tdm_count(row->value_bytes));
     }
     for (size_t i = 0; i < batch->arena_count && status == TDM_OK; i++) {
         const struct tdm_trace_arena *row = &batch->arenas[i];
         status = INSERT(trace, INSERT_ARENA, err, run, program, step,
-                        tdm_text(tdm_place_name(row->place)), tdm_count(row->planned_bytes),
-                        tdm_count(row->touched_bytes), tdm_count(row->highest_byte));
+                        tdm_text(tdm_place_name(&trace->topology, row->place)),
+                        tdm_count(row->planned_bytes), tdm_count(row->touched_bytes),
+                        tdm_count(row->highest_byte));
     }
     for (size_t i = 0; i < batch->used_count && status == TDM_OK; i++) {
         const struct tdm_trace_used *row = &batch->used[i];
         status = INSERT(trace, INSERT_USED, err, run, program, step, tdm_integer(row->time_ns),
-                        tdm_text(tdm_place_name(row->place)), tdm_count(row->used_bytes));
+                        tdm_text(tdm_place_name(&trace->topology, row->place)),
+                        tdm_count(row->used_bytes));
     }
     return status;
 }
@@ -178,7 +181,7 @@ static enum tdm_status write_step(struct tdm_trace *trace, const struct tdm_trac
 {
     if (batch->timing_count > trace->capacity.timings ||
         batch->touch_count > trace->capacity.touches ||
-        batch->observed_count > trace->capacity.observed || batch->arena_count > TDM_PLACES ||
+        batch->observed_count > trace->capacity.observed || batch->arena_count > TDM_MAX_PLACES ||
         batch->used_count > TDM_TRACE_SAMPLES)
         return tdm_fail(err, TDM_INTERNAL,
                         "%s: step %" PRIu64 " has more rows than its batch has room for",
@@ -445,17 +448,18 @@ static enum tdm_status write_program(struct tdm_trace *trace, const char *name,
         INSERT(trace, INSERT_PROGRAM, err, tdm_text(name), tdm_text(schedule_json));
     trace->program_id = sqlite3_last_insert_rowid(trace->db);
     struct tdm_value id = tdm_integer(trace->program_id);
-    const struct tdm_machine *machine = program->schedule->machine;
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++)
-        status = INSERT(trace, INSERT_PROGRAM_PLACE, err, id, tdm_text(tdm_place_name(place)),
-                        tdm_count(program->arena_bytes[place]),
-                        tdm_count(program->live_peak_bytes[place]),
-                        tdm_count(machine->runtime_bytes[place]));
+    trace->topology = program->schedule->machine->topology;
+    const struct tdm_topology *topology = &trace->topology;
+    for (uint32_t place = 0; place < topology->place_count && status == TDM_OK; place++)
+        status = INSERT(
+            trace, INSERT_PROGRAM_PLACE, err, id, tdm_text(topology->places[place].name),
+            tdm_count(program->arena_bytes[place]), tdm_count(program->live_peak_bytes[place]),
+            tdm_count(topology->places[place].runtime_bytes));
     for (uint32_t i = 0; i < program->buffer_count && status == TDM_OK; i++) {
         const struct tdm_buffer *buffer = &program->buffers[i];
         if (buffer->used)
             status = INSERT(trace, INSERT_BUFFER, err, id, tdm_integer(i), tdm_text(buffer->name),
-                            tdm_text(tdm_place_name(buffer->place)),
+                            tdm_text(tdm_place_name(&trace->topology, buffer->place)),
                             tdm_text(tdm_category_name(buffer->category)),
                             tdm_text(tdm_content_name(buffer->content)), tdm_count(buffer->bytes),
                             tdm_count(buffer->offset));
@@ -506,13 +510,13 @@ enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_op *op,
 {
     if (!trace->recording)
         return no_program(trace, err);
-    bool between_places = op->kind == TDM_OP_COPY && op->lane != TDM_LANE_COMPUTE;
+    bool between_places = op->kind == TDM_OP_COPY && op->link != TDM_NO_LINK;
     enum tdm_status status = INSERT(
         trace, INSERT_OP, err, tdm_integer(trace->program_id), tdm_count(op->number),
         tdm_text(tdm_op_kind_name(op->kind)), part_of(op),
         op->kind == TDM_OP_COPY ? tdm_text(tdm_content_name(op->access[TDM_COPY_TO].after.content))
                                 : tdm_null(),
-        tdm_text(tdm_phase_name(op->phase)), tdm_text(tdm_lane_name(op->lane)),
+        tdm_text(tdm_phase_name(op->phase)), tdm_text(tdm_lane_name(&trace->topology, op->lane)),
         number_or_null(op->layer), number_or_null(op->chunk), tdm_count(op->tokens),
         tdm_count(op->flops), tdm_count(op->bytes),
         between_places ? tdm_count(op->access[TDM_COPY_FROM].bytes) : tdm_null(),
@@ -529,7 +533,7 @@ enum tdm_status tdm_trace_allocation(struct tdm_trace *trace, uint64_t op_number
         return no_program(trace, err);
     enum tdm_status status =
         INSERT(trace, INSERT_ALLOCATION, err, tdm_integer(trace->program_id), tdm_count(op_number),
-               tdm_text(tdm_place_name(place)), tdm_count(allocated_bytes));
+               tdm_text(tdm_place_name(&trace->topology, place)), tdm_count(allocated_bytes));
     return status == TDM_OK ? TDM_OK : give_up_program(trace, status);
 }
 
@@ -538,10 +542,10 @@ enum tdm_status tdm_trace_memory(struct tdm_trace *trace, const struct tdm_value
 {
     if (!trace->recording)
         return no_program(trace, err);
-    enum tdm_status status =
-        INSERT(trace, INSERT_MEMORY, err, tdm_integer(trace->program_id),
-               tdm_count(change->op_number), tdm_text(tdm_place_name(change->place)),
-               tdm_text(tdm_category_name(change->category)), tdm_count(change->value_bytes));
+    enum tdm_status status = INSERT(
+        trace, INSERT_MEMORY, err, tdm_integer(trace->program_id), tdm_count(change->op_number),
+        tdm_text(tdm_place_name(&trace->topology, change->place)),
+        tdm_text(tdm_category_name(change->category)), tdm_count(change->value_bytes));
     return status == TDM_OK ? TDM_OK : give_up_program(trace, status);
 }
 

@@ -27,8 +27,8 @@ enum tdm_status tdm_cpu_take_arena(struct tdm_executor *executor, enum tdm_place
                                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
         tdm_fail(err, TDM_NO_MEMORY, "no memory for the %s arena of %s (%llu bytes): %s",
-                 tdm_place_name(place), tdm_format_bytes(bytes, text), (unsigned long long)bytes,
-                 strerror(length > PTRDIFF_MAX ? ENOMEM : errno));
+                 tdm_place_name(&executor->topology, place), tdm_format_bytes(bytes, text),
+                 (unsigned long long)bytes, strerror(length > PTRDIFF_MAX ? ENOMEM : errno));
         return tdm_hint(err, "plan with a smaller %s",
                         place == TDM_DEVICE ? "--memory" : "--host-memory");
     }

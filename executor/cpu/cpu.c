@@ -155,6 +155,7 @@ static enum tdm_status open_cpu(uint32_t count, const struct tdm_program *const 
         return count == 0 ? tdm_fail(err, TDM_INTERNAL, "the cpu backend was opened for nothing")
                           : tdm_fail(err, TDM_NO_MEMORY, "no memory for the cpu backend");
     }
+    executor->topology = programs[0]->schedule->machine->topology;
     executor->threads = 1;
 #ifdef _OPENMP
     executor->threads = (uint32_t)omp_get_max_threads();
@@ -233,6 +234,8 @@ const struct tdm_backend tdm_cpu_backend = {
     .name = "cpu",
     .description = "this computer's processor, fp32 arithmetic, products by OpenBLAS if built in",
     .executes = true,
+    .places = TDM_MAX_PLACES,
+    .lanes = TDM_MAX_LANES,
     .open = open_cpu,
     .close = close_cpu,
     .arena = tdm_cpu_take_arena,

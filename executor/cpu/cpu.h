@@ -26,6 +26,7 @@ struct tdm_cpu_arena {
 };
 
 struct tdm_executor {
+    struct tdm_topology topology; /* of the programs' machine */
     uint32_t threads;
 
     /* One for every thread, and one that the tasks of an op share. */

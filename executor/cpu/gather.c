@@ -168,7 +168,7 @@ static void move_pages(struct tdm_executor *executor, const struct tdm_attention
 
     uint64_t page = tdm_page_bytes_of(a->pages, sums ? a->pages->kv_gradients : a->pages->kv);
     uint64_t pages = 0;
-    if (program->buffers[home->buffer].place != TDM_HOST)
+    if (program->buffers[home->buffer].place == TDM_DEVICE)
         return;
     for (uint64_t list = 0; list < a->list_count; list++)
         pages += a->gathered.count[list];
@@ -218,7 +218,7 @@ void tdm_gather_open_sums(struct tdm_executor *executor, const struct tdm_attent
     for (uint32_t slot = 0; slot < opened->slots; slot++)
         open_slot(a, (unsigned char *)opened->data + slot * opened->slot_bytes,
                   program->chunks[access->after.chunk + slot].tokens);
-    if (program->buffers[access->buffer].place == TDM_HOST)
+    if (program->buffers[access->buffer].place != TDM_DEVICE)
         executor->counts.sent_bytes += access->bytes;
 }
 

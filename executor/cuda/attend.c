@@ -158,7 +158,7 @@ static enum tdm_status count_moved(struct tdm_executor *executor, const struct t
     cudaStream_t stream = tdm_cuda_compute(executor);
     if (backward && opened->buffer != TDM_NONE)
         sums = opened;
-    if (backward && launch->program->buffers[sums->buffer].place == TDM_HOST)
+    if (backward && launch->program->buffers[sums->buffer].place != TDM_DEVICE)
         sum = tdm_page_bytes_of(pages, pages->kv_gradients);
     struct tdm_page_bytes fetched = {(page + sum) / lists, own * (page + sum)};
     struct tdm_page_bytes sent = {sum / lists, own * sum};

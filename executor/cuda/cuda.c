@@ -227,6 +227,7 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
         return count == 0 ? tdm_fail(err, TDM_INTERNAL, "the cuda backend was opened for nothing")
                           : tdm_fail(err, TDM_NO_MEMORY, "no memory for the cuda backend");
     }
+    executor->topology = programs[0]->schedule->machine->topology;
     int devices = 0;
     enum tdm_status status = TDM_CUDA(cudaGetDeviceCount(&devices), err);
     if (status == TDM_OK) {
@@ -307,6 +308,8 @@ const struct tdm_backend tdm_cuda_backend = {
     .name = "cuda",
     .description = "an NVIDIA GPU, bf16 and fp32 with fp32 sums, products by cuBLASLt",
     .executes = true,
+    .places = TDM_PLACES,
+    .lanes = TDM_LANES,
     .own_device_memory = true,
     .timing_seconds = 2e-6,
     .open = open_cuda,

@@ -31,9 +31,9 @@
 struct tdm_cuda_mark {
     uint64_t op_number;
     bool timed;
-    cudaEvent_t end, done;       /* one of them is recorded: if it is timed, end */
-    int64_t launch_ns;           /* if it is timed */
-    uint64_t awaited[TDM_LANES]; /* position in each lane that it waits for; 0: none */
+    cudaEvent_t end, done;           /* one of them is recorded: if it is timed, end */
+    int64_t launch_ns;               /* if it is timed */
+    uint64_t awaited[TDM_MAX_LANES]; /* position in each lane that it waits for; 0: none */
 };
 
 struct tdm_cuda_lane {
@@ -43,8 +43,8 @@ struct tdm_cuda_lane {
     uint64_t position; /* ops launched in this step */
     uint64_t ended;    /* of these, those of which the end and the time are known */
     int64_t last_end_ns;
-    int64_t *ends_ns;            /* [TDM_CUDA_ENDS], by position: of timed ops */
-    uint64_t awaited[TDM_LANES]; /* by the next op */
+    int64_t *ends_ns;                /* [TDM_CUDA_ENDS], by position: of timed ops */
+    uint64_t awaited[TDM_MAX_LANES]; /* by the next op */
 };
 
 /* An update that the driver calls. */
@@ -77,7 +77,8 @@ struct tdm_cuda_arena {
 };
 
 struct tdm_executor {
-    struct tdm_cuda_lane lanes[TDM_LANES];
+    struct tdm_topology topology; /* of the programs' machine */
+    struct tdm_cuda_lane lanes[TDM_MAX_LANES];
     struct tdm_cuda_mark base; /* its end: the event that others are timed from */
     int64_t base_ns;           /* when that was */
     struct tdm_timings timings;
@@ -106,7 +107,7 @@ struct tdm_executor {
     struct tdm_cuda_like likes[TDM_CUDA_LIKES];
     uint32_t like_count;
 
-    struct tdm_cuda_arena arenas[TDM_PLACES];
+    struct tdm_cuda_arena arenas[TDM_MAX_PLACES];
     uint32_t arena_count;
     const struct tdm_watch *watch; /* NULL: nobody looks */
 };

@@ -140,7 +140,8 @@ enum tdm_status tdm_cuda_wait(struct tdm_executor *executor, enum tdm_lane numbe
         return TDM_OK;
     if (position > awaited->position)
         return tdm_fail(err, TDM_INTERNAL, "lane %s waits for op %llu of lane %s, which has %llu",
-                        tdm_lane_name(number), (unsigned long long)position, tdm_lane_name(other),
+                        tdm_lane_name(&executor->topology, number), (unsigned long long)position,
+                        tdm_lane_name(&executor->topology, other),
                         (unsigned long long)awaited->position);
     return TDM_CUDA(cudaStreamWaitEvent(lane->stream, event_of(mark_at(awaited, position)), 0),
                     err);

@@ -351,8 +351,9 @@ static void test_sweep(void **state)
     assert_int_equal(result.count, 5);
     assert_null(result.points[0].schedule);
     assert_true(result.points[0].needed_bytes[TDM_DEVICE] > 2 * GIB);
-    assert_int_equal(result.points[4].value, /* all of the machine */
-                     result.points[4].schedule->machine->capacity_bytes[TDM_DEVICE]);
+    assert_int_equal(
+        result.points[4].value, /* all of the machine */
+        result.points[4].schedule->machine->topology.places[TDM_DEVICE].capacity_bytes);
     for (size_t i = 2; i < result.count; i++)
         assert_true(result.points[i].search.simulation.step_seconds <=
                     result.points[i - 1].search.simulation.step_seconds);

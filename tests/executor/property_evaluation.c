@@ -56,7 +56,7 @@ struct trial {
 static enum tdm_status lower(const struct tdm_schedule *schedule, struct tdm_program **program,
                              struct tdm_error *err)
 {
-    const uint64_t no_limit[TDM_PLACES] = {UINT64_MAX, UINT64_MAX};
+    const uint64_t no_limit[TDM_MAX_PLACES] = {UINT64_MAX, UINT64_MAX};
     enum tdm_status status = tdm_program_lower(schedule, program, err);
     return status == TDM_OK ? tdm_program_validate(*program, no_limit, err) : status;
 }

@@ -254,7 +254,7 @@ static enum tdm_status run_step(struct tdm_execution *e, struct tdm_observer *ob
 
 /* Sets the bytes of [places] that no longer hold the pattern. */
 static enum tdm_status note_touched(struct tdm_execution *e, int pattern,
-                                    unsigned char *touched[TDM_PLACES], struct tdm_error *err)
+                                    unsigned char *touched[TDM_MAX_PLACES], struct tdm_error *err)
 {
     enum tdm_status status = tdm_execution_begin(e, pattern, err);
     if (status == TDM_OK)
@@ -304,7 +304,7 @@ static enum tdm_status touched_is_planned(const struct tdm_schedule *schedule, u
 {
     struct tdm_program *program;
     struct tdm_execution e;
-    unsigned char *touched[TDM_PLACES];
+    unsigned char *touched[TDM_MAX_PLACES];
     enum tdm_status status = tdm_program_lower(schedule, &program, err);
     if (status != TDM_OK)
         return status;
@@ -354,8 +354,8 @@ static void free_observed(struct observed *observed)
 /* Runs a step under an observer; what it saw, and the scanned arenas. */
 static enum tdm_status observe(const struct tdm_schedule *schedule, const char *backend,
                                uint64_t seed, struct observed *observed,
-                               uint64_t highest_byte[TDM_PLACES], uint64_t bytes[TDM_PLACES],
-                               struct tdm_error *err)
+                               uint64_t highest_byte[TDM_MAX_PLACES],
+                               uint64_t bytes[TDM_MAX_PLACES], struct tdm_error *err)
 {
     struct tdm_program *program;
     struct tdm_execution e;
@@ -397,11 +397,11 @@ static enum tdm_status observe(const struct tdm_schedule *schedule, const char *
 /* By plan, in words of 8 bytes as scanned: where the highest byte must be touched, and where one
  * may. What is room of some buffer need not be: a copy may bring back what was there before
  * anything was written. */
-static void planned_ends(const struct tdm_program *program, uint64_t due[TDM_PLACES],
-                         uint64_t most[TDM_PLACES])
+static void planned_ends(const struct tdm_program *program, uint64_t due[TDM_MAX_PLACES],
+                         uint64_t most[TDM_MAX_PLACES])
 {
     struct plan plan = new_plan(program);
-    unsigned char *of_all[TDM_PLACES];
+    unsigned char *of_all[TDM_MAX_PLACES];
     for (int place = 0; place < TDM_PLACES; place++) {
         of_all[place] = calloc(program->arena_bytes[place] + 1, 1);
         assert_non_null(of_all[place]);
@@ -461,7 +461,7 @@ struct allocated {
     const struct tdm_program *program;
     const struct tdm_values_change *changes;
     size_t count, next;
-    uint64_t values[TDM_PLACES][TDM_CATEGORIES], live[TDM_PLACES][TDM_CATEGORIES];
+    uint64_t values[TDM_MAX_PLACES][TDM_CATEGORIES], live[TDM_MAX_PLACES][TDM_CATEGORIES];
 };
 
 static enum tdm_status check_allocated(void *self, const struct tdm_item *item,
@@ -510,8 +510,8 @@ static enum tdm_status peaks_are_predicted(const struct tdm_schedule *schedule, 
     struct tdm_program *program;
     struct tdm_simulation simulation;
     struct observed observed[2] = {{0}};
-    uint64_t highest[TDM_PLACES] = {0}, unscanned[TDM_PLACES] = {0}, due[TDM_PLACES],
-             most[TDM_PLACES], bytes[2][TDM_PLACES];
+    uint64_t highest[TDM_MAX_PLACES] = {0}, unscanned[TDM_MAX_PLACES] = {0}, due[TDM_MAX_PLACES],
+             most[TDM_MAX_PLACES], bytes[2][TDM_MAX_PLACES];
     enum tdm_status status = tdm_program_lower(schedule, &program, err);
     if (status != TDM_OK)
         return status;
@@ -523,17 +523,17 @@ static enum tdm_status peaks_are_predicted(const struct tdm_schedule *schedule, 
     planned_ends(program, due, most);
     for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
         if (highest[place] < due[place] || highest[place] > most[place])
-            status =
-                tdm_fail(err, TDM_INTERNAL, "the %s arena is touched up to byte %llu, not %llu",
-                         tdm_place_name((enum tdm_place)place), (unsigned long long)highest[place],
-                         (unsigned long long)due[place]);
+            status = tdm_fail(
+                err, TDM_INTERNAL, "the %s arena is touched up to byte %llu, not %llu",
+                tdm_place_name(&program->schedule->machine->topology, (enum tdm_place)place),
+                (unsigned long long)highest[place], (unsigned long long)due[place]);
         else if (bytes[0][place] != simulation.arena_bytes[place] ||
                  bytes[1][place] != simulation.arena_bytes[place])
-            status =
-                tdm_fail(err, TDM_INTERNAL, "%llu and %llu bytes of %s, %llu predicted",
-                         (unsigned long long)bytes[0][place], (unsigned long long)bytes[1][place],
-                         tdm_place_name((enum tdm_place)place),
-                         (unsigned long long)simulation.arena_bytes[place]);
+            status = tdm_fail(
+                err, TDM_INTERNAL, "%llu and %llu bytes of %s, %llu predicted",
+                (unsigned long long)bytes[0][place], (unsigned long long)bytes[1][place],
+                tdm_place_name(&program->schedule->machine->topology, (enum tdm_place)place),
+                (unsigned long long)simulation.arena_bytes[place]);
     }
     if (status == TDM_OK)
         status = compare_observed(&observed[0], &observed[1], err);

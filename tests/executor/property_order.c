@@ -48,8 +48,8 @@ struct script {
     struct tdm_recording recording;
     struct launch *launches; /* in program order */
     size_t count;
-    size_t *lanes[TDM_LANES]; /* numbers of their launches */
-    size_t lane_count[TDM_LANES];
+    size_t *lanes[TDM_MAX_LANES]; /* numbers of their launches */
+    size_t lane_count[TDM_MAX_LANES];
     struct value *values;
     size_t value_count, value_room;
     size_t *uses; /* values */
@@ -218,7 +218,7 @@ static void poison_begin(struct tdm_execution *e)
 enum taste { PROGRAM_ORDER, COPIES_FIRST, COPIES_LAST, ANY_LANE };
 
 struct progress {
-    size_t done[TDM_LANES];
+    size_t done[TDM_MAX_LANES];
 };
 
 static bool may_start(const struct script *s, const struct progress *progress, int lane)
@@ -236,7 +236,7 @@ static bool may_start(const struct script *s, const struct progress *progress, i
 static int choose(const struct script *s, const struct progress *progress, enum taste taste,
                   struct tdm_dice *dice)
 {
-    int ready[TDM_LANES], count = 0, best = TDM_LANES;
+    int ready[TDM_MAX_LANES], count = 0, best = TDM_LANES;
     for (int lane = 0; lane < TDM_LANES; lane++)
         if (may_start(s, progress, lane))
             ready[count++] = lane;

@@ -155,7 +155,7 @@ static void test_arenas(void **unused)
     bench_open(&bench, &tiny, 1);
     struct tdm_executor *executor = bench.executor;
     const struct tdm_backend *cpu = &tdm_cpu_backend;
-    void *base[TDM_PLACES];
+    void *base[TDM_MAX_PLACES];
     uint64_t bytes = (5 << 20) + 24, touched = 1, highest = 1;
     for (int place = 0; place < TDM_PLACES; place++) {
         assert_int_equal(TDM_OK, cpu->arena(executor, place, bytes, &base[place], &err));

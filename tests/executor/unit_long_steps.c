@@ -44,9 +44,9 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
 }
 
 static struct slow {
-    int64_t *ends_ns[TDM_LANES]; /* by position */
-    uint64_t *numbers[TDM_LANES];
-    uint64_t launched[TDM_LANES], ended[TDM_LANES];
+    int64_t *ends_ns[TDM_MAX_LANES]; /* by position */
+    uint64_t *numbers[TDM_MAX_LANES];
+    uint64_t launched[TDM_MAX_LANES], ended[TDM_MAX_LANES];
     struct tdm_forecast *forecast; /* ops take as long as it says, times `factor`; NULL: op_ns */
     double factor;
     int64_t op_ns;

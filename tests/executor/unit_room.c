@@ -209,10 +209,10 @@ static void unpin(void *self, void *start)
     pins->unpinned++;
 }
 
-static void taken(void *self, enum tdm_place place, uint64_t taken_bytes, uint64_t bytes)
+static void taken(void *self, uint64_t taken_bytes, uint64_t bytes)
 {
     struct watched *seen = self;
-    assert_true(place == TDM_HOST && taken_bytes >= seen->taken_bytes && taken_bytes <= bytes);
+    assert_true(taken_bytes >= seen->taken_bytes && taken_bytes <= bytes);
     seen->taken_bytes = taken_bytes;
 }
 
@@ -307,7 +307,9 @@ static enum tdm_status no_device(uint64_t *bytes, struct tdm_error *err)
 static void test_dry_run(void **state)
 {
     (void)state;
-    struct tdm_machine machine = {.runtime_bytes = {[TDM_DEVICE] = GIB}};
+    struct tdm_machine machine = {0};
+    tdm_topology_begin(&machine.topology);
+    machine.topology.places[TDM_DEVICE].runtime_bytes = GIB;
     const struct tdm_schedule schedule = {.machine = &machine};
     struct tdm_program small = {.schedule = &schedule}, large = {.schedule = &schedule};
     const struct tdm_program *programs[] = {&small, &large};

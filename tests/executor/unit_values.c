@@ -97,7 +97,7 @@ static int by_slot(const void *a, const void *b)
 }
 
 /* [ops][places][categories] */
-typedef uint64_t (*table)[TDM_PLACES][TDM_CATEGORIES];
+typedef uint64_t (*table)[TDM_MAX_PLACES][TDM_CATEGORIES];
 
 /* Adds the values of one slot or part: its uses in program order. */
 static void add_slot(const struct tdm_program *program, const struct use *use, size_t count,
@@ -145,7 +145,7 @@ static void check_rule(const struct tdm_program *program, uint64_t seed)
 {
     struct tdm_values_change *changes;
     size_t count, next = 0;
-    uint64_t now[TDM_PLACES][TDM_CATEGORIES] = {{0}};
+    uint64_t now[TDM_MAX_PLACES][TDM_CATEGORIES] = {{0}};
     table due = bytes_by_rule(program);
     assert_int_equal(tdm_values_predict(program, &changes, &count, NULL), TDM_OK);
     for (uint64_t op = 0; op < program->op_count; op++) {

@@ -40,7 +40,7 @@ struct circle {
     struct tdm_executor *executor;
     struct tdm_program *program;
     uint64_t number;
-    uint64_t position[TDM_LANES];
+    uint64_t position[TDM_MAX_LANES];
 };
 
 /* Copies `words` words on a lane, after the last op of another. */

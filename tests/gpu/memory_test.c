@@ -106,7 +106,7 @@ static void test_planned_is_used(struct gpu_test *test, const struct tdm_backend
                       planned - touched < planned / 50,
                   "touched %" PRIu64 " of %" PRIu64 " bytes planned, the highest at %" PRIu64,
                   touched, planned, highest);
-    uint64_t all = planned + schedule->machine->runtime_bytes[TDM_DEVICE];
+    uint64_t all = planned + schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
     gpu_test_case(test, used < all + DRIVER_BOUND && all < used + DRIVER_BOUND,
                   "the driver reports %" PRIu64 " MiB, planned %" PRIu64 " MiB", used / MIB,
                   all / MIB);
@@ -150,10 +150,10 @@ static void test_all_fits(struct gpu_test *test, const struct tdm_backend *backe
     struct tdm_device_room room;
     struct tdm_error err = {0};
     struct cudaDeviceProp properties;
-    uint64_t all = schedule->machine->capacity_bytes[TDM_DEVICE];
-    uint64_t arena = all - schedule->machine->runtime_bytes[TDM_DEVICE];
+    uint64_t all = schedule->machine->topology.places[TDM_DEVICE].capacity_bytes;
+    uint64_t arena = all - schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
     void *base;
-    room.runtime_bytes = schedule->machine->runtime_bytes[TDM_DEVICE];
+    room.runtime_bytes = schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
     if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess)
         exit(1);
     if (properties.totalGlobalMem < all || properties.totalGlobalMem > all + DRIVER_BOUND ||

@@ -34,12 +34,14 @@ static struct tdm_machine *load(const char *name)
 static void test_names(void **state)
 {
     (void)state;
-    assert_string_equal(tdm_place_name(TDM_DEVICE), "device");
-    assert_string_equal(tdm_place_name(TDM_HOST), "host");
-    assert_string_equal(tdm_lane_name(TDM_LANE_COMPUTE), "compute");
-    assert_string_equal(tdm_lane_name(TDM_LANE_H2D), "h2d");
-    assert_string_equal(tdm_lane_name(TDM_LANE_D2H), "d2h");
-    assert_string_equal(tdm_lane_name(TDM_LANE_HOST), "host");
+    struct tdm_topology topology;
+    tdm_topology_begin(&topology);
+    assert_string_equal(tdm_place_name(&topology, TDM_DEVICE), "device");
+    assert_string_equal(tdm_place_name(&topology, TDM_HOST), "host");
+    assert_string_equal(tdm_lane_name(&topology, TDM_LANE_COMPUTE), "compute");
+    assert_string_equal(tdm_lane_name(&topology, TDM_LANE_H2D), "h2d");
+    assert_string_equal(tdm_lane_name(&topology, TDM_LANE_D2H), "d2h");
+    assert_string_equal(tdm_lane_name(&topology, TDM_LANE_HOST), "host");
 }
 
 static void test_shipped(void **state)
@@ -66,7 +68,7 @@ static void test_shipped(void **state)
         assert_int_equal(strncmp(machine->source, source, strlen(source)), 0);
         assert_true(!sized || machine->rate[TDM_RATE_PRODUCT] < machine->peak_flops / 2);
         /* Predictions are for a server of such cards, which has more than what one plans on. */
-        assert_true(machine->server_host_bytes > machine->capacity_bytes[TDM_HOST]);
+        assert_true(machine->server_host_bytes > machine->topology.places[TDM_HOST].capacity_bytes);
         assert_true(machine->server_name[0] != '\0');
         /* No rate exceeds what the card could do at best. */
         assert_true(machine->rate[TDM_RATE_PRODUCT] < machine->peak_flops);
@@ -74,8 +76,8 @@ static void test_shipped(void **state)
         assert_true(machine->rate[TDM_RATE_ATTENTION_BACKWARD] <
                     machine->rate[TDM_RATE_ATTENTION_FORWARD]);
         assert_true(machine->rate[TDM_RATE_BOTH_WAYS] > machine->rate[TDM_RATE_H2D]);
-        assert_true(machine->capacity_bytes[TDM_DEVICE] > UINT64_C(20) << 30);
-        assert_true(machine->runtime_bytes[TDM_DEVICE] > UINT64_C(500) << 20);
+        assert_true(machine->topology.places[TDM_DEVICE].capacity_bytes > UINT64_C(20) << 30);
+        assert_true(machine->topology.places[TDM_DEVICE].runtime_bytes > UINT64_C(500) << 20);
         tdm_machine_free(machine);
     }
     assert_null(names[sizeof(expected) / sizeof(expected[0])]);
@@ -86,10 +88,10 @@ static void test_h200_published(void **state)
 {
     (void)state;
     struct tdm_machine *machine = load("h200-published");
-    assert_int_equal(machine->capacity_bytes[TDM_DEVICE], UINT64_C(150093103104));
-    assert_int_equal(machine->capacity_bytes[TDM_HOST], UINT64_C(110) << 30);
-    assert_int_equal(machine->runtime_bytes[TDM_DEVICE], UINT64_C(528) << 20);
-    assert_int_equal(machine->runtime_bytes[TDM_HOST], UINT64_C(464) << 20);
+    assert_int_equal(machine->topology.places[TDM_DEVICE].capacity_bytes, UINT64_C(150093103104));
+    assert_int_equal(machine->topology.places[TDM_HOST].capacity_bytes, UINT64_C(110) << 30);
+    assert_int_equal(machine->topology.places[TDM_DEVICE].runtime_bytes, UINT64_C(528) << 20);
+    assert_int_equal(machine->topology.places[TDM_HOST].runtime_bytes, UINT64_C(464) << 20);
     assert_true(machine->rate[TDM_RATE_PRODUCT] == 720e12);
     assert_true(machine->rate[TDM_RATE_ATTENTION_FORWARD] == 650e12);
     assert_true(machine->rate[TDM_RATE_ATTENTION_BACKWARD] == 600e12);
@@ -97,6 +99,22 @@ static void test_h200_published(void **state)
     assert_true(machine->rate[TDM_RATE_H2D] == 55.4e9);
     assert_true(machine->rate[TDM_RATE_D2H] == 55.4e9);
     assert_true(machine->rate[TDM_RATE_BOTH_WAYS] == 99.7e9);
+    tdm_machine_free(machine);
+}
+
+/* The links between device and host have the rates of the description. */
+static void test_links(void **state)
+{
+    (void)state;
+    struct tdm_machine *machine = load("h200-published");
+    const struct tdm_topology *topology = &machine->topology;
+    assert_int_equal(tdm_link_find(topology, TDM_HOST, TDM_DEVICE), TDM_LINK_H2D);
+    assert_int_equal(tdm_link_find(topology, TDM_HOST, TDM_HOST), TDM_NO_LINK);
+    assert_int_equal(tdm_link_opposite(topology, TDM_LINK_H2D), TDM_LINK_D2H);
+    assert_int_equal(tdm_lane_at(topology, TDM_HOST), TDM_LANE_HOST);
+    assert_true(tdm_link_rate(topology, TDM_LINK_H2D, 0) == 55.4e9);
+    assert_true(tdm_link_rate(topology, TDM_LINK_H2D, 1u << TDM_LINK_H2D) == 55.4e9);
+    assert_true(tdm_link_rate(topology, TDM_LINK_D2H, 1u << TDM_LINK_H2D) == 99.7e9 / 2);
     tdm_machine_free(machine);
 }
 
@@ -118,6 +136,11 @@ static json_t *changed(const char *changes, const char *rate_changes)
     }
     return description;
 }
+
+#define SECOND "{\"name\": \"second\", \"bytes\": 1000}"
+#define LINK(from, to, lane, more)                                   \
+    "{\"from\": \"" from "\", \"to\": \"" to "\", \"lane\": \"" lane \
+    "\", \"bytes_per_second\": 3e11" more "}"
 
 static void test_broken(void **state)
 {
@@ -159,6 +182,27 @@ static void test_broken(void **state)
         {"{\"provenance\": {\"date\": 1}}", NULL,
          "\"provenance\" holds something else than a string at \"date\""},
         {"{}", "{\"h2d\": 1}", "\"rates.h2d\" is not a known field"},
+        {"{\"places\": [1]}", NULL, "\"places\" holds something else than an object at 0"},
+        {"{\"places\": [{\"name\": \"Second GPU\", \"bytes\": 1}]}", NULL,
+         "\"places[0].name\" is \"Second GPU\"; 1 to 15 lower-case letters"},
+        {"{\"places\": [{\"name\": \"host\", \"bytes\": 1}]}", NULL,
+         "\"places[0].name\" is \"host\", which another place has"},
+        {"{\"places\": [{\"name\": \"second\", \"bytes\": 8, \"runtime_bytes\": 8}]}", NULL,
+         "\"places[0].runtime_bytes\" leaves nothing of \"bytes\""},
+        {"{\"places\": [{\"name\": \"second\"}]}", NULL, "\"places[0].bytes\" is missing"},
+        {"{\"places\": [{}, {}, {}]}", NULL, "\"places\" has 3 rows; at most 2"},
+        {"{\"links\": [{\"from\": \"disk\", \"to\": \"host\"}]}", NULL,
+         "\"links[0].from\" is \"disk\", which is not a place of this machine"},
+        {"{\"links\": [" LINK("host", "host", "x", "") "]}", NULL,
+         "\"links[0].to\" is where it comes from"},
+        {"{\"links\": [" LINK("host", "device", "x", "") "]}", NULL,
+         "\"links[0].to\" is \"device\", to which another link from \"host\" goes"},
+        {"{\"places\": [" SECOND "], \"links\": [" LINK("host", "second", "compute", "") "]}", NULL,
+         "\"links[0].lane\" is \"compute\", which computes"},
+        {"{\"places\": [" SECOND
+         "], \"links\": [" LINK("host", "second", "x", ", \"shared\": \"y\"") "]}",
+         NULL, "\"links[0].shared\" is \"y\", which \"shared\" of the machine does not have"},
+        {"{\"shared\": [{\"name\": \"y\"}]}", NULL, "\"shared[0].bytes_per_second\" is missing"},
         {"{}", "{\"both_ways_bytes_per_second\": 120e9}",
          "\"rates.both_ways_bytes_per_second\" is 1.2e+11, more than \"h2d_bytes_per_second\""},
     };
@@ -175,6 +219,42 @@ static void test_broken(void **state)
 }
 
 /* Values at points, between them and beyond them; and time that never falls. */
+/* A second device behind a switch, to which the host has a link too. */
+static void test_more_places(void **state)
+{
+    (void)state;
+    json_t *description = changed(
+        "{\"places\": [" SECOND
+        "], \"shared\": [{\"name\": \"switch\", \"bytes_per_second\": 4e11}], "
+        "\"links\": [" LINK("device", "second", "to_second", ", \"shared\": \"switch\"") ", " LINK(
+            "second", "device", "from_second",
+            ", \"both_ways_bytes_per_second\": 5e11, \"shared\": \"switch\"") ", " LINK("host",
+                                                                                        "second",
+                                                                                        "h2d",
+                                                                                        "") "]}",
+        NULL);
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    assert_int_equal(tdm_machine_from_json("m.json", description, &machine, &err), TDM_OK);
+    const struct tdm_topology *t = &machine->topology;
+    enum tdm_place second;
+    assert_true(tdm_place_parse(t, "second", &second));
+    assert_int_equal(second, TDM_PLACES);
+    assert_int_equal(t->places[second].capacity_bytes, 1000);
+    assert_int_equal(t->lane_count, TDM_LANES + 2); /* h2d has two links */
+    assert_int_equal(tdm_lane_at(t, second), TDM_MAX_LANES);
+    uint32_t there = tdm_link_find(t, TDM_DEVICE, second), back = tdm_link_opposite(t, there);
+    assert_string_equal(tdm_lane_name(t, t->links[there].lane), "to_second");
+    assert_int_equal(t->links[tdm_link_find(t, TDM_HOST, second)].lane, TDM_LANE_H2D);
+    assert_true(tdm_link_rate(t, there, 0) == 3e11);
+    assert_true(tdm_link_rate(t, there, 1u << back) == 2e11); /* half of the switch */
+    assert_true(tdm_link_rate(t, back, 1u << there) == 2e11);
+    assert_true(tdm_link_rate(t, back, 1u << TDM_LINK_H2D) == 3e11);
+    assert_int_equal(tdm_link_find(t, second, TDM_HOST), TDM_NO_LINK);
+    tdm_machine_free(machine);
+    json_decref(description);
+}
+
 static void test_tables(void **state)
 {
     (void)state;
@@ -344,8 +424,9 @@ static void test_local(void **state)
     assert_contains(machine->source, "assumed");
     assert_false(machine->measured);
     uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
-    assert_true(machine->capacity_bytes[TDM_DEVICE] <= memory / 4);
-    assert_true(machine->capacity_bytes[TDM_HOST] / 2 <= machine->capacity_bytes[TDM_DEVICE]);
+    assert_true(machine->topology.places[TDM_DEVICE].capacity_bytes <= memory / 4);
+    assert_true(machine->topology.places[TDM_HOST].capacity_bytes / 2 <=
+                machine->topology.places[TDM_DEVICE].capacity_bytes);
     for (unsigned i = 0; i < TDM_RATES; i++)
         assert_true(machine->rate[i] > 0);
     json_t *description = json_deep_copy(machine->description);
@@ -384,6 +465,8 @@ int main(void)
         cmocka_unit_test(test_shipped),
         cmocka_unit_test(test_h200_published),
         cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_links),
+        cmocka_unit_test(test_more_places),
         cmocka_unit_test(test_tables),
         cmocka_unit_test(test_described_tables),
         cmocka_unit_test(test_host_rates),

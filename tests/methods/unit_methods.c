@@ -341,11 +341,11 @@ static void needs_are_whole(void **state)
     must(tdm_method_predict(model, machine, &settings, 0.03, &p, &err), &err);
     assert_false(p.runs);
     assert_int_equal(p.failure.step, 1);
-    assert_true(p.failure.used_bytes <= machine->capacity_bytes[TDM_DEVICE]);
+    assert_true(p.failure.used_bytes <= machine->topology.places[TDM_DEVICE].capacity_bytes);
     must(tdm_method_need(model, machine, &settings, &p, &err), &err);
     assert_true(p.endless && !p.runs && !p.fits);
     assert_int_equal(p.count, TDM_TORCH_STEPS);
-    machine->capacity_bytes[TDM_DEVICE] = UINT64_C(1) << 50;
+    machine->topology.places[TDM_DEVICE].capacity_bytes = UINT64_C(1) << 50;
     must(tdm_method_predict(model, machine, &settings, 0.03, &large, &err), &err);
     assert_int_equal(tdm_method_peak_bytes(&p), tdm_method_peak_bytes(&large));
     tdm_machine_free(machine);

@@ -134,7 +134,7 @@ static void host_memory_is_a_limit(void **state)
     must(tdm_machine_load("h200-published", &machine, &err), &err);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         read_settings(cases[i].method, on, 1, 2048, cases[i].gpus, &settings);
-        machine->capacity_bytes[TDM_HOST] = UINT64_C(1) << 50;
+        machine->topology.places[TDM_HOST].capacity_bytes = UINT64_C(1) << 50;
         struct tdm_method_prediction p = predict(model, machine, &settings);
         uint64_t of_gpu = 0;
         for (uint32_t s = 0; s < p.count; s++)
@@ -143,13 +143,13 @@ static void host_memory_is_a_limit(void **state)
         assert_true(p.fits && p.fits_device && p.fits_host && of_gpu > 0);
         assert_int_equal(p.host_gpus, cases[i].sharing);
         assert_int_equal(p.host_peak_bytes, of_gpu * cases[i].sharing);
-        machine->capacity_bytes[TDM_HOST] = p.host_peak_bytes;
+        machine->topology.places[TDM_HOST].capacity_bytes = p.host_peak_bytes;
         assert_true(predict(model, machine, &settings).fits);
-        machine->capacity_bytes[TDM_HOST]--;
+        machine->topology.places[TDM_HOST].capacity_bytes--;
         p = predict(model, machine, &settings);
         assert_true(!p.fits && p.fits_device && !p.fits_host && p.runs);
     }
-    machine->capacity_bytes[TDM_HOST] = 0;
+    machine->topology.places[TDM_HOST].capacity_bytes = 0;
     read_settings("parallel", on, 1, 2048, 1, &settings);
     assert_true(predict(model, machine, &settings).fits);
     tdm_machine_free(machine);

@@ -87,7 +87,8 @@ static bool fits(const struct question *q, const struct tdm_model *model,
     struct tdm_machine with = *machine;
     const char *host_memory = value_of(&remedy, "host_memory");
     if (host_memory != NULL)
-        must(tdm_parse_bytes(host_memory, "host_memory", &with.capacity_bytes[TDM_HOST], &err),
+        must(tdm_parse_bytes(host_memory, "host_memory",
+                             &with.topology.places[TDM_HOST].capacity_bytes, &err),
              &err);
     must(tdm_method_predict(model, &with, &settings, MARGIN, prediction, &err), &err);
     return prediction->fits;
@@ -152,7 +153,8 @@ static bool ask_and_check(const struct question *q, struct tdm_remedies *remedie
     must(tdm_model_load(q->model, &model, &err), &err);
     must(tdm_machine_load("h200-published", &machine, &err), &err);
     if (q->host_memory != NULL)
-        must(tdm_parse_bytes(q->host_memory, "host", &machine->capacity_bytes[TDM_HOST], &err),
+        must(tdm_parse_bytes(q->host_memory, "host",
+                             &machine->topology.places[TDM_HOST].capacity_bytes, &err),
              &err);
     static const struct tdm_remedy none;
     bool asked = !fits(q, model, machine, &none, SIZE_MAX, &prediction);

@@ -27,15 +27,16 @@ static void must(enum tdm_status status, const struct tdm_error *err)
 }
 
 /* Does the schedule fit the limits? Then *simulation is what it takes. */
-static bool simulate(const struct tdm_schedule *schedule, const uint64_t limit_bytes[TDM_PLACES],
-                     struct tdm_simulation *simulation)
+static bool simulate(const struct tdm_schedule *schedule,
+                     const uint64_t limit_bytes[TDM_MAX_PLACES], struct tdm_simulation *simulation)
 {
-    uint64_t capacity_bytes[TDM_PLACES];
+    uint64_t capacity_bytes[TDM_MAX_PLACES];
     struct tdm_program *program;
     struct tdm_error err;
     bool fits = true;
     for (int place = 0; place < TDM_PLACES; place++)
-        capacity_bytes[place] = limit_bytes[place] - schedule->machine->runtime_bytes[place];
+        capacity_bytes[place] =
+            limit_bytes[place] - schedule->machine->topology.places[place].runtime_bytes;
     must(tdm_program_lower_within(schedule, capacity_bytes, &program, &err), &err);
     for (int place = 0; place < TDM_PLACES; place++)
         fits = fits && program->arena_bytes[place] <= capacity_bytes[place];
@@ -182,15 +183,16 @@ static void test_exhaustive(void **state)
         tdm_dice_seed(&dice, seed);
         schedule->memory_bytes = schedule->host_memory_bytes = UINT64_C(1) << 40;
         must(tdm_candidates_least(schedule, &pins, TDM_DEVICE, &least, &err), &err);
-        const uint64_t *runtime_bytes = schedule->machine->runtime_bytes;
-        uint64_t extra = (least - runtime_bytes[TDM_DEVICE]) / 50;
+        const struct tdm_place_row *places = schedule->machine->topology.places;
+        uint64_t extra = (least - places[TDM_DEVICE].runtime_bytes) / 50;
         schedule->memory_bytes = least + extra * tdm_dice_roll(&dice, 0, 40);
-        schedule->host_memory_bytes = runtime_bytes[TDM_HOST] + extra * tdm_dice_roll(&dice, 0, 60);
+        schedule->host_memory_bytes =
+            places[TDM_HOST].runtime_bytes + extra * tdm_dice_roll(&dice, 0, 60);
 
         struct tdm_schedule base = *schedule;
-        struct all all = {
-            .schedule = schedule,
-            .limit_bytes = (const uint64_t[TDM_PLACES]){base.memory_bytes, base.host_memory_bytes}};
+        struct all all = {.schedule = schedule,
+                          .limit_bytes = (const uint64_t[TDM_MAX_PLACES]){base.memory_bytes,
+                                                                          base.host_memory_bytes}};
         must(tdm_estimator_new(&base, &all.estimator, &err), &err);
         all.chunks = tdm_estimator_chunks(all.estimator);
         double best = exhaustive(&all);

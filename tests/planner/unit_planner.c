@@ -42,7 +42,8 @@ static struct tdm_schedule *new_schedule(const char *name, uint64_t context, uin
     must(tdm_machine_load("h200-published", &machine, &err), &err);
     must(tdm_schedule_new(model, machine, context, &schedule, &err), &err);
     schedule->memory_bytes = memory_bytes;
-    schedule->host_memory_bytes = host_memory_bytes + machine->runtime_bytes[TDM_HOST];
+    schedule->host_memory_bytes =
+        host_memory_bytes + machine->topology.places[TDM_HOST].runtime_bytes;
     return schedule;
 }
 
@@ -76,20 +77,21 @@ static void test_estimates(void **state)
         must(tdm_program_lower(schedule, &program, &err), &err);
         must(tdm_simulate(program, NULL, NULL, &s, &err), &err);
         assert_int_equal(tdm_estimator_chunks(estimator), program->chunk_count);
-        const uint64_t *runtime = schedule->machine->runtime_bytes;
+        const struct tdm_place_row *places = schedule->machine->topology.places;
         bool low = estimate.seconds <= s.step_seconds * (1 + 1e-9);
         for (int place = 0; place < TDM_PLACES; place++)
-            low = low && estimate.bytes[place] <= s.live_peak_bytes[place] + runtime[place];
+            low = low &&
+                  estimate.bytes[place] <= s.live_peak_bytes[place] + places[place].runtime_bytes;
         if (!low)
-            fail_msg("TDM_SEED=%" PRIu64 ": estimate %.9g s, %" PRIu64 " B, %" PRIu64
-                     " B; simulated %.9g s, %" PRIu64 " B, %" PRIu64 " B: %s",
-                     seed, estimate.seconds, estimate.bytes[TDM_DEVICE], estimate.bytes[TDM_HOST],
-                     s.step_seconds, s.live_peak_bytes[TDM_DEVICE] + runtime[TDM_DEVICE],
-                     s.live_peak_bytes[TDM_HOST],
-                     tdm_schedule_describe(schedule, text, sizeof(text)));
+            fail_msg(
+                "TDM_SEED=%" PRIu64 ": estimate %.9g s, %" PRIu64 " B, %" PRIu64
+                " B; simulated %.9g s, %" PRIu64 " B, %" PRIu64 " B: %s",
+                seed, estimate.seconds, estimate.bytes[TDM_DEVICE], estimate.bytes[TDM_HOST],
+                s.step_seconds, s.live_peak_bytes[TDM_DEVICE] + places[TDM_DEVICE].runtime_bytes,
+                s.live_peak_bytes[TDM_HOST], tdm_schedule_describe(schedule, text, sizeof(text)));
         counted++;
         time += estimate.seconds / s.step_seconds;
-        memory += (double)(estimate.bytes[TDM_DEVICE] - runtime[TDM_DEVICE]) /
+        memory += (double)(estimate.bytes[TDM_DEVICE] - places[TDM_DEVICE].runtime_bytes) /
                   (double)s.live_peak_bytes[TDM_DEVICE];
         tdm_program_free(program);
         tdm_estimator_free(estimator);

@@ -192,8 +192,8 @@ static void test_thin_memory(void **state)
         struct tdm_timeline timeline = {0};
         struct tdm_column *columns;
         struct tdm_timeline_peak peak;
-        uint64_t live[TDM_PLACES][TDM_CATEGORIES] = {{0}};
-        uint64_t most[TDM_PLACES][COLUMNS] = {{0}};
+        uint64_t live[TDM_MAX_PLACES][TDM_CATEGORIES] = {{0}};
+        uint64_t most[TDM_MAX_PLACES][COLUMNS] = {{0}};
         uint64_t allocated = 0, most_allocated[COLUMNS] = {0};
         double end = 10;
         double seconds = 0;
@@ -278,8 +278,8 @@ static void test_thin_lanes(void **state)
     enum { OPS = 5000, COLUMNS = 97 };
     struct tdm_timeline timeline = {0};
     struct tdm_column *columns;
-    double spent[TDM_LANES][TDM_OP_GROUPS] = {{0}};
-    double ends[TDM_LANES] = {0};
+    double spent[TDM_MAX_LANES][TDM_OP_GROUPS] = {{0}};
+    double ends[TDM_MAX_LANES] = {0};
     for (int i = 0; i < OPS; i++) {
         int lane = (int)draw(TDM_LANES);
         int kind = (int)draw(TDM_OP_KINDS);
@@ -425,7 +425,7 @@ struct recording {
 };
 
 static enum tdm_status record(void *self, const struct tdm_op *op, double start, double end,
-                              const uint64_t live[TDM_PLACES][TDM_CATEGORIES],
+                              const uint64_t live[TDM_MAX_PLACES][TDM_CATEGORIES],
                               struct tdm_error *err)
 {
     struct recording *recording = self;
@@ -740,6 +740,7 @@ static void test_data_is_small(void **state)
 {
     (void)state;
     struct tdm_plot plot = {.title = "many", .subtitle = "ops"};
+    tdm_topology_begin(&plot.topology);
     struct tdm_plot_panel *panel = &plot.panels[TDM_PREDICTED];
     struct tdm_error err = {0};
     enum { OPS = 300000 };

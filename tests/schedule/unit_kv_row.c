@@ -98,7 +98,7 @@ static void check_slots(const char *name, uint32_t sequences, uint64_t tokens, e
     struct tdm_schedule *schedule;
     struct tdm_program *program;
     struct tdm_error err;
-    const uint64_t no_limit[TDM_PLACES] = {UINT64_MAX, UINT64_MAX};
+    const uint64_t no_limit[TDM_MAX_PLACES] = {UINT64_MAX, UINT64_MAX};
     must(tdm_model_load(name, &model, &err), &err);
     must(tdm_machine_load("h200-published", &machine, &err), &err);
     must(tdm_schedule_new(model, machine, tokens, &schedule, &err), &err);

@@ -67,7 +67,8 @@ static uint64_t check_order(uint64_t seed, const struct tdm_recording *recording
     size_t count = recording->count;
     size_t *born = calloc(recording->program.buffer_count, sizeof(*born));
     uint64_t *position = calloc(count, sizeof(*position));
-    uint64_t on_lane[TDM_LANES] = {0}, passed[TDM_LANES][TDM_LANES] = {{0}}, waits_seen = 0;
+    uint64_t on_lane[TDM_MAX_LANES] = {0}, passed[TDM_MAX_LANES][TDM_MAX_LANES] = {{0}},
+             waits_seen = 0;
     struct tdm_order_tracker *order = NULL;
     struct tdm_error err;
     assert_non_null(born);
@@ -85,7 +86,7 @@ static uint64_t check_order(uint64_t seed, const struct tdm_recording *recording
             if (item.kind != TDM_RUN)
                 continue;
             int lane = (int)item.op->lane;
-            uint64_t due[TDM_LANES] = {0};
+            uint64_t due[TDM_MAX_LANES] = {0};
             position[i] = ++on_lane[lane];
             for (size_t early = 0; early < i; early++) {
                 const struct tdm_recorded *other = &recording->items[early];
@@ -102,7 +103,9 @@ static uint64_t check_order(uint64_t seed, const struct tdm_recording *recording
                              (unsigned long long)seed, (unsigned long long)item.op->number,
                              tdm_op_kind_name(item.op->kind),
                              (unsigned long long)waits.lane_position[other],
-                             tdm_lane_name((enum tdm_lane)other), (unsigned long long)expected);
+                             tdm_lane_name(&recording->program.schedule->machine->topology,
+                                           (enum tdm_lane)other),
+                             (unsigned long long)expected);
                 if (expected > 0) {
                     passed[lane][other] = expected;
                     waits_seen++;

@@ -25,7 +25,7 @@
 
 #define BASE_SEED 1000
 
-static const uint64_t no_limit[TDM_PLACES] = {UINT64_MAX, UINT64_MAX};
+static const uint64_t no_limit[TDM_MAX_PLACES] = {UINT64_MAX, UINT64_MAX};
 
 /* The case at hand, for messages. */
 static uint64_t seed;
@@ -123,11 +123,11 @@ static struct stream hash_of(const struct tdm_program *program)
 
 struct seen {
     uint64_t ops;
-    double end[TDM_LANES], busy[TDM_LANES];
+    double end[TDM_MAX_LANES], busy[TDM_MAX_LANES];
 };
 
 static enum tdm_status see_op(void *self, const struct tdm_op *op, double start, double end,
-                              const uint64_t live[TDM_PLACES][TDM_CATEGORIES],
+                              const uint64_t live[TDM_MAX_PLACES][TDM_CATEGORIES],
                               struct tdm_error *err)
 {
     struct seen *seen = self;
@@ -156,9 +156,10 @@ static void check_simulation(const struct tdm_program *program)
           (unsigned long long)simulation.op_count);
     for (int lane = 0; lane < TDM_LANES; lane++) {
         check(simulation.step_seconds >= simulation.busy_seconds[lane] * least, "lane %s\n",
-              tdm_lane_name((enum tdm_lane)lane));
+              tdm_lane_name(&program->schedule->machine->topology, (enum tdm_lane)lane));
         check(fabs(simulation.busy_seconds[lane] - seen.busy[lane]) <= seen.busy[lane] * 1e-6,
-              "lane %s busy %g and %g\n", tdm_lane_name((enum tdm_lane)lane),
+              "lane %s busy %g and %g\n",
+              tdm_lane_name(&program->schedule->machine->topology, (enum tdm_lane)lane),
               simulation.busy_seconds[lane], seen.busy[lane]);
     }
     check(simulation.stall_seconds >= -1e-9 * simulation.step_seconds, "stall %g\n",

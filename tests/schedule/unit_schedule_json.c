@@ -174,7 +174,7 @@ static void judge(const json_t *root, const char *what, const char *named, bool 
     struct tdm_schedule *schedule = NULL;
     struct tdm_program *program = NULL;
     struct tdm_error err = {0};
-    uint64_t none[TDM_PLACES] = {UINT64_MAX, UINT64_MAX};
+    uint64_t none[TDM_MAX_PLACES] = {UINT64_MAX, UINT64_MAX};
     tally.edits++;
     if (tdm_schedule_from_json(FILE_NAME, root, &schedule, &err) != TDM_OK) {
         tally.refused++;

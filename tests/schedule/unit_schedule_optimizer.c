@@ -123,7 +123,7 @@ static void test_bytes(void **state)
     for (size_t i = 0; i < sizeof(legal) / sizeof(legal[0]); i++) {
         struct tdm_program *program = NULL;
         struct tdm_error err = {0};
-        uint64_t due = 0, found = 0, no_limit[TDM_PLACES] = {UINT64_MAX, UINT64_MAX};
+        uint64_t due = 0, found = 0, no_limit[TDM_MAX_PLACES] = {UINT64_MAX, UINT64_MAX};
         schedule->optimizer.kind = legal[i].kind;
         schedule->dtypes.weights = legal[i].weights;
         schedule->dtypes.master = legal[i].master;

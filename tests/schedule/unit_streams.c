@@ -106,7 +106,7 @@ static void add_op(struct stream *s, const struct tdm_op *op)
     add_text(s, tdm_op_kind_name(op->kind));
     add_text(s, op->part < TDM_PARTS ? tdm_part_name(op->part) : "-");
     add_text(s, tdm_phase_name(op->phase));
-    add_text(s, tdm_lane_name(op->lane));
+    add_text(s, tdm_lane_name(&s->program->schedule->machine->topology, op->lane));
     const uint64_t numbers[] = {op->number,    op->layer,       op->chunk,         op->tokens,
                                 op->first_row, op->first_entry, op->entries,       operands,
                                 op->flops,     op->bytes,       op->fetched_bytes, op->sent_bytes,
@@ -137,7 +137,7 @@ static void add_buffers(struct stream *s)
         if (!buffer->used)
             continue;
         add_text(s, buffer->name);
-        add_text(s, tdm_place_name(buffer->place));
+        add_text(s, tdm_place_name(&s->program->schedule->machine->topology, buffer->place));
         add_text(s, tdm_category_name(buffer->category));
         add_text(s, tdm_dtype_name(buffer->dtype));
         add_number(s, buffer->slots);

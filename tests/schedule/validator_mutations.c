@@ -35,7 +35,7 @@
 struct trial {
     struct tdm_recording r;
     struct tdm_dice *dice;
-    uint64_t capacity[TDM_PLACES];
+    uint64_t capacity[TDM_MAX_PLACES];
     size_t wait_item; /* whose wait for `wait_lane` becomes `wait` */
     int wait_lane;
     uint64_t wait;
@@ -619,6 +619,27 @@ static bool copy_lane_reversed(struct trial *t)
         if (is_op(t, i, TDM_OP_COPY)) {
             struct tdm_op *op = op_at(t, i);
             op->lane = op->lane == TDM_LANE_H2D ? TDM_LANE_D2H : TDM_LANE_H2D;
+            return true;
+        }
+    return false;
+}
+
+static bool copy_over_another_link(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_COPY) && op_at(t, i)->link != TDM_NO_LINK) {
+            struct tdm_op *op = op_at(t, i);
+            op->link = op->link == TDM_LINK_H2D ? TDM_LINK_D2H : TDM_LINK_H2D;
+            return true;
+        }
+    return false;
+}
+
+static bool gather_over_another_link(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ATTENTION) && op_at(t, i)->gathers) {
+            op_at(t, i)->link = TDM_LINK_D2H;
             return true;
         }
     return false;
@@ -1739,6 +1760,10 @@ static struct fault {
     {.name = "two fetches swapped", .plant = fetches_swapped},
     {.name = "a copy of another chunk", .plant = copy_of_another_chunk},
     {.name = "a copy on the wrong lane", .plant = copy_lane_reversed},
+    {.name = "a copy over another link", .plant = copy_over_another_link},
+    {.name = "pages gathered over another link",
+     .plant = gather_over_another_link,
+     .of_cost = true},
     {.name = "a copy cut short", .plant = copy_cut_short},
     {.name = "an operand cut short", .plant = operand_cut_short},
     {.name = "FLOPs forged", .plant = cost_forged, .of_cost = true},

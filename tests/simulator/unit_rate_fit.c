@@ -69,7 +69,7 @@ static enum tdm_status measure(void *self, const struct tdm_item *item, struct t
     struct measuring *m = self;
     if (item->kind != TDM_RUN)
         return TDM_OK;
-    double seconds = tdm_op_seconds(m->machine, item->op, false);
+    double seconds = tdm_op_seconds(m->machine, item->op, 0);
     if (m->ops++ % 17 == 4)
         seconds *= 3;
     return tdm_rate_fit_add(m->fit, item->op, seconds + m->overhead, err);
@@ -218,8 +218,7 @@ static enum tdm_status note_seconds(void *self, const struct tdm_item *item, str
     struct seconds *seconds = self;
     (void)err;
     if (item->kind == TDM_RUN && item->op->part < TDM_PARTS && item->op->chunk == 0)
-        seconds->of[item->op->kind][item->op->part] =
-            tdm_op_seconds(seconds->machine, item->op, false);
+        seconds->of[item->op->kind][item->op->part] = tdm_op_seconds(seconds->machine, item->op, 0);
     return TDM_OK;
 }
 

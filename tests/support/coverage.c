@@ -23,9 +23,10 @@ static void note(struct tdm_coverage *coverage, const char *name, bool has)
 
 /* What a group can have, and whether one of the schedule's has it. */
 struct groups {
-    bool several, uneven, stored[TDM_PLACES];
-    bool kept[TDM_SETS], held[TDM_SETS], kept_at[TDM_PLACES], held_at[TDM_PLACES];
-    bool kept_split, held_split, kv[TDM_KVS], kv_at[TDM_PLACES], kv_gradients_at[TDM_PLACES];
+    bool several, uneven, stored[TDM_MAX_PLACES];
+    bool kept[TDM_SETS], held[TDM_SETS], kept_at[TDM_MAX_PLACES], held_at[TDM_MAX_PLACES];
+    bool kept_split, held_split, kv[TDM_KVS], kv_at[TDM_MAX_PLACES],
+        kv_gradients_at[TDM_MAX_PLACES];
 };
 
 static struct groups groups_of(const struct tdm_schedule *schedule)

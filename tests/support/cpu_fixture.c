@@ -149,8 +149,10 @@ void bench_open(struct bench *bench, const struct shape *shape, uint64_t seed)
     if (tdm_model_from_config("test", "test", config, &bench->model, &err) != TDM_OK)
         fail_msg("%s", err.message);
     json_decref(config);
+    tdm_topology_begin(&bench->machine.topology);
     bench->schedule = (struct tdm_schedule){
         .model = bench->model,
+        .machine = &bench->machine,
         .sequence_count = shape->sequences,
         .sequences = bench->sequences,
         .chunk_tokens = shape->chunk_tokens,

@@ -24,6 +24,7 @@ struct shape {
 
 struct bench {
     struct tdm_model *model;
+    struct tdm_machine machine; /* no more than the tables that every machine has */
     struct tdm_schedule schedule;
     struct tdm_program program;
     struct tdm_chunk chunks[CHUNKS_MOST];

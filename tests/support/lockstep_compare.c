@@ -189,7 +189,8 @@ static bool compare_bytes(struct lockstep_walk *w, const struct tdm_op *op, enum
             is_operand(seen, op->access_count, place, offset + i))
             continue;
         note_wrong(w, op, "byte %llu of the %s was changed, of %s, which is not its own",
-                   (unsigned long long)(offset + i), tdm_place_name(place),
+                   (unsigned long long)(offset + i),
+                   tdm_place_name(&w->program->schedule->machine->topology, place),
                    buffer_at(w, place, offset + i));
         return false;
     }

@@ -40,6 +40,7 @@ static void draw_rates(struct tdm_dice *dice, struct tdm_machine *machine)
     }
     double one_way = fmin(machine->rate[TDM_RATE_H2D], machine->rate[TDM_RATE_D2H]);
     machine->rate[TDM_RATE_BOTH_WAYS] = one_way * (1 + (double)tdm_dice_roll(dice, 0, 100) / 100);
+    tdm_machine_set_links(machine);
 }
 
 static void draw_pins(struct setting *s)
@@ -131,7 +132,7 @@ static enum tdm_status find_plan(struct setting *s, struct tdm_plan_outcome *out
         outcome->planned_bytes[place] = search.simulation.used_peak_bytes[place];
         if (outcome->planned_bytes[place] > outcome->limit_bytes[place])
             return tdm_fail(err, TDM_INTERNAL, "the plan takes more of the %s than it may",
-                            tdm_place_name((enum tdm_place)place));
+                            tdm_place_name(&s->plan->machine->topology, (enum tdm_place)place));
     }
     return TDM_OK;
 }

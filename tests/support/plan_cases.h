@@ -13,10 +13,11 @@
 
 /* What a case was, for a report. */
 struct tdm_plan_outcome {
-    char text[1024];                    /* the plan */
-    uint64_t limit_bytes[TDM_PLACES];   /* drawn */
-    uint64_t least_bytes[TDM_PLACES];   /* of the device with ample host memory; of the host then */
-    uint64_t planned_bytes[TDM_PLACES]; /* used, by plan */
+    char text[1024];                      /* the plan */
+    uint64_t limit_bytes[TDM_MAX_PLACES]; /* drawn */
+    uint64_t
+        least_bytes[TDM_MAX_PLACES]; /* of the device with ample host memory; of the host then */
+    uint64_t planned_bytes[TDM_MAX_PLACES]; /* used, by plan */
     uint64_t used_bytes; /* of the device, as its driver reports; 0: none of its own */
     bool offloads;       /* the plan keeps something on the host */
     bool compared;       /* with a random nest, to the last bit */

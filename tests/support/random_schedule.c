@@ -628,28 +628,30 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
         tdm_purpose_name(schedule->pass), tdm_order_name(schedule->order));
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         const struct tdm_group *group = &schedule->groups[i];
-        add(&text, " %u(input %c", group->layers, tdm_place_name(group->input_place)[0]);
+        add(&text, " %u(input %c", group->layers,
+            tdm_place_name(&schedule->machine->topology, group->input_place)[0]);
         if (group->kept != TDM_SET_INPUT)
             add(&text, ", kept %s %u+ %c", tdm_set_name(group->kept), group->kept_from_chunk,
-                tdm_place_name(group->kept_place)[0]);
-        add(&text, ", held %c", tdm_place_name(group->held_place)[0]);
+                tdm_place_name(&schedule->machine->topology, group->kept_place)[0]);
+        add(&text, ", held %c", tdm_place_name(&schedule->machine->topology, group->held_place)[0]);
         if (group->held != TDM_SET_INPUT)
             add(&text, " %s %u+", tdm_set_name(group->held), group->held_from_chunk);
         if (group->kv == TDM_KV_KEEP)
-            add(&text, ", kv %c%c", tdm_place_name(group->kv_place)[0],
-                tdm_place_name(group->kv_gradients_place)[0]);
+            add(&text, ", kv %c%c",
+                tdm_place_name(&schedule->machine->topology, group->kv_place)[0],
+                tdm_place_name(&schedule->machine->topology, group->kv_gradients_place)[0]);
         add(&text, ")");
     }
     add(&text, "; homes");
     for (int state = 0; state < TDM_STATES; state++)
         add(&text, " %s %u%c%c", tdm_state_name((enum tdm_state)state),
             schedule->homes[state].device_layers,
-            tdm_place_name(schedule->homes[state].embedding)[0],
-            tdm_place_name(schedule->homes[state].head)[0]);
+            tdm_place_name(&schedule->machine->topology, schedule->homes[state].embedding)[0],
+            tdm_place_name(&schedule->machine->topology, schedule->homes[state].head)[0]);
     add(&text, " rings %u %u %u gather %u; %s at %s on %s", schedule->rings.weights,
         schedule->rings.optimizer, schedule->rings.stashed, schedule->rings.gather,
         tdm_optimizer_name(schedule->optimizer.kind), tdm_when_name(schedule->optimizer.when),
-        tdm_place_name(schedule->optimizer.on));
+        tdm_place_name(&schedule->machine->topology, schedule->optimizer.on));
     if (schedule->optimizer.clip != TDM_CLIP_NONE)
         add(&text, ", clip %s %g", tdm_clip_name(schedule->optimizer.clip),
             schedule->optimizer.clip_norm);

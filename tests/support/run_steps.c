@@ -52,7 +52,7 @@ static enum tdm_status read_step(const struct tdm_arenas *arenas, const struct t
 static enum tdm_status poison(const struct tdm_arenas *arenas, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+    for (int place = 0; place < (int)TDM_MAX_PLACES && status == TDM_OK; place++) {
         if (arenas->base[place] == NULL)
             continue;
         void *bytes = malloc(arenas->bytes[place]);
@@ -68,9 +68,10 @@ static enum tdm_status poison(const struct tdm_arenas *arenas, struct tdm_error 
 
 /* Nothing beyond the planned bytes was touched; the arena is larger. */
 static enum tdm_status check_arenas(const struct tdm_arenas *arenas,
-                                    const uint64_t planned_bytes[TDM_PLACES], struct tdm_error *err)
+                                    const uint64_t planned_bytes[TDM_MAX_PLACES],
+                                    struct tdm_error *err)
 {
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++) {
         uint64_t touched, highest;
         enum tdm_status status =
             tdm_arenas_scan(arenas, (enum tdm_place)place, &touched, &highest, err);
@@ -160,8 +161,8 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
     struct tdm_program *program = NULL;
     struct tdm_arenas arenas = {0};
     struct tdm_walk *walk = NULL;
-    uint64_t no_limit[TDM_PLACES] = {UINT64_MAX, UINT64_MAX};
-    uint64_t planned_bytes[TDM_PLACES] = {0};
+    uint64_t no_limit[TDM_MAX_PLACES] = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
+    uint64_t planned_bytes[TDM_MAX_PLACES] = {0};
 
     *steps = (struct tdm_steps){.steps = tdm_steps_update(schedule) ? TDM_STEPS_MOST : 1,
                                 .count = data->count};
@@ -173,7 +174,7 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
         status = tdm_program_validate(program, no_limit, err);
     if (status == TDM_OK)
         status = tdm_program_emit(program, count_move, &steps->moves, err);
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+    for (int place = 0; place < (int)TDM_MAX_PLACES && status == TDM_OK; place++) {
         planned_bytes[place] = program->arena_bytes[place];
         program->arena_bytes[place] += GUARD_BYTES; /* that nobody may touch */
     }

@@ -146,7 +146,8 @@ struct example {
 static void example_make(struct example *example)
 {
     memset(example, 0, sizeof(*example));
-    example->machine.runtime_bytes[TDM_DEVICE] = 100;
+    tdm_topology_begin(&example->machine.topology);
+    example->machine.topology.places[TDM_DEVICE].runtime_bytes = 100;
     example->schedule.machine = &example->machine;
     example->program.schedule = &example->schedule;
     example->program.buffers = example->buffers;
@@ -520,6 +521,56 @@ static void test_round_trip(void **state)
 }
 
 /* Evaluations are rows of their own, beside the steps after which they came. */
+/* Rows of places and lanes that the machine of the program adds come back by their names. */
+static void test_more_places(void **state)
+{
+    (void)state;
+    static const char tables[] =
+        "{\"machine\": {\"places\": [{\"name\": \"second\", \"bytes\": 1000}], \"links\": "
+        "[{\"from\": \"second\", \"to\": \"device\", \"lane\": \"near\", "
+        "\"bytes_per_second\": 9}]}}";
+    char path[640];
+    struct example example;
+    struct tdm_error err;
+    struct tdm_json_reader json = {.file = "tables", .prefix = "machine", .err = &err};
+    json_t *root = json_loads(tables, 0, NULL);
+    int64_t id;
+    example_make(&example);
+    json.object = json_object_get(root, "machine");
+    tdm_topology_read(&json, &example.machine.topology);
+    assert_int_equal(tdm_json_status(&json), TDM_OK);
+    json_decref(root);
+
+    struct tdm_trace *trace = open_trace(in_folder("places.trace", path));
+    enum tdm_place second = (enum tdm_place)TDM_PLACES;
+    struct tdm_op op = example_op(0);
+    op.lane = (enum tdm_lane)TDM_LANES;
+    example.program.live_peak_bytes[second] = 77;
+    assert_int_equal(tdm_trace_program_begin(trace, "one", tables, &example.program, &id, &err),
+                     TDM_OK);
+    assert_int_equal(tdm_trace_op(trace, &op, 0, 10, &err), TDM_OK);
+    write_value(trace, 0, second, TDM_RESIDUALS, 66);
+    assert_int_equal(tdm_trace_program_end(trace, &err), TDM_OK);
+    close_trace(trace);
+    assert_int_equal(ask(path, "SELECT count(*) FROM op WHERE lane = 'near'"), 1);
+    assert_int_equal(ask(path, "SELECT value_bytes FROM memory WHERE place = 'second'"), 66);
+
+    struct tdm_trace_reader *reader = open_reader(path);
+    struct tdm_trace_program_row *programs;
+    struct tdm_trace_interval *ops;
+    struct tdm_trace_peaks peaks;
+    size_t count;
+    assert_int_equal(tdm_trace_read_programs(reader, &programs, &count, &err), TDM_OK);
+    assert_int_equal(programs[0].live_peak_bytes[second], 77);
+    free(programs);
+    assert_int_equal(tdm_trace_read_intervals(reader, id, 1, &ops, &count, &err), TDM_OK);
+    assert_string_equal(tdm_lane_name(tdm_trace_reader_topology(reader), ops[0].lane), "near");
+    free(ops);
+    assert_int_equal(tdm_trace_read_peaks(reader, id, TDM_TRACE_EVERY_STEP, &peaks, &err), TDM_OK);
+    assert_int_equal(peaks.predicted[second].value_bytes, 66);
+    tdm_trace_reader_close(reader);
+}
+
 static void test_evaluations(void **state)
 {
     (void)state;
@@ -589,7 +640,7 @@ static void test_peaks_as_views(void **state)
         assert_int_equal(tdm_trace_take(trace, &batch, &err), TDM_OK);
         batch->program_id = program;
         batch->step = step;
-        bool told[TDM_PLACES][TDM_CATEGORIES] = {{false}}; /* of this op */
+        bool told[TDM_MAX_PLACES][TDM_CATEGORIES] = {{false}}; /* of this op */
         uint64_t op_number = 0;
         size_t changes = next_random(&random) % (CHANGES + 1);
         for (size_t i = 0; i < changes; i++) {
@@ -622,18 +673,20 @@ static void test_peaks_as_views(void **state)
             snprintf(sql, sizeof(sql),
                      "SELECT max(value_bytes) FROM observed_peak WHERE (%" PRId64
                      " = 0 OR step = %" PRId64 ") AND place = '%s'",
-                     step, step, tdm_place_name((enum tdm_place)place));
+                     step, step,
+                     tdm_place_name(tdm_trace_reader_topology(reader), (enum tdm_place)place));
             assert_int_equal(ask(path, sql), peak->value_bytes);
             snprintf(sql, sizeof(sql),
                      "SELECT coalesce(sum(value_bytes), 0) FROM observed_peak_category "
                      "WHERE step = %" PRId64 " AND place = '%s'",
-                     peak->step, tdm_place_name((enum tdm_place)place));
+                     peak->step,
+                     tdm_place_name(tdm_trace_reader_topology(reader), (enum tdm_place)place));
             assert_int_equal(ask(path, sql), peak->value_bytes);
             for (int c = 0; c < TDM_CATEGORIES && step == 0; c++) {
                 snprintf(sql, sizeof(sql),
                          "SELECT coalesce(max(measured_most_bytes), 0) FROM peak_by_category "
                          "WHERE place = '%s' AND category = '%s'",
-                         tdm_place_name((enum tdm_place)place),
+                         tdm_place_name(tdm_trace_reader_topology(reader), (enum tdm_place)place),
                          tdm_category_name((enum tdm_category)c));
                 assert_int_equal(ask(path, sql), peak->most[c]);
             }
@@ -1186,6 +1239,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_round_trip, setup_case),
         cmocka_unit_test_setup(test_parts, setup_case),
+        cmocka_unit_test_setup(test_more_places, setup_case),
         cmocka_unit_test_setup(test_evaluations, setup_case),
         cmocka_unit_test_setup(test_peaks_as_views, setup_case),
         cmocka_unit_test_setup(test_refuses_and_forces, setup_case),

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Property: a place that a machine's description adds serves a program as the host does.
+ *
+ * A random schedule runs on the cpu backend. Then its machine gets a second device, with a link to
+ * it and one back, and what the schedule's groups have on the host goes to that device. The program
+ * has the same ops, on the lanes of the new links, and leaves the same bits. The validator refuses
+ * it once the machine lacks one of the links, and so do lowering, the check of the schedule, and a
+ * backend that does not serve the place.
+ */
+#include "executor/backends.h"
+#include "schedule/validate.h"
+#include "simulator/simulate.h"
+#include "tests/support/random_schedule.h"
+#include "tests/support/run_steps.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#define BASE_SEED 83000u
+#define TABLES                                                                           \
+    "{\"places\": [{\"name\": \"second\", \"bytes\": 1099511627776}],"                   \
+    " \"shared\": [{\"name\": \"switch\", \"bytes_per_second\": 4e11}],"                 \
+    " \"links\": [{\"from\": \"second\", \"to\": \"device\", \"lane\": \"from_second\"," \
+    "              \"bytes_per_second\": 3e11, \"shared\": \"switch\"},"                 \
+    "             {\"from\": \"device\", \"to\": \"second\", \"lane\": \"to_second\","   \
+    "              \"bytes_per_second\": 3e11, \"both_ways_bytes_per_second\": 5e11,"    \
+    "              \"shared\": \"switch\"}]}"
+
+static const uint64_t no_limit[TDM_MAX_PLACES] = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
+
+static void must(enum tdm_status status, const struct tdm_error *err)
+{
+    if (status != TDM_OK)
+        fail_msg("%s", err->message);
+}
+
+/* Gives the schedule's machine the tables above; returns the new place. */
+static enum tdm_place add_place(struct tdm_schedule *schedule)
+{
+    struct tdm_error err;
+    struct tdm_machine *machine;
+    json_t *tables, *description = json_deep_copy(schedule->machine->description);
+    enum tdm_place place;
+    must(tdm_json_parse("tables", TABLES, strlen(TABLES), &tables, &err), &err);
+    assert_int_equal(json_object_update(description, tables), 0);
+    must(tdm_machine_from_json("two devices", description, &machine, &err), &err);
+    json_decref(tables);
+    json_decref(description);
+    tdm_machine_free(schedule->machine);
+    schedule->machine = machine;
+    assert_true(tdm_place_parse(&machine->topology, "second", &place));
+    assert_int_equal(place, TDM_PLACES);
+    return place;
+}
+
+/* Moves what groups have on the host to another place; false: they have nothing there. */
+static bool move_groups(struct tdm_schedule *schedule, enum tdm_place place)
+{
+    bool moved = false;
+    for (uint32_t g = 0; g < schedule->group_count; g++) {
+        struct tdm_group *group = &schedule->groups[g];
+        enum tdm_place *const of_group[] = {&group->input_place, &group->kept_place,
+                                            &group->held_place, &group->kv_place,
+                                            &group->kv_gradients_place};
+        for (size_t i = 0; i < sizeof(of_group) / sizeof(of_group[0]); i++)
+            if (*of_group[i] == TDM_HOST) {
+                *of_group[i] = place;
+                moved = true;
+            }
+    }
+    return moved;
+}
+
+/* Ops by kind, and copies by lane. */
+struct counts {
+    uint64_t kinds[TDM_OP_KINDS], copies[TDM_MAX_LANES];
+};
+
+static enum tdm_status count(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct counts *counts = self;
+    (void)err;
+    if (item->kind == TDM_RUN) {
+        counts->kinds[item->op->kind]++;
+        counts->copies[item->op->lane] += item->op->kind == TDM_OP_COPY;
+    }
+    return TDM_OK;
+}
+
+static struct tdm_program *lower(const struct tdm_schedule *schedule, struct counts *counts)
+{
+    struct tdm_error err;
+    struct tdm_program *program;
+    *counts = (struct counts){0};
+    must(tdm_program_lower(schedule, &program, &err), &err);
+    must(tdm_program_validate(program, no_limit, &err), &err);
+    must(tdm_program_emit(program, count, counts, &err), &err);
+    return program;
+}
+
+static struct tdm_steps run(const struct tdm_schedule *schedule, const struct tdm_step_data *data,
+                            uint64_t seed)
+{
+    struct tdm_steps steps;
+    struct tdm_error err;
+    must(tdm_schedule_check(schedule, "places", &err), &err);
+    must(tdm_steps_run(schedule, &tdm_cpu_backend, data, seed, true, &steps, &err), &err);
+    return steps;
+}
+
+static void refused(enum tdm_status status, const struct tdm_error *err, const char *words)
+{
+    assert_int_equal(status, TDM_INPUT);
+    if (strstr(err->message, words) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", err->message, words);
+}
+
+static enum tdm_status push(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    return tdm_validator_push(self, item, NULL, err);
+}
+
+/* The stream of a program, seen by a validator that knows another machine. */
+static enum tdm_status validate_for(const struct tdm_program *program, struct tdm_machine *machine,
+                                    struct tdm_error *err)
+{
+    struct tdm_schedule schedule = *program->schedule;
+    struct tdm_program view = *program;
+    struct tdm_validator *validator;
+    schedule.machine = machine;
+    view.schedule = &schedule;
+    must(tdm_validator_new(&view, no_limit, &validator, err), err);
+    enum tdm_status status = tdm_program_emit(program, push, validator, err);
+    tdm_validator_free(validator);
+    return status;
+}
+
+/* The same with a table that has no link to the place any more. */
+static void check_refusals(struct tdm_schedule *schedule, const struct tdm_program *program)
+{
+    struct tdm_topology *topology = &schedule->machine->topology;
+    const uint32_t links = topology->link_count;
+    struct tdm_machine other_machine = *schedule->machine;
+    struct tdm_program *other;
+    struct tdm_error err;
+    struct tdm_backend few = tdm_null_backend;
+    few.places = TDM_PLACES;
+    refused(tdm_backend_check(&few, 1, &program, &err), &err, "has no place \"second\"");
+    other_machine.topology.link_count = TDM_LINKS;
+    refused(validate_for(program, &other_machine, &err), &err, "over no link of the machine");
+    other_machine.topology = *topology; /* the two links are the other way round */
+    other_machine.topology.links[TDM_LINKS] = topology->links[TDM_LINKS + 1];
+    other_machine.topology.links[TDM_LINKS + 1] = topology->links[TDM_LINKS];
+    refused(validate_for(program, &other_machine, &err), &err, "over the link from");
+    topology->link_count = TDM_LINKS;
+    refused(tdm_program_lower(schedule, &other, &err), &err, "has no link");
+    refused(tdm_schedule_check(schedule, "FILE", &err), &err, "has no link");
+    topology->link_count = links;
+}
+
+/* Bytes that a simulation finds at a place, and busy lanes. */
+static void check_simulation(const struct tdm_program *program, enum tdm_place place,
+                             const struct counts *counts)
+{
+    struct tdm_topology *topology = &program->schedule->machine->topology;
+    struct tdm_simulation simulation, slower;
+    struct tdm_error err;
+    must(tdm_simulate(program, NULL, NULL, &simulation, &err), &err);
+    assert_true(simulation.used_peak_bytes[place] == program->arena_bytes[place]);
+    assert_true(simulation.live_peak_bytes[place] <= program->live_peak_bytes[place]);
+    for (uint32_t lane = TDM_LANES; lane < topology->lane_count; lane++)
+        assert_true((simulation.busy_seconds[lane] > 0) == (counts->copies[lane] > 0));
+
+    const double rate = topology->shared[0].bytes_per_second;
+    topology->shared[0].bytes_per_second = rate / 1000;
+    must(tdm_simulate(program, NULL, NULL, &slower, &err), &err);
+    topology->shared[0].bytes_per_second = rate;
+    for (uint32_t lane = TDM_LANES; lane < topology->lane_count; lane++)
+        if (counts->copies[lane] > 0)
+            assert_true(slower.busy_seconds[lane] > simulation.busy_seconds[lane]);
+}
+
+/* *moved: cases in which copies went to the second device. */
+static bool serves_as_the_host(uint64_t seed, uint64_t *moved)
+{
+    const struct tdm_random_options options = {.max_tokens = 90};
+    struct tdm_schedule *schedule;
+    struct tdm_step_data data;
+    struct counts before, after;
+    struct tdm_error err;
+    must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
+    assert_true(tdm_step_data_draw(&data, schedule, seed));
+    struct tdm_steps due = run(schedule, &data, seed);
+    struct tdm_program *program = lower(schedule, &before);
+    uint64_t host_bytes = program->arena_bytes[TDM_HOST];
+    tdm_program_free(program);
+
+    enum tdm_place place = add_place(schedule);
+    bool moves = move_groups(schedule, place);
+    struct tdm_steps found = run(schedule, &data, seed);
+    bool same = tdm_steps_same(&due, &found);
+    program = lower(schedule, &after);
+    assert_memory_equal(before.kinds, after.kinds, sizeof(before.kinds));
+    assert_true(program->arena_bytes[TDM_HOST] <= host_bytes);
+    assert_true(moves || program->arena_bytes[place] == 0);
+    check_simulation(program, place, &after);
+    uint64_t copies = 0, gone = 0;
+    for (uint32_t lane = TDM_LANES; lane < schedule->machine->topology.lane_count; lane++)
+        copies += after.copies[lane];
+    for (uint32_t lane = 0; lane < TDM_LANES; lane++)
+        gone += before.copies[lane] - after.copies[lane];
+    assert_int_equal(copies, gone);
+    *moved += copies > 0;
+    if (copies > 0)
+        check_refusals(schedule, program);
+    if (!same)
+        tdm_case_again("executor/property_places", seed);
+    tdm_program_free(program);
+    tdm_steps_free(&due);
+    tdm_steps_free(&found);
+    tdm_step_data_free(&data);
+    tdm_schedule_free(schedule);
+    return same;
+}
+
+static void a_place_serves_as_the_host(void **state)
+{
+    (void)state;
+    uint64_t cases = tdm_case_count(40, 400), failed = 0, moved = 0;
+    for (uint64_t i = 0; i < cases; i++)
+        failed += !serves_as_the_host(tdm_case_seed(BASE_SEED, i), &moved);
+    assert_int_equal(failed, 0);
+    assert_true(tdm_case_enough("programs copied over the new links", moved, cases, 0.3));
+}
+
+/* A schedule names its places, and what it says of them is the same when it was written and read.
+ */
+static void names_come_back(void **state)
+{
+    (void)state;
+    const struct tdm_random_options options = {.max_tokens = 90};
+    struct tdm_schedule *schedule, *read;
+    struct tdm_error err;
+    json_t *json;
+    uint64_t seed = BASE_SEED;
+    for (bool moved = false; !moved; seed++) {
+        must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
+        moved = move_groups(schedule, add_place(schedule));
+        must(tdm_schedule_to_json(schedule, NULL, &json, &err), &err);
+        must(tdm_schedule_from_json("places", json, &read, &err), &err);
+        json_decref(json);
+        assert_memory_equal(schedule->groups, read->groups,
+                            schedule->group_count * sizeof(schedule->groups[0]));
+        tdm_schedule_free(schedule);
+        tdm_schedule_free(read);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_place_serves_as_the_host),
+        cmocka_unit_test(names_come_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

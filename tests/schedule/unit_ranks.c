@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks: how chunks are dealt to them, who adds to a sum before whom, and that a walk of the nest
+ * visits a rank's own chunks.
+ */
+#include "schedule/nest.h"
+#include "schedule/ranks.h"
+#include "tests/support/random_schedule.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNKS_MOST = 160, RANKS_MOST = 5, PROGRAMS = 100 };
+#define BASE_SEED 87000u
+
+static void must(enum tdm_status status, const struct tdm_error *err)
+{
+    if (status != TDM_OK)
+        fail_msg("%s", err->message);
+}
+
+/* Chunks of sequences of these lengths; 0 ends the list. */
+static uint32_t make_chunks(const uint32_t *lengths, struct tdm_chunk chunks[CHUNKS_MOST])
+{
+    uint32_t count = 0;
+    for (uint32_t s = 0; lengths[s] > 0; s++) {
+        uint32_t first = count;
+        for (; count < first + lengths[s]; count++)
+            chunks[count] = (struct tdm_chunk){
+                .sequence = s, .first_chunk = first, .last_chunk = first + lengths[s] - 1};
+    }
+    return count;
+}
+
+/* Two ranks, a sequence of 5 chunks and one of 4: a round does not go on in the next sequence. */
+static void test_two_ranks(void **state)
+{
+    (void)state;
+    static const uint32_t ranks[] = {0, 1, 1, 0, 0, 1, 0, 0, 1};
+    static const uint32_t rounds[] = {0, 0, 1, 1, 2, 3, 3, 4, 4};
+    static const uint32_t slots[] = {0, 0, 1, 1, 2, 2, 3, 4, 3};
+    static const uint32_t before[] = {3, 2, 5, 4, 6, 8, 7, 9, 9};
+    struct tdm_chunk chunks[CHUNKS_MOST];
+    struct tdm_program program = {.ranks = 2, .chunks = chunks};
+    program.chunk_count = make_chunks((const uint32_t[]){5, 4, 0}, chunks);
+    tdm_ranks_deal(chunks, program.chunk_count, program.ranks);
+    for (uint32_t i = 0; i < program.chunk_count; i++) {
+        assert_int_equal(chunks[i].rank, ranks[i]);
+        assert_int_equal(chunks[i].round, rounds[i]);
+        assert_int_equal(chunks[i].slot, slots[i]);
+        assert_int_equal(tdm_sum_before(&program, i), before[i]);
+        assert_int_equal(tdm_sum_opens(&program, i), before[i] == program.chunk_count);
+    }
+}
+
+/* With one rank a round is a chunk, a slot its number, and the next chunk has added before. */
+static void test_one_rank(void **state)
+{
+    (void)state;
+    struct tdm_chunk chunks[CHUNKS_MOST];
+    struct tdm_program program = {.ranks = 1, .chunks = chunks};
+    program.chunk_count = make_chunks((const uint32_t[]){7, 1, 3, 0}, chunks);
+    tdm_ranks_deal(chunks, program.chunk_count, program.ranks);
+    for (uint32_t i = 0; i < program.chunk_count; i++) {
+        assert_int_equal(chunks[i].rank, 0);
+        assert_int_equal(chunks[i].round, i);
+        assert_int_equal(chunks[i].slot, i);
+        assert_int_equal(tdm_sum_before(&program, i), i + 1);
+    }
+}
+
+/* Chunk i sees i whole chunks and half of itself. */
+static void test_balance(void **state)
+{
+    (void)state;
+    static const uint32_t counts[] = {24, 32, 64, 128};
+    for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++)
+        for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
+            struct tdm_chunk chunks[CHUNKS_MOST];
+            uint64_t cost[RANKS_MOST] = {0};
+            uint32_t count = make_chunks((const uint32_t[]){counts[c], 0}, chunks);
+            tdm_ranks_deal(chunks, count, ranks);
+            for (uint32_t i = 0; i < count; i++)
+                cost[chunks[i].rank] += 2 * i + 1;
+            for (uint32_t rank = 1; rank < ranks; rank++)
+                assert_int_equal(cost[rank], cost[0]);
+        }
+}
+
+/* Bodies of chunks, and others, that a walk visits. */
+struct visits {
+    const struct tdm_program *program;
+    uint32_t rank, of_chunks, others;
+};
+
+static enum tdm_status note(void *self, const struct tdm_body *body, struct tdm_error *err)
+{
+    struct visits *visits = self;
+    (void)err;
+    if (body->chunk == TDM_NONE) {
+        visits->others++;
+        return TDM_OK;
+    }
+    assert_int_equal(visits->program->chunks[body->chunk].rank, visits->rank);
+    visits->of_chunks++;
+    return TDM_OK;
+}
+
+static struct visits walk(const struct tdm_program *program, uint32_t rank)
+{
+    struct visits visits = {.program = program, .rank = rank};
+    struct tdm_error err;
+    must(tdm_nest_walk(program, rank, note, &visits, &err), &err);
+    return visits;
+}
+
+static enum tdm_status nothing(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    (void)self;
+    (void)item;
+    (void)err;
+    return TDM_OK;
+}
+
+/* The ranks' walks have the bodies of one rank's walk, each on one of them, and all its markers. */
+static void test_walks(void **state)
+{
+    const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS, .max_tokens = 90};
+    (void)state;
+    for (uint64_t seed = BASE_SEED; seed < BASE_SEED + PROGRAMS; seed++) {
+        struct tdm_schedule *schedule;
+        struct tdm_program *program;
+        struct tdm_error err;
+        must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
+        must(tdm_program_lower(schedule, &program, &err), &err);
+        struct visits alone = walk(program, 0);
+        assert_int_equal(tdm_program_emit_rank(program, 1, nothing, NULL, &err), TDM_INTERNAL);
+        for (uint32_t ranks = 2; ranks <= RANKS_MOST; ranks++) {
+            uint32_t of_chunks = 0, slots = 0;
+            tdm_ranks_deal(program->chunks, program->chunk_count, ranks);
+            for (uint32_t rank = 0; rank < ranks; rank++) {
+                struct visits mine = walk(program, rank);
+                assert_int_equal(mine.others, alone.others);
+                of_chunks += mine.of_chunks;
+            }
+            for (uint32_t i = 0; i < program->chunk_count; i++)
+                if (tdm_sum_opens(program, i))
+                    slots += program->chunks[i].slot + 1;
+            assert_int_equal(of_chunks, alone.of_chunks);
+            assert_int_equal(slots, program->chunk_count);
+        }
+        tdm_program_free(program);
+        tdm_schedule_free(schedule);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_two_ranks),
+        cmocka_unit_test(test_one_rank),
+        cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_walks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
