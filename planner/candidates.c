@@ -25,6 +25,8 @@
 #define FREE_SLOTS 2u        /* of a ring of state that does not keep copies waiting */
 #define MOST_MENDED 3u       /* times that a rounding is searched again because packing took more */
 #define NO_BOUND 1e300
+#define ESTIMATES_LOG2 16u /* remembered of a search */
+#define MEASURED_LOG2 12u  /* and of what polishing simulates */
 
 /* Estimates that are this close to the least are not worth lowering when the least memory is
  * sought. */
@@ -111,6 +113,12 @@ static struct tdm_recipe queue_pop(struct queue *queue)
     return first;
 }
 
+/* What a schedule that was tried took: TDM_UNMEASURED, it did not fit; and the effort. */
+struct measured {
+    double step_seconds;
+    uint64_t ops;
+};
+
 /* A search under way. */
 struct run {
     struct tdm_kitchen kitchen;
@@ -141,6 +149,7 @@ struct run {
     double other_seconds;             /* of the fastest with updates at the other place; 0: none */
     struct tdm_simulation simulation; /* of that */
     uint64_t most_ops;                /* while polishing */
+    struct tdm_memo *measured;        /* the same: what neighbours took */
 };
 
 static bool switched_off(const struct run *run, enum tdm_heuristic heuristic)
@@ -173,6 +182,10 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
     if (status != TDM_OK)
         return status;
     /* room for every order and chunk size, near and far, and for the winner in other chunk sizes */
+    if (schedule->pass == TDM_TRAIN && queue_place == TDM_PLACES) {
+        run->kitchen.estimates = tdm_memo_new(sizeof(struct tdm_rounded_estimate), ESTIMATES_LOG2);
+        run->measured = tdm_memo_new(sizeof(struct measured), MEASURED_LOG2);
+    }
     run->rounded = calloc((size_t)TDM_BASES * (TDM_ORDERS * 2 + 1), sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
@@ -200,6 +213,7 @@ static void run_close(struct run *run)
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++)
         tdm_rounded_free(&run->best[i]);
     free(run->queue.recipes);
+    tdm_memo_free(run->measured);
     for (int order = 0; order < TDM_ORDERS; order++)
         tdm_relaxation_free(run->last[order]);
     tdm_kitchen_close(&run->kitchen);
@@ -703,16 +717,35 @@ static void stream_state(struct run *run)
     }
 }
 
+/* What a schedule took that was tried before: it counts as effort and as tried all the same, so
+ * that a memo changes nothing that is found. */
+static void count_again(struct run *run, const struct measured *measured)
+{
+    run->ops += measured->ops;
+    run->counts.lowered++;
+    run->counts.simulated += measured->step_seconds < TDM_UNMEASURED;
+}
+
 static bool measure(void *self, const struct tdm_rounded *rounded, double *seconds)
 {
     struct run *run = self;
-    uint64_t used_bytes[TDM_PLACES];
+    struct measured measured;
+    const struct tdm_memo_key key = tdm_rounded_key(rounded);
+    uint64_t used_bytes[TDM_PLACES], before = run->ops;
     bool fits;
     *seconds = TDM_UNMEASURED;
     if (run->ops + run->simulation.op_count > run->most_ops || !could_win(run, 0))
         return false;
+    if (tdm_memo_find(run->measured, key, &measured)) {
+        count_again(run, &measured);
+        *seconds = measured.step_seconds;
+        return true;
+    }
     tdm_rounded_write(&run->kitchen, rounded);
     run->status = try_schedule(run, rounded->size, &fits, used_bytes, seconds, &run->err);
+    measured = (struct measured){.step_seconds = *seconds, .ops = run->ops - before};
+    if (run->status == TDM_OK)
+        tdm_memo_note(run->measured, key, &measured);
     return run->status == TDM_OK;
 }
 

@@ -131,11 +131,12 @@ uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t
 /* Copies of state for the homes as they are; after every change of them. */
 void tdm_estimate_note_state(struct tdm_estimator *e);
 
-/* Seconds of the step from e->sweeps, with waits for copies. */
+/* Seconds of the step that tdm_estimate_seconds() was asked about last, with waits for copies. */
 double tdm_estimate_waiting(const struct tdm_estimator *e);
 
 /* The two halves of tdm_estimate() for a schedule that trains, into what is zero before. Of the
- * device's bytes: those without a tile of logits, and those beside it. */
+ * seconds all but the likely ones; of the device's bytes those without a tile of logits, and those
+ * beside it. */
 void tdm_estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                           struct tdm_estimate *estimate);
 void tdm_estimate_bytes(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
