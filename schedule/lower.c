@@ -418,6 +418,7 @@ enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void
                              .schedule = program->schedule,
                              .model = program->schedule->model,
                              .layout = program->layout,
+                             .layers_alike = tdm_model_layers_alike(program->schedule->model),
                              .sink = sink,
                              .self = self,
                              .err = err,
