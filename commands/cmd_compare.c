@@ -55,8 +55,10 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
         r->machine = optarg;
         return TDM_OK;
     case 'H':
+        r->memory.has_host = true;
         return tdm_host_memory_parse(optarg, &r->memory.host_bytes, err);
     case 'D':
+        r->memory.has_device = true;
         return tdm_parse_bytes(optarg, "--memory", &r->memory.device_bytes, err);
     case 'x':
         return tdm_margin_parse(optarg, &r->margin, err);

@@ -3,6 +3,7 @@
  * reserved, used. */
 #include "commands/cmd.h"
 
+#include "base/size.h"
 #include "base/ticker.h"
 #include "base/units.h"
 #include "methods/longest.h"
@@ -91,9 +92,11 @@ static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *
             r->machine = optarg;
             break;
         case 'H':
+            r->memory.has_host = true;
             status = tdm_host_memory_parse(optarg, &r->memory.host_bytes, err);
             break;
         case 'D':
+            r->memory.has_device = true;
             status = tdm_parse_bytes(optarg, "--memory", &r->memory.device_bytes, err);
             break;
         case 'x':
@@ -138,10 +141,15 @@ static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *
 }
 
 /* Where it ends, if it does not get through. */
-static void say_failure(const struct tdm_method_failure *failure, char *out, size_t out_bytes)
+static void say_failure(const struct tdm_predict_answer *a, char *out, size_t out_bytes)
 {
-    if (failure->unmade)
+    const struct tdm_method_failure *failure = &a->prediction.failure;
+    uint64_t weights = tdm_size_add(a->prediction.parameters_bytes,
+                                    tdm_torch_runtime_bytes(&a->prediction.runtime));
+    if (failure->unmade && weights > a->machine->capacity_bytes[TDM_DEVICE])
         snprintf(out, out_bytes, " (there is no room for the model itself)");
+    else if (failure->unmade) /* buffers for gradients, pages for all K and V */
+        snprintf(out, out_bytes, " (there is no room for what is made before the first step)");
     else
         snprintf(out, out_bytes, " (step %" PRIu32 " runs out of memory in the %s)", failure->step,
                  tdm_torch_phase_name(failure->phase));
@@ -166,7 +174,7 @@ static enum tdm_status refuse(const struct tdm_predict_request *r, struct tdm_pr
     if (status != TDM_OK)
         return status;
     if (!p->runs)
-        say_failure(&p->failure, failure, sizeof(failure));
+        say_failure(a, failure, sizeof(failure));
     tdm_fail(err, TDM_INFEASIBLE, "does not fit: %s%s", tdm_predict_need_text(r, a, need), failure);
     tdm_remedies_text(&a->remedies, hint);
     return tdm_hint(err, "%s%s", hint, a->remedies.complete ? "" : "; --verbose looks further");

@@ -79,6 +79,9 @@ static uint64_t less_runtime(uint64_t device_bytes, const struct tdm_torch_runti
     return device_bytes > taken ? device_bytes - taken : 0;
 }
 
+/* Of a run on a device without limit; a core does ten million a second. */
+#define MOST_MOMENTS 10000000u
+
 /* What is predicted, and where. */
 struct asked {
     const struct tdm_model *model;
@@ -92,9 +95,9 @@ static void ask(const struct tdm_model *model, const struct tdm_machine *machine
 {
     asked->model = model;
     const struct card *card = settle(machine, settings, &asked->settings, &asked->runtime);
-    asked->device.gpu = card->gpu;
-    asked->device.capacity_bytes = asked->device.limit_bytes =
-        less_runtime(machine->capacity_bytes[TDM_DEVICE], &asked->runtime);
+    uint64_t bytes = less_runtime(machine->capacity_bytes[TDM_DEVICE], &asked->runtime);
+    asked->device =
+        (struct tdm_torch_device){.gpu = card->gpu, .capacity_bytes = bytes, .limit_bytes = bytes};
 }
 
 static enum tdm_status run(const struct asked *asked, uint64_t limit_bytes,
@@ -273,6 +276,17 @@ enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_m
     return status;
 }
 
+/* What a run on a device without limit needs at least, if it was not followed to its end; if it
+ * was, more than any device has. */
+static uint64_t least_bytes(const struct tdm_machine *machine, const struct tdm_torch_run *out,
+                            const struct tdm_torch_runtime *runtime)
+{
+    uint64_t used = highest_bytes(out, 0, runtime), has = machine->capacity_bytes[TDM_DEVICE];
+    if (out->work < MOST_MOMENTS)
+        return TDM_TORCH_ENDLESS;
+    return used > has ? used : has;
+}
+
 enum tdm_status tdm_method_need(const struct tdm_model *model, const struct tdm_machine *machine,
                                 const struct tdm_method_settings *settings,
                                 struct tdm_method_prediction *prediction, struct tdm_error *err)
@@ -282,7 +296,10 @@ enum tdm_status tdm_method_need(const struct tdm_model *model, const struct tdm_
     if (prediction->fits_device)
         return TDM_OK;
     ask(model, machine, settings, &asked);
+    asked.device.most_moments = MOST_MOMENTS;
     enum tdm_status status = run(&asked, TDM_TORCH_ENDLESS, &out, prediction, err);
+    if (status == TDM_OK && failed(&out))
+        prediction->least_bytes = least_bytes(machine, &out, &asked.runtime);
     if (status != TDM_OK || failed(&out))
         return status;
     note_steps(&out, settings->step, prediction);

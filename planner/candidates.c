@@ -986,6 +986,18 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
     return status;
 }
 
+/* Have both places together room for the state at all? Else nothing is looked at: a model that is
+ * far too large is one of many layers, too. */
+static bool has_room(const struct run *run)
+{
+    const struct tdm_kitchen *kitchen = &run->kitchen;
+    uint64_t most = tdm_size_add(run->limit_bytes[TDM_DEVICE], run->limit_bytes[TDM_HOST]);
+    for (uint32_t i = 0; i < kitchen->size_count; i++)
+        if (tdm_estimator_resident_bytes(kitchen->estimators[i]) <= most)
+            return true;
+    return kitchen->pins->program_path != NULL; /* which is written of what does not fit, too */
+}
+
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                       struct tdm_search *search, struct tdm_error *err)
 {
@@ -1000,7 +1012,7 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     struct run run;
     memcpy(homes, schedule->homes, sizeof(homes));
     status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
-    if (status == TDM_OK)
+    if (status == TDM_OK && has_room(&run))
         status = look_at_places(&run, trains, pins->has_update_place || !trains, asked_on, err);
     if (status == TDM_OK && pins->program_path != NULL && !run.program_written)
         status = tdm_fail(err, TDM_INTERNAL, "%s: not written: no linear program was made",

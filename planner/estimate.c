@@ -2,6 +2,8 @@
 /* Estimates: seconds and bytes of a schedule, and the LM-head tile that does not raise its peak. */
 #include "planner/estimate_parts.h"
 
+#include "base/size.h"
+
 /* With a tile of logits of so many tokens. */
 static uint64_t device_bytes(const struct tdm_estimator *e, const struct tdm_estimate *estimate,
                              uint64_t tile_tokens)
@@ -46,6 +48,11 @@ double tdm_estimate_least_seconds(const struct tdm_estimator *e,
     else
         tdm_estimate_seconds(e, schedule, &estimate);
     return estimate.seconds;
+}
+
+uint64_t tdm_estimator_resident_bytes(const struct tdm_estimator *e)
+{
+    return tdm_size_add(e->resident_bytes[TDM_DEVICE], e->resident_bytes[TDM_HOST]);
 }
 
 uint64_t tdm_estimate_room(const struct tdm_estimator *e, struct tdm_schedule *schedule,

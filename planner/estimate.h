@@ -39,6 +39,10 @@ void tdm_estimator_set_state(struct tdm_estimator *estimator,
 /* Seconds of one forward through all layers, without the LM head. */
 double tdm_estimator_forward_seconds(const struct tdm_estimator *estimator);
 
+/* Bytes of weights, optimizer states and all else that is there all step long, of both places
+ * together: the same wherever its homes are. */
+uint64_t tdm_estimator_resident_bytes(const struct tdm_estimator *estimator);
+
 /* Chunks of the step. */
 uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);
 
