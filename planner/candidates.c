@@ -149,7 +149,7 @@ struct run {
     double other_seconds;             /* of the fastest with updates at the other place; 0: none */
     struct tdm_simulation simulation; /* of that */
     uint64_t most_ops;                /* while polishing */
-    struct tdm_memo *measured;        /* the same: what neighbours took */
+    struct tdm_memo *measured;        /* the same: what neighbours took; NULL: not remembered */
 };
 
 static bool switched_off(const struct run *run, enum tdm_heuristic heuristic)
@@ -181,11 +181,11 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
         tdm_kitchen_open(schedule, pins, queue_place < TDM_PLACES, &run->kitchen, err);
     if (status != TDM_OK)
         return status;
-    /* room for every order and chunk size, near and far, and for the winner in other chunk sizes */
     if (schedule->pass == TDM_TRAIN && queue_place == TDM_PLACES) {
         run->kitchen.estimates = tdm_memo_new(sizeof(struct tdm_rounded_estimate), ESTIMATES_LOG2);
         run->measured = tdm_memo_new(sizeof(struct measured), MEASURED_LOG2);
     }
+    /* room for every order and chunk size, near and far, and for the winner in other chunk sizes */
     run->rounded = calloc((size_t)TDM_BASES * (TDM_ORDERS * 2 + 1), sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
