@@ -60,6 +60,8 @@ enum tdm_status tdm_json_parse(const char *file, const char *text, size_t bytes,
     return TDM_OK;
 }
 
+#define SQLITE_BEGINS "SQLite format 3" /* and a zero */
+
 enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error *err)
 {
     char *text;
@@ -67,7 +69,15 @@ enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error 
     enum tdm_status status = tdm_file_read(path, JSON_LIMIT_BYTES, &text, &bytes, err);
     if (status != TDM_OK)
         return status;
-    status = tdm_json_parse(path, text, (size_t)bytes, root, err);
+    if (bytes >= sizeof(SQLITE_BEGINS) && memcmp(text, SQLITE_BEGINS, sizeof(SQLITE_BEGINS)) == 0) {
+        tdm_fail(err, TDM_INPUT, "%s: is not JSON but an SQLite database, as a trace is", path);
+        status = tdm_hint(err, "report, plot and calibrate --from read what `tidemark run --trace "
+                               "FILE` wrote");
+    } else if (bytes == 0) {
+        status = tdm_fail(err, TDM_INPUT, "%s: is empty; JSON is due", path);
+    } else {
+        status = tdm_json_parse(path, text, (size_t)bytes, root, err);
+    }
     free(text);
     return status;
 }

@@ -21,13 +21,27 @@ static json_t *method_json(const struct tdm_method *method)
             tdm_json_set(&object, "assumed", json_string(key->assumed));
         tdm_json_add(&keys, object);
     }
-    return json_pack("{s:s, s:s, s:o}", "name", method->name, "summary", method->summary, "keys",
-                     keys);
+    json_t *aliases = json_array();
+    const char *alias;
+    for (size_t i = 0; (alias = tdm_method_alias(method, i)) != NULL; i++)
+        tdm_json_add(&aliases, json_string(alias));
+    return json_pack("{s:s, s:o, s:s, s:o}", "name", method->name, "aliases", aliases, "summary",
+                     method->summary, "keys", keys);
+}
+
+/* Its other names, each after `before`. */
+static void print_aliases(const struct tdm_method *method, const char *before)
+{
+    const char *alias;
+    for (size_t i = 0; (alias = tdm_method_alias(method, i)) != NULL; i++)
+        printf("%s%s", i == 0 ? before : ", ", alias);
 }
 
 static void print_method(const struct tdm_method *method)
 {
-    printf("%s: %s\n\nkeys of --set:\n", method->name, method->summary);
+    printf("%s: %s\n", method->name, method->summary);
+    print_aliases(method, "also called ");
+    printf("%skeys of --set:\n", tdm_method_alias(method, 0) != NULL ? "\n\n" : "\n");
     const struct tdm_method_key *key;
     for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++) {
         printf("  %s=%s\n      %s", key->name, key->values, key->meaning);
@@ -49,6 +63,13 @@ static enum tdm_status show_one(const char *name, bool as_json, struct tdm_error
     return TDM_OK;
 }
 
+static void print_row(const struct tdm_method *method)
+{
+    printf("%-15s %s", method->name, method->summary);
+    print_aliases(method, "\n                also called ");
+    putchar('\n');
+}
+
 static enum tdm_status show_all(bool as_json, struct tdm_error *err)
 {
     json_t *list = json_array();
@@ -56,7 +77,7 @@ static enum tdm_status show_all(bool as_json, struct tdm_error *err)
         if (as_json)
             tdm_json_add(&list, method_json(method));
         else
-            printf("%-14s %s\n", method->name, method->summary);
+            print_row(method);
     }
     if (as_json)
         return tdm_print_json(json_pack("{s:o}", "methods", list), err);

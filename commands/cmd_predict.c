@@ -3,6 +3,7 @@
  * reserved, used. */
 #include "commands/cmd.h"
 
+#include "base/size.h"
 #include "base/ticker.h"
 #include "base/units.h"
 #include "commands/common_options.h"
@@ -56,10 +57,15 @@ static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *
 }
 
 /* Where it ends, if it does not get through. */
-static void say_failure(const struct tdm_method_failure *failure, char *out, size_t out_bytes)
+static void say_failure(const struct tdm_predict_answer *a, char *out, size_t out_bytes)
 {
-    if (failure->unmade)
+    const struct tdm_method_failure *failure = &a->prediction.failure;
+    uint64_t weights = tdm_size_add(a->prediction.parameters_bytes,
+                                    tdm_torch_runtime_bytes(&a->prediction.runtime));
+    if (failure->unmade && weights > a->machine->topology.places[TDM_DEVICE].capacity_bytes)
         snprintf(out, out_bytes, " (there is no room for the model itself)");
+    else if (failure->unmade) /* buffers for gradients, pages for all K and V */
+        snprintf(out, out_bytes, " (there is no room for what is made before the first step)");
     else
         snprintf(out, out_bytes, " (step %" PRIu32 " runs out of memory in the %s)", failure->step,
                  tdm_torch_phase_name(failure->phase));
@@ -84,7 +90,7 @@ static enum tdm_status refuse(const struct tdm_predict_request *r, struct tdm_pr
     if (status != TDM_OK)
         return status;
     if (!p->runs)
-        say_failure(&p->failure, failure, sizeof(failure));
+        say_failure(a, failure, sizeof(failure));
     tdm_fail(err, TDM_INFEASIBLE, "does not fit: %s%s", tdm_predict_need_text(r, a, need), failure);
     tdm_remedies_text(&a->remedies, hint);
     return tdm_hint(err, "%s%s", hint, a->remedies.complete ? "" : "; --verbose looks further");
@@ -315,9 +321,9 @@ static const struct tdm_option options[] = {
      .help = "sequences of a GPU's step; 1 by default"},
     {.as = &tdm_option_gpus, .place = PLACE(gpus)},
     {.as = &tdm_option_machine, .place = PLACE(machine)},
-    {.as = &tdm_option_memory, .place = PLACE(memory.device_bytes)},
+    {.as = &tdm_option_memory, .place = PLACE(memory)},
     {.as = &tdm_option_host_memory,
-     .place = PLACE(memory.host_bytes),
+     .place = PLACE(memory),
      .details = "gpus_per_node counts where the method has that key. What a server has is by the "
                 "machine's description, and not what that has to plan on."},
     {.as = &tdm_option_margin,

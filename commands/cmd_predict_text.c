@@ -154,7 +154,7 @@ void tdm_predict_print_head(const struct tdm_predict_request *r, const struct td
     if (a->settings.torch.context.ranks > 0)
         print_division(r, a);
     printf("%-10s %s: %s\n", "machine", a->machine->name, a->machine->title);
-    if (r->memory.device_bytes > 0)
+    if (r->memory.has_device)
         printf("%-10s %s of memory, as was said; all else as %s\n", "",
                tdm_format_bytes(r->memory.device_bytes, text), a->machine->name);
     if (a->prediction.host_peak_bytes > 0 || tdm_method_is_own(a->method))
@@ -191,7 +191,7 @@ const char *tdm_predict_need_text(const struct tdm_predict_request *r,
     bool known = p->runs || p->endless;
     uint64_t used_bytes = p->fits_device ? p->kept_bytes
                           : known        ? tdm_method_peak_bytes(p)
-                                         : TDM_TORCH_ENDLESS;
+                                         : p->least_bytes;
     if (!p->fits_device && used_bytes <= device_bytes)
         snprintf(margin, sizeof(margin), " and a margin of %g%%", 100 * r->margin);
     int length =

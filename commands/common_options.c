@@ -5,9 +5,18 @@
 #include "base/units.h"
 #include "planner/margin.h"
 
+static enum tdm_status read_memory(const char *text, void *value, struct tdm_error *err)
+{
+    struct tdm_said_memory *said = value;
+    said->has_device = true;
+    return tdm_parse_bytes(text, "--memory", &said->device_bytes, err);
+}
+
 static enum tdm_status read_host_memory(const char *text, void *value, struct tdm_error *err)
 {
-    return tdm_host_memory_parse(text, value, err);
+    struct tdm_said_memory *said = value;
+    said->has_host = true;
+    return tdm_host_memory_parse(text, &said->host_bytes, err);
 }
 
 static enum tdm_status read_margin(const char *text, void *value, struct tdm_error *err)
@@ -33,7 +42,8 @@ const struct tdm_option tdm_option_memory = {
     .word = "SIZE",
     .help =
         "memory of the device, for a card that is not listed; all else is as the machine has it",
-    .type = TDM_OPTION_BYTES};
+    .type = TDM_OPTION_BYTES,
+    .read = read_memory};
 
 const struct tdm_option tdm_option_host_memory = {
     .name = "host-memory",

@@ -8,8 +8,8 @@
 
 extern const struct tdm_option tdm_option_context;     /* uint64_t tokens */
 extern const struct tdm_option tdm_option_machine;     /* const char * */
-extern const struct tdm_option tdm_option_memory;      /* uint64_t bytes */
-extern const struct tdm_option tdm_option_host_memory; /* uint64_t bytes */
+extern const struct tdm_option tdm_option_memory;      /* struct tdm_said_memory */
+extern const struct tdm_option tdm_option_host_memory; /* struct tdm_said_memory */
 extern const struct tdm_option tdm_option_margin;      /* double, a share */
 extern const struct tdm_option tdm_option_batch;       /* uint64_t */
 extern const struct tdm_option tdm_option_gpus;        /* uint64_t */

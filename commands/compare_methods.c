@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "methods/longest.h"
+#include "planner/set_keys.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -236,6 +237,14 @@ static const struct tdm_method_key *read_pair(const struct tdm_method *method, c
     return tdm_method_read_pair(method, pair, &k, value) ? tdm_method_key(method, k) : NULL;
 }
 
+/* Is it the key that is known, so that the value must be wrong? */
+static bool has_key(const struct tdm_method *method, const char *pair)
+{
+    const char *value;
+    return read_pair(method, pair, &value) != NULL ||
+           (tdm_method_is_own(method) && tdm_set_keys_know(pair));
+}
+
 static void add_text(struct tdm_compared *row, const char *key, const char *value)
 {
     if (row->text_count < TDM_METHOD_MOST_KEYS)
@@ -271,7 +280,7 @@ static enum tdm_status settle(const struct comparing *c, struct tdm_compared *ro
             return tdm_fail(err, TDM_USAGE, "--set: \"%.40s...\" is too long", r->set.pairs[i]);
         if (!takes(c, row->method, r->set.pairs[i], &why)) {
             if (fates[i].why.status == TDM_OK &&
-                (read_pair(row->method, r->set.pairs[i], &value) != NULL || r->name_count == 1))
+                (r->name_count == 1 || has_key(row->method, r->set.pairs[i])))
                 fates[i].why = why;
             continue;
         }
@@ -337,10 +346,14 @@ static enum tdm_status refuse_pair(const char *pair, const struct pair_fate *fat
         *err = fate->why;
         return TDM_USAGE;
     }
-    if (strchr(pair, '=') == NULL)
-        return tdm_fail(err, TDM_USAGE, "--set: \"%.64s\" is not KEY=VALUE", pair);
-    tdm_fail(err, TDM_USAGE, "--set: no method here has a key \"%.*s\"", (int)strcspn(pair, "="),
-             pair);
+    size_t key = strcspn(pair, "=:");
+    if (strncmp(pair, "--", 2) == 0)
+        tdm_fail(err, TDM_USAGE, "--set: no method here has a setting \"%.*s\"",
+                 (int)strcspn(pair, "=: "), pair);
+    else if (key == 0 || pair[key] == '\0')
+        tdm_fail(err, TDM_USAGE, "--set: \"%.64s\" is not KEY=VALUE", pair);
+    else
+        tdm_fail(err, TDM_USAGE, "--set: no method here has a key \"%.*s\"", (int)key, pair);
     return tdm_hint(err, "tidemark methods NAME lists the keys of a method");
 }
 

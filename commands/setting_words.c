@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define REMARK " (" /* of a hint, which is no part of its setting */
+
 static bool is_option(const char *text)
 {
     return strncmp(text, "--", 2) == 0 && isalpha((unsigned char)text[2]);
@@ -26,11 +28,14 @@ static size_t joint(const char *text)
     return isspace((unsigned char)*text) && is_option(text + 1) ? 1 : 0;
 }
 
-/* The end of the first setting of a string. */
+/* The end of the first setting of a string, behind its remark, whatever words that has. */
 static const char *end_of_setting(const char *text)
 {
-    while (*text != '\0' && joint(text) == 0)
-        text++;
+    for (; *text != '\0' && joint(text) == 0; text++) {
+        const char *close = strncmp(text, REMARK, strlen(REMARK)) == 0 ? strchr(text, ')') : NULL;
+        if (close != NULL)
+            text = close;
+    }
     return text;
 }
 
@@ -46,11 +51,12 @@ enum tdm_status tdm_settings_add(struct tdm_setting_list *list, const char *text
                                  struct tdm_error *err)
 {
     const char *option = text + strspn(text, " ");
-    if (*end_of_setting(option) == '\0')
+    if (*end_of_setting(option) == '\0' && strstr(option, REMARK) == NULL)
         return add(list, text, err);
     while (*option != '\0') {
         const char *end = end_of_setting(option);
-        size_t length = (size_t)(end - option);
+        const char *remark = strstr(option, REMARK);
+        size_t length = (size_t)((remark != NULL && remark < end ? remark : end) - option);
         char *copy = list->text + list->used_bytes;
         while (length > 0 && isspace((unsigned char)option[length - 1]))
             length--;

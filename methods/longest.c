@@ -53,6 +53,13 @@ static double meets(const struct line *line, double bytes)
     return tokens > 0 && tokens < (double)MOST_TOKENS ? tokens : 0;
 }
 
+#define MOST_FAILED 64u
+
+/* A context that was tried and does not fit, in grains: it may be asked about once more. */
+struct failed {
+    uint64_t tried, work;
+};
+
 /* A search under way, in grains. */
 struct search {
     uint64_t fits, fails; /* neighbours in the end; fails 0: not known */
@@ -61,7 +68,17 @@ struct search {
     unsigned missed;      /* guesses in a row */
     unsigned tries;       /* that are left beyond what does not fit */
     struct line line;
+    struct failed failed[MOST_FAILED];
+    unsigned failed_count;
 };
+
+static const struct failed *find_failed(const struct search *s, uint64_t tried)
+{
+    for (unsigned i = 0; i < s->failed_count; i++)
+        if (s->failed[i].tried == tried)
+            return &s->failed[i];
+    return NULL;
+}
 
 /* How close neighbours are. */
 static uint64_t step_of(const struct search *s)
@@ -135,12 +152,20 @@ enum tdm_status tdm_method_longest(const struct tdm_model *model, const struct t
         struct tdm_method_prediction p = {.work = 0};
         at.torch.tokens = next * grain;
         enum tdm_status status = TDM_OK;
+        const struct failed *failed = find_failed(&s, next);
+        if (failed != NULL) {
+            *work += failed->work;
+            note_try(&s, next, false);
+            continue;
+        }
         if (tdm_method_check(model, &at, NULL) == TDM_OK)
             status = tdm_method_try(model, machine, &at, margin, &p, err);
         if (status != TDM_OK)
             return status;
         *work += p.work;
         note_try(&s, next, p.fits);
+        if (!p.fits && !p.runs && s.failed_count < MOST_FAILED)
+            s.failed[s.failed_count++] = (struct failed){.tried = next, .work = p.work};
         if (p.runs)
             add_point(&s.line, at.torch.tokens, tdm_method_peak_bytes(&p),
                       tdm_method_cached_bytes(&p.steps[p.highest]));

@@ -44,6 +44,15 @@ static const char *const *find_alias(const char *name)
     return NULL;
 }
 
+const char *tdm_method_alias(const struct tdm_method *method, size_t number)
+{
+    for (size_t i = 0; i < ALIASES; i++)
+        if (aliases[i].methods[1] == NULL && strcmp(aliases[i].methods[0], method->name) == 0 &&
+            number-- == 0)
+            return aliases[i].name;
+    return NULL;
+}
+
 static const struct tdm_method *by_name(const char *name)
 {
     for (const struct tdm_method *m = tdm_methods(); m->name != NULL; m++)
@@ -142,7 +151,7 @@ static enum tdm_status unknown_key(const struct tdm_method *method, const char *
     snprintf(name, sizeof(name), "%.*s", (int)strcspn(pair, option ? "=: " : "=:"), pair);
     if (option)
         tdm_fail(err, TDM_USAGE, "--set: method %s has no setting \"%s\"", method->name, name);
-    else if (strcspn(pair, "=:") == strlen(pair))
+    else if (strcspn(pair, "=:") == strlen(pair) || name[0] == '\0')
         tdm_fail(err, TDM_USAGE, "--set: \"%.64s\" is not KEY=VALUE", pair);
     else
         tdm_fail(err, TDM_USAGE, "--set: method %s has no key \"%s\"", method->name, name);

@@ -62,6 +62,10 @@ const struct tdm_method *tdm_methods(void);
 enum tdm_status tdm_method_find(const char *name, const struct tdm_method **method,
                                 struct tdm_error *err);
 
+/* Its other name number `number`, NULL past the last; names that may mean several methods are none.
+ */
+const char *tdm_method_alias(const struct tdm_method *method, size_t number);
+
 /* Key number `number` over all tables, NULL past the last. A key hides those of its name in later
  * tables. */
 const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number);

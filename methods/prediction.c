@@ -79,6 +79,9 @@ static uint64_t less_runtime(uint64_t device_bytes, const struct tdm_torch_runti
     return device_bytes > taken ? device_bytes - taken : 0;
 }
 
+/* Of a run on a device without limit; a core does ten million a second. */
+#define MOST_MOMENTS 10000000u
+
 /* What is predicted, and where. */
 struct asked {
     const struct tdm_model *model;
@@ -92,9 +95,10 @@ static void ask(const struct tdm_model *model, const struct tdm_machine *machine
 {
     asked->model = model;
     const struct card *card = settle(machine, settings, &asked->settings, &asked->runtime);
-    asked->device.gpu = card->gpu;
-    asked->device.capacity_bytes = asked->device.limit_bytes =
+    uint64_t bytes =
         less_runtime(machine->topology.places[TDM_DEVICE].capacity_bytes, &asked->runtime);
+    asked->device =
+        (struct tdm_torch_device){.gpu = card->gpu, .capacity_bytes = bytes, .limit_bytes = bytes};
 }
 
 static enum tdm_status run(const struct asked *asked, uint64_t limit_bytes,
@@ -174,20 +178,57 @@ static void judge_host(const struct tdm_machine *machine,
     p->fits_host = p->host_peak_bytes <= machine->topology.places[TDM_HOST].capacity_bytes;
 }
 
-/* Does what runs on the whole device get through with the margin left? */
+/* What a step may take with the margin left. */
+static uint64_t less_margin(const struct tdm_machine *machine, double margin)
+{
+    return (uint64_t)((double)machine->topology.places[TDM_DEVICE].capacity_bytes * (1 - margin));
+}
+
+/* Does what runs on the whole device get through with the margin left? `limited`: the run with so
+ * much, if there was one, else NULL. */
 static enum tdm_status judge_device(const struct asked *asked, uint64_t device_bytes,
+                                    const struct tdm_torch_run *limited,
                                     struct tdm_method_prediction *p, struct tdm_error *err)
 {
     struct tdm_torch_run out;
+    enum tdm_status status = TDM_OK;
     p->kept_bytes = p->steps[p->highest].used_bytes;
     p->fits_device = p->kept_bytes <= device_bytes;
     if (p->fits_device)
         return TDM_OK;
     /* It may still get through, if the allocator gives cached segments back in time. */
-    enum tdm_status status = run(asked, less_runtime(device_bytes, &p->runtime), &out, p, err);
-    if (status == TDM_OK)
-        p->fits_device = p->gives_back = !failed(&out);
-    p->kept_bytes = p->fits_device ? highest_bytes(&out, asked->settings.step, &p->runtime) : 0;
+    if (limited != NULL)
+        p->work += limited->work;
+    else
+        status = run(asked, less_runtime(device_bytes, &p->runtime), &out, p, err);
+    if (status != TDM_OK)
+        return status;
+    if (limited == NULL)
+        limited = &out;
+    p->fits_device = p->gives_back = !failed(limited);
+    p->kept_bytes = p->fits_device ? highest_bytes(limited, asked->settings.step, &p->runtime) : 0;
+    return TDM_OK;
+}
+
+static enum tdm_status predict(const struct asked *asked, const struct tdm_machine *machine,
+                               const struct tdm_method_settings *settings, double margin,
+                               const struct tdm_torch_run *limited,
+                               struct tdm_method_prediction *prediction, struct tdm_error *err)
+{
+    struct tdm_torch_run out;
+    *prediction = (struct tdm_method_prediction){.runtime = asked->runtime};
+    enum tdm_status status = run(asked, asked->device.limit_bytes, &out, prediction, err);
+    if (status != TDM_OK)
+        return status;
+    prediction->parameters_bytes = out.weight_bytes;
+    prediction->runs = !failed(&out);
+    note_steps(&out, settings->step, prediction);
+    judge_host(machine, settings, prediction);
+    if (prediction->runs)
+        status = judge_device(asked, less_margin(machine, margin), limited, prediction, err);
+    else
+        note_failure(prediction);
+    prediction->fits = prediction->fits_device && prediction->fits_host;
     return status;
 }
 
@@ -196,26 +237,8 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
                                    struct tdm_method_prediction *prediction, struct tdm_error *err)
 {
     struct asked asked;
-    struct tdm_torch_run out;
-    memset(prediction, 0, sizeof(*prediction));
     ask(model, machine, settings, &asked);
-    prediction->runtime = asked.runtime;
-    enum tdm_status status = run(&asked, asked.device.limit_bytes, &out, prediction, err);
-    if (status != TDM_OK)
-        return status;
-    prediction->parameters_bytes = out.weight_bytes;
-    prediction->runs = !failed(&out);
-    note_steps(&out, settings->step, prediction);
-    judge_host(machine, settings, prediction);
-    if (prediction->runs)
-        status = judge_device(
-            &asked,
-            (uint64_t)((double)machine->topology.places[TDM_DEVICE].capacity_bytes * (1 - margin)),
-            prediction, err);
-    else
-        note_failure(prediction);
-    prediction->fits = prediction->fits_device && prediction->fits_host;
-    return status;
+    return predict(&asked, machine, settings, margin, NULL, prediction, err);
 }
 
 static bool gave_back(const struct tdm_torch_run *out)
@@ -232,15 +255,14 @@ enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_m
 {
     struct asked asked;
     struct tdm_torch_run out;
-    uint64_t device_bytes =
-        (uint64_t)((double)machine->topology.places[TDM_DEVICE].capacity_bytes * (1 - margin));
     struct tdm_method_prediction p = {.parameters_bytes = 0};
     ask(model, machine, settings, &asked);
     p.runtime = asked.runtime;
-    enum tdm_status status = run(&asked, less_runtime(device_bytes, &p.runtime), &out, &p, err);
+    enum tdm_status status =
+        run(&asked, less_runtime(less_margin(machine, margin), &p.runtime), &out, &p, err);
     if (status == TDM_OK && !failed(&out) && gave_back(&out)) { /* the whole device differs */
         uint64_t work = p.work;
-        status = tdm_method_predict(model, machine, settings, margin, &p, err);
+        status = predict(&asked, machine, settings, margin, &out, &p, err);
         p.work += work;
     } else if (status == TDM_OK) {
         p.parameters_bytes = out.weight_bytes;
@@ -255,6 +277,18 @@ enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_m
     return status;
 }
 
+/* What a run on a device without limit needs at least, if it was not followed to its end; if it
+ * was, more than any device has. */
+static uint64_t least_bytes(const struct tdm_machine *machine, const struct tdm_torch_run *out,
+                            const struct tdm_torch_runtime *runtime)
+{
+    uint64_t used = highest_bytes(out, 0, runtime),
+             has = machine->topology.places[TDM_DEVICE].capacity_bytes;
+    if (out->work < MOST_MOMENTS)
+        return TDM_TORCH_ENDLESS;
+    return used > has ? used : has;
+}
+
 enum tdm_status tdm_method_need(const struct tdm_model *model, const struct tdm_machine *machine,
                                 const struct tdm_method_settings *settings,
                                 struct tdm_method_prediction *prediction, struct tdm_error *err)
@@ -264,7 +298,10 @@ enum tdm_status tdm_method_need(const struct tdm_model *model, const struct tdm_
     if (prediction->fits_device)
         return TDM_OK;
     ask(model, machine, settings, &asked);
+    asked.device.most_moments = MOST_MOMENTS;
     enum tdm_status status = run(&asked, TDM_TORCH_ENDLESS, &out, prediction, err);
+    if (status == TDM_OK && failed(&out))
+        prediction->least_bytes = least_bytes(machine, &out, &asked.runtime);
     if (status != TDM_OK || failed(&out))
         return status;
     note_steps(&out, settings->step, prediction);

@@ -46,11 +46,12 @@ struct tdm_method_prediction {
     uint32_t highest;                  /* the step that needs most (used), or that failed */
     bool runs;                         /* it gets through on the whole device */
     struct tdm_method_failure failure; /* else where not */
-    bool endless;        /* steps are those of a device without limit: see tdm_method_need() */
-    bool fits_device;    /* and on one that has the margin less */
-    bool gives_back;     /* it fits there because cached memory goes back to the driver in time */
-    uint64_t kept_bytes; /* used at the peak where the margin is kept; 0: it does not fit there */
-    uint64_t host_gpus;  /* that share the machine's host memory */
+    bool endless;         /* steps are those of a device without limit: see tdm_method_need() */
+    uint64_t least_bytes; /* where these are not known: more than so much is used */
+    bool fits_device;     /* and on one that has the margin less */
+    bool gives_back;      /* it fits there because cached memory goes back to the driver in time */
+    uint64_t kept_bytes;  /* used at the peak where the margin is kept; 0: it does not fit there */
+    uint64_t host_gpus;   /* that share the machine's host memory */
     uint64_t host_peak_bytes; /* of all of them, in the steps that count as far as they get */
     bool fits_host;
     bool fits; /* device and host */
@@ -72,7 +73,8 @@ enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_m
 
 /* What it takes in total, of a prediction that does not fit the device: its steps, peaks and host
  * memory become those of a device that has as much memory as is asked for; failure, runs,
- * fits_device and kept_bytes stay. Nothing changes where even that is not enough. */
+ * fits_device and kept_bytes stay. Where even that is not enough, or it takes more than about a
+ * second to find out, as with millions of tokens in chunks, only least_bytes is set. */
 enum tdm_status tdm_method_need(const struct tdm_model *model, const struct tdm_machine *machine,
                                 const struct tdm_method_settings *settings,
                                 struct tdm_method_prediction *prediction, struct tdm_error *err);

@@ -25,6 +25,8 @@
 #define FREE_SLOTS 2u        /* of a ring of state that does not keep copies waiting */
 #define MOST_MENDED 3u       /* times that a rounding is searched again because packing took more */
 #define NO_BOUND 1e300
+#define ESTIMATES_LOG2 16u /* remembered of a search */
+#define MEASURED_LOG2 12u  /* and of what polishing simulates */
 
 /* Estimates that are this close to the least are not worth lowering when the least memory is
  * sought. */
@@ -111,6 +113,12 @@ static struct tdm_recipe queue_pop(struct queue *queue)
     return first;
 }
 
+/* What a schedule that was tried took: TDM_UNMEASURED, it did not fit; and the effort. */
+struct measured {
+    double step_seconds;
+    uint64_t ops;
+};
+
 /* A search under way. */
 struct run {
     struct tdm_kitchen kitchen;
@@ -142,6 +150,7 @@ struct run {
     double other_seconds;             /* of the fastest with updates at the other place; 0: none */
     struct tdm_simulation simulation; /* of that */
     uint64_t most_ops;                /* while polishing */
+    struct tdm_memo *measured;        /* the same: what neighbours took; NULL: not remembered */
 };
 
 static bool switched_off(const struct run *run, enum tdm_heuristic heuristic)
@@ -173,6 +182,10 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
         tdm_kitchen_open(schedule, pins, queue_place < TDM_PLACES, &run->kitchen, err);
     if (status != TDM_OK)
         return status;
+    if (schedule->pass == TDM_TRAIN && queue_place == TDM_PLACES) {
+        run->kitchen.estimates = tdm_memo_new(sizeof(struct tdm_rounded_estimate), ESTIMATES_LOG2);
+        run->measured = tdm_memo_new(sizeof(struct measured), MEASURED_LOG2);
+    }
     /* room for every order and chunk size, near and far, and for the winner in other chunk sizes */
     run->rounded = calloc((size_t)TDM_BASES * (TDM_ORDERS * 2 + 1), sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
@@ -201,6 +214,7 @@ static void run_close(struct run *run)
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++)
         tdm_rounded_free(&run->best[i]);
     free(run->queue.recipes);
+    tdm_memo_free(run->measured);
     for (int order = 0; order < TDM_ORDERS; order++)
         tdm_relaxation_free(run->last[order]);
     tdm_kitchen_close(&run->kitchen);
@@ -706,16 +720,35 @@ static void stream_state(struct run *run)
     }
 }
 
+/* What a schedule took that was tried before: it counts as effort and as tried all the same, so
+ * that a memo changes nothing that is found. */
+static void count_again(struct run *run, const struct measured *measured)
+{
+    run->ops += measured->ops;
+    run->counts.lowered++;
+    run->counts.simulated += measured->step_seconds < TDM_UNMEASURED;
+}
+
 static bool measure(void *self, const struct tdm_rounded *rounded, double *seconds)
 {
     struct run *run = self;
-    uint64_t used_bytes[TDM_MAX_PLACES];
+    struct measured measured;
+    const struct tdm_memo_key key = tdm_rounded_key(rounded);
+    uint64_t used_bytes[TDM_MAX_PLACES], before = run->ops;
     bool fits;
     *seconds = TDM_UNMEASURED;
     if (run->ops + run->simulation.op_count > run->most_ops || !could_win(run, 0))
         return false;
+    if (tdm_memo_find(run->measured, key, &measured)) {
+        count_again(run, &measured);
+        *seconds = measured.step_seconds;
+        return true;
+    }
     tdm_rounded_write(&run->kitchen, rounded);
     run->status = try_schedule(run, rounded->size, &fits, used_bytes, seconds, &run->err);
+    measured = (struct measured){.step_seconds = *seconds, .ops = run->ops - before};
+    if (run->status == TDM_OK)
+        tdm_memo_note(run->measured, key, &measured);
     return run->status == TDM_OK;
 }
 
@@ -1012,6 +1045,18 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
     return status;
 }
 
+/* Have both places together room for the state at all? Else nothing is looked at: a model that is
+ * far too large is one of many layers, too. */
+static bool has_room(const struct run *run)
+{
+    const struct tdm_kitchen *kitchen = &run->kitchen;
+    uint64_t most = tdm_size_add(run->limit_bytes[TDM_DEVICE], run->limit_bytes[TDM_HOST]);
+    for (uint32_t i = 0; i < kitchen->size_count; i++)
+        if (tdm_estimator_resident_bytes(kitchen->estimators[i]) <= most)
+            return true;
+    return kitchen->pins->program_path != NULL; /* which is written of what does not fit, too */
+}
+
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                       struct tdm_search *search, struct tdm_error *err)
 {
@@ -1027,7 +1072,7 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     struct run run;
     memcpy(homes, schedule->homes, sizeof(homes));
     status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
-    if (status == TDM_OK)
+    if (status == TDM_OK && has_room(&run))
         status = look_at_places(&run, trains, pins->has_update_place || !trains, asked_on, err);
     if (status == TDM_OK && pins->program_path != NULL && !run.program_written)
         status = tdm_fail(err, TDM_INTERNAL, "%s: not written: no linear program was made",

@@ -2,6 +2,8 @@
 /* Estimates: seconds and bytes of a schedule, and the LM-head tile that does not raise its peak. */
 #include "planner/estimate_parts.h"
 
+#include "base/size.h"
+
 /* With a tile of logits of so many tokens. */
 static uint64_t device_bytes(const struct tdm_estimator *e, const struct tdm_estimate *estimate,
                              uint64_t tile_tokens)
@@ -9,31 +11,67 @@ static uint64_t device_bytes(const struct tdm_estimator *e, const struct tdm_est
     return larger(estimate->body_bytes, estimate->head_bytes + tdm_estimate_logits(e, tile_tokens));
 }
 
+static void estimate_bytes(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                           struct tdm_estimate *estimate)
+{
+    *estimate = (struct tdm_estimate){0};
+    if (schedule->pass == TDM_EVALUATE)
+        tdm_estimate_evaluate(e, schedule, estimate);
+    else
+        tdm_estimate_bytes(e, schedule, estimate);
+}
+
+/* After the bytes. */
+static void estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                             struct tdm_estimate *estimate)
+{
+    if (schedule->pass == TDM_EVALUATE)
+        return; /* they came with the bytes */
+    tdm_estimate_seconds(e, schedule, estimate);
+    estimate->likely_seconds = later(estimate->seconds, tdm_estimate_waiting(e));
+}
+
 void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
-                  struct tdm_estimate *out)
+                  struct tdm_estimate *estimate)
+{
+    estimate_bytes(e, schedule, estimate);
+    estimate_seconds(e, schedule, estimate);
+    estimate->bytes[TDM_DEVICE] = device_bytes(e, estimate, schedule->head_tile_tokens);
+}
+
+double tdm_estimate_least_seconds(const struct tdm_estimator *e,
+                                  const struct tdm_schedule *schedule)
 {
     struct tdm_estimate estimate = {0};
-    if (schedule->pass == TDM_EVALUATE) {
+    if (schedule->pass == TDM_EVALUATE)
         tdm_estimate_evaluate(e, schedule, &estimate);
-    } else {
+    else
         tdm_estimate_seconds(e, schedule, &estimate);
-        tdm_estimate_bytes(e, schedule, &estimate);
-    }
-    estimate.bytes[TDM_DEVICE] = device_bytes(e, &estimate, schedule->head_tile_tokens);
-    *out = estimate;
+    return estimate.seconds;
+}
+
+uint64_t tdm_estimator_resident_bytes(const struct tdm_estimator *e)
+{
+    return tdm_size_add(e->resident_bytes[TDM_DEVICE], e->resident_bytes[TDM_HOST]);
+}
+
+uint64_t tdm_estimate_room(const struct tdm_estimator *e, struct tdm_schedule *schedule,
+                           uint64_t tile_tokens, bool fixed, struct tdm_estimate *estimate)
+{
+    schedule->head_tile_tokens = tile_tokens;
+    estimate_bytes(e, schedule, estimate);
+    while (!fixed && tile_tokens >= 2 * TDM_LEAST_TILE &&
+           estimate->head_bytes + tdm_estimate_logits(e, tile_tokens) > estimate->body_bytes)
+        tile_tokens = (tile_tokens + 1) / 2;
+    estimate->bytes[TDM_DEVICE] = device_bytes(e, estimate, tile_tokens);
+    schedule->head_tile_tokens = tile_tokens;
+    return tile_tokens;
 }
 
 uint64_t tdm_estimate_tile(const struct tdm_estimator *e, struct tdm_schedule *schedule,
                            uint64_t tile_tokens, bool fixed, struct tdm_estimate *estimate)
 {
-    schedule->head_tile_tokens = tile_tokens;
-    tdm_estimate(e, schedule, estimate);
-    if (fixed)
-        return tile_tokens;
-    while (tile_tokens >= 2 * TDM_LEAST_TILE &&
-           estimate->head_bytes + tdm_estimate_logits(e, tile_tokens) > estimate->body_bytes)
-        tile_tokens = (tile_tokens + 1) / 2;
-    estimate->bytes[TDM_DEVICE] = device_bytes(e, estimate, tile_tokens);
-    schedule->head_tile_tokens = tile_tokens;
+    tile_tokens = tdm_estimate_room(e, schedule, tile_tokens, fixed, estimate);
+    estimate_seconds(e, schedule, estimate);
     return tile_tokens;
 }

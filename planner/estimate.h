@@ -39,6 +39,10 @@ void tdm_estimator_set_state(struct tdm_estimator *estimator,
 /* Seconds of one forward through all layers, without the LM head. */
 double tdm_estimator_forward_seconds(const struct tdm_estimator *estimator);
 
+/* Bytes of weights, optimizer states and all else that is there all step long, of both places
+ * together: the same wherever its homes are. */
+uint64_t tdm_estimator_resident_bytes(const struct tdm_estimator *estimator);
+
 /* Chunks of the step. */
 uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);
 
@@ -47,8 +51,17 @@ uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);
 void tdm_estimate(const struct tdm_estimator *estimator, const struct tdm_schedule *schedule,
                   struct tdm_estimate *estimate);
 
-/* The same with the largest LM-head tile, from `tile_tokens` down by halves, that does not raise
- * the peak; or with that one if it is fixed. Writes it into the schedule and returns it. */
+/* The bytes alone, with the largest LM-head tile, from `tile_tokens` down by halves, that does not
+ * raise the peak; or with that one if it is fixed. Writes it into the schedule and returns it.
+ * Seconds, which take most of the time of an estimate, are 0. */
+uint64_t tdm_estimate_room(const struct tdm_estimator *estimator, struct tdm_schedule *schedule,
+                           uint64_t tile_tokens, bool fixed, struct tdm_estimate *estimate);
+
+/* `seconds` of an estimate alone. */
+double tdm_estimate_least_seconds(const struct tdm_estimator *estimator,
+                                  const struct tdm_schedule *schedule);
+
+/* All of an estimate, with the LM-head tile of tdm_estimate_room(). */
 uint64_t tdm_estimate_tile(const struct tdm_estimator *estimator, struct tdm_schedule *schedule,
                            uint64_t tile_tokens, bool fixed, struct tdm_estimate *estimate);
 

@@ -187,25 +187,18 @@ static uint64_t held_bytes(const struct tdm_estimator *e, const struct span *spa
            (uint64_t)(e->chunks - products_from(e, span)) * e->gate_up;
 }
 
-static bool votes(const struct tdm_estimator *e, uint32_t layer)
-{
-    return tdm_schedule_page_rule(e->base, layer).selector.kind == TDM_SELECT_TOP_K;
-}
-
 /* Page lists that are kept of the layers [first, end). */
 static uint64_t lists_bytes(const struct tdm_estimator *e, uint32_t first, uint64_t end)
 {
-    uint64_t bytes = 0;
-    for (uint32_t layer = first; layer < end; layer++)
-        bytes += votes(e, layer) ? e->chunks * e->lists : 0;
-    return bytes;
+    return first < end ? (e->votes_below[end] - e->votes_below[first]) * e->chunks * e->lists : 0;
 }
 
 /* Page means of the last layer: in the forward's last sweep, or in chunk-major order until its
  * lists are made. */
 static uint64_t means_bytes(const struct tdm_estimator *e)
 {
-    return votes(e, e->layers - 1) ? e->chunks * e->means : 0;
+    bool votes = e->votes_below[e->layers] > e->votes_below[e->layers - 1];
+    return votes ? e->chunks * e->means : 0;
 }
 
 /* For gradients that are used on the host, while there is a backward. */

@@ -788,9 +788,19 @@ static bool take_sums(struct tdm_estimator *e, uint32_t layers, uint64_t chunks)
     bool complete = e->tokens_before != NULL && e->sweeps != NULL && e->before_forward != NULL &&
                     e->around_backward != NULL;
     complete &= (e->passing_below = calloc(count, sizeof(uint64_t))) != NULL;
+    complete &= (e->votes_below = calloc(count, sizeof(uint64_t))) != NULL;
     for (int place = 0; place < TDM_PLACES; place++)
         complete &= (e->staying_below[place] = calloc(count, sizeof(uint64_t))) != NULL;
     return complete;
+}
+
+static void note_votes(struct tdm_estimator *e)
+{
+    for (uint32_t layer = 0; layer < e->layers; layer++) {
+        struct tdm_page_rule rule = tdm_schedule_page_rule(e->base, layer);
+        e->votes_below[layer + 1] =
+            e->votes_below[layer] + (rule.selector.kind == TDM_SELECT_TOP_K);
+    }
 }
 
 enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_estimator **out,
@@ -814,6 +824,7 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
     e->layers = base->model->layers;
     e->chunks = (uint32_t)chunks;
     note_sizes(e);
+    note_votes(e);
     if (!note_units(e)) {
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for estimates");
         goto done;
@@ -856,6 +867,7 @@ void tdm_estimator_free(struct tdm_estimator *e)
     free(e->before_forward);
     free(e->around_backward);
     free(e->passing_below);
+    free(e->votes_below);
     for (int place = 0; place < TDM_PLACES; place++)
         free(e->staying_below[place]);
     free(e->class_before);

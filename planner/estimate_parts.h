@@ -101,6 +101,7 @@ struct tdm_estimator {
     uint64_t host_ring, host_head, host_embedding;
     uint64_t work_forward, work_backward, work_backward_first, work_head;
     uint64_t x, attention, q, gate_up, kv, dkv, lists, means; /* bytes of a chunk's slot */
+    uint64_t *votes_below; /* [layers + 1]: layers below a layer whose queries vote for pages */
 
     /* Gradients that are not resident, [layers + 1]: bytes of the layers below a layer. Those that
      * pass are on the device while their layer, or in chunk-major order their group, goes backward;
@@ -131,11 +132,12 @@ uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t
 /* Copies of state for the homes as they are; after every change of them. */
 void tdm_estimate_note_state(struct tdm_estimator *e);
 
-/* Seconds of the step from e->sweeps, with waits for copies. */
+/* Seconds of the step that tdm_estimate_seconds() was asked about last, with waits for copies. */
 double tdm_estimate_waiting(const struct tdm_estimator *e);
 
 /* The two halves of tdm_estimate() for a schedule that trains, into what is zero before. Of the
- * device's bytes: those without a tile of logits, and those beside it. */
+ * seconds all but the likely ones; of the device's bytes those without a tile of logits, and those
+ * beside it. */
 void tdm_estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                           struct tdm_estimate *estimate);
 void tdm_estimate_bytes(const struct tdm_estimator *e, const struct tdm_schedule *schedule,

@@ -459,7 +459,6 @@ void tdm_estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedu
     wait_for_copies(e, &phases.forward, spare_seconds(e));
     wait_for_copies(e, &phases.backward, spare_seconds(e));
     estimate->seconds = phases.forward.seconds + phases.backward.seconds;
-    estimate->likely_seconds = later(estimate->seconds, tdm_estimate_waiting(e));
     estimate->copy_seconds = phases.forward.fetch + phases.forward.send + phases.backward.fetch +
                              phases.backward.send + EXPOSED * phases.backward.prefixes;
 }

@@ -29,10 +29,23 @@ static void copy(double *clock, double from, double seconds, double slack, doubl
     *compute = later(*compute, *clock - slack);
 }
 
-/* Seconds of a sweep's copies that `slots` of the chunks hold. */
-static double held_seconds(double copies, uint64_t slots, uint32_t chunks)
+/* Seconds of a sweep's copies that the slots of a ring hold: of the last sweep of a sort, as those
+ * of most layers are alike. */
+struct held {
+    double copies, seconds;
+};
+
+struct held_ways {
+    struct held ahead, behind;
+};
+
+static double held_seconds(struct held *held, double copies, uint64_t slots, uint32_t chunks)
 {
-    return copies > 0 ? copies * smaller(slots, chunks) / chunks : 0;
+    if (copies < held->copies || copies > held->copies) {
+        held->copies = copies;
+        held->seconds = copies > 0 ? copies * smaller(slots, chunks) / chunks : 0;
+    }
+    return held->seconds;
 }
 
 /* How much longer a copy takes where the link is busy both ways. */
@@ -41,11 +54,12 @@ struct slowdowns {
 };
 
 static void advance(const struct tdm_estimator *e, const struct slowdowns *slower, struct clocks *c,
-                    const struct sweep *sweep, const struct state_copies *state)
+                    struct held_ways *held, const struct sweep *sweep,
+                    const struct state_copies *state)
 {
     double from = c->compute, to_device = slower->to_device, to_host = slower->to_host;
-    double ahead = held_seconds(sweep->fetch, e->base->prefetch, e->chunks);
-    double behind = held_seconds(sweep->send, e->base->rings.stashed, e->chunks);
+    double ahead = held_seconds(&held->ahead, sweep->fetch, e->base->prefetch, e->chunks);
+    double behind = held_seconds(&held->behind, sweep->send, e->base->rings.stashed, e->chunks);
     double fetch = sweep->fetch + state->fetch, send = sweep->send + state->send;
     c->compute += sweep->compute + state->alone;
     copy(&c->fetch, from, sweep->fetch, ahead, &c->compute);
@@ -137,6 +151,7 @@ void tdm_estimate_note_state(struct tdm_estimator *e)
 double tdm_estimate_waiting(const struct tdm_estimator *e)
 {
     struct clocks forward = {0}, backward = {0};
+    struct held_ways of_forward = {0}, of_backward = {0}, of_kv = {0}, of_again = {0};
     static const struct state_copies none = {0};
     const struct tdm_machine *machine = e->base->machine;
     double both = tdm_machine_both_ways_rate(machine);
@@ -144,12 +159,12 @@ double tdm_estimate_waiting(const struct tdm_estimator *e)
                                      tdm_machine_link_rate(machine, TDM_LINK_D2H) / both};
     for (uint32_t layer = 0; layer < e->layers; layer++) {
         const struct layer_sweeps *sweeps = &e->sweeps[layer];
-        advance(e, &slower, &forward, &sweeps->forward, &e->before_forward[layer]);
-        advance(e, &slower, &backward, &sweeps->backward, &e->around_backward[layer]);
+        advance(e, &slower, &forward, &of_forward, &sweeps->forward, &e->before_forward[layer]);
+        advance(e, &slower, &backward, &of_backward, &sweeps->backward, &e->around_backward[layer]);
         if (sweeps->kv.compute > 0)
-            advance(e, &slower, &backward, &sweeps->kv, &none);
+            advance(e, &slower, &backward, &of_kv, &sweeps->kv, &none);
         if (sweeps->again.compute > 0)
-            advance(e, &slower, &backward, &sweeps->again, &none);
+            advance(e, &slower, &backward, &of_again, &sweeps->again, &none);
     }
     return forward.compute + backward.compute + e->head_seconds + e->optimizer_seconds +
            e->tail_seconds[TDM_CHUNK_MAJOR] + e->exposed_seconds;

@@ -11,6 +11,7 @@ libtidemark_a_SOURCES += \
 	planner/estimate_waits.c \
 	planner/group_lists.c planner/group_lists.h \
 	planner/margin.c planner/margin.h \
+	planner/memo.c planner/memo.h \
 	planner/nest_cost.c planner/nest_cost.h \
 	planner/objective.c planner/objective.h \
 	planner/presets.c planner/presets.h \

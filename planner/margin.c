@@ -59,9 +59,9 @@ enum tdm_status tdm_machine_give_memory(struct tdm_machine *machine,
 {
     struct tdm_place_row *places = machine->topology.places;
     char has[TDM_FORMAT_SIZE], takes[TDM_FORMAT_SIZE];
-    if (said->device_bytes > 0)
+    if (said->has_device)
         places[TDM_DEVICE].capacity_bytes = said->device_bytes;
-    if (said->host_bytes > 0)
+    if (said->has_host)
         places[TDM_HOST].capacity_bytes = said->host_bytes;
     else if (machine->server_host_bytes > 0)
         places[TDM_HOST].capacity_bytes = machine->server_host_bytes;
@@ -76,7 +76,7 @@ enum tdm_status tdm_machine_give_memory(struct tdm_machine *machine,
 const char *tdm_host_source(const struct tdm_machine *machine, const struct tdm_said_memory *said,
                             char out[TDM_HOST_SOURCE_BYTES])
 {
-    if (said->host_bytes > 0)
+    if (said->has_host)
         snprintf(out, TDM_HOST_SOURCE_BYTES, "as was said");
     else if (machine->server_host_bytes > 0)
         snprintf(out, TDM_HOST_SOURCE_BYTES, "assumed: %s has it for all its GPUs (--host-memory)",

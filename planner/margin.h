@@ -25,8 +25,9 @@ enum tdm_status tdm_memory_check(const char *what, uint64_t bytes,
 /* --host-memory. TDM_USAGE. */
 enum tdm_status tdm_host_memory_parse(const char *text, uint64_t *bytes, struct tdm_error *err);
 
-/* What was said of a machine's memory; 0: nothing. */
+/* What was said of a machine's memory. */
 struct tdm_said_memory {
+    bool has_device, has_host;
     uint64_t device_bytes, host_bytes;
 };
 

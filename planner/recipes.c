@@ -187,6 +187,7 @@ void tdm_kitchen_close(struct tdm_kitchen *kitchen)
     tdm_group_lists_free(&kitchen->lists);
     for (uint32_t i = 0; i < kitchen->size_count; i++)
         tdm_estimator_free(kitchen->estimators[i]);
+    tdm_memo_free(kitchen->estimates);
     kitchen->size_count = 0;
 }
 
@@ -360,16 +361,16 @@ void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe
 
 /* ---- estimates ---- */
 
-/* Estimates a recipe as it stands, with the largest LM-head tile that does not raise the peak. */
-static void estimate_point(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe)
+/* Estimates the bytes of a recipe as it stands, with the largest LM-head tile that does not raise
+ * the peak. */
+static void estimate_bytes(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe)
 {
     struct tdm_estimate estimate;
     recipe->head_tile_tokens = kitchen->bases[recipe->size].head_tile_tokens;
     tdm_recipe_write(kitchen, recipe);
-    recipe->head_tile_tokens = tdm_estimate_tile(kitchen->estimators[recipe->size],
+    recipe->head_tile_tokens = tdm_estimate_room(kitchen->estimators[recipe->size],
                                                  kitchen->schedule, recipe->head_tile_tokens,
                                                  kitchen->pins->head_tile_tokens != 0, &estimate);
-    recipe->seconds = estimate.seconds;
     memcpy(recipe->bytes, estimate.bytes, sizeof(recipe->bytes));
 }
 
@@ -387,11 +388,26 @@ static bool fits(const struct tdm_recipe *recipe, const uint64_t limit_bytes[TDM
     return true;
 }
 
-static void estimate_split(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
-                           uint32_t kept_from_chunk)
+/* Of a recipe as it stands; its seconds if it fits. */
+static bool estimate_point(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
+                           const uint64_t limit_bytes[TDM_MAX_PLACES])
+{
+    estimate_bytes(kitchen, recipe);
+    if (!fits(recipe, limit_bytes))
+        return false;
+    if (!kitchen->least)
+        recipe->seconds =
+            tdm_estimate_least_seconds(kitchen->estimators[recipe->size], kitchen->schedule);
+    return true;
+}
+
+/* Does a split fit the place where outputs are kept? */
+static bool split_fits(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
+                       uint32_t kept_from_chunk, const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
     recipe->kept_from_chunk = kept_from_chunk;
-    estimate_point(kitchen, recipe);
+    estimate_bytes(kitchen, recipe);
+    return fits_at(recipe, limit_bytes, recipe->kept_place);
 }
 
 /* The earliest split that fits the place where outputs are kept, then the fastest from it on: where
@@ -400,26 +416,27 @@ static bool estimate_best_split(const struct tdm_kitchen *kitchen, struct tdm_re
                                 const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
     uint32_t chunks = tdm_estimator_chunks(kitchen->estimators[recipe->size]);
-    uint32_t low = 0, high = chunks - 1;
-    estimate_split(kitchen, recipe, high);
-    if (!fits_at(recipe, limit_bytes, recipe->kept_place) || kitchen->least)
+    uint32_t low = 0, high = chunks - 1, last;
+    if (!split_fits(kitchen, recipe, high, limit_bytes) || kitchen->least)
         return fits(recipe, limit_bytes);
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        estimate_split(kitchen, recipe, middle);
-        if (fits_at(recipe, limit_bytes, recipe->kept_place))
+        if (split_fits(kitchen, recipe, middle, limit_bytes))
             high = middle;
         else
             low = middle + 1;
     }
 
-    estimate_split(kitchen, recipe, low);
+    recipe->kept_from_chunk = last = low;
+    bool any = estimate_point(kitchen, recipe, limit_bytes);
     struct tdm_recipe best = *recipe;
-    bool any = fits(recipe, limit_bytes);
     for (uint32_t step = 1; step < SPLIT_STEPS; step++) {
         uint32_t split = low + (uint32_t)((uint64_t)(chunks - 1 - low) * step / SPLIT_STEPS);
-        estimate_split(kitchen, recipe, split);
-        if (fits(recipe, limit_bytes) && (!any || recipe->seconds < best.seconds)) {
+        if (split == last)
+            continue;
+        recipe->kept_from_chunk = last = split;
+        if (estimate_point(kitchen, recipe, limit_bytes) &&
+            (!any || recipe->seconds < best.seconds)) {
             best = *recipe;
             any = true;
         }
@@ -440,6 +457,5 @@ bool tdm_recipe_estimate(const struct tdm_kitchen *kitchen, struct tdm_recipe *r
                                       ? pins->kept_from
                                       : (uint32_t)((chunks * pins->kept_from + 50) / 100);
     }
-    estimate_point(kitchen, recipe);
-    return fits(recipe, limit_bytes);
+    return estimate_point(kitchen, recipe, limit_bytes);
 }

@@ -12,6 +12,7 @@
 #include "planner/candidates.h"
 #include "planner/estimate.h"
 #include "planner/group_lists.h"
+#include "planner/memo.h"
 
 /* One combination of knobs. */
 struct tdm_recipe {
@@ -40,6 +41,7 @@ struct tdm_kitchen {
     uint32_t size_count;
     struct tdm_schedule bases[TDM_BASES]; /* shallow copies */
     struct tdm_estimator *estimators[TDM_BASES];
+    struct tdm_memo *estimates; /* of rounded schedules; NULL, nothing is remembered. Owned */
 };
 
 /* Is there a size of chunks with which it can be searched? TDM_INFEASIBLE: for none has attention
@@ -70,8 +72,9 @@ void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, enum tdm_place on,
 void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe *recipe);
 
 /* Fills the estimates, for the LM-head tile and (unless pinned) the split that serve best within
- * `limit_bytes` less the recipe's reserve. False if it cannot fit; then the estimates are those of
- * the recipe that comes nearest. */
+ * `limit_bytes` less the recipe's reserve. False if it cannot fit; then the bytes are those of the
+ * recipe that comes nearest, and the seconds mean nothing; nor do they where the least memory is
+ * looked for. */
 bool tdm_recipe_estimate(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
                          const uint64_t limit_bytes[TDM_MAX_PLACES]);
 

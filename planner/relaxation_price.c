@@ -654,14 +654,17 @@ static void cut_all(const struct member *m, bool slot, double costs[2], bool spa
     for (int spare = 0; spare < 2; spare++) {
         costs[spare] = slot ? m->held_price[ATTENTION] : 0;
         spares[spare] = true;
-    }
-    for (uint32_t c = 0; c < m->p->e->classes; c++) {
-        struct lines lines = lines_of(m, c, slot);
-        for (int spare = 0; spare < 2; spare++) {
+        for (uint32_t c = 0; c < m->p->e->classes; c++) {
+            struct lines lines = lines_of(m, c, slot);
             if (spare)
                 lines.cost[m->again ? 2 : 1] = NEVER;
             costs[spare] += cut_class(m, c, &lines, cut);
             spares[spare] = spares[spare] && (m->again ? cut[1] : cut[0]) == 0;
+        }
+        if (!spare && spares[0]) { /* it is so already */
+            costs[1] = costs[0];
+            spares[1] = true;
+            return;
         }
     }
 }

@@ -31,6 +31,15 @@ void tdm_rounded_write(const struct tdm_kitchen *kitchen, const struct tdm_round
     schedule->rings = rounded->rings;
 }
 
+struct tdm_memo_key tdm_rounded_key(const struct tdm_rounded *rounded)
+{
+    const uint32_t what[] = {rounded->size, rounded->order, rounded->group_count};
+    struct tdm_memo_key key = tdm_memo_mix(TDM_MEMO_NOTHING, what, sizeof(what));
+    key = tdm_memo_mix(key, rounded->homes, sizeof(rounded->homes));
+    key = tdm_memo_mix(key, &rounded->rings, sizeof(rounded->rings));
+    return tdm_memo_mix(key, rounded->groups, rounded->group_count * sizeof(*rounded->groups));
+}
+
 /* A search under way. */
 struct search {
     const struct tdm_kitchen *kitchen;
@@ -74,28 +83,67 @@ static void mend(const struct search *s)
     }
 }
 
+/* The estimator's state becomes that of the point. */
+static void set_state(struct search *s)
+{
+    if (memcmp(s->homes, s->point.homes, sizeof(s->homes)) == 0 &&
+        memcmp(&s->rings, &s->point.rings, sizeof(s->rings)) == 0)
+        return;
+    memcpy(s->homes, s->point.homes, sizeof(s->homes));
+    s->rings = s->point.rings;
+    tdm_estimator_set_state(s->estimator, s->homes, &s->rings);
+}
+
+/* Of the point, which is mended. A search that finds nothing better looks at all neighbours of its
+ * best once more: more than half of what is asked for is known. */
+static struct tdm_rounded_estimate estimate_point(struct search *s)
+{
+    struct tdm_rounded_estimate known;
+    const struct tdm_kitchen *kitchen = s->kitchen;
+    const struct tdm_memo_key key = tdm_rounded_key(&s->point);
+    set_state(s);
+    tdm_rounded_write(kitchen, &s->point);
+    if (tdm_memo_find(kitchen->estimates, key, &known))
+        return known;
+    known.head_tile_tokens = tdm_estimate_tile(
+        s->estimator, kitchen->schedule, kitchen->bases[s->point.size].head_tile_tokens,
+        kitchen->pins->head_tile_tokens != 0, &known.estimate);
+    tdm_memo_note(kitchen->estimates, key, &known);
+    return known;
+}
+
+/* Does the point fit by its estimate? As cost_of(), without what it costs. */
+static bool fits(struct search *s)
+{
+    const struct tdm_kitchen *kitchen = s->kitchen;
+    struct tdm_estimate estimate;
+    mend(s);
+    set_state(s);
+    tdm_rounded_write(kitchen, &s->point);
+    tdm_estimate_room(s->estimator, kitchen->schedule,
+                      kitchen->bases[s->point.size].head_tile_tokens,
+                      kitchen->pins->head_tile_tokens != 0, &estimate);
+    s->left -= s->left > 0 ? 1 : 0;
+    for (int place = 0; place < TDM_PLACES; place++)
+        if (tdm_size_add(estimate.bytes[place], s->limits->reserve[place]) >
+            s->limits->bytes[place])
+            return false;
+    return true;
+}
+
 static double cost_of(struct search *s)
 {
-    struct tdm_estimate estimate;
-    uint64_t tile = s->kitchen->bases[s->point.size].head_tile_tokens;
-    if (memcmp(s->homes, s->point.homes, sizeof(s->homes)) != 0 ||
-        memcmp(&s->rings, &s->point.rings, sizeof(s->rings)) != 0) {
-        memcpy(s->homes, s->point.homes, sizeof(s->homes));
-        s->rings = s->point.rings;
-        tdm_estimator_set_state(s->estimator, s->homes, &s->rings);
-    }
     mend(s);
-    tdm_rounded_write(s->kitchen, &s->point);
-    s->point.head_tile_tokens =
-        tdm_estimate_tile(s->estimator, s->kitchen->schedule, tile,
-                          s->kitchen->pins->head_tile_tokens != 0, &estimate);
-    s->point.seconds = estimate.seconds;
+    const struct tdm_rounded_estimate known = estimate_point(s);
+    const struct tdm_estimate *estimate = &known.estimate;
+    s->point.head_tile_tokens = known.head_tile_tokens;
+    s->point.seconds = estimate->seconds;
     s->point.fits = true;
-    s->point.likely_seconds = estimate.likely_seconds;
-    double cost = estimate.likely_seconds + s->limits->copies * estimate.copy_seconds;
+    s->point.likely_seconds = estimate->likely_seconds;
+    double cost = estimate->likely_seconds + s->limits->copies * estimate->copy_seconds;
     for (int place = 0; place < TDM_PLACES; place++) {
-        uint64_t bytes = tdm_size_add(estimate.bytes[place], s->limits->reserve[place]);
-        s->point.bytes[place] = estimate.bytes[place];
+        uint64_t bytes = tdm_size_add(estimate->bytes[place], s->limits->reserve[place]);
+        s->point.bytes[place] = estimate->bytes[place];
         if (bytes > s->limits->bytes[place]) {
             s->point.fits = false;
             cost += s->price * (double)(bytes - s->limits->bytes[place]);
@@ -281,8 +329,7 @@ static bool decide_fit(struct search *s)
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         set_splits(s, middle, chunks);
-        cost_of(s);
-        if (s->point.fits)
+        if (fits(s))
             high = middle;
         else
             low = middle + 1;

@@ -30,6 +30,12 @@ struct tdm_rounded {
     unsigned mended, dearer;          /* times that it was searched again: for memory, for copies */
 };
 
+/* What a kitchen remembers of a schedule: its estimate, and the LM-head tile that goes with it. */
+struct tdm_rounded_estimate {
+    struct tdm_estimate estimate;
+    uint64_t head_tile_tokens;
+};
+
 /* What a search may spend. */
 struct tdm_rounding_limits {
     uint64_t bytes[TDM_MAX_PLACES];   /* used */
@@ -64,6 +70,10 @@ typedef bool (*tdm_measure)(void *self, const struct tdm_rounded *rounded, doubl
 enum tdm_status tdm_polish(const struct tdm_kitchen *kitchen,
                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                            double seconds, tdm_measure measure, void *self, struct tdm_error *err);
+
+/* The key of a schedule of a kitchen: all of it but the LM-head tile, which follows from the rest.
+ */
+struct tdm_memo_key tdm_rounded_key(const struct tdm_rounded *rounded);
 
 /* Writes it into the kitchen's schedule. */
 void tdm_rounded_write(const struct tdm_kitchen *kitchen, const struct tdm_rounded *rounded);

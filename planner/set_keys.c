@@ -444,6 +444,20 @@ static const struct key keys[] = {
 
 #define KEYS (sizeof(keys) / sizeof(keys[0]))
 
+/* The key of so many bytes; KEYS: there is none. */
+static size_t find_key(const char *name, size_t length)
+{
+    size_t i = 0;
+    while (i < KEYS && (strlen(keys[i].name) != length || memcmp(keys[i].name, name, length) != 0))
+        i++;
+    return i;
+}
+
+bool tdm_set_keys_know(const char *pair)
+{
+    return find_key(pair, strcspn(pair, "=")) < KEYS;
+}
+
 static enum tdm_status unknown_key(const char *key, size_t length, struct tdm_error *err)
 {
     char list[960] = "";
@@ -472,19 +486,17 @@ static enum tdm_status apply_pair(const char *pair, bool seen[KEYS], struct read
         return tdm_hint(r->err, "for example --set chunk=4K");
     }
     size_t length = (size_t)(equals - pair);
-    for (size_t i = 0; i < KEYS; i++) {
-        if (strlen(keys[i].name) != length || memcmp(keys[i].name, pair, length) != 0)
-            continue;
-        if (seen[i])
-            return tdm_fail(r->err, TDM_USAGE, "--set: \"%s\" is given twice", keys[i].name);
-        seen[i] = true;
-        r->key = keys[i].name;
-        r->value = equals + 1;
-        memcpy(r->what, "--set ", 6);
-        memcpy(r->what + 6, keys[i].name, length + 1);
-        return keys[i].read(r, keys[i].field);
-    }
-    return unknown_key(pair, length, r->err);
+    size_t i = find_key(pair, length);
+    if (i == KEYS)
+        return unknown_key(pair, length, r->err);
+    if (seen[i])
+        return tdm_fail(r->err, TDM_USAGE, "--set: \"%s\" is given twice", keys[i].name);
+    seen[i] = true;
+    r->key = keys[i].name;
+    r->value = equals + 1;
+    memcpy(r->what, "--set ", 6);
+    memcpy(r->what + 6, keys[i].name, length + 1);
+    return keys[i].read(r, keys[i].field);
 }
 
 /* Does a pair speak of the homes of all units, of which other keys may except some? */

@@ -15,4 +15,7 @@ enum tdm_status tdm_set_keys_apply(const char *const *pairs, size_t count,
                                    struct tdm_schedule *schedule, struct tdm_pins *pins,
                                    struct tdm_error *err);
 
+/* Is the key of a text "KEY=VALUE" one of these, whatever its value? */
+bool tdm_set_keys_know(const char *pair);
+
 #endif

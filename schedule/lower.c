@@ -418,6 +418,7 @@ enum tdm_status tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_
                              .schedule = program->schedule,
                              .model = program->schedule->model,
                              .layout = program->layout,
+                             .layers_alike = tdm_model_layers_alike(program->schedule->model),
                              .sink = sink,
                              .self = self,
                              .err = err,

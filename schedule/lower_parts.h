@@ -43,6 +43,7 @@ struct tdm_lowering {
     const struct tdm_schedule *schedule;
     const struct tdm_model *model;
     const struct tdm_layout *layout;
+    bool layers_alike; /* their parts are at the same places of a slot */
     tdm_sink sink;
     void *self;
     struct tdm_error *err;

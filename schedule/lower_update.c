@@ -46,7 +46,7 @@ static bool goes_by_part(const struct tdm_lowering *l, uint32_t unit)
 {
     return unit < l->model->layers && tdm_low_layer_major(l) &&
            tdm_gradient_visits_host(l->program, unit) && !tdm_gradients_stay(l->schedule) &&
-           tdm_model_layers_alike(l->model);
+           l->layers_alike;
 }
 
 bool tdm_low_gradient_goes_on(const struct tdm_lowering *l, uint32_t layer)

@@ -119,25 +119,21 @@ static bool overlap(const struct tdm_buffer *a, const struct tdm_buffer *b)
 static bool find_neighbours(struct tdm_order_tracker *order)
 {
     const struct tdm_program *program = order->program;
-    uint32_t count = program->buffer_count, found = 0;
-    for (int fill = 0; fill < 2; fill++) {
-        if (fill) {
-            order->neighbours = malloc(((size_t)found + 1) * sizeof(*order->neighbours));
-            if (order->neighbours == NULL)
+    size_t count = program->buffer_count, found = 0, room = 0;
+    for (uint32_t a = 0; a < count; a++) {
+        if (found + count > room) {
+            size_t more = 2 * (found + count);
+            uint32_t *moved = realloc(order->neighbours, more * sizeof(*moved));
+            if (moved == NULL)
                 return false;
+            order->neighbours = moved;
+            room = more;
         }
-        found = 0;
-        for (uint32_t a = 0; a < count; a++) {
-            order->buffers[a].first_neighbour = found;
-            for (uint32_t b = 0; b < count; b++) {
-                if (!overlap(&program->buffers[a], &program->buffers[b]))
-                    continue;
-                if (fill)
-                    order->neighbours[found] = b;
-                found++;
-            }
-            order->buffers[a].neighbour_count = found - order->buffers[a].first_neighbour;
-        }
+        order->buffers[a].first_neighbour = (uint32_t)found;
+        for (uint32_t b = 0; b < count; b++)
+            if (overlap(&program->buffers[a], &program->buffers[b]))
+                order->neighbours[found++] = b;
+        order->buffers[a].neighbour_count = (uint32_t)found - order->buffers[a].first_neighbour;
     }
     return true;
 }

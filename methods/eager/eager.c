@@ -111,6 +111,10 @@ static void fill_storage(struct tdm_eager *m, struct tdm_storage *storage, uint6
 {
     if (m->status != TDM_OK || m->stopped)
         return;
+    if (m->most_moments > 0 && m->moment >= m->most_moments) {
+        m->status = TDM_INFEASIBLE;
+        return;
+    }
     m->status = tdm_torch_malloc(m->allocator, m->stream, bytes, &storage->block);
     if (m->status != TDM_OK)
         return;

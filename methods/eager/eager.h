@@ -211,7 +211,8 @@ struct tdm_eager {
     uint64_t live[TDM_METHOD_CATEGORIES], at_peak[TDM_METHOD_CATEGORIES], peak;
     uint64_t host_live, host_peak; /* bytes of host memory */
     uint64_t moment, peak_moment;  /* allocations and frees so far, and at the peak */
-    struct tdm_storage *newest;    /* of those with a block */
+    uint64_t most_moments;      /* from here on an allocation fails as on a full device; 0: never */
+    struct tdm_storage *newest; /* of those with a block */
     struct tdm_tensor_group gone[TDM_MOST_GROUPS]; /* live at the peak, and freed since */
     uint32_t gone_count;
     struct tdm_eager_value *cublas[TDM_THREADS], *cublaslt[TDM_THREADS];

@@ -55,8 +55,9 @@ struct tdm_torch_allocator {
     struct tdm_torch_block *unmapped[POOLS];      /* the first unmapped block of each */
     struct tdm_torch_bytes now, peak;
     uint64_t next_address, retries;
-    struct gap gaps[GAPS];
+    struct gap gaps[GAPS]; /* by falling address, as they come */
     uint32_t gap_count;
+    uint64_t no_gap_from; /* no gap has room for a segment of so many bytes; 0: not known */
     uint32_t random;
     struct slab *slabs;
     struct tdm_torch_block *spares;
@@ -339,15 +340,25 @@ static bool take_from_device(struct tdm_torch_allocator *a, uint64_t bytes)
     return true;
 }
 
+/* The lowest gap that has room, or NULL. Gaps only shrink, so what none had room for waits for a
+ * new one. */
+static struct gap *lowest_gap(struct tdm_torch_allocator *a, uint64_t bytes)
+{
+    if (a->no_gap_from > 0 && bytes >= a->no_gap_from)
+        return NULL;
+    for (uint32_t i = a->gap_count; i-- > 0;)
+        if (a->gaps[i].bytes >= bytes)
+            return &a->gaps[i];
+    a->no_gap_from = bytes;
+    return NULL;
+}
+
 /* Among equal blocks the lowest address is taken, so it matters where cudaMalloc puts segments. As
  * seen on H100s and H200s: downward in steps of 32 MiB; what is smaller than that goes to the
  * lowest gap that has room. */
 static uint64_t place(struct tdm_torch_allocator *a, uint64_t bytes)
 {
-    struct gap *lowest = NULL;
-    for (uint32_t i = 0; i < a->gap_count && bytes < STEP; i++)
-        if (a->gaps[i].bytes >= bytes && (lowest == NULL || a->gaps[i].address < lowest->address))
-            lowest = &a->gaps[i];
+    struct gap *lowest = bytes < STEP ? lowest_gap(a, bytes) : NULL;
     if (lowest != NULL) {
         uint64_t address = lowest->address;
         lowest->address += bytes;
@@ -356,9 +367,12 @@ static uint64_t place(struct tdm_torch_allocator *a, uint64_t bytes)
     }
     uint64_t taken = tdm_size_align(bytes, STEP);
     a->next_address -= taken;
-    if (taken > bytes && a->gap_count < GAPS)
+    if (taken > bytes && a->gap_count < GAPS) {
         a->gaps[a->gap_count++] =
             (struct gap){.address = a->next_address + bytes, .bytes = taken - bytes};
+        if (taken - bytes >= a->no_gap_from)
+            a->no_gap_from = 0;
+    }
     return a->next_address;
 }
 

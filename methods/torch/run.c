@@ -87,6 +87,7 @@ enum tdm_status tdm_torch_run(const struct tdm_model *config,
         return status;
     tdm_torch_set_limit(allocator, device->limit_bytes);
     tdm_eager_start(&r.eager, allocator, &device->gpu);
+    r.eager.most_moments = device->most_moments;
     if (observer != NULL) {
         r.eager.observe = observe;
         r.eager.observer = &r;

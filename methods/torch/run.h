@@ -46,6 +46,7 @@ struct tdm_torch_device {
     struct tdm_gpu_facts gpu;
     uint64_t capacity_bytes; /* that it says it has */
     uint64_t limit_bytes;    /* that it gives; TDM_TORCH_ENDLESS: as much as is asked for */
+    uint64_t most_moments;   /* allocations and frees before it gives nothing more; 0: any number */
 };
 
 struct tdm_torch_run {

@@ -456,7 +456,7 @@ static void test_json_load(void **state)
     static const struct {
         const char *text, *message;
     } bad[] = {
-        {"", "line 1, column 0: not valid JSON"},
+        {"", "is empty"},
         {"{\"a\": 1,\n}", "line 2, column 1: not valid JSON"},
         {"{\"a\": NaN}", "line 1, column 9: not valid JSON"},
         {"{\"a\": 1, \"a\": 2}", "duplicate object key"},

@@ -3,6 +3,7 @@
 #include "planner/candidates.h"
 #include "planner/estimate.h"
 #include "planner/group_lists.h"
+#include "planner/memo.h"
 #include "commands/prediction.h"
 #include "planner/set_keys.h"
 #include "planner/shortage.h"
@@ -623,9 +624,42 @@ static void test_prediction_json(void **state)
     tdm_schedule_free(schedule);
 }
 
+/* A memo tells what was noted of a key, or nothing: never what is another key's. */
+static void test_memo(void **state)
+{
+    (void)state;
+    enum { KEYS = 1000, PLACES_LOG2 = 8 };
+    struct tdm_memo *memo = tdm_memo_new(sizeof(uint32_t), PLACES_LOG2);
+    uint32_t value, known = 0;
+    assert_non_null(memo);
+    for (uint32_t i = 0; i < KEYS; i++) {
+        unsigned char data[13] = {0}; /* no whole number of words */
+        memcpy(data + 9, &i, sizeof(i));
+        struct tdm_memo_key key = tdm_memo_mix(TDM_MEMO_NOTHING, data, sizeof(data));
+        assert_false(tdm_memo_find(memo, key, &value));
+        tdm_memo_note(memo, key, &i);
+        assert_true(tdm_memo_find(memo, key, &value));
+        assert_int_equal(value, i);
+        assert_false(tdm_memo_find(NULL, key, &value));
+        tdm_memo_note(NULL, key, &i);
+    }
+    for (uint32_t i = 0; i < KEYS; i++) {
+        unsigned char data[13] = {0};
+        memcpy(data + 9, &i, sizeof(i));
+        if (!tdm_memo_find(memo, tdm_memo_mix(TDM_MEMO_NOTHING, data, sizeof(data)), &value))
+            continue;
+        assert_int_equal(value, i);
+        known++;
+    }
+    assert_in_range(known, (1 << PLACES_LOG2) * 3 / 4, 1 << PLACES_LOG2);
+    tdm_memo_free(memo);
+    tdm_memo_free(NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memo),
         cmocka_unit_test(test_estimates),
         cmocka_unit_test(test_group_lists),
         cmocka_unit_test(test_fixed_groups),
