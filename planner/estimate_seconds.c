@@ -88,16 +88,19 @@ static struct link fetch_input(const struct tdm_estimator *e, const struct span 
     return input_on_host(span, layer) ? link_seconds(e, TDM_RATE_H2D, 0, e->chunks, e->x) : no_link;
 }
 
-/* Seconds to copy what is kept on the host: all of it, or without q, which a rerun does not
- * need. */
+/* Seconds to copy what is kept on the host: all of it, or what a rerun reads. */
 static struct link copy_kept(const struct tdm_estimator *e, const struct span *span,
-                             enum tdm_rate rate, bool with_q)
+                             enum tdm_rate rate, bool all)
 {
-    uint64_t bytes = set_bytes(e, span->group->kept);
+    enum tdm_set kept = span->group->kept;
+    uint64_t bytes = 0;
+    for (int i = 0; i < TDM_STORES; i++) {
+        enum tdm_store store = (enum tdm_store)i;
+        bool read = all || tdm_store_type(store)->needed_without == store;
+        bytes += read && tdm_set_has(kept, store) ? e->store[store] : 0;
+    }
     if (!on_host(span->group->kept_place) || bytes == 0)
         return no_link;
-    if (!with_q && span->group->kept >= TDM_SET_QKV)
-        bytes -= e->q;
     return link_seconds(e, rate, span->kept, e->chunks, bytes);
 }
 
@@ -107,8 +110,9 @@ static struct link copy_held(const struct tdm_estimator *e, const struct span *s
 {
     if (!on_host(span->group->held_place))
         return no_link;
-    return both(link_seconds(e, rate, span->held, span->kept, set_bytes(e, span->group->held)),
-                link_seconds(e, rate, products_from(e, span), e->chunks, e->gate_up));
+    return both(
+        link_seconds(e, rate, span->held, span->kept, set_bytes(e, span->group->held)),
+        link_seconds(e, rate, products_from(e, span), e->chunks, e->store[TDM_STORE_GATE_UP]));
 }
 
 /* Seconds of the backward of a layer's chunks, where [held, kept) have what is held, and the others
@@ -189,7 +193,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
         if (layer == span->top && !span->last && on_host(group[1].input_place))
             send = both(send, link_seconds(e, TDM_RATE_D2H, 0, n, e->x));
         const struct row_moves *moves = &e->moves[e->kind_of[layer]];
-        bool holds_kv = again && !keeps_kv(span) && group->held >= TDM_SET_QKV;
+        bool holds_kv = again && !keeps_kv(span) && tdm_set_has(group->held, TDM_STORE_KV);
         bool passes = !own_kv(span); /* its K and V, through the row of the layer under way */
         double moved = passes ? moves->rising : 0;
         sweeps->forward = add_sweep(&phases->forward,
@@ -202,7 +206,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
                 forward - (all->q - before->q) + sum_attention(e, layer, 0, span->kept);
             if (!holds_kv)
                 compute -= all->norm - before->norm + all->kv - (keeps_kv(span) ? 0 : before->kv);
-            if (group->kept == TDM_SET_ALL)
+            if (tdm_set_has(group->kept, TDM_STORE_GATE_UP))
                 compute -= all->mlp_norm - before->mlp_norm + all->gate_up - before->gate_up;
             if (span->kept == n && !holds_kv)
                 compute += moved;
@@ -293,7 +297,7 @@ static void chunk_major_seconds(const struct tdm_estimator *e, const struct span
         if (again)
             backward += all->embed + before->norm + before->q + all->rest +
                         sum_attention(e, layer, 0, span.kept);
-        if (again && span.group->kept == TDM_SET_ALL)
+        if (again && tdm_set_has(span.group->kept, TDM_STORE_GATE_UP))
             backward -= all->mlp_norm - before->mlp_norm + all->gate_up - before->gate_up;
         backward += backward_seconds(e, &span, layer, again);
         struct link stored = copy_kept(e, &span, TDM_RATE_H2D, true);
@@ -406,7 +410,7 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
 static double spare_seconds(const struct tdm_estimator *e)
 {
     uint64_t slots = larger(e->base->prefetch + 1, e->base->rings.stashed) + 1;
-    uint64_t bytes = slots * (e->x + e->attention + e->q + e->gate_up + e->kv + e->dkv) +
+    uint64_t bytes = slots * (e->x + set_bytes(e, TDM_SETS - 1) + e->kv + e->dkv) +
                      e->chunks * (e->x + e->kv * e->base->rings.kv);
     return (double)bytes / e->base->machine->rate[TDM_RATE_D2H];
 }

@@ -33,9 +33,7 @@ struct tdm_attention_list {
 
 /* What a layer does with its chunks, in counts of chunks. */
 struct tdm_choice {
-    double attention_kept[TDM_PLACES], attention_held[TDM_PLACES];
-    double q_kept[TDM_PLACES], q_held[TDM_PLACES];
-    double gate_up_kept[TDM_PLACES], gate_up_held[TDM_PLACES];
+    double kept[TDM_STORES][TDM_PLACES], held[TDM_STORES][TDM_PLACES];
     double kv_kept[TDM_PLACES], kv_held;
     double kv_gradients_on_host;
 };

@@ -58,7 +58,7 @@ static void mend(const struct search *s)
             group->held_place = TDM_DEVICE;
         } else {
             group->kv_gradients_place = TDM_DEVICE;
-            if (group->kept >= TDM_SET_QKV)
+            if (tdm_set_has(group->kept, TDM_STORE_KV))
                 group->kv = TDM_KV_KEEP;
             if (group->kv == TDM_KV_RECOMPUTE)
                 group->kv_place = TDM_DEVICE;
@@ -218,20 +218,21 @@ static void change(struct tdm_group *group, int move)
 {
     switch (move) {
     case MOVE_KEPT_RICHER:
-        group->kept = group->kept < TDM_SET_ALL ? group->kept + 1 : group->kept;
-        if (group->kept >= TDM_SET_QKV && group->kv == TDM_KV_RECOMPUTE) { /* they come along */
+        group->kept = tdm_set_richer(group->kept);
+        if (tdm_set_has(group->kept, TDM_STORE_KV) &&
+            group->kv == TDM_KV_RECOMPUTE) { /* they come along */
             group->kv = TDM_KV_KEEP;
             group->kv_place = group->kept_place;
         }
         break;
     case MOVE_KEPT_POORER:
-        group->kept = group->kept > TDM_SET_INPUT ? group->kept - 1 : group->kept;
+        group->kept = tdm_set_poorer(group->kept);
         break;
     case MOVE_HELD_RICHER:
-        group->held = group->held < TDM_SET_ALL ? group->held + 1 : group->held;
+        group->held = tdm_set_richer(group->held);
         break;
     case MOVE_HELD_POORER:
-        group->held = group->held > TDM_SET_INPUT ? group->held - 1 : group->held;
+        group->held = tdm_set_poorer(group->held);
         break;
     case MOVE_KEPT_PLACE:
         group->kept_place = other(group->kept_place);
@@ -267,7 +268,7 @@ static void set_splits(struct search *s, uint32_t at, uint32_t chunks)
         group->held = at < 2 * chunks ? s->held : TDM_SET_INPUT;
         group->held_from_chunk = at < chunks ? 0 : at < 2 * chunks ? at - chunks : 0;
         if (s->point.order == TDM_LAYER_MAJOR) {
-            group->kv = group->kept < TDM_SET_QKV ? TDM_KV_RECOMPUTE : TDM_KV_KEEP;
+            group->kv = tdm_set_has(group->kept, TDM_STORE_KV) ? TDM_KV_KEEP : TDM_KV_RECOMPUTE;
             group->kv_place = s->far_kv ? group->kept_place : TDM_DEVICE;
         }
     }

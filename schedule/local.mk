@@ -49,6 +49,7 @@ libtidemark_a_SOURCES += \
 	schedule/schedule.h \
 	schedule/schedule_json.c \
 	schedule/params.c schedule/params.h \
+	schedule/residuals.c schedule/residuals.h \
 	schedule/scratch.c \
 	schedule/scratch.h \
 	schedule/gather.c \

@@ -238,8 +238,8 @@ static struct tdm_ref find_or_alloc(struct tdm_lowering *l, const struct tdm_pen
     *work = !tdm_low_is_there(l, &pending->body, store);
     if (!*work)
         return tdm_low_source(l, pending, store);
-    tdm_low_alloc_work(l, tdm_store_content(store));
-    return tdm_low_work(l, tdm_store_content(store));
+    tdm_low_alloc_work(l, tdm_store_type(store)->content);
+    return tdm_low_work(l, tdm_store_type(store)->content);
 }
 
 void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pending)

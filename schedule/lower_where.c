@@ -88,8 +88,8 @@ struct tdm_ref tdm_low_target(struct tdm_lowering *l, const struct tdm_body *bod
     struct tdm_ref home = home_of(l, body, store);
     *work = home.buffer == TDM_NONE;
     if (*work) {
-        tdm_low_alloc_work(l, tdm_store_content(store));
-        return tdm_low_work(l, tdm_store_content(store));
+        tdm_low_alloc_work(l, tdm_store_type(store)->content);
+        return tdm_low_work(l, tdm_store_type(store)->content);
     }
     if (!tdm_low_on_host(l, home.buffer))
         return home;
@@ -102,7 +102,7 @@ void tdm_low_stash(struct tdm_lowering *l, const struct tdm_body *body, enum tdm
     struct tdm_ref home = home_of(l, body, store);
     if (tdm_low_on_host(l, home.buffer))
         tdm_low_copy(l, body, TDM_LANE_D2H, at, home,
-                     tdm_low_tag(tdm_store_content(store), body->layer, body->chunk));
+                     tdm_low_tag(tdm_store_type(store)->content, body->layer, body->chunk));
 }
 
 /* ---- fetches ---- */
@@ -132,14 +132,15 @@ void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending)
     for (int i = 0; i < TDM_STORES && body->kind != TDM_BODY_KV; i++) {
         enum tdm_store store = (enum tdm_store)i;
         struct tdm_ref home = home_of(l, body, store);
-        /* a rerun that has its attention output has no use for q */
-        bool used = body->kind == TDM_BODY_BACKWARD || store != TDM_STORE_Q;
+        bool used = body->kind == TDM_BODY_BACKWARD ||
+                    !tdm_low_is_there(l, body, tdm_store_type(store)->needed_without) ||
+                    tdm_store_type(store)->needed_without == store;
         if (!used || !tdm_low_is_there(l, body, store) || !tdm_low_on_host(l, home.buffer))
             continue;
         pending->fetched[store] =
             tdm_low_next_slot(l, l->layout->fetched[store], &l->next_fetched[store]);
         tdm_low_copy(l, body, TDM_LANE_H2D, home, pending->fetched[store],
-                     tdm_low_tag(tdm_store_content(store), body->layer, body->chunk));
+                     tdm_low_tag(tdm_store_type(store)->content, body->layer, body->chunk));
     }
 }
 

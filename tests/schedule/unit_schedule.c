@@ -583,7 +583,7 @@ static void test_nests(void **state)
         for (uint32_t i = 0; i < count; i++) {
             schedule->groups[i].kept = nest->kept;
             schedule->groups[i].held = nest->held;
-            if (nest->kept >= TDM_SET_QKV)
+            if (tdm_set_has(nest->kept, TDM_STORE_KV))
                 schedule->groups[i].kv = TDM_KV_KEEP;
             schedule->groups[i].kept_from_chunk = nest->kept_from_chunk;
         }

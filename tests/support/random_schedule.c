@@ -263,7 +263,7 @@ static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *s
         group->kept_place = random_place(dice);
         group->held_place = random_place(dice);
         /* chunk-major needs all K and V; what is kept may have them: tdm_schedule_check */
-        if (!chunk_major && (group->kept >= TDM_SET_QKV || tdm_dice_chance(dice, 40))) {
+        if (!chunk_major && (tdm_set_has(group->kept, TDM_STORE_KV) || tdm_dice_chance(dice, 40))) {
             group->kv = TDM_KV_KEEP;
             group->kv_place = device_only ? TDM_DEVICE : random_place(dice);
         }
