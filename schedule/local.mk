@@ -25,6 +25,7 @@ libtidemark_a_SOURCES += \
 	schedule/lower_update.c \
 	schedule/lower_emit.c \
 	schedule/lower_layer.c \
+	schedule/lower_layer_ops.c \
 	schedule/lower_lists.c \
 	schedule/lower_parts.h \
 	schedule/lower_where.c \

@@ -119,28 +119,26 @@ void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending)
     pending->fetched_x = tdm_nowhere;
     for (int store = 0; store < TDM_STORES; store++)
         pending->fetched[store] = tdm_nowhere;
-    if (!has_layer_input(body) ||
-        (body->kind == TDM_BODY_KV && tdm_low_kv_step(l, body) != TDM_KV_MAKE))
+    if (!has_layer_input(body))
         return;
 
+    uint64_t made, read = tdm_low_reads_of_body(l, body, &made);
     struct tdm_ref x = tdm_low_stored_x(l, body);
-    if (tdm_low_on_host(l, x.buffer)) {
+    if ((read & TDM_BIT(TDM_X)) != 0 && tdm_low_on_host(l, x.buffer)) {
         pending->fetched_x = tdm_low_next_slot(l, l->layout->fetched_x, &l->next_fetched_x);
         tdm_low_copy(l, body, TDM_LANE_H2D, x, pending->fetched_x,
                      tdm_low_tag(TDM_X, body->layer, body->chunk));
     }
-    for (int i = 0; i < TDM_STORES && body->kind != TDM_BODY_KV; i++) {
+    for (int i = 0; i < TDM_STORES; i++) {
         enum tdm_store store = (enum tdm_store)i;
         struct tdm_ref home = home_of(l, body, store);
-        bool used = body->kind == TDM_BODY_BACKWARD ||
-                    !tdm_low_is_there(l, body, tdm_store_type(store)->needed_without) ||
-                    tdm_store_type(store)->needed_without == store;
-        if (!used || !tdm_low_is_there(l, body, store) || !tdm_low_on_host(l, home.buffer))
+        enum tdm_content content = tdm_store_type(store)->content;
+        if ((read & ~made & TDM_BIT(content)) == 0 || !tdm_low_on_host(l, home.buffer))
             continue;
         pending->fetched[store] =
             tdm_low_next_slot(l, l->layout->fetched[store], &l->next_fetched[store]);
         tdm_low_copy(l, body, TDM_LANE_H2D, home, pending->fetched[store],
-                     tdm_low_tag(tdm_store_type(store)->content, body->layer, body->chunk));
+                     tdm_low_tag(content, body->layer, body->chunk));
     }
 }
 

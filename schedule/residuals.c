@@ -29,6 +29,14 @@ const struct tdm_store_type *tdm_store_type(enum tdm_store store)
     return &stores[store];
 }
 
+enum tdm_store tdm_store_of(enum tdm_content content)
+{
+    int store = 0;
+    while (store < TDM_STORES && stores[store].content != content)
+        store++;
+    return (enum tdm_store)store;
+}
+
 bool tdm_set_has(enum tdm_set set, enum tdm_store store)
 {
     return (sets[set].stores >> store & 1) != 0;

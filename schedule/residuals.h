@@ -37,6 +37,9 @@ struct tdm_store_type {
 };
 const struct tdm_store_type *tdm_store_type(enum tdm_store store);
 
+/* The store of a content, or TDM_STORES. */
+enum tdm_store tdm_store_of(enum tdm_content content);
+
 /* Does a set have a store? */
 bool tdm_set_has(enum tdm_set set, enum tdm_store store);
 
