@@ -39,6 +39,13 @@ void tdm_estimator_set_state(struct tdm_estimator *estimator,
 /* Seconds of one forward through all layers, without the LM head. */
 double tdm_estimator_forward_seconds(const struct tdm_estimator *estimator);
 
+/* The richest set that relaxation and rounding know. Richer ones save little, and are given to the
+ * schedule that was found (tdm_enrich), so that what else was chosen does not depend on them. */
+#define TDM_SEARCHED_SET TDM_SET_ALL
+
+/* Seconds that richer sets than that could save in a step at most, which a bound must allow for. */
+double tdm_estimator_richer_seconds(const struct tdm_estimator *estimator);
+
 /* Chunks of the step. */
 uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);
 

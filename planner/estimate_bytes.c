@@ -304,6 +304,8 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
     const struct tdm_group *last = &schedule->groups[schedule->group_count - 1];
     bool keeps = tdm_set_has(last->kept, TDM_STORE_ATTENTION) && last->kept_from_chunk == 0;
     uint64_t work = e->work_forward - (keeps ? set_bytes(e, last->kept) : 0);
+    if (keeps && tdm_set_has(last->kept, TDM_STORE_NORMED)) /* the workspace has it no more */
+        work += e->store[TDM_STORE_NORMED];
     bool own_kv = last->kv == TDM_KV_KEEP && !on_host(last->kv_place);
     raise_to(&estimate->body_bytes, all + forward_rings + means_bytes(e) + n * e->x +
                                         (own_kv ? 0 : e->row_slots * e->kv) + work);

@@ -42,6 +42,16 @@ double tdm_estimator_forward_seconds(const struct tdm_estimator *e)
     return seconds;
 }
 
+double tdm_estimator_richer_seconds(const struct tdm_estimator *e)
+{
+    double seconds = 0;
+    for (uint32_t layer = 0; layer < e->layers; layer++) {
+        const struct layer_cost *all = &costs_of(e, layer)[e->chunks];
+        seconds += all->backward[TDM_SEARCHED_SET] - all->backward[TDM_SETS - 1];
+    }
+    return seconds;
+}
+
 /* Seconds that a link needs for a sweep's copies: all of them, and without those that fit into
  * staging before the sweep begins, and the last chunks of sequences, which may be short. */
 struct link {
@@ -407,11 +417,14 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
 
 /* Seconds of what rings and a sweep over a layer may leave to the next phase, or begin in the
  * last. */
-static double spare_seconds(const struct tdm_estimator *e)
+static double spare_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule)
 {
+    uint64_t stored = set_bytes(e, TDM_SEARCHED_SET);
+    for (uint32_t g = 0; g < schedule->group_count; g++)
+        stored = larger(stored, set_bytes(e, schedule->groups[g].kept));
     uint64_t slots = larger(e->base->prefetch + 1, e->base->rings.stashed) + 1;
-    uint64_t bytes = slots * (e->x + set_bytes(e, TDM_SETS - 1) + e->kv + e->dkv) +
-                     e->chunks * (e->x + e->kv * e->base->rings.kv);
+    uint64_t bytes =
+        slots * (e->x + stored + e->kv + e->dkv) + e->chunks * (e->x + e->kv * e->base->rings.kv);
     return (double)bytes / e->base->machine->rate[TDM_RATE_D2H];
 }
 
@@ -456,8 +469,9 @@ void tdm_estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedu
         e->head_seconds + e->optimizer_seconds + e->tail_seconds[schedule->order];
     phases.backward.seconds = later(phases.backward.seconds, e->host_seconds);
     add_state(e, schedule, &phases);
-    wait_for_copies(e, &phases.forward, spare_seconds(e));
-    wait_for_copies(e, &phases.backward, spare_seconds(e));
+    double spare = spare_seconds(e, schedule);
+    wait_for_copies(e, &phases.forward, spare);
+    wait_for_copies(e, &phases.backward, spare);
     estimate->seconds = phases.forward.seconds + phases.backward.seconds;
     estimate->likely_seconds = later(estimate->seconds, tdm_estimate_waiting(e));
     estimate->copy_seconds = phases.forward.fetch + phases.forward.send + phases.backward.fetch +

@@ -744,7 +744,7 @@ double tdm_price_layer(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint
     if (!m.by_layer)
         price += price_kv_rows(&m, use, choice);
     for (int s = 0; s < TDM_STORES; s++)
-        if (s != TDM_STORE_ATTENTION)
+        if (s != TDM_STORE_ATTENTION && tdm_set_has(TDM_SEARCHED_SET, (enum tdm_store)s))
             price += price_store(&m, s, use, wanted ? chosen->kept[s] : NULL, chosen->held[s]);
     return price;
 }
@@ -810,6 +810,8 @@ uint64_t tdm_least_work(const struct tdm_estimator *e, uint32_t layer)
 {
     uint64_t work = layer == 0 ? e->work_backward_first : e->work_backward;
     for (int store = 0; store < TDM_STORES; store++)
-        work -= spared_bytes(e, layer, (enum tdm_store)store);
+        work -= tdm_set_has(TDM_SEARCHED_SET, (enum tdm_store)store)
+                    ? spared_bytes(e, layer, (enum tdm_store)store)
+                    : 0;
     return work;
 }

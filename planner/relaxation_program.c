@@ -62,7 +62,7 @@ static void find_fixed(struct tdm_relaxation *r)
         r->fixed[TDM_HOST][layer] = (double)host / TDM_MIB;
     }
     double *device = r->fixed[TDM_DEVICE] + e->layers;
-    uint64_t stored = set_bytes(e, TDM_SETS - 1);
+    uint64_t stored = set_bytes(e, TDM_SEARCHED_SET);
     device[TDM_AT_FORWARD] =
         (double)(all +
                  (by_layer ? n * e->x + e->row_slots * e->kv + e->work_forward - stored : 0)) /
@@ -123,7 +123,7 @@ static enum tdm_status add_place_rows(struct tdm_relaxation *r,
 static double ring_seconds(const struct tdm_estimator *e, enum tdm_rate rate, uint64_t chunk_slots)
 {
     const struct tdm_machine *machine = e->base->machine;
-    double bytes = (double)chunk_slots * (double)(e->x + set_bytes(e, TDM_SETS - 1) + e->kv);
+    double bytes = (double)chunk_slots * (double)(e->x + set_bytes(e, TDM_SEARCHED_SET) + e->kv);
     return bytes / machine->rate[rate] + (double)chunk_slots * 5 * machine->copy_seconds;
 }
 

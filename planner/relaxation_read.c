@@ -102,7 +102,7 @@ static enum tdm_set set_of(const double stored[TDM_STORES][TDM_PLACES], double l
     double attention = sum2(stored[TDM_STORE_ATTENTION]) / layers;
     for (int store = 0; store < TDM_STORES && attention >= 0.5; store++) {
         enum tdm_set set = tdm_set_with((enum tdm_store)store);
-        if (sum2(stored[store]) / layers >= attention / 2 && set > richest)
+        if (sum2(stored[store]) / layers >= attention / 2 && !tdm_set_covers(richest, set))
             richest = set;
     }
     return richest;

@@ -37,6 +37,7 @@ struct tdm_rounding_limits {
     bool fixed_homes[TDM_STATES], fixed_rings;
     bool fixed_groups, no_structure, no_fine;
     unsigned most_estimates;
+    enum tdm_set richest; /* that moves reach */
     double copies; /* what a second of copies costs beside the time that they are known to take:
                       they run beside the compute lane, but now and then it waits for one */
 };
@@ -47,6 +48,9 @@ enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum
                           struct tdm_relaxation *relaxation, const struct tdm_relaxed *relaxed,
                           bool far, struct tdm_rounded *rounded, struct tdm_error *err);
 void tdm_rounded_free(struct tdm_rounded *rounded);
+
+/* Into one that has groups of its own, with room for as many. */
+void tdm_rounded_copy(struct tdm_rounded *to, const struct tdm_rounded *from);
 
 /* Searches from a schedule: it only becomes better. TDM_NO_MEMORY. */
 enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
@@ -62,6 +66,12 @@ typedef bool (*tdm_measure)(void *self, const struct tdm_rounded *rounded, doubl
  * what its neighbours really take where their estimates promise less. Ends when none is better, or
  * no more can be measured. TDM_NO_MEMORY. */
 enum tdm_status tdm_polish(const struct tdm_kitchen *kitchen,
+                           const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
+                           double seconds, tdm_measure measure, void *self, struct tdm_error *err);
+
+/* The same with richer sets, limits->richest, than those of the search: at first groups that have
+ * the richest of the search take it, as many as fit. TDM_NO_MEMORY. */
+enum tdm_status tdm_enrich(const struct tdm_kitchen *kitchen,
                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                            double seconds, tdm_measure measure, void *self, struct tdm_error *err);
 

@@ -553,8 +553,8 @@ static enum tdm_status check_together(struct tdm_pins *pins, enum tdm_purpose pa
     if (pins->has_kv && pins->kv == TDM_KV_RECOMPUTE &&
         (tdm_set_has(pins->kept_set, TDM_STORE_KV) || pins->kv_place != TDM_DEVICE))
         return tdm_fail(err, TDM_USAGE,
-                        "--set: kv=recompute does not go with kept=qkv, kept=all or kv_place=host, "
-                        "which keep K and V");
+                        "--set: kv=recompute does not go with kept=qkv, kept=all, kept=normed or "
+                        "kv_place=host, which keep K and V");
     return check_order(pins, err);
 }
 

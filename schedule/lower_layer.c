@@ -12,8 +12,8 @@
 _Static_assert(TDM_CONTENTS <= 64, "contents as bits");
 
 /* What follows a step, whether it was made or not: the body has no more use for a value in its
- * workspace, unless another step or the caller reads it; or a value that it made goes to where it
- * is stored. */
+ * workspace, unless another step or the caller reads it; or a value that it made, and that its step
+ * left for later, goes to where it is stored. */
 struct then {
     enum { NOTHING, FREE, STASH } act;
     enum tdm_content of;
@@ -24,6 +24,7 @@ struct step {
     void (*make)(struct tdm_lowering *l, struct tdm_values *v, const struct step *step);
     enum tdm_part part;
     enum tdm_content early; /* a value for which there must be room before, if it will be made */
+    bool stashed_later;     /* else the value goes to where it is stored as soon as it is made */
     struct then then[3];
 };
 
@@ -101,12 +102,13 @@ static const struct step steps[] = {
      .make = make_norm,
      .part = TDM_PART_ATTENTION_NORM,
      .then = {{FREE, TDM_X}}},
-    {.makes = TDM_Q, .reads = {TDM_NORMED}, .make = make_q, .then = {{STASH, TDM_Q}}},
+    {.makes = TDM_Q, .reads = {TDM_NORMED}, .make = make_q},
     {.makes = TDM_KVPAGES, .reads = {TDM_NORMED}, .make = make_kv, .then = {{FREE, TDM_NORMED}}},
     {.makes = TDM_PAGE_LISTS, .reads = {TDM_Q}, .make = make_lists},
     {.makes = TDM_ATTENTION_OUT,
      .reads = {TDM_Q, TDM_KVPAGES, TDM_PAGE_LISTS},
      .make = make_attention,
+     .stashed_later = true,
      .then = {{FREE, TDM_PAGE_LISTS}, {STASH, TDM_ATTENTION_OUT}, {FREE, TDM_Q}}},
     {.makes = TDM_Y,
      .reads = {TDM_ATTENTION_OUT, TDM_X},
@@ -118,6 +120,7 @@ static const struct step steps[] = {
      .reads = {TDM_MLP_NORMED},
      .make = make_product,
      .part = TDM_PART_GATE_UP,
+     .stashed_later = true,
      .then = {{FREE, TDM_MLP_NORMED}}},
     {.makes = TDM_ACTIVATED,
      .reads = {TDM_GATE_UP},
@@ -204,6 +207,14 @@ void tdm_low_value_free(struct tdm_lowering *l, struct tdm_values *v, enum tdm_c
     v->work &= ~TDM_BIT(content);
 }
 
+/* A value that the body made goes to the host if it is stored there. */
+static void stash(struct tdm_lowering *l, const struct tdm_values *v, enum tdm_content content)
+{
+    enum tdm_store store = tdm_store_of(content);
+    if ((v->made & TDM_BIT(content)) != 0 && store < TDM_STORES)
+        tdm_low_stash(l, &v->pending->body, store, v->at[content]);
+}
+
 /* Does a body that has come to a step still read a value? */
 static bool is_read_later(const struct tdm_values *v, size_t step, enum tdm_content content)
 {
@@ -221,12 +232,14 @@ void tdm_low_values_make(struct tdm_lowering *l, struct tdm_values *v)
             room(l, v, step->early);
         if ((v->made & TDM_BIT(step->makes)) != 0)
             step->make(l, v, step);
+        if (!step->stashed_later)
+            stash(l, v, step->makes);
         for (size_t act = 0; act < ACTS; act++) {
             enum tdm_content of = step->then[act].of;
             if (step->then[act].act == FREE && !is_read_later(v, i, of))
                 tdm_low_value_free(l, v, of);
-            if (step->then[act].act == STASH && (v->made & TDM_BIT(of)) != 0)
-                tdm_low_stash(l, &v->pending->body, tdm_store_of(of), v->at[of]);
+            if (step->then[act].act == STASH)
+                stash(l, v, of);
         }
     }
 }

@@ -9,6 +9,7 @@ static const struct tdm_store_type stores[TDM_STORES] = {
     [TDM_STORE_ATTENTION] = {TDM_ATTENTION_OUT, "attention", TDM_STORE_ATTENTION},
     [TDM_STORE_Q] = {TDM_Q, "q", TDM_STORE_ATTENTION},
     [TDM_STORE_GATE_UP] = {TDM_GATE_UP, "gate_up", TDM_STORE_GATE_UP},
+    [TDM_STORE_NORMED] = {TDM_NORMED, "normed", TDM_STORE_ATTENTION},
 };
 
 #define BIT(store) (1u << TDM_STORE_##store)
@@ -22,6 +23,8 @@ static const struct {
     [TDM_SET_QKV] = {"qkv", "q, K, V", "q, K, V", BIT(ATTENTION) | BIT(Q) | BIT(KV)},
     [TDM_SET_ALL] = {"all", "all", "q, K, V, gate and up",
                      BIT(ATTENTION) | BIT(Q) | BIT(KV) | BIT(GATE_UP)},
+    [TDM_SET_NORMED] = {"normed", "all, normed input", "q, K, V, gate and up, normed input",
+                        BIT(ATTENTION) | BIT(Q) | BIT(KV) | BIT(GATE_UP) | BIT(NORMED)},
 };
 
 const struct tdm_store_type *tdm_store_type(enum tdm_store store)
@@ -40,6 +43,11 @@ enum tdm_store tdm_store_of(enum tdm_content content)
 bool tdm_set_has(enum tdm_set set, enum tdm_store store)
 {
     return (sets[set].stores >> store & 1) != 0;
+}
+
+bool tdm_set_covers(enum tdm_set set, enum tdm_set other)
+{
+    return (sets[other].stores & ~sets[set].stores) == 0;
 }
 
 enum tdm_set tdm_set_with(enum tdm_store store)

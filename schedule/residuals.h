@@ -20,12 +20,20 @@ enum tdm_store {
     TDM_STORE_ATTENTION,
     TDM_STORE_Q,
     TDM_STORE_GATE_UP,
+    TDM_STORE_NORMED,
     TDM_STORES,
     TDM_STORE_KV = TDM_STORES
 };
 
 /* Sets, from the poorest up: each has the stores of the one before, and one of a chunk more. */
-enum tdm_set { TDM_SET_INPUT, TDM_SET_ATTENTION_OUTPUT, TDM_SET_QKV, TDM_SET_ALL, TDM_SETS };
+enum tdm_set {
+    TDM_SET_INPUT,
+    TDM_SET_ATTENTION_OUTPUT,
+    TDM_SET_QKV,
+    TDM_SET_ALL,
+    TDM_SET_NORMED,
+    TDM_SETS
+};
 
 /* A store of a chunk. */
 struct tdm_store_type {
@@ -42,6 +50,9 @@ enum tdm_store tdm_store_of(enum tdm_content content);
 
 /* Does a set have a store? */
 bool tdm_set_has(enum tdm_set set, enum tdm_store store);
+
+/* Has a set every store of another one? */
+bool tdm_set_covers(enum tdm_set set, enum tdm_set other);
 
 /* The poorest set that has a store. */
 enum tdm_set tdm_set_with(enum tdm_store store);
