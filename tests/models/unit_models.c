@@ -440,7 +440,22 @@ static void test_defaults(void **state)
     assert_int_equal(model->head_dim, 128);
     assert_true(model->layer_kinds[1].qk_norm);
     assert_false(model->layer_kinds[1].qkv_bias);
+    assert_false(model->gelu);
     tdm_model_free(model);
+}
+
+/* GeGLU is another model, and one that can be run. */
+static void test_activation(void **state)
+{
+    (void)state;
+    char unknown[TDM_MODEL_UNKNOWN];
+    struct tdm_model *silu = changed_model("{\"hidden_act\": \"silu\"}");
+    struct tdm_model *gelu = changed_model("{\"hidden_act\": \"gelu_pytorch_tanh\"}");
+    assert_true(gelu->gelu && !silu->gelu && !gelu->sized_only);
+    assert_string_equal(tdm_model_unknown(gelu, unknown), "");
+    assert_string_not_equal(gelu->digest, silu->digest);
+    tdm_model_free(silu);
+    tdm_model_free(gelu);
 }
 
 static void assert_windows(const char *changes, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
@@ -730,6 +745,7 @@ int main(void)
         cmocka_unit_test(test_yarn),
         cmocka_unit_test(test_new_spelling),
         cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_activation),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_shortest_window),
         cmocka_unit_test(test_largest),
