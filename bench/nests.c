@@ -81,7 +81,7 @@ static enum tdm_status measure(const struct row *row, struct tdm_error *err)
     for (uint32_t g = 0; g < schedule->group_count; g++) {
         schedule->groups[g].kept = row->kept;
         schedule->groups[g].held = row->held;
-        if (row->kept >= TDM_SET_QKV)
+        if (tdm_set_has(row->kept, TDM_STORE_KV))
             schedule->groups[g].kv = TDM_KV_KEEP;
         schedule->groups[g].kept_from_chunk = (chunks * row->kept_from_percent + 50) / 100;
     }

@@ -101,12 +101,6 @@ static struct shares held_shares(const struct tdm_schedule *schedule, double *ab
     return shares;
 }
 
-static const char *short_name(int set)
-{
-    static const char *const names[TDM_SETS] = {"inputs", "attention", "q, K, V", "all"};
-    return names[set];
-}
-
 static void add_shares(const struct tdm_schedule *schedule, const struct shares *shares,
                        char out[TDM_NEST_TEXT])
 {
@@ -115,9 +109,10 @@ static void add_shares(const struct tdm_schedule *schedule, const struct shares 
             double share = shares->of[set][place];
             const char *name = tdm_place_name(&schedule->machine->topology, (enum tdm_place)place);
             if (share > 0.995)
-                add(out, "%s %s", short_name(set), name);
+                add(out, "%s %s", tdm_set_short_name((enum tdm_set)set), name);
             else if (share > 0)
-                add(out, "%s %.0f%% %s", short_name(set), share < 0.01 ? 1 : 100 * share, name);
+                add(out, "%s %.0f%% %s", tdm_set_short_name((enum tdm_set)set),
+                    share < 0.01 ? 1 : 100 * share, name);
         }
 }
 
@@ -192,16 +187,16 @@ static void add_stores(const struct tdm_schedule *schedule, char out[TDM_NEST_TE
 {
     double able, kept = 0, held = 0;
     struct shares k = kept_shares(schedule), h = held_shares(schedule, &able);
-    int richest = TDM_SET_ATTENTION_OUTPUT;
+    enum tdm_set richest = TDM_SET_ATTENTION_OUTPUT;
     for (int set = TDM_SET_ATTENTION_OUTPUT; set < TDM_SETS; set++)
         for (uint32_t place = 0; place < schedule->machine->topology.place_count; place++) {
             kept += k.of[set][place];
             held += h.of[set][place];
             if (k.of[set][place] > 0)
-                richest = set;
+                richest = (enum tdm_set)set;
         }
     if (kept > 0)
-        add(out, "%s kept%s", short_name(richest), kept > 0.995 ? "" : " in part");
+        add(out, "%s kept%s", tdm_set_short_name(richest), kept > 0.995 ? "" : " in part");
     else
         add(out, "attention %s", able > 0 && held > 0 ? "held" : "recomputed");
 }

@@ -17,7 +17,8 @@ static const struct tdm_help_entry keys[] = {
      NULL},
     {"kept=SET, held=SET",
      "what is kept, or held, with the attention outputs: attention_output (default), qkv "
-     "(with q, and K, V kept) or all (with gate and up)",
+     "(with q, and K, V kept), all (with gate and up) or normed (with the attention norm's output "
+     "too)",
      NULL},
     {"kv=recompute|keep",
      "K and V between a layer's forward and its backward: made again by a sweep (layer-major, "

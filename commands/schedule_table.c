@@ -166,8 +166,8 @@ static void print_mixed_stores(FILE *out, const struct tdm_schedule *schedule)
 /* What a set has beside the attention outputs. */
 static void print_set(FILE *out, const char *title, enum tdm_set set)
 {
-    if (set >= TDM_SET_QKV)
-        fprintf(out, ROW "%s\n", title, set == TDM_SET_ALL ? "q, K, V, gate and up" : "q, K, V");
+    if (tdm_set_beside(set) != NULL)
+        fprintf(out, ROW "%s\n", title, tdm_set_beside(set));
 }
 
 static const char *place_name(const struct tdm_schedule *schedule, enum tdm_place place)
@@ -186,8 +186,8 @@ static void print_stores(FILE *out, const struct tdm_schedule *schedule)
     const struct tdm_group *group = &schedule->groups[0];
     uint32_t chunks = chunk_count(schedule);
     uint32_t from = group->kept_from_chunk;
-    bool kept = group->kept >= TDM_SET_ATTENTION_OUTPUT && from < chunks;
-    bool held = group->held >= TDM_SET_ATTENTION_OUTPUT && group->held_from_chunk < chunks;
+    bool kept = tdm_set_has(group->kept, TDM_STORE_ATTENTION) && from < chunks;
+    bool held = tdm_set_has(group->held, TDM_STORE_ATTENTION) && group->held_from_chunk < chunks;
     bool inner = false;
     for (uint32_t i = 0; i < schedule->group_count; i++)
         inner |= schedule->groups[i].layers > 1;

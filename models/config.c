@@ -21,6 +21,7 @@ enum windows {
 /* What a family has beside; predictions alone know those. */
 enum family { FAMILY_LLAMA, FAMILY_GEMMA2, FAMILY_MIXTRAL, FAMILY_OLMOE, FAMILY_QWEN3_MOE };
 
+#define TANH_GELU "gelu_pytorch_tanh"
 #define WINDOW_DEFAULT 4096u      /* sliding_window, where there is no such field */
 #define WINDOW_LAYERS_DEFAULT 28u /* max_window_layers */
 
@@ -102,18 +103,26 @@ static const struct architecture *find_architecture(struct tdm_json_reader *read
     return unsupported(reader, "architectures", name);
 }
 
+/* What the MLP's gate goes through: SiLU, or GELU by tanh; of Gemma GELU alone. Mixtures of experts
+ * are known with SiLU. */
+static void read_activation(struct tdm_json_reader *reader, enum family family,
+                            struct tdm_model *model)
+{
+    bool gemma = family == FAMILY_GEMMA2, llama = family == FAMILY_LLAMA;
+    const char *key = gemma ? "hidden_activation" : "hidden_act";
+    const char *name = tdm_json_string_or(reader, key, gemma ? TANH_GELU : "silu");
+    model->gelu = strcmp(name, TANH_GELU) == 0;
+    if (model->gelu ? gemma || llama : !gemma && strcmp(name, "silu") == 0)
+        return;
+    tdm_json_fail(reader, key, "is \"%.40s\"; only %s is supported", name,
+                  gemma   ? "\"" TANH_GELU "\""
+                  : llama ? "\"silu\" (SwiGLU) or \"" TANH_GELU "\" (GeGLU)"
+                          : "\"silu\" (SwiGLU)");
+}
+
 /* Options that would add tensors or change results. Where one is off, its details do not matter. */
 static void refuse_options(struct tdm_json_reader *reader, const struct architecture *architecture)
 {
-    const char *activation = tdm_json_string_or(reader, "hidden_act", "silu");
-    if (architecture->family == FAMILY_GEMMA2) {
-        activation = tdm_json_string_or(reader, "hidden_activation", "gelu_pytorch_tanh");
-        if (strcmp(activation, "gelu_pytorch_tanh") != 0)
-            tdm_json_fail(reader, "hidden_activation",
-                          "is \"%.40s\"; only \"gelu_pytorch_tanh\" is supported", activation);
-    } else if (strcmp(activation, "silu") != 0)
-        tdm_json_fail(reader, "hidden_act", "is \"%.40s\"; only \"silu\" (SwiGLU) is supported",
-                      activation);
     /* In Llama and Qwen3 the option adds a bias to q, k, v and o; Qwen2 and Mistral have no such
      * option. */
     if (!architecture->qkv_bias && tdm_json_bool_or(reader, "attention_bias", false))
@@ -277,7 +286,8 @@ static void read_experts(struct tdm_json_reader *reader, enum family family,
 static void read_family(struct tdm_json_reader *reader, enum family family, struct tdm_model *model)
 {
     model->sized_only = family != FAMILY_LLAMA;
-    model->gelu = model->scaled_embedding = model->offset_norms = family == FAMILY_GEMMA2;
+    model->scaled_embedding = model->offset_norms = family == FAMILY_GEMMA2;
+    read_activation(reader, family, model);
     model->whole_qk_norm = family == FAMILY_OLMOE;
     if (family == FAMILY_GEMMA2) {
         model->attention_softcap = tdm_json_number_or(reader, "attn_logit_softcapping", 0, 1e9, 0);

@@ -71,6 +71,8 @@ static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *e
         if (kind.window > 0)
             used += snprintf(text + used, room - (size_t)used, "window=%" PRIu64 ",", kind.window);
     }
+    if (model->gelu && !model->sized_only) /* of those it is known by the architecture */
+        used += snprintf(text + used, room - (size_t)used, " gelu");
     if (model->experts.count > 0)
         snprintf(text + used, room - (size_t)used, " experts=%" PRIu32 ",%" PRIu32 ",%" PRIu32,
                  model->experts.count, model->experts.per_token, model->experts.intermediate);

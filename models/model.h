@@ -2,11 +2,11 @@
 /*
  * A model: the dimensions of a decoder-only transformer and the tensors it is made of.
  *
- * Read from a Hugging Face config.json. Supported: RMSNorm, RoPE, grouped-query attention, SwiGLU;
- * architectures LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and
- * Qwen3ForCausalLM; for predictions of other systems, not for schedules, Gemma2ForCausalLM,
- * MixtralForCausalLM, OlmoeForCausalLM and Qwen3MoeForCausalLM too. Every layer has a kind of its
- * own; nothing assumes that all are alike.
+ * Read from a Hugging Face config.json. Supported: RMSNorm, RoPE, grouped-query attention, SwiGLU
+ * or GeGLU; architectures LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM,
+ * Qwen2ForCausalLM and Qwen3ForCausalLM; for predictions of other systems, not for schedules,
+ * Gemma2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM and Qwen3MoeForCausalLM too. Every layer
+ * has a kind of its own; nothing assumes that all are alike.
  *
  * Tensors are grouped in units. A unit is what is streamed, accumulated and optimised together: one
  * a layer, then the embedding, then the head (final norm and output weight). Inside a unit tensors

@@ -12,7 +12,7 @@ libtidemark_a_SOURCES += \
 	ops/product.c ops/product.h \
 	ops/rope.c ops/rope.h \
 	ops/select.c ops/select.h \
-	ops/pages.h ops/params.h ops/scratch.h \
+	ops/gate.h ops/pages.h ops/params.h ops/scratch.h \
 	ops/selector.c ops/selector.h ops/selector_fields.h \
 	ops/update.c ops/update.h \
 	ops/weights.c ops/weights.h

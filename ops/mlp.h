@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SwiGLU: silu(gate) * up, and its gradient. */
+/* The gate of the MLP, SwiGLU or GeGLU (gate.h), and its gradient. */
 #ifndef TDM_OPS_MLP_H
 #define TDM_OPS_MLP_H
 
+#include "ops/gate.h"
 #include "ops/ops.h"
 
 struct tdm_mlp_params {
     uint32_t intermediate;
+    struct tdm_gate gate;
 };
 
 enum tdm_swiglu_operand {

@@ -137,6 +137,9 @@ struct run {
      * something slower than that is the best that was found. */
     double floor_seconds[TDM_ORDERS][TDM_BASES];
     bool is_put_off[TDM_ORDERS][TDM_BASES];
+    /* That, or the bound of its program, less what sets richer than those of the search save;
+     * NO_BOUND: not looked at. */
+    double least_seconds[TDM_ORDERS][TDM_BASES];
     struct tdm_relaxation *last[TDM_ORDERS]; /* programs that the next ones begin from */
     bool program_written;                    /* of --write-lp, if one was asked for */
 
@@ -178,6 +181,8 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
                         .bound_of = {NO_BOUND, NO_BOUND},
                         .bound_seconds = NO_BOUND};
     memcpy(run->limit_bytes, limit_bytes, sizeof(run->limit_bytes));
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++)
+        run->least_seconds[i / TDM_BASES][i % TDM_BASES] = NO_BOUND;
     enum tdm_status status =
         tdm_kitchen_open(schedule, pins, queue_place < TDM_PLACES, &run->kitchen, err);
     if (status != TDM_OK)
@@ -254,6 +259,7 @@ static struct tdm_rounding_limits rounding_limits(const struct run *run, uint32_
                                          .no_structure = switched_off(run, TDM_STRUCTURE),
                                          .no_fine = switched_off(run, TDM_FINE),
                                          .most_estimates = MOST_ESTIMATES,
+                                         .richest = TDM_SEARCHED_SET,
                                          .copies = COPIES};
     memcpy(limits.bytes, run->limit_bytes, sizeof(limits.bytes));
     limits.fixed_rings = pins->has_rings;
@@ -293,6 +299,15 @@ static const struct tdm_group_list *pinned_list(const struct tdm_kitchen *kitche
     return kitchen->pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL;
 }
 
+static void note_least(struct run *run, int order, uint32_t size, double seconds)
+{
+    const struct tdm_pins *pins = run->kitchen.pins;
+    bool may_be_richer = may_round(run) || !tdm_set_covers(TDM_SEARCHED_SET, pins->kept_set) ||
+                         !tdm_set_covers(TDM_SEARCHED_SET, pins->held_set);
+    double saves = may_be_richer ? tdm_estimator_richer_seconds(run->kitchen.estimators[size]) : 0;
+    run->least_seconds[order][size] = fmax(seconds - saves, 0);
+}
+
 /* The bound of an order and chunk size, and a schedule from it. Of what is too large for the
  * solver, as a model of hundreds of layers may be, no bound is known. */
 static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t size,
@@ -321,6 +336,7 @@ static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t
         return status;
     }
     run->counts.programs++;
+    note_least(run, order, size, relaxed.bound_seconds);
     if (relaxed.bound_seconds < *bound)
         *bound = relaxed.bound_seconds;
     if (relaxed.bound_seconds < run->bound_seconds) {
@@ -383,6 +399,7 @@ static enum tdm_status find_floors(struct run *run, double *least, struct tdm_er
             else if (status != TDM_OK)
                 return status;
             *least = fmin(*least, *floor_seconds);
+            note_least(run, order, size, *floor_seconds);
         }
     return TDM_OK;
 }
@@ -793,17 +810,29 @@ static const struct tdm_rounded *best_of(const struct run *run, int order, const
     return best;
 }
 
+/* A copy with groups of its own, which the caller frees. False: out of memory. */
+static bool copy_rounded(const struct run *run, const struct tdm_rounded *from,
+                         struct tdm_rounded *copy)
+{
+    *copy = *from;
+    copy->groups = calloc((size_t)run->kitchen.schedule->model->layers + 1, sizeof(*copy->groups));
+    if (copy->groups == NULL)
+        return false;
+    memcpy(copy->groups, from->groups, copy->group_count * sizeof(*copy->groups));
+    return true;
+}
+
 /* Searches the neighbours of a point by simulation; beyond `start` 0, of what start_over() makes of
  * it in an order. */
 static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *from,
-                                    enum tdm_order order, unsigned start, struct tdm_error *err)
+                                    enum tdm_order order, unsigned start, enum tdm_set richest,
+                                    struct tdm_error *err)
 {
-    const struct tdm_rounding_limits limits = rounding_limits(run, from->size);
-    struct tdm_rounded point = *from;
-    point.groups = calloc((size_t)run->kitchen.schedule->model->layers + 1, sizeof(*point.groups));
-    if (point.groups == NULL)
+    struct tdm_rounding_limits limits = rounding_limits(run, from->size);
+    struct tdm_rounded point;
+    limits.richest = richest;
+    if (!copy_rounded(run, from, &point))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
-    memcpy(point.groups, from->groups, point.group_count * sizeof(*point.groups));
     point.order = order;
     if (start > 0)
         start_over(&point, start - 1);
@@ -816,8 +845,26 @@ static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *f
     return status == TDM_OK ? run->status : status;
 }
 
+/* Where programs are small and effort is left, from other points of each order too. */
+static enum tdm_status polish_starts(struct run *run, enum tdm_set richest, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    run->most_ops = MOST_OPS / 4;
+    for (int order = 0; order < TDM_ORDERS; order++) {
+        run->ops = 0;
+        for (unsigned start = 1; start <= STARTS && run->ops < MOST_OPS / 8; start++) {
+            const struct tdm_rounded *best = best_of(run, order, NULL);
+            if (best == NULL)
+                best = best_of(run, TDM_ORDERS, NULL);
+            if (best != NULL && status == TDM_OK && may_have(run, order) && could_win(run, 0))
+                status = polish_point(run, best, (enum tdm_order)order, start, richest, err);
+        }
+    }
+    return status;
+}
+
 /* The neighbours of the best few orders and chunk sizes, by simulation, as many as the effort
- * allows; where programs are small and effort is left, from other points of each order too. */
+ * allows; and polish_starts(). */
 static enum tdm_status polish(struct run *run, struct tdm_error *err)
 {
     bool polished[TDM_ORDERS * TDM_BASES] = {false};
@@ -832,19 +879,69 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
         if (best == NULL || best->seconds > HOPELESS * run->simulation.step_seconds)
             break;
         polished[best - run->best] = true;
-        status = polish_point(run, best, best->order, 0, err);
+        status = polish_point(run, best, best->order, 0, TDM_SEARCHED_SET, err);
     }
-    run->most_ops = MOST_OPS / 4;
-    for (int order = 0; order < TDM_ORDERS; order++) {
-        run->ops = 0;
-        for (unsigned start = 1; start <= STARTS && run->ops < MOST_OPS / 8; start++) {
-            best = best_of(run, order, NULL);
-            if (best == NULL)
-                best = best_of(run, TDM_ORDERS, NULL);
-            if (best != NULL && status == TDM_OK && may_have(run, order) && could_win(run, 0))
-                status = polish_point(run, best, (enum tdm_order)order, start, err);
-        }
+    return status == TDM_OK ? polish_starts(run, TDM_SEARCHED_SET, err) : status;
+}
+
+/* What sets richer than those of the search must save of a step to be worth their bytes: simulated
+ * times are not more exact. */
+#define WORTH_RICHER 0.001
+
+/* No schedule of any set is faster. */
+static double bound_of_all(const struct run *run)
+{
+    double least = NO_BOUND;
+    for (int order = 0; order < TDM_ORDERS; order++)
+        for (uint32_t size = 0; size < run->kitchen.size_count; size++)
+            least = fmin(least, run->least_seconds[order][size]);
+    return run->bound_seconds > 0 ? least : 0; /* 0: a program was too large for the solver */
+}
+
+static enum tdm_status enrich_point(struct run *run, const struct tdm_rounded *from,
+                                    struct tdm_error *err)
+{
+    struct tdm_rounding_limits limits = rounding_limits(run, from->size);
+    struct tdm_rounded point;
+    limits.richest = TDM_SETS - 1;
+    if (!copy_rounded(run, from, &point))
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    run->ops = 0;
+    enum tdm_status status =
+        tdm_enrich(&run->kitchen, &limits, &point, point.seconds, measure, run, err);
+    tdm_rounded_free(&point);
+    if (status == TDM_OK && run->status != TDM_OK)
+        *err = run->err;
+    return status == TDM_OK ? run->status : status;
+}
+
+/* The last step: such sets for the fastest schedule of each order. */
+static enum tdm_status enrich(struct run *run, struct tdm_error *err)
+{
+    const struct tdm_simulation simulation = run->simulation;
+    struct tdm_rounded poorer;
+    enum tdm_status status = TDM_OK;
+    if (!run->found || !may_round(run))
+        return TDM_OK;
+    if (!copy_rounded(run, run->winner, &poorer))
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    run->on = run->kitchen.bases[poorer.size].optimizer.on;
+    run->bound_of[run->on] = bound_of_all(run);
+    run->most_ops = MOST_OPS / 8;
+    for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++) {
+        const struct tdm_rounded *best = best_of(run, order, NULL);
+        if (best != NULL)
+            status = enrich_point(run, best, err);
     }
+    if (status == TDM_OK)
+        status = polish_starts(run, TDM_SETS - 1, err);
+    if (run->simulation.step_seconds > (1 - WORTH_RICHER) * simulation.step_seconds) {
+        struct tdm_rounded *was = &run->best[poorer.order * TDM_BASES + poorer.size];
+        tdm_rounded_copy(was, &poorer);
+        run->winner = was;
+        run->simulation = simulation;
+    }
+    tdm_rounded_free(&poorer);
     return status;
 }
 
@@ -934,7 +1031,7 @@ static enum tdm_status validate_best(struct run *run, struct tdm_error *err)
 static void say_bound(const struct run *run, bool trains, struct tdm_search *search)
 {
     double step = run->simulation.step_seconds;
-    search->bound_seconds = trains ? run->bound_seconds : run->counts.complete ? step : 0;
+    search->bound_seconds = trains ? bound_of_all(run) : run->counts.complete ? step : 0;
     if (search->bound_seconds > step) /* nothing that fits is better */
         search->bound_seconds = step;
     search->gap = search->bound_seconds > 0 ? step / search->bound_seconds - 1 : 0;
@@ -1074,6 +1171,8 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
     if (status == TDM_OK && has_room(&run))
         status = look_at_places(&run, trains, pins->has_update_place || !trains, asked_on, err);
+    if (status == TDM_OK && trains)
+        status = enrich(&run, err);
     if (status == TDM_OK && pins->program_path != NULL && !run.program_written)
         status = tdm_fail(err, TDM_INTERNAL, "%s: not written: no linear program was made",
                           pins->program_path);

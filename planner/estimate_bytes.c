@@ -17,8 +17,8 @@
 static bool all_stored(const struct tdm_estimator *e, const struct span *span, bool again,
                        enum tdm_store store)
 {
-    enum tdm_set set = tdm_store_set(store);
-    bool kept = span->group->kept >= set, held = again && span->group->held >= set;
+    bool kept = tdm_set_has(span->group->kept, store);
+    bool held = again && tdm_set_has(span->group->held, store);
     if (store == TDM_STORE_GATE_UP && held && !kept) /* beside what is kept too */
         return span->group->held_from_chunk == 0;
     return (span->kept == 0 || (held && span->held == 0)) && (span->kept == e->chunks || kept);
@@ -31,11 +31,10 @@ static uint64_t backward_work(const struct tdm_estimator *e, const struct span *
     struct span span = span_of_layer(e, group, order, layer);
     bool again = runs_again(&span, order, layer);
     uint64_t work = layer == 0 ? e->work_backward_first : e->work_backward;
-    /* where heads are normed, q has its product beside it */
-    uint64_t q = e->base->model->layer_kinds[layer].qk_norm ? 2 * e->q : e->q;
-    work -= all_stored(e, &span, again, TDM_STORE_ATTENTION) ? e->attention : 0;
-    work -= all_stored(e, &span, again, TDM_STORE_Q) ? q : 0;
-    work -= all_stored(e, &span, again, TDM_STORE_GATE_UP) ? e->gate_up : 0;
+    for (int i = 0; i < TDM_STORES; i++) {
+        enum tdm_store store = (enum tdm_store)i;
+        work -= all_stored(e, &span, again, store) ? spared_bytes(e, layer, store) : 0;
+    }
     return work;
 }
 
@@ -86,13 +85,14 @@ static struct needs needs_of(const struct tdm_estimator *e, const struct tdm_sch
         bool holds = !by_chunk && group->layers > 1 && on_host(group->held_place);
         needs.inputs |= g > 0 && on_host(group->input_place);
         needs.inner |= holds;
-        for (int store = 0; store < TDM_STORES; store++) {
-            enum tdm_set set = tdm_store_set((enum tdm_store)store);
-            uint32_t held_to =
-                store == TDM_STORE_GATE_UP && group->kept < set ? e->chunks : span.kept;
+        for (int i = 0; i < TDM_STORES; i++) {
+            enum tdm_store store = (enum tdm_store)i;
+            bool is_kept = tdm_set_has(group->kept, store);
+            uint32_t held_to = store == TDM_STORE_GATE_UP && !is_kept ? e->chunks : span.kept;
             needs.kept[store] |=
-                keeps && span.kept < e->chunks && group->kept >= set && on_host(group->kept_place);
-            needs.held[store] |= holds && group->held >= set && group->held_from_chunk < held_to;
+                keeps && span.kept < e->chunks && is_kept && on_host(group->kept_place);
+            needs.held[store] |=
+                holds && tdm_set_has(group->held, store) && group->held_from_chunk < held_to;
         }
         for (uint32_t layer = first; layer <= span.top && by_chunk; layer++) {
             if (far_kv(&span))
@@ -109,7 +109,6 @@ static struct needs needs_of(const struct tdm_estimator *e, const struct tdm_sch
 static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                       uint64_t *forward, uint64_t *backward)
 {
-    const uint64_t store_bytes[TDM_STORES] = {e->attention, e->q, e->gate_up};
     struct needs needs = needs_of(e, schedule);
     uint64_t fetch_slots = smaller(schedule->prefetch, e->chunks - 1) + 1;
     uint64_t stash_slots = smaller(schedule->rings.stashed, e->chunks);
@@ -125,11 +124,11 @@ static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *
         *forward += (fetch_slots + stash_slots) * e->x;
     for (int store = 0; store < TDM_STORES; store++) {
         if (needs.kept[store] || needs.held[store])
-            *backward += fetch_slots * store_bytes[store];
+            *backward += fetch_slots * e->store[store];
         if (needs.held[store])
-            *backward += stash_slots * store_bytes[store];
+            *backward += stash_slots * e->store[store];
         if (needs.kept[store])
-            *forward += stash_slots * store_bytes[store];
+            *forward += stash_slots * e->store[store];
     }
 }
 
@@ -184,7 +183,7 @@ static uint64_t host_gradients(const struct tdm_estimator *e, uint32_t top)
 static uint64_t held_bytes(const struct tdm_estimator *e, const struct span *span)
 {
     return (uint64_t)(span->kept - span->held) * set_bytes(e, span->group->held) +
-           (uint64_t)(e->chunks - products_from(e, span)) * e->gate_up;
+           (uint64_t)(e->chunks - products_from(e, span)) * e->store[TDM_STORE_GATE_UP];
 }
 
 /* Page lists that are kept of the layers [first, end). */
@@ -217,7 +216,7 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
     uint64_t kept = (n - span->kept) * set_bytes(e, span->group->kept), held = n * e->x;
     uint64_t outputs = held_bytes(e, span);
     /* K and V of inner layers that hold q too: rows of their own, on the device */
-    uint64_t rows = !keeps_kv(span) && span->group->held >= TDM_SET_QKV ? n * e->kv : 0;
+    uint64_t rows = !keeps_kv(span) && tdm_set_has(span->group->held, TDM_STORE_KV) ? n * e->kv : 0;
     bool far_kept = on_host(span->group->kept_place), far = on_host(span->group->held_place);
     uint64_t device = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
     raise_to(&estimate->body_bytes, sweep_bytes(e, span, rings, span->top) + device + above * rows +
@@ -256,7 +255,7 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
         if (runs_again(&own, TDM_CHUNK_MAJOR, layer) && own.held < own.kept)
             held += set_bytes(e, span->group->held);
         else if (runs_again(&own, TDM_CHUNK_MAJOR, layer) && products_from(e, &own) < e->chunks)
-            held += e->gate_up;
+            held += e->store[TDM_STORE_GATE_UP];
     }
     bool any = false;
     for (uint32_t layer = span->first; layer <= span->top; layer++)
@@ -296,8 +295,10 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
     }
     /* where the last layer keeps all, attention writes to where it is kept */
     const struct tdm_group *last = &schedule->groups[schedule->group_count - 1];
-    bool keeps = last->kept >= TDM_SET_ATTENTION_OUTPUT && last->kept_from_chunk == 0;
+    bool keeps = tdm_set_has(last->kept, TDM_STORE_ATTENTION) && last->kept_from_chunk == 0;
     uint64_t work = e->work_forward - (keeps ? set_bytes(e, last->kept) : 0);
+    if (keeps && tdm_set_has(last->kept, TDM_STORE_NORMED)) /* the workspace has it no more */
+        work += e->store[TDM_STORE_NORMED];
     bool own_kv = last->kv == TDM_KV_KEEP && !on_host(last->kv_place);
     raise_to(&estimate->body_bytes, all + forward_rings + means_bytes(e) + n * e->x +
                                         (own_kv ? 0 : e->row_slots * e->kv) + work);

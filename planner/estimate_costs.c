@@ -170,8 +170,10 @@ static void small_schedule(const struct tdm_schedule *base, struct tdm_sequence 
     small->groups = groups;
     small->group_count = base->model->layers;
     for (uint32_t i = 0; i < small->group_count; i++)
-        groups[i] = (struct tdm_group){
-            .layers = 1, .kept = kept, .kv = kept < TDM_SET_QKV ? TDM_KV_RECOMPUTE : TDM_KV_KEEP};
+        groups[i] = (struct tdm_group){.layers = 1,
+                                       .kept = kept,
+                                       .kv = tdm_set_has(kept, TDM_STORE_KV) ? TDM_KV_KEEP
+                                                                             : TDM_KV_RECOMPUTE};
 }
 
 /* What a state of a unit takes, wherever it is at home. */
@@ -377,9 +379,9 @@ static void note_sizes(struct tdm_estimator *e)
         tokens = larger(tokens, smaller(base->sequences[s].tokens, base->chunk_tokens));
     e->longest_tokens = tokens;
     e->x = tdm_content_bytes(base, TDM_X, 0, tokens);
-    e->attention = tdm_content_bytes(base, TDM_ATTENTION_OUT, 0, tokens);
-    e->q = tdm_content_bytes(base, TDM_Q, 0, tokens);
-    e->gate_up = tdm_content_bytes(base, TDM_GATE_UP, 0, tokens);
+    for (int store = 0; store < TDM_STORES; store++)
+        e->store[store] =
+            tdm_content_bytes(base, tdm_store_type((enum tdm_store)store)->content, 0, tokens);
     e->kv = tdm_content_bytes(base, TDM_KVPAGES, 0, tokens);
     e->dkv = tdm_content_bytes(base, TDM_DKVPAGES, 0, tokens);
     e->lists = tdm_content_bytes(base, TDM_PAGE_LISTS, 0, tokens);
@@ -464,8 +466,8 @@ static enum tdm_status find_costs(struct tdm_estimator *e, const uint64_t *lengt
     for (uint32_t c = 0; c < e->classes; c++)
         sequences[c].tokens = lengths[c];
     status = run_small_step(&profile, sequences, groups, TDM_SET_INPUT, err);
-    for (int set = TDM_SET_QKV; set < TDM_SETS && e->base->pass == TDM_TRAIN; set++)
-        if (status == TDM_OK)
+    for (int set = TDM_SET_ATTENTION_OUTPUT + 1; set < TDM_SETS; set++)
+        if (status == TDM_OK && e->base->pass == TDM_TRAIN)
             status = run_small_step(&profile, sequences, groups, (enum tdm_set)set, err);
     for (uint32_t i = 0; i < e->layers * e->classes; i++) {
         struct layer_cost *cost = &e->costs[i];

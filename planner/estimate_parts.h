@@ -100,7 +100,7 @@ struct tdm_estimator {
      * embedding */
     uint64_t host_ring, host_head, host_embedding;
     uint64_t work_forward, work_backward, work_backward_first, work_head;
-    uint64_t x, attention, q, gate_up, kv, dkv, lists, means; /* bytes of a chunk's slot */
+    uint64_t x, kv, dkv, lists, means, store[TDM_STORES]; /* bytes of a chunk's slot */
     uint64_t *votes_below; /* [layers + 1]: layers below a layer whose queries vote for pages */
 
     /* Gradients that are not resident, [layers + 1]: bytes of the layers below a layer. Those that

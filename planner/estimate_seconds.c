@@ -42,6 +42,16 @@ double tdm_estimator_forward_seconds(const struct tdm_estimator *e)
     return seconds;
 }
 
+double tdm_estimator_richer_seconds(const struct tdm_estimator *e)
+{
+    double seconds = 0;
+    for (uint32_t layer = 0; layer < e->layers; layer++) {
+        const struct layer_cost *all = &costs_of(e, layer)[e->chunks];
+        seconds += all->backward[TDM_SEARCHED_SET] - all->backward[TDM_SETS - 1];
+    }
+    return seconds;
+}
+
 /* Seconds that a link needs for a sweep's copies: all of them, and without those that fit into
  * staging before the sweep begins, and the last chunks of sequences, which may be short. */
 struct link {
@@ -88,16 +98,19 @@ static struct link fetch_input(const struct tdm_estimator *e, const struct span 
     return input_on_host(span, layer) ? link_seconds(e, TDM_LINK_H2D, 0, e->chunks, e->x) : no_link;
 }
 
-/* Seconds to copy what is kept on the host: all of it, or without q, which a rerun does not
- * need. */
+/* Seconds to copy what is kept on the host: all of it, or what a rerun reads. */
 static struct link copy_kept(const struct tdm_estimator *e, const struct span *span,
-                             enum tdm_link_number way, bool with_q)
+                             enum tdm_link_number way, bool all)
 {
-    uint64_t bytes = set_bytes(e, span->group->kept);
+    enum tdm_set kept = span->group->kept;
+    uint64_t bytes = 0;
+    for (int i = 0; i < TDM_STORES; i++) {
+        enum tdm_store store = (enum tdm_store)i;
+        bool read = all || tdm_store_type(store)->needed_without == store;
+        bytes += read && tdm_set_has(kept, store) ? e->store[store] : 0;
+    }
     if (!on_host(span->group->kept_place) || bytes == 0)
         return no_link;
-    if (!with_q && span->group->kept >= TDM_SET_QKV)
-        bytes -= e->q;
     return link_seconds(e, way, span->kept, e->chunks, bytes);
 }
 
@@ -107,8 +120,9 @@ static struct link copy_held(const struct tdm_estimator *e, const struct span *s
 {
     if (!on_host(span->group->held_place))
         return no_link;
-    return both(link_seconds(e, way, span->held, span->kept, set_bytes(e, span->group->held)),
-                link_seconds(e, way, products_from(e, span), e->chunks, e->gate_up));
+    return both(
+        link_seconds(e, way, span->held, span->kept, set_bytes(e, span->group->held)),
+        link_seconds(e, way, products_from(e, span), e->chunks, e->store[TDM_STORE_GATE_UP]));
 }
 
 /* Seconds of the backward of a layer's chunks, where [held, kept) have what is held, and the others
@@ -189,7 +203,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
         if (layer == span->top && !span->last && on_host(group[1].input_place))
             send = both(send, link_seconds(e, TDM_LINK_D2H, 0, n, e->x));
         const struct row_moves *moves = &e->moves[e->kind_of[layer]];
-        bool holds_kv = again && !keeps_kv(span) && group->held >= TDM_SET_QKV;
+        bool holds_kv = again && !keeps_kv(span) && tdm_set_has(group->held, TDM_STORE_KV);
         bool passes = !own_kv(span); /* its K and V, through the row of the layer under way */
         double moved = passes ? moves->rising : 0;
         sweeps->forward = add_sweep(&phases->forward,
@@ -202,7 +216,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
                 forward - (all->q - before->q) + sum_attention(e, layer, 0, span->kept);
             if (!holds_kv)
                 compute -= all->norm - before->norm + all->kv - (keeps_kv(span) ? 0 : before->kv);
-            if (group->kept == TDM_SET_ALL)
+            if (tdm_set_has(group->kept, TDM_STORE_GATE_UP))
                 compute -= all->mlp_norm - before->mlp_norm + all->gate_up - before->gate_up;
             if (span->kept == n && !holds_kv)
                 compute += moved;
@@ -295,7 +309,7 @@ static void chunk_major_seconds(const struct tdm_estimator *e, const struct span
         if (again)
             backward += all->embed + before->norm + before->q + all->rest +
                         sum_attention(e, layer, 0, span.kept);
-        if (again && span.group->kept == TDM_SET_ALL)
+        if (again && tdm_set_has(span.group->kept, TDM_STORE_GATE_UP))
             backward -= all->mlp_norm - before->mlp_norm + all->gate_up - before->gate_up;
         backward += backward_seconds(e, &span, layer, again);
         struct link stored = copy_kept(e, &span, TDM_LINK_H2D, true);
@@ -407,11 +421,14 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
 
 /* Seconds of what rings and a sweep over a layer may leave to the next phase, or begin in the
  * last. */
-static double spare_seconds(const struct tdm_estimator *e)
+static double spare_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule)
 {
+    uint64_t stored = set_bytes(e, TDM_SEARCHED_SET);
+    for (uint32_t g = 0; g < schedule->group_count; g++)
+        stored = larger(stored, set_bytes(e, schedule->groups[g].kept));
     uint64_t slots = larger(e->base->prefetch + 1, e->base->rings.stashed) + 1;
-    uint64_t bytes = slots * (e->x + e->attention + e->q + e->gate_up + e->kv + e->dkv) +
-                     e->chunks * (e->x + e->kv * e->base->rings.kv);
+    uint64_t bytes =
+        slots * (e->x + stored + e->kv + e->dkv) + e->chunks * (e->x + e->kv * e->base->rings.kv);
     return (double)bytes / tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
 }
 
@@ -456,8 +473,9 @@ void tdm_estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedu
         e->head_seconds + e->optimizer_seconds + e->tail_seconds[schedule->order];
     phases.backward.seconds = later(phases.backward.seconds, e->host_seconds);
     add_state(e, schedule, &phases);
-    wait_for_copies(e, &phases.forward, spare_seconds(e));
-    wait_for_copies(e, &phases.backward, spare_seconds(e));
+    double spare = spare_seconds(e, schedule);
+    wait_for_copies(e, &phases.forward, spare);
+    wait_for_copies(e, &phases.backward, spare);
     estimate->seconds = phases.forward.seconds + phases.backward.seconds;
     estimate->copy_seconds = phases.forward.fetch + phases.forward.send + phases.backward.fetch +
                              phases.backward.send + EXPOSED * phases.backward.prefixes;

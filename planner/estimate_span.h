@@ -26,10 +26,10 @@ static inline struct span span_of(const struct tdm_estimator *e,
                         .held = e->chunks,
                         .last = number + 1 == schedule->group_count,
                         .group = group};
-    if (group->kept >= TDM_SET_ATTENTION_OUTPUT && group->kept_from_chunk < e->chunks)
+    if (tdm_set_has(group->kept, TDM_STORE_ATTENTION) && group->kept_from_chunk < e->chunks)
         span.kept = group->kept_from_chunk;
     span.held = span.kept;
-    if (group->held >= TDM_SET_ATTENTION_OUTPUT && group->held_from_chunk < span.kept)
+    if (tdm_set_has(group->held, TDM_STORE_ATTENTION) && group->held_from_chunk < span.kept)
         span.held = group->held_from_chunk;
     return span;
 }
@@ -42,7 +42,8 @@ static inline struct span span_of_layer(const struct tdm_estimator *e, const str
     struct span span = *group;
     if (order == TDM_CHUNK_MAJOR && span.last && layer == span.top) {
         span.kept = span.held = e->chunks;
-        if (span.group->held >= TDM_SET_ATTENTION_OUTPUT && span.group->held_from_chunk < e->chunks)
+        if (tdm_set_has(span.group->held, TDM_STORE_ATTENTION) &&
+            span.group->held_from_chunk < e->chunks)
             span.held = span.group->held_from_chunk;
     }
     return span;
@@ -57,19 +58,30 @@ static inline bool runs_again(const struct span *span, enum tdm_order order, uin
 /* Bytes of a chunk that has a set beside its input. */
 static inline uint64_t set_bytes(const struct tdm_estimator *e, enum tdm_set set)
 {
-    return (set >= TDM_SET_ATTENTION_OUTPUT ? e->attention : 0) + (set >= TDM_SET_QKV ? e->q : 0) +
-           (set >= TDM_SET_ALL ? e->gate_up : 0);
+    uint64_t bytes = 0;
+    for (int store = 0; store < TDM_STORES; store++)
+        bytes += tdm_set_has(set, (enum tdm_store)store) ? e->store[store] : 0;
+    return bytes;
 }
 
 /* The chunks from which on gate and up are held beside an attention output that is kept. */
 static inline uint32_t products_from(const struct tdm_estimator *e, const struct span *span)
 {
     const struct tdm_group *group = span->group;
-    if (group->held < TDM_SET_ALL || group->kept >= TDM_SET_ALL)
+    if (!tdm_set_has(group->held, TDM_STORE_GATE_UP) || tdm_set_has(group->kept, TDM_STORE_GATE_UP))
         return e->chunks;
     return group->held_from_chunk > span->kept
                ? (uint32_t)smaller(group->held_from_chunk, e->chunks)
                : span->kept;
+}
+
+/* Bytes of workspace of a backward that has a store of its chunk. Where heads are normed, q has its
+ * product beside it. */
+static inline uint64_t spared_bytes(const struct tdm_estimator *e, uint32_t layer,
+                                    enum tdm_store store)
+{
+    bool twice = store == TDM_STORE_Q && e->base->model->layer_kinds[layer].qk_norm;
+    return twice ? 2 * e->store[store] : e->store[store];
 }
 
 static inline bool on_host(enum tdm_place place)

@@ -314,7 +314,7 @@ void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, enum tdm_place on,
 
 static enum tdm_set at_least_attention(enum tdm_set set)
 {
-    return set > TDM_SET_ATTENTION_OUTPUT ? set : TDM_SET_ATTENTION_OUTPUT;
+    return tdm_set_has(set, TDM_STORE_ATTENTION) ? set : TDM_SET_ATTENTION_OUTPUT;
 }
 
 /* What the order does with K and V by default, unless it is pinned; a kept set with q needs them
@@ -323,7 +323,7 @@ static void write_kv(const struct tdm_pins *pins, struct tdm_group *group)
 {
     if (pins->has_kv)
         group->kv = pins->kv;
-    if (group->kept >= TDM_SET_QKV)
+    if (tdm_set_has(group->kept, TDM_STORE_KV))
         group->kv = TDM_KV_KEEP;
     if (group->kv == TDM_KV_KEEP)
         group->kv_place = pins->kv_place;

@@ -24,10 +24,10 @@
  *   refetched   >= layers that run again less those at home on the device
  * Objective: forward + backward.
  *
- * Why it is a bound: every schedule is a path with whole layers at home, uses no less of any row
- * than its arcs are counted with, and each chunk chooses for itself where in a schedule the chunks
- * of a group share a set, a place and a split. Rings of states that stream are on the line between
- * none and all on the device, below what they are.
+ * Why it is a bound, for sets up to TDM_SEARCHED_SET: every schedule is a path with whole layers at
+ * home, uses no less of any row than its arcs are counted with, and each chunk chooses for itself
+ * where in a schedule the chunks of a group share a set, a place and a split. Rings of states that
+ * stream are on the line between none and all on the device, below what they are.
  */
 #ifndef TDM_PLANNER_RELAXATION_H
 #define TDM_PLANNER_RELAXATION_H
@@ -53,7 +53,7 @@ struct tdm_binding_row {
 /* What a solution says. */
 struct tdm_relaxed {
     bool solved;                   /* at least once; else there is only the bound of 0 */
-    double bound_seconds;          /* no schedule is faster */
+    double bound_seconds;          /* no schedule with sets up to TDM_SEARCHED_SET is faster */
     double device_seconds_per_gib; /* by which 1 GiB more lowers the bound, where it binds */
     double host_seconds_per_gib;
     double device_layers[TDM_STATES];               /* at home on the device */

@@ -33,9 +33,7 @@ struct tdm_attention_list {
 
 /* What a layer does with its chunks, in counts of chunks. */
 struct tdm_choice {
-    double attention_kept[TDM_MAX_PLACES], attention_held[TDM_MAX_PLACES];
-    double q_kept[TDM_MAX_PLACES], q_held[TDM_MAX_PLACES];
-    double gate_up_kept[TDM_MAX_PLACES], gate_up_held[TDM_MAX_PLACES];
+    double kept[TDM_STORES][TDM_MAX_PLACES], held[TDM_STORES][TDM_MAX_PLACES];
     double kv_kept[TDM_MAX_PLACES], kv_held;
     double kv_gradients_on_host;
 };

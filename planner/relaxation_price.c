@@ -8,6 +8,7 @@
  * chunks of a class); q and the products of the MLP are kept, held or made again; K and V are kept,
  * held or swept.
  */
+#include "planner/estimate_span.h"
 #include "planner/relaxation_parts.h"
 
 #include "schedule/program.h"
@@ -24,9 +25,6 @@ struct life {
     uint32_t from, to;
     bool forward, stays;
 };
-
-/* A store of a chunk: attention output, q, gate and up. */
-enum { ATTENTION, Q, GATE_UP, STORES };
 
 static enum tdm_status no_memory(struct tdm_error *err)
 {
@@ -239,10 +237,10 @@ struct member {
     /* layer-major: what a row of the layer's own has, of a chunk, beyond the row of the layer under
      * way, which is counted in any case */
     struct life row_kept, row_held;
-    double bytes[STORES], kv_bytes, row_bytes;
-    double reads[STORES];                          /* fetches of a kept chunk from the host */
-    double kept_price[STORES], held_price[STORES]; /* of a chunk, at the better place */
-    enum tdm_place kept_place[STORES], held_place[STORES];
+    double bytes[TDM_STORES], kv_bytes, row_bytes;
+    double reads[TDM_STORES]; /* fetches of a kept chunk from the host */
+    double kept_price[TDM_STORES], held_price[TDM_STORES]; /* of a chunk, at the better place */
+    enum tdm_place kept_place[TDM_STORES], held_place[TDM_STORES];
     double kv_price[KV_WAYS]; /* in layer-major order: of the bytes of a chunk's K and V */
 };
 
@@ -265,11 +263,8 @@ static struct member member_of(const struct tdm_pricing *p, uint32_t j, uint32_t
 {
     const struct tdm_estimator *e = p->e;
     const uint32_t top = e->layers - 1;
-    struct member m = {.p = p,
-                       .layer = j,
-                       .by_layer = p->order == TDM_LAYER_MAJOR,
-                       .kv_bytes = (double)e->kv,
-                       .bytes = {(double)e->attention, (double)e->q, (double)e->gate_up}};
+    struct member m = {
+        .p = p, .layer = j, .by_layer = p->order == TDM_LAYER_MAJOR, .kv_bytes = (double)e->kv};
     m.again = j < b || (!m.by_layer && b == top);
     m.keeps = m.by_layer || j < top;
     m.work_row = m.by_layer ? j : j == b ? b : TDM_NONE;
@@ -285,9 +280,11 @@ static struct member member_of(const struct tdm_pricing *p, uint32_t j, uint32_t
         m.kept = m.kv_kept = (struct life){a, top, true, false};
         m.held = m.kv_held = (struct life){a, b, false, false};
     }
-    for (int s = 0; s < STORES; s++) {
-        double bytes = m.bytes[s], mib = bytes / TDM_MIB;
-        m.reads[s] = m.again && s != Q ? 2 : 1;
+    for (int s = 0; s < TDM_STORES; s++) {
+        double bytes = (double)e->store[s], mib = bytes / TDM_MIB;
+        m.bytes[s] = bytes;
+        bool rerun = (int)tdm_store_type((enum tdm_store)s)->needed_without == s; /* reads it */
+        m.reads[s] = m.again && rerun ? 2 : 1;
         double device = mib * price_of(p, TDM_DEVICE, m.kept);
         double host = mib * price_of(p, TDM_HOST, m.kept) + price_send(p, TDM_IN_FORWARD, bytes) +
                       m.reads[s] * price_fetch(p, TDM_IN_BACKWARD, bytes);
@@ -338,22 +335,21 @@ static void use_work(const struct member *m, struct tdm_amounts *use, double byt
         use->place[TDM_DEVICE][m->work_row] += bytes / TDM_MIB;
 }
 
-/* ---- q, gate and up ---- */
+/* ---- stores but the attention output ---- */
 
 /* Seconds that a chunk saves. */
 static double saved(const struct member *m, int s, const struct layer_cost *cost, bool kept)
 {
-    if (s == Q)
-        return cost->backward[TDM_SET_ATTENTION_OUTPUT] - cost->backward[TDM_SET_QKV];
-    double seconds = cost->backward[TDM_SET_QKV] - cost->backward[TDM_SET_ALL];
-    return kept && m->again ? seconds + cost->mlp_norm + cost->gate_up : seconds;
+    enum tdm_set set = tdm_set_with((enum tdm_store)s);
+    double seconds = cost->backward[tdm_set_poorer(set)] - cost->backward[set];
+    bool rerun = kept && m->again && s == TDM_STORE_GATE_UP; /* saves too */
+    return rerun ? seconds + cost->mlp_norm + cost->gate_up : seconds;
 }
 
-/* Bytes of workspace that a store spares. Where heads are normed, q has its product beside it. */
+/* Bytes of workspace that a store spares. */
 static double spared_work(const struct member *m, int s)
 {
-    bool twice = s == Q && m->p->e->base->model->layer_kinds[m->layer].qk_norm;
-    return twice ? 2 * m->bytes[s] : m->bytes[s];
+    return (double)spared_bytes(m->p->e, m->layer, (enum tdm_store)s);
 }
 
 /* Chunks of a class keep (1), hold (2) or neither (0). In chunk-major order what is held takes one
@@ -429,8 +425,8 @@ static double price_token(const struct member *m, int s)
     return least;
 }
 
-static double price_products(const struct member *m, int s, struct tdm_amounts *use,
-                             double kept[TDM_MAX_PLACES], double held[TDM_MAX_PLACES])
+static double price_store(const struct member *m, int s, struct tdm_amounts *use,
+                          double kept[TDM_MAX_PLACES], double held[TDM_MAX_PLACES])
 {
     double stored, other_stored, work = work_price(m) * spared_work(m, s) / TDM_MIB;
     bool hold = m->again;
@@ -601,9 +597,9 @@ static struct lines lines_of(const struct member *m, uint32_t class, bool slot)
             price += compute * cost->q;
         lines.cost[runs] = price;
     }
-    lines.cost[0] += m->kept_price[ATTENTION];
+    lines.cost[0] += m->kept_price[TDM_STORE_ATTENTION];
     if (m->again)
-        lines.cost[1] += m->by_layer ? m->held_price[ATTENTION] : slot ? 0 : NEVER;
+        lines.cost[1] += m->by_layer ? m->held_price[TDM_STORE_ATTENTION] : slot ? 0 : NEVER;
     else
         lines.cost[2] = NEVER;
     return lines;
@@ -652,7 +648,7 @@ static void cut_all(const struct member *m, bool slot, double costs[2], bool spa
 {
     uint32_t cut[2];
     for (int spare = 0; spare < 2; spare++) {
-        costs[spare] = slot ? m->held_price[ATTENTION] : 0;
+        costs[spare] = slot ? m->held_price[TDM_STORE_ATTENTION] : 0;
         spares[spare] = true;
         for (uint32_t c = 0; c < m->p->e->classes; c++) {
             struct lines lines = lines_of(m, c, slot);
@@ -675,7 +671,7 @@ static void use_cuts(const struct member *m, bool slot, bool spare, struct tdm_a
     const struct tdm_estimator *e = m->p->e;
     uint32_t cut[2];
     if (slot && use != NULL)
-        use_held(m, use, ATTENTION, 1);
+        use_held(m, use, TDM_STORE_ATTENTION, 1);
     for (uint32_t c = 0; c < e->classes; c++) {
         const struct tdm_attention_list *list = &m->p->lists[e->kind_of[m->layer] * e->classes + c];
         const struct layer_cost *cost = cost_of(m, c);
@@ -685,9 +681,9 @@ static void use_cuts(const struct member *m, bool slot, bool spare, struct tdm_a
         cut_class(m, c, &lines, cut);
         double counts[RUNS] = {list->count - cut[0], cut[0] - cut[1], cut[1]};
         if (choice != NULL) {
-            choice->attention_kept[m->kept_place[ATTENTION]] += counts[0];
+            choice->kept[TDM_STORE_ATTENTION][m->kept_place[TDM_STORE_ATTENTION]] += counts[0];
             if (m->again)
-                choice->attention_held[m->held_place[ATTENTION]] += counts[1];
+                choice->held[TDM_STORE_ATTENTION][m->held_place[TDM_STORE_ATTENTION]] += counts[1];
             for (int runs = 0; runs < RUNS && m->by_layer; runs++) {
                 int way = lines.kv[runs];
                 choice->kv_held += way == KV_HELD ? counts[runs] : 0;
@@ -698,9 +694,9 @@ static void use_cuts(const struct member *m, bool slot, bool spare, struct tdm_a
         if (use == NULL)
             continue;
         use->compute += list->before[cut[0]] + list->before[cut[1]];
-        use_kept(m, use, ATTENTION, counts[0]);
+        use_kept(m, use, TDM_STORE_ATTENTION, counts[0]);
         if (m->again && m->by_layer)
-            use_held(m, use, ATTENTION, counts[1]);
+            use_held(m, use, TDM_STORE_ATTENTION, counts[1]);
         for (int runs = 0; runs < RUNS; runs++) {
             bool made = runs > 0;
             if (m->again && made)
@@ -714,7 +710,7 @@ static void use_cuts(const struct member *m, bool slot, bool spare, struct tdm_a
 static double price_attention(const struct member *m, struct tdm_amounts *use,
                               struct tdm_choice *choice)
 {
-    double work = work_price(m) * m->bytes[ATTENTION] / TDM_MIB, best = NEVER;
+    double work = work_price(m) * m->bytes[TDM_STORE_ATTENTION] / TDM_MIB, best = NEVER;
     bool slots = m->again && !m->by_layer, best_slot = false, best_spare = false,
          best_spares = true;
     for (int slot = 0; slot <= (slots ? 1 : 0); slot++) {
@@ -734,7 +730,7 @@ static double price_attention(const struct member *m, struct tdm_amounts *use,
     if (use != NULL || choice != NULL)
         use_cuts(m, best_slot, best_spare, use, choice);
     if (use != NULL && !best_spares)
-        use_work(m, use, m->bytes[ATTENTION]);
+        use_work(m, use, m->bytes[TDM_STORE_ATTENTION]);
     return best;
 }
 
@@ -750,9 +746,10 @@ double tdm_price_layer(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint
     double price = p->prices.compute * fixed + price_attention(&m, use, choice);
     if (!m.by_layer)
         price += price_kv_rows(&m, use, choice);
-    price += price_products(&m, Q, use, wanted ? chosen->q_kept : NULL, chosen->q_held);
-    return price + price_products(&m, GATE_UP, use, wanted ? chosen->gate_up_kept : NULL,
-                                  chosen->gate_up_held);
+    for (int s = 0; s < TDM_STORES; s++)
+        if (s != TDM_STORE_ATTENTION && tdm_set_has(TDM_SEARCHED_SET, (enum tdm_store)s))
+            price += price_store(&m, s, use, wanted ? chosen->kept[s] : NULL, chosen->held[s]);
+    return price;
 }
 
 /* ---- inputs, groups ---- */
@@ -815,6 +812,9 @@ double tdm_price_group(const struct tdm_pricing *p, uint32_t a, uint32_t b, stru
 uint64_t tdm_least_work(const struct tdm_estimator *e, uint32_t layer)
 {
     uint64_t work = layer == 0 ? e->work_backward_first : e->work_backward;
-    uint64_t q = e->base->model->layer_kinds[layer].qk_norm ? 2 * e->q : e->q;
-    return work - q - e->gate_up - e->attention;
+    for (int store = 0; store < TDM_STORES; store++)
+        work -= tdm_set_has(TDM_SEARCHED_SET, (enum tdm_store)store)
+                    ? spared_bytes(e, layer, (enum tdm_store)store)
+                    : 0;
+    return work;
 }

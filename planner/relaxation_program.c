@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The relaxation's linear program: what its rows bound, and the columns that are not arcs. */
+#include "planner/estimate_span.h"
 #include "planner/relaxation_parts.h"
 
 #include "schedule/optimizer.h"
@@ -63,7 +64,7 @@ static void find_fixed(struct tdm_relaxation *r)
         r->fixed[TDM_HOST][layer] = (double)host / TDM_MIB;
     }
     double *device = r->fixed[TDM_DEVICE] + e->layers;
-    uint64_t stored = e->attention + e->q + e->gate_up;
+    uint64_t stored = set_bytes(e, TDM_SEARCHED_SET);
     device[TDM_AT_FORWARD] =
         (double)(all +
                  (by_layer ? n * e->x + e->row_slots * e->kv + e->work_forward - stored : 0)) /
@@ -131,7 +132,7 @@ static double ring_seconds(const struct tdm_estimator *e, enum tdm_link_number w
                            uint64_t chunk_slots)
 {
     const struct tdm_machine *machine = e->base->machine;
-    double bytes = (double)chunk_slots * (double)(e->x + e->attention + e->q + e->gate_up + e->kv);
+    double bytes = (double)chunk_slots * (double)(e->x + set_bytes(e, TDM_SEARCHED_SET) + e->kv);
     return bytes / tdm_machine_link_rate(machine, way) +
            (double)chunk_slots * 5 * machine->copy_seconds;
 }

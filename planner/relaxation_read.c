@@ -85,12 +85,10 @@ static enum tdm_place most_at(const double of[TDM_MAX_PLACES])
 static void add_choice(struct tdm_choice *sum, const struct tdm_choice *choice)
 {
     for (int place = 0; place < TDM_PLACES; place++) {
-        sum->attention_kept[place] += choice->attention_kept[place];
-        sum->attention_held[place] += choice->attention_held[place];
-        sum->q_kept[place] += choice->q_kept[place];
-        sum->q_held[place] += choice->q_held[place];
-        sum->gate_up_kept[place] += choice->gate_up_kept[place];
-        sum->gate_up_held[place] += choice->gate_up_held[place];
+        for (int store = 0; store < TDM_STORES; store++) {
+            sum->kept[store][place] += choice->kept[store][place];
+            sum->held[store][place] += choice->held[store][place];
+        }
         sum->kv_kept[place] += choice->kv_kept[place];
     }
     sum->kv_held += choice->kv_held;
@@ -98,13 +96,16 @@ static void add_choice(struct tdm_choice *sum, const struct tdm_choice *choice)
 }
 
 /* The richest set that most of the chunks with an attention output have. */
-static enum tdm_set set_of(double attention, double q, double gate_up)
+static enum tdm_set set_of(const double stored[TDM_STORES][TDM_MAX_PLACES], double layers)
 {
-    if (attention < 0.5)
-        return TDM_SET_INPUT;
-    if (gate_up >= attention / 2)
-        return TDM_SET_ALL;
-    return q >= attention / 2 ? TDM_SET_QKV : TDM_SET_ATTENTION_OUTPUT;
+    enum tdm_set richest = TDM_SET_INPUT;
+    double attention = sum2(stored[TDM_STORE_ATTENTION]) / layers;
+    for (int store = 0; store < TDM_STORES && attention >= 0.5; store++) {
+        enum tdm_set set = tdm_set_with((enum tdm_store)store);
+        if (sum2(stored[store]) / layers >= attention / 2 && !tdm_set_covers(richest, set))
+            richest = set;
+    }
+    return richest;
 }
 
 static uint32_t split(uint32_t chunks, double stored)
@@ -129,12 +130,12 @@ static struct tdm_group group_of(const struct tdm_relaxation *r, uint32_t a, uin
         add_choice(&sum, &choice);
     }
     tdm_price_input(p, a, a, b, NULL, &group.input_place);
-    double kept = sum2(sum.attention_kept) / layers;
-    group.kept = set_of(kept, sum2(sum.q_kept) / layers, sum2(sum.gate_up_kept) / layers);
+    double kept = sum2(sum.kept[TDM_STORE_ATTENTION]) / layers;
+    group.kept = set_of(sum.kept, layers);
     group.kept_from_chunk = group.kept == TDM_SET_INPUT ? 0 : split(n, kept);
-    group.kept_place = most_at(sum.attention_kept);
-    double held = (sum2(sum.attention_held)) / inner;
-    group.held = set_of(held, sum2(sum.q_held) / inner, sum2(sum.gate_up_held) / inner);
+    group.kept_place = most_at(sum.kept[TDM_STORE_ATTENTION]);
+    double held = sum2(sum.held[TDM_STORE_ATTENTION]) / inner;
+    group.held = set_of(sum.held, inner);
     if (group.held != TDM_SET_INPUT)
         group.held_from_chunk = split(n, kept + held);
     if (p->order == TDM_CHUNK_MAJOR) {
@@ -147,7 +148,7 @@ static struct tdm_group group_of(const struct tdm_relaxation *r, uint32_t a, uin
         tdm_price_input(p, b, a, b, NULL, &place);
         group.held_place = place;
     }
-    if (group.kept >= TDM_SET_QKV || sum2(sum.kv_kept) > layers * n / 2) {
+    if (tdm_set_has(group.kept, TDM_STORE_KV) || sum2(sum.kv_kept) > layers * n / 2) {
         group.kv = TDM_KV_KEEP;
         group.kv_place = most_at(sum.kv_kept);
     }

@@ -17,6 +17,14 @@ void tdm_rounded_free(struct tdm_rounded *rounded)
     rounded->groups = NULL;
 }
 
+void tdm_rounded_copy(struct tdm_rounded *to, const struct tdm_rounded *from)
+{
+    struct tdm_group *groups = to->groups;
+    memcpy(groups, from->groups, from->group_count * sizeof(*groups));
+    *to = *from;
+    to->groups = groups;
+}
+
 void tdm_rounded_write(const struct tdm_kitchen *kitchen, const struct tdm_rounded *rounded)
 {
     struct tdm_schedule *schedule = kitchen->schedule;
@@ -67,7 +75,7 @@ static void mend(const struct search *s)
             group->held_place = TDM_DEVICE;
         } else {
             group->kv_gradients_place = TDM_DEVICE;
-            if (group->kept >= TDM_SET_QKV)
+            if (tdm_set_has(group->kept, TDM_STORE_KV))
                 group->kv = TDM_KV_KEEP;
             if (group->kv == TDM_KV_RECOMPUTE)
                 group->kv_place = TDM_DEVICE;
@@ -154,14 +162,6 @@ static double cost_of(struct search *s)
     return cost;
 }
 
-static void copy_point(struct tdm_rounded *to, const struct tdm_rounded *from)
-{
-    struct tdm_group *groups = to->groups;
-    memcpy(groups, from->groups, from->group_count * sizeof(*groups));
-    *to = *from;
-    to->groups = groups;
-}
-
 /* A group without what makes no difference: places of what there is not. */
 static struct tdm_group plain(struct tdm_group group, enum tdm_order order, bool first)
 {
@@ -205,10 +205,10 @@ static bool decide(struct search *s)
     }
     if (cost < s->best_cost * (1 - 1e-9)) {
         s->best_cost = cost;
-        copy_point(s->best, &s->point);
+        tdm_rounded_copy(s->best, &s->point);
         return true;
     }
-    copy_point(&s->point, s->best);
+    tdm_rounded_copy(&s->point, s->best);
     return false;
 }
 
@@ -262,24 +262,30 @@ enum {
     MOVES
 };
 
-static void change(struct tdm_group *group, int move)
+static enum tdm_set richer(enum tdm_set set, enum tdm_set richest)
+{
+    return set == richest ? set : tdm_set_richer(set);
+}
+
+static void change(struct tdm_group *group, int move, enum tdm_set richest)
 {
     switch (move) {
     case MOVE_KEPT_RICHER:
-        group->kept = group->kept < TDM_SET_ALL ? group->kept + 1 : group->kept;
-        if (group->kept >= TDM_SET_QKV && group->kv == TDM_KV_RECOMPUTE) { /* they come along */
+        group->kept = richer(group->kept, richest);
+        if (tdm_set_has(group->kept, TDM_STORE_KV) &&
+            group->kv == TDM_KV_RECOMPUTE) { /* they come along */
             group->kv = TDM_KV_KEEP;
             group->kv_place = group->kept_place;
         }
         break;
     case MOVE_KEPT_POORER:
-        group->kept = group->kept > TDM_SET_INPUT ? group->kept - 1 : group->kept;
+        group->kept = tdm_set_poorer(group->kept);
         break;
     case MOVE_HELD_RICHER:
-        group->held = group->held < TDM_SET_ALL ? group->held + 1 : group->held;
+        group->held = richer(group->held, richest);
         break;
     case MOVE_HELD_POORER:
-        group->held = group->held > TDM_SET_INPUT ? group->held - 1 : group->held;
+        group->held = tdm_set_poorer(group->held);
         break;
     case MOVE_KEPT_PLACE:
         group->kept_place = other(group->kept_place);
@@ -315,7 +321,7 @@ static void set_splits(struct search *s, uint32_t at, uint32_t chunks)
         group->held = at < 2 * chunks ? s->held : TDM_SET_INPUT;
         group->held_from_chunk = at < chunks ? 0 : at < 2 * chunks ? at - chunks : 0;
         if (s->point.order == TDM_LAYER_MAJOR) {
-            group->kv = group->kept < TDM_SET_QKV ? TDM_KV_RECOMPUTE : TDM_KV_KEEP;
+            group->kv = tdm_set_has(group->kept, TDM_STORE_KV) ? TDM_KV_KEEP : TDM_KV_RECOMPUTE;
             group->kv_place = s->far_kv ? group->kept_place : TDM_DEVICE;
         }
     }
@@ -341,14 +347,15 @@ static bool decide_fit(struct search *s)
 /* A move of a group: of a split by a step, or of one of its settings. */
 #define GROUP_MOVES (2 * STEPS + MOVES)
 
-static void move_group(struct tdm_group *group, size_t move, uint32_t chunks)
+static void move_group(const struct search *s, struct tdm_group *group, size_t move,
+                       uint32_t chunks)
 {
     if (move < STEPS)
         move_kept(group, steps[move], chunks);
     else if (move < 2 * STEPS)
         move_held(group, steps[move - STEPS], chunks);
     else
-        change(group, (int)(move - 2 * STEPS));
+        change(group, (int)(move - 2 * STEPS), s->limits->richest);
 }
 
 /* All moves of the groups [from, to) together; a split goes on as long as that helps. */
@@ -359,7 +366,7 @@ static bool move_groups(struct search *s, uint32_t from, uint32_t to)
     for (size_t move = 0; move < GROUP_MOVES; move++)
         do {
             for (uint32_t g = from; g < to; g++)
-                move_group(&s->point.groups[g], move, chunks);
+                move_group(s, &s->point.groups[g], move, chunks);
             if (!decide(s))
                 break;
             better = true;
@@ -377,8 +384,8 @@ static bool move_pair(struct search *s)
                 for (size_t second = apart == 0 ? first + 1 : 0; second < GROUP_MOVES; second++) {
                     if (s->left == 0)
                         return false;
-                    move_group(&s->point.groups[g], first, chunks);
-                    move_group(&s->point.groups[g + apart], second, chunks);
+                    move_group(s, &s->point.groups[g], first, chunks);
+                    move_group(s, &s->point.groups[g + apart], second, chunks);
                     if (decide(s))
                         return true;
                 }
@@ -452,7 +459,7 @@ static bool move_places(struct search *s, uint32_t from, uint32_t to)
     bool better = false;
     for (int move = MOVE_KEPT_PLACE; move <= MOVE_INPUT_PLACE; move++) {
         for (uint32_t g = from; g < to; g++)
-            change(&s->point.groups[g], move);
+            change(&s->point.groups[g], move, s->limits->richest);
         better = decide_fit(s) || better;
     }
     return better;
@@ -541,7 +548,7 @@ enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
      * limit */
     s.price = 100 * s.point.seconds / (double)limits->bytes[TDM_DEVICE];
     s.best_cost = cost_of(&s);
-    copy_point(rounded, &s.point);
+    tdm_rounded_copy(rounded, &s.point);
     if (!limits->no_structure)
         search_structure(&s);
     if (!limits->no_fine)
@@ -563,6 +570,57 @@ enum tdm_status tdm_polish(const struct tdm_kitchen *kitchen,
     s.best_cost = seconds;
     if (seconds >= TDM_UNMEASURED)
         decide(&s);
+    search_finely(&s);
+    free(s.point.groups);
+    return TDM_OK;
+}
+
+/* ---- sets richer than those of the search ---- */
+
+/* Of the highest `count` groups, what has the richest set of the search has the richest of all. */
+static void set_richest(struct search *s, bool held, uint32_t count)
+{
+    for (uint32_t g = s->point.group_count - count; g < s->point.group_count; g++) {
+        struct tdm_group *group = &s->point.groups[g];
+        enum tdm_set *set = held ? &group->held : &group->kept;
+        *set = *set == TDM_SEARCHED_SET ? s->limits->richest : *set;
+    }
+}
+
+/* As many groups as fit by the estimate; where they do not fit after all, fewer. */
+static void decide_richest(struct search *s, bool held)
+{
+    uint32_t fitting = 0, high = s->point.group_count;
+    while (fitting < high) {
+        uint32_t middle = high - (high - fitting) / 2;
+        set_richest(s, held, middle);
+        cost_of(s);
+        if (s->point.fits)
+            fitting = middle;
+        else
+            high = middle - 1;
+        tdm_rounded_copy(&s->point, s->best);
+    }
+    for (uint32_t count = fitting; count > 0 && s->left > 0; count /= 2) {
+        set_richest(s, held, count);
+        if (decide(s))
+            break;
+    }
+}
+
+enum tdm_status tdm_enrich(const struct tdm_kitchen *kitchen,
+                           const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
+                           double seconds, tdm_measure measure, void *self, struct tdm_error *err)
+{
+    struct search s;
+    enum tdm_status status = open_search(kitchen, limits, rounded, &s, err);
+    if (status != TDM_OK)
+        return status;
+    s.measure = measure;
+    s.self = self;
+    s.best_cost = seconds;
+    decide_richest(&s, false);
+    decide_richest(&s, true);
     search_finely(&s);
     free(s.point.groups);
     return TDM_OK;

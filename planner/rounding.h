@@ -43,6 +43,7 @@ struct tdm_rounding_limits {
     bool fixed_homes[TDM_STATES], fixed_rings;
     bool fixed_groups, no_structure, no_fine;
     unsigned most_estimates;
+    enum tdm_set richest; /* that moves reach */
     double copies; /* what a second of copies costs beside the time that they are known to take:
                       they run beside the compute lane, but now and then it waits for one */
 };
@@ -53,6 +54,9 @@ enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum
                           struct tdm_relaxation *relaxation, const struct tdm_relaxed *relaxed,
                           bool far, struct tdm_rounded *rounded, struct tdm_error *err);
 void tdm_rounded_free(struct tdm_rounded *rounded);
+
+/* Into one that has groups of its own, with room for as many. */
+void tdm_rounded_copy(struct tdm_rounded *to, const struct tdm_rounded *from);
 
 /* Searches from a schedule: it only becomes better. TDM_NO_MEMORY. */
 enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
@@ -74,6 +78,12 @@ enum tdm_status tdm_polish(const struct tdm_kitchen *kitchen,
 /* The key of a schedule of a kitchen: all of it but the LM-head tile, which follows from the rest.
  */
 struct tdm_memo_key tdm_rounded_key(const struct tdm_rounded *rounded);
+
+/* The same with richer sets, limits->richest, than those of the search: at first groups that have
+ * the richest of the search take it, as many as fit. TDM_NO_MEMORY. */
+enum tdm_status tdm_enrich(const struct tdm_kitchen *kitchen,
+                           const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
+                           double seconds, tdm_measure measure, void *self, struct tdm_error *err);
 
 /* Writes it into the kitchen's schedule. */
 void tdm_rounded_write(const struct tdm_kitchen *kitchen, const struct tdm_rounded *rounded);

@@ -232,9 +232,10 @@ static enum tdm_status read_attention(struct reading *r, size_t field)
 
 static enum tdm_status read_set(struct reading *r, enum tdm_set *set)
 {
+    char names[TDM_SET_LIST];
     return tdm_set_parse(r->value, set) && *set != TDM_SET_INPUT
                ? TDM_OK
-               : bad(r, "attention_output, qkv or all");
+               : bad(r, tdm_set_list(TDM_SET_ATTENTION_OUTPUT, names, sizeof(names)));
 }
 
 static enum tdm_status read_kept(struct reading *r, size_t field)
@@ -571,10 +572,10 @@ static enum tdm_status check_together(struct tdm_pins *pins, enum tdm_purpose pa
         pins->kv = TDM_KV_KEEP;
     }
     if (pins->has_kv && pins->kv == TDM_KV_RECOMPUTE &&
-        (pins->kept_set >= TDM_SET_QKV || pins->kv_place != TDM_DEVICE))
+        (tdm_set_has(pins->kept_set, TDM_STORE_KV) || pins->kv_place != TDM_DEVICE))
         return tdm_fail(err, TDM_USAGE,
-                        "--set: kv=recompute does not go with kept=qkv, kept=all or kv_place=host, "
-                        "which keep K and V");
+                        "--set: kv=recompute does not go with kept=qkv, kept=all, kept=normed or "
+                        "kv_place=host, which keep K and V");
     return check_order(pins, err);
 }
 

@@ -96,7 +96,8 @@ bool tdm_declare_kv(struct tdm_builder *b)
     for (uint32_t layer = 0; layer < b->model->layers; layer++) {
         const struct tdm_group *group = &b->schedule->groups[layout->group_of[layer]];
         bool kept = group->kv == TDM_KV_KEEP;
-        bool held = row && !kept && group->held >= TDM_SET_QKV && tdm_layer_runs_again(b, layer);
+        bool held = row && !kept && tdm_set_has(group->held, TDM_STORE_KV) &&
+                    tdm_layer_runs_again(b, layer);
         layout->kv[layer] = shared;
         if (held || (kept && group->kv_place == TDM_DEVICE))
             layout->own_kv[layer] = tdm_declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES,

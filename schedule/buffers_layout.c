@@ -45,29 +45,21 @@ struct tdm_layout *tdm_layout_new(const struct tdm_program *program)
         layout->work[content] = TDM_NONE;
 
     uint32_t **by_layer[] = {
-        &layout->layer_gradient,
-        &layout->layer_gradient_slot,
-        &layout->gradient_home,
-        &layout->kv,
-        &layout->own_kv,
-        &layout->host_kv,
-        &layout->host_dkv,
-        &layout->dkv,
-        &layout->means,
-        &layout->lists,
-        &layout->kept[TDM_STORE_ATTENTION],
-        &layout->kept[TDM_STORE_Q],
-        &layout->kept[TDM_STORE_GATE_UP],
-        &layout->held[TDM_STORE_ATTENTION],
-        &layout->held[TDM_STORE_Q],
-        &layout->held[TDM_STORE_GATE_UP],
-        &layout->held_input,
-        &layout->group_of,
+        &layout->layer_gradient, &layout->layer_gradient_slot,
+        &layout->gradient_home,  &layout->kv,
+        &layout->own_kv,         &layout->host_kv,
+        &layout->host_dkv,       &layout->dkv,
+        &layout->means,          &layout->lists,
+        &layout->held_input,     &layout->group_of,
     };
     layout->layer_count = layers;
     bool complete = true;
     for (size_t i = 0; i < sizeof(by_layer) / sizeof(by_layer[0]); i++)
         complete &= (*by_layer[i] = none_array(layers)) != NULL;
+    for (int store = 0; store < TDM_STORES; store++) {
+        complete &= (layout->kept[store] = none_array(layers)) != NULL;
+        complete &= (layout->held[store] = none_array(layers)) != NULL;
+    }
     complete &= (layout->input = none_array(schedule->group_count)) != NULL;
     complete &= (layout->far_slot = calloc((size_t)layers + 1, sizeof(uint32_t *))) != NULL;
     complete &= (layout->tile_base = none_array(program->chunk_count)) != NULL;

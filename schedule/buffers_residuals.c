@@ -3,33 +3,6 @@
  * a chunk beside, and the rings through which it passes to the host and back. */
 #include "schedule/buffers_parts.h"
 
-static const struct {
-    enum tdm_content content;
-    enum tdm_set set;
-    const char *name;
-} stores[TDM_STORES] = {
-    [TDM_STORE_ATTENTION] = {TDM_ATTENTION_OUT, TDM_SET_ATTENTION_OUTPUT, "attention"},
-    [TDM_STORE_Q] = {TDM_Q, TDM_SET_QKV, "q"},
-    [TDM_STORE_GATE_UP] = {TDM_GATE_UP, TDM_SET_ALL, "gate_up"},
-};
-
-enum tdm_content tdm_store_content(enum tdm_store store)
-{
-    return stores[store].content;
-}
-
-enum tdm_set tdm_store_set(enum tdm_store store)
-{
-    return stores[store].set;
-}
-
-/* What keeps a chunk of a store from being held: it is kept itself; or, for q, the attention output
- * is: then nothing but the backward needs q. */
-static enum tdm_store kept_instead(enum tdm_store store)
-{
-    return store == TDM_STORE_Q ? TDM_STORE_ATTENTION : store;
-}
-
 bool tdm_store_kept(const struct tdm_program *program, enum tdm_store store, uint32_t layer,
                     uint32_t chunk)
 {
@@ -43,7 +16,7 @@ bool tdm_store_held(const struct tdm_program *program, enum tdm_store store, uin
 {
     const struct tdm_layout *layout = program->layout;
     return layout->held[store][layer] != TDM_NONE &&
-           !tdm_store_kept(program, kept_instead(store), layer, chunk) &&
+           !tdm_store_kept(program, tdm_store_type(store)->needed_without, layer, chunk) &&
            chunk >= program->schedule->groups[layout->group_of[layer]].held_from_chunk;
 }
 
@@ -66,26 +39,27 @@ static void declare_store(struct tdm_builder *b, enum tdm_store store, uint32_t 
 {
     const struct tdm_schedule *schedule = b->schedule;
     struct tdm_layout *layout = b->layout;
+    const struct tdm_store_type *type = tdm_store_type(store);
     const struct tdm_group *group = &schedule->groups[layout->group_of[layer]];
     uint32_t chunks = b->program->chunk_count;
     bool row = schedule->order == TDM_LAYER_MAJOR;
     /* in chunk-major order the first forward of the last layer makes its K and V alone */
     bool forwarded = row || layer + 1 < b->model->layers;
 
-    if (forwarded && group->kept >= stores[store].set && group->kept_from_chunk < chunks)
+    if (forwarded && tdm_set_has(group->kept, store) && group->kept_from_chunk < chunks)
         layout->kept[store][layer] =
-            tdm_declare(b, group->kept_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, stores[store].content,
-                        0, b->chunk_capacity, chunks - group->kept_from_chunk, "kept_%s.layer%u",
-                        stores[store].name, layer);
+            tdm_declare(b, group->kept_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, type->content, 0,
+                        b->chunk_capacity, chunks - group->kept_from_chunk, "kept_%s.layer%u",
+                        type->name, layer);
     /* what a group does not run forward again it cannot hold; what is kept need not be held */
     uint32_t held_to =
-        layout->kept[kept_instead(store)][layer] == TDM_NONE ? chunks : group->kept_from_chunk;
-    if (tdm_layer_runs_again(b, layer) && group->held >= stores[store].set &&
+        layout->kept[type->needed_without][layer] == TDM_NONE ? chunks : group->kept_from_chunk;
+    if (tdm_layer_runs_again(b, layer) && tdm_set_has(group->held, store) &&
         group->held_from_chunk < held_to)
         layout->held[store][layer] =
-            tdm_declare(b, group->held_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, stores[store].content,
-                        0, b->chunk_capacity, row ? held_to - group->held_from_chunk : 1,
-                        "held_%s.layer%u", stores[store].name, layer);
+            tdm_declare(b, group->held_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, type->content, 0,
+                        b->chunk_capacity, row ? held_to - group->held_from_chunk : 1,
+                        "held_%s.layer%u", type->name, layer);
 }
 
 void tdm_declare_stores(struct tdm_builder *b)
@@ -143,11 +117,12 @@ void tdm_declare_rings(struct tdm_builder *b)
         if (!any_far(program, layout->kept[store], layers) &&
             !any_far(program, layout->held[store], layers))
             continue;
+        const struct tdm_store_type *type = tdm_store_type((enum tdm_store)store);
         layout->fetched[store] =
-            tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, stores[store].content, 0,
-                        b->chunk_capacity, fetch_slots, "fetched_%s", stores[store].name);
+            tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, type->content, 0,
+                        b->chunk_capacity, fetch_slots, "fetched_%s", type->name);
         layout->stashed[store] =
-            tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, stores[store].content, 0,
-                        b->chunk_capacity, stash_slots, "stashed_%s", stores[store].name);
+            tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, type->content, 0,
+                        b->chunk_capacity, stash_slots, "stashed_%s", type->name);
     }
 }

@@ -7,23 +7,23 @@
 /* A row speaks of the groups that agree with all it names. */
 struct rule {
     int order;
-    enum tdm_set kept; /* at least */
+    int kept; /* a store that the kept set has */
     int kv;
     bool far_kv_gradients, far_held; /* at another place than the device, if set */
     const char *reason;
 };
 
 static const struct rule refusals[] = {
-    {TDM_CHUNK_MAJOR, 0, TDM_KV_RECOMPUTE, false, false,
+    {TDM_CHUNK_MAJOR, ANY, TDM_KV_RECOMPUTE, false, false,
      "is chunk-major: a chunk's backward reads K and V of all chunks before it, which a sweep would "
      "have to make again for every chunk: \"kv\" must be keep"},
-    {TDM_LAYER_MAJOR, 0, ANY, true, false,
+    {TDM_LAYER_MAJOR, ANY, ANY, true, false,
      "is layer-major, where gradients of K and V live for the sweep over one layer; "
      "\"kv_gradients_place\" must be device"},
-    {TDM_CHUNK_MAJOR, 0, ANY, false, true,
+    {TDM_CHUNK_MAJOR, ANY, ANY, false, true,
      "holds on the host in chunk-major order, where what is held lives for one chunk; "
      "\"held_place\" must be device"},
-    {ANY, TDM_SET_QKV, TDM_KV_RECOMPUTE, false, false,
+    {ANY, TDM_STORE_KV, TDM_KV_RECOMPUTE, false, false,
      "keeps a set that has K and V: \"kv\" must be keep"},
 };
 
@@ -36,8 +36,8 @@ const char *tdm_group_refusal(enum tdm_order order, const struct tdm_group *grou
 {
     for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
         const struct rule *rule = &refusals[i];
-        if (agrees(rule->order, (int)order) && group->kept >= rule->kept &&
-            agrees(rule->kv, (int)group->kv) &&
+        bool keeps = rule->kept == ANY || tdm_set_has(group->kept, (enum tdm_store)rule->kept);
+        if (agrees(rule->order, (int)order) && keeps && agrees(rule->kv, (int)group->kv) &&
             (!rule->far_kv_gradients || group->kv_gradients_place != TDM_DEVICE) &&
             (!rule->far_held || group->held_place != TDM_DEVICE))
             return rule->reason;
@@ -52,7 +52,7 @@ const char *tdm_refusal(size_t number)
 
 const char *tdm_group_remark(enum tdm_order order, const struct tdm_group *group)
 {
-    if (order == TDM_LAYER_MAJOR && group->layers == 1 && group->held > TDM_SET_INPUT)
+    if (order == TDM_LAYER_MAJOR && group->layers == 1 && group->held != TDM_SET_INPUT)
         return "a group of one layer does not run forward again: nothing is held";
     return NULL;
 }

@@ -25,6 +25,7 @@ libtidemark_a_SOURCES += \
 	schedule/lower_update.c \
 	schedule/lower_emit.c \
 	schedule/lower_layer.c \
+	schedule/lower_layer_ops.c \
 	schedule/lower_lists.c \
 	schedule/lower_parts.h \
 	schedule/lower_where.c \
@@ -51,6 +52,7 @@ libtidemark_a_SOURCES += \
 	schedule/schedule.h \
 	schedule/schedule_json.c \
 	schedule/params.c schedule/params.h \
+	schedule/residuals.c schedule/residuals.h \
 	schedule/scratch.c \
 	schedule/scratch.h \
 	schedule/gather.c \

@@ -57,16 +57,17 @@ static void norm_grad(struct tdm_lowering *l, const struct tdm_body *body, enum 
     tdm_low_send_part(l, body, part);
 }
 
-static void mlp_backward(struct tdm_lowering *l, const struct tdm_body *body,
-                         struct tdm_ref gate_up, bool gate_up_work)
+static void mlp_backward(struct tdm_lowering *l, struct tdm_values *v)
 {
+    const struct tdm_body *body = &v->pending->body;
     uint32_t layer = body->layer, chunk = body->chunk;
+    struct tdm_ref gate_up = v->at[TDM_GATE_UP];
     struct tdm_ref stream = tdm_low_stream_ref(l, chunk);
     struct tdm_tag dx = tdm_low_tag(TDM_DX, layer + 1, chunk);
     struct tdm_tag d_gate_up = tdm_low_tag(TDM_DGATE_UP, layer, chunk);
 
-    grad_weight(l, body, TDM_PART_DOWN, tdm_low_work(l, TDM_ACTIVATED), TDM_ACTIVATED, stream, dx);
-    tdm_low_release_work(l, TDM_ACTIVATED);
+    grad_weight(l, body, TDM_PART_DOWN, v->at[TDM_ACTIVATED], TDM_ACTIVATED, stream, dx);
+    tdm_low_value_free(l, v, TDM_ACTIVATED);
     tdm_low_alloc_work(l, TDM_DACTIVATED);
     grad_input(l, body, TDM_PART_DOWN, stream, dx, TDM_DACTIVATED, true);
     tdm_low_op_begin(l, body, TDM_OP_SWIGLU_GRAD, TDM_PART_GATE_UP);
@@ -76,22 +77,21 @@ static void mlp_backward(struct tdm_lowering *l, const struct tdm_body *body,
                   tdm_low_tag(TDM_DACTIVATED, layer, chunk));
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_DACTIVATED);
-    grad_weight(l, body, TDM_PART_GATE_UP, tdm_low_work(l, TDM_MLP_NORMED), TDM_MLP_NORMED, gate_up,
+    grad_weight(l, body, TDM_PART_GATE_UP, v->at[TDM_MLP_NORMED], TDM_MLP_NORMED, gate_up,
                 d_gate_up);
-    tdm_low_release_work(l, TDM_MLP_NORMED);
+    tdm_low_value_free(l, v, TDM_MLP_NORMED);
     tdm_low_alloc_work(l, TDM_DMLP_NORMED);
     grad_input(l, body, TDM_PART_GATE_UP, gate_up, d_gate_up, TDM_DMLP_NORMED, true);
-    if (gate_up_work)
-        tdm_low_release_work(l, TDM_GATE_UP);
-    norm_grad(l, body, TDM_PART_MLP_NORM, tdm_low_work(l, TDM_Y), TDM_Y, TDM_DMLP_NORMED, TDM_NONE,
-              dx, tdm_low_tag(TDM_DY, layer, chunk));
+    tdm_low_value_free(l, v, TDM_GATE_UP);
+    norm_grad(l, body, TDM_PART_MLP_NORM, v->at[TDM_Y], TDM_Y, TDM_DMLP_NORMED, TDM_NONE, dx,
+              tdm_low_tag(TDM_DY, layer, chunk));
     tdm_low_release_work(l, TDM_DMLP_NORMED);
-    tdm_low_release_work(l, TDM_Y);
+    tdm_low_value_free(l, v, TDM_Y);
 }
 
-static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
-                           struct tdm_ref attention_out, struct tdm_ref lists)
+static void attention_grad(struct tdm_lowering *l, const struct tdm_values *v)
 {
+    const struct tdm_body *body = &v->pending->body;
     uint32_t layer = body->layer, chunk = body->chunk;
     uint32_t first = tdm_attend_first(l->program, layer, chunk);
     uint32_t shared = tdm_attend_shared(l->program, layer, chunk);
@@ -102,10 +102,10 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body, 
 
     tdm_low_dkv_make_room(l, body);
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION_GRAD, 0);
-    tdm_low_reads(l, TDM_ATTENTION_GRAD_Q, q, tdm_low_tag(TDM_Q, layer, chunk));
+    tdm_low_reads(l, TDM_ATTENTION_GRAD_Q, v->at[TDM_Q], tdm_low_tag(TDM_Q, layer, chunk));
     tdm_low_chunks(l, TDM_ATTENTION_GRAD_KV, body, tdm_low_seen_kv(l, body), first, chunk + 1,
                    TDM_READ, pages, pages);
-    tdm_low_reads(l, TDM_ATTENTION_GRAD_O, attention_out,
+    tdm_low_reads(l, TDM_ATTENTION_GRAD_O, v->at[TDM_ATTENTION_OUT],
                   tdm_low_tag(TDM_ATTENTION_OUT, layer, chunk));
     tdm_low_reads(l, TDM_ATTENTION_GRAD_DO, tdm_low_work(l, TDM_DATTENTION),
                   tdm_low_tag(TDM_DATTENTION, layer, chunk));
@@ -115,7 +115,7 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body, 
                    shared, TDM_WRITE, before, after);
     tdm_low_chunks(l, TDM_ATTENTION_GRAD_DKV_ADDED, body, tdm_low_seen_dkv(l, layer), shared,
                    chunk + 1, TDM_ACCUMULATE, before, after);
-    tdm_low_reads_lists(l, TDM_ATTENTION_GRAD_LISTS, body, lists);
+    tdm_low_reads_lists(l, TDM_ATTENTION_GRAD_LISTS, body, v->at[TDM_PAGE_LISTS]);
     tdm_low_op_end(l);
 }
 
@@ -125,13 +125,13 @@ static void reads_raw(struct tdm_lowering *l, uint32_t operand, enum tdm_content
     tdm_low_reads(l, operand, tdm_low_work(l, raw), tdm_low_tag(raw, l->op.layer, l->op.chunk));
 }
 
-/* `there`: with QK-norm the q product is in its workspace; else it is made again. */
-static void q_backward(struct tdm_lowering *l, const struct tdm_body *body, bool there)
+static void q_backward(struct tdm_lowering *l, const struct tdm_values *v)
 {
+    const struct tdm_body *body = &v->pending->body;
     struct tdm_tag raw = tdm_low_tag(TDM_DQRAW, body->layer, body->chunk);
     bool norm = tdm_low_qk_norm(l, body);
-    if (norm && !there)
-        tdm_low_q_raw(l, body);
+    if (norm && (v->made & TDM_BIT(TDM_Q)) == 0) /* else the product is in its workspace */
+        tdm_low_q_raw(l, body, v->at[TDM_NORMED]);
     tdm_low_op_begin(l, body, TDM_OP_ROPE_GRAD, norm ? TDM_PART_Q_NORM : TDM_PART_Q);
     tdm_low_changes(l, TDM_ROPE_GRAD_DQ, tdm_low_work(l, TDM_DQ),
                     tdm_low_tag(TDM_DQ, body->layer, body->chunk), raw);
@@ -145,20 +145,20 @@ static void q_backward(struct tdm_lowering *l, const struct tdm_body *body, bool
         tdm_low_send_part(l, body, TDM_PART_Q_NORM);
         tdm_low_release_work(l, TDM_QRAW);
     }
-    grad_weight(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
-                tdm_low_work(l, TDM_DQ), raw);
+    grad_weight(l, body, TDM_PART_Q, v->at[TDM_NORMED], TDM_NORMED, tdm_low_work(l, TDM_DQ), raw);
     tdm_low_alloc_work(l, TDM_DNORMED);
     grad_input(l, body, TDM_PART_Q, tdm_low_work(l, TDM_DQ), raw, TDM_DNORMED, true);
     tdm_low_release_work(l, TDM_DQ);
 }
 
 /* When a chunk is reached, all later chunks have added to its dK, dV. */
-static void kv_backward(struct tdm_lowering *l, const struct tdm_body *body)
+static void kv_backward(struct tdm_lowering *l, struct tdm_values *v)
 {
+    const struct tdm_body *body = &v->pending->body;
     struct tdm_tag raw = tdm_low_tag(TDM_DKVRAW, body->layer, body->chunk);
     bool norm = tdm_low_qk_norm(l, body);
     if (norm) /* the pages have K normed and rotated: its norm's gradient needs the product */
-        tdm_low_kv_raw(l, body);
+        tdm_low_kv_raw(l, body, v->at[TDM_NORMED]);
     struct tdm_ref sums = tdm_low_finished_dkv(l, body);
     tdm_low_alloc_work(l, TDM_DKVRAW);
     tdm_low_op_begin(l, body, TDM_OP_KV_GRAD_READ, norm ? TDM_PART_K_NORM : TDM_PART_KV);
@@ -175,9 +175,9 @@ static void kv_backward(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_send_part(l, body, TDM_PART_K_NORM);
         tdm_low_release_work(l, TDM_KVRAW);
     }
-    grad_weight(l, body, TDM_PART_KV, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
-                tdm_low_work(l, TDM_DKVRAW), raw);
-    tdm_low_release_work(l, TDM_NORMED);
+    grad_weight(l, body, TDM_PART_KV, v->at[TDM_NORMED], TDM_NORMED, tdm_low_work(l, TDM_DKVRAW),
+                raw);
+    tdm_low_value_free(l, v, TDM_NORMED);
     grad_input(l, body, TDM_PART_KV, tdm_low_work(l, TDM_DKVRAW), raw, TDM_DNORMED, false);
     tdm_low_release_work(l, TDM_DKVRAW);
 }
@@ -230,33 +230,13 @@ void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_release(l, l->layout->stream); /* nothing below reads it */
 }
 
-/* Where a store is read in the backward: where it is, or in the workspace, which *work says is
- * allocated for the caller to fill. */
-static struct tdm_ref find_or_alloc(struct tdm_lowering *l, const struct tdm_pending *pending,
-                                    enum tdm_store store, bool *work)
-{
-    *work = !tdm_low_is_there(l, &pending->body, store);
-    if (!*work)
-        return tdm_low_source(l, pending, store);
-    tdm_low_alloc_work(l, tdm_store_content(store));
-    return tdm_low_work(l, tdm_store_content(store));
-}
-
-/* What the first half of a backward leaves for the second, beside dQ and the normed input in their
- * workspaces. */
-struct halfway {
-    struct tdm_ref x; /* the layer's input */
-    bool embedded;    /* it is in the workspace */
-    bool q_there;     /* with QK-norm: the q product is in its workspace */
-};
-
-/* From dX of the layer above down to dQ, dK and dV: what the chunk adds to those that it sees. */
+/* From dX of the layer above down to dQ, dK and dV: what the chunk adds to those that it sees. The
+ * second half takes the values `v`, and dQ and the normed input from their workspaces. */
 static void backward_to_attention(struct tdm_lowering *l, const struct tdm_pending *pending,
-                                  struct halfway *halfway)
+                                  struct tdm_values *v)
 {
     const struct tdm_body *body = &pending->body;
     uint32_t layer = body->layer, chunk = body->chunk;
-    bool embedded, q_work, attention_work, gate_up_work, lists_work;
 
     if (tdm_sum_opens(l->program, chunk) && tdm_low_layer_major(l)) {
         tdm_low_alloc(l, l->layout->dkv[layer]);
@@ -267,57 +247,42 @@ static void backward_to_attention(struct tdm_lowering *l, const struct tdm_pendi
     if (!tdm_low_layer_major(l)) /* there the sweep did it */
         tdm_low_kv_fetch(l, body);
     tdm_low_dkv_fetch(l, body);
-    struct tdm_ref x = tdm_low_input_of(l, pending, &embedded);
-    tdm_low_alloc_work(l, TDM_NORMED);
-    tdm_low_norm(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_NORMED);
-    struct tdm_ref q = find_or_alloc(l, pending, TDM_STORE_Q, &q_work);
-    if (q_work)
-        tdm_low_q_product(l, body, q);
-    struct tdm_ref lists = tdm_low_lists(l, body, q, &lists_work);
-    struct tdm_ref attention_out = find_or_alloc(l, pending, TDM_STORE_ATTENTION, &attention_work);
-    if (attention_work)
-        tdm_low_attention(l, body, q, attention_out, lists);
-    struct tdm_ref gate_up = find_or_alloc(l, pending, TDM_STORE_GATE_UP, &gate_up_work);
-    tdm_low_mlp(l, body, attention_out, x, gate_up, gate_up_work);
+    tdm_low_values_begin(l, pending, v);
+    tdm_low_values_make(l, v);
 
-    mlp_backward(l, body, gate_up, gate_up_work);
+    mlp_backward(l, v);
     struct tdm_tag dy = tdm_low_tag(TDM_DY, layer, chunk);
-    grad_weight(l, body, TDM_PART_O, attention_out, TDM_ATTENTION_OUT, tdm_low_stream_ref(l, chunk),
-                dy);
+    grad_weight(l, body, TDM_PART_O, v->at[TDM_ATTENTION_OUT], TDM_ATTENTION_OUT,
+                tdm_low_stream_ref(l, chunk), dy);
     tdm_low_alloc_work(l, TDM_DATTENTION);
     grad_input(l, body, TDM_PART_O, tdm_low_stream_ref(l, chunk), dy, TDM_DATTENTION, true);
     tdm_low_alloc_work(l, TDM_DQ);
-    attention_grad(l, body, q, attention_out, lists);
-    if (lists_work)
-        tdm_low_release_work(l, TDM_PAGE_LISTS);
+    attention_grad(l, v);
+    tdm_low_value_free(l, v, TDM_PAGE_LISTS);
     tdm_low_release_work(l, TDM_DATTENTION);
-    if (q_work)
-        tdm_low_release_work(l, TDM_Q);
-    if (attention_work)
-        tdm_low_release_work(l, TDM_ATTENTION_OUT);
-    *halfway = (struct halfway){.x = x, .embedded = embedded, .q_there = q_work};
+    tdm_low_value_free(l, v, TDM_Q);
+    tdm_low_value_free(l, v, TDM_ATTENTION_OUT);
 }
 
 /* From dQ and the chunk's own dK, dV, to which all have added, to dX. */
 static void backward_from_attention(struct tdm_lowering *l, const struct tdm_body *body,
-                                    const struct halfway *halfway)
+                                    struct tdm_values *v)
 {
     uint32_t layer = body->layer, chunk = body->chunk;
-    q_backward(l, body, halfway->q_there);
-    kv_backward(l, body);
+    q_backward(l, v);
+    kv_backward(l, v);
     tdm_low_dkv_send(l, body);
-    norm_grad(l, body, TDM_PART_ATTENTION_NORM, halfway->x, TDM_X, TDM_DNORMED, 0,
+    norm_grad(l, body, TDM_PART_ATTENTION_NORM, v->at[TDM_X], TDM_X, TDM_DNORMED, 0,
               tdm_low_tag(TDM_DY, layer, chunk), tdm_low_tag(TDM_DX, layer, chunk));
     tdm_low_release_work(l, TDM_DNORMED);
-    if (halfway->embedded)
-        tdm_low_release_work(l, TDM_X);
+    tdm_low_value_free(l, v, TDM_X);
     if (layer == 0 && !tdm_nest_embeds_apart(l->schedule))
         tdm_low_embedding_body(l, body);
 }
 
 void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pending)
 {
-    struct halfway halfway;
-    backward_to_attention(l, pending, &halfway);
-    backward_from_attention(l, &pending->body, &halfway);
+    struct tdm_values v;
+    backward_to_attention(l, pending, &v);
+    backward_from_attention(l, &pending->body, &v);
 }

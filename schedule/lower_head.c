@@ -224,7 +224,7 @@ void tdm_low_loss_body(struct tdm_lowering *l, const struct tdm_body *body)
 {
     tdm_low_alloc_work(l, TDM_FINAL_NORMED);
     tdm_low_norm(l, body, TDM_PART_FINAL_NORM, tdm_low_stream_ref(l, body->chunk), TDM_X,
-                 TDM_FINAL_NORMED);
+                 tdm_low_work(l, TDM_FINAL_NORMED), TDM_FINAL_NORMED);
     head_tiles(l, body);
     tdm_low_release_work(l, TDM_FINAL_NORMED);
 }
@@ -235,7 +235,8 @@ void tdm_low_head_body(struct tdm_lowering *l, const struct tdm_body *body)
     struct tdm_ref stream = tdm_low_stream_ref(l, body->chunk);
 
     tdm_low_alloc_work(l, TDM_FINAL_NORMED);
-    tdm_low_norm(l, body, TDM_PART_FINAL_NORM, stream, TDM_X, TDM_FINAL_NORMED);
+    tdm_low_norm(l, body, TDM_PART_FINAL_NORM, stream, TDM_X, tdm_low_work(l, TDM_FINAL_NORMED),
+                 TDM_FINAL_NORMED);
     head_tiles(l, body);
 
     tdm_low_op_begin(l, body, TDM_OP_NORM_GRAD, TDM_PART_FINAL_NORM);

@@ -171,14 +171,14 @@ void tdm_low_dkv_make_room(struct tdm_lowering *l, const struct tdm_body *body)
                                   tdm_sum_before(l->program, body->chunk)));
 }
 
-void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body)
+void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref normed)
 {
     struct tdm_tag raw = tdm_low_tag(TDM_KVRAW, body->layer, body->chunk);
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk);
     struct tdm_ref row = tdm_low_made_kv(l, body);
     bool norm = tdm_low_qk_norm(l, body);
     kv_make_room(l, body, row.buffer);
-    tdm_low_kv_raw(l, body);
+    tdm_low_kv_raw(l, body, normed);
     tdm_low_op_begin(l, body, TDM_OP_KV_WRITE, norm ? TDM_PART_K_NORM : TDM_PART_KV);
     tdm_low_reads(l, TDM_KV_WRITE_RAW, tdm_low_work(l, TDM_KVRAW), raw);
     tdm_low_writes(l, TDM_KV_WRITE_PAGES, row, pages);

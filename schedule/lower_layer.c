@@ -1,243 +1,275 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A layer forward: for the first time, again, or as the recompute of a backward; K and V alone. */
-#include "ops/attention.h"
-#include "ops/embed.h"
-#include "ops/mlp.h"
-#include "ops/norm.h"
-#include "ops/product.h"
-#include "ops/rope.h"
-#include "schedule/attend.h"
+/*
+ * A layer of a chunk: the table of what it computes, and the bodies that do so forward, for the
+ * first time or again, or K and V alone.
+ *
+ * A body wants some values. What is wanted and is not there is made, and so is what that reads:
+ * this is all there is to a recompute. Every value is in its workspace, or where the schedule
+ * stores it.
+ */
 #include "schedule/lower_parts.h"
 
-static void embed(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref to)
-{
-    tdm_low_op_begin(l, body, TDM_OP_EMBED, TDM_PART_EMBEDDING);
-    tdm_low_reads(l, TDM_EMBED_TOKENS, (struct tdm_ref){l->layout->tokens, body->chunk},
-                  tdm_low_tag(TDM_TOKENS, TDM_NONE, body->chunk));
-    tdm_low_reads_weights(l, TDM_EMBED_WEIGHTS, tdm_model_embedding_unit(l->model),
-                          TDM_PART_EMBEDDING);
-    uint64_t rows = l->op.tokens * l->model->hidden * tdm_dtype_bytes(l->schedule->dtypes.weights);
-    if (l->op.access[TDM_EMBED_WEIGHTS].bytes > rows)
-        l->op.access[TDM_EMBED_WEIGHTS].bytes = rows; /* at most a row for each token */
-    tdm_low_writes(l, TDM_EMBED_OUT, to, tdm_low_tag(TDM_X, 0, body->chunk));
-    tdm_low_op_end(l);
-}
+_Static_assert(TDM_CONTENTS <= 64, "contents as bits");
 
-struct tdm_ref tdm_low_input_of(struct tdm_lowering *l, const struct tdm_pending *pending,
-                                bool *embedded)
-{
-    const struct tdm_body *body = &pending->body;
-    *embedded = false;
-    if (pending->fetched_x.buffer != TDM_NONE)
-        return pending->fetched_x;
-    struct tdm_ref stored = tdm_low_stored_x(l, body);
-    if (stored.buffer != TDM_NONE)
-        return stored;
+/* What follows a step, whether it was made or not: the body has no more use for a value in its
+ * workspace, unless another step or the caller reads it; or a value that it made, and that its step
+ * left for later, goes to where it is stored. */
+struct then {
+    enum { NOTHING, FREE, STASH } act;
+    enum tdm_content of;
+};
 
-    bool first_pass = body->pass == TDM_PASS_FIRST;
-    struct tdm_ref x = first_pass && tdm_low_streams_x(l) ? tdm_low_stream_ref(l, body->chunk)
-                                                          : tdm_low_work(l, TDM_X);
-    if (body->layer == 0) {
-        if (!first_pass) {
-            tdm_low_alloc_work(l, TDM_X);
-            *embedded = true;
-        }
-        embed(l, body, x);
+struct step {
+    enum tdm_content makes, reads[3]; /* TDM_EMPTY: no more */
+    void (*make)(struct tdm_lowering *l, struct tdm_values *v, const struct step *step);
+    enum tdm_part part;
+    enum tdm_content early; /* a value for which there must be room before, if it will be made */
+    bool stashed_later;     /* else the value goes to where it is stored as soon as it is made */
+    struct then then[3];
+};
+
+/* ---- steps ---- */
+
+/* Room for a value that is to be made: where it is stored, or a workspace. */
+static struct tdm_ref room(struct tdm_lowering *l, struct tdm_values *v, enum tdm_content content)
+{
+    enum tdm_store store = tdm_store_of(content);
+    bool work = true;
+    if (v->at[content].buffer != TDM_NONE)
+        return v->at[content];
+    if (store < TDM_STORES) {
+        v->at[content] = tdm_low_target(l, &v->pending->body, store, &work);
+    } else {
+        tdm_low_alloc_work(l, content);
+        v->at[content] = tdm_low_work(l, content);
     }
-    return x;
+    v->work |= work ? TDM_BIT(content) : 0;
+    return v->at[content];
 }
 
-void tdm_low_norm(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
-                  struct tdm_ref x, enum tdm_content from, enum tdm_content to)
+static void make_norm(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
 {
-    tdm_low_op_begin(l, body, TDM_OP_NORM, part);
-    tdm_low_reads(l, TDM_NORM_X, x, tdm_low_tag(from, body->layer, body->chunk));
-    tdm_low_reads_weights(
-        l, TDM_NORM_WEIGHTS,
-        body->layer == l->model->layers ? tdm_model_head_unit(l->model) : body->layer, part);
-    tdm_low_writes(l, TDM_NORM_OUT, tdm_low_work(l, to), tdm_low_tag(to, body->layer, body->chunk));
-    tdm_low_op_end(l);
+    struct tdm_ref to = room(l, v, step->makes);
+    tdm_low_norm(l, &v->pending->body, step->part, v->at[step->reads[0]], step->reads[0], to,
+                 step->makes);
 }
 
-void tdm_low_product(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
-                     struct tdm_ref input, enum tdm_content from, struct tdm_ref output,
-                     struct tdm_tag made, struct tdm_ref addend, enum tdm_content added)
+/* Of a matrix; a second value that is read is added. */
+static void make_product(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
 {
-    tdm_low_op_begin(l, body, TDM_OP_PRODUCT, part);
-    tdm_low_reads(l, TDM_PRODUCT_X, input, tdm_low_tag(from, body->layer, body->chunk));
-    tdm_low_reads_weights(l, TDM_PRODUCT_WEIGHTS, body->layer, part);
-    tdm_low_writes(l, TDM_PRODUCT_OUT, output, made);
-    if (addend.buffer != TDM_NONE)
-        tdm_low_reads(l, TDM_PRODUCT_ADDEND, addend, tdm_low_tag(added, body->layer, body->chunk));
-    tdm_low_op_end(l);
+    const struct tdm_body *body = &v->pending->body;
+    struct tdm_ref to = room(l, v, step->makes);
+    tdm_low_product(l, body, step->part, v->at[step->reads[0]], step->reads[0], to,
+                    tdm_low_tag(step->makes, body->layer, body->chunk),
+                    step->reads[1] == TDM_EMPTY ? tdm_nowhere : v->at[step->reads[1]],
+                    step->reads[1]);
 }
 
-bool tdm_low_qk_norm(const struct tdm_lowering *l, const struct tdm_body *body)
+static void make_q(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
 {
-    return l->model->layer_kinds[body->layer].qk_norm;
+    tdm_low_q_product(l, &v->pending->body, v->at[TDM_NORMED], room(l, v, step->makes));
 }
 
-void tdm_low_q_raw(struct tdm_lowering *l, const struct tdm_body *body)
+static void make_kv(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
 {
-    tdm_low_alloc_work(l, TDM_QRAW);
-    tdm_low_product(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
-                    tdm_low_work(l, TDM_QRAW), tdm_low_tag(TDM_QRAW, body->layer, body->chunk),
-                    tdm_nowhere, TDM_EMPTY);
+    (void)step;
+    tdm_low_kv_product(l, &v->pending->body, v->at[TDM_NORMED]);
 }
 
-void tdm_low_kv_raw(struct tdm_lowering *l, const struct tdm_body *body)
+static void make_lists(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
 {
-    tdm_low_alloc_work(l, TDM_KVRAW);
-    tdm_low_product(l, body, TDM_PART_KV, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
-                    tdm_low_work(l, TDM_KVRAW), tdm_low_tag(TDM_KVRAW, body->layer, body->chunk),
-                    tdm_nowhere, TDM_EMPTY);
+    bool work;
+    v->at[step->makes] = tdm_low_lists(l, &v->pending->body, v->at[TDM_Q], &work);
+    v->work |= work ? TDM_BIT(step->makes) : 0;
 }
 
-void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q)
+static void make_attention(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
 {
-    struct tdm_tag raw = tdm_low_tag(TDM_QRAW, body->layer, body->chunk);
-    if (tdm_low_qk_norm(l, body)) {
-        tdm_low_q_raw(l, body);
-        tdm_low_op_begin(l, body, TDM_OP_ROPE, TDM_PART_Q_NORM);
-        tdm_low_reads(l, TDM_ROPE_Q, tdm_low_work(l, TDM_QRAW), raw);
-        tdm_low_reads_weights(l, TDM_ROPE_WEIGHTS, body->layer, TDM_PART_Q_NORM);
-        tdm_low_writes(l, TDM_ROPE_OUT, q, tdm_low_tag(TDM_Q, body->layer, body->chunk));
-        tdm_low_op_end(l);
-        if (body->kind != TDM_BODY_BACKWARD)
-            tdm_low_release_work(l, TDM_QRAW);
+    struct tdm_ref to = room(l, v, step->makes);
+    tdm_low_attention(l, &v->pending->body, v->at[TDM_Q], to, v->at[TDM_PAGE_LISTS]);
+}
+
+static void make_activation(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
+{
+    struct tdm_ref to = room(l, v, step->makes);
+    tdm_low_activation(l, &v->pending->body, v->at[TDM_GATE_UP], to);
+}
+
+/* A layer but for its last product, of which the output is another layer's input. */
+static const struct step steps[] = {
+    {.makes = TDM_NORMED,
+     .reads = {TDM_X},
+     .make = make_norm,
+     .part = TDM_PART_ATTENTION_NORM,
+     .then = {{FREE, TDM_X}}},
+    {.makes = TDM_Q, .reads = {TDM_NORMED}, .make = make_q},
+    {.makes = TDM_KVPAGES, .reads = {TDM_NORMED}, .make = make_kv, .then = {{FREE, TDM_NORMED}}},
+    {.makes = TDM_PAGE_LISTS, .reads = {TDM_Q}, .make = make_lists},
+    {.makes = TDM_ATTENTION_OUT,
+     .reads = {TDM_Q, TDM_KVPAGES, TDM_PAGE_LISTS},
+     .make = make_attention,
+     .stashed_later = true,
+     .then = {{FREE, TDM_PAGE_LISTS}, {STASH, TDM_ATTENTION_OUT}, {FREE, TDM_Q}}},
+    {.makes = TDM_Y,
+     .reads = {TDM_ATTENTION_OUT, TDM_X},
+     .make = make_product,
+     .part = TDM_PART_O,
+     .early = TDM_GATE_UP},
+    {.makes = TDM_MLP_NORMED, .reads = {TDM_Y}, .make = make_norm, .part = TDM_PART_MLP_NORM},
+    {.makes = TDM_GATE_UP,
+     .reads = {TDM_MLP_NORMED},
+     .make = make_product,
+     .part = TDM_PART_GATE_UP,
+     .stashed_later = true,
+     .then = {{FREE, TDM_MLP_NORMED}}},
+    {.makes = TDM_ACTIVATED,
+     .reads = {TDM_GATE_UP},
+     .make = make_activation,
+     .then = {{STASH, TDM_GATE_UP}, {FREE, TDM_GATE_UP}, {FREE, TDM_ATTENTION_OUT}}},
+};
+#define STEPS (sizeof(steps) / sizeof(steps[0]))
+#define ACTS (sizeof(steps[0].then) / sizeof(steps[0].then[0]))
+
+/* ---- what a body makes ---- */
+
+static uint64_t reads_of(const struct step *step)
+{
+    uint64_t reads = 0;
+    for (size_t i = 0; i < sizeof(step->reads) / sizeof(step->reads[0]); i++)
+        reads |= TDM_BIT(step->reads[i]);
+    return reads & ~TDM_BIT(TDM_EMPTY);
+}
+
+/* What a body is for: what its last ops, which are no steps, read; and K and V. */
+static uint64_t wanted_by(const struct tdm_body *body)
+{
+    switch (body->kind) {
+    case TDM_BODY_FORWARD:
+        return TDM_BIT(TDM_KVPAGES) | TDM_BIT(TDM_Y) | TDM_BIT(TDM_ACTIVATED);
+    case TDM_BODY_KV:
+        return TDM_BIT(TDM_KVPAGES);
+    case TDM_BODY_BACKWARD:
+        return TDM_BIT(TDM_X) | TDM_BIT(TDM_NORMED) | TDM_BIT(TDM_Q) | TDM_BIT(TDM_KVPAGES) |
+               TDM_BIT(TDM_PAGE_LISTS) | TDM_BIT(TDM_ATTENTION_OUT) | TDM_BIT(TDM_Y) |
+               TDM_BIT(TDM_MLP_NORMED) | TDM_BIT(TDM_GATE_UP) | TDM_BIT(TDM_ACTIVATED);
+    default:
+        return 0;
+    }
+}
+
+static bool is_there(const struct tdm_lowering *l, const struct tdm_body *body,
+                     enum tdm_content content)
+{
+    enum tdm_store store = tdm_store_of(content);
+    if (content == TDM_KVPAGES) /* a backward comes after the bodies that make them */
+        return body->kind == TDM_BODY_BACKWARD || tdm_low_kv_step(l, body) != TDM_KV_MAKE;
+    return store < TDM_STORES && tdm_low_is_there(l, body, store);
+}
+
+uint64_t tdm_low_reads_of_body(const struct tdm_lowering *l, const struct tdm_body *body,
+                               uint64_t *made)
+{
+    uint64_t wanted = wanted_by(body);
+    *made = 0;
+    for (size_t i = STEPS; i-- > 0;) {
+        const struct step *step = &steps[i];
+        if ((wanted & TDM_BIT(step->makes)) == 0 || is_there(l, body, step->makes))
+            continue;
+        *made |= TDM_BIT(step->makes);
+        wanted |= reads_of(step);
+    }
+    return wanted;
+}
+
+void tdm_low_values_begin(struct tdm_lowering *l, const struct tdm_pending *pending,
+                          struct tdm_values *v)
+{
+    bool embedded;
+    *v = (struct tdm_values){.pending = pending};
+    uint64_t read = tdm_low_reads_of_body(l, &pending->body, &v->made);
+    for (int content = 0; content < TDM_CONTENTS; content++)
+        v->at[content] = tdm_nowhere;
+    for (int i = 0; i < TDM_STORES; i++) {
+        enum tdm_content content = tdm_store_type((enum tdm_store)i)->content;
+        if ((read & ~v->made & TDM_BIT(content)) != 0)
+            v->at[content] = tdm_low_source(l, pending, (enum tdm_store)i);
+    }
+    if ((read & TDM_BIT(TDM_X)) == 0)
         return;
-    }
-    tdm_low_product(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED, q, raw,
-                    tdm_nowhere, TDM_EMPTY);
-    tdm_low_op_begin(l, body, TDM_OP_ROPE, TDM_PART_Q);
-    tdm_low_changes(l, TDM_ROPE_Q, q, raw, tdm_low_tag(TDM_Q, body->layer, body->chunk));
-    tdm_low_op_end(l);
+    v->at[TDM_X] = tdm_low_input_of(l, pending, &embedded);
+    v->work |= embedded ? TDM_BIT(TDM_X) : 0;
 }
 
-void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
-                       struct tdm_ref output, struct tdm_ref lists)
+void tdm_low_value_free(struct tdm_lowering *l, struct tdm_values *v, enum tdm_content content)
 {
-    uint32_t first = tdm_attend_first(l->program, body->layer, body->chunk);
-    struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, first);
-    tdm_low_op_begin(l, body, TDM_OP_ATTENTION, 0);
-    tdm_low_reads(l, TDM_ATTENTION_Q, q, tdm_low_tag(TDM_Q, body->layer, body->chunk));
-    tdm_low_chunks(l, TDM_ATTENTION_KV, body, tdm_low_seen_kv(l, body), first, body->chunk + 1,
-                   TDM_READ, pages, pages);
-    tdm_low_writes(l, TDM_ATTENTION_O, output,
-                   tdm_low_tag(TDM_ATTENTION_OUT, body->layer, body->chunk));
-    tdm_low_reads_lists(l, TDM_ATTENTION_LISTS, body, lists);
-    tdm_low_op_end(l);
+    if ((v->work & TDM_BIT(content)) != 0)
+        tdm_low_release_work(l, content);
+    v->work &= ~TDM_BIT(content);
 }
 
-void tdm_low_mlp(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref attention_out,
-                 struct tdm_ref x, struct tdm_ref gate_up, bool make)
+/* A value that the body made goes to the host if it is stored there. */
+static void stash(struct tdm_lowering *l, const struct tdm_values *v, enum tdm_content content)
 {
-    struct tdm_tag products = tdm_low_tag(TDM_GATE_UP, body->layer, body->chunk);
-    bool backward = body->kind == TDM_BODY_BACKWARD;
-    tdm_low_alloc_work(l, TDM_Y);
-    tdm_low_product(l, body, TDM_PART_O, attention_out, TDM_ATTENTION_OUT, tdm_low_work(l, TDM_Y),
-                    tdm_low_tag(TDM_Y, body->layer, body->chunk), x, TDM_X);
-    if (make || backward) {
-        tdm_low_alloc_work(l, TDM_MLP_NORMED);
-        tdm_low_norm(l, body, TDM_PART_MLP_NORM, tdm_low_work(l, TDM_Y), TDM_Y, TDM_MLP_NORMED);
-    }
-    if (make)
-        tdm_low_product(l, body, TDM_PART_GATE_UP, tdm_low_work(l, TDM_MLP_NORMED), TDM_MLP_NORMED,
-                        gate_up, products, tdm_nowhere, TDM_EMPTY);
-    if (make && !backward)
-        tdm_low_release_work(l, TDM_MLP_NORMED);
-    tdm_low_alloc_work(l, TDM_ACTIVATED);
-    tdm_low_op_begin(l, body, TDM_OP_SWIGLU, TDM_PART_GATE_UP);
-    tdm_low_reads(l, TDM_SWIGLU_GATE_UP, gate_up, products);
-    tdm_low_writes(l, TDM_SWIGLU_OUT, tdm_low_work(l, TDM_ACTIVATED),
-                   tdm_low_tag(TDM_ACTIVATED, body->layer, body->chunk));
-    tdm_low_op_end(l);
+    enum tdm_store store = tdm_store_of(content);
+    if ((v->made & TDM_BIT(content)) != 0 && store < TDM_STORES)
+        tdm_low_stash(l, &v->pending->body, store, v->at[content]);
 }
 
-/* Attention of a forward, with q and with K and V as far as they are asked for: makes what the
- * schedule stores. Returns where the output is; *work: in the workspace. */
-static struct tdm_ref forward_attention(struct tdm_lowering *l, const struct tdm_pending *pending,
-                                        struct tdm_ref x, bool *work)
+/* Does a body that has come to a step still read a value? */
+static bool is_read_later(const struct tdm_values *v, size_t step, enum tdm_content content)
 {
-    const struct tdm_body *body = &pending->body;
-    bool there = tdm_low_is_there(l, body, TDM_STORE_ATTENTION);
-    enum tdm_kv_step kv = tdm_low_kv_step(l, body);
-    struct tdm_ref q = tdm_nowhere;
-    bool q_work = false, lists_work;
-
-    *work = false;
-    tdm_low_kv_fetch(l, body);
-    if (!there || kv == TDM_KV_MAKE) {
-        tdm_low_alloc_work(l, TDM_NORMED);
-        tdm_low_norm(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_NORMED);
-    }
-    if (!there) {
-        q = tdm_low_target(l, body, TDM_STORE_Q, &q_work);
-        tdm_low_q_product(l, body, q);
-        tdm_low_stash(l, body, TDM_STORE_Q, q);
-    }
-    if (kv == TDM_KV_MAKE)
-        tdm_low_kv_product(l, body);
-    if (!there || kv == TDM_KV_MAKE)
-        tdm_low_release_work(l, TDM_NORMED);
-    if (there)
-        return tdm_low_source(l, pending, TDM_STORE_ATTENTION);
-
-    struct tdm_ref lists = tdm_low_lists(l, body, q, &lists_work);
-    struct tdm_ref output = tdm_low_target(l, body, TDM_STORE_ATTENTION, work);
-    tdm_low_attention(l, body, q, output, lists);
-    if (lists_work)
-        tdm_low_release_work(l, TDM_PAGE_LISTS);
-    tdm_low_stash(l, body, TDM_STORE_ATTENTION, output);
-    if (q_work)
-        tdm_low_release_work(l, TDM_Q);
-    return output;
+    uint64_t read = wanted_by(&v->pending->body);
+    for (size_t i = step + 1; i < STEPS; i++)
+        read |= (v->made & TDM_BIT(steps[i].makes)) != 0 ? reads_of(&steps[i]) : 0;
+    return (read & TDM_BIT(content)) != 0;
 }
+
+void tdm_low_values_make(struct tdm_lowering *l, struct tdm_values *v)
+{
+    for (size_t i = 0; i < STEPS; i++) {
+        const struct step *step = &steps[i];
+        if ((v->made & TDM_BIT(step->early)) != 0)
+            room(l, v, step->early);
+        if ((v->made & TDM_BIT(step->makes)) != 0)
+            step->make(l, v, step);
+        if (!step->stashed_later)
+            stash(l, v, step->makes);
+        for (size_t act = 0; act < ACTS; act++) {
+            enum tdm_content of = step->then[act].of;
+            if (step->then[act].act == FREE && !is_read_later(v, i, of))
+                tdm_low_value_free(l, v, of);
+            if (step->then[act].act == STASH)
+                stash(l, v, of);
+        }
+    }
+}
+
+/* ---- bodies ---- */
 
 void tdm_low_forward_body(struct tdm_lowering *l, const struct tdm_pending *pending)
 {
     const struct tdm_body *body = &pending->body;
-    bool embedded, attention_work, gate_up_work = false;
-    struct tdm_ref x = tdm_low_input_of(l, pending, &embedded);
-    struct tdm_ref attention_out = forward_attention(l, pending, x, &attention_work);
-
-    bool make = !tdm_low_is_there(l, body, TDM_STORE_GATE_UP);
-    struct tdm_ref gate_up = make ? tdm_low_target(l, body, TDM_STORE_GATE_UP, &gate_up_work)
-                                  : tdm_low_source(l, pending, TDM_STORE_GATE_UP);
-    tdm_low_mlp(l, body, attention_out, x, gate_up, make);
-    if (make)
-        tdm_low_stash(l, body, TDM_STORE_GATE_UP, gate_up);
-    if (gate_up_work)
-        tdm_low_release_work(l, TDM_GATE_UP);
-    if (attention_work)
-        tdm_low_release_work(l, TDM_ATTENTION_OUT);
+    struct tdm_values v;
+    tdm_low_values_begin(l, pending, &v);
+    tdm_low_kv_fetch(l, body);
+    tdm_low_values_make(l, &v);
 
     struct tdm_ref home;
     struct tdm_ref output = tdm_low_output_of(l, body, &home);
     struct tdm_tag made = tdm_low_tag(TDM_X, body->layer + 1, body->chunk);
-    tdm_low_product(l, body, TDM_PART_DOWN, tdm_low_work(l, TDM_ACTIVATED), TDM_ACTIVATED, output,
-                    made, tdm_low_work(l, TDM_Y), TDM_Y);
-    tdm_low_release_work(l, TDM_ACTIVATED);
-    tdm_low_release_work(l, TDM_Y);
-    if (embedded)
-        tdm_low_release_work(l, TDM_X);
+    tdm_low_product(l, body, TDM_PART_DOWN, v.at[TDM_ACTIVATED], TDM_ACTIVATED, output, made,
+                    v.at[TDM_Y], TDM_Y);
+    tdm_low_value_free(l, &v, TDM_ACTIVATED);
+    tdm_low_value_free(l, &v, TDM_Y);
+    tdm_low_value_free(l, &v, TDM_X);
     if (home.buffer != TDM_NONE)
         tdm_low_copy(l, body, output, home, made);
 }
 
 void tdm_low_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending)
 {
-    const struct tdm_body *body = &pending->body;
-    enum tdm_kv_step step = tdm_low_kv_step(l, body);
-    bool embedded;
-    tdm_low_kv_fetch(l, body);
-    if (step != TDM_KV_MAKE)
-        return;
-    struct tdm_ref x = tdm_low_input_of(l, pending, &embedded);
-    tdm_low_alloc_work(l, TDM_NORMED);
-    tdm_low_norm(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_NORMED);
-    if (embedded)
-        tdm_low_release_work(l, TDM_X);
-    tdm_low_kv_product(l, body);
-    tdm_low_release_work(l, TDM_NORMED);
+    struct tdm_values v;
+    tdm_low_values_begin(l, pending, &v);
+    tdm_low_kv_fetch(l, &pending->body);
+    tdm_low_values_make(l, &v);
 }

@@ -3,8 +3,9 @@
  * What the files of the lowering share. Not for use outside schedule/lower*.c.
  *
  * lower_emit.c builds ops operand by operand, lower_where.c knows where a body finds and leaves
- * things, lower_layer.c, lower_head.c, lower_backward.c and lower_update.c turn bodies into ops,
- * lower.c allocates and frees around them.
+ * things, lower_layer.c has the table of a layer forward and lower_layer_ops.c its ops;
+ * lower_backward.c, lower_head.c and lower_update.c turn the other bodies into ops, and lower.c
+ * allocates and frees around them.
  */
 #ifndef TDM_SCHEDULE_LOWER_PARTS_H
 #define TDM_SCHEDULE_LOWER_PARTS_H
@@ -232,9 +233,9 @@ void tdm_low_chunks(struct tdm_lowering *l, uint32_t operand, const struct tdm_b
 void tdm_low_dkv_make_room(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* K and V of a body's chunk from the host, with all that it sees in chunk-major order; or made,
- * from the normed input in the workspace. */
+ * from the normed input. */
 void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body);
-void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body);
+void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref normed);
 
 /* Gradients of K and V that are at home on the host: those that later chunks have added to, and
  * back. */
@@ -262,36 +263,60 @@ struct tdm_ref tdm_low_lists(struct tdm_lowering *l, const struct tdm_body *body
 void tdm_low_reads_lists(struct tdm_lowering *l, uint32_t operand, const struct tdm_body *body,
                          struct tdm_ref lists);
 
-/* ---- lower_layer.c ---- */
+/* ---- lower_layer_ops.c ---- */
 
 /* The input of a body's layer: where it can be read on the device. Sets *embedded if it was made in
  * the workspace, which the caller releases. */
 struct tdm_ref tdm_low_input_of(struct tdm_lowering *l, const struct tdm_pending *pending,
                                 bool *embedded);
 
-/* The ops of a layer forward, in workspaces that the caller has allocated. */
+/* Ops between places that have room. Sources and targets are followed by what they hold. */
 void tdm_low_norm(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
-                  struct tdm_ref x, enum tdm_content from, enum tdm_content to);
+                  struct tdm_ref x, enum tdm_content from, struct tdm_ref output,
+                  enum tdm_content to);
 /* output = [addend +] input * weights^T. */
 void tdm_low_product(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
                      struct tdm_ref input, enum tdm_content from, struct tdm_ref output,
                      struct tdm_tag made, struct tdm_ref addend, enum tdm_content added);
 /* q from the normed input, into `q`. With QK-norm the product itself is made in the workspace, and
  * stays there for a backward. */
-void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q);
+void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref normed,
+                       struct tdm_ref q);
 /* Are the heads of q and k of a body's layer normed? */
 bool tdm_low_qk_norm(const struct tdm_lowering *l, const struct tdm_body *body);
 /* The products alone, into workspaces that are allocated here. */
-void tdm_low_q_raw(struct tdm_lowering *l, const struct tdm_body *body);
-void tdm_low_kv_raw(struct tdm_lowering *l, const struct tdm_body *body);
+void tdm_low_q_raw(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref normed);
+void tdm_low_kv_raw(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref normed);
 void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                        struct tdm_ref output, struct tdm_ref lists);
+void tdm_low_activation(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref gate_up,
+                        struct tdm_ref output);
 
-/* From the attention output to what the down product reads. Y stays in its workspace, the normed Y
- * only for a backward; `gate_up` is where the gate and up products are read if `make` is false,
- * else where they are written. */
-void tdm_low_mlp(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref attention_out,
-                 struct tdm_ref x, struct tdm_ref gate_up, bool make);
+/* ---- lower_layer.c ---- */
+
+/* A set of contents as a mask. */
+#define TDM_BIT(content) ((uint64_t)1 << (content))
+
+/* What a layer computes of a chunk, while a body is under way. */
+struct tdm_values {
+    const struct tdm_pending *pending;
+    uint64_t made;                   /* by this body */
+    uint64_t work;                   /* in the workspace, and not yet released */
+    struct tdm_ref at[TDM_CONTENTS]; /* where they can be read on the device */
+};
+
+/* What a body of layers reads of its layer and chunk, and of that what it makes before. */
+uint64_t tdm_low_reads_of_body(const struct tdm_lowering *l, const struct tdm_body *body,
+                               uint64_t *made);
+
+/* Finds what is there, and the input, which may be embedded now; makes the rest. What neither the
+ * body's last ops nor a gradient reads is released on the way, all else by the caller. */
+void tdm_low_values_begin(struct tdm_lowering *l, const struct tdm_pending *pending,
+                          struct tdm_values *v);
+void tdm_low_values_make(struct tdm_lowering *l, struct tdm_values *v);
+
+/* Releases the workspace of a value, if it is in one. */
+void tdm_low_value_free(struct tdm_lowering *l, struct tdm_values *v, enum tdm_content content);
 
 /* Bodies. */
 void tdm_low_forward_body(struct tdm_lowering *l, const struct tdm_pending *pending);

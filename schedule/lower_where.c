@@ -88,8 +88,8 @@ struct tdm_ref tdm_low_target(struct tdm_lowering *l, const struct tdm_body *bod
     struct tdm_ref home = home_of(l, body, store);
     *work = home.buffer == TDM_NONE;
     if (*work) {
-        tdm_low_alloc_work(l, tdm_store_content(store));
-        return tdm_low_work(l, tdm_store_content(store));
+        tdm_low_alloc_work(l, tdm_store_type(store)->content);
+        return tdm_low_work(l, tdm_store_type(store)->content);
     }
     if (!tdm_low_is_far(l, home.buffer))
         return home;
@@ -102,7 +102,7 @@ void tdm_low_stash(struct tdm_lowering *l, const struct tdm_body *body, enum tdm
     struct tdm_ref home = home_of(l, body, store);
     if (tdm_low_is_far(l, home.buffer))
         tdm_low_copy(l, body, at, home,
-                     tdm_low_tag(tdm_store_content(store), body->layer, body->chunk));
+                     tdm_low_tag(tdm_store_type(store)->content, body->layer, body->chunk));
 }
 
 /* ---- fetches ---- */
@@ -119,26 +119,25 @@ void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending)
     pending->fetched_x = tdm_nowhere;
     for (int store = 0; store < TDM_STORES; store++)
         pending->fetched[store] = tdm_nowhere;
-    if (!has_layer_input(body) ||
-        (body->kind == TDM_BODY_KV && tdm_low_kv_step(l, body) != TDM_KV_MAKE))
+    if (!has_layer_input(body))
         return;
 
+    uint64_t made, read = tdm_low_reads_of_body(l, body, &made);
     struct tdm_ref x = tdm_low_stored_x(l, body);
-    if (tdm_low_is_far(l, x.buffer)) {
+    if ((read & TDM_BIT(TDM_X)) != 0 && tdm_low_is_far(l, x.buffer)) {
         pending->fetched_x = tdm_low_next_slot(l, l->layout->fetched_x, &l->next_fetched_x);
         tdm_low_copy(l, body, x, pending->fetched_x, tdm_low_tag(TDM_X, body->layer, body->chunk));
     }
-    for (int i = 0; i < TDM_STORES && body->kind != TDM_BODY_KV; i++) {
+    for (int i = 0; i < TDM_STORES; i++) {
         enum tdm_store store = (enum tdm_store)i;
         struct tdm_ref home = home_of(l, body, store);
-        /* a rerun that has its attention output has no use for q */
-        bool used = body->kind == TDM_BODY_BACKWARD || store != TDM_STORE_Q;
-        if (!used || !tdm_low_is_there(l, body, store) || !tdm_low_is_far(l, home.buffer))
+        enum tdm_content content = tdm_store_type(store)->content;
+        if ((read & ~made & TDM_BIT(content)) == 0 || !tdm_low_is_far(l, home.buffer))
             continue;
         pending->fetched[store] =
             tdm_low_next_slot(l, l->layout->fetched[store], &l->next_fetched[store]);
         tdm_low_copy(l, body, home, pending->fetched[store],
-                     tdm_low_tag(tdm_store_content(store), body->layer, body->chunk));
+                     tdm_low_tag(content, body->layer, body->chunk));
     }
 }
 

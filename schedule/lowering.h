@@ -30,13 +30,6 @@ enum tdm_unit_row {
 /* What units have, as indices: weights, master, both moments, gradient. */
 #define TDM_UNIT_CONTENTS (TDM_UNIT_GRADIENT - TDM_UNIT_WEIGHTS + 1)
 
-/* What a chunk of a layer may keep or hold beside its input, one buffer each. */
-enum tdm_store { TDM_STORE_ATTENTION, TDM_STORE_Q, TDM_STORE_GATE_UP, TDM_STORES };
-
-/* The content of a store, and the least residual set that has it. */
-enum tdm_content tdm_store_content(enum tdm_store store);
-enum tdm_set tdm_store_set(enum tdm_store store);
-
 /* Numbers of the buffers by what they are for; TDM_NONE where this schedule has none. Arrays by
  * layer or group are owned. In layer-major order all layers name the same kv and dkv buffer. */
 struct tdm_layout {

@@ -19,7 +19,6 @@
 
 static const char *const purpose_names[TDM_PURPOSES] = {"train", "evaluate"};
 static const char *const order_names[TDM_ORDERS] = {"layer-major", "chunk-major"};
-static const char *const set_names[TDM_SETS] = {"input", "attention_output", "qkv", "all"};
 static const char *const kv_names[TDM_KVS] = {"recompute", "keep"};
 static const char *const state_names[TDM_STATES] = {"weights", "master", "moments", "gradients"};
 
@@ -31,11 +30,6 @@ const char *tdm_purpose_name(enum tdm_purpose pass)
 const char *tdm_order_name(enum tdm_order order)
 {
     return order_names[order];
-}
-
-const char *tdm_set_name(enum tdm_set set)
-{
-    return set_names[set];
 }
 
 const char *tdm_kv_name(enum tdm_kv kv)
@@ -70,14 +64,6 @@ bool tdm_order_parse(const char *name, enum tdm_order *order)
     int found = find_name(order_names, TDM_ORDERS, name);
     if (found >= 0)
         *order = (enum tdm_order)found;
-    return found >= 0;
-}
-
-bool tdm_set_parse(const char *name, enum tdm_set *set)
-{
-    int found = find_name(set_names, TDM_SETS, name);
-    if (found >= 0)
-        *set = (enum tdm_set)found;
     return found >= 0;
 }
 

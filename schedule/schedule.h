@@ -15,6 +15,7 @@
 #include "machines/machine.h"
 #include "models/model.h"
 #include "ops/selector.h"
+#include "schedule/residuals.h"
 #include "schedule/sequence.h"
 
 #include <jansson.h>
@@ -27,9 +28,6 @@
 enum tdm_purpose { TDM_TRAIN, TDM_EVALUATE, TDM_PURPOSES };
 
 enum tdm_order { TDM_LAYER_MAJOR, TDM_CHUNK_MAJOR, TDM_ORDERS };
-
-/* What a (chunk, layer) keeps for its backward beside its input; each set holds the ones before. */
-enum tdm_set { TDM_SET_INPUT, TDM_SET_ATTENTION_OUTPUT, TDM_SET_QKV, TDM_SET_ALL, TDM_SETS };
 
 /* K and V of a layer between its forward and its backward: made again by a sweep, or kept. */
 enum tdm_kv { TDM_KV_RECOMPUTE, TDM_KV_KEEP, TDM_KVS };
@@ -46,13 +44,11 @@ enum tdm_optimizer {
 
 const char *tdm_purpose_name(enum tdm_purpose pass); /* "train", "evaluate" */
 bool tdm_purpose_parse(const char *name, enum tdm_purpose *pass);
-const char *tdm_order_name(enum tdm_order order); /* "layer-major", "chunk-major" */
-const char *tdm_set_name(enum tdm_set set);       /* "input", "attention_output", "qkv", "all" */
+const char *tdm_order_name(enum tdm_order order);             /* "layer-major", "chunk-major" */
 const char *tdm_optimizer_name(enum tdm_optimizer optimizer); /* "none", "adamw", ... */
 bool tdm_order_parse(const char *name, enum tdm_order *order);
 const char *tdm_kv_name(enum tdm_kv kv); /* "recompute", "keep" */
 bool tdm_kv_parse(const char *name, enum tdm_kv *kv);
-bool tdm_set_parse(const char *name, enum tdm_set *set);
 bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer);
 
 /* Consecutive layers whose common input is stored by the forward, and what else of them is. */

@@ -166,9 +166,11 @@ static void read_place(struct tdm_json_reader *reader, const struct tdm_topology
 
 static void read_set(struct tdm_json_reader *reader, const char *key, enum tdm_set *set)
 {
+    char names[TDM_SET_LIST];
     const char *name = tdm_json_string(reader, key);
     if (name != NULL && !tdm_set_parse(name, set))
-        tdm_json_fail(reader, key, "is \"%s\"; input, attention_output, qkv or all is due", name);
+        tdm_json_fail(reader, key, "is \"%s\"; %s is due", name,
+                      tdm_set_list(TDM_SET_INPUT, names, sizeof(names)));
 }
 
 static void read_kv(struct tdm_json_reader *reader, const char *key, enum tdm_kv *kv)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SwiGLU (arXiv 2002.05202, equation 6) and its gradients, with s = 1 / (1 + exp(-gate)):
+ * SwiGLU or GeGLU (ops/gate.h) and their gradients, with s = 1 / (1 + exp(-k)),
+ * k = gate (linear + cubic gate^2):
  *
  *     activated = gate s up
- *     d_up = d gate s,  d_gate = d up s (1 + gate (1 - s))
+ *     d_up = d gate s,  d_gate = d up s (1 + gate (1 - s) (linear + 3 cubic gate^2))
  */
 #include "executor/cpu/cpu.h"
 
@@ -16,6 +17,7 @@ enum { TASK_ROWS = 8, BLOCK = 1024 }; /* rows of a task, columns at a time */
 struct swiglu {
     const struct tdm_launch *launch;
     uint64_t columns;
+    struct tdm_gate gate;
 };
 
 static void swiglu_task(void *context, void *thread_scratch, uint64_t index)
@@ -24,6 +26,7 @@ static void swiglu_task(void *context, void *thread_scratch, uint64_t index)
     const struct tdm_operand *in = &x->launch->operand[TDM_SWIGLU_GATE_UP],
                              *out = &x->launch->operand[TDM_SWIGLU_OUT];
     float gate_row[BLOCK], up_row[BLOCK], activated[BLOCK];
+    const float linear = x->gate.linear, cubic = x->gate.cubic;
     (void)thread_scratch;
     uint64_t end = tdm_least(x->launch->op->tokens, (index + 1) * TASK_ROWS);
     for (uint64_t t = index * TASK_ROWS; t < end; t++) {
@@ -33,7 +36,9 @@ static void swiglu_task(void *context, void *thread_scratch, uint64_t index)
             const float *up = tdm_view_row(in->data, in->dtype, at + x->columns, count, up_row);
             TDM_SIMD
             for (uint64_t j = 0; j < count; j++)
-                activated[j] = gate[j] / (1.0f + tdm_exp(-gate[j])) * up[j];
+                activated[j] = gate[j] /
+                               (1.0f + tdm_exp(-gate[j] * (linear + cubic * gate[j] * gate[j]))) *
+                               up[j];
             tdm_store_row(out->data, out->dtype, t * x->columns + c, count, activated);
         }
     }
@@ -45,6 +50,7 @@ static void swiglu_grad_task(void *context, void *thread_scratch, uint64_t index
     const struct tdm_operand *in = &x->launch->operand[TDM_SWIGLU_GRAD_GATE_UP],
                              *gradient = &x->launch->operand[TDM_SWIGLU_GRAD_DOUT];
     float gate[BLOCK], up[BLOCK], d_row[BLOCK];
+    const float linear = x->gate.linear, cubic = x->gate.cubic;
     (void)thread_scratch;
     uint64_t end = tdm_least(x->launch->op->tokens, (index + 1) * TASK_ROWS);
     for (uint64_t t = index * TASK_ROWS; t < end; t++) {
@@ -56,8 +62,9 @@ static void swiglu_grad_task(void *context, void *thread_scratch, uint64_t index
                 tdm_view_row(gradient->data, gradient->dtype, t * x->columns + c, count, d_row);
             TDM_SIMD
             for (uint64_t j = 0; j < count; j++) {
-                float g = gate[j], u = up[j], s = 1.0f / (1.0f + tdm_exp(-g));
-                gate[j] = d[j] * u * s * (1.0f + g * (1.0f - s));
+                float g = gate[j], u = up[j], square = g * g;
+                float s = 1.0f / (1.0f + tdm_exp(-g * (linear + cubic * square)));
+                gate[j] = d[j] * u * s * (1.0f + g * (1.0f - s) * (linear + 3.0f * cubic * square));
                 up[j] = d[j] * (g * s);
             }
             tdm_store_row(in->data, in->dtype, at, count, gate);
@@ -69,7 +76,8 @@ static void swiglu_grad_task(void *context, void *thread_scratch, uint64_t index
 static void run_rows(struct tdm_executor *executor, const struct tdm_launch *launch,
                      tdm_cpu_task task)
 {
-    struct swiglu x = {launch, tdm_launch_params(launch)->mlp.intermediate};
+    const struct tdm_mlp_params *mlp = &tdm_launch_params(launch)->mlp;
+    struct swiglu x = {launch, mlp->intermediate, mlp->gate};
     tdm_cpu_for(executor, (launch->op->tokens + TASK_ROWS - 1) / TASK_ROWS, task, &x);
 }
 

@@ -16,6 +16,7 @@ extern "C" {
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "ops/gate.h"
 #include "ops/scratch.h"
 #include "ops/selector.h"
 
@@ -121,15 +122,15 @@ enum tdm_status tdm_cuda_turn(const struct tdm_turn *turn, void *scratch, cudaSt
 
 /* ---- swiglu.cu ---- */
 
-/* activated[t][i] = gate / (1 + exp(-gate)) * up; gate_up is [rows, gate then up]. */
+/* What ops/gate.h says of a gate; gate_up is [rows, gate then up]. */
 enum tdm_status tdm_cuda_swiglu(struct tdm_array gate_up, uint64_t rows, uint32_t columns,
-                                struct tdm_array activated, cudaStream_t stream,
-                                struct tdm_error *err);
+                                struct tdm_gate gate, struct tdm_array activated,
+                                cudaStream_t stream, struct tdm_error *err);
 
 /* Gate and up become their gradients. */
 enum tdm_status tdm_cuda_swiglu_grad(struct tdm_array gate_up, struct tdm_array d_activated,
-                                     uint64_t rows, uint32_t columns, cudaStream_t stream,
-                                     struct tdm_error *err);
+                                     uint64_t rows, uint32_t columns, struct tdm_gate gate,
+                                     cudaStream_t stream, struct tdm_error *err);
 
 /* ---- embed.cu ---- */
 

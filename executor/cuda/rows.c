@@ -197,24 +197,24 @@ enum tdm_status tdm_cuda_run_kv_grad_read(struct tdm_executor *executor,
     return tdm_cuda_turn(&turn, executor->scratch, tdm_cuda_compute(executor), err);
 }
 
-/* ---- SwiGLU ---- */
+/* ---- SwiGLU, GeGLU ---- */
 
 enum tdm_status tdm_cuda_run_swiglu(struct tdm_executor *executor, const struct tdm_launch *launch,
                                     struct tdm_error *err)
 {
+    const struct tdm_mlp_params *mlp = &tdm_launch_params(launch)->mlp;
     return tdm_cuda_swiglu(whole(&launch->operand[TDM_SWIGLU_GATE_UP]), launch->op->tokens,
-                           tdm_launch_params(launch)->mlp.intermediate,
-                           whole(&launch->operand[TDM_SWIGLU_OUT]), tdm_cuda_compute(executor),
-                           err);
+                           mlp->intermediate, mlp->gate, whole(&launch->operand[TDM_SWIGLU_OUT]),
+                           tdm_cuda_compute(executor), err);
 }
 
 enum tdm_status tdm_cuda_run_swiglu_grad(struct tdm_executor *executor,
                                          const struct tdm_launch *launch, struct tdm_error *err)
 {
+    const struct tdm_mlp_params *mlp = &tdm_launch_params(launch)->mlp;
     return tdm_cuda_swiglu_grad(whole(&launch->operand[TDM_SWIGLU_GRAD_GATE_UP]),
                                 whole(&launch->operand[TDM_SWIGLU_GRAD_DOUT]), launch->op->tokens,
-                                tdm_launch_params(launch)->mlp.intermediate,
-                                tdm_cuda_compute(executor), err);
+                                mlp->intermediate, mlp->gate, tdm_cuda_compute(executor), err);
 }
 
 /* ---- gradient norms and the optimizer ---- */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SwiGLU (arXiv 2002.05202, equation 6) and its gradients, with s = 1 / (1 + exp(-gate)):
+ * SwiGLU or GeGLU (ops/gate.h) and their gradients, with s = 1 / (1 + exp(-k)),
+ * k = gate (linear + cubic gate^2):
  *
  *     activated = gate s up
- *     d_up = d gate s,  d_gate = d up s (1 + gate (1 - s))
+ *     d_up = d gate s,  d_gate = d up s (1 + gate (1 - s) (linear + 3 cubic gate^2))
  *
  * Memory-bound: forward 3 elements moved of each column of a row, backward 5. A thread does 8
  * columns with 16-byte accesses of bf16, or one where rows do not allow that.
@@ -14,7 +15,7 @@
 
 template <typename T, int W>
 static __global__ void __launch_bounds__(THREADS)
-    swiglu(const T *gate_up, uint64_t items, uint32_t columns, T *activated)
+    swiglu(const T *gate_up, uint64_t items, uint32_t columns, struct tdm_gate of, T *activated)
 {
     const uint64_t item = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
     const uint32_t of_row = columns / W;
@@ -27,13 +28,15 @@ static __global__ void __launch_bounds__(THREADS)
     tdm_load<W>(gate_up, row * 2 * columns + columns + column, up);
 #pragma unroll
     for (int j = 0; j < W; j++)
-        gate[j] = gate[j] / (1.0f + __expf(-gate[j])) * up[j];
+        gate[j] = gate[j] / (1.0f + __expf(-gate[j] * (of.linear + of.cubic * gate[j] * gate[j]))) *
+                  up[j];
     tdm_store<W>(activated, row * columns + column, gate);
 }
 
 template <typename T, int W>
 static __global__ void __launch_bounds__(THREADS)
-    swiglu_grad(T *gate_up, const T *d_activated, uint64_t items, uint32_t columns)
+    swiglu_grad(T *gate_up, const T *d_activated, uint64_t items, uint32_t columns,
+                struct tdm_gate of)
 {
     const uint64_t item = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
     const uint32_t of_row = columns / W;
@@ -48,8 +51,9 @@ static __global__ void __launch_bounds__(THREADS)
     tdm_load<W>(d_activated, row * columns + column, d);
 #pragma unroll
     for (int j = 0; j < W; j++) {
-        const float g = gate[j], u = up[j], s = 1.0f / (1.0f + __expf(-g));
-        gate[j] = d[j] * u * s * (1.0f + g * (1.0f - s));
+        const float g = gate[j], u = up[j], square = g * g;
+        const float s = 1.0f / (1.0f + __expf(-g * (of.linear + of.cubic * square)));
+        gate[j] = d[j] * u * s * (1.0f + g * (1.0f - s) * (of.linear + 3.0f * of.cubic * square));
         up[j] = d[j] * (g * s);
     }
     tdm_store<W>(gate_up, at, gate);
@@ -57,8 +61,9 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" enum tdm_status tdm_cuda_swiglu(struct tdm_array gate_up, uint64_t rows,
-                                           uint32_t columns, struct tdm_array activated,
-                                           cudaStream_t stream, struct tdm_error *err)
+                                           uint32_t columns, struct tdm_gate gate,
+                                           struct tdm_array activated, cudaStream_t stream,
+                                           struct tdm_error *err)
 {
     const void *const pointers[] = {gate_up.data, activated.data};
     const bool eights = tdm_in_eights(columns, pointers, 2);
@@ -71,17 +76,17 @@ extern "C" enum tdm_status tdm_cuda_swiglu(struct tdm_array gate_up, uint64_t ro
         const T *in = (const T *)gate_up.data;
         T *out = (T *)activated.data;
         if (eights)
-            swiglu<T, 8><<<blocks, THREADS, 0, stream>>>(in, items, columns, out);
+            swiglu<T, 8><<<blocks, THREADS, 0, stream>>>(in, items, columns, gate, out);
         else
-            swiglu<T, 1><<<blocks, THREADS, 0, stream>>>(in, items, columns, out);
+            swiglu<T, 1><<<blocks, THREADS, 0, stream>>>(in, items, columns, gate, out);
     });
     return status == TDM_OK ? tdm_cuda_status(cudaGetLastError(), "swiglu launch", err) : status;
 }
 
 extern "C" enum tdm_status tdm_cuda_swiglu_grad(struct tdm_array gate_up,
                                                 struct tdm_array d_activated, uint64_t rows,
-                                                uint32_t columns, cudaStream_t stream,
-                                                struct tdm_error *err)
+                                                uint32_t columns, struct tdm_gate gate,
+                                                cudaStream_t stream, struct tdm_error *err)
 {
     const void *const pointers[] = {gate_up.data, d_activated.data};
     const bool eights = tdm_in_eights(columns, pointers, 2);
@@ -94,9 +99,9 @@ extern "C" enum tdm_status tdm_cuda_swiglu_grad(struct tdm_array gate_up,
         T *in = (T *)gate_up.data;
         const T *d = (const T *)d_activated.data;
         if (eights)
-            swiglu_grad<T, 8><<<blocks, THREADS, 0, stream>>>(in, d, items, columns);
+            swiglu_grad<T, 8><<<blocks, THREADS, 0, stream>>>(in, d, items, columns, gate);
         else
-            swiglu_grad<T, 1><<<blocks, THREADS, 0, stream>>>(in, d, items, columns);
+            swiglu_grad<T, 1><<<blocks, THREADS, 0, stream>>>(in, d, items, columns, gate);
     });
     return status == TDM_OK ? tdm_cuda_status(cudaGetLastError(), "swiglu_grad launch", err)
                             : status;

@@ -324,9 +324,13 @@ static void check_swiglu(struct bench *bench)
     for (uint64_t t = 0; t < tokens; t++)
         for (uint64_t j = 0; j < columns; j++) {
             double g = v[t * 2 * columns + j], u = v[t * 2 * columns + columns + j];
-            double s = 1 / (1 + exp(-g)), gradient = vd[t * columns + j];
+            bool gelu = bench->model->gelu;
+            double inner = sqrt(2 / acos(-1)) * (g + 0.044715 * g * g * g);
+            double slope = gelu ? sqrt(8 / acos(-1)) * (1 + 3 * 0.044715 * g * g) : 1;
+            double s = gelu ? 0.5 * (1 + tanh(inner)) : 1 / (1 + exp(-g));
+            double gradient = vd[t * columns + j];
             want[t * columns + j] = g * s * u;
-            want_d[t * 2 * columns + j] = gradient * u * s * (1 + g * (1 - s));
+            want_d[t * 2 * columns + j] = gradient * u * s * (1 + g * (1 - s) * slope);
             want_d[t * 2 * columns + columns + j] = gradient * g * s;
         }
     bench_op(bench, TDM_OP_SWIGLU, 0, 0, chunk, tokens);

@@ -440,7 +440,22 @@ static void test_defaults(void **state)
     assert_int_equal(model->head_dim, 128);
     assert_true(model->layer_kinds[1].qk_norm);
     assert_false(model->layer_kinds[1].qkv_bias);
+    assert_false(model->gelu);
     tdm_model_free(model);
+}
+
+/* GeGLU is another model, and one that can be run. */
+static void test_activation(void **state)
+{
+    (void)state;
+    char unknown[TDM_MODEL_UNKNOWN];
+    struct tdm_model *silu = changed_model("{\"hidden_act\": \"silu\"}");
+    struct tdm_model *gelu = changed_model("{\"hidden_act\": \"gelu_pytorch_tanh\"}");
+    assert_true(gelu->gelu && !silu->gelu && !gelu->sized_only);
+    assert_string_equal(tdm_model_unknown(gelu, unknown), "");
+    assert_string_not_equal(gelu->digest, silu->digest);
+    tdm_model_free(silu);
+    tdm_model_free(gelu);
 }
 
 static void assert_windows(const char *changes, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
@@ -558,7 +573,8 @@ static void test_broken(void **state)
         {"{\"rms_norm_eps\": \"1e-5\"}", "\"rms_norm_eps\" is \"1e-5\"; it must be a number"},
         {"{\"max_position_embeddings\": -1}", "\"max_position_embeddings\" is -1;"},
         {"{\"tie_word_embeddings\": \"yes\"}", "it must be true or false"},
-        {"{\"hidden_act\": \"gelu\"}", "\"hidden_act\" is \"gelu\"; only \"silu\""},
+        {"{\"hidden_act\": \"gelu\"}",
+         "\"hidden_act\" is \"gelu\"; only \"silu\" (SwiGLU) or \"gelu_pytorch_tanh\""},
         {"{\"attention_bias\": true}",
          "\"attention_bias\" is true, which in LlamaForCausalLM adds"},
         {"{\"mlp_bias\": true}", "\"mlp_bias\" is true, which is not supported"},
@@ -729,6 +745,7 @@ int main(void)
         cmocka_unit_test(test_yarn),
         cmocka_unit_test(test_new_spelling),
         cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_activation),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_shortest_window),
         cmocka_unit_test(test_largest),

@@ -118,8 +118,8 @@ static void trial_new(uint32_t number, uint64_t *state, struct trial *trial)
         between(state, 3, 17), "num_attention_heads", kv_heads * sharing, "num_key_value_heads",
         kv_heads, "head_dim", 2 * between(state, 1, 5), "vocab_size", between(state, 5, 23),
         "max_position_embeddings", 64, "rms_norm_eps", 1e-5, "rope_theta", 50.0,
-        "tie_word_embeddings", tied, "hidden_act", "silu", "rope_scaling",
-        random_rope(state, number % 4));
+        "tie_word_embeddings", tied, "hidden_act", number % 5 < 3 ? "silu" : "gelu_pytorch_tanh",
+        "rope_scaling", random_rope(state, number % 4));
 
     memset(trial, 0, sizeof(*trial));
     assert_non_null(config);

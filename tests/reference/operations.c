@@ -221,6 +221,29 @@ void tdm_reference_swiglu_backward(uint64_t count, const double *gate, const dou
     }
 }
 
+static double tanh_of_gelu(double x)
+{
+    return tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x));
+}
+
+void tdm_reference_geglu(uint64_t count, const double *gate, const double *up, double *product)
+{
+    for (uint64_t i = 0; i < count; i++)
+        product[i] = 0.5 * gate[i] * (1 + tanh_of_gelu(gate[i])) * up[i];
+}
+
+void tdm_reference_geglu_backward(uint64_t count, const double *gate, const double *up,
+                                  const double *d_product, double *d_gate, double *d_up)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        double x = gate[i], t = tanh_of_gelu(x);
+        double inner = sqrt(2 / acos(-1)) * (1 + 3 * 0.044715 * x * x);
+
+        d_gate[i] = d_product[i] * up[i] * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner);
+        d_up[i] = d_product[i] * 0.5 * x * (1 + t);
+    }
+}
+
 /* log(sum(exp(x))), with the largest taken out so that exp does not overflow. */
 static double log_sum_exp(uint64_t count, const double *x)
 {

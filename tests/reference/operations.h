@@ -73,9 +73,15 @@ void tdm_reference_attention_backward(struct tdm_reference_heads shape, uint64_t
 /* product = silu(gate) * up, silu(x) = x / (1 + exp(-x)) (SwiGLU, arXiv 2002.05202). */
 void tdm_reference_swiglu(uint64_t count, const double *gate, const double *up, double *product);
 
-/* Overwrites d_gate and d_up. */
+/* product = gelu(gate) * up, with PyTorch's approximate="tanh":
+ * gelu(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). */
+void tdm_reference_geglu(uint64_t count, const double *gate, const double *up, double *product);
+
+/* They overwrite d_gate and d_up. */
 void tdm_reference_swiglu_backward(uint64_t count, const double *gate, const double *up,
                                    const double *d_product, double *d_gate, double *d_up);
+void tdm_reference_geglu_backward(uint64_t count, const double *gate, const double *up,
+                                  const double *d_product, double *d_gate, double *d_up);
 
 /* losses[t] = log(sum(exp(logits[t]))) - logits[t][targets[t]], or 0 where the target is
  * UINT32_MAX: none. logits [tokens, vocabulary]. */

@@ -8,7 +8,7 @@
  * tdm_rope_inverse_frequencies(). What it computes follows the Llama, Qwen2 and Qwen3 models of
  * Hugging Face transformers: pre-norm blocks with RMSNorm, in Qwen3 RMSNorm of every head of q and
  * k (QK-norm), RoPE by rotated halves, grouped queries, causal softmax scaled by 1/sqrt(head_dim),
- * SwiGLU, residuals, final norm, tied or untied head, cross entropy.
+ * SwiGLU or GeGLU, residuals, final norm, tied or untied head, cross entropy.
  *
  * A step has one or more sequences. Each starts at position 0, and attention never leaves it; the
  * documents that a sequence is packed from are sequences here. Token t and target t lie at the same
@@ -38,7 +38,7 @@ enum tdm_reference_point {
     TDM_REFERENCE_KV,        /* K after RoPE, and V */
     TDM_REFERENCE_ATTENTION, /* attention output, before the O product */
     TDM_REFERENCE_GATE_UP,   /* output of the gate and the up product */
-    TDM_REFERENCE_PRODUCT,   /* silu(gate) * up */
+    TDM_REFERENCE_PRODUCT,   /* silu(gate) * up, or gelu(gate) * up */
     TDM_REFERENCE_LOGITS,
     TDM_REFERENCE_D_LOGITS,
     TDM_REFERENCE_D_HIDDEN, /* after the final norm, after an MLP, after an attention block */

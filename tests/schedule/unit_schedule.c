@@ -536,6 +536,7 @@ static const struct nest {
     {"groups of 1, qkv kept", {1}, TDM_SET_QKV, TDM_SET_INPUT, 0, 651, 1.00, 7.18},
     /* only the o product is computed again */
     {"groups of 1, all kept", {1}, TDM_SET_ALL, TDM_SET_INPUT, 0, 2723, 1.00, 6.10},
+    {"groups of 1, normed kept", {1}, TDM_SET_NORMED, TDM_SET_INPUT, 0, 2919, 1.00, 6.10},
     {"groups of 2, held", {2}, TDM_SET_INPUT, TDM_SET_ATTENTION_OUTPUT, 0, 118, 2.00, 8.23},
     {"groups of 4, held", {4}, TDM_SET_INPUT, TDM_SET_ATTENTION_OUTPUT, 0, 97, 2.00, 8.69},
     {"groups of 4, not held", {4}, TDM_SET_INPUT, TDM_SET_INPUT, 0, 76, 2.75, 8.69},
@@ -584,7 +585,7 @@ static void test_nests(void **state)
         for (uint32_t i = 0; i < count; i++) {
             schedule->groups[i].kept = nest->kept;
             schedule->groups[i].held = nest->held;
-            if (nest->kept >= TDM_SET_QKV)
+            if (tdm_set_has(nest->kept, TDM_STORE_KV))
                 schedule->groups[i].kv = TDM_KV_KEEP;
             schedule->groups[i].kept_from_chunk = nest->kept_from_chunk;
         }

@@ -167,7 +167,7 @@ static void set_all(struct tdm_schedule *schedule, enum tdm_set kept, enum tdm_s
     for (uint32_t g = 0; g < schedule->group_count; g++) {
         schedule->groups[g].kept = kept;
         schedule->groups[g].held = held;
-        if (kept >= TDM_SET_QKV || held >= TDM_SET_QKV)
+        if (tdm_set_has(kept, TDM_STORE_KV) || tdm_set_has(held, TDM_STORE_KV))
             schedule->groups[g].kv = TDM_KV_KEEP;
     }
 }

@@ -66,12 +66,14 @@ static void note_nest(struct tdm_coverage *c, const struct tdm_schedule *s)
     note(c, "kept attention_output", g.kept[TDM_SET_ATTENTION_OUTPUT]);
     note(c, "kept qkv", g.kept[TDM_SET_QKV]);
     note(c, "kept all", g.kept[TDM_SET_ALL]);
+    note(c, "kept normed", g.kept[TDM_SET_NORMED]);
     note(c, "kept on device", g.kept_at[TDM_DEVICE]);
     note(c, "kept on host", g.kept_at[TDM_HOST]);
     note(c, "kept from a split", g.kept_split);
     note(c, "held attention_output", g.held[TDM_SET_ATTENTION_OUTPUT]);
     note(c, "held qkv", g.held[TDM_SET_QKV]);
     note(c, "held all", g.held[TDM_SET_ALL]);
+    note(c, "held normed", g.held[TDM_SET_NORMED]);
     note(c, "held on device", g.held_at[TDM_DEVICE]);
     note(c, "held on host", g.held_at[TDM_HOST]);
     note(c, "held from a split", g.held_split);

@@ -96,6 +96,7 @@ struct shape bench_shape(struct bench *bench)
         .sequences = (uint32_t)bench_between(bench, 1, 3),
         .dtypes = dtypes[bench_between(bench, 0, 4)],
     };
+    shape.gelu = shape.intermediate % 3 == 0;
     shape.query_heads = shape.kv_heads * (uint32_t)bench_between(bench, 1, 7);
     shape.tile_tokens = bench_between(bench, 1, shape.chunk_tokens);
     for (uint32_t i = 0; i < shape.sequences; i++)
@@ -137,14 +138,15 @@ void bench_open(struct bench *bench, const struct shape *shape, uint64_t seed)
                                : shape->window > 0 ? "MistralForCausalLM"
                                                    : "LlamaForCausalLM";
     json_t *config = json_pack(
-        "{s:[s], s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b, s:b, s:I, s:i}",
-        "architectures", architecture, "hidden_size", (int)shape->hidden, "intermediate_size",
-        (int)shape->intermediate, "num_hidden_layers", 2, "num_attention_heads",
-        (int)shape->query_heads, "num_key_value_heads", (int)shape->kv_heads, "head_dim",
-        (int)shape->head_dim, "vocab_size", (int)shape->vocabulary, "max_position_embeddings", 4096,
-        "rms_norm_eps", 1e-5, "rope_theta", 10000.0, "tie_word_embeddings", (int)shape->tied,
-        "use_sliding_window", shape->window > 0, "sliding_window",
-        (json_int_t)(shape->window > 0 ? shape->window : 1), "max_window_layers", 0);
+        "{s:[s], s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b, s:b, s:I, s:i}",
+        "architectures", architecture, "hidden_act", shape->gelu ? "gelu_pytorch_tanh" : "silu",
+        "hidden_size", (int)shape->hidden, "intermediate_size", (int)shape->intermediate,
+        "num_hidden_layers", 2, "num_attention_heads", (int)shape->query_heads,
+        "num_key_value_heads", (int)shape->kv_heads, "head_dim", (int)shape->head_dim, "vocab_size",
+        (int)shape->vocabulary, "max_position_embeddings", 4096, "rms_norm_eps", 1e-5, "rope_theta",
+        10000.0, "tie_word_embeddings", (int)shape->tied, "use_sliding_window", shape->window > 0,
+        "sliding_window", (json_int_t)(shape->window > 0 ? shape->window : 1), "max_window_layers",
+        0);
     *bench = (struct bench){.random = seed};
     if (tdm_model_from_config("test", "test", config, &bench->model, &err) != TDM_OK)
         fail_msg("%s", err.message);

@@ -12,7 +12,7 @@
 
 struct shape {
     uint32_t hidden, intermediate, query_heads, kv_heads, head_dim, vocabulary;
-    bool bias, tied;
+    bool bias, tied, gelu;
     bool qk_norm;    /* and then no bias */
     uint64_t window; /* of every layer; 0: none */
     uint64_t page_tokens, chunk_tokens, tile_tokens;

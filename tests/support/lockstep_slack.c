@@ -185,7 +185,7 @@ static double of_norm_grad(const struct tdm_slack *slack, const struct tdm_writt
     return slack->relative * (size + fabs(before));
 }
 
-/* ---- SwiGLU ---- */
+/* ---- SwiGLU, GeGLU ---- */
 
 static double of_swiglu(const struct tdm_slack *slack, uint64_t element)
 {
@@ -198,12 +198,17 @@ static double of_swiglu(const struct tdm_slack *slack, uint64_t element)
         return EXACT;
     double gate = slack_value(&operand[TDM_SWIGLU_GATE_UP], t * 2 * columns + column);
     double up = slack_value(&operand[TDM_SWIGLU_GATE_UP], t * 2 * columns + columns + column);
-    double s = 1 / (1 + exp(-gate)), error = (8 + 2 * fabs(gate)) * UNIT;
+    const struct tdm_gate *of = &tdm_launch_params(slack->launch)->mlp.gate;
+    double square = gate * gate, slope = of->linear + 3 * (double)of->cubic * square;
+    double s = 1 / (1 + exp(-gate * (of->linear + of->cubic * square)));
+    /* a polynomial in place of the gate has roundings of its own */
+    double error = (8 + (of->cubic > 0 ? 6 : 2) * fabs(gate) * slope) * UNIT;
     if (!back)
         return error * fabs(gate * s * up);
     double d = slack_value(&operand[TDM_SWIGLU_GRAD_DOUT], t * columns + column);
     return error * fabs(d) *
-           (element % width < columns ? fabs(up) * s * (1 + fabs(gate) * (1 - s)) : fabs(gate) * s);
+           (element % width < columns ? fabs(up) * s * (1 + fabs(gate) * (1 - s) * slope)
+                                      : fabs(gate) * s);
 }
 
 /* ---- all ---- */
