@@ -174,7 +174,8 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
         status = tdm_program_validate(program, no_limit, err);
     if (status == TDM_OK)
         status = tdm_program_emit(program, count_move, &steps->moves, err);
-    for (int place = 0; place < (int)TDM_MAX_PLACES && status == TDM_OK; place++) {
+    const uint32_t places = schedule->machine->topology.place_count;
+    for (uint32_t place = 0; place < places && status == TDM_OK; place++) {
         planned_bytes[place] = program->arena_bytes[place];
         program->arena_bytes[place] += GUARD_BYTES; /* that nobody may touch */
     }
