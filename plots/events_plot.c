@@ -8,8 +8,8 @@
 #include <math.h>
 
 #define GIB ((double)(UINT64_C(1) << 30))
-#define LIMIT_SHOWN 1.6 /* above this multiple of the highest the limit would press the rest flat \
-                         */
+/* Above this multiple of the highest the limit would press the rest flat. */
+#define LIMIT_SHOWN 1.6
 
 struct drawing {
     const struct tdm_events_plot *plot;
