@@ -187,7 +187,7 @@ enum tdm_status tdm_options_read(const struct tdm_command *command, int argc, ch
         }
         if (code == '?' || code == ':') {
             status = refuse(&reading, argc, argv, code, err);
-            if (command->refused != NULL)
+            if (code == '?' && command->refused != NULL)
                 command->refused(command->name, argc, argv, err);
         } else {
             status = take(&reading, code, arguments, err);

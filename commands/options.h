@@ -79,8 +79,8 @@ struct tdm_command {
     const struct tdm_help_list *lists; /* ended by one without a title; NULL: none */
     const char *notes;                 /* below the options: what holds for all, and examples */
     enum tdm_value_kind arguments;     /* those that are not options */
-    /* After an option was refused, to say more of it; argv[optind - 1] is the option. NULL: no
-     * more. */
+    /* After an option that is not known, to say more of it; argv[optind - 1] is the option. NULL:
+     * no more. */
     void (*refused)(const char *command, int argc, char **argv, struct tdm_error *err);
     /* argv[0] is the command's name. Fills err on failure; main.c prints it and exits. NULL:
      * tidemark-executor carries it out. */

@@ -165,6 +165,9 @@ static void read_shared(struct tdm_json_reader *reader, struct tdm_topology *top
     struct tdm_shared_row row = {{0}, 0};
     read_name(reader, "name", row.name);
     row.bytes_per_second = tdm_json_number(reader, "bytes_per_second", 1, MOST_RATE);
+    for (uint32_t i = 0; i < topology->shared_count && tdm_json_status(reader) == TDM_OK; i++)
+        if (strcmp(topology->shared[i].name, row.name) == 0)
+            tdm_json_fail(reader, "name", "is \"%s\", which another row has", row.name);
     if (tdm_json_status(reader) == TDM_OK)
         topology->shared[topology->shared_count++] = row;
 }

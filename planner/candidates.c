@@ -915,14 +915,20 @@ static enum tdm_status enrich_point(struct run *run, const struct tdm_rounded *f
     return status == TDM_OK ? run->status : status;
 }
 
-/* Does it keep the richest set that was searched of everything? Where it does not, a byte saves
- * more time in that set than in a richer one. */
-static bool keeps_all(const struct tdm_rounded *rounded)
+/* May richer sets be worth the search for them? Where all that was searched is kept already, they
+ * have the memory that is left. Elsewhere a byte saves more time in what is not kept yet, and they
+ * are tried if they could save this share of a step at all. */
+#define MAYBE_WORTH_RICHER 0.01
+
+static bool may_enrich(const struct run *run)
 {
-    for (uint32_t g = 0; g < rounded->group_count; g++)
-        if (rounded->groups[g].kept != TDM_SEARCHED_SET || rounded->groups[g].kept_from_chunk > 0)
-            return false;
-    return true;
+    const struct tdm_rounded *winner = run->winner;
+    bool keeps_all = true;
+    for (uint32_t g = 0; g < winner->group_count; g++)
+        keeps_all = keeps_all && winner->groups[g].kept == TDM_SEARCHED_SET &&
+                    winner->groups[g].kept_from_chunk == 0;
+    return keeps_all || tdm_estimator_richer_seconds(run->kitchen.estimators[winner->size]) >=
+                            MAYBE_WORTH_RICHER * run->simulation.step_seconds;
 }
 
 /* The last step: such sets for the fastest schedule of each order. */
@@ -931,7 +937,7 @@ static enum tdm_status enrich(struct run *run, struct tdm_error *err)
     const struct tdm_simulation simulation = run->simulation;
     struct tdm_rounded poorer;
     enum tdm_status status = TDM_OK;
-    if (!run->found || !may_round(run) || !keeps_all(run->winner))
+    if (!run->found || !may_round(run) || !may_enrich(run))
         return TDM_OK;
     if (!copy_rounded(run, run->winner, &poorer))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");

@@ -44,7 +44,8 @@ double tdm_estimator_forward_seconds(const struct tdm_estimator *estimator);
 uint64_t tdm_estimator_resident_bytes(const struct tdm_estimator *estimator);
 
 /* The richest set that relaxation and rounding know. Richer ones save little, and are given to the
- * schedule that was found (tdm_enrich), so that what else was chosen does not depend on them. */
+ * schedule that was found (tdm_enrich), so that what else was chosen does not depend on them. Their
+ * bytes may be estimated too high, by the workspace of what they keep. */
 #define TDM_SEARCHED_SET TDM_SET_ALL
 
 /* Seconds that richer sets than that could save in a step at most, which a bound must allow for. */

@@ -594,7 +594,7 @@ static double move_seconds(const struct tdm_program *chunks, uint32_t span, bool
 {
     struct tdm_kv_move move;
     struct tdm_op op = {
-        .kind = TDM_OP_COPY, .lane = TDM_LANE_COMPUTE, .access_count = TDM_COPY_OPERANDS};
+        .kind = TDM_OP_COPY, .link = TDM_NO_LINK, .access_count = TDM_COPY_OPERANDS};
     if (!tdm_kv_moves(chunks, span, falling, layer, reader, &move))
         return 0;
     op.access[TDM_COPY_FROM].bytes = op.access[TDM_COPY_TO].bytes =

@@ -202,6 +202,9 @@ static void test_broken(void **state)
         {"{\"places\": [" SECOND
          "], \"links\": [" LINK("host", "second", "x", ", \"shared\": \"y\"") "]}",
          NULL, "\"links[0].shared\" is \"y\", which \"shared\" of the machine does not have"},
+        {"{\"shared\": [{\"name\": \"y\", \"bytes_per_second\": 1e9}, "
+         "{\"name\": \"y\", \"bytes_per_second\": 1e9}]}",
+         NULL, "\"shared[1].name\" is \"y\", which another row has"},
         {"{\"shared\": [{\"name\": \"y\"}]}", NULL, "\"shared[0].bytes_per_second\" is missing"},
         {"{}", "{\"both_ways_bytes_per_second\": 120e9}",
          "\"rates.both_ways_bytes_per_second\" is 1.2e+11, more than \"h2d_bytes_per_second\""},
