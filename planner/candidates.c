@@ -16,8 +16,11 @@
 /* Effort: ops lowered and simulated of roundings, as many of recipes after a first schedule was
  * found, and again while polishing; a core does some five million a second. */
 #define MOST_OPS 3000000u
-#define MOST_SOLUTIONS 60u   /* of one linear program */
-#define TOLERANCE 3e-4       /* of its bound */
+#define MOST_SOLUTIONS 60u /* of one linear program */
+#define TOLERANCE 3e-4     /* of its bound */
+#define QUICK_PARTS 8u     /* of the effort for recipes, where any schedule near the best will do */
+#define WIDE_GAP 0.05      /* from here on polishing has all its effort, */
+#define LEAST_EFFORT 0.2   /* and this part of it at the bound */
 #define MOST_ESTIMATES 4000u /* of one rounding */
 #define FREE_GIB 1e6         /* a GiB that saves less than this part of the step costs nothing */
 #define COPIES 0.01          /* rounding.h; and where the simulator finds stalls: */
@@ -191,8 +194,9 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
         run->kitchen.estimates = tdm_memo_new(sizeof(struct tdm_rounded_estimate), ESTIMATES_LOG2);
         run->measured = tdm_memo_new(sizeof(struct measured), MEASURED_LOG2);
     }
-    /* room for every order and chunk size, near and far, and for the winner in other chunk sizes */
-    run->rounded = calloc((size_t)TDM_BASES * (TDM_ORDERS * 2 + 1), sizeof(*run->rounded));
+    /* room for every order, chunk size and rounding, and for the winner in other chunk sizes */
+    run->rounded =
+        calloc((size_t)TDM_BASES * (TDM_ORDERS * TDM_ROUNDINGS + 1), sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
         struct tdm_rounded *best = &run->best[i];
@@ -282,14 +286,19 @@ static enum tdm_status improve_new(struct run *run, const struct tdm_rounding_li
 
 static enum tdm_status round_one(struct run *run, enum tdm_order order, uint32_t size,
                                  struct tdm_relaxation *relaxation,
-                                 const struct tdm_relaxed *relaxed, bool far, struct tdm_error *err)
+                                 const struct tdm_relaxed *relaxed, enum tdm_rounding rounding,
+                                 struct tdm_error *err)
 {
     struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
     const struct tdm_rounding_limits limits = rounding_limits(run, size);
     enum tdm_status status =
-        tdm_round(&run->kitchen, size, order, relaxation, relaxed, far, rounded, err);
+        tdm_round(&run->kitchen, size, order, relaxation, relaxed, rounding, rounded, err);
     if (status != TDM_OK)
         return status;
+    if (rounded->group_count == 0) {
+        tdm_rounded_free(rounded);
+        return TDM_OK;
+    }
     return improve_new(run, &limits, rounded, err);
 }
 
@@ -346,11 +355,14 @@ static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t
             status = tdm_relaxation_write(relaxation, pins->program_path, err);
         run->program_written = true;
     }
-    if (status == TDM_OK && relaxed.solved && may_round(run))
-        status = round_one(run, order, size, relaxation, &relaxed, false, err);
-    if (status == TDM_OK && relaxed.solved && may_round(run) &&
-        relaxed.device_seconds_per_gib * FREE_GIB < relaxed.bound_seconds)
-        status = round_one(run, order, size, relaxation, &relaxed, true, err);
+    for (int rounding = 0; rounding < TDM_ROUNDINGS && status == TDM_OK; rounding++) {
+        if (!relaxed.solved || !may_round(run) || (rounding == TDM_NEAR && fixed[0]) ||
+            (rounding == TDM_FAR &&
+             relaxed.device_seconds_per_gib * FREE_GIB >= relaxed.bound_seconds))
+            continue;
+        status =
+            round_one(run, order, size, relaxation, &relaxed, (enum tdm_rounding)rounding, err);
+    }
     tdm_relaxation_free(*last);
     *last = relaxation;
     return status;
@@ -705,6 +717,7 @@ static enum tdm_status try_recipe(struct run *run, struct tdm_recipe *recipe, st
 
 static enum tdm_status try_recipes(struct run *run, struct tdm_error *err)
 {
+    const uint64_t most_ops = run->kitchen.pins->quick ? MOST_OPS / QUICK_PARTS : MOST_OPS;
     enum tdm_status status = TDM_OK;
     run->ops = 0;
     while (run->queue.count > 0 && status == TDM_OK) {
@@ -712,7 +725,7 @@ static enum tdm_status try_recipes(struct run *run, struct tdm_error *err)
             run->counts.too_slow += run->queue.count;
             break;
         }
-        if (run->found && run->ops > MOST_OPS) {
+        if (run->found && run->ops > most_ops) {
             run->counts.complete = false;
             break;
         }
@@ -845,14 +858,23 @@ static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *f
     return status == TDM_OK ? run->status : status;
 }
 
+/* Ops that polishing may simulate: the nearer to the bound, the less there is to gain. */
+static uint64_t polishing_ops(const struct run *run)
+{
+    double bound = run->bound_of[run->on];
+    double gap = bound > 0 && bound < NO_BOUND ? run->simulation.step_seconds / bound - 1 : 1;
+    return (uint64_t)(MOST_OPS * fmin(fmax(gap / WIDE_GAP, LEAST_EFFORT), 1));
+}
+
 /* Where programs are small and effort is left, from other points of each order too. */
 static enum tdm_status polish_starts(struct run *run, enum tdm_set richest, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    run->most_ops = MOST_OPS / 4;
+    const uint64_t most_ops = polishing_ops(run);
+    run->most_ops = most_ops / 4;
     for (int order = 0; order < TDM_ORDERS; order++) {
         run->ops = 0;
-        for (unsigned start = 1; start <= STARTS && run->ops < MOST_OPS / 8; start++) {
+        for (unsigned start = 1; start <= STARTS && run->ops < most_ops / 8; start++) {
             const struct tdm_rounded *best = best_of(run, order, NULL);
             if (best == NULL)
                 best = best_of(run, TDM_ORDERS, NULL);
@@ -870,9 +892,10 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
     bool polished[TDM_ORDERS * TDM_BASES] = {false};
     enum tdm_status status = TDM_OK;
     const struct tdm_rounded *best;
-    if (!may_round(run) || switched_off(run, TDM_POLISH) || is_far_behind(run))
+    if (!may_round(run) || switched_off(run, TDM_POLISH) || run->kitchen.pins->quick ||
+        is_far_behind(run))
         return TDM_OK;
-    run->most_ops = MOST_OPS / POLISHED;
+    run->most_ops = polishing_ops(run) / POLISHED;
     for (unsigned i = 0; i < POLISHED && status == TDM_OK && could_win(run, 0); i++) {
         run->ops = 0;
         best = best_of(run, TDM_ORDERS, polished);
@@ -895,7 +918,8 @@ static double bound_of_all(const struct run *run)
     for (int order = 0; order < TDM_ORDERS; order++)
         for (uint32_t size = 0; size < run->kitchen.size_count; size++)
             least = fmin(least, run->least_seconds[order][size]);
-    return run->bound_seconds > 0 ? least : 0; /* 0: a program was too large for the solver */
+    /* 0: a program was too large for the solver, or none was made */
+    return run->bound_seconds > 0 && least < NO_BOUND ? least : 0;
 }
 
 static enum tdm_status enrich_point(struct run *run, const struct tdm_rounded *from,
@@ -1126,20 +1150,21 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
     const struct tdm_rounded *winner = NULL;
     struct tdm_simulation simulation = {0};
     enum tdm_status status = TDM_OK;
+    const bool bounds = trains && !run->kitchen.pins->quick;
     run->counts.complete = true;
     for (int on = 0; on < TDM_PLACES && status == TDM_OK; on++) {
         double floor_seconds = 0;
         run->on = (enum tdm_place)on;
         if (fixed && run->on != asked_on)
             continue;
-        if (trains)
+        if (bounds)
             status = find_floors(run, &floor_seconds, err);
         /* neither the plan nor the bound can be of this place */
         if (winner != NULL && simulation.step_seconds <= WORTH_THE_HOST * floor_seconds &&
             run->bound_seconds <= floor_seconds)
             continue;
         run->found = false;
-        if (status == TDM_OK && trains)
+        if (status == TDM_OK && bounds)
             status = relax(run, err);
         if (status != TDM_OK || (winner != NULL && run->bound_of[on] < NO_BOUND &&
                                  simulation.step_seconds <= WORTH_THE_HOST * run->bound_of[on]))
@@ -1187,7 +1212,7 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
     if (status == TDM_OK && has_room(&run))
         status = look_at_places(&run, trains, pins->has_update_place || !trains, asked_on, err);
-    if (status == TDM_OK && trains)
+    if (status == TDM_OK && trains && !pins->quick)
         status = enrich(&run, err);
     if (status == TDM_OK && pins->program_path != NULL && !run.program_written)
         status = tdm_fail(err, TDM_INTERNAL, "%s: not written: no linear program was made",

@@ -50,6 +50,7 @@ struct tdm_pins {
     uint32_t
         kept_from;    /* first chunk of which the attention output is kept, or percent of chunks */
     bool unchecked;   /* what is found is not validated: nobody will run it */
+    bool quick;       /* any schedule near the best will do: no bound is found, and few are tried */
     unsigned without; /* heuristics that are switched off: bits of enum tdm_heuristic */
     const char *program_path; /* where to write the linear program that sets the bound; NULL:
                                  nowhere. Borrowed */

@@ -21,6 +21,7 @@ libtidemark_a_SOURCES += \
 	planner/relaxation_price.c \
 	planner/relaxation_program.c \
 	planner/relaxation_read.c \
+	planner/relaxation_spread.c \
 	planner/request.c planner/request.h \
 	planner/rounding.c planner/rounding.h \
 	planner/scaling.c planner/scaling.h \

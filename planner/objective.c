@@ -62,7 +62,7 @@ static enum tdm_status try_search(const struct tdm_request *request,
     enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
     if (status != TDM_OK)
         return status;
-    found->pins.without |= options->without;
+    found->pins.quick = options->quick;
     status = tdm_candidates_search(found->schedule, &found->pins, &found->search, err);
     if (status == TDM_INFEASIBLE)
         return TDM_OK;
@@ -285,7 +285,7 @@ static enum tdm_status find_near(struct contexts *c, uint64_t low, uint64_t *uni
 enum tdm_status tdm_objective_near_context(const struct tdm_request *request, uint64_t from_context,
                                            struct tdm_objective_found *found, struct tdm_error *err)
 {
-    static const struct tdm_objective_options options = {.without = 1u << TDM_POLISH};
+    static const struct tdm_objective_options options = {.quick = true};
     struct contexts c = {.request = *request,
                          .options = &options,
                          .found = found,

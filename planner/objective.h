@@ -26,8 +26,7 @@ bool tdm_objective_parse(const char *name, enum tdm_objective *objective);
 
 struct tdm_objective_options {
     double most_seconds; /* of a step; 0: any */
-    unsigned
-        without; /* heuristics that are switched off, beside those of the request: candidates.h */
+    bool quick;          /* as of tdm_pins */
     void *self;
     /* Is told of every size that was tried, tokens or bytes; may be NULL. */
     void (*tried)(void *self, uint64_t size, bool good);

@@ -293,6 +293,7 @@ void tdm_relaxation_free(struct tdm_relaxation *r)
     free(r->found);
     free(r->centre);
     free(r->tried);
+    free(r->arcs);
     tdm_amounts_free(&r->use);
     free(r);
 }

@@ -91,12 +91,22 @@ enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *relaxation, double e
 /* Begins with the best prices of another one, of the same model, limits and order. */
 void tdm_relaxation_warm(struct tdm_relaxation *relaxation, const struct tdm_relaxation *other);
 
-/* The group list that the best prices choose, and for each of its groups the settings that are
- * nearest to what its layers chose, with splits as averages: `groups` has room for one a layer;
- * returns their count. Homes are not in it. Where neither memory nor copies cost anything, all is
- * on the device, or, where `far`, on the host. */
-uint32_t tdm_relaxation_groups(struct tdm_relaxation *relaxation, bool far,
-                               struct tdm_group *groups);
+/* What groups follow from. */
+enum tdm_rounding {
+    TDM_BY_PRICES, /* the group list that the best prices choose: where neither memory nor copies
+                      cost anything, all is on the device */
+    TDM_FAR,       /* the same, with all that costs nothing on the host */
+    TDM_NEAR,      /* by prices, with all state at home on the device */
+    TDM_BY_SHARES, /* the last solution: shares of layers as numbers of layers */
+    TDM_ROUNDINGS
+};
+
+/* Groups, each with the settings that are nearest to what its layers chose, with splits as
+ * averages: `groups` has room for one a layer. *count: of them, 0 if there are none. Homes are not
+ * in it. TDM_NO_MEMORY. */
+enum tdm_status tdm_relaxation_groups(struct tdm_relaxation *relaxation, enum tdm_rounding rounding,
+                                      struct tdm_group *groups, uint32_t *count,
+                                      struct tdm_error *err);
 
 /* Writes the program as it is, with the arcs made so far. */
 enum tdm_status tdm_relaxation_write(const struct tdm_relaxation *relaxation, const char *path,

@@ -110,6 +110,23 @@ struct tdm_plain_column {
 
 #define TDM_MOST_PLAIN 20u
 
+/* A column that is an arc: the settings that are nearest to what its layers chose, and what it uses
+ * of what schedules are short of. */
+enum {
+    TDM_SHORT_OF_DEVICE,
+    TDM_SHORT_OF_HOST,
+    TDM_SHORT_OF_COMPUTE,
+    TDM_SHORT_OF_COPIES,
+    TDM_SHORT
+};
+
+struct tdm_arc {
+    uint32_t from, to; /* layers, both included */
+    int column;
+    struct tdm_group group;
+    double uses[TDM_SHORT];
+};
+
 struct tdm_relaxation {
     struct tdm_pricing pricing;
     struct tdm_row_bounds *bounds; /* [row_count] */
@@ -132,7 +149,8 @@ struct tdm_relaxation {
     uint32_t *from;         /* [layers + 1] */
     struct tdm_amounts use; /* of a column being made */
     struct tdm_entry *entries;
-    uint32_t arcs;
+    struct tdm_arc *arcs; /* [arc_room] */
+    uint32_t arc_count, arc_room;
     bool is_warm; /* `found` has prices of a like program */
     double bound_seconds;
     struct tdm_relaxed relaxed;
@@ -145,7 +163,15 @@ enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
                                    const uint64_t limit_bytes[TDM_MAX_PLACES],
                                    const bool fixed_homes[TDM_STATES], struct tdm_error *err);
 
-/* A column of an arc, from `r->use`. */
+/* The settings of a group (a, b) that are nearest to what its layers choose at the prices. */
+struct tdm_group tdm_relaxation_group(const struct tdm_relaxation *r, uint32_t a, uint32_t b);
+
+/* Groups in the shares of the solver's last solution; as tdm_relaxation_groups(). 0: there is no
+ * path. TDM_NO_MEMORY. */
+enum tdm_status tdm_relaxation_spread(const struct tdm_relaxation *r, struct tdm_group *groups,
+                                      uint32_t *count, struct tdm_error *err);
+
+/* A column of an arc, from `r->use` and the prices. */
 enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,
                                        struct tdm_error *err);
 

@@ -114,9 +114,8 @@ static uint32_t split(uint32_t chunks, double stored)
     return from <= 0 ? 0 : (uint32_t)(from + 0.5);
 }
 
-/* The settings of a group from what its layers chose: averages over the layers that had the
- * choice. */
-static struct tdm_group group_of(const struct tdm_relaxation *r, uint32_t a, uint32_t b)
+/* Averages over the layers that had the choice. */
+struct tdm_group tdm_relaxation_group(const struct tdm_relaxation *r, uint32_t a, uint32_t b)
 {
     const struct tdm_pricing *p = &r->pricing;
     uint32_t n = p->e->chunks;
@@ -167,17 +166,22 @@ static void prefer_host(struct tdm_relaxation *r)
     tdm_pricing_prepare(&r->pricing);
 }
 
-uint32_t tdm_relaxation_groups(struct tdm_relaxation *r, bool far, struct tdm_group *groups)
+enum tdm_status tdm_relaxation_groups(struct tdm_relaxation *r, enum tdm_rounding rounding,
+                                      struct tdm_group *groups, uint32_t *count,
+                                      struct tdm_error *err)
 {
-    uint32_t count = 0, at;
+    if (rounding == TDM_BY_SHARES)
+        return tdm_relaxation_spread(r, groups, count, err);
+    uint32_t at;
     tdm_relaxation_use(r, r->centre);
-    if (far)
+    if (rounding == TDM_FAR)
         prefer_host(r);
     tdm_relaxation_path(r);
+    *count = 0;
     for (uint32_t k = r->layers; k > 0; k = r->from[k])
-        count++;
-    at = count;
+        ++*count;
+    at = *count;
     for (uint32_t k = r->layers; k > 0; k = r->from[k])
-        groups[--at] = group_of(r, r->from[k], k - 1);
-    return count;
+        groups[--at] = tdm_relaxation_group(r, r->from[k], k - 1);
+    return TDM_OK;
 }

@@ -635,18 +635,27 @@ static enum tdm_place place_of(double share)
 
 enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum tdm_order order,
                           struct tdm_relaxation *relaxation, const struct tdm_relaxed *relaxed,
-                          bool far, struct tdm_rounded *rounded, struct tdm_error *err)
+                          enum tdm_rounding rounding, struct tdm_rounded *rounded,
+                          struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = kitchen->schedule;
     *rounded = (struct tdm_rounded){.size = size, .order = order, .rings = schedule->rings};
     rounded->groups = calloc((size_t)schedule->model->layers + 1, sizeof(*rounded->groups));
     if (rounded->groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
-    rounded->group_count = tdm_relaxation_groups(relaxation, far, rounded->groups);
+    enum tdm_status status =
+        tdm_relaxation_groups(relaxation, rounding, rounded->groups, &rounded->group_count, err);
+    if (status != TDM_OK) {
+        tdm_rounded_free(rounded);
+        return status;
+    }
     memcpy(rounded->homes, kitchen->bases[size].homes, sizeof(rounded->homes));
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         rounded->homes[state] =
-            (struct tdm_home){(uint32_t)(relaxed->device_layers[state] + 1e-6),
-                              place_of(relaxed->embedding[state]), place_of(relaxed->head[state])};
+            rounding == TDM_NEAR
+                ? (struct tdm_home){schedule->model->layers, TDM_DEVICE, TDM_DEVICE}
+                : (struct tdm_home){(uint32_t)(relaxed->device_layers[state] + 1e-6),
+                                    place_of(relaxed->embedding[state]),
+                                    place_of(relaxed->head[state])};
     return TDM_OK;
 }

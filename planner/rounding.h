@@ -48,11 +48,12 @@ struct tdm_rounding_limits {
                       they run beside the compute lane, but now and then it waits for one */
 };
 
-/* Takes what `relaxed` says of homes and the groups of the relaxation, `far` as there. The caller
- * owns rounded->groups (tdm_rounded_free). TDM_NO_MEMORY. */
+/* Takes what `relaxed` says of homes and the groups of the relaxation. The caller owns
+ * rounded->groups (tdm_rounded_free). group_count is 0 if there are none. TDM_NO_MEMORY. */
 enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum tdm_order order,
                           struct tdm_relaxation *relaxation, const struct tdm_relaxed *relaxed,
-                          bool far, struct tdm_rounded *rounded, struct tdm_error *err);
+                          enum tdm_rounding rounding, struct tdm_rounded *rounded,
+                          struct tdm_error *err);
 void tdm_rounded_free(struct tdm_rounded *rounded);
 
 /* Into one that has groups of its own, with room for as many. */
