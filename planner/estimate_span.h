@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internal to the estimates: a group as a schedule has it, with its splits made plain, and what
- * both seconds and bytes ask of it. */
+/* Internal to the estimates: a group with its splits resolved, and questions that both seconds and
+ * bytes ask about it. */
 #ifndef TDM_PLANNER_ESTIMATE_SPAN_H
 #define TDM_PLANNER_ESTIMATE_SPAN_H
 
 #include "planner/estimate_parts.h"
 
-/* A group with its splits made plain: attention outputs are kept from chunk `kept` on (`chunks`:
- * none), and held of chunks [held, kept). */
+/* A group with its splits resolved: attention outputs are kept for chunks from `kept` on (`chunks`:
+ * none), and held for chunks [held, kept). */
 struct span {
     uint32_t first, top; /* layers */
     uint32_t kept, held;
@@ -35,7 +35,7 @@ static inline struct span span_of(const struct tdm_estimator *e,
 }
 
 /* The splits of one layer of a group. In chunk-major order the first forward of the last layer
- * makes its K and V alone, so that there is nothing to keep; it runs again, and can be held. */
+ * makes only its K and V, so it has nothing to keep; it runs again, and its outputs can be held. */
 static inline struct span span_of_layer(const struct tdm_estimator *e, const struct span *group,
                                         enum tdm_order order, uint32_t layer)
 {
@@ -49,13 +49,13 @@ static inline struct span span_of_layer(const struct tdm_estimator *e, const str
     return span;
 }
 
-/* Is a layer run forward again in the backward? */
+/* Does a layer run forward again in the backward? */
 static inline bool runs_again(const struct span *span, enum tdm_order order, uint32_t layer)
 {
     return layer < span->top || (order == TDM_CHUNK_MAJOR && span->last);
 }
 
-/* Bytes of a chunk that has a set beside its input. */
+/* Bytes of a chunk in a set, without its input. */
 static inline uint64_t set_bytes(const struct tdm_estimator *e, enum tdm_set set)
 {
     uint64_t bytes = 0;
@@ -64,7 +64,7 @@ static inline uint64_t set_bytes(const struct tdm_estimator *e, enum tdm_set set
     return bytes;
 }
 
-/* The chunks from which on gate and up are held beside an attention output that is kept. */
+/* The chunk from which gate and up are held in addition to a kept attention output. */
 static inline uint32_t products_from(const struct tdm_estimator *e, const struct span *span)
 {
     const struct tdm_group *group = span->group;
@@ -75,8 +75,8 @@ static inline uint32_t products_from(const struct tdm_estimator *e, const struct
                : span->kept;
 }
 
-/* Bytes of workspace of a backward that has a store of its chunk. Where heads are normed, q has its
- * product beside it. */
+/* Backward workspace saved when a store of its chunk is present. Where heads are normed, q also has
+ * its product. */
 static inline uint64_t spared_bytes(const struct tdm_estimator *e, uint32_t layer,
                                     enum tdm_store store)
 {
@@ -99,21 +99,20 @@ static inline bool far_kv(const struct span *span)
     return keeps_kv(span) && on_host(span->group->kv_place);
 }
 
-/* In layer-major order, does a layer have K and V in a row of its own? It is counted with what is
- * kept. */
+/* In layer-major order, does a layer have its own row of K and V? The row is counted as kept. */
 static inline bool own_kv(const struct span *span)
 {
     return keeps_kv(span) && !on_host(span->group->kv_place);
 }
 
-/* What a layer's attention gathers for the chunks before one. */
+/* Bytes that a layer's attention gathers for the chunks before a chunk. */
 static inline const struct gathered *gathered_before(const struct tdm_estimator *e, uint32_t layer,
                                                      uint32_t chunk)
 {
     return &e->gathered_before[(size_t)e->kind_of[layer] * ((size_t)e->chunks + 1) + chunk];
 }
 
-/* Does it, in chunk-major order, where K and V are on the host? */
+/* Does a layer gather, in chunk-major order with K and V on the host? */
 static inline bool gathers(const struct tdm_estimator *e, uint32_t layer)
 {
     return gathered_before(e, layer, e->chunks)->kv > 0;
