@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The search: bounds, then candidates by rising estimated time, lowered and simulated until none
- * can win. */
+/* The search: computes bounds, then lowers and simulates candidates in order of rising estimated
+ * time, until none can win. */
 #include "planner/candidates.h"
 
 #include "base/size.h"
@@ -13,26 +13,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Effort: ops lowered and simulated of roundings, as many of recipes after a first schedule was
- * found, and again while polishing; a core does some five million a second. */
+/* Effort limits: ops lowered and simulated for roundings; as many for recipes after a first
+ * schedule was found; and again for polishing. One core does about five million a second. */
 #define MOST_OPS 3000000u
-#define MOST_SOLUTIONS 60u /* of one linear program */
-#define TOLERANCE 3e-4     /* of its bound */
-#define QUICK_PARTS 8u     /* of the effort for recipes, where any schedule near the best will do */
-#define WIDE_GAP 0.05      /* from here on polishing has all its effort, */
-#define LEAST_EFFORT 0.2   /* and this part of it at the bound */
+#define MOST_SOLUTIONS 60u   /* of one linear program */
+#define TOLERANCE 3e-4       /* of its bound */
+#define QUICK_PARTS 8u       /* divides the effort for recipes, for `quick` */
+#define WIDE_GAP 0.05        /* from this gap on polishing gets its full effort, */
+#define LEAST_EFFORT 0.2     /* and at the bound this share of it */
 #define MOST_ESTIMATES 4000u /* of one rounding */
-#define FREE_GIB 1e6         /* a GiB that saves less than this part of the step costs nothing */
-#define COPIES 0.01          /* rounding.h; and where the simulator finds stalls: */
+#define FREE_GIB 1e6         /* a GiB that saves less than this share of the step counts as free */
+#define COPIES 0.01          /* rounding.h; raised where the simulator finds stalls: */
 #define STALLED 1.003        /* simulated over estimated */
-#define FREE_SLOTS 2u        /* of a ring of state that does not keep copies waiting */
-#define MOST_MENDED 3u       /* times that a rounding is searched again because packing took more */
+#define FREE_SLOTS 2u        /* of a ring of state: enough that copies do not wait */
+#define MOST_MENDED 3u       /* retries of a rounding because packing took more than estimated */
 #define NO_BOUND 1e300
-#define ESTIMATES_LOG2 16u /* remembered of a search */
-#define MEASURED_LOG2 12u  /* and of what polishing simulates */
+#define ESTIMATES_LOG2 16u /* estimates remembered in a search */
+#define MEASURED_LOG2 12u  /* and simulations remembered while polishing */
 
-/* Estimates that are this close to the least are not worth lowering when the least memory is
- * sought. */
+/* When the minimum memory is sought, estimates this close to the minimum are not lowered. */
 #define NEAR 0.9995
 
 const char *tdm_attention_store_name(enum tdm_attention_store store)
@@ -55,11 +54,11 @@ void tdm_pins_free(struct tdm_pins *pins)
     pins->group_count = 0;
 }
 
-/* Recipes in a heap: the one to be looked at next is first. */
+/* A heap of recipes: the next one to examine is first. */
 struct queue {
     struct tdm_recipe *recipes;
     size_t count, room;
-    int place; /* by bytes of this place, or by seconds if it is TDM_PLACES */
+    int place; /* sorted by bytes of this place, or by seconds if TDM_PLACES */
 };
 
 static bool goes_before(const struct queue *queue, const struct tdm_recipe *a,
@@ -116,13 +115,13 @@ static struct tdm_recipe queue_pop(struct queue *queue)
     return first;
 }
 
-/* What a schedule that was tried took: TDM_UNMEASURED, it did not fit; and the effort. */
+/* Result of a tried schedule: its step time (TDM_UNMEASURED: it did not fit) and the effort. */
 struct measured {
     double step_seconds;
     uint64_t ops;
 };
 
-/* A search under way. */
+/* State of a search. */
 struct run {
     struct tdm_kitchen kitchen;
     struct queue queue;
@@ -133,30 +132,31 @@ struct run {
 
     struct tdm_rounded *rounded; /* [rounded_count], those that fit */
     uint32_t rounded_count;
-    enum tdm_place on; /* where units are updated in what is looked at now: one after the other */
-    double bound_of[TDM_MAX_PLACES], bound_seconds; /* with updates there; of both the least */
-    struct tdm_relaxed binding;                     /* the solution that has it */
-    /* Of an order and chunk size: no schedule is faster, and whether its program waits until
-     * something slower than that is the best that was found. */
+    enum tdm_place on; /* place of updates in the current pass over the two places */
+    double bound_of[TDM_MAX_PLACES],
+        bound_seconds;          /* with updates at each place; the minimum of both */
+    struct tdm_relaxed binding; /* the solution that sets bound_seconds */
+    /* For each order and chunk size: a lower bound on all schedules; whether its linear program is
+     * deferred until the best schedule found is slower than this bound */
     double floor_seconds[TDM_ORDERS][TDM_BASES];
     bool is_put_off[TDM_ORDERS][TDM_BASES];
-    /* That, or the bound of its program, less what sets richer than those of the search save;
-     * NO_BOUND: not looked at. */
+    /* The same bound, or that of its program, less the savings of sets richer than those of the
+     * search; NO_BOUND: not examined */
     double least_seconds[TDM_ORDERS][TDM_BASES];
-    struct tdm_relaxation *last[TDM_ORDERS]; /* programs that the next ones begin from */
-    bool program_written;                    /* of --write-lp, if one was asked for */
+    struct tdm_relaxation *last[TDM_ORDERS]; /* warm starts for the next programs */
+    bool program_written;                    /* for --write-lp */
 
-    enum tdm_status status; /* of what was measured while polishing */
+    enum tdm_status status; /* of the last measurement while polishing */
     struct tdm_error err;
     bool found;
-    /* of each order and chunk size, with `fits` if there is one */
+    /* for each order and chunk size; `fits`: one was found */
     struct tdm_rounded best[TDM_ORDERS * TDM_BASES];
-    const struct tdm_rounded *winner; /* of these, or `grown` */
-    struct tdm_rounded grown;         /* the winner with a larger tile of the LM head */
-    double other_seconds;             /* of the fastest with updates at the other place; 0: none */
-    struct tdm_simulation simulation; /* of that */
-    uint64_t most_ops;                /* while polishing */
-    struct tdm_memo *measured;        /* the same: what neighbours took; NULL: not remembered */
+    const struct tdm_rounded *winner; /* one of these, or `grown` */
+    struct tdm_rounded grown;         /* the winner with a larger LM-head tile */
+    double other_seconds; /* of the fastest schedule with updates at the other place; 0: none */
+    struct tdm_simulation simulation; /* of the winner */
+    uint64_t most_ops;                /* limit while polishing */
+    struct tdm_memo *measured; /* results of neighbours while polishing; NULL: not remembered */
 };
 
 static bool switched_off(const struct run *run, enum tdm_heuristic heuristic)
@@ -194,7 +194,8 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
         run->kitchen.estimates = tdm_memo_new(sizeof(struct tdm_rounded_estimate), ESTIMATES_LOG2);
         run->measured = tdm_memo_new(sizeof(struct measured), MEASURED_LOG2);
     }
-    /* room for every order, chunk size and rounding, and for the winner in other chunk sizes */
+    /* one for every order, chunk size and rounding, and one per chunk size for variants of the
+     * winner */
     run->rounded =
         calloc((size_t)TDM_BASES * (TDM_ORDERS * TDM_ROUNDINGS + 1), sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
@@ -208,7 +209,7 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
     return TDM_OK;
 }
 
-/* Recipes with updates at run->on. */
+/* Enumerates recipes with updates at run->on. */
 static enum tdm_status enumerate(struct run *run, struct tdm_error *err)
 {
     tdm_recipes_enumerate(&run->kitchen, run->on, take_recipe, run);
@@ -231,13 +232,13 @@ static void run_close(struct run *run)
 
 /* ---- bounds and roundings ---- */
 
-/* Is a base one of those that are looked at now? */
+/* Does a base update units at the place of the current pass? */
 static bool is_due(const struct run *run, uint32_t size)
 {
     return run->kitchen.bases[size].optimizer.on == run->on;
 }
 
-/* Do pins fix what rounding moves? Then recipes alone are candidates. */
+/* False if pins fix what rounding moves: then only recipes are candidates. */
 static bool may_round(const struct run *run)
 {
     const struct tdm_pins *pins = run->kitchen.pins;
@@ -248,7 +249,7 @@ static bool may_round(const struct run *run)
            pins->kv_gradients_place == TDM_DEVICE;
 }
 
-/* Homes that stay: those that are pinned, and all where they are as updates on the host ask for. */
+/* Homes that must not move: pinned ones; all of them if updates run on the host. */
 static void fixed_homes(const struct run *run, uint32_t size, bool fixed[TDM_STATES])
 {
     bool host = run->kitchen.bases[size].optimizer.on == TDM_HOST;
@@ -271,8 +272,8 @@ static struct tdm_rounding_limits rounding_limits(const struct run *run, uint32_
     return limits;
 }
 
-/* Searches from a schedule behind the rounded ones, and takes it among them if it fits; else frees
- * its groups. */
+/* Improves a schedule stored after the rounded ones. Adds it to them if it fits; else frees its
+ * groups. */
 static enum tdm_status improve_new(struct run *run, const struct tdm_rounding_limits *limits,
                                    struct tdm_rounded *rounded, struct tdm_error *err)
 {
@@ -302,7 +303,7 @@ static enum tdm_status round_one(struct run *run, enum tdm_order order, uint32_t
     return improve_new(run, &limits, rounded, err);
 }
 
-/* The one list of groups that is allowed, or NULL. */
+/* The only allowed list of groups, or NULL. */
 static const struct tdm_group_list *pinned_list(const struct tdm_kitchen *kitchen)
 {
     return kitchen->pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL;
@@ -317,8 +318,8 @@ static void note_least(struct run *run, int order, uint32_t size, double seconds
     run->least_seconds[order][size] = fmax(seconds - saves, 0);
 }
 
-/* The bound of an order and chunk size, and a schedule from it. Of what is too large for the
- * solver, as a model of hundreds of layers may be, no bound is known. */
+/* The bound of an order and chunk size, and schedules rounded from it. If the program is too large
+ * for the solver, as with a model of hundreds of layers, no bound is known. */
 static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t size,
                                  struct tdm_error *err)
 {
@@ -368,7 +369,7 @@ static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t
     return status;
 }
 
-/* Chunk sizes by rising time of a forward: what comes first has the lowest bound, most likely. */
+/* Chunk sizes by rising forward time: the first one most likely has the lowest bound. */
 static void sort_sizes(const struct tdm_kitchen *kitchen, uint32_t sizes[TDM_BASES])
 {
     double seconds[TDM_BASES];
@@ -390,8 +391,8 @@ static bool may_have(const struct run *run, int order)
     return !pins->has_order || (int)pins->order == order;
 }
 
-/* Notes for all orders and chunk sizes with updates at run->on what no schedule is faster than;
- * returns the least, or NO_BOUND in *least if there are none. */
+/* Computes a floor, below which no schedule is, for each order and chunk size with updates at
+ * run->on. *least: the minimum of them, or NO_BOUND if there are none. */
 static enum tdm_status find_floors(struct run *run, double *least, struct tdm_error *err)
 {
     const struct tdm_kitchen *kitchen = &run->kitchen;
@@ -416,11 +417,12 @@ static enum tdm_status find_floors(struct run *run, double *least, struct tdm_er
     return TDM_OK;
 }
 
-/* So many times faster a step must be for its updates to go to the host: simulated times are not
- * more exact. Where the bound says that it cannot be, that is not looked at. */
+/* Updates move to the host only if the step becomes faster by this factor: simulated times are not
+ * more exact. If the bound rules that out, the host is not searched. */
 #define WORTH_THE_HOST 1.005
 
-/* Can a schedule of an order and chunk size be faster than the best so far, or lower the bound? */
+/* Could a schedule of an order and chunk size be faster than the best so far, or lower the
+ * bound? */
 static bool size_could_win(const struct run *run, int order, uint32_t size)
 {
     double floor_seconds = run->floor_seconds[order][size];
@@ -430,7 +432,7 @@ static bool size_could_win(const struct run *run, int order, uint32_t size)
     return !run->found || floor_seconds < run->simulation.step_seconds;
 }
 
-/* What the roundings with updates at run->on promise, or NO_BOUND. */
+/* The minimum likely time of the roundings with updates at run->on, or NO_BOUND. */
 static double promised_seconds(const struct run *run)
 {
     double least = NO_BOUND;
@@ -442,8 +444,8 @@ static double promised_seconds(const struct run *run)
 
 #define CLEARLY_SLOWER 1.02
 
-/* The programs of all orders and chunk sizes with updates at run->on. Those that are clearly slower
- * than what others promise are put off. */
+/* Solves the programs of all orders and chunk sizes with updates at run->on. Defers those whose
+ * floor is clearly slower than an existing rounding. */
 static enum tdm_status relax(struct run *run, struct tdm_error *err)
 {
     uint32_t sizes[TDM_BASES];
@@ -467,8 +469,8 @@ static enum tdm_status relax(struct run *run, struct tdm_error *err)
 
 /* ---- candidates ---- */
 
-/* Lowers what the kitchen's schedule is now, and says what it uses; where `quick`, only
- * packed until it is within the limits. */
+/* Lowers the kitchen's schedule and reports its used bytes. `quick`: packing stops once it is
+ * within the limits. */
 static enum tdm_status lower(struct run *run, bool quick, struct tdm_program **program,
                              uint64_t used_bytes[TDM_MAX_PLACES], struct tdm_error *err)
 {
@@ -501,7 +503,7 @@ static bool within(const struct run *run, const uint64_t used_bytes[TDM_MAX_PLAC
     return true;
 }
 
-/* What packing took beyond an estimate is left free the next time. */
+/* Bytes that packing took beyond an estimate are reserved the next time. */
 static void add_reserve(const struct run *run, const uint64_t used_bytes[TDM_MAX_PLACES],
                         const uint64_t estimated_bytes[TDM_MAX_PLACES],
                         uint64_t reserve[TDM_MAX_PLACES])
@@ -512,8 +514,9 @@ static void add_reserve(const struct run *run, const uint64_t used_bytes[TDM_MAX
                              (reserve[place] == 0 ? run->limit_bytes : estimated_bytes)[place];
 }
 
-/* Lowers and simulates what the kitchen's schedule is; keeps it if it is the fastest so far. *fits:
- * it was within the limits, and takes *step_seconds; else `used_bytes` says by how much not. */
+/* Lowers and simulates the kitchen's schedule; keeps it if it is the fastest so far of its order
+ * and chunk size. *fits: it was within the limits and takes *step_seconds; else `used_bytes` shows
+ * the excess. */
 static enum tdm_status try_schedule(struct run *run, uint32_t size, bool *fits,
                                     uint64_t used_bytes[TDM_MAX_PLACES], double *step_seconds,
                                     struct tdm_error *err)
@@ -553,7 +556,7 @@ static enum tdm_status try_schedule(struct run *run, uint32_t size, bool *fits,
     return TDM_OK;
 }
 
-/* What is this near to the bound need not be bettered. */
+/* A schedule this close to the bound needs no improvement. */
 #define ENOUGH (1 + 1e-5)
 
 static bool could_win(const struct run *run, double seconds)
@@ -564,7 +567,7 @@ static bool could_win(const struct run *run, double seconds)
     return !run->found || (seconds < best && !done);
 }
 
-/* Of the roundings that could win the one that promises most, or NULL. */
+/* Among the roundings that could win, the one with the lowest cost, or NULL. */
 static struct tdm_rounded *fastest_rounded(struct run *run)
 {
     struct tdm_rounded *fastest = NULL;
@@ -576,9 +579,9 @@ static struct tdm_rounded *fastest_rounded(struct run *run)
     return fastest;
 }
 
-/* Simulates a rounding. Where packing takes more than was estimated, or the compute lane waits more
- * than the estimate knows, it is searched again, with less memory or dearer copies, and waits for
- * its next turn. */
+/* Simulates a rounding. If packing takes more than estimated, or the compute lane stalls more than
+ * estimated, improves it again with less memory or dearer copies. The result waits for its next
+ * turn. */
 static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, struct tdm_error *err)
 {
     static const double dearer[] = {1, 10, 50, 200};
@@ -600,11 +603,12 @@ static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, str
     }
     if (rounded->mended > MOST_MENDED || rounded->dearer == sizeof(dearer) / sizeof(dearer[0]) ||
         (fits && step_seconds < STALLED * estimated)) {
-        rounded->fits = false; /* done with */
+        rounded->fits = false; /* finished */
         return TDM_OK;
     }
     limits.copies = COPIES * dearer[rounded->dearer];
-    /* a slot that is filled when what was in it is home keeps the chunks' copies waiting too */
+    /* with one slot, a fetch waits until the previous content was sent, and delays the chunks'
+     * copies */
     if (rounded->dearer > 0 && !limits.fixed_rings && rounded->rings.optimizer < FREE_SLOTS) {
         rounded->rings.optimizer = FREE_SLOTS;
         limits.fixed_rings = true;
@@ -622,7 +626,7 @@ static enum tdm_status try_rounded(struct run *run, struct tdm_error *err)
     return status;
 }
 
-/* A split in chunks of another size. */
+/* Converts a split to another chunk size. */
 static void scale_split(enum tdm_set *set, uint32_t *from, uint32_t chunks, uint32_t to_chunks)
 {
     *from = (uint32_t)(((uint64_t)*from * to_chunks + chunks / 2) / chunks);
@@ -630,8 +634,8 @@ static void scale_split(enum tdm_set *set, uint32_t *from, uint32_t chunks, uint
         *set = TDM_SET_INPUT;
 }
 
-/* The winner with other chunks, from where the search goes on: what one chunk size has found is a
- * good start for others, better at times than their own. */
+/* Improves the winner with another chunk size. A schedule found for one chunk size is a good start
+ * for others, sometimes better than their own. */
 static enum tdm_status vary_size(struct run *run, uint32_t size, struct tdm_error *err)
 {
     const struct tdm_kitchen *kitchen = &run->kitchen;
@@ -655,7 +659,7 @@ static enum tdm_status vary_size(struct run *run, uint32_t size, struct tdm_erro
     return improve_new(run, &limits, rounded, err);
 }
 
-/* Of the programs that were put off and could still win the one with the least floor. */
+/* Among the deferred programs that could still win, the one with the lowest floor. */
 static bool next_put_off(const struct run *run, int *order, uint32_t *size)
 {
     double least = NO_BOUND;
@@ -706,7 +710,7 @@ static enum tdm_status try_recipe(struct run *run, struct tdm_recipe *recipe, st
     enum tdm_status status = try_schedule(run, recipe->size, &fits, used_bytes, &step_seconds, err);
     if (status != TDM_OK || fits || !recipe->kept)
         return status;
-    /* it comes again with less to spend, if it still fits */
+    /* queued again with a larger reserve, if it still fits */
     uint32_t before = recipe->kept_from_chunk;
     add_reserve(run, used_bytes, recipe->bytes, recipe->reserve);
     if (tdm_recipe_estimate(&run->kitchen, recipe, run->limit_bytes) &&
@@ -735,7 +739,7 @@ static enum tdm_status try_recipes(struct run *run, struct tdm_error *err)
     return status;
 }
 
-/* Puts the state that is not pinned on the host, where it is not for updates there. */
+/* Moves state that is not pinned to the host, except where it is updated there. */
 static void stream_state(struct run *run)
 {
     struct tdm_kitchen *kitchen = &run->kitchen;
@@ -750,8 +754,8 @@ static void stream_state(struct run *run)
     }
 }
 
-/* What a schedule took that was tried before: it counts as effort and as tried all the same, so
- * that a memo changes nothing that is found. */
+/* Counts a remembered schedule as effort and as tried, so that a memo does not change the
+ * result. */
 static void count_again(struct run *run, const struct measured *measured)
 {
     run->ops += measured->ops;
@@ -782,8 +786,8 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
     return run->status == TDM_OK;
 }
 
-/* Times the best with updates at the other place. A guess: what is left of a search seldom finds
- * more than a few percent. */
+/* Times the best with updates at the other place. A guess: the rest of a search seldom gains more
+ * than a few percent. */
 #define FAR_BEHIND 1.1
 
 static bool is_far_behind(const struct run *run)
@@ -792,8 +796,8 @@ static bool is_far_behind(const struct run *run)
            run->simulation.step_seconds > FAR_BEHIND * run->other_seconds;
 }
 
-/* All groups of a point keep one set at one place, with K and V at another: on the device, on the
- * host, or in the lower half of the groups there. */
+/* Sets all groups of a point to one set at one place. K and V are on the device, on the host, or on
+ * the host for the lower half of the groups. */
 static void start_over(struct tdm_rounded *point, unsigned start)
 {
     for (uint32_t g = 0; g < point->group_count; g++) {
@@ -808,9 +812,9 @@ static void start_over(struct tdm_rounded *point, unsigned start)
 }
 #define STARTS 18u
 #define POLISHED 6u  /* orders and chunk sizes */
-#define HOPELESS 1.5 /* times the best: not polished */
+#define HOPELESS 1.5 /* times the best; slower ones are not polished */
 
-/* The best of an order, or of one that was not polished yet, or NULL. */
+/* The best of an order (TDM_ORDERS: of any) among those not polished yet, or NULL. */
 static const struct tdm_rounded *best_of(const struct run *run, int order, const bool *polished)
 {
     const struct tdm_rounded *best = NULL;
@@ -823,7 +827,7 @@ static const struct tdm_rounded *best_of(const struct run *run, int order, const
     return best;
 }
 
-/* A copy with groups of its own, which the caller frees. False: out of memory. */
+/* Copies with separate groups, which the caller frees. False: out of memory. */
 static bool copy_rounded(const struct run *run, const struct tdm_rounded *from,
                          struct tdm_rounded *copy)
 {
@@ -835,8 +839,8 @@ static bool copy_rounded(const struct run *run, const struct tdm_rounded *from,
     return true;
 }
 
-/* Searches the neighbours of a point by simulation; beyond `start` 0, of what start_over() makes of
- * it in an order. */
+/* Searches the neighbours of a point by simulation. `start` above 0: begins at the variant of the
+ * point that start_over() makes, in `order`. */
 static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *from,
                                     enum tdm_order order, unsigned start, enum tdm_set richest,
                                     struct tdm_error *err)
@@ -866,7 +870,8 @@ static uint64_t polishing_ops(const struct run *run)
     return (uint64_t)(MOST_OPS * fmin(fmax(gap / WIDE_GAP, LEAST_EFFORT), 1));
 }
 
-/* Where programs are small and effort is left, from other points of each order too. */
+/* If programs are small and effort is left, polishes from other starting points of each order
+ * too. */
 static enum tdm_status polish_starts(struct run *run, enum tdm_set richest, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
@@ -885,8 +890,8 @@ static enum tdm_status polish_starts(struct run *run, enum tdm_set richest, stru
     return status;
 }
 
-/* The neighbours of the best few orders and chunk sizes, by simulation, as many as the effort
- * allows; and polish_starts(). */
+/* Polishes the best few orders and chunk sizes by simulation, as far as the effort allows; then
+ * calls polish_starts(). */
 static enum tdm_status polish(struct run *run, struct tdm_error *err)
 {
     bool polished[TDM_ORDERS * TDM_BASES] = {false};
@@ -907,11 +912,11 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
     return status == TDM_OK ? polish_starts(run, TDM_SEARCHED_SET, err) : status;
 }
 
-/* What sets richer than those of the search must save of a step to be worth their bytes: simulated
- * times are not more exact. */
+/* Sets richer than those of the search must save this share of a step to be worth their bytes:
+ * simulated times are not more exact. */
 #define WORTH_RICHER 0.001
 
-/* No schedule of any set is faster. */
+/* A lower bound on schedules with any sets. */
 static double bound_of_all(const struct run *run)
 {
     double least = NO_BOUND;
@@ -939,9 +944,9 @@ static enum tdm_status enrich_point(struct run *run, const struct tdm_rounded *f
     return status == TDM_OK ? run->status : status;
 }
 
-/* May richer sets be worth the search for them? Where all that was searched is kept already, they
- * have the memory that is left. Elsewhere a byte saves more time in what is not kept yet, and they
- * are tried if they could save this share of a step at all. */
+/* Are richer sets worth a search? If the schedule keeps all searched sets already, richer sets use
+ * the memory that is left. Otherwise a byte saves more time for what is not kept yet, and richer
+ * sets are tried only if they could save this share of a step. */
 #define MAYBE_WORTH_RICHER 0.01
 
 static bool may_enrich(const struct run *run)
@@ -955,7 +960,7 @@ static bool may_enrich(const struct run *run)
                             MAYBE_WORTH_RICHER * run->simulation.step_seconds;
 }
 
-/* The last step: such sets for the fastest schedule of each order. */
+/* The last phase: tries richer sets on the fastest schedule of each order. */
 static enum tdm_status enrich(struct run *run, struct tdm_error *err)
 {
     const struct tdm_simulation simulation = run->simulation;
@@ -985,14 +990,14 @@ static enum tdm_status enrich(struct run *run, struct tdm_error *err)
     return status;
 }
 
-/* Estimates take a tile of the LM head that does not raise the peak. Where memory is left a larger
- * one is better: the gradient of the head's weights is read and written once a tile. */
+/* Estimates choose an LM-head tile that does not raise the peak. If memory is left, a larger tile
+ * is better: the gradient of the head's weights is read and written once per tile. */
 static enum tdm_status grow_tile(struct run *run, struct tdm_error *err)
 {
     const uint64_t most = run->kitchen.bases[run->winner->size].head_tile_tokens;
     enum tdm_status status = TDM_OK;
     bool grows = run->kitchen.pins->head_tile_tokens == 0;
-    run->grown = *run->winner; /* groups stay the winner's */
+    run->grown = *run->winner; /* shares the winner's groups */
     while (grows && run->grown.head_tile_tokens < most) {
         struct tdm_rounded larger = run->grown;
         struct tdm_program *program;
@@ -1021,8 +1026,8 @@ static enum tdm_status grow_tile(struct run *run, struct tdm_error *err)
     return status;
 }
 
-/* What the best takes, packed to the end, which is within the limits too (program.h), and, unless
- * it is not asked for, a last check by what did not take part in the choice. */
+/* Packs the winner completely, which stays within the limits (program.h), and simulates it again.
+ * Unless pins disable it, validates the program with code that took no part in the choice. */
 static enum tdm_status validate(struct run *run, struct tdm_error *err)
 {
     struct tdm_program *program;
@@ -1038,7 +1043,7 @@ static enum tdm_status validate(struct run *run, struct tdm_error *err)
     struct tdm_error reason;
     if (!run->kitchen.pins->unchecked)
         status = tdm_program_validate(program, capacity_bytes, &reason);
-    if (status == TDM_OK) /* offsets, and with them waits, are others after packing to the end */
+    if (status == TDM_OK) /* complete packing changes offsets, and with them waits */
         status = tdm_simulate(program, NULL, NULL, &run->simulation, err);
     else
         status = tdm_fail(err, status == TDM_NO_MEMORY ? status : TDM_INTERNAL,
@@ -1047,7 +1052,7 @@ static enum tdm_status validate(struct run *run, struct tdm_error *err)
     return status;
 }
 
-/* The winner, or with the larger tile if that is no slower when packed to the end. */
+/* Validates the winner; uses the larger tile only if it is no slower after complete packing. */
 static enum tdm_status validate_best(struct run *run, struct tdm_error *err)
 {
     const struct tdm_rounded *winner = run->winner;
@@ -1066,20 +1071,20 @@ static enum tdm_status validate_best(struct run *run, struct tdm_error *err)
     return validate(run, err);
 }
 
-/* Without a program, where the estimates of all recipes were looked at, the best of them is the
- * bound. */
+/* Sets the bound. Without a linear program, the best recipe is the bound if the estimates of all
+ * recipes were examined. */
 static void say_bound(const struct run *run, bool trains, struct tdm_search *search)
 {
     double step = run->simulation.step_seconds;
     search->bound_seconds = trains ? bound_of_all(run) : run->counts.complete ? step : 0;
-    if (search->bound_seconds > step) /* nothing that fits is better */
+    if (search->bound_seconds > step) /* nothing that fits is faster */
         search->bound_seconds = step;
     search->gap = search->bound_seconds > 0 ? step / search->bound_seconds - 1 : 0;
     search->binding = run->binding;
 }
 
-/* State that is not pinned begins on the device, whatever a search before this one found; where
- * updates run on the host, there. TDM_USAGE if that is asked for where homes do not allow it. */
+/* State that is not pinned starts on the device, whatever an earlier search found; on the host if
+ * updates run there. TDM_USAGE: host updates are requested and homes do not allow them. */
 static enum tdm_status forget_homes(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                     struct tdm_error *err)
 {
@@ -1099,14 +1104,14 @@ static enum tdm_status forget_homes(struct tdm_schedule *schedule, const struct 
     return TDM_OK;
 }
 
-/* Nothing can be faster than what was found: it takes no longer than the bound. */
+/* True: the best schedule takes no longer than the bound, so nothing can be faster. */
 static bool is_at_bound(const struct run *run)
 {
     return run->found && run->simulation.step_seconds <= run->bound_of[run->on];
 }
 
-/* Recipes have the state as it was asked for; where nothing fits it streams, as what
- * tdm_candidates_least() may have found. */
+/* Tries recipes with state where the user put it. If nothing fits, moves state that is not pinned
+ * to the host, as tdm_candidates_least() does. */
 static enum tdm_status look_at_recipes(struct run *run, bool trains, struct tdm_error *err)
 {
     if (trains && (switched_off(run, TDM_ENUMERATION) || is_at_bound(run) || is_far_behind(run)))
@@ -1122,8 +1127,8 @@ static enum tdm_status look_at_recipes(struct run *run, bool trains, struct tdm_
     return status == TDM_OK ? try_recipes(run, err) : status;
 }
 
-/* The fastest schedule with updates at run->on, searched as if there were no other place: what was
- * found at the other one would keep the search from the points that lead to its best. */
+/* Finds the fastest schedule with updates at run->on, independently of the other place: results
+ * from there would keep this search away from points that lead to its best. */
 static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
 {
     struct tdm_kitchen *kitchen = &run->kitchen;
@@ -1142,8 +1147,7 @@ static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
     return status == TDM_OK && trains ? polish(run, err) : status;
 }
 
-/* Looks at both places of updates, or at the one that was asked for; bounds are found on the
- * way. */
+/* Searches both places of updates, or only the requested one. Computes bounds on the way. */
 static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
                                       enum tdm_place asked_on, struct tdm_error *err)
 {
@@ -1159,7 +1163,7 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
             continue;
         if (bounds)
             status = find_floors(run, &floor_seconds, err);
-        /* neither the plan nor the bound can be of this place */
+        /* neither the plan nor the bound can come from this place */
         if (winner != NULL && simulation.step_seconds <= WORTH_THE_HOST * floor_seconds &&
             run->bound_seconds <= floor_seconds)
             continue;
@@ -1183,8 +1187,8 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
     return status;
 }
 
-/* Have both places together room for the state at all? Else nothing is looked at: a model that is
- * far too large is one of many layers, too. */
+/* Checks that both places together can hold the state. Otherwise the search is skipped: a model
+ * that is far too large often has many layers, and a search would take long. */
 static bool has_room(const struct run *run)
 {
     const struct tdm_kitchen *kitchen = &run->kitchen;
@@ -1192,7 +1196,7 @@ static bool has_room(const struct run *run)
     for (uint32_t i = 0; i < kitchen->size_count; i++)
         if (tdm_estimator_resident_bytes(kitchen->estimators[i]) <= most)
             return true;
-    return kitchen->pins->program_path != NULL; /* which is written of what does not fit, too */
+    return kitchen->pins->program_path != NULL; /* the program is written even if nothing fits */
 }
 
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,
@@ -1235,7 +1239,7 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     return status;
 }
 
-/* The least of `place` with updates at run->on; lowers *least. */
+/* Finds the minimum of `place` with updates at run->on; lowers *least. */
 static enum tdm_status find_least(struct run *run, enum tdm_place place, bool estimated,
                                   uint64_t *least, struct tdm_error *err)
 {
@@ -1261,7 +1265,7 @@ static enum tdm_status find_least(struct run *run, enum tdm_place place, bool es
     return status;
 }
 
-/* With the state where it was asked for, then streaming from the host, then with updates there. */
+/* Tries state where the user put it, then streamed from the host, then updated on the host. */
 static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                       enum tdm_place place, bool estimated, uint64_t *bytes,
                                       struct tdm_error *err)

@@ -109,8 +109,8 @@ struct tdm_estimator {
 
     /* Gradients that are not resident, [layers + 1]: bytes of the layers below a layer. Transient
      * gradients are on the device while their layer (in chunk-major order: their group) goes
-     * backward. Gradients that stay until the end of the backward are allocated at that time on the
-     * device, or on the host once they are complete. */
+     * backward. Gradients that stay until the end of the backward are allocated while their layer
+     * goes backward, on the device, or on the host once they are complete. */
     uint64_t *passing_below, *staying_below[TDM_MAX_PLACES];
     /* of the head from its first tile on; of the embedding from layer 0 on */
     uint64_t head_gradient, embedding_gradient, tied_gradient;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Objectives other than time: the longest context that fits, the least device memory that is
- * enough, each if asked with steps that take at most so long.
+ * Objectives other than time: the longest context that fits, and the minimum device memory that is
+ * enough; both optionally with a maximum step time.
  *
- * Both look by strides and bisection, to within 0.2%, as if what fits at a size fits at all smaller
- * ones, and a step never got faster with more tokens or less memory. What comes out is a plan like
- * any other: searched, lowered, simulated and validated.
+ * Both search by strides and bisection, to within 0.2%. They assume that if a size fits, all
+ * smaller ones do, and that more tokens or less memory never make a step faster. The result is a
+ * normal plan: searched, lowered, simulated and validated.
  */
 #ifndef TDM_PLANNER_OBJECTIVE_H
 #define TDM_PLANNER_OBJECTIVE_H
@@ -25,14 +25,14 @@ const char *tdm_objective_name(enum tdm_objective objective); /* "time", "memory
 bool tdm_objective_parse(const char *name, enum tdm_objective *objective);
 
 struct tdm_objective_options {
-    double most_seconds; /* of a step; 0: any */
-    bool quick;          /* as of tdm_pins */
+    double most_seconds; /* maximum of a step; 0: no maximum */
+    bool quick;          /* as in tdm_pins */
     void *self;
-    /* Is told of every size that was tried, tokens or bytes; may be NULL. */
+    /* Called for every size tried, in tokens or bytes; may be NULL. */
     void (*tried)(void *self, uint64_t size, bool good);
 };
 
-/* What was found, ready to be printed. */
+/* A result, ready to be printed. */
 struct tdm_objective_found {
     struct tdm_schedule
         *schedule;        /* owned by the caller on success, and on TDM_INFEASIBLE if not NULL */
@@ -40,32 +40,32 @@ struct tdm_objective_found {
     struct tdm_search search;
 };
 
-/* The longest context, a multiple of 1K tokens (of 1 token, where 1K is too long), of which a step
- * fits request->memory_bytes and host memory and takes no longer than asked; request->context is
- * not read. TDM_INFEASIBLE: not even one token fits, and found->schedule is that request, for
- * shortage.h; or it takes longer, as the message says, and found->schedule is NULL. */
+/* The longest context, a multiple of 1K tokens (of 1 token, if 1K is too long), whose step fits
+ * request->memory_bytes and host memory and the maximum step time. request->context is ignored.
+ * TDM_INFEASIBLE: not even one token fits, and found->schedule is that request, for shortage.h; or
+ * its step is too slow, as the message says, and found->schedule is NULL. */
 enum tdm_status tdm_objective_context(const struct tdm_request *request,
                                       const struct tdm_objective_options *options,
                                       struct tdm_objective_found *found, struct tdm_error *err);
 
-/* A context near the longest, found faster: the longest of which the estimated least memory of
- * recipes is enough, to one part in 64, with one search for its schedule. `from_context` is known
+/* A context near the longest, found faster: the longest whose minimum memory, estimated from
+ * recipes, fits, to one part in 64. Normally one search finds its schedule. `from_context` is known
  * to fit; 0: none is. TDM_INFEASIBLE as above. */
 enum tdm_status tdm_objective_near_context(const struct tdm_request *request, uint64_t from_context,
                                            struct tdm_objective_found *found,
                                            struct tdm_error *err);
 
-/* The least device memory with which a step of the request fits, and takes no longer than asked;
- * limits of the request hold. It is schedule->memory_bytes: a search with it finds the same.
+/* The minimum device memory with which a step of the request fits, within the maximum step time and
+ * the request's limits. It is stored in schedule->memory_bytes: a search with it finds the same.
  * TDM_INFEASIBLE as above. */
 enum tdm_status tdm_objective_memory(const struct tdm_request *request,
                                      const struct tdm_objective_options *options,
                                      struct tdm_objective_found *found, struct tdm_error *err);
 
-/* The largest budget of sparse attention, to within a page or one part in 64, with which the
- * fastest step that fits takes no longer than asked; dense if that does. TDM_INFEASIBLE: nothing
- * fits with a budget of one page, and found->schedule is that request; or it takes longer, as the
- * message says, and found->schedule is NULL. */
+/* The largest budget of sparse attention, to within a page or one part in 64, whose fastest step
+ * that fits is within the maximum step time; dense if that is. TDM_INFEASIBLE: nothing fits with a
+ * budget of one page, and found->schedule is that request; or it takes longer, as the message says,
+ * and found->schedule is NULL. */
 enum tdm_status tdm_objective_budget(const struct tdm_request *request,
                                      const struct tdm_objective_options *options,
                                      struct tdm_objective_found *found, struct tdm_error *err);

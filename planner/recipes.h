@@ -3,8 +3,8 @@
  * Recipes: the nests that the search enumerates, each a few bytes, with estimates.
  *
  * A recipe is a point in the space of knobs; writing it into a schedule gives the nest. A kitchen
- * holds what all recipes of a search share: the lists of groups and an estimator for each chunk
- * size.
+ * holds what all recipes of a search share: the group lists and an estimator for each chunk size
+ * and place of updates.
  */
 #ifndef TDM_PLANNER_RECIPES_H
 #define TDM_PLANNER_RECIPES_H
@@ -17,53 +17,54 @@
 /* One combination of knobs. */
 struct tdm_recipe {
     uint32_t number; /* in order of enumeration */
-    uint32_t list;   /* of groups */
-    uint32_t size;   /* of chunks, and where units are updated: of the kitchen's bases */
+    uint32_t list;   /* index of the group list */
+    uint32_t size;   /* index into the kitchen's bases: chunk size and place of updates */
     enum tdm_order order;
     enum tdm_place input_place, kept_place, held_place;
     bool kept, held;
     uint32_t kept_from_chunk;
     uint64_t head_tile_tokens;
-    double seconds;                   /* as estimated */
-    uint64_t bytes[TDM_MAX_PLACES];   /* as estimated */
-    uint64_t reserve[TDM_MAX_PLACES]; /* by which packing exceeded the estimate so far */
+    double seconds;                   /* estimated */
+    uint64_t bytes[TDM_MAX_PLACES];   /* estimated */
+    uint64_t reserve[TDM_MAX_PLACES]; /* bytes by which packing exceeded the estimate so far */
 };
 
 #define TDM_CHUNK_SIZES 8u
-/* Bases of a search: chunk sizes with updates on the device, and on the host. */
+/* Bases of a search: chunk sizes with updates on the device and on the host. */
 #define TDM_BASES (2 * TDM_CHUNK_SIZES)
 
 struct tdm_kitchen {
     struct tdm_schedule *schedule; /* borrowed; recipes are written into it */
     const struct tdm_pins *pins;   /* borrowed */
-    bool least; /* only what may need the least memory; keeps as little as can be */
+    bool least; /* the minimum memory is sought: enumerates only suitable recipes; keeps as little
+                   as possible */
     struct tdm_group_lists lists;
     uint32_t size_count;
     struct tdm_schedule bases[TDM_BASES]; /* shallow copies */
     struct tdm_estimator *estimators[TDM_BASES];
-    struct tdm_memo *estimates; /* of rounded schedules; NULL, nothing is remembered. Owned */
+    struct tdm_memo *estimates; /* of rounded schedules; NULL: none are remembered. Owned */
 };
 
-/* Is there a size of chunks with which it can be searched? TDM_INFEASIBLE: for none has attention
- * that gathers pages room. */
+/* Checks that some chunk size can be searched. TDM_INFEASIBLE: for none is there space for the
+ * pages that attention gathers. */
 enum tdm_status tdm_kitchen_check(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                   struct tdm_error *err);
 
-/* Homes of state with which units are updated on the host: all of it there, or where some of it is
- * pinned. False if pins or the optimizer do not allow that; `err` says why. */
+/* Homes of state if units are updated on the host: all state there; unpinned state follows the
+ * pinned homes. False: pins or the optimizer do not allow it; `err` says why. */
 bool tdm_host_homes(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
                     struct tdm_home homes[TDM_STATES], struct tdm_error *err);
 
-/* TDM_USAGE if pins contradict the model; TDM_INPUT, TDM_NO_MEMORY. Must be closed also on
- * failure. */
+/* Opens a kitchen. Must be closed also on failure. TDM_USAGE: pins contradict the model; TDM_INPUT,
+ * TDM_NO_MEMORY. */
 enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                  bool least, struct tdm_kitchen *kitchen, struct tdm_error *err);
 void tdm_kitchen_close(struct tdm_kitchen *kitchen);
 
-/* Takes a recipe; false ends the enumeration. */
+/* Receives a recipe; false ends the enumeration. */
 typedef bool (*tdm_recipe_visitor)(void *self, const struct tdm_recipe *recipe);
 
-/* Calls `visit` for every combination that the pins allow, with updates at one place; estimates are
+/* Calls `visit` for every combination that the pins allow, with updates at one place. Estimates are
  * not filled. */
 void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, enum tdm_place on,
                            tdm_recipe_visitor visit, void *self);
@@ -71,10 +72,10 @@ void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, enum tdm_place on,
 /* Writes a recipe into the kitchen's schedule. */
 void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe *recipe);
 
-/* Fills the estimates, for the LM-head tile and (unless pinned) the split that serve best within
- * `limit_bytes` less the recipe's reserve. False if it cannot fit; then the bytes are those of the
- * recipe that comes nearest, and the seconds mean nothing; nor do they where the least memory is
- * looked for. */
+/* Fills the estimates, with the LM-head tile and (unless pinned) the split that are best within
+ * `limit_bytes` less the recipe's reserve. False if it cannot fit: then the bytes are of the
+ * nearest attempt, and the seconds are meaningless. They are also meaningless if the minimum memory
+ * is sought. */
 bool tdm_recipe_estimate(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
                          const uint64_t limit_bytes[TDM_MAX_PLACES]);
 

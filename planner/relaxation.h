@@ -37,12 +37,12 @@
 
 #include <stdbool.h>
 
-/* Slots of rings of layers that a search tries: more only take memory. */
+/* Maximum slots of rings of layers that a search tries: more slots only take memory. */
 #define TDM_MOST_SLOTS 4u
 
 struct tdm_relaxation;
 
-/* A row that binds: by how much a GiB more, or a second of copies less, lowers the bound. */
+/* A binding row: how much one more GiB, or one second less of copies, lowers the bound. */
 struct tdm_binding_row {
     char name[32];
     bool of_bytes;
@@ -50,22 +50,22 @@ struct tdm_binding_row {
 };
 #define TDM_BINDING_ROWS 12u
 
-/* What a solution says. */
+/* Result of a solution. */
 struct tdm_relaxed {
-    bool solved;                   /* at least once; else there is only the bound of 0 */
-    double bound_seconds;          /* no schedule with sets up to TDM_SEARCHED_SET is faster */
-    double device_seconds_per_gib; /* by which 1 GiB more lowers the bound, where it binds */
+    bool solved;                   /* at least once; otherwise the bound is 0 */
+    double bound_seconds;          /* lower bound on schedules with sets up to TDM_SEARCHED_SET */
+    double device_seconds_per_gib; /* how much 1 GiB more lowers the bound, if memory binds */
     double host_seconds_per_gib;
     double device_layers[TDM_STATES];               /* at home on the device */
     double embedding[TDM_STATES], head[TDM_STATES]; /* share on the device */
-    struct tdm_binding_row rows[TDM_BINDING_ROWS];  /* those that cost most, dearest first */
+    struct tdm_binding_row rows[TDM_BINDING_ROWS];  /* the most expensive ones, in falling order */
     unsigned row_count;
 };
 
-/* For the estimator's step in an order, within limits of used bytes. `fixed_homes`: states whose
- * homes are those of the estimator; gradients always are. `sizes` (may be NULL): the one list of
- * groups. The estimator must outlive it. The caller owns *relaxation. TDM_NO_MEMORY; TDM_INTERNAL:
- * it is too large for the solver. */
+/* Makes a relaxation for the estimator's step in an order, within limits of used bytes.
+ * `fixed_homes`: states that stay at the estimator's homes; gradients always do. `sizes` (may be
+ * NULL): the only allowed list of groups. The estimator must outlive it. The caller owns
+ * *relaxation. TDM_NO_MEMORY; TDM_INTERNAL: too large for the solver. */
 enum tdm_status tdm_relaxation_new(const struct tdm_estimator *estimator, enum tdm_order order,
                                    const uint64_t limit_bytes[TDM_MAX_PLACES],
                                    const bool fixed_homes[TDM_STATES],
@@ -73,8 +73,8 @@ enum tdm_status tdm_relaxation_new(const struct tdm_estimator *estimator, enum t
                                    struct tdm_relaxation **relaxation, struct tdm_error *err);
 void tdm_relaxation_free(struct tdm_relaxation *relaxation);
 
-/* A bound that is found without a solver, in the time of a thirtieth of a solution: as if memory
- * and copies cost nothing. Arguments and errors as of tdm_relaxation_new(). */
+/* A bound without a solver, in a thirtieth of the time of a solution: memory and copies are free.
+ * Arguments and errors as of tdm_relaxation_new(). */
 enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *estimator, enum tdm_order order,
                                      const uint64_t limit_bytes[TDM_MAX_PLACES],
                                      const bool fixed_homes[TDM_STATES],
@@ -82,33 +82,33 @@ enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *estimator, enum
                                      struct tdm_error *err);
 
 /* Solves until the bound is within `tolerance` of the program's value or reaches `enough_seconds`,
- * or `most` solutions were made, or the solver gives up: what was found so far is a bound all the
- * same. TDM_NO_MEMORY. */
+ * or `most` solutions were made, or the solver gives up. The best bound so far is valid in each
+ * case. TDM_NO_MEMORY. */
 enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *relaxation, double enough_seconds,
                                      double tolerance, unsigned most, struct tdm_relaxed *relaxed,
                                      struct tdm_error *err);
 
-/* Begins with the best prices of another one, of the same model, limits and order. */
+/* Starts from the best prices of another relaxation with the same model, limits and order. */
 void tdm_relaxation_warm(struct tdm_relaxation *relaxation, const struct tdm_relaxation *other);
 
-/* What groups follow from. */
+/* Source of the groups. */
 enum tdm_rounding {
-    TDM_BY_PRICES, /* the group list that the best prices choose: where neither memory nor copies
-                      cost anything, all is on the device */
-    TDM_FAR,       /* the same, with all that costs nothing on the host */
+    TDM_BY_PRICES, /* the group list that is best at the best prices; if neither memory nor copies
+                      cost anything, everything is on the device */
+    TDM_FAR,       /* the same, but whatever costs nothing goes to the host */
     TDM_NEAR,      /* by prices, with all state at home on the device */
-    TDM_BY_SHARES, /* the last solution: shares of layers as numbers of layers */
+    TDM_BY_SHARES, /* the last solution: shares of layers become numbers of layers */
     TDM_ROUNDINGS
 };
 
-/* Groups, each with the settings that are nearest to what its layers chose, with splits as
- * averages: `groups` has room for one a layer. *count: of them, 0 if there are none. Homes are not
- * in it. TDM_NO_MEMORY. */
+/* Makes groups, each with the settings nearest to what its layers chose, and average splits.
+ * `groups` has space for one group per layer. *count: number of groups, 0 if there are none. Homes
+ * are not included. TDM_NO_MEMORY. */
 enum tdm_status tdm_relaxation_groups(struct tdm_relaxation *relaxation, enum tdm_rounding rounding,
                                       struct tdm_group *groups, uint32_t *count,
                                       struct tdm_error *err);
 
-/* Writes the program as it is, with the arcs made so far. */
+/* Writes the current program, with the arcs made so far. */
 enum tdm_status tdm_relaxation_write(const struct tdm_relaxation *relaxation, const char *path,
                                      struct tdm_error *err);
 

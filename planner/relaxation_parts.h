@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internal to the relaxation: prices, what an arc uses, and what finds the best arcs for prices. */
+/* Internal to the relaxation: prices, resource use of an arc, and the search for the best arcs at
+ * given prices. */
 #ifndef TDM_PLANNER_RELAXATION_PARTS_H
 #define TDM_PLANNER_RELAXATION_PARTS_H
 
@@ -11,12 +12,12 @@
 
 #define TDM_MIB 1048576.0
 
-/* Device rows behind those of the layers; the host has the first of them only. */
+/* Device rows after those of the layers; the host has only the first. */
 enum { TDM_AT_FORWARD, TDM_AT_HEAD, TDM_AT_UPDATE, TDM_MORE_ROWS };
 
 enum { TDM_IN_FORWARD, TDM_IN_BACKWARD, TDM_IN_PHASES };
 
-/* Amounts of every row that arcs have a part in: MiB and seconds of use, or the prices of these. */
+/* Amounts for all rows in which arcs take part: MiB and seconds of use, or the prices of these. */
 struct tdm_amounts {
     double *place[TDM_MAX_PLACES]; /* [layers + TDM_MORE_ROWS] */
     double compute;                /* backward */
@@ -24,14 +25,14 @@ struct tdm_amounts {
     double again; /* layers that run again */
 };
 
-/* Seconds of the attention of chunks, rising, and their sums: of a kind of layers and a class of
- * chunks. */
+/* Seconds of attention of chunks, in rising order, and prefix sums, for a kind of layers and a
+ * class of chunks. */
 struct tdm_attention_list {
     uint32_t count;
     double *seconds, *before; /* [count], [count + 1] */
 };
 
-/* What a layer does with its chunks, in counts of chunks. */
+/* What a layer does with its chunks, in numbers of chunks. */
 struct tdm_choice {
     double kept[TDM_STORES][TDM_MAX_PLACES], held[TDM_STORES][TDM_MAX_PLACES];
     double kv_kept[TDM_MAX_PLACES], kv_held;
@@ -43,9 +44,9 @@ struct tdm_pricing {
     enum tdm_order order;
     struct tdm_attention_list *lists; /* [kinds][classes] */
     double *class_chunks;             /* [classes]: chunks of a class */
-    double
-        *fixed_seconds[2]; /* [layers]: backward whatever is stored; [1]: of one that runs again */
-    double *from[TDM_MAX_PLACES]; /* prices from a layer up: [layers + 1] */
+    double *fixed_seconds[2]; /* [layers]: backward seconds that no store changes; [1]: of a layer
+                                 that runs again */
+    double *from[TDM_MAX_PLACES]; /* sums of prices from a layer up: [layers + 1] */
     struct tdm_amounts prices;
 };
 
@@ -58,32 +59,32 @@ enum tdm_status tdm_amounts_new(const struct tdm_estimator *e, struct tdm_amount
 void tdm_amounts_clear(const struct tdm_estimator *e, struct tdm_amounts *amounts);
 void tdm_amounts_free(struct tdm_amounts *amounts);
 
-/* Sums up `prices`; after every change of them. */
+/* Sums `prices`. Call after every change of them. */
 void tdm_pricing_prepare(struct tdm_pricing *pricing);
 
-/* What layer `j` of the arc (a, b) costs at the prices when all its chunks choose best. With `use`
- * (may be NULL) adds what it uses; with `choice` (may be NULL) says what was chosen. */
+/* Cost at the prices of layer `j` in the arc (a, b), if each chunk makes its best choice. Adds the
+ * layer's resource use to `use` and stores the choice in `choice` (both may be NULL). */
 double tdm_price_layer(const struct tdm_pricing *pricing, uint32_t j, uint32_t a, uint32_t b,
                        struct tdm_amounts *use, struct tdm_choice *choice);
 
-/* What the input of layer j costs, stored for its group (j == a) or held in it, and the place
+/* Cost of the input of layer j, stored for its group (j == a) or held in it; *place: the place
  * chosen. */
 double tdm_price_input(const struct tdm_pricing *pricing, uint32_t j, uint32_t a, uint32_t b,
                        struct tdm_amounts *use, enum tdm_place *place);
 
-/* What the group itself costs beside: gradients in chunk-major order, layers that run again. */
+/* Further cost of the group itself: gradients in chunk-major order, layers that run again. */
 double tdm_price_group(const struct tdm_pricing *pricing, uint32_t a, uint32_t b,
                        struct tdm_amounts *use);
 
-/* Workspace of a layer's backward with all stored that can be: what a row of the device has in any
- * case. */
+/* Minimum workspace of a layer's backward, when everything possible is stored. Device rows always
+ * include it. */
 uint64_t tdm_least_work(const struct tdm_estimator *e, uint32_t layer);
 
 /* ---- the linear program ---- */
 
 #define TDM_NO_BOUND 1e300
 
-/* Rows that are alone. */
+/* Single rows. */
 enum {
     ROW_EMBEDDING,
     ROW_END,
@@ -98,20 +99,21 @@ enum {
     ROWS
 };
 
-/* A row's bounds, and a column that is not an arc: what the value of given prices is made of. */
+/* A row's bounds, and a column that is not an arc. The value at given prices is computed from
+ * them. */
 struct tdm_row_bounds {
     double least, most;
 };
 
 struct tdm_plain_column {
     double least, most, cost;
-    size_t first, count; /* of the entries kept */
+    size_t first, count; /* in `kept` */
 };
 
 #define TDM_MOST_PLAIN 20u
 
-/* A column that is an arc: the settings that are nearest to what its layers chose, and what it uses
- * of what schedules are short of. */
+/* An arc's column: the settings nearest to what its layers chose, and its use of the scarce
+ * resources. */
 enum {
     TDM_SHORT_OF_DEVICE,
     TDM_SHORT_OF_HOST,
@@ -121,7 +123,7 @@ enum {
 };
 
 struct tdm_arc {
-    uint32_t from, to; /* layers, both included */
+    uint32_t from, to; /* first and last layer, both included */
     int column;
     struct tdm_group group;
     double uses[TDM_SHORT];
@@ -136,7 +138,7 @@ struct tdm_relaxation {
     struct tdm_entry *kept; /* of plain columns */
     size_t kept_count;
     double *found, *centre,
-        *tried; /* [row_count] prices: the solver's, the best so far, between them */
+        *tried; /* [row_count] prices: the solver's, the best so far, and a point between them */
     struct tdm_solver *solver;
     uint32_t layers;
     int *node;                  /* [layers] */
@@ -144,44 +146,45 @@ struct tdm_relaxation {
     int row[ROWS];
     int home[TDM_STATES], embedding[TDM_STATES], head[TDM_STATES], excess[TDM_MAX_PLACES];
     bool *allowed;          /* [layers * layers]: arcs */
-    bool *is_alike;         /* [layers]: a layer's costs are those of the one below */
+    bool *is_alike;         /* [layers]: a layer's costs equal those of the layer below */
     double *best;           /* [layers + 1] of the dynamic program */
     uint32_t *from;         /* [layers + 1] */
-    struct tdm_amounts use; /* of a column being made */
+    struct tdm_amounts use; /* of the column under construction */
     struct tdm_entry *entries;
     struct tdm_arc *arcs; /* [arc_room] */
     uint32_t arc_count, arc_room;
-    bool is_warm; /* `found` has prices of a like program */
+    bool is_warm; /* `found` has prices of a similar program */
     double bound_seconds;
     struct tdm_relaxed relaxed;
-    /* Sums of bytes, MiB, that do not depend on what is chosen. */
+    /* Sums of bytes, MiB, that do not depend on choices. */
     double *fixed[TDM_MAX_PLACES];
 };
 
-/* Rows and columns but arcs. `limit_bytes` and `fixed_homes` as of tdm_relaxation_new. */
+/* Adds rows, and all columns except arcs. `limit_bytes` and `fixed_homes` as of
+ * tdm_relaxation_new. */
 enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
                                    const uint64_t limit_bytes[TDM_MAX_PLACES],
                                    const bool fixed_homes[TDM_STATES], struct tdm_error *err);
 
-/* The settings of a group (a, b) that are nearest to what its layers choose at the prices. */
+/* The settings of a group (a, b) nearest to what its layers choose at the prices. */
 struct tdm_group tdm_relaxation_group(const struct tdm_relaxation *r, uint32_t a, uint32_t b);
 
-/* Groups in the shares of the solver's last solution; as tdm_relaxation_groups(). 0: there is no
- * path. TDM_NO_MEMORY. */
+/* Makes groups from the shares in the solver's last solution; otherwise as tdm_relaxation_groups().
+ * *count is 0 if there is no path. TDM_NO_MEMORY. */
 enum tdm_status tdm_relaxation_spread(const struct tdm_relaxation *r, struct tdm_group *groups,
                                       uint32_t *count, struct tdm_error *err);
 
-/* A column of an arc, from `r->use` and the prices. */
+/* Adds the column of an arc, from `r->use` and the prices. */
 enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,
                                        struct tdm_error *err);
 
-/* Takes prices for the pricing; finds the cheapest path, in `best` and `from`, and returns its
- * cost. */
+/* tdm_relaxation_use() passes prices to the pricing. tdm_relaxation_path() finds the cheapest path,
+ * stores it in `best` and `from`, and returns its cost. */
 void tdm_relaxation_use(struct tdm_relaxation *r, const double *prices);
 double tdm_relaxation_path(struct tdm_relaxation *r);
 
-/* Into `relaxed`: homes, from the solver's last solution; bound, prices and rows that bind, from
- * the best prices. */
+/* Fill `relaxed`: the first sets homes from the solver's last solution; the second sets bound,
+ * prices and binding rows from the best prices. */
 void tdm_relaxation_read(struct tdm_relaxation *r);
 void tdm_relaxation_weigh(struct tdm_relaxation *r);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rounding: from a solution of the relaxation to a schedule that fits, by its estimate.
+ * Rounding: turns a solution of the relaxation into a schedule whose estimate fits.
  *
- * Shares become counts; then a local search mends what does not fit and fills what is free: it
- * moves splits, sets, places, homes and boundaries of groups while the estimate of the step, with a
- * price on bytes beyond the limits, falls. Its effort is counted, not timed, so that the same
- * request gives the same plan.
+ * Shares become counts. A local search then repairs what does not fit and fills free memory. It
+ * moves splits, sets, places, homes and group boundaries while the estimate of the step falls;
+ * bytes beyond the limits have a price. Effort is counted, not timed, so that the same request
+ * gives the same plan.
  */
 #ifndef TDM_PLANNER_ROUNDING_H
 #define TDM_PLANNER_ROUNDING_H
@@ -15,78 +15,78 @@
 
 /* A schedule of the kitchen, with its estimate. */
 struct tdm_rounded {
-    uint32_t size; /* of chunks, in the kitchen */
+    uint32_t size; /* index of the chunk size in the kitchen */
     enum tdm_order order;
     uint32_t group_count;
-    struct tdm_group *groups; /* owned; room for one a layer */
+    struct tdm_group *groups; /* owned; space for one per layer */
     struct tdm_home homes[TDM_STATES];
     struct tdm_rings rings;
     uint64_t head_tile_tokens;
     double seconds, likely_seconds; /* as estimated */
-    double cost;                    /* with what copies may cost beside */
+    double cost;                    /* with a charge for copies that may stall */
     uint64_t bytes[TDM_MAX_PLACES]; /* as estimated */
     bool fits;
-    uint64_t reserve[TDM_MAX_PLACES]; /* by which packing exceeded its estimate */
-    unsigned mended, dearer;          /* times that it was searched again: for memory, for copies */
+    uint64_t reserve[TDM_MAX_PLACES]; /* bytes by which packing exceeded the estimate */
+    unsigned mended, dearer;          /* number of retries: for memory, for copies */
 };
 
-/* What a kitchen remembers of a schedule: its estimate, and the LM-head tile that goes with it. */
+/* A remembered estimate of a schedule, with its LM-head tile. */
 struct tdm_rounded_estimate {
     struct tdm_estimate estimate;
     uint64_t head_tile_tokens;
 };
 
-/* What a search may spend. */
+/* Limits of a search. */
 struct tdm_rounding_limits {
     uint64_t bytes[TDM_MAX_PLACES];   /* used */
-    uint64_t reserve[TDM_MAX_PLACES]; /* by which packing exceeded estimates */
+    uint64_t reserve[TDM_MAX_PLACES]; /* bytes by which packing exceeded estimates */
     bool fixed_homes[TDM_STATES], fixed_rings;
     bool fixed_groups, no_structure, no_fine;
     unsigned most_estimates;
-    enum tdm_set richest; /* that moves reach */
-    double copies; /* what a second of copies costs beside the time that they are known to take:
-                      they run beside the compute lane, but now and then it waits for one */
+    enum tdm_set richest; /* limit of the moves */
+    double copies; /* cost of a second of copies, in addition to their estimated time: they overlap
+                      the compute lane, but it sometimes waits for one */
 };
 
-/* Takes what `relaxed` says of homes and the groups of the relaxation. The caller owns
- * rounded->groups (tdm_rounded_free). group_count is 0 if there are none. TDM_NO_MEMORY. */
+/* Takes homes from `relaxed` and groups from the relaxation. The caller owns rounded->groups
+ * (tdm_rounded_free). group_count is 0 if there are none. TDM_NO_MEMORY. */
 enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum tdm_order order,
                           struct tdm_relaxation *relaxation, const struct tdm_relaxed *relaxed,
                           enum tdm_rounding rounding, struct tdm_rounded *rounded,
                           struct tdm_error *err);
 void tdm_rounded_free(struct tdm_rounded *rounded);
 
-/* Into one that has groups of its own, with room for as many. */
+/* Copies into a struct with its own groups array, which must be large enough. */
 void tdm_rounded_copy(struct tdm_rounded *to, const struct tdm_rounded *from);
 
-/* Searches from a schedule: it only becomes better. TDM_NO_MEMORY. */
+/* Improves a schedule by local search; the result is never worse. TDM_NO_MEMORY. */
 enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
                             const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                             struct tdm_error *err);
 
-/* Says what a schedule that fits by its estimate really takes: TDM_UNMEASURED if it does not fit
- * after all. False: no more can be measured. */
+/* Measures the true time of a schedule whose estimate fits; TDM_UNMEASURED: it does not fit after
+ * all. False: no more measurements are possible. */
 typedef bool (*tdm_measure)(void *self, const struct tdm_rounded *rounded, double *seconds);
 #define TDM_UNMEASURED 1e300
 
-/* The same search, from a schedule that takes `seconds` (TDM_UNMEASURED: it is measured first), by
- * what its neighbours really take where their estimates promise less. Ends when none is better, or
- * no more can be measured. TDM_NO_MEMORY. */
+/* The same search by measurement: measures neighbours whose estimates promise less time. The first
+ * schedule takes `seconds` (TDM_UNMEASURED: it is measured first). Ends when no neighbour is
+ * better, or no more can be measured. TDM_NO_MEMORY. */
 enum tdm_status tdm_polish(const struct tdm_kitchen *kitchen,
                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                            double seconds, tdm_measure measure, void *self, struct tdm_error *err);
 
-/* The key of a schedule of a kitchen: all of it but the LM-head tile, which follows from the rest.
- */
+/* The key of a kitchen's schedule: all fields except the LM-head tile, which follows from them. */
 struct tdm_memo_key tdm_rounded_key(const struct tdm_rounded *rounded);
 
-/* The same with richer sets, limits->richest, than those of the search: at first groups that have
- * the richest of the search take it, as many as fit. TDM_NO_MEMORY. */
+/* The same with sets up to limits->richest, richer than those of the search. First gives the
+ * richest set to as many groups as fit, among those that have the search's richest set.
+ * TDM_NO_MEMORY. */
 enum tdm_status tdm_enrich(const struct tdm_kitchen *kitchen,
                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                            double seconds, tdm_measure measure, void *self, struct tdm_error *err);
 
-/* Writes it into the kitchen's schedule. */
+/* Writes a rounded schedule into the kitchen's schedule. */
 void tdm_rounded_write(const struct tdm_kitchen *kitchen, const struct tdm_rounded *rounded);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scale factors of a linear program's matrix: geometric means of rows and columns until that gains
- * little, then the largest entry of each is 1. The factors are those of GLPK's glp_scale_prob()
- * with GLP_SF_GM | GLP_SF_EQ, bit by bit. GLPK follows a list through memory for every row and
- * column, several times an iteration, which on programs of hundreds of rows takes thirty times as
- * long as solving them.
+ * Scale factors of a linear program's matrix. Scales by geometric means of rows and columns until
+ * that gains little, then makes the largest entry of each row and column 1. The factors equal
+ * those of GLPK's glp_scale_prob() with GLP_SF_GM | GLP_SF_EQ, bit by bit. GLPK walks a linked
+ * list for every row and column, several times per iteration. On programs of hundreds of rows that
+ * takes thirty times as long as solving them.
  */
 #ifndef TDM_PLANNER_SCALING_H
 #define TDM_PLANNER_SCALING_H
@@ -16,7 +16,7 @@ struct tdm_scaled_matrix {
     int row_count, column_count;
     const int *first;    /* [column_count + 1] */
     const int *row;      /* of an entry, from 0 */
-    const double *value; /* of an entry, above 0: its size */
+    const double *value; /* absolute value of an entry, above 0 */
 };
 
 /* Fills row_factor[row_count] and column_factor[column_count], all above 0. TDM_NO_MEMORY. */

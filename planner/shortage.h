@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* no amount is enough. */
 /*
- * What is short when no schedule fits, and what would help, each with the number that is enough.
+ * What is short when no schedule fits, and the remedies, each with a number that is enough.
  *
  * Every number is proved by a schedule that was lowered and packed within it.
  */
@@ -20,32 +20,32 @@ enum tdm_binding {
 struct tdm_shortage {
     enum tdm_binding binding;
     uint64_t limit_bytes[TDM_MAX_PLACES];
-    /* Used bytes with which it fits, the other place's limit kept (binding both: the two together);
-     * 0: no amount is enough. */
+    /* Used bytes with which it fits, with the other place's limit kept (binding both: the two
+     * together); */
     uint64_t needed_bytes[TDM_MAX_PLACES];
-    uint64_t longest_context; /* tokens of each sequence that fit; 0: none, or not asked */
-    bool has_optimizer;       /* so that going without can help */
-    uint64_t
-        without_optimizer_bytes; /* device bytes needed with --optimizer none; 0: none enough */
-    /* With these kinds of state at home on the host, the fewest that are enough, it fits as it is;
-     * none of them: no choice of them is enough. */
+    uint64_t longest_context; /* tokens of each sequence that fit; 0: none, or not requested */
+    bool has_optimizer;       /* running without an optimizer can help */
+    uint64_t without_optimizer_bytes; /* device bytes needed with --optimizer none; 0: no amount is
+                                         enough */
+    /* The smallest choice of state that is enough when its home moves to the host; all false: no
+     * choice is enough. */
     bool streamed[TDM_STATES];
-    uint64_t streamed_bytes; /* of the device, needed then */
+    uint64_t streamed_bytes; /* device bytes needed then */
 };
 
 const char *tdm_binding_name(enum tdm_binding binding); /* "device", "host", "either", "both" */
 
-/* For a schedule and pins with which tdm_candidates_search found nothing. The schedule is left as
- * it was but for its nest. Fails only as the search does; TDM_INFEASIBLE is not a failure here. */
+/* For a schedule and pins with which tdm_candidates_search found nothing. Of the schedule only the
+ * nest changes. Fails only as the search does; TDM_INFEASIBLE is not a failure here. */
 enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                   struct tdm_shortage *shortage, struct tdm_error *err);
 
-/* What would help on the schedule's machine, each way by itself; returns how many there are. */
+/* Lists remedies for the schedule's machine, each sufficient by itself; returns their number. */
 size_t tdm_shortage_ways(const struct tdm_shortage *shortage, const struct tdm_schedule *schedule,
                          struct tdm_shortage_way ways[TDM_SHORTAGE_WAYS]);
 
-/* Fills err with TDM_INFEASIBLE: what binds and by how much the best misses; the hint says what
- * would help. Returns TDM_INFEASIBLE. */
+/* Fills err with TDM_INFEASIBLE: what binds, and by how much the best schedule misses; the hint
+ * lists remedies. Returns TDM_INFEASIBLE. */
 enum tdm_status tdm_shortage_fail(const struct tdm_shortage *shortage,
                                   const struct tdm_schedule *schedule, struct tdm_error *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A sweep: the same request planned at many contexts, or limits of memory. */
+/* A sweep: one request planned at many contexts or memory limits. */
 #ifndef TDM_PLANNER_SWEEP_H
 #define TDM_PLANNER_SWEEP_H
 
@@ -21,33 +21,32 @@ struct tdm_sweep {
 };
 
 /* Reads "context=8K..4M" (doubling), "memory=8G..140G" (evenly spaced), either with ":N" points, or
- * a list "memory=24G,80G". TDM_USAGE says what is due. */
+ * a list "memory=24G,80G". TDM_USAGE says what is expected. */
 enum tdm_status tdm_sweep_parse(const char *text, struct tdm_sweep *sweep, struct tdm_error *err);
 
 struct tdm_sweep_point {
     uint64_t value;
     struct tdm_schedule *schedule; /* NULL: nothing fits */
     struct tdm_search search;
-    enum tdm_binding
-        binding; /* where nothing fits: what is short, and how much is enough, else 0 */
+    enum tdm_binding binding; /* if nothing fits: what is short, and how much is enough; else 0 */
     uint64_t needed_bytes[TDM_MAX_PLACES];
 };
 
 struct tdm_sweep_options {
-    const volatile sig_atomic_t *stop; /* ends after the point it is at; NULL: never */
+    const volatile sig_atomic_t *stop; /* the sweep ends after the current point; NULL: never */
     void *self;
     void (*planned)(void *self, size_t done, size_t count, const struct tdm_sweep_point *point);
 };
 
 struct tdm_sweep_result {
     enum tdm_sweep_axis axis;
-    size_t count; /* of points; fewer than asked for if it was stopped */
+    size_t count; /* number of points; fewer than requested if it was stopped */
     struct tdm_sweep_point *points;
 };
 
-/* Plans every point; memory beyond what the machine has is all that it has, and asked for once. The
- * request's own value on the axis is not read. TDM_INTERRUPTED keeps the points so far in *result,
- * which the caller frees in every case. */
+/* Plans every point. Values above the machine's memory become that memory, which is planned once.
+ * The request's own value on the axis is ignored. TDM_INTERRUPTED keeps the points so far in
+ * *result. The caller frees *result in every case. */
 enum tdm_status tdm_sweep_run(const struct tdm_request *request, const struct tdm_sweep *sweep,
                               const struct tdm_sweep_options *options,
                               struct tdm_sweep_result *result, struct tdm_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rates from measured ops. */
+/* Fits rates to measured ops. */
 #include "simulator/rate_fit.h"
 
 #include "schedule/cost.h"
@@ -8,19 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rates and shares follow from each other; they settle after three or four turns. */
+/* Rates and shares depend on each other; they converge after three or four rounds. */
 #define TURNS 8
-/* Sizes of one point are within this factor; a refined rate tells shapes apart. */
+/* Ratio of the largest to the smallest size of one point; a refined rate tells shapes apart. */
 #define WIDTH 2.0
 #define REFINED_WIDTH 1.25
 
 struct sample {
-    enum tdm_rate rate, refined; /* an op with a refined rate is there twice */
+    enum tdm_rate rate, refined; /* an op with a refined rate is stored twice */
     bool attention;
     double size, tokens, work, seconds;
-    double bytes;  /* of its operands, where it has FLOPs */
-    double sort;   /* by which it is sorted: size, or tokens */
-    double factor; /* by which its work counts */
+    double bytes;  /* of its operands, if it has FLOPs */
+    double sort;   /* sort key: size, or tokens */
+    double factor; /* weight of its work */
 };
 
 struct tdm_rate_fit {
@@ -29,7 +29,7 @@ struct tdm_rate_fit {
     double overhead_seconds;
 };
 
-/* Ops of like size. */
+/* Ops of similar size. */
 struct part {
     double log_size, weight; /* sum of log(size) * work, and of work */
     double work, seconds;
@@ -100,7 +100,7 @@ static double width_of(enum tdm_rate rate)
     return tdm_rate_is_refined(rate) ? REFINED_WIDTH : WIDTH;
 }
 
-/* Samples that are equal in all that is asked of them may be in any order. */
+/* Total order, except that samples with equal fields may be in any order. */
 static int by_all(const struct sample *left, const struct sample *right)
 {
     const double x[] = {left->sort, left->work, left->seconds, left->size, left->tokens};
@@ -127,7 +127,7 @@ static int by_speed(const void *a, const void *b)
     return x < y || x > y ? (x > y) - (x < y) : by_all(left, right);
 }
 
-/* Sums samples up, without the slowest and the fastest eighth. */
+/* Sums samples, without the slowest and the fastest eighth. */
 static struct part sum_up(const struct tdm_rate_fit *fit, struct sample *samples, size_t count)
 {
     struct part part = {0};
@@ -147,13 +147,13 @@ static double size_of(const struct part *part)
     return exp(part->log_size / part->weight);
 }
 
-static double time_of(const struct part *part) /* of work of its size, but for a factor */
+static double time_of(const struct part *part) /* of work of its size, up to a factor */
 {
     return size_of(part) * part->seconds / part->work;
 }
 
-/* A table of samples that are sorted: one point a doubling of the size, or less. Where a larger
- * size would take less time, the two become one. */
+/* Makes a table from sorted samples: at least one point per doubling of the size. If a larger size
+ * would take less time, merges the two points. */
 static void fit_points(const struct tdm_rate_fit *fit, struct sample *samples, size_t count,
                        struct tdm_rate_table *table)
 {
@@ -179,7 +179,7 @@ static void fit_points(const struct tdm_rate_fit *fit, struct sample *samples, s
         tdm_rate_add(table, size_of(&parts[i]), parts[i].work / parts[i].seconds);
 }
 
-/* Sorts the samples of one rate by size (or tokens), each with what its work counts by. */
+/* Sorts the samples of one rate by size (or tokens), and sets the weight of their work. */
 static void sort_samples(struct sample *samples, size_t count, bool by_tokens,
                          const struct tdm_rate_table *other)
 {
@@ -193,8 +193,7 @@ static void sort_samples(struct sample *samples, size_t count, bool by_tokens,
     qsort(samples, count, sizeof(*samples), by_rate_and_sort);
 }
 
-/* Scales a table of shares so that chunks of the size that did most of the work have a share of
- * 1. */
+/* Scales a table of shares so that the share is 1 for the chunk size that did most of the work. */
 static void normalise(const struct sample *samples, size_t count, struct tdm_rate_table *share)
 {
     double most = 0, tokens = 1;
@@ -212,8 +211,8 @@ static void normalise(const struct sample *samples, size_t count, struct tdm_rat
         share->rate[i] /= scale;
 }
 
-/* Puts the points of an older table in place where the new one has none within a doubling,
- * corrected as the nearest size that was measured. */
+/* Adds the points of an older table that have no new point within one width, scaled by the
+ * correction at the nearest measured size. */
 static void keep_old_points(const struct tdm_rate_table *old, struct tdm_rate_table *table)
 {
     struct tdm_rate_table merged = {.of = table->of};
@@ -238,7 +237,7 @@ static void keep_old_points(const struct tdm_rate_table *old, struct tdm_rate_ta
     *table = merged;
 }
 
-/* By turns: the share with the rate as it is, and the rate with the share. */
+/* Alternately fits the share with the current rate, and the rate with the share. */
 static void fit_share(const struct tdm_rate_fit *fit, struct sample *samples, size_t count,
                       struct tdm_rate_table *table, struct tdm_rate_table *share)
 {
@@ -258,7 +257,7 @@ static void fit_rate(const struct tdm_rate_fit *fit, struct sample *samples, siz
     enum tdm_rate rate = samples[0].rate, share = tdm_rate_share(rate);
     struct tdm_rate_table old = tables[rate], none = {0};
     bool by_share = corrected && share != TDM_RATES;
-    /* a run alone has too few sizes for it */
+    /* a single run has too few sizes for a refined rate */
     if (corrected && tdm_rate_is_refined(rate) && old.of != rate)
         return;
     tables[rate].of = rate;
@@ -304,7 +303,7 @@ double tdm_rate_fit_least_seconds(struct tdm_rate_fit *fit)
     return own_seconds(fit, &fit->samples[fit->count / 200]);
 }
 
-/* As tdm_op_seconds() has it. */
+/* Same formula as tdm_op_seconds(). */
 static double predict(const struct sample *sample, const struct tdm_machine *machine)
 {
     const struct tdm_rate_table *table = &machine->table[sample->rate];
@@ -326,7 +325,7 @@ void tdm_rate_fit_totals(const struct tdm_rate_fit *fit, const struct tdm_machin
         enum tdm_rate rate = fit->samples[i].rate, refined = fit->samples[i].refined;
         bool described = tdm_rate_is_refined(refined) && machine->table[refined].of == refined;
         if (tdm_rate_is_refined(rate) != described)
-            continue; /* an op counts once, at the rate that holds */
+            continue; /* count each op once, at the rate that applies */
         struct tdm_rate_total *total = &totals[rate];
         total->ops++;
         total->measured_seconds += own_seconds(fit, &fit->samples[i]);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rates from measured ops: what calibrate makes of the ops that it ran, and of the ops of a trace.
+ * Rates from measured ops: used for the ops that calibrate runs and for the ops of a trace.
  *
- * Ops that run at the same rate (cost.h) are sorted by size and cut where the size doubles, those
- * of a refined rate, which count for that too, where it grows by a quarter; each part gives one
- * point of the rate's table: its work over its seconds, without the slowest and the fastest eighth.
- * Where there is a share by tokens, rate and share are fitted by turns.
+ * Ops that run at the same rate (cost.h) are sorted by size and cut into intervals. An interval
+ * ends where the size doubles, or grows by a quarter for a refined rate. Ops with a refined rate
+ * count for both rates. Each interval gives one point of the rate's table: its work over its
+ * seconds, without the slowest and the fastest eighth. A rate and its share by tokens are fitted
+ * alternately.
  */
 #ifndef TDM_SIMULATOR_RATE_FIT_H
 #define TDM_SIMULATOR_RATE_FIT_H
@@ -21,23 +22,24 @@ struct tdm_rate_fit;
 enum tdm_status tdm_rate_fit_new(struct tdm_rate_fit **fit, struct tdm_error *err);
 void tdm_rate_fit_free(struct tdm_rate_fit *fit);
 
-/* Notes an op that took `seconds`. Copies between places are left out. TDM_NO_MEMORY. */
+/* Adds an op that took `seconds`. Copies between places are ignored. TDM_NO_MEMORY. */
 enum tdm_status tdm_rate_fit_add(struct tdm_rate_fit *fit, const struct tdm_op *op, double seconds,
                                  struct tdm_error *err);
 
-/* How long taking an op's time delays it: taken off every op, of which at least half remains. */
+/* Sets the overhead of timing one op. It is subtracted from every op's seconds, at most half of
+ * them. */
 void tdm_rate_fit_set_overhead(struct tdm_rate_fit *fit, double seconds);
 
-/* Makes tables for all rates of which there are ops; others are left as they are, with *known
- * false. With `corrected` the tables hold rates already: what the ops say nothing of stays, and so
- * do the shares; refined rates are corrected where they are described. */
+/* Makes tables for all rates that have ops; the others are unchanged, with *known false. With
+ * `corrected` the tables have rates already: parts without ops stay, and so do the shares; refined
+ * rates are corrected only where the tables describe them. */
 void tdm_rate_fit_tables(struct tdm_rate_fit *fit, bool corrected,
                          struct tdm_rate_table tables[TDM_RATES], bool known[TDM_RATES]);
 
-/* Seconds that only one op in 200 stays below; 0 if there are none. */
+/* Seconds below which only one op in 200 is; 0 if there are no ops. */
 double tdm_rate_fit_least_seconds(struct tdm_rate_fit *fit);
 
-/* Ops of a rate, and their seconds: measured, and by a machine's rates. */
+/* Number of ops of a rate, and their seconds: measured, and predicted by a machine's rates. */
 struct tdm_rate_total {
     size_t ops;
     double measured_seconds, predicted_seconds;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Simulator: event time over the lanes, live bytes by place and category. */
+/* Simulator: event times on the lanes, live bytes by place and category. */
 #include "simulator/simulate.h"
 
 #include "ops/move.h"

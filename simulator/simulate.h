@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Simulator: event time over the lanes, live bytes by place and category, peak, stalls.
+ * Simulator: predicts event times on the lanes, live bytes by place and category, peak, stalls.
  *
- * Reads a program with the rates of its schedule's machine. An op starts when its lane is free and
- * all that it waits for has ended.
+ * It uses the rates of the program's machine. An op starts when its lane is free and all ops that
+ * it waits for have ended.
  */
 #ifndef TDM_SIMULATOR_SIMULATE_H
 #define TDM_SIMULATOR_SIMULATE_H
 
 #include "schedule/program.h"
 
-/* Sees every op with its predicted time, in program order; `live_bytes` are those while it runs. */
+/* Receives every op with its predicted time, in program order; `live_bytes`: while the op runs. */
 typedef enum tdm_status (*tdm_simulated)(void *self, const struct tdm_op *op, double start_seconds,
                                          double end_seconds,
                                          const uint64_t live_bytes[TDM_MAX_PLACES][TDM_CATEGORIES],
@@ -22,7 +22,7 @@ struct tdm_simulation {
     double busy_seconds[TDM_MAX_LANES];
     double stall_seconds; /* compute lane idle before its last op ends */
     double kind_seconds[TDM_OP_KINDS];
-    double flops;                   /* all, recompute included */
+    double flops;                   /* all ops, with recompute */
     double attention_forward_flops; /* of all passes */
     double product_flops;
     uint64_t copied_bytes[TDM_MAX_LANES];
@@ -30,23 +30,24 @@ struct tdm_simulation {
     uint64_t live_peak_bytes[TDM_MAX_PLACES];
     uint64_t used_peak_bytes[TDM_MAX_PLACES]; /* arena + the machine's runtime */
     uint64_t peak_categories[TDM_MAX_PLACES]
-                            [TDM_CATEGORIES]; /* at the peak of that place; runtime too */
-    uint64_t category_peaks[TDM_MAX_PLACES][TDM_CATEGORIES]; /* that each ever has; runtime too */
-    uint64_t peak_op[TDM_MAX_PLACES];                        /* number of the op at the peak */
+                            [TDM_CATEGORIES]; /* at the peak of that place; with runtime */
+    uint64_t category_peaks[TDM_MAX_PLACES]
+                           [TDM_CATEGORIES];   /* maximum of each category; with runtime */
+    uint64_t peak_op[TDM_MAX_PLACES];          /* number of the op at the peak */
     uint64_t peak_list_bytes, peak_mean_bytes; /* page lists and page means at the device's peak */
-    uint64_t stored_peak_bytes; /* most of residuals + kv + kv_gradients, both places */
+    uint64_t stored_peak_bytes; /* maximum of residuals + kv + kv_gradients, all places */
     uint64_t op_count;
     tdm_kinds kinds; /* of the ops */
 };
 
-/* A simulator takes the items of its program, which must outlive it, in order; `see` may be NULL.
- */
+/* A simulator takes the items of its program in order. The program must outlive it; `see` may be
+ * NULL. */
 struct tdm_simulator;
 enum tdm_status tdm_simulator_new(const struct tdm_program *program, tdm_simulated see, void *self,
                                   struct tdm_simulator **simulator, struct tdm_error *err);
-/* A sink; `self` is the simulator. Passes on what `see` fails with. */
+/* A sink; `self` is the simulator. Returns errors of `see`. */
 enum tdm_status tdm_simulator_take(void *self, const struct tdm_item *item, struct tdm_error *err);
-/* After the last item. */
+/* Call after the last item. */
 void tdm_simulator_finish(const struct tdm_simulator *simulator, struct tdm_simulation *simulation);
 void tdm_simulator_free(struct tdm_simulator *simulator);
 
