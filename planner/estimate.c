@@ -4,7 +4,7 @@
 
 #include "base/size.h"
 
-/* With a tile of logits of so many tokens. */
+/* With a tile of logits of `tile_tokens`. */
 static uint64_t device_bytes(const struct tdm_estimator *e, const struct tdm_estimate *estimate,
                              uint64_t tile_tokens)
 {
@@ -21,12 +21,12 @@ static void estimate_bytes(const struct tdm_estimator *e, const struct tdm_sched
         tdm_estimate_bytes(e, schedule, estimate);
 }
 
-/* After the bytes. */
+/* Call after estimate_bytes(). */
 static void estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                              struct tdm_estimate *estimate)
 {
     if (schedule->pass == TDM_EVALUATE)
-        return; /* they came with the bytes */
+        return; /* set together with the bytes */
     tdm_estimate_seconds(e, schedule, estimate);
     estimate->likely_seconds = later(estimate->seconds, tdm_estimate_waiting(e));
 }

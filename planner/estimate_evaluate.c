@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The estimate of a pass that only evaluates: one forward, the K and V under way, and X between
- * layers. */
+/* Estimate of a pass that only evaluates: one forward, with the K and V of the current layers and X
+ * between layers. */
 #include "planner/estimate_parts.h"
 
 void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
@@ -8,7 +8,8 @@ void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_sched
 {
     const struct tdm_place_row *places = schedule->machine->topology.places;
     bool by_layer = schedule->order == TDM_LAYER_MAJOR;
-    uint32_t most = 1, last = 0; /* layers whose K and V live at once: anywhere, with the head */
+    uint32_t most = 1,
+             last = 0; /* layers whose K and V are live together: at any time, and in the head */
     if (!by_layer) {
         last = schedule->groups[schedule->group_count - 1].layers;
         for (uint32_t g = 0; g < schedule->group_count; g++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of group sizes: equal ones, and falling ones by weights that are rounded to whole
+/* Lists of group sizes: equal ones, and decreasing ones whose weights are rounded to whole
  * layers. */
 #include "planner/group_lists.h"
 
@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_FALLING 12u /* groups in a falling list */
+#define MAX_FALLING 12u /* groups in a decreasing list */
 
 static enum tdm_status no_memory(struct tdm_error *err)
 {
     return tdm_fail(err, TDM_NO_MEMORY, "out of memory for lists of groups");
 }
 
-/* Adds a copy of a list unless it is there. */
+/* Adds a copy of a list unless it is already there. */
 static bool add_list(struct tdm_group_lists *lists, const uint32_t *sizes, uint32_t count)
 {
     for (uint32_t i = 0; i < lists->count; i++)
@@ -34,7 +34,7 @@ static bool add_list(struct tdm_group_lists *lists, const uint32_t *sizes, uint3
     return true;
 }
 
-/* One size that repeats up to the last layer. Returns the number of groups. */
+/* Fills `sizes` with one size that repeats up to the last layer. Returns the number of groups. */
 static uint32_t repeat_size(uint32_t layers, uint32_t size, uint32_t *sizes)
 {
     uint32_t count = 0;
@@ -45,7 +45,7 @@ static uint32_t repeat_size(uint32_t layers, uint32_t size, uint32_t *sizes)
     return count;
 }
 
-/* Weights of a falling list: i of `count` from layer 0 up. */
+/* Weight of group i of `count`, from layer 0 up, in a decreasing list. */
 static double weight(uint32_t family, uint32_t i, uint32_t count)
 {
     static const double ratios[] = {1.5, 2};
@@ -62,7 +62,8 @@ static double weight(uint32_t family, uint32_t i, uint32_t count)
 
 #define FAMILIES 4u
 
-/* Whole layers by weight: one each, then the rest one by one to where the most is missing. */
+/* Distributes layers by weight: one each, then one at a time to the group that is most below its
+ * share. */
 static void share_layers(uint32_t layers, uint32_t family, uint32_t count, uint32_t *sizes)
 {
     double total = 0;
@@ -84,7 +85,7 @@ static void share_layers(uint32_t layers, uint32_t family, uint32_t count, uint3
     }
 }
 
-/* 1 to 8, then steps that grow with the size. */
+/* The next size to try: 1 to 8, then growing steps. */
 static uint32_t next_size(uint32_t size)
 {
     return size < 8 ? size + 1 : size + size / 5 + 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A table in which a key has one place: what comes later takes it. */
+/* A direct-mapped table: each key has one slot, and a later key replaces an earlier one. */
 #include "planner/memo.h"
 
 #include <stdlib.h>
@@ -8,10 +8,11 @@
 struct tdm_memo {
     size_t value_bytes, place_bytes;
     uint64_t mask;
-    unsigned char *places; /* each a key and a value; a key of zeros: an empty place */
+    unsigned char *places; /* each a key and a value; an all-zero key: an empty slot */
 };
 
-/* A step of each half: a product carries bits upward, the shift brings them down again. */
+/* Mixes a word into both halves: a product carries bits upward, the shift brings them down
+ * again. */
 static struct tdm_memo_key mix_word(struct tdm_memo_key key, uint64_t word)
 {
     key.low = (key.low ^ word) * UINT64_C(0x9fb21c651e98df25);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The longest context, the least memory: plans at sizes that close in on them. */
+/* Searches the longest context, minimum memory and largest budget, by planning at sizes that
+ * converge to them. */
 #include "planner/objective.h"
 
 #include "base/size.h"
@@ -9,13 +10,13 @@
 #include <string.h>
 
 #define CONTEXT_STEP UINT64_C(1024)
-/* Answers are found to within this, or one part in PARTS. */
+/* Precision of the answers: this, or one part in PARTS. */
 #define MIB (UINT64_C(1) << 20)
 #define MEMORY_STEP (16 * MIB)
 #define PARTS 512u
-/* The first step beyond what is known to be good: one part in so many; then it doubles. */
+/* The first stride: one part in STRIDE of the last good size. Strides double. */
 #define STRIDE 16u
-#define NEAR_PARTS 64u /* a context near the longest is right to one part in so many */
+#define NEAR_PARTS 64u /* precision of a near context: one part in this number */
 #define NEAR_TRIES 3u
 
 static const char *const names[TDM_OBJECTIVES] = {"time", "memory", "context"};
@@ -42,7 +43,7 @@ static void drop(struct tdm_objective_found *found)
     *found = (struct tdm_objective_found){0};
 }
 
-/* Puts `next` in the place of what was found before. */
+/* Replaces what was found before by `next`. */
 static void keep(struct tdm_objective_found *found, struct tdm_objective_found *next)
 {
     drop(found);
@@ -50,8 +51,8 @@ static void keep(struct tdm_objective_found *found, struct tdm_objective_found *
     *next = (struct tdm_objective_found){0};
 }
 
-/* Searches a request. *good: it fits and is fast enough; what was found stays in `found` then, and
- * where nothing fits too, for the reasons. */
+/* Searches a request. *good: it fits and is fast enough. `found` then has the result. If nothing
+ * fits, it has the request, for the reasons. */
 static enum tdm_status try_search(const struct tdm_request *request,
                                   const struct tdm_objective_options *options,
                                   struct tdm_objective_found *found, bool *good,
@@ -93,18 +94,17 @@ static enum tdm_status too_slow(double seconds, double most_seconds, const char 
 /* ---- the longest context ---- */
 
 struct contexts {
-    struct tdm_request request; /* its context varies */
+    struct tdm_request request; /* with a varying context */
     const struct tdm_objective_options *options;
     struct tdm_objective_found *found; /* of the longest context that was good */
-    uint64_t unit;                     /* tokens that are counted */
-    uint64_t most;                     /* units that may be asked for */
+    uint64_t unit;                     /* tokens per unit */
+    uint64_t most;                     /* maximum units */
 };
 
 typedef enum tdm_status (*least_of)(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                     enum tdm_place place, uint64_t *bytes, struct tdm_error *err);
 
-/* The least device memory of recipes at a context, TDM_SIZE_MAX if there is none, and what there
- * is. */
+/* The minimum device memory of recipes at a context (TDM_SIZE_MAX: none fits), and the limit. */
 static enum tdm_status least_device(struct contexts *c, uint64_t units, least_of least,
                                     uint64_t *bytes, uint64_t *limit, struct tdm_error *err)
 {
@@ -121,8 +121,8 @@ static enum tdm_status least_device(struct contexts *c, uint64_t units, least_of
     return status == TDM_INFEASIBLE ? TDM_OK : status;
 }
 
-/* Does a context fit by the least memory of recipes? That is asked faster than a search, and never
- * too much. */
+/* Does a context fit by the minimum memory of recipes? This is faster than a search, and a yes is
+ * always right. */
 static enum tdm_status fits_surely(struct contexts *c, uint64_t units, bool *fits,
                                    struct tdm_error *err)
 {
@@ -147,8 +147,8 @@ static enum tdm_status try_context(struct contexts *c, uint64_t units, bool *goo
     return TDM_OK;
 }
 
-/* A number near `value` in (low, high) that is a multiple of as large a power of two as the
- * distance allows: chunks divide round contexts, which then need no more than their tokens. */
+/* A number near `value` in (low, high), a multiple of the largest power of two that the distance
+ * allows: chunks divide round contexts evenly, so no bytes are wasted on a partial chunk. */
 static uint64_t round_between(uint64_t low, uint64_t value, uint64_t high)
 {
     uint64_t grain = 1;
@@ -165,8 +165,7 @@ static uint64_t round_between(uint64_t low, uint64_t value, uint64_t high)
 typedef enum tdm_status (*context_test)(struct contexts *c, uint64_t units, bool *good,
                                         struct tdm_error *err);
 
-/* Between a context that is good (0: no tokens at all) and one that is not, by halves of their
- * ratio. */
+/* Bisects the ratio between a context that is good (0: no tokens) and one that is not. */
 static enum tdm_status narrow(struct contexts *c, context_test test, uint64_t *low, uint64_t high,
                               struct tdm_error *err)
 {
@@ -182,7 +181,7 @@ static enum tdm_status narrow(struct contexts *c, context_test test, uint64_t *l
     return status;
 }
 
-/* Upwards from a context that is good, with strides that double, then narrowly. */
+/* Goes up from a good context with doubling strides, then bisects. */
 static enum tdm_status widen(struct contexts *c, context_test test, uint64_t *low,
                              struct tdm_error *err)
 {
@@ -200,7 +199,8 @@ static enum tdm_status widen(struct contexts *c, context_test test, uint64_t *lo
     return TDM_OK;
 }
 
-/* In units of `unit` tokens, `most` at most; *units: 0 if none is good. */
+/* The longest context in units of `unit` tokens, at most `most` units. *units: 0 if none is
+ * good. */
 static enum tdm_status longest(struct contexts *c, uint64_t unit, uint64_t most, uint64_t *units,
                                struct tdm_error *err)
 {
@@ -252,8 +252,8 @@ enum tdm_status tdm_objective_context(const struct tdm_request *request,
     return status;
 }
 
-/* The longest context that fits by the estimate of recipes, in units, by the line through the last
- * two that were asked about. */
+/* The longest context, in units, that fits by the estimate of recipes. Extrapolates linearly from
+ * the last two estimates. */
 static enum tdm_status find_near(struct contexts *c, uint64_t low, uint64_t *units,
                                  struct tdm_error *err)
 {
@@ -307,13 +307,13 @@ enum tdm_status tdm_objective_near_context(const struct tdm_request *request, ui
 /* ---- the least memory ---- */
 
 struct memories {
-    struct tdm_request request; /* its limit varies */
+    struct tdm_request request; /* with a varying limit */
     const struct tdm_objective_options *options;
-    struct tdm_objective_found *found; /* with the least limit that was good */
-    uint64_t runtime_bytes;            /* of driver and libraries: with no more nothing is good */
+    struct tdm_objective_found *found; /* result of the minimum limit that was good */
+    uint64_t runtime_bytes;            /* of driver and libraries: no limit up to this is good */
 };
 
-/* A search with a limit, in whole MiB, which can be typed; if it is good it stays in `found`. */
+/* Searches with a limit in whole MiB, which a user can type. `found` keeps a good result. */
 static enum tdm_status try_memory(struct memories *m, uint64_t memory_bytes, bool *good,
                                   struct tdm_error *err)
 {
@@ -338,8 +338,8 @@ static uint64_t used_bytes(const struct tdm_objective_found *found)
     return found->search.simulation.used_peak_bytes[TDM_DEVICE];
 }
 
-/* Downwards from what `found` uses, with strides that double, then between what is good and what is
- * not. */
+/* Goes down from what `found` uses with doubling strides, then bisects between good and bad
+ * limits. */
 static enum tdm_status lessen(struct memories *m, struct tdm_error *err)
 {
     uint64_t high = used_bytes(m->found), low = 0, stride = high / STRIDE;
@@ -358,7 +358,7 @@ static enum tdm_status lessen(struct memories *m, struct tdm_error *err)
     return status;
 }
 
-/* Down to what the last plan itself uses, which a search with that limit may better. */
+/* Lowers the limit to what the last plan uses; a search with that limit may use still less. */
 static enum tdm_status settle(struct memories *m, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
@@ -369,7 +369,8 @@ static enum tdm_status settle(struct memories *m, struct tdm_error *err)
     return status;
 }
 
-/* What the fastest plan uses, or less: the least with which recipes fit, if a search finds one. */
+/* Starts from what the fastest plan uses, or from the minimum with which recipes fit, if that is
+ * less and a search succeeds. */
 static enum tdm_status begin_low(struct memories *m, struct tdm_error *err)
 {
     struct tdm_objective_found probe = {0};
@@ -405,7 +406,7 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
     }
     m.runtime_bytes = first.schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
     keep(found, &first);
-    if (!good) /* the caller says why */
+    if (!good) /* the caller explains why */
         return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
     status = begin_low(&m, err);
     if (status == TDM_OK)
@@ -420,15 +421,15 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
 /* ---- the largest budget ---- */
 
 struct budgets {
-    struct tdm_request request; /* its budget varies */
+    struct tdm_request request; /* with a varying budget */
     const struct tdm_objective_options *options;
-    struct tdm_objective_found *found; /* with the largest budget that was good */
+    struct tdm_objective_found *found; /* result of the largest budget that was good */
     uint64_t page;
-    double seconds; /* of the last one; 0: it does not fit */
-    bool is_found;  /* one was good */
+    double seconds; /* of the last search; 0: it did not fit */
+    bool is_found;  /* a good one was found */
 };
 
-/* A search with a budget of so many pages; 0: dense. */
+/* Searches with a budget of `pages`; 0: dense. */
 static enum tdm_status try_budget(struct budgets *b, uint64_t pages, bool *good,
                                   struct tdm_error *err)
 {
@@ -440,7 +441,7 @@ static enum tdm_status try_budget(struct budgets *b, uint64_t pages, bool *good,
         return status;
     tell(b->options, pages == 0 ? b->request.context : b->request.budget_tokens, *good);
     b->seconds = next.search.simulation.step_seconds;
-    /* one that does not fit stays for the reasons, unless a good one was found */
+    /* keeps a result that does not fit, for the reasons, unless a good one was found */
     if (*good || (b->seconds == 0 && !b->is_found))
         keep(b->found, &next);
     b->is_found = b->is_found || *good;

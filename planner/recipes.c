@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recipes: enumeration of knobs, and the best split of each by its estimate. */
+/* Recipes: enumerates knobs, and finds the best split of each by its estimate. */
 #include "planner/recipes.h"
 
 #include "base/size.h"
@@ -12,9 +12,9 @@
 #define LEAST_CHUNK 256u
 #define LARGEST_CHUNK 16384u
 #define MOST_CHUNKS 1024u  /* in a step: more cost planning time and launches, and gain nothing */
-#define LARGEST_TILE 4096u /* of the LM head; its products gain nothing from more rows */
-#define CHUNK_LIMIT 65536u /* what a program can have */
-#define SPLIT_STEPS 8u     /* splits tried beside the earliest one */
+#define LARGEST_TILE 4096u /* of the LM head: its products gain nothing from more rows */
+#define CHUNK_LIMIT 65536u /* maximum chunks of a program */
+#define SPLIT_STEPS 8u     /* splits tried, including the earliest one */
 
 /* ---- kitchen ---- */
 
@@ -27,9 +27,9 @@ static uint64_t chunks_at(const struct tdm_schedule *schedule, uint64_t chunk_to
     return chunks;
 }
 
-/* Chunk sizes to try: powers of two, the whole context where it is small, and where the context is
- * very long the least that makes few enough chunks. None is shorter than a page, of which it would
- * take a whole one, unless the context is. */
+/* Chunk sizes to try: powers of two; the whole context if it is small; for a very long context the
+ * smallest power of two with few enough chunks. No size is below a page, because a chunk occupies
+ * whole pages, unless the context is. */
 static uint32_t chunk_sizes(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
                             uint64_t sizes[TDM_CHUNK_SIZES])
 {
@@ -57,7 +57,7 @@ static uint32_t chunk_sizes(const struct tdm_schedule *schedule, const struct td
     return count;
 }
 
-/* Keeps the sizes at which attention can gather what its lists name, where it is told to. */
+/* Keeps the sizes at which attention has space for the pages that its lists name, if it gathers. */
 static enum tdm_status keep_gatherable(const struct tdm_schedule *schedule,
                                        const struct tdm_pins *pins, uint64_t sizes[TDM_CHUNK_SIZES],
                                        uint32_t *count, struct tdm_error *err)
@@ -74,7 +74,7 @@ static enum tdm_status keep_gatherable(const struct tdm_schedule *schedule,
     }
     *count = kept;
     if (kept == 0)
-        err->status = TDM_INFEASIBLE; /* for the reason of the last */
+        err->status = TDM_INFEASIBLE; /* keeps the reason of the last size */
     return kept > 0 ? TDM_OK : TDM_INFEASIBLE;
 }
 
@@ -86,8 +86,8 @@ enum tdm_status tdm_kitchen_check(const struct tdm_schedule *schedule, const str
     return keep_gatherable(schedule, pins, sizes, &count, err);
 }
 
-/* Fetches run ahead by as much as a copy of a layer's state takes, which may be between them: that
- * of moments of 0.25 billion parameters takes as long as the backward of some thousand tokens. */
+/* Prefetch must cover the copy of a layer's state, which may come in between. The moments of 0.25
+ * billion parameters take as long as the backward of a few thousand tokens. */
 #define TOKENS_AHEAD 8192u
 #define LEAST_AHEAD 2u
 #define MOST_AHEAD 16u
@@ -116,7 +116,7 @@ bool tdm_host_homes(const struct tdm_schedule *schedule, const struct tdm_pins *
     return true;
 }
 
-/* A size of chunks, with updates at a place, if that is to be looked at. */
+/* Adds a base for a chunk size and a place of updates, if that place is searched. */
 static enum tdm_status add_base(struct tdm_kitchen *kitchen, enum tdm_place on,
                                 uint64_t chunk_tokens, struct tdm_error *err)
 {
@@ -124,7 +124,7 @@ static enum tdm_status add_base(struct tdm_kitchen *kitchen, enum tdm_place on,
     const struct tdm_pins *pins = kitchen->pins;
     struct tdm_schedule *base = &kitchen->bases[kitchen->size_count];
     struct tdm_error refused;
-    bool trains = schedule->pass == TDM_TRAIN; /* else where is not looked for */
+    bool trains = schedule->pass == TDM_TRAIN; /* otherwise the place of updates is not searched */
     *base = *schedule;
     if (((pins->has_update_place || !trains) && on != schedule->optimizer.on) ||
         (on == TDM_HOST && trains && !tdm_host_homes(schedule, pins, base->homes, &refused)))
@@ -156,7 +156,7 @@ enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm
     if (status != TDM_OK)
         return status;
 
-    /* room for the longest list, so that writing a recipe allocates nothing */
+    /* large enough for the longest list, so that writing a recipe allocates nothing */
     struct tdm_group *groups = calloc((size_t)layers + 1, sizeof(*groups));
     if (groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u groups", layers);
@@ -217,7 +217,7 @@ static bool has_inner_layers(const struct tdm_group_list *list)
     return false;
 }
 
-/* Attention outputs not kept, kept on the device, kept on the host. */
+/* Varies attention outputs: not kept, kept on the device, kept on the host. */
 static void vary_kept(struct enumeration *e)
 {
     const struct tdm_pins *pins = e->kitchen->pins;
@@ -239,7 +239,7 @@ static void vary_kept(struct enumeration *e)
     }
 }
 
-/* Whether groups hold attention outputs, and where they hold what they hold. */
+/* Varies whether groups hold attention outputs, and where they hold. */
 static void vary_held(struct enumeration *e)
 {
     const struct tdm_pins *pins = e->kitchen->pins;
@@ -277,8 +277,8 @@ static void vary_input_place(struct enumeration *e)
     }
 }
 
-/* A pass that stores nothing for a backward has nothing to choose but chunks: layer-major order
- * runs the same ops with K and V of one layer. Who pins chunk-major has groups too. */
+/* Without a backward only the chunk size matters: layer-major order runs the same ops with K and V
+ * of only one layer. Groups matter only if chunk-major order is pinned. */
 static void vary_evaluate(struct enumeration *e)
 {
     bool pinned = e->kitchen->pins->has_order;
@@ -317,8 +317,7 @@ static enum tdm_set at_least_attention(enum tdm_set set)
     return tdm_set_has(set, TDM_STORE_ATTENTION) ? set : TDM_SET_ATTENTION_OUTPUT;
 }
 
-/* What the order does with K and V by default, unless it is pinned; a kept set with q needs them
- * kept. */
+/* Sets K and V as the order's default, unless pinned. A kept set with q requires kept K and V. */
 static void write_kv(const struct tdm_pins *pins, struct tdm_group *group)
 {
     if (pins->has_kv)
@@ -361,8 +360,8 @@ void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe
 
 /* ---- estimates ---- */
 
-/* Estimates the bytes of a recipe as it stands, with the largest LM-head tile that does not raise
- * the peak. */
+/* Estimates the bytes of a recipe with its current split, with the largest LM-head tile that does
+ * not raise the peak. */
 static void estimate_bytes(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe)
 {
     struct tdm_estimate estimate;
@@ -388,7 +387,7 @@ static bool fits(const struct tdm_recipe *recipe, const uint64_t limit_bytes[TDM
     return true;
 }
 
-/* Of a recipe as it stands; its seconds if it fits. */
+/* Estimates a recipe with its current split; its seconds only if it fits. */
 static bool estimate_point(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
                            const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
@@ -410,8 +409,8 @@ static bool split_fits(const struct tdm_kitchen *kitchen, struct tdm_recipe *rec
     return fits_at(recipe, limit_bytes, recipe->kept_place);
 }
 
-/* The earliest split that fits the place where outputs are kept, then the fastest from it on: where
- * a link is slow, fewer kept outputs can be faster. */
+/* Finds the earliest split that fits the place where outputs are kept, then the fastest from it on:
+ * over a slow link, fewer kept outputs can be faster. */
 static bool estimate_best_split(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
                                 const uint64_t limit_bytes[TDM_MAX_PLACES])
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a layer of a group costs at given prices, when every chunk of it chooses what serves best.
+ * Cost of a layer of a group at given prices, if each of its chunks makes its best choice.
  *
  * A price is seconds per MiB of a row, or per second of a lane. Costs add up over stores and
- * chunks, so that each chooses alone: attention outputs are kept, held or made again (0, 1 or 2
- * more runs of the chunk's attention: three lines over its seconds, so that two thresholds cut the
- * chunks of a class); q and the products of the MLP are kept, held or made again; K and V are kept,
- * held or swept.
+ * chunks, so each choice is independent. Attention outputs are kept, held or recomputed (0, 1 or 2
+ * more runs of the chunk's attention). Each option is linear in the attention's seconds, so two
+ * thresholds divide the chunks of a class. q and the products of the MLP are kept, held or
+ * recomputed. K and V are kept, held or swept.
  */
 #include "planner/estimate_span.h"
 #include "planner/relaxation_parts.h"
@@ -19,8 +19,8 @@
 
 #define NEVER 1e200
 
-/* When something lives: the rows of layers from..to, the end of the forward, head and its
- * update. */
+/* When something is live: in the rows of layers from..to; at the end of the forward; in the head
+ * and its update. */
 struct life {
     uint32_t from, to;
     bool forward, stays;
@@ -92,7 +92,7 @@ static uint32_t chunks_of_class(const struct tdm_estimator *e, uint32_t class)
     return tdm_estimator_count(e, class, 0, e->chunks);
 }
 
-/* Seconds of a layer's backward in any case, over all chunks. */
+/* Seconds of a layer's backward over all chunks that no choice changes. */
 static double fixed_seconds(const struct tdm_estimator *e, uint32_t layer, bool again)
 {
     double fixed = 0;
@@ -163,7 +163,7 @@ void tdm_pricing_prepare(struct tdm_pricing *pricing)
     }
 }
 
-/* Seconds per MiB for a life at a place. */
+/* Price per MiB of a life at a place. */
 static double price_of(const struct tdm_pricing *p, enum tdm_place place, struct life life)
 {
     const double *more = p->prices.place[place] + p->e->layers;
@@ -195,7 +195,7 @@ static double both_seconds(const struct tdm_pricing *p, double bytes)
     return bytes / tdm_machine_both_ways_rate(p->e->base->machine);
 }
 
-/* A copy to the device in a phase, and one to the host. */
+/* Price of a copy to the device, or to the host, in a phase. */
 static double price_fetch(const struct tdm_pricing *p, int phase, double bytes)
 {
     return p->prices.fetch[phase] * copy_seconds(p, TDM_LINK_H2D, bytes) +
@@ -224,24 +224,24 @@ static void add_send(const struct tdm_pricing *p, struct tdm_amounts *use, int p
 
 /* ---- a layer of an arc ---- */
 
-/* What becomes of K and V of a chunk: swept again, kept on the device, kept on the host, held. */
+/* Options for K and V of a chunk: swept again, kept on the device, kept on the host, held. */
 enum { KV_SWEPT, KV_NEAR, KV_FAR, KV_HELD, KV_WAYS };
 
-/* A layer in its group, with what its bytes cost. */
+/* A layer in its group, with the prices of its bytes. */
 struct member {
     const struct tdm_pricing *p;
     uint32_t layer;
     bool by_layer, again, keeps;
-    uint32_t work_row; /* where its workspace may bind; TDM_NONE: nowhere */
+    uint32_t work_row; /* row where its workspace may bind; TDM_NONE: nowhere */
     struct life kept, held, kv_kept, kv_held;
-    /* layer-major: what a row of the layer's own has, of a chunk, beyond the row of the layer under
-     * way, which is counted in any case */
+    /* layer-major: bytes of a chunk in a row of the layer's own, beyond the row of the current
+     * layer, which is always counted */
     struct life row_kept, row_held;
     double bytes[TDM_STORES], kv_bytes, row_bytes;
     double reads[TDM_STORES]; /* fetches of a kept chunk from the host */
-    double kept_price[TDM_STORES], held_price[TDM_STORES]; /* of a chunk, at the better place */
+    double kept_price[TDM_STORES], held_price[TDM_STORES]; /* of a chunk, at the cheaper place */
     enum tdm_place kept_place[TDM_STORES], held_place[TDM_STORES];
-    double kv_price[KV_WAYS]; /* in layer-major order: of the bytes of a chunk's K and V */
+    double kv_price[KV_WAYS]; /* layer-major order: of the bytes of a chunk's K and V */
 };
 
 static void price_kv_bytes(struct member *m)
@@ -283,7 +283,8 @@ static struct member member_of(const struct tdm_pricing *p, uint32_t j, uint32_t
     for (int s = 0; s < TDM_STORES; s++) {
         double bytes = (double)e->store[s], mib = bytes / TDM_MIB;
         m.bytes[s] = bytes;
-        bool rerun = (int)tdm_store_type((enum tdm_store)s)->needed_without == s; /* reads it */
+        bool rerun =
+            (int)tdm_store_type((enum tdm_store)s)->needed_without == s; /* the rerun reads it */
         m.reads[s] = m.again && rerun ? 2 : 1;
         double device = mib * price_of(p, TDM_DEVICE, m.kept);
         double host = mib * price_of(p, TDM_HOST, m.kept) + price_send(p, TDM_IN_FORWARD, bytes) +
@@ -335,25 +336,25 @@ static void use_work(const struct member *m, struct tdm_amounts *use, double byt
         use->place[TDM_DEVICE][m->work_row] += bytes / TDM_MIB;
 }
 
-/* ---- stores but the attention output ---- */
+/* ---- stores other than the attention output ---- */
 
-/* Seconds that a chunk saves. */
+/* Seconds saved for a chunk that has a store. */
 static double saved(const struct member *m, int s, const struct layer_cost *cost, bool kept)
 {
     enum tdm_set set = tdm_set_with((enum tdm_store)s);
     double seconds = cost->backward[tdm_set_poorer(set)] - cost->backward[set];
-    bool rerun = kept && m->again && s == TDM_STORE_GATE_UP; /* saves too */
+    bool rerun = kept && m->again && s == TDM_STORE_GATE_UP; /* the rerun saves too */
     return rerun ? seconds + cost->mlp_norm + cost->gate_up : seconds;
 }
 
-/* Bytes of workspace that a store spares. */
+/* Workspace bytes that a store saves. */
 static double spared_work(const struct member *m, int s)
 {
     return (double)spared_bytes(m->p->e, m->layer, (enum tdm_store)s);
 }
 
-/* Chunks of a class keep (1), hold (2) or neither (0). In chunk-major order what is held takes one
- * slot. */
+/* The best option for chunks of a class: keep (1), hold (2) or neither (0). In chunk-major order
+ * everything held shares one slot, which is charged once. */
 static int best_way(const struct member *m, int s, uint32_t class, bool may_hold, double *cost)
 {
     const struct layer_cost *c = cost_of(m, class);
@@ -373,7 +374,7 @@ static int best_way(const struct member *m, int s, uint32_t class, bool may_hold
     return way;
 }
 
-/* Costs of a store over all chunks with or without a slot to hold, and how many chunks store it. */
+/* Cost of a store over all chunks, with or without a slot to hold, and how many chunks store it. */
 static double sum_ways(const struct member *m, int s, bool may_hold, double *stored)
 {
     double cost, sum = may_hold && !m->by_layer ? m->held_price[s] : 0;
@@ -411,7 +412,7 @@ static void use_ways(const struct member *m, int s, bool may_hold, struct tdm_am
     }
 }
 
-/* One chunk that stores, though it does not pay by itself: its workspace is spared. */
+/* Minimum cost of storing one chunk, even if it does not pay by itself: it saves the workspace. */
 static double price_token(const struct member *m, int s)
 {
     double least = NEVER;
@@ -441,7 +442,7 @@ static double price_store(const struct member *m, int s, struct tdm_amounts *use
             hold = false;
         }
     }
-    /* the bound counts that one chunk alone may do; a column is not made of it */
+    /* the bound includes the option of a single stored chunk; columns do not */
     if (use == NULL && kept == NULL)
         return stored > 0 ? cost : fmin(cost, price_token(m, s));
     use_ways(m, s, hold, use, kept, held);
@@ -452,8 +453,8 @@ static double price_store(const struct member *m, int s, struct tdm_amounts *use
 
 /* ---- K and V ---- */
 
-/* In layer-major order, for a chunk; `made`: attention runs again in the rerun, which needs
- * them. */
+/* Cost of K and V of a chunk in layer-major order. `made`: attention runs again in the rerun, and
+ * needs K and V. */
 static double price_kv(const struct member *m, const struct layer_cost *cost, bool made, int way)
 {
     double seconds = 0;
@@ -507,7 +508,7 @@ static int best_kv(const struct member *m, const struct layer_cost *cost, bool m
     return best;
 }
 
-/* In chunk-major order K and V of all chunks are kept, and their gradients live as long as the
+/* In chunk-major order K and V of all chunks are kept. Their gradients live as long as the
  * group. */
 static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
                             struct tdm_choice *choice)
@@ -515,14 +516,14 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
     const struct tdm_pricing *p = m->p;
     const struct tdm_estimator *e = p->e;
     size_t row = (size_t)e->chunks + 1;
-    /* then it fetches no prefixes */
+    /* then no prefixes are fetched */
     bool gathers = e->gathered_before[(e->kind_of[m->layer] + 1) * row - 1].kv > 0;
     double n = e->chunks, seen = gathers ? n : (double)e->seen_chunks[e->kind_of[m->layer]];
     double bytes = m->kv_bytes, sums = (double)e->dkv;
     double mib = n * bytes / TDM_MIB, sum_mib = n * sums / TDM_MIB;
-    double ring =
-        1.0 / (m->held.to - m->held.from + 1); /* of a row that the group's layers share */
-    if (gathers) /* a row of one slot, and attention moves what it needs */
+    double ring = 1.0 / (m->held.to - m->held.from +
+                         1); /* share of one row, which the group's layers share */
+    if (gathers)             /* the row has one slot, and attention copies what it needs */
         ring = 0;
     double fetch = gathers ? 0 : 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
     double send = 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
@@ -565,25 +566,25 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
 
 /* ---- attention ---- */
 
-/* Ways of a chunk by the times that its attention runs in the backward. */
+/* Options of a chunk: how often its attention runs in the backward. */
 enum { RUNS = 3 };
 
-/* What a class of chunks pays beside the attention itself, by runs of it. */
+/* Costs of a class of chunks beside attention itself, by number of runs. */
 struct lines {
     double cost[RUNS];
     int kv[RUNS];
 };
 
-/* `slot`: chunk-major with a slot to hold in. */
+/* `slot`: chunk-major order with a slot to hold. */
 static struct lines lines_of(const struct member *m, uint32_t class, bool slot)
 {
     const struct layer_cost *cost = cost_of(m, class);
     double compute = m->p->prices.compute;
     struct lines lines;
     for (int runs = 0; runs < RUNS; runs++) {
-        bool made = runs > 0; /* again: with norm, q and attention */
+        bool made = runs > 0; /* run again, with norm and q */
         double price = 0;
-        if (runs == RUNS - 1) { /* beside attention the same as one run */
+        if (runs == RUNS - 1) { /* beside attention the same cost as one run */
             lines.kv[runs] = lines.kv[runs - 1];
             lines.cost[runs] = lines.cost[runs - 1];
             continue;
@@ -605,7 +606,7 @@ static struct lines lines_of(const struct member *m, uint32_t class, bool slot)
     return lines;
 }
 
-/* How many of the chunks of a list have attention below a threshold. */
+/* Number of chunks in a list whose attention is below a threshold. */
 static uint32_t below(const struct tdm_attention_list *list, double seconds)
 {
     uint32_t low = 0, high = list->count;
@@ -623,7 +624,8 @@ static uint32_t below(const struct tdm_attention_list *list, double seconds)
     return low;
 }
 
-/* The chunks in rising order: the first `cut[1]` run twice, those from `cut[0]` on not at all. */
+/* Of the chunks in rising order, the first `cut[1]` run twice; those from `cut[0]` on do not run
+ * again. */
 static double cut_class(const struct member *m, uint32_t class, const struct lines *lines,
                         uint32_t cut[2])
 {
@@ -643,7 +645,7 @@ static double cut_class(const struct member *m, uint32_t class, const struct lin
     return cost + (cut[1] == 0 ? 0 : cut[1] * lines->cost[2]);
 }
 
-/* All classes; costs[1]: no attention is made in the workspace of the backward. */
+/* Sums all classes. costs[1]: no attention is computed in the workspace of the backward. */
 static void cut_all(const struct member *m, bool slot, double costs[2], bool spares[2])
 {
     uint32_t cut[2];
@@ -657,7 +659,7 @@ static void cut_all(const struct member *m, bool slot, double costs[2], bool spa
             costs[spare] += cut_class(m, c, &lines, cut);
             spares[spare] = spares[spare] && (m->again ? cut[1] : cut[0]) == 0;
         }
-        if (!spare && spares[0]) { /* it is so already */
+        if (!spare && spares[0]) { /* that holds already */
             costs[1] = costs[0];
             spares[1] = true;
             return;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounding: counts from shares, and a local search over the moves that a schedule has. */
+/* Rounding: converts shares to counts, then searches locally over the moves of a schedule. */
 #include "planner/rounding.h"
 
 #include "base/size.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LAYERS 28u /* of a model for which the effort is given */
+#define LAYERS 28u /* layers of the model for which the effort limit is given */
 
 /* ---- a point ---- */
 
@@ -48,24 +48,24 @@ struct tdm_memo_key tdm_rounded_key(const struct tdm_rounded *rounded)
     return tdm_memo_mix(key, rounded->groups, rounded->group_count * sizeof(*rounded->groups));
 }
 
-/* A search under way. */
+/* State of a local search. */
 struct search {
     const struct tdm_kitchen *kitchen;
     const struct tdm_rounding_limits *limits;
     struct tdm_estimator *estimator;
-    struct tdm_home homes[TDM_STATES]; /* of the estimator */
+    struct tdm_home homes[TDM_STATES]; /* current homes of the estimator */
     struct tdm_rings rings;
     struct tdm_rounded point; /* being changed */
     struct tdm_rounded *best;
     double best_cost, price; /* seconds per byte beyond a limit */
-    unsigned left;           /* estimates */
-    enum tdm_set kept, held; /* that decide_fit() stores */
-    bool far_kv;             /* with K and V that a set needs where it is kept */
+    unsigned left;           /* remaining estimates */
+    enum tdm_set kept, held; /* sets that decide_fit() stores */
+    bool far_kv;             /* K and V that a set needs are at the place where the set is kept */
     tdm_measure measure;     /* NULL: estimates decide */
     void *self;
 };
 
-/* Brings settings into what the order and the sets allow. */
+/* Adjusts settings to what the order and the sets allow. */
 static void mend(const struct search *s)
 {
     for (uint32_t g = 0; g < s->point.group_count; g++) {
@@ -91,7 +91,7 @@ static void mend(const struct search *s)
     }
 }
 
-/* The estimator's state becomes that of the point. */
+/* Sets the estimator's state to the point's. */
 static void set_state(struct search *s)
 {
     if (memcmp(s->homes, s->point.homes, sizeof(s->homes)) == 0 &&
@@ -102,8 +102,8 @@ static void set_state(struct search *s)
     tdm_estimator_set_state(s->estimator, s->homes, &s->rings);
 }
 
-/* Of the point, which is mended. A search that finds nothing better looks at all neighbours of its
- * best once more: more than half of what is asked for is known. */
+/* Estimates the point, after mend(). A search that finds nothing better visits all neighbours of
+ * its best once more, so the memo answers more than half of the requests. */
 static struct tdm_rounded_estimate estimate_point(struct search *s)
 {
     struct tdm_rounded_estimate known;
@@ -120,7 +120,7 @@ static struct tdm_rounded_estimate estimate_point(struct search *s)
     return known;
 }
 
-/* Does the point fit by its estimate? As cost_of(), without what it costs. */
+/* Does the point fit by its estimate? Like cost_of(), without the cost. */
 static bool fits(struct search *s)
 {
     const struct tdm_kitchen *kitchen = s->kitchen;
@@ -162,7 +162,7 @@ static double cost_of(struct search *s)
     return cost;
 }
 
-/* A group without what makes no difference: places of what there is not. */
+/* A group with its unused fields normalised, for comparison. */
 static struct tdm_group plain(struct tdm_group group, enum tdm_order order, bool first)
 {
     if (first)
@@ -174,7 +174,7 @@ static struct tdm_group plain(struct tdm_group group, enum tdm_order order, bool
     return group;
 }
 
-/* Is the point the best, but for what makes no difference? Both are mended. */
+/* Is the point equal to the best, except in unused fields? Call after mend(). */
 static bool is_best(const struct search *s)
 {
     const struct tdm_rounded *a = &s->point, *b = s->best;
@@ -191,7 +191,7 @@ static bool is_best(const struct search *s)
     return true;
 }
 
-/* Keeps the point if it is better than the best; else goes back to that. */
+/* Keeps the point if it is better than the best; otherwise restores the best. */
 static bool decide(struct search *s)
 {
     double cost = cost_of(s);
@@ -220,7 +220,7 @@ static uint32_t moved(uint32_t from, int32_t by, uint32_t chunks)
     return to < 0 ? 0 : to > (int64_t)chunks ? chunks : (uint32_t)to;
 }
 
-/* The split of what is kept; beyond the last chunk nothing is. */
+/* Moves the split of what is kept; at the end nothing is kept. */
 static void move_kept(struct tdm_group *group, int32_t by, uint32_t chunks)
 {
     uint32_t from = group->kept == TDM_SET_INPUT ? chunks : group->kept_from_chunk;
@@ -273,7 +273,7 @@ static void change(struct tdm_group *group, int move, enum tdm_set richest)
     case MOVE_KEPT_RICHER:
         group->kept = richer(group->kept, richest);
         if (tdm_set_has(group->kept, TDM_STORE_KV) &&
-            group->kv == TDM_KV_RECOMPUTE) { /* they come along */
+            group->kv == TDM_KV_RECOMPUTE) { /* K and V are needed by the set */
             group->kv = TDM_KV_KEEP;
             group->kv_place = group->kept_place;
         }
@@ -310,8 +310,8 @@ static void change(struct tdm_group *group, int move, enum tdm_set richest)
 static const int32_t steps[] = {-64, -16, -4, -1, 1, 4, 16, 64};
 #define STEPS (sizeof(steps) / sizeof(steps[0]))
 
-/* Splits of all groups alike: kept from chunk `at` on and held before, or beyond the last chunk
- * held only, from chunk `at` less the chunks on. */
+/* Sets the same splits in all groups. Below `chunks`: kept from chunk `at` on, held before. From
+ * `chunks` on: nothing is kept, and held from chunk `at - chunks` on. */
 static void set_splits(struct search *s, uint32_t at, uint32_t chunks)
 {
     for (uint32_t g = 0; g < s->point.group_count; g++) {
@@ -327,8 +327,8 @@ static void set_splits(struct search *s, uint32_t at, uint32_t chunks)
     }
 }
 
-/* The earliest splits that fit, all alike, for the places, homes and groups as they are; then as
- * decide(). */
+/* Finds the earliest splits that fit, the same in all groups, for the current places, homes and
+ * groups; then calls decide(). */
 static bool decide_fit(struct search *s)
 {
     uint32_t chunks = tdm_estimator_chunks(s->estimator), low = 0, high = 2 * chunks;
@@ -344,7 +344,7 @@ static bool decide_fit(struct search *s)
     return decide(s);
 }
 
-/* A move of a group: of a split by a step, or of one of its settings. */
+/* Moves of a group: a split by a step, or one of its settings. */
 #define GROUP_MOVES (2 * STEPS + MOVES)
 
 static void move_group(const struct search *s, struct tdm_group *group, size_t move,
@@ -358,7 +358,7 @@ static void move_group(const struct search *s, struct tdm_group *group, size_t m
         change(group, (int)(move - 2 * STEPS), s->limits->richest);
 }
 
-/* All moves of the groups [from, to) together; a split goes on as long as that helps. */
+/* Tries all moves on the groups [from, to) together; repeats a move of a split while it helps. */
 static bool move_groups(struct search *s, uint32_t from, uint32_t to)
 {
     uint32_t chunks = tdm_estimator_chunks(s->estimator);
@@ -374,7 +374,7 @@ static bool move_groups(struct search *s, uint32_t from, uint32_t to)
     return better;
 }
 
-/* Two moves at once, of a group or of two: until one pair helps. */
+/* Tries pairs of moves, in one group or two, until one pair helps. */
 static bool move_pair(struct search *s)
 {
     uint32_t chunks = tdm_estimator_chunks(s->estimator);
@@ -421,7 +421,8 @@ static bool move_homes(struct search *s, bool (*decided)(struct search *))
     return better;
 }
 
-/* Boundaries: a layer to the group above or below, two groups joined, one cut. */
+/* Moves boundaries: one layer to the group above or below (which joins groups of one layer), or one
+ * group cut in two. */
 static bool move_boundaries(struct search *s, bool (*decided)(struct search *))
 {
     bool better = false;
@@ -465,7 +466,7 @@ static bool move_places(struct search *s, uint32_t from, uint32_t to)
     return better;
 }
 
-/* Places, homes and groups, each with the splits that fit. */
+/* Searches places, homes and groups, each with the splits that fit. */
 static void search_structure(struct search *s)
 {
     static const struct {
@@ -497,7 +498,7 @@ static void search_structure(struct search *s)
     }
 }
 
-/* A search from a schedule. */
+/* Starts a search from a schedule. */
 static enum tdm_status open_search(const struct tdm_kitchen *kitchen,
                                    const struct tdm_rounding_limits *limits,
                                    struct tdm_rounded *rounded, struct search *s,
@@ -510,7 +511,7 @@ static enum tdm_status open_search(const struct tdm_kitchen *kitchen,
                          .estimator = kitchen->estimators[rounded->size],
                          .point = *rounded,
                          .best = rounded,
-                         /* a model of few layers takes little time for an estimate */
+                         /* an estimate takes less time for a model of few layers */
                          .left =
                              limits->most_estimates * LAYERS / (layers < LAYERS ? layers : LAYERS)};
     if (groups == NULL)
@@ -544,8 +545,7 @@ enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
     if (status != TDM_OK)
         return status;
     cost_of(&s);
-    /* a byte too much costs more than any byte saves: a tenth of the step for a thousandth of the
-     * limit */
+    /* a price above what any byte saves: a tenth of the step for a thousandth of the limit */
     s.price = 100 * s.point.seconds / (double)limits->bytes[TDM_DEVICE];
     s.best_cost = cost_of(&s);
     tdm_rounded_copy(rounded, &s.point);
@@ -577,7 +577,7 @@ enum tdm_status tdm_polish(const struct tdm_kitchen *kitchen,
 
 /* ---- sets richer than those of the search ---- */
 
-/* Of the highest `count` groups, what has the richest set of the search has the richest of all. */
+/* Changes the search's richest set to the richest of all, in the top `count` groups. */
 static void set_richest(struct search *s, bool held, uint32_t count)
 {
     for (uint32_t g = s->point.group_count - count; g < s->point.group_count; g++) {
@@ -587,7 +587,7 @@ static void set_richest(struct search *s, bool held, uint32_t count)
     }
 }
 
-/* As many groups as fit by the estimate; where they do not fit after all, fewer. */
+/* Enriches as many groups as fit by the estimate; if measurement refuses them, fewer. */
 static void decide_richest(struct search *s, bool held)
 {
     uint32_t fitting = 0, high = s->point.group_count;

@@ -100,7 +100,7 @@ static double width_of(enum tdm_rate rate)
     return tdm_rate_is_refined(rate) ? REFINED_WIDTH : WIDTH;
 }
 
-/* Total order, except that samples with equal fields may be in any order. */
+/* Samples equal in all of these fields may be in any order. */
 static int by_all(const struct sample *left, const struct sample *right)
 {
     const double x[] = {left->sort, left->work, left->seconds, left->size, left->tokens};
