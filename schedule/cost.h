@@ -6,9 +6,10 @@
 #include "schedule/program.h"
 
 /* Sets op->flops and op->bytes, and for attention op->keys and op->head_dim. A product takes 2
- * FLOPs per multiply-add. Attention is counted by visited (query, key) pairs (attend.h): forward 4
- * * head_dim * heads per pair, backward 10 (FlashAttention counts five products). Bytes: every
- * operand once, and twice if it is accumulated into. */
+ * FLOPs per multiply-add. Attention is counted by visited (query, key) pairs (attend.h): the
+ * forward takes 4 * head_dim * heads FLOPs per pair, the backward 10 * head_dim * heads
+ * (FlashAttention counts five products). Bytes: every operand once, and twice if it is accumulated
+ * into. */
 void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op);
 
 /* FLOPs of a step as MFU counts them: 6 * matmul parameters * tokens + 3 * causal attention
