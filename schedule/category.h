@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What bytes are for: rows of every table and picture of memory. */
+/* What memory is used for: the rows of memory tables and plots. */
 #ifndef TDM_SCHEDULE_CATEGORY_H
 #define TDM_SCHEDULE_CATEGORY_H
 

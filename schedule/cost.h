@@ -5,31 +5,33 @@
 
 #include "schedule/program.h"
 
-/* Sets op->flops, op->bytes, and of attention op->keys and op->head_dim. Products 2 FLOPs a
- * multiply-add; attention by visited (query, key) pairs (attend.h): forward 4 * head_dim * heads a
- * pair, backward 10 (FlashAttention counts five products). Bytes: every operand once, twice where
- * it is accumulated into. */
+/* Sets op->flops and op->bytes, and for attention op->keys and op->head_dim. A product takes 2
+ * FLOPs per multiply-add. Attention is counted by visited (query, key) pairs (attend.h): the
+ * forward takes 4 * head_dim * heads FLOPs per pair, the backward 10 * head_dim * heads
+ * (FlashAttention counts five products). Bytes: every operand once, and twice if it is accumulated
+ * into. */
 void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op);
 
-/* FLOPs of a step that MFU counts: 6 * matmul parameters * tokens + 3 * causal attention forward, a
- * third of it where the pass is `evaluate`; recompute is not counted. */
+/* FLOPs of a step as MFU counts them: 6 * matmul parameters * tokens + 3 * causal attention
+ * forward. A third of that for the pass `evaluate`. Recompute is not counted. */
 double tdm_model_flops(const struct tdm_schedule *schedule);
 
-/* The rate that an op of the compute lane runs at; and the share of that rate which follows from
- * op->tokens, or TDM_RATES if it does not. */
+/* The rate of an op of the compute lane; and the share of that rate that depends on op->tokens, or
+ * TDM_RATES if none does. */
 enum tdm_rate tdm_op_rate(const struct tdm_op *op);
 enum tdm_rate tdm_rate_share(enum tdm_rate rate);
-/* The refined rate that an op runs at where the machine describes it; that of tdm_op_rate() if none
- * is. */
+/* The refined rate of an op, to be used if the machine describes it. Without a refined rate, the
+ * same as tdm_op_rate(). */
 enum tdm_rate tdm_op_refined_rate(const struct tdm_op *op);
 
-/* What a rate counts of an op: FLOPs, or bytes where it has none; and what it is looked up by: the
- * keys of attention, else FLOPs or bytes, a token where there is a share by tokens. */
+/* tdm_op_work() is the work that the rate divides: FLOPs, or bytes if the op has no FLOPs.
+ * tdm_op_size() is the size at which the rate is looked up: keys for attention, else FLOPs or
+ * bytes, per token if there is a share by tokens. */
 double tdm_op_work(const struct tdm_op *op);
 double tdm_op_size(const struct tdm_op *op, enum tdm_rate rate);
 
-/* Predicted seconds of one op on a machine, alone on its lane: it does not fall with the op's work.
- * `busy`: bits of the machine's links, by number, that others use meanwhile. */
+/* Predicted seconds of one op on a machine, alone on its lane. More work never takes less time.
+ * `busy`: bits of the machine's links, by number, that other ops use at the same time. */
 double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, uint32_t busy);
 
 #endif

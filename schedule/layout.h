@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Layout of what a slot holds: bytes of a content, and where its second half begins.
+ * Layout of the contents of slots: bytes of a content, and the offset of its second half.
  *
  * Pages: a page is `page_tokens` tokens of one layer, [K, V][token, KV head, head_dim]: the K plane
  * of a page, then its V plane. A chunk's slot is ceil(tokens / page_tokens) pages; the last page of
@@ -11,7 +11,8 @@
 
 #include "schedule/program.h"
 
-/* Slots begin on 256 bytes: 128 elements of 16 bits, what bulk copies and vector loads want. */
+/* Slots are aligned to 256 bytes (128 elements of 16 bits), as bulk copies and vector loads
+ * need. */
 #define TDM_SLOT_ALIGN 256u
 
 /* dtype of a content under this schedule. */
@@ -24,28 +25,28 @@ uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, uint64_t tokens);
 uint64_t tdm_page_elements(const struct tdm_schedule *schedule);
 uint64_t tdm_page_plane_elements(const struct tdm_schedule *schedule);
 
-/* Page lists: uint32 [query pages, lists, 1 + capacity]: how many pages, then the pages
- * (selector.h), their numbers rising, and TDM_PAGE_NONE behind them. A list for each KV head, or
- * one for all. Alike in all layers that have lists. */
+/* Page lists: uint32 [query pages, lists, 1 + capacity]. Each list is the number of pages, then the
+ * page numbers in ascending order (selector.h), then TDM_PAGE_NONE up to the capacity. One list per
+ * KV head, or one for all. The layout is the same in all layers that have lists. */
 uint32_t tdm_page_lists(const struct tdm_schedule *schedule);
 uint32_t tdm_page_list_capacity(const struct tdm_schedule *schedule);
 
 /* Pages of the longest sequence. */
 uint64_t tdm_longest_pages(const struct tdm_schedule *schedule);
 
-/* Pages that stand for election at most; 0 if the selector does not vote. */
+/* Maximum number of candidate pages in a vote; 0 if the selector does not vote. */
 uint64_t tdm_page_list_voted(const struct tdm_schedule *schedule);
 
-/* Bytes of the logits of so many tokens and entries of the vocabulary, and into how many tiles the
- * LM head cuts the vocabulary. */
+/* Bytes of the logits of `tokens` tokens and `entries` vocabulary entries; and the number of tiles
+ * into which the LM head cuts the vocabulary. */
 uint64_t tdm_logit_bytes(const struct tdm_schedule *schedule, uint64_t tokens, uint64_t entries);
 uint32_t tdm_vocabulary_tiles(const struct tdm_schedule *schedule);
 
-/* Is an op of the LM head of the first tile of rows to run in the step? Then what it makes is the
- * gradient of its entries of the output weight so far; else it adds to what is there. */
+/* Does an LM-head op work on the first tile of rows that runs in the step? Then it overwrites the
+ * gradient of its entries of the output weight; otherwise it adds to it. */
 bool tdm_head_opens(const struct tdm_program *program, const struct tdm_op *op);
 
-/* Tokens slot: int32 inputs [tokens], then targets [tokens]; of a token without one: */
+/* Tokens slot: int32 inputs [tokens], then targets [tokens]. A token without a target has: */
 #define TDM_NO_TARGET (-1)
 
 #endif

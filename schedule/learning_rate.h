@@ -5,18 +5,19 @@
 
 #include "schedule/schedule.h"
 
-/* What messages list. */
+/* All names, for messages. */
 #define TDM_RATE_SCHEDULE_NAMES "constant, linear or cosine"
 
 const char *tdm_rate_schedule_name(enum tdm_rate_schedule schedule); /* "constant", "linear", ... */
 bool tdm_rate_schedule_parse(const char *name, enum tdm_rate_schedule *schedule);
 
-/* The rate of step `step`, which counts from 1: learning_rate * step / warmup_steps up to step
- * warmup_steps; from there the decay, which arrives at final_learning_rate decay_steps later and
- * stays: linear, or half a cosine (Loshchilov and Hutter, arXiv 1608.03983, equation 5). */
+/* The rate of step `step`, counted from 1. Up to step warmup_steps it is learning_rate * step /
+ * warmup_steps. Then it decays to final_learning_rate over decay_steps steps and stays there:
+ * linearly, or by half a cosine (Loshchilov and Hutter, arXiv 1608.03983, equation 5). */
 double tdm_learning_rate(const struct tdm_optimizer_settings *optimizer, uint64_t step);
 
-/* Ranges, and that a decay has steps and a constant rate has none. TDM_INPUT with the reason. */
+/* Checks ranges, that a decay has steps, and that a constant rate has none. TDM_INPUT with the
+ * reason. */
 enum tdm_status tdm_learning_rate_check(const struct tdm_optimizer_settings *optimizer,
                                         const char *file, struct tdm_error *err);
 

@@ -2,8 +2,8 @@
 /*
  * Legality: which loop order can keep and hold what.
  *
- * One table of refusals, each with its reason; what no row refuses is allowed. What an allowed nest
- * costs in sweeps and bytes is not written down anywhere: lowering counts it (tidemark doctor
+ * One table of refusals, each with its reason. Everything that no row refuses is allowed. The cost
+ * of an allowed nest in sweeps and bytes is not stored here: lowering counts it (tidemark doctor
  * --schedules).
  */
 #ifndef TDM_SCHEDULE_LEGALITY_H
@@ -13,13 +13,13 @@
 
 #include <stddef.h>
 
-/* Why a group cannot be as it is in this order; NULL if it can. */
+/* Why a group's settings are refused in this order; NULL if they are allowed. */
 const char *tdm_group_refusal(enum tdm_order order, const struct tdm_group *group);
 
-/* All reasons for which a group can be refused, in the order of the table; NULL beyond the last. */
+/* The reason in row `number` of the table; NULL after the last row. */
 const char *tdm_refusal(size_t number);
 
-/* Why settings of a group have no effect, though they are allowed; NULL if they have one. */
+/* Why allowed settings of a group have no effect; NULL if they have one. */
 const char *tdm_group_remark(enum tdm_order order, const struct tdm_group *group);
 
 #endif

@@ -2,7 +2,7 @@
 /*
  * The loop nest: groups of layers x chunks of tokens, as a sequence of bodies.
  *
- * Every order is a sequence of the same few bodies; lowering knows bodies, not orders. Beside the
+ * Every order is a sequence of the same few bodies. Lowering knows bodies, not orders. Besides the
  * bodies that compute, markers say where a phase, a group or a layer begins and ends: there buffers
  * are allocated and freed.
  */
@@ -24,7 +24,7 @@ enum tdm_body_kind {
     TDM_BODY_KV,            /* its K and V alone: norm and KV product */
     TDM_BODY_HEAD,          /* final norm, LM head and loss of a chunk, forward and backward */
     TDM_BODY_LOSS,          /* final norm, LM head and loss of a chunk, forward alone */
-    TDM_BODY_BACKWARD,      /* recompute of what is not there, and backward */
+    TDM_BODY_BACKWARD,      /* recompute of missing values, and backward */
     TDM_BODY_EMBEDDING,     /* adds a chunk's rows to the gradient of the embedding */
     TDM_BODY_GRADIENT_NORM, /* of unit `layer`, whose gradient is complete */
     TDM_BODY_OPTIMIZER,     /* of unit `layer` */
@@ -46,12 +46,13 @@ struct tdm_body {
 typedef enum tdm_status (*tdm_body_visitor)(void *self, const struct tdm_body *body,
                                             struct tdm_error *err);
 
-/* Do the gradients of layer 0's input outlive its backward, so that the embedding's is made after
- * it? In chunk-major order with one group X has one slot, and each chunk is added at once. */
+/* Do the gradients of layer 0's input outlive its backward, so that the embedding's gradient is
+ * computed after it? In chunk-major order with one group X has one slot, and each chunk is added at
+ * once. */
 bool tdm_nest_embeds_apart(const struct tdm_schedule *schedule);
 
-/* Calls `visit` for every body of one step, in program order: those of the chunks of a rank, and
- * those without a chunk. Of the program, its schedule and chunks are read. */
+/* Calls `visit` for every body of one step, in program order: the bodies of a rank's chunks, and
+ * the bodies without a chunk. Reads only the program's schedule and chunks. */
 enum tdm_status tdm_nest_walk(const struct tdm_program *program, uint32_t rank,
                               tdm_body_visitor visit, void *self, struct tdm_error *err);
 

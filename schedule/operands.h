@@ -2,9 +2,9 @@
 /*
  * Operands: what every op must read, write and add to.
  *
- * A part of the validator: a table written from what the ops compute, not from how lowering emits
- * them, so that an op cannot name a wrong thing and claim that it is due. And tags: comparing them,
- * and saying in words what they say.
+ * Part of the validator: a table written from what the ops compute, independently of how lowering
+ * emits them. So lowering cannot justify a wrong operand by itself. Also: comparing tags, and
+ * describing them in words.
  */
 #ifndef TDM_SCHEDULE_OPERANDS_H
 #define TDM_SCHEDULE_OPERANDS_H
@@ -12,8 +12,8 @@
 #include "schedule/program.h"
 
 /* Checks an op of the compute lane: its shape is a part of the step, and it has exactly the
- * operands that are due, with the tags that are due. `tile_base` [chunk_count + 1]: LM-head tiles
- * before a chunk. TDM_INPUT with a message that names op and operand. */
+ * expected operands with the expected tags. `tile_base` [chunk_count + 1]: LM-head tiles before a
+ * chunk. TDM_INPUT with a message that names op and operand. */
 enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint64_t *tile_base,
                                    const struct tdm_op *op, struct tdm_error *err);
 
@@ -22,7 +22,8 @@ bool tdm_content_is_of_unit(enum tdm_content content);
 
 bool tdm_tag_same(struct tdm_tag a, struct tdm_tag b);
 
-/* The tag of the k-th slot of a range: of the k-th chunk after the first, or else the k-th unit. */
+/* The tag of the k-th slot of a range: that of the k-th chunk after the first, or for unit contents
+ * of the k-th unit. */
 struct tdm_tag tdm_tag_at(struct tdm_tag tag, uint32_t k);
 
 #define TDM_TAG_TEXT 96

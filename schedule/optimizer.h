@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizers: what each keeps beside the weights, and so which dtypes go with it.
+ * Optimizers: the state that each keeps besides the weights, and the dtypes that it allows.
  *
  *     kind                weights       master                       moments
  *     none                any           none                         none
@@ -29,16 +29,16 @@ bool tdm_when_parse(const char *name, enum tdm_when *when);
 const char *tdm_clip_name(enum tdm_clip clip); /* "none", "layer", "global" */
 bool tdm_clip_parse(const char *name, enum tdm_clip *clip);
 
-/* Sets kind, and dtypes.master and dtypes.moments to what the kind keeps beside the weights that
- * the schedule has, where it leaves a choice to the first of the table above. With kind none there
- * is nothing to clip. */
+/* Sets the kind, and dtypes.master and dtypes.moments to match it and the schedule's weights. If
+ * the kind leaves a choice, the first one in the table above is taken. With kind none there is
+ * nothing to clip. */
 void tdm_schedule_set_optimizer(struct tdm_schedule *schedule, enum tdm_optimizer kind);
 
-/* Sets what is clipped, to norm 1, and when the update runs as that needs it. */
+/* Sets what is clipped, with norm 1, and the time of the update that this requires. */
 void tdm_schedule_set_clip(struct tdm_schedule *schedule, enum tdm_clip clip);
 
-/* Is a unit updated by the host's cores? With `optimizer.on` host all are whose state is at home
- * there. */
+/* Is a unit updated by the host's cores? With `optimizer.on` host, all units whose state is at home
+ * on the host are. */
 bool tdm_updates_on_host(const struct tdm_schedule *schedule, uint32_t unit);
 
 /* Are all units updated after the backward? */
@@ -47,11 +47,11 @@ bool tdm_updates_at_end(const struct tdm_schedule *schedule);
 /* Do the gradients of all units exist at once, at the end of the backward? */
 bool tdm_gradients_stay(const struct tdm_schedule *schedule);
 
-/* What updates on the host ask of the homes. TDM_INPUT with the reason. */
+/* Checks that the homes allow updates on the host. TDM_INPUT with the reason. */
 enum tdm_status tdm_update_place_check(const struct tdm_schedule *schedule, const char *file,
                                        struct tdm_error *err);
 
-/* Ranges of the settings, and the table above. TDM_INPUT with the reason. */
+/* Checks the ranges of the settings, and the table above. TDM_INPUT with the reason. */
 enum tdm_status tdm_optimizer_check(const struct tdm_schedule *schedule, const char *file,
                                     struct tdm_error *err);
 

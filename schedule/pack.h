@@ -2,7 +2,7 @@
 /*
  * Packing: an offset for every buffer, so that buffers that are ever live together do not overlap.
  *
- * Works on conflicts, not on intervals, because a buffer may live many times in a step.
+ * Input is a set of conflicts, not intervals, because a buffer may live many times in a step.
  */
 #ifndef TDM_SCHEDULE_PACK_H
 #define TDM_SCHEDULE_PACK_H
@@ -23,21 +23,21 @@ enum tdm_status tdm_conflicts_new(uint32_t count, struct tdm_conflicts *conflict
                                   struct tdm_error *err);
 void tdm_conflicts_free(struct tdm_conflicts *conflicts);
 
-/* `buffer` becomes live while the set bits of `live` ([words]) are. */
+/* Records that `buffer` becomes live while the buffers in `live` ([words] of bits) are live. */
 void tdm_conflicts_add(struct tdm_conflicts *conflicts, uint32_t buffer, const uint64_t *live);
 bool tdm_conflicts_test(const struct tdm_conflicts *conflicts, uint32_t a, uint32_t b);
 
-/* Steps of search that a call may spend where greedy packing fails, a few nanoseconds each. This
- * many are for every day; the hardest public instances take some thirty times as many. */
+/* Default limit on search steps, for inputs that greedy packing does not solve. A step takes a few
+ * nanoseconds. The hardest public instances need about thirty times as many. */
 #define TDM_PACK_EFFORT 6000000u
 
-/* Chooses offsets, multiples of `align`, for the buffers with bytes[i] > 0, and the arena's bytes.
- * An arena of `goal_bytes` is good enough: the live peak, below which nothing fits, or a capacity.
- * Greedy orders are tried first, and where none reaches the goal, a search of `effort` steps (0: no
- * search). Where this ends above `capacity_bytes` (TDM_SIZE_MAX: there is no limit), all of it is
- * done again with the capacity as goal, and the result taken if it is within. So the arena is
- * within the capacity wherever a call with the capacity as goal finds one that is. The same input
- * gives the same offsets, on any machine. Fails only for memory. */
+/* Chooses offsets, multiples of `align`, for the buffers with bytes[i] > 0, and the size of the
+ * arena. An arena of `goal_bytes` is good enough: the live peak, which is a lower bound, or a
+ * capacity. Greedy orders are tried first; if none reaches the goal, a search of `effort` steps (0:
+ * no search). If the result is above `capacity_bytes` (TDM_SIZE_MAX: no limit), everything is
+ * repeated with the capacity as the goal, and that result is taken if it is within the capacity. So
+ * the arena is within the capacity whenever a call with the capacity as goal would find such an
+ * arena. The same input gives the same offsets on any machine. Fails only if memory runs out. */
 enum tdm_status tdm_pack(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
                          uint64_t align, uint64_t goal_bytes, uint64_t capacity_bytes,
                          uint64_t effort, uint64_t *offsets, uint64_t *arena_bytes,

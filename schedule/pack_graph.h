@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a search for a packing looks at: the buffers to pack, their conflicts as lists and as bits,
- * and cliques of them. Only pack_search.c uses it; nothing here changes while it searches.
+ * Input of a search for a packing: the buffers to pack, their conflicts as lists and as bits, and
+ * cliques of buffers. Only pack_search.c uses it. It is constant during a search.
  */
 #ifndef TDM_SCHEDULE_PACK_GRAPH_H
 #define TDM_SCHEDULE_PACK_GRAPH_H
@@ -32,17 +32,18 @@ struct tdm_pack_graph {
 };
 
 /* Takes the buffers with bytes[i] > 0 ([conflicts->count]), whose sum must not wrap, and finds
- * cliques: all maximal ones if every buffer lives once, else some, with each buffer in one. Adds
- * the work to *steps, as pack_search.h counts them. Must be freed also on failure. */
+ * cliques: all maximal ones if every buffer lives once; otherwise some, with each buffer in at
+ * least one. Adds its work to *steps, in the unit of pack_search.h. The graph must be freed also on
+ * failure. */
 enum tdm_status tdm_pack_graph_make(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
                                     struct tdm_pack_graph *graph, uint64_t *steps,
                                     struct tdm_error *err);
-void tdm_pack_graph_free(struct tdm_pack_graph *graph); /* what the graph owns, not the struct */
+void tdm_pack_graph_free(struct tdm_pack_graph *graph); /* frees what the graph owns, not the struct */
 
 /* Lists the set bits of word number `word` of a set; returns how many. */
 uint32_t tdm_pack_list_word(uint64_t bits, uint32_t word, uint32_t *items);
 
-/* For sorting by falling key, equal ones by rising index. */
+/* For sorting by descending key; equal keys by ascending index. */
 struct tdm_pack_keyed {
     uint64_t key;
     uint32_t index;

@@ -2,9 +2,9 @@
 /*
  * A program: the stream of one step, as items: alloc and free of buffers, and operations.
  *
- * The stream is never stored. tdm_program_lower() runs the lowering once for sizes and live ranges
- * and packs the buffers; tdm_program_emit() runs the same code again into any sink, with offsets
- * known. Simulator, executor, validator, plots and reports are sinks.
+ * The stream is never stored. tdm_program_lower() runs the lowering once to find sizes and live
+ * ranges, and packs the buffers. tdm_program_emit() runs the same code again into any sink, with
+ * known offsets. Simulator, executor, validator, plots and reports are sinks.
  */
 #ifndef TDM_SCHEDULE_PROGRAM_H
 #define TDM_SCHEDULE_PROGRAM_H
@@ -30,9 +30,9 @@ struct tdm_chunk {
     uint32_t last_chunk;  /* of its sequence */
     uint64_t first_token; /* inside its sequence */
     uint64_t tokens;
-    uint64_t row;   /* first token counted over all sequences of the step */
-    uint32_t rank;  /* that works on it: ranks.h */
-    uint32_t round; /* in which it does, of the step */
+    uint64_t row;   /* number of its first token over all sequences of the step */
+    uint32_t rank;  /* rank that works on it: ranks.h */
+    uint32_t round; /* round of the step in which that rank does */
     uint32_t slot;  /* which of the rank's chunks it is */
 };
 
@@ -40,11 +40,11 @@ enum tdm_phase { TDM_FORWARD, TDM_BACKWARD, TDM_OPTIMIZER_PHASE, TDM_PHASES };
 
 const char *tdm_phase_name(enum tdm_phase phase);
 
-/* What a slot (or one part of it) holds: content, layer (or unit), chunk, and for a running sum its
- * last contributor: the chunk that added last (the tile, in sums over LM-head tiles); each sum runs
- * in program order, chunks in reverse, so the first contributor has the highest number (ranks.h).
- * In an access of several slots the chunk of the k-th slot is `chunk + k`; layer and contributor
- * are common. */
+/* What a slot (or one part of it) holds: content, layer (or unit) and chunk. For a running sum also
+ * its last contributor: the chunk that added last (the tile, in sums over LM-head tiles). Each sum
+ * runs in program order with chunks in reverse, so the first contributor has the highest number
+ * (ranks.h). In an access of several slots the chunk of the k-th slot is `chunk + k`; layer and
+ * contributor are common. */
 struct tdm_tag {
     enum tdm_content content;
     uint32_t layer;
@@ -64,32 +64,31 @@ struct tdm_access {
     uint64_t bytes; /* meaningful bytes in all the slots (a ragged chunk fills less than a slot) */
 };
 
-/* Operations. What the operands of each kind are is said by its family: ops/ops.h; what all ops of
- * a family share, by tdm_program.params. */
+/* Operations. The headers of the op families say what the operands of each kind are (ops/ops.h).
+ * What all ops of a family share is in tdm_program.params. */
 struct tdm_op {
     uint64_t number; /* in program order, from 0 */
     enum tdm_op_kind kind;
-    enum tdm_part part; /* weights it works with; 0 if none */
+    enum tdm_part part; /* part of the weights that it uses; 0 if none */
     enum tdm_phase phase;
     enum tdm_lane lane;
-    uint32_t link;  /* of the machine: that a copy takes between two places, or over which attention
-                       gathers; TDM_NO_LINK in other ops */
+    uint32_t link;  /* link of the machine: that a copy between two places uses, or over which attention gathers; TDM_NO_LINK in other ops */
     uint32_t layer; /* or unit; TDM_NONE if none */
     uint32_t chunk; /* TDM_NONE if none */
     uint64_t tokens;       /* rows it works on */
-    uint64_t first_row;    /* of a tile inside its chunk */
-    uint32_t first_entry;  /* of an LM-head tile: its part of the vocabulary, */
-    uint32_t entries;      /* the logits of so many tokens; 0 in other ops */
+    uint64_t first_row;    /* first row of a tile inside its chunk */
+    uint32_t first_entry;  /* of an LM-head tile: its first vocabulary entry, */
+    uint32_t entries;      /* and the number of entries; 0 in other ops */
     uint32_t access_count; /* operands of its kind, absent ones included: tdm_op_type.operands */
     struct tdm_access access[TDM_OPERANDS];
     uint64_t flops;
-    uint64_t bytes;         /* read and written, as far as the algorithm must */
-    uint64_t fetched_bytes; /* by an op of the compute lane itself over its link, and sent back, */
-    uint64_t sent_bytes;    /* as far as can be known before: gather.h */
-    uint64_t keys;          /* attention: in the chunks that it sees, and one; 0 in other ops */
-    uint64_t pairs; /* attention, select: (query, key) pairs, or as many as lists have room for */
+    uint64_t bytes;         /* read and written: the minimum that the algorithm needs */
+    uint64_t fetched_bytes; /* moved by an op of the compute lane over its link: fetched, and */
+    uint64_t sent_bytes;    /* sent back; estimates, see gather.h */
+    uint64_t keys;          /* attention: keys in the chunks that it sees, plus one; 0 in other ops */
+    uint64_t pairs; /* attention, select: (query, key) pairs; with lists, as many as the lists have space for */
     uint32_t head_dim; /* attention; 0 in other ops */
-    bool gathers;      /* attention: K and V are at home on the host, what is listed is gathered */
+    bool gathers;      /* attention: K and V are at home on the host, and the listed pages are gathered */
 };
 
 /* What numbers the slots of a buffer. */
@@ -102,16 +101,16 @@ struct tdm_buffer {
     enum tdm_place place;
     enum tdm_category category;
     enum tdm_dtype dtype;
-    enum tdm_content content; /* that it was made for: gives its slots their size */
+    enum tdm_content content; /* content that it was declared for: determines the slot size */
     enum tdm_axis axis;
-    bool by_part;  /* slots hold units: what they hold is known part by part */
+    bool by_part;  /* slots hold units, tracked part by part */
     bool resident; /* its contents outlive the step; slots hold `initial` before the first one */
     struct tdm_tag initial; /* of the first slot: tdm_program_initial() */
     uint32_t slots;
     uint64_t slot_bytes;
     uint64_t bytes;  /* slots * slot_bytes */
     uint64_t offset; /* in the arena of its place; set by packing */
-    bool used;       /* some item names it; others take no bytes */
+    bool used;       /* some item names it; unused buffers take no bytes */
 };
 
 struct tdm_program {
@@ -119,21 +118,21 @@ struct tdm_program {
     struct tdm_params params;             /* of its ops */
     const struct tdm_sequence *sequences; /* of the step; the schedule's */
     uint32_t sequence_count;
-    bool documents_of_text; /* what a run reads says where documents begin */
-    uint32_t ranks;         /* that share the chunks; 1 */
+    bool documents_of_text; /* the text of a run determines where documents begin */
+    uint32_t ranks;         /* number of ranks that share the chunks; 1 so far */
     struct tdm_chunk *chunks;
     uint32_t chunk_count;
     struct tdm_buffer *buffers;
     uint32_t buffer_count;
     uint64_t arena_bytes[TDM_MAX_PLACES]; /* as packed */
     uint64_t
-        live_peak_bytes[TDM_MAX_PLACES]; /* most bytes of live buffers; packing cannot do better */
+        live_peak_bytes[TDM_MAX_PLACES]; /* maximum bytes of live buffers: the lower bound of packing */
     uint64_t op_count;
-    uint64_t written_values;   /* by its ops: values that begin in a step (values.h) */
+    uint64_t written_values;   /* values that its ops begin in a step (values.h) */
     tdm_kinds kinds;           /* of its ops */
-    uint32_t lanes;            /* bits of those that have ops, by number */
-    uint32_t scratch;          /* buffer that ops use beside their operands; lives all the step */
-    uint64_t product_bytes;    /* of it, for products: tdm_scratch_product_bytes() */
+    uint32_t lanes;            /* bits of the lanes that have ops, by number */
+    uint32_t scratch;          /* buffer that ops use besides their operands; live for the whole step */
+    uint64_t product_bytes;    /* part of it for products: tdm_scratch_product_bytes() */
     struct tdm_layout *layout; /* lower.c's own numbering of the buffers */
 };
 
@@ -145,39 +144,39 @@ struct tdm_item {
     const struct tdm_op *op; /* TDM_RUN; valid during the call */
 };
 
-/* Takes one item; a failure ends the emission and is passed on. */
+/* Takes one item. A failure ends the emission and is returned by it. */
 typedef enum tdm_status (*tdm_sink)(void *self, const struct tdm_item *item, struct tdm_error *err);
 
-/* Sets what a program has of its schedule as it is: parameters, sequences. Lowering begins with
- * it. */
+/* Sets the fields that are taken directly from the schedule: parameters, sequences. Lowering begins
+ * with this. */
 void tdm_program_set_schedule(struct tdm_program *program, const struct tdm_schedule *schedule);
 
 /* Tokens of all chunks. */
 uint64_t tdm_program_tokens(const struct tdm_program *program);
 
 /* Expands a checked schedule, which must outlive the program: chunks, buffers, live ranges,
- * offsets. Packing aims at the live peak, and is within the schedule's own limits wherever
- * tdm_program_lower_within() is with them. TDM_INPUT if sizes overflow, TDM_NO_MEMORY. The caller
- * owns *program. */
+ * offsets. Packing aims at the live peak. It meets the schedule's own limits whenever
+ * tdm_program_lower_within() with those limits does. TDM_INPUT if sizes overflow, TDM_NO_MEMORY.
+ * The caller owns *program. */
 enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct tdm_program **program,
                                   struct tdm_error *err);
 
-/* The same for less effort, to ask whether a schedule fits: packing ends once a place's arena is
- * within `capacity_bytes`, and is not searched where it cannot be. */
+/* The same with less effort, to find out whether a schedule fits. Packing of a place ends once its
+ * arena is within `capacity_bytes`, and there is no search if it cannot be. */
 enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
                                          const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                          struct tdm_program **program, struct tdm_error *err);
 
-/* Streams one step of a rank into `sink`: the same items, in the same order, each time.
+/* Streams one step of a rank into `sink`. Every call gives the same items in the same order.
  * TDM_INTERNAL if the program has no such rank. */
 enum tdm_status tdm_program_emit_rank(const struct tdm_program *program, uint32_t rank,
                                       tdm_sink sink, void *self, struct tdm_error *err);
 
-/* The same of the first rank, which is all of the step where there is one. */
+/* The same for the first rank. With one rank that is the whole step. */
 enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sink, void *self,
                                  struct tdm_error *err);
 
-/* Who reads a step along with others. */
+/* One of several readers of a step. */
 struct tdm_reader {
     tdm_sink sink;
     void *self;
@@ -194,12 +193,12 @@ void tdm_program_free(struct tdm_program *program);
 struct tdm_tag tdm_program_initial(const struct tdm_program *program,
                                    const struct tdm_buffer *buffer, uint32_t slot);
 
-/* Where a unit's weights, master, moments or gradient are at home between steps: a slot of a
- * resident buffer. False if this schedule has none. */
+/* Home of a unit's weights, master, moments or gradient between steps: a slot of a resident buffer.
+ * False if this schedule has none. */
 bool tdm_program_home(const struct tdm_program *program, enum tdm_content content, uint32_t unit,
                       uint32_t *buffer, uint32_t *slot);
 
-/* Looks a buffer up by name: its number, or TDM_NONE. */
+/* Finds a buffer by name: its number, or TDM_NONE. */
 uint32_t tdm_program_find(const struct tdm_program *program, const char *name);
 
 /* Bytes of a content for a number of tokens of the schedule's model (for unit contents: `layer` is

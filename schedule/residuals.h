@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Residual sets: what a chunk of a layer may keep or hold for its backward beside its input.
+ * Residual sets: what a chunk of a layer may keep or hold for its backward besides its input.
  *
- * A set is a mask of stores, a row of one table; a store is a row of another. Buffers, lowering,
- * legality, estimates and reports ask these tables, and no one compares sets by their order.
+ * A set is a mask of stores and a row of one table; a store is a row of another. Buffers, lowering,
+ * legality, estimates and reports use these tables, and no code compares sets by their order.
  */
 #ifndef TDM_SCHEDULE_RESIDUALS_H
 #define TDM_SCHEDULE_RESIDUALS_H
@@ -14,8 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What is stored of a chunk, a buffer each; and, at last, K and V, which are stored of all chunks
- * of a layer or of none, in a row (lower_kv.c). */
+/* What is stored for a chunk, one buffer each. The last one, K and V, is stored for all chunks of a
+ * layer or for none, in a row (lower_kv.c). */
 enum tdm_store {
     TDM_STORE_ATTENTION,
     TDM_STORE_Q,
@@ -25,7 +25,7 @@ enum tdm_store {
     TDM_STORE_KV = TDM_STORES
 };
 
-/* Sets, from the poorest up: each has the stores of the one before, and one of a chunk more. */
+/* Sets, from the smallest up: each has the stores of the one before, and one more. */
 enum tdm_set {
     TDM_SET_INPUT,
     TDM_SET_ATTENTION_OUTPUT,
@@ -35,12 +35,12 @@ enum tdm_set {
     TDM_SETS
 };
 
-/* A store of a chunk. */
+/* One kind of store. */
 struct tdm_store_type {
     enum tdm_content content;
     const char *name; /* in names of buffers */
-    /* A forward that finds this store's chunk there has no use for ours, and does not make it: ours
-     * is for the backward alone. The store itself: it is used and made whatever else is there. */
+    /* If a forward finds the store named here, it neither uses nor makes this one: this one is only
+     * for the backward. If it names itself, the forward always uses and makes it. */
     enum tdm_store needed_without;
 };
 const struct tdm_store_type *tdm_store_type(enum tdm_store store);
@@ -51,20 +51,20 @@ enum tdm_store tdm_store_of(enum tdm_content content);
 /* Does a set have a store? */
 bool tdm_set_has(enum tdm_set set, enum tdm_store store);
 
-/* Has a set every store of another one? */
+/* Does a set have every store of another one? */
 bool tdm_set_covers(enum tdm_set set, enum tdm_set other);
 
-/* The poorest set that has a store. */
+/* The smallest set that has a store. */
 enum tdm_set tdm_set_with(enum tdm_store store);
 
-/* The next set of the table upward or downward; at its ends the set itself. */
+/* The next larger or smaller set of the table; at the ends, the set itself. */
 enum tdm_set tdm_set_richer(enum tdm_set set);
 enum tdm_set tdm_set_poorer(enum tdm_set set);
 
 const char *tdm_set_name(enum tdm_set set); /* in files and options: "qkv" */
 bool tdm_set_parse(const char *name, enum tdm_set *set);
 const char *tdm_set_short_name(enum tdm_set set); /* in tables: "q, K, V" */
-/* What it has beside attention outputs, in words; NULL: nothing. */
+/* What the set has besides attention outputs, in words; NULL: nothing. */
 const char *tdm_set_beside(enum tdm_set set);
 
 /* Names of the sets from one up, as in "input, qkv or all". Returns `text`, cut to `bytes`. */

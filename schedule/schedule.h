@@ -2,9 +2,9 @@
 /*
  * A schedule: the decisions about one training step, a few KB of JSON.
  *
- * It says for a model, the lengths of the step's sequences and a machine: the loop nest (order,
+ * For a model, the lengths of the step's sequences and a machine, it defines the loop nest (order,
  * list of groups, chunk size), what is kept or held and where, dtypes, the LM-head tile and the
- * optimizer. program.h expands it. The file carries the model's config and the machine's
+ * optimizer. program.h expands it. The file contains the model's config and the machine's
  * description, so that it can be lowered, simulated and plotted by itself.
  */
 #ifndef TDM_SCHEDULE_SCHEDULE_H
@@ -24,15 +24,15 @@
 
 #define TDM_SCHEDULE_FORMAT "tidemark-schedule-2"
 
-/* What a step is for: `evaluate` runs forward to the loss and leaves all state as it was. */
+/* The purpose of a step: `evaluate` runs forward to the loss and changes no state. */
 enum tdm_purpose { TDM_TRAIN, TDM_EVALUATE, TDM_PURPOSES };
 
 enum tdm_order { TDM_LAYER_MAJOR, TDM_CHUNK_MAJOR, TDM_ORDERS };
 
-/* K and V of a layer between its forward and its backward: made again by a sweep, or kept. */
+/* K and V of a layer between its forward and its backward: recomputed by a sweep, or kept. */
 enum tdm_kv { TDM_KV_RECOMPUTE, TDM_KV_KEEP, TDM_KVS };
 
-/* What each keeps beside the weights: optimizer.h. */
+/* The state that each keeps besides the weights: optimizer.h. */
 enum tdm_optimizer {
     TDM_OPTIMIZER_NONE, /* gradients only */
     TDM_OPTIMIZER_ADAMW,
@@ -51,22 +51,23 @@ const char *tdm_kv_name(enum tdm_kv kv); /* "recompute", "keep" */
 bool tdm_kv_parse(const char *name, enum tdm_kv *kv);
 bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer);
 
-/* Consecutive layers whose common input is stored by the forward, and what else of them is. */
+/* Consecutive layers. The forward stores the input of the first one, and what the fields below
+ * say. */
 struct tdm_group {
     uint32_t layers;
-    enum tdm_place input_place; /* of the stored input; the first group's is the tokens */
+    enum tdm_place input_place; /* of the stored input; the input of the first group is the tokens */
     enum tdm_set kept;          /* stored by the forward for the whole step */
     uint32_t kept_from_chunk;   /* checkpoint split; chunks before it keep the input only */
     enum tdm_place kept_place;
-    enum tdm_set held; /* rebuilt when the group runs forward again, stored for its life */
+    enum tdm_set held; /* rebuilt when the group runs forward again, stored while the group is processed */
     uint32_t held_from_chunk;
-    enum tdm_place held_place; /* of inner inputs and of the held set, but K and V */
+    enum tdm_place held_place; /* of inner inputs and of the held set, except K and V */
     enum tdm_kv kv;            /* chunk-major keeps; layer-major holds K and V with set `qkv` */
     enum tdm_place kv_place;   /* where they are kept */
-    enum tdm_place kv_gradients_place; /* chunk-major, where they live as long as the group */
+    enum tdm_place kv_gradients_place; /* chunk-major only; there they live as long as the group */
 };
 
-/* What outlives the use that a layer makes of it. Moments are both moments of AdamW. */
+/* State that outlives its use by a layer. Moments are both moments of AdamW. */
 enum tdm_state {
     TDM_STATE_WEIGHTS,
     TDM_STATE_MASTER,
@@ -77,28 +78,26 @@ enum tdm_state {
 
 const char *tdm_state_name(enum tdm_state state); /* "weights", "master", "moments", "gradients" */
 
-/* The place of layers' state that is not at home on the device. */
+/* The home of layers' state that is not on the device. */
 #define TDM_FAR_HOME TDM_HOST
 
-/* Where a kind of state is at home. What is on the host comes to the device for its use, and goes
- * home when it was changed. Layers at home on the host lie between the others as evenly as can be,
- * the top one among them, so that copies flow all along a sweep over the layers. */
+/* The home of a kind of state. State on the host is copied to the device for its use, and back if
+ * it was changed. Layers at home on the host are spread as evenly as possible among the others, and
+ * the top layer is one of them, so that copies flow throughout a sweep over the layers. */
 struct tdm_home {
-    uint32_t device_layers; /* on the device, the others on the host: tdm_home_far_below() */
+    uint32_t device_layers; /* layers at home on the device; the others are on the host: tdm_home_far_below() */
     enum tdm_place embedding, head;
 };
 
-/* Slots of the staging rings on the device; those that chunks are fetched into have prefetch +
- * 1. */
+/* Slots of the staging rings on the device. Rings into which chunks are fetched have prefetch + 1
+ * slots. */
 struct tdm_rings {
-    uint32_t weights;   /* layers of which the weights are on the host */
-    uint32_t optimizer; /* layers of which masters or moments are; where they are updated there, of
-                           their gradients, on the host */
-    uint32_t stashed;   /* chunks of a content on their way to the host */
-    uint32_t kv; /* chunk-major: rows of K and V, or of their gradients, that are on the host */
+    uint32_t weights;   /* for layers whose weights are on the host */
+    uint32_t optimizer; /* for layers whose masters or moments are on the host; if they are updated there, slots of the ring of their gradients on the host */
+    uint32_t stashed;   /* for chunks of a content on their way to the host */
+    uint32_t kv; /* chunk-major: device rows for K and V, or their gradients, that are on the host */
     uint32_t
-        gather; /* chunks whose pages of K and V have room on the device where attention gathers
-                        those of its lists from the host; 0: whole chunks are fetched (gather.h) */
+        gather; /* size, in chunks, of the device buffer for the pages of K and V that attention gathers from the host by its lists; 0: whole chunks are fetched (gather.h) */
 };
 
 #define TDM_MAX_RING 16u
@@ -108,7 +107,7 @@ struct tdm_rings {
         .weights = 2, .optimizer = 1, .stashed = 2, .kv = 2 \
     }
 
-/* Buffer sizes come from these alone. */
+/* Buffer sizes depend on no other dtypes. */
 struct tdm_dtypes {
     enum tdm_dtype weights, master, activations, kv, kv_gradients, gradients, moments, logits;
 };
@@ -117,11 +116,11 @@ struct tdm_dtypes {
 enum tdm_rate_schedule { TDM_RATE_CONSTANT, TDM_RATE_LINEAR, TDM_RATE_COSINE, TDM_RATE_SCHEDULES };
 
 /* When a unit is updated: as soon as its gradient is complete (layer-major: after its layer's
- * backward; chunk-major: after its group's), or with all others after the backward. */
+ * backward; chunk-major: after its group's), or together with all others after the backward. */
 enum tdm_when { TDM_WHEN_LAYER, TDM_WHEN_END, TDM_WHENS };
 
-/* Gradients are scaled down so that their norm is at most clip_norm: not at all, each unit's by its
- * own norm, or all by the norm over all units. */
+/* Gradients are scaled down so that their norm is at most clip_norm: not at all, each unit by its
+ * own norm, or all units by the norm over all of them. */
 enum tdm_clip { TDM_CLIP_NONE, TDM_CLIP_LAYER, TDM_CLIP_GLOBAL, TDM_CLIPS };
 
 struct tdm_optimizer_settings {
@@ -132,9 +131,7 @@ struct tdm_optimizer_settings {
     uint64_t decay_steps; /* after warmup; 0 if constant */
     double final_learning_rate;
     enum tdm_when when;
-    enum tdm_place on; /* where units are updated that are not at home on the device: there, to
-                          which they come for it, or at home, if a lane computes there, to which
-                          their gradients go (tdm_updates_on_host) */
+    enum tdm_place on; /* where units whose home is not the device are updated: on the device, to which they are fetched, or at home, if a lane computes there; then their gradients are sent there (tdm_updates_on_host) */
     enum tdm_clip clip;
     double clip_norm; /* 0 if nothing is clipped */
 };
@@ -142,13 +139,12 @@ struct tdm_optimizer_settings {
 struct tdm_schedule {
     struct tdm_model *model;     /* owned */
     struct tdm_machine *machine; /* owned: what it was planned for */
-    uint64_t memory_bytes;       /* limit on used device bytes that it was planned for */
+    uint64_t memory_bytes;       /* limit on used device bytes for which it was planned */
     uint64_t host_memory_bytes;
 
     uint32_t sequence_count;
     struct tdm_sequence *sequences; /* [sequence_count] */
-    bool documents_of_text; /* what a run reads says where documents begin; here each sequence is
-                               one */
+    bool documents_of_text; /* the text of a run determines where documents begin; here each sequence is one document */
 
     enum tdm_purpose pass;
     enum tdm_order order;
@@ -156,10 +152,9 @@ struct tdm_schedule {
     struct tdm_group *groups; /* from layer 0 up; sizes add up to the model's layers */
     uint64_t chunk_tokens;
     uint64_t page_tokens;
-    struct tdm_selector selector;  /* of the layers to which the model gives no window */
-    uint64_t head_tile_tokens;     /* more than a chunk has: all of it */
-    uint64_t head_tile_vocabulary; /* entries of an LM-head tile; as many or more as there are: all,
-                                      in one op forward and backward */
+    struct tdm_selector selector;  /* for layers to which the model gives no window */
+    uint64_t head_tile_tokens;     /* rows of an LM-head tile; more than a chunk has: the whole chunk */
+    uint64_t head_tile_vocabulary; /* vocabulary entries of an LM-head tile; if not fewer than all: forward and backward in one op */
     uint32_t prefetch;             /* bodies by which a fetch runs ahead of its use; 0: none */
     struct tdm_home homes[TDM_STATES];
     struct tdm_rings rings;
@@ -167,7 +162,7 @@ struct tdm_schedule {
     struct tdm_optimizer_settings optimizer;
 };
 
-/* A schedule with the defaults that every planner starts from: one sequence of `context` tokens,
+/* A schedule with the defaults from which every planner starts: one sequence of `context` tokens,
  * layer-major, groups of one, inputs on the device, bf16 with fp32 sums, AdamW. Takes ownership of
  * model and machine only on success. */
 enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *machine,
@@ -181,15 +176,15 @@ enum tdm_status tdm_schedule_set_groups(struct tdm_schedule *schedule, uint32_t 
 
 void tdm_schedule_free(struct tdm_schedule *schedule);
 
-/* Checks everything that can be said without lowering: ranges, group sizes, dtype combinations,
+/* Checks everything that can be checked without lowering: ranges, group sizes, dtype combinations,
  * what an order can keep and hold. `file` names the schedule in messages. TDM_INPUT with the
  * reason. */
 enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const char *file,
                                    struct tdm_error *err);
 
-/* JSON of a schedule (new reference) and back. Reading checks the format, that the digest is that
- * of the config inside, every field, and then tdm_schedule_check. `predicted` (may be NULL,
- * borrowed) is stored beside and ignored when reading. */
+/* JSON of a schedule (new reference) and back. Reading checks the format, that the digest matches
+ * the config in the file, every field, and then runs tdm_schedule_check(). `predicted` (may be
+ * NULL, borrowed) is stored in the file and ignored when reading. */
 enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const json_t *predicted,
                                      json_t **root, struct tdm_error *err);
 enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
@@ -197,7 +192,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
 enum tdm_status tdm_schedule_load(const char *path, struct tdm_schedule **schedule,
                                   struct tdm_error *err);
 
-/* Gives all groups the settings that the pass `evaluate` asks for, which stores nothing for a
+/* Gives all groups the settings that the pass `evaluate` requires: it stores nothing for a
  * backward. */
 void tdm_schedule_set_evaluate(struct tdm_schedule *schedule);
 
@@ -205,31 +200,31 @@ void tdm_schedule_set_evaluate(struct tdm_schedule *schedule);
 enum tdm_status tdm_schedule_set_sequences(struct tdm_schedule *schedule, uint32_t count,
                                            uint64_t tokens, struct tdm_error *err);
 
-/* Tokens of all sequences of the step, and of these the ones that have something to predict. */
+/* Tokens of all sequences of the step; and those of them that have a target. */
 uint64_t tdm_schedule_tokens(const struct tdm_schedule *schedule);
 uint64_t tdm_schedule_trained_tokens(const struct tdm_schedule *schedule);
 
-/* The limit on used bytes of a place that it was planned for: of the device and the host its own,
- * of others all that they have. */
+/* The limit on used bytes of a place for which it was planned: the schedule's own limit for device
+ * and host, the whole capacity for other places. */
 uint64_t tdm_schedule_limit(const struct tdm_schedule *schedule, enum tdm_place place);
 
-/* Sets the order, and of all groups what that order can do with K and V by default: layer-major
- * makes them again, chunk-major keeps them on the device. */
+/* Sets the order, and for all groups the default handling of K and V in that order: layer-major
+ * recomputes them, chunk-major keeps them on the device. */
 void tdm_schedule_set_order(struct tdm_schedule *schedule, enum tdm_order order);
 
-/* Is there state of this kind that one step leaves to the next? Weights; master and moments, where
- * the optimizer has them. */
+/* Does one step leave state of this kind to the next? Weights; master and moments if the optimizer
+ * has them. */
 bool tdm_schedule_keeps(const struct tdm_schedule *schedule, enum tdm_state state);
 
-/* Where a unit's state of a kind is at home. */
+/* The home of a unit's state of a kind. */
 enum tdm_place tdm_schedule_home(const struct tdm_schedule *schedule, enum tdm_state state,
                                  uint32_t unit);
 
-/* Layers below `layer` that are at home on the host; of a model's `layers`. */
+/* Number of layers below `layer` that are at home on the host, in a model of `layers` layers. */
 uint32_t tdm_home_far_below(const struct tdm_home *home, uint32_t layers, uint32_t layer);
 
-/* Which of the layers at home at a place is `layer`, counted from below; it is at home there. And
- * the other way round: the layer that is number `slot` of those at home at `place`. */
+/* The index of `layer` among the layers with the same home, counted from below. And the inverse:
+ * the layer with index `slot` among those whose home is `place`. */
 uint32_t tdm_home_slot(const struct tdm_home *home, uint32_t layers, uint32_t layer);
 uint32_t tdm_home_layer(const struct tdm_home *home, uint32_t layers, enum tdm_place place,
                         uint32_t slot);
@@ -238,11 +233,12 @@ uint32_t tdm_home_layer(const struct tdm_home *home, uint32_t layers, enum tdm_p
 void tdm_schedule_set_home(struct tdm_schedule *schedule, enum tdm_state state,
                            uint32_t device_layers, enum tdm_place rest);
 
-/* What a layer's queries see: the model's window, or else by the schedule's selector. */
+/* What a layer's queries see: by the model's window if it has one, else by the schedule's
+ * selector. */
 struct tdm_page_rule tdm_schedule_page_rule(const struct tdm_schedule *schedule, uint32_t layer);
 
-/* By which selector layers list pages; TDM_SELECT_DENSE if none does: the schedule's does not, or
- * the model gives windows to all. */
+/* The selector by which layers list pages. TDM_SELECT_DENSE if no layer does: the schedule's
+ * selector makes no lists, or the model gives windows to all layers. */
 enum tdm_selector_kind tdm_schedule_lists(const struct tdm_schedule *schedule);
 
 /* Group of a layer. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Settings of training that change neither memory nor operations: learning rate and its schedule,
- * decay rates, norms. A plan has them, and a run may give others without a new plan.
+ * Training settings that change neither memory nor operations: learning rate and its schedule,
+ * decay rates, norms. A plan contains them, and a run may override them without a new plan.
  */
 #ifndef TDM_SCHEDULE_TRAINING_SETTINGS_H
 #define TDM_SCHEDULE_TRAINING_SETTINGS_H
@@ -25,16 +25,16 @@ enum tdm_training_setting {
 /* Its key in --set: "optimizer.learning_rate". */
 const char *tdm_training_setting_key(enum tdm_training_setting setting);
 
-/* Reads a value as it is typed. `what` names the option in messages. Ranges are checked by
- * tdm_schedule_check(). TDM_USAGE. */
+/* Parses a value. `what` names the option in messages. Ranges are checked by tdm_schedule_check().
+ * TDM_USAGE. */
 enum tdm_status tdm_training_setting_read(enum tdm_training_setting setting, const char *value,
                                           const char *what,
                                           struct tdm_optimizer_settings *optimizer,
                                           struct tdm_error *err);
 
-/* Applies "KEY=VALUE" pairs to a schedule that was planned, and checks it. A schedule of rates that
- * becomes constant loses its decay. TDM_USAGE: a pair that is none, a key given twice, a key that
- * would need another plan, a value out of range. */
+/* Applies "KEY=VALUE" pairs to a planned schedule, and checks it. A rate schedule that becomes
+ * constant loses its decay. TDM_USAGE: a malformed pair, a key given twice, a key that would need
+ * another plan, a value out of range. */
 enum tdm_status tdm_training_settings_apply(const char *const *pairs, size_t count,
                                             struct tdm_schedule *schedule, struct tdm_error *err);
 

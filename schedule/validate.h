@@ -2,10 +2,11 @@
 /*
  * Validator: replays a program and trusts nothing.
  *
- * Separate from lowering, order and packing: it takes the items as they come and checks that no two
+ * Separate from lowering, order and packing. It takes the items as they come and checks that no two
  * live buffers overlap, that accesses lie inside live buffers, that every read and every addition
- * finds what it expects (tags), that compute operands are on the device, that arenas and capacities
- * hold, and that each op waits for all that it conflicts with. Quadratic in buffers, linear in ops.
+ * finds the expected contents (tags), that compute operands are on the device, that arenas and
+ * capacities are not exceeded, and that each op waits for everything that it conflicts with.
+ * Quadratic in buffers, linear in ops.
  */
 #ifndef TDM_SCHEDULE_VALIDATE_H
 #define TDM_SCHEDULE_VALIDATE_H
@@ -15,7 +16,7 @@
 
 struct tdm_validator;
 
-/* Capacities in bytes of each place's arena, TDM_SIZE_MAX for none. Buffers are read from the
+/* Capacities in bytes of each place's arena; TDM_SIZE_MAX: no limit. Buffers are read from the
  * program once, here. */
 enum tdm_status tdm_validator_new(const struct tdm_program *program,
                                   const uint64_t capacity_bytes[TDM_MAX_PLACES],
@@ -26,12 +27,13 @@ enum tdm_status tdm_validator_new(const struct tdm_program *program,
 enum tdm_status tdm_validator_push(struct tdm_validator *validator, const struct tdm_item *item,
                                    const struct tdm_waits *waits, struct tdm_error *err);
 
-/* End of the step: resident slots hold again what the next step expects, all sums are complete. */
+/* Checks the end of the step: resident slots hold what the next step expects, and all sums are
+ * complete. */
 enum tdm_status tdm_validator_finish(struct tdm_validator *validator, struct tdm_error *err);
 
 void tdm_validator_free(struct tdm_validator *validator);
 
-/* A validator with the order that ops wait by, as a sink of a program's items. */
+/* A validator together with an order tracker, as a sink of a program's items. */
 struct tdm_validation;
 enum tdm_status tdm_validation_new(const struct tdm_program *program,
                                    const uint64_t capacity_bytes[TDM_MAX_PLACES],
@@ -41,7 +43,7 @@ enum tdm_status tdm_validation_take(void *self, const struct tdm_item *item, str
 enum tdm_status tdm_validation_finish(struct tdm_validation *validation, struct tdm_error *err);
 void tdm_validation_free(struct tdm_validation *validation);
 
-/* Emits `program` to one, to the end. */
+/* Validates `program`: emits it to a validation and finishes that. */
 enum tdm_status tdm_program_validate(const struct tdm_program *program,
                                      const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                      struct tdm_error *err);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside the validator: what the simulator reads of an op beside its operands, counted anew.
+ * Part of the validator: recounts what the simulator reads of an op besides its operands.
  *
- * Nothing here calls cost.c, attend.c or gather.c, which made the figures. Products are counted
- * from the tensors of their part, bytes from the operands, pairs token by token. Figures that are
- * estimates (pairs of page lists, pages gathered from the host) must lie between what is possible
- * at least and at most.
+ * Nothing here calls cost.c, attend.c or gather.c, which computed the figures. Products are counted
+ * from the tensors of their part, bytes from the operands, pairs token by token. Estimated figures
+ * (pairs of page lists, pages gathered from the host) must lie between the possible minimum and
+ * maximum.
  */
 #ifndef TDM_SCHEDULE_VALIDATE_COST_H
 #define TDM_SCHEDULE_VALIDATE_COST_H

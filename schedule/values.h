@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Values: how many bytes hold one while an op runs.
+ * Values: how many bytes hold a live value while an op runs.
  *
  * A value lives in a slot (of a unit: in a part of it) from the op that writes it to the last op
  * that uses it, in program order. A slot whose first use in a step is not a write holds a value of
- * the step before; that one, or what the step makes of it, lives through the whole step. Scratch
- * lives through the step too.
+ * the step before. That value, or what the step makes of it, lives for the whole step. Scratch
+ * lives for the whole step too.
  *
- * The rule reads accesses alone, and neither allocations nor times. The prediction applies it to
- * the ops of a program, the observer to the launches of an executor. So the two are equal, byte for
- * byte, if the executor launches what the program says. Allocated bytes are never fewer: a buffer
- * is allocated as a whole, for as long as any of its slots is needed.
+ * The rule depends only on accesses, not on allocations or times. The prediction applies it to the
+ * ops of a program, the observer to the launches of an executor. So both are equal, byte for byte,
+ * if the executor launches what the program says. Allocated bytes are never fewer: a buffer is
+ * allocated as a whole, for as long as any of its slots is needed.
  */
 #ifndef TDM_SCHEDULE_VALUES_H
 #define TDM_SCHEDULE_VALUES_H
@@ -21,10 +21,11 @@
 
 struct tdm_values;
 
-/* Values that an op begins: one for each slot that it writes, or for each part of a unit in it. */
+/* Number of values that an op begins: one for each slot that it writes, or for each part of a unit
+ * in it. */
 uint64_t tdm_values_written(const struct tdm_op *op);
 
-/* From this op on, so many bytes of a place and category hold values. */
+/* From this op on, `value_bytes` bytes of a place and category hold values. */
 struct tdm_values_change {
     uint64_t op_number;
     enum tdm_place place;
@@ -39,32 +40,33 @@ struct tdm_values_touch {
     uint64_t first_op, last_op;
 };
 
-/* Most changes that a step of a program can have. */
+/* Maximum number of changes in a step of a program. */
 size_t tdm_values_change_capacity(const struct tdm_program *program);
 
-/* Takes all memory for one step of `program`, which must outlive it: the calls below allocate
+/* Allocates all memory for one step of `program`, which must outlive it: the calls below allocate
  * nothing. TDM_NO_MEMORY. The caller owns *values. */
 enum tdm_status tdm_values_new(const struct tdm_program *program, struct tdm_values **values,
                                struct tdm_error *err);
 void tdm_values_free(struct tdm_values *values);
 
-/* Forgets the step. */
+/* Resets to the begin of a step. */
 void tdm_values_reset(struct tdm_values *values);
 
-/* An op is launched: numbers rise from one call to the next. */
+/* To be called when an op is launched. Op numbers must increase from one call to the next. */
 void tdm_values_take(struct tdm_values *values, const struct tdm_op *op);
 
-/* Buffers that were used, by number, into [program->buffer_count]. Returns how many. */
+/* Writes the buffers that were used, by number, into [program->buffer_count]. Returns how many. */
 size_t tdm_values_touches(const struct tdm_values *values, struct tdm_values_touch *touches);
 
-/* The same as a sink of the program's items; `self` is the values. */
+/* tdm_values_take() as a sink of the program's items; `self` is the values. */
 enum tdm_status tdm_values_read(void *self, const struct tdm_item *item, struct tdm_error *err);
 
-/* Ends the step: value bytes by place and category where they change, by rising op number, at most
- * one entry a place and category an op; 0 before the first. Returns how many. After it, reset. */
+/* Ends the step. Writes value bytes by place and category where they change, by ascending op
+ * number, with at most one entry per place and category for an op; 0 before the first. Returns how
+ * many. Call tdm_values_reset() afterwards. */
 size_t tdm_values_changes(struct tdm_values *values, struct tdm_values_change *changes);
 
-/* What is predicted: the changes of the ops of a program; malloc'ed, the caller frees. */
+/* The prediction: the changes of the ops of a program; malloc'ed, the caller frees. */
 enum tdm_status tdm_values_predict(const struct tdm_program *program,
                                    struct tdm_values_change **changes, size_t *count,
                                    struct tdm_error *err);
