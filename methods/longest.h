@@ -21,9 +21,9 @@ struct tdm_known_context {
                                           not allocated; 0: not known */
 };
 
-/* The granularity of contexts near `tokens`: the least multiple of 1K tokens, or of the multiple
- * into which so many GPUs divide a sequence, that the method accepts. 0: it accepts none, and `err`
- * says why. */
+/* The granularity of contexts near `tokens`: 1K tokens, or else the least common multiple of 1K and
+ * 2 slices a GPU, the first of these with which the method accepts a context. 0: it accepts
+ * neither, and `err` says why. */
 uint64_t tdm_context_grain(const struct tdm_model *model,
                            const struct tdm_method_settings *settings, uint64_t tokens,
                            struct tdm_error *err);
