@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Costs of the methods that keep a sequence whole; the time of any cost. */
+/* The cost of methods that keep a sequence whole, and the time of any cost. */
 #include "methods/cost.h"
 
 #include "methods/method.h"
@@ -9,7 +9,7 @@
 #define BF16_BYTES 2.0
 #define FP32_BYTES 4.0
 
-/* Pairs of a query and a key that are seen in one layer of one sequence. */
+/* Unmasked pairs of a query and a key, in one layer of one sequence. */
 static double seen_pairs(const struct tdm_model *model, uint32_t layer, double tokens)
 {
     double window = (double)model->layer_kinds[layer].window;
@@ -40,8 +40,8 @@ static void compute(const struct tdm_model *model, const struct tdm_torch_settin
     if (s->logits == TDM_LOGITS_BASE || s->logits == TDM_LOGITS_LAST)
         forward -= head;
     double again = tdm_torch_forwards_again(model, s);
-    /* The backward of a product is two of its size, of attention five for two; frozen weights have
-     * no gradient. */
+    /* The backward of a product takes two products of the same size; that of attention takes five
+     * for the forward's two. Frozen weights have no gradient. */
     cost->product_flops = forward * (s->lora_rank > 0 ? 2 : 3) + again * (forward - head);
     cost->attention_flops = attention * (3.5 + again);
 }
@@ -82,7 +82,7 @@ void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_setti
     const struct tdm_context *context = &settings->torch.context;
     const struct tdm_wrapper *wrapper = settings->torch.wrapper;
     if (context->divider != NULL && wrapper == &tdm_no_wrapper)
-        wrapper = &tdm_ddp_wrapper; /* gradients are summed all the same */
+        wrapper = &tdm_ddp_wrapper; /* DDP still reduces gradients */
     *cost = (struct tdm_method_cost){.sequences = 0};
     compute(model, &settings->torch, cost);
     if (wrapper->cost != NULL)
@@ -101,8 +101,8 @@ double tdm_method_sent_bytes(const struct tdm_method_cost *cost)
            cost->ring_backwards * tdm_ring_backward_sent(&cost->ring);
 }
 
-/* Between two parts of seven, which attention's forward is of forward and backward, and four of
- * nine, with checkpoints. */
+/* The forward's share of attention FLOPs: 2/7 without checkpointing, 4/9 with it; a value between.
+ */
 #define FORWARD_SHARE 0.4
 
 double tdm_method_seconds(const struct tdm_method_cost *cost, const struct tdm_model *model,

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Divisors in words. */
+/* Divisors as text. */
 #include "methods/divisors.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#define ITEM_BYTES 24u /* of a number and what joins it to the next */
+#define ITEM_BYTES 24u /* a number and its separator */
 
 uint64_t tdm_common_divisor(uint64_t a, uint64_t b)
 {

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* Number of the value in "a|b|c", or -1; in any case, and without what explains it: "b (as x
- * does)". */
+/* Index of the value in "a|b|c", or -1. Case is ignored, and so is an explanation after the value:
+ * "b (as x does)". */
 static int choice(const char *values, const char *value)
 {
     const char *explained = strstr(value, " (");

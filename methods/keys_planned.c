@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of tidemark's own schedule, which the planner reads as it reads the options of plan. */
+/* Keys of tidemark's own schedule. The planner reads them as it reads the options of plan. */
 #include "methods/key.h"
 
 #include <string.h>

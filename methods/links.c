@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which link bytes wait for, and times of rings. */
+/* The link that limits a transfer, and the times of rings. */
 #include "methods/links.h"
 
 #include <math.h>
 
-/* Of a step of a ring, protocol Simple, over NVLink, PCIe and the network: NCCL src/graph/tuning.cc
- * `hwLat`. */
+/* Latency of a ring step, protocol Simple, over NVLink, PCIe and the network: NCCL
+ * src/graph/tuning.cc `hwLat`. */
 #define NVLINK_SECONDS 3.4e-6
 #define PCIE_SECONDS 5.7e-6
 #define NETWORK_SECONDS 9.6e-6
@@ -30,7 +30,7 @@ struct tdm_links tdm_links_of(const struct tdm_machine *machine)
 
 /* ---- groups ---- */
 
-/* Of the ranks of a group, those in one node. */
+/* How many ranks of a group are in one node. */
 static uint64_t ranks_inside(struct tdm_gpu_group group)
 {
     if (group.gpus_per_node == 0 || group.ranks * group.stride <= group.gpus_per_node)
@@ -82,8 +82,9 @@ static double between(const struct tdm_links *links, double bytes)
     return bytes > 0 ? links->network_latency_seconds + bytes / links->network_bytes_per_second : 0;
 }
 
-/* Once round all ranks: the slower link rules every step of a single ring; of two rings that run at
- * the same time the slower one; else (`late`) one after the other. */
+/* Time of one turn round all ranks. In a single ring the slower link sets the time of every step.
+ * In a double ring both rings run at the same time, and the slower one sets the time; with `late`
+ * they run one after the other. */
 static double round_seconds(const struct tdm_ring_turn *turn, const struct tdm_links *links,
                             double node_bytes, double network_bytes, bool late)
 {

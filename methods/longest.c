@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The longest context: a line through what is known, corrected until what fits and what does not
- * are neighbours. */
+/* The longest context: extrapolates a line through known contexts, and corrects it until the
+ * contexts that fit and that do not are neighbours. */
 #include "methods/longest.h"
 
 #include "methods/divisors.h"
 
 #define GRAIN UINT64_C(1024)
-#define CLOSE 512u /* right to one part in so many */
+#define CLOSE 512u /* precision: one part in so many */
 #define MOST_TOKENS (UINT64_C(1) << 40)
-#define MORE_TRIES 3u /* beyond what does not fit */
+#define MORE_TRIES 3u /* tries above a context that does not fit */
 
 uint64_t tdm_context_grain(const struct tdm_model *model,
                            const struct tdm_method_settings *settings, uint64_t tokens,
@@ -25,11 +25,11 @@ uint64_t tdm_context_grain(const struct tdm_model *model,
     return 0;
 }
 
-/* Two points of what is allocated, the newer one last; the first is at nothing until two contexts
- * are known. */
+/* Two points of allocated bytes, the newer one last. The first is the origin until two contexts are
+ * known. */
 struct line {
     double tokens[2], bytes[2];
-    double beside; /* held beside what is allocated, at the newer one */
+    double beside; /* cached bytes beyond those allocated, at the newer point */
 };
 
 static void add_point(struct line *line, uint64_t tokens, uint64_t used, uint64_t cached)
@@ -43,7 +43,7 @@ static void add_point(struct line *line, uint64_t tokens, uint64_t used, uint64_
     line->beside = (double)cached;
 }
 
-/* Where the line meets so many bytes; 0: nowhere. */
+/* Tokens at which the line reaches so many bytes; 0: it does not. */
 static double meets(const struct line *line, double bytes)
 {
     double rise = (line->bytes[1] - line->bytes[0]) / (line->tokens[1] - line->tokens[0]);
@@ -55,18 +55,19 @@ static double meets(const struct line *line, double bytes)
 
 #define MOST_FAILED 64u
 
-/* A context that was tried and does not fit, in grains: it may be asked about once more. */
+/* A context that was tried and does not fit, in grains. The search may ask for it again. */
 struct failed {
     uint64_t tried, work;
 };
 
-/* A search under way, in grains. */
+/* State of a search, in grains. */
 struct search {
-    uint64_t fits, fails; /* neighbours in the end; fails 0: not known */
-    uint64_t most;        /* no more is asked about */
-    uint64_t stride;      /* beyond what fits, where the line says that nothing more does */
-    unsigned missed;      /* guesses in a row */
-    unsigned tries;       /* that are left beyond what does not fit */
+    uint64_t fits, fails; /* neighbours at the end; fails 0: no failure is known */
+    uint64_t most;        /* upper limit of what is tried */
+    uint64_t stride; /* minimum distance of the next try above `fits`, in steps; it grows with small
+                        successes */
+    unsigned missed; /* consecutive tries that failed */
+    unsigned tries;  /* left above what does not fit */
     struct line line;
     struct failed failed[MOST_FAILED];
     unsigned failed_count;
@@ -80,7 +81,7 @@ static const struct failed *find_failed(const struct search *s, uint64_t tried)
     return NULL;
 }
 
-/* How close neighbours are. */
+/* Distance at which `fits` and `fails` count as neighbours. */
 static uint64_t step_of(const struct search *s)
 {
     return 1 + s->fits / CLOSE;
@@ -91,7 +92,7 @@ static bool are_neighbours(const struct search *s)
     return s->fails > 0 && s->fails <= s->fits + step_of(s);
 }
 
-/* What is tried next; 0: the search is over. */
+/* The next context to try; 0: the search is over. */
 static uint64_t next_try(struct search *s, double bytes, uint64_t grain)
 {
     uint64_t least = s->fits + step_of(s) * s->stride;

@@ -2,34 +2,37 @@
 /*
  * The longest context that a method fits on a machine.
  *
- * What is allocated is nearly a line over the tokens. What the allocator holds beside it changes in
- * leaps, so that a step may fit where a little shorter one does not. The search guesses where the
- * line, with what is held beside it, meets the device, tries that, and corrects the line, until
- * what fits and what does not are neighbours; then it looks at three more, and goes on from there
- * if one of them fits. That takes about eight predictions.
+ * Allocated bytes grow almost linearly with the tokens. The bytes that the allocator caches
+ * beyond them change in jumps, so a step may fit although a slightly shorter one does not. The
+ * search extrapolates a line to the size of the device, tries the context found there, and
+ * corrects the line, until the longest context that fits and the shortest that does not are
+ * neighbours. It then tries three more contexts above, and continues from there if one of them
+ * fits. That takes about eight predictions.
  */
 #ifndef TDM_METHODS_LONGEST_H
 #define TDM_METHODS_LONGEST_H
 
 #include "methods/prediction.h"
 
-/* A context of which it is known whether it fits. */
+/* A context that is known to fit, or not to fit. */
 struct tdm_known_context {
-    uint64_t tokens; /* 0: nothing is known */
-    uint64_t used_bytes,
-        cached_bytes; /* at the peak; of these held beside what is allocated; 0: not known */
+    uint64_t tokens;                   /* 0: no context is known */
+    uint64_t used_bytes, cached_bytes; /* at the peak; cached_bytes are those of used_bytes that are
+                                          not allocated; 0: not known */
 };
 
-/* Of 1K tokens and a multiple by which a sequence is cut for so many GPUs: the least that the
- * method takes near `tokens`; 0: it takes none, and `err` says why. */
+/* The granularity of contexts near `tokens`: 1K tokens, or else the least common multiple of 1K and
+ * 2 slices a GPU, the first of these with which the method accepts a context. 0: it accepts
+ * neither, and `err` says why. */
 uint64_t tdm_context_grain(const struct tdm_model *model,
                            const struct tdm_method_settings *settings, uint64_t tokens,
                            struct tdm_error *err);
 
-/* *tokens: the longest context, a multiple of `grain`, with which the settings (whatever their
- * tokens) fit, above 512K right to one part in 512; longer than `fits`, which does, or that one, or
- * 0; and shorter than `fails`, if there is one. *prediction is of it, unless it is `fits`, which is
- * not tried again. *work grows by that of the predictions. */
+/* *tokens: the longest context, a multiple of `grain`, that fits with the settings (their own
+ * tokens are ignored). Above 512K it is exact to one part in 512. It is at least that of `fits`,
+ * which is known to fit (0: nothing is known), and less than that of `fails`, if set. *prediction
+ * is for it, unless it is that of `fits`, which is not predicted again. *work grows by the work of
+ * the predictions. */
 enum tdm_status tdm_method_longest(const struct tdm_model *model, const struct tdm_machine *machine,
                                    const struct tdm_method_settings *settings, double margin,
                                    uint64_t grain, const struct tdm_known_context *fits,
@@ -37,8 +40,8 @@ enum tdm_status tdm_method_longest(const struct tdm_model *model, const struct t
                                    struct tdm_method_prediction *prediction, uint64_t *work,
                                    struct tdm_error *err);
 
-/* The same below a context that does not fit, of which `asked` is what tdm_method_need() said; 0:
- * none does. *work grows. */
+/* The same below a context that does not fit, for which `asked` is the result of tdm_method_need().
+ * *tokens is 0 if none fits. *work grows. */
 enum tdm_status tdm_method_longest_below(const struct tdm_model *model,
                                          const struct tdm_machine *machine,
                                          const struct tdm_method_settings *settings, double margin,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Methods by name, their keys, and what was said of these. */
+/* Finding methods by name, their keys, and the values that the user set. */
 #include "methods/method.h"
 
 #include "base/file.h"
@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Other names of methods: of one method, or (several of them) what may have been meant. */
+/* Aliases of methods. An alias of one method stands for it; an alias of several only suggests them.
+ */
 static const struct {
     const char *name, *methods[4];
 } aliases[] = {
@@ -18,7 +19,7 @@ static const struct {
     {"hf", {"parallel"}},
     {"huggingface", {"parallel"}},
     {"transformers", {"parallel"}},
-    {"single", {"parallel"}}, /* as tables of measured peaks call them */
+    {"single", {"parallel"}}, /* the name in tables of measured peaks */
     {"fsdp2", {"fsdp"}},
     {"deepspeed", {"zero2", "zero3", "zero3-offload"}},
     {"zero", {"zero2", "zero3", "zero3-offload"}},
@@ -31,7 +32,7 @@ static const struct {
 #define ALIASES (sizeof(aliases) / sizeof(aliases[0]))
 #define MOST_METHODS 32u
 
-/* The other name that is meant, or NULL. */
+/* The methods that an alias stands for, or NULL. */
 static const char *const *find_alias(const char *name)
 {
     const char *names[ALIASES + 1] = {NULL};
@@ -69,8 +70,8 @@ enum tdm_status tdm_method_find(const char *name, const struct tdm_method **meth
     size_t count = 0;
     for (const struct tdm_method *m = tdm_methods(); m->name != NULL && count < MOST_METHODS; m++)
         names[count++] = m->name;
-    /* Before a part of a name ("megatron" of megatron-cp): an alias may stand for several
-     * methods. */
+    /* Aliases come before parts of names ("megatron" in megatron-cp), because an alias may stand
+     * for several methods. */
     const char *const *alias = by_name(name) == NULL ? find_alias(name) : NULL;
     const char *meant = alias == NULL      ? tdm_name_meant(name, names)
                         : alias[1] == NULL ? alias[0]
@@ -89,7 +90,7 @@ enum tdm_status tdm_method_find(const char *name, const struct tdm_method **meth
                     tdm_names_join((char *const *)names, list, sizeof(list)));
 }
 
-/* The divider's tables, the wrapper's, then those of the row; NULL past the last. */
+/* The tables of the divider, of the wrapper, then of the method; NULL past the last. */
 static const struct tdm_method_key *table_of(const struct tdm_method *method, size_t number)
 {
     const struct tdm_method_key *const *lists[] = {
@@ -104,7 +105,8 @@ static const struct tdm_method_key *table_of(const struct tdm_method *method, si
     return NULL;
 }
 
-/* By a table before it, or the wrapper has it not; a wrapper of the row leaves no choice of one. */
+/* A key is hidden by an earlier table that has it, or by a wrapper that lacks it. A method with a
+ * wrapper of its own hides "sharding". */
 static bool is_hidden(const struct tdm_method *method, size_t table, const char *name)
 {
     for (size_t before = 0; before < table; before++)

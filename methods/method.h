@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Methods: how other systems train, as data. A method has a name, keys (--set KEY=VALUE) each of
- * which has values of which one is assumed where the user says nothing, what it presets, and the
- * system that runs it.
+ * Methods: how other systems train, as data. A method has a name, keys (--set KEY=VALUE) with
+ * their values and defaults, presets, and the system that runs it.
  */
 #ifndef TDM_METHODS_METHOD_H
 #define TDM_METHODS_METHOD_H
@@ -16,7 +15,7 @@
 #include "methods/torch/run.h"
 #include "methods/torch/wrapper.h"
 
-/* What a method was told: by the command line, by its keys and by itself. */
+/* All settings of a method: from the command line, from its keys, and from its presets. */
 struct tdm_method_settings {
     const struct tdm_method *method;
     struct tdm_torch_settings torch;
@@ -24,89 +23,88 @@ struct tdm_method_settings {
     struct tdm_megatron_settings megatron;
     struct tdm_burst burst;
     bool expandable_segments;
-    uint32_t step;          /* 1 to TDM_TORCH_STEPS: the step that counts; 0: all */
-    uint32_t communicators; /* that NCCL makes */
-    bool sends_to_peers;    /* by messages from one GPU to another */
+    uint32_t step;          /* 1 to TDM_TORCH_STEPS: the step that is reported; 0: all steps */
+    uint32_t communicators; /* communicators that NCCL creates */
+    bool sends_to_peers;    /* point-to-point messages between GPUs */
 };
 
 struct tdm_method {
     const char *name;      /* "parallel" */
     const char *summary;   /* one line, lower case, no full stop */
-    bool divides_sequence; /* --context is of all GPUs together */
+    bool divides_sequence; /* --context is the sequence of all GPUs together */
     uint64_t least_gpus, most_gpus;
     const struct tdm_wrapper *wrapper; /* NULL: none, or the one that the key "sharding" names */
     const struct tdm_divider *divider; /* of attention; NULL: sequences are whole */
-    /* Tables, ended by NULL, beside those of the divider and of the wrapper, which come first. */
+    /* Tables, ended by NULL. The tables of the divider and of the wrapper precede them. */
     const struct tdm_method_key *const *keys;
     const struct tdm_torch_system
         *system; /* NULL: the planner predicts it (commands/own_method.h) */
-    /* Sets what no key sets, before the keys are read; NULL: nothing. */
+    /* Sets what no key sets, before keys are read. NULL: nothing to set. */
     void (*preset)(struct tdm_method_settings *settings);
-    /* What cannot be run together, after the keys were read; TDM_USAGE says why. It may also settle
-     * what follows from the keys. NULL: everything can that wrapper and divider can. */
+    /* Refuses invalid combinations after keys were read; TDM_USAGE says why. It may also settle
+     * values that follow from the keys. NULL: only wrapper and divider restrict the settings. */
     enum tdm_status (*check)(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err);
-    /* What is taken for granted beside the keys where these settings are asked for, one line; NULL:
-     * what the divider takes for granted. */
+    /* One line of further assumptions under these settings; NULL: the divider's assumption. */
     const char *(*assumption)(const struct tdm_model *model,
                               const struct tdm_method_settings *settings);
     void (*cost)(const struct tdm_model *model, const struct tdm_method_settings *settings,
                  struct tdm_method_cost *cost);
 };
 
-/* All methods, ended by one without a name. */
+/* All methods; the last entry has no name. */
 const struct tdm_method *tdm_methods(void);
 
-/* By its name or another that is usual for it ("torch", "hf"); TDM_USAGE with the names there
- * are. */
+/* Finds a method by its name or a common alias ("torch", "hf"). TDM_USAGE lists the known names. */
 enum tdm_status tdm_method_find(const char *name, const struct tdm_method **method,
                                 struct tdm_error *err);
 
-/* Its other name number `number`, NULL past the last; names that may mean several methods are none.
- */
+/* Alias number `number` of a method, NULL past the last. Aliases that may mean several methods are
+ * left out. */
 const char *tdm_method_alias(const struct tdm_method *method, size_t number);
 
-/* Key number `number` over all tables, NULL past the last. A key hides those of its name in later
- * tables. */
+/* Key number `number` over all tables, NULL past the last. A key hides keys of the same name in
+ * later tables. */
 const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number);
 
 #define TDM_METHOD_MOST_KEYS 64u
 
-/* What was said: the value of every key, by its number; NULL: it is assumed. Of a method without a
- * system also the pairs of other keys, which are for the planner to read. */
+/* What the user set: the value of each key, by its number; NULL: the default. For a method without
+ * a system, `others` has the pairs with other keys, which the planner reads. */
 struct tdm_method_choices {
     const char *said[TDM_METHOD_MOST_KEYS];
     const char *others[TDM_METHOD_MOST_KEYS];
     size_t other_count;
 };
 
-/* Reads a pair: KEY=VALUE, "KEY: VALUE" or "--KEY VALUE", the key and the value as the method has
- * them or as users of the system write them. *number: of the key; *value: static, or in `pair`.
- * False: it is no pair, or of no key of the method. */
+/* Reads a pair: KEY=VALUE, "KEY: VALUE" or "--KEY VALUE". Key and value may be spelled as the
+ * method or as users of the system spell them. *number: of the key. *value: static, or part of
+ * `pair`. False: it is not a pair, or its key is not one of the method. */
 bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, size_t *number,
                           const char **value);
 
-/* The value of a key, said or assumed; NULL if there is none, or no such key. */
+/* The value of a key, as set or by default; NULL if it has none, or if there is no such key. */
 const char *tdm_method_value(const struct tdm_method *method,
                              const struct tdm_method_choices *choices, const char *name);
 
-/* Reads `count` pairs (which must outlive *choices) and what is assumed for the rest into
- * *settings, whose tokens, batch and ranks stay. TDM_USAGE: an unknown key, a key said twice, a bad
- * value. */
+/* Reads `count` pairs, which must outlive *choices, into *settings, and defaults for all other
+ * keys. Tokens, batch and ranks of *settings stay. TDM_USAGE: an unknown key, a key set twice, a
+ * bad value. */
 enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *const *pairs,
                                  size_t count, struct tdm_method_settings *settings,
                                  struct tdm_method_choices *choices, struct tdm_error *err);
 
-/* The same for choices that were read before, or changed since. */
+/* The same from choices that were read before and may have been changed since. */
 enum tdm_status tdm_method_settle(const struct tdm_method *method,
                                   const struct tdm_method_choices *choices,
                                   struct tdm_method_settings *settings, struct tdm_error *err);
 
-/* Can so many GPUs run it, with these settings and this model? TDM_USAGE says why not. */
+/* Can this number of GPUs run the method with these settings and this model? TDM_USAGE says why
+ * not. */
 enum tdm_status tdm_method_check(const struct tdm_model *model,
                                  struct tdm_method_settings *settings, struct tdm_error *err);
 
-/* What is assumed of these settings beside the keys, one line; NULL: nothing. */
+/* One line of what these settings assume beside the keys; NULL: nothing. */
 const char *tdm_method_assumption(const struct tdm_model *model,
                                   const struct tdm_method_settings *settings);
 

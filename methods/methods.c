@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The methods: which system each is, its tables of keys, what it presets and checks. */
+/* The table of methods: the system of each, its tables of keys, its preset and its check. */
 #include "methods/method.h"
 
 #include "methods/chunk/method.h"
@@ -7,14 +7,14 @@
 #define ONE_GPU .least_gpus = 1, .most_gpus = 1
 #define GPUS_FROM(least) .least_gpus = least, .most_gpus = 65536u
 
-/* Models of Hugging Face, wrapped or not, on whole sequences or divided ones. */
+/* Hugging Face's models, with or without a wrapper, on whole or divided sequences. */
 #define HUGGING_FACE .system = &tdm_torch_system, .cost = tdm_torch_cost
 #define MEGATRON                                                                            \
     .system = &tdm_megatron_system, .cost = tdm_megatron_cost, .check = tdm_megatron_check, \
     .assumption = tdm_megatron_assumption
 
 static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, NULL};
-/* With the key "sharding". */
+/* Methods with the key "sharding". */
 static const struct tdm_method_key *const sharing_keys[] = {tdm_keys_fsdp, tdm_keys_ddp,
                                                             tdm_keys_torch, NULL};
 static const struct tdm_method_key *const burst_keys[] = {tdm_keys_burst, NULL};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Facts of the cards, runs of the steps, and the answer. */
+/* Predictions: facts of the cards, runs of the steps, and the verdict. */
 #include "methods/prediction.h"
 
 #include "base/size.h"
@@ -8,31 +8,30 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* What kernels and libraries take by the card; cuBLAS workspaces are those of PyTorch's
+/* What kernels and libraries take, by card. cuBLAS workspaces are those of PyTorch's
  * aten/src/ATen/cuda/CUDAContext (parseChosenWorkspaceSize: 32 MiB from Hopper on, else 4096 KiB x
  * 2 and 16 KiB x 8). */
 static const struct card {
-    const char *name; /* part of a description's "card" */
+    const char *name; /* substring of a description's "card" */
     struct tdm_gpu_facts gpu;
     bool cudnn_attention; /* sdpa prefers cuDNN's kernel */
 } cards[] = {
     {"A100", {108, 2048, 8519680, MIB}, false}, {"A10G", {80, 1536, 8519680, MIB}, false},
     {"L40S", {142, 1536, 8519680, MIB}, false}, {"L4", {58, 1536, 8519680, MIB}, false},
-    {"B200", {148, 2048, 8519680, MIB}, true}, /* torch 2.10: 32 MiB on Hopper alone */
+    {"B200", {148, 2048, 8519680, MIB}, true}, /* torch 2.10: 32 MiB only on Hopper */
     {"3090", {82, 1536, 8519680, MIB}, false},  {"4090", {128, 1536, 8519680, MIB}, false},
     {"5090", {170, 1536, 8519680, MIB}, false}, {"MI300X", {304, 2048, 8519680, MIB}, false},
-    {"", {132, 2048, 32 * MIB, MIB}, true}, /* H100, H200, and what is not known */
+    {"", {132, 2048, 32 * MIB, MIB}, true}, /* H100, H200, and unknown cards */
 };
 
-/* Kernel code that the driver loads when it is first needed, measured on an H200 with torch
- * 2.11: */
+/* Kernel code that the driver loads at first use, measured on an H200 with torch 2.11: */
 #define TORCH_MODULE_BYTES (92 * MIB)
-#define CUBLAS_BYTES (66 * MIB)          /* of the thread that runs the forward */
-#define CUBLAS_BACKWARD_BYTES (66 * MIB) /* of autograd's */
+#define CUBLAS_BYTES (66 * MIB)          /* by the thread that runs the forward */
+#define CUBLAS_BACKWARD_BYTES (66 * MIB) /* by autograd's thread */
 #define CUDNN_ATTENTION_BYTES (16 * MIB) /* forward and backward */
-#define NCCL_FIRST_BYTES (846 * MIB)     /* its first communicator, of two GPUs, and its kernels */
-#define NCCL_NEXT_BYTES (484 * MIB)      /* each later one */
-#define NCCL_PEER_BYTES (384 * MIB)      /* its first batch of messages between two GPUs */
+#define NCCL_FIRST_BYTES (846 * MIB)     /* the first communicator, of two GPUs, with its kernels */
+#define NCCL_NEXT_BYTES (484 * MIB)      /* each further communicator */
+#define NCCL_PEER_BYTES (384 * MIB)      /* the first batch of messages between two GPUs */
 
 uint64_t tdm_torch_runtime_bytes(const struct tdm_torch_runtime *runtime)
 {
@@ -53,7 +52,7 @@ static const struct card *find_card(const struct tdm_machine *machine)
     return card;
 }
 
-/* The settings as they are on the card, and what lies beside torch's segments there. */
+/* Adapts the settings to the card, and returns it; sets what lies outside torch's segments. */
 static const struct card *settle(const struct tdm_machine *machine,
                                  const struct tdm_method_settings *settings,
                                  struct tdm_method_settings *on_card,
@@ -79,13 +78,13 @@ static uint64_t less_runtime(uint64_t device_bytes, const struct tdm_torch_runti
     return device_bytes > taken ? device_bytes - taken : 0;
 }
 
-/* Of a run on a device without limit; a core does ten million a second. */
+/* Limit of a run on a device without a memory limit. A core processes ten million a second. */
 #define MOST_MOMENTS 10000000u
 
-/* What is predicted, and where. */
+/* What to predict, and on which device. */
 struct asked {
     const struct tdm_model *model;
-    struct tdm_method_settings settings; /* as they are on the card */
+    struct tdm_method_settings settings; /* adapted to the card */
     struct tdm_torch_device device;
     struct tdm_torch_runtime runtime;
 };
@@ -120,7 +119,7 @@ static bool failed(const struct tdm_torch_run *out)
     return out->steps > 0 && out->step[out->steps - 1].failed;
 }
 
-/* Of the steps that count. */
+/* The maximum over the steps that count. */
 static uint64_t highest_bytes(const struct tdm_torch_run *out, uint32_t only,
                               const struct tdm_torch_runtime *runtime)
 {
@@ -163,8 +162,8 @@ static void note_failure(struct tdm_method_prediction *p)
                                              .used_bytes = last->used_bytes};
 }
 
-/* All GPUs of a computer need as much of its memory at once; only what is offloaded is counted, not
- * what each process and its libraries take. */
+/* All GPUs of a computer need their host memory at the same time. Only offloaded data is counted,
+ * not what each process and its libraries take. */
 static void judge_host(const struct tdm_machine *machine,
                        const struct tdm_method_settings *settings, struct tdm_method_prediction *p)
 {
@@ -178,14 +177,14 @@ static void judge_host(const struct tdm_machine *machine,
     p->fits_host = p->host_peak_bytes <= machine->topology.places[TDM_HOST].capacity_bytes;
 }
 
-/* What a step may take with the margin left. */
+/* What a step may use if it leaves the margin. */
 static uint64_t less_margin(const struct tdm_machine *machine, double margin)
 {
     return (uint64_t)((double)machine->topology.places[TDM_DEVICE].capacity_bytes * (1 - margin));
 }
 
-/* Does what runs on the whole device get through with the margin left? `limited`: the run with so
- * much, if there was one, else NULL. */
+/* Does a run that completes on the whole device also complete with the margin left? `limited`: the
+ * result of the run with that limit, or NULL if there was none. */
 static enum tdm_status judge_device(const struct asked *asked, uint64_t device_bytes,
                                     const struct tdm_torch_run *limited,
                                     struct tdm_method_prediction *p, struct tdm_error *err)
@@ -196,7 +195,7 @@ static enum tdm_status judge_device(const struct asked *asked, uint64_t device_b
     p->fits_device = p->kept_bytes <= device_bytes;
     if (p->fits_device)
         return TDM_OK;
-    /* It may still get through, if the allocator gives cached segments back in time. */
+    /* It may still complete, if the allocator returns cached segments in time. */
     if (limited != NULL)
         p->work += limited->work;
     else
@@ -260,7 +259,8 @@ enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_m
     p.runtime = asked.runtime;
     enum tdm_status status =
         run(&asked, less_runtime(less_margin(machine, margin), &p.runtime), &out, &p, err);
-    if (status == TDM_OK && !failed(&out) && gave_back(&out)) { /* the whole device differs */
+    if (status == TDM_OK && !failed(&out) &&
+        gave_back(&out)) { /* the result on the whole device differs */
         uint64_t work = p.work;
         status = predict(&asked, machine, settings, margin, &out, &p, err);
         p.work += work;
@@ -277,8 +277,8 @@ enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_m
     return status;
 }
 
-/* What a run on a device without limit needs at least, if it was not followed to its end; if it
- * was, more than any device has. */
+/* Lower bound of the need of a run on a device without a memory limit, if it was stopped early.
+ * Otherwise the need exceeds any device. */
 static uint64_t least_bytes(const struct tdm_machine *machine, const struct tdm_torch_run *out,
                             const struct tdm_torch_runtime *runtime)
 {

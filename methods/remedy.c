@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The search for what makes it fit: changes one by one, then all of them less those that it does
- * without. What has a larger effect is looked for later: tdm_method_remedies() has the order.
+ * The search for remedies: it tries single changes, then all changes together, and leaves out
+ * those that are not needed. Changes with a larger effect are tried later; tdm_method_remedies()
+ * has the order.
  */
 #include "methods/remedy_parts.h"
 
@@ -11,11 +12,11 @@
 #include <string.h>
 
 #define MOST_SUGGESTED 3u
-#define MOST_GPUS 64u    /* that are suggested */
+#define MOST_GPUS 64u    /* upper limit of what is suggested */
 #define TEXT_BYTES 1024u /* of a variant */
-#define LAYER_WORK 300u  /* of a prediction beside its run, for a layer */
+#define LAYER_WORK 300u  /* fixed work of a prediction beside its run, for each layer */
 
-/* A variant that was predicted: its text says all of it but the host's memory. */
+/* A variant that was predicted. Its text identifies it, except for the host's memory. */
 struct tried {
     char text[TEXT_BYTES];
     struct tdm_method_prediction prediction;
@@ -25,11 +26,11 @@ struct search {
     const struct tdm_model *model;
     const struct tdm_machine *machine;
     double margin;
-    bool host_is_short; /* of what was asked */
+    bool host_is_short; /* in the prediction of what the user asked for */
     bool only_host_is_short;
-    unsigned suggested;       /* single changes */
-    struct tdm_variant asked; /* by the user */
-    struct tdm_variant base;  /* what is changed: that, or another method's */
+    unsigned suggested;       /* number of single changes */
+    struct tdm_variant asked; /* what the user asked for */
+    struct tdm_variant base;  /* the variant to change: `asked`, or that of another method */
     struct tdm_method_prediction prediction;
     struct tried *tried;
     size_t tried_count, tried_room;
@@ -48,7 +49,7 @@ static bool settle(const struct search *s, const struct tdm_variant *v,
            tdm_method_check(s->model, settings, NULL) == TDM_OK;
 }
 
-/* False: it is too long to be remembered. */
+/* False: the text is too long to be remembered. */
 static bool write_text(const struct tdm_variant *v, char text[TEXT_BYTES])
 {
     int used = snprintf(text, TEXT_BYTES, "%s %" PRIu64 " %" PRIu64 " %" PRIu64, v->method->name,
@@ -68,7 +69,7 @@ static const struct tried *find_tried(const struct search *s, const char *text)
     return NULL;
 }
 
-/* Without memory for it, it is predicted again the next time. */
+/* Remembers the last prediction. If memory runs out, the variant is predicted again next time. */
 static void remember(struct search *s, const char text[TEXT_BYTES])
 {
     if (s->tried_count == s->tried_room) {
@@ -97,7 +98,7 @@ static enum tdm_status try_variant(struct search *s, const struct tdm_variant *v
         *p = tried->prediction;
     } else {
         if (!settle(s, v, &settings))
-            return TDM_OK; /* it cannot be run so */
+            return TDM_OK; /* these settings cannot be run */
         enum tdm_status status = tdm_method_try(s->model, s->machine, &settings, s->margin, p, err);
         if (status != TDM_OK)
             return status;
@@ -111,7 +112,7 @@ static enum tdm_status try_variant(struct search *s, const struct tdm_variant *v
     return TDM_OK;
 }
 
-/* Is it time to end? What is not looked at is not said. */
+/* Is the limit of work reached? The result is then marked incomplete. */
 static bool is_over(struct search *s)
 {
     if (s->most_work == 0 || s->work < s->most_work)
@@ -128,7 +129,7 @@ static enum tdm_status try_set(struct search *s, const struct tdm_change_set *se
     return try_variant(s, &changed, fits, err);
 }
 
-/* Of the last prediction. */
+/* Adds a remedy with the figures of the last prediction. */
 static void note(struct search *s, const struct tdm_change_set *set)
 {
     if (s->out->count == TDM_REMEDY_MOST)
@@ -148,7 +149,7 @@ static struct tdm_change_set unchanged(const struct search *s)
 
 /* ---- one change ---- */
 
-/* The largest batch that fits, by halving, of a set in which the smallest does. */
+/* Finds the largest batch that fits by halving it. `set` has the smallest batch, which fits. */
 static enum tdm_status raise_batch(struct search *s, struct tdm_change_set *set,
                                    struct tdm_error *err)
 {
@@ -166,10 +167,10 @@ static enum tdm_status raise_batch(struct search *s, struct tdm_change_set *set,
     }
     bool fits;
     return status == TDM_OK ? try_set(s, set, &fits, err)
-                            : status; /* predicts the smallest again */
+                            : status; /* restores the prediction of the smallest */
 }
 
-/* Of settings of these effects, up to the third that is suggested. */
+/* Tries single settings with these effects, until three are suggested. */
 static enum tdm_status try_singles(struct search *s, enum tdm_effect from, enum tdm_effect to,
                                    struct tdm_error *err)
 {
@@ -222,8 +223,8 @@ static bool can_run(const struct search *s, const struct tdm_change_set *set)
     return settle(s, &changed, &settings);
 }
 
-/* The first `most_changes` changes up to an effect that can be made together, but for those that
- * give host memory back; *all: there are no more. */
+/* Adds to the set the first `most_changes` changes up to an effect that can be combined. Changes
+ * that free host memory are left out. *all: there are no more. */
 static struct tdm_change_set first_changes(const struct search *s, struct tdm_change_set set,
                                            enum tdm_effect most, size_t most_changes, bool *all)
 {
@@ -245,8 +246,8 @@ static struct tdm_change_set first_changes(const struct search *s, struct tdm_ch
     return set;
 }
 
-/* The set fits, or would but for the host: less and less of what takes host memory, more and more
- * of what gives it back, until it fits. */
+/* For a set that fits, or fits but for host memory: removes changes that take host memory, then
+ * adds changes that free it, until it fits. */
 static enum tdm_status spare_host(struct search *s, struct tdm_change_set *set, bool *fits,
                                   struct tdm_error *err)
 {
@@ -255,7 +256,7 @@ static enum tdm_status spare_host(struct search *s, struct tdm_change_set *set, 
         if ((set->rows >> r & 1) == 0 || tdm_change_host_use(r) != TDM_HOST_TAKES)
             continue;
         if (s->prediction.fits_host)
-            return TDM_OK; /* that is not what is short */
+            return TDM_OK; /* host memory is not what is short */
         set->rows &= ~(UINT64_C(1) << r);
         status = try_set(s, set, fits, err);
     }
@@ -273,7 +274,8 @@ static enum tdm_status spare_host(struct search *s, struct tdm_change_set *set, 
     return status;
 }
 
-/* Leaves out what it fits without, or makes do with less of it, the most costly first. */
+/* Leaves out each change that is not needed, the most costly first, or replaces it by a smaller
+ * change of the same key. */
 static enum tdm_status leave_out_once(struct search *s, struct tdm_change_set *set,
                                       struct tdm_error *err)
 {
@@ -284,7 +286,7 @@ static enum tdm_status leave_out_once(struct search *s, struct tdm_change_set *s
         if ((set->rows >> r & 1) == 0)
             continue;
         if (is_over(s))
-            return TDM_OK; /* it fits with what is left */
+            return TDM_OK; /* the current set fits */
         less.rows &= ~(UINT64_C(1) << r);
         status = try_set(s, &less, &fits, err);
         size_t lesser = tdm_change_lesser(&s->base, r);
@@ -298,7 +300,8 @@ static enum tdm_status leave_out_once(struct search *s, struct tdm_change_set *s
     return status;
 }
 
-/* Is one of the changes enough alone, the cheapest first? What does not fit is predicted fast. */
+/* Does one of the changes suffice alone? Tries the cheapest first. A set that does not fit is
+ * predicted quickly. */
 static enum tdm_status keep_one(struct search *s, struct tdm_change_set *set, bool *kept,
                                 struct tdm_error *err)
 {
@@ -316,7 +319,8 @@ static enum tdm_status keep_one(struct search *s, struct tdm_change_set *set, bo
     return status;
 }
 
-/* Until nothing can be: what takes memory of one place gives some of the other. */
+/* Leaves changes out until none can be. One pass is not enough: a change that saves memory on one
+ * device may take memory on the other. */
 static enum tdm_status leave_out(struct search *s, struct tdm_change_set *set,
                                  struct tdm_error *err)
 {
@@ -340,8 +344,8 @@ static bool has_batch(const struct tdm_change_set *set)
     return false;
 }
 
-/* A set up to an effect with which it fits: two of the cheapest changes, then twice as many, and so
- * on, as those that cost most are slow to predict too. */
+/* Finds a set up to an effect that fits: tries the two cheapest changes, then twice as many, and so
+ * on, because costly changes are also slow to predict. */
 static enum tdm_status find_enough(struct search *s, struct tdm_change_set start,
                                    enum tdm_effect most, struct tdm_change_set *set, bool *found,
                                    struct tdm_error *err)
@@ -356,7 +360,8 @@ static enum tdm_status find_enough(struct search *s, struct tdm_change_set start
     return status;
 }
 
-/* The least set up to an effect beside `start`'s GPUs and host memory; notes it if there is one. */
+/* Finds a minimal set up to an effect, with the GPUs and host memory of `start`, and adds it as a
+ * remedy. */
 static enum tdm_status try_together(struct search *s, struct tdm_change_set start,
                                     enum tdm_effect most, bool *found, struct tdm_error *err)
 {
@@ -372,11 +377,11 @@ static enum tdm_status try_together(struct search *s, struct tdm_change_set star
         s->prediction.host_peak_bytes <= s->machine->topology.places[TDM_HOST].capacity_bytes)
         set.any_host = false;
     if (status == TDM_OK && (set.any_host || !start.any_host || s->out->count == 0))
-        note(s, &set); /* else it is among them */
+        note(s, &set); /* else it is already among them */
     return status;
 }
 
-/* The same on as many GPUs. */
+/* The same with the GPUs of the base. */
 static enum tdm_status try_here(struct search *s, bool any_host, enum tdm_effect most,
                                 struct tdm_error *err)
 {
@@ -386,7 +391,7 @@ static enum tdm_status try_here(struct search *s, bool any_host, enum tdm_effect
     return try_together(s, start, most, &found, err);
 }
 
-/* As it is, where only the host is short. */
+/* Tries unlimited host memory without other changes, if only the host is short. */
 static enum tdm_status try_more_host(struct search *s, struct tdm_error *err)
 {
     struct tdm_change_set set = unchanged(s);
@@ -409,8 +414,9 @@ static bool has_pipeline(const struct search *s)
     return stages != NULL && strcmp(stages, "1") == 0;
 }
 
-/* Twice as many GPUs, and again; by all of them as the method has it, or by stages of a pipeline,
- * each of as many as there are. `with_changes`: and the changes that this needs. */
+/* Tries twice as many GPUs, then four times, and so on. The additional GPUs are used as the method
+ * uses its GPUs, or as pipeline stages of as many GPUs as now. `with_changes`: together with
+ * changes of settings. */
 static enum tdm_status try_more_gpus(struct search *s, bool with_changes, bool *found,
                                      struct tdm_error *err)
 {
@@ -439,7 +445,8 @@ static enum tdm_status try_more_gpus(struct search *s, bool with_changes, bool *
 
 /* ---- another method ---- */
 
-/* What was said goes along where the other method knows the words. */
+/* What the user asked for, by another method. Keys that it also has, with values that it accepts,
+ * are kept. */
 static struct tdm_variant by_method(const struct search *s, const struct tdm_method *method)
 {
     struct tdm_variant other = s->asked;
@@ -489,7 +496,7 @@ static bool is_answered_here(const struct tdm_remedies *remedies)
     return false;
 }
 
-/* Settings, a smaller batch, and both. */
+/* Tries settings, a smaller batch, and both. */
 static enum tdm_status look_here(struct search *s, struct tdm_error *err)
 {
     enum tdm_status status = try_singles(s, TDM_EFFECT_TIME, TDM_EFFECT_NUMERICS, err);
@@ -502,7 +509,7 @@ static enum tdm_status look_here(struct search *s, struct tdm_error *err)
     return status;
 }
 
-/* More host memory, more GPUs, and another method. */
+/* Tries more host memory, more GPUs, and another method. */
 static enum tdm_status look_elsewhere(struct search *s, struct tdm_error *err)
 {
     bool found = false;

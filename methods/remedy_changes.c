@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Changes that take memory off a GPU, as a table, and sets of them. */
+/* The table of changes that take memory off a GPU, and sets of such changes. */
 #include "methods/remedy_parts.h"
 
 #include "base/units.h"
@@ -10,17 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ACCUMULATION "gradient_accumulation_steps" /* where it is a key */
-#define LARGER "larger"                            /* only from a larger number */
+#define ACCUMULATION "gradient_accumulation_steps" /* where that is a key */
+#define LARGER "larger"                            /* applies only to a larger number */
 
-/* By effect; of one effect from those that cost least time to those that cost more. */
+/* Ordered by effect; for the same effect, ordered by the time they cost, the cheapest first. */
 static const struct row {
     const char *key, *value;
-    const char *from; /* values it is changed from, "a|b"; LARGER; NULL: from any other */
+    const char *from; /* values that it replaces, "a|b"; LARGER; NULL: any other value */
     const char
-        *words; /* as Hugging Face's TrainingArguments, PyTorch or DeepSpeed's config call it: --set
-                 * takes it so (tdm_method_read_pair), up to a bracket or a second option */
-    const char *also, *also_value; /* a key that goes with it, which the user has not said */
+        *words; /* as Hugging Face's TrainingArguments, PyTorch or DeepSpeed's config write it.
+                   --set accepts that (tdm_method_read_pair), up to a bracket or a second option */
+    const char *also, *also_value; /* another key to change with it, unless the user set that key */
     enum tdm_effect effect;
     enum tdm_host_use host;
 } rows[] = {
@@ -92,7 +92,7 @@ static const struct row {
     {"grad_accum_dtype", "bf16", NULL, .words = "\"data_types\": {\"grad_accum_dtype\": \"bf16\"}",
      .effect = TDM_EFFECT_NUMERICS},
     {"weights_dtype", "bf16", NULL, .words = "weights_dtype=bf16", .effect = TDM_EFFECT_NUMERICS},
-    /* its words depend on how small it becomes */
+    /* its words depend on the new batch */
     {"batch", "1", NULL, .words = "", .effect = TDM_EFFECT_MACHINE},
     {"budget", "8K", "dense", .words = "budget=8K (page_budget: 64)",
      .effect = TDM_EFFECT_TRAINING},
@@ -137,7 +137,7 @@ size_t tdm_change_key(const struct tdm_method *method, const char *name)
     return TDM_METHOD_MOST_KEYS;
 }
 
-/* Of "1e8", "1K" or "1024"; anything else is as small as can be. */
+/* The value of "1e8", "1K" or "1024". Other text counts as the smallest number. */
 static double number(const char *text)
 {
     char *end;
@@ -158,7 +158,7 @@ static bool is_among(const char *values, const char *value)
     return false;
 }
 
-/* The method has the key, and the user said nothing of it. */
+/* Does the method have the key, and did the user not set it? */
 static bool is_unsaid(const struct tdm_variant *v, const char *name)
 {
     size_t k = tdm_change_key(v->method, name);
@@ -196,7 +196,7 @@ size_t tdm_change_lesser(const struct tdm_variant *v, size_t row)
     return row;
 }
 
-/* Of a smaller batch: gradients stay from one of its parts to the next. */
+/* With a smaller batch, are gradients held from one micro-batch to the next? */
 static bool holds_gradients(const struct tdm_variant *v)
 {
     return is_unsaid(v, "grads");
@@ -331,7 +331,7 @@ static const struct tdm_remedy *first_of(const struct tdm_remedies *remedies, bo
     return NULL;
 }
 
-/* What is said before the first remedy that leaves what is trained as it is. */
+/* Writes the text before the first remedy that does not change what is trained. */
 static void put_opening(const struct tdm_remedies *remedies, char out[TDM_REMEDY_TEXT])
 {
     const struct tdm_remedy *first = first_of(remedies, false);

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings as users of the systems write them: "gradient_checkpointing: true" is
- * checkpointing=on. */
+/* Settings in the spelling of other systems: "gradient_checkpointing: true" is checkpointing=on. */
 #include "methods/method.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-/* Other names of keys. A row with values holds for that value alone; without, the value stays as it
- * is. */
+/* Other names of keys. A row with values applies to that value only; a row without keeps the value.
+ */
 static const struct alias {
-    const char *name, *value; /* as it is written */
+    const char *name, *value; /* as the user writes it */
     const char *key, *stands_for;
 } aliases[] = {
     /* Hugging Face's TrainingArguments */
@@ -48,7 +47,7 @@ static const struct alias {
 
 #define ALIASES (sizeof(aliases) / sizeof(aliases[0]))
 
-/* The same word, whatever its case, "-" or "_", dashes or quotes around it. */
+/* Is it the same word? Case, "-" versus "_", and surrounding dashes or quotes are ignored. */
 static bool is_word(const char *text, size_t length, const char *word)
 {
     while (length > 0 && strchr("-\"' ", text[0]) != NULL) {
@@ -86,7 +85,7 @@ static bool has_value(const struct tdm_method_key *key, const char *value)
     return false;
 }
 
-/* Yes and no in the words of the key: "on" for "True". */
+/* Translates yes and no to the words of the key: "on" for "True". */
 static const char *as_key_has_it(const struct tdm_method_key *key, const char *value)
 {
     static const char *const words[2][4] = {{"no", "off", "false", NULL},
@@ -120,7 +119,7 @@ bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, siz
             (find_key(method, pair, length) < TDM_METHOD_MOST_KEYS && alias->stands_for == NULL))
             continue;
         size_t k = find_key(method, alias->key, strlen(alias->key));
-        const bool own = strcmp(alias->name, alias->key) == 0; /* other words for its values */
+        const bool own = strcmp(alias->name, alias->key) == 0; /* it only translates values */
         if (k == TDM_METHOD_MOST_KEYS ||
             (own && (has_value(tdm_method_key(method, k), text) ||
                      !has_value(tdm_method_key(method, k), alias->stands_for))))

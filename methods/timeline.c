@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events of a step as points: as many as there is room for, each the highest of equally many
- * events. */
+/* Reduces the events of a step to a fixed number of points. Each point is the maximum of equally
+ * many events. */
 #include "methods/timeline.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static uint64_t allocated(const uint64_t *live)
     return bytes;
 }
 
-/* Two points become one. */
+/* Merges pairs of points. */
 static void halve(struct tdm_method_timeline *t)
 {
     for (uint32_t i = 0; i + 1 < t->count; i += 2) {

@@ -7,7 +7,7 @@
 
 #define TDM_TIMELINE_POINTS 2048u
 
-/* The event of a stretch after which most was allocated. */
+/* The event with the most allocated bytes among `stretch` consecutive events. */
 struct tdm_timeline_point {
     uint64_t event; /* its number in the step, from 0 */
     enum tdm_torch_phase phase;
@@ -17,14 +17,14 @@ struct tdm_timeline_point {
 
 struct tdm_method_timeline {
     uint32_t step;
-    uint64_t events, stretch;                /* events of the step; of a point */
+    uint64_t events, stretch; /* events of the step; events that a point stands for */
     uint64_t phase_events[TDM_TORCH_PHASES]; /* of each phase */
     uint32_t count;
     struct tdm_timeline_point points[TDM_TIMELINE_POINTS];
 };
 
-/* Runs the method once more, up to the end of `step` (from 1), and notes what that step does; on a
- * device without limit where `endless`. The caller frees *timeline with free(). */
+/* Runs the method again up to the end of `step` (from 1) and records the events of that step. If
+ * `endless`, the device has no limit. The caller frees *timeline with free(). */
 enum tdm_status tdm_method_timeline(const struct tdm_model *model,
                                     const struct tdm_machine *machine,
                                     const struct tdm_method_settings *settings, uint32_t step,

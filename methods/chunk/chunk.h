@@ -19,10 +19,10 @@
 struct tdm_chunk_settings {
     uint64_t tokens;      /* of a chunk */
     uint64_t page_tokens; /* 0: no pages (seco) */
-    uint64_t budget;      /* tokens that are retrieved beside the chunk; 0: all */
-    bool checkpoint;      /* only layer inputs are kept of a chunk's forward */
-    bool offload;         /* pages of layers that do not run lie in pinned host memory */
-    bool bf16_grads;      /* gradients of K and V; else fp32 */
+    uint64_t budget;      /* tokens that are retrieved in addition to the chunk; 0: all */
+    bool checkpoint;      /* a chunk's forward keeps only the layer inputs */
+    bool offload;         /* pages of layers that are not running are in pinned host memory */
+    bool bf16_grads;      /* gradients of K and V are bf16; else fp32 */
 };
 
 #endif

@@ -6,8 +6,8 @@
 #include "methods/method.h"
 #include "methods/torch/parts.h"
 
-/* K and V that one chunk left in one layer, and their gradients. Pages are allocated one by one;
- * here they lie in blocks of up to 1 MiB, which the allocator treats as it does theirs. */
+/* K and V that a chunk left in a layer, and their gradients. OOMB allocates pages one by one. Here
+ * blocks of up to 1 MiB stand for them, which the allocator places alike. */
 struct chunk_pages {
     struct tdm_eager_value *kv[2], **grads;
     uint32_t grad_count;
@@ -18,11 +18,11 @@ enum chunk_place { CHUNK_ON_GPU, CHUNK_LEAVING, CHUNK_IN_HOST };
 
 struct chunk_layer {
     struct chunk_pages *chunks;        /* by chunk */
-    struct tdm_eager_value *second[2]; /* SeCO: K and V of the chunk that is run again */
-    struct tdm_eager_value **lists;    /* chosen pages, by chunk; NULL where all are read */
-    struct tdm_eager_value *means;     /* of the keys of each page, for choosing */
+    struct tdm_eager_value *second[2]; /* SeCO: K and V of the chunk that is recomputed */
+    struct tdm_eager_value **lists;    /* chosen pages, by chunk; NULL if all pages are read */
+    struct tdm_eager_value *means;     /* mean keys of each page, by which pages are chosen */
     enum chunk_place place;
-    struct tdm_eager_value **loaded; /* what came back from the host */
+    struct tdm_eager_value **loaded; /* pages loaded from the host */
     uint32_t loaded_count;
 };
 
@@ -33,12 +33,12 @@ struct tdm_chunk_run {
     struct tdm_torch_model *model;
     struct tdm_eager_value *labels, *loss;
     struct chunk_layer *layers;
-    uint64_t chunks;                     /* of the sequence */
-    uint64_t held;                       /* chunks whose K and V there are */
-    uint64_t number;                     /* of the chunk that runs */
+    uint64_t chunks;                     /* chunks in the sequence */
+    uint64_t held;                       /* chunks whose K and V exist */
+    uint64_t number;                     /* the chunk that is running */
     bool sweep;                          /* the first forward, without a graph */
-    struct tdm_eager_value **block_room; /* one array for all blocks */
-    /* What the chunks that are not run hold, and the latest of K, V and of gradients among it
+    struct tdm_eager_value **block_room; /* the array that all blocks share */
+    /* Tensors of the chunks that are not run, and the latest of them for K and V, and for gradients
      * (rows.c). */
     struct tdm_eager_value **rows, *row_ends[2];
     uint32_t row_count, row_room;
@@ -50,39 +50,39 @@ enum tdm_status tdm_chunk_pages_create(struct tdm_chunk_run *run, struct tdm_err
 void tdm_chunk_pages_free(struct tdm_chunk_run *run);
 
 uint64_t tdm_chunk_tokens(const struct tdm_chunk_run *run,
-                          uint64_t number); /* of a chunk, all its sequences */
+                          uint64_t number); /* of a chunk, over all sequences of the batch */
 uint64_t tdm_chunk_pages(const struct tdm_chunk_run *run, uint64_t number);
 uint64_t tdm_chunk_pages_before(const struct tdm_chunk_run *run, uint64_t number);
 
-/* Of K, or of V, of a chunk in one layer. */
+/* Bytes of K, or of V, of a chunk in one layer. */
 uint64_t tdm_chunk_kv_bytes(const struct tdm_chunk_run *run, uint64_t number);
 
-/* A layer is about to run, forward or (`reverse`) backward: its pages and those of the next come,
- * others leave. */
+/* Called before a layer runs, forward or (`reverse`) backward. Loads the pages of that layer and of
+ * the next, and offloads others. */
 void tdm_chunk_visit(struct tdm_chunk_run *run, uint32_t layer, bool reverse);
-/* K and V of a chunk become pages with zero gradients; NULL: the chunk is not run, they are made
- * here. */
+/* K and V of a chunk become pages with zero gradients. NULL: the chunk is not run, and its K and V
+ * are made here. */
 void tdm_chunk_add(struct tdm_chunk_run *run, uint32_t layer, struct tdm_eager_value *k,
                    struct tdm_eager_value *v);
-/* Chooses pages for the queries of the chunk that runs, in the sweep; NULL: the chunk is not
- * run. */
+/* Chooses pages for the queries of the running chunk, in the sweep. NULL: the chunk is not run. */
 void tdm_chunk_choose(struct tdm_chunk_run *run, uint32_t layer, struct tdm_eager_value *queries);
-/* The last chunk is done: its pages go, transfers end. */
+/* The last chunk is done: frees its pages and waits for transfers. */
 void tdm_chunk_remove(struct tdm_chunk_run *run);
 
 /* ---- chunks that are not run (rows.c) ---- */
 
 bool tdm_chunk_is_run(const struct tdm_chunk_run *run, uint64_t number);
-/* A tensor of such a chunk, of the category and label that are set. */
+/* Adds a tensor of such a chunk, with the category and label that are set. */
 void tdm_chunk_row_add(struct tdm_chunk_run *run, uint64_t bytes);
 void tdm_chunk_rows_drop(struct tdm_chunk_run *run);
 
 /* ---- the model (layer.c, attention.c) ---- */
 
-/* A layer of the chunk that runs; a struct tdm_function's run. */
+/* A layer of the running chunk, as the `run` of a struct tdm_function. */
 struct tdm_eager_value *tdm_chunk_layer(struct tdm_eager *m, const void *run, uint32_t layer,
                                         struct tdm_eager_value *x);
-/* Attention of the chunk's q, k, v to all K and V so far, by token then head: OOMB's and SeCO's. */
+/* Attention of the chunk's q, k, v to all K and V so far, by token then head: that of OOMB and that
+ * of SeCO. */
 struct tdm_eager_value *tdm_chunk_paged_attention(struct tdm_chunk_run *run, uint32_t layer,
                                                   struct tdm_eager_value *q,
                                                   struct tdm_eager_value *k,

@@ -22,17 +22,17 @@ enum {
     BURST_WEIGHTS
 };
 
-/* A layer's weights of one kind side by side: this rank's part, and the whole while the layer
- * runs. */
+/* The weights of one kind of a layer, contiguous: this rank's shard, and all of them while the
+ * layer runs. */
 struct burst_storage {
-    struct tdm_eager_value *shard; /* NULL: there are none of this kind */
+    struct tdm_eager_value *shard; /* NULL: the layer has none of this kind */
     struct tdm_eager_value *gathered, *gradients;
 };
 
-/* BMTrain keeps what is frozen and what is trained apart. */
+/* BMTrain stores frozen and trained weights separately. */
 enum { BURST_BASE, BURST_ADAPTERS, BURST_STORAGES };
 
-/* A layer; the memory of its weights is that of a storage. */
+/* A layer. Its weights use the memory of its storages. */
 struct burst_block {
     struct burst_storage storages[BURST_STORAGES];
     struct tdm_eager_value *weights[BURST_WEIGHTS];
@@ -50,35 +50,36 @@ struct burst_model {
     const struct tdm_model *config;
     struct tdm_burst settings;
     uint64_t tokens, all_tokens, batch, ranks, shards, gpus_per_node;
-    uint64_t lora_rank;    /* 0: all is trained */
+    uint64_t lora_rank;    /* 0: all parameters are trained */
     uint32_t lora_targets; /* bits of enum tdm_projection */
     bool steps;            /* there is an optimizer */
     struct burst_block *blocks;
-    struct tdm_eager_value *embedding, *final_norm, *head; /* parts */
-    struct tdm_eager_value *whole_head; /* that the fused loss was given when it was made */
-    struct tdm_eager_value *cosine, *sine, *ids, *targets, *others[3];
-    struct tdm_eager_value *placeholder; /* stands for a gradient where a layer's input has none */
+    struct tdm_eager_value *embedding, *final_norm, *head; /* shards */
     struct tdm_eager_value
-        *first_input; /* that the graph holds where nothing before has a gradient */
+        *whole_head; /* the gathered head, as passed to the fused loss when that was created */
+    struct tdm_eager_value *cosine, *sine, *ids, *targets, *others[3];
+    struct tdm_eager_value
+        *placeholder; /* stands for a gradient if the layer's input requires none */
+    struct tdm_eager_value *first_input; /* held by the graph if nothing before it has a gradient */
     struct tdm_eager_value *loss;
-    struct burst_state *states; /* of every part that is trained */
+    struct burst_state *states; /* of every shard that is trained */
 };
 
 /* ---- weights (burst_blocks.c) ---- */
 
-/* A part of so many elements, the parameter of a rank. */
+/* A shard of so many elements over all ranks: the parameter that this rank holds. */
 struct tdm_eager_value *burst_shard(struct burst_model *b, uint64_t elements, bool trained);
 void burst_make_block(struct burst_model *b, uint32_t layer);
-/* All of a parameter outside blocks, gathered; its gradient is reduced to the part. */
+/* Gathers a parameter outside blocks. Its gradient is reduced to the shard. */
 struct tdm_eager_value *burst_gather(struct burst_model *b, struct tdm_eager_value *shard,
                                      uint64_t rows, uint64_t columns);
-/* Around a layer's forward, and the same value as x, in whose backward a block is entered or
- * left. */
+/* enter and exit are called around a layer's forward. mark returns x with a node whose backward
+ * enters or leaves a block. */
 void burst_enter(struct burst_model *b, uint32_t layer, bool backward);
 void burst_exit(struct burst_model *b, uint32_t layer);
 struct tdm_eager_value *burst_mark(struct burst_model *b, uint32_t layer, struct tdm_eager_value *x,
                                    bool output);
-/* The first layer where its input has no gradient: it runs without, and again for the backward. */
+/* Runs the first layer if its input has no gradient: without a graph, and again in the backward. */
 struct tdm_eager_value *burst_first_layer(struct burst_model *b, struct tdm_eager_value *x);
 
 /* ---- attention (burst_attention.c) and the layer (burst_layer.c) ---- */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Context parallelism: one sequence over many GPUs, each of which has a part of its tokens. Only
- * attention sees more than that part: keys and values go round a ring of GPUs (ring, double ring),
- * or all GPUs change tokens for heads and back (Ulysses), or both (USP).
+ * Context parallelism: one sequence on many GPUs, each of which has a part of its tokens. Only
+ * attention needs other parts: keys and values are passed round a ring of GPUs (ring, double
+ * ring), or all GPUs exchange tokens for heads and back (Ulysses), or both (USP).
  * Sources: zhuzilin/ring-flash-attention; InternEvo's zigzag ring with sliding windows, which is
  * LoongTrain's double ring; feifeibear/long-context-attention (yunchang).
  */
@@ -17,7 +17,7 @@
 struct tdm_block_shape;
 struct tdm_method_cost;
 
-/* Which tokens a rank has: slices i and 2R - 1 - i of 2R; every R-th; slice i of R. */
+/* Which tokens rank i of R has: slices i and 2R - 1 - i of 2R; every R-th token; slice i of R. */
 enum tdm_ring_balance { TDM_RING_ZIGZAG, TDM_RING_STRIPED, TDM_RING_CONTIGUOUS };
 
 /* K and V of a rank. */
@@ -27,30 +27,30 @@ struct tdm_pair {
 
 struct tdm_context;
 
-/* How attention is divided: a row of method.c. A divider may have both: rings among groups that
- * exchange. */
+/* How attention is divided; a row of method.c. A divider may both exchange and ring: groups
+ * exchange, and rings connect the groups. */
 struct tdm_divider {
     const struct tdm_method_key *const *keys; /* tables, ended by NULL; NULL: it has none */
-    uint32_t communicators;                   /* that NCCL makes for it, beside the first */
-    bool exchanges;      /* ranks change tokens for heads and back: all-to-all */
-    bool rings;          /* keys and values go round */
-    bool rings_of_nodes; /* in whole nodes, and round the nodes */
-    bool caps_scores;    /* kernels of the ring take attn_logit_softcapping */
-    /* Of the ring: the output, and *sums, the log-sum-exps; in the backward dQ, dK and dV are its
-     * results. NULL: attention is that of one rank, or of a system of its own. */
+    uint32_t communicators; /* communicators that NCCL creates for it, beyond the first */
+    bool exchanges;         /* all-to-all: ranks exchange tokens for heads and back */
+    bool rings;             /* keys and values are passed round a ring */
+    bool rings_of_nodes;    /* one ring within each node, and one ring of nodes */
+    bool caps_scores;       /* the ring's kernels support attn_logit_softcapping */
+    /* The ring. forward returns the output and sets *sums to the log-sum-exps. The results of
+     * backward are dQ, dK and dV. NULL: attention is that of one rank, or a system has its own. */
     struct tdm_eager_value *(*forward)(struct tdm_eager *m, const struct tdm_context *context,
                                        const struct tdm_block_shape *shape, struct tdm_pair kv,
                                        struct tdm_eager_value **sums);
     void (*backward)(struct tdm_eager *m, const struct tdm_context *context,
                      const struct tdm_block_shape *shape, const struct tdm_eager_value *q,
                      struct tdm_pair kv, struct tdm_eager_value **results);
-    /* What cannot be run together; settles the degrees. NULL: the method's check does that. */
+    /* Refuses invalid combinations, and settles the degrees. NULL: the method's check does that. */
     enum tdm_status (*check)(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err);
-    /* What is taken for granted, one line or NULL. */
+    /* One line of assumptions, or NULL. */
     const char *(*assumption)(const struct tdm_model *model,
                               const struct tdm_method_settings *settings);
-    /* Adds what is sent to a cost that has a rank's share of the FLOPs. */
+    /* Adds the bytes sent to a cost that has a rank's share of the FLOPs. */
     void (*cost)(const struct tdm_model *model, const struct tdm_method_settings *settings,
                  struct tdm_method_cost *cost);
 };
@@ -63,13 +63,13 @@ struct tdm_context {
     uint64_t gpus_per_node;               /* 0: all GPUs are in one node */
 };
 
-/* Tokens of a sequence after padding, so that every rank has as many; and how many of them a rank
- * has: all of them where nothing divides attention. */
+/* The tokens of a sequence padded so that all ranks have equally many, and how many of them one
+ * rank has. A rank has all of them if nothing divides attention. */
 uint64_t tdm_context_padded_tokens(const struct tdm_context *context, uint64_t tokens);
 uint64_t tdm_context_local_tokens(const struct tdm_context *context, uint64_t tokens);
 
-/* Attention of a rank in place of scaled_dot_product_attention; `shape` is that of its own tokens.
- * The result lies by token, then head. `context` must outlive the graph. */
+/* Attention of a rank, in place of scaled_dot_product_attention. `shape` is that of the rank's
+ * tokens. The result lies by token, then head. `context` must outlive the graph. */
 struct tdm_eager_value *tdm_context_attention(struct tdm_eager *m,
                                               const struct tdm_context *context,
                                               const struct tdm_attention_shape *shape,
@@ -81,20 +81,19 @@ struct tdm_eager_value *tdm_context_attention(struct tdm_eager *m,
 extern const struct tdm_divider tdm_ring_divider, tdm_double_ring_divider, tdm_ulysses_divider,
     tdm_usp_divider, tdm_burst_divider;
 
-/* Degrees that were not said. */
+/* Settles the degrees that the user did not set. */
 void tdm_context_settle(const struct tdm_model *model, struct tdm_method_settings *settings);
 
-/* Refuses, for a method whose ring passes blocks of keys, a window that hides some of the
- * tokens. */
+/* For a method whose ring passes blocks of keys: refuses a window that masks some of the tokens. */
 enum tdm_status tdm_context_refuse_window(const struct tdm_model *model,
                                           const struct tdm_method_settings *settings,
                                           struct tdm_error *err);
 
-/* Rings of nodes: are these GPUs whole nodes, or all in one? */
+/* For rings of nodes: are these GPUs whole nodes, or all in one node? */
 enum tdm_status tdm_check_nodes(const char *method, uint64_t ranks, uint64_t gpus_per_node,
                                 struct tdm_error *err);
 
-/* What rings and all-to-alls send (cost.c). */
+/* Adds the bytes of rings and all-to-alls (cost.c). */
 void tdm_context_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                       struct tdm_method_cost *cost);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ZeRO's stages share: parameters by module, the optimizer's step on a partition, and copies
- * that are taken for a moment. */
+/* What ZeRO's stages share: parameters by module, the optimizer's step on a partition, and
+ * short-lived copies. */
 #include "methods/deepspeed/parts.h"
 
 #include "base/size.h"
@@ -80,7 +80,7 @@ struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t m
     struct zero_parameter *p = &d->parameters[number];
     struct zero_module *of = &d->modules[module];
     of->parameters[of->count++] = number;
-    if (module == TDM_MODULE_EMBEDDING && t->config->tied) /* it is the head's too */
+    if (module == TDM_MODULE_EMBEDDING && t->config->tied) /* the head uses it too */
         d->modules[TDM_MODULE_HEAD] = *of;
     p->elements = tdm_value_elements(value);
     p->trained = trained;
@@ -138,7 +138,7 @@ void tdm_zero_norm(struct tdm_torch_model *t, uint32_t stream, uint64_t elements
     tdm_drop(t->m, tdm_zero_new(t, stream, TDM_METHOD_WORKSPACE, elements, sizeof(double)));
 }
 
-/* x.float(), isnan, isinf (by abs), their or, as floats for the max. */
+/* Scratch: x.float(), isnan, isinf (with abs), their or, and that as floats for the max. */
 void tdm_zero_overflow(struct tdm_torch_model *t, uint32_t stream, uint64_t elements)
 {
     struct tdm_eager_value *wide = tdm_zero_new(t, stream, TDM_METHOD_WORKSPACE, elements, FP32);
@@ -159,7 +159,8 @@ void tdm_zero_overflow(struct tdm_torch_model *t, uint32_t stream, uint64_t elem
 void tdm_zero_host(struct tdm_torch_model *t, uint64_t elements, uint64_t bytes)
 {
     uint64_t all = tdm_size_mul(elements, bytes), block = 1;
-    if (tdm_zero_of(t)->s.pin_memory) { /* torch's caching host allocator: powers of two */
+    if (tdm_zero_of(t)
+            ->s.pin_memory) { /* torch's caching host allocator rounds up to powers of two */
         while (block < all && block <= UINT64_MAX / 2)
             block *= 2;
         all = block;
@@ -181,6 +182,7 @@ void tdm_zero_adam(struct tdm_torch_model *t, uint32_t group)
         d->firsts[group] = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32);
         d->seconds[group] = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32);
     }
-    if (d->s.optimizer == TDM_DEEPSPEED_TORCH_ADAMW) /* foreach: the roots of the second moments */
+    if (d->s.optimizer ==
+        TDM_DEEPSPEED_TORCH_ADAMW) /* foreach: the square roots of the second moments */
         tdm_drop(t->m, tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32));
 }

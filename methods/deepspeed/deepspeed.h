@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DeepSpeed's ZeRO, stages 2 and 3, around a model of Hugging Face: its settings and its wrappers.
- * Rank 0 is the one that is predicted.
+ * DeepSpeed's ZeRO, stages 2 and 3, around a Hugging Face model: its settings and its wrappers.
+ * The prediction is for rank 0.
  * Sources: DeepSpeed 0.19
  * runtime/zero/{stage_1_and_2,stage3,partition_parameters,partitioned_param_coordinator,
  * parameter_offload,linear}.py, runtime/comm/coalesced_collectives.py, ops/adam/fused_adam.py.
@@ -15,12 +15,12 @@
 struct tdm_wrapper;
 
 enum tdm_deepspeed_optimizer {
-    TDM_DEEPSPEED_ADAM, /* FusedAdam, or DeepSpeedCPUAdam where the optimizer is offloaded */
+    TDM_DEEPSPEED_ADAM, /* FusedAdam; DeepSpeedCPUAdam if the optimizer is offloaded */
     TDM_DEEPSPEED_TORCH_ADAMW,
     TDM_DEEPSPEED_TORCH_ADAMW_FUSED,
 };
 
-/* Keys of a DeepSpeed config, by their names there. Sizes are in elements. */
+/* Keys of a DeepSpeed config, with their names there. Sizes are in elements. */
 struct tdm_deepspeed_settings {
     enum tdm_deepspeed_optimizer optimizer;
     bool overlap_comm, contiguous_gradients, reduce_scatter, check_grad_overflow;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ZeRO-3's parameters while modules run: gathered when a module begins, those that come next ahead,
- * and given back when it ends, unless they are used again soon. The first step records the order of
- * modules; from the second on it is known. Parameters that are gathered together come through a
- * buffer, which stays until all of them were used. Source:
- * runtime/zero/partitioned_param_coordinator.py (fetch_sub_module, release_sub_module, reset_step,
- * __params_to_release, release_backward_leftovers), partition_parameters.py (all_gather_coalesced,
- * AllGatherCoalescedHandle, free_param). */
+/* The parameters of ZeRO-3 while modules run. They are gathered when a module begins, and those of
+ * the next modules are prefetched. They are released when the module ends, unless they persist or
+ * are used again soon. The first step records the order of modules, which later steps rely on.
+ * Parameters that are gathered together share a buffer, which stays until all of them have been
+ * waited for. Source: runtime/zero/partitioned_param_coordinator.py (fetch_sub_module,
+ * release_sub_module, reset_step, __params_to_release, release_backward_leftovers),
+ * partition_parameters.py (all_gather_coalesced, AllGatherCoalescedHandle, free_param). */
 #include "methods/deepspeed/parts.h"
 
 #include "base/size.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #define NEVER INT64_MIN
-#define USER_OF_ANOTHER 4u /* a module in whose backward a layer runs again */
+#define USER_OF_ANOTHER 4u /* the module whose backward recomputes a layer */
 
 struct zero_gather {
     struct tdm_eager_value *buffer;
@@ -24,12 +24,12 @@ struct zero_gather {
 
 static uint32_t user_bit(uint32_t module)
 {
-    return module == TDM_MODULE_HEAD ? 2u : 1u; /* the embedding may have both */
+    return module == TDM_MODULE_HEAD ? 2u : 1u; /* the embedding may have both users */
 }
 
 /* ---- gathering ---- */
 
-/* On one rank without offload there is nothing to gather: the part is the whole. */
+/* On one rank without offload nothing is gathered: the part is the whole parameter. */
 static bool has_memory(const struct tdm_deepspeed *d)
 {
     return d->ranks > 1 || d->s.offload_param;
@@ -44,7 +44,7 @@ static void occupy(struct tdm_torch_model *t, uint32_t number)
     t->m->stream = ZERO_COMPUTE;
 }
 
-/* What comes from the host first. */
+/* The copy of this rank's parts on the GPU, if they are in host memory. */
 static struct tdm_eager_value *bring(struct tdm_torch_model *t, uint64_t elements)
 {
     const struct tdm_deepspeed *d = t->wrapped;
@@ -53,7 +53,7 @@ static struct tdm_eager_value *bring(struct tdm_torch_model *t, uint64_t element
                : NULL;
 }
 
-/* Together, through a buffer. */
+/* Gathers several parameters through one buffer. */
 static void gather_many(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t count)
 {
     struct tdm_deepspeed *d = t->wrapped;
@@ -196,7 +196,7 @@ static void fetch_ahead(struct tdm_torch_model *t)
         if ((int64_t)use->step > p->fetched_for)
             p->fetched_for = use->step;
         if (p->status == ZERO_AWAY) {
-            p->status = ZERO_IN_FLIGHT; /* once in a gather */
+            p->status = ZERO_IN_FLIGHT; /* prevents a second gather */
             sum += (int64_t)p->elements;
             d->ahead[count++] = use->parameter;
         }
@@ -204,7 +204,7 @@ static void fetch_ahead(struct tdm_torch_model *t)
     gather(t, d->ahead, count);
 }
 
-/* Takes what the module uses from the trace. */
+/* Advances the trace past the uses of the module. */
 static void advance(struct tdm_torch_model *t, const struct zero_module *module)
 {
     struct tdm_deepspeed *d = t->wrapped;
@@ -257,7 +257,8 @@ static void fetch(struct tdm_torch_model *t, uint32_t number, bool forward)
     trace->step++;
 }
 
-/* Is it used again within so many elements? Or was it already fetched for later? */
+/* Is it used again within max_reuse_distance elements, or was it already fetched for a later step?
+ */
 static bool used_soon(const struct tdm_deepspeed *d, uint32_t number)
 {
     const struct zero_trace *trace = &d->trace;
@@ -276,7 +277,7 @@ static bool used_soon(const struct tdm_deepspeed *d, uint32_t number)
     return false;
 }
 
-/* What a layer that ran again in this module's backward has gathered. */
+/* Releases what a layer gathered that was recomputed in this module's backward. */
 static void release_owned(struct tdm_torch_model *t, uint32_t module)
 {
     struct tdm_deepspeed *d = t->wrapped;

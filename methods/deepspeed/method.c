@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* zero2, zero3 and zero3-offload as methods: keys by the names of a DeepSpeed config, what cannot
- * be combined, what is sent, and their wrappers. Those of tdm_keys_torch that a DeepSpeed config
- * has no word in stay theirs. */
+/* The methods zero2, zero3 and zero3-offload: keys with the names of a DeepSpeed config, invalid
+ * combinations, costs, and their wrappers. Settings that a DeepSpeed config lacks are keys of
+ * tdm_keys_torch. */
 #include "methods/deepspeed/parts.h"
 #include "methods/eager/tiles.h"
 #include "methods/method.h"
@@ -58,7 +58,7 @@ static const struct tdm_key_need needs_offload = {"where nothing is offloaded", 
 
 /* ---- tables ---- */
 
-/* Of all stages. */
+/* Keys of all stages. */
 static const struct tdm_method_key common_keys[] = {
     {"contiguous_gradients", "false|true", "true", "gradients are copied to buckets",
      tdm_key_read_switch, FIELD(contiguous_gradients), .needs = {&needs_choice}},
@@ -79,8 +79,8 @@ static const struct tdm_method_key common_keys[] = {
     {.name = NULL},
 };
 
-/* Of Arctic Long Sequence Training, which is built on DeepSpeed; the first two by the names of
- * ArcticTraining. */
+/* Keys of Arctic Long Sequence Training, which is built on DeepSpeed. The first two have their
+ * names in ArcticTraining. */
 static const struct tdm_method_key alst_keys[] = {
     {"activation_checkpoint_cpu_offload", "false|true", "false",
      "inputs of checkpointed layers (use_reentrant=True) in host memory", tdm_key_read_switch,
@@ -151,7 +151,7 @@ static const struct tdm_method_key *const zero3_tables[] = {zero3_keys, stage3_k
 static const struct tdm_method_key *const zero3_offload_tables[] = {zero3_offload_keys, stage3_keys,
                                                                     common_keys, alst_keys, NULL};
 
-/* bf16 is enabled, which makes adapters bf16 too; gradients go with every step. */
+/* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
 static const char *const without[] = {"weights_dtype", "grads", "lora", NULL};
 
 static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
@@ -175,9 +175,9 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     return TDM_OK;
 }
 
-/* Stage 2 reduces gradients to their owners and gathers parameters after the step; stage 3 gathers
- * parameters for the forward, the backward and, with checkpointing, the forward in between unless
- * what is used soon stays. */
+/* Stage 2 reduces gradients to their owners, and gathers parameters after the step. Stage 3 gathers
+ * parameters for the forward and for the backward. With checkpointing it gathers them for the
+ * recomputed forward too, unless parameters used again soon stay. */
 static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                      struct tdm_method_cost *cost)
 {
@@ -206,7 +206,7 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
         (double)tdm_context_local_tokens(&torch->context, torch->tokens) * sequences;
     if (torch->offload_checkpoints)
         cost->host_bytes += 2 * 2.0 * model->hidden * model->layers * own_tokens;
-    if (torch->mlp_tiles > 0) /* each tile's forward again in its backward */
+    if (torch->mlp_tiles > 0) /* the backward of each tile repeats its forward */
         cost->product_flops +=
             2.0 * 3 * model->hidden * model->intermediate * model->layers * tokens;
 }
@@ -227,7 +227,7 @@ const struct tdm_wrapper tdm_zero2_wrapper = {
     .step = tdm_zero2_step,
 };
 
-/* A second communicator is for barriers. */
+/* The second communicator is for barriers. */
 #define ZERO3                                                                           \
     .without = without, .communicators = 1, .check = check, .cost = add_cost,           \
     .create = tdm_zero_create, .free = tdm_zero_free, .parameter = tdm_zero3_parameter, \

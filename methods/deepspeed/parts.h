@@ -6,8 +6,8 @@
 #include "methods/deepspeed/deepspeed.h"
 #include "methods/torch/parts.h"
 
-/* With overlap_comm gathers and reductions have streams of their own, whose free memory nobody else
- * takes. */
+/* With overlap_comm gathers and reductions have their own streams, whose free memory other streams
+ * cannot use. */
 enum { ZERO_COMPUTE, ZERO_GATHER, ZERO_REDUCE };
 
 #define ZERO_MODULE_PARAMETERS 3u
@@ -15,7 +15,7 @@ enum { ZERO_COMPUTE, ZERO_GATHER, ZERO_REDUCE };
 
 struct zero_module {
     uint32_t parameters[ZERO_MODULE_PARAMETERS], count;
-    uint32_t inputs_waiting; /* inputs whose gradients are due: ds_grads_remaining */
+    uint32_t inputs_waiting; /* inputs whose gradients have not arrived: ds_grads_remaining */
 };
 
 enum zero_status { ZERO_AWAY, ZERO_IN_FLIGHT, ZERO_HERE };
@@ -23,15 +23,16 @@ enum zero_status { ZERO_AWAY, ZERO_IN_FLIGHT, ZERO_HERE };
 struct zero_gather; /* an all-gather of several parameters */
 
 struct zero_parameter {
-    uint64_t offset, elements; /* first element among those that are trained */
+    uint64_t offset, elements; /* `offset`: position of its first element among the trained ones */
     bool trained, persists;
-    /* of stage 3 */
+    /* Stage 3 only. */
     struct tdm_eager_value
-        *partition; /* of this rank; NULL: in the flat buffer, or in host memory */
+        *partition; /* this rank's part; NULL: in the flat buffer, or in host memory */
     enum zero_status status;
-    uint32_t users; /* bits: modules that run with it */
-    uint32_t owner; /* the module in whose backward it was gathered to run a layer again, or none */
-    int64_t fetched_for; /* the last step of the trace that it was fetched for */
+    uint32_t users; /* one bit for each kind of module that is using it */
+    uint32_t
+        owner; /* the module whose backward recomputes the layer that gathered it, or ZERO_NONE */
+    int64_t fetched_for; /* the last trace step for which it was fetched */
     struct zero_gather *gather;
 };
 
@@ -40,15 +41,15 @@ struct zero_use {
     uint32_t parameter, step;
 };
 
-/* ZeRO-3's memory of the order in which modules run. */
+/* The order in which modules run, as ZeRO-3 records it. */
 struct zero_trace {
     bool recording, complete;
-    uint32_t *modules, length, room; /* by step */
+    uint32_t *modules, length, room; /* one entry for each trace step */
     struct zero_use *uses;
     uint32_t use_count, next_use, step;
-    int64_t here;                       /* elements that are gathered: __n_available_params */
-    uint32_t *backward, backward_count; /* modules in their backward, the last one last */
-    uint32_t strays;                    /* steps that went another way than the trace; 0 */
+    int64_t here;                       /* gathered elements: __n_available_params */
+    uint32_t *backward, backward_count; /* modules whose backward has begun, the latest last */
+    uint32_t strays;                    /* deviations from the trace; 0 is expected */
 };
 
 struct tdm_deepspeed {
@@ -60,20 +61,22 @@ struct tdm_deepspeed {
     struct zero_module *modules;
     uint32_t module_count;
     uint64_t trained; /* elements */
-    uint64_t part;    /* of them on a rank, padded */
+    uint64_t part;    /* elements of a rank's part, padded */
     struct tdm_eager_value
-        *flat; /* bf16: all that is trained (stage 2) or this rank's part of it */
-    struct tdm_eager_value **masters, **firsts, **seconds; /* fp32, of each sub-group */
+        *flat; /* bf16: all trained parameters (stage 2), or this rank's part of them */
+    struct tdm_eager_value **masters, **firsts, **seconds; /* fp32, for each sub-group */
     uint64_t *group_elements;
     uint32_t group_count;
-    /* gradients on their way */
+    /* Gradients that are being reduced. */
     struct tdm_eager_value *buckets[2];
-    uint32_t bucket, *waiting, waiting_count, *ahead; /* numbers of parameters */
+    uint32_t bucket, *waiting, waiting_count,
+        *ahead; /* `waiting` and `ahead`: numbers of parameters */
     uint64_t bucket_elements;
-    bool ready;                        /* buckets are there */
-    bool states_made;                  /* in host memory */
-    struct tdm_eager_value *collected; /* reduced gradients of this rank's part in this backward */
-    struct tdm_eager_value *gradients; /* of all backwards since the step */
+    bool ready;       /* the buckets are allocated */
+    bool states_made; /* the optimizer states in host memory are allocated */
+    struct tdm_eager_value
+        *collected; /* reduced gradients of this rank's part, from the current backward */
+    struct tdm_eager_value *gradients; /* the same, summed over the backwards since the last step */
     struct tdm_eager_value *offload_buffer;
     struct zero_trace trace;
 };
@@ -83,7 +86,7 @@ static inline struct tdm_deepspeed *tdm_zero_of(const struct tdm_torch_model *t)
     return t->wrapped;
 }
 
-/* ---- what both stages have of a wrapper (deepspeed.c) ---- */
+/* ---- functions of a wrapper that both stages share (deepspeed.c) ---- */
 void *tdm_zero_create(struct tdm_torch_model *t, uint32_t most_parameters);
 void tdm_zero_free(void *state);
 struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t module,
@@ -91,19 +94,19 @@ struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t m
                                            bool trained);
 bool tdm_zero_accumulates(const struct tdm_torch_model *t);
 
-/* Parameter that a leaf is. */
+/* The number of the parameter of a leaf. */
 uint32_t tdm_zero_number(const struct tdm_torch_model *t, const struct tdm_eager_value *leaf);
 
 struct tdm_eager_value *tdm_zero_new(struct tdm_torch_model *t, uint32_t stream,
                                      enum tdm_method_category category, uint64_t elements,
                                      uint16_t bytes);
-/* norm of a gradient: of a copy in double. */
+/* Scratch of a gradient's norm: a copy in double. */
 void tdm_zero_norm(struct tdm_torch_model *t, uint32_t stream, uint64_t elements);
-/* _has_inf_or_nan of bf16 gradients. */
+/* Scratch of _has_inf_or_nan on bf16 gradients. */
 void tdm_zero_overflow(struct tdm_torch_model *t, uint32_t stream, uint64_t elements);
-/* Takes host memory that transfers use: pinned, unless pin_memory is off. */
+/* Takes host memory for transfers, which is pinned unless pin_memory is off. */
 void tdm_zero_host(struct tdm_torch_model *t, uint64_t elements, uint64_t bytes);
-/* A step of the optimizer on one sub-group, whose gradient is there. */
+/* The optimizer's step on one sub-group whose gradient is ready. */
 void tdm_zero_adam(struct tdm_torch_model *t, uint32_t group);
 
 /* ---- stage 2 (zero2.c) ---- */

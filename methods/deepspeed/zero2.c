@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ZeRO-2: bf16 parameters in one flat buffer on every rank; of fp32 masters, moments and gradients
- * this rank's part. Gradients are copied to buckets, of which each is reduced as a whole; what
- * belongs to this rank's part is collected in bf16 until the step, which flattens it, makes it fp32
- * and steps.
- * Source: runtime/zero/stage_1_and_2.py (__init__, setup_buckets,
+/* ZeRO-2. Every rank has the bf16 parameters in one flat buffer, and its part of the fp32 masters,
+ * moments and gradients. Gradients are copied to buckets, and a bucket is reduced as a whole.
+ * Gradients of this rank's part are collected in bf16 until the step, which flattens them, casts
+ * them to fp32 and updates. Source: runtime/zero/stage_1_and_2.py (__init__, setup_buckets,
  * reduce_independent_p_g_buckets_and_remove_grads, average_tensor, reduce_ipg_grads,
  * copy_grads_in_partition, independent_gradient_partition_epilogue, step). */
 #include "methods/deepspeed/parts.h"
 
 #include "base/size.h"
 
-/* The first rank's part begins with the first parameter. */
+/* The first rank's part starts at the first parameter. */
 static bool in_part(const struct tdm_deepspeed *d, uint32_t number)
 {
     return d->parameters[number].trained && d->parameters[number].offset < d->part;
 }
 
-/* Elements of a parameter that are in the part. */
+/* Number of elements of a parameter within the part. */
 static uint64_t elements_in_part(const struct tdm_deepspeed *d, uint32_t number)
 {
     const struct zero_parameter *p = &d->parameters[number];
@@ -25,7 +24,8 @@ static uint64_t elements_in_part(const struct tdm_deepspeed *d, uint32_t number)
 
 /* ---- deepspeed.initialize ---- */
 
-/* In one buffer, made beside the parameters if there is room, else by way of the host. */
+/* Makes the flat buffer while the parameters exist, if memory allows; else the parameters move to
+ * the host first. */
 static void flatten_parameters(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
@@ -50,14 +50,14 @@ void tdm_zero2_start(struct tdm_torch_model *t)
     struct tdm_deepspeed *d = t->wrapped;
     uint64_t align = 2 * d->ranks, largest = 0;
     if (d->s.offload_optimizer)
-        d->s.contiguous_gradients = true; /* it insists */
+        d->s.contiguous_gradients = true; /* DeepSpeed enforces it */
     d->part = tdm_size_mul(tdm_size_ceil_div(d->trained, align), 2);
     d->group_count = 1;
     d->group_elements[0] = d->part;
     flatten_parameters(t);
     struct tdm_eager_value *clone =
         tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WORKSPACE, d->part, BF16);
-    if (d->s.offload_optimizer) { /* masters, bf16 copies on their way back, gradients */
+    if (d->s.offload_optimizer) { /* masters, bf16 copies of the updated parameters, gradients */
         tdm_zero_host(t, d->part, FP32);
         tdm_zero_host(t, d->part, BF16);
         tdm_zero_host(t, d->part, FP32);
@@ -79,7 +79,8 @@ void tdm_zero2_start(struct tdm_torch_model *t)
     d->offload_buffer = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_COMMUNICATION, largest, BF16);
 }
 
-/* ---- gradients ---- */
+/* A bucket with gradients of several ranks' parts is copied before it is reduced, even if it is
+ * contiguous. */
 
 /* A bucket that lies in the parts of several ranks is reduced as a copy; contiguous or not. */
 static bool spans_ranks(const struct tdm_deepspeed *d)
@@ -115,7 +116,7 @@ static void drop_gradient(struct tdm_torch_model *t, uint32_t number)
     t->parameters[number]->grad = NULL;
 }
 
-/* To the host: its norm, whether it is finite, and a copy in fp32. */
+/* Offloads a gradient: takes its norm, checks that it is finite, and copies it in fp32. */
 static void offload_gradient(struct tdm_torch_model *t, uint32_t number)
 {
     struct tdm_deepspeed *d = t->wrapped;
@@ -202,7 +203,7 @@ void tdm_zero2_after_backward(struct tdm_torch_model *t)
     if (d->gradients == NULL)
         d->gradients = d->collected;
     else
-        tdm_drop(t->m, d->collected); /* which was added to the first */
+        tdm_drop(t->m, d->collected); /* it was added to `gradients` */
     d->collected = NULL;
     for (uint32_t i = 0; i < 2; i++) {
         tdm_drop(t->m, d->buckets[i]);
@@ -213,7 +214,7 @@ void tdm_zero2_after_backward(struct tdm_torch_model *t)
         if (!d->parameters[i].trained)
             continue;
         if (!d->s.contiguous_gradients && t->parameters[i]->grad != NULL)
-            continue; /* those of the part stay where they are */
+            continue; /* gradients of the part stay in place */
         drop_gradient(t, i);
     }
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ZeRO-3: of every parameter this rank has a part, in one buffer (of those that are frozen: each
- * its own), in bf16; masters, moments and gradients likewise, by sub-groups. Gradients are copied
- * to one bucket, rearranged by rank, reduced and scattered, and put into a buffer that is there
- * from the beginning. Source: runtime/zero/stage3.py (_create_fp16_partitions_with_defragmentation,
- * _create_fp32_partitions, initialize_optimizer_states, _setup_for_real_optimizer,
- * __add_grad_to_ipg_bucket, __avg_scatter_grads, partition_grads, step), partition_parameters.py
- * (_partition_param), runtime/comm/coalesced_collectives.py. */
+/* ZeRO-3. Of every parameter this rank has a bf16 part: one buffer holds the parts of trained
+ * parameters, and each frozen parameter has its own. Masters, moments and gradients are divided
+ * likewise, by sub-groups. Gradients are copied to one bucket, rearranged by rank, reduced and
+ * scattered to a buffer that is allocated at the start. Source: runtime/zero/stage3.py
+ * (_create_fp16_partitions_with_defragmentation, _create_fp32_partitions,
+ * initialize_optimizer_states, _setup_for_real_optimizer, __add_grad_to_ipg_bucket,
+ * __avg_scatter_grads, partition_grads, step), partition_parameters.py (_partition_param),
+ * runtime/comm/coalesced_collectives.py. */
 #include "methods/deepspeed/parts.h"
 
 #include "base/size.h"
@@ -47,7 +48,7 @@ struct tdm_eager_value *tdm_zero3_parameter(struct tdm_torch_model *t, uint32_t 
     return value;
 }
 
-/* Sub-groups of parameters that are trained; the sum of this rank's parts of them. */
+/* Divides trained parameters into sub-groups. Returns the sum of this rank's parts of them. */
 static uint64_t make_groups(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
@@ -68,7 +69,8 @@ static uint64_t make_groups(struct tdm_torch_model *t)
     return all;
 }
 
-/* By way of the host into one buffer, on the GPU or (offload_param) there. */
+/* Moves the parts through the host into one buffer, which is on the GPU, or with offload_param on
+ * the host. */
 static void defragment(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
@@ -86,7 +88,7 @@ static void defragment(struct tdm_torch_model *t)
     d->flat = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WEIGHTS, d->part, BF16);
 }
 
-/* Each is converted and then cloned; a conversion goes when the next is there. */
+/* Each part is cast, then cloned. The cast copy lives until the next one is made. */
 static void make_masters(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
@@ -95,7 +97,7 @@ static void make_masters(struct tdm_torch_model *t)
     for (uint32_t g = 0; g < d->group_count; g++) {
         uint64_t elements = d->group_elements[g];
         largest = elements > largest ? elements : largest;
-        if (d->s.offload_optimizer) { /* masters; gradients in fp32 */
+        if (d->s.offload_optimizer) { /* masters, and gradients in fp32 */
             tdm_host_take(t->m, tdm_size_mul(elements, FP32));
             tdm_zero_host(t, elements, FP32);
             continue;
@@ -128,7 +130,7 @@ void tdm_zero3_start(struct tdm_torch_model *t)
         for (uint32_t i = 0; i < t->parameter_count; i++) {
             if (!d->parameters[i].trained)
                 continue;
-            tdm_value_occupy(t->m, t->parameters[i]); /* to hook what accumulates its gradient */
+            tdm_value_occupy(t->m, t->parameters[i]); /* needed to hook its gradient accumulation */
             tdm_value_vacate(t->m, t->parameters[i]);
         }
     t->m->linear_function = true;
@@ -144,7 +146,7 @@ uint64_t tdm_zero3_weight_bytes(const struct tdm_torch_model *t)
 
 /* ---- gradients ---- */
 
-/* Are the gradients in the bucket? Those of one parameter that is larger are not. */
+/* Are the gradients in the bucket? The gradient of a parameter larger than the bucket is not. */
 static bool in_bucket(const struct tdm_deepspeed *d)
 {
     return d->s.contiguous_gradients && d->bucket_elements <= d->s.reduce_bucket_size;
@@ -162,7 +164,8 @@ static void offload_gradient(struct tdm_torch_model *t, uint64_t share)
     tdm_drop(t->m, back);
 }
 
-/* Rearranged by rank for the reduce-scatter, if it is not one gradient that divides evenly. */
+/* Rearranges gradients by rank for the reduce-scatter. A single gradient that divides evenly needs
+ * no copy. */
 static struct tdm_eager_value *rearrange(struct tdm_torch_model *t)
 {
     const struct tdm_deepspeed *d = t->wrapped;

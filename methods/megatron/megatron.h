@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Megatron-LM as a system: GPT models of Megatron-Core whose layers are Transformer Engine's
- * modules, divided by tensor, context, pipeline and data parallelism. What is predicted is one rank
- * of one pipeline stage. Sources:
+ * modules, divided by tensor, context, pipeline and data parallelism. The prediction is for one
+ * rank of one pipeline stage. Sources:
  * megatron/core/{tensor_parallel,pipeline_parallel,distributed,optimizer,transformer,models/gpt},
- * transformer_engine/pytorch/{module,attention}; each assumption is in docs/methods.md.
+ * transformer_engine/pytorch/{module,attention}. docs/methods.md lists each assumption.
  */
 #ifndef TDM_METHODS_MEGATRON_MEGATRON_H
 #define TDM_METHODS_MEGATRON_MEGATRON_H
@@ -34,8 +34,8 @@ enum tdm_megatron_cublas {
 };
 enum tdm_megatron_loss { TDM_LOSS_NATIVE, TDM_LOSS_TE };
 
-/* Modules that selective recomputation names; those of experts and latent attention are none of a
- * dense model. */
+/* Modules that selective recomputation can name. A dense model has none of the modules of experts
+ * and latent attention. */
 enum tdm_megatron_module {
     TDM_RECOMPUTED_CORE_ATTN,
     TDM_RECOMPUTED_MLP,
@@ -45,35 +45,35 @@ enum tdm_megatron_module {
 };
 
 struct tdm_megatron_settings {
-    uint64_t tensor, context, pipeline; /* sizes; 0: the GPUs that the others leave */
+    uint64_t tensor, context, pipeline; /* degrees; 0: all GPUs that the other degrees leave */
     uint64_t virtual_layers; /* num_layers_per_virtual_pipeline_stage; 0: one chunk a stage */
     uint64_t microbatches;   /* 0: as many as fill the pipeline */
     uint64_t recompute_layers, vocabulary_multiple;
-    uint64_t exchange_heads, exchange_ring; /* of a2a+p2p: ranks that exchange heads, and of a
-                                               ring; 0: half exchange heads */
+    uint64_t exchange_heads, exchange_ring; /* a2a+p2p: ranks that exchange heads, and ranks of a
+                                               ring; 0: half of the ranks exchange heads */
     enum tdm_megatron_recompute recompute;
     enum tdm_megatron_method method;
     enum tdm_megatron_exchange exchange;
     enum tdm_megatron_loss loss;
     enum tdm_megatron_attention attention;
     enum tdm_megatron_cublas cublas;
-    uint32_t modules; /* bit of each */
+    uint32_t modules; /* one bit for each */
     bool sequence_parallel, distribute_saved, distributed_optimizer, fused_gradients, fused_loss;
     bool overlap_reduce, last_rank, gelu_mlp, layer_norm, linear_bias, learned_positions, dropout;
     bool mask_in_loader;
-    bool regather; /* inputs of adapters are gathered again for the backward */
+    bool regather; /* inputs of adapters are gathered again in the backward */
 };
 
-/* How the GPUs are divided, with what was left open settled. */
+/* How the GPUs are divided, with all open values settled. */
 struct tdm_megatron_layout {
     uint64_t tensor, context, pipeline, data;
-    uint64_t exchange_heads, exchange_ring; /* of the context ranks */
+    uint64_t exchange_heads, exchange_ring; /* among the context ranks */
     uint64_t chunks;                        /* of a stage */
     uint64_t chunk_layers, microbatches;
     bool sequence_parallel;
 };
 
-/* TDM_USAGE: the model or the GPUs cannot be divided so, or settings exclude each other. */
+/* TDM_USAGE: the model or the GPUs cannot be divided this way, or settings exclude each other. */
 enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings,
                                     struct tdm_megatron_layout *layout, struct tdm_error *err);
@@ -85,7 +85,7 @@ enum tdm_status tdm_megatron_check(const struct tdm_model *model,
 const char *tdm_megatron_assumption(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings);
 
-/* Of one GPU: its share of the work; what the four kinds of context parallelism, tensor, pipeline
+/* For one GPU: its share of the work, and the bytes that context (all four kinds), tensor, pipeline
  * and data parallelism send. */
 void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                        struct tdm_method_cost *cost);

@@ -8,10 +8,10 @@
 #include "methods/megatron/megatron.h"
 #include "methods/method.h"
 
-/* LoRA's: A and B; NULL: none. */
+/* LoRA's A and B; NULL: the module has no adapter. */
 struct megatron_adapter {
     struct tdm_eager_value *in, *out;
-    bool regathers; /* its part of the input is gathered again in the backward */
+    bool regathers; /* the input's part is gathered again in the backward */
 };
 
 enum megatron_target { ADAPTED_PROJECTION, ADAPTED_QKV, ADAPTED_FC1, ADAPTED_FC2, ADAPTED_MODULES };
@@ -24,24 +24,24 @@ struct megatron_layer {
 };
 
 struct megatron_parameter {
-    struct tdm_eager_value **place; /* where the module has it */
+    struct tdm_eager_value **place; /* the module's pointer to it */
     uint64_t rows, columns;
-    bool shared; /* embedding and head of one pipeline */
-    struct tdm_eager_value
-        *states[3]; /* main parameter and two moments of what this rank steps, or NULL */
-    uint64_t own;   /* elements that this rank steps */
+    bool shared;                       /* embedding and head of one pipeline */
+    struct tdm_eager_value *states[3]; /* main parameter and two moments of the elements that this
+                                          rank updates, or NULL */
+    uint64_t own;                      /* elements that this rank updates */
 };
 
-/* Layers that are run one after the other, and their buffers. */
+/* Consecutive layers, and their buffers. */
 struct megatron_chunk {
-    bool first, last; /* it has the embedding; the head and the loss */
+    bool first, last; /* first: has the embedding; last: has the head and the loss */
     struct megatron_layer *layers;
     struct tdm_eager_value *embedding, *positions, *final_norm, *final_norm_bias, *head;
-    struct megatron_parameter *parameters;       /* in the order of modules */
-    uint32_t parameter_count, first_trained;     /* those before it are frozen */
-    struct tdm_eager_value *weights, *gradients; /* contiguous buffers; weights: or NULL */
-    struct tdm_eager_value **inputs, **outputs;  /* of micro-batches that await their backward */
-    struct tdm_eager_value *held; /* the last input it was given, with its gradient */
+    struct megatron_parameter *parameters;       /* in module order */
+    uint32_t parameter_count, first_trained;     /* parameters before first_trained are frozen */
+    struct tdm_eager_value *weights, *gradients; /* contiguous buffers; weights may be NULL */
+    struct tdm_eager_value **inputs, **outputs;  /* of micro-batches whose backward has not run */
+    struct tdm_eager_value *held;                /* the last input it received, with its gradient */
 };
 
 struct megatron_action {
@@ -56,33 +56,33 @@ struct tdm_megatron {
     const struct tdm_model *config;
     struct tdm_megatron_settings set;
     struct tdm_megatron_layout layout;
-    bool flash;    /* FlashAttention-2 in place of cuDNN's kernel */
+    bool flash;    /* FlashAttention-2 instead of cuDNN's kernel */
     bool old_card; /* before Hopper */
     uint64_t batch, tokens;
-    /* Of this rank: tokens of a micro-batch where they are whole and where sequence parallelism
-     * divides them; heads, width of the MLP, rows of the embedding. */
+    /* Sizes on this rank: tokens of a micro-batch, whole and divided by sequence parallelism;
+     * heads, width of the MLP, rows of the embedding. */
     uint64_t rows, part_rows, heads, groups, width, vocabulary;
     uint64_t context_rank, data_rank;
-    uint64_t lora_rank; /* 0: all is trained */
+    uint64_t lora_rank; /* 0: all parameters are trained */
     uint32_t lora_targets;
     bool sequence_parallel, tied, tied_here; /* in this stage */
     struct megatron_chunk *chunks;
     struct megatron_action *actions;
     uint32_t action_count, next_action, microbatches;
-    const struct megatron_action *unsent; /* whose output still has its memory */
-    /* Of Transformer Engine and Megatron, made once and kept: workspace of products, stand-ins for
-     * weight gradients that went to the buffer, what the head gathers, angles of the rotary
-     * embedding. */
+    const struct megatron_action *unsent; /* the action whose output still has memory */
+    /* Made once by Transformer Engine and Megatron, and kept: the workspace of products, stand-ins
+     * for weight gradients that were added to the buffer, the gather buffer of the head, and the
+     * angles of the rotary embedding. */
     struct tdm_eager_value *workspace, *dummies[MOST_DUMMIES], *gather_buffer, *angles;
     uint32_t dummy_count;
-    struct tdm_eager_value *tokens_in, *labels, *mask; /* of the micro-batch that runs */
+    struct tdm_eager_value *tokens_in, *labels, *mask; /* of the micro-batch that is running */
     struct tdm_eager_value *input_gradient, *output_gradient, *next_input; /* of the schedule */
     struct tdm_eager_value
-        *finished_input; /* of the graph that the variable of the last output still refers to */
+        *finished_input; /* of the graph that the variable of the last output still references */
     bool states_made;
 };
 
-/* ---- values that a function makes and drops at its end ---- */
+/* ---- values that a function makes and drops before it returns ---- */
 
 struct megatron_kept {
     struct tdm_eager_value **values;
@@ -115,21 +115,21 @@ struct tdm_eager_value *megatron_add(struct tdm_megatron *t, struct tdm_eager_va
                                      struct tdm_eager_value *bias,
                                      struct tdm_eager_value *residual);
 struct tdm_eager_value *megatron_dropout(struct tdm_megatron *t, struct tdm_eager_value *x);
-/* This rank's rows, of a sum over the tensor-parallel ranks or not; their gradients are
+/* This rank's rows of x, which may be a sum over the tensor-parallel ranks. Their gradients are
  * gathered. */
 struct tdm_eager_value *megatron_scatter(struct tdm_megatron *t, struct tdm_eager_value *x);
-/* Batch and tokens change places in memory. */
+/* Swaps batch and tokens in memory. */
 struct tdm_eager_value *megatron_copy(struct tdm_megatron *t, struct tdm_eager_value *x);
-/* The stand-in for the gradient of a weight. */
+/* A stand-in for the gradient of a weight. */
 struct tdm_eager_value *megatron_dummy(struct tdm_megatron *t, uint64_t rows, uint64_t columns);
 
-/* The value is the result of the node (NULL: of none), whose context is t. */
+/* Makes the value the result of the node, whose context is t. A NULL node: of none. */
 struct tdm_eager_value *megatron_finish(struct tdm_megatron *t, struct tdm_node *node,
                                         struct tdm_eager_value *value);
-/* The workspace of products, made by the first. */
+/* Makes the workspace of products at the first product. */
 void megatron_product(struct tdm_megatron *t);
-/* Gradients of a norm: dx, which is returned, and of its weights; partial sums of every
- * multiprocessor. */
+/* Gradients of a norm: returns dx and sets those of its weights. Each multiprocessor has partial
+ * sums. */
 struct tdm_eager_value *megatron_norm_gradients(struct tdm_megatron *t, const struct tdm_node *node,
                                                 const struct tdm_eager_value *x,
                                                 struct tdm_eager_value **results);
@@ -149,30 +149,31 @@ struct tdm_eager_value *megatron_frozen_head(struct tdm_megatron *t, struct tdm_
 
 /* ---- attention (attention.c, context.c) ---- */
 
-/* From the joint product of q, k, v to the output of all heads; `recompute`: core attention is run
- * again. */
+/* From the joint product of q, k, v to the output of all heads. `recompute` of the settings may
+ * make core attention run again. */
 struct tdm_eager_value *megatron_attention(struct tdm_megatron *t,
                                            const struct megatron_layer *layer,
                                            struct tdm_eager_value *mixed,
                                            struct megatron_kept *kept);
-/* How context ranks divide attention: a row for each value of cp_comm_type. */
+/* How context ranks divide attention: one row for each value of cp_comm_type. */
 struct megatron_divider {
-    bool exchanges; /* ranks change tokens for heads and back */
-    bool rings;     /* keys and values go round; neither: all of them are gathered */
-    /* values are q, k and v, then what is made of them; gradients are theirs. */
+    bool exchanges; /* ranks exchange tokens for heads and back */
+    bool rings; /* keys and values are passed round; neither flag: all keys and values are gathered
+                 */
+    /* values: q, k and v, to which the forward adds its outputs. gradients: those of q, k and v. */
     void (*forward)(struct tdm_megatron *t, struct tdm_eager_value **values);
     void (*backward)(struct tdm_megatron *t, struct tdm_eager_value *const *values,
                      struct tdm_eager_value **gradients);
 };
 extern const struct megatron_divider megatron_dividers[]; /* by enum tdm_megatron_exchange */
 
-/* Transformer Engine's attention with context parallelism of the settings' kind. */
+/* Transformer Engine's attention, with context parallelism of the kind that is set. */
 struct tdm_eager_value *megatron_context_attention(struct tdm_megatron *t,
                                                    struct tdm_eager_value *q,
                                                    struct tdm_eager_value *k,
                                                    struct tdm_eager_value *v);
-/* One call of the kernel: so many tokens of queries and of keys of each sequence, so many heads.
- * The forward gives output and log-sum-exps; the backward dQ, dK, dV. */
+/* One call of the kernel, with the number of query and key tokens of each sequence, and the number
+ * of heads. The forward returns output and log-sum-exps; the backward returns dQ, dK, dV. */
 struct megatron_kernel {
     uint64_t queries, keys, heads, groups;
 };
@@ -180,12 +181,12 @@ void megatron_kernel_forward(struct tdm_megatron *t, const struct megatron_kerne
                              struct tdm_eager_value **output, struct tdm_eager_value **sums);
 void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kernel *kernel,
                               struct tdm_eager_value *grads[3]);
-/* What cuDNN's forward takes for a moment after its results. */
+/* A short-lived allocation of cuDNN's forward, after its results. */
 void megatron_kernel_seed(struct tdm_megatron *t);
 
 /* ---- head and loss (loss.c) ---- */
 
-/* The buffer into which rows of tensor-parallel ranks are gathered, made once. */
+/* The buffer that receives rows gathered from tensor-parallel ranks; made once. */
 void megatron_gather(struct tdm_megatron *t);
 struct tdm_eager_value *megatron_head_loss(struct tdm_megatron *t, struct megatron_chunk *chunk,
                                            struct tdm_eager_value *hidden);
@@ -194,8 +195,8 @@ struct tdm_eager_value *megatron_head_loss(struct tdm_megatron *t, struct megatr
 
 enum megatron_region { REGION_LAYERS, REGION_MLP, REGION_CORE };
 
-/* Runs a region again in the backward: layers first .. first + count - 1 of a chunk, the MLP of
- * one, or core attention (inputs q, k, v). */
+/* Recomputes a region in the backward: layers first .. first + count - 1 of a chunk, the MLP of one
+ * layer, or core attention (inputs q, k, v). */
 struct tdm_eager_value *megatron_checkpoint(struct tdm_megatron *t, enum megatron_region region,
                                             uint32_t chunk, uint32_t first, uint32_t count,
                                             struct tdm_eager_value *const *inputs,
@@ -205,7 +206,7 @@ struct tdm_eager_value *megatron_run_region(struct tdm_megatron *t, enum megatro
                                             struct tdm_eager_value *const *inputs);
 struct tdm_eager_value *megatron_core(struct tdm_megatron *t, struct tdm_eager_value *q,
                                       struct tdm_eager_value *k, struct tdm_eager_value *v);
-/* Through the layers of a chunk; `x` is taken. */
+/* Runs the layers of a chunk. `x` is taken. */
 struct tdm_eager_value *megatron_run_chunk(struct tdm_megatron *t, uint32_t chunk,
                                            struct tdm_eager_value *x);
 
@@ -219,7 +220,7 @@ void megatron_optimizer_step(struct tdm_megatron *t);
 /* ---- micro-batches (schedule.c) ---- */
 
 enum tdm_status megatron_make_schedule(struct tdm_megatron *t, struct tdm_error *err);
-/* Up to the first backward; the rest of a step. */
+/* warm_up runs a step up to its first backward; finish_step runs the rest. */
 void megatron_warm_up(struct tdm_megatron *t);
 void megatron_finish_step(struct tdm_megatron *t);
 

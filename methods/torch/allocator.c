@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The caching allocator: blocks in address order inside their segment, free ones in a treap by
- * size. The free block of a pool that changed last is kept out of it: what is allocated or freed in
- * a row mostly cuts or grows the same one. */
+/* The caching allocator. Blocks are in address order within their segment; free blocks are in
+ * treaps by size. The free block of a pool that changed last is kept out of its treap, because
+ * consecutive allocations or frees mostly cut or grow the same block. */
 #include "methods/torch/allocator.h"
 
 #include "base/size.h"
@@ -11,16 +11,16 @@
 #define KIB UINT64_C(1024)
 #define MIB (1024 * KIB)
 
-#define ROUND 512u              /* every block is a multiple */
+#define ROUND 512u              /* all block sizes are multiples */
 #define SMALL_MOST MIB          /* the largest request from a small segment */
 #define SMALL_SEGMENT (2 * MIB) /* also a page of an expandable small segment */
 #define LARGE_SEGMENT (20 * MIB)
 #define OWN_SEGMENT (10 * MIB) /* from here on a request gets a segment of its own */
 #define OWN_ROUND (2 * MIB)
-#define STEP (32 * MIB)               /* in which cudaMalloc moves through addresses */
-#define RANGE (2 * TDM_TORCH_ENDLESS) /* addresses of an expandable segment */
+#define STEP (32 * MIB)               /* address steps of cudaMalloc */
+#define RANGE (2 * TDM_TORCH_ENDLESS) /* address range of an expandable segment */
 
-/* A small and a large pool for every stream: what is freed in one is not taken in another. */
+/* Each stream has a small and a large pool. A block freed in one pool is not used for another. */
 enum { SMALL, LARGE, KINDS, POOLS = KINDS * TDM_TORCH_STREAMS };
 
 struct tdm_torch_block {
@@ -49,19 +49,21 @@ struct tdm_torch_allocator {
     uint64_t capacity, limit;
     bool expandable;
     struct tdm_torch_block *free_blocks[POOLS]; /* treaps by (size, address) */
-    struct tdm_torch_block *last[POOLS]; /* the free block of each that is in no treap, or NULL */
-    uint64_t none_from[POOLS], none_below[POOLS]; /* no block in the treap has such a size */
-    struct tdm_torch_block *range[POOLS];         /* first block of the expandable segment */
-    struct tdm_torch_block *unmapped[POOLS];      /* the first unmapped block of each */
+    struct tdm_torch_block
+        *last[POOLS]; /* the free block that is kept out of each treap, or NULL */
+    uint64_t none_from[POOLS],
+        none_below[POOLS];                   /* no block in the treap has a size in this interval */
+    struct tdm_torch_block *range[POOLS];    /* first block of each expandable segment */
+    struct tdm_torch_block *unmapped[POOLS]; /* the first unmapped block of each */
     struct tdm_torch_bytes now, peak;
     uint64_t next_address, retries;
-    struct gap gaps[GAPS]; /* by falling address, as they come */
+    struct gap gaps[GAPS]; /* in the order of creation, at falling addresses */
     uint32_t gap_count;
-    uint64_t no_gap_from; /* no gap has room for a segment of so many bytes; 0: not known */
+    uint64_t no_gap_from; /* no gap has room for a segment of this size or more; 0: not known */
     uint32_t random;
     struct slab *slabs;
     struct tdm_torch_block *spares;
-    struct tdm_torch_block *waiting; /* freed, but another stream still uses them */
+    struct tdm_torch_block *waiting; /* freed blocks that another stream still uses */
 };
 
 /* ---- the treap of free blocks ---- */
@@ -71,7 +73,7 @@ static bool smaller(const struct tdm_torch_block *a, uint64_t size, uint64_t add
     return a->size != size ? a->size < size : a->address < address;
 }
 
-/* Cuts a treap into what is smaller than the block and the rest. */
+/* Splits a treap into the blocks smaller than `at` and the rest. */
 static void cut(struct tdm_torch_block *tree, const struct tdm_torch_block *at,
                 struct tdm_torch_block **low, struct tdm_torch_block **high)
 {
@@ -142,7 +144,7 @@ static struct tdm_torch_block *best_fit(const struct tdm_torch_allocator *a, uin
     return best;
 }
 
-/* The free block that comes next by size and address, or NULL. */
+/* The next free block in the order of size and address, or NULL. */
 static struct tdm_torch_block *next_larger(const struct tdm_torch_allocator *a,
                                            const struct tdm_torch_block *block)
 {
@@ -158,7 +160,7 @@ static struct tdm_torch_block *next_larger(const struct tdm_torch_allocator *a,
     return next;
 }
 
-/* What a block of an expandable segment could grow to. */
+/* The size to which a block of an expandable segment can grow. */
 static uint64_t room_to_grow(const struct tdm_torch_block *block)
 {
     const struct tdm_torch_block *after = block->after;
@@ -167,8 +169,8 @@ static uint64_t room_to_grow(const struct tdm_torch_block *block)
 
 /* ---- the free block that changed last ---- */
 
-/* Puts it into the treap, where all others are. What is known of sizes above or below its own is
- * kept, whichever there is more interest in. */
+/* Puts the block that was kept out into the treap. What is known about sizes above or below its own
+ * stays valid; the more useful of the two is kept. */
 static void put_back(struct tdm_torch_allocator *a, uint32_t pool, uint64_t interest)
 {
     struct tdm_torch_block *block = a->last[pool];
@@ -184,17 +186,17 @@ static void put_back(struct tdm_torch_allocator *a, uint32_t pool, uint64_t inte
         a->none_below[pool] = block->size;
 }
 
-/* Of a free block that is in no treap. */
+/* Keeps a free block out of the treap. */
 static void keep_out(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
 {
     put_back(a, block->pool, block->size);
-    if (a->expandable) /* where blocks are looked for by more than their size */
+    if (a->expandable) /* there the search considers more than size */
         insert(a, block);
     else
         a->last[block->pool] = block;
 }
 
-/* Is it, without a look at the treap, known to be the best fit? */
+/* Is it known without searching the treap that this block is the best fit? */
 static bool is_last_best(const struct tdm_torch_allocator *a, uint32_t pool, uint64_t size)
 {
     const struct tdm_torch_block *last = a->last[pool];
@@ -202,7 +204,7 @@ static bool is_last_best(const struct tdm_torch_allocator *a, uint32_t pool, uin
            last->size < a->none_below[pool];
 }
 
-/* A free block becomes one that is not. */
+/* Takes a block out of the free blocks. */
 static void take_free(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
 {
     if (a->last[block->pool] == block)
@@ -211,8 +213,8 @@ static void take_free(struct tdm_torch_allocator *a, struct tdm_torch_block *blo
         take_out(a, block);
 }
 
-/* The free block to take. One that can grow counts as large as it can become, so that the end of an
- * expandable segment is taken last. */
+/* Finds the free block to use. A block that can grow counts with the size it can grow to, so that
+ * the end of an expandable segment is used last. */
 static struct tdm_torch_block *find_free(struct tdm_torch_allocator *a, uint32_t pool,
                                          uint64_t size)
 {
@@ -260,7 +262,8 @@ static void spare(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
     a->spares = block;
 }
 
-/* Cuts what is beyond `size` off a block that is in no treap; the rest is not free yet. */
+/* Splits a block that is in no treap after `size` bytes. Returns the rest, which is not free yet.
+ */
 static struct tdm_torch_block *split(struct tdm_torch_allocator *a, struct tdm_torch_block *block,
                                      uint64_t size)
 {
@@ -285,7 +288,7 @@ static bool is_free(const struct tdm_torch_block *block)
     return block != NULL && !block->allocated && block->mapped;
 }
 
-/* Adds the block behind to one that is in no treap. */
+/* Merges a block that is in no treap with the block behind it. */
 static void swallow_next(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
 {
     struct tdm_torch_block *next = block->after;
@@ -296,7 +299,7 @@ static void swallow_next(struct tdm_torch_allocator *a, struct tdm_torch_block *
     spare(a, next);
 }
 
-/* Makes a block free that is in no treap: merges it with free neighbours. */
+/* Frees a block that is in no treap, and merges it with free neighbours. */
 static struct tdm_torch_block *make_free(struct tdm_torch_allocator *a,
                                          struct tdm_torch_block *block)
 {
@@ -340,8 +343,8 @@ static bool take_from_device(struct tdm_torch_allocator *a, uint64_t bytes)
     return true;
 }
 
-/* The lowest gap that has room, or NULL. Gaps only shrink, so what none had room for waits for a
- * new one. */
+/* The lowest gap with enough room, or NULL. Gaps only shrink, so a size for which none had room has
+ * room only in a new gap. */
 static struct gap *lowest_gap(struct tdm_torch_allocator *a, uint64_t bytes)
 {
     if (a->no_gap_from > 0 && bytes >= a->no_gap_from)
@@ -353,9 +356,9 @@ static struct gap *lowest_gap(struct tdm_torch_allocator *a, uint64_t bytes)
     return NULL;
 }
 
-/* Among equal blocks the lowest address is taken, so it matters where cudaMalloc puts segments. As
- * seen on H100s and H200s: downward in steps of 32 MiB; what is smaller than that goes to the
- * lowest gap that has room. */
+/* Chooses the address of a segment, which matters because the lowest address is used among equal
+ * blocks. As observed on H100 and H200, cudaMalloc goes downward in steps of 32 MiB, and places a
+ * smaller segment in the lowest gap that has room. */
 static uint64_t place(struct tdm_torch_allocator *a, uint64_t bytes)
 {
     struct gap *lowest = bytes < STEP ? lowest_gap(a, bytes) : NULL;
@@ -376,7 +379,7 @@ static uint64_t place(struct tdm_torch_allocator *a, uint64_t bytes)
     return a->next_address;
 }
 
-/* A new segment as one free block that is in no treap yet. */
+/* Makes a new segment of one free block, which is in no treap yet. */
 static enum tdm_status add_segment(struct tdm_torch_allocator *a, uint32_t pool, uint64_t size,
                                    struct tdm_torch_block **segment)
 {
@@ -393,7 +396,7 @@ static enum tdm_status add_segment(struct tdm_torch_allocator *a, uint32_t pool,
     return TDM_OK;
 }
 
-/* The first place in the range where free and unmapped blocks have room for `size`. */
+/* The first place in the range where free and unmapped blocks together have `size` bytes. */
 static struct tdm_torch_block *find_room(const struct tdm_torch_allocator *a, uint32_t pool,
                                          uint64_t size)
 {
@@ -411,8 +414,8 @@ static struct tdm_torch_block *find_room(const struct tdm_torch_allocator *a, ui
     return NULL;
 }
 
-/* Maps the pages of an unmapped block that hold its first `size` bytes. The block is free
- * afterwards, merged with a free one before it, and in the treap. */
+/* Maps the pages that hold the first `size` bytes of an unmapped block. They are then a free block,
+ * merged with a free one before it, and in the treap. */
 static enum tdm_status map_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *block,
                                  uint64_t size, struct tdm_torch_block **mapped)
 {
@@ -465,7 +468,7 @@ static enum tdm_status grow(struct tdm_torch_allocator *a, uint32_t pool, uint64
     return a->expandable ? expand(a, pool, size, block) : add_segment(a, pool, size, block);
 }
 
-/* Unmaps the whole pages inside a free block of an expandable segment; false if there is none. */
+/* Unmaps all whole pages of a free block in an expandable segment; false if it contains none. */
 static bool unmap_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
 {
     uint64_t page = page_bytes(block->pool);

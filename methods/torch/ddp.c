@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DistributedDataParallel's buckets of gradients, and which parameters' states
- * ZeroRedundancyOptimizer leaves to the first rank. The first step has one bucket for all
- * gradients; from the second step on there are buckets in the order in which gradients came, of 1
- * MiB and then of 25 MiB. NCCL's work of the first step's reduction holds its bucket until a thread
- * that looks every 100 ms has seen its end and another collective operation is called: mostly the
- * first reduction of the second backward, at times what comes before the second forward. Sources:
+/* DistributedDataParallel's buckets of gradients, and the parameters whose states
+ * ZeroRedundancyOptimizer assigns to the first rank. The first step has one bucket for all
+ * gradients. From the second step on, buckets are in the order in which gradients became ready; the
+ * first has 1 MiB, the others 25 MiB. NCCL's work object of the first step's reduction holds its
+ * bucket until two things have happened: a watchdog thread, which polls every 100 ms, has seen the
+ * work complete, and another collective has been called. That is mostly the first reduction of the
+ * second backward, and sometimes a collective before the second forward. Sources:
  * torch/nn/parallel/distributed.py (_ddp_init_helper, forward),
  * torch/csrc/distributed/c10d/reducer.cpp (initialize_buckets, rebuild_buckets,
  * compute_bucket_assignment_by_size, mark_variable_ready_dense),
@@ -21,12 +22,13 @@
 #define BUCKET_BYTES (25 * MIB)
 #define BROADCAST_BYTES (250 * MIB)
 
-/* One for all gradients, then, from the second step on, many in the order of their coming. */
+/* One bucket for all gradients; from the second step on, several in the order of readiness. */
 struct torch_buckets {
     struct tdm_eager_value *all, *small, **parts, **order;
     uint32_t part_count, order_count, steps;
     uint64_t ready_bytes; /* of gradients, in the second step */
-    bool *own_states;     /* of parameters, for ZeroRedundancyOptimizer: this rank has them */
+    bool
+        *own_states; /* for each parameter: ZeroRedundancyOptimizer keeps its states on this rank */
 };
 
 static void free_buckets(void *state)
@@ -84,16 +86,17 @@ static void note_gradient(void *context, struct tdm_eager_value *leaf)
         b->order[b->order_count++] = leaf;
     if (b->steps == 2 && b->all != NULL) {
         b->ready_bytes += bytes_of(leaf);
-        if (b->ready_bytes >= FIRST_BUCKET_BYTES) /* its bucket is reduced */
+        if (b->ready_bytes >= FIRST_BUCKET_BYTES) /* a bucket of this size is reduced */
             drop_first_bucket(t);
     }
     if (!t->settings.ddp.bucket_views)
         return;
-    tdm_drop(t->m, leaf->grad); /* copied to the bucket, which it is a view of from now on */
+    tdm_drop(t->m, leaf->grad); /* copied to the bucket, of which it is now a view */
     leaf->grad = tdm_value_view(t->m, b->steps == 1 ? b->all : b->parts[0]);
 }
 
-/* Largest parameters first, each to the rank that has least: the first rank's are marked. */
+/* Assigns the largest parameters first, each to the rank with the fewest elements, and marks those
+ * of the first rank. */
 static void divide_states(struct tdm_torch_model *t)
 {
     struct torch_buckets *b = t->wrapped;
@@ -111,7 +114,7 @@ static void divide_states(struct tdm_torch_model *t)
         for (uint32_t i = 0; i < t->parameter_count; i++) {
             if (!t->parameters[i]->requires_grad || tdm_value_elements(t->parameters[i]) != size)
                 continue;
-            /* With more ranks the others fill up evenly, as far as sizes are alike. */
+            /* The other ranks are assumed to fill evenly, which holds as far as sizes are alike. */
             bool mine = first <= least_other;
             b->own_states[i] = mine;
             if (mine)
@@ -123,8 +126,9 @@ static void divide_states(struct tdm_torch_model *t)
     }
 }
 
-/* When DDP is made, parameters are sent to all ranks: joined, 250 MiB at a time, two on the way. A
- * single one is sent as it lies. torch/csrc/distributed/c10d/comm.cpp (broadcast_coalesced). */
+/* DDP's constructor sends all parameters to the other ranks. They are joined into buffers of 250
+ * MiB, of which two are in flight. A single parameter is sent without a copy.
+ * torch/csrc/distributed/c10d/comm.cpp (broadcast_coalesced). */
 static void broadcast_parameters(struct tdm_torch_model *t)
 {
     struct tdm_eager_value *on_the_way[2] = {NULL, NULL};
@@ -234,7 +238,7 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
                     2 * tdm_torch_shared_gradient_bytes(model, &settings->torch));
 }
 
-/* And every rank sends the parameters that it has stepped. */
+/* In addition every rank sends the parameters that it has updated. */
 static void add_zero1_cost(const struct tdm_model *model,
                            const struct tdm_method_settings *settings, struct tdm_method_cost *cost)
 {

@@ -7,7 +7,7 @@
 
 struct tdm_ddp_settings {
     bool bucket_views;  /* gradient_as_bucket_view: gradients live in the buckets */
-    bool early_buckets; /* the first step's bucket goes before the second forward */
+    bool early_buckets; /* the first step's bucket is freed before the second forward */
 };
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a group of fully_shard (FSDP2) does: its parameters are shards, gathered before it runs, and
- * gone after it; gradients are reduced to shards when its backward is done.
- * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (unshard, wait_for_unshard,
+/* The groups of fully_shard (FSDP2). Parameters are shards. A group is gathered before it runs and
+ * resharded after it; when its backward is done, gradients are reduced to shards. Sources:
+ * torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (unshard, wait_for_unshard,
  * post_backward), _fsdp_collectives.py (foreach_all_gather, foreach_reduce). */
 #include "base/size.h"
 #include "methods/torch/parts.h"
@@ -28,7 +28,7 @@ struct tdm_eager_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t g
                                            uint64_t columns, uint16_t element_bytes, bool trained)
 {
     struct torch_fsdp *f = t->wrapped;
-    bool vector = rows == 1; /* sharded by its elements */
+    bool vector = rows == 1; /* sharded by element */
     uint64_t part_rows = vector ? 1 : shard_rows(t, rows);
     f->group_of[t->parameter_count] = group;
     struct tdm_eager_value **slot = &f->wholes[t->parameter_count];
@@ -40,12 +40,12 @@ struct tdm_eager_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t g
         shard->rows = part_rows;
     }
     struct tdm_eager_value *whole = tdm_value_leaf(t->m, 0, columns, element_bytes, trained);
-    tdm_value_vacate(t->m, whole); /* it gets memory when it is gathered */
+    tdm_value_vacate(t->m, whole); /* it has memory only while gathered */
     whole->rows = rows;
     return *slot = whole;
 }
 
-/* Of a model that is on the GPU: a group's shards are made, then its parameters go. */
+/* For a model created on the GPU: makes the shards of a group, then frees its parameters. */
 void tdm_fsdp_move(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value **whole)
 {
     for (uint32_t i = 0; i < t->parameter_count; i++)
@@ -56,8 +56,8 @@ void tdm_fsdp_move(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_v
             tdm_drop(t->m, whole[i]);
 }
 
-/* Of all its parameters, or of those that have a gradient: frozen ones are gathered, but not
- * reduced. */
+/* Elements of a group: of all parameters, or (`reduced`) of those with a gradient. Frozen
+ * parameters are gathered, but not reduced. */
 static uint64_t group_elements(const struct tdm_torch_model *t, uint32_t group, bool reduced)
 {
     uint64_t elements = 0;
@@ -68,7 +68,7 @@ static uint64_t group_elements(const struct tdm_torch_model *t, uint32_t group, 
     return elements;
 }
 
-/* Gathers have a stream of their own, and so have the results of reductions. */
+/* Gathers and the results of reductions have streams of their own. */
 enum { STREAM_COMPUTE, STREAM_GATHER, STREAM_REDUCE };
 
 static struct tdm_eager_value *new_buffer(struct tdm_torch_model *t, uint32_t stream,
@@ -89,7 +89,7 @@ static struct tdm_eager_value *new_buffer(struct tdm_torch_model *t, uint32_t st
     return buffer;
 }
 
-/* Starts the all-gather of a group: shards in bf16, side by side, and the result. */
+/* Starts the all-gather of a group. Its input is the contiguous shards in bf16. */
 void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group)
 {
     struct torch_fsdp *f = t->wrapped;
@@ -105,7 +105,7 @@ void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group)
     tdm_drop(t->m, input);
 }
 
-/* Copies what was gathered to the parameters. */
+/* Copies the gathered buffer to the parameters. */
 void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward)
 {
     struct torch_fsdp *f = t->wrapped;
@@ -119,7 +119,7 @@ void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward)
     for (uint32_t i = 0; i < t->parameter_count; i++)
         if (f->group_of[i] == group)
             tdm_value_occupy(t->m, f->wholes[i]);
-    if (forward) /* until the next group is there */
+    if (forward) /* held until the next group is gathered */
         f->kept = f->gathered;
     else
         tdm_drop(t->m, f->gathered);
@@ -149,9 +149,9 @@ static uint16_t reduced_bytes(const struct tdm_torch_model *t)
     }
 }
 
-/* Gradients of a group, reduced to shards. The last one, and the buffer of all of them, live until
- * the reduced shards have been cast to the dtype of the parameters: names of foreach_reduce hold
- * them. */
+/* Reduces the gradients of a group to shards. Names in foreach_reduce hold the last gradient until
+ * the reduced shards are cast to the dtype of the parameters; the buffer of all gradients lives
+ * until the next reduction. */
 static void reduce(struct tdm_torch_model *t, uint32_t group)
 {
     struct torch_fsdp *f = t->wrapped;
@@ -191,7 +191,7 @@ void tdm_fsdp_post_backward(struct tdm_torch_model *t, uint32_t group)
     reduce(t, group);
 }
 
-/* There is something for its post_backward to do. */
+/* Does its post_backward have anything to do? */
 bool tdm_fsdp_is_pending(const struct tdm_torch_model *t, uint32_t group)
 {
     return tdm_fsdp_of(t)->whole[group] || group_elements(t, group, true) > 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fully_shard (FSDP2): its settings, and the collectives and memory of its groups (fsdp.c), which
- * units call (fsdp_units.c). */
+ * its units call (fsdp_units.c). */
 #ifndef TDM_METHODS_TORCH_FSDP_H
 #define TDM_METHODS_TORCH_FSDP_H
 
@@ -10,32 +10,33 @@
 struct tdm_eager_value;
 struct tdm_torch_model;
 
-/* Which units give their parameters back after their forward. */
+/* Which units reshard their parameters after the forward. */
 enum tdm_reshard {
     TDM_RESHARD_NO,
     TDM_RESHARD_YES,
-    TDM_RESHARD_DEFAULT, /* all but the last: the whole, or what has the head */
+    TDM_RESHARD_DEFAULT, /* all but the last unit: the root module, or the unit of the head */
 };
 
-/* In which gradients are reduced; what is reduced becomes the dtype of the shards. */
+/* The dtype in which gradients are reduced. Reduced gradients are cast to the dtype of the shards.
+ */
 enum tdm_reduce_dtype { TDM_REDUCE_AS_SHARDS, TDM_REDUCE_BF16, TDM_REDUCE_FP32 };
 
 struct tdm_fsdp_settings {
     enum tdm_reshard reshard;           /* reshard_after_forward */
     enum tdm_reduce_dtype reduce_dtype; /* of MixedPrecisionPolicy */
-    bool units_of_ends; /* fully_shard of embedding, and of last norm and head, too */
-    bool shards_on_gpu; /* of a model that is not on the meta device */
+    bool units_of_ends; /* fully_shard also wraps the embedding, and last norm with head */
+    bool shards_on_gpu; /* the model is not created on the meta device */
 };
 
 #define TDM_FSDP_NO_GROUP UINT32_MAX
 
-/* One group a layer; after them one of all else, or of last norm and head (and the embedding, where
- * weights are tied), and then one of the embedding. */
+/* One group for each layer. After them comes a group of everything else, or of last norm and head
+ * (with the embedding if weights are tied) followed by one of the embedding. */
 struct torch_fsdp {
     struct tdm_eager_value *
-        *wholes;        /* gathered parameters, with memory only while they are gathered */
-    uint32_t *group_of; /* of every parameter */
-    bool *whole;        /* of every group: it is gathered */
+        *wholes;        /* unsharded parameters; they have memory only while gathered */
+    uint32_t *group_of; /* for each parameter */
+    bool *whole;        /* for each group: it is gathered */
     uint32_t gathering;
     struct tdm_eager_value *gathered, *kept, *reducing; /* buffers of collectives */
 };

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Units of fully_shard (FSDP2), and when each is gathered, given back and reduced: every layer is
- * one; so is the whole, of all that is in no other, or (units=layers+ends, as torchtitan has it)
- * embed_tokens and [norm, lm_head], which are one unit if their weights are tied, and the whole has
- * nothing of its own. Sources: torch/distributed/fsdp/_fully_shard/_fsdp_state.py (_lazy_init,
- * _pre_forward, _post_forward, _register_group_forward_hooks, _root_post_backward_final_callback),
- * _fsdp_param_group.py (_backward_prefetch, finalize_backward); torchtitan/distributed/fsdp.py
- * (apply_fsdp_to_decoder). */
+/* Units of fully_shard (FSDP2): when each is gathered, resharded and reduced. Every layer is a
+ * unit. The root module is a unit of all other parameters. With units=layers+ends, as in
+ * torchtitan, embed_tokens and [norm, lm_head] are units instead (one unit if their weights are
+ * tied), and the root module has no parameters of its own. Sources:
+ * torch/distributed/fsdp/_fully_shard/_fsdp_state.py (_lazy_init, _pre_forward, _post_forward,
+ * _register_group_forward_hooks, _root_post_backward_final_callback), _fsdp_param_group.py
+ * (_backward_prefetch, finalize_backward); torchtitan/distributed/fsdp.py (apply_fsdp_to_decoder).
+ */
 #include "methods/method.h"
 #include "methods/torch/parts.h"
 
 #include <stdlib.h>
 
-/* The unit after the layers: the whole, or what has the head. */
+/* The unit after the layers: the root module, or the unit of the head. */
 static uint32_t last_group(const struct tdm_torch_model *t)
 {
     return t->config->layers;
@@ -22,7 +23,7 @@ static bool has_embedding_group(const struct tdm_torch_model *t)
     return t->settings.fsdp.units_of_ends && !t->config->tied;
 }
 
-/* Of which the embedding is. */
+/* The group that contains the embedding. */
 static uint32_t embedding_group(const struct tdm_torch_model *t)
 {
     return last_group(t) + (has_embedding_group(t) ? 1 : 0);
@@ -66,7 +67,8 @@ static struct tdm_eager_value *make_shard(struct tdm_torch_model *t, uint32_t mo
     return tdm_fsdp_shard_new(t, group_of(t, module), rows, columns, element_bytes, trained);
 }
 
-/* A model that is on the GPU: all parameters are there, then unit by unit they become shards. */
+/* For a model created on the GPU: all parameters exist first, then they are sharded unit by unit.
+ */
 static void shard(struct tdm_torch_model *t)
 {
     if (!t->settings.fsdp.shards_on_gpu)
@@ -104,7 +106,7 @@ static void post_forward(struct tdm_torch_model *t, uint32_t group)
 
 /* ---- backward ---- */
 
-/* Which ran before it in the forward. */
+/* The group that ran before it in the forward. */
 static uint32_t previous_group(const struct tdm_torch_model *t, uint32_t group)
 {
     if (group > last_group(t))
@@ -119,7 +121,7 @@ static void pre_backward(struct tdm_torch_model *t, uint32_t group)
     tdm_fsdp_unshard(t, group, false);
     uint32_t next = previous_group(t, group);
     if (next != TDM_FSDP_NO_GROUP)
-        tdm_fsdp_gather(t, next); /* ahead */
+        tdm_fsdp_gather(t, next); /* prefetch */
 }
 
 static void output_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -150,7 +152,8 @@ static void before_forward(struct tdm_torch_model *t)
         tdm_fsdp_unshard(t, last_group(t), true);
 }
 
-/* A unit of head and embedding began with the embedding: with ids, which need no gradient. */
+/* A unit that contains both head and embedding is entered with the embedding. Its input is ids,
+ * which need no gradient. */
 static struct tdm_eager_value *enter_unit(struct tdm_torch_model *t, uint32_t module,
                                           struct tdm_eager_value *x)
 {
@@ -162,8 +165,8 @@ static struct tdm_eager_value *enter_unit(struct tdm_torch_model *t, uint32_t mo
     return x == NULL ? NULL : tdm_replace(t->m, x, tdm_mark(t->m, &of_input, group, t, x));
 }
 
-/* The head is not left where a loss reads its weight without running the module: then the unit is
- * not told of the forward's end, and keeps its parameters. */
+/* If a loss reads the head's weight without running the module, the head is never left. The unit
+ * then has no post-forward and keeps its parameters. */
 static struct tdm_eager_value *leave_unit(struct tdm_torch_model *t, uint32_t module,
                                           struct tdm_eager_value *y)
 {
@@ -190,13 +193,13 @@ static void before_backward(struct tdm_torch_model *t)
         pre_backward(t, last_group(t));
 }
 
-/* Units whose input needs no gradient have not been told of their backward: in the order of
- * modules. */
+/* Units whose input needs no gradient have had no post-backward yet. They run it here, in module
+ * order. */
 static void after_backward(struct tdm_torch_model *t)
 {
     struct torch_fsdp *f = t->wrapped;
     tdm_fsdp_post_backward(t, embedding_group(t));
-    tdm_drop(t->m, f->gathered); /* ahead, of a unit that had no backward */
+    tdm_drop(t->m, f->gathered); /* prefetched for a unit that had no backward */
     f->gathered = NULL;
     f->gathering = TDM_FSDP_NO_GROUP;
     for (uint32_t group = 0; group <= last_group(t); group++)
@@ -258,7 +261,7 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     return TDM_OK;
 }
 
-/* Parameters that are gathered for the backward too. */
+/* Number of parameters that are gathered again for the backward. */
 static double gathered_again(const struct tdm_model *model, const struct tdm_fsdp_settings *s)
 {
     static const enum tdm_role ends[] = {TDM_ROLE_EMBEDDING, TDM_ROLE_FINAL_NORM, TDM_ROLE_HEAD};
@@ -274,7 +277,7 @@ static double gathered_again(const struct tdm_model *model, const struct tdm_fsd
     return again;
 }
 
-/* Parameters are gathered in bf16, gradients reduced and scattered. */
+/* Parameters are gathered in bf16; gradients are reduced and scattered. */
 static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                      struct tdm_method_cost *cost)
 {

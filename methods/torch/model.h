@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A causal language model of Hugging Face transformers, trained by PyTorch: its parameters, its
- * forward, loss, backward and optimizer step as operations of eager mode.
- * Sources: transformers/models/{llama,qwen2,qwen3,mistral}/modeling_*.py, loss/loss_utils.py,
+ * A causal language model of Hugging Face transformers, trained by PyTorch: its parameters,
+ * forward, loss, backward and optimizer step as operations of eager mode. Sources:
+ * transformers/models/{llama,qwen2,qwen3,mistral}/modeling_*.py, loss/loss_utils.py,
  * integrations/sdpa_attention.py, masking_utils.py; peft/tuners/lora/layer.py;
  * torch/optim/{adam,sgd}.py.
  */
@@ -24,8 +24,8 @@ enum tdm_torch_attention {
     TDM_TORCH_SDPA_FLASH,
     TDM_TORCH_EAGER,
     TDM_TORCH_EFFICIENT,    /* the memory-efficient kernel */
-    TDM_TORCH_MATERIALIZED, /* eager by another name */
-    TDM_TORCH_FLASH,        /* sdpa-flash by another name */
+    TDM_TORCH_MATERIALIZED, /* synonym of eager */
+    TDM_TORCH_FLASH,        /* synonym of sdpa-flash */
 };
 enum tdm_torch_optimizer {
     TDM_TORCH_NO_OPTIMIZER,
@@ -35,22 +35,21 @@ enum tdm_torch_optimizer {
     TDM_TORCH_SGD_MOMENTUM,
 };
 enum tdm_torch_logits {
-    TDM_LOGITS_HF, /* the loss as transformers computes it, its output object dropped before the
-                      backward */
-    TDM_LOGITS_HF_HELD, /* the output object, with the logits, kept until the next step replaces it
-                         */
-    TDM_LOGITS_BASE,    /* no LM head: mean of the last hidden states */
-    TDM_LOGITS_LAST,    /* mean of the logits of each last token */
-    TDM_LOGITS_BF16,    /* cross entropy of the logits as they are, without an fp32 copy */
-    TDM_LOGITS_CHUNKED, /* logits and loss of some tokens at a time, made again in the backward:
-                           TRL's */
-    TDM_LOGITS_FUSED,   /* gradients made in the forward, chunk by chunk: Liger's */
+    TDM_LOGITS_HF, /* the loss of transformers; its output object is dropped before the backward */
+    TDM_LOGITS_HF_HELD, /* the output object, with the logits, is held until the next step replaces
+                           it */
+    TDM_LOGITS_BASE,    /* no LM head: the mean of the last hidden states */
+    TDM_LOGITS_LAST,    /* the mean of the logits of each sequence's last token */
+    TDM_LOGITS_BF16,    /* cross entropy of bf16 logits, without an fp32 copy */
+    TDM_LOGITS_CHUNKED, /* logits and loss of some tokens at a time, recomputed in the backward
+                           (TRL) */
+    TDM_LOGITS_FUSED,   /* gradients computed in the forward, chunk by chunk (Liger) */
 };
 
 enum tdm_torch_grads {
-    TDM_GRADS_NONE, /* gone after every step */
+    TDM_GRADS_NONE, /* freed after every step */
     TDM_GRADS_HELD,
-    TDM_GRADS_UNSAID, /* held if there is no optimizer */
+    TDM_GRADS_UNSAID, /* default: held if there is no optimizer */
 };
 
 /* The projections of a layer, in the order in which modules hold them. */
@@ -70,45 +69,46 @@ const char *tdm_projection_name(enum tdm_projection projection); /* "q_proj" */
 struct tdm_torch_settings {
     uint64_t tokens, batch;
     enum tdm_checkpointing checkpointing;
-    uint64_t checkpoint_every; /* layers: of so many the last is checkpointed; 0: as 1 */
+    uint64_t checkpoint_every; /* every so many layers, the last one is checkpointed; 0: as 1 */
     enum tdm_torch_attention attention;
     enum tdm_torch_optimizer optimizer;
     enum tdm_torch_logits logits;
     enum tdm_torch_grads grads;
-    bool fp32_weights; /* and the forward under bf16 autocast; else all is bf16 */
+    bool fp32_weights; /* the forward then runs under bf16 autocast; false: all values are bf16 */
     bool use_cache;
     uint64_t lora_rank;                /* 0: all parameters are trained */
-    uint32_t lora_targets;             /* bit of each projection */
+    uint32_t lora_targets;             /* one bit for each projection */
     const struct tdm_wrapper *wrapper; /* how ranks share the work; never NULL */
     uint64_t ranks;
-    bool empty_cache;           /* before the first step */
-    bool peft;                  /* LoRA by the peft library: fp32 adapters, dropout as a module */
+    bool empty_cache;           /* torch.cuda.empty_cache() before the first step */
+    bool peft;                  /* LoRA of the peft library: fp32 adapters, dropout as a module */
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
     bool shifted;               /* LongLoRA's attention */
-    bool trained_norms;         /* with LoRA, norms and the embedding are trained too */
+    bool trained_norms;         /* with LoRA, norms and the embedding are also trained */
     uint32_t groups;            /* of LongLoRA: a sequence has 2 << groups of them */
     struct tdm_ddp_settings ddp;
     struct tdm_fsdp_settings fsdp;
     struct tdm_deepspeed_settings deepspeed;
-    bool offload_checkpoints;         /* inputs of layers in host memory until their backward */
+    bool offload_checkpoints;         /* layer inputs stay in host memory until their backward */
     uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_AUTO */
-    struct tdm_context context; /* of what sequence `tokens` are a rank's, and by which attention */
+    struct tdm_context
+        context; /* the sequence of which `tokens` are a rank's part, and its attention */
 };
 
 struct tdm_torch_model;
 
 /* Makes the model on the GPU as from_config(...).to("cuda") does, and the token ids. Borrows all
- * three; the caller owns *model. */
+ * three inputs; the caller owns *model. */
 enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_model *config,
                                        const struct tdm_torch_settings *settings,
                                        struct tdm_torch_model **model, struct tdm_error *err);
 void tdm_torch_model_free(struct tdm_torch_model *model);
 
-/* Forward and loss, which the model keeps until the next forward is done, as a training loop does
- * that binds its name `loss` anew; loss.backward(). */
+/* Forward and loss; backward. The model keeps the loss until the next forward is done, as a
+ * training loop does that rebinds its name `loss`. */
 void tdm_torch_forward(struct tdm_torch_model *model);
 void tdm_torch_backward(struct tdm_torch_model *model);
-/* optimizer.step(); zero_grad(set_to_none=True), unless gradients are held. */
+/* optimizer.step(), then zero_grad(set_to_none=True) unless gradients are held. */
 void tdm_torch_optimizer_step(struct tdm_torch_model *model);
 void tdm_torch_zero_grad(struct tdm_torch_model *model);
 

@@ -12,12 +12,13 @@ struct torch_layer {
     struct tdm_eager_value *down[TDM_PROJECTIONS],
         *up[TDM_PROJECTIONS]; /* adapters: A and B of LoRA */
     struct tdm_eager_value *attention_norm, *mlp_norm, *q_norm, *k_norm;
-    struct tdm_eager_value *post_attention_norm, *post_mlp_norm;     /* or NULL */
-    struct tdm_eager_value *router, *experts_gate_up, *experts_down; /* or NULL */
+    struct tdm_eager_value *post_attention_norm, *post_mlp_norm; /* NULL if the model has none */
+    struct tdm_eager_value *router, *experts_gate_up,
+        *experts_down; /* NULL if the model has none */
 };
 
 struct torch_state {
-    struct tdm_eager_value *step, *first, *second; /* of AdamW; first is SGD's momentum too */
+    struct tdm_eager_value *step, *first, *second; /* of AdamW; SGD's momentum is `first` */
 };
 
 struct tdm_torch_model {
@@ -26,34 +27,34 @@ struct tdm_torch_model {
     struct tdm_torch_settings settings;
     uint16_t weight_bytes; /* of an element */
     bool autocasts;        /* the forward runs under autocast */
-    bool caches;           /* K and V of all layers, though nothing reads them: use_cache */
+    bool caches; /* use_cache: K and V of all layers are held, though nothing reads them */
     struct torch_layer *layers;
     struct tdm_eager_value *embedding, *embedding_scale, *final_norm, *head, *frequencies[2], *ids;
-    /* Of the forward that runs; afterwards checkpointed layers alone have references to them. */
+    /* Belong to the current forward. After it only checkpointed layers hold references to them. */
     struct tdm_eager_value *positions, *cosine, *sine, *mask, *window_mask;
     struct tdm_eager_value
-        *held_logits; /* of the output object, until the next forward has another */
-    struct tdm_eager_value *
-        *cached[2]; /* K and V of this forward; of the output object that is held */
-    /* Embedded ids that were made to require a gradient: until the next loss takes the place of the
-     * last. */
+        *held_logits; /* held by the output object until the next forward replaces it */
+    struct tdm_eager_value **
+        cached[2]; /* K and V of the current forward, and those of the output object that is held */
+    /* `input`: embedded ids that require a gradient. `held_input`: those of the last loss, held
+     * until the next loss replaces it. */
     struct tdm_eager_value *input, *held_input, *loss;
-    void *wrapped; /* state of the wrapper */
+    void *wrapped; /* the wrapper's state */
     struct tdm_eager_value **parameters;
     struct torch_state *states;
     uint32_t parameter_count;
 };
 
-/* What a forward makes before its first layer (inputs.c): position ids; masks, NULL where the
- * kernel is causal by itself; cosines and sines. */
+/* What a forward makes before its first layer (inputs.c): position ids; masks (NULL where the
+ * kernel is causal without one); cosines and sines. */
 void tdm_torch_positions(struct tdm_torch_model *t);
 void tdm_torch_masks(struct tdm_torch_model *t);
 void tdm_torch_rotary(struct tdm_torch_model *t);
 void tdm_torch_drop_inputs(struct tdm_torch_model *t);
 
-/* The cache of K and V, nothing without use_cache (cache.c): false if memory ran out; a layer's
- * update, after which K and V are those of the cache; the output object goes; it takes the place of
- * the one that was held. */
+/* The cache of K and V (cache.c). All functions do nothing without use_cache. create returns false
+ * if memory ran out. update is a layer's update, after which K and V are those of the cache. drop
+ * frees the cache of the current output object. hold puts it in place of the one held. */
 bool tdm_torch_cache_create(struct tdm_torch_model *t);
 void tdm_torch_cache_free(struct tdm_torch_model *t);
 void tdm_torch_cache_update(const struct tdm_torch_model *t, uint32_t number,
@@ -61,7 +62,7 @@ void tdm_torch_cache_update(const struct tdm_torch_model *t, uint32_t number,
 void tdm_torch_cache_drop(struct tdm_torch_model *t);
 void tdm_torch_cache_hold(struct tdm_torch_model *t);
 
-/* The next parameter: a leaf of its own. */
+/* Makes the next parameter, a leaf. */
 struct tdm_eager_value *tdm_torch_parameter(struct tdm_torch_model *t, uint64_t rows,
                                             uint64_t columns, uint16_t element_bytes, bool trained);
 
@@ -70,7 +71,8 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
                                           const struct torch_layer *layer,
                                           struct tdm_eager_value *x);
 
-/* A layer, checkpointed or not, and parts of it, for other systems too (layer.c): x is borrowed. */
+/* A layer, checkpointed or not, and parts of it, also for other systems (layer.c). x is borrowed.
+ */
 struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t number,
                                         struct tdm_eager_value *x);
 /* nn.Linear. */
@@ -88,14 +90,14 @@ struct tdm_eager_value *tdm_torch_rotate(struct tdm_eager *m, struct tdm_eager_v
 struct tdm_eager_value *tdm_torch_softcap(struct tdm_eager *m,
                                           struct tdm_eager_value *x); /* x is taken */
 
-/* LM head and loss without logits of all tokens (losses.c). */
+/* LM head and loss that never hold the logits of all tokens (losses.c). */
 struct tdm_eager_value *tdm_torch_chunked_loss(struct tdm_torch_model *t,
                                                struct tdm_eager_value *hidden);
 struct tdm_eager_value *tdm_torch_fused_loss(struct tdm_torch_model *t,
                                              struct tdm_eager_value *hidden);
 
-/* LongLoRA's attention inside groups of tokens, half the heads shifted by half a group
- * (methods/chunk/longlora.c). */
+/* LongLoRA's attention within groups of tokens. For half of the heads the groups are shifted by
+ * half a group (methods/chunk/longlora.c). */
 struct tdm_eager_value *tdm_shifted_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
                                               struct tdm_eager_value *v);

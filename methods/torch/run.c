@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The steps of a run. */
+/* Runs the steps of a system and records their peaks. */
 #include "methods/method.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ struct running {
     const struct tdm_torch_system *system;
     void *state;
     const struct tdm_torch_observer *observer;
-    uint32_t number; /* of the step, from 1; 0 while the model is made */
+    uint32_t number; /* of the step, from 1; 0 while the model is being made */
     enum tdm_torch_phase phase;
 };
 

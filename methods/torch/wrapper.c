@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of what wraps a model, and the wrappers by name. */
+/* Calls into the wrapper of a model, and the list of wrappers by name. */
 #include "methods/torch/wrapper.h"
 
 #include "methods/method.h"
