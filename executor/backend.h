@@ -72,7 +72,7 @@ static inline const struct tdm_sequence *tdm_launch_sequence(const struct tdm_la
     return sequences != NULL ? &sequences[number] : &launch->program->sequences[number];
 }
 
-/* Tokens of the step tokens that have a target: the loss is the mean over these. */
+/* Tokens of the step that have a target: the loss is the mean over these. */
 static inline uint64_t tdm_launch_trained_tokens(const struct tdm_launch *launch)
 {
     return launch->step->sequences != NULL ? launch->step->trained_tokens
