@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The three amounts of memory that a run takes: of the device, of pinned and of pageable host
- * memory. They are known before anything is taken.
+ * The three amounts of memory that a run needs: device, pinned host and pageable host memory. They
+ * are known before anything is allocated.
  */
 #ifndef TDM_EXECUTOR_AMOUNTS_H
 #define TDM_EXECUTOR_AMOUNTS_H
@@ -9,14 +9,14 @@
 #include "executor/backend.h"
 
 struct tdm_amounts {
+    uint64_t device_bytes; /* the device arena; without a device it is host memory */
+    uint64_t pinned_bytes; /* the host arena, if the backend has a device */
     uint64_t
-        device_bytes; /* the arena; on a backend without a device it is memory of this computer */
-    uint64_t pinned_bytes;   /* the host arena, of a backend with a device */
-    uint64_t pageable_bytes; /* else that; tokens, times of ops and what the trace holds of them */
+        pageable_bytes; /* the host arena otherwise; tokens; op times, also those in the trace */
 };
 
-/* Of one program. What grows with neither the context nor the ops is left out: code, text,
- * tables. */
+/* The amounts of one program. Memory that grows with neither the context nor the number of ops is
+ * left out: code, text, tables. */
 struct tdm_amounts tdm_amounts_of(const struct tdm_program *program,
                                   const struct tdm_backend *backend, bool traced);
 

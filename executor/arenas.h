@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arenas: the memory of a run, one arena a place, taken once for all programs of the run.
+ * Arenas: the memory of a run, one arena per place, allocated once for all programs of the run.
  */
 #ifndef TDM_EXECUTOR_ARENAS_H
 #define TDM_EXECUTOR_ARENAS_H
@@ -11,32 +11,32 @@ struct tdm_arenas {
     const struct tdm_backend *backend;
     struct tdm_executor *executor;
     void *base[TDM_MAX_PLACES];
-    uint64_t bytes[TDM_MAX_PLACES]; /* the most that any of the programs needs */
+    uint64_t bytes[TDM_MAX_PLACES]; /* maximum over the programs */
 };
 
-/* What the machine can give of a run's memory; TDM_SIZE_MAX: not known. */
+/* Free memory of the machine; TDM_SIZE_MAX: not known. */
 struct tdm_free_memory {
-    uint64_t device_bytes; /* of a device of its own; 0: there is none */
+    uint64_t device_bytes; /* of a device with its own memory; 0: there is none */
     uint64_t host_bytes;
 };
 
-/* Compares what the programs need with what is free and takes nothing: TDM_INFEASIBLE if it is too
- * little. *memory is set then, too. A device that is not there is one of which nothing is known:
- * the schedule may be for another machine. TDM_INPUT: the backend lacks a kernel
+/* Compares the memory that the programs need with what is free; allocates nothing. TDM_INFEASIBLE
+ * if too little is free; *memory is set then, too. If the device is missing its memory counts as
+ * not known, because the schedule may be for another machine. TDM_INPUT: the backend lacks a kernel
  * (tdm_backend_check()). */
 enum tdm_status tdm_arenas_check(const struct tdm_backend *backend, uint32_t count,
                                  const struct tdm_program *const *programs,
                                  struct tdm_free_memory *memory, struct tdm_error *err);
 
-/* Opens the backend for `count` programs and takes an arena at each place. Refuses before anything
- * is taken: with TDM_INPUT if the backend lacks a kernel (tdm_backend_check()), with TDM_INFEASIBLE
- * if the machine has less free than the programs need (arenas are memory of this computer for the
- * cpu backend). On success the caller owns *arenas. */
+/* Opens the backend for `count` programs and allocates an arena at each place. Before any
+ * allocation it fails with TDM_INPUT if the backend lacks a kernel (tdm_backend_check()), and with
+ * TDM_INFEASIBLE if the machine has less free memory than the programs need. With the cpu backend
+ * all arenas are memory of this computer. On success the caller owns *arenas. */
 enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t count,
                                 const struct tdm_program *const *programs,
                                 struct tdm_arenas *arenas, struct tdm_error *err);
 
-/* The same; `watch` (may be NULL) is told how far it is. */
+/* The same; reports progress to `watch` (may be NULL). */
 enum tdm_status tdm_arenas_take_watched(const struct tdm_backend *backend, uint32_t count,
                                         const struct tdm_program *const *programs,
                                         const struct tdm_watch *watch, struct tdm_arenas *arenas,
@@ -50,18 +50,19 @@ void *tdm_arenas_slot(const struct tdm_arenas *arenas, const struct tdm_buffer *
 /* The scratch of a program's ops. */
 void *tdm_arenas_scratch(const struct tdm_arenas *arenas, const struct tdm_program *program);
 
-/* The pattern, before a measured step: over everything. A non-zero *stop (NULL: never) ends it:
- * TDM_INTERRUPTED. */
+/* Fills all arenas with the pattern, before a measured step. A non-zero *stop (NULL: never)
+ * interrupts it with TDM_INTERRUPTED. */
 enum tdm_status tdm_arenas_fill(const struct tdm_arenas *arenas, const volatile sig_atomic_t *stop,
                                 struct tdm_error *err);
 
-/* After it: bytes of the arena that were touched, and the end of the highest one. */
+/* After a measured step: number of bytes of the arena that were touched, and the end of the highest
+ * one. */
 enum tdm_status tdm_arenas_scan(const struct tdm_arenas *arenas, enum tdm_place place,
                                 uint64_t *touched_bytes, uint64_t *highest_byte,
                                 struct tdm_error *err);
 
-/* Bytes of this process that are in memory, less those of an arena of the host that stands for a
- * device; 0 if unknown. Allocates nothing: it is asked inside steps. */
+/* Resident bytes of this process, without those of a host arena that stands in for a device; 0 if
+ * unknown. Called inside steps, so it allocates nothing. */
 uint64_t tdm_arenas_host_used(const struct tdm_arenas *arenas);
 
 #endif

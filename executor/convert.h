@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of any stored dtype to and from fp32, in which the cpu backend computes. */
+/* Converts rows of any stored dtype to and from fp32, in which the cpu backend computes. */
 #ifndef TDM_EXECUTOR_CONVERT_H
 #define TDM_EXECUTOR_CONVERT_H
 
@@ -15,11 +15,11 @@ void tdm_load_row(const void *base, enum tdm_dtype dtype, uint64_t first, uint64
 void tdm_store_row(void *base, enum tdm_dtype dtype, uint64_t first, uint64_t count,
                    const float *row);
 
-/* Adds a row to what is stored: read, added in fp32, written. `scratch` holds `count` floats. */
+/* Adds a row to stored elements, in fp32. `scratch` holds `count` floats. */
 void tdm_add_row(void *base, enum tdm_dtype dtype, uint64_t first, uint64_t count, const float *row,
                  float *scratch);
 
-/* The row itself where it is stored as fp32, else a copy of it in `scratch`. */
+/* The stored row itself if it is fp32, else a converted copy in `scratch`. */
 static inline const float *tdm_view_row(const void *base, enum tdm_dtype dtype, uint64_t first,
                                         uint64_t count, float *scratch)
 {
@@ -29,7 +29,7 @@ static inline const float *tdm_view_row(const void *base, enum tdm_dtype dtype, 
     return scratch;
 }
 
-/* Sum of squares, in eight lanes of double, so that it is vectorised and still has one order. */
+/* Sum of squares in eight partial sums of double: vectorised, but with one fixed order. */
 double tdm_sum_squares(const float *row, uint64_t count);
 
 #endif

@@ -5,9 +5,9 @@
 
 #include "executor/backend.h"
 
-/* Bytes one after the other. Of several slots, from the begin of the first to the end of what the
- * last one holds; of a part of a unit, from its first tensor to the end of its last, with the gaps
- * that align them. */
+/* A contiguous range. For several slots: from the start of the first to the end of the contents of
+ * the last. For a part of a unit: from its first tensor to the end of its last, with the alignment
+ * gaps. */
 struct tdm_copied {
     void *to;
     const void *from;

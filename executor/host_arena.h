@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The host arena of a backend that copies to a device of its own: huge pages, near the device,
- * touched by all threads, a slice at a time, and then pinned at once, because copies do not cross
- * from one pinned range into another. On a computer with an H200 and 16 cores that takes 0.05
- * s/GiB, cudaHostAlloc 0.33. It has the bytes that are asked for: nothing is rounded up but to
- * pages.
+ * The host arena of a backend that copies to a device with its own memory. It uses huge pages on
+ * the memory node near the device. All threads touch it, one slice at a time. It is then pinned in
+ * one call, because copies do not cross from one pinned range into another. On a computer with an
+ * H200 and 16 cores this takes 0.05 s/GiB, cudaHostAlloc 0.33. Its size is as requested, rounded up
+ * only to pages.
  *
- * Whether there is memory is asked before every slice: none is touched that would bring the
- * computer to its end. Where pinning is refused (a limit of locked memory) the arena stays
- * pageable: copies go through the driver's own buffer, in the same order and slower.
+ * Free memory is checked before every slice, so that the computer does not run out of memory. If
+ * pinning is refused (a limit on locked memory), the arena stays pageable: copies go through the
+ * driver's own buffer, in the same order but more slowly.
  */
 #ifndef TDM_EXECUTOR_HOST_ARENA_H
 #define TDM_EXECUTOR_HOST_ARENA_H
@@ -17,23 +17,23 @@
 #include "executor/numa.h"
 
 struct tdm_host_arena {
-    void *base; /* NULL: nothing was taken */
+    void *base; /* NULL: nothing is allocated */
     uint64_t bytes, touched_bytes;
     bool pinned;
 };
 
-/* What the device wants of its host memory. */
+/* How the device needs its host memory. */
 struct tdm_host_pinning {
     void *self;
-    int node; /* of memory that is near it; TDM_NO_NODE: any (numa.h) */
+    int node; /* memory node near it; TDM_NO_NODE: any (numa.h) */
     enum tdm_status (*pin)(void *self, void *start, uint64_t bytes, struct tdm_error *err);
     void (*unpin)(void *self, void *start);
 };
 
-/* Takes and pins `bytes`. TDM_INFEASIBLE if the computer turns out to have less, with what it had;
- * on a computer whose memory grows it gives it time. After a failure nothing is held. `root`: as in
- * tdm_host_memory_read(). Memory that cannot be pinned is no failure, unless there is no device
- * (TDM_NO_DEVICE): arena->pinned is false then, and `watch` has been told why. */
+/* Allocates and pins `bytes`. TDM_INFEASIBLE if the computer has less; the message says how much it
+ * had. If the computer's memory can grow, waits for it. After a failure nothing is held. `root` is
+ * as in tdm_host_memory_read(). Memory that cannot be pinned is not a failure: arena->pinned is
+ * false then, and `watch` was told the reason. But a missing device is (TDM_NO_DEVICE). */
 enum tdm_status tdm_host_arena_take(uint64_t bytes, const struct tdm_host_pinning *pinning,
                                     const struct tdm_watch *watch, const char *root,
                                     struct tdm_host_arena *arena, struct tdm_error *err);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much memory this computer can still give: the kernel's own estimate, and what the control
- * groups that we are in allow (both versions of them).
+ * Free memory of this computer: the kernel's own estimate, and the limits of the control groups of
+ * this process (both versions).
  *
- * A virtual machine may be given memory as it fills what it has, or manage only a part of what is
- * there until that is full. There the kernel's estimate says too little; who takes memory there
- * must look again as it goes.
+ * Some virtual machines get more memory when theirs fills up, or manage a part of it only then.
+ * There the kernel's estimate is too low, and code that allocates must read it again as it goes.
  */
 #ifndef TDM_EXECUTOR_HOST_MEMORY_H
 #define TDM_EXECUTOR_HOST_MEMORY_H
@@ -14,21 +13,24 @@
 #include <stdint.h>
 
 struct tdm_host_memory {
-    uint64_t available_bytes; /* as /proc/meminfo has it; TDM_SIZE_MAX if unknown */
-    uint64_t allowed_bytes;   /* by control groups, beside what is used; TDM_SIZE_MAX: no limit */
-    uint64_t to_come_bytes;   /* as it is used; TDM_SIZE_MAX: how much is not known; 0 on most */
+    uint64_t available_bytes; /* from /proc/meminfo; TDM_SIZE_MAX if unknown */
+    uint64_t
+        allowed_bytes; /* still free under the control groups' limits; TDM_SIZE_MAX: no limit */
+    uint64_t
+        to_come_bytes; /* may be added as memory fills; TDM_SIZE_MAX: amount unknown; usually 0 */
 };
 
-/* Reads what is below `root` ("" but in tests): proc/meminfo, proc/self/cgroup, sys/. */
+/* Reads the files below `root` ("" except in tests): proc/meminfo, proc/self/cgroup, sys/. */
 void tdm_host_memory_read(const char *root, struct tdm_host_memory *memory);
 
-/* The same again, but for what is to come: quick. */
+/* Reads all but to_come_bytes again; fast. */
 void tdm_host_memory_look(const char *root, struct tdm_host_memory *memory);
 
-/* Bytes that may be taken, as far as one knows before. A little is left to everybody else. */
+/* Bytes that may be allocated, as far as is known in advance. Leaves a reserve for other processes.
+ * */
 uint64_t tdm_host_memory_room(const struct tdm_host_memory *memory);
 
-/* Can so much be taken right now? */
+/* Can `bytes` be allocated right now? */
 bool tdm_host_memory_has(const struct tdm_host_memory *memory, uint64_t bytes);
 
 #endif

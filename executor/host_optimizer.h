@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The optimizers on the host's cores: what the cpu backend does for all updates, and every backend
- * for those that a schedule puts on the host (`optimizer.on`).
+ * The optimizers on the host's cores. The cpu backend uses them for all updates, the other backends
+ * for updates that a schedule puts on the host (`optimizer.on`).
  *
- * The arithmetic is that of executor/cuda/optimizer.cu, in fp32 and without fused multiply-adds:
- * the same gradients give the same bits on both, with any number of threads and any width of
- * vectors.
+ * The arithmetic is that of executor/cuda/optimizer.cu: fp32 without fused multiply-adds. The same
+ * gradients give the same bits on both, for any number of threads and any vector width.
  */
 #ifndef TDM_EXECUTOR_HOST_OPTIMIZER_H
 #define TDM_EXECUTOR_HOST_OPTIMIZER_H
@@ -13,11 +12,11 @@
 #include "executor/backend.h"
 #include "ops/update.h"
 
-/* An update by value: it outlives the launch that it was made from, but not the model. */
+/* A self-contained update: it outlives the launch that it was made from, but not the model. */
 struct tdm_host_update {
     const struct tdm_tensor *tensors; /* the model's */
     const struct tdm_unit *unit;
-    struct tdm_operand operand[TDM_OPTIMIZER_OPERANDS]; /* in memory of the host */
+    struct tdm_operand operand[TDM_OPTIMIZER_OPERANDS]; /* in host memory */
     bool adamw;                                         /* else SGD */
     bool random;                                        /* something is rounded stochastically */
     uint32_t width; /* of vectors: below tdm_host_update_widths(), set to the widest */
@@ -29,23 +28,23 @@ struct tdm_host_update {
     double clip_norm;
 };
 
-/* Of a launch of TDM_OP_OPTIMIZER; nothing that operands point to is read. */
+/* Makes an update from a launch of TDM_OP_OPTIMIZER. Does not read the memory of its operands. */
 struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch);
 
-/* Runs it on so many threads. Allocates nothing, once that many have run. */
+/* Runs it on `threads` threads. Allocates nothing once that many threads have run. */
 void tdm_host_update_run(const struct tdm_host_update *update, uint32_t threads);
 
-/* Cores that are left to the walk, the driver and the trace where a device computes meanwhile. */
+/* Cores left to the walk, the driver and the trace while a device computes. */
 #define TDM_HOST_SPARE_CORES 2u
 
-/* Cores of this computer but `spare` of them; at least one. */
+/* Cores of this computer minus `spare`; at least one. */
 uint32_t tdm_host_update_threads(uint32_t spare);
 
-/* Starts so many threads of the caller, so that the first update need not. */
+/* Starts `threads` threads for the calling thread, so that the first update need not. */
 void tdm_host_update_warm_up(uint32_t threads);
 
-/* The instructions that this computer has for updates: how many sets, from narrow to wide, and what
- * one is called, "plain", "AVX2", "AVX-512". */
+/* Number of vector instruction sets that this computer has for updates, from narrow to wide, and
+ * the name of one: "plain", "AVX2", "AVX-512". */
 uint32_t tdm_host_update_widths(void);
 const char *tdm_host_update_width_name(uint32_t width);
 

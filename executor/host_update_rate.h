@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast the host's cores update: for calibration, and a benchmark. */
+/* Measures how fast the host's cores run updates: for calibration, and a benchmark. */
 #ifndef TDM_EXECUTOR_HOST_UPDATE_RATE_H
 #define TDM_EXECUTOR_HOST_UPDATE_RATE_H
 
 #include "schedule/schedule.h"
 
-/* Updates layer 0 of a schedule's model again and again, on so many threads, for at least
- * `seconds`: bytes of state and gradient that are read and written in a second. Its memory is taken
- * for that and given back. TDM_NO_MEMORY. */
+/* Updates layer 0 of a schedule's model repeatedly, on `threads` threads, for at least `seconds`.
+ * The rate counts bytes of state and gradient that are read and written. Allocates its memory and
+ * frees it. TDM_NO_MEMORY. */
 enum tdm_status tdm_host_update_rate(const struct tdm_schedule *schedule, uint32_t threads,
                                      double seconds, double *bytes_per_second,
                                      struct tdm_error *err);

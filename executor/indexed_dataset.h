@@ -26,21 +26,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What an index says of its .bin file. */
+/* The contents of an index. */
 struct tdm_indexed_dataset {
     uint64_t count; /* tokens */
     uint32_t width; /* bytes of a token: 1, 2, 4 or 8 */
     bool is_signed;
-    uint64_t document_count; /* without empty ones */
+    uint64_t document_count; /* empty ones not counted */
     uint64_t *
         document_starts; /* [document_count] first token of each, rising from 0; the caller frees */
 };
 
-/* Does a file begin as an index does? */
+/* Does a file start with the magic bytes of an index? */
 bool tdm_indexed_dataset_is(const void *data, uint64_t bytes);
 
-/* Reads a whole index; `path` names it in messages, and `bin_bytes` are those of the .bin file,
- * which must agree. TDM_INPUT: what is wrong in which field; TDM_NO_MEMORY. */
+/* Reads a whole index. `path` names it in messages. `bin_bytes` is the size of the .bin file, which
+ * must match. TDM_INPUT names the wrong field; TDM_NO_MEMORY. */
 enum tdm_status tdm_indexed_dataset_read(const char *path, const void *data, uint64_t bytes,
                                          uint64_t bin_bytes, struct tdm_indexed_dataset *dataset,
                                          struct tdm_error *err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * In the middle of a step that takes long: how far it is goes to the listener, what the driver
- * reports of memory to the result, and both with the times of ops that have ended to the trace, so
- * that a run that is killed leaves them. Looks come from the walk, a few times a second.
+ * Progress within a long step. A few times a second the walk calls the watch. It sends the progress
+ * to the listener, the device memory that the driver reports to the result, and both with the times
+ * of ended ops to the trace, so that a killed run leaves them.
  */
 #ifndef TDM_EXECUTOR_MIDSTEP_H
 #define TDM_EXECUTOR_MIDSTEP_H
@@ -16,26 +16,26 @@ struct tdm_midstep {
     const struct tdm_forecast *forecast;
     const struct tdm_run_listener *listener;
     struct tdm_recorder *recorder; /* NULL: no trace */
-    uint64_t planned_bytes;        /* of the device: arena and runtime */
-    uint64_t most_used_bytes;      /* of the device as its driver reports it, of all steps */
-    struct tdm_walk_watch watch;   /* for the walk */
-    uint64_t step;                 /* under way */
-    uint64_t used_bytes;           /* as last sampled; 0: not known */
+    uint64_t planned_bytes;        /* planned for the device: arena and runtime */
+    uint64_t most_used_bytes;      /* maximum over all steps that the device's driver reported */
+    struct tdm_walk_watch watch;   /* to pass to the walk */
+    uint64_t step;                 /* the current one */
+    uint64_t used_bytes;           /* last sample; 0: not known */
     double sampled_seconds, sent_seconds;
-    enum tdm_phase sent_phase; /* that the trace was sent last */
+    enum tdm_phase sent_phase; /* phase of the last part sent to the trace */
     struct tdm_recorded_part part;
 };
 
-/* Of one program's steps; all is borrowed. */
+/* Initialises for the steps of one program; all arguments are borrowed. */
 void tdm_midstep_open(struct tdm_midstep *midstep, const struct tdm_arenas *arenas,
                       const struct tdm_forecast *forecast, const struct tdm_run_listener *listener,
                       struct tdm_recorder *recorder, uint64_t planned_bytes);
 
-/* A step begins, at a time on the backend's clock. */
+/* Begins a step; `start_ns` is on the backend's clock. */
 void tdm_midstep_begin(struct tdm_midstep *midstep, uint64_t step, int64_t start_ns);
 
-/* The step under way will not end, and `ended` ops of the compute lane have: the trace gets what
- * there is. */
+/* The step the current one will not end, and `ended` ops of the compute lane have: the trace gets
+ * what there is. */
 enum tdm_status tdm_midstep_cut(struct tdm_midstep *midstep, uint64_t ended, int64_t now_ns,
                                 struct tdm_error *err);
 

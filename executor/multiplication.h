@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a product of stored matrices is, for the backends that compute one. */
+/* Describes a product of stored matrices, for the backends that compute one. */
 #ifndef TDM_EXECUTOR_MULTIPLICATION_H
 #define TDM_EXECUTOR_MULTIPLICATION_H
 
@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A matrix of an operand. `data` is its first element, rows `stride` elements apart; `transposed`:
- * memory holds the transpose. */
+/* A matrix in an operand. `data` is its first element; rows are `stride` elements apart.
+ * `transposed`: memory holds the transpose. */
 struct tdm_matrix {
     void *data;
     enum tdm_dtype dtype;
@@ -17,9 +17,9 @@ struct tdm_matrix {
     bool transposed;
 };
 
-/* C = start + sum over terms of A B, with A m x k and B k x n; C is not transposed and no factor
- * overlaps it. The start is 0, C itself with `add`, a matrix like C if `addend.data` (which may be
- * C), or a row for every row of C if `bias.data`. */
+/* C = start + sum over terms of A B, with A m x k and B k x n. C is not transposed and overlaps no
+ * factor. The start is C itself with `add`; a matrix like C if `addend.data` is set (it may be C);
+ * one row for all rows of C if `bias.data` is set; else 0. */
 struct tdm_multiplication {
     uint64_t m, n;
     struct tdm_matrix c;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NumPy's .npy files, as far as they can hold tokens: one row of whole numbers. Format: "NumPy
+ * NumPy's .npy files that can hold tokens: a one-dimensional array of integers. Format: "NumPy
  * Format Version 1.0" to 3.0, numpy.lib.format.
  */
 #ifndef TDM_EXECUTOR_NPY_H
@@ -19,12 +19,12 @@ struct tdm_npy {
     bool is_signed;
 };
 
-/* Does the file begin as a .npy file does? */
+/* Does the file start with the magic bytes of a .npy file? */
 bool tdm_npy_is(const void *data, uint64_t bytes);
 
-/* Finds the numbers of a whole file; `path` names it in messages. TDM_INPUT: a header that is not
- * right, more than one dimension, numbers that are not whole or big-endian, more or fewer bytes
- * than it says. */
+/* Finds the numbers in a whole file; `path` names it in messages. TDM_INPUT: an invalid header,
+ * more than one dimension, numbers that are not integers or are big-endian, or a file size that
+ * does not match the header. */
 enum tdm_status tdm_npy_find(const char *path, const void *data, uint64_t bytes,
                              struct tdm_npy *npy, struct tdm_error *err);
 

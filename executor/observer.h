@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Observer: what the launches of a step touch, noted without reading any planned live range.
+ * Observer: records which slots the launches of a step touch, without using planned live ranges.
  *
- * Which slots an op works on is read back from the addresses that its launch is given (a backend
- * that executes nothing has none), so that what is observed is what the executor did. How many
- * bytes hold a value follows by the rule of schedule/values.h, as in the prediction.
+ * The slots of an op are computed from the addresses in its launch, so they show what the executor
+ * did. (A backend that executes nothing has no addresses.) The bytes that hold values follow by the
+ * rule of schedule/values.h, as in the prediction.
  */
 #ifndef TDM_EXECUTOR_OBSERVER_H
 #define TDM_EXECUTOR_OBSERVER_H
@@ -14,20 +14,20 @@
 
 struct tdm_observer;
 
-/* All memory for one step of `program` is taken here. `arenas` are those that its launches work in;
- * both must outlive the observer. */
+/* Creates an observer and allocates all memory for one step of `program`. The launches must use
+ * `arenas`. Both must outlive the observer. */
 enum tdm_status tdm_observer_new(const struct tdm_program *program, const struct tdm_arenas *arenas,
                                  struct tdm_observer **observer, struct tdm_error *err);
 void tdm_observer_free(struct tdm_observer *observer);
 
-/* Forgets the last step. */
+/* Discards the last step. */
 void tdm_observer_reset(struct tdm_observer *observer);
 
-/* An op is launched. TDM_INTERNAL if an operand is not where a slot of its buffer begins. */
+/* Records a launch. TDM_INTERNAL if an operand is not at the start of a slot of its buffer. */
 enum tdm_status tdm_observer_launch(struct tdm_observer *observer, const struct tdm_launch *launch,
                                     struct tdm_error *err);
 
-/* What was observed. */
+/* The observed values. */
 struct tdm_values *tdm_observer_values(struct tdm_observer *observer);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A mark for small functions that backends share: nvcc compiles them for kernels too. */
+/* Marks small functions that backends share, so that nvcc compiles them for kernels too. */
 #ifndef TDM_EXECUTOR_ON_DEVICE_H
 #define TDM_EXECUTOR_ON_DEVICE_H
 

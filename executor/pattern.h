@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pattern that arenas are filled with, to see what of them was touched.
+ * The pattern that arenas are filled with, to find which bytes a step touches.
  *
- * A word of it is its index, mixed (the finaliser of SplitMix64, S. Vigna): no two words are equal,
- * and data does not look like them by chance.
+ * Each word is its index, mixed by the finaliser of SplitMix64 (S. Vigna). All words differ, and
+ * data is unlikely to match them by chance.
  */
 #ifndef TDM_EXECUTOR_PATTERN_H
 #define TDM_EXECUTOR_PATTERN_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random numbers by counter: (seed, step, tensor, element) gives the same bits wherever and
- * whenever they are drawn. SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014) over a mixed
- * counter.
+ * Counter-based random numbers: (seed, step, tensor, element) gives the same bits wherever and
+ * whenever they are drawn. The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) over a
+ * mixed counter.
  */
 #ifndef TDM_EXECUTOR_RANDOM_H
 #define TDM_EXECUTOR_RANDOM_H
@@ -19,7 +19,7 @@ static TDM_ON_DEVICE inline uint64_t tdm_random_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* The numbers of one tensor in one step; drawing from it is cheaper than from all four. */
+/* The stream of one tensor in one step; drawing from it costs less than mixing all four. */
 static TDM_ON_DEVICE inline uint64_t tdm_random_stream(uint64_t seed, uint64_t step,
                                                        uint64_t tensor)
 {
@@ -43,14 +43,14 @@ static TDM_ON_DEVICE inline double tdm_random_unit(uint64_t bits)
     return (double)((bits >> 11) + 1) * 0x1p-53;
 }
 
-/* Standard normal numbers: widths of the ziggurat's strips, see random.c. */
+/* Standard normal numbers: the widths of the ziggurat's strips, see random.c. */
 struct tdm_normal {
     double width[257];
 };
 
 void tdm_normal_open(struct tdm_normal *normal);
 
-/* The number that follows from a counter's bits. */
+/* The normal number for the bits of a counter. */
 double tdm_normal_draw(const struct tdm_normal *normal, uint64_t bits);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights of a run: what they begin with, and where they, or gradients, are saved. Part of run.c,
- * in a file of its own.
+ * Weights of a run: initialises them, and saves them or gradients; a part of run.c.
  */
 #ifndef TDM_EXECUTOR_RUN_WEIGHTS_H
 #define TDM_EXECUTOR_RUN_WEIGHTS_H
@@ -13,26 +12,26 @@
 struct tdm_run_weights {
     const struct tdm_run_options *options;
     const struct tdm_run_listener *listener;
-    struct tdm_weights *files; /* to begin with; NULL: random */
-    const char *moving;        /* what is being done with weights */
-    bool saved;                /* weights are in place that the next save replaces */
+    struct tdm_weights *files; /* to load from; NULL: random */
+    const char *moving;        /* the current activity, for listener->moved */
+    bool saved;                /* this run has saved; the next save replaces that */
 };
 
-/* Before anything is taken: opens the directory that the run begins with and checks the ones that
- * it will write, for `program`, its first. TDM_USAGE if the run cannot save what is asked for;
- * errors of tdm_weights_find() and tdm_weights_check(). To be closed in any case. */
+/* Called before anything is allocated. Opens the directory to load from and checks the directories
+ * to write to, for `program`, the run's first. TDM_USAGE if the run cannot save what is asked for;
+ * errors of tdm_weights_find() and tdm_weights_check(). Must be closed even after a failure. */
 enum tdm_status tdm_run_weights_open(const struct tdm_run_options *options,
                                      const struct tdm_run_listener *listener,
                                      const struct tdm_program *program,
                                      struct tdm_run_weights *weights, struct tdm_error *err);
 void tdm_run_weights_close(struct tdm_run_weights *weights);
 
-/* Fills the state of a program. */
+/* Initialises the state of a program. */
 enum tdm_status tdm_run_weights_init(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program, struct tdm_error *err);
 
-/* Saves what is due after step `step`. */
+/* Saves weights or gradients if they are to be saved after step `step`. */
 enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program, uint64_t step,

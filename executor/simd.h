@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loops that the compiler shall vectorise at -O2. */
+/* Helpers for loops that the compiler should vectorise at -O2. */
 #ifndef TDM_EXECUTOR_SIMD_H
 #define TDM_EXECUTOR_SIMD_H
 
@@ -7,15 +7,15 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Before a loop without dependencies between its rounds. */
+/* Put before a loop without dependencies between iterations. */
 #ifdef _OPENMP
 #define TDM_SIMD _Pragma("omp simd")
 #else
 #define TDM_SIMD
 #endif
 
-/* `yes` where the condition holds, else `no`: bits are masked, because a choice between floats
- * would be taken for a branch and keep the loop around it scalar. */
+/* `condition ? yes : no` by bit masks: the compiler would turn a choice between floats into a
+ * branch, which keeps the enclosing loop scalar. */
 static inline float tdm_choose(bool condition, float yes, float no)
 {
     uint32_t mask = -(uint32_t)condition, yes_bits, no_bits;

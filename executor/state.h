@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State: the weights and moments of a model in the arenas of a program, and its gradients read
- * back. Outside of steps; values pass through fp32 memory.
+ * State: writes and reads the weights and moments of a model in the arenas of a program, and reads
+ * its gradients. Used outside steps; values pass through fp32 memory.
  */
 #ifndef TDM_EXECUTOR_STATE_H
 #define TDM_EXECUTOR_STATE_H
 
 #include "executor/arenas.h"
 
-/* Elements of a tensor that are worth moving at a time; and how many there are from `first` on. */
+/* Elements of a tensor to move at a time; and how many of these remain from `first` on. */
 #define TDM_STATE_BLOCK (UINT64_C(1) << 22)
 static inline uint64_t tdm_state_block(const struct tdm_tensor *tensor, uint64_t first)
 {
@@ -16,48 +16,48 @@ static inline uint64_t tdm_state_block(const struct tdm_tensor *tensor, uint64_t
     return left < TDM_STATE_BLOCK ? left : TDM_STATE_BLOCK;
 }
 
-/* Writes elements [first, first + count) of a weight tensor, its master to match, and zero moments.
- * The master is `values`, bit for bit; a bf16 weight is nearest to it. */
+/* Writes elements [first, first + count) of a weight tensor, with the matching master and zero
+ * moments. The master is `values`, bit for bit; a bf16 weight is the nearest to it. */
 enum tdm_status tdm_state_put(const struct tdm_arenas *arenas, const struct tdm_program *program,
                               const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
                               const float *values, struct tdm_error *err);
 
-/* Reads elements of a tensor back. `content`: TDM_UNIT_WEIGHTS as they are stored; TDM_UNIT_MASTER
- * exactly, by the master where there is one; a moment, 0 where there is none; TDM_UNIT_GRADIENT,
- * both parts added if tied: TDM_INPUT where the schedule has an optimizer or evaluates. */
+/* Reads elements of a tensor. `content`: TDM_UNIT_WEIGHTS as stored; TDM_UNIT_MASTER exactly, from
+ * the master if there is one; a moment, 0 if there is none; TDM_UNIT_GRADIENT, the sum of both
+ * parts if tied, and TDM_INPUT if the schedule has an optimizer or evaluates. */
 enum tdm_status tdm_state_get(const struct tdm_arenas *arenas, const struct tdm_program *program,
                               enum tdm_content content, const struct tdm_tensor *tensor,
                               uint64_t first, uint64_t count, float *values, struct tdm_error *err);
 
-/* Writes the weights of a unit from `values` [units[unit].elements] (padding is ignored), its
- * master to match, and zero moments. */
+/* Writes the weights of a unit from `values` [units[unit].elements] (padding is ignored), with the
+ * matching master and zero moments. */
 enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct tdm_program *program,
                                 uint32_t unit, const float *values, struct tdm_error *err);
 
-/* Reads the weights of a unit back, [units[unit].elements], padding 0: exactly, by the master where
- * there is one. */
+/* Reads the weights of a unit, [units[unit].elements], padding 0: exactly, from the master if there
+ * is one. */
 enum tdm_status tdm_state_read_weights(const struct tdm_arenas *arenas,
                                        const struct tdm_program *program, uint32_t unit,
                                        float *values, struct tdm_error *err);
 
-/* The same for its gradient, where the schedule has no optimizer; both parts added if tied. */
+/* The same for its gradient, if the schedule has no optimizer; the sum of both parts if tied. */
 enum tdm_status tdm_state_read_gradient(const struct tdm_arenas *arenas,
                                         const struct tdm_program *program, uint32_t unit,
                                         float *values, struct tdm_error *err);
 
-/* Reads the first or second moment of a unit, [units[unit].elements], padding 0; all 0 where the
+/* Reads the first or second moment of a unit, [units[unit].elements], padding 0; all 0 if the
  * optimizer has none. */
 enum tdm_status tdm_state_read_moment(const struct tdm_arenas *arenas,
                                       const struct tdm_program *program, uint32_t unit, bool second,
                                       float *values, struct tdm_error *err);
 
-/* The tokens of a step: inputs and targets over all sequences, [tokens of the step] each. */
+/* Writes the tokens of a step: inputs and targets of all sequences, [tokens of the step] each. */
 enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
                                        const struct tdm_program *program, const int32_t *inputs,
                                        const int32_t *targets, struct tdm_error *err);
 
-/* After a step: the mean loss over its tokens, summed in chunk order; and the norm of the whole
- * gradient before any clipping (NAN of an evaluation). */
+/* After a step: reads the mean loss over its tokens that have a target, summed in chunk order, and
+ * the norm of the whole gradient before clipping (NAN for an evaluation). */
 enum tdm_status tdm_state_read_loss(const struct tdm_arenas *arenas,
                                     const struct tdm_program *program, double *loss,
                                     double *gradient_norm, struct tdm_error *err);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stochastic rounding to bf16, for what is updated a little in every step and has no wider copy:
- * weights without a master, moments in bf16. Rounded to nearest, an update of less than half a unit
- * in the last place would be lost each time; rounded up with the probability of the fraction that
- * is cut off, it is made on average (Gupta et al., arXiv 1502.02551, section 3).
+ * Stochastic rounding to bf16, for values that change a little in every step and have no wider
+ * copy: weights without a master, moments in bf16. Rounding to nearest would lose every update
+ * below half a unit in the last place. Rounding up with a probability equal to the fraction that is
+ * cut off keeps the update on average (Gupta et al., arXiv 1502.02551, section 3).
  *
- * The randomness of an element in a step is one 64-bit number by (seed, step, tensor, element), see
- * random.h; what is stored takes 16 bits of it each, so that nothing depends on schedule or
+ * Each element has one 64-bit random number per step, by (seed, step, tensor, element), see
+ * random.h. Each stored value uses 16 of its bits, so the result does not depend on schedule or
  * threads.
  */
 #ifndef TDM_EXECUTOR_STOCHASTIC_H
@@ -24,9 +24,9 @@ enum tdm_random_share {
     TDM_RANDOM_OF_MOMENT2 = 32
 };
 
-/* One of the two bf16 neighbours of `value`, the one further from zero with probability (bits cut
- * off) / 2^16 over `random` in [0, 65535]. A bf16 value stays itself, an infinity too; a NaN stays
- * a NaN. */
+/* Rounds `value` to one of its two bf16 neighbours: to the one further from zero with probability
+ * (bits cut off) / 2^16 over `random` in [0, 65535]. A bf16 value is unchanged, and so is an
+ * infinity; a NaN stays a NaN. */
 static TDM_ON_DEVICE inline uint16_t tdm_bf16_stochastic(float value, uint32_t random)
 {
     uint32_t bits;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times of ops that have ended and that nobody has taken yet: a ring that drops the oldest when
- * full. */
+/* Queue of the times of ended ops: a ring buffer that drops the oldest when full. */
 #ifndef TDM_EXECUTOR_TIMINGS_H
 #define TDM_EXECUTOR_TIMINGS_H
 
@@ -13,7 +12,8 @@ struct tdm_timings {
     uint64_t capacity, first, count;
 };
 
-/* Room for the ops of a step of the longest of `count` programs; false if memory ran out. */
+/* Allocates space for the ops of a step of the longest of `count` programs; false if out of memory.
+ * */
 static inline bool tdm_timings_open(struct tdm_timings *timings, uint32_t count,
                                     const struct tdm_program *const *programs)
 {
@@ -34,7 +34,7 @@ static inline void tdm_timings_push(struct tdm_timings *timings, struct tdm_timi
     timings->items[(timings->first + timings->count++) % timings->capacity] = timing;
 }
 
-/* Takes at most `capacity` of them, the oldest first; returns how many. */
+/* Removes at most `capacity` of them, the oldest first; returns how many. */
 static inline size_t tdm_timings_reap(struct tdm_timings *timings, struct tdm_timing *taken,
                                       size_t capacity)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of tokens. What a file holds is told by its contents, or by the user with a prefix:
+ * Files of tokens. The format is found from the contents, or given by the user as a prefix:
  *
  *     FILE             an array of NumPy (.npy); llm.c's data, which begins with 256 int32
  *                      (20240520: GPT-2's uint16; 20240801: Llama 3's uint32); Megatron-LM's
@@ -18,9 +18,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The tokens of a file, and the documents that its format knows of. */
+/* The tokens of a file, and its documents if the format marks them. */
 struct tdm_token_file {
-    const char *format;        /* "bytes", "an array of NumPy": for messages */
+    const char *format;        /* "bytes", "an array of NumPy"; for messages */
     char *path;                /* of the file that holds the tokens; owned */
     char *bytes;               /* the whole file; owned */
     const unsigned char *data; /* first token, in `bytes` */
@@ -29,23 +29,23 @@ struct tdm_token_file {
     bool is_signed;
     uint64_t document_count;   /* 0: the format has none */
     uint64_t *document_starts; /* [document_count] first token of each, rising from 0; owned */
-    bool opened_by_delimiter;  /* documents begin with a token of their own, which the text before
+    bool opened_by_delimiter;  /* documents begin with a delimiter token, which the text before it
                                   predicts */
 };
 
-/* Token `i`. A negative number is no token, and gives a very large one. */
+/* Token `i`. A negative number is not a token and gives a very large value. */
 uint64_t tdm_token_file_at(const struct tdm_token_file *file, uint64_t i);
 
-/* Reads `what`, a file with or without a prefix, for a vocabulary of so many entries, and checks
- * that every token is in it. The caller releases *file with tdm_token_file_free(). TDM_INPUT: fewer
- * than 2 tokens, a token outside the vocabulary, a header that is not right, a file of no known
- * format for a vocabulary of more than bytes, no regular file, more than 4 GiB; TDM_IO. */
+/* Reads `what`, a file with or without a prefix, and checks that every token is below `vocabulary`.
+ * The caller releases *file with tdm_token_file_free(). TDM_INPUT: fewer than 2 tokens, a token
+ * outside the vocabulary, an invalid header, an unknown format for a vocabulary too large for
+ * bytes, not a regular file, more than 4 GiB. TDM_IO. */
 enum tdm_status tdm_token_file_read(const char *what, uint32_t vocabulary,
                                     struct tdm_token_file *file, struct tdm_error *err);
 void tdm_token_file_free(struct tdm_token_file *file);
 
-/* The files that `what` is read from, without a prefix: that of the tokens, and that of their
- * documents or NULL. The caller frees both. TDM_NO_MEMORY. */
+/* The files that `what` is read from, without a prefix: the file of the tokens, and the file of
+ * their documents or NULL. The caller frees both. TDM_NO_MEMORY. */
 struct tdm_token_paths {
     char *tokens, *documents;
 };

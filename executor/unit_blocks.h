@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The elements of a unit in blocks: tensor by tensor, padding between them left out. */
+/* Iterates over the elements of a unit in blocks, tensor by tensor, without the padding. */
 #ifndef TDM_EXECUTOR_UNIT_BLOCKS_H
 #define TDM_EXECUTOR_UNIT_BLOCKS_H
 
@@ -8,8 +8,8 @@
 
 #include <stdbool.h>
 
-/* A unit is cut into tasks of equal length, whatever the number of threads, so that sums over it
- * have one order. */
+/* A unit is cut into tasks of equal length that do not depend on the number of threads, so that
+ * sums over it have one fixed order. */
 enum { TDM_UNIT_BLOCK = 512, TDM_UNIT_TASKS_MOST = 1024, TDM_UNIT_TASK_LEAST = 16384 };
 
 struct tdm_unit_block {
@@ -23,8 +23,8 @@ static inline uint64_t tdm_unit_task_elements(uint64_t elements)
                     (elements + TDM_UNIT_TASKS_MOST - 1) / TDM_UNIT_TASKS_MOST);
 }
 
-/* Steps to the next block of [begin, end) of a unit; *block is all zero before the first. False
- * after the last. */
+/* Advances to the next block of [begin, end) of a unit. *block must be all zero at first. False
+ * after the last one. */
 static inline bool tdm_next_unit_block(const struct tdm_tensor *tensors,
                                        const struct tdm_unit *unit, uint64_t begin, uint64_t end,
                                        struct tdm_unit_block *block)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The walk: items of a program become launches on a backend. */
+/* The walk: launches the items of a program on a backend. */
 #include "executor/walk.h"
 
 #include "schedule/order.h"
@@ -8,17 +8,17 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* The walk is ahead of the compute lane by so much at most, but by one op that runs and one that
- * follows it: a lane is not to run dry. */
+/* How far the walk may be ahead of the compute lane. It may always be ahead by one running op and
+ * one queued op, so that the lane never runs empty. */
 #define AHEAD_SECONDS 2.0
 #define AHEAD_OPS 2u
 
-/* How much longer than predicted ops take is told by so many predicted seconds of them, and within
- * bounds: the first ones of a step may have to wait. */
+/* The slowness is measured only after this many predicted seconds of ops, and clamped, because the
+ * first ops of a step may have to wait. */
 #define TELLING_SECONDS 0.1
 #define MOST_SLOWNESS 10.0
 
-/* Between two looks of the watch. */
+/* Interval between two calls of the watch. */
 #define LOOK_SECONDS 0.2
 
 struct tdm_walk {
@@ -26,9 +26,9 @@ struct tdm_walk {
     const struct tdm_arenas *arenas;
     struct tdm_order_tracker *order;
     const struct tdm_forecast *forecast;
-    struct tdm_forecast *own_forecast;  /* NULL: it was given */
-    const struct tdm_walk_watch *watch; /* NULL: nobody looks */
-    double slowness; /* measured over predicted seconds, if that is more than 1 */
+    struct tdm_forecast *own_forecast;  /* NULL: the caller gave one */
+    const struct tdm_walk_watch *watch; /* may be NULL */
+    double slowness;                    /* measured / predicted seconds, at least 1 */
     /* of the step under way */
     const struct tdm_step *step;
     struct tdm_observer *observer;
@@ -93,7 +93,7 @@ uint64_t tdm_walk_op_bytes(void)
 
 /* ---- how far the step is ---- */
 
-/* Sees how many ops of a lane have ended, when as many as `await` have. */
+/* Reads how many ops of a lane have ended. Waits until at least `await` have. */
 static enum tdm_status see_ended(const struct tdm_walk *walk, enum tdm_lane lane, uint64_t await,
                                  uint64_t *ended, struct tdm_error *err)
 {
@@ -103,7 +103,7 @@ static enum tdm_status see_ended(const struct tdm_walk *walk, enum tdm_lane lane
                                   : backend->ended(walk->arenas->executor, lane, await, ended, err);
 }
 
-/* The same for the compute lane, and how much longer than predicted its ops took. */
+/* The same for the compute lane; also updates the slowness. */
 static enum tdm_status update(struct tdm_walk *walk, uint64_t await, struct tdm_error *err)
 {
     enum tdm_status status = see_ended(walk, TDM_LANE_COMPUTE, await, &walk->ended, err);
@@ -114,7 +114,7 @@ static enum tdm_status update(struct tdm_walk *walk, uint64_t await, struct tdm_
     return status;
 }
 
-/* Lets the watch look, if it is time. */
+/* Calls the watch if its interval has passed. */
 static enum tdm_status look(struct tdm_walk *walk, struct tdm_error *err)
 {
     double now = now_seconds();
@@ -127,7 +127,7 @@ static enum tdm_status look(struct tdm_walk *walk, struct tdm_error *err)
                : status;
 }
 
-/* Is the compute lane's next op, once it is launched, too far from the last one that has ended? */
+/* Would launching the next op of the compute lane put the walk too far ahead? */
 static bool is_far_ahead(const struct tdm_walk *walk)
 {
     uint64_t next = walk->launched[TDM_LANE_COMPUTE] + 1;
@@ -136,7 +136,7 @@ static bool is_far_ahead(const struct tdm_walk *walk)
     return next - walk->ended > AHEAD_OPS && seconds * walk->slowness > AHEAD_SECONDS;
 }
 
-/* Before an op is launched: not too far ahead. */
+/* Before a launch: waits while the walk is too far ahead. */
 static enum tdm_status keep_pace(struct tdm_walk *walk, const struct tdm_op *op,
                                  struct tdm_error *err)
 {
@@ -150,7 +150,7 @@ static enum tdm_status keep_pace(struct tdm_walk *walk, const struct tdm_op *op,
     return status;
 }
 
-/* After the last op is launched: watched to the end. */
+/* After the last launch: calls the watch until all ops have ended. */
 static enum tdm_status watch_end(struct tdm_walk *walk, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;

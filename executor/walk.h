@@ -2,11 +2,12 @@
 /*
  * The walk: replays one step of a program on a backend.
  *
- * Every op waits for what the derived order says, its accesses become memory, and the backend
- * launches it on its lane. Nothing is allocated.
+ * Each op waits as the derived order requires. The walk resolves its accesses to memory addresses,
+ * and the backend launches it on its lane. A step allocates nothing.
  *
- * Where ops end later than they are launched, the walk is ahead of them by 2 s or two ops at most,
- * by what is predicted and how it went so far: so soon a step that is interrupted ends.
+ * Where ops end later than they are launched, the walk launches at most about 2 s of work ahead of
+ * the compute lane, but always two ops, so that an interrupt takes effect quickly. The work is
+ * estimated from the forecast and from how the step has gone so far.
  */
 #ifndef TDM_EXECUTOR_WALK_H
 #define TDM_EXECUTOR_WALK_H
@@ -19,34 +20,36 @@
 
 struct tdm_walk;
 
-/* A walk over `program` in `arenas`; both must outlive it, and so must `forecast`, which is of the
- * program; NULL: the walk makes one. */
+/* Creates a walk over `program` in `arenas`. Both must outlive it, and so must `forecast`, which
+ * must be of the same program. With NULL the walk makes its own. */
 enum tdm_status tdm_walk_new(const struct tdm_program *program, const struct tdm_forecast *forecast,
                              const struct tdm_arenas *arenas, struct tdm_walk **walk,
                              struct tdm_error *err);
 void tdm_walk_free(struct tdm_walk *walk);
 
-/* Has the backend get ready for the ops of the program. What the arenas hold is lost. */
+/* Prepares the backend for the ops of the program. The contents of the arenas are lost. */
 enum tdm_status tdm_walk_prepare(struct tdm_walk *walk, struct tdm_error *err);
 
-/* Who looks at a step while it goes on: a few times a second, between two launches. `ended`: so
- * many ops of the compute lane have; `seconds` since the step began. A failure ends the step. */
+/* Observes a running step: look() is called a few times a second, between two launches. `ended` is
+ * the number of ops of the compute lane that have ended, `seconds` the time since the step began. A
+ * failure ends the step. */
 struct tdm_walk_watch {
     void *self;
     enum tdm_status (*look)(void *self, uint64_t ended, double seconds, struct tdm_error *err);
 };
 
-/* From here on `watch` (borrowed; may be NULL) looks at the walk's steps. */
+/* Sets the watch for later steps. It is borrowed and may be NULL. */
 void tdm_walk_watch(struct tdm_walk *walk, const struct tdm_walk_watch *watch);
 
-/* Ops of the compute lane that were launched in the step under way, or in the last one. */
+/* Ops of the compute lane launched in the current step, or else in the last one. */
 uint64_t tdm_walk_launched(const struct tdm_walk *walk);
 
-/* Bytes that a walk takes for an op. */
+/* Bytes that a walk allocates for each op. */
 uint64_t tdm_walk_op_bytes(void);
 
-/* Runs a step to its end, with all lanes finished. `observer` may be NULL. A non-zero *stop ends it
- * after the ops that are launched: TDM_INTERRUPTED, with how far the step is. */
+/* Runs a step until all lanes have finished. `observer` may be NULL. If *stop becomes non-zero, no
+ * further op is launched and the result is TDM_INTERRUPTED, with a message that says how far the
+ * step is. */
 enum tdm_status tdm_walk_step(struct tdm_walk *walk, const struct tdm_step *step,
                               struct tdm_observer *observer, const volatile sig_atomic_t *stop,
                               struct tdm_error *err);

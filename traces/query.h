@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside the reader of traces: one SELECT at a time, and its columns as our types.
+ * Internals of the trace reader: one SELECT at a time, with its columns as our types.
  *
  * In every SELECT ?1 is the run, ?2 the program and ?3 the step.
  */
@@ -18,15 +18,16 @@ struct tdm_trace_reader {
     sqlite3 *db;
     int64_t run_id;
     struct tdm_trace_run_info run;
-    struct tdm_topology topology;   /* of the places and lanes that its rows name */
-    char *strings[TDM_RUN_STRINGS]; /* what `run` points to */
+    struct tdm_topology topology;   /* for the places and lanes named in its rows */
+    char *strings[TDM_RUN_STRINGS]; /* that `run` points to */
 };
 
-/* Fails with TDM_INPUT unless the file has all tables and views of schema.sql, and as they are
- * there (check_schema.c). */
+/* Fails with TDM_INPUT unless the file has all tables and views of schema.sql with the same SQL
+ * (check_schema.c). */
 enum tdm_status tdm_trace_check_schema(struct tdm_trace_reader *reader, struct tdm_error *err);
 
-/* A SELECT in progress. After a failure no further row comes, and tdm_query_end() returns it. */
+/* A running SELECT. After a failure it returns no more rows, and tdm_query_end() returns the
+ * failure. */
 struct tdm_query {
     struct tdm_trace_reader *reader;
     sqlite3_stmt *statement;
@@ -39,14 +40,14 @@ struct tdm_query tdm_query_begin(struct tdm_trace_reader *reader, const char *sq
 bool tdm_query_next(struct tdm_query *query); /* false: no further row, or a failure */
 enum tdm_status tdm_query_end(struct tdm_query *query);
 
-/* A column, from 0, of the row at hand. */
+/* A column of the current row, counted from 0. */
 int64_t tdm_query_integer(const struct tdm_query *query, int column);
 uint64_t tdm_query_count(const struct tdm_query *query, int column);
 uint32_t tdm_query_number(const struct tdm_query *query, int column);  /* NULL: TDM_NONE */
 double tdm_query_real(const struct tdm_query *query, int column);      /* NULL: NAN */
 const char *tdm_query_text(const struct tdm_query *query, int column); /* until the next row */
 
-/* A name as a value of its enum. One that is not known here makes the query fail: TDM_INPUT. */
+/* Converts a name to a value of its enum. An unknown name makes the query fail: TDM_INPUT. */
 enum tdm_place tdm_query_place(struct tdm_query *query, int column);
 enum tdm_category tdm_query_category(struct tdm_query *query, int column);
 enum tdm_lane tdm_query_lane(struct tdm_query *query, int column);
@@ -55,7 +56,7 @@ enum tdm_op_kind tdm_query_kind(struct tdm_query *query, int column);
 enum tdm_content tdm_query_content(struct tdm_query *query, int column); /* NULL: TDM_EMPTY */
 
 /* Runs a query to its end; `take` fills one zeroed row of `size` bytes. *rows is one allocation,
- * which the caller frees, or NULL if there is no row. */
+ * which the caller frees, or NULL if there are no rows. */
 enum tdm_status tdm_query_rows(struct tdm_trace_reader *reader, const char *sql, int64_t program,
                                int64_t step, size_t size,
                                void (*take)(struct tdm_query *query, void *row), void **rows,

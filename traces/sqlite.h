@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the writer and the reader of traces share: SQLite's codes as our status, and the schema. */
+/* Shared by the writer and the reader of traces: SQLite's codes as our status, and the schema. */
 #ifndef TDM_TRACES_SQLITE_H
 #define TDM_TRACES_SQLITE_H
 
@@ -12,18 +12,18 @@
 /* Text of schema.sql; the build makes it. */
 extern const char tdm_trace_schema[];
 
-/* What is done to a trace. */
+/* The action on a trace, for messages. */
 enum tdm_sqlite_act { TDM_SQLITE_OPEN, TDM_SQLITE_READ, TDM_SQLITE_WRITE };
 
-/* What a call of SQLite returned, as our status: TDM_OK for SQLITE_OK, ROW and DONE. Else the
- * message is "PATH: the trace cannot be written: what SQLite says" and the status TDM_INPUT (not a
- * database, damaged, without a table that is read), TDM_NO_MEMORY, TDM_INTERNAL (a row that the
- * schema refuses) or TDM_IO. `db` may be NULL. */
+/* Converts SQLite's return code to our status: TDM_OK for SQLITE_OK, ROW and DONE. Otherwise the
+ * message is "PATH: the trace cannot be written: SQLite's message" and the status is TDM_INPUT (not
+ * a database, damaged, or a missing table), TDM_NO_MEMORY, TDM_INTERNAL (a row that violates the
+ * schema) or TDM_IO. `db` may be NULL. */
 enum tdm_status tdm_sqlite_status(int code, enum tdm_sqlite_act act, const char *path, sqlite3 *db,
                                   struct tdm_error *err);
 
-/* Opens exactly the file `path`, which SQLite would else read as a URI or as ":memory:". `query`
- * (may be NULL) is what a URI says after its "?": "immutable=1". On failure *db is NULL. */
+/* Opens the file `path` literally; SQLite alone might read it as a URI or as ":memory:". `query`
+ * (may be NULL) is appended to the URI after "?": "immutable=1". On failure *db is NULL. */
 enum tdm_status tdm_sqlite_open(const char *path, int flags, const char *query, sqlite3 **db,
                                 struct tdm_error *err);
 
@@ -51,7 +51,7 @@ static inline struct tdm_value tdm_count(uint64_t number)
     return tdm_integer(number > INT64_MAX ? INT64_MAX : (int64_t)number);
 }
 
-/* Not a number becomes NULL. */
+/* NaN becomes NULL. */
 static inline struct tdm_value tdm_real(double number)
 {
     return (struct tdm_value){.kind = TDM_VALUE_REAL, .real = number};
@@ -65,7 +65,7 @@ static inline struct tdm_value tdm_text(const char *string)
     return (struct tdm_value){.kind = TDM_VALUE_TEXT, .text = string};
 }
 
-/* Runs a statement that writes and answers no rows with these values, and resets it. */
+/* Binds the values, runs a statement that returns no rows, and resets it. */
 enum tdm_status tdm_sqlite_run(sqlite3 *db, const char *path, sqlite3_stmt *statement,
                                size_t values, const struct tdm_value *value, struct tdm_error *err);
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The trace: a run recorded to SQLite by a thread of its own, one transaction a step, and a few in
- * one that takes long.
+ * The trace: a run recorded to SQLite by a separate thread, in one transaction per step, or a few
+ * for a long step.
  *
- * schema.sql holds tables and views (design: STRICT tables, user_version and application_id set).
- * WAL while the run lasts, one plain file after. A killed run leaves a database that holds every
- * finished step, and of the one under way what was sent. The run hands over batches from a small
- * fixed pool: no allocation and no waiting on the disk in a step, unless the pool is exhausted.
+ * schema.sql defines the tables and views (STRICT tables, user_version and application_id set). The
+ * database is in WAL mode while the run lasts, and one plain file afterwards. A killed run leaves a
+ * database with every finished step, and the parts of the current step that were sent. The run
+ * passes batches from a small fixed pool, so that in a step it neither allocates nor waits for the
+ * disk unless the pool is empty.
  */
 #ifndef TDM_TRACES_TRACE_H
 #define TDM_TRACES_TRACE_H
@@ -22,10 +23,10 @@
 #define TDM_TRACE_APPLICATION_ID 0x54444d4b /* "TDMK" */
 #define TDM_TRACE_VERSION 5
 
-/* Batches that go round between the run and the thread. */
+/* Batches in the pool shared by the run and the thread. */
 #define TDM_TRACE_BATCHES 4
 
-/* What is known of a run when it starts. Strings are borrowed during the call. */
+/* The properties of a run that are known when it starts. Strings are borrowed during the call. */
 struct tdm_trace_run {
     const char *command;                   /* as typed */
     const char *backend;                   /* "cpu" */
@@ -39,13 +40,13 @@ struct tdm_trace_run {
 /* An op's time as the backend measured it. */
 struct tdm_trace_timing {
     uint64_t op_number;
-    int64_t start_ns, end_ns; /* from the begin of the step */
-    /* what was counted; 0: nothing */
+    int64_t start_ns, end_ns; /* from the start of the step */
+    /* counts; 0: not counted */
     uint64_t pairs;                     /* (query, key) pairs of the lists that it made */
-    uint64_t fetched_bytes, sent_bytes; /* from and to the host by the op itself */
+    uint64_t fetched_bytes, sent_bytes; /* copied from and to the host by the op itself */
 };
 
-/* What the arena of a place showed after a measured step. */
+/* What the scan of a place's arena found after a measured step. */
 struct tdm_trace_arena {
     enum tdm_place place;
     uint64_t planned_bytes;
@@ -53,31 +54,31 @@ struct tdm_trace_arena {
     uint64_t highest_byte;
 };
 
-/* Driver-reported or process memory at a moment. */
+/* Memory of the device as its driver reports it, or of the process, at one time. */
 struct tdm_trace_used {
-    int64_t time_ns; /* from the begin of the run */
+    int64_t time_ns; /* from the start of the run */
     enum tdm_place place;
     uint64_t used_bytes;
 };
 
-/* Samples that a batch has room for. */
+/* Maximum number of samples in a batch. */
 #define TDM_TRACE_SAMPLES 64
 
-/* One step, or one evaluation after a step; or of a step that has not ended what no batch before
- * had: times and samples. Arrays belong to the batch and have the capacities given at open. */
+/* One step, one evaluation after a step, or a part of an unfinished step: the times and samples
+ * that no earlier batch had. Arrays belong to the batch and have the capacities given at open. */
 struct tdm_trace_batch {
     int64_t program_id;
-    int64_t
-        evaluated_by; /* not 0: an evaluation by this program; step, loss, tokens, seconds count */
+    int64_t evaluated_by; /* not 0: an evaluation by this program; only step, loss, tokens, seconds
+                             are used */
     uint64_t step;
     bool unfinished; /* the step has not ended: `seconds` since it began, no loss and no tokens */
-    uint64_t ops_ended; /* number of the compute lane's last op that has ended, and 1; 0: none */
+    uint64_t ops_ended; /* 1 + number of the compute lane's last ended op; 0: none */
     double loss, gradient_norm, seconds;
     uint64_t tokens;
     size_t timing_count, touch_count, observed_count, arena_count, used_count;
     struct tdm_trace_timing *timings;
-    struct tdm_values_touch *touches;   /* as the launches touched buffers */
-    struct tdm_values_change *observed; /* value bytes as observed at the launches */
+    struct tdm_values_touch *touches;   /* of buffers by the launches */
+    struct tdm_values_change *observed; /* value bytes observed at the launches */
     struct tdm_trace_arena arenas[TDM_MAX_PLACES];
     struct tdm_trace_used used[TDM_TRACE_SAMPLES];
 };
@@ -88,16 +89,16 @@ struct tdm_trace_capacity {
 
 struct tdm_trace;
 
-/* Creates a new database at `path`, writes the run, starts the writer thread. An existing file is
+/* Creates a database at `path`, writes the run and starts the writer thread. An existing file is
  * refused (TDM_USAGE, hint --force) unless `force`, which replaces it. TDM_IO if it cannot be
  * written. The caller owns *trace. */
 enum tdm_status tdm_trace_open(const char *path, bool force, const struct tdm_trace_run *run,
                                struct tdm_trace_capacity capacity, struct tdm_trace **trace,
                                struct tdm_error *err);
 
-/* Records a program before its first step (synchronously, one transaction): begin, its ops in
- * program order, allocated and value bytes of ops that are there already and only where they
- * change, end. `schedule_json` is stored whole. */
+/* Records a program before its first step (synchronously, in one transaction): begin; its ops in
+ * program order; allocated and value bytes, after their op was added and only where they change;
+ * end. `schedule_json` is stored unchanged. */
 enum tdm_status tdm_trace_program_begin(struct tdm_trace *trace, const char *name,
                                         const char *schedule_json,
                                         const struct tdm_program *program, int64_t *program_id,
@@ -112,8 +113,9 @@ enum tdm_status tdm_trace_memory(struct tdm_trace *trace, const struct tdm_value
                                  struct tdm_error *err);
 enum tdm_status tdm_trace_program_end(struct tdm_trace *trace, struct tdm_error *err);
 
-/* An empty batch from the pool (waits for the writer if none is free); hand it back with send.
- * A failure of the writer thread (disk full) is reported by the next take: TDM_IO. */
+/* Takes an empty batch from the pool; waits for the writer if none is free. Return it with
+ * tdm_trace_send(). A failure of the writer thread (disk full) is reported by the next take:
+ * TDM_IO. */
 enum tdm_status tdm_trace_take(struct tdm_trace *trace, struct tdm_trace_batch **batch,
                                struct tdm_error *err);
 
@@ -122,9 +124,9 @@ enum tdm_status tdm_trace_take_free(struct tdm_trace *trace, struct tdm_trace_ba
                                     struct tdm_error *err);
 void tdm_trace_send(struct tdm_trace *trace, struct tdm_trace_batch *batch);
 
-/* Waits for the writer, leaves one plain file, frees. Returns the first failure of the writer; the
- * hint says where SQLite's own files had to stay beside it.
- * `ending` is stored with the run: "finished", "interrupted", "failed". */
+/* Waits for the writer, turns the trace into one plain file, and frees. Returns the writer's first
+ * failure; the hint says if SQLite's own files had to stay beside it. `ending` is stored with the
+ * run: "finished", "interrupted", "failed". */
 enum tdm_status tdm_trace_close(struct tdm_trace *trace, const char *ending, struct tdm_error *err);
 
 #endif

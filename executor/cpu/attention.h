@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What attention forward and backward share: tiles of query rows and keys.
+ * Shared by attention forward and backward: tiles of query rows and blocks of keys.
  *
- * The query heads that read one KV head go together: a row of a tile is a token and one of these
- * heads, tokens slowest, so that a token's rows lie in a row; a tile's tokens are of one query
- * page. Keys come in blocks of one page or a part of it: all in a range, or those of the pages in a
- * query page's list. Both ways the same blocks make the same bits.
+ * The query heads that read one KV head are processed together. A row of a tile is one token and
+ * one of these heads; the heads of a token are adjacent. All tokens of a tile are of one query
+ * page. Keys come in blocks of a page or part of one: all in a range, or those of the pages in a
+ * query page's list. Both ways use the same blocks and so give the same bits.
  */
 #ifndef TDM_EXECUTOR_CPU_ATTENTION_H
 #define TDM_EXECUTOR_CPU_ATTENTION_H
@@ -14,17 +14,17 @@
 #include "executor/cpu/gemm.h"
 
 enum {
-    TDM_TILE_ROWS = 128, /* of queries, unless one token has more */
+    TDM_TILE_ROWS = 128, /* rows of queries, unless one token has more */
     TDM_TILE_KEYS = 128,
-    TDM_LANES_OF_ROW = 16 /* what a row of a tile is padded to */
+    TDM_LANES_OF_ROW = 16 /* rows of scores are padded to a multiple */
 };
 
-/* Pages before the chunk that a batch of query pages has brought from the host (schedule/gather.h),
- * in the program's scratch: page of the room i of a list is its page table[list][i], numbers
- * rising. */
+/* Pages before the chunk that were gathered from the host for a batch of query pages
+ * (schedule/gather.h), in the program's scratch. Slot i of a list holds page table[list][i]; page
+ * numbers rise. */
 struct tdm_gathered {
-    uint64_t room;       /* pages a list; 0: everything is found where the operands are */
-    uint64_t chunk_page; /* first page of the chunk; from here on nothing is gathered */
+    uint64_t room;       /* slots per list; 0: nothing is gathered */
+    uint64_t chunk_page; /* first page of the chunk; later pages are not gathered */
     uint32_t *table, *count;
     unsigned char *kv, *dkv;
 };
@@ -40,33 +40,37 @@ struct tdm_attention {
     float scale;          /* 1 / sqrt(head_dim) */
     struct tdm_page_rule rule;
     const struct tdm_operand *lists; /* page lists, or NULL: all keys of a range */
-    uint64_t list_count;             /* of a query page: a KV head each, or one */
+    uint64_t list_count;             /* lists per query page: one per KV head, or one */
     uint64_t list_words;
     uint64_t first_page;           /* of slot 0 of the pages, in the sequence */
-    uint64_t begin_page, end_page; /* query pages under way: all, or a batch */
+    uint64_t begin_page, end_page; /* current query pages: all, or a batch */
     struct tdm_gathered gathered;
 };
 
 struct tdm_gathered tdm_gather_begin(const struct tdm_launch *launch);
 struct tdm_attention tdm_attention_begin(const struct tdm_launch *launch);
 
-/* The first or next batch of query pages, with the K and V that it gathers; one of all if nothing
- * is gathered. Starts from tdm_attention_begin(). False if there are no more. */
+/* Advances to the first or next batch of query pages and gathers its K and V. If nothing is
+ * gathered there is one batch of all. Starts from tdm_attention_begin(). False if there are no
+ * more. */
 bool tdm_attention_next(struct tdm_executor *executor, struct tdm_attention *attention);
 
-/* Backward: sums that are added to first are made zero; the batch's are gathered, and sent back. */
+/* Backward: zeroes the sums that this op adds to first; gathers the sums of a batch; sends them
+ * back. */
 void tdm_gather_open_sums(struct tdm_executor *executor, const struct tdm_attention *attention);
 void tdm_gather_sums(struct tdm_executor *executor, const struct tdm_attention *attention);
 void tdm_send_sums(struct tdm_executor *executor, const struct tdm_attention *attention);
 
-/* The page of the room that a page is in for a KV head's list; false if it is not gathered. */
+/* The slot (*place) that holds a gathered page for a KV head's list; false if it is not gathered.
+ * */
 bool tdm_gathered_page(const struct tdm_attention *attention, uint64_t page, uint64_t kv_head,
                        uint64_t *place);
 
 /* Rows of the largest tile of queries. */
 uint64_t tdm_tile_rows(const struct tdm_params *params);
 
-/* Tiles of the chunk's queries, and the tokens of one: [first, first + tokens) of the chunk. */
+/* Number of tiles of the chunk's queries; and the tokens of one: [first, first + tokens) of the
+ * chunk. */
 struct tdm_tile {
     uint64_t page, first, tokens;
 };
@@ -74,25 +78,25 @@ struct tdm_tile {
 uint64_t tdm_attention_tiles(const struct tdm_attention *attention);
 struct tdm_tile tdm_attention_tile(const struct tdm_attention *attention, uint64_t number);
 
-/* The list of a query page and KV head: how many pages, then their entries (selector.h). */
+/* The list of a query page and KV head: the number of pages, then their entries (selector.h). */
 const uint32_t *tdm_attention_list(const struct tdm_attention *attention, uint64_t page,
                                    uint64_t kv_head);
 
 /* The entry of a page in a list, or NULL. */
 const uint32_t *tdm_list_find(const uint32_t *list, uint64_t page);
 
-/* A block of keys: `count` tokens from position `first` of the sequence; where their K (first KV
- * head) and V begin in slot `slot`, in elements. */
+/* A block of keys: `count` tokens from position `first` of the sequence. Their K (first KV head)
+ * and V start at elements `k` and `v` of slot `slot`. */
 struct tdm_keys {
     uint32_t slot;
     uint64_t first, count;
     uint64_t k, v;
     uint64_t page; /* of the sequence */
-    bool whole;    /* seen whole, as the list of the walk says */
+    bool whole;    /* fully visible, by the list of the walk */
 };
 
-/* Walks over the blocks of the slots of K and V, positions rising: all, or those in a list. Starts
- * as {0}, or with its list. */
+/* Iterates over the blocks of the slots of K and V, in rising position: all, or those in a list.
+ * Starts as {0}, or with its list. */
 struct tdm_key_walk {
     const uint32_t *list;
     uint32_t entry; /* of the list */
@@ -103,24 +107,23 @@ struct tdm_key_walk {
 bool tdm_keys_next(const struct tdm_attention *attention, struct tdm_key_walk *walk,
                    struct tdm_keys *keys);
 
-/* K or V (from element `first` of slot `slot`) of one KV head, [count, head_dim]: in place or
+/* K or V (from element `first` of slot `slot`) of one KV head, [count, head_dim]: in place, or
  * converted into `scratch`, [TDM_TILE_KEYS, head_dim]. */
 struct tdm_factor tdm_keys_view(const struct tdm_attention *attention,
                                 const struct tdm_operand *pages, const struct tdm_keys *keys,
                                 uint64_t first, uint64_t kv_head, float *scratch);
 
-/* The log-sum-exps behind an attention output, [tokens, query_heads]. */
+/* The log-sum-exps stored after an attention output, [tokens, query_heads]. */
 float *tdm_attention_lse(const struct tdm_attention *attention, const struct tdm_operand *out);
 
-/* What a token sees of the sequence: from `near` on, of pages that are seen whole from `start`
- * on. */
+/* Keys that a token sees: positions from `near` on, and in fully visible pages from `start` on. */
 struct tdm_from {
     uint64_t near, start;
 };
 
 struct tdm_from tdm_attention_from(const struct tdm_attention *attention, uint64_t t);
 
-/* Keys of the block that a query at `position` sees: [low, high). */
+/* Keys of a block that a query sees: [low, high). */
 struct tdm_seen {
     uint64_t low, high;
 };
@@ -137,9 +140,8 @@ static inline struct tdm_seen tdm_keys_seen(const struct tdm_keys *keys, struct 
     return seen;
 }
 
-/* Prepares a row of scores, of which those seen count and `count` exist, for work in whole lanes:
- * what is not seen becomes -infinity up to the end of the last lanes, and 0 beyond. Returns the
- * padded length, 0 if nothing is seen. */
+/* Pads a row of `count` scores to whole vectors: scores not seen become -infinity up to the end of
+ * the last vector, and 0 after it. Returns the padded length, 0 if nothing is seen. */
 static inline uint64_t tdm_row_pad(float *row, struct tdm_seen seen, uint64_t count)
 {
     uint64_t padded = (seen.high + TDM_LANES_OF_ROW - 1) / TDM_LANES_OF_ROW * TDM_LANES_OF_ROW;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside the cpu backend: its state, how an op is cut into tasks, and the ops.
+ * Internals of the cpu backend: its state, how an op is cut into tasks, and the ops.
  *
- * An op is a fixed set of tasks, cut by its shape alone; every task writes memory of its own, and a
- * sum over tasks is added up in the order of their numbers. So a result depends neither on the
- * number of threads nor on which of them ran what.
+ * An op is a fixed set of tasks that depends only on its shape. Each task writes its own memory,
+ * and a sum over tasks is added in task order. So the result depends neither on the number of
+ * threads nor on which thread runs a task.
  */
 #ifndef TDM_EXECUTOR_CPU_CPU_H
 #define TDM_EXECUTOR_CPU_CPU_H
@@ -14,7 +14,7 @@
 #include "executor/simd.h"
 #include "executor/timings.h"
 
-/* The largest ops that a backend was opened for; scratch is sized by it. */
+/* The largest ops of the programs that a backend was opened for; determines the size of scratch. */
 struct tdm_cpu_shape {
     const struct tdm_params *params;
     uint64_t chunk_tokens; /* of the longest chunk */
@@ -29,7 +29,7 @@ struct tdm_executor {
     struct tdm_topology topology; /* of the programs' machine */
     uint32_t threads;
 
-    /* One for every thread, and one that the tasks of an op share. */
+    /* Scratch per thread, and scratch that the tasks of an op share. */
     unsigned char *thread_scratch;
     uint64_t thread_bytes;
     unsigned char *shared_scratch;
@@ -41,18 +41,19 @@ struct tdm_executor {
     uint64_t rope_bytes;
 
     struct tdm_timings timings;
-    struct tdm_counts counts; /* of the op at hand */
+    struct tdm_counts counts; /* of the current op */
 
     struct tdm_cpu_arena *arenas;
     uint32_t arena_count;
 };
 
-/* Runs task(context, scratch, i) for i in [0, tasks), each on some thread with its scratch. */
+/* Runs task(context, scratch, i) for i in [0, tasks), each on some thread with that thread's
+ * scratch. */
 typedef void (*tdm_cpu_task)(void *context, void *scratch, uint64_t index);
 void tdm_cpu_for(struct tdm_executor *executor, uint64_t tasks, tdm_cpu_task task, void *context);
 
-/* Takes `count` elements of `size` bytes from scratch, aligned to 64 bytes, and moves *scratch
- * behind them. With *scratch counted up from NULL the same code tells how much is needed. */
+/* Takes `count` elements of `size` bytes from scratch, aligned to 64 bytes, and advances *scratch.
+ * If *scratch starts at NULL, the same code computes the required size. */
 static inline void *tdm_cpu_take(unsigned char **scratch, uint64_t count, uint64_t size)
 {
     void *taken = *scratch;
@@ -60,10 +61,10 @@ static inline void *tdm_cpu_take(unsigned char **scratch, uint64_t count, uint64
     return taken;
 }
 
-/* Rows of elementwise work that make a task. */
+/* Rows per task of elementwise work. */
 #define TDM_TASK_ROWS 32u
 
-/* What an op needs: bytes of scratch for a thread, and of the scratch that its tasks share. */
+/* Scratch that an op needs: bytes per thread, and bytes shared by its tasks. */
 struct tdm_cpu_scratch {
     uint64_t thread_bytes, shared_bytes;
 };
@@ -78,7 +79,7 @@ struct tdm_cpu_scratch tdm_cpu_embed_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_cpu_head_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_cpu_gradient_norm_scratch(const struct tdm_cpu_shape *shape);
 
-/* RoPE's tables of a program; false if memory ran out. */
+/* Makes RoPE's tables; false if out of memory. */
 bool tdm_rope_open(struct tdm_executor *executor, const struct tdm_rope_params *params);
 
 /* TDM_INPUT if one of `count` tokens is not in the vocabulary. */

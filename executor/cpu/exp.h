@@ -5,7 +5,7 @@
 
 #include "executor/simd.h"
 
-/* Below this the result is exactly 0: no denormals, which are slow, come out of a softmax. */
+/* Below this the result is exactly 0, so that a softmax gives no denormals, which are slow. */
 #define TDM_EXP_LEAST (-80.0f)
 
 /* exp(x) to 1e-7 relative; 0 below TDM_EXP_LEAST (also for -infinity), exp(88) above 88; a NaN

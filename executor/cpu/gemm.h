@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Single-threaded fp32 matrix product: OpenBLAS where this build has it, else own loops. */
+/* Single-threaded fp32 matrix product: OpenBLAS if this build has it, else own loops. */
 #ifndef TDM_EXECUTOR_CPU_GEMM_H
 #define TDM_EXECUTOR_CPU_GEMM_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A factor as it lies in memory: row-major with `stride` elements between rows; `transposed` says
- * that memory holds the transpose of the factor. */
+/* A factor in memory: row-major with `stride` elements between rows; `transposed`: memory holds the
+ * transpose of the factor. */
 struct tdm_factor {
     const float *data;
     uint64_t stride;
@@ -19,16 +19,15 @@ struct tdm_factor {
 void tdm_gemm(uint64_t m, uint64_t n, uint64_t k, struct tdm_factor a, struct tdm_factor b,
               bool add, float *c, uint64_t stride);
 
-/* The same by own loops, whatever the build has. */
+/* The same, always by own loops. */
 void tdm_gemm_plain(uint64_t m, uint64_t n, uint64_t k, struct tdm_factor a, struct tdm_factor b,
                     bool add, float *c, uint64_t stride);
 
-/* Bytes of address space that the library maps for every thread that uses it, at its first use.
- * OpenBLAS tries for ever where it cannot have them, so that it must be known before that they are
- * there. 0: none. */
+/* Bytes of address space that the library maps per thread at first use; 0: none. OpenBLAS retries
+ * forever if it cannot map them, so check beforehand. */
 uint64_t tdm_gemm_room_bytes(void);
 
-/* Makes the library single-threaded and has the calling thread use it once, so that later calls
+/* Makes the library single-threaded and uses it once on the calling thread, so that later calls
  * allocate nothing. */
 void tdm_gemm_warm_up(void);
 
