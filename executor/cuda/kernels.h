@@ -368,8 +368,8 @@ enum tdm_status tdm_cuda_move_pages(const struct tdm_gather *gather,
                                     const struct tdm_page_home *home, bool own, bool back,
                                     cudaStream_t stream, struct tdm_error *err);
 
-/* Byte counts: `each` per page of a list, `beside` in addition. *counted becomes the sum over all
- * batches. */
+/* Bytes moved: `each` for every page of a list, and `beside` in addition. *counted is set to the
+ * sum over all batches. */
 struct tdm_page_bytes {
     uint64_t each, beside;
 };
@@ -382,7 +382,8 @@ enum tdm_status tdm_cuda_open_pages(const struct tdm_gather *gather,
                                     struct tdm_error *err);
 
 /* Does the Hopper kernel support it? Compute capability 9.0; bf16; head dim 64 or 128; pages of a
- * multiple of 128 tokens; if there are several pages, chunks of whole pages. */
+ * multiple of 128 tokens, with lists of exactly 128; if there are several chunks, chunks of whole
+ * pages. */
 bool tdm_cuda_attention_hopper_suits(const struct tdm_attend *attend);
 
 /* Attention on Hopper's tensor cores, for supported cases only. `from` must be filled. */
@@ -391,7 +392,8 @@ enum tdm_status tdm_cuda_attention_hopper(const struct tdm_attend *attend, cudaS
 enum tdm_status tdm_cuda_attention_grad_hopper(const struct tdm_attend *attend, cudaStream_t stream,
                                                struct tdm_error *err);
 
-/* Does the mma.sync kernel support it? bf16, head dim 64, 96 or 128. */
+/* Does the mma.sync kernel support it? bf16, head dim 64, 96 or 128; with lists, pages of a
+ * multiple of 128 tokens and chunks of whole pages. */
 bool tdm_cuda_attention_suits(const struct tdm_attend *attend);
 
 /* Attention on tensor cores, for supported cases only. `from` must be filled. */
