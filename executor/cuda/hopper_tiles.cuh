@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared code of attention's forward and backward on Hopper. Tiles are laid out as in
- * hopper_products.cuh; head dim 128. */
+/* Shared code of the Hopper kernels of attention and of votes. Tiles are laid out as in
+ * hopper_products.cuh. The copies and loads by threads here are for head dim 128. */
 #ifndef TDM_EXECUTOR_CUDA_HOPPER_TILES_CUH
 #define TDM_EXECUTOR_CUDA_HOPPER_TILES_CUH
 

@@ -117,8 +117,7 @@ static __device__ __forceinline__ void tdm_fetch_keys(uint32_t k, uint32_t v, co
     }
 }
 
-/* An iterator over keys, KEYS at a time. KEYS keys from a multiple of KEYS on must be in one page.
- * */
+/* An iterator over keys, KEYS at a time. KEYS keys from a multiple of KEYS on must share a page. */
 struct tdm_key_walk {
     const __nv_bfloat16 *slot, *at; /* the slot's first K, and the next K to read */
     uint32_t in_slot, in_page;
