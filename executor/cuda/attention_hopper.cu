@@ -27,8 +27,7 @@
 #define STAGES 2u
 #define CONSUMERS 2u
 #define THREADS ((CONSUMERS + 1) * TDM_WARPGROUP)
-#define LARGEST_SUM 1.8446744e19f /* 2^64: even after its multiplications it is far from overflow \
-                                   */
+#define LARGEST_SUM 1.8446744e19f /* 2^64: its products stay far from overflow */
 #define PIECE 16u /* keys of the smallest piece of a step; pieces have 16, 32, 64 or 128 keys */
 #define PIECES 4u
 #define QUEUES 64u          /* maximum number of launches that run at the same time */
