@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attention of a chunk's queries over pages of keys on Hopper, backward: bf16, head dim 64 or 128.
- * One kernel, the five products of FlashAttention-2 (arXiv 2307.08691, algorithm 2), turned so that
- * dK and dV stay in registers:
+ * One kernel computes the five products of FlashAttention-2 (arXiv 2307.08691, algorithm 2),
+ * transposed so that dK and dV stay in registers:
  *
  *     S^T = K Q^T, dP^T = V dO^T [128 keys, 64 rows];  dV += P^T dO, dK += dS^T Q, dQ = dS K
  *
- * A block owns a tile of 128 keys of a KV head and walks over the tiles of 64 rows that see it, of
- * all its query heads. Two warpgroups have 64 keys each, and half of the columns of dQ. They take
- * turns: in its turn a group asks for dQ, dV, dK, then for the next S and dP, and makes P and dS
- * from them while the other has the turn. Group 0 adds its dQ a step late, so that two buffers of
- * dS are enough.
+ * A block owns a tile of 128 keys of a KV head. It iterates over the tiles of 64 rows that see the
+ * keys, for all its query heads. Each of two warpgroups has 64 keys, and half of the columns of dQ.
+ * They take turns. In its turn a group issues the products for dQ, dV and dK, then for the next S
+ * and dP. It computes P and dS from these while the other group has its turn. Group 0 adds its dQ
+ * one step late, so that two buffers of dS are enough.
  *
- * dQ goes out in fp32 to scratch by the copy engine, which adds: block after block in a fixed
- * order, so that results repeat. A tile of rows has a counter for each half; a block adds when the
- * counter has reached its rank, the number of tiles of keys before its own that visit these rows.
- * Ranks rise with key position, and depend on nothing else. Blocks take their tiles by ticket, in
- * an order in which nobody waits for a tile that was not handed out before: keys rise, and all walk
- * over falling rows, so that each finds its first tile of rows where the one before has been. A
- * last pass scales dQ and rounds it.
+ * The copy engine adds dQ in fp32 to scratch. Blocks add in a fixed order, so that results repeat.
+ * A tile of rows has a counter for each half. A block adds when the counter has reached the block's
+ * rank: the number of earlier tiles of keys that visit these rows. Ranks rise with key position and
+ * depend on nothing else. Blocks take their tiles by ticket. In ticket order no block waits for a
+ * tile with a later ticket: key positions rise, and every block iterates over its rows from last to
+ * first, so that it reaches its first tile of rows after the block before it. A final pass scales
+ * dQ and rounds it.
  *
- * Where the tiles of the chunk itself are few, each query head of them is a block (item.is_split),
- * and the blocks of a tile add dK and dV one after the other: else the last tiles would leave most
- * of the card idle. find_part says in which order they are handed out.
+ * If the chunk itself has few tiles, each query head of them gets its own block (item.is_split).
+ * The blocks of a tile then add dK and dV one after the other. Otherwise the last tiles would leave
+ * most of the card idle. find_part defines the order in which these blocks are handed out.
  *
- * Over lists of pages (LISTS) a page is a tile of keys. A page that many query pages list is a
- * block, which walks over all of them, as its inverse list has them (lists.cu), or is split into
- * blocks of two query heads. Of other pages before the chunk there is a block for each query page
- * that lists it: would a block walk over several, then it would often wait for another one that
- * comes to the same rows with other rows before. They are handed out by their place in the lists,
- * first of all lists the first, so that hardly ever two work on the same rows. In the order of dQ's
- * sums the pages of many come first, then those of few, then the chunk's own.
+ * Over lists of pages (LISTS) a page is a tile of keys. A page that many query pages list is one
+ * block, which iterates over all of them by the page's inverse list (lists.cu), or is split into
+ * blocks of two query heads. Any other page before the chunk gets one block for each query page
+ * that lists it. A single block over several query pages would often wait for another block that
+ * reaches the same rows after different ones. These blocks are handed out by position in the lists,
+ * the first entries of all lists first, so that two of them rarely work on the same rows. dQ's sums
+ * add the pages of many query pages first, then those of few, then the chunk's own.
  */
 #include "executor/cuda/gradients.cuh"
 #include "executor/cuda/hopper_maps.h"
@@ -45,30 +45,30 @@
 #define DS_BYTES (STEP * TILE * 2)
 #define FACTS_BYTES (2 * STEP * 4)
 
-/* Tiles of the chunk itself are split by query heads where a card of some 132 multiprocessors would
- * get fewer than four of them each. */
+/* The chunk's own tiles are split by query heads if there are fewer than this: about four for each
+ * multiprocessor of a card with some 132. */
 #define FEW_TILES 528u
 
-/* The second-level cache holds about so much. */
+/* Approximate capacity of the L2 cache. */
 #define CACHE_BYTES ((uint64_t)48 << 20)
 
-/* Pages of few query pages have ranks of their own, with this bit. */
+/* Pages that few query pages list are ranked separately; their ranks have this bit. */
 #define RANK_OF_FEW 0x8000u
 
-/* Of `order`: entries of parts; those of them before the pages of few; items of the pages of
- * few. */
+/* Indices in `order`: number of part entries; how many of these come before the pages of few;
+ * number of items of the pages of few. */
 enum { ORDER_PARTS, ORDER_BEFORE, ORDER_OF_FEW, ORDER_NUMBERS };
 
-/* An entry of `order`: (page, list), and which part of its query heads. */
+/* An entry of `order`: (page, list), and the number of a part of its query heads. */
 #define ENTRY_PART_BITS 6u
 #define ENTRY_PART ((1u << ENTRY_PART_BITS) - 1)
-#define ENTRY_WHOLE ENTRY_PART /* in place of a part */
+#define ENTRY_WHOLE ENTRY_PART /* instead of a part number: the page is not split */
 
 template <int DIM_> struct made_for {
     static constexpr int DIM = DIM_;
     static constexpr uint32_t COLUMNS = DIM_ / 64;
     static constexpr uint32_t KEY_BYTES = TILE * DIM_ * 2, ROW_BYTES = STEP * DIM_ * 2;
-    static constexpr uint32_t HALF_FLOATS = STEP * DIM_ / 2; /* of a tile's dQ */
+    static constexpr uint32_t HALF_FLOATS = STEP * DIM_ / 2; /* half of a tile's dQ */
     static constexpr uint32_t SHARED_BYTES =
         2 * KEY_BYTES + 2 * STAGES * ROW_BYTES + 2 * DS_BYTES + 2 * HALF_FLOATS * 4;
 };
@@ -77,49 +77,49 @@ struct maps {
     CUtensorMap q, d_out, keys;
 };
 
-/* How the tiles of keys are handed out. */
+/* How tiles of keys are assigned to blocks. */
 struct plan {
     uint32_t row_tiles, key_tiles;
-    uint32_t parts, part_heads; /* of a tile that is split, and query heads of each */
-    uint32_t part_lag;          /* tiles that a part is behind the part before it */
-    uint32_t whole_tiles;       /* the first tiles of keys, of which a block has all query heads */
-    /* over lists: query pages, and words of bits for them; the rank of a page in the list of each,
-       [page, list, query page], RANK_OF_FEW or not; and of each list how many pages of many it has,
-       and of few, [query page, list, 2] */
+    uint32_t parts, part_heads; /* parts of a split tile, and query heads of a part */
+    uint32_t part_lag;          /* how many tiles a part lags behind the part before it */
+    uint32_t whole_tiles;       /* leading tiles of keys that are not split by query heads */
+    /* Over lists: number of query pages, and of words for a bit each; the rank of a page in the
+     * list of each query page, [page, list, query page], with or without RANK_OF_FEW; and for each
+     * list the number of its pages of many and of its pages of few, [query page, list, 2] */
     uint32_t query_pages, words;
     uint16_t *ranks, *list_pages;
-    uint32_t *order;     /* ORDER_PARTS and what follows, then entries */
-    const float *facts;  /* [query head, row tile, 2, STEP]: LSE in powers of two, rowsum(dO * O);
-                            see fact_at */
+    uint32_t *order;     /* ORDER_NUMBERS counts, then entries */
+    const float *facts;  /* [query head, row tile, 2, STEP]: LSE in base 2, rowsum(dO * O); see
+                          * fact_at */
     float *dq;           /* [query head, row tile, half, HALF_FLOATS] */
     uint32_t *dq_turns;  /* [query head, row tile, half] */
     uint32_t *key_turns; /* [key tile, KV head] */
     uint32_t *ticket;
 };
 
-/* What a block works on. */
+/* The work of a block. */
 struct item {
     uint32_t key0, end, kv_head, head,
-        end_head;         /* keys from key0 on, those that there are; query heads */
-    bool is_split;        /* others add to the same dK, dV: */
-    uint32_t part, turn;  /* after how many of them, and their counter */
-    const uint2 *readers; /* over lists, and its row of `ranks` */
+        end_head;         /* keys [key0, end); query heads [head, end_head) */
+    bool is_split;        /* other blocks add to the same dK, dV: */
+    uint32_t part, turn;  /* how many of them add before this one, and the index of their counter */
+    const uint2 *readers; /* over lists: the page's inverse list, and its row of `ranks` */
     const uint16_t *ranks;
-    uint32_t reader, rank; /* of a page of few: the query page, and the rank of both */
+    uint32_t reader, rank; /* for a page of few: the query page, and the rank for this pair */
 };
 #define ALL_READERS UINT32_MAX
 
 struct state {
     uint64_t full_q[STAGES], full_out[STAGES], empty[STAGES], full_keys;
-    uint64_t full_dq[SENDERS], empty_dq[CONSUMERS]; /* of the sender that takes it; of the half */
-    uint32_t step[STAGES]; /* first token, and TDM_STEP_WHOLE, TDM_STEP_MASKED: some row sees less
-                              by its window, document or list */
+    uint64_t full_dq[SENDERS], empty_dq[CONSUMERS]; /* one per sender; one per half */
+    uint32_t step[STAGES]; /* first token, with TDM_STEP_WHOLE and TDM_STEP_MASKED: some row sees
+                            * less because of its window, document or list */
     item work;
-    uint32_t count; /* steps; NO_WORK: nothing to do at all */
+    uint32_t count; /* number of steps; NO_WORK: no work is left */
 };
 #define NO_WORK UINT32_MAX
 
-/* Shared memory, as addresses. */
+/* Addresses in shared memory. */
 template <class P> struct areas {
     uint32_t k, v, q, d_out, ds, dq;
 
@@ -134,14 +134,14 @@ template <class P> struct areas {
     }
 };
 
-/* Where row `row` of a tile has its two facts among STEP: as the lanes of a warp need them, four at
- * a time. */
+/* Index of the facts of row `row` of a tile among STEP. The order lets a lane load four facts at
+ * once. */
 static __device__ __forceinline__ uint32_t fact_at(uint32_t row)
 {
     return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
 }
 
-/* ---- what a block works on ---- */
+/* ---- the work of a block ---- */
 
 static __device__ __forceinline__ const uint16_t *ranks_of(const tdm_attend &a, const plan &x,
                                                            uint32_t page, uint32_t list)
@@ -149,12 +149,12 @@ static __device__ __forceinline__ const uint16_t *ranks_of(const tdm_attend &a, 
     return x.ranks + (uint64_t)(page * a.lists.lists + list) * x.query_pages;
 }
 
-/* Of `tiles` tiles that are split, what is handed out as number `number`: each part goes through
- * the rising tiles, x.part_lag of them behind the part before it. */
+/* The part and tile of item `number`, for `tiles` split tiles. Each part iterates over rising
+ * tiles, x.part_lag tiles behind the part before it. */
 static __device__ __forceinline__ void find_part(const plan &x, uint32_t parts, uint32_t tiles,
                                                  uint32_t number, uint32_t &part, uint32_t &tile)
 {
-    /* how many have a smaller tile + lag * part */
+    /* number of items with a smaller tile + lag * part */
     const auto handed_before = [&](uint32_t sum) {
         uint32_t n = 0;
         for (uint32_t p = 0; p < parts && x.part_lag * p < sum; p++)
@@ -173,13 +173,13 @@ static __device__ __forceinline__ void find_part(const plan &x, uint32_t parts, 
     tile = low - x.part_lag * part;
 }
 
-/* Item `number` of the pages of few: a KV head, a query page, and of its list a page that the other
- * items leave. One KV head after the other, so that its rows and their sums stay in the
- * second-level cache. False if the list has fewer. */
+/* Item `number` of the pages of few: a KV head, a query page, and one of the pages of few in its
+ * list. KV heads come one after the other, so that a head's rows and their sums stay in the L2
+ * cache. False if the list has fewer such pages. */
 static __device__ __forceinline__ bool find_item_of_few(const tdm_attend &a, const plan &x,
                                                         uint32_t number, uint32_t &page, item &w)
 {
-    const uint32_t each = x.order[ORDER_OF_FEW] / a.kv_heads; /* of a KV head */
+    const uint32_t each = x.order[ORDER_OF_FEW] / a.kv_heads; /* items of a KV head */
     w.kv_head = number / each;
     number -= w.kv_head * each;
     const uint32_t place = number / x.query_pages;
@@ -191,7 +191,7 @@ static __device__ __forceinline__ bool find_item_of_few(const tdm_attend &a, con
         return false;
     const uint32_t *entries = tdm_list_of(a, w.reader, w.kv_head) + 1;
     uint32_t low = place, high = place + of_many, rank;
-    for (;;) { /* pages of few before an entry: they rise with it */
+    for (;;) { /* binary search by the number of pages of few before an entry */
         const uint32_t i = (low + high) / 2;
         page = (entries[i] & TDM_PAGE_NUMBER) - tdm_first_page(a);
         rank = ranks_of(a, x, page, list)[w.reader];
@@ -205,7 +205,7 @@ static __device__ __forceinline__ bool find_item_of_few(const tdm_attend &a, con
             high = i - 1;
     }
     w.rank = of_many + place;
-    /* the order in which they are handed out is also that of the sums of dK, dV */
+    /* dK and dV are summed in the order in which the items are handed out */
     const uint2 *readers = tdm_readers_of(a, page, list);
     const uint16_t *ranks = ranks_of(a, x, page, list);
     for (uint32_t word = 0; word < x.words; word++)
@@ -274,9 +274,9 @@ static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan
     return true;
 }
 
-/* The steps of a block: a tile of rows and a query head each. Of a range of keys the heads one
- * after the other, each with falling rows; over lists the query pages by falling number, each with
- * its heads, each with falling rows. */
+/* Iterator over the steps of a block; a step is a tile of rows of one query head. For a range of
+ * keys: query heads one after the other, each with falling rows. Over lists: query pages by falling
+ * number, for each its query heads, each with falling rows. */
 template <bool LISTS> struct walk;
 
 template <> struct walk<false> {
@@ -296,7 +296,7 @@ template <> struct walk<false> {
         return end_tile > begin_tile ? (end_tile - begin_tile) * (w.end_head - w.head) : 0;
     }
 
-    /* To the next step: there are count(). */
+    /* Advances to the next step. There are count() steps. */
     __device__ __forceinline__ void next(const plan &, const item &)
     {
         if (row_tile == begin_tile) {
@@ -313,7 +313,7 @@ template <> struct walk<false> {
         return t0 + (a.from[last] > w.key0 ? TDM_STEP_MASKED : 0);
     }
 
-    /* Tiles of keys before this one that visit these rows. */
+    /* Number of earlier tiles of keys that visit these rows. */
     __device__ __forceinline__ uint32_t rank(const tdm_attend &a, const plan &, const item &w) const
     {
         return w.key0 / TILE - a.from[row_tile * STEP] / TILE;
@@ -341,7 +341,7 @@ template <> struct walk<true> {
             return (2 * w.reader + 1 < x.row_tiles ? 2 : 1) * (w.end_head - w.head);
         for (uint32_t i = 0; i < word; i++)
             tiles += 2 * (uint32_t)__popc(w.readers[i].x);
-        /* the last query page may have one tile of rows alone */
+        /* the last query page may have only one tile of rows */
         if (x.row_tiles % 2 != 0 &&
             (w.readers[x.row_tiles / 64].x >> x.row_tiles / 2 % 32 & 1) != 0)
             tiles--;
@@ -374,7 +374,7 @@ template <> struct walk<true> {
         return t0 + (whole ? TDM_STEP_WHOLE : 0) + (masked ? TDM_STEP_MASKED : 0);
     }
 
-    /* Pages whose dQ is added before that of this one. */
+    /* Number of pages whose dQ is added before this page's. */
     __device__ __forceinline__ uint32_t rank(const tdm_attend &, const plan &, const item &w) const
     {
         return w.reader != ALL_READERS ? w.rank : w.ranks[page];
@@ -383,7 +383,7 @@ template <> struct walk<true> {
 
 /* ---- the producer: one thread ---- */
 
-/* Asks for K and V of a tile. */
+/* Issues the copies of K and V of a tile. */
 template <class P>
 static __device__ __forceinline__ void copy_keys(const tdm_attend &a, const maps &m,
                                                  const areas<P> &shared, state &s)
@@ -427,7 +427,7 @@ static __device__ __forceinline__ void produce(const tdm_attend &a, const maps &
     }
 }
 
-/* ---- dQ on its way out: SENDERS threads ---- */
+/* ---- sending dQ: SENDERS threads ---- */
 
 static __device__ __forceinline__ void wait_turn(const uint32_t *turn, uint32_t rank)
 {
@@ -444,9 +444,9 @@ static __device__ __forceinline__ void give_turn(uint32_t *turn)
                  : "memory");
 }
 
-/* Adds the dQ of both halves to what is there, in the order in which they are staged: half 1 of
- * step n, then half 0. To see that it is one's turn, to add and to see that it is done takes as
- * long as a step, so that senders take every third. */
+/* Adds the dQ of both halves to scratch, in the order in which they are staged: half 1 of step n,
+ * then half 0. Waiting for the turn, adding and waiting for completion takes as long as a step. So
+ * there are several senders, each of which takes every third half. */
 template <class P, bool LISTS>
 static __device__ __forceinline__ void send_dq(const tdm_attend &a, const plan &x,
                                                const areas<P> &shared, state &s, walk<LISTS> &at,
@@ -454,7 +454,7 @@ static __device__ __forceinline__ void send_dq(const tdm_attend &a, const plan &
 {
     const item &w = s.work;
     const uint32_t tasks = 2 * s.count;
-    uint32_t step = 0; /* steps that the walk has made */
+    uint32_t step = 0; /* steps that the iterator has advanced */
     at.begin(a, x, w);
 #pragma unroll 1
     for (uint32_t task = sender; task < tasks; task += SENDERS) {
@@ -481,7 +481,7 @@ static __device__ __forceinline__ void send_dq(const tdm_attend &a, const plan &
 
 /* ---- the consumers ---- */
 
-/* Zeros for the keys [first, TILE) of K and V, which were never written; for all consumers. */
+/* Zeroes the keys [first, TILE) of K and V, which were never written. All consumers call it. */
 template <class P>
 static __device__ __forceinline__ void clear_keys(const areas<P> &shared, uint32_t first)
 {
@@ -496,7 +496,7 @@ static __device__ __forceinline__ void clear_keys(const areas<P> &shared, uint32
     asm volatile("bar.sync 3, %0;" ::"n"(CONSUMERS * TDM_WARPGROUP) : "memory");
 }
 
-/* Masks scores [keys, tokens] of a warp's 16 keys from `key` on and the tokens from `t` on. */
+/* Masks scores [keys, tokens]: a warp's 16 keys from `key` on, and the tokens from `t` on. */
 static __device__ __forceinline__ void mask_keys(float (&s)[STEP / 8][4], const tdm_attend &a,
                                                  const uint32_t *seen, uint32_t t, uint32_t key)
 {
@@ -517,7 +517,7 @@ static __device__ __forceinline__ void mask_keys(float (&s)[STEP / 8][4], const 
     }
 }
 
-/* P = exp(S - LSE), rounded for a product, and kept in `s`. */
+/* P = exp(S - LSE), rounded to bf16 for a product, and also kept in `s`. */
 static __device__ __forceinline__ void make_p(float (&s)[STEP / 8][4], uint32_t (&p)[STEP / 16][4],
                                               const float *facts, float scale)
 {
@@ -535,7 +535,7 @@ static __device__ __forceinline__ void make_p(float (&s)[STEP / 8][4], uint32_t 
     }
 }
 
-/* dS = P (dP - rowsum(dO O)), rounded for a product; P as rounded before. */
+/* dS = P (dP - rowsum(dO O)), rounded to bf16 for a product. Uses the rounded P. */
 static __device__ __forceinline__ void make_ds(const float (&dp)[STEP / 8][4],
                                                const uint32_t (&p)[STEP / 16][4],
                                                uint32_t (&ds)[STEP / 16][4], const float *facts)
@@ -563,14 +563,14 @@ static __device__ __forceinline__ void store_turned(uint32_t to, const uint32_t 
                  : "memory");
 }
 
-/* The products of group G for all steps of a block; leaves dK and dV, unscaled. */
+/* Computes the products of group G for all steps of a block. Leaves dK and dV unscaled. */
 template <class P, uint32_t G>
 static __device__ __forceinline__ void
 sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *facts, float scale,
          float (&dk)[P::DIM / 8][4], float (&dv)[P::DIM / 8][4])
 {
     constexpr uint32_t late = G ^ 1; /* group 0 adds its dQ a step late */
-    constexpr int DQ = P::DIM / 16;  /* blocks of 8 columns of half a dQ */
+    constexpr int DQ = P::DIM / 16;  /* blocks of 8 columns in half a dQ */
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % TDM_WARPGROUP / 32;
     const uint32_t k = shared.k + G * 64 * 128, v = shared.v + G * 64 * 128;
     const uint32_t row = lane % 8 + lane / 16 * 8, piece = warp * 2 + lane / 8 % 2;
@@ -580,7 +580,7 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *fac
     const uint32_t key = s.work.key0 + G * 64, before = (uint32_t)(a.first_token - a.key_token);
     const uint32_t count = s.count;
     uint32_t p[STEP / 16][4], ds[STEP / 16][4];
-    uint32_t i = 0, phase = 0; /* stage of this step; its phase, then that of the next */
+    uint32_t i = 0, phase = 0; /* stage of this step; its phase, later that of the next stage */
 
     const auto ask_scores = [&](float(&c)[STEP / 8][4], uint32_t keys, uint32_t rows) {
         const tdm_uniform_tile keys_at = tdm_uniform(keys, 16), rows_at = tdm_uniform(rows, 16);
@@ -603,7 +603,7 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *fac
                          tdm_matrix_at(k_at, x * 2048), x > 0);
         tdm_products_commit();
     };
-    /* Of step n; for -1 numbers that nobody sends. */
+    /* Stages dQ of step n. For n = -1 the values are not sent. */
     const auto stage_dq = [&](const float(&dq)[DQ][4], uint32_t n) {
         tdm_barrier_wait(&s.empty_dq[G], n + 1 == 0 ? 1 : n + 1);
 #pragma unroll
@@ -679,9 +679,8 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *fac
         tdm_products_wait<0>();
         tdm_products_hold(dk);
         tdm_products_hold(dv);
-        ask_scores(c, k,
-                   shared.q +
-                       j * P::ROW_BYTES); /* behind the last step of what is there: not used */
+        ask_scores(c, k, shared.q + j * P::ROW_BYTES); /* after the last step these are stale
+                                                        * values, which are not used */
         if (more)
             tdm_barrier_wait(&s.full_out[j], phase);
         if (lane == 0)
@@ -705,7 +704,7 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *fac
         tdm_fence_shared();
         i = j;
     }
-    if (G == 0) { /* the last dQ */
+    if (G == 0) { /* the dQ of the last step */
         float dq[DQ][4];
         tdm_turn_wait(1);
         ask_dq(dq, (count - 1) & 1);
@@ -716,9 +715,9 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *fac
     }
 }
 
-/* Adds rows of dK or dV to fp32 sums, without reading them, those that are `there`. Two lanes of a
- * row swap halves, so that each adds four neighbours: an even lane of block n, an odd one of block
- * n + 1. For a whole warp. */
+/* Adds rows of dK or dV that are `there` to fp32 sums, without reading these. Two lanes of a row
+ * exchange halves, so that each adds four adjacent elements: an even lane those of block n, an odd
+ * one those of block n + 1. The whole warp calls it. */
 template <int B>
 static __device__ __forceinline__ void add_row(float *to, const float (&c)[B][4], int h,
                                                float scale, bool there)
@@ -740,8 +739,8 @@ static __device__ __forceinline__ void add_row(float *to, const float (&c)[B][4]
     }
 }
 
-/* dK and dV of a warp's 16 keys from `key` on to their pages; `ours`: added to what other parts of
- * the same sum left. */
+/* Stores dK and dV of a warp's 16 keys from `key` on in their pages. `ours`: adds to what other
+ * parts of the same sum left there. */
 template <typename T, int B>
 static __device__ __forceinline__ void put_keys(const tdm_attend &a, uint32_t key, uint32_t end,
                                                 uint32_t kv_head, const float (&dk)[B][4],
@@ -756,7 +755,7 @@ static __device__ __forceinline__ void put_keys(const tdm_attend &a, uint32_t ke
         const tdm_gradient_key to = tdm_gradient_at(a, there ? key + 8 * h : end - 1, kv_head);
         T *k = (T *)to.data + to.element, *v = k + tdm_plane_of(a);
         if constexpr (sizeof(T) == sizeof(float)) {
-            /* the same for all keys of a page */
+            /* this is the same for all keys of a page */
             if (__any_sync(TDM_FULL_WARP, to.add || ours)) {
                 add_row(k, dk, h, scale, there);
                 add_row(v, dv, h, 1.0f, there);
@@ -770,7 +769,7 @@ static __device__ __forceinline__ void put_keys(const tdm_attend &a, uint32_t ke
     }
 }
 
-/* The products of a group, and dK, dV to their pages. */
+/* Computes the products of a group and stores dK, dV in their pages. */
 template <class P, typename T, uint32_t G>
 static __device__ __forceinline__ void consume(const tdm_attend &a, const plan &x,
                                                const areas<P> &shared, state &s, const float *facts,
@@ -805,7 +804,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ state s;
-    __shared__ walk<LISTS> walks[1 + SENDERS]; /* of one thread each, which has few registers */
+    __shared__ walk<LISTS> walks[1 + SENDERS]; /* one per thread; in shared memory because these
+                                                * threads have few registers */
     __shared__ __align__(128) float facts[STAGES * 2 * STEP];
     const areas<P> shared(memory);
     if (threadIdx.x == 0) {
@@ -847,7 +847,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- before and after ---- */
 
-/* Query pages that list a page. */
+/* Number of query pages that list a page. */
 static __device__ __forceinline__ uint32_t count_readers(const tdm_attend &a, const plan &x,
                                                          uint32_t page, uint32_t list)
 {
@@ -863,8 +863,8 @@ static __device__ __forceinline__ bool is_of_many(const plan &x, uint32_t read)
     return 2 * read >= x.query_pages;
 }
 
-/* The rank of each page in the list of each query page: a block a list. Pages of the chunk have the
- * last ones. `with_few`: there are pages of few. */
+/* Computes the rank of each page in the list of each query page. One block per list. Pages of the
+ * chunk have the last ranks. `with_few`: pages of few are treated separately. */
 static __global__ void __launch_bounds__(128)
     find_ranks(const tdm_attend a, const plan x, bool with_few)
 {
@@ -873,7 +873,7 @@ static __global__ void __launch_bounds__(128)
     const uint32_t *entries = tdm_list_of(a, query_page, list * (a.kv_heads / a.lists.lists));
     const uint32_t first = tdm_first_page(a), warp = threadIdx.x / TDM_WARP;
     const uint32_t own = (uint32_t)tdm_attend_key_pages(&a) - x.query_pages;
-    uint32_t of_many = 0, of_few = 0; /* of the entries so far */
+    uint32_t of_many = 0, of_few = 0; /* counts over the entries so far */
     for (uint32_t begin = 0; begin < entries[0]; begin += 128) {
         const uint32_t i = begin + threadIdx.x;
         const uint32_t page = i < entries[0] ? (entries[1 + i] & TDM_PAGE_NUMBER) - first : own;
@@ -900,9 +900,9 @@ static __global__ void __launch_bounds__(128)
     }
 }
 
-/* In which order the parts of (page, list) are worked on: pages of many before the chunk by rising
- * position, the pages of few, the pages of the chunk as find_part has them. One block, after
- * find_ranks. `parts`: of a page that is split. */
+/* Computes the order in which the parts of (page, list) are processed: pages of many before the
+ * chunk by rising position, then the pages of few, then the pages of the chunk in find_part's
+ * order. One block, after find_ranks. `parts`: number of parts of a split page. */
 #define ORDER_THREADS 1024u
 
 static __global__ void __launch_bounds__(ORDER_THREADS)
@@ -911,12 +911,12 @@ static __global__ void __launch_bounds__(ORDER_THREADS)
     __shared__ uint32_t of_warp[ORDER_THREADS / TDM_WARP], most_of_few;
     const uint32_t lane = threadIdx.x % TDM_WARP, warp = threadIdx.x / TDM_WARP;
     const uint32_t lists = a.lists.lists;
-    const uint32_t own = items - x.query_pages * lists; /* the first item of the chunk */
+    const uint32_t own = items - x.query_pages * lists; /* first item of the chunk's own pages */
     uint32_t count = 0;                                 /* entries so far */
     const auto readers_of = [&](uint32_t item) {
         return count_readers(a, x, item / lists, item % lists);
     };
-    /* Appends `mine` entries of each thread; returns where the thread's begin. */
+    /* Appends `mine` entries for each thread. Returns the index of the thread's first entry. */
     const auto append = [&](uint32_t mine) {
         uint32_t sum = mine, all = 0;
         for (uint32_t offset = 1; offset < TDM_WARP; offset *= 2) {
@@ -975,9 +975,9 @@ static __global__ void __launch_bounds__(ORDER_THREADS)
         x.order[ORDER_PARTS] = count;
 }
 
-/* The facts of all rows, of those behind the last token that nothing comes of them; and no turns
- * yet. A block has FACT_ROWS rows of [token, query head], one behind the other; 8 elements of a row
- * a lane. */
+/* Computes the facts of all rows. For rows after the last token they make all results zero. Also
+ * resets the turn counters. A block has FACT_ROWS consecutive rows of [token, query head]; a lane
+ * reads 8 elements of a row at a time. */
 #define FACT_ROWS 64u
 template <class P>
 static __global__ void __launch_bounds__(256)
@@ -1019,7 +1019,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* dQ, scaled and rounded: a block a tile of rows of a query head. */
+/* Scales and rounds dQ. One block per tile of rows of a query head. */
 template <class P, bool LISTS>
 static __global__ void __launch_bounds__(256)
     round_dq(const tdm_attend a, const plan x, float scale)
@@ -1058,15 +1058,15 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* Pages before the chunk in a list of each query page, at most. */
+/* Maximum number of pages before the chunk in a query page's list. */
 static uint64_t entries_before(const tdm_attend &a, const plan &x)
 {
     const struct tdm_page_rule *rule = &a.lists.rule;
     uint64_t most = tdm_attend_key_pages(&a) - x.query_pages;
     if (most > a.lists.capacity)
         most = a.lists.capacity;
-    /* of a part of a chunk, pages of the chunk before it are in the lists beside those of the
-     * budget */
+    /* if these are only part of a chunk's queries, lists also have earlier pages of the chunk,
+     * beside those of the budget */
     if (rule->selector.kind == TDM_SELECT_TOP_K && x.query_pages == tdm_pages_of_chunk(rule) &&
         most > rule->selector.budget / rule->page_tokens)
         most = rule->selector.budget / rule->page_tokens;
@@ -1090,9 +1090,9 @@ static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, co
     if (LISTS) {
         const uint64_t pages = tdm_attend_key_pages(&a);
         const bool with_few =
-            sizeof(T) == sizeof(float); /* sums may be added to in several steps */
+            sizeof(T) == sizeof(float); /* only fp32 sums may be added to in several steps */
         const uint32_t split = with_few && x.parts < ENTRY_WHOLE ? x.parts : 1;
-        /* pages of many have at least half of the query pages each */
+        /* at least half of the query pages list a page of many */
         const uint64_t entries = (uint64_t)x.query_pages * a.lists.capacity;
         const uint64_t read = with_few ? 2 * (uint64_t)a.lists.capacity + x.query_pages : entries;
         uint64_t items =
@@ -1106,7 +1106,7 @@ static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, co
                                                      with_few);
     }
     if ((a.first_token + a.tokens - a.key_token) <=
-        a.chunk_tokens) /* one slot, whose last page is whole */
+        a.chunk_tokens) /* a single slot; round it up to whole pages */
         a.chunk_tokens = (a.chunk_tokens + a.page_tokens - 1) / a.page_tokens * a.page_tokens;
     find_facts<P><<<(unsigned)((rows + FACT_ROWS - 1) / FACT_ROWS), 256, 0, stream>>>(a, x, turns);
     grad_hopper<P, T, LISTS><<<blocks, THREADS, P::SHARED_BYTES, stream>>>(a, m, x, scale);
@@ -1131,13 +1131,13 @@ static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, stru
     x.key_turns = x.dq_turns + 2 * (uint64_t)a->query_heads * x.row_tiles;
     x.ticket = x.key_turns + (uint64_t)x.key_tiles * a->kv_heads;
     const uint32_t ratio = a->query_heads / a->kv_heads;
-    /* beside its steps a part costs as much as a few of them; but where heads come one after the
-     * other, a tile of few rows would wait for those of many */
+    /* A part has a fixed cost of a few steps. But if heads come one after the other, a tile of few
+     * rows would wait for tiles of many */
     x.part_heads = lists && ratio > 3 ? 2 : 1;
     x.parts = (ratio + x.part_heads - 1) / x.part_heads;
-    /* A lag of all tiles means part after part. With a smaller one the long tiles come earlier, and
-     * those that add to the same dQ are spread over time; but then the rows of some three parts at
-     * a time, their gradients and their sums of dQ must stay in the second-level cache. */
+    /* A lag of all tiles runs the parts one after the other. A smaller lag starts the long tiles
+     * earlier, and spreads blocks that add to the same dQ over time. But then the rows of about
+     * three parts at a time, with their gradients and sums of dQ, must stay in the L2 cache. */
     const uint32_t own_tiles = x.key_tiles - (uint32_t)(before / TILE);
     const uint64_t part_bytes = a->tokens * x.part_heads * P::DIM * (2 + 2 + 4);
     x.part_lag = 3 * a->kv_heads * part_bytes <= CACHE_BYTES ? (3 * own_tiles + 7) / 8 : own_tiles;

@@ -2,22 +2,22 @@
 /*
  * Attention of a chunk's queries over pages of keys on Hopper, forward: bf16, head dim 64 or 128.
  *
- * As FlashAttention-3 (arXiv 2407.08608, algorithms 1 and 2). A block has ROWS tokens of one query
- * head: two threads ask the copy engine for Q and K, and for V, with rising position, KEYS at a
- * time; two warpgroups of consumers have 64 rows each. A consumer asks for S(n) = Q K^T and for O
- * += P(n - 1) V, then makes P(n) from S(n) while the other consumer's products run: named barriers
- * let them take turns. Two blocks of a cluster have row tiles of the same KV head; each copies half
- * of the columns of K and V for both.
+ * The design follows FlashAttention-3 (arXiv 2407.08608, algorithms 1 and 2). A block has ROWS
+ * tokens of one query head. Producer threads issue copies, KEYS keys at a time with rising
+ * position: one thread copies K, another V, and a third Q. Two warpgroups of consumers have 64 rows
+ * each. A consumer issues S(n) = Q K^T and O += P(n - 1) V, then computes P(n) from S(n) while the
+ * other consumer's products run. They take turns by named barriers. The two blocks of a cluster
+ * have row tiles of the same KV head. Each copies half of the columns of K and V to both.
  *
- * Exponentials are relative to a shift for each row. A step is made with care where it is the
- * first, where something is masked, or where the step before was: then the shift follows the
- * largest score, with slack (scores.cuh). Other steps take the shift as it is, and do not look for
- * a maximum. Should a sum of exponentials come out larger than LARGEST_SUM, or not be a number,
- * then the cluster does its tiles again with care in all steps. This depends on the data alone.
+ * Exponentials are relative to a shift for each row. A step is careful if it is the first, if it
+ * masks, or if the step before did. In a careful step the shift follows the largest score, with
+ * slack (scores.cuh). Other steps use the shift as it is and do not compute a maximum. If a sum of
+ * exponentials exceeds LARGEST_SUM or is NaN, the cluster computes that item again, with all steps
+ * careful. This depends on the data alone.
  *
- * Steps of 176 keys need fewer turns than steps of 128, and are composed of pieces of pages; over
- * lists of pages (LISTS) a page of 128 is a step, and the producer reads an entry of the list a
- * step ahead and leaves the consumers the first key with it and whether they must mask.
+ * Steps of 176 keys need fewer turns than steps of 128. They are composed of pieces of pages. Over
+ * lists of pages (LISTS) a page of 128 keys is a step. The producer reads an entry of the list one
+ * step ahead, and passes the first key and whether to mask to the consumers.
  */
 #include "executor/cuda/hopper_maps.h"
 #include "executor/cuda/hopper_tiles.cuh"
@@ -27,17 +27,17 @@
 #define STAGES 2u
 #define CONSUMERS 2u
 #define THREADS ((CONSUMERS + 1) * TDM_WARPGROUP)
-#define LARGEST_SUM 1.8446744e19f /* 2^64: far from overflow, with all that it is multiplied by */
-#define PIECE 16u /* keys of the smallest piece of a step; pieces are 16, 32, 64, 128 */
+#define LARGEST_SUM 1.8446744e19f /* 2^64: its products stay far from overflow */
+#define PIECE 16u /* keys of the smallest piece of a step; pieces have 16, 32, 64 or 128 keys */
 #define PIECES 4u
-#define QUEUES 64u       /* launches that may run at the same time */
-#define MOST_ITEMS 1024u /* that a cluster does */
-#define FACTS 8u /* items of which consumers can know: more than the producers can be ahead */
+#define QUEUES 64u          /* maximum number of launches that run at the same time */
+#define MOST_ITEMS 1024u    /* maximum items of a cluster */
+#define FACTS 8u            /* entries of board.facts: more than the producers can be ahead */
 #define NO_ITEM 0xffffffffu /* the queue is empty */
 #define NOT_YET 0xfffffffeu
-#define AGAIN 0x80000000u /* beside an item's number: a sum was too large */
+#define AGAIN 0x80000000u /* flag in an item's number: a sum was too large */
 
-/* What a kernel is made for. */
+/* Parameters of a kernel. */
 template <int DIM_, uint32_t KEYS_, uint32_t CLUSTER_, bool LISTS_> struct made_for {
     static constexpr int DIM = DIM_;
     static constexpr uint32_t KEYS = KEYS_, CLUSTER = CLUSTER_, COLUMNS = DIM_ / 64;
@@ -49,12 +49,12 @@ template <int DIM_, uint32_t KEYS_, uint32_t CLUSTER_, bool LISTS_> struct made_
 };
 
 struct maps {
-    CUtensorMap q, keys[PIECES]; /* boxes of 128, 64, 32, 16 keys; over lists the first alone */
+    CUtensorMap q, keys[PIECES]; /* boxes of 128, 64, 32, 16 keys; over lists only the first */
 };
 
-/* What the consumers of a block must know of an item. */
+/* What the consumers of a block need to know of an item. */
 struct facts {
-    uint32_t number, at; /* NO_ITEM: there is none any more; where it stands in board.items */
+    uint32_t number, at; /* NO_ITEM: no items are left; index in board.items */
     uint32_t t0, head, kv_head, begin, count, last_from;
     bool is_extra;
 };
@@ -63,41 +63,41 @@ struct barriers {
     uint64_t full_q, empty_q, full_k[STAGES], empty_k[STAGES], full_v[STAGES], empty_v[STAGES];
 };
 
-/* What the threads of a block tell each other. */
+/* What the threads of a block share. */
 struct board {
     struct barriers of_pass[2];
-    uint32_t step[STAGES]; /* over lists: TDM_STEP_FIRST and what follows */
-    uint32_t again;        /* an item has AGAIN */
+    uint32_t step[STAGES]; /* over lists: the first key and the flags, see TDM_STEP_FIRST */
+    uint32_t again;        /* some item has AGAIN */
     struct facts facts[FACTS];
-    uint32_t items[MOST_ITEMS +
-                   1]; /* of the cluster, in each of its blocks: as they were drawn, then NO_ITEM */
+    uint32_t items[MOST_ITEMS + 1]; /* the cluster's items in the order drawn, then NO_ITEM; each of
+                                     * its blocks has a copy */
 };
 
-/* The next number that nobody has drawn, and the clusters that have found the queue empty: the last
- * leaves it as it was. */
+/* The next number to draw, and how many clusters have found the queue empty. The last of them
+ * resets the queue for the next launch. */
 struct queue {
     uint32_t next, left;
 };
 
 static __device__ struct queue queues[QUEUES];
 
-/* What a block works on. Keys [begin, end) are those that a row of the cluster sees. */
+/* The work of a block. Keys [begin, end) are those that some row of the cluster sees. */
 template <class P> struct item {
     uint32_t t0, head, kv_head, before, begin, end;
-    bool is_extra; /* there is no tile for the second block: it does the first one's, and writes
-                      nothing */
+    bool is_extra; /* there is no tile for the second block: it repeats the first one's and writes
+                    * nothing */
     const uint32_t *list;
 
-    /* Of a KV head; one KV head after the other, so that the second-level cache holds what all
-     * blocks read. */
+    /* Number of clusters of a KV head. KV heads come one after the other, so that the L2 cache
+     * holds what all blocks read. */
     static __host__ __device__ __forceinline__ uint32_t clusters(const tdm_attend &a)
     {
         const uint32_t row_tiles = (uint32_t)((a.tokens + ROWS - 1) / ROWS);
         return (row_tiles * (a.query_heads / a.kv_heads) + P::CLUSTER - 1) / P::CLUSTER;
     }
 
-    /* Of each KV head its row tiles, the longest first, of each the query heads; neighbours make a
-     * cluster. */
+    /* For each KV head its row tiles, longest first; for each row tile its query heads. Neighbours
+     * form a cluster. */
     __device__ __forceinline__ item(const tdm_attend &a, uint32_t cluster)
     {
         const uint32_t ratio = a.query_heads / a.kv_heads;
@@ -131,8 +131,8 @@ template <class P> struct item {
     }
 };
 
-/* The item at `at` of the cluster's, when it is known, or in the second pass the next from there
- * that must be made again; NO_ITEM behind the last. */
+/* Waits for entry `at` of the cluster's items and returns it. In the second pass returns the next
+ * one from there that must be computed again. NO_ITEM after the last. */
 static __device__ __forceinline__ uint32_t item_at(const board &shared, uint32_t pass, uint32_t &at)
 {
     for (;; at++) {
@@ -170,9 +170,9 @@ static __device__ __forceinline__ void draw(const tdm_attend &a, board &shared, 
 
 /* ---- the producers ---- */
 
-/* Where keys lie, as they are copied one step after the other. */
+/* Position of the next keys to copy. */
 struct place {
-    uint32_t slot, plane, in_page; /* plane: of K or of V, as in hopper_maps.h */
+    uint32_t slot, plane, in_page; /* plane: K or V of a page, as in hopper_maps.h */
 };
 
 static __device__ __forceinline__ place place_of(const tdm_attend &a, uint32_t key, uint32_t plane)
@@ -187,7 +187,7 @@ static __device__ __forceinline__ place place_of(const tdm_attend &a, uint32_t k
     return at;
 }
 
-/* Asks for `keys` keys from `at` on, a multiple of PIECE. Leaves `at` behind them. */
+/* Issues copies of `keys` keys, a multiple of PIECE, from `at` on. Advances `at` past them. */
 template <class P>
 static __device__ __forceinline__ void copy_keys(const tdm_attend &a, const maps &m,
                                                  uint32_t column, uint32_t to, place &at,
@@ -197,7 +197,8 @@ static __device__ __forceinline__ void copy_keys(const tdm_attend &a, const maps
 #pragma unroll 1
     while (keys > 0) {
         uint32_t piece = keys < page_tokens - at.in_page ? keys : page_tokens - at.in_page;
-        const uint32_t i = piece >= 128 ? 0 : __clz((int)piece) - 24; /* the largest box */
+        const uint32_t i = piece >= 128 ? 0 : __clz((int)piece) - 24; /* the largest box that
+                                                                       * fits */
         piece = 128u >> i;
         if constexpr (P::CLUSTER == 2)
             tdm_copy_keys_to_both(to, m.keys[i], at.in_page, column, at.plane, at.slot, barrier);
@@ -226,12 +227,13 @@ static __device__ __forceinline__ void wait_empty(uint64_t *barrier, uint32_t ph
         tdm_barrier_wait(barrier, phase);
 }
 
-/* Over lists: what all rows see, near and whole, and before their own tokens. */
+/* Over lists: the first key that all rows see, by the near rule and in whole pages, and the end of
+ * the keys that all rows see. */
 struct limits {
     uint32_t from, start, end;
 };
 
-/* What the consumers must know of a step over a list. */
+/* What the consumers need to know of a step over a list. */
 static __device__ __forceinline__ uint32_t step_of(uint32_t entry, uint32_t first_page,
                                                    const limits &all)
 {
@@ -241,7 +243,7 @@ static __device__ __forceinline__ uint32_t step_of(uint32_t entry, uint32_t firs
     return key + (whole ? TDM_STEP_WHOLE : 0) + (masked ? TDM_STEP_MASKED : 0);
 }
 
-/* Q of all items of a pass. One block of the cluster also draws them. */
+/* Copies Q of all items of a pass. One block of the cluster also draws the items. */
 template <class P>
 static __device__ __forceinline__ void produce_rows(const tdm_attend &a, const maps &m,
                                                     uint32_t tiles, board &shared, queue &from,
@@ -261,8 +263,8 @@ static __device__ __forceinline__ void produce_rows(const tdm_attend &a, const m
     }
 }
 
-/* K, or V (`plane` 1), of all steps of all items of a pass; of each a thread, so that neither waits
- * for the room of the other. */
+/* Copies K, or V (`plane` 1), for all steps of all items of a pass. Each has its own thread, so
+ * that neither waits for the other's free stages. */
 template <class P, uint32_t plane>
 static __device__ __forceinline__ void produce_keys(const tdm_attend &a, const maps &m,
                                                     uint32_t tiles, board &shared, uint32_t pass)
@@ -281,7 +283,7 @@ static __device__ __forceinline__ void produce_keys(const tdm_attend &a, const m
         if (count == 0)
             continue;
         if (plane == 0) {
-            /* consumers read it when the first keys are there */
+            /* consumers read it after the item's first keys have arrived */
             struct facts &f = shared.facts[made++ % FACTS];
             f.number = number;
             f.at = at;
@@ -300,7 +302,7 @@ static __device__ __forceinline__ void produce_keys(const tdm_attend &a, const m
             const uint32_t first_page = tdm_first_page(a);
             const uint32_t slot_pages = (uint32_t)a.chunk_tokens / TDM_HOPPER_PAGE;
             const uint32_t *entries = w.list + 1;
-            uint32_t entry = *entries; /* read a step ahead, so that it need not be waited for */
+            uint32_t entry = *entries; /* read one step ahead, to hide the latency */
 #pragma unroll 1
             for (; step < end; step++) {
                 const uint32_t stage = step % STAGES, page = (entry & TDM_PAGE_NUMBER) - first_page;
@@ -316,7 +318,7 @@ static __device__ __forceinline__ void produce_keys(const tdm_attend &a, const m
                               2 * (page - slot * slot_pages) + plane, slot, &full[stage]);
             }
         } else {
-            /* keys behind the last token were never written */
+            /* keys after the last token were never written */
             uint32_t left = (w.before + (uint32_t)a.tokens - w.begin + PIECE - 1) / PIECE * PIECE;
             place from = place_of(a, w.begin, plane);
 #pragma unroll 1
@@ -338,7 +340,7 @@ static __device__ __forceinline__ void produce_keys(const tdm_attend &a, const m
 
 /* ---- the consumers ---- */
 
-/* Asks for S = Q K^T. */
+/* Issues S = Q K^T. */
 template <class P>
 static __device__ __forceinline__ void ask_scores(float (&s)[P::KEYS / 8][4], tdm_uniform_tile q,
                                                   tdm_uniform_tile k)
@@ -350,7 +352,7 @@ static __device__ __forceinline__ void ask_scores(float (&s)[P::KEYS / 8][4], td
     tdm_products_commit();
 }
 
-/* Asks for O += P V. */
+/* Issues O += P V. */
 template <class P>
 static __device__ __forceinline__ void
 ask_values(float (&out)[P::DIM / 8][4], const uint32_t (&p)[P::KEYS / 16][4], tdm_uniform_tile v)
@@ -373,14 +375,14 @@ template <class P> static __device__ __forceinline__ void release(uint64_t *barr
     }
 }
 
-/* Q belongs to this block alone. */
+/* Q belongs to this block only, not to the cluster. */
 static __device__ __forceinline__ void release_rows(uint64_t *barrier)
 {
     if (threadIdx.x % 32 == 0)
         tdm_barrier_arrive(barrier);
 }
 
-/* Zeros for the rows [first, P::KEYS) of a tile of V, which hold what was never written. */
+/* Zeroes the rows [first, P::KEYS) of a tile of V, which were never written. */
 template <class P> static __device__ __forceinline__ void clear_rows(uint32_t v, uint32_t first)
 {
     for (uint32_t column = 0; column < P::COLUMNS; column++)
@@ -395,8 +397,8 @@ template <class P> static __device__ __forceinline__ void clear_rows(uint32_t v,
                  : "memory");
 }
 
-/* Writes the rows of tokens from `t` on, a warp's 16, and their LSE. Of four blocks of 8 columns
- * that the four lanes of a row share, each lane gets one. */
+/* Writes a warp's 16 output rows, of tokens from `t` on, and their LSE. Four lanes share a row. Of
+ * each four blocks of 8 columns every lane gets one block. */
 template <class P>
 static __device__ __forceinline__ void put_rows(const float (&out)[P::DIM / 8][4],
                                                 const tdm_softmax<1> &rows, const tdm_attend &a,
@@ -427,9 +429,9 @@ static __device__ __forceinline__ void put_rows(const float (&out)[P::DIM / 8][4
     }
 }
 
-/* An item, whose first keys are there. `number`: of its first step among all of the pass; it
- * becomes that of the next item's. True if a sum of the warp's rows came out too large. What is
- * needed seldom is read from `w` again: registers are short. */
+/* Computes an item whose first keys have arrived. `number`: the item's first step among all steps
+ * of the pass; on return that of the next item. True if a sum of the warp's rows was too large.
+ * Values that are rarely needed are read from `w` again, to save registers. */
 template <class P>
 static __device__ __forceinline__ bool consume(const tdm_attend &a, const facts &w, uint32_t tiles,
                                                board &shared, uint32_t pass, uint32_t &number,
@@ -448,8 +450,8 @@ static __device__ __forceinline__ bool consume(const tdm_attend &a, const facts 
     float rescale[1][2];
     bool was_masked = true;
 
-    /* Masks S of a step, and follows its largest scores where that is due; true if what was summed
-     * must be rescaled. */
+    /* Masks S of a step, and raises the shift to its largest scores if the step is careful. True if
+     * earlier sums must be rescaled. */
     const auto prepare = [&](uint32_t step) {
         const bool masked =
             P::LISTS ? (step & TDM_STEP_MASKED) != 0 : step + P::KEYS > all_end || step < all_from;
@@ -468,15 +470,15 @@ static __device__ __forceinline__ bool consume(const tdm_attend &a, const facts 
         return tdm_uniform(v + number % STAGES * P::TILE_BYTES, P::KEYS * 128);
     };
 
-    /* Waits for the keys of a step that is not the last. As a loop between the exponentials and the
-     * wait for O it also keeps the compiler from doing them after that wait. */
+    /* Waits for the keys of a step that is not the last. Being a loop between the exponentials and
+     * the wait for O, it also keeps the compiler from moving the exponentials after that wait. */
     const auto wait_keys = [&](uint32_t number) {
         if (left > 1)
             tdm_barrier_wait(&b.full_k[number % STAGES], number / STAGES);
     };
 
     uint32_t step =
-        P::LISTS ? shared.step[number % STAGES] : w.begin; /* read before the stage is given back */
+        P::LISTS ? shared.step[number % STAGES] : w.begin; /* read before the stage is released */
     tdm_products_hold(scores[0]);
     tdm_products_begin();
     ask_scores<P>(scores[0], q, k_of(number));
@@ -529,7 +531,7 @@ static __device__ __forceinline__ bool consume(const tdm_attend &a, const facts 
     tdm_barrier_wait(&b.full_v[number % STAGES], number / STAGES);
     const uint32_t key = P::LISTS ? step & TDM_STEP_FIRST : step;
     if (key + P::KEYS >
-        before + (uint32_t)a.tokens) /* the last keys of the chunk are in a last step */
+        before + (uint32_t)a.tokens) /* the chunk's last keys are always in an item's last step */
         clear_rows<P>(v + number % STAGES * P::TILE_BYTES, before + (uint32_t)a.tokens - key);
     tdm_products_hold(out[0]);
     tdm_products_begin();
@@ -545,8 +547,8 @@ static __device__ __forceinline__ bool consume(const tdm_attend &a, const facts 
            rows.sum[0][1] != rows.sum[0][1];
 }
 
-/* All threads of the cluster have come here. No block leaves before the others have read what it
- * gave them. */
+/* Barrier for all threads of the cluster. No block exits before the others have read what it
+ * shared. */
 template <class P> static __device__ __forceinline__ void end_pass(void)
 {
     if constexpr (P::CLUSTER == 2)
@@ -567,7 +569,7 @@ template <class P> static __device__ __forceinline__ void init(barriers &b)
     }
 }
 
-/* The items of a pass, by the consumers. */
+/* The consumers' loop over the items of a pass. */
 template <class P>
 static __device__ __forceinline__ void consume_all(const tdm_attend &a, uint32_t tiles,
                                                    board &shared, uint32_t pass, float scale)
@@ -654,7 +656,7 @@ static enum tdm_status launch(const struct tdm_attend *attend, cudaStream_t stre
     struct tdm_attend a = *attend;
     const uint64_t keys = a.first_token + a.tokens - a.key_token;
     const uint32_t items = item<P>::clusters(a) * a.kv_heads;
-    static uint32_t launches; /* of all threads */
+    static uint32_t launches; /* shared by all host threads */
     const uint32_t queue_number = __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED) % QUEUES;
     const float scale = (float)(1.0 / sqrt((double)P::DIM)) * TDM_LOG2_E;
     maps m;
@@ -670,8 +672,8 @@ static enum tdm_status launch(const struct tdm_attend *attend, cudaStream_t stre
                           err);
     if (status != TDM_OK)
         return status;
-    /* over lists new blocks were 5% faster than blocks that stay, measured where all rows see the
-     * same pages */
+    /* Over lists one block per item was 5% faster than persistent blocks, measured with all rows
+     * seeing the same pages */
     uint32_t clusters = P::LISTS ? items : tdm_multiprocessors() / P::CLUSTER;
     if (clusters < (items + MOST_ITEMS - 1) / MOST_ITEMS)
         clusters = (items + MOST_ITEMS - 1) / MOST_ITEMS;

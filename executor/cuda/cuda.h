@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside the cuda backend: its state and its ops.
+ * Internals of the cuda backend: its state and its ops.
  *
- * A lane is a stream (lanes.c). Kernels take memory from the arena
- * alone: their operands, and the program's scratch, which the ops of the compute lane use one after
- * the other.
+ * A lane is a stream (lanes.c). Kernels use memory of the arena only: their operands and the
+ * program's scratch. The ops of the compute lane run one after the other, so they share the
+ * scratch.
  */
 #ifndef TDM_EXECUTOR_CUDA_CUDA_H
 #define TDM_EXECUTOR_CUDA_CUDA_H
@@ -20,20 +20,20 @@
 
 #include <cuda_runtime_api.h>
 
-/* Ops of a lane that the host may be ahead of the device. */
+/* How many ops of a lane the host may launch ahead of the device. */
 #define TDM_CUDA_RING 1024u
 
-/* Ends of a lane's last ops that are remembered, for the ops of other lanes that waited for them: a
- * ring of copies may reach back over many times as many ops of the compute lane. */
+/* How many end times of a lane's last ops are kept, for ops of other lanes that waited for them. A
+ * ring of copies may refer back across many times as many ops of the compute lane. */
 #define TDM_CUDA_ENDS 65536u
 
-/* An op under way. */
+/* An op in flight. */
 struct tdm_cuda_mark {
     uint64_t op_number;
     bool timed;
-    cudaEvent_t end, done;           /* one of them is recorded: if it is timed, end */
-    int64_t launch_ns;               /* if it is timed */
-    uint64_t awaited[TDM_MAX_LANES]; /* position in each lane that it waits for; 0: none */
+    cudaEvent_t end, done;           /* `end` is recorded if the op is timed, else `done` */
+    int64_t launch_ns;               /* set if the op is timed */
+    uint64_t awaited[TDM_MAX_LANES]; /* position in each lane that the op waits for; 0: none */
 };
 
 struct tdm_cuda_lane {
@@ -41,46 +41,48 @@ struct tdm_cuda_lane {
     struct tdm_cuda_mark
         *marks;        /* [TDM_CUDA_RING]; the op at position p is number (p - 1) % ring */
     uint64_t position; /* ops launched in this step */
-    uint64_t ended;    /* of these, those of which the end and the time are known */
+    uint64_t ended;    /* how many of these are known to have ended */
     int64_t last_end_ns;
-    int64_t *ends_ns;                /* [TDM_CUDA_ENDS], by position: of timed ops */
-    uint64_t awaited[TDM_MAX_LANES]; /* by the next op */
+    int64_t *ends_ns;                /* [TDM_CUDA_ENDS], end times of timed ops, by position */
+    uint64_t awaited[TDM_MAX_LANES]; /* what the next op waits for */
 };
 
-/* An update that the driver calls. */
+/* Arguments of an update on the host, which the driver calls. */
 struct tdm_cuda_call {
     struct tdm_host_update update;
     uint32_t threads;
 };
 
-/* What kernels must know of the documents of one program. */
+/* The documents of one program, for the kernels. */
 struct tdm_cuda_program {
     const struct tdm_program *program;
     struct tdm_documents *documents; /* [sequences], with starts on the device */
-    uint64_t *step_starts; /* room for those of a step's text; NULL: the schedule has them */
+    uint64_t *step_starts; /* device memory for the starts of a step's text; NULL: the schedule has
+                            * them */
 };
 
-/* Ops that need the same code: kind, part, shape, and the modes of the operands that are there. */
+/* Key of ops that use the same code: kind, part, shape, and the modes of the operands that are
+ * present. */
 struct tdm_cuda_like {
     uint32_t kind, part;
     uint64_t tokens, entries, operands;
 };
 
-/* A program has about 40. */
+/* Capacity; a program has about 40. */
 #define TDM_CUDA_LIKES 256u
 
 struct tdm_cuda_arena {
     enum tdm_place place;
     void *base;
     uint64_t bytes;
-    struct tdm_host_arena host; /* where the place is the host */
+    struct tdm_host_arena host; /* if `place` is the host */
 };
 
 struct tdm_executor {
-    struct tdm_topology topology; /* of the programs' machine */
+    struct tdm_topology topology; /* of the machine that the programs are for */
     struct tdm_cuda_lane lanes[TDM_MAX_LANES];
-    struct tdm_cuda_mark base; /* its end: the event that others are timed from */
-    int64_t base_ns;           /* when that was */
+    struct tdm_cuda_mark base; /* its `end` is the event that others are timed from */
+    int64_t base_ns;           /* the time of that event */
     struct tdm_timings timings;
 
     struct tdm_driver_use driver_use;
@@ -91,25 +93,27 @@ struct tdm_executor {
     uint32_t program_count;
     uint64_t *document_starts; /* of all programs, on the device */
     uint64_t document_count;
-    uint64_t *found;     /* [2] by a scan, on the device */
-    double *frequencies; /* of RoPE, [head_dim / 2], on the device */
+    uint64_t *found;     /* [2], results of a scan, on the device */
+    double *frequencies; /* RoPE frequencies, [head_dim / 2], on the device */
     double rope_factor;
     uint64_t table_bytes;
 
-    struct tdm_fault *fault; /* of a token; pinned, kernels write it */
-    /* what ops of the compute lane count, as their marks; pinned, kernels write them */
+    struct tdm_fault *fault; /* an invalid token; pinned memory, written by kernels */
+    /* counters of ops of the compute lane, indexed as their marks; pinned memory, written by
+     * kernels. `count` is the entry of the op being launched */
     struct tdm_counts *counts, *count; /* of the op under way */
 
-    struct tdm_cuda_call
-        *calls; /* [TDM_CUDA_RING], as the marks of the host's lane; NULL: it has nothing to do */
+    struct tdm_cuda_call *calls; /* [TDM_CUDA_RING], indexed as the marks of the host lane; NULL: no
+                                  * program updates on the host */
 
-    const struct tdm_program *prepared; /* and what of it is ready */
+    const struct tdm_program *prepared; /* the program that is being prepared, and the keys of its
+                                         * ops that are ready */
     struct tdm_cuda_like likes[TDM_CUDA_LIKES];
     uint32_t like_count;
 
     struct tdm_cuda_arena arenas[TDM_MAX_PLACES];
     uint32_t arena_count;
-    const struct tdm_watch *watch; /* NULL: nobody looks */
+    const struct tdm_watch *watch; /* NULL: no observer */
 };
 
 static inline cudaStream_t tdm_cuda_compute(const struct tdm_executor *executor)
@@ -117,11 +121,11 @@ static inline cudaStream_t tdm_cuda_compute(const struct tdm_executor *executor)
     return executor->lanes[TDM_LANE_COMPUTE].stream;
 }
 
-/* Documents of the sequence that a launch works on. */
+/* The documents of the sequence that a launch processes. */
 struct tdm_documents tdm_cuda_documents(const struct tdm_executor *executor,
                                         const struct tdm_launch *launch);
 
-/* An operand from element `first` on, as kernels take it. */
+/* An operand from element `first` on, in the form that kernels take. */
 static inline struct tdm_array tdm_array_at(const struct tdm_operand *operand, uint64_t first)
 {
     struct tdm_array array = {0};
@@ -130,7 +134,8 @@ static inline struct tdm_array tdm_array_at(const struct tdm_operand *operand, u
     return array;
 }
 
-/* Lanes, their events and times; lanes.c. Functions of the backend's table, and what opens them. */
+/* Lanes, their events and times: lanes.c. These are functions of the backend's table, and the
+ * functions that open and close the lanes. */
 enum tdm_status tdm_cuda_open_lanes(struct tdm_executor *executor, struct tdm_error *err);
 void tdm_cuda_close_lanes(struct tdm_executor *executor);
 enum tdm_status tdm_cuda_run(struct tdm_executor *executor, const struct tdm_launch *launch,
@@ -146,11 +151,11 @@ int64_t tdm_cuda_now(struct tdm_executor *executor);
 enum tdm_status tdm_cuda_launch(struct tdm_executor *executor, const struct tdm_launch *launch,
                                 struct tdm_error *err);
 
-/* Gets ready for ops like this one; prepare.c. */
+/* Loads kernels and chooses algorithms for ops like this one: prepare.c. */
 enum tdm_status tdm_cuda_prepare(struct tdm_executor *executor, const struct tdm_launch *launch,
                                  struct tdm_error *err);
 
-/* The ops. Their operands are named in ops/. */
+/* The ops. ops/ names their operands. */
 typedef enum tdm_status (*tdm_cuda_op)(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err);
 
@@ -200,7 +205,7 @@ enum tdm_status tdm_cuda_run_gradient_norm(struct tdm_executor *executor,
 enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err);
 
-/* Updates on the host: host_lane.c. Opened after the lanes; `calls` is freed when they are
+/* Updates on the host: host_lane.c. Opened after the lanes. `calls` is freed when the lanes are
  * closed. */
 enum tdm_status tdm_cuda_open_host_lane(struct tdm_executor *executor, uint32_t count,
                                         const struct tdm_program *const *programs,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A failed call of the CUDA run time as a status and a message that quotes the call. */
+/* Converts a failed call of the CUDA runtime to a status and a message that quotes the call. */
 #include "executor/cuda/cuda_error.h"
 
 enum tdm_status tdm_cuda_status(cudaError_t code, const char *call, struct tdm_error *err)

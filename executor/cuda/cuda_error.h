@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A failed call of the CUDA run time as a status and a message that quotes the call. */
+/* Converts a failed call of the CUDA runtime to a status and a message that quotes the call. */
 #ifndef TDM_EXECUTOR_CUDA_CUDA_ERROR_H
 #define TDM_EXECUTOR_CUDA_CUDA_ERROR_H
 
@@ -11,9 +11,9 @@ extern "C" {
 
 #include <cuda_runtime_api.h>
 
-/* TDM_OK for cudaSuccess. Else clears the sticky error and fails with `call` quoted: TDM_NO_DEVICE
- * if there is no GPU or no driver that this program can use, TDM_NO_MEMORY if the device has none
- * left, TDM_INTERNAL otherwise. */
+/* TDM_OK for cudaSuccess. Otherwise clears the last error of the runtime and fails with `call`
+ * quoted: TDM_NO_DEVICE if there is no GPU or no driver that this program can use, TDM_NO_MEMORY if
+ * the device is out of memory, TDM_INTERNAL otherwise. */
 enum tdm_status tdm_cuda_status(cudaError_t code, const char *call, struct tdm_error *err);
 
 /* Makes a call and yields its status: `if (TDM_CUDA(cudaMalloc(&p, n), err) != TDM_OK) ...`. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What kernels share: elements of either dtype in fp32, one at a time or 16 bytes of bf16 at once,
- * and sums over warps and blocks in a fixed order.
+ * Helpers of all kernels: elements of both dtypes as fp32, loaded one at a time or as 16 bytes of
+ * bf16, and sums over warps and blocks in a fixed order.
  */
 #ifndef TDM_EXECUTOR_CUDA_DEVICE_CUH
 #define TDM_EXECUTOR_CUDA_DEVICE_CUH
@@ -42,7 +42,7 @@ struct __align__(16) tdm_bf16_vector
     __nv_bfloat162 pair[4];
 };
 
-/* Elements [i, i + W); with W = 8 both `data` and i are multiples of 16 bytes. */
+/* Elements [i, i + W); with W > 1 their address is a multiple of 16 bytes. */
 template <int W>
 static __device__ __forceinline__ void tdm_load(const float *data, uint64_t i, float (&out)[W])
 {
@@ -112,7 +112,7 @@ static __device__ __forceinline__ void tdm_store(__nv_bfloat16 *data, uint64_t i
     }
 }
 
-/* The same where the dtype is known at run time only; every thread goes the same way. */
+/* The same for a dtype known only at run time. All threads take the same branch. */
 template <int W>
 static __device__ __forceinline__ void tdm_load(tdm_array array, uint64_t i, float (&out)[W])
 {
@@ -154,13 +154,13 @@ template <typename T> static __device__ __forceinline__ T tdm_warp_sum(T value)
     return value;
 }
 
-/* The sum of `value` over the block, the same in every thread. blockDim.x is a multiple of 32. May
- * be called again at once. */
+/* The sum of `value` over the block, the same in every thread. blockDim.x is a multiple of 32.
+ * Calls may follow each other without a barrier between them. */
 template <typename T> static __device__ __forceinline__ T tdm_block_sum(T value)
 {
     __shared__ T of_warp[TDM_WARP];
     value = tdm_warp_sum(value);
-    __syncthreads(); /* nobody still reads what the last call left */
+    __syncthreads(); /* all threads have read the result of the last call */
     if (threadIdx.x % TDM_WARP == 0)
         of_warp[threadIdx.x / TDM_WARP] = value;
     __syncthreads();
@@ -173,7 +173,7 @@ template <typename T> static __device__ __forceinline__ T tdm_block_sum(T value)
 /* First token of the document that holds a token. */
 static __device__ __forceinline__ uint64_t tdm_start_of(tdm_documents documents, uint64_t token)
 {
-    uint32_t low = 0, end = documents.count; /* it is one of [low, end) */
+    uint32_t low = 0, end = documents.count; /* the index is in [low, end) */
     if (documents.starts == NULL)
         return 0;
     while (end - low > 1) {
@@ -201,7 +201,7 @@ static enum tdm_status tdm_with_type(enum tdm_dtype dtype, struct tdm_error *err
     return TDM_OK;
 }
 
-/* May 8 elements be loaded at once, wherever a row of `columns` begins? */
+/* Can 8 elements be loaded at once in every row of `columns` elements? */
 static inline bool tdm_in_eights(uint64_t columns, const void *const *pointers, int count)
 {
     bool yes = columns % 8 == 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the driver reports of the GPU's memory. */
+/* GPU memory as the driver reports it. */
 #include "executor/cuda/driver_use.h"
 
 #include "executor/cuda/cuda_error.h"
@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of NVML's interface, which has been stable since driver 510 (nvml.h need not be installed). */
+/* The part of NVML's interface that is used here. It has been stable since driver 510, so nvml.h
+ * need not be installed. */
 enum { NVML_OK = 0 };
 #define NVML_UNKNOWN UINT64_MAX
 
@@ -24,7 +25,7 @@ struct nvml_process {
     unsigned gpu_instance, compute_instance;
 };
 
-/* Processes on one card that we look through. */
+/* Maximum number of processes on one card that are searched. */
 #define PROCESSES 128u
 
 static bool find_device(struct tdm_driver_use *use, int device)
@@ -57,7 +58,7 @@ static bool read_card(const struct tdm_driver_use *use, struct nvml_memory *memo
     return use->library != NULL && use->memory(use->device, memory) == NVML_OK;
 }
 
-/* In use on the card, by whomever. */
+/* Memory in use on the card, by all processes. */
 static bool card_use(const struct tdm_driver_use *use, uint64_t *bytes)
 {
     struct nvml_memory memory;
@@ -116,7 +117,7 @@ void tdm_driver_version(char *out, size_t out_bytes)
     dlclose(library);
 }
 
-/* By NVML's list of processes. */
+/* Memory that this process uses, by NVML's list of processes. */
 static bool process_use(const struct tdm_driver_use *use, uint64_t *bytes)
 {
     struct nvml_process list[PROCESSES];

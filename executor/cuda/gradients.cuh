@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the backward kernels of attention share: facts of the rows, which tokens see a key, and how
- * dK and dV go to their pages.
+ * Shared code of attention's backward kernels: row facts, which tokens see a key, and how dK and dV
+ * are stored in their pages.
  */
 #ifndef TDM_EXECUTOR_CUDA_GRADIENTS_CUH
 #define TDM_EXECUTOR_CUDA_GRADIENTS_CUH
@@ -10,7 +10,7 @@
 #include "executor/cuda/mma.cuh"
 #include "executor/cuda/pages.cuh"
 
-/* What a row of scores has, [query head, token]: its LSE in powers of two, and D = rowsum(dO *
+/* The facts of a row of scores, stored [query head, token]: its LSE in base 2, and D = rowsum(dO *
  * O). */
 struct tdm_row_fact {
     float lse, d;
@@ -21,7 +21,7 @@ static __device__ __forceinline__ tdm_row_fact *tdm_row_facts(const tdm_attend &
     return (tdm_row_fact *)a.d + head * a.tokens;
 }
 
-/* Fills the facts; a warp a row, a lane 8 elements at a time. 256 threads. */
+/* Fills the facts. One warp per row; each lane reads 8 elements at a time. 256 threads. */
 static __global__ void __launch_bounds__(256) tdm_find_row_facts(const tdm_attend a)
 {
     const uint64_t row = (uint64_t)blockIdx.x * 8 + threadIdx.x / 32;
@@ -49,10 +49,11 @@ static inline void tdm_launch_row_facts(const struct tdm_attend *a, cudaStream_t
     tdm_find_row_facts<<<blocks, 256, 0, stream>>>(*a);
 }
 
-/* Of the first tokens, those whose keys begin at `key` or before it. */
+/* Number of leading tokens whose first key is at or before `key`. */
 static __device__ __forceinline__ uint32_t tdm_tokens_from(const tdm_attend &a, uint32_t key)
 {
-    uint32_t low = 0, end = (uint32_t)a.tokens; /* the first that begins behind it: in [low, end] */
+    uint32_t low = 0, end = (uint32_t)a.tokens; /* the first token that begins after `key` is in
+                                                 * [low, end] */
     if (a.from[end - 1] <= key)
         return end;
     while (low < end) {
@@ -65,7 +66,8 @@ static __device__ __forceinline__ uint32_t tdm_tokens_from(const tdm_attend &a, 
     return low;
 }
 
-/* Tokens that may see one of the keys [first, last], and those of them that see all. */
+/* Tokens [begin, end) that may see at least one of the keys [first, last], and tokens [all_begin,
+ * all_end) that see all of them. */
 struct tdm_seeing {
     uint32_t begin, end, all_begin, all_end;
 };
@@ -84,7 +86,7 @@ static __device__ __forceinline__ tdm_seeing tdm_who_sees(const tdm_attend &a, u
 
 /* ---- over lists of pages ---- */
 
-/* The (page, KV head) that somebody may read: no more than there are entries of lists. */
+/* Upper bound of the (page, KV head) pairs that are read: not more than the lists have entries. */
 static inline unsigned tdm_read_blocks(const struct tdm_attend *a)
 {
     const uint64_t query_pages = (a->tokens + a->page_tokens - 1) / a->page_tokens;
@@ -92,7 +94,8 @@ static inline unsigned tdm_read_blocks(const struct tdm_attend *a)
     return (unsigned)((entries < all ? entries : all) * a->kv_heads);
 }
 
-/* Zeros for pages that nobody reads, where dK and dV are written. A block a (page, KV head). */
+/* Writes zeros to pages that no query page reads, where dK and dV are written. One block per (page,
+ * KV head). */
 template <typename T>
 static __global__ void __launch_bounds__(256) tdm_write_unread(const tdm_attend a)
 {
@@ -143,12 +146,12 @@ static __device__ __forceinline__ void tdm_put_two(__nv_bfloat16 *data, float2 t
     *(__nv_bfloat162 *)data = __floats2bfloat162_rn(two.x, two.y);
 }
 
-/* Adds row g (h = 0) or g + 8 of a warp's C to `to`, or overwrites it. */
+/* Adds row g (h = 0) or g + 8 of a warp's C to `to`, or overwrites `to`. */
 template <typename T, int B>
 static __device__ __forceinline__ void tdm_put_row(T *to, const float (&c)[B][4], int h, bool add,
                                                    float scale)
 {
-    float2 sum[B]; /* all are read before the first is written: they come together */
+    float2 sum[B]; /* all loads are issued before the first store, so that they overlap */
     to += threadIdx.x % 4 * 2;
 #pragma unroll
     for (int n = 0; n < B; n++)
@@ -159,7 +162,7 @@ static __device__ __forceinline__ void tdm_put_row(T *to, const float (&c)[B][4]
                                             sum[n].y + c[n][2 * h + 1] * scale));
 }
 
-/* Adds dK and dV of a warp's 16 keys from `key` on to their pages, or overwrites what is there. */
+/* Adds dK and dV of a warp's 16 keys from `key` on to their pages, or overwrites them there. */
 template <typename T, int B>
 static __device__ __forceinline__ void tdm_put_keys(const tdm_attend &a, uint32_t key, uint32_t end,
                                                     uint32_t kv_head, const float (&dk)[B][4],
@@ -176,7 +179,7 @@ static __device__ __forceinline__ void tdm_put_keys(const tdm_attend &a, uint32_
     }
 }
 
-/* Writes dQ of a warp's 16 rows of tokens from `t` on. */
+/* Writes dQ of a warp's 16 rows, which are tokens from `t` on. */
 template <int B>
 static __device__ __forceinline__ void tdm_put_dq(const tdm_attend &a, uint64_t t, uint32_t head,
                                                   const float (&dq)[B][4], float scale)

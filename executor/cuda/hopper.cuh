@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What Hopper (sm_90a) has beside products of warpgroups (hopper_products.cuh): barriers in shared
- * memory, copies by the bulk copy engine (TMA), clusters of blocks, registers that move between
- * warpgroups. PTX ISA, 9.7.9.25, 9.7.13.
+ * Hopper (sm_90a) instructions other than warpgroup products (hopper_products.cuh): barriers in
+ * shared memory, copies by the bulk copy engine (TMA), clusters of blocks, and register
+ * reallocation between warpgroups. PTX ISA, 9.7.9.25, 9.7.13.
  */
 #ifndef TDM_EXECUTOR_CUDA_HOPPER_CUH
 #define TDM_EXECUTOR_CUDA_HOPPER_CUH
@@ -37,7 +37,7 @@ static __device__ __forceinline__ void tdm_barrier_arrive_at(uint64_t *barrier, 
                  : "memory");
 }
 
-/* Arrives, and expects copies of `bytes` before the phase ends. */
+/* Arrives, and makes the phase also wait for `bytes` bytes of copies. */
 static __device__ __forceinline__ void tdm_barrier_expect(uint64_t *barrier, uint32_t bytes)
 {
     asm volatile(
@@ -46,13 +46,14 @@ static __device__ __forceinline__ void tdm_barrier_expect(uint64_t *barrier, uin
         : "memory");
 }
 
-/* After barriers were initialised, before other blocks of the cluster or copies use them. */
+/* Call it after the barriers are initialised and before copies or other blocks of the cluster use
+ * them. */
 static __device__ __forceinline__ void tdm_barriers_ready(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* Waits for the end of the barrier's phase number `phase`, counted from 0: all have arrived. */
+/* Waits for the end of the barrier's phase number `phase`, counted from 0. */
 static __device__ __forceinline__ void tdm_barrier_wait(uint64_t *barrier, uint32_t phase)
 {
     const uint32_t address = tdm_shared(barrier);
@@ -67,7 +68,7 @@ static __device__ __forceinline__ void tdm_barrier_wait(uint64_t *barrier, uint3
     } while (!ended);
 }
 
-/* The same of a barrier at which other blocks of the cluster arrive. */
+/* The same for a barrier at which other blocks of the cluster arrive. */
 static __device__ __forceinline__ void tdm_barrier_wait_cluster(uint64_t *barrier, uint32_t phase)
 {
     const uint32_t address = tdm_shared(barrier);
@@ -95,13 +96,13 @@ static __device__ __forceinline__ bool tdm_barrier_test(uint64_t *barrier, uint3
     return ended != 0;
 }
 
-/* Makes what this thread wrote to shared memory visible to products. */
+/* Makes this thread's writes to shared memory visible to warpgroup products and bulk copies. */
 static __device__ __forceinline__ void tdm_fence_shared(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Lets warpgroups take turns: one waits for turn `number` (from 1) until another gives it. */
+/* Lets two warpgroups take turns: one waits for turn `number` (from 1) until the other gives it. */
 static __device__ __forceinline__ void tdm_turn_wait(uint32_t number)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(2 * TDM_WARPGROUP) : "memory");
@@ -124,10 +125,10 @@ template <int COUNT> static __device__ __forceinline__ void tdm_give_registers(v
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-/* ---- copies by the engine: one thread asks, a barrier is told of the bytes ---- */
+/* ---- copies by the engine: one thread issues them, a barrier counts their bytes ---- */
 
-/* A box of a tensor of three or five dimensions, at `row` of its second, `column` of its third (in
- * columns of 64). */
+/* Copies a box of a tensor of three or five dimensions. `row` is its position in the second
+ * dimension, `column` in the third (in columns of 64). */
 static __device__ __forceinline__ void
 tdm_copy_rows(uint32_t to, const CUtensorMap &map, uint32_t row, uint32_t column, uint64_t *barrier)
 {
@@ -148,7 +149,7 @@ static __device__ __forceinline__ void tdm_copy_keys(uint32_t to, const CUtensor
                  : "memory");
 }
 
-/* The same to both blocks of a cluster of two, at the same place and barrier of each. */
+/* The same to both blocks of a cluster of two, at the same address and barrier in each. */
 static __device__ __forceinline__ void tdm_copy_keys_to_both(uint32_t to, const CUtensorMap &map,
                                                              uint32_t row, uint32_t column,
                                                              uint32_t plane, uint32_t slot,
@@ -161,7 +162,7 @@ static __device__ __forceinline__ void tdm_copy_keys_to_both(uint32_t to, const 
                  : "memory");
 }
 
-/* Bytes that lie one behind the other: multiples of 16, at multiples of 16. */
+/* Copies contiguous bytes. The size and both addresses are multiples of 16. */
 static __device__ __forceinline__ void tdm_copy_bytes(uint32_t to, const void *from, uint32_t bytes,
                                                       uint64_t *barrier)
 {
@@ -171,8 +172,8 @@ static __device__ __forceinline__ void tdm_copy_bytes(uint32_t to, const void *f
                  : "memory");
 }
 
-/* Shared memory to global memory, or added to the fp32 numbers there; of the thread's groups of
- * copies. */
+/* Copies shared memory to global memory, or adds it to the fp32 values there. The copy joins the
+ * thread's current bulk group. */
 static __device__ __forceinline__ void tdm_copy_out(void *to, uint32_t from, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
@@ -193,7 +194,7 @@ static __device__ __forceinline__ void tdm_out_commit(void)
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Waits until shared memory has been read; until what was written is there. */
+/* The first waits until shared memory was read, the second until the writes are complete. */
 static __device__ __forceinline__ void tdm_out_wait_read(void)
 {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
@@ -206,7 +207,7 @@ static __device__ __forceinline__ void tdm_out_wait(void)
 
 /* ---- clusters ---- */
 
-/* All threads of all blocks of the cluster have come here, and see what was written before. */
+/* Barrier for all threads of the cluster. Earlier writes are visible after it. */
 static __device__ __forceinline__ void tdm_cluster_sync(void)
 {
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
@@ -214,7 +215,7 @@ static __device__ __forceinline__ void tdm_cluster_sync(void)
                      : "memory");
 }
 
-/* Writes a word of shared memory of block `block` of the cluster. */
+/* Writes a word in the shared memory of block `block` of the cluster. */
 static __device__ __forceinline__ void tdm_cluster_store(uint32_t *word, uint32_t block,
                                                          uint32_t value)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensor maps, made by the driver's cuTensorMapEncodeTiled, which is found at run time. */
+/* Tensor maps, encoded by the driver's cuTensorMapEncodeTiled, whose address is looked up at run
+ * time. */
 #include "executor/cuda/hopper_maps.h"
 
 #include "executor/cuda/cuda_error.h"
@@ -13,7 +14,7 @@ typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32
 
 static enum tdm_status find_encode(encode_function *encode, struct tdm_error *err)
 {
-    static void *found; /* a process has one driver; the same is found by all threads */
+    static void *found; /* a process has one driver, so all threads find the same address */
     if (found == NULL) {
         enum cudaDriverEntryPointQueryResult result;
         void *function = NULL;

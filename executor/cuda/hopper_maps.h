@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor maps: what Hopper's bulk copy engine must know of an array in device memory to copy boxes
- * of it into shared memory, swizzled as hopper_products.cuh says. Columns of 64 bf16; a row of
- * head_dim has head_dim / 64 of them.
+ * Tensor maps. They describe an array in device memory to Hopper's bulk copy engine (TMA), which
+ * copies boxes of it into shared memory, swizzled as hopper_products.cuh describes. A column here
+ * is 64 bf16; a row of head_dim elements has head_dim / 64 columns.
  */
 #ifndef TDM_EXECUTOR_CUDA_HOPPER_MAPS_H
 #define TDM_EXECUTOR_CUDA_HOPPER_MAPS_H
@@ -17,8 +17,8 @@ extern "C" {
 #endif
 
 /* bf16 [tokens, heads, head_dim]; dimensions {64, token, column of all heads}. A box has `rows`
- * tokens and all columns of a head. Tokens behind the last come as zeros. TDM_INTERNAL if the
- * driver refuses. */
+ * tokens and all columns of a head. Tokens after the last one are read as zeros. TDM_INTERNAL if
+ * the driver refuses. */
 enum tdm_status tdm_cuda_map_rows(const void *data, uint64_t tokens, uint32_t heads,
                                   uint32_t head_dim, uint32_t rows, CUtensorMap *map,
                                   struct tdm_error *err);

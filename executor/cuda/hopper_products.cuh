@@ -3,19 +3,20 @@
  * Products of a warpgroup on Hopper (wgmma, sm_90a): C [64, N] (+)= A [64, 16] B [16, N], bf16
  * factors, fp32 sums. PTX ISA, 9.7.15.
  *
- * A tile in shared memory has rows of 64 or 128 bf16, in pieces of 64 columns that lie one behind
- * the other; in a piece a row has 128 bytes, and its 16-byte parts lie in the order part ^ (row %
- * 8): the 128-byte swizzle of the instructions. A piece begins at a multiple of 1024 bytes.
+ * A tile in shared memory has rows of 64 or 128 bf16. It is stored as consecutive pieces of 64
+ * columns. In a piece a row has 128 bytes, and its 16-byte part number `part` is stored at position
+ * part ^ (row % 8): the 128-byte swizzle of the instructions. A piece begins at a multiple of 1024
+ * bytes.
  *
- * Of C a warp has 16 rows, and a lane of it what it has of tdm_mma's blocks of 8 columns (mma.cuh);
- * of an A in registers likewise.
+ * Each warp holds 16 rows of C. A lane holds the same elements as of tdm_mma's blocks of 8 columns
+ * (mma.cuh). The same is true of an A in registers.
  */
 #ifndef TDM_EXECUTOR_CUDA_HOPPER_PRODUCTS_CUH
 #define TDM_EXECUTOR_CUDA_HOPPER_PRODUCTS_CUH
 
 #include "executor/cuda/mma.cuh"
 
-/* Before the first product that reads registers which others wrote. */
+/* Call it before the first product that reads registers which other instructions wrote. */
 static __device__ __forceinline__ void tdm_products_begin(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -26,13 +27,13 @@ static __device__ __forceinline__ void tdm_products_commit(void)
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Waits until at most N of the committed groups are under way. */
+/* Waits until at most N of the committed groups are in flight. */
 template <int N> static __device__ __forceinline__ void tdm_products_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/* Keeps the compiler from moving reads and writes of a C over what stands here. */
+/* Keeps the compiler from moving reads and writes of a C across this point. */
 template <int N> static __device__ __forceinline__ void tdm_products_hold(float (&c)[N][4])
 {
 #pragma unroll
@@ -42,8 +43,8 @@ template <int N> static __device__ __forceinline__ void tdm_products_hold(float 
             asm volatile("" : "+f"(c[n][i])::"memory");
 }
 
-/* An operand in shared memory; `leading_bytes`: from 64 of its columns to the next, where it is
- * turned. */
+/* Descriptor of an operand in shared memory. `leading_bytes`: distance between pieces of 64
+ * columns, for a transposed operand. */
 static __device__ __forceinline__ uint64_t tdm_matrix(uint32_t address, uint32_t leading_bytes)
 {
     const uint64_t of_eight_rows = 1024 >> 4, swizzled = 1;
@@ -51,18 +52,18 @@ static __device__ __forceinline__ uint64_t tdm_matrix(uint32_t address, uint32_t
            of_eight_rows << 32 | swizzled << 62;
 }
 
-/* A or B^T of columns [16 block, 16 block + 16) of a tile of `rows` rows: its rows are rows of A,
- * or columns of B. */
+/* A or B^T of columns [16 block, 16 block + 16) of a tile of `rows` rows. The tile's rows are rows
+ * of A, or columns of B. */
 static __device__ __forceinline__ uint64_t tdm_columns_of(uint32_t tile, uint32_t rows,
                                                           uint32_t block)
 {
     return tdm_matrix(tile + block / 4 * rows * 128 + block % 4 * 32, 16);
 }
 
-/* The same two where the tile's address is the same for all threads of a warp: the sums are then
- * made once a warp. */
+/* The same two for a tile address that is uniform over a warp, so that the address arithmetic is
+ * done once per warp. */
 struct tdm_uniform_tile {
-    uint32_t low; /* lower half of the descriptor of its beginning */
+    uint32_t low; /* lower half of the descriptor of the tile's start */
 };
 
 static __device__ __forceinline__ tdm_uniform_tile tdm_uniform(uint32_t tile,
@@ -78,8 +79,9 @@ static __device__ __forceinline__ uint64_t tdm_matrix_at(tdm_uniform_tile tile, 
 
 /* ---- instructions ----
  *
- * tdm_wgmma<B_TURNED>(c, a, b, add): C (+)= A B with as many columns as `c` has blocks of 8; A in
- * shared memory or in registers, B in shared memory. B_TURNED: rows of B are those of the sum. */
+ * tdm_wgmma<B_TURNED>(c, a, b, add): C (+)= A B, with as many columns as `c` has blocks of 8. A is
+ * in shared memory or in registers, B in shared memory. B_TURNED: the tile's rows are rows of B,
+ * that is, they run along the summed dimension. */
 
 /* clang-format off */
 #define TDM_C4(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention on Hopper: what forward and backward share. Tiles as hopper.cuh has them; head dim
- * 128. */
+/* Shared code of the Hopper kernels of attention and of votes. Tiles are laid out as in
+ * hopper_products.cuh. The copies and loads by threads here are for head dim 128. */
 #ifndef TDM_EXECUTOR_CUDA_HOPPER_TILES_CUH
 #define TDM_EXECUTOR_CUDA_HOPPER_TILES_CUH
 
@@ -9,14 +9,14 @@
 
 #define TDM_HOPPER_DIM 128
 #define TDM_HOPPER_TILE_BYTES(rows) ((rows)*256u)
-#define TDM_HOPPER_PIECES 16u         /* of 16 bytes, of a row */
-#define TDM_HOPPER_PAGE 128u          /* tokens of a page, with lists of pages */
-#define TDM_HOPPER_LIST_PAGES 0x7fffu /* of a list: a rank has 15 bits */
+#define TDM_HOPPER_PIECES 16u         /* pieces of 16 bytes in a row */
+#define TDM_HOPPER_PAGE 128u          /* tokens of a page if there are lists of pages */
+#define TDM_HOPPER_LIST_PAGES 0x7fffu /* maximum pages of a list: a rank has 15 bits */
 
-/* Has the device what is here? Compute capability 9.0. */
+/* Does the device support the instructions used here? Compute capability 9.0. */
 static inline bool tdm_is_hopper(void)
 {
-    static int is_hopper = -1; /* asked for once: a process has one device */
+    static int is_hopper = -1; /* queried once: a process has one device */
     int device, major = 0, minor = 0;
     if (is_hopper < 0) {
         if (cudaGetDevice(&device) == cudaSuccess) {
@@ -30,7 +30,7 @@ static inline bool tdm_is_hopper(void)
 
 static inline unsigned tdm_multiprocessors(void)
 {
-    static int count = 0; /* asked for once: a process has one device */
+    static int count = 0; /* queried once: a process has one device */
     int device;
     if (count == 0 &&
         (cudaGetDevice(&device) != cudaSuccess ||
@@ -39,14 +39,14 @@ static inline unsigned tdm_multiprocessors(void)
     return (unsigned)count;
 }
 
-/* First row of a warp, of its warpgroup's 64. */
+/* First row of the warp among its warpgroup's 64. */
 static __device__ __forceinline__ uint32_t tdm_hopper_warp_row(void)
 {
     return threadIdx.x % TDM_WARPGROUP / 32 * 16;
 }
 
-/* Copies to shared memory by the threads of one warpgroup. A barrier is told of them when the next
- * ones are on their way, or before the producer waits. */
+/* Copies to shared memory by the threads of one warpgroup. The producer arrives at a copy's barrier
+ * after it has issued the next copies, or before it waits. */
 struct tdm_producer {
     uint64_t *pending;
 
@@ -54,7 +54,7 @@ struct tdm_producer {
     {
     }
 
-    /* Waits until consumers have left what the next copies overwrite. */
+    /* Waits until consumers have released the memory that the next copies overwrite. */
     __device__ __forceinline__ void wait(uint64_t *barrier, uint32_t phase)
     {
         if (tdm_barrier_test(barrier, phase))
@@ -63,7 +63,7 @@ struct tdm_producer {
         tdm_barrier_wait(barrier, phase);
     }
 
-    /* All that was copied since the last one belongs to `barrier`. */
+    /* All copies since the last commit belong to `barrier`. */
     __device__ __forceinline__ void commit(uint64_t *barrier)
     {
         tdm_copy_commit();
@@ -86,7 +86,8 @@ struct tdm_producer {
     }
 };
 
-/* A thread of the warpgroup has piece `thread % 16` of every 8th row from row `thread / 16` on. */
+/* Each thread of the warpgroup copies piece `thread % 16` of every 8th row, from row `thread / 16`
+ * on. */
 static __device__ __forceinline__ uint32_t tdm_hopper_piece(uint32_t tile, uint32_t rows)
 {
     const uint32_t row = threadIdx.x % TDM_WARPGROUP / TDM_HOPPER_PIECES;
@@ -94,7 +95,7 @@ static __device__ __forceinline__ uint32_t tdm_hopper_piece(uint32_t tile, uint3
     return tile + piece / 8 * rows * 128 + row * 128 + ((piece % 8) ^ row) * 16;
 }
 
-/* Begins to copy ROWS rows, `stride` elements apart; zeros from row `count` on. */
+/* Begins to copy ROWS rows that are `stride` elements apart. Rows from `count` on become zeros. */
 template <uint32_t ROWS>
 static __device__ __forceinline__ void tdm_hopper_copy(uint32_t tile, const __nv_bfloat16 *from,
                                                        uint64_t stride, uint32_t count)
@@ -109,14 +110,14 @@ static __device__ __forceinline__ void tdm_hopper_copy(uint32_t tile, const __nv
     }
 }
 
-/* What the consumers must know of a step over lists of pages: its first key or token, a multiple of
- * 64, and in the bits below whether the query page sees the keys' page whole, and whether something
- * may be masked. */
+/* What the consumers need to know of a step over lists of pages: its first key or token, a multiple
+ * of 64, and two flags in the low bits: the query page sees the keys' whole page; some elements may
+ * have to be masked. */
 #define TDM_STEP_WHOLE 1u
 #define TDM_STEP_MASKED 2u
 #define TDM_STEP_FIRST 0xffffffc0u
 
-/* A of the warpgroup's 64 rows of a tile of `rows` rows, all columns, in registers. */
+/* Loads the warpgroup's 64 rows of a tile of `rows` rows, all columns, as A in registers. */
 static __device__ __forceinline__ void tdm_hopper_load_a(uint32_t (&a)[TDM_HOPPER_DIM / 16][4],
                                                          uint32_t tile, uint32_t rows)
 {

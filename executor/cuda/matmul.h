@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of stored matrices on the device: by cuBLASLt where it can, else by a kernel of our
- * own. */
+/* Products of stored matrices on the device: by cuBLASLt where it supports them, otherwise by our
+ * own kernel. */
 #ifndef TDM_EXECUTOR_CUDA_MATMUL_H
 #define TDM_EXECUTOR_CUDA_MATMUL_H
 
@@ -15,27 +15,27 @@ extern "C" {
 
 struct tdm_matmul;
 
-/* Loads cuBLASLt. TDM_NO_DEVICE if the library is not found, with what to
- * install. The caller closes. */
+/* Loads cuBLASLt. If the library is not found, fails with TDM_NO_DEVICE and says what to install.
+ * The caller closes *matmul. */
 enum tdm_status tdm_matmul_open(struct tdm_matmul **matmul, struct tdm_error *err);
 void tdm_matmul_close(struct tdm_matmul *matmul);
 
-/* Device memory that products may use from here on, aligned to 256; an algorithm is chosen by how
- * much there is. None before the first call. */
+/* Sets the workspace of later products: device memory, aligned to 256. Its size affects which
+ * algorithm is chosen. There is no workspace before the first call. */
 void tdm_matmul_use(struct tdm_matmul *matmul, void *workspace, uint64_t bytes);
 
-/* Queues `count` (at most 2) multiplications on `stream`, all of one backend on the same one. Those
- * that are parts of one larger product become one. How a shape is computed is chosen when it is
- * first met and kept, so that results repeat. */
+/* Queues `count` (at most 2) multiplications on `stream`. All calls for one backend must use the
+ * same stream. Multiplications that are parts of one larger product are merged. The algorithm for a
+ * shape is chosen when the shape is first seen and is then kept, so that results repeat. */
 enum tdm_status tdm_cuda_multiply(struct tdm_matmul *matmul, uint32_t count,
                                   const struct tdm_multiplication *multiplications,
                                   cudaStream_t stream, struct tdm_error *err);
 
-/* Makes one of two multiplications, or of two terms, that are parts of one; returns how many
- * multiplications are left. */
+/* Merges two multiplications, or two terms, that are parts of one. Returns the number of
+ * multiplications left. */
 uint32_t tdm_multiplications_join(uint32_t count, struct tdm_multiplication *multiplications);
 
-/* gemm.cu: any dtypes, strides and terms, on CUDA cores. */
+/* gemm.cu: supports all dtypes, strides and terms, on CUDA cores. */
 enum tdm_status tdm_cuda_gemm(const struct tdm_multiplication *multiplication, cudaStream_t stream,
                               struct tdm_error *err);
 

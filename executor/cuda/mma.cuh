@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor cores of sm_80 and later, a warp at a time: bf16 factors, fp32 sums, and what feeds them
- * from shared memory.
+ * Tensor cores of sm_80 and later, used per warp: bf16 factors, fp32 sums, and the loads of
+ * fragments from shared memory.
  *
  * tdm_mma computes C [16, 8] += A [16, 16] B [16, 8]. With g = lane / 4 and j = lane % 4 * 2 a lane
  * holds
@@ -10,10 +10,10 @@
  *     A: a[0] at (g, j);  a[1] at (g + 8, j);  a[2] at (g, j + 8);  a[3] at (g + 8, j + 8); pairs
  *     B: b0 at (j, g), (j + 1, g);  b1 at (j + 8, g), (j + 9, g)
  *
- * so that two blocks of C, rounded and packed, are an A. PTX ISA, 9.7.14.5.8.
+ * so two blocks of C, rounded and packed, form an A. PTX ISA, 9.7.14.5.8.
  *
- * Shared memory is named by its address there (tdm_shared), not by a pointer: address arithmetic in
- * 32 bits is what the loads take.
+ * Shared memory is passed as a 32-bit shared-space address (tdm_shared), not as a pointer, because
+ * the load instructions take 32-bit addresses.
  */
 #ifndef TDM_EXECUTOR_CUDA_MMA_CUH
 #define TDM_EXECUTOR_CUDA_MMA_CUH
@@ -30,7 +30,8 @@ static __device__ __forceinline__ uint32_t tdm_shared(const void *memory)
     return (uint32_t)__cvta_generic_to_shared(memory);
 }
 
-/* Four 8 x 8 matrices; a lane gives the address of one row: lane i of row i % 8 of matrix i / 8. */
+/* Loads four 8 x 8 matrices. Each lane passes the address of one row: lane i that of row i % 8 of
+ * matrix i / 8. */
 static __device__ __forceinline__ void tdm_ldmatrix(uint32_t (&to)[4], uint32_t row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -39,7 +40,7 @@ static __device__ __forceinline__ void tdm_ldmatrix(uint32_t (&to)[4], uint32_t 
                  : "memory");
 }
 
-/* The same, each matrix transposed. */
+/* The same with each matrix transposed. */
 static __device__ __forceinline__ void tdm_ldmatrix_turned(uint32_t (&to)[4], uint32_t row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -73,8 +74,9 @@ static __device__ __forceinline__ void tdm_as_a(uint32_t (&a)[4], const float (&
     a[3] = tdm_pack(right[2], right[3]);
 }
 
-/* Of a row of a C the lanes 4 i to 4 i + 3 have two columns of each of four blocks, packed in x:
- * turned, lane 4 i + j (`j` = lane % 4) has all eight columns of block j, in order. */
+/* Transposes x among four lanes. Before, lanes 4 i to 4 i + 3 each hold two columns of each of four
+ * blocks of a row of C, packed in x. After, lane 4 i + j (`j` = lane % 4) holds all eight columns
+ * of block j, in order. */
 static __device__ __forceinline__ void tdm_turn_four(uint32_t (&x)[4], uint32_t j)
 {
     uint32_t a = (j & 1) ? x[0] : x[1], b = (j & 1) ? x[2] : x[3];
@@ -111,7 +113,7 @@ static __device__ __forceinline__ void tdm_copy_async(uint32_t to, const __nv_bf
                  : "memory");
 }
 
-/* The same of 8 bytes. */
+/* The same for 8 bytes. */
 static __device__ __forceinline__ void tdm_copy_async_8(uint32_t to, const void *from,
                                                         bool is_there)
 {
@@ -122,7 +124,7 @@ static __device__ __forceinline__ void tdm_copy_async_8(uint32_t to, const void 
                  : "memory");
 }
 
-/* The same of 4 bytes. */
+/* The same for 4 bytes. */
 static __device__ __forceinline__ void tdm_copy_async_4(uint32_t to, const void *from,
                                                         bool is_there)
 {
@@ -139,7 +141,7 @@ static __device__ __forceinline__ void tdm_copy_commit(void)
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits until at most N of the thread's groups are under way. */
+/* Waits until at most N of the thread's groups are in flight. */
 template <int N> static __device__ __forceinline__ void tdm_copy_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");

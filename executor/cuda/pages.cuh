@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where K, V and their gradients lie in slots of pages (schedule/layout.h), and what lists of pages
- * say. Keys are counted in tokens from the first of slot 0, key pages from its first page. */
+/* Addresses of K, V and their gradients in slots of pages (schedule/layout.h), and access to lists
+ * of pages. Keys are counted in tokens from the first token of slot 0, key pages from the first
+ * page of slot 0. */
 #ifndef TDM_EXECUTOR_CUDA_PAGES_CUH
 #define TDM_EXECUTOR_CUDA_PAGES_CUH
 
 #include "executor/cuda/kernels.h"
 
-/* Elements from a K to its V. */
+/* Offset in elements from a key's K to its V. */
 static __device__ __forceinline__ uint64_t tdm_plane_of(const tdm_attend &a)
 {
     return a.page_tokens * a.kv_heads * a.head_dim;
@@ -24,7 +25,7 @@ static __device__ __forceinline__ uint64_t tdm_key_at(const tdm_attend &a, uint3
            ((uint64_t)in_page * a.kv_heads + kv_head) * a.head_dim;
 }
 
-/* A key's place in the gradients' pages, and whether it is added to or overwritten. */
+/* The address of a key in the gradients' pages, and whether to add there or overwrite. */
 struct tdm_gradient_key {
     void *data;
     uint64_t element;
@@ -46,7 +47,7 @@ static __device__ __forceinline__ tdm_gradient_key tdm_gradient_at(const tdm_att
 
 /* ---- lists ---- */
 
-/* The list of a query page of the chunk: how many pages, then the pages. */
+/* The list of a query page of the chunk: the number of pages, then the pages. */
 static __device__ __forceinline__ const uint32_t *tdm_list_of(const tdm_attend &a, uint64_t page,
                                                               uint32_t kv_head)
 {
@@ -54,7 +55,7 @@ static __device__ __forceinline__ const uint32_t *tdm_list_of(const tdm_attend &
     return a.lists.pages + (page * a.lists.lists + list) * (1 + (uint64_t)a.lists.capacity);
 }
 
-/* Number in the sequence of key page 0. */
+/* Page number in the sequence of key page 0. */
 static __device__ __forceinline__ uint32_t tdm_first_page(const tdm_attend &a)
 {
     return (uint32_t)tdm_page_of(&a.lists.rule, a.key_token);
@@ -77,14 +78,14 @@ static __device__ __forceinline__ tdm_keys tdm_keys_of_page(const tdm_attend &a,
     return keys;
 }
 
-/* First key of those that are there for tokens which see a page whole, or near. */
+/* For each token the first key that it sees, in pages that it sees whole or by the near rule. */
 static __device__ __forceinline__ const uint32_t *tdm_seen_from(const tdm_attend &a, bool whole,
                                                                 uint32_t kv_head)
 {
     return (whole ? a.start : a.from) + kv_head * a.sight_stride;
 }
 
-/* Bits of the query pages that list a key page: words of two, listed and seen whole. */
+/* The query pages that list a key page, as bits in pairs of words: listed, seen whole. */
 static __device__ __forceinline__ const uint2 *tdm_readers_of(const tdm_attend &a, uint32_t page,
                                                               uint32_t list)
 {

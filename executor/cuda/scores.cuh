@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scores of a warp's rows in registers, as the tensor cores leave them (mma.cuh: a C for every 16
- * rows and 8 keys), and how they become exponentials.
+ * Softmax of scores in registers. A warp's rows of scores are laid out as the tensor cores leave
+ * them (mma.cuh): one C for every 16 rows and 8 keys.
  *
- * Exponentials are relative to a shift for each row. It follows the largest score only when an
- * exponential would pass 2^TDM_SLACK, so that sums seldom have to be rescaled: the quotient of sums
- * is the same.
+ * Exponentials are relative to a shift for each row. The shift is raised to the largest score only
+ * when an exponential would exceed 2^TDM_SLACK. So sums are rarely rescaled. The quotient of two
+ * sums does not depend on the shift.
  */
 #ifndef TDM_EXECUTOR_CUDA_SCORES_CUH
 #define TDM_EXECUTOR_CUDA_SCORES_CUH
@@ -15,8 +15,8 @@
 
 #define TDM_SLACK 8.0f
 
-/* What a lane has of rows g and g + 8 of R blocks of 16: the shift, in powers of two, and the sum
- * of the exponentials of its columns. */
+/* A lane's state for rows g and g + 8 of R blocks of 16: the shift, in base 2, and the sum of the
+ * exponentials of its columns. */
 template <int R> struct tdm_softmax {
     float shift[R][2], sum[R][2];
 };
@@ -28,15 +28,16 @@ template <int R> static __device__ __forceinline__ tdm_softmax<R> tdm_no_sums(vo
     for (int r = 0; r < R; r++) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            rows.shift[r][h] = -1e30f; /* below any, and no infinity: those have no difference */
+            rows.shift[r][h] = -1e30f; /* below any score, but finite: the difference of two
+                                        * infinities is NaN */
             rows.sum[r][h] = 0.0f;
         }
     }
     return rows;
 }
 
-/* Masks what the rows of tokens from `t` on do not see of the keys from `first_key` on; `seen`: the
- * first key that each token sees. */
+/* Masks the keys that the rows do not see. The rows are tokens from `t` on, the keys begin at
+ * `first_key`. `seen`: the first key that each token sees. */
 template <int R, int N>
 static __device__ __forceinline__ void tdm_mask(float (&scores)[R][N][4], const tdm_attend &a,
                                                 const uint32_t *seen, uint64_t t,
@@ -50,7 +51,7 @@ static __device__ __forceinline__ void tdm_mask(float (&scores)[R][N][4], const 
             const uint64_t token = t + 16 * r + 8 * h + lane / 4;
             const uint32_t from = seen[token < a.tokens ? token : a.tokens - 1];
             const uint32_t position = (uint32_t)(a.first_token - a.key_token + token);
-            /* counted from the lane's first key: constants are compared with these two */
+            /* relative to the lane's first key, so that they are compared with constants */
             const int first = (int)(from - (first_key + lane % 4 * 2));
             const int last = (int)(position - (first_key + lane % 4 * 2));
 #pragma unroll
@@ -65,8 +66,9 @@ static __device__ __forceinline__ void tdm_mask(float (&scores)[R][N][4], const 
     }
 }
 
-/* Raises the shifts where an exponential would become too large. If so, true for the whole warp,
- * and what was summed up with the scores before has to be multiplied by `rescale`; `sum` is. */
+/* Raises the shifts where an exponential would become too large. Returns true, for the whole warp,
+ * if it raised any; then the caller multiplies its earlier sums by `rescale`. rows.sum is already
+ * rescaled. */
 template <int R, int N>
 static __device__ __forceinline__ bool tdm_follow(const float (&scores)[R][N][4],
                                                   tdm_softmax<R> &rows, float scale,
@@ -103,7 +105,7 @@ static __device__ __forceinline__ bool tdm_follow(const float (&scores)[R][N][4]
     return true;
 }
 
-/* Multiplies what was summed for rows. */
+/* Rescales the sums of rows. */
 template <int R, int B>
 static __device__ __forceinline__ void tdm_rescale(float (&out)[R][B][4],
                                                    const float (&rescale)[R][2])
@@ -117,7 +119,7 @@ static __device__ __forceinline__ void tdm_rescale(float (&out)[R][B][4],
                 out[r][n][i] *= rescale[r][i / 2];
 }
 
-/* Scores of keys [16 k, 16 k + 16) become exponentials, and are summed. */
+/* Replaces the scores of keys [16 k, 16 k + 16) by exponentials, and adds these to the sums. */
 template <int R, int N>
 static __device__ __forceinline__ void tdm_raise(float (&scores)[R][N][4], int k,
                                                  tdm_softmax<R> &rows, float scale)
@@ -135,7 +137,7 @@ static __device__ __forceinline__ void tdm_raise(float (&scores)[R][N][4], int k
     }
 }
 
-/* Writes the rows of tokens from `t` on, and their LSE. */
+/* Writes the output rows of tokens from `t` on, and their LSE. */
 template <int D, int R>
 static __device__ __forceinline__ void tdm_put_rows(const float (&out)[R][D / 8][4],
                                                     const tdm_softmax<R> &rows, const tdm_attend &a,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Selection by vote: who votes for what (ops/selector.h, top-k).
+ * Selection by vote (ops/selector.h, top-k): voters and candidates.
  *
- * The candidates of a query page are the pages before its chunk from that on in which the document
- * of its first token begins. Its voters are the rows, tokens and query heads of a KV head, of that
- * document: a token of a later one has nothing before the chunk.
+ * The candidates of a query page are the pages before its chunk, from the page where the document
+ * of its first token begins. Its voters are rows: the tokens of that document, with all query heads
+ * of a KV head. Tokens of later documents do not vote, because they see nothing before the chunk.
  */
 #ifndef TDM_EXECUTOR_CUDA_SELECT_CUH
 #define TDM_EXECUTOR_CUDA_SELECT_CUH
@@ -24,19 +24,20 @@ static __device__ __forceinline__ tdm_query_page tdm_query_page_of(const tdm_sel
     return q;
 }
 
-/* Pages of the sequence from first_page on, before the chunk. */
+/* Number of pages of the sequence from first_page up to the chunk. */
 TDM_ANYWHERE uint32_t tdm_pages_before(const struct tdm_select *s)
 {
     return (uint32_t)(tdm_page_of(&s->lists.rule, s->first_token) - s->first_page);
 }
 
-/* Pages that win at most. */
+/* Maximum number of winning pages. */
 TDM_ANYWHERE uint32_t tdm_winners(const struct tdm_select *s)
 {
     return (uint32_t)(s->lists.rule.selector.budget / s->lists.rule.page_tokens);
 }
 
-/* First candidate, counted from first_page; the last is the last before the chunk. */
+/* First candidate, counted from first_page. The last candidate is the last page before the chunk.
+ * */
 static __device__ __forceinline__ uint32_t tdm_first_candidate(const tdm_select &s,
                                                                const tdm_query_page &q)
 {
@@ -45,14 +46,14 @@ static __device__ __forceinline__ uint32_t tdm_first_candidate(const tdm_select 
     return (uint32_t)(first < before ? first : before);
 }
 
-/* What a query page and a KV head vote on. Rows of it are [voter, query head of the KV head]. */
+/* The vote of a query page and a KV head. Its rows are [voter, query head of the KV head]. */
 struct tdm_vote {
     uint32_t page, kv_head, ratio;
-    uint32_t candidate, candidates; /* the first, and how many; none: there is nothing to vote on */
+    uint32_t candidate, candidates; /* the first candidate, and how many; 0: no vote is needed */
     uint32_t rows;
-    uint64_t token; /* first voter, of the chunk's */
-    float *lse;     /* of each row, in powers of two */
-    float *votes;   /* of the pages before the chunk */
+    uint64_t token; /* first voter, counted in the chunk */
+    float *lse;     /* LSE of each row, in base 2 */
+    float *votes;   /* votes for the pages before the chunk */
 };
 
 static __device__ __forceinline__ tdm_vote tdm_vote_of(const tdm_select &s, uint32_t page,
@@ -61,7 +62,7 @@ static __device__ __forceinline__ tdm_vote tdm_vote_of(const tdm_select &s, uint
     const tdm_query_page q = tdm_query_page_of(s, page);
     const uint32_t before = tdm_pages_before(&s);
     uint64_t low = q.first,
-             end = q.last + 1; /* the first token of another document: in (low, end] */
+             end = q.last + 1; /* the first token of another document is in (low, end] */
     tdm_vote v;
     v.page = page;
     v.kv_head = kv_head;
@@ -82,7 +83,7 @@ static __device__ __forceinline__ tdm_vote tdm_vote_of(const tdm_select &s, uint
     return v;
 }
 
-/* First element of q of a row of a vote. */
+/* First element in q of a row of a vote. */
 static __device__ __forceinline__ uint64_t tdm_row_at(const tdm_select &s, const tdm_vote &v,
                                                       uint32_t row)
 {
@@ -109,7 +110,7 @@ static __device__ __forceinline__ float tdm_score_of(const tdm_select &s, uint64
     return score;
 }
 
-/* LSE of a row, by a warp, in powers of two; `scale` makes scores such. */
+/* LSE of a row, computed by a warp, in base 2. `scale` converts scores to base 2. */
 static __device__ __forceinline__ float tdm_lse_of_row(const tdm_select &s, uint64_t q,
                                                        uint32_t kv_head, uint32_t candidate,
                                                        uint32_t candidates, float scale)

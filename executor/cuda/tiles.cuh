@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tiles of rows of bf16 in shared memory: how rows come there, and how products of them are fed
- * (mma.cuh).
+ * Tiles of bf16 rows in shared memory: how rows are copied there, and how fragments for products
+ * are loaded (mma.cuh).
  *
- * A row of D elements takes tdm_row_bytes<D>, a power of two; its 16-byte piece p lies at p ^ (row
- * % 8), so that the eight rows that a part of ldmatrix reads lie in different banks. Tiles begin at
- * multiples of tdm_row_bytes: the way to another piece is then an exclusive or, to another row (a
- * multiple of 8 away) a sum with a constant. What a lane adds to a tile's address is computed once.
+ * A row of D elements takes tdm_row_bytes<D>, a power of two. Its 16-byte piece p is stored at
+ * position p ^ (row % 8), so that the eight rows which a part of ldmatrix reads are in different
+ * banks. Tiles begin at multiples of tdm_row_bytes. So the address of another piece is an exclusive
+ * or, and that of another row (a multiple of 8 away) a sum with a constant. A lane's offset in a
+ * tile is computed once.
  */
 #ifndef TDM_EXECUTOR_CUDA_TILES_CUH
 #define TDM_EXECUTOR_CUDA_TILES_CUH
@@ -16,26 +17,26 @@
 
 template <int D> constexpr int tdm_row_bytes = D <= 64 ? 128 : D <= 128 ? 256 : 512;
 
-/* What a block of attention takes of shared memory at most; sm_86 and its like give 99 KiB. */
+/* Maximum shared memory of a block of attention; sm_86 and similar devices have 99 KiB. */
 template <int D> constexpr int tdm_shared_bytes = 384 * tdm_row_bytes<D>;
 
-/* ---- fragments: `tile` with what the lane adds; rows are multiples of 8 ---- */
+/* ---- fragments: `tile` includes the lane's offset; rows are multiples of 8 ---- */
 
-/* What a lane adds to a tile that is loaded as rows: tdm_load_a, tdm_load_b. */
+/* The lane's offset in a tile that is loaded as rows: tdm_load_a, tdm_load_b. */
 template <int D> static __device__ __forceinline__ uint32_t tdm_lane_rows(void)
 {
     const uint32_t lane = threadIdx.x % 32;
     return lane % 16 * tdm_row_bytes<D> + (lane / 16 ^ lane % 8) * 16;
 }
 
-/* What a lane adds to a tile whose rows become columns: tdm_load_b_turned. */
+/* The lane's offset in a tile whose rows become columns: tdm_load_b_turned. */
 template <int D> static __device__ __forceinline__ uint32_t tdm_lane_columns(void)
 {
     const uint32_t lane = threadIdx.x % 32;
     return (lane / 16 * 8 + lane % 8) * tdm_row_bytes<D> + (lane / 8 % 2 ^ lane % 8) * 16;
 }
 
-/* An A of rows [row, row + 16), columns [16 block, 16 block + 16) of a tile. */
+/* An A from rows [row, row + 16), columns [16 block, 16 block + 16) of a tile. */
 template <int D>
 static __device__ __forceinline__ void tdm_load_a(uint32_t (&a)[4], uint32_t tile, uint32_t row,
                                                   uint32_t block)
@@ -43,8 +44,8 @@ static __device__ __forceinline__ void tdm_load_a(uint32_t (&a)[4], uint32_t til
     tdm_ldmatrix(a, (tile ^ block * 32) + row * tdm_row_bytes<D>);
 }
 
-/* Two neighbouring Bs of the transposed tile: b[0], b[1] with its rows [row, row + 8) as columns,
- * b[2], b[3] with [row + 8, row + 16); its columns [16 block, 16 block + 16) as rows. */
+/* Two adjacent Bs of the transposed tile. b[0], b[1] have its rows [row, row + 8) as columns, b[2],
+ * b[3] rows [row + 8, row + 16). Its columns [16 block, 16 block + 16) are the rows of B. */
 template <int D>
 static __device__ __forceinline__ void tdm_load_b_turned(uint32_t (&b)[4], uint32_t tile,
                                                          uint32_t row, uint32_t block)
@@ -52,8 +53,8 @@ static __device__ __forceinline__ void tdm_load_b_turned(uint32_t (&b)[4], uint3
     tdm_ldmatrix(b, (tile ^ block * 32) + row * tdm_row_bytes<D>);
 }
 
-/* Two neighbouring Bs of the tile itself: its rows [row, row + 16), b[0], b[1] its columns [16
- * block, 16 block + 8), b[2], b[3] the next 8. */
+/* Two adjacent Bs of the tile itself, from its rows [row, row + 16). b[0], b[1] have its columns
+ * [16 block, 16 block + 8), b[2], b[3] the next 8. */
 template <int D>
 static __device__ __forceinline__ void tdm_load_b(uint32_t (&b)[4], uint32_t tile, uint32_t row,
                                                   uint32_t block)
@@ -63,7 +64,8 @@ static __device__ __forceinline__ void tdm_load_b(uint32_t (&b)[4], uint32_t til
 
 /* ---- copies ---- */
 
-/* Begins to copy rows, `stride` elements apart, with THREADS threads; zeros from row `count` on. */
+/* Begins to copy rows that are `stride` elements apart, with THREADS threads. Rows from `count` on
+ * become zeros. */
 template <int D, int ROWS, int THREADS>
 static __device__ __forceinline__ void tdm_fetch(uint32_t tile, const __nv_bfloat16 *from,
                                                  uint64_t stride, uint32_t count)
@@ -81,7 +83,8 @@ static __device__ __forceinline__ void tdm_fetch(uint32_t tile, const __nv_bfloa
     }
 }
 
-/* Begins to copy ROWS rows: of token t0 + row for one query head, as far as there are tokens. */
+/* Begins to copy ROWS rows of one query head: row r is token t0 + r. Rows after the last token
+ * become zeros. */
 template <int D, int ROWS, int THREADS>
 static __device__ __forceinline__ void tdm_fetch_rows(uint32_t tile, const tdm_attend &a,
                                                       const void *data, uint64_t t0, uint32_t head)
@@ -91,8 +94,8 @@ static __device__ __forceinline__ void tdm_fetch_rows(uint32_t tile, const tdm_a
                                 (uint64_t)a.query_heads * D, count < ROWS ? (uint32_t)count : ROWS);
 }
 
-/* Begins to copy K and V of the ROWS keys from `first` on, wherever pages end; zeros from `end`
- * on. */
+/* Begins to copy K and V of the ROWS keys from `first` on, which may cross pages. Keys from `end`
+ * on become zeros. */
 template <int D, int ROWS, int THREADS>
 static __device__ __forceinline__ void tdm_fetch_keys(uint32_t k, uint32_t v, const tdm_attend &a,
                                                       uint32_t first, uint32_t end,
@@ -114,9 +117,9 @@ static __device__ __forceinline__ void tdm_fetch_keys(uint32_t k, uint32_t v, co
     }
 }
 
-/* A walk over keys, KEYS at a time, where that many from a multiple of KEYS on lie in one page. */
+/* An iterator over keys, KEYS at a time. KEYS keys from a multiple of KEYS on must share a page. */
 struct tdm_key_walk {
-    const __nv_bfloat16 *slot, *at; /* the slot's first K, and the next */
+    const __nv_bfloat16 *slot, *at; /* the slot's first K, and the next K to read */
     uint32_t in_slot, in_page;
 };
 
@@ -133,7 +136,7 @@ static __device__ __forceinline__ tdm_key_walk tdm_walk_from(const tdm_attend &a
     return walk;
 }
 
-/* To the next KEYS keys. */
+/* Advances to the next KEYS keys. */
 template <int KEYS>
 static __device__ __forceinline__ void tdm_walk_on(tdm_key_walk &walk, const tdm_attend &a)
 {
@@ -150,7 +153,7 @@ static __device__ __forceinline__ void tdm_walk_on(tdm_key_walk &walk, const tdm
     }
 }
 
-/* Begins to copy K and V of the next KEYS keys of a walk, of which `count` are there. */
+/* Begins to copy K and V of the next KEYS keys of a walk, of which `count` exist. */
 template <int D, int KEYS, int THREADS>
 static __device__ __forceinline__ void tdm_fetch_walk(uint32_t k, uint32_t v,
                                                       const tdm_key_walk &walk, const tdm_attend &a,
@@ -161,12 +164,12 @@ static __device__ __forceinline__ void tdm_fetch_walk(uint32_t k, uint32_t v,
     tdm_fetch<D, KEYS, THREADS>(v, walk.at + tdm_plane_of(a), stride, count);
 }
 
-/* The pages that a tile of rows of one query page sees, KEYS keys at a time; pages are multiples of
- * KEYS. */
+/* An iterator over the pages that a tile of rows of one query page sees, KEYS keys at a time. A
+ * page is a multiple of KEYS. */
 template <int KEYS> struct tdm_list_walk {
-    uint32_t key, left,
-        in_page; /* first key of this step; steps to come; keys of the page before it */
-    bool whole;  /* is the page seen whole */
+    uint32_t key, left, in_page; /* first key of this step; steps left, this one included; offset of
+                                  * `key` in its page */
+    bool whole;                  /* whether the page is seen whole */
     const uint32_t *entry;
     uint32_t first_page;
 
@@ -199,8 +202,8 @@ template <int KEYS> struct tdm_list_walk {
     }
 };
 
-/* What some and what all of a warp's rows see: keys from `some` on, from `all` on; of a page that
- * is seen whole too. */
+/* The keys that a warp's rows see: some rows from `some` on, all rows from `all` on; the same for a
+ * page that is seen whole. */
 template <bool LISTS> struct tdm_sight {
     uint32_t some, all, some_whole, all_whole;
 
