@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of commands as a script that completes words in bash. Models and machines are asked of
- * the program, as it alone knows where they are installed. */
+/* Generates the bash completion script from the command tables. The script asks tidemark for the
+ * names of models and machines, because only the program knows where they are installed. */
 #include "commands/option_texts.h"
 
 #include "methods/method.h"
@@ -80,7 +80,7 @@ static const char *kind_name(enum tdm_value_kind kind)
     return names[kind];
 }
 
-/* "a, b or c" as words. */
+/* Prints "a, b or c" as separate words. */
 static void put_phrase(FILE *out, const char *phrase)
 {
     const char *between = "";
@@ -128,7 +128,8 @@ static void put_values(FILE *out, const struct tdm_command *command)
     fputs("' ;;\n", out);
 }
 
-/* A function that prints the options of a command, all of them or those that take a value. */
+/* Prints a shell function that prints a command's options: all of them, or only those that take a
+ * value. */
 static void put_options(FILE *out, const char *function, const struct tdm_command *const *commands,
                         bool all)
 {

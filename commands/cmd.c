@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commands there are. */
+/* The list of commands. */
 #include "commands/cmd.h"
 
 const struct tdm_command *const tdm_commands[] = {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands: one file a subcommand, each ending in a const descriptor (commands/options.h).
- * Only these files, their reports and main.c print to the terminal. Data goes to stdout, all else
- * to stderr.
+ * The commands. Each subcommand has one file that ends in a const descriptor (commands/options.h).
+ * Only these files, their reports and main.c print to the terminal. Data goes to stdout,
+ * everything else to stderr.
  */
 #ifndef TDM_COMMANDS_CMD_H
 #define TDM_COMMANDS_CMD_H
@@ -13,7 +13,7 @@ extern const struct tdm_command tdm_cmd_plan, tdm_cmd_models, tdm_cmd_machines, 
     tdm_cmd_report, tdm_cmd_plot, tdm_cmd_doctor, tdm_cmd_compare, tdm_cmd_diff, tdm_cmd_calibrate,
     tdm_cmd_predict, tdm_cmd_methods;
 
-/* All of them, as --help lists them; ended by NULL. */
+/* All commands, in the order of --help. Ends with NULL. */
 extern const struct tdm_command *const tdm_commands[];
 
 #endif

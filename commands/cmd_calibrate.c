@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark calibrate`: its options. tidemark-executor, which alone knows backends, carries it out
- * (executor_calibrate.c). */
+/* `tidemark calibrate`: its options. tidemark-executor runs it (executor_calibrate.c), because only
+ * that program has the backends. */
 #include "commands/cmd.h"
 
 #include "commands/common_options.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark compare`: what methods take, how far they reach, what they send and roughly how long a
- * step is. */
+/* `tidemark compare`: memory, longest context, bytes sent and rough step time of methods. */
 #include "commands/cmd.h"
 
 #include "base/json.h"
@@ -23,11 +22,11 @@
 
 struct arguments {
     struct tdm_compare_request request;
-    struct tdm_picture picture; /* without a path: none */
+    struct tdm_picture picture; /* path NULL: none */
     bool json;
 };
 
-/* ---- what is asked ---- */
+/* ---- the request ---- */
 
 static enum tdm_status read_contexts(const char *text, void *value, struct tdm_error *err)
 {
@@ -148,7 +147,7 @@ static void print_cell(const struct tdm_compared_point *point, cell of)
     printf(" %10s", text);
 }
 
-/* Does the method have any of it, at some context? */
+/* Does the method use any of it, at some context? */
 static bool has_some(const struct tdm_compare_request *r, const struct tdm_compared *row, cell of)
 {
     static const struct tdm_compared_point nothing;
@@ -162,7 +161,7 @@ static bool has_some(const struct tdm_compare_request *r, const struct tdm_compa
     return false;
 }
 
-/* One figure of the methods that have it, by context, and at the longest one. */
+/* Prints one figure by context and at the longest one, for the methods that have it. */
 static void print_block(const char *title, const struct tdm_compare_request *r,
                         const struct tdm_methods_comparison *c, cell of)
 {
@@ -289,7 +288,7 @@ static enum tdm_status print_json(const struct tdm_compare_request *r,
 
 /* ---- the picture ---- */
 
-/* Points that fit, by rising context. */
+/* The points that fit, by ascending context. */
 static void add_dots(const struct tdm_compare_request *r, const struct tdm_compared *row,
                      struct tdm_compare_line *line)
 {
@@ -338,7 +337,7 @@ static enum tdm_status draw(const struct tdm_compare_request *r,
     return status;
 }
 
-/* ---- all of it ---- */
+/* ---- run ---- */
 
 static void say_going(void *self, const char *method, uint64_t context)
 {
@@ -349,7 +348,7 @@ static void say_going(void *self, const char *method, uint64_t context)
         tdm_ticker_say(self, "%s: %s tokens", method, tdm_format_tokens(context, text));
 }
 
-/* Is there an answer, in what was printed? */
+/* Fails if no method can run, or if none fits at any context. */
 static enum tdm_status judge(const struct tdm_methods_comparison *c, struct tdm_error *err)
 {
     bool any_runs = false, any_fits = false;

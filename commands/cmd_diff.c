@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark diff`: in what two schedules differ, and what that costs. */
+/* `tidemark diff`: compares two schedules and their costs. */
 #include "commands/cmd.h"
 
 #include "base/json.h"
@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Parts that differ by less than this share of their section's total are not shown. */
+/* Parts that differ by less than this fraction of their section's total are not shown. */
 #define LEAST_SHARE 1e-4
 
 static const char *format_value(enum tdm_cost_unit unit, double value, char out[TDM_FORMAT_SIZE])
@@ -60,7 +60,7 @@ static void print_cost(const struct tdm_cost_row *row, bool total)
     fputc('\n', stdout);
 }
 
-/* Totals, and parts that are not the same; a section without a total has its name above its
+/* Prints the totals, and the parts that differ. A section without a total has its name above its
  * parts. */
 static void print_costs(const struct tdm_comparison *c)
 {

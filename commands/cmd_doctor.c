@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark doctor`: how it was built, what it finds, what is missing and which package brings
- * it. */
+/* `tidemark doctor`: prints build options, detected programs and devices, and what is missing with
+ * the package that provides it. */
 #include "config.h"
 #include "commands/cmd.h"
 
@@ -32,9 +32,9 @@ struct check {
     enum finding kind;
     bool ok;
     char value[640];
-    const struct tdm_kernels *kernels; /* of a backend; NULL: the line is about something else */
-    const char *needed_for;            /* shown where it is missing */
-    const char *package;               /* Debian's; NULL: none brings it */
+    const struct tdm_kernels *kernels; /* of a backend; NULL: the line is not about a backend */
+    const char *needed_for;            /* shown if it is missing */
+    const char *package;               /* Debian package; NULL: none provides it */
 };
 
 static void set(struct check *check, bool ok, const char *value)
@@ -43,7 +43,7 @@ static void set(struct check *check, bool ok, const char *value)
     snprintf(check->value, sizeof(check->value), "%s", value);
 }
 
-/* Kinds of ops that a backend has kernels for. */
+/* Counts the op kinds for which a backend has kernels. */
 static void check_kernels(struct check *check)
 {
     char line[TDM_LACKS_TEXT];
@@ -76,7 +76,7 @@ static void check_build(struct check *check)
         set(check, true, "gcc " __VERSION__);
 }
 
-/* First line of a file, without its end; false if it cannot be read. */
+/* Reads the first line of a file, without its newline. Returns false if it cannot be read. */
 static bool first_line(const char *path, char *out, size_t out_bytes)
 {
     FILE *file = fopen(path, "re");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark machines`: the shipped machines, or one with its capacities and rates. */
+/* `tidemark machines`: lists the shipped machines, or shows the capacities and rates of one. */
 #include "commands/cmd.h"
 
 #include "base/json.h"

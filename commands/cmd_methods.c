@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark methods`: the systems that predict knows, or one of them with its keys. */
+/* `tidemark methods`: lists the systems that predict supports, or shows the keys of one. */
 #include "commands/cmd.h"
 
 #include "base/json.h"
@@ -29,7 +29,7 @@ static json_t *method_json(const struct tdm_method *method)
                      method->summary, "keys", keys);
 }
 
-/* Its other names, each after `before`. */
+/* Prints the other names, each after `before`. */
 static void print_aliases(const struct tdm_method *method, const char *before)
 {
     const char *alias;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark models`: the shipped models, or one of them with its tensors. */
+/* `tidemark models`: lists the shipped models, or shows the tensors of one. */
 #include "commands/cmd.h"
 
 #include "base/json.h"
@@ -25,7 +25,7 @@ static void print_row(const struct tdm_model *model)
            tdm_format_tokens(model->max_context, context));
 }
 
-/* Layers with a sliding window, and the window, which all of them share; 0 and 0: none. */
+/* Counts the layers with a sliding window. They all have the same window. 0 and 0: none. */
 static uint32_t count_windows(const struct tdm_model *model, uint64_t *window)
 {
     uint32_t count = 0;

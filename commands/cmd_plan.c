@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark plan`: the fastest schedule that fits, as a table, as JSON, as a file. */
+/* `tidemark plan`: finds the fastest schedule that fits; prints it as a table or as JSON, and
+ * writes it to a file. */
 #include "commands/cmd.h"
 
 #include "base/file.h"
@@ -24,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes away the reference to `predicted`; NULL: memory ran out for it. */
+/* Consumes the reference to `predicted`. NULL: out of memory when it was made. */
 static enum tdm_status write_schedule(const struct tdm_plan_arguments *a,
                                       const struct tdm_schedule *schedule, json_t *predicted,
                                       struct tdm_error *err)
@@ -41,7 +42,7 @@ static enum tdm_status write_schedule(const struct tdm_plan_arguments *a,
     if (text == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
     size_t length = strlen(text);
-    text[length] = '\n'; /* in place of the zero */
+    text[length] = '\n'; /* replaces the terminating zero */
     status = tdm_file_write(a->output, text, length + 1, a->force, err);
     free(text);
     return status;
@@ -75,7 +76,7 @@ static json_t *count_or_null(uint64_t count)
     return count == 0 ? json_null() : json_integer((json_int_t)count);
 }
 
-/* Kinds of state that are enough on the host. */
+/* The kinds of state that are enough if they move to the host. */
 static json_t *streamed_json(const struct tdm_shortage *shortage)
 {
     json_t *list = json_array();
@@ -110,7 +111,7 @@ static enum tdm_status print_shortage_json(const struct tdm_shortage *shortage,
         err);
 }
 
-/* Why nothing is good, which stays in `err` unless it cannot be printed. */
+/* Prints the reason in `err` as JSON. `err` changes only if printing fails. */
 static enum tdm_status print_refusal(struct tdm_error *err)
 {
     enum tdm_status printed = tdm_print_json(
@@ -118,7 +119,7 @@ static enum tdm_status print_refusal(struct tdm_error *err)
     return printed == TDM_OK ? TDM_INFEASIBLE : printed;
 }
 
-/* Says what is short; the status is TDM_INFEASIBLE unless something else went wrong. */
+/* Explains what memory is missing. Returns TDM_INFEASIBLE unless another error occurs. */
 static enum tdm_status explain_shortage(const struct tdm_plan_arguments *a,
                                         struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                         const struct tdm_search *search, struct tdm_error *err)
@@ -140,7 +141,7 @@ static enum tdm_status explain_shortage(const struct tdm_plan_arguments *a,
     return TDM_INFEASIBLE;
 }
 
-/* The fastest schedule of the request. */
+/* Finds the fastest schedule for the request. */
 static enum tdm_status find_fastest(const struct tdm_request *request,
                                     struct tdm_objective_found *found, struct tdm_error *err)
 {
@@ -228,7 +229,7 @@ static enum tdm_status print_plan(const struct tdm_plan_arguments *a,
 {
     if (a->json)
         return print_json(a, found, weights, err);
-    /* with the schedule itself on stdout the table is for the eyes only */
+    /* with the schedule on stdout, the table goes to stderr */
     FILE *out = a->output != NULL && strcmp(a->output, "-") == 0 ? stderr : stdout;
     print_answer(out, a, found);
     tdm_weights_line(out, "weights    ", weights);
@@ -240,8 +241,7 @@ static enum tdm_status print_plan(const struct tdm_plan_arguments *a,
     return TDM_OK;
 }
 
-/* rings.gather is there for those who know where it pays; where it does nothing they should hear of
- * it. */
+/* rings.gather is an expert setting. Tell the user if it has no effect. */
 static void note_gather(const struct tdm_schedule *schedule)
 {
     if (schedule->rings.gather > 0 && !tdm_gathers_at_all(schedule))
@@ -250,7 +250,7 @@ static void note_gather(const struct tdm_schedule *schedule)
                 "chunk-major, K and V on the host and more than one chunk are due\n");
 }
 
-/* Layers to which the model gives a window keep it beside any selector. */
+/* True if the model gives every layer a window. A selector does not change such layers. */
 static bool has_windows_alone(const struct tdm_model *model)
 {
     uint32_t layer = 0;
@@ -268,7 +268,7 @@ static void note_budget(const struct tdm_schedule *schedule)
             uint64_t start = tdm_document_start(&schedule->sequences[s], d);
             uint64_t chunk = (end - 1) / schedule->chunk_tokens * schedule->chunk_tokens;
             if (chunk > start && chunk - start > longest)
-                longest = chunk - start; /* before the last chunk that sees it */
+                longest = chunk - start; /* tokens of the document before its last chunk */
         }
     if (schedule->selector.kind == TDM_SELECT_DENSE || longest <= schedule->selector.budget)
         fprintf(stderr,
@@ -287,8 +287,7 @@ static void note_selection(const struct tdm_plan_arguments *a, const struct tdm_
     note_gather(schedule);
 }
 
-/* What a backend cannot run it refuses before the run; whoever plans for it is to hear of it
- * now. */
+/* A backend refuses a schedule that it cannot run only when the run starts. Warn when planning. */
 static void note_kernels(tdm_kinds kinds)
 {
     char line[TDM_LACKS_TEXT];
@@ -297,7 +296,7 @@ static void note_kernels(tdm_kinds kinds)
             fprintf(stderr, "note: %s: it will refuse this schedule\n", line);
 }
 
-/* Of gaps above this it is said that the search may be the reason. */
+/* Above this gap, print that the limited search may be the reason. */
 #define WIDE_GAP 0.05
 
 static void note_search(const struct tdm_search *search)
@@ -319,13 +318,14 @@ static enum tdm_status plan(const struct tdm_plan_arguments *a, struct tdm_error
     if (status == TDM_OK) {
         note_selection(a, found.schedule);
         note_kernels(found.search.simulation.kinds);
-        if (a->request.preset == NULL) /* which fixes what another system fixes */
+        if (a->request.preset ==
+            NULL) /* a preset fixes the other system's choices, so the note would not help */
             note_search(&found.search);
     }
     if (status == TDM_INFEASIBLE && found.schedule != NULL &&
         tdm_kitchen_check(found.schedule, &found.pins, err) == TDM_OK)
         status = explain_shortage(a, found.schedule, &found.pins, &found.search, err);
-    else if (status == TDM_INFEASIBLE && a->json) /* it fits, but not in time */
+    else if (status == TDM_INFEASIBLE && a->json) /* fits in memory, but not in the time limit */
         status = print_refusal(err);
     if (status == TDM_OK && a->request.model != NULL)
         status = tdm_weights_beside(a->request.model, found.schedule->model, &weights, err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `tidemark plot`: a picture of one step: memory by category over time, with its limit and its
- * peak, and the lanes below; of a trace predicted beside measured.
+ * `tidemark plot`: draws one step: memory by category over time, with its limit and its peak, and
+ * the lanes below. For a trace, draws predicted next to measured.
  */
 #include "commands/cmd.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark predict`: what another system would need, by what it says of itself: allocated,
+/* `tidemark predict`: predicts the memory of another system in that system's own terms: allocated,
  * reserved, used. */
 #include "commands/cmd.h"
 
@@ -21,8 +21,8 @@
 #include <string.h>
 
 #define MOST_BATCH 65536u
-/* A refusal takes about a tenth of a second in all, its hint what is left of that, or half as long
- * as all before it. */
+/* Work limit of a refusal, about 0.1 s. The hint may use the rest of it, or half of the work done
+ * before the hint if that is more. */
 #define REFUSAL_WORK 1000000u
 
 static bool draws(const struct tdm_predict_request *r)
@@ -56,7 +56,7 @@ static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *
     return status == TDM_OK ? check_timeline(r, err) : status;
 }
 
-/* Where it ends, if it does not get through. */
+/* Writes where the step fails, if it does. */
 static void say_failure(const struct tdm_predict_answer *a, char *out, size_t out_bytes)
 {
     const struct tdm_method_failure *failure = &a->prediction.failure;
@@ -64,7 +64,7 @@ static void say_failure(const struct tdm_predict_answer *a, char *out, size_t ou
                                     tdm_torch_runtime_bytes(&a->prediction.runtime));
     if (failure->unmade && weights > a->machine->topology.places[TDM_DEVICE].capacity_bytes)
         snprintf(out, out_bytes, " (there is no room for the model itself)");
-    else if (failure->unmade) /* buffers for gradients, pages for all K and V */
+    else if (failure->unmade) /* gradient buffers, or pages for all K and V */
         snprintf(out, out_bytes, " (there is no room for what is made before the first step)");
     else
         snprintf(out, out_bytes, " (step %" PRIu32 " runs out of memory in the %s)", failure->step,
@@ -77,7 +77,7 @@ static uint64_t hint_work(uint64_t spent)
     return left > spent / 2 ? left : spent / 2;
 }
 
-/* Of a prediction that does not fit: TDM_INFEASIBLE, with what would make it fit. */
+/* For a prediction that does not fit: prints what would make it fit and returns TDM_INFEASIBLE. */
 static enum tdm_status refuse(const struct tdm_predict_request *r, struct tdm_predict_answer *a,
                               struct tdm_error *err)
 {
@@ -160,8 +160,8 @@ static const char *own_refusal(const struct tdm_own_miss *miss, char out[TDM_PRE
     return out;
 }
 
-/* Why it does not fit, in words and with --json; the status is TDM_INFEASIBLE unless something else
- * went wrong. */
+/* Explains why it does not fit, as text or with --json. Returns TDM_INFEASIBLE unless another error
+ * occurs. */
 static enum tdm_status fail_own(const struct tdm_predict_request *r, struct tdm_predict_answer *a,
                                 struct tdm_own_schedule *own, struct tdm_error *err)
 {
@@ -258,7 +258,7 @@ static enum tdm_status predict_other(const struct tdm_predict_request *r,
     return status;
 }
 
-/* As text the answer comes before what would help, which takes longer to find. */
+/* As text, the answer is printed before the remedies, because these take longer to find. */
 static enum tdm_status answer_other(const struct tdm_predict_request *r,
                                     struct tdm_predict_answer *a, struct tdm_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The answer of `tidemark predict` as text. */
+/* Prints the answer of `tidemark predict` as text. */
 #include "commands/predict_parts.h"
 
 #include "base/units.h"
@@ -49,7 +49,7 @@ static uint64_t of_total(const struct tdm_predict_answer *a, const struct tdm_me
     return totals[which];
 }
 
-/* Settings that were said, a line each. */
+/* Prints the given settings, one per line. */
 static void print_settings(const struct tdm_predict_answer *a)
 {
     const struct tdm_method_key *key;
@@ -62,7 +62,7 @@ static void print_settings(const struct tdm_predict_answer *a)
     }
 }
 
-/* One assumption more; a line has at most LINE characters. */
+/* Appends one assumption. A line has at most LINE characters. */
 #define LINE 100
 
 static int add_assumed(int column, const char *text)
@@ -106,7 +106,7 @@ void tdm_predict_print_assumed(const struct tdm_predict_request *r,
         putchar('\n');
 }
 
-/* Settings that were said in vain, a line each. */
+/* Prints the given settings that have no effect, one per line. */
 static void print_notes(const struct tdm_predict_answer *a)
 {
     const struct tdm_key_case c = tdm_predict_case(a);
@@ -120,7 +120,7 @@ static void print_notes(const struct tdm_predict_answer *a)
         }
 }
 
-/* What a GPU has of a sequence. */
+/* Prints how much of a sequence one GPU has. */
 static void print_division(const struct tdm_predict_request *r, const struct tdm_predict_answer *a)
 {
     const struct tdm_context *c = &a->settings.torch.context;
@@ -166,7 +166,7 @@ void tdm_predict_print_head(const struct tdm_predict_request *r, const struct td
     putchar('\n');
 }
 
-/* Of the step that needs most. */
+/* Prints the step that needs the most memory. */
 static void print_largest(const struct tdm_torch_step *step)
 {
     char name[TDM_LABEL_BYTES], text[TDM_FORMAT_SIZE];

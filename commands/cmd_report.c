@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `tidemark report`: predicted against measured, from a trace: memory by category at the peak, time
- * by phase and op kind, by kind alone, stalls by lane and by what was waited for. Everything is
- * read before the first line is printed.
+ * `tidemark report`: compares predicted with measured values from a trace: memory by category at
+ * the peak, time by phase and op kind, time by kind alone, stalls by lane and by cause. Reads
+ * everything before it prints the first line.
  */
 #include "commands/cmd.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark run`: its options. tidemark-executor, which alone knows backends, carries it out
- * (executor_run.c). */
+/* `tidemark run`: its options. tidemark-executor runs it (executor_run.c), because only that
+ * program has the backends. */
 #include "commands/run_arguments.h"
 
 #include "base/units.h"
@@ -13,7 +13,7 @@
 
 #define MOST_STEPS (UINT64_C(1) << 40)
 
-/* ---- values that need more than their type ---- */
+/* ---- values with a custom parser ---- */
 
 static enum tdm_status read_weights(const char *text, void *value, struct tdm_error *err)
 {
@@ -59,7 +59,7 @@ static enum tdm_status read_trace_ops(const char *text, void *value, struct tdm_
     return tdm_fail(err, TDM_USAGE, "--trace-ops \"%s\"; all, first or every:K is due", text);
 }
 
-/* A share below 1, or a file. */
+/* A fraction below 1, or a file. */
 static enum tdm_status read_validation(const char *text, void *value, struct tdm_error *err)
 {
     struct tdm_run_options *run = value;
@@ -271,9 +271,9 @@ const struct tdm_command tdm_cmd_run = {
     .arguments = TDM_VALUES_FILES,
 };
 
-/* ---- what goes together ---- */
+/* ---- checks of combinations ---- */
 
-/* What is said about an evaluation that there is none of; and what it is by default. */
+/* Refuses evaluation options without --evaluate, and fills in the defaults. */
 static enum tdm_status complete_evaluation(struct tdm_run_options *run, struct tdm_error *err)
 {
     bool asked = run->validation_path != NULL || run->validation_share > 0;
@@ -299,7 +299,7 @@ static enum tdm_status complete_evaluation(struct tdm_run_options *run, struct t
     return TDM_OK;
 }
 
-/* The same of a directory to save to. */
+/* The same for the --save options. */
 static enum tdm_status complete_saving(struct tdm_run_options *run, struct tdm_error *err)
 {
     const char *option = run->save_every > 0                 ? "--save-every"

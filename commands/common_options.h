@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options that several commands have. A command's table refers to them: {.as = &tdm_option_json,
- * .place = offsetof(struct arguments, json)}; where its help differs, it says its own. */
+/* Options that several commands share. A command's table refers to them: {.as =
+ * &tdm_option_json, .place = offsetof(struct arguments, json)}. A row that needs a different
+ * help text sets its own. */
 #ifndef TDM_COMMANDS_COMMON_OPTIONS_H
 #define TDM_COMMANDS_COMMON_OPTIONS_H
 
@@ -10,11 +11,11 @@ extern const struct tdm_option tdm_option_context;     /* uint64_t tokens */
 extern const struct tdm_option tdm_option_machine;     /* const char * */
 extern const struct tdm_option tdm_option_memory;      /* struct tdm_said_memory */
 extern const struct tdm_option tdm_option_host_memory; /* struct tdm_said_memory */
-extern const struct tdm_option tdm_option_margin;      /* double, a share */
+extern const struct tdm_option tdm_option_margin;      /* double, a fraction */
 extern const struct tdm_option tdm_option_batch;       /* uint64_t */
 extern const struct tdm_option tdm_option_gpus;        /* uint64_t */
 extern const struct tdm_option tdm_option_method;      /* const char * */
-extern const struct tdm_option tdm_option_set;         /* read by each command */
+extern const struct tdm_option tdm_option_set;         /* each command has its own reader */
 extern const struct tdm_option tdm_option_backend;     /* const char * */
 extern const struct tdm_option tdm_option_step;        /* uint64_t */
 extern const struct tdm_option tdm_option_output;      /* const char *, a path */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every method at every context, and the longest context of each. */
+/* Predicts every method at every context, and finds the longest context of each. */
 #include "commands/compare_methods.h"
 
 #include "base/units.h"
@@ -58,7 +58,8 @@ static void note_point(const struct comparing *c, const struct tdm_compared *row
 {
     struct tdm_method_settings settings = row->settings;
     settings.torch.tokens = context;
-    tdm_method_check(c->all->model, &settings, NULL); /* settles what follows from the tokens */
+    tdm_method_check(c->all->model, &settings,
+                     NULL); /* fills in the values derived from the token count */
     *point = (struct tdm_compared_point){.context = context};
     note_step(prediction, point);
     row->method->cost(c->all->model, &settings, &point->cost);
@@ -68,7 +69,7 @@ static void note_point(const struct comparing *c, const struct tdm_compared *row
     point->step_seconds = tdm_method_seconds(&point->cost, c->all->model, c->all->machine);
 }
 
-/* TDM_USAGE: the method does not take such a context. */
+/* TDM_USAGE: the method does not support this context. */
 static enum tdm_status predict(const struct comparing *c, const struct tdm_compared *row,
                                uint64_t context, struct tdm_compared_point *point,
                                struct tdm_error *err)
@@ -87,8 +88,8 @@ static enum tdm_status predict(const struct comparing *c, const struct tdm_compa
 
 /* ---- the longest context ---- */
 
-/* From what is known of the requested contexts: the longest that fits, and the shortest beyond it
- * that does not. */
+/* Searches from the known results of the requested contexts: the longest that fits, and the
+ * shortest longer one that does not. */
 static enum tdm_status find_longest(const struct comparing *c, struct tdm_compared *row,
                                     uint64_t grain, struct tdm_error *err)
 {
@@ -144,7 +145,7 @@ static enum tdm_status compare_method(const struct comparing *c, struct tdm_comp
 
 /* ---- tidemark's own schedule ---- */
 
-/* What does not fit is a point that does not. */
+/* A schedule that does not fit is not an error; the point keeps `fits` false. */
 static enum tdm_status find_own(const struct tdm_own_words *words, bool longest,
                                 struct tdm_compared_point *point, struct tdm_error *err)
 {
@@ -189,7 +190,7 @@ static enum tdm_status compare_own(const struct comparing *c, struct tdm_compare
                 words.context = r->contexts[i];
         status = find_own(&words, true, &row->longest, err);
     }
-    if (status == TDM_INPUT || status == TDM_USAGE) { /* no schedule of such a model */
+    if (status == TDM_INPUT || status == TDM_USAGE) { /* the planner does not support this model */
         refuse(row, err);
         return TDM_OK;
     }
@@ -198,7 +199,7 @@ static enum tdm_status compare_own(const struct comparing *c, struct tdm_compare
 
 /* ---- settings ---- */
 
-/* A key of some methods; here it holds for all, for what they send. */
+/* A key of some methods. In compare it sets the node size for all methods. */
 #define NODE_KEY "gpus_per_node"
 
 static void base_settings(const struct comparing *c, const struct tdm_method *method,
@@ -212,7 +213,7 @@ static void base_settings(const struct comparing *c, const struct tdm_method *me
     settings->torch.context.gpus_per_node = c->all->links.gpus_per_node;
 }
 
-/* Would the method, with this setting alone, be something that can be asked for? */
+/* Is this setting alone valid for the method? */
 static bool takes(const struct comparing *c, const struct tdm_method *method, const char *pair,
                   struct tdm_error *err)
 {
@@ -229,7 +230,7 @@ static bool takes(const struct comparing *c, const struct tdm_method *method, co
     return tdm_own_check(&words, err) == TDM_OK;
 }
 
-/* The key of a pair and its value, as the method has them; NULL: it has no such key. */
+/* The key and the value of a pair, in the method's terms. NULL: no such key. */
 static const struct tdm_method_key *read_pair(const struct tdm_method *method, const char *pair,
                                               const char **value)
 {
@@ -237,7 +238,7 @@ static const struct tdm_method_key *read_pair(const struct tdm_method *method, c
     return tdm_method_read_pair(method, pair, &k, value) ? tdm_method_key(method, k) : NULL;
 }
 
-/* Is it the key that is known, so that the value must be wrong? */
+/* Does the method have the key? If so, the value is wrong. */
 static bool has_key(const struct tdm_method *method, const char *pair)
 {
     const char *value;
@@ -260,13 +261,14 @@ static bool said(const struct tdm_compared *row, const char *key)
     return false;
 }
 
-/* A pair of --set: is it taken, and if not, what a method says that has its key. */
+/* The result for one --set pair: whether any method takes it, else the error of a method that has
+ * its key. */
 struct pair_fate {
     bool taken;
     struct tdm_error why;
 };
 
-/* What was said and the method takes, and what comparisons have for the rest. */
+/* Applies the given settings that the method takes, and the comparison defaults for the rest. */
 static enum tdm_status settle(const struct comparing *c, struct tdm_compared *row,
                               struct pair_fate *fates, struct tdm_error *err)
 {
@@ -288,7 +290,7 @@ static enum tdm_status settle(const struct comparing *c, struct tdm_compared *ro
         key = read_pair(row->method, r->set.pairs[i], &value);
         if (key != NULL)
             add_text(row, key->name, value);
-        else if (row->text_count < TDM_METHOD_MOST_KEYS) /* a knob of plan */
+        else if (row->text_count < TDM_METHOD_MOST_KEYS) /* a key of plan's --set */
             snprintf(row->texts[row->text_count++], TDM_COMPARED_TEXT, "%s", r->set.pairs[i]);
     }
     for (size_t k = 0; (key = tdm_method_key(row->method, k)) != NULL; k++)
@@ -305,7 +307,7 @@ static enum tdm_status settle(const struct comparing *c, struct tdm_compared *ro
                             err);
 }
 
-/* GPUs of a node, as said, else as the machine has them. */
+/* GPUs per node: the given value, else the machine's. */
 static enum tdm_status read_nodes(const struct comparing *c, struct pair_fate *fates,
                                   struct tdm_error *err)
 {
@@ -338,7 +340,8 @@ static bool is_wanted(const struct tdm_compare_request *r, const struct tdm_meth
                                   (method->least_gpus <= r->gpus && r->gpus <= method->most_gpus));
 }
 
-/* No method takes it: in the words of one that has its key, if there is one. */
+/* Refuses a pair that no method takes. Uses the error of a method that has its key, if there is
+ * one. */
 static enum tdm_status refuse_pair(const char *pair, const struct pair_fate *fate,
                                    struct tdm_error *err)
 {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Methods side by side: what each takes at the same contexts on the same machine, how long a
- * context it reaches, what it sends and roughly how long a step takes, ranked. tidemark's own
- * schedule, on one GPU, is among them.
+ * Compares methods: memory at the same contexts on the same machine, the longest context, the
+ * bytes sent and a rough step time, ranked. tidemark's own schedule, on one GPU, is one of the
+ * rows.
  *
- * Settings that nobody said are those that the method's keys have for comparisons (key.h:
- * compared), else what is assumed. A setting that was said goes to every method that takes it.
+ * A setting that the user did not give has the value that the method's keys define for comparisons
+ * (key.h: compared), else the assumed value. A setting that the user gave goes to every method
+ * that takes it.
  */
 #ifndef TDM_COMMANDS_COMPARE_METHODS_H
 #define TDM_COMMANDS_COMPARE_METHODS_H
@@ -23,61 +24,61 @@ struct tdm_compare_request {
     uint64_t batch, gpus;
     double margin;
     struct tdm_said_memory memory;
-    uint64_t contexts[TDM_COMPARED_CONTEXTS]; /* rising */
+    uint64_t contexts[TDM_COMPARED_CONTEXTS]; /* ascending */
     size_t context_count;
     struct tdm_setting_list set;
-    const char
-        *names[TDM_METHOD_MOST_KEYS]; /* of --method; none: all that can run on so many GPUs */
+    const char *names[TDM_METHOD_MOST_KEYS]; /* from --method; empty: all methods that run on this
+                                                number of GPUs */
     size_t name_count;
     void *self;
-    /* Is told what is being predicted (context 0: the longest context is looked for); may be
-     * NULL. */
+    /* Progress callback: what is being predicted. Context 0: searching for the longest context. May
+     * be NULL. */
     void (*going)(void *self, const char *method, uint64_t context);
 };
 
-/* A step of so long a context. */
+/* A step at one context. */
 struct tdm_compared_point {
-    uint64_t
-        context; /* 0: there is none; more than was asked for where the method needs a multiple */
+    uint64_t context; /* 0: none; larger than requested if the method needs a multiple */
     bool fits;
-    uint64_t used_bytes, host_bytes;     /* peaks of a GPU and of its host memory */
+    uint64_t used_bytes, host_bytes;     /* peaks of a GPU and of its share of host memory */
     uint64_t categories[TDM_CATEGORIES]; /* at the peak of a GPU */
     struct tdm_method_cost cost;
-    double step_seconds; /* rough; of tidemark's own schedule that of its simulation */
+    double step_seconds; /* rough; for tidemark's own schedule the simulated time */
 };
 
 struct tdm_compared {
     const struct tdm_method *method;
-    struct tdm_method_settings settings; /* but for the tokens */
+    struct tdm_method_settings settings; /* except tokens */
     struct tdm_method_choices choices;
-    char texts[TDM_METHOD_MOST_KEYS]
-              [TDM_COMPARED_TEXT]; /* "checkpointing=on": said, or for comparisons */
+    char texts[TDM_METHOD_MOST_KEYS][TDM_COMPARED_TEXT]; /* "checkpointing=on": given by the user or
+                                                            set for comparisons */
     size_t text_count;
-    char refused[TDM_REFUSAL_BYTES]; /* why it cannot run so, and what would; "" if it can */
+    char refused[TDM_REFUSAL_BYTES]; /* why it cannot run, and what would help; "" if it can run */
     struct tdm_compared_point points[TDM_COMPARED_CONTEXTS];
-    /* A multiple of 1K tokens (or of what the method needs), to within one part in 512 above 512K
-     * tokens. */
+    /* A multiple of 1K tokens (or of what the method needs). Above 512K tokens it is accurate to
+     * one part in 512. */
     struct tdm_compared_point longest;
 };
 
 struct tdm_methods_comparison {
     struct tdm_model *model;
     struct tdm_machine *machine;
-    struct tdm_links links; /* of the machine; gpus_per_node may be said */
+    struct tdm_links links; /* of the machine; the user may set gpus_per_node */
     bool nodes_are_assumed;
-    struct tdm_compared *
-        *rows; /* the longest context first, of equal ones the fastest; refused ones last */
+    struct tdm_compared **rows; /* longest context first, then fastest; refused methods last */
     size_t count;
 };
 
-/* Tokens of all sequences of a step by its seconds, as far as the group of GPUs is fast. */
+/* Tokens per second of the group of GPUs: tokens of all sequences of a step, over the step's
+ * seconds. */
 double tdm_compared_rate(const struct tdm_compared_point *point);
 
-/* The number of the request's context at which most methods fit; of several the largest. */
+/* Index of the requested context at which the most methods fit. On a tie, the largest context. */
 size_t tdm_compared_common(const struct tdm_methods_comparison *c,
                            const struct tdm_compare_request *request);
 
-/* The caller frees *comparison in every case. TDM_USAGE: a name, a setting that no method takes. */
+/* The caller frees *comparison, also on failure. TDM_USAGE: an unknown method name, or a setting
+ * that no method takes. */
 enum tdm_status tdm_compare_methods(const struct tdm_compare_request *request,
                                     struct tdm_methods_comparison *comparison,
                                     struct tdm_error *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two schedules side by side. Knobs are the fields of the schedules' JSON, so that none is
- * forgotten when schedules learn new ones; costs are what the simulator counted.
+ * Compares two schedules. Knobs are the fields of the schedules' JSON, so new fields are included
+ * automatically. Costs are the simulator's.
  */
 #include "commands/compare_schedules.h"
 
@@ -52,7 +52,7 @@ static void write_scalar(const json_t *value, char *out, size_t bytes)
     }
 }
 
-/* Appends `text`, as often as it comes in a row; false: no room for more. */
+/* Appends `text` with its repeat count. Returns false if it does not fit. */
 static bool append_run(const char *text, size_t times, char *out, size_t bytes)
 {
     char run[96];
@@ -69,7 +69,7 @@ static bool append_run(const char *text, size_t times, char *out, size_t bytes)
     return true;
 }
 
-/* A list, or the field `key` of every member of a list, as runs. */
+/* Writes a list as runs. With `key`, writes that field of every member. */
 static void write_runs(const json_t *list, const char *key, char *out, size_t bytes)
 {
     char run[96] = "", text[96];
@@ -97,7 +97,7 @@ struct walk {
 
 static enum tdm_status compare_values(struct walk *walk, const char *name, json_t *const values[2]);
 
-/* All fields that at least one of two objects has. */
+/* Compares all fields that at least one of two objects has. */
 static enum tdm_status compare_objects(struct walk *walk, const char *name,
                                        json_t *const objects[2])
 {
@@ -109,7 +109,7 @@ static enum tdm_status compare_objects(struct walk *walk, const char *name,
         {
             json_t *pair[2] = {json_object_get(objects[0], key), json_object_get(objects[1], key)};
             char path[80];
-            if (side == 1 && pair[0] != NULL) /* seen with the first */
+            if (side == 1 && pair[0] != NULL) /* already compared with the first object */
                 continue;
             snprintf(path, sizeof(path), "%.38s%s%.39s", name, *name == '\0' ? "" : ".", key);
             if (status == TDM_OK)
@@ -119,7 +119,7 @@ static enum tdm_status compare_objects(struct walk *walk, const char *name,
     return status;
 }
 
-/* Lists of objects field by field, each field as the runs of its values. */
+/* Compares lists of objects field by field. Each field is the list of its values as runs. */
 static enum tdm_status compare_lists(struct walk *walk, const char *name, json_t *const lists[2])
 {
     const char *key;
@@ -131,7 +131,7 @@ static enum tdm_status compare_lists(struct walk *walk, const char *name, json_t
         for (int side = 0; side < 2; side++)
             write_runs(lists[side], key, texts[side], sizeof(texts[side]));
         snprintf(path, sizeof(path), "%.38s.%.39s", name, key);
-        /* "host x28" and "host x5" are the same setting of 28 and of 5 groups */
+        /* treat "host x28" and "host x5" as equal: one value for all groups */
         char one[2][160];
         for (int side = 0; side < 2; side++) {
             snprintf(one[side], sizeof(one[side]), "%s", texts[side]);
@@ -166,7 +166,7 @@ static enum tdm_status compare_values(struct walk *walk, const char *name, json_
     return add_knob(walk->comparison, name, texts, walk->err);
 }
 
-/* What says nothing about a step is left out. */
+/* The schedule's JSON without fields that do not affect a step. */
 static enum tdm_status knobs_of(const struct tdm_schedule *schedule, json_t **out,
                                 struct tdm_error *err)
 {
@@ -233,7 +233,7 @@ static enum tdm_status add_seconds(struct tdm_comparison *c, struct tdm_error *e
     return status;
 }
 
-/* FLOPs beyond those that a step that keeps everything makes. */
+/* FLOPs above those of a step that keeps everything. */
 static double recomputed(const struct tdm_schedule *schedule, const struct tdm_simulation *s,
                          bool attention)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contexts are a sweep's. */
+/* Uses the parser of plan --sweep. */
 #include "commands/contexts.h"
 
 #include "planner/sweep.h"
@@ -16,7 +16,7 @@ enum tdm_status tdm_contexts_parse(const char *text, uint64_t *contexts, size_t 
         return tdm_fail(err, TDM_USAGE, "--context: \"%.32s...\" is too long", text);
     struct tdm_error why = {0};
     if (tdm_sweep_parse(axis, &sweep, &why) != TDM_OK) {
-        const char *reason = strchr(why.message, ':'); /* behind what the sweep calls it */
+        const char *reason = strchr(why.message, ':'); /* skip the sweep's own prefix */
         tdm_fail(err, TDM_USAGE, "--context: \"%s\" is not a range of contexts%s", text,
                  reason == NULL ? "" : reason);
         return tdm_hint(err, "for example --context 8K..128K, which doubles, or 8K,12K,16K");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark calibrate`, carried out: measures this machine, or corrects one by a run, and writes
- * its description. */
+/* Runs `tidemark calibrate`: measures this machine, or corrects its description from a run, and
+ * writes the description. */
 #include "commands/executor_parts.h"
 
 #include "base/file.h"
@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-/* Where there is no GPU, cuda fails at once. */
+/* Without a GPU, cuda fails at once. */
 static enum tdm_status choose_backend(const char *name, const struct tdm_backend **backend,
                                       struct tdm_error *err)
 {
@@ -33,7 +33,7 @@ static enum tdm_status choose_backend(const char *name, const struct tdm_backend
     return tdm_backend_find("cpu", backend, err);
 }
 
-/* Makes the folders above a file. */
+/* Creates the parent directories of a file. */
 static enum tdm_status make_folders(const char *path, struct tdm_error *err)
 {
     char folder[4096];
@@ -54,7 +54,7 @@ static enum tdm_status find_output(const struct tdm_calibrate_arguments *a, char
     if (a->output != NULL) {
         snprintf(path, path_bytes, "%s", a->output);
         enum tdm_status status = tdm_inputs_spare(&input, 1, "calibrate: -o", path, err);
-        /* before a minute is spent */
+        /* check before measuring for a minute */
         return status == TDM_OK ? tdm_file_check(a->output, a->force, err) : status;
     }
     if (tdm_machine_local_path(path, path_bytes)) {
@@ -72,7 +72,7 @@ static enum tdm_status write_description(const struct tdm_calibrate_arguments *a
     if (text == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the description");
     size_t length = strlen(text);
-    text[length] = '\n'; /* in place of the zero */
+    text[length] = '\n'; /* replaces the terminating zero */
     enum tdm_status status =
         tdm_file_write(path, text, length + 1, a->force || a->output == NULL, err);
     free(text);
@@ -115,7 +115,7 @@ static enum tdm_status make_description(const struct tdm_calibrate_arguments *a,
     return status;
 }
 
-/* The table, or JSON; unless the description itself goes to stdout. */
+/* Prints the table or JSON, unless the description itself goes to stdout. */
 static enum tdm_status print_machine(const struct tdm_calibrate_arguments *a, const char *path,
                                      json_t *description, struct tdm_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tidemark-executor: runs schedules, and calibrates. Started by tidemark, as git starts its
+/* tidemark-executor: runs schedules and calibrates. tidemark starts it, as git starts its
  * commands. */
 #include "base/process.h"
 #include "commands/executor_parts.h"
@@ -24,7 +24,7 @@ static enum tdm_status start(int argc, char **argv, struct tdm_error *err)
     struct sigaction hangup;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    /* a terminal that goes away ends a run like SIGTERM, but not one that nohup started */
+    /* SIGHUP ends a run like SIGTERM, unless nohup ignores it */
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
         sigaction(SIGHUP, &action, NULL);
     if (argc >= 2 && strcmp(argv[1], "run") == 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commands that tidemark-executor carries out. For executor_*.c alone. */
+/* The commands that tidemark-executor runs. Only for executor_*.c. */
 #ifndef TDM_COMMANDS_EXECUTOR_PARTS_H
 #define TDM_COMMANDS_EXECUTOR_PARTS_H
 
@@ -7,8 +7,8 @@
 
 #include <signal.h>
 
-/* argv[0] is the command's name; a non-zero *stop ends it (TDM_INTERRUPTED). What fails is in err
- * and not printed. */
+/* argv[0] is the command's name. A non-zero *stop ends the command (TDM_INTERRUPTED). Errors are
+ * returned in err and not printed. */
 enum tdm_status tdm_executor_run(int argc, char **argv, const volatile sig_atomic_t *stop,
                                  struct tdm_error *err);
 enum tdm_status tdm_executor_calibrate(int argc, char **argv, const volatile sig_atomic_t *stop,

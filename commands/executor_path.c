@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the programs are that tidemark starts. */
+/* Finds the programs that tidemark starts. */
 #include "commands/executor_path.h"
 
 #include <stdio.h>

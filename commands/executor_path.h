@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the programs are that tidemark starts. */
+/* Finds the programs that tidemark starts. */
 #ifndef TDM_COMMANDS_EXECUTOR_PATH_H
 #define TDM_COMMANDS_EXECUTOR_PATH_H
 
@@ -8,16 +8,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The path of tidemark-executor: beside the running program, else where it was to be installed,
- * else on PATH. False if it is in none of these. */
+/* Finds tidemark-executor: next to the running program, else in its configured install path, else
+ * on PATH. Returns false if none of these has it. */
 bool tdm_executor_find(char *out, size_t out_bytes);
 
-/* Starts it in place of this program, with the words of a command; its help alone is known without
- * it (commands/executor_start.c). Returns only on failure. */
+/* Replaces this process with tidemark-executor and passes the command's arguments on. Only the
+ * command's help works without it (commands/executor_start.c). Returns only on failure. */
 enum tdm_status tdm_executor_start(const struct tdm_command *command, int argc, char **argv,
                                    struct tdm_error *err);
 
-/* The path of a program on PATH; false if there is none. */
+/* Finds a program on PATH. Returns false if there is none. */
 bool tdm_program_on_path(const char *name, char *out, size_t out_bytes);
 
 #endif

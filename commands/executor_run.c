@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark run`, carried out: trains, says how it goes, and what came of it. */
+/* Runs `tidemark run`: trains, and prints progress and a summary. */
 #include "commands/executor_parts.h"
 
 #include "base/json.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The command as typed, for the trace; malloc'ed. */
+/* The command line as typed, for the trace. malloc'ed. */
 static char *join(int argc, char **argv)
 {
     size_t bytes = sizeof("tidemark");
@@ -36,7 +36,7 @@ static json_t *validation_json(const struct tdm_run_validation *validation)
         "{s:I, s:I, s:I, s:I, s:f}", "evaluations", (json_int_t)validation->evaluations, "tokens",
         (json_int_t)validation->tokens, "last_step", (json_int_t)validation->last_step, "best_step",
         (json_int_t)validation->best_step, "seconds", validation->seconds);
-    if (!isnan(validation->last_loss)) { /* else nothing is computed */
+    if (!isnan(validation->last_loss)) { /* NAN if the backend computes nothing */
         tdm_json_set(&object, "last_loss", json_real(validation->last_loss));
         tdm_json_set(&object, "best_loss", json_real(validation->best_loss));
     }
@@ -93,7 +93,7 @@ static enum tdm_status print_json(const struct tdm_run_arguments *arguments,
     return tdm_json_write(stdout, true, root, err);
 }
 
-/* What an interrupted run leaves: its trace, and the weights that it saved last. */
+/* Prints what an interrupted run leaves: its trace, and the last saved weights. */
 static void hint_what_is_left(const struct tdm_run_options *run,
                               const struct tdm_run_result *result, struct tdm_error *err)
 {
@@ -117,7 +117,7 @@ enum tdm_status tdm_executor_run(int argc, char **argv, const volatile sig_atomi
 {
     struct tdm_run_arguments arguments;
     bool help;
-    char *command = join(argc, argv); /* before options and other words are sorted */
+    char *command = join(argc, argv); /* before option parsing reorders argv */
     enum tdm_status status = tdm_run_arguments_read(argc, argv, &arguments, &help, err);
     if (status == TDM_OK && !help)
         status = tdm_backend_find(arguments.backend, &arguments.run.backend, err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commands that tidemark-executor carries out: it takes over this process. */
+/* Starts tidemark-executor in place of this process. */
 #include "commands/executor_path.h"
 #include "commands/option_texts.h"
 
@@ -34,12 +34,12 @@ enum tdm_status tdm_executor_start(const struct tdm_command *command, int argc, 
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %d arguments", argc);
     words[0] = path;
     memcpy(words + 1, argv, (size_t)argc * sizeof(*words));
-    /* Threads that spin while they wait take the cores from each other as soon as anything else
-     * runs on this machine; OpenMP reads its policy when a program starts. */
+    /* Threads that spin while they wait take cores from other threads on this machine. OpenMP reads
+     * the policy at program start. */
     setenv("OMP_WAIT_POLICY", "passive", 0);
-    /* Nor are OpenBLAS's own threads of any use, which it starts when it is loaded: each op is
-     * computed by threads that use it one by one. Where one of them cannot have its memory, the
-     * program would not even end. */
+    /* OpenBLAS starts its own threads when it is loaded. They are not useful here: the executor's
+     * threads each call it with their own work. If one of them cannot get its memory, the program
+     * hangs at exit. */
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
     execv(path, words);
     int reason = errno;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bound in words: what binds, what memory is worth, why tensors are where they are. */
+/* Explains the bound in words: what binds, what more memory saves, why tensors are where they
+ * are. */
 #include "commands/explain.h"
 
 #include "base/units.h"
@@ -9,7 +10,7 @@
 
 #define ROW "  %-20s "
 
-/* A saving that is worth a line: this share of the step. */
+/* A saving is significant above this fraction of the step. */
 #define NOTEWORTHY 1e-4
 
 static const char *saving(double seconds, char text[TDM_FORMAT_SIZE])
@@ -35,13 +36,13 @@ void tdm_bound_lines(FILE *out, const struct tdm_topology *topology,
             "\nbound\n" ROW "%s: no schedule of the kinds searched is faster; the gap is %.2f%%\n",
             "step", tdm_format_seconds(search->bound_seconds, text), 100 * search->gap);
     for (int place = 0; place < TDM_PLACES; place++)
-        /* where there is next to none, the first byte is worth more than any GiB */
+        /* so steep a slope holds for the first bytes alone, not for a whole GiB */
         if (saved[place] > NOTEWORTHY * step && saved[place] < step / 4)
             fprintf(out, ROW "1 GiB more lowers the bound by %s\n",
                     tdm_place_name(topology, (enum tdm_place)place), saving(saved[place], text));
 }
 
-/* What a row of the linear program is, in words. */
+/* Describes a constraint of the linear program in words. */
 static void say_row(FILE *out, const struct tdm_binding_row *row)
 {
     static const struct {
@@ -77,7 +78,8 @@ static void say_row(FILE *out, const struct tdm_binding_row *row)
             row->name, layer + 1);
 }
 
-/* Why a category is where it is: what its bytes would cost on the device, against copying them. */
+/* Explains the place of a category: the cost of its bytes on the device compared with copying
+ * them. */
 static void say_category(FILE *out, const struct tdm_search *search, enum tdm_category category,
                          double copy_rate)
 {

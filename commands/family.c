@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of the family: every combination is checked, and what is allowed lowered and
- * simulated. */
+/* The table of the schedule family: checks every combination, and lowers and simulates the allowed
+ * ones. */
 #include "commands/family.h"
 
 #include "base/json.h"
@@ -17,7 +17,7 @@
 /* One combination. */
 struct member {
     enum tdm_order order;
-    uint32_t layers; /* in each group */
+    uint32_t layers; /* per group */
     enum tdm_set set;
     bool held;
     enum tdm_kv kv;
@@ -25,7 +25,7 @@ struct member {
 
 struct table {
     struct tdm_schedule *schedule;
-    bool as_json; /* else printed as they come */
+    bool as_json; /* else rows are printed as they are found */
     json_t *rows;
     int last_order;
     struct tdm_error *err;
@@ -39,7 +39,7 @@ static void describe(const struct member *member, char *text, size_t bytes)
         snprintf(text, bytes, "%s %s", tdm_set_name(member->set), member->held ? "held" : "kept");
 }
 
-/* A reason's number in the list below the table. */
+/* The number of a reason in the list below the table. */
 static unsigned reason_number(const char *reason)
 {
     unsigned number = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seconds of op kinds over all phases. */
+/* Seconds per op kind, summed over all phases. */
 #include "commands/kind_times.h"
 
 #include "base/sort.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tidemark: plans, reports and plots training steps, and starts the executor that runs them. */
+/* tidemark: plans, reports and plots training steps, and starts the executor to run them. */
 #include "config.h"
 #include "base/names.h"
 #include "base/process.h"

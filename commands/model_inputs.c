@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What commands read that take a model and a machine. */
+/* Files that a command reads for its model and machine. */
 #include "commands/model_inputs.h"
 
 #include "base/inputs.h"

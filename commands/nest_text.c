@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A schedule's nest in a few words. */
+/* Short descriptions of a schedule's loop nest. */
 #include "commands/nest_text.h"
 
 #include "base/size.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Appends, with a comma after what is there. */
+/* Appends text, after a comma if `out` is not empty. */
 static void add(char out[TDM_NEST_TEXT], const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -62,7 +62,7 @@ const char *tdm_nest_groups(const struct tdm_schedule *schedule, char out[TDM_NE
     return out;
 }
 
-/* Shares of all chunks of all layers. */
+/* Fractions of all chunks of all layers. */
 struct shares {
     double of[TDM_SETS][TDM_MAX_PLACES];
 };
@@ -80,8 +80,8 @@ static struct shares kept_shares(const struct tdm_schedule *schedule)
     return shares;
 }
 
-/* Of the layers that can hold: those of groups that run forward again, but for the top one in
- * layer-major order. */
+/* Fractions of the layers that can hold: those whose group recomputes its forward. In layer-major
+ * order the top layer of each group is excluded. */
 static struct shares held_shares(const struct tdm_schedule *schedule, double *able)
 {
     struct shares shares = {0};
@@ -182,7 +182,7 @@ const char *tdm_nest_on_host(const struct tdm_schedule *schedule, char out[TDM_N
     return or_nothing(out);
 }
 
-/* "attention kept", "q, K, V kept in part", "attention held", "attention recomputed". */
+/* Appends "attention kept", "q, K, V kept in part", "attention held" or "attention recomputed". */
 static void add_stores(const struct tdm_schedule *schedule, char out[TDM_NEST_TEXT])
 {
     double able, kept = 0, held = 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of commands as --help and as roff. */
+/* Generates --help and roff from the command tables. */
 #include "commands/option_texts.h"
 
 #include <ctype.h>
 #include <string.h>
 
 #define WIDTH 100u
-#define MOST_TERM 20u /* a longer one has a line of its own */
+#define MOST_TERM 20u /* longer terms get their own line */
 #define TERM_BYTES 96u
 
 static const struct tdm_option help_option = {
@@ -31,7 +31,7 @@ static size_t wider(size_t width, const char *term)
     return length <= MOST_TERM && length > width ? length : width;
 }
 
-/* Words on lines that begin in a column, the first of them where `at` columns are printed. */
+/* Prints words, wrapped and indented to a column. The cursor is at column `at`. */
 static void print_words(const char *text, size_t length, size_t column, size_t at)
 {
     const char *end = text + length;
@@ -48,7 +48,7 @@ static void print_words(const char *text, size_t length, size_t column, size_t a
     putchar('\n');
 }
 
-/* A term, and its text in a column that begins behind terms of `width`. */
+/* Prints a term, and its text in the column after terms of `width`. */
 static void print_entry(const char *term, size_t width, const char *text)
 {
     const size_t column = 2 + width + 2;
@@ -61,7 +61,7 @@ static void print_entry(const char *term, size_t width, const char *text)
     print_words(text, strlen(text), column, at);
 }
 
-/* Paragraphs; lines that begin with a space stand as they are. */
+/* Prints paragraphs. Lines that begin with a space are not wrapped. */
 static void print_notes(const char *text)
 {
     for (size_t length; *text != '\0'; text += length + 1) {
@@ -113,7 +113,7 @@ void tdm_help_print(const struct tdm_command *command)
 
 /* ---- the manual page ---- */
 
-/* A word in roff: hyphens as they are typed, names of options bold. */
+/* Prints a word as roff: with literal hyphens, and option names in bold. */
 static size_t put_word(FILE *out, const char *word, size_t length, bool begins_line)
 {
     bool bold = false;
@@ -140,7 +140,7 @@ static size_t put_word(FILE *out, const char *word, size_t length, bool begins_l
     return length;
 }
 
-/* Words on lines of up to 100 columns; a sentence begins a line. */
+/* Wraps words at 100 columns. Each sentence starts on a new line. */
 static void put_text(FILE *out, const char *text, bool capital)
 {
     size_t at = 0;
@@ -166,7 +166,7 @@ static void put_text(FILE *out, const char *text, bool capital)
     }
 }
 
-/* Does a text begin with a word that is typed so: one of `names` (NULL: none), or "random:SEED"? */
+/* Does a text begin with a literal word: one of `names` (NULL: none), or "random:SEED"? */
 static bool begins_typed(const char *text, const char *names)
 {
     const size_t length = strcspn(text, " ,:");
@@ -175,7 +175,7 @@ static bool begins_typed(const char *text, const char *names)
     return text[length] == ':' || (names != NULL && strstr(names, word) != NULL);
 }
 
-/* The sentence of the help, with a full stop, and those behind it. `names`: as of an option. */
+/* Prints the help sentence with a full stop, then the details. `names`: as in struct tdm_option. */
 static void put_sentences(FILE *out, const char *help, const char *details, const char *names)
 {
     put_text(out, help, !begins_typed(help, names));

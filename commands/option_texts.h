@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is made of the tables of commands: --help, the parts of the manual page that explain
- * options, and completion for bash. */
+/* Texts that are generated from the command tables: --help, the option sections of the manual page,
+ * and bash completion. */
 #ifndef TDM_COMMANDS_OPTION_TEXTS_H
 #define TDM_COMMANDS_OPTION_TEXTS_H
 
@@ -8,17 +8,17 @@
 
 #include <stdio.h>
 
-/* Usage, summary, options, lists and notes of a command on stdout. */
+/* Prints usage, summary, options, lists and notes of a command to stdout. */
 void tdm_help_print(const struct tdm_command *command);
 
-/* An entry for every option of a command, in roff. */
+/* Prints an entry for every option of a command, as roff. */
 void tdm_man_options(FILE *out, const struct tdm_command *command);
 
-/* An entry for everything that the list of that title explains, in roff; false: the command has no
- * such list. */
+/* Prints an entry for every item of the list with that title, as roff. Returns false if the command
+ * has no such list. */
 bool tdm_man_list(FILE *out, const struct tdm_command *command, const char *title);
 
-/* A script that completes `tidemark` in bash. `commands` is ended by NULL. */
+/* Prints a bash completion script for `tidemark`. `commands` ends with NULL. */
 void tdm_bash_completion(FILE *out, const struct tdm_command *const *commands);
 
 #endif

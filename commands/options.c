@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the options of a command by its table, with getopt_long(). */
+/* Parses a command's options by its table, with getopt_long(). */
 #include "commands/options.h"
 
 #include "base/units.h"
@@ -10,10 +10,10 @@
 #include <string.h>
 
 #define MOST_NAME 32u
-#define FIRST_CODE 256 /* what getopt_long() returns for the first row */
+#define FIRST_CODE 256 /* getopt_long()'s return value for the first row */
 #define HELP_CODE (FIRST_CODE + (int)TDM_MOST_OPTIONS)
 
-/* The table as getopt_long() takes it, and what was seen so far. */
+/* The table in getopt_long()'s format, and the options seen so far. */
 struct reading {
     const struct tdm_command *command;
     struct tdm_option options[TDM_MOST_OPTIONS];
@@ -89,7 +89,7 @@ static const char *now_called(const struct reading *r, const char *word)
     return NULL;
 }
 
-/* getopt has passed the option at fault: it is the word before optind, or a letter inside a
+/* getopt has already passed the wrong option: it is the word before optind, or a letter inside a
  * word. */
 static enum tdm_status refuse(const struct reading *r, int argc, char **argv, int code,
                               struct tdm_error *err)
@@ -143,7 +143,7 @@ static enum tdm_status read_value(const struct tdm_option *option, const char *t
     }
 }
 
-/* The row of what getopt_long() returned: its code, or the letter of an option. */
+/* The row for getopt_long()'s return value: a code, or an option's letter. */
 static int row_of(const struct reading *r, int code)
 {
     int row = code - FIRST_CODE;
@@ -173,7 +173,7 @@ enum tdm_status tdm_options_read(const struct tdm_command *command, int argc, ch
     struct reading reading = {.command = command};
     prepare(&reading);
     opterr = 0;
-    optind = 0; /* begin anew, whatever was read before */
+    optind = 0; /* resets getopt after an earlier parse */
     *help = false;
     for (;;) {
         enum tdm_status status = TDM_OK;

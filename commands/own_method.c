@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of a method become the planner's words, and its ways out remedies. */
+/* Converts a method's keys to planner input, and the planner's remedies to changes of keys. */
 #include "commands/own_method.h"
 
 #include <stdio.h>
@@ -31,7 +31,7 @@ struct tdm_own_words tdm_own_words(const struct tdm_method_settings *settings,
 
 #define MOST_WAYS 3u
 
-/* As options of predict. */
+/* Adds a change in the form of predict's options. */
 static void list_change(const char *key, const char *value, struct tdm_remedy *remedy)
 {
     struct tdm_remedy_change *change = &remedy->changes[remedy->count++];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of tidemark's own schedule share. Not for use outside commands/own_*.c. */
+/* Shared by the files of tidemark's own schedule. Only for commands/own_*.c. */
 #ifndef TDM_COMMANDS_OWN_PARTS_H
 #define TDM_COMMANDS_OWN_PARTS_H
 
@@ -7,7 +7,7 @@
 #include "commands/own_schedule.h"
 
 struct tdm_own_schedule {
-    struct tdm_objective_found found; /* its schedule: NULL if not even one could be asked for */
+    struct tdm_objective_found found; /* its schedule is NULL if no request could be made */
 };
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is said of tidemark's own schedule: figures, rows of predict, JSON, why nothing fits. */
+/* Output for tidemark's own schedule: figures, rows of predict, JSON, and why nothing fits. */
 #include "commands/own_parts.h"
 
 #include "base/json.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Words become a request, and the request a schedule. */
+/* Converts the settings to a request, and plans a schedule for it. */
 #include "commands/own_parts.h"
 
 #include "base/units.h"
@@ -14,7 +14,7 @@ static enum tdm_status bad_value(const char *key, const char *value, const char 
     return tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is not known; %s is due", key, value, due);
 }
 
-/* "all", or a size. */
+/* Parses "all" or a size. */
 static enum tdm_status read_size(const char *what, const char *value, bool *has, uint64_t *bytes,
                                  struct tdm_error *err)
 {
@@ -48,7 +48,7 @@ static enum tdm_status read_words(const struct tdm_own_words *words, struct tdm_
     *r = (struct tdm_request){.model = words->model,
                               .machine = words->machine,
                               .context = words->context,
-                              .unchecked = true, /* it is predicted, not run */
+                              .unchecked = true, /* predicted only, never run */
                               .sequences = words->batch};
     if (!tdm_objective_parse(words->objective, objective) || *objective == TDM_OBJECTIVE_CONTEXT)
         return bad_value("objective", words->objective, "time or memory", err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of `tidemark plan`: their table, and what they may not say together. */
+/* The options of `tidemark plan`: their table, and the checks of their combinations. */
 #include "commands/plan_arguments.h"
 
 #include "base/file.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- values that need more than their type ---- */
+/* ---- values with a custom parser ---- */
 
 static enum tdm_status read_memory(const char *text, void *value, struct tdm_error *err)
 {
@@ -37,7 +37,7 @@ static enum tdm_status read_margin(const char *text, void *value, struct tdm_err
     return tdm_margin_parse(text, &a->request.margin, err);
 }
 
-/* Options that --like answers too are remembered, the first of them. */
+/* Remembers the first given option that --like also sets. */
 static void note_state_option(struct tdm_plan_arguments *a, const char *option)
 {
     if (a->state_option == NULL)
@@ -72,7 +72,7 @@ static enum tdm_status read_pass(const char *text, void *value, struct tdm_error
                           text);
 }
 
-/* "dense", "auto" or tokens. */
+/* Parses "dense", "auto" or a number of tokens. */
 static enum tdm_status read_budget(const char *text, void *value, struct tdm_error *err)
 {
     struct tdm_request *r = value;
@@ -303,7 +303,7 @@ const struct tdm_option tdm_plan_options[] = {
      .help = "one JSON object on stdout, also when nothing fits"},
     {.name = NULL}};
 
-/* ---- options that only together make sense ---- */
+/* ---- checks of combinations ---- */
 
 static enum tdm_status check_sweep(const struct tdm_plan_arguments *a, struct tdm_error *err)
 {
@@ -338,7 +338,7 @@ static enum tdm_status check_program(const struct tdm_plan_arguments *a, struct 
     return tdm_file_check(path, a->force, err);
 }
 
-/* Reads the schedule that trains, where one is given. */
+/* Reads the training schedule, if one is given. */
 static enum tdm_status read_like(struct tdm_plan_arguments *a, struct tdm_error *err)
 {
     struct tdm_request *r = &a->request;
@@ -398,7 +398,7 @@ static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struc
                         "plan: --budget auto goes with neither --objective nor --sweep");
     return TDM_OK;
 }
-/* What is written may be nothing that is read. */
+/* Refuses to overwrite an input. */
 static enum tdm_status check_outputs(const struct tdm_plan_arguments *a, struct tdm_error *err)
 {
     const struct tdm_request *r = &a->request;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `tidemark plan` is asked: its options, and what they may not say together. For cmd_plan.c
- * and plan_keys.c alone. */
+/* Arguments of `tidemark plan`: its options, and the checks of their combinations. Only for
+ * cmd_plan.c and plan_keys.c. */
 #ifndef TDM_COMMANDS_PLAN_ARGUMENTS_H
 #define TDM_COMMANDS_PLAN_ARGUMENTS_H
 
@@ -11,23 +11,24 @@
 struct tdm_plan_arguments {
     struct tdm_request request;
     enum tdm_objective objective;
-    double step_seconds; /* the most; 0: any */
+    double step_seconds; /* upper limit; 0: none */
     bool sweeps;
     struct tdm_sweep sweep;
     const char *output;
-    const char *state_option;      /* the first that says what --like does; NULL: none */
-    struct tdm_schedule *training; /* of --like; NULL: none */
+    const char
+        *state_option; /* the first given option that sets what --like sets too; NULL: none */
+    struct tdm_schedule *training; /* the schedule of --like; NULL: none */
     bool has_margin, force, json, explain;
 };
 
 extern const struct tdm_option tdm_plan_options[];
 
-/* Presets, and keys of --set (plan_keys.c). */
+/* Presets, and the keys of --set (plan_keys.c). */
 extern const struct tdm_help_list tdm_plan_lists[];
 
-/* Reads argv on top of what *arguments has, which holds on to argv. With --help prints the help and
- * is done (*help). The caller frees arguments->training, whatever is returned. TDM_USAGE, or what
- * reading the schedule of --like says. */
+/* Parses argv over the defaults in *arguments, which keeps pointers into argv. With --help, prints
+ * the help and sets *help. The caller frees arguments->training, also on failure. Fails with
+ * TDM_USAGE, or with the error of reading the --like schedule. */
 enum tdm_status tdm_plan_arguments_read(int argc, char **argv, struct tdm_plan_arguments *arguments,
                                         bool *help, struct tdm_error *err);
 

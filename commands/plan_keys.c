@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the help of `tidemark plan` explains below its options: presets, and the keys of --set,
- * which planner/set_keys.c reads. */
+/* Lists for the help of `tidemark plan`: presets, and the keys of --set, which planner/set_keys.c
+ * parses. */
 #include "commands/plan_arguments.h"
 
 static const struct tdm_help_entry keys[] = {

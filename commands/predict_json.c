@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The answer of `tidemark predict` as JSON. */
+/* Prints the answer of `tidemark predict` as JSON. */
 #include "commands/predict_parts.h"
 
 #include "base/json.h"
@@ -33,7 +33,7 @@ static json_t *largest_json(const struct tdm_torch_step *step)
     return list;
 }
 
-/* Points as lists: the event, its phase, bytes of the categories in their order, reserved bytes. */
+/* Points as lists: the event, its phase, bytes per category in order, reserved bytes. */
 static json_t *timeline_json(const struct tdm_method_timeline *t)
 {
     json_t *categories = json_array(), *points = json_array();
@@ -98,7 +98,7 @@ json_t *tdm_predict_remedies_json(const struct tdm_remedies *remedies)
     return list;
 }
 
-/* The limit that is passed, in the words of plan; NULL: none is. */
+/* The limit that is exceeded, in plan's words. NULL: none. */
 static const char *binding_of(const struct tdm_method_prediction *p)
 {
     if (p->fits)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of `tidemark predict` share: what was asked, the answer, and the answer as text
- * and as JSON. Not for use outside commands/cmd_predict*.c and commands/predict_json.c. */
+/* Shared by the files of `tidemark predict`: the request, the answer, and its output as text and as
+ * JSON. Only for commands/cmd_predict*.c and commands/predict_json.c. */
 #ifndef TDM_COMMANDS_PREDICT_PARTS_H
 #define TDM_COMMANDS_PREDICT_PARTS_H
 
@@ -18,8 +18,8 @@ struct tdm_predict_request {
     struct tdm_said_memory memory;
     double margin;
     struct tdm_setting_list set;
-    bool verbose;                /* all that is assumed; what would help is looked for to the end */
-    struct tdm_picture timeline; /* its path: NULL: none; "-": no picture, but in JSON */
+    bool verbose;                /* print all assumptions; finish the search for remedies */
+    struct tdm_picture timeline; /* path NULL: no timeline; "-": in the JSON only, no picture */
     bool as_json;
 };
 
@@ -30,13 +30,14 @@ struct tdm_predict_answer {
     struct tdm_method_settings settings;
     struct tdm_method_choices choices;
     struct tdm_method_prediction prediction;
-    uint64_t longest_tokens;              /* that fit as it is, where it does not; 0: none */
-    uint64_t longest_work;                /* that finding it took, as of a prediction */
-    struct tdm_remedies remedies;         /* none where it fits */
-    struct tdm_method_timeline *timeline; /* NULL: was not asked for */
+    uint64_t longest_tokens; /* longest context that fits with these settings, if this one does not;
+                                0: none */
+    uint64_t longest_work;   /* work spent to find it, in the unit of a prediction's work */
+    struct tdm_remedies remedies;         /* empty if it fits */
+    struct tdm_method_timeline *timeline; /* NULL: not requested */
 };
 
-/* What the needs of keys are asked of. */
+/* The context in which a key's requirements are evaluated. */
 static inline struct tdm_key_case tdm_predict_case(const struct tdm_predict_answer *a)
 {
     return (struct tdm_key_case){
@@ -47,31 +48,31 @@ static inline struct tdm_key_case tdm_predict_case(const struct tdm_predict_answ
 
 #define TDM_PREDICT_TEXT 320
 
-/* "needs 151.20 GiB of 139.79 GiB, and 343.75 GiB of 110 GiB of host memory for 8 GPUs", the memory
- * that is short or taken; returns `out`. */
+/* "needs 151.20 GiB of 139.79 GiB, and 343.75 GiB of 110 GiB of host memory for 8 GPUs": the memory
+ * that is exceeded or used. Returns `out`. */
 const char *tdm_predict_need_text(const struct tdm_predict_request *r,
                                   const struct tdm_predict_answer *a, char out[TDM_PREDICT_TEXT]);
-/* The answer in one line, and then the model, the method, the machine, settings that were said, and
+/* Prints the answer in one line, then the model, the method, the machine, the given settings, and
  * those of them that have no effect. */
 void tdm_predict_print_head(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
                             const char *answer);
-/* The first line of another system's answer; returns `out`. */
+/* The first line of the answer for another system. Returns `out`. */
 const char *tdm_predict_verdict_text(const struct tdm_predict_request *r,
                                      const struct tdm_predict_answer *a,
                                      char out[TDM_PREDICT_TEXT]);
-/* Peaks of each step by category. */
+/* Prints the peaks of each step by category. */
 void tdm_predict_print_peaks(const struct tdm_predict_answer *a);
-/* What is assumed: what matters most, or with --verbose all. */
+/* Prints the most important assumptions, or all of them with --verbose. */
 void tdm_predict_print_assumed(const struct tdm_predict_request *r,
                                const struct tdm_predict_answer *a);
 
 /* ---- as JSON (predict_json.c): new objects, NULL if memory ran out ---- */
 
-/* What was asked, beside the method's answer, whose reference is taken. */
+/* The request and the method's answer, whose reference is taken over. */
 json_t *tdm_predict_json(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
                          json_t *predicted);
 json_t *tdm_predict_remedies_json(const struct tdm_remedies *remedies);
-/* The answer of another system; `err`: why it does not fit. */
+/* The answer for another system. `err`: why it does not fit. */
 json_t *tdm_predict_peaks_json(const struct tdm_predict_answer *a, const struct tdm_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a simulation predicts of a schedule, as JSON. */
+/* A simulation's prediction for a schedule, as JSON. */
 #include "commands/prediction.h"
 
 #include "base/json.h"
@@ -32,7 +32,7 @@ static json_t *bytes_json(const uint64_t bytes[TDM_CATEGORIES])
     return object;
 }
 
-/* Bytes by category at the peak of a place; what packing adds is the allocator's. */
+/* Bytes by category at the peak of a place. Packing overhead counts as the allocator's. */
 static json_t *categories_json(const struct tdm_simulation *simulation, enum tdm_place place)
 {
     json_t *object = bytes_json(simulation->peak_categories[place]);

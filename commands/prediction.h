@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a simulation predicts of a schedule, as JSON: fields in snake_case with units. */
+/* A simulation's prediction for a schedule, as JSON. Field names are snake_case and include
+ * units. */
 #ifndef TDM_COMMANDS_PREDICTION_H
 #define TDM_COMMANDS_PREDICTION_H
 
@@ -7,24 +8,24 @@
 
 #include <jansson.h>
 
-/* Share of the machine's peak that the step uses, recompute not counted. */
+/* Fraction of the machine's peak that the step achieves, without recompute. */
 double tdm_prediction_mfu(const struct tdm_schedule *schedule,
                           const struct tdm_simulation *simulation);
 
-/* By how much packing exceeds the live peak of the device: 0.01 is one percent. */
+/* Packing overhead on the device: arena size over live peak, minus 1. 0.01 is one percent. */
 double tdm_prediction_overhead(const struct tdm_simulation *simulation);
 
 /* A new object: peak_bytes (used), peak_allocated_bytes (live), peak_reserved_bytes (arena), the
- * same of the host, categories at the peaks and at their own, page lists and means at the device's,
- * seconds by phase, stalls, copies. NULL: out of memory. */
+ * same for the host, categories at these peaks and at their own peaks, page lists and means at the
+ * device's peak, seconds by phase, stalls, copies. NULL: out of memory. */
 json_t *tdm_prediction_json(const struct tdm_schedule *schedule,
                             const struct tdm_simulation *simulation);
 
-/* Adds bound_seconds, gap (null where no bound is known) and by how much a GiB more lowers the
- * bound to an object. */
+/* Adds to an object: bound_seconds, gap (null if no bound is known), and how much 1 GiB more lowers
+ * the bound. */
 void tdm_bound_json(json_t **root, const struct tdm_search *search);
 
-/* How a search went, as a new object. NULL: out of memory. */
+/* Statistics of a search, as a new object. NULL: out of memory. */
 json_t *tdm_search_counts_json(const struct tdm_search_counts *counts);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small helpers of the commands that print. */
+/* Small output helpers for the commands. */
 #include "commands/print.h"
 
 #include "base/json.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small helpers of the commands that print. */
+/* Small output helpers for the commands. */
 #ifndef TDM_COMMANDS_PRINT_H
 #define TDM_COMMANDS_PRINT_H
 
@@ -15,18 +15,18 @@
 /* "7,615,616,512". Returns `out`. */
 const char *tdm_format_digits(uint64_t number, char out[TDM_DIGITS_SIZE]);
 
-/* One line on stderr if the description of a machine lacked rates: which, and what stands for them.
- * `name` is what the user called it. */
+/* Prints one line to stderr if the machine description lacks rates: which ones, and the
+ * substitutes. `name` is the user's name for the machine. */
 void tdm_warn_machine(const char *name, const struct tdm_machine *machine);
 
 #define TDM_RATES_NOTE_SIZE 256
 
-/* "not measured by tidemark: datasheet, derated" in `out`, or false if calibrate measured the
- * rates. */
+/* Writes "not measured by tidemark: datasheet, derated" to `out`. Returns false if calibrate
+ * measured the rates. */
 bool tdm_rates_note(const struct tdm_machine *machine, char out[TDM_RATES_NOTE_SIZE]);
 
-/* Prints an object on stdout, as tdm_json_write(); `err`, which may hold why nothing fits, changes
- * only if that fails. */
+/* Prints an object to stdout with tdm_json_write(). `err` may already hold the reason that nothing
+ * fits. It is overwritten only if printing fails. */
 enum tdm_status tdm_print_json(json_t *root, struct tdm_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The answer of `tidemark report` as JSON. Device keys are plain ("peak_bytes"), those of other
- * places begin with their name. */
+/* Prints the answer of `tidemark report` as JSON. Device keys are plain ("peak_bytes"). Keys of
+ * other places have the place's name as a prefix. */
 #include "commands/report_parts.h"
 
 #include "base/json.h"
@@ -40,7 +40,7 @@ static json_t *json_categories(const uint64_t bytes[TDM_CATEGORIES])
     return object;
 }
 
-/* Bytes that hold values: their peak, its share of each category, and each category's own peak. */
+/* Bytes that hold values: their peak, each category's part of it, and each category's own peak. */
 static void set_values(json_t **object, const struct tdm_program_report *report, int place,
                        const struct tdm_trace_peak *peak)
 {

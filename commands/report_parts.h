@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of `tidemark report` share: what a trace says of a run, figures of it that both
- * forms print, and the forms. Not for use outside commands/cmd_report.c and commands/report_*.c. */
+/* Shared by the files of `tidemark report`: what a trace contains about a run, derived figures for
+ * both output forms, and the forms. Only for commands/cmd_report.c and commands/report_*.c. */
 #ifndef TDM_COMMANDS_REPORT_PARTS_H
 #define TDM_COMMANDS_REPORT_PARTS_H
 
 #include "traces/reader.h"
 #include "traces/waits.h"
 
-/* What is said of one program. */
+/* The report of one program. */
 struct tdm_program_report {
-    const struct tdm_topology *topology; /* of places and lanes; the reader's */
+    const struct tdm_topology *topology; /* for place and lane names; owned by the reader */
     struct tdm_trace_program_row program;
-    /* Of the steps that were asked for. */
+    /* Of the requested steps. */
     size_t steps, timed_steps;
     struct tdm_trace_step_row first, last;
     int64_t last_timed; /* TDM_TRACE_EVERY_STEP: none */
@@ -27,14 +27,14 @@ struct tdm_program_report {
     size_t time_count;
     struct tdm_trace_lane_row *lanes;
     size_t lane_count;
-    /* Of the last timed step that was asked for, or the unfinished one. */
+    /* Of the last timed step among the requested ones, or of the unfinished step. */
     struct tdm_trace_wait *waits;
     size_t wait_count;
     struct tdm_trace_selection selection;
-    /* Of its weights, after the steps that were asked for; borrowed from the report. */
+    /* Evaluations of its weights after the requested steps. Borrowed from the report. */
     const struct tdm_trace_evaluation_row *evaluations;
     size_t evaluation_count;
-    size_t evaluated; /* evaluations that this program made, and the seconds of all */
+    size_t evaluated; /* evaluations that this program ran, and their total seconds */
     double evaluated_seconds;
 };
 
@@ -42,7 +42,7 @@ struct tdm_report {
     const char *path;
     const struct tdm_trace_run_info *run;
     int64_t step; /* or TDM_TRACE_EVERY_STEP */
-    size_t steps; /* finished, of all programs */
+    size_t steps; /* finished steps of all programs */
     struct tdm_program_report *programs;
     size_t program_count;
     struct tdm_trace_unfinished_row *unfinished;
@@ -51,26 +51,27 @@ struct tdm_report {
 
 /* ---- what a trace says (report_read.c) ---- */
 
-/* Fills a report whose path and step are set, the rest zero; fails if none of what was asked for is
- * there. It is freed by the caller then too, and not used after the reader is closed. */
+/* Fills a report. The caller sets path and step and zeroes the rest. Fails if the trace has nothing
+ * of what was requested. The caller frees the report, also on failure, and must not use it after
+ * closing the reader. */
 enum tdm_status tdm_report_read(struct tdm_trace_reader *reader, struct tdm_report *report,
                                 struct tdm_error *err);
 void tdm_report_free(struct tdm_report *report);
 
-/* Was something of a program asked for? */
+/* Was anything of this program requested? */
 bool tdm_report_shows(const struct tdm_report *report, const struct tdm_program_report *program);
 
-/* Is a step that did not end, and was timed, all that there is of a program? */
+/* Is an unfinished, timed step all that the trace has of this program? */
 bool tdm_report_only_unfinished(const struct tdm_program_report *report);
 
-/* The arena and what is outside it. */
+/* The arena plus the memory outside it. */
 uint64_t tdm_report_predicted_used_bytes(const struct tdm_program_report *report, int place);
 
-/* Of the steps that were asked for; NAN: there are none. */
+/* Of the requested steps. NAN: there are none. */
 double tdm_report_step_seconds(const struct tdm_program_report *report);
 double tdm_report_tokens_per_second(const struct tdm_program_report *report);
 
-/* By how much a prediction is too large: 0.1 is a tenth. NAN: nothing was measured. */
+/* Relative error: 0.1 means that the prediction is 10% too large. NAN: nothing was measured. */
 double tdm_report_error(double predicted, double measured);
 
 /* ---- as text, on stdout (report_text.c) ---- */

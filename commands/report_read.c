@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads what `tidemark report` says from a trace: steps, evaluations, memory, times, lanes and
- * waits, given to the programs that they are of; and the figures that follow from them. */
+/* Reads the data of `tidemark report` from a trace: steps, evaluations, memory, times, lanes and
+ * waits, grouped by program. Also computes the derived figures. */
 #include "commands/report_parts.h"
 
 #include <inttypes.h>
@@ -55,7 +55,7 @@ bool tdm_report_only_unfinished(const struct tdm_program_report *report)
     return report->steps == 0 && report->unfinished != NULL && report->unfinished->timed;
 }
 
-/* Of a step that did not end: of the ops that had. */
+/* For an unfinished step, reads the waits of its finished ops. */
 static enum tdm_status read_waits(struct tdm_trace_reader *reader,
                                   struct tdm_program_report *report, struct tdm_error *err)
 {
@@ -95,8 +95,8 @@ static enum tdm_status read_program(struct tdm_trace_reader *reader, int64_t ste
     return status;
 }
 
-/* Gives every step that did not end to its program; *count is how many there are, *chosen how many
- * of them were asked for. */
+/* Assigns unfinished steps to their programs. *count: their number. *chosen: how many of them were
+ * requested. */
 static enum tdm_status read_unfinished(struct tdm_trace_reader *reader, struct tdm_report *report,
                                        size_t *count, size_t *chosen, struct tdm_error *err)
 {
@@ -114,7 +114,7 @@ static enum tdm_status read_unfinished(struct tdm_trace_reader *reader, struct t
     return status;
 }
 
-/* Gives every step to its program; fails if none is left to speak of. */
+/* Assigns every step to its program. Fails if no requested step exists. */
 static enum tdm_status read_steps(struct tdm_trace_reader *reader, struct tdm_report *report,
                                   struct tdm_error *err)
 {
@@ -152,8 +152,8 @@ static enum tdm_status read_steps(struct tdm_trace_reader *reader, struct tdm_re
     return status;
 }
 
-/* Gives every evaluation to the program that was trained, whose rows follow each other, and to the
- * one that ran. */
+/* Assigns every evaluation to the trained program and to the program that ran it. The rows of a
+ * trained program are contiguous. */
 static enum tdm_status read_evaluations(struct tdm_trace_reader *reader, struct tdm_report *report,
                                         struct tdm_error *err)
 {

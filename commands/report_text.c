@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The answer of `tidemark report` as text: memory, times, lanes and waits in tables. */
+/* Prints the answer of `tidemark report` as text: tables of memory, times, lanes and waits. */
 #include "commands/report_parts.h"
 
 #include "base/text.h"
@@ -11,7 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Waits that take less in all are left out of the text. */
+/* Waits with a smaller total are not printed. */
 #define SHORTEST_WAIT_SECONDS 1e-4
 
 static const char *show_seconds(double seconds, char out[TDM_FORMAT_SIZE])
@@ -59,7 +59,7 @@ static void print_run(const struct tdm_report *report)
                run->ending);
 }
 
-/* The evaluation with the least loss. */
+/* The evaluation with the lowest loss. */
 static const struct tdm_trace_evaluation_row *
 best_evaluation(const struct tdm_program_report *report)
 {
@@ -87,7 +87,7 @@ static void print_evaluations(const struct tdm_program_report *report)
     putchar('\n');
 }
 
-/* Of a step that did not end: how far it was, and when that was predicted. */
+/* Prints the progress of an unfinished step, and the predicted time of that point. */
 static void print_unfinished(const struct tdm_program_report *report)
 {
     const struct tdm_trace_unfinished_row *row = report->unfinished;
@@ -131,7 +131,7 @@ static void print_steps(const struct tdm_program_report *report)
     else
         printf("steps     %zu, from %" PRId64 " to %" PRId64, report->steps, report->first.step,
                report->last.step);
-    if (isnan(report->last.loss)) /* a backend that computes nothing */
+    if (isnan(report->last.loss)) /* the backend computes nothing */
         printf("\n");
     else if (report->steps == 1)
         printf("; loss %.4f\n", report->last.loss);
@@ -151,7 +151,7 @@ static void print_steps(const struct tdm_program_report *report)
            show_seconds(report->program.predicted_seconds, predicted));
 }
 
-/* "8.31 MiB    8.31 MiB    +0.0%": an error where both are known. */
+/* Prints "8.31 MiB    8.31 MiB    +0.0%". The error appears only if both values are known. */
 static void print_pair(bool has_predicted, uint64_t predicted, bool has_measured, uint64_t measured)
 {
     char left[TDM_FORMAT_SIZE], right[TDM_FORMAT_SIZE], error[TDM_FORMAT_SIZE];
@@ -169,7 +169,7 @@ static void print_taken_row(const char *place, const char *what, bool has_planne
     putchar('\n');
 }
 
-/* What the plan takes of a place, from the outside in. */
+/* Prints the plan's memory of a place, from the total to its parts. */
 static void print_taken(const struct tdm_program_report *report, int place)
 {
     bool scanned = report->scanned[place];
@@ -194,7 +194,7 @@ static void print_values_row(const char *place, const char *what,
     putchar('\n');
 }
 
-/* What holds values there. */
+/* Prints the memory that holds values in a place. */
 static void print_values(const struct tdm_program_report *report, int place)
 {
     const struct tdm_trace_peak *predicted = &report->peaks.predicted[place];
@@ -245,7 +245,7 @@ static void print_times(const struct tdm_program_report *report)
     }
 }
 
-/* A wrong rate shows at the top: what it takes off the step, or adds. */
+/* Sorted by the effect on the step time, so that a wrong rate is at the top. */
 static void print_kinds(const struct tdm_program_report *report)
 {
     struct tdm_kind_time kinds[TDM_OP_KINDS];
@@ -270,7 +270,7 @@ static void print_kinds(const struct tdm_program_report *report)
     }
 }
 
-/* A selection's lists: what they have room for against what they held, and their memory. */
+/* Prints the page lists of a selection: capacity, entries used, and memory. */
 static void print_selection(const struct tdm_program_report *report)
 {
     const struct tdm_trace_selection *s = &report->selection;

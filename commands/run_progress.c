@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Progress of a run, and its summary. */
+/* Progress output and summary of a run. */
 #include "commands/run_progress.h"
 
 #include "base/text.h"
@@ -14,11 +14,11 @@
 
 #define BAR_CELLS 20
 
-/* Between lines where there is no terminal: at least, and at most in a step. */
+/* Seconds between plain lines without a terminal: the minimum, and the maximum within a step. */
 #define PLAIN_SECONDS 5.0
 #define LONGEST_PLAIN_SECONDS 30.0
 
-/* From here on a terminal shows how far a step is. */
+/* Steps longer than this show progress within the step on a terminal. */
 #define WITHIN_SECONDS 2.0
 
 void tdm_progress_begin(struct tdm_progress *progress, FILE *out, uint64_t steps)
@@ -30,14 +30,14 @@ void tdm_progress_begin(struct tdm_progress *progress, FILE *out, uint64_t steps
                                       .steps = steps};
 }
 
-/* Something else is said now. */
+/* Stops the current ticker before other output. */
 static void leave(struct tdm_progress *progress)
 {
     if (progress->waiting != NULL)
         tdm_ticker_end(progress->waiting);
 }
 
-/* What takes long before the first step, and says nothing by itself. */
+/* Starts a ticker for slow work before the first step that prints nothing itself. */
 static void await(struct tdm_progress *progress, const char *text)
 {
     leave(progress);
@@ -88,7 +88,7 @@ static void compared(void *self, const struct tdm_free_memory *memory)
     fprintf(progress->out, "%s of this computer's\n", known_bytes(memory->host_bytes, host));
 }
 
-/* Said once, and aloud: the run goes on, slower. */
+/* Warns once: the run continues, but slower. */
 static void pageable(void *self, uint64_t bytes, const char *reason)
 {
     struct tdm_progress *progress = self;
@@ -106,7 +106,7 @@ static void pageable(void *self, uint64_t bytes, const char *reason)
     await(progress, "  preparing the run");
 }
 
-/* On a terminal alone: it takes seconds. */
+/* Printed only on a terminal, because it takes seconds. */
 static void taken(void *self, uint64_t taken_bytes, uint64_t bytes)
 {
     struct tdm_progress *progress = self;
@@ -164,10 +164,10 @@ static void moved(void *self, const char *what, uint64_t done, uint64_t elements
     if (!progress->terminal && progress->waiting != NULL && progress->waiting->runs) {
         tdm_ticker_say(progress->waiting, "  %s: %.0f%%", what,
                        100 * (double)done / (double)elements);
-        return; /* it says when it is time */
+        return; /* the ticker prints it at its next interval */
     }
     leave(progress);
-    if (progress->moving != what) { /* the first block */
+    if (progress->moving != what) { /* first block */
         progress->moving = what;
         clock_gettime(CLOCK_MONOTONIC, &progress->printed);
     }
@@ -187,7 +187,7 @@ static void moved(void *self, const char *what, uint64_t done, uint64_t elements
         await(progress, "  preparing the run");
 }
 
-/* A line may be wider than the terminal: it is cut there, not wrapped. */
+/* Disables line wrap: a line wider than the terminal is truncated. */
 #define WRAP_OFF "\033[?7l"
 #define WRAP_ON "\033[?7h"
 
@@ -249,7 +249,7 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
         fprintf(progress->out, "  validation %.4f", progress->validation_loss);
     if (!isnan(gradient_norm) && !progress->terminal)
         fprintf(progress->out, "  gradient norm %.3g", gradient_norm);
-    if (!isnan(loss)) /* else nothing is computed */
+    if (!isnan(loss)) /* NAN: the backend computes nothing */
         fprintf(progress->out, "  %.0f tokens/s  MFU %.1f%%", tokens_per_second, 100 * mfu);
     fprintf(progress->out, "  device %s  left %s",
             tdm_format_bytes(program->arena_bytes[TDM_DEVICE], device),
@@ -262,7 +262,7 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
 static void evaluated(void *self, uint64_t step, double loss, uint64_t count, double seconds)
 {
     struct tdm_progress *progress = self;
-    progress->seconds += seconds; /* of the time that is left */
+    progress->seconds += seconds; /* counts toward the estimate of the remaining time */
     progress->validation_loss = loss;
     if (progress->terminal || isnan(loss)) /* the bar shows it from the next step on */
         return;
@@ -285,7 +285,7 @@ struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
                                      .evaluated = evaluated};
 }
 
-/* What the driver reports, and what of that is not the arena: context, kernels, libraries. */
+/* Prints the driver's memory use, and the part outside the arena: context, kernels, libraries. */
 static void print_driver_use(FILE *out, const struct tdm_run_result *result)
 {
     char used[TDM_FORMAT_SIZE], beside[TDM_FORMAT_SIZE], planned_text[TDM_FORMAT_SIZE];
@@ -301,7 +301,7 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
     char seconds[TDM_FORMAT_SIZE], predicted[TDM_FORMAT_SIZE];
     double each = result->seconds / (double)result->steps;
     char shown[TDM_TEXT_SHOWN];
-    if (isnan(result->first_loss)) { /* a backend that computes nothing */
+    if (isnan(result->first_loss)) { /* the backend computes nothing */
         fprintf(out, "%s: %llu step%s, nothing computed (predicted %s each)\n",
                 tdm_text_shown(path, shown), (unsigned long long)result->steps,
                 result->steps == 1 ? "" : "s",

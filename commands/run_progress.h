@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Progress of a run on a stream: on a terminal one line that is rewritten, else a plain line now
- * and then. Part of the program, not of the library: this prints.
+ * Reports a run's progress to a stream. On a terminal it rewrites one line, else it prints a plain
+ * line from time to time. Part of the program, not of the library, because it prints.
  */
 #ifndef TDM_COMMANDS_RUN_PROGRESS_H
 #define TDM_COMMANDS_RUN_PROGRESS_H
@@ -15,26 +15,26 @@
 struct tdm_progress {
     FILE *out;
     bool terminal;
-    bool quiet;                        /* nothing is said within steps */
-    uint64_t steps;                    /* to do with each schedule */
-    struct timespec printed;           /* when a plain line was printed last */
-    const char *moving;                /* what is being done with weights; NULL: nothing */
-    const struct tdm_program *program; /* whose steps are counted */
+    bool quiet;                        /* no output within steps */
+    uint64_t steps;                    /* steps to run with each schedule */
+    struct timespec printed;           /* time of the last plain line */
+    const char *moving;                /* the current transfer of weights; NULL: none */
+    const struct tdm_program *program; /* the program whose steps are counted */
     double seconds;
-    double validation_loss;     /* the last one; NAN: none */
-    struct tdm_ticker *waiting; /* says before the steps what takes long; NULL: nobody does */
+    double validation_loss;     /* the latest one; NAN: none */
+    struct tdm_ticker *waiting; /* reports slow work before the first step; NULL: none */
 };
 
-/* Quiet if TIDEMARK_PROGRESS is no. */
+/* Sets quiet if TIDEMARK_PROGRESS is "no". */
 void tdm_progress_begin(struct tdm_progress *progress, FILE *out, uint64_t steps);
 
-/* Seconds between two plain lines when a step has taken so many: more, the longer it takes. */
+/* Seconds between two plain lines, from the duration of a step. Longer steps give longer pauses. */
 double tdm_progress_pause(double seconds);
 
 /* A listener that reports to `progress`, which must outlive it. */
 struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress);
 
-/* What came of it: losses, speed, memory planned and touched. */
+/* Prints the summary: losses, speed, memory planned and touched. */
 void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_options *options,
                       const struct tdm_run_result *results, enum tdm_status status);
 

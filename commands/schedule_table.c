@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A schedule and what is predicted of it, as a table for people. */
+/* Prints a schedule and its prediction as a table. */
 #include "commands/schedule_table.h"
 
 #include "base/size.h"
@@ -16,7 +16,7 @@
 
 #define ROW "  %-20s "
 
-/* Does one size repeat, the last group being smaller at most? */
+/* Do all groups have one size, except that the last may be smaller? */
 static bool one_size_repeats(const struct tdm_schedule *schedule)
 {
     uint32_t last = schedule->group_count - 1, size = schedule->groups[0].layers;
@@ -87,7 +87,7 @@ static void print_chunks(FILE *out, const struct tdm_schedule *schedule)
     fputc('\n', out);
 }
 
-/* What queries see, if it is not all. */
+/* Prints the selector, unless queries see everything. */
 static void print_selector(FILE *out, const struct tdm_schedule *schedule)
 {
     const struct tdm_selector *selector = &schedule->selector;
@@ -131,7 +131,7 @@ static bool store_the_same(const struct tdm_group *a, const struct tdm_group *b)
            a->kv_gradients_place == b->kv_gradients_place;
 }
 
-/* Do all groups store the same, so that the first speaks for them? */
+/* Do all groups store the same? Then the first represents all. */
 static bool groups_are_alike(const struct tdm_schedule *schedule)
 {
     for (uint32_t i = 1; i < schedule->group_count; i++)
@@ -140,14 +140,14 @@ static bool groups_are_alike(const struct tdm_schedule *schedule)
     return true;
 }
 
-/* What groups store that are not alike: how much of all, and where. */
+/* Prints the stores of unlike groups: the fraction of all, and the place. */
 static void print_mixed_stores(FILE *out, const struct tdm_schedule *schedule)
 {
     char text[TDM_NEST_TEXT];
     uint32_t inputs[TDM_MAX_PLACES] = {0}, kv[TDM_MAX_PLACES] = {0}, gradients = 0;
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         const struct tdm_group *group = &schedule->groups[i];
-        inputs[group->input_place] += i > 0; /* the first one's are the tokens */
+        inputs[group->input_place] += i > 0; /* the first group's inputs are the tokens */
         kv[group->kv_place] += group->kv == TDM_KV_KEEP ? group->layers : 0;
         gradients += group->kv_gradients_place == TDM_HOST ? group->layers : 0;
     }
@@ -163,7 +163,7 @@ static void print_mixed_stores(FILE *out, const struct tdm_schedule *schedule)
                 "their gradients", gradients);
 }
 
-/* What a set has beside the attention outputs. */
+/* Prints the tensors of a set besides the attention outputs. */
 static void print_set(FILE *out, const char *title, enum tdm_set set)
 {
     if (tdm_set_beside(set) != NULL)
@@ -177,7 +177,7 @@ static const char *place_name(const struct tdm_schedule *schedule, enum tdm_plac
 
 static void print_stores(FILE *out, const struct tdm_schedule *schedule)
 {
-    if (schedule->pass == TDM_EVALUATE) /* stores nothing */
+    if (schedule->pass == TDM_EVALUATE) /* an evaluation stores nothing */
         return;
     if (!groups_are_alike(schedule)) {
         print_mixed_stores(out, schedule);
@@ -237,7 +237,7 @@ static void print_groups(FILE *out, const struct tdm_schedule *schedule)
         fprintf(out, ROW "%u of %u layers, the last of %u\n", "groups", count, size, last);
 }
 
-/* State that is not all on the device. */
+/* Prints the state that is not entirely on the device. */
 static void print_homes(FILE *out, const struct tdm_schedule *schedule)
 {
     uint32_t layers = schedule->model->layers;
@@ -331,7 +331,7 @@ static void print_time(FILE *out, const struct tdm_schedule *schedule,
                 tdm_format_seconds(s->busy_seconds[TDM_LANE_HOST], text));
 }
 
-/* What page lists and means take of the categories above. */
+/* Prints how much of the categories above is page lists and page means. */
 static void print_lists(FILE *out, const struct tdm_simulation *s)
 {
     char text[TDM_FORMAT_SIZE];
@@ -386,7 +386,7 @@ void tdm_search_line(FILE *out, const struct tdm_search_counts *counts)
 {
     char examined[TDM_DIGITS_SIZE], large[TDM_DIGITS_SIZE], slow[TDM_DIGITS_SIZE];
     if (counts->examined == 0 &&
-        counts->complete) { /* so near the bound that no recipe was needed */
+        counts->complete) { /* close enough to the bound that no recipe was tried */
         fprintf(out,
                 "\nsimulated %" PRIu64 " schedule%s, rounded from the linear program's solution\n",
                 counts->simulated, counts->simulated == 1 ? "" : "s");

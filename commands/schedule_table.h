@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A schedule and what is predicted of it, as a table for people. */
+/* Prints a schedule and its prediction as a table. */
 #ifndef TDM_COMMANDS_SCHEDULE_TABLE_H
 #define TDM_COMMANDS_SCHEDULE_TABLE_H
 
@@ -11,11 +11,11 @@
 void tdm_schedule_table(FILE *out, const struct tdm_schedule *schedule,
                         const struct tdm_simulation *simulation);
 
-/* One line on how the search went. */
+/* Prints one line of search statistics. */
 void tdm_search_line(FILE *out, const struct tdm_search_counts *counts);
 
-/* Group sizes as --set groups takes them ("13,8,4,2,1", "4"), cut with "..." if too long. Returns
- * `out`. */
+/* Group sizes in the syntax of --set groups ("13,8,4,2,1", "4"), truncated with "..." if too long.
+ * Returns `out`. */
 const char *tdm_groups_text(const struct tdm_schedule *schedule, char *out, size_t out_bytes);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options of other systems: a string of several is cut before each of them, and where hints put
- * "and" or a comma. */
+/* Parses options of other systems. A string with several options is split before each option, and
+ * at "and" and commas, which hints use. */
 #include "commands/setting_words.h"
 
 #include "commands/common_options.h"
@@ -10,15 +10,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#define REMARK " (" /* of a hint, which is no part of its setting */
+#define REMARK " (" /* start of a hint's remark, which is not part of the setting */
 
 static bool is_option(const char *text)
 {
     return strncmp(text, "--", 2) == 0 && isalpha((unsigned char)text[2]);
 }
 
-/* Length of what stands between two settings, if that is here: the space before an option, or what
- * joins words of a hint; else 0. */
+/* Length of the separator between two settings at this position: the space before an option, or the
+ * " and " or ", " of a hint. 0: no separator. */
 static size_t joint(const char *text)
 {
     if (strncmp(text, " and ", 5) == 0)
@@ -28,7 +28,7 @@ static size_t joint(const char *text)
     return isspace((unsigned char)*text) && is_option(text + 1) ? 1 : 0;
 }
 
-/* The end of the first setting of a string, behind its remark, whatever words that has. */
+/* The end of the first setting in a string. Skips separators inside a remark. */
 static const char *end_of_setting(const char *text)
 {
     for (; *text != '\0' && joint(text) == 0; text++) {

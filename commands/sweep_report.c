@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A sweep as a table, as JSON, as a picture. */
+/* Prints a sweep as a table, as JSON or as a picture. */
 #include "commands/sweep_report.h"
 
 #include "base/json.h"
@@ -56,7 +56,7 @@ enum { ORDER, GROUPS, CHUNK, KEPT, HELD, ON_HOST, STEP, GAP, RATE, MFU, DEVICE, 
 
 static const struct {
     const char *title;
-    bool left; /* aligned */
+    bool left; /* alignment */
 } columns[COLUMNS] = {{"order", true}, {"groups", true},  {"chunk", false},
                       {"kept", true},  {"held", true},    {"on the host", true},
                       {"step", false}, {"gap", false},    {"tokens/s", false},
@@ -102,7 +102,7 @@ static size_t wider(size_t width, const char *text)
     return strlen(text) > width ? strlen(text) : width;
 }
 
-/* Where nobody measured the rates, the table begins with that. */
+/* Prints a note first if the rates were not measured. */
 static void print_rates(const struct tdm_sweep_result *result)
 {
     char note[TDM_RATES_NOTE_SIZE];
@@ -292,7 +292,7 @@ static enum tdm_status run(const struct tdm_request *request, const struct tdm_s
         .stop = &stop, .self = &progress, .planned = say_planned};
     struct sigaction action = {.sa_handler = note_stop}, before;
     sigemptyset(&action.sa_mask);
-    action.sa_flags = SA_RESETHAND; /* who insists is not kept waiting */
+    action.sa_flags = SA_RESETHAND; /* a second Ctrl-C kills the process */
     sigaction(SIGINT, &action, &before);
     tdm_ticker_begin(&progress.ticker, stderr, "planning the first point");
     enum tdm_status status = tdm_sweep_run(request, sweep, &options, result, err);
@@ -308,7 +308,7 @@ enum tdm_status tdm_sweep_report(const struct tdm_request *request, const struct
         .path = report->picture, .force = report->force, .width = 1600, .height = 1100};
     struct tdm_sweep_result result = {0};
     enum tdm_status status = TDM_OK;
-    if (report->picture != NULL) /* not after minutes of planning */
+    if (report->picture != NULL) /* check before minutes of planning */
         status = tdm_picture_check(&picture, err);
     if (status != TDM_OK)
         return status;

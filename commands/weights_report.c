@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is said of the weights beside a config. */
+/* Reports the weights next to a model's config. */
 #include "commands/weights_report.h"
 
 #include "base/units.h"

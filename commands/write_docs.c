@@ -21,7 +21,8 @@ static const struct tdm_command *find(const char *name)
     return NULL;
 }
 
-/* Writes what a line of the template stands for; false: it names nothing that there is. */
+/* Writes the replacement of a template line. Returns false if the named command or list does not
+ * exist. */
 static bool write_line(const char *line)
 {
     char name[32] = "", title[64] = "";
