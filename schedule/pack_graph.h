@@ -38,7 +38,8 @@ struct tdm_pack_graph {
 enum tdm_status tdm_pack_graph_make(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
                                     struct tdm_pack_graph *graph, uint64_t *steps,
                                     struct tdm_error *err);
-void tdm_pack_graph_free(struct tdm_pack_graph *graph); /* frees what the graph owns, not the struct */
+/* frees what the graph owns, not the struct */
+void tdm_pack_graph_free(struct tdm_pack_graph *graph);
 
 /* Lists the set bits of word number `word` of a set; returns how many. */
 uint32_t tdm_pack_list_word(uint64_t bits, uint32_t word, uint32_t *items);

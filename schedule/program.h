@@ -72,9 +72,11 @@ struct tdm_op {
     enum tdm_part part; /* part of the weights that it uses; 0 if none */
     enum tdm_phase phase;
     enum tdm_lane lane;
-    uint32_t link;  /* link of the machine: that a copy between two places uses, or over which attention gathers; TDM_NO_LINK in other ops */
-    uint32_t layer; /* or unit; TDM_NONE if none */
-    uint32_t chunk; /* TDM_NONE if none */
+    /* link of the machine: that a copy between two places uses, or over which attention gathers;
+     * TDM_NO_LINK in other ops */
+    uint32_t link;
+    uint32_t layer;        /* or unit; TDM_NONE if none */
+    uint32_t chunk;        /* TDM_NONE if none */
     uint64_t tokens;       /* rows it works on */
     uint64_t first_row;    /* first row of a tile inside its chunk */
     uint32_t first_entry;  /* of an LM-head tile: its first vocabulary entry, */
@@ -85,10 +87,13 @@ struct tdm_op {
     uint64_t bytes;         /* read and written: the minimum that the algorithm needs */
     uint64_t fetched_bytes; /* moved by an op of the compute lane over its link: fetched, and */
     uint64_t sent_bytes;    /* sent back; estimates, see gather.h */
-    uint64_t keys;          /* attention: keys in the chunks that it sees, plus one; 0 in other ops */
-    uint64_t pairs; /* attention, select: (query, key) pairs; with lists, as many as the lists have space for */
+    /* attention: keys in the chunks that it sees, plus one; 0 in other ops */
+    uint64_t keys;
+    /* attention, select: (query, key) pairs; with lists, as many as the lists have space for */
+    uint64_t pairs;
     uint32_t head_dim; /* attention; 0 in other ops */
-    bool gathers;      /* attention: K and V are at home on the host, and the listed pages are gathered */
+    /* attention: K and V are at home on the host, and the listed pages are gathered */
+    bool gathers;
 };
 
 /* What numbers the slots of a buffer. */
@@ -125,13 +130,14 @@ struct tdm_program {
     struct tdm_buffer *buffers;
     uint32_t buffer_count;
     uint64_t arena_bytes[TDM_MAX_PLACES]; /* as packed */
-    uint64_t
-        live_peak_bytes[TDM_MAX_PLACES]; /* maximum bytes of live buffers: the lower bound of packing */
+    /* maximum bytes of live buffers: the lower bound of packing */
+    uint64_t live_peak_bytes[TDM_MAX_PLACES];
     uint64_t op_count;
-    uint64_t written_values;   /* values that its ops begin in a step (values.h) */
-    tdm_kinds kinds;           /* of its ops */
-    uint32_t lanes;            /* bits of the lanes that have ops, by number */
-    uint32_t scratch;          /* buffer that ops use besides their operands; live for the whole step */
+    uint64_t written_values; /* values that its ops begin in a step (values.h) */
+    tdm_kinds kinds;         /* of its ops */
+    uint32_t lanes;          /* bits of the lanes that have ops, by number */
+    /* buffer that ops use besides their operands; live for the whole step */
+    uint32_t scratch;
     uint64_t product_bytes;    /* part of it for products: tdm_scratch_product_bytes() */
     struct tdm_layout *layout; /* lower.c's own numbering of the buffers */
 };

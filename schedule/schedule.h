@@ -55,11 +55,13 @@ bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer);
  * say. */
 struct tdm_group {
     uint32_t layers;
-    enum tdm_place input_place; /* of the stored input; the input of the first group is the tokens */
-    enum tdm_set kept;          /* stored by the forward for the whole step */
-    uint32_t kept_from_chunk;   /* checkpoint split; chunks before it keep the input only */
+    /* of the stored input; the input of the first group is the tokens */
+    enum tdm_place input_place;
+    enum tdm_set kept;        /* stored by the forward for the whole step */
+    uint32_t kept_from_chunk; /* checkpoint split; chunks before it keep the input only */
     enum tdm_place kept_place;
-    enum tdm_set held; /* rebuilt when the group runs forward again, stored while the group is processed */
+    /* rebuilt when the group runs forward again, stored while the group is processed */
+    enum tdm_set held;
     uint32_t held_from_chunk;
     enum tdm_place held_place; /* of inner inputs and of the held set, except K and V */
     enum tdm_kv kv;            /* chunk-major keeps; layer-major holds K and V with set `qkv` */
@@ -85,19 +87,24 @@ const char *tdm_state_name(enum tdm_state state); /* "weights", "master", "momen
  * it was changed. Layers at home on the host are spread as evenly as possible among the others, and
  * the top layer is one of them, so that copies flow throughout a sweep over the layers. */
 struct tdm_home {
-    uint32_t device_layers; /* layers at home on the device; the others are on the host: tdm_home_far_below() */
+    /* layers at home on the device; the others are on the host: tdm_home_far_below() */
+    uint32_t device_layers;
     enum tdm_place embedding, head;
 };
 
 /* Slots of the staging rings on the device. Rings into which chunks are fetched have prefetch + 1
  * slots. */
 struct tdm_rings {
-    uint32_t weights;   /* for layers whose weights are on the host */
-    uint32_t optimizer; /* for layers whose masters or moments are on the host; if they are updated there, slots of the ring of their gradients on the host */
-    uint32_t stashed;   /* for chunks of a content on their way to the host */
-    uint32_t kv; /* chunk-major: device rows for K and V, or their gradients, that are on the host */
-    uint32_t
-        gather; /* size, in chunks, of the device buffer for the pages of K and V that attention gathers from the host by its lists; 0: whole chunks are fetched (gather.h) */
+    uint32_t weights; /* for layers whose weights are on the host */
+    /* for layers whose masters or moments are on the host; if they are updated there, slots of
+     * the ring of their gradients on the host */
+    uint32_t optimizer;
+    uint32_t stashed; /* for chunks of a content on their way to the host */
+    /* chunk-major: device rows for K and V, or their gradients, that are on the host */
+    uint32_t kv;
+    /* size, in chunks, of the device buffer for the pages of K and V that attention gathers from
+     * the host by its lists; 0: whole chunks are fetched (gather.h) */
+    uint32_t gather;
 };
 
 #define TDM_MAX_RING 16u
@@ -131,7 +138,10 @@ struct tdm_optimizer_settings {
     uint64_t decay_steps; /* after warmup; 0 if constant */
     double final_learning_rate;
     enum tdm_when when;
-    enum tdm_place on; /* where units whose home is not the device are updated: on the device, to which they are fetched, or at home, if a lane computes there; then their gradients are sent there (tdm_updates_on_host) */
+    /* where units whose home is not the device are updated: on the device, to which they are
+     * fetched, or at home, if a lane computes there; then their gradients are sent there
+     * (tdm_updates_on_host) */
+    enum tdm_place on;
     enum tdm_clip clip;
     double clip_norm; /* 0 if nothing is clipped */
 };
@@ -144,7 +154,8 @@ struct tdm_schedule {
 
     uint32_t sequence_count;
     struct tdm_sequence *sequences; /* [sequence_count] */
-    bool documents_of_text; /* the text of a run determines where documents begin; here each sequence is one document */
+    /* the text of a run determines where documents begin; here each sequence is one document */
+    bool documents_of_text;
 
     enum tdm_purpose pass;
     enum tdm_order order;
@@ -152,10 +163,13 @@ struct tdm_schedule {
     struct tdm_group *groups; /* from layer 0 up; sizes add up to the model's layers */
     uint64_t chunk_tokens;
     uint64_t page_tokens;
-    struct tdm_selector selector;  /* for layers to which the model gives no window */
-    uint64_t head_tile_tokens;     /* rows of an LM-head tile; more than a chunk has: the whole chunk */
-    uint64_t head_tile_vocabulary; /* vocabulary entries of an LM-head tile; if not fewer than all: forward and backward in one op */
-    uint32_t prefetch;             /* bodies by which a fetch runs ahead of its use; 0: none */
+    struct tdm_selector selector; /* for layers to which the model gives no window */
+    /* rows of an LM-head tile; more than a chunk has: the whole chunk */
+    uint64_t head_tile_tokens;
+    /* vocabulary entries of an LM-head tile; if not fewer than all: forward and backward in one
+     * op */
+    uint64_t head_tile_vocabulary;
+    uint32_t prefetch; /* bodies by which a fetch runs ahead of its use; 0: none */
     struct tdm_home homes[TDM_STATES];
     struct tdm_rings rings;
     struct tdm_dtypes dtypes;
