@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes of an estimate: sums of what is live together.
+ * Bytes of an estimate: sums of what is live at the same time.
  *
- * The peak is at one of a few moments: the end of the forward, the LM head, the first backward
- * chunk of a group's top or lowest layer, and the updates of head and embedding, or of all units at
- * the end.
+ * The peak is at one of a few moments: the end of the forward; the LM head; the first backward
+ * chunk of a group's top or lowest layer; the updates of head and embedding; or the updates of all
+ * units after the backward.
  */
 #include "planner/estimate_span.h"
 
@@ -12,14 +12,14 @@
 #include "schedule/nest.h"
 #include "schedule/optimizer.h"
 
-/* Does a store of a layer's chunks have room of its own in all of them, so that no backward makes
- * it in workspace? */
+/* Is a store kept or held for all chunks of a layer, so that no backward computes it in
+ * workspace? */
 static bool all_stored(const struct tdm_estimator *e, const struct span *span, bool again,
                        enum tdm_store store)
 {
     bool kept = tdm_set_has(span->group->kept, store);
     bool held = again && tdm_set_has(span->group->held, store);
-    if (store == TDM_STORE_GATE_UP && held && !kept) /* beside what is kept too */
+    if (store == TDM_STORE_GATE_UP && held && !kept) /* held for kept chunks too */
         return span->group->held_from_chunk == 0;
     return (span->kept == 0 || (held && span->held == 0)) && (span->kept == e->chunks || kept);
 }
@@ -38,18 +38,20 @@ static uint64_t backward_work(const struct tdm_estimator *e, const struct span *
     return work;
 }
 
-/* Bytes stored so far, walking up the groups: what is kept of all layers, and inputs of groups. */
+/* Bytes stored by the groups visited so far, from the lowest up: what their layers keep, and the
+ * inputs of groups. */
 struct stored {
     uint64_t kept[TDM_MAX_PLACES], inputs[TDM_MAX_PLACES];
-    uint64_t
-        kv[TDM_MAX_PLACES]; /* in chunk-major order; in layer-major order it is with what is kept */
+    /* chunk-major order only; in layer-major order K and V are counted in `kept` */
+    uint64_t kv[TDM_MAX_PLACES];
 };
 
-/* Rows that layers use in turn, in chunk-major order. */
+/* The ring of rows that layers use in turn, in chunk-major order. */
 struct rows {
     uint64_t layers;
-    bool whole[TDM_MAX_RING]; /* some layer needs a slot for every chunk: its attention does not
-                                 gather pages */
+    /* rows with a slot for every chunk: the attention of some layer that uses them does not gather
+     * pages */
+    bool whole[TDM_MAX_RING];
 };
 
 static void add_layer(struct rows *rows, const struct tdm_schedule *schedule, bool gathers)
@@ -66,11 +68,12 @@ static uint64_t row_slots(const struct rows *rows, const struct tdm_schedule *sc
     return slots;
 }
 
-/* Which staging rings a schedule needs. */
+/* The staging rings that a schedule needs. */
 struct needs {
-    bool inputs, inner;                      /* stored inputs of groups, of layers in them */
-    bool kept[TDM_STORES], held[TDM_STORES]; /* what a set has beside */
-    struct rows far_kv, far_gradients;       /* of layers with K and V, or their gradients, there */
+    bool inputs, inner;                      /* stored inputs of groups, and of inner layers */
+    bool kept[TDM_STORES], held[TDM_STORES]; /* stores of a set, besides its input */
+    /* layers with K and V, or their gradients, on the host */
+    struct rows far_kv, far_gradients;
 };
 
 static struct needs needs_of(const struct tdm_estimator *e, const struct tdm_schedule *schedule)
@@ -105,7 +108,8 @@ static struct needs needs_of(const struct tdm_estimator *e, const struct tdm_sch
     return needs;
 }
 
-/* What the rings take in the forward, and in the backward those of state left out. */
+/* Device bytes of the rings in the forward, and in the backward without the rings of masters and
+ * moments. */
 static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                       uint64_t *forward, uint64_t *backward)
 {
@@ -132,7 +136,7 @@ static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *
     }
 }
 
-/* The rings of masters and moments, while layers go backward. */
+/* Bytes of the rings of masters and moments, while layers go backward. */
 static uint64_t state_rings(const struct tdm_estimator *e)
 {
     return tdm_updates_at_end(e->base) ? 0 : e->state_rings;
@@ -143,8 +147,8 @@ static void raise_to(uint64_t *most, uint64_t bytes)
     *most = larger(*most, bytes);
 }
 
-/* Device bytes of gradients of layers while the lowest of them, `layer`, goes backward, and those
- * above it up to `top`. */
+/* Device bytes of gradients while `layer` goes backward: the transient ones of layers `layer` to
+ * `top`, and those that stay of `layer` and all layers above it. */
 static uint64_t layer_gradients(const struct tdm_estimator *e, uint32_t layer, uint32_t top)
 {
     const uint64_t *staying = e->staying_below[TDM_DEVICE];
@@ -152,14 +156,15 @@ static uint64_t layer_gradients(const struct tdm_estimator *e, uint32_t layer, u
            staying[layer];
 }
 
-/* Where it is not made apart, the embedding's gradient is born after the first backward of layer 0:
- * beside the workspace of a second one, if there is one. */
+/* Bytes of the embedding's gradient and of the workspace of layer 0, if the gradient is not
+ * computed apart (tdm_nest_embeds_apart). It is allocated after layer 0's first backward, so it is
+ * live with the workspace of the second one, if there is a second chunk. */
 static uint64_t beside_embedding_gradient(const struct tdm_estimator *e, uint64_t work)
 {
     return larger(e->chunks > 1 ? e->embedding_gradient + work : work, e->embedding_gradient);
 }
 
-/* Device bytes of a layer's backward in layer-major order, beside what is stored. */
+/* Device bytes of a layer's backward in layer-major order, without what is stored. */
 static uint64_t sweep_bytes(const struct tdm_estimator *e, const struct span *span, uint64_t rings,
                             uint32_t layer)
 {
@@ -186,28 +191,28 @@ static uint64_t held_bytes(const struct tdm_estimator *e, const struct span *spa
            (uint64_t)(e->chunks - products_from(e, span)) * e->store[TDM_STORE_GATE_UP];
 }
 
-/* Page lists that are kept of the layers [first, end). */
+/* Bytes of the page lists that are kept for layers [first, end). */
 static uint64_t lists_bytes(const struct tdm_estimator *e, uint32_t first, uint64_t end)
 {
     return first < end ? (e->votes_below[end] - e->votes_below[first]) * e->chunks * e->lists : 0;
 }
 
-/* Page means of the last layer: in the forward's last sweep, or in chunk-major order until its
- * lists are made. */
+/* Bytes of the page means of the last layer. They are live in the forward's last sweep, or in
+ * chunk-major order until the layer's lists are made. */
 static uint64_t means_bytes(const struct tdm_estimator *e)
 {
     bool votes = e->votes_below[e->layers] > e->votes_below[e->layers - 1];
     return votes ? e->chunks * e->means : 0;
 }
 
-/* For gradients that are used on the host, while there is a backward. */
+/* Bytes of the host ring for gradients that are used there, during the backward. */
 static uint64_t host_ring(const struct tdm_estimator *e)
 {
     return tdm_updates_at_end(e->base) ? 0 : e->host_ring;
 }
 
-/* Moments of a group in layer-major order: the first backward chunk of its top layer and of its
- * lowest one. */
+/* Raises the peaks to a group's moments in layer-major order: the first backward chunk of its top
+ * layer and of its lowest one. */
 static void layer_major_moments(const struct tdm_estimator *e, const struct span *span,
                                 const struct stored *stored, uint64_t rings,
                                 struct tdm_estimate *estimate)
@@ -215,7 +220,7 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
     uint64_t n = e->chunks, above = span->top - span->first;
     uint64_t kept = (n - span->kept) * set_bytes(e, span->group->kept), held = n * e->x;
     uint64_t outputs = held_bytes(e, span);
-    /* K and V of inner layers that hold q too: rows of their own, on the device */
+    /* inner layers that hold K and V have their own rows for them, on the device */
     uint64_t rows = !keeps_kv(span) && tdm_set_has(span->group->held, TDM_STORE_KV) ? n * e->kv : 0;
     bool far_kept = on_host(span->group->kept_place), far = on_host(span->group->held_place);
     uint64_t device = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
@@ -233,7 +238,8 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
                      (rows > 0 ? rows - e->row_slots * e->kv : 0) + (far ? 0 : outputs));
 }
 
-/* Rooms for weights of embedding and head in chunk-major order: all the group that uses them. */
+/* Bytes reserved for the weights of embedding and head in chunk-major order, while the group that
+ * uses them is processed. */
 static uint64_t group_rooms(const struct tdm_estimator *e, const struct span *span)
 {
     if (span->last)
@@ -242,8 +248,8 @@ static uint64_t group_rooms(const struct tdm_estimator *e, const struct span *sp
     return span->first == 0 ? e->embedding_room : 0;
 }
 
-/* Moments of a group in chunk-major order: K, V of all layers up to it are there, dK, dV and
- * gradients of its own. */
+/* Raises the peaks to a group's moments in chunk-major order. Live are K and V of all layers up to
+ * its top, and dK, dV and gradients of its own layers. */
 static void chunk_major_moments(const struct tdm_estimator *e, const struct span *span,
                                 const struct stored *stored, uint64_t rings, bool one_group,
                                 struct tdm_estimate *estimate)
@@ -279,7 +285,7 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
                                              host_gradients(e, span->top) + host_ring(e));
 }
 
-/* The end of the forward, and in layer-major order the head after it. */
+/* Raises the peaks to the end of the forward and, in layer-major order, the head after it. */
 static void forward_moments(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                             const struct stored *stored, uint64_t forward_rings,
                             uint64_t backward_rings, struct tdm_estimate *estimate)
@@ -288,16 +294,16 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
     uint64_t all =
         e->resident_bytes[TDM_DEVICE] + stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
     if (schedule->order == TDM_CHUNK_MAJOR) {
-        /* the last layer makes its K and V only, which takes little workspace */
+        /* the last layer computes only its K and V, which takes little workspace */
         raise_to(&estimate->body_bytes,
                  all + forward_rings + stored->kv[TDM_DEVICE] + means_bytes(e));
         return;
     }
-    /* where the last layer keeps all, attention writes to where it is kept */
+    /* if the last layer keeps all chunks, attention writes to where its output is kept */
     const struct tdm_group *last = &schedule->groups[schedule->group_count - 1];
     bool keeps = tdm_set_has(last->kept, TDM_STORE_ATTENTION) && last->kept_from_chunk == 0;
     uint64_t work = e->work_forward - (keeps ? set_bytes(e, last->kept) : 0);
-    if (keeps && tdm_set_has(last->kept, TDM_STORE_NORMED)) /* the workspace has it no more */
+    if (keeps && tdm_set_has(last->kept, TDM_STORE_NORMED)) /* no longer in the workspace */
         work += e->store[TDM_STORE_NORMED];
     bool own_kv = last->kv == TDM_KV_KEEP && !on_host(last->kv_place);
     raise_to(&estimate->body_bytes, all + forward_rings + means_bytes(e) + n * e->x +
@@ -306,8 +312,8 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
                                         e->head_gradient + e->work_head + e->head_room);
 }
 
-/* Updates of head and embedding in the backward, which have rooms for what comes from the host.
- * `stored`: what there still is when the head is updated. */
+/* Raises the peaks to the updates of head and embedding in the backward, which reserve space for
+ * state from the host. `stored`: what is still live when the head is updated. */
 static void update_moments(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                            const struct stored *stored, uint64_t rings,
                            struct tdm_estimate *estimate)
@@ -319,11 +325,11 @@ static void update_moments(const struct tdm_estimator *e, const struct tdm_sched
     raise_to(&estimate->body_bytes, all + staying + e->embedding_gradient + slots * e->x);
     if (tdm_updates_at_end(e->base) || schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
         return;
-    /* updated on the host its weights are not there any more */
+    /* if it is updated on the host, its weights are no longer on the device */
     uint32_t embedding = tdm_model_embedding_unit(e->base->model);
     uint64_t room = tdm_updates_on_host(e->base, embedding) ? 0 : e->embedding_room;
     raise_to(&estimate->body_bytes, all + e->embedding_gradient + room + e->embedding_update);
-    if (schedule->order == TDM_CHUNK_MAJOR) /* layers went backward before */
+    if (schedule->order == TDM_CHUNK_MAJOR) /* layers have already gone backward */
         all += state_rings(e);
     raise_to(&estimate->body_bytes,
              all + slots * e->x + e->head_gradient + e->head_room + e->head_update + kept);
@@ -332,7 +338,7 @@ static void update_moments(const struct tdm_estimator *e, const struct tdm_sched
                                              stored->inputs[TDM_HOST] + stored->kv[TDM_HOST]);
 }
 
-/* Updates after the backward begin with all gradients there. */
+/* Raises the peaks to the start of the updates after the backward, when all gradients are live. */
 static void end_moments(const struct tdm_estimator *e, struct tdm_estimate *estimate)
 {
     uint64_t gradients[TDM_MAX_PLACES];
@@ -352,7 +358,7 @@ void tdm_estimate_bytes(const struct tdm_estimator *e, const struct tdm_schedule
                         struct tdm_estimate *estimate)
 {
     const struct tdm_place_row *places = schedule->machine->topology.places;
-    struct stored stored = {0}, below = {0}; /* below the last group */
+    struct stored stored = {0}, below = {0}; /* `below`: without the last group */
     uint64_t forward_rings, backward_rings;
     bool by_layer = schedule->order == TDM_LAYER_MAJOR;
     add_rings(e, schedule, &forward_rings, &backward_rings);

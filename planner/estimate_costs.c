@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What estimates are made of: costs and sizes, taken from a small step that is lowered and
- * simulated. */
+/* Makes an estimator: takes the costs and sizes that estimates use from a small step, which is
+ * lowered and simulated. */
 #include "planner/estimate_parts.h"
 
 #include "base/size.h"
@@ -24,19 +24,20 @@
 struct profile {
     struct tdm_estimator *estimator;
     const struct tdm_program *program;
-    enum tdm_set kept; /* `input`: all costs are wanted; else those of the backward */
-    double *head;      /* [classes] */
+    /* set of the current step; `input`: take all costs, otherwise only those of the backward */
+    enum tdm_set kept;
+    double *head; /* [classes] */
     uint64_t resident_work;
 };
 
-/* Where the time of an op of the small step goes. Each kind has a place: none falls into another's
- * in silence. */
+/* The cost that includes the time of an op of the small step. Every kind of op is listed, so that
+ * none is counted with another by accident. */
 enum account {
     ACCOUNT_NONE,
-    ACCOUNT_BESIDE, /* of units, which may pass beside the computing */
-    ACCOUNT_SIGHT,  /* follows from what its chunk sees: attention_seconds(), select_seconds() */
+    ACCOUNT_BESIDE, /* copies of units, which may overlap computing */
+    ACCOUNT_SIGHT,  /* depends on what its chunk sees: attention_seconds(), select_seconds() */
     ACCOUNT_EMBED,
-    ACCOUNT_LAYER, /* by its part */
+    ACCOUNT_LAYER, /* by the op's part */
 };
 
 static const enum account accounts[TDM_OP_KINDS] = {
@@ -100,7 +101,7 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
         profile->head[op->chunk] += seconds;
         return TDM_OK;
     }
-    /* what works on the embedding belongs to layer 0 */
+    /* ops on the embedding count for layer 0 */
     uint32_t layer = op->layer < e->layers ? op->layer : 0;
     struct layer_cost *cost = &e->costs[(size_t)layer * e->classes + op->chunk];
     if (op->phase == TDM_BACKWARD) {
@@ -108,7 +109,7 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
         if (profile->kept == TDM_SET_INPUT)
             *most = larger(*most, work);
         if (account != ACCOUNT_SIGHT)
-            cost->backward[profile->kept] += seconds; /* a K, V sweep's share is taken off later */
+            cost->backward[profile->kept] += seconds; /* find_costs() subtracts the K, V sweep */
         return TDM_OK;
     }
     e->work_forward = larger(e->work_forward, work);
@@ -131,8 +132,8 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     return TDM_OK;
 }
 
-/* What lives all the step: unlike the small step the real one has tokens and losses of all
- * chunks. */
+/* Adds up the buffers that are live during the whole step. Unlike the small step, the real one has
+ * tokens and losses of all chunks. */
 static void note_residents(struct profile *profile)
 {
     struct tdm_estimator *e = profile->estimator;
@@ -145,7 +146,7 @@ static void note_residents(struct profile *profile)
             profile->resident_work += bytes;
         if (buffer->axis == TDM_AXIS_CHUNK)
             bytes = tdm_size_mul(buffer->slot_bytes, e->chunks);
-        else if (i == profile->program->scratch) /* some of it is by the sequence's length */
+        else if (i == profile->program->scratch) /* part of it depends on the sequence's length */
             bytes = tdm_content_bytes(e->base, TDM_SCRATCH, 0, e->longest_tokens);
         *resident = tdm_size_add(*resident, bytes);
     }
@@ -157,8 +158,8 @@ uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t
     return before[to] - before[from];
 }
 
-/* A schedule of groups of one, all on the device, one short sequence a class of chunks; it keeps a
- * set. */
+/* Makes the schedule of the small step: groups of one layer that keep a set, everything on the
+ * device, and one short sequence per class of chunks. */
 static void small_schedule(const struct tdm_schedule *base, struct tdm_sequence *sequences,
                            uint32_t count, enum tdm_set kept, struct tdm_group *groups,
                            struct tdm_schedule *small)
@@ -176,7 +177,7 @@ static void small_schedule(const struct tdm_schedule *base, struct tdm_sequence 
                                                                              : TDM_KV_RECOMPUTE};
 }
 
-/* What a state of a unit takes, wherever it is at home. */
+/* Bytes of a unit's state, at any home. */
 static uint64_t state_bytes(const struct tdm_schedule *base, enum tdm_state state, uint32_t unit)
 {
     switch (state) {
@@ -187,7 +188,7 @@ static uint64_t state_bytes(const struct tdm_schedule *base, enum tdm_state stat
     case TDM_STATE_MOMENTS:
         return tdm_content_bytes(base, TDM_UNIT_MOMENT1, unit, 0) +
                tdm_content_bytes(base, TDM_UNIT_MOMENT2, unit, 0);
-    default: /* without an optimizer gradients outlive the step */
+    default: /* gradients; without an optimizer they outlive the step */
         if (base->optimizer.kind != TDM_OPTIMIZER_NONE || base->pass != TDM_TRAIN)
             return 0;
         return tdm_content_bytes(base, TDM_UNIT_GRADIENT, unit, 0) +
@@ -197,8 +198,9 @@ static uint64_t state_bytes(const struct tdm_schedule *base, enum tdm_state stat
     }
 }
 
-/* Sizes of states do not depend on homes: they are looked up, for every estimate. Rows of layers
- * have slots of one size. */
+/* Makes tables of the sizes of states, because every estimate reads them and they do not depend on
+ * homes. The slots of a buffer for layers have one size, so each layer counts as the largest,
+ * except with its gradients. */
 static bool note_units(struct tdm_estimator *e)
 {
     const struct tdm_schedule *base = e->base;
@@ -245,7 +247,8 @@ uint64_t tdm_estimator_sent_bytes(const struct tdm_estimator *e, enum tdm_state 
     return state == TDM_STATE_WEIGHTS ? e->gradient_bytes[unit] : 0;
 }
 
-/* Bytes on the device for a state of layers that are at home on the host, and of a unit that is. */
+/* Device bytes of the ring for a state of the layers that are at home on the host. room_bytes():
+ * device bytes for the state of one unit that is. */
 static uint64_t ring_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t slots)
 {
     uint64_t most = e->unit_bytes[state][0];
@@ -267,7 +270,7 @@ static uint64_t update_bytes(const struct tdm_estimator *e, uint32_t unit)
     return room_bytes(e, TDM_STATE_MASTER, unit) + room_bytes(e, TDM_STATE_MOMENTS, unit);
 }
 
-/* On the host, for gradients that come there to be used. */
+/* Host bytes for gradients that are sent there to be used. */
 static void note_host_updates(struct tdm_estimator *e)
 {
     const struct tdm_schedule *base = e->base;
@@ -293,7 +296,7 @@ static void note_host_updates(struct tdm_estimator *e)
     e->host_ring = smaller(base->rings.optimizer, visitors) * most;
 }
 
-/* All states by the homes. */
+/* Adds the bytes of all states at their homes. */
 static void add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_MAX_PLACES])
 {
     const uint32_t last[] = {tdm_model_embedding_unit(e->base->model),
@@ -332,8 +335,8 @@ static void note_rings(struct tdm_estimator *e)
         e->state_rings += ring_bytes(e, TDM_STATE_GRADIENTS, slots);
 }
 
-/* Bytes of a unit's gradient where it is summed, and where it stays until its update; 0 where it is
- * resident, or not there. */
+/* Returns the device bytes of a unit's gradient while it is summed; 0 if it is resident. If units
+ * are updated after the backward, sets `stays` at its home to the bytes that stay until then. */
 static uint64_t gradient_bytes(const struct tdm_schedule *base, uint32_t unit, uint64_t bytes,
                                uint64_t stays[TDM_MAX_PLACES])
 {
@@ -388,7 +391,7 @@ static void note_sizes(struct tdm_estimator *e)
     e->means = tdm_content_bytes(base, TDM_PAGE_MEANS, 0, tokens);
 }
 
-/* What follows from the homes. */
+/* Computes what depends on the homes. */
 static void note_homes(struct tdm_estimator *e)
 {
     note_rings(e);
@@ -407,7 +410,8 @@ void tdm_estimator_set_state(struct tdm_estimator *e, const struct tdm_home home
     add_states(e, e->resident_bytes);
 }
 
-/* Lowers and simulates the small step; what it keeps says which costs are taken from it. */
+/* Lowers and simulates the small step with the set `kept`, which decides what costs are taken from
+ * it (struct profile). */
 static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequence *sequences,
                                       struct tdm_group *groups, enum tdm_set kept,
                                       struct tdm_error *err)
@@ -429,7 +433,7 @@ static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequen
     return status;
 }
 
-/* What no computing hides of updates on the host. */
+/* Computes the seconds of updates on the host that no computing hides. */
 static void note_tail(struct tdm_estimator *e)
 {
     const struct tdm_machine *machine = e->base->machine;
@@ -443,7 +447,7 @@ static void note_tail(struct tdm_estimator *e)
                                                tdm_machine_link_rate(machine, TDM_LINK_H2D);
     if (!(e->last_host_seconds > 0))
         return;
-    if (all) /* else updates of other units run on the device */
+    if (all) /* otherwise updates of other units run on the device */
         beside[TDM_LAYER_MAJOR] = e->last_norm_seconds;
     e->lead_seconds = comes;
     for (int order = 0; order < TDM_ORDERS; order++)
@@ -498,7 +502,8 @@ static void add_cost(struct layer_cost *sum, const struct layer_cost *cost)
         sum->backward[set] += cost->backward[set];
 }
 
-/* Sums of costs, a row for all layers that have the same; `class_list` is [chunks]. */
+/* Sums the costs over the chunks before each chunk, in one row for all layers with equal costs.
+ * `class_list` is [chunks]. */
 static enum tdm_status sum_layers(struct tdm_estimator *e, const uint32_t *class_list,
                                   struct tdm_error *err)
 {
@@ -529,7 +534,8 @@ static enum tdm_status sum_layers(struct tdm_estimator *e, const uint32_t *class
 
 /* ---- chunks ---- */
 
-/* With K and V on the device; what it takes to gather them is counted with their place. */
+/* Seconds of an op with K and V on the device. estimate_seconds.c adds the seconds to gather them
+ * from the host. */
 static double op_seconds(const struct tdm_program *chunks, struct tdm_op *op)
 {
     tdm_op_cost(chunks, op);
@@ -537,7 +543,7 @@ static double op_seconds(const struct tdm_program *chunks, struct tdm_op *op)
     return tdm_op_seconds(chunks->schedule->machine, op, 0);
 }
 
-/* Making the lists of a chunk, and before them its page means if pages win by a vote. */
+/* Seconds to make the page lists of a chunk, with its page means if pages are chosen by vote. */
 static double select_seconds(const struct tdm_program *chunks, uint32_t layer, uint32_t number)
 {
     struct tdm_page_rule rule = tdm_schedule_page_rule(chunks->schedule, layer);
@@ -556,8 +562,8 @@ static double select_seconds(const struct tdm_program *chunks, uint32_t layer, u
     return rule.selector.kind == TDM_SELECT_TOP_K ? seconds + op_seconds(chunks, &means) : seconds;
 }
 
-/* Attention of one chunk alone on its lane; the ops are built as lowering builds them, but for
- * lists. */
+/* Seconds of the attention of one chunk, with no other op on its lane. The ops are built as in
+ * lowering, except for their lists. */
 static double attention_seconds(const struct tdm_program *chunks, uint32_t layer, uint32_t number,
                                 bool gradient)
 {
@@ -588,7 +594,8 @@ static double attention_seconds(const struct tdm_program *chunks, uint32_t layer
     return op_seconds(chunks, &op);
 }
 
-/* The copy inside a row of a content that makes room for what a chunk sees. */
+/* Seconds of the copy inside a row of `content` that frees slots before `reader` enters; 0 if there
+ * is none (tdm_kv_moves()). */
 static double move_seconds(const struct tdm_program *chunks, uint32_t span, bool falling,
                            uint32_t layer, uint32_t reader, enum tdm_content content)
 {
@@ -602,7 +609,7 @@ static double move_seconds(const struct tdm_program *chunks, uint32_t span, bool
     return op_seconds(chunks, &op);
 }
 
-/* Moves in the rows of a layer; where they have a slot for every chunk there are none. */
+/* Seconds of the moves in a layer's rows. Rows with a slot for every chunk need none. */
 static struct row_moves row_moves(const struct tdm_program *chunks, uint32_t span, uint32_t layer)
 {
     uint32_t n = chunks->chunk_count;
@@ -615,7 +622,7 @@ static struct row_moves row_moves(const struct tdm_program *chunks, uint32_t spa
     return moves;
 }
 
-/* The class of a length, made if it is new. */
+/* The class of a length. A new length gets a new class. */
 static uint32_t class_of(uint64_t *lengths, uint32_t *classes, uint64_t tokens)
 {
     uint32_t c = 0;
@@ -631,7 +638,7 @@ static uint64_t chunks_of(const struct tdm_schedule *schedule, uint32_t sequence
     return tdm_size_ceil_div(schedule->sequences[sequence].tokens, schedule->chunk_tokens);
 }
 
-/* A layer of a kind; the kinds are numbered by the first layers that have them. */
+/* The lowest layer of a kind. */
 static uint32_t first_of_kind(const struct tdm_estimator *e, uint32_t kind)
 {
     uint32_t layer = 0;
@@ -651,7 +658,7 @@ static void find_kinds(struct tdm_estimator *e)
     }
 }
 
-/* Pages that attention of a chunk moves where it gathers them from the host. */
+/* Expected pages that a chunk's attention copies, if it gathers them from the host; else 0. */
 static double moved_pages(const struct tdm_program *chunks, uint32_t layer, uint32_t chunk)
 {
     const struct tdm_schedule *schedule = chunks->schedule;
@@ -664,7 +671,7 @@ static double moved_pages(const struct tdm_program *chunks, uint32_t layer, uint
         tdm_size_ceil_div(chunks->chunks[chunk].tokens, schedule->page_tokens));
 }
 
-/* Seconds of the attention of all chunks in layers of every kind. */
+/* Sums the seconds of attention, and of moves in rows, over all chunks for each kind of layer. */
 static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_program *chunks,
                                       struct tdm_error *err)
 {
@@ -692,7 +699,8 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
         for (uint32_t i = 0; i < e->chunks; i++) {
             before[i + 1] = before[i] + attention_seconds(chunks, layer, i, false);
             e->attention_grad_seconds[kind] += attention_seconds(chunks, layer, i, true);
-            /* once a step, in whichever phase: what the first attention reads is kept */
+            /* lists are made once per step and kept; a step that trains counts them in the
+             * backward */
             if (e->base->pass == TDM_TRAIN)
                 e->attention_grad_seconds[kind] += select_seconds(chunks, layer, i);
             else
@@ -707,7 +715,7 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
     return TDM_OK;
 }
 
-/* Room for gathered pages, with K and V of all layers on the host. */
+/* Computes the workspace for gathered pages, with K and V of all layers on the host. */
 static void find_gather_work(struct tdm_estimator *e)
 {
     struct tdm_group all = {.layers = e->layers, .kv = TDM_KV_KEEP, .kv_place = TDM_HOST};
@@ -719,8 +727,8 @@ static void find_gather_work(struct tdm_estimator *e)
                      tdm_scratch_product_bytes(&far, e->longest_tokens);
 }
 
-/* Classes of all chunks and the seconds of their attention. `lengths` has room for two classes a
- * sequence and one more; *class_list is [chunks], the caller frees it. */
+/* Assigns all chunks to classes and times their attention. `lengths` has space for two classes per
+ * sequence and one more. *class_list is [chunks]; the caller frees it. */
 static enum tdm_status walk_chunks(struct tdm_estimator *e, uint64_t *lengths,
                                    uint32_t **class_list, struct tdm_error *err)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Seconds of an estimate: counts of bodies times their costs, and the copies that go with them.
+ * Seconds of an estimate: numbers of bodies times their costs, and the copies of these bodies.
  *
- * Group by group, in layer-major order sweep by sweep, the computing of each phase is summed, and
- * the seconds that either direction of the link needs at least. A phase takes as long as the
+ * For every group (in layer-major order for every sweep) it adds up the computing of each phase,
+ * and the minimum seconds of copies in either direction of the link. A phase takes as long as the
  * longest of them.
  */
 #include "planner/estimate_span.h"
 
 #include <string.h>
 
-/* How many times more than other copies those of prefixes make the compute lane wait. */
+/* Factor by which copies of prefixes make the compute lane wait more than other copies. */
 #define EXPOSED 100
 
 /* Costs of a layer summed over the chunks before each chunk: [chunks + 1]. */
@@ -52,8 +52,8 @@ double tdm_estimator_richer_seconds(const struct tdm_estimator *e)
     return seconds;
 }
 
-/* Seconds that a link needs for a sweep's copies: all of them, and without those that fit into
- * staging before the sweep begins, and the last chunks of sequences, which may be short. */
+/* Seconds of a sweep's copies on a link. `least` leaves out the copies that fit into staging before
+ * the sweep begins, and the last chunks of sequences, which may be short. */
 struct link {
     double all, least;
 };
@@ -65,7 +65,7 @@ static struct link both(struct link a, struct link b)
 
 static const struct link no_link;
 
-/* Of chunks [from, to), with `bytes` for a full one. */
+/* Seconds to copy chunks [from, to), if a full chunk has `bytes`. */
 static struct link link_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
                                 uint32_t from, uint32_t to, uint64_t bytes)
 {
@@ -91,14 +91,14 @@ static bool input_on_host(const struct span *span, uint32_t layer)
     return on_host(layer == span->first ? span->group->input_place : span->group->held_place);
 }
 
-/* Seconds to fetch a layer's stored input from the host, where it is there. */
+/* Seconds to fetch a layer's stored input from the host, if it is there. */
 static struct link fetch_input(const struct tdm_estimator *e, const struct span *span,
                                uint32_t layer)
 {
     return input_on_host(span, layer) ? link_seconds(e, TDM_LINK_H2D, 0, e->chunks, e->x) : no_link;
 }
 
-/* Seconds to copy what is kept on the host: all of it, or what a rerun reads. */
+/* Seconds to copy what is kept on the host: all of it, or only what a rerun reads. */
 static struct link copy_kept(const struct tdm_estimator *e, const struct span *span,
                              enum tdm_link_number way, bool all)
 {
@@ -114,7 +114,7 @@ static struct link copy_kept(const struct tdm_estimator *e, const struct span *s
     return link_seconds(e, way, span->kept, e->chunks, bytes);
 }
 
-/* The same for what is held there, inputs not counted. */
+/* The same for what is held on the host, without inputs. */
 static struct link copy_held(const struct tdm_estimator *e, const struct span *span,
                              enum tdm_link_number way)
 {
@@ -125,8 +125,8 @@ static struct link copy_held(const struct tdm_estimator *e, const struct span *s
         link_seconds(e, way, products_from(e, span), e->chunks, e->store[TDM_STORE_GATE_UP]));
 }
 
-/* Seconds of the backward of a layer's chunks, where [held, kept) have what is held, and the others
- * from `kept` on what is kept, beside what is held of another store. */
+/* Seconds of the backward of a layer's chunks. Chunks [held, kept) have the held set. Chunks from
+ * `kept` on have the kept set, and also gate and up where these are held. */
 static double backward_seconds(const struct tdm_estimator *e, const struct span *span,
                                uint32_t layer, bool again)
 {
@@ -137,25 +137,26 @@ static double backward_seconds(const struct tdm_estimator *e, const struct span 
     double seconds = sums[held].backward[TDM_SET_INPUT] + sums[span->kept].backward[first] -
                      sums[held].backward[first] + sums[n].backward[last] -
                      sums[span->kept].backward[last];
-    /* gate and up can be held of chunks whose attention output is kept */
+    /* gate and up can be held for chunks whose attention output is kept */
     if (again)
         seconds -= sums[n].gate_up - sums[products_from(e, span)].gate_up;
     return seconds + e->attention_grad_seconds[e->kind_of[layer]] +
            sum_attention(e, layer, 0, held);
 }
 
-/* Seconds of a phase, and in it of copies to the device and to the host. */
+/* Seconds of a phase, and of its copies to the device and to the host. */
 struct phase {
     double seconds, fetch, send;
-    double prefixes; /* of these, of what a chunk needs at once: little of it is hidden */
+    /* the part of these copies that a chunk needs immediately; little of it is hidden */
+    double prefixes;
 };
 
 struct phases {
     struct phase forward, backward;
 };
 
-/* A sweep: its staging holds a few chunks only, so that it takes as long as its computing or its
- * copies, whichever is longer. */
+/* Adds a sweep to a phase. Staging holds only a few chunks, so a sweep takes as long as its
+ * computing or its copies, whichever is longer. */
 static struct sweep add_sweep(struct phase *phase, double compute, struct link fetch,
                               struct link send)
 {
@@ -173,7 +174,7 @@ static void add_phase(struct phase *sum, const struct phase *phase)
     sum->prefixes += phase->prefixes;
 }
 
-/* Layer-major: sweeps follow each other. */
+/* Layer-major order: adds the sweeps of a group's layers. */
 static void layer_major_seconds(const struct tdm_estimator *e, const struct span *span,
                                 struct phases *all_layers)
 {
@@ -182,7 +183,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
     struct phases of_layer = {0}, *phases = &of_layer;
     for (uint32_t layer = span->first; layer <= span->top; layer++) {
         struct layer_sweeps *sweeps = &e->sweeps[layer];
-        /* inner layers are alike, but for the lowest, of which the input is the group's */
+        /* inner layers are alike, except the lowest, whose input is that of the group */
         if (layer > span->first + 1 && layer < span->top &&
             e->row_of[layer] == e->row_of[layer - 1] &&
             e->kind_of[layer] == e->kind_of[layer - 1]) {
@@ -194,7 +195,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
         of_layer = (struct phases){0};
         *sweeps = (struct layer_sweeps){0};
         const struct layer_cost *all = &costs_of(e, layer)[n];
-        const struct layer_cost *before = &costs_of(e, layer)[span->kept]; /* what is not kept */
+        const struct layer_cost *before = &costs_of(e, layer)[span->kept]; /* of chunks not kept */
         double forward = forward_of(all);
         struct link send = copy_kept(e, span, TDM_LINK_D2H, true);
         bool far = far_kv(span), again = layer < span->top;
@@ -204,7 +205,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
             send = both(send, link_seconds(e, TDM_LINK_D2H, 0, n, e->x));
         const struct row_moves *moves = &e->moves[e->kind_of[layer]];
         bool holds_kv = again && !keeps_kv(span) && tdm_set_has(group->held, TDM_STORE_KV);
-        bool passes = !own_kv(span); /* its K and V, through the row of the layer under way */
+        bool passes = !own_kv(span); /* K and V use the current layer's row */
         double moved = passes ? moves->rising : 0;
         sweeps->forward = add_sweep(&phases->forward,
                                     forward + sum_attention(e, layer, 0, n) + moved, no_link, send);
@@ -234,11 +235,11 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
         struct link stored = both(fetch, copy_kept(e, span, TDM_LINK_H2D, true));
         double made = all->embed + all->norm + all->kv, beside = moves->gradients;
         beside += passes && !holds_kv ? moves->falling : 0;
-        if (far) { /* into a row that the layer above leaves chunk by chunk */
+        if (far) { /* into a row that the layer above frees chunk by chunk */
             phases->backward.fetch += row.least;
         } else if (passes && !holds_kv && moves->apart) {
             sweeps->kv = add_sweep(&phases->backward, made, fetch, no_link);
-        } else if (passes && !holds_kv) { /* between the chunks' backwards */
+        } else if (passes && !holds_kv) { /* K and V are made between the chunks' backwards */
             beside += made;
             stored = both(stored, fetch);
         }
@@ -252,8 +253,8 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
     }
 }
 
-/* Seconds that this adds to the attention of a forward, and to those of a backward, where that of
- * the first chunks runs again. */
+/* Seconds that gathering from the host adds to the attention of the first `chunks` chunks.
+ * gather_backward_seconds(): in a backward, in which some chunks run attention again. */
 static double gather_seconds(const struct tdm_estimator *e, uint32_t layer, uint32_t chunks)
 {
     return (double)gathered_before(e, layer, chunks)->kv /
@@ -275,8 +276,8 @@ static double gather_backward_seconds(const struct tdm_estimator *e, const struc
     return seconds;
 }
 
-/* Seconds for the prefixes of K and V, or their gradients, of all chunks of a layer: with a chunk's
- * own, or without. */
+/* Seconds to copy the prefixes of K and V, or of their gradients, for all chunks of a layer. `own`:
+ * a prefix includes the chunk itself. 0 if the layer gathers pages. */
 static double prefix_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
                              uint32_t layer, uint64_t bytes, bool own)
 {
@@ -286,7 +287,7 @@ static double prefix_seconds(const struct tdm_estimator *e, enum tdm_link_number
     return chunks * (double)bytes / tdm_machine_link_rate(e->base->machine, way);
 }
 
-/* Chunk-major: the copies of a group against its computing. */
+/* Chunk-major order: adds the computing and the copies of a group. */
 static void chunk_major_seconds(const struct tdm_estimator *e, const struct span *group,
                                 struct phases *phases)
 {
@@ -343,7 +344,7 @@ static void chunk_major_seconds(const struct tdm_estimator *e, const struct span
     phases->backward.prefixes += prefixes + sums;
 }
 
-/* Layers of a group at home on the host. */
+/* Number of layers of a group whose weights are at home on the host. */
 static uint32_t far_layers(const struct tdm_estimator *e, const struct span *span)
 {
     const struct tdm_home *home = &e->base->homes[TDM_STATE_WEIGHTS];
@@ -351,8 +352,8 @@ static uint32_t far_layers(const struct tdm_estimator *e, const struct span *spa
            tdm_home_far_below(home, e->layers, span->first);
 }
 
-/* Fetches of weights of layers in a phase, at least: each visit of a layer that is not in the
- * ring. */
+/* Minimum number of fetches of a layer's weights in each phase: every visit of a layer that is not
+ * in the ring. */
 static void weight_visits(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                           double *in_forward, double *in_backward)
 {
@@ -362,17 +363,18 @@ static void weight_visits(const struct tdm_estimator *e, const struct tdm_schedu
     for (uint32_t g = 0; g < schedule->group_count; g++) {
         struct span span = span_of(e, schedule, g, first);
         double far = far_layers(e, &span);
-        bool passes = !by_layer && far > ring; /* with every chunk again */
+        bool passes = !by_layer && far > ring; /* fetched again for every chunk */
         *in_forward += passes ? e->chunks * (far - ring) : far;
         *in_backward += passes ? e->chunks * 2 * (far - ring) : far;
-        *in_backward += by_layer && far > 0 ? far - 1 : 0; /* to run again */
+        *in_backward += by_layer && far > 0 ? far - 1 : 0; /* for the rerun */
         first += schedule->groups[g].layers;
     }
-    *in_backward = later(*in_backward - ring, 0); /* of the turn, and what runs ahead */
+    /* the ring still has weights from the forward, and fetches run ahead */
+    *in_backward = later(*in_backward - ring, 0);
 }
 
-/* No phase is shorter than its copies of a direction, or of both at their rate together, less what
- * runs ahead of a phase or behind it: `spare` seconds. */
+/* Makes a phase no shorter than its copies in one direction, or in both at their combined rate,
+ * less `spare` seconds of copies that run before or after the phase. */
 static void wait_for_copies(const struct tdm_estimator *e, struct phase *phase, double spare)
 {
     const struct tdm_machine *machine = e->base->machine;
@@ -382,7 +384,7 @@ static void wait_for_copies(const struct tdm_estimator *e, struct phase *phase, 
     phase->seconds = later(phase->seconds, later(phase->fetch, later(phase->send, both)) - spare);
 }
 
-/* Copies of state whose home is the host. */
+/* Adds the copies of state at home on the host. */
 static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                       struct phases *phases)
 {
@@ -411,7 +413,7 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
     phases->forward.fetch += forward * weights / tdm_machine_link_rate(machine, TDM_LINK_H2D);
     phases->backward.fetch += fetched / tdm_machine_link_rate(machine, TDM_LINK_H2D);
     phases->backward.send += sent / tdm_machine_link_rate(machine, TDM_LINK_D2H);
-    /* one slot is filled again when what was in it is home */
+    /* the only slot of a ring is refilled after its content was sent home */
     if (e->base->rings.optimizer == 1)
         phases->backward.seconds =
             later(phases->backward.seconds,
@@ -419,8 +421,8 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
                       through_ring / tdm_machine_link_rate(machine, TDM_LINK_D2H));
 }
 
-/* Seconds of what rings and a sweep over a layer may leave to the next phase, or begin in the
- * last. */
+/* Seconds of copies that rings and one layer's sweep can leave to the next phase, or begin in the
+ * previous one. */
 static double spare_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule)
 {
     uint64_t stored = set_bytes(e, TDM_SEARCHED_SET);
@@ -432,8 +434,7 @@ static double spare_seconds(const struct tdm_estimator *e, const struct tdm_sche
     return (double)bytes / tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
 }
 
-/* Is a group like the one below it, in all that its seconds depend on? Most groups of most
- * schedules are. */
+/* Is a group like the one below it in everything that its seconds depend on? Most groups are. */
 static bool is_like_below(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                           uint32_t number, uint32_t first)
 {

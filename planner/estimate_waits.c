@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a step takes with the waits of its compute lane for copies, roughly: no bound, but near the
- * simulator.
+ * Approximate seconds of a step in which the compute lane waits for copies. They are no bound, but
+ * close to the simulator.
  *
- * Each direction of the link has a clock beside that of the computing, and all go from layer to
- * layer. Copies of a layer begin when its sweep does, and a sweep ends no earlier than its copies,
- * less what has slots to run ahead or behind: a few chunks, or for state a layer or two. The
- * backward is walked upward too, as if time ran the other way: what must be there before then goes
- * after, and waits just as long.
+ * Computing has a clock, and so have each direction of the link and both together. All clocks
+ * advance layer by layer. The copies of a layer begin with its sweep. A sweep ends no earlier than
+ * its copies, less those that the slots of a ring let run ahead or behind: a few chunks, or for
+ * state one or two layers. The backward is traversed upward too, as if time ran in reverse. A copy
+ * that must end before a sweep then comes after it, and causes the same wait.
  */
 #include "planner/estimate_parts.h"
 
@@ -16,11 +16,11 @@
 struct clocks {
     double compute;
     double fetch, send, both;                   /* copies of chunks */
-    double state_fetch, state_send, state_both; /* these and state */
+    double state_fetch, state_send, state_both; /* of chunks and state */
 };
 
-/* A clock of the link goes on by `seconds` from the time `from` or its own; computing waits for it,
- * less `slack`. */
+/* Advances a clock of the link by `seconds`, from the time `from` or its own if that is later.
+ * Computing waits for it, less `slack`. */
 static void copy(double *clock, double from, double seconds, double slack, double *compute)
 {
     if (seconds <= 0)
@@ -29,8 +29,8 @@ static void copy(double *clock, double from, double seconds, double slack, doubl
     *compute = later(*compute, *clock - slack);
 }
 
-/* Seconds of a sweep's copies that the slots of a ring hold: of the last sweep of a sort, as those
- * of most layers are alike. */
+/* Seconds of a sweep's copies that the slots of a ring hold. Cached for the last sweep of a kind,
+ * because most layers have equal sweeps. */
 struct held {
     double copies, seconds;
 };
@@ -48,7 +48,7 @@ static double held_seconds(struct held *held, double copies, uint64_t slots, uin
     return held->seconds;
 }
 
-/* How much longer a copy takes where the link is busy both ways. */
+/* Factors by which copies take longer while the link is busy in both directions. */
 struct slowdowns {
     double to_device, to_host;
 };
@@ -72,7 +72,8 @@ static void advance(const struct tdm_estimator *e, const struct slowdowns *slowe
          ahead + behind + state->slack, &c->compute);
 }
 
-/* What comes of a state for its use, and what goes to the host of it. */
+/* Seconds to fetch a unit's state to the device for its use. send_seconds(): to send to the host
+ * what changed, or a gradient. */
 static double fetch_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
     if (tdm_schedule_home(e->base, state, unit) == TDM_DEVICE || !tdm_estimator_comes(e, state))
@@ -89,7 +90,7 @@ static double send_seconds(const struct tdm_estimator *e, enum tdm_state state, 
            tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
 }
 
-/* Weights that pass before the forward of a layer. */
+/* Copies of weights before the forward of a layer. */
 static struct state_copies before_forward(const struct tdm_estimator *e, uint32_t layer)
 {
     double fetch = fetch_seconds(e, TDM_STATE_WEIGHTS, layer);
@@ -98,7 +99,7 @@ static struct state_copies before_forward(const struct tdm_estimator *e, uint32_
         .fetch = fetch, .slack = (slots - 1) * fetch, .alone = slots == 1 ? fetch : 0};
 }
 
-/* Weights that pass before the backward, and state around the update. */
+/* Copies of weights before the backward of a layer, and of state for its update. */
 static struct state_copies around_backward(const struct tdm_estimator *e, uint32_t layer)
 {
     struct state_copies copies = before_forward(e, layer);
@@ -112,14 +113,14 @@ static struct state_copies around_backward(const struct tdm_estimator *e, uint32
         copies.send += send_seconds(e, state, layer);
         copies.slack += (e->base->rings.optimizer - 1) * fetch;
     }
-    /* the next layer's gradient takes the place of this one's, which goes to the host */
+    /* the next layer's gradient uses the same bytes, once this one was sent to the host */
     if (tdm_updates_on_host(e->base, layer) && !tdm_gradients_stay(e->base))
         copies.alone += copies.send;
     return copies;
 }
 
-/* Embedding and head come in one piece, when their turn is there; the embedding goes home last of
- * all. */
+/* Seconds of the copies of embedding and head. Each comes in one piece when it is needed, and the
+ * embedding is sent home at the very end. */
 static double exposed_seconds(const struct tdm_estimator *e)
 {
     const struct tdm_model *model = e->base->model;
@@ -132,7 +133,7 @@ static double exposed_seconds(const struct tdm_estimator *e)
             enum tdm_state state = (enum tdm_state)s;
             bool again = state == TDM_STATE_WEIGHTS && e->base->optimizer.on == TDM_HOST;
             seconds += again ? 0 : fetch_seconds(e, state, units[i]);
-            /* on the host it is in the tail */
+            /* if it is updated on the host, the tail includes this */
             seconds += i == 0 && !again ? send_seconds(e, state, units[i]) : 0;
         }
     }

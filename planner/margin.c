@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A share of the memory, and how much there is. */
+/* Memory options: reads --margin and --host-memory, and checks the memory of a device. */
 #include "planner/margin.h"
 
 #include "base/units.h"
@@ -24,7 +24,7 @@ enum tdm_status tdm_margin_parse(const char *text, double *margin, struct tdm_er
     return TDM_OK;
 }
 
-/* Fewer are meant as something else: the unit was left out. */
+/* With fewer bytes, the user left out the unit. */
 #define LEAST_BYTES 65536
 
 enum tdm_status tdm_memory_check(const char *what, uint64_t bytes,
