@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The relaxation: arcs for the prices of its linear program, and the loop that makes them until it
- * is solved. */
+/* The relaxation: finds arcs at prices of its linear program, and adds them in a loop until the
+ * program is solved. */
 #include "planner/relaxation_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define SMOOTHING 0.6 /* share of the best prices so far */
+#define SMOOTHING 0.6 /* weight of the best prices so far */
 
 static enum tdm_status no_memory(struct tdm_error *err)
 {
@@ -15,7 +15,7 @@ static enum tdm_status no_memory(struct tdm_error *err)
 
 /* ---- arcs ---- */
 
-/* Adds the arc as its layers choose at the prices. */
+/* Adds the column of an arc whose layers make their best choices at the prices. */
 static enum tdm_status add_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,
                                struct tdm_error *err)
 {
@@ -37,7 +37,8 @@ static bool same_cost(const struct tdm_estimator *e, uint32_t a, uint32_t b)
                   e->classes * sizeof(*e->costs)) == 0;
 }
 
-/* The cheapest path, in `best` and `from`. An arc costs its layers, their inputs and itself. */
+/* Finds the cheapest path, in `best` and `from`. An arc's cost is that of its layers, their inputs
+ * and the group itself. */
 double tdm_relaxation_path(struct tdm_relaxation *r)
 {
     const struct tdm_pricing *p = &r->pricing;
@@ -49,8 +50,8 @@ double tdm_relaxation_path(struct tdm_relaxation *r)
         r->best[b + 1] = TDM_NO_BOUND;
         for (uint32_t a = b + 1; a-- > 0;) {
             double cost = 0;
-            if (by_layer) { /* what layer a + 1 costs inside a group does not depend on where it
-                               begins */
+            if (by_layer) {
+                /* the cost of layer a + 1 in a group does not depend on where the group begins */
                 if (a + 1 <= b)
                     inner += tdm_price_input(p, a + 1, a, b, NULL, &place);
                 if (a < b)
@@ -64,7 +65,7 @@ double tdm_relaxation_path(struct tdm_relaxation *r)
                     cost += last;
                 }
                 cost += tdm_price_layer(p, b, a, b, NULL, NULL);
-                /* what is held of an input inside a group is the same for all its layers */
+                /* a held input costs the same for all layers inside a group */
                 double held = a < b ? tdm_price_input(p, b, a, b, NULL, &place) : 0;
                 for (uint32_t j = a + 1; j <= b; j++)
                     cost += held;
@@ -91,8 +92,8 @@ static enum tdm_status add_path(struct tdm_relaxation *r, struct tdm_error *err)
 
 /* ---- the loop ---- */
 
-/* The solver's prices of all rows. Signs as GLPK has them: of what is at most something they are
- * not above 0, of what is at least not below. */
+/* Reads the solver's prices of all rows, with GLPK's signs. The price of a row is not above 0 if it
+ * has only an upper bound, and not below 0 if it has only a lower bound. */
 static void find_prices(struct tdm_relaxation *r)
 {
     for (int row = 0; row < r->row_count; row++) {
@@ -120,14 +121,15 @@ void tdm_relaxation_use(struct tdm_relaxation *r, const double *found)
     tdm_pricing_prepare(&r->pricing);
 }
 
-/* What rows and plain columns are worth at prices: with the cheapest path, a bound. Prices between
- * two of the solver's are as good as these: no plain column falls below its cost. */
+/* Value of the rows and plain columns at prices. With the cost of the cheapest path it is a bound.
+ * Prices between two of the solver's are valid too: no plain column has a negative reduced cost
+ * there, unless it has an upper bound. */
 static double plain_value(const struct tdm_relaxation *r, const double *prices)
 {
     double value = 0;
     for (int row = 0; row < r->row_count; row++) {
         double price = prices[row];
-        if (row >= r->node[0] && row < r->node[0] + (int)r->layers) /* a path pays these itself */
+        if (row >= r->node[0] && row < r->node[0] + (int)r->layers) /* every path satisfies these */
             continue;
         if (price > 0)
             value += price * r->bounds[row].least;
@@ -202,15 +204,15 @@ static enum tdm_status take_memory(struct tdm_relaxation *r, const struct tdm_gr
     return ok ? tdm_amounts_new(e, &r->use, err) : no_memory(err);
 }
 
-/* The first paths: the best where a byte costs the same all step long, from nothing to what nobody
- * pays, on the device, on both places, and more on the host. So that the program begins near a
- * solution. */
+/* Adds the first paths, so that the program begins near a solution: the best ones if a byte costs
+ * the same during the whole step. Prices fall from one that nobody pays to almost nothing, and a
+ * byte on the host costs 0, 1 or 4 times a byte on the device. */
 static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_error *err)
 {
     static const double host_shares[] = {0, 1, 4};
     const struct tdm_estimator *e = r->pricing.e;
     struct tdm_amounts *prices = &r->pricing.prices;
-    double most = tdm_estimator_forward_seconds(e) / 1024; /* per MiB: a forward for a GiB */
+    double most = tdm_estimator_forward_seconds(e) / 1024; /* per MiB: one forward per GiB */
     enum tdm_status status = TDM_OK;
     for (unsigned share = 0; share < 3; share++)
         for (double price = most; price > most * 1e-6 && status == TDM_OK; price /= 8) {
@@ -227,7 +229,7 @@ static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_erro
     return status;
 }
 
-/* Rows and columns, but no arcs yet. */
+/* Makes a relaxation with rows and plain columns, but without arcs. */
 static enum tdm_status lay_out(const struct tdm_estimator *e, enum tdm_order order,
                                const uint64_t limit_bytes[TDM_MAX_PLACES],
                                const bool fixed_homes[TDM_STATES],
@@ -298,9 +300,9 @@ void tdm_relaxation_free(struct tdm_relaxation *r)
     free(r);
 }
 
-/* Tries the prices `weight` of the way from the solver's to the best so far; a better bound makes
- * them the best. Prices that jump from one corner to the next find arcs that nobody wants a step
- * later. */
+/* Tries the prices that are `weight` of the way from the solver's to the best so far. If their
+ * bound is better, they become the best. Prices that jump between corners of the program would find
+ * arcs that are useless one step later. */
 static void try_prices(struct tdm_relaxation *r, double weight)
 {
     for (int row = 0; row < r->row_count; row++)
@@ -313,14 +315,14 @@ static void try_prices(struct tdm_relaxation *r, double weight)
     }
 }
 
-/* Prices of 0, and of 1 for a second of computing in the backward. */
+/* Sets all prices to 0, except that of computing in the backward to `compute` per second. */
 static void price_computing(struct tdm_relaxation *r, double compute)
 {
     memset(r->found, 0, (size_t)r->row_count * sizeof(double));
     r->found[r->row[ROW_COMPUTE]] = compute;
 }
 
-/* Memory and copies cost nothing. */
+/* Tries prices at which memory and copies cost nothing. */
 static void try_computing(struct tdm_relaxation *r)
 {
     price_computing(r, 1);
@@ -338,15 +340,15 @@ enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *e, enum tdm_ord
     if (status != TDM_OK)
         return status;
     try_computing(r);
-    price_computing(
-        r, 0); /* the least of the phases themselves: updates on the host take their time */
+    /* only the minimum of each phase remains: updates on the host take their time */
+    price_computing(r, 0);
     try_prices(r, 0);
     *floor_seconds = r->bound_seconds;
     tdm_relaxation_free(r);
     return TDM_OK;
 }
 
-/* The prices of a like program first. */
+/* Tries the prices of a similar program first. */
 static enum tdm_status try_warm(struct tdm_relaxation *r, struct tdm_error *err)
 {
     if (!r->is_warm)
@@ -366,7 +368,7 @@ static enum tdm_status solve_once(struct tdm_relaxation *r, double *value, struc
     tdm_relaxation_read(r);
     find_prices(r);
     try_prices(r, before > 0 ? SMOOTHING : 0);
-    if (before > 0 && r->bound_seconds <= before) { /* the solver's own, too */
+    if (before > 0 && r->bound_seconds <= before) { /* try the solver's own prices too */
         status = add_path(r, err);
         if (status == TDM_OK)
             try_prices(r, 0);
@@ -391,7 +393,7 @@ enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *r, double enough_sec
     }
     if (status == TDM_NO_MEMORY)
         return status;
-    if (r->bound_seconds <= 0) /* no prices of the solver's gave one: computing alone does */
+    if (r->bound_seconds <= 0) /* no solver prices gave a bound; that of computing does */
         try_computing(r);
     tdm_relaxation_weigh(r);
     *relaxed = r->relaxed;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The relaxation's linear program: what its rows bound, and the columns that are not arcs. */
+/* The relaxation's linear program: its rows and their bounds, the columns that are not arcs, and
+ * the column of an arc. */
 #include "planner/estimate_span.h"
 #include "planner/relaxation_parts.h"
 
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a ring of layers: what it takes at least. */
+/* Minimum slots of a ring for layers. */
 #define LEAST_SLOTS 1.0
 
 static enum tdm_status no_memory(struct tdm_error *err)
@@ -18,7 +19,7 @@ static enum tdm_status no_memory(struct tdm_error *err)
     return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the relaxation");
 }
 
-/* ---- what is there in any case ---- */
+/* ---- fixed bytes ---- */
 
 static uint64_t layer_gradient(const struct tdm_estimator *e, uint32_t layer)
 {
@@ -35,7 +36,7 @@ static uint64_t least_logits(const struct tdm_estimator *e)
     return tdm_estimate_logits(e, tile);
 }
 
-/* Bytes of each row without states and arcs. */
+/* Computes the bytes of each row without states and arcs. */
 static void find_fixed(struct tdm_relaxation *r)
 {
     const struct tdm_estimator *e = r->pricing.e;
@@ -127,7 +128,8 @@ static enum tdm_status add_place_rows(struct tdm_relaxation *r,
     return status;
 }
 
-/* Seconds of copies that may run before or after the phase they are counted in: what rings hold. */
+/* Seconds of copies that may run before or after the phase in which they are counted, because rings
+ * hold them. */
 static double ring_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
                            uint64_t chunk_slots)
 {
@@ -137,7 +139,8 @@ static double ring_seconds(const struct tdm_estimator *e, enum tdm_link_number w
            (double)chunk_slots * 5 * machine->copy_seconds;
 }
 
-/* A copy of what goes to the host of a unit; of the smallest layer, for all. */
+/* Bytes of a unit's state that are sent to the host. All layers count as the one that sends
+ * least. */
 static double sent_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
     double least = (double)tdm_estimator_sent_bytes(e, state, unit);
@@ -256,7 +259,7 @@ static void put(struct column *column, int row, double value)
         column->r->entries[column->count++] = (struct tdm_entry){row, value};
 }
 
-/* A column that is not an arc. */
+/* Adds a column that is not an arc. */
 static enum tdm_status add_plain(struct column *column, const char *name, double least, double most,
                                  double cost, int *number, struct tdm_error *err)
 {
@@ -291,7 +294,7 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     return status;
 }
 
-/* More memory than there is, at a price per MiB that no schedule pays. */
+/* Adds columns for memory beyond the limits, at a price per MiB that no schedule pays. */
 static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
@@ -310,8 +313,7 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
     return status;
 }
 
-/* Copies of a unit that is not at home on the device: seconds in rows, for a column that counts
- * what is. */
+/* Adds to a column that counts units at home on the device the copies that each of them saves. */
 static void put_copies(struct column *column, enum tdm_state state, uint32_t unit, bool in_forward,
                        bool in_backward)
 {
@@ -327,8 +329,8 @@ static void put_copies(struct column *column, enum tdm_state state, uint32_t uni
     put(column, r->row[ROW_BOTH], both / tdm_machine_both_ways_rate(e->base->machine));
 }
 
-/* Has a row of bytes on the device the ring of a state, if its home is the host? That of masters
- * and moments is there while layers go backward, if they come to the device. */
+/* Does a device row include the ring of a state whose home is the host? The rings of masters and
+ * moments are live while layers go backward, if this state is fetched to the device. */
 static bool has_ring(const struct tdm_relaxation *r, enum tdm_state state, uint32_t row)
 {
     const struct tdm_estimator *e = r->pricing.e;
@@ -337,8 +339,8 @@ static bool has_ring(const struct tdm_relaxation *r, enum tdm_state state, uint3
     return tdm_estimator_comes(e, state) && row < r->layers && !tdm_updates_at_end(e->base);
 }
 
-/* Has the device rings for updates after the backward; rooms for embedding and head, in their
- * update? */
+/* Are there rings on the device for updates after the backward, and space for embedding and head
+ * during their update? */
 static bool has_rings_at_end(const struct tdm_estimator *e)
 {
     return e->base->optimizer.on == TDM_DEVICE;
@@ -353,8 +355,8 @@ static bool has_room(const struct tdm_relaxation *r, enum tdm_state state, bool 
            (weights && i == r->layers + TDM_AT_HEAD);
 }
 
-/* Layers at home on the device. All rows have the layers as if none were: what follows is
- * relative. */
+/* Adds the column of a state's layers at home on the device. All rows already count the layers as
+ * if none were (add_all_far()), so the entries are differences. */
 static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, bool fixed,
                                 struct tdm_error *err)
 {
@@ -381,7 +383,7 @@ static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, 
     return add_plain(&column, tdm_state_name(state), least, most, 0, &r->home[state], err);
 }
 
-/* Share of embedding or head at home on the device. */
+/* Adds the column of the share of embedding or head at home on the device. */
 static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state, bool head,
                                  bool fixed, struct tdm_error *err)
 {
@@ -392,8 +394,8 @@ static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state,
     double mib = (double)tdm_estimator_unit_bytes(e, state, unit) / TDM_MIB;
     bool weights = state == TDM_STATE_WEIGHTS;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        /* rooms for what is at home on the host: of weights while they are used, of others in
-         * updates */
+        /* rows that reserve space also for state at home on the host: for weights while they are
+         * used, for other state during updates */
         put(&column, r->place[TDM_DEVICE][i], has_room(r, state, head, i) ? 0 : mib);
         put(&column, r->place[TDM_HOST][i], -mib);
     }
@@ -409,7 +411,7 @@ static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state,
                      err);
 }
 
-/* What all states take when none is at home on the device: a column that is always 1. */
+/* Adds the column, which is always 1, of what all states use when none is at home on the device. */
 static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *err)
 {
     const struct tdm_estimator *e = r->pricing.e;
@@ -467,7 +469,7 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
     return add_plain(&column, "states", 1, 1, 0, &number, err);
 }
 
-/* Weights of layers that are fetched again for running forward again. */
+/* Adds the column of layers whose weights are fetched again for a rerun. */
 static enum tdm_status add_refetched(struct tdm_relaxation *r, struct tdm_error *err)
 {
     const struct tdm_estimator *e = r->pricing.e;
@@ -509,7 +511,7 @@ enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
     return status == TDM_OK ? add_columns(r, fixed_homes, err) : status;
 }
 
-/* Room for one more arc. */
+/* Grows the array of arcs if it is full. */
 static enum tdm_status room_for_arc(struct tdm_relaxation *r, struct tdm_error *err)
 {
     if (r->arc_count < r->arc_room)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a solution of the relaxation says: homes, prices, rows that bind, groups. */
+/* Reads a solution of the relaxation: homes, prices, binding rows and groups. */
 #include "planner/relaxation_parts.h"
 
 #include <stdio.h>
@@ -39,7 +39,7 @@ static void add_binding(struct tdm_relaxed *relaxed, const char *name, bool of_b
     relaxed->row_count += relaxed->row_count < TDM_BINDING_ROWS;
 }
 
-/* The rows that bind at the best prices. */
+/* Collects the rows that bind at the best prices. */
 static void find_binding(const struct tdm_relaxation *r, struct tdm_relaxed *relaxed)
 {
     relaxed->row_count = 0;
@@ -70,7 +70,7 @@ enum tdm_status tdm_relaxation_write(const struct tdm_relaxation *r, const char 
     return tdm_solver_write(r->solver, path, err);
 }
 
-/* ---- what the prices say ---- */
+/* ---- groups by prices ---- */
 
 static double sum2(const double of[TDM_MAX_PLACES])
 {
@@ -95,7 +95,7 @@ static void add_choice(struct tdm_choice *sum, const struct tdm_choice *choice)
     sum->kv_gradients_on_host += choice->kv_gradients_on_host;
 }
 
-/* The richest set that most of the chunks with an attention output have. */
+/* The richest set that at least half of the chunks with an attention output store. */
 static enum tdm_set set_of(const double stored[TDM_STORES][TDM_MAX_PLACES], double layers)
 {
     enum tdm_set richest = TDM_SET_INPUT;
@@ -114,7 +114,7 @@ static uint32_t split(uint32_t chunks, double stored)
     return from <= 0 ? 0 : (uint32_t)(from + 0.5);
 }
 
-/* Averages over the layers that had the choice. */
+/* Numbers of chunks are averages over the layers that had the choice. */
 struct tdm_group tdm_relaxation_group(const struct tdm_relaxation *r, uint32_t a, uint32_t b)
 {
     const struct tdm_pricing *p = &r->pricing;
@@ -154,7 +154,8 @@ struct tdm_group tdm_relaxation_group(const struct tdm_relaxation *r, uint32_t a
     return group;
 }
 
-/* So little that only what is free otherwise goes to the host: of a forward, for a MiB. */
+/* Price of a MiB, as a share of a forward. It is so low that only what is otherwise free goes to
+ * the host. */
 #define NEARLY_FREE 1e-12
 
 static void prefer_host(struct tdm_relaxation *r)

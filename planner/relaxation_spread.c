@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Groups in the shares of a solution. Where what is kept on the device and what is kept on the host
- * are worth the same, prices say nothing of how much of each there is; the solution does: so much
- * of this arc, so much of that. Layers are alike, so that shares of a layer become numbers of
- * layers: from layer 0 up that arc comes next with which all that was taken so far is nearest to
- * the solution's own sums.
- */
+/* Makes groups from the shares of arcs in a solution. Where keeping on the device and on the host
+ * are worth the same, prices do not say how much to keep in each place. The shares do. Layers are
+ * alike, so shares of a layer become numbers of layers. From layer 0 up, the next arc is the one
+ * with which the sums of all arcs taken so far are nearest to the solution's own sums. */
 #include "planner/relaxation_parts.h"
 
 #include <stdlib.h>
@@ -30,7 +27,7 @@ static double part_below(const struct tdm_arc *arc, uint32_t layer)
     return layer > arc->to ? 1 : (layer - arc->from) / layers;
 }
 
-/* What the solution uses for the layers below one. */
+/* Sums that the solution uses for the layers below `layer`. */
 static struct sums due_below(const struct share *shares, size_t count, uint32_t layer)
 {
     struct sums due = {{0}};
@@ -41,7 +38,7 @@ static struct sums due_below(const struct share *shares, size_t count, uint32_t 
     return due;
 }
 
-/* How far sums are from those that are due, in parts of the whole. */
+/* Squared distance of sums from those of the solution, each relative to the whole. */
 static double distance(const struct sums *sums, const struct sums *due, const struct sums *whole)
 {
     double distance = 0;

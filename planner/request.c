@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request becomes a schedule without a nest, and pins. */
+/* Converts a request to a schedule without a nest, and to pins. */
 #include "planner/request.h"
 
 #include "base/units.h"
@@ -25,7 +25,7 @@ static enum tdm_status set_limits(const struct tdm_request *request, struct tdm_
     }
     if (request->has_memory)
         schedule->memory_bytes = request->memory_bytes;
-    else if (request->like == NULL || request->machine != NULL) /* `like` has limits of its own */
+    else if (request->like == NULL || request->machine != NULL) /* `like` has its own limits */
         schedule->memory_bytes = (uint64_t)((double)capacity * (1 - request->margin));
     enum tdm_status status = tdm_memory_check(request->has_memory ? "--memory" : "--margin",
                                               schedule->memory_bytes, machine, err);
@@ -33,7 +33,8 @@ static enum tdm_status set_limits(const struct tdm_request *request, struct tdm_
         return status;
     if (request->has_host_memory)
         schedule->host_memory_bytes = request->host_memory_bytes;
-    /* what is always there: with less than that, or 0, the schedule has nothing on the host */
+    /* the runtime always uses these bytes; with a lower limit, or 0, the schedule has nothing on
+     * the host */
     if (schedule->host_memory_bytes < machine->topology.places[TDM_HOST].runtime_bytes)
         schedule->host_memory_bytes = machine->topology.places[TDM_HOST].runtime_bytes;
     return TDM_OK;
@@ -63,7 +64,8 @@ static bool names_selector(const struct tdm_request *request)
     return false;
 }
 
-/* The chunk is a part of what top-k attention computes, so it is not searched. */
+/* Sets the selector for a budget. What top-k attention computes depends on the chunk size, so that
+ * is not searched. */
 static enum tdm_status set_budget(const struct tdm_request *request, struct tdm_schedule *schedule,
                                   struct tdm_pins *pins, struct tdm_error *err)
 {
@@ -104,7 +106,7 @@ static enum tdm_status set_budget(const struct tdm_request *request, struct tdm_
     return TDM_OK;
 }
 
-/* Model and machine of the request, of `like` where none is named. */
+/* Loads model and machine of the request, or those of `like` where none is named. */
 static enum tdm_status load(const struct tdm_request *request, struct tdm_model **model,
                             struct tdm_machine **machine, struct tdm_error *err)
 {
@@ -121,7 +123,8 @@ static enum tdm_status load(const struct tdm_request *request, struct tdm_model 
     return status;
 }
 
-/* All that the schedule has from the one that it is to go with, before --set changes some of it. */
+/* Copies from `like` all settings that the schedule takes over, before --set changes some of
+ * them. */
 static void take_like(const struct tdm_request *request, struct tdm_schedule *schedule,
                       struct tdm_pins *pins)
 {
@@ -129,14 +132,14 @@ static void take_like(const struct tdm_request *request, struct tdm_schedule *sc
     tdm_shared_state_take(schedule, like);
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         pins->has_home[state] = true;
-    /* and that a loss means the same */
+    /* equal dtypes make losses comparable */
     schedule->dtypes.activations = like->dtypes.activations;
     schedule->dtypes.kv = like->dtypes.kv;
     schedule->dtypes.logits = like->dtypes.logits;
     if (request->budget == TDM_BUDGET_NONE && !names_selector(request)) {
         schedule->selector = like->selector;
         schedule->page_tokens = like->page_tokens;
-        if (like->selector.kind == TDM_SELECT_TOP_K) /* which sees its chunk */
+        if (like->selector.kind == TDM_SELECT_TOP_K) /* what it sees depends on the chunk */
             pins->chunk_tokens = like->chunk_tokens;
     }
     if (request->machine == NULL) {
@@ -145,7 +148,7 @@ static void take_like(const struct tdm_request *request, struct tdm_schedule *sc
     }
 }
 
-/* What --set and MODEL say must not be what the two cannot differ in. */
+/* Checks that --set and MODEL change nothing in which the two schedules must agree. */
 static enum tdm_status check_like(const struct tdm_request *request,
                                   const struct tdm_schedule *schedule, struct tdm_error *err)
 {
@@ -198,8 +201,8 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
         status = set_budget(request, schedule, pins, err);
     if (status == TDM_OK && request->like != NULL)
         status = check_like(request, schedule, err);
-    if (status == TDM_OK &&
-        schedule->optimizer.on == TDM_HOST) /* state goes along, or the check says why not */
+    /* state moves to the host too; if it cannot, tdm_schedule_check() says why */
+    if (status == TDM_OK && schedule->optimizer.on == TDM_HOST)
         tdm_host_homes(schedule, pins, schedule->homes, err);
     if (status == TDM_OK && tdm_schedule_check(schedule, "--set", err) != TDM_OK)
         status = err->status = TDM_USAGE; /* it came from the command line */

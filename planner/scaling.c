@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scale factors: geometric means in turns, then the largest entry. */
+/* Scale factors of a matrix: several turns with geometric means, then one with the largest
+ * entry. */
 #include "planner/scaling.h"
 
 #include <math.h>
@@ -16,10 +17,10 @@ struct range {
 struct scaling {
     const struct tdm_scaled_matrix *matrix;
     double *row_factor, *column_factor;
-    struct range *rows, *columns; /* of the scaled entries; of what has none: 1 */
+    struct range *rows, *columns; /* of the scaled entries; {1, 1} if there are none */
 };
 
-/* Ranges start where the first entry replaces both ends. */
+/* An empty range: the first entry replaces both ends. */
 static const struct range nothing = {HUGE_VAL, 0};
 
 static void widen(struct range *range, double size)
@@ -54,7 +55,7 @@ static void measure(struct scaling *s)
         close_range(&s->rows[row]);
 }
 
-/* The largest ratio of a row's, or a column's, largest entry to its least. */
+/* The largest ratio, over all rows or columns, of the largest entry to the smallest. */
 static double worst_ratio(const struct range *ranges, int count)
 {
     double worst = 0;
@@ -90,14 +91,14 @@ static void divide(double *factors, const struct range *ranges, int count,
         factors[i] /= size(ranges[i]);
 }
 
-/* Those first whose worst ratio is smaller. */
+/* The direction with the smaller worst ratio comes first. */
 static bool columns_come_first(const struct scaling *s)
 {
     return worst_ratio(s->rows, s->matrix->row_count) >
            worst_ratio(s->columns, s->matrix->column_count);
 }
 
-/* Rows and columns; expects and leaves the ranges measured. */
+/* Scales rows and columns. The ranges must be measured before; it measures them again. */
 static void scale_both(struct scaling *s, bool columns_first, double (*size)(struct range range))
 {
     const struct tdm_scaled_matrix *m = s->matrix;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --set KEY=VALUE: a table of keys, each with what it reads. */
+/* --set KEY=VALUE: a table of keys, each with the function that reads its value. */
 #include "planner/set_keys.h"
 
 #include "base/units.h"
@@ -23,7 +23,8 @@ struct reading {
     char what[64]; /* "--set KEY", for messages */
 };
 
-/* Where a key's number or dtype goes: an offset into the schedule. */
+/* `field`: offset into the schedule of what the key sets, an enum tdm_training_setting, or 0 if
+ * unused. */
 struct key {
     const char *name;
     enum tdm_status (*read)(struct reading *reading, size_t field);
@@ -91,14 +92,15 @@ static enum tdm_status read_chunk(struct reading *r, size_t field)
     return tdm_parse_tokens(r->value, r->what, &r->pins->chunk_tokens, r->err);
 }
 
-/* Documents of one length in every sequence, or those of the text that a run reads. */
+/* Divides every sequence into documents of one length, or takes those of the text that a run
+ * reads. */
 static enum tdm_status read_documents(struct reading *r, size_t field)
 {
     (void)field;
     uint64_t length;
     r->schedule->documents_of_text = strcmp(r->value, "file") == 0;
     if (r->schedule->documents_of_text)
-        length = UINT64_MAX; /* each sequence is one */
+        length = UINT64_MAX; /* one document per sequence */
     else if (tdm_parse_tokens(r->value, r->what, &length, r->err) != TDM_OK)
         return r->err->status;
     enum tdm_status status = TDM_OK;
@@ -152,7 +154,7 @@ static enum tdm_status read_selector(struct reading *r, size_t field)
     return tdm_hint(r->err, "give --budget without --set selector");
 }
 
-/* A field of the selector; selector.c says what it may be. */
+/* Reads a field of the selector. Its table gives the range (tdm_selector_field()). */
 static enum tdm_status read_selector_field(struct reading *r, size_t field)
 {
     uint64_t *value = (uint64_t *)(void *)((char *)r->schedule + field);
@@ -184,7 +186,7 @@ static enum tdm_status read_prefetch(struct reading *r, size_t field)
     return status;
 }
 
-/* The name of a place that plans use. */
+/* Reads the name of a place that plans use. */
 static bool parse_place(const struct reading *r, enum tdm_place *place)
 {
     enum tdm_place found;
@@ -309,14 +311,15 @@ static enum tdm_status read_setting(struct reading *r, size_t setting)
                                      &r->schedule->optimizer, r->err);
 }
 
-/* The state of which `field` is the home, or part of it, stays where it was set. */
+/* Pins the home of a state. `field`: offset of the home, or of a part of it. */
 static void pin_home(struct reading *r, size_t field)
 {
     size_t state = (field - offsetof(struct tdm_schedule, homes)) / sizeof(struct tdm_home);
     r->pins->has_home[state] = true;
 }
 
-/* A number of layers that are on the device, or a place for all, embedding and head too. */
+/* Reads the number of layers on the device, or a place for all units: layers, embedding and
+ * head. */
 static enum tdm_status read_home(struct reading *r, size_t field)
 {
     struct tdm_home *home = (struct tdm_home *)(void *)((char *)r->schedule + field);
@@ -445,7 +448,7 @@ static const struct key keys[] = {
 
 #define KEYS (sizeof(keys) / sizeof(keys[0]))
 
-/* The key of so many bytes; KEYS: there is none. */
+/* Index of the key with a name of `length` bytes; KEYS if there is none. */
 static size_t find_key(const char *name, size_t length)
 {
     size_t i = 0;
@@ -500,7 +503,7 @@ static enum tdm_status apply_pair(const char *pair, bool seen[KEYS], struct read
     return keys[i].read(r, keys[i].field);
 }
 
-/* Does a pair speak of the homes of all units, of which other keys may except some? */
+/* Does a pair set the homes of all units? Other keys may then change some of them. */
 static bool is_general(const char *pair)
 {
     size_t length = strcspn(pair, "=");
@@ -510,7 +513,7 @@ static bool is_general(const char *pair)
     return false;
 }
 
-/* What only one of the loop orders can do. */
+/* Checks settings that only one loop order allows, and pins that order. */
 static enum tdm_status check_order(struct tdm_pins *pins, struct tdm_error *err)
 {
     const struct {
@@ -539,7 +542,7 @@ static enum tdm_status check_order(struct tdm_pins *pins, struct tdm_error *err)
     return TDM_OK;
 }
 
-/* Keys that say something about each other. */
+/* Checks keys that depend on each other, and sets what they imply. */
 static enum tdm_status check_together(struct tdm_pins *pins, enum tdm_purpose pass,
                                       struct tdm_error *err)
 {
@@ -567,7 +570,7 @@ static enum tdm_status check_together(struct tdm_pins *pins, enum tdm_purpose pa
         pins->has_attention = true;
         pins->attention = TDM_ATTENTION_HELD;
     }
-    if (pins->kv_place != TDM_DEVICE && !pins->has_kv) { /* what is made again is nowhere */
+    if (pins->kv_place != TDM_DEVICE && !pins->has_kv) { /* only what is kept has a place */
         pins->has_kv = true;
         pins->kv = TDM_KV_KEEP;
     }
@@ -593,8 +596,7 @@ enum tdm_status tdm_set_keys_apply(const char *const *pairs, size_t count,
 {
     bool seen[KEYS] = {false};
     struct reading reading = {.schedule = schedule, .pins = pins, .err = err};
-    /* what says it of all comes before what says it of one: weights=host before
-     * weights.head=device */
+    /* keys for all units come before those for one: weights=host before weights.head=device */
     for (int general = 1; general >= 0; general--)
         for (size_t i = 0; i < count; i++) {
             if (is_general(pairs[i]) != (general == 1))

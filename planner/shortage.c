@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is short when no schedule fits: the least of each place, the longest context, no
- * optimizer. */
+/* Finds what is short when no schedule fits, and remedies: the minimum memory of each place, the
+ * longest context, no optimizer, state on the host. */
 #include "planner/shortage.h"
 
 #include "base/size.h"
@@ -17,7 +17,7 @@ const char *tdm_binding_name(enum tdm_binding binding)
     return names[binding];
 }
 
-/* The least bytes of a place, 0 if the other place's limit rules out every schedule. */
+/* The minimum bytes of a place; 0 if the other place's limit rules out every schedule. */
 static enum tdm_status least_bytes(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                    enum tdm_place place, uint64_t *bytes, struct tdm_error *err)
 {
@@ -49,7 +49,7 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
                                        uint64_t *longest, struct tdm_error *err)
 {
     uint64_t context = schedule->sequences[0].tokens;
-    struct tdm_sequence *given = schedule->sequences; /* documents change no byte */
+    struct tdm_sequence *given = schedule->sequences; /* documents do not change bytes */
     schedule->sequences = tdm_sequences_new(schedule->sequence_count, context);
     if (schedule->sequences == NULL) {
         schedule->sequences = given;
@@ -60,7 +60,8 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
     enum tdm_status status = TDM_OK;
     *longest = 0;
     bool any;
-    status = context_fits(schedule, pins, 1, &any, err); /* else weights and states are too much */
+    /* if one token does not fit, weights and states are already too large */
+    status = context_fits(schedule, pins, 1, &any, err);
     if (status == TDM_OK && !any)
         high = 0;
     while (status == TDM_OK && high - low > 1 + low / 1024) {
@@ -79,8 +80,8 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
     return status;
 }
 
-/* Is it enough to have state on the host: masters, moments and gradients that stay, else weights
- * too? */
+/* Finds out if moving state to the host is enough: masters, moments and gradients that stay;
+ * otherwise weights too. */
 static enum tdm_status try_streaming(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                      struct tdm_shortage *shortage, struct tdm_error *err)
 {
@@ -145,7 +146,7 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
         status = try_streaming(schedule, pins, &shortage, err);
     shortage.binding = binding_of(needed);
     if (status == TDM_OK && shortage.binding == TDM_BINDING_BOTH) {
-        /* a pair that is enough: the least of the device, and what the host needs beside it */
+        /* find a sufficient pair: the minimum on the device, and what the host needs with it */
         schedule->host_memory_bytes = TDM_SIZE_MAX;
         status = least_bytes(schedule, pins, TDM_DEVICE, &needed[TDM_DEVICE], err);
         schedule->memory_bytes = needed[TDM_DEVICE];
@@ -165,7 +166,8 @@ static uint64_t missing(const struct tdm_shortage *shortage, enum tdm_place plac
     return needed > limit ? needed - limit : 0;
 }
 
-/* "12 GiB of device memory are 3 GiB too little" */
+/* "the least that a quick search finds is 12 GiB of device memory, 3 GiB more than the 9 GiB
+ * given" */
 static void say_short(const struct tdm_shortage *shortage, const struct tdm_topology *topology,
                       enum tdm_place place, char *out, size_t out_bytes)
 {
@@ -217,7 +219,7 @@ static void put_size(struct tdm_shortage_way *way, const char *key, uint64_t byt
     put_change(way, key, tdm_format_enough_bytes(bytes, size));
 }
 
-/* More of one place, or of both. */
+/* Adds remedies with more memory, of one place or of both. */
 static size_t put_limits(const struct tdm_shortage *shortage, const struct tdm_machine *machine,
                          struct tdm_shortage_way ways[2])
 {
@@ -240,7 +242,7 @@ static size_t put_limits(const struct tdm_shortage *shortage, const struct tdm_m
     return count;
 }
 
-/* Without an optimizer, if that is enough or needs less. */
+/* Adds the remedy without an optimizer, if that is enough or needs less memory. */
 static size_t put_no_optimizer(const struct tdm_shortage *shortage,
                                const struct tdm_machine *machine, struct tdm_shortage_way *way)
 {
@@ -289,7 +291,7 @@ static void add_text(char *text, size_t bytes, const char *change)
         snprintf(text + used, bytes - used, "%s%s", used == 0 ? "" : "; ", change);
 }
 
-/* As options of plan: "--optimizer none with --memory 12.50G". */
+/* Writes a remedy as options of plan: "--optimizer none with --memory 12.50G". */
 static void say_way(const struct tdm_shortage_way *way, char *out, size_t out_bytes)
 {
     static const struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The solver: GLPK with its hooks set. */
+/* Solver of linear programs: GLPK, with hooks that turn its errors into a status. */
 #include "planner/solver.h"
 
 #include "base/file.h"
@@ -16,12 +16,12 @@
 
 struct tdm_solver {
     glp_prob *problem;
-    unsigned life; /* of GLPK's memory, in which the problem lies */
+    unsigned life; /* value of `lives` when the problem was made */
     bool scaled;
 };
 
-/* GLPK calls a hook where it would abort; what it was doing is lost, and all its memory is freed:
- * that of every problem. */
+/* GLPK calls stop() instead of aborting. Its current work is lost, and stop() frees all its memory,
+ * that of every problem. `lives` counts how often this happened. */
 static jmp_buf stopped;
 static unsigned lives;
 
@@ -33,14 +33,15 @@ static void stop(void *info)
     longjmp(stopped, 1);
 }
 
-/* Why it stops is only in what it would print: the limit on its memory, or none is left. */
+/* GLPK gives the reason why it stops only as printed text: its memory limit is exceeded, or no
+ * memory is left. */
 static bool limit_passed;
 
 static int read_reason(void *info, const char *text)
 {
     (void)info;
     limit_passed = limit_passed || strstr(text, "limit exceeded") != NULL;
-    return 1; /* and it is not printed */
+    return 1; /* suppresses the text */
 }
 
 static void set_hooks(void)
@@ -50,7 +51,7 @@ static void set_hooks(void)
     glp_error_hook(stop, NULL);
 }
 
-/* What a program may take; design: a plan takes 300 MB in all. */
+/* Memory limit of a program. By design a whole plan takes 300 MB. */
 #define MEMORY_MIB 192
 
 static enum tdm_status broken(struct tdm_error *err)
@@ -65,7 +66,7 @@ static bool is_broken(const struct tdm_solver *solver)
     return solver->problem == NULL || solver->life != lives;
 }
 
-/* Runs `call` so that the solver's own errors come back. */
+/* Runs `call`. If GLPK stops in it, returns an error from the function. */
 #define GUARDED(solver, err, call) \
     do {                           \
         if (is_broken(solver))     \
@@ -156,10 +157,10 @@ enum tdm_status tdm_solver_column(struct tdm_solver *solver, const char *name, d
     return TDM_OK;
 }
 
-/* The program's matrix, in arrays of its own. */
+/* A copy of the program's matrix. */
 struct matrix {
     int rows, columns, entries;
-    int *first, *row, *line; /* [columns + 1], [entries], [rows + 1] of GLPK's */
+    int *first, *row, *line; /* [columns + 1], [entries], [rows + 1]; `line` is filled by GLPK */
     double *value, *line_value, *row_factor, *column_factor;
 };
 
@@ -251,7 +252,7 @@ enum tdm_status tdm_solver_solve(struct tdm_solver *solver, double seconds, stru
         how.msg_lev = GLP_MSG_OFF;
         how.tm_lim = (int)(seconds * 1000) + 1;
         code = glp_simplex(solver->problem, &how);
-        if (code != 0 && code != GLP_ETMLIM) { /* numbers went astray: from the start */
+        if (code != 0 && code != GLP_ETMLIM) { /* numerical trouble: start again */
             glp_std_basis(solver->problem);
             how.presolve = GLP_ON;
             code = glp_simplex(solver->problem, &how);

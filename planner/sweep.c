@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A sweep: which points, and their plans. */
+/* A sweep: reads which points to plan, and plans them. */
 #include "planner/sweep.h"
 
 #include "base/units.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EVEN_POINTS 13u /* of memory, unless asked for more */
+#define EVEN_POINTS 13u /* default for memory */
 #define CONTEXT_GRAIN UINT64_C(1024)
 #define MEMORY_GRAIN (UINT64_C(1) << 26)
 
@@ -20,7 +20,7 @@ const char *tdm_sweep_axis_name(enum tdm_sweep_axis axis)
     return axes[axis];
 }
 
-/* ---- which points ---- */
+/* ---- points ---- */
 
 static enum tdm_status read_value(const struct tdm_sweep *sweep, const char *text, uint64_t *value,
                                   struct tdm_error *err)
@@ -35,7 +35,7 @@ static enum tdm_status read_value(const struct tdm_sweep *sweep, const char *tex
     return status;
 }
 
-/* A value above the last one; those that rounding made the same are one. */
+/* Adds a value if it is above the last one. So values that rounding made equal are added once. */
 static void add_value(struct tdm_sweep *sweep, uint64_t value)
 {
     if (sweep->count == 0 || value > sweep->values[sweep->count - 1])
@@ -73,7 +73,7 @@ static enum tdm_status read_list(char *values, const char *text, struct tdm_swee
     return TDM_OK;
 }
 
-/* To whole units where the number is large beside them. */
+/* Rounds to a multiple of `grain`, unless the value is less than 16 of them. */
 static uint64_t rounded(double value, uint64_t grain)
 {
     return value >= 16.0 * (double)grain ? (uint64_t)(value / (double)grain + 0.5) * grain
@@ -95,7 +95,7 @@ static void fill_range(struct tdm_sweep *sweep, uint64_t from, uint64_t to, uint
     add_value(sweep, to);
 }
 
-/* FROM..TO, FROM..TO:N; `dots` lies in `values`. */
+/* Reads FROM..TO or FROM..TO:N. `dots` points to the two dots in `values`. */
 static enum tdm_status read_range(char *values, char *dots, const char *text,
                                   struct tdm_sweep *sweep, struct tdm_error *err)
 {
@@ -140,7 +140,7 @@ enum tdm_status tdm_sweep_parse(const char *text, struct tdm_sweep *sweep, struc
     return status;
 }
 
-/* ---- their plans ---- */
+/* ---- plans ---- */
 
 static void set_value(struct tdm_request *request, enum tdm_sweep_axis axis, uint64_t value)
 {
@@ -158,7 +158,7 @@ static void set_value(struct tdm_request *request, enum tdm_sweep_axis axis, uin
     }
 }
 
-/* What is short, and how much of it is enough beside the limit of the other. */
+/* Finds what is short: for each place, how much is enough with the other place's limit kept. */
 static enum tdm_status find_shortage(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                      struct tdm_sweep_point *point, struct tdm_error *err)
 {
@@ -198,7 +198,7 @@ static enum tdm_status plan_point(const struct tdm_request *request, struct tdm_
     return status;
 }
 
-/* Memory beyond what the machine has becomes all that it has. */
+/* Reduces values above the machine's memory to that memory. */
 static enum tdm_status clamp(const struct tdm_request *request, struct tdm_sweep *sweep,
                              struct tdm_error *err)
 {
