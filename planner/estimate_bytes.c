@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes of an estimate: sums of what is live at the same time.
+ * Bytes of an estimate: sums of what is live together.
  *
- * The peak is at one of a few moments: the end of the forward; the LM head; the first backward
- * chunk of a group's top or lowest layer; the updates of head and embedding; or the updates of all
- * units after the backward.
+ * The peak is at one of a few moments: the end of the forward, the LM head, the first backward
+ * chunk of a group's top or lowest layer, the updates of head and embedding, or the updates of all
+ * units at the end.
  */
 #include "planner/estimate_span.h"
 
@@ -38,18 +38,17 @@ static uint64_t backward_work(const struct tdm_estimator *e, const struct span *
     return work;
 }
 
-/* Bytes stored by the groups visited so far, from the lowest up: what their layers keep, and the
- * inputs of groups. */
+/* Bytes stored so far, from the lowest group up: what all layers keep, and inputs of groups. */
 struct stored {
     uint64_t kept[TDM_MAX_PLACES], inputs[TDM_MAX_PLACES];
-    /* chunk-major order only; in layer-major order K and V are counted in `kept` */
+    /* chunk-major order; in layer-major order part of `kept` */
     uint64_t kv[TDM_MAX_PLACES];
 };
 
-/* The ring of rows that layers use in turn, in chunk-major order. */
+/* Rows that layers use in turn, in chunk-major order. */
 struct rows {
     uint64_t layers;
-    /* rows with a slot for every chunk: the attention of some layer that uses them does not gather
+    /* a layer that uses the row needs a slot for every chunk: its attention does not gather
      * pages */
     bool whole[TDM_MAX_RING];
 };
@@ -68,10 +67,10 @@ static uint64_t row_slots(const struct rows *rows, const struct tdm_schedule *sc
     return slots;
 }
 
-/* The staging rings that a schedule needs. */
+/* Staging rings that a schedule needs. */
 struct needs {
     bool inputs, inner;                      /* stored inputs of groups, and of inner layers */
-    bool kept[TDM_STORES], held[TDM_STORES]; /* stores of a set, besides its input */
+    bool kept[TDM_STORES], held[TDM_STORES]; /* stores besides the input */
     /* layers with K and V, or their gradients, on the host */
     struct rows far_kv, far_gradients;
 };
@@ -108,8 +107,7 @@ static struct needs needs_of(const struct tdm_estimator *e, const struct tdm_sch
     return needs;
 }
 
-/* Device bytes of the rings in the forward, and in the backward without the rings of masters and
- * moments. */
+/* Bytes of the rings in the forward, and in the backward without those of masters and moments. */
 static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                       uint64_t *forward, uint64_t *backward)
 {
@@ -136,7 +134,7 @@ static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *
     }
 }
 
-/* Bytes of the rings of masters and moments, while layers go backward. */
+/* The rings of masters and moments, while layers go backward. */
 static uint64_t state_rings(const struct tdm_estimator *e)
 {
     return tdm_updates_at_end(e->base) ? 0 : e->state_rings;
@@ -147,8 +145,8 @@ static void raise_to(uint64_t *most, uint64_t bytes)
     *most = larger(*most, bytes);
 }
 
-/* Device bytes of gradients while `layer` goes backward: the transient ones of layers `layer` to
- * `top`, and those that stay of `layer` and all layers above it. */
+/* Device bytes of gradients while `layer` goes backward: transient ones up to layer `top`, and
+ * those that stay of all layers from `layer` up. */
 static uint64_t layer_gradients(const struct tdm_estimator *e, uint32_t layer, uint32_t top)
 {
     const uint64_t *staying = e->staying_below[TDM_DEVICE];
@@ -156,9 +154,9 @@ static uint64_t layer_gradients(const struct tdm_estimator *e, uint32_t layer, u
            staying[layer];
 }
 
-/* Bytes of the embedding's gradient and of the workspace of layer 0, if the gradient is not
- * computed apart (tdm_nest_embeds_apart). It is allocated after layer 0's first backward, so it is
- * live with the workspace of the second one, if there is a second chunk. */
+/* The embedding's gradient, if it is not computed apart (tdm_nest_embeds_apart), is allocated after
+ * the first backward of layer 0. It is live with the workspace of the second one, if there is
+ * one. */
 static uint64_t beside_embedding_gradient(const struct tdm_estimator *e, uint64_t work)
 {
     return larger(e->chunks > 1 ? e->embedding_gradient + work : work, e->embedding_gradient);
@@ -197,22 +195,22 @@ static uint64_t lists_bytes(const struct tdm_estimator *e, uint32_t first, uint6
     return first < end ? (e->votes_below[end] - e->votes_below[first]) * e->chunks * e->lists : 0;
 }
 
-/* Bytes of the page means of the last layer. They are live in the forward's last sweep, or in
- * chunk-major order until the layer's lists are made. */
+/* Page means of the last layer: live in the forward's last sweep, or in chunk-major order until its
+ * lists are made. */
 static uint64_t means_bytes(const struct tdm_estimator *e)
 {
     bool votes = e->votes_below[e->layers] > e->votes_below[e->layers - 1];
     return votes ? e->chunks * e->means : 0;
 }
 
-/* Bytes of the host ring for gradients that are used there, during the backward. */
+/* Host ring for gradients that are used there, during the backward. */
 static uint64_t host_ring(const struct tdm_estimator *e)
 {
     return tdm_updates_at_end(e->base) ? 0 : e->host_ring;
 }
 
-/* Raises the peaks to a group's moments in layer-major order: the first backward chunk of its top
- * layer and of its lowest one. */
+/* Moments of a group in layer-major order: the first backward chunk of its top layer and of its
+ * lowest one. */
 static void layer_major_moments(const struct tdm_estimator *e, const struct span *span,
                                 const struct stored *stored, uint64_t rings,
                                 struct tdm_estimate *estimate)
@@ -220,7 +218,7 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
     uint64_t n = e->chunks, above = span->top - span->first;
     uint64_t kept = (n - span->kept) * set_bytes(e, span->group->kept), held = n * e->x;
     uint64_t outputs = held_bytes(e, span);
-    /* inner layers that hold K and V have their own rows for them, on the device */
+    /* inner layers that hold K and V have their own rows, on the device */
     uint64_t rows = !keeps_kv(span) && tdm_set_has(span->group->held, TDM_STORE_KV) ? n * e->kv : 0;
     bool far_kept = on_host(span->group->kept_place), far = on_host(span->group->held_place);
     uint64_t device = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
@@ -238,8 +236,8 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
                      (rows > 0 ? rows - e->row_slots * e->kv : 0) + (far ? 0 : outputs));
 }
 
-/* Bytes reserved for the weights of embedding and head in chunk-major order, while the group that
- * uses them is processed. */
+/* Space for weights of embedding and head in chunk-major order, while the group that uses them
+ * runs. */
 static uint64_t group_rooms(const struct tdm_estimator *e, const struct span *span)
 {
     if (span->last)
@@ -248,8 +246,8 @@ static uint64_t group_rooms(const struct tdm_estimator *e, const struct span *sp
     return span->first == 0 ? e->embedding_room : 0;
 }
 
-/* Raises the peaks to a group's moments in chunk-major order. Live are K and V of all layers up to
- * its top, and dK, dV and gradients of its own layers. */
+/* Moments of a group in chunk-major order: K and V of all layers up to its top are live, and dK, dV
+ * and gradients of its own layers. */
 static void chunk_major_moments(const struct tdm_estimator *e, const struct span *span,
                                 const struct stored *stored, uint64_t rings, bool one_group,
                                 struct tdm_estimate *estimate)
@@ -285,7 +283,7 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
                                              host_gradients(e, span->top) + host_ring(e));
 }
 
-/* Raises the peaks to the end of the forward and, in layer-major order, the head after it. */
+/* The end of the forward and, in layer-major order, the head after it. */
 static void forward_moments(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                             const struct stored *stored, uint64_t forward_rings,
                             uint64_t backward_rings, struct tdm_estimate *estimate)
@@ -299,7 +297,7 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
                  all + forward_rings + stored->kv[TDM_DEVICE] + means_bytes(e));
         return;
     }
-    /* if the last layer keeps all chunks, attention writes to where its output is kept */
+    /* if the last layer keeps all chunks, attention writes directly to the kept slots */
     const struct tdm_group *last = &schedule->groups[schedule->group_count - 1];
     bool keeps = tdm_set_has(last->kept, TDM_STORE_ATTENTION) && last->kept_from_chunk == 0;
     uint64_t work = e->work_forward - (keeps ? set_bytes(e, last->kept) : 0);
@@ -312,8 +310,8 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
                                         e->head_gradient + e->work_head + e->head_room);
 }
 
-/* Raises the peaks to the updates of head and embedding in the backward, which reserve space for
- * state from the host. `stored`: what is still live when the head is updated. */
+/* Updates of head and embedding in the backward, which need space for state from the host.
+ * `stored`: what is still live when the head is updated. */
 static void update_moments(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                            const struct stored *stored, uint64_t rings,
                            struct tdm_estimate *estimate)
@@ -325,7 +323,7 @@ static void update_moments(const struct tdm_estimator *e, const struct tdm_sched
     raise_to(&estimate->body_bytes, all + staying + e->embedding_gradient + slots * e->x);
     if (tdm_updates_at_end(e->base) || schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
         return;
-    /* if it is updated on the host, its weights are no longer on the device */
+    /* an update on the host needs no weights on the device */
     uint32_t embedding = tdm_model_embedding_unit(e->base->model);
     uint64_t room = tdm_updates_on_host(e->base, embedding) ? 0 : e->embedding_room;
     raise_to(&estimate->body_bytes, all + e->embedding_gradient + room + e->embedding_update);
@@ -338,7 +336,7 @@ static void update_moments(const struct tdm_estimator *e, const struct tdm_sched
                                              stored->inputs[TDM_HOST] + stored->kv[TDM_HOST]);
 }
 
-/* Raises the peaks to the start of the updates after the backward, when all gradients are live. */
+/* Updates after the backward begin with all gradients live. */
 static void end_moments(const struct tdm_estimator *e, struct tdm_estimate *estimate)
 {
     uint64_t gradients[TDM_MAX_PLACES];

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes an estimator: takes the costs and sizes that estimates use from a small step, which is
- * lowered and simulated. */
+/* Costs and sizes for estimates, taken from a small step that is lowered and simulated. */
 #include "planner/estimate_parts.h"
 
 #include "base/size.h"
@@ -24,14 +23,14 @@
 struct profile {
     struct tdm_estimator *estimator;
     const struct tdm_program *program;
-    /* set of the current step; `input`: take all costs, otherwise only those of the backward */
+    /* `input`: take all costs; otherwise those of the backward */
     enum tdm_set kept;
     double *head; /* [classes] */
     uint64_t resident_work;
 };
 
-/* The cost that includes the time of an op of the small step. Every kind of op is listed, so that
- * none is counted with another by accident. */
+/* The cost to which an op of the small step adds its time. Every kind is listed, so that none is
+ * missed. */
 enum account {
     ACCOUNT_NONE,
     ACCOUNT_BESIDE, /* copies of units, which may overlap computing */
@@ -132,8 +131,8 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     return TDM_OK;
 }
 
-/* Adds up the buffers that are live during the whole step. Unlike the small step, the real one has
- * tokens and losses of all chunks. */
+/* Buffers that are live during the whole step. The real step has tokens and losses of all
+ * chunks. */
 static void note_residents(struct profile *profile)
 {
     struct tdm_estimator *e = profile->estimator;
@@ -158,8 +157,8 @@ uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t
     return before[to] - before[from];
 }
 
-/* Makes the schedule of the small step: groups of one layer that keep a set, everything on the
- * device, and one short sequence per class of chunks. */
+/* The small step: groups of one layer that keep a set, all on the device, and one short sequence
+ * per class of chunks. */
 static void small_schedule(const struct tdm_schedule *base, struct tdm_sequence *sequences,
                            uint32_t count, enum tdm_set kept, struct tdm_group *groups,
                            struct tdm_schedule *small)
@@ -198,9 +197,8 @@ static uint64_t state_bytes(const struct tdm_schedule *base, enum tdm_state stat
     }
 }
 
-/* Makes tables of the sizes of states, because every estimate reads them and they do not depend on
- * homes. The slots of a buffer for layers have one size, so each layer counts as the largest,
- * except with its gradients. */
+/* Tables of the sizes of states, which do not depend on homes. Layers share slots of one size, so
+ * each counts as the largest, except with its gradients. */
 static bool note_units(struct tdm_estimator *e)
 {
     const struct tdm_schedule *base = e->base;
@@ -247,8 +245,7 @@ uint64_t tdm_estimator_sent_bytes(const struct tdm_estimator *e, enum tdm_state 
     return state == TDM_STATE_WEIGHTS ? e->gradient_bytes[unit] : 0;
 }
 
-/* Device bytes of the ring for a state of the layers that are at home on the host. room_bytes():
- * device bytes for the state of one unit that is. */
+/* Device bytes for state at home on the host: a ring for layers; room_bytes(): one unit. */
 static uint64_t ring_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t slots)
 {
     uint64_t most = e->unit_bytes[state][0];
@@ -296,7 +293,7 @@ static void note_host_updates(struct tdm_estimator *e)
     e->host_ring = smaller(base->rings.optimizer, visitors) * most;
 }
 
-/* Adds the bytes of all states at their homes. */
+/* Adds all states at their homes. */
 static void add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_MAX_PLACES])
 {
     const uint32_t last[] = {tdm_model_embedding_unit(e->base->model),
@@ -335,8 +332,8 @@ static void note_rings(struct tdm_estimator *e)
         e->state_rings += ring_bytes(e, TDM_STATE_GRADIENTS, slots);
 }
 
-/* Returns the device bytes of a unit's gradient while it is summed; 0 if it is resident. If units
- * are updated after the backward, sets `stays` at its home to the bytes that stay until then. */
+/* Device bytes of a unit's gradient while it is summed; 0 if it is resident. `stays`: bytes that
+ * stay for an update after the backward. */
 static uint64_t gradient_bytes(const struct tdm_schedule *base, uint32_t unit, uint64_t bytes,
                                uint64_t stays[TDM_MAX_PLACES])
 {
@@ -410,8 +407,7 @@ void tdm_estimator_set_state(struct tdm_estimator *e, const struct tdm_home home
     add_states(e, e->resident_bytes);
 }
 
-/* Lowers and simulates the small step with the set `kept`, which decides what costs are taken from
- * it (struct profile). */
+/* Lowers and simulates the small step. `kept` decides which costs are taken from it. */
 static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequence *sequences,
                                       struct tdm_group *groups, enum tdm_set kept,
                                       struct tdm_error *err)
@@ -433,7 +429,7 @@ static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequen
     return status;
 }
 
-/* Computes the seconds of updates on the host that no computing hides. */
+/* Seconds of updates on the host that no computing hides. */
 static void note_tail(struct tdm_estimator *e)
 {
     const struct tdm_machine *machine = e->base->machine;
@@ -502,8 +498,7 @@ static void add_cost(struct layer_cost *sum, const struct layer_cost *cost)
         sum->backward[set] += cost->backward[set];
 }
 
-/* Sums the costs over the chunks before each chunk, in one row for all layers with equal costs.
- * `class_list` is [chunks]. */
+/* Sums of costs, one row for all layers with equal costs. `class_list` is [chunks]. */
 static enum tdm_status sum_layers(struct tdm_estimator *e, const uint32_t *class_list,
                                   struct tdm_error *err)
 {
@@ -534,8 +529,8 @@ static enum tdm_status sum_layers(struct tdm_estimator *e, const uint32_t *class
 
 /* ---- chunks ---- */
 
-/* Seconds of an op with K and V on the device. estimate_seconds.c adds the seconds to gather them
- * from the host. */
+/* Seconds with K and V on the device. estimate_seconds.c adds those to gather them from the
+ * host. */
 static double op_seconds(const struct tdm_program *chunks, struct tdm_op *op)
 {
     tdm_op_cost(chunks, op);
@@ -562,8 +557,8 @@ static double select_seconds(const struct tdm_program *chunks, uint32_t layer, u
     return rule.selector.kind == TDM_SELECT_TOP_K ? seconds + op_seconds(chunks, &means) : seconds;
 }
 
-/* Seconds of the attention of one chunk, with no other op on its lane. The ops are built as in
- * lowering, except for their lists. */
+/* Attention of one chunk, with no other op on its lane. The ops are those of lowering, but without
+ * lists. */
 static double attention_seconds(const struct tdm_program *chunks, uint32_t layer, uint32_t number,
                                 bool gradient)
 {
@@ -594,8 +589,7 @@ static double attention_seconds(const struct tdm_program *chunks, uint32_t layer
     return op_seconds(chunks, &op);
 }
 
-/* Seconds of the copy inside a row of `content` that frees slots before `reader` enters; 0 if there
- * is none (tdm_kv_moves()). */
+/* Seconds of the copy that frees slots in a row before `reader` enters; 0 without a copy. */
 static double move_seconds(const struct tdm_program *chunks, uint32_t span, bool falling,
                            uint32_t layer, uint32_t reader, enum tdm_content content)
 {
@@ -609,7 +603,7 @@ static double move_seconds(const struct tdm_program *chunks, uint32_t span, bool
     return op_seconds(chunks, &op);
 }
 
-/* Seconds of the moves in a layer's rows. Rows with a slot for every chunk need none. */
+/* Moves in the rows of a layer. Rows with a slot for every chunk need none. */
 static struct row_moves row_moves(const struct tdm_program *chunks, uint32_t span, uint32_t layer)
 {
     uint32_t n = chunks->chunk_count;
@@ -622,7 +616,7 @@ static struct row_moves row_moves(const struct tdm_program *chunks, uint32_t spa
     return moves;
 }
 
-/* The class of a length. A new length gets a new class. */
+/* The class of a length, added if it is new. */
 static uint32_t class_of(uint64_t *lengths, uint32_t *classes, uint64_t tokens)
 {
     uint32_t c = 0;
@@ -658,7 +652,7 @@ static void find_kinds(struct tdm_estimator *e)
     }
 }
 
-/* Expected pages that a chunk's attention copies, if it gathers them from the host; else 0. */
+/* Expected pages that a chunk's attention gathers from the host; 0 if it does not gather. */
 static double moved_pages(const struct tdm_program *chunks, uint32_t layer, uint32_t chunk)
 {
     const struct tdm_schedule *schedule = chunks->schedule;
@@ -671,7 +665,7 @@ static double moved_pages(const struct tdm_program *chunks, uint32_t layer, uint
         tdm_size_ceil_div(chunks->chunks[chunk].tokens, schedule->page_tokens));
 }
 
-/* Sums the seconds of attention, and of moves in rows, over all chunks for each kind of layer. */
+/* Seconds of attention and of moves of all chunks, for each kind of layer. */
 static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_program *chunks,
                                       struct tdm_error *err)
 {
@@ -699,8 +693,7 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
         for (uint32_t i = 0; i < e->chunks; i++) {
             before[i + 1] = before[i] + attention_seconds(chunks, layer, i, false);
             e->attention_grad_seconds[kind] += attention_seconds(chunks, layer, i, true);
-            /* lists are made once per step and kept; a step that trains counts them in the
-             * backward */
+            /* lists are made once per step; a step that trains counts them in the backward */
             if (e->base->pass == TDM_TRAIN)
                 e->attention_grad_seconds[kind] += select_seconds(chunks, layer, i);
             else
@@ -715,7 +708,7 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
     return TDM_OK;
 }
 
-/* Computes the workspace for gathered pages, with K and V of all layers on the host. */
+/* Workspace for gathered pages, with K and V of all layers on the host. */
 static void find_gather_work(struct tdm_estimator *e)
 {
     struct tdm_group all = {.layers = e->layers, .kv = TDM_KV_KEEP, .kv_place = TDM_HOST};

@@ -65,7 +65,7 @@ static struct link both(struct link a, struct link b)
 
 static const struct link no_link;
 
-/* Seconds to copy chunks [from, to), if a full chunk has `bytes`. */
+/* Seconds to copy chunks [from, to), if a full one has `bytes`. */
 static struct link link_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
                                 uint32_t from, uint32_t to, uint64_t bytes)
 {
@@ -147,7 +147,7 @@ static double backward_seconds(const struct tdm_estimator *e, const struct span 
 /* Seconds of a phase, and of its copies to the device and to the host. */
 struct phase {
     double seconds, fetch, send;
-    /* the part of these copies that a chunk needs immediately; little of it is hidden */
+    /* part of these copies: needed immediately by a chunk, so that little of it is hidden */
     double prefixes;
 };
 
@@ -155,8 +155,8 @@ struct phases {
     struct phase forward, backward;
 };
 
-/* Adds a sweep to a phase. Staging holds only a few chunks, so a sweep takes as long as its
- * computing or its copies, whichever is longer. */
+/* Adds a sweep. Its staging holds only a few chunks, so it takes as long as its computing or its
+ * copies, whichever is longer. */
 static struct sweep add_sweep(struct phase *phase, double compute, struct link fetch,
                               struct link send)
 {
@@ -174,7 +174,7 @@ static void add_phase(struct phase *sum, const struct phase *phase)
     sum->prefixes += phase->prefixes;
 }
 
-/* Layer-major order: adds the sweeps of a group's layers. */
+/* Layer-major order: sweeps follow each other. */
 static void layer_major_seconds(const struct tdm_estimator *e, const struct span *span,
                                 struct phases *all_layers)
 {
@@ -239,7 +239,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
             phases->backward.fetch += row.least;
         } else if (passes && !holds_kv && moves->apart) {
             sweeps->kv = add_sweep(&phases->backward, made, fetch, no_link);
-        } else if (passes && !holds_kv) { /* K and V are made between the chunks' backwards */
+        } else if (passes && !holds_kv) { /* between the backwards of chunks */
             beside += made;
             stored = both(stored, fetch);
         }
@@ -253,8 +253,8 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
     }
 }
 
-/* Seconds that gathering from the host adds to the attention of the first `chunks` chunks.
- * gather_backward_seconds(): in a backward, in which some chunks run attention again. */
+/* Seconds that gathering adds to attention in a forward; gather_backward_seconds(): in a backward,
+ * where attention of some chunks runs again. */
 static double gather_seconds(const struct tdm_estimator *e, uint32_t layer, uint32_t chunks)
 {
     return (double)gathered_before(e, layer, chunks)->kv /
@@ -276,8 +276,8 @@ static double gather_backward_seconds(const struct tdm_estimator *e, const struc
     return seconds;
 }
 
-/* Seconds to copy the prefixes of K and V, or of their gradients, for all chunks of a layer. `own`:
- * a prefix includes the chunk itself. 0 if the layer gathers pages. */
+/* Seconds to copy the prefixes of K and V, or their gradients, of all chunks of a layer. `own`:
+ * with the chunk itself. */
 static double prefix_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
                              uint32_t layer, uint64_t bytes, bool own)
 {
@@ -287,7 +287,7 @@ static double prefix_seconds(const struct tdm_estimator *e, enum tdm_link_number
     return chunks * (double)bytes / tdm_machine_link_rate(e->base->machine, way);
 }
 
-/* Chunk-major order: adds the computing and the copies of a group. */
+/* Chunk-major order: the computing and the copies of a group. */
 static void chunk_major_seconds(const struct tdm_estimator *e, const struct span *group,
                                 struct phases *phases)
 {
@@ -344,7 +344,7 @@ static void chunk_major_seconds(const struct tdm_estimator *e, const struct span
     phases->backward.prefixes += prefixes + sums;
 }
 
-/* Number of layers of a group whose weights are at home on the host. */
+/* Layers of a group with weights at home on the host. */
 static uint32_t far_layers(const struct tdm_estimator *e, const struct span *span)
 {
     const struct tdm_home *home = &e->base->homes[TDM_STATE_WEIGHTS];
@@ -352,8 +352,7 @@ static uint32_t far_layers(const struct tdm_estimator *e, const struct span *spa
            tdm_home_far_below(home, e->layers, span->first);
 }
 
-/* Minimum number of fetches of a layer's weights in each phase: every visit of a layer that is not
- * in the ring. */
+/* Minimum fetches of layers' weights in each phase: visits of layers that are not in the ring. */
 static void weight_visits(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                           double *in_forward, double *in_backward)
 {
@@ -369,7 +368,7 @@ static void weight_visits(const struct tdm_estimator *e, const struct tdm_schedu
         *in_backward += by_layer && far > 0 ? far - 1 : 0; /* for the rerun */
         first += schedule->groups[g].layers;
     }
-    /* the ring still has weights from the forward, and fetches run ahead */
+    /* some are still in the ring, or were fetched ahead */
     *in_backward = later(*in_backward - ring, 0);
 }
 
@@ -384,7 +383,7 @@ static void wait_for_copies(const struct tdm_estimator *e, struct phase *phase, 
     phase->seconds = later(phase->seconds, later(phase->fetch, later(phase->send, both)) - spare);
 }
 
-/* Adds the copies of state at home on the host. */
+/* Adds copies of state at home on the host. */
 static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                       struct phases *phases)
 {
@@ -413,7 +412,7 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
     phases->forward.fetch += forward * weights / tdm_machine_link_rate(machine, TDM_LINK_H2D);
     phases->backward.fetch += fetched / tdm_machine_link_rate(machine, TDM_LINK_H2D);
     phases->backward.send += sent / tdm_machine_link_rate(machine, TDM_LINK_D2H);
-    /* the only slot of a ring is refilled after its content was sent home */
+    /* the only slot is refilled after its content was sent home */
     if (e->base->rings.optimizer == 1)
         phases->backward.seconds =
             later(phases->backward.seconds,
@@ -421,7 +420,7 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
                       through_ring / tdm_machine_link_rate(machine, TDM_LINK_D2H));
 }
 
-/* Seconds of copies that rings and one layer's sweep can leave to the next phase, or begin in the
+/* Seconds of copies that rings and a layer's sweep can leave to the next phase, or begin in the
  * previous one. */
 static double spare_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule)
 {

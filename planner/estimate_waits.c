@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Approximate seconds of a step in which the compute lane waits for copies. They are no bound, but
- * close to the simulator.
+ * Approximate seconds of a step with the waits of its compute lane for copies. No bound, but close
+ * to the simulator.
  *
- * Computing has a clock, and so have each direction of the link and both together. All clocks
- * advance layer by layer. The copies of a layer begin with its sweep. A sweep ends no earlier than
- * its copies, less those that the slots of a ring let run ahead or behind: a few chunks, or for
- * state one or two layers. The backward is traversed upward too, as if time ran in reverse. A copy
- * that must end before a sweep then comes after it, and causes the same wait.
+ * Computing, each direction of the link, and both together have a clock. All advance layer by
+ * layer. Copies of a layer begin with its sweep. A sweep ends no earlier than its copies, less
+ * those that slots let run ahead or behind: a few chunks, or for state a layer or two. The backward
+ * is traversed upward too, as if time ran in reverse: a copy that must end before a sweep then
+ * follows it, with the same wait.
  */
 #include "planner/estimate_parts.h"
 
@@ -19,8 +19,8 @@ struct clocks {
     double state_fetch, state_send, state_both; /* of chunks and state */
 };
 
-/* Advances a clock of the link by `seconds`, from the time `from` or its own if that is later.
- * Computing waits for it, less `slack`. */
+/* Advances a clock of the link by `seconds`, at the earliest from `from`. Computing waits for it,
+ * less `slack`. */
 static void copy(double *clock, double from, double seconds, double slack, double *compute)
 {
     if (seconds <= 0)
@@ -29,8 +29,8 @@ static void copy(double *clock, double from, double seconds, double slack, doubl
     *compute = later(*compute, *clock - slack);
 }
 
-/* Seconds of a sweep's copies that the slots of a ring hold. Cached for the last sweep of a kind,
- * because most layers have equal sweeps. */
+/* Seconds of a sweep's copies that a ring's slots hold, cached for the last sweep: most layers are
+ * alike. */
 struct held {
     double copies, seconds;
 };
@@ -48,7 +48,7 @@ static double held_seconds(struct held *held, double copies, uint64_t slots, uin
     return held->seconds;
 }
 
-/* Factors by which copies take longer while the link is busy in both directions. */
+/* How much longer copies take while the link is busy both ways. */
 struct slowdowns {
     double to_device, to_host;
 };
@@ -72,8 +72,7 @@ static void advance(const struct tdm_estimator *e, const struct slowdowns *slowe
          ahead + behind + state->slack, &c->compute);
 }
 
-/* Seconds to fetch a unit's state to the device for its use. send_seconds(): to send to the host
- * what changed, or a gradient. */
+/* Seconds to fetch a unit's state for its use; send_seconds(): to send to the host. */
 static double fetch_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
     if (tdm_schedule_home(e->base, state, unit) == TDM_DEVICE || !tdm_estimator_comes(e, state))
@@ -90,7 +89,7 @@ static double send_seconds(const struct tdm_estimator *e, enum tdm_state state, 
            tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
 }
 
-/* Copies of weights before the forward of a layer. */
+/* Copies of weights before a layer's forward. */
 static struct state_copies before_forward(const struct tdm_estimator *e, uint32_t layer)
 {
     double fetch = fetch_seconds(e, TDM_STATE_WEIGHTS, layer);
@@ -99,7 +98,7 @@ static struct state_copies before_forward(const struct tdm_estimator *e, uint32_
         .fetch = fetch, .slack = (slots - 1) * fetch, .alone = slots == 1 ? fetch : 0};
 }
 
-/* Copies of weights before the backward of a layer, and of state for its update. */
+/* Copies of weights before a layer's backward, and of state for its update. */
 static struct state_copies around_backward(const struct tdm_estimator *e, uint32_t layer)
 {
     struct state_copies copies = before_forward(e, layer);
@@ -119,8 +118,7 @@ static struct state_copies around_backward(const struct tdm_estimator *e, uint32
     return copies;
 }
 
-/* Seconds of the copies of embedding and head. Each comes in one piece when it is needed, and the
- * embedding is sent home at the very end. */
+/* Embedding and head come in one piece when they are needed. The embedding is sent home last. */
 static double exposed_seconds(const struct tdm_estimator *e)
 {
     const struct tdm_model *model = e->base->model;
@@ -133,7 +131,7 @@ static double exposed_seconds(const struct tdm_estimator *e)
             enum tdm_state state = (enum tdm_state)s;
             bool again = state == TDM_STATE_WEIGHTS && e->base->optimizer.on == TDM_HOST;
             seconds += again ? 0 : fetch_seconds(e, state, units[i]);
-            /* if it is updated on the host, the tail includes this */
+            /* if updated on the host, it is part of the tail */
             seconds += i == 0 && !again ? send_seconds(e, state, units[i]) : 0;
         }
     }

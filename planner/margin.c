@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory options: reads --margin and --host-memory, and checks the memory of a device. */
+/* Memory options: --margin, --memory, --host-memory. */
 #include "planner/margin.h"
 
 #include "base/units.h"

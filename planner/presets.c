@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Presets: a table of --set pairs, and their merge with the pairs of a user. */
+/* Presets: a table of --set pairs, and their merge with a user's pairs. */
 #include "planner/presets.h"
 
 #include <inttypes.h>
@@ -67,7 +67,7 @@ static bool given(const char *pair, const char *const *pairs, size_t count)
     return false;
 }
 
-/* Writes the pair, with a number instead of `all`. */
+/* Writes a pair, with `all` replaced. */
 static void write_pair(const char *pair, uint32_t layers, uint64_t context, char *out,
                        size_t out_bytes)
 {

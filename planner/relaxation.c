@@ -15,7 +15,7 @@ static enum tdm_status no_memory(struct tdm_error *err)
 
 /* ---- arcs ---- */
 
-/* Adds the column of an arc whose layers make their best choices at the prices. */
+/* Adds an arc with the best choices of its layers at the prices. */
 static enum tdm_status add_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,
                                struct tdm_error *err)
 {
@@ -37,8 +37,7 @@ static bool same_cost(const struct tdm_estimator *e, uint32_t a, uint32_t b)
                   e->classes * sizeof(*e->costs)) == 0;
 }
 
-/* Finds the cheapest path, in `best` and `from`. An arc's cost is that of its layers, their inputs
- * and the group itself. */
+/* Finds the cheapest path. An arc costs its layers, their inputs and the group itself. */
 double tdm_relaxation_path(struct tdm_relaxation *r)
 {
     const struct tdm_pricing *p = &r->pricing;
@@ -92,8 +91,8 @@ static enum tdm_status add_path(struct tdm_relaxation *r, struct tdm_error *err)
 
 /* ---- the loop ---- */
 
-/* Reads the solver's prices of all rows, with GLPK's signs. The price of a row is not above 0 if it
- * has only an upper bound, and not below 0 if it has only a lower bound. */
+/* The solver's prices of all rows, with GLPK's signs: not above 0 for a row with only an upper
+ * bound, not below 0 with only a lower bound. */
 static void find_prices(struct tdm_relaxation *r)
 {
     for (int row = 0; row < r->row_count; row++) {
@@ -121,9 +120,8 @@ void tdm_relaxation_use(struct tdm_relaxation *r, const double *found)
     tdm_pricing_prepare(&r->pricing);
 }
 
-/* Value of the rows and plain columns at prices. With the cost of the cheapest path it is a bound.
- * Prices between two of the solver's are valid too: no plain column has a negative reduced cost
- * there, unless it has an upper bound. */
+/* Value of rows and plain columns at prices. With the cheapest path it is a bound, also for prices
+ * between two of the solver's: no reduced cost of an unbounded column is negative there. */
 static double plain_value(const struct tdm_relaxation *r, const double *prices)
 {
     double value = 0;
@@ -205,8 +203,8 @@ static enum tdm_status take_memory(struct tdm_relaxation *r, const struct tdm_gr
 }
 
 /* Adds the first paths, so that the program begins near a solution: the best ones if a byte costs
- * the same during the whole step. Prices fall from one that nobody pays to almost nothing, and a
- * byte on the host costs 0, 1 or 4 times a byte on the device. */
+ * the same during the whole step, from what nobody pays down to almost nothing, on the host 0, 1 or
+ * 4 times as much. */
 static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_error *err)
 {
     static const double host_shares[] = {0, 1, 4};
@@ -229,7 +227,7 @@ static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_erro
     return status;
 }
 
-/* Makes a relaxation with rows and plain columns, but without arcs. */
+/* Makes rows and plain columns, but no arcs. */
 static enum tdm_status lay_out(const struct tdm_estimator *e, enum tdm_order order,
                                const uint64_t limit_bytes[TDM_MAX_PLACES],
                                const bool fixed_homes[TDM_STATES],
@@ -300,9 +298,8 @@ void tdm_relaxation_free(struct tdm_relaxation *r)
     free(r);
 }
 
-/* Tries the prices that are `weight` of the way from the solver's to the best so far. If their
- * bound is better, they become the best. Prices that jump between corners of the program would find
- * arcs that are useless one step later. */
+/* Tries prices `weight` of the way from the solver's to the best so far, and keeps them if their
+ * bound is better. Prices that jump between corners find arcs that are useless a step later. */
 static void try_prices(struct tdm_relaxation *r, double weight)
 {
     for (int row = 0; row < r->row_count; row++)
@@ -315,14 +312,14 @@ static void try_prices(struct tdm_relaxation *r, double weight)
     }
 }
 
-/* Sets all prices to 0, except that of computing in the backward to `compute` per second. */
+/* Sets all prices to 0, except `compute` for a second of computing in the backward. */
 static void price_computing(struct tdm_relaxation *r, double compute)
 {
     memset(r->found, 0, (size_t)r->row_count * sizeof(double));
     r->found[r->row[ROW_COMPUTE]] = compute;
 }
 
-/* Tries prices at which memory and copies cost nothing. */
+/* Tries prices at which memory and copies are free. */
 static void try_computing(struct tdm_relaxation *r)
 {
     price_computing(r, 1);
@@ -348,7 +345,7 @@ enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *e, enum tdm_ord
     return TDM_OK;
 }
 
-/* Tries the prices of a similar program first. */
+/* Tries prices of a similar program first. */
 static enum tdm_status try_warm(struct tdm_relaxation *r, struct tdm_error *err)
 {
     if (!r->is_warm)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The relaxation's linear program: its rows and their bounds, the columns that are not arcs, and
- * the column of an arc. */
+/* The relaxation's linear program: its rows, the columns that are not arcs, and adding an arc. */
 #include "planner/estimate_span.h"
 #include "planner/relaxation_parts.h"
 
@@ -36,7 +35,7 @@ static uint64_t least_logits(const struct tdm_estimator *e)
     return tdm_estimate_logits(e, tile);
 }
 
-/* Computes the bytes of each row without states and arcs. */
+/* Bytes of each row without states and arcs. */
 static void find_fixed(struct tdm_relaxation *r)
 {
     const struct tdm_estimator *e = r->pricing.e;
@@ -128,8 +127,7 @@ static enum tdm_status add_place_rows(struct tdm_relaxation *r,
     return status;
 }
 
-/* Seconds of copies that may run before or after the phase in which they are counted, because rings
- * hold them. */
+/* Seconds of copies that rings let run before or after the phase in which they are counted. */
 static double ring_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
                            uint64_t chunk_slots)
 {
@@ -139,8 +137,7 @@ static double ring_seconds(const struct tdm_estimator *e, enum tdm_link_number w
            (double)chunk_slots * 5 * machine->copy_seconds;
 }
 
-/* Bytes of a unit's state that are sent to the host. All layers count as the one that sends
- * least. */
+/* Bytes of a unit's state sent to the host; of all layers the minimum. */
 static double sent_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
     double least = (double)tdm_estimator_sent_bytes(e, state, unit);
@@ -313,7 +310,7 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
     return status;
 }
 
-/* Adds to a column that counts units at home on the device the copies that each of them saves. */
+/* Adds the copies saved by each unit at home on the device. */
 static void put_copies(struct column *column, enum tdm_state state, uint32_t unit, bool in_forward,
                        bool in_backward)
 {
@@ -329,8 +326,8 @@ static void put_copies(struct column *column, enum tdm_state state, uint32_t uni
     put(column, r->row[ROW_BOTH], both / tdm_machine_both_ways_rate(e->base->machine));
 }
 
-/* Does a device row include the ring of a state whose home is the host? The rings of masters and
- * moments are live while layers go backward, if this state is fetched to the device. */
+/* Does a device row include the ring of a state at home on the host? Rings of masters and moments
+ * are live while layers go backward, if these are fetched. */
 static bool has_ring(const struct tdm_relaxation *r, enum tdm_state state, uint32_t row)
 {
     const struct tdm_estimator *e = r->pricing.e;
@@ -339,8 +336,8 @@ static bool has_ring(const struct tdm_relaxation *r, enum tdm_state state, uint3
     return tdm_estimator_comes(e, state) && row < r->layers && !tdm_updates_at_end(e->base);
 }
 
-/* Are there rings on the device for updates after the backward, and space for embedding and head
- * during their update? */
+/* Does the device have rings for updates after the backward, and space for updates of embedding and
+ * head? */
 static bool has_rings_at_end(const struct tdm_estimator *e)
 {
     return e->base->optimizer.on == TDM_DEVICE;
@@ -355,8 +352,8 @@ static bool has_room(const struct tdm_relaxation *r, enum tdm_state state, bool 
            (weights && i == r->layers + TDM_AT_HEAD);
 }
 
-/* Adds the column of a state's layers at home on the device. All rows already count the layers as
- * if none were (add_all_far()), so the entries are differences. */
+/* Adds the column of layers at home on the device. Rows already count all layers as if none were,
+ * so entries are differences. */
 static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, bool fixed,
                                 struct tdm_error *err)
 {
@@ -383,7 +380,7 @@ static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, 
     return add_plain(&column, tdm_state_name(state), least, most, 0, &r->home[state], err);
 }
 
-/* Adds the column of the share of embedding or head at home on the device. */
+/* Adds the column of embedding or head at home on the device. */
 static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state, bool head,
                                  bool fixed, struct tdm_error *err)
 {
@@ -394,8 +391,8 @@ static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state,
     double mib = (double)tdm_estimator_unit_bytes(e, state, unit) / TDM_MIB;
     bool weights = state == TDM_STATE_WEIGHTS;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        /* rows that reserve space also for state at home on the host: for weights while they are
-         * used, for other state during updates */
+        /* 0 in rows that have space anyway: for weights while they are used, for other state in
+         * updates */
         put(&column, r->place[TDM_DEVICE][i], has_room(r, state, head, i) ? 0 : mib);
         put(&column, r->place[TDM_HOST][i], -mib);
     }
@@ -411,7 +408,7 @@ static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state,
                      err);
 }
 
-/* Adds the column, which is always 1, of what all states use when none is at home on the device. */
+/* Adds the column of all states when none is at home on the device; it is always 1. */
 static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *err)
 {
     const struct tdm_estimator *e = r->pricing.e;
@@ -511,7 +508,7 @@ enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
     return status == TDM_OK ? add_columns(r, fixed_homes, err) : status;
 }
 
-/* Grows the array of arcs if it is full. */
+/* Grows the array if it is full. */
 static enum tdm_status room_for_arc(struct tdm_relaxation *r, struct tdm_error *err)
 {
     if (r->arc_count < r->arc_room)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a solution of the relaxation: homes, prices, binding rows and groups. */
+/* Reads homes, prices, binding rows and groups from a solution of the relaxation. */
 #include "planner/relaxation_parts.h"
 
 #include <stdio.h>
@@ -114,7 +114,7 @@ static uint32_t split(uint32_t chunks, double stored)
     return from <= 0 ? 0 : (uint32_t)(from + 0.5);
 }
 
-/* Numbers of chunks are averages over the layers that had the choice. */
+/* Averages over the layers that had the choice. */
 struct tdm_group tdm_relaxation_group(const struct tdm_relaxation *r, uint32_t a, uint32_t b)
 {
     const struct tdm_pricing *p = &r->pricing;
@@ -154,8 +154,7 @@ struct tdm_group tdm_relaxation_group(const struct tdm_relaxation *r, uint32_t a
     return group;
 }
 
-/* Price of a MiB, as a share of a forward. It is so low that only what is otherwise free goes to
- * the host. */
+/* Price per MiB, in forwards: so low that only what is otherwise free goes to the host. */
 #define NEARLY_FREE 1e-12
 
 static void prefer_host(struct tdm_relaxation *r)

@@ -38,7 +38,7 @@ static struct sums due_below(const struct share *shares, size_t count, uint32_t 
     return due;
 }
 
-/* Squared distance of sums from those of the solution, each relative to the whole. */
+/* Squared distance of sums from the solution's, relative to the whole. */
 static double distance(const struct sums *sums, const struct sums *due, const struct sums *whole)
 {
     double distance = 0;

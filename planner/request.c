@@ -33,8 +33,8 @@ static enum tdm_status set_limits(const struct tdm_request *request, struct tdm_
         return status;
     if (request->has_host_memory)
         schedule->host_memory_bytes = request->host_memory_bytes;
-    /* the runtime always uses these bytes; with a lower limit, or 0, the schedule has nothing on
-     * the host */
+    /* the runtime always uses this; with a lower limit, or 0, the schedule has nothing on the
+     * host */
     if (schedule->host_memory_bytes < machine->topology.places[TDM_HOST].runtime_bytes)
         schedule->host_memory_bytes = machine->topology.places[TDM_HOST].runtime_bytes;
     return TDM_OK;
@@ -64,8 +64,8 @@ static bool names_selector(const struct tdm_request *request)
     return false;
 }
 
-/* Sets the selector for a budget. What top-k attention computes depends on the chunk size, so that
- * is not searched. */
+/* Sets the budget. The chunk size is part of what top-k attention computes, so it is not
+ * searched. */
 static enum tdm_status set_budget(const struct tdm_request *request, struct tdm_schedule *schedule,
                                   struct tdm_pins *pins, struct tdm_error *err)
 {
@@ -106,7 +106,7 @@ static enum tdm_status set_budget(const struct tdm_request *request, struct tdm_
     return TDM_OK;
 }
 
-/* Loads model and machine of the request, or those of `like` where none is named. */
+/* Loads model and machine: the request's, or else those of `like`. */
 static enum tdm_status load(const struct tdm_request *request, struct tdm_model **model,
                             struct tdm_machine **machine, struct tdm_error *err)
 {
@@ -123,8 +123,7 @@ static enum tdm_status load(const struct tdm_request *request, struct tdm_model 
     return status;
 }
 
-/* Copies from `like` all settings that the schedule takes over, before --set changes some of
- * them. */
+/* Copies what the schedule takes over from `like`, before --set changes some of it. */
 static void take_like(const struct tdm_request *request, struct tdm_schedule *schedule,
                       struct tdm_pins *pins)
 {
@@ -139,7 +138,7 @@ static void take_like(const struct tdm_request *request, struct tdm_schedule *sc
     if (request->budget == TDM_BUDGET_NONE && !names_selector(request)) {
         schedule->selector = like->selector;
         schedule->page_tokens = like->page_tokens;
-        if (like->selector.kind == TDM_SELECT_TOP_K) /* what it sees depends on the chunk */
+        if (like->selector.kind == TDM_SELECT_TOP_K) /* queries see their chunk */
             pins->chunk_tokens = like->chunk_tokens;
     }
     if (request->machine == NULL) {
@@ -148,7 +147,7 @@ static void take_like(const struct tdm_request *request, struct tdm_schedule *sc
     }
 }
 
-/* Checks that --set and MODEL change nothing in which the two schedules must agree. */
+/* Checks that --set and MODEL agree with `like` where they must. */
 static enum tdm_status check_like(const struct tdm_request *request,
                                   const struct tdm_schedule *schedule, struct tdm_error *err)
 {
@@ -201,7 +200,7 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
         status = set_budget(request, schedule, pins, err);
     if (status == TDM_OK && request->like != NULL)
         status = check_like(request, schedule, err);
-    /* state moves to the host too; if it cannot, tdm_schedule_check() says why */
+    /* state moves too, or tdm_schedule_check() says why not */
     if (status == TDM_OK && schedule->optimizer.on == TDM_HOST)
         tdm_host_homes(schedule, pins, schedule->homes, err);
     if (status == TDM_OK && tdm_schedule_check(schedule, "--set", err) != TDM_OK)

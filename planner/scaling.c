@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scale factors of a matrix: several turns with geometric means, then one with the largest
- * entry. */
+/* Scale factors: several turns with geometric means, then one with the largest entry. */
 #include "planner/scaling.h"
 
 #include <math.h>
@@ -91,14 +90,14 @@ static void divide(double *factors, const struct range *ranges, int count,
         factors[i] /= size(ranges[i]);
 }
 
-/* The direction with the smaller worst ratio comes first. */
+/* Columns come first if their worst ratio is smaller. */
 static bool columns_come_first(const struct scaling *s)
 {
     return worst_ratio(s->rows, s->matrix->row_count) >
            worst_ratio(s->columns, s->matrix->column_count);
 }
 
-/* Scales rows and columns. The ranges must be measured before; it measures them again. */
+/* Scales rows and columns. The ranges must be measured, and are measured again. */
 static void scale_both(struct scaling *s, bool columns_first, double (*size)(struct range range))
 {
     const struct tdm_scaled_matrix *m = s->matrix;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --set KEY=VALUE: a table of keys, each with the function that reads its value. */
+/* --set KEY=VALUE: a table of keys, each with its read function. */
 #include "planner/set_keys.h"
 
 #include "base/units.h"
@@ -23,8 +23,7 @@ struct reading {
     char what[64]; /* "--set KEY", for messages */
 };
 
-/* `field`: offset into the schedule of what the key sets, an enum tdm_training_setting, or 0 if
- * unused. */
+/* `field`: an offset into the schedule, or an enum tdm_training_setting. */
 struct key {
     const char *name;
     enum tdm_status (*read)(struct reading *reading, size_t field);
@@ -92,8 +91,7 @@ static enum tdm_status read_chunk(struct reading *r, size_t field)
     return tdm_parse_tokens(r->value, r->what, &r->pins->chunk_tokens, r->err);
 }
 
-/* Divides every sequence into documents of one length, or takes those of the text that a run
- * reads. */
+/* Divides sequences into documents of one length, or takes those of the text that a run reads. */
 static enum tdm_status read_documents(struct reading *r, size_t field)
 {
     (void)field;
@@ -154,7 +152,7 @@ static enum tdm_status read_selector(struct reading *r, size_t field)
     return tdm_hint(r->err, "give --budget without --set selector");
 }
 
-/* Reads a field of the selector. Its table gives the range (tdm_selector_field()). */
+/* Reads a field of the selector, within the range of its table. */
 static enum tdm_status read_selector_field(struct reading *r, size_t field)
 {
     uint64_t *value = (uint64_t *)(void *)((char *)r->schedule + field);
@@ -318,8 +316,7 @@ static void pin_home(struct reading *r, size_t field)
     r->pins->has_home[state] = true;
 }
 
-/* Reads the number of layers on the device, or a place for all units: layers, embedding and
- * head. */
+/* Reads a number of layers on the device, or one place for layers, embedding and head. */
 static enum tdm_status read_home(struct reading *r, size_t field)
 {
     struct tdm_home *home = (struct tdm_home *)(void *)((char *)r->schedule + field);
@@ -448,7 +445,7 @@ static const struct key keys[] = {
 
 #define KEYS (sizeof(keys) / sizeof(keys[0]))
 
-/* Index of the key with a name of `length` bytes; KEYS if there is none. */
+/* Index of a key whose name has `length` bytes; KEYS: none. */
 static size_t find_key(const char *name, size_t length)
 {
     size_t i = 0;
@@ -513,7 +510,7 @@ static bool is_general(const char *pair)
     return false;
 }
 
-/* Checks settings that only one loop order allows, and pins that order. */
+/* Checks what only one loop order can do, and pins that order. */
 static enum tdm_status check_order(struct tdm_pins *pins, struct tdm_error *err)
 {
     const struct {
@@ -542,7 +539,7 @@ static enum tdm_status check_order(struct tdm_pins *pins, struct tdm_error *err)
     return TDM_OK;
 }
 
-/* Checks keys that depend on each other, and sets what they imply. */
+/* Checks keys that depend on each other. */
 static enum tdm_status check_together(struct tdm_pins *pins, enum tdm_purpose pass,
                                       struct tdm_error *err)
 {

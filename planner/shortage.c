@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds what is short when no schedule fits, and remedies: the minimum memory of each place, the
- * longest context, no optimizer, state on the host. */
+/* Finds what is short when no schedule fits, and what would be enough. */
 #include "planner/shortage.h"
 
 #include "base/size.h"
@@ -60,7 +59,7 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
     enum tdm_status status = TDM_OK;
     *longest = 0;
     bool any;
-    /* if one token does not fit, weights and states are already too large */
+    /* if one token does not fit, weights and states are too large */
     status = context_fits(schedule, pins, 1, &any, err);
     if (status == TDM_OK && !any)
         high = 0;
@@ -80,8 +79,8 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
     return status;
 }
 
-/* Finds out if moving state to the host is enough: masters, moments and gradients that stay;
- * otherwise weights too. */
+/* Is it enough to move state to the host: masters, moments and gradients that stay, or weights
+ * too? */
 static enum tdm_status try_streaming(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                      struct tdm_shortage *shortage, struct tdm_error *err)
 {
@@ -166,8 +165,7 @@ static uint64_t missing(const struct tdm_shortage *shortage, enum tdm_place plac
     return needed > limit ? needed - limit : 0;
 }
 
-/* "the least that a quick search finds is 12 GiB of device memory, 3 GiB more than the 9 GiB
- * given" */
+/* "the least that a quick search finds is ..." */
 static void say_short(const struct tdm_shortage *shortage, const struct tdm_topology *topology,
                       enum tdm_place place, char *out, size_t out_bytes)
 {
@@ -219,7 +217,7 @@ static void put_size(struct tdm_shortage_way *way, const char *key, uint64_t byt
     put_change(way, key, tdm_format_enough_bytes(bytes, size));
 }
 
-/* Adds remedies with more memory, of one place or of both. */
+/* Adds remedies: more memory of one place, or of both. */
 static size_t put_limits(const struct tdm_shortage *shortage, const struct tdm_machine *machine,
                          struct tdm_shortage_way ways[2])
 {
@@ -242,7 +240,7 @@ static size_t put_limits(const struct tdm_shortage *shortage, const struct tdm_m
     return count;
 }
 
-/* Adds the remedy without an optimizer, if that is enough or needs less memory. */
+/* Adds a remedy: no optimizer, if that is enough or needs less memory. */
 static size_t put_no_optimizer(const struct tdm_shortage *shortage,
                                const struct tdm_machine *machine, struct tdm_shortage_way *way)
 {
@@ -291,7 +289,7 @@ static void add_text(char *text, size_t bytes, const char *change)
         snprintf(text + used, bytes - used, "%s%s", used == 0 ? "" : "; ", change);
 }
 
-/* Writes a remedy as options of plan: "--optimizer none with --memory 12.50G". */
+/* A remedy as options of plan: "--optimizer none with --memory 12.50G". */
 static void say_way(const struct tdm_shortage_way *way, char *out, size_t out_bytes)
 {
     static const struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Solver of linear programs: GLPK, with hooks that turn its errors into a status. */
+/* The solver: GLPK, with hooks that return its errors. */
 #include "planner/solver.h"
 
 #include "base/file.h"
@@ -20,8 +20,8 @@ struct tdm_solver {
     bool scaled;
 };
 
-/* GLPK calls stop() instead of aborting. Its current work is lost, and stop() frees all its memory,
- * that of every problem. `lives` counts how often this happened. */
+/* GLPK calls stop() instead of aborting. Its work is lost, and all its memory is freed, that of
+ * every problem. `lives` counts the stops. */
 static jmp_buf stopped;
 static unsigned lives;
 
@@ -33,8 +33,8 @@ static void stop(void *info)
     longjmp(stopped, 1);
 }
 
-/* GLPK gives the reason why it stops only as printed text: its memory limit is exceeded, or no
- * memory is left. */
+/* GLPK gives the reason of a stop only as text: its memory limit is exceeded, or no memory is
+ * left. */
 static bool limit_passed;
 
 static int read_reason(void *info, const char *text)
@@ -51,7 +51,7 @@ static void set_hooks(void)
     glp_error_hook(stop, NULL);
 }
 
-/* Memory limit of a program. By design a whole plan takes 300 MB. */
+/* Limit of a program. By design a whole plan takes 300 MB. */
 #define MEMORY_MIB 192
 
 static enum tdm_status broken(struct tdm_error *err)
@@ -66,7 +66,7 @@ static bool is_broken(const struct tdm_solver *solver)
     return solver->problem == NULL || solver->life != lives;
 }
 
-/* Runs `call`. If GLPK stops in it, returns an error from the function. */
+/* Runs `call`, and returns an error if GLPK stops. */
 #define GUARDED(solver, err, call) \
     do {                           \
         if (is_broken(solver))     \
@@ -160,7 +160,7 @@ enum tdm_status tdm_solver_column(struct tdm_solver *solver, const char *name, d
 /* A copy of the program's matrix. */
 struct matrix {
     int rows, columns, entries;
-    int *first, *row, *line; /* [columns + 1], [entries], [rows + 1]; `line` is filled by GLPK */
+    int *first, *row, *line; /* [columns + 1], [entries], [rows + 1]; GLPK fills `line` */
     double *value, *line_value, *row_factor, *column_factor;
 };
 

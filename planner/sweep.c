@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A sweep: reads which points to plan, and plans them. */
+/* A sweep: reads the points and plans them. */
 #include "planner/sweep.h"
 
 #include "base/units.h"
@@ -35,7 +35,7 @@ static enum tdm_status read_value(const struct tdm_sweep *sweep, const char *tex
     return status;
 }
 
-/* Adds a value if it is above the last one. So values that rounding made equal are added once. */
+/* Adds a value above the last one. Values that rounding made equal are added once. */
 static void add_value(struct tdm_sweep *sweep, uint64_t value)
 {
     if (sweep->count == 0 || value > sweep->values[sweep->count - 1])
@@ -73,7 +73,7 @@ static enum tdm_status read_list(char *values, const char *text, struct tdm_swee
     return TDM_OK;
 }
 
-/* Rounds to a multiple of `grain`, unless the value is less than 16 of them. */
+/* Rounds to a multiple of `grain` if the value is at least 16 of them. */
 static uint64_t rounded(double value, uint64_t grain)
 {
     return value >= 16.0 * (double)grain ? (uint64_t)(value / (double)grain + 0.5) * grain
@@ -95,7 +95,7 @@ static void fill_range(struct tdm_sweep *sweep, uint64_t from, uint64_t to, uint
     add_value(sweep, to);
 }
 
-/* Reads FROM..TO or FROM..TO:N. `dots` points to the two dots in `values`. */
+/* Reads FROM..TO or FROM..TO:N. `dots` is in `values`. */
 static enum tdm_status read_range(char *values, char *dots, const char *text,
                                   struct tdm_sweep *sweep, struct tdm_error *err)
 {
@@ -158,7 +158,7 @@ static void set_value(struct tdm_request *request, enum tdm_sweep_axis axis, uin
     }
 }
 
-/* Finds what is short: for each place, how much is enough with the other place's limit kept. */
+/* Finds what is short, and how much is enough with the other place's limit kept. */
 static enum tdm_status find_shortage(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                      struct tdm_sweep_point *point, struct tdm_error *err)
 {
