@@ -1,4 +1,4 @@
-/* no amount is enough. */
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is short when no schedule fits, and the remedies, each with a number that is enough.
  *
@@ -21,7 +21,7 @@ struct tdm_shortage {
     enum tdm_binding binding;
     uint64_t limit_bytes[TDM_MAX_PLACES];
     /* Used bytes with which it fits, with the other place's limit kept (binding both: the two
-     * together); */
+     * together); 0: no amount is enough. */
     uint64_t needed_bytes[TDM_MAX_PLACES];
     uint64_t longest_context; /* tokens of each sequence that fit; 0: none, or not requested */
     bool has_optimizer;       /* running without an optimizer can help */
