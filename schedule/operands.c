@@ -60,16 +60,16 @@ enum whose { OF_NONE, OF_FIRST, OF_LAYER, OF_NEXT, OF_EMBEDDING, OF_HEAD, OF_OUT
  * contribution is the first. Contributions come in descending order; 0 is the last. */
 enum sum {
     NO_SUM,
-    COMPLETE, /* reads a sum to which nothing more is added */
-    SO_FAR,   /* reads a sum to which the op's chunk was the last to add */
-    CLOSES,   /* adds the second and last share; the first is tagged as no sum */
-    NOT_YET,  /* sets to zero a sum to which all chunks of the step will add */
-    CHUNKS,   /* adds to a sum over the chunks of the step */
-    OPENS,    /* adds to a sum over the chunks that see a chunk, as the first of them */
-    JOINS,    /* the same, as one after the first */
-    TILES,    /* adds to a sum over the step's LM-head tiles, tiles of the vocabulary innermost */
-    ROWS,     /* adds to a sum over the LM-head tiles of its chunk, by rows */
-    COLUMNS,  /* numbered by tiles of rows, then of the vocabulary; sums are over the latter */
+    COMPLETE,    /* reads a sum to which nothing more is added */
+    SO_FAR,      /* reads a sum to which the op's chunk was the last to add */
+    CLOSES,      /* adds the second and last share; the first is tagged as no sum */
+    NOT_YET,     /* sets to zero a sum to which all chunks of the step will add */
+    CHUNKS,      /* adds to a sum over the chunks of the step */
+    OPENS,       /* adds to a sum over the chunks that see a chunk, as the first of them */
+    JOINS,       /* the same, as one after the first */
+    TILES,       /* adds to a sum over the LM-head tiles of the step, by rows, then by vocabulary */
+    ROWS,        /* adds to a sum over the LM-head tiles of its chunk, by rows */
+    COLUMNS,     /* numbered by tiles of rows, then of vocabulary; sums are over the latter */
     ALL_COLUMNS, /* reads the complete sum of its rows */
     TURNS_ROWS,  /* the rows of a tile; its last op turns them into their gradient */
 };
