@@ -272,7 +272,7 @@ enum tdm_status tdm_pack(const struct tdm_conflicts *conflicts, const uint64_t *
         *arena_bytes = arena;
         return TDM_OK;
     }
-    /* The arena is above the capacity: spend the effort on the capacity as the goal. */
+    /* The arena is above the capacity: pack again with the capacity as the goal. */
     uint64_t *within = calloc((size_t)conflicts->count + 1, sizeof(*within));
     if (within == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for packing %u buffers",

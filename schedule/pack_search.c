@@ -46,7 +46,7 @@ struct buffer {
 struct clique {
     uint64_t top;             /* its open members cannot end lower */
     uint64_t floor;           /* the lowest of their bounds */
-    uint32_t at_floor, stamp; /* members with that bound; when it was last visited */
+    uint32_t at_floor, stamp; /* open members with that bound; when it was last visited */
 };
 
 /* The values of a buffer (rest, bound, hole) or a clique (top, floor, at_floor) before a branch. */
