@@ -89,7 +89,7 @@ uint64_t tdm_gather_pages(const struct tdm_schedule *schedule)
     return room_chunks(schedule) * chunk_pages(schedule);
 }
 
-/* Does the buffer have room for all pages before any chunk? */
+/* Does the buffer have room for all pages that a chunk can have before it? */
 static bool has_room_for_all(const struct tdm_schedule *schedule)
 {
     return tdm_gather_pages(schedule) + chunk_pages(schedule) >= tdm_longest_pages(schedule);

@@ -66,7 +66,7 @@ enum sum {
     NOT_YET,     /* sets to zero a sum to which all chunks of the step will add */
     CHUNKS,      /* adds to a sum over the chunks of the step */
     OPENS,       /* adds to a sum over the chunks that see a chunk, as the first of them */
-    JOINS,       /* the same, as one after the first */
+    JOINS,       /* the same, not as the first */
     TILES,       /* adds to a sum over the LM-head tiles of the step, by rows, then by vocabulary */
     ROWS,        /* adds to a sum over the LM-head tiles of its chunk, by rows */
     COLUMNS,     /* numbered by tiles of rows, then of vocabulary; sums are over the latter */
@@ -383,7 +383,7 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
     return mine == last;
 }
 
-/* First chunk of which some token of `chunk` sees a token. The first token of `chunk` sees the
+/* First chunk with a token that some token of `chunk` sees. The first token of `chunk` sees the
  * farthest, because the first token seen never decreases and is of the same document. */
 static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chunk)
 {
