@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention ranges of tokens and chunks, and counts of their (query, key) pairs. */
+/* Attention ranges, and counts of (query, key) pairs. */
 #include "schedule/attend.h"
 
 #include "base/size.h"
@@ -132,8 +132,7 @@ static uint64_t near_pairs(const struct tdm_page_rule *rule, uint64_t start, uin
     return window_pairs(token - start, end - token, TDM_SIZE_MAX);
 }
 
-/* The number of far tokens that a token of a query page sees. `far`: the number of tokens before
- * its near ones. */
+/* Far tokens that a token of a query page sees. `far`: tokens before its near ones. */
 static uint64_t far_seen(const struct tdm_page_rule *rule, uint64_t far)
 {
     const struct tdm_selector *s = &rule->selector;
@@ -158,8 +157,8 @@ static uint64_t steps_sum(uint64_t n, uint64_t step, uint64_t most)
     return tdm_size_add(tdm_size_add(sum, tdm_size_mul(left, whole)), tdm_size_mul(rest, most));
 }
 
-/* Sum of far_seen() over `pages` whole pages, beginning with the page at `token`. From one page to
- * the next the number of far tokens grows by a page; with top-k it stays the same. */
+/* Sum of far_seen() over `pages` whole pages, beginning with the page at `token`. From page to page
+ * the far tokens grow by a page, or with top-k not at all. */
 static uint64_t far_sum(const struct tdm_page_rule *rule, uint64_t start, uint64_t token,
                         uint64_t pages)
 {
@@ -167,7 +166,7 @@ static uint64_t far_sum(const struct tdm_page_rule *rule, uint64_t start, uint64
     const struct tdm_selector *s = &rule->selector;
     if (s->kind == TDM_SELECT_TOP_K)
         return tdm_size_mul(pages, far_seen(rule, low));
-    if (s->kind == TDM_SELECT_DILATED) { /* the reach is the number of far pages / dilation */
+    if (s->kind == TDM_SELECT_DILATED) { /* the reach is far pages / dilation */
         uint64_t first = low / size, most = s->window / size;
         uint64_t steps =
             steps_sum(first + pages, s->dilation, most) - steps_sum(first, s->dilation, most);

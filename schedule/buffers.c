@@ -68,9 +68,8 @@ uint32_t tdm_declare_resident(struct tdm_builder *b, uint32_t number, enum tdm_c
     return number;
 }
 
-/* The state comes first, because residents are laid out in this order. Another program of the model
- * with the same homes must find weights, master and moments at the same offsets, whatever its nest
- * or pass. */
+/* The state comes first: residents are laid out in this order, and another program of the model
+ * with the same homes, whatever its nest or pass, must find the state at the same offsets. */
 static void declare_residents(struct tdm_builder *b)
 {
     struct tdm_layout *layout = b->layout;

@@ -9,8 +9,8 @@
 
 #include <stdlib.h>
 
-/* Declares the running sums of dK and dV at another place than the device: for the chunks that a
- * later chunk sees, or for all chunks if attention adds to the sums there. */
+/* Running sums of dK, dV at another place than the device: for the chunks that a later chunk sees,
+ * or for all if attention adds to them there. */
 static bool declare_far_gradients(struct tdm_builder *b, uint32_t layer)
 {
     struct tdm_layout *layout = b->layout;

@@ -96,8 +96,8 @@ bool tdm_program_home(const struct tdm_program *program, enum tdm_content conten
     return home.buffer != TDM_NONE;
 }
 
-/* Declares the homes of a content of units: a row of layers at each place, and one buffer each for
- * embedding and head. */
+/* Homes of a content of units: a row of layers at each place, one buffer each for embedding and
+ * head. */
 static void declare_homes(struct tdm_builder *b, enum tdm_content content, const char *name)
 {
     if (tdm_content_dtype(b->schedule, content) == TDM_DTYPE_NONE)
@@ -214,8 +214,8 @@ static void declare_gradient_homes(struct tdm_builder *b)
         declare_staged(b, TDM_UNIT_GRADIENT, b->schedule->rings.optimizer, "gradients");
 }
 
-/* Declares the buffer in which the head sums its part of a tied embedding's gradient. It stays
- * where the embedding's gradient does. */
+/* Where the head sums its part of a tied embedding's gradient. It stays where the embedding's
+ * does. */
 static void declare_tied_gradient(struct tdm_builder *b)
 {
     struct tdm_layout *layout = b->layout;

@@ -112,7 +112,7 @@ enum tdm_rate tdm_op_rate(const struct tdm_op *op)
     return rates[op->kind];
 }
 
-/* The refined rate of a part, for one kind of product. `of_q`: the rate of TDM_PART_Q. */
+/* The refined rate of a part. `of_q`: that of TDM_PART_Q, for a kind of product. */
 static enum tdm_rate part_rate(enum tdm_rate kind, enum tdm_rate of_q, enum tdm_part part)
 {
     switch (part) {

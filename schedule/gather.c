@@ -76,7 +76,7 @@ static uint64_t chunk_pages(const struct tdm_schedule *schedule)
     return tdm_size_ceil_div(schedule->chunk_tokens, schedule->page_tokens);
 }
 
-/* The size of the buffer in chunks: at most the number of chunks before the last. */
+/* The size of the buffer in chunks: at most those before the last. */
 static uint64_t room_chunks(const struct tdm_schedule *schedule)
 {
     uint64_t most = tdm_size_ceil_div(tdm_longest_pages(schedule), chunk_pages(schedule)) - 1;
@@ -89,7 +89,7 @@ uint64_t tdm_gather_pages(const struct tdm_schedule *schedule)
     return room_chunks(schedule) * chunk_pages(schedule);
 }
 
-/* Does the buffer have room for all pages that a chunk can have before it? */
+/* Is there room for all pages that a chunk can have before it? */
 static bool has_room_for_all(const struct tdm_schedule *schedule)
 {
     return tdm_gather_pages(schedule) + chunk_pages(schedule) >= tdm_longest_pages(schedule);
@@ -155,8 +155,8 @@ struct tdm_gather_params tdm_gather_params_of(const struct tdm_schedule *schedul
     return gather;
 }
 
-/* Expected number of pages, of `pages`, that `query_pages` query pages list together. Each of them
- * lists `listed` pages at random. */
+/* Expected pages, of `pages`, that `query_pages` query pages list together if each lists `listed`
+ * at random. */
 static double listed_together(double pages, double listed, double query_pages)
 {
     return pages * (1 - pow(1 - listed / pages, query_pages));

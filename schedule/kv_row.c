@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The row of K and V of the current layer: its span, its number of slots, and the slot of a
- * chunk. */
+/* The row of K and V of the current layer: its slots, and the slot of a chunk. */
 #include "schedule/kv_row.h"
 
 #include "schedule/attend.h"

@@ -94,8 +94,8 @@ static void end_tied_gradient(struct tdm_lowering *l, const struct tdm_body *bod
     tdm_low_release(l, l->layout->tied_gradient);
 }
 
-/* Begin or end the use of weights that bodies between two markers need besides those of their
- * layers: the embedding's (in layer 0), and the head's. */
+/* Begin or end the use of weights other than a layer's between two markers: the embedding's in
+ * layer 0, and the head's. */
 static void use_embedding(struct tdm_lowering *l, const struct tdm_body *body, bool begin)
 {
     uint32_t embedding = tdm_model_embedding_unit(l->model);
@@ -148,8 +148,8 @@ static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
     release_stores(l, body->group, layer);
 }
 
-/* Does a group need a workspace for X between its layers? Not if X passes through the stream, and
- * not if the group is one layer whose input is stored elsewhere. */
+/* Does a group need a workspace for X between its layers? Not if X passes through the stream, or if
+ * it is one layer whose input is stored elsewhere. */
 static bool group_needs_x(const struct tdm_lowering *l, uint32_t group)
 {
     return !tdm_low_streams_x(l) && (group == 0 || l->schedule->groups[group].layers > 1);

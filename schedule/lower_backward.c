@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Backward of a layer for a chunk, and the gradient of the embedding. */
+/* Backward of a layer, and gradient of the embedding. */
 #include "schedule/lower_parts.h"
 
 #include "base/size.h"
@@ -230,9 +230,8 @@ void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_release(l, l->layout->stream); /* no later op reads it */
 }
 
-/* First half: from dX of the layer above to dQ, and to what the chunk adds to the dK and dV of the
- * chunks that it sees. Leaves the values `v`, among them the normed input, and dQ in its workspace
- * to the second half. */
+/* First half: from dX of the layer above to dQ, and to what the chunk adds to dK and dV of the
+ * chunks that it sees. Leaves dQ (in its workspace) and `v` to the second half. */
 static void backward_to_attention(struct tdm_lowering *l, const struct tdm_pending *pending,
                                   struct tdm_values *v)
 {

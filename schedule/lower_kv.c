@@ -89,7 +89,7 @@ uint32_t tdm_low_seen_kv(const struct tdm_lowering *l, const struct tdm_body *bo
                                    : tdm_low_kv_row(l, body->layer, body->pass);
 }
 
-/* Are a layer's sums of dK and dV at home on the host, and does attention add to them there? */
+/* Are a layer's sums at home on the host, and does attention add to them there? */
 static bool sums_at_home(const struct tdm_lowering *l, uint32_t layer)
 {
     return gathers(l, layer) && l->layout->far_slot[layer] != NULL;
@@ -157,7 +157,7 @@ static void kv_make_room(struct tdm_lowering *l, const struct tdm_body *body, ui
     if (!is_ring(l, row))
         return;
     uint32_t reader = is_falling(body) ? reader_of(l, body) : body->chunk;
-    /* in the backward, only before the first of the chunks that enter together */
+    /* in the backward, before the first of those that enter together */
     if (!is_falling(body) || tdm_attend_first(l->program, body->layer, reader) == body->chunk)
         make_room(l, body, row, reader, tdm_low_tag(TDM_KVPAGES, body->layer, TDM_NONE));
 }
@@ -210,7 +210,7 @@ void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
                 end, tdm_low_tag(TDM_KVPAGES, layer, TDM_NONE));
 }
 
-/* The slot on the host where the sums of a chunk and of those after it begin. */
+/* The slots of the host's sums, from a chunk on. */
 static struct tdm_ref far_gradients(const struct tdm_lowering *l, uint32_t layer, uint32_t chunk)
 {
     return (struct tdm_ref){l->layout->host_dkv[layer], l->layout->far_slot[layer][chunk]};

@@ -54,7 +54,7 @@ static void make_norm(struct tdm_lowering *l, struct tdm_values *v, const struct
                  step->makes);
 }
 
-/* A product with weights. If the step reads a second value, the product is added to it. */
+/* A product with weights, added to the second value if the step reads one. */
 static void make_product(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
 {
     const struct tdm_body *body = &v->pending->body;

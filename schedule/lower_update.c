@@ -29,7 +29,7 @@ static struct tdm_ref complete_gradient(const struct tdm_lowering *l, uint32_t u
                                            : tdm_low_gradient_ref(l, unit);
 }
 
-/* The room on the host for the gradient of embedding or head, or TDM_NONE. Layers have a ring. */
+/* The host's room for embedding or head, or TDM_NONE. Layers have a ring. */
 static uint32_t room_of(const struct tdm_lowering *l, uint32_t unit)
 {
     if (unit < l->model->layers || !tdm_gradient_visits_host(l->program, unit))

@@ -58,8 +58,7 @@ static void gradient_complete(struct walk *walk, uint32_t unit)
         update(walk, unit);
 }
 
-/* If tdm_nest_embeds_apart(): runs after the backward of layer 0, so that the memory of that and
- * the gradient of the embedding are never live together. */
+/* Runs after layer 0, if tdm_nest_embeds_apart(): the memory of both is never live together. */
 static void embedding(struct walk *walk)
 {
     for (uint32_t chunk = walk->chunks; chunk-- > 0 && tdm_nest_embeds_apart(walk->schedule);)
@@ -90,9 +89,9 @@ static void forward_sweep(struct walk *walk, enum tdm_pass pass, uint32_t group,
     visit(walk, TDM_BODY_LAYER_END, pass, group, layer, TDM_NONE);
 }
 
-/* A layer backward over all chunks, in reverse: when a chunk is reached, all later chunks have
- * added to its dK and dV. K and V of the chunks that it sees are made just before, so that only as
- * many need be live as windows let a chunk see. */
+/* A layer backward over all chunks, in reverse: all later chunks have added to a chunk's dK, dV. K
+ * and V of the chunks that it sees are made just before, so that only as many are live as windows
+ * let a chunk see. */
 static void backward_sweep(struct walk *walk, uint32_t group, uint32_t layer)
 {
     visit(walk, TDM_BODY_LAYER_BEGIN, TDM_PASS_BACKWARD, group, layer, TDM_NONE);

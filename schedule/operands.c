@@ -383,8 +383,8 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
     return mine == last;
 }
 
-/* First chunk with a token that some token of `chunk` sees. The first token of `chunk` sees the
- * farthest, because the first token seen never decreases and is of the same document. */
+/* First chunk with a token that some token of `chunk` sees: its first token sees the farthest,
+ * because the first token seen never decreases and is of its document. */
 static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chunk)
 {
     const struct tdm_chunk *chunks = step->program->chunks, *from = &chunks[chunk];
@@ -452,8 +452,8 @@ static bool operand_is_due(const struct step *step, const struct tdm_op *op,
     return rule->after != TDM_EMPTY;
 }
 
-/* Corrects the access to the rows of a tile. The tiles before it have turned their rows into
- * gradients; its last op turns its own. */
+/* Corrects the access to rows of a tile. Earlier tiles have turned theirs into gradients; the last
+ * op of a tile turns its own. */
 static void turn_rows(const struct step *step, const struct tdm_op *op, bool first,
                       struct tdm_access *due)
 {

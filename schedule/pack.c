@@ -93,8 +93,8 @@ static uint64_t lowest_free(const struct packer *p, uint32_t buffer, uint32_t pl
     return at;
 }
 
-/* Places all buffers of p->order. Returns the arena's bytes. *highest: index in the order of the
- * first buffer that ends there. */
+/* Places all in p->order. Returns the arena's bytes. *highest: index of the first that ends
+ * there. */
 static uint64_t place_all(struct packer *p, uint32_t *highest)
 {
     uint64_t arena = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Conflicts and cliques of the buffers to pack. To find cliques, buffers are visited, always one
- * with the most visited neighbours next (maximum cardinality search, Tarjan and Yannakakis, 1984).
- * Each visited buffer makes a clique with its visited neighbours. If every buffer lives once,
- * conflicts are an interval graph, and these are all maximal cliques.
+ * Conflicts and cliques of the buffers to pack. Buffers are visited, always one with the most
+ * visited neighbours next (maximum cardinality search, Tarjan and Yannakakis, 1984). A clique is
+ * grown from each, first among its visited neighbours. If every buffer lives once, conflicts are an
+ * interval graph, and these are all maximal cliques.
  */
 #include "schedule/pack_graph.h"
 
@@ -46,8 +46,8 @@ static void read_buffers(struct tdm_pack_graph *g, const struct tdm_conflicts *c
     *steps += (uint64_t)count * count;
 }
 
-/* Adds to the clique `set` as many buffers as possible, in order of number, of those in `common`,
- * which conflict with every member, and in `of` (NULL: any). */
+/* Adds to the clique `set` as many buffers as possible, by number, of those in `common`, which
+ * conflict with all members, and in `of` (NULL: any). */
 static void grow_clique(const struct tdm_pack_graph *g, uint64_t *set, uint64_t *common,
                         const uint64_t *of, uint64_t *steps)
 {

@@ -443,8 +443,8 @@ static uint64_t roll(struct tdm_pack_search *s)
     return z ^ (z >> 31);
 }
 
-/* Resets the search, with ranks by the key of this round. To the key it adds half the logarithm of
- * what was learned, and, except in the first round of a key, noise of less than a doubling. */
+/* Resets the search, with ranks by the key of this round. Half the logarithm of what was learned is
+ * added to the key, and after a key's first round noise of less than a doubling. */
 static void begin_round(struct tdm_pack_search *s, uint32_t round)
 {
     uint32_t count = s->graph.count;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fills the parameters of ops from a schedule, family by family. */
+/* Fills the parameters of ops, family by family. */
 #include "schedule/params.h"
 
 #include "schedule/gather.h"

@@ -35,7 +35,7 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
         return tdm_hint(err, "use larger chunks (--set chunk=N)");
     }
     uint64_t tiles = 0;
-    /* a chunk that tiles do not divide has one tile more; adding `count` below covers that */
+    /* adding `count` below covers the ragged last tile of each chunk */
     for (uint32_t s = 0; s < schedule->sequence_count; s++)
         tiles = tdm_size_add(
             tiles, tdm_size_ceil_div(schedule->sequences[s].tokens, schedule->head_tile_tokens));

@@ -145,7 +145,7 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
     return TDM_OK;
 }
 
-/* A group with everything on the device and the set `input`. */
+/* Everything on the device, set `input`. */
 static struct tdm_group default_group(uint32_t layers)
 {
     return (struct tdm_group){.layers = layers,

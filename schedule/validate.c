@@ -394,9 +394,9 @@ static void note_uses(struct tdm_validator *v, const struct tdm_op *op,
     record->last[op->lane] = position;
 }
 
-/* Is the copy of one part right? Only gradients are copied in parts, and only away from the device.
- * The unit must have the part, and the op must name it. The tags show the rest: that the part's sum
- * is complete, and that an op that reads the whole unit finds every part. */
+/* Is the copy of one part right? Only gradients are copied in parts, away from the device. The unit
+ * must have the part, and the op must name it. Tags show the rest: that the part's sum is complete,
+ * and that a reader of the whole unit finds every part. */
 static bool is_part_of_gradient(const struct tdm_validator *v, const struct tdm_op *op,
                                 struct tdm_tag what)
 {

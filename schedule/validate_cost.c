@@ -287,9 +287,9 @@ static enum tdm_status check_link_number(const struct tdm_program *program, cons
 }
 
 /* Checks the bytes over the link. Attention whose K and V are not on the device gathers the chunk's
- * own pages, and for every query page at most all pages before the chunk. If sums of dK, dV are
- * there too, it fetches and sends as many pages of them, and first sends zeros to those that it is
- * the first to add to. */
+ * own pages, and at most all earlier ones for every query page. If sums of dK, dV are there too, it
+ * fetches and sends as many pages of them, and first sends zeros to those that it is the first to
+ * add to. */
 static enum tdm_status check_link(const struct tdm_cost_check *check, const struct tdm_op *op,
                                   struct tdm_error *err)
 {
