@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who attends to whom. */
+/* Attention ranges, and counts of (query, key) pairs. */
 #include "schedule/attend.h"
 
 #include "base/size.h"
@@ -52,7 +52,7 @@ uint32_t tdm_attend_shared(const struct tdm_program *program, uint32_t layer, ui
 uint32_t tdm_attend_last(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
 {
     uint32_t low = chunk, high = program->chunks[chunk].last_chunk;
-    while (low < high) { /* what is seen first never falls */
+    while (low < high) { /* tdm_attend_first() never decreases */
         uint32_t middle = high - (high - low) / 2;
         if (tdm_attend_first(program, layer, middle) <= chunk)
             low = middle;
@@ -77,8 +77,8 @@ static uint64_t rising(uint64_t n)
     return tdm_size_mul(n, tdm_size_add(n, 1)) / 2;
 }
 
-/* Pairs of the queries at positions [first, first + tokens) of a document, of which each sees the
- * last `window` tokens. */
+/* Pairs of the queries at positions [first, first + tokens) of a document. Each query sees the last
+ * `window` tokens. */
 static uint64_t window_pairs(uint64_t first, uint64_t tokens, uint64_t window)
 {
     uint64_t growing = first >= window ? 0 : window - first; /* queries that see all before them */
@@ -88,15 +88,15 @@ static uint64_t window_pairs(uint64_t first, uint64_t tokens, uint64_t window)
     return tdm_size_add(pairs, tdm_size_mul(tokens - growing, window));
 }
 
-/* Pairs of the first `tokens` tokens of something that is cut into blocks, of which each token sees
- * its own. */
+/* Pairs of the first `tokens` tokens of a range that is cut into blocks. Each token sees its own
+ * block, up to itself. */
 static uint64_t block_pairs(uint64_t tokens, uint64_t block)
 {
     return tdm_size_add(tdm_size_mul(tokens / block, rising(block)), rising(tokens % block));
 }
 
-/* Near pairs of the tokens [token, end) of a chunk, all of the document that begins at `start`,
- * where a token sees its own page, or what the document has of it. */
+/* Near pairs of the tokens [token, end) of a chunk, if a token sees the part of its own page that
+ * belongs to its document. All tokens are of the document that begins at `start`. */
 static uint64_t own_page_pairs(const struct tdm_page_rule *rule, uint64_t start, uint64_t token,
                                uint64_t end)
 {
@@ -108,7 +108,7 @@ static uint64_t own_page_pairs(const struct tdm_page_rule *rule, uint64_t start,
     return tdm_size_add(rising(stop - from) - before, block_pairs(end - stop, rule->page_tokens));
 }
 
-/* Near pairs of the tokens [token, end) of a chunk, all of the document that begins at `start`. */
+/* Near pairs of tokens [token, end) of a chunk, all in the document that begins at `start`. */
 static uint64_t near_pairs(const struct tdm_page_rule *rule, uint64_t start, uint64_t token,
                            uint64_t end)
 {
@@ -132,7 +132,7 @@ static uint64_t near_pairs(const struct tdm_page_rule *rule, uint64_t start, uin
     return window_pairs(token - start, end - token, TDM_SIZE_MAX);
 }
 
-/* Tokens before its near ones that a token of a query page sees, of the `far` that there are. */
+/* Far tokens that a token of a query page sees. `far`: tokens before its near ones. */
 static uint64_t far_seen(const struct tdm_page_rule *rule, uint64_t far)
 {
     const struct tdm_selector *s = &rule->selector;
@@ -157,8 +157,8 @@ static uint64_t steps_sum(uint64_t n, uint64_t step, uint64_t most)
     return tdm_size_add(tdm_size_add(sum, tdm_size_mul(left, whole)), tdm_size_mul(rest, most));
 }
 
-/* Sum of far_seen() over `pages` whole pages from the one that begins at `token` on: what is far
- * for a page grows by a page from one to the next, or by top-k not at all. */
+/* Sum of far_seen() over `pages` whole pages, beginning with the page at `token`. From page to page
+ * the far tokens grow by a page, or with top-k not at all. */
 static uint64_t far_sum(const struct tdm_page_rule *rule, uint64_t start, uint64_t token,
                         uint64_t pages)
 {
@@ -166,14 +166,14 @@ static uint64_t far_sum(const struct tdm_page_rule *rule, uint64_t start, uint64
     const struct tdm_selector *s = &rule->selector;
     if (s->kind == TDM_SELECT_TOP_K)
         return tdm_size_mul(pages, far_seen(rule, low));
-    if (s->kind == TDM_SELECT_DILATED) { /* reach is a number of pages over the dilation */
+    if (s->kind == TDM_SELECT_DILATED) { /* the reach is far pages / dilation */
         uint64_t first = low / size, most = s->window / size;
         uint64_t steps =
             steps_sum(first + pages, s->dilation, most) - steps_sum(first, s->dilation, most);
         return tdm_size_mul(steps, size);
     }
     uint64_t sum = 0;
-    if (low == 0) { /* those before which all is near */
+    if (low == 0) { /* skip the pages without far tokens */
         uint64_t near = start + s->window > token ? start + s->window - token : 0;
         uint64_t none = tdm_size_ceil_div(near, size);
         if (none >= pages)
@@ -183,7 +183,7 @@ static uint64_t far_sum(const struct tdm_page_rule *rule, uint64_t start, uint64
         low = tdm_near_token(rule, start, token) - start;
     }
     uint64_t most = far_seen(rule, TDM_SIZE_MAX);
-    uint64_t grow = most > low ? tdm_size_ceil_div(most - low, size) : 0; /* those with fewer */
+    uint64_t grow = most > low ? tdm_size_ceil_div(most - low, size) : 0; /* pages with fewer */
     if (grow > pages)
         grow = pages;
     if (grow > 0)
@@ -191,15 +191,15 @@ static uint64_t far_sum(const struct tdm_page_rule *rule, uint64_t start, uint64
     return tdm_size_add(sum, tdm_size_mul(pages - grow, most));
 }
 
-/* Pairs of the tokens [token, end) of a chunk, all of the document that begins at `start`. Exact
- * but where lists have pages of which some tokens are near, or of another document. */
+/* Pairs of the tokens [token, end) of a chunk. All are of the document that begins at `start`.
+ * Exact, unless a listed page has tokens that are near or of another document. */
 static uint64_t part_pairs(const struct tdm_page_rule *rule, uint64_t start, uint64_t token,
                            uint64_t end)
 {
     uint64_t pairs = near_pairs(rule, start, token, end), size = rule->page_tokens;
     if (!tdm_selector_lists(rule->selector.kind) || token >= end)
         return pairs;
-    /* the first page, of which a document may begin in the middle, whole ones, what is left */
+    /* the first page (a document may begin inside it), whole pages, the rest */
     uint64_t stop = tdm_page_token(rule, tdm_page_of(rule, token)) + size;
     stop = stop < end ? stop : end;
     uint64_t far = tdm_near_token(rule, start, token) - start;
@@ -214,7 +214,7 @@ static uint64_t part_pairs(const struct tdm_page_rule *rule, uint64_t start, uin
     return pairs;
 }
 
-/* Calls for the parts of tokens [token, end) of a chunk that belong to one document each. */
+/* Sums `part` over the documents among the tokens [token, end) of a chunk. */
 static uint64_t sum_parts(const struct tdm_schedule *schedule, uint32_t layer, uint32_t sequence,
                           uint64_t token, uint64_t end,
                           uint64_t (*part)(const struct tdm_page_rule *, uint64_t, uint64_t,
@@ -239,7 +239,7 @@ uint64_t tdm_attend_pairs(const struct tdm_program *program, uint32_t layer, uin
                      c->first_token + c->tokens, part_pairs);
 }
 
-/* Pairs of a token and a page whose mean it scores: of the pages before the chunk. */
+/* Pairs of a token and a page before the chunk whose mean it scores. */
 static uint64_t part_scores(const struct tdm_page_rule *rule, uint64_t start, uint64_t token,
                             uint64_t end)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The buffers of a program: what a schedule declares, with place, category, slots and bytes, in
- * their order. */
+/* The buffers of a program: declares all that a schedule needs, in a fixed order, each with its
+ * place, category, slots and bytes. */
 #include "schedule/buffers_parts.h"
 
 #include "base/size.h"
@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_BUFFERS 64u /* room, to begin with */
+#define FIRST_BUFFERS 64u /* initial capacity */
 
-/* Makes room for one more buffer. */
+/* Reserves capacity for one more buffer. */
 static bool grow(struct tdm_builder *b)
 {
     struct tdm_program *program = b->program;
@@ -68,8 +68,8 @@ uint32_t tdm_declare_resident(struct tdm_builder *b, uint32_t number, enum tdm_c
     return number;
 }
 
-/* The state first: residents are laid in this order, and another program of the model, with another
- * nest or pass but the same homes, must find weights, master and moments where they are here. */
+/* The state comes first: residents are laid out in this order, and another program of the model
+ * with the same homes, whatever its nest or pass, must find the state at the same offsets. */
 static void declare_residents(struct tdm_builder *b)
 {
     struct tdm_layout *layout = b->layout;
@@ -135,7 +135,7 @@ static void declare_workspaces(struct tdm_builder *b)
         layout->work[TDM_HEAD_SUM] = tdm_declare(b, TDM_DEVICE, TDM_LOGITS, TDM_AXIS_RING,
                                                  TDM_HEAD_SUM, 0, tile, 1, "head_sum");
     }
-    /* without a backward it is X that runs through it, in chunk-major order too */
+    /* without a backward, X passes through it in chunk-major order too */
     layout->stream_slots = b->schedule->order == TDM_CHUNK_MAJOR && b->schedule->group_count == 1
                                ? 1
                                : b->program->chunk_count;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers of K and V: rows of them and of their gradients, on the device or on the host, means of
- * pages and page lists. */
+/* Buffers of K and V: rows for K and V and for their gradients, on the device or on the host; page
+ * means and page lists. */
 #include "schedule/buffers_parts.h"
 
 #include "schedule/attend.h"
@@ -9,8 +9,8 @@
 
 #include <stdlib.h>
 
-/* At another place than the device, sums of dK, dV so far: of the chunks that a later one sees; of
- * all where attention adds to them there. */
+/* Running sums of dK, dV at another place than the device: for the chunks that a later chunk sees,
+ * or for all if attention adds to them there. */
 static bool declare_far_gradients(struct tdm_builder *b, uint32_t layer)
 {
     struct tdm_layout *layout = b->layout;
@@ -30,8 +30,8 @@ static bool declare_far_gradients(struct tdm_builder *b, uint32_t layer)
     return true;
 }
 
-/* The row that a layer uses, the next one in turn. A layer whose attention gathers pages from the
- * host needs a slot of it, the others one for every chunk. */
+/* The row that a layer uses. Layers take rows in turn. A layer whose attention gathers pages from
+ * the host needs one slot, any other layer a slot for every chunk. */
 static uint32_t take_row(struct tdm_builder *b, uint32_t *taken, uint32_t layer,
                          uint32_t slots[TDM_MAX_RING])
 {
@@ -42,8 +42,8 @@ static uint32_t take_row(struct tdm_builder *b, uint32_t *taken, uint32_t layer,
     return row;
 }
 
-/* Chunk-major: the rows through which K, V and gradients of the host pass, shared by the layers in
- * turn. */
+/* Chunk-major: declares the device rows that stage K, V and gradients at home on the host. Layers
+ * share them in turn. */
 static void declare_kv_rows(struct tdm_builder *b)
 {
     struct tdm_layout *layout = b->layout;
@@ -138,7 +138,7 @@ void tdm_declare_lists(struct tdm_builder *b)
             row ? shared
                 : tdm_declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_PAGE_MEANS, 0,
                               b->chunk_capacity, chunks, "page_means.layer%u", layer);
-        /* in chunk-major order those of the last layer live for one chunk */
+        /* in chunk-major order the lists of the last layer live for one chunk */
         if (b->schedule->pass == TDM_TRAIN)
             layout->lists[layer] = tdm_declare(
                 b, TDM_DEVICE, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_PAGE_LISTS, 0, b->chunk_capacity,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Room for the numbers of a program's buffers by what they are for; and what follows from the nest
- * alone. */
+/* Allocates the arrays that hold the numbers of a program's buffers by purpose, and fills what
+ * follows from the nest alone. */
 #include "schedule/buffers_parts.h"
 
 #include "base/size.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers of what the forward leaves to the backward: inputs of groups, what they keep and hold of
- * a chunk beside, and the rings through which it passes to the host and back. */
+/* Buffers for what the forward leaves to the backward: inputs of groups, other values that groups
+ * keep or hold for a chunk, and the rings that stage them to the host and back. */
 #include "schedule/buffers_parts.h"
 
 bool tdm_store_kept(const struct tdm_program *program, enum tdm_store store, uint32_t layer,
@@ -43,7 +43,7 @@ static void declare_store(struct tdm_builder *b, enum tdm_store store, uint32_t 
     const struct tdm_group *group = &schedule->groups[layout->group_of[layer]];
     uint32_t chunks = b->program->chunk_count;
     bool row = schedule->order == TDM_LAYER_MAJOR;
-    /* in chunk-major order the first forward of the last layer makes its K and V alone */
+    /* in chunk-major order the first forward of the last layer makes only its K and V */
     bool forwarded = row || layer + 1 < b->model->layers;
 
     if (forwarded && tdm_set_has(group->kept, store) && group->kept_from_chunk < chunks)
@@ -51,7 +51,7 @@ static void declare_store(struct tdm_builder *b, enum tdm_store store, uint32_t 
             tdm_declare(b, group->kept_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, type->content, 0,
                         b->chunk_capacity, chunks - group->kept_from_chunk, "kept_%s.layer%u",
                         type->name, layer);
-    /* what a group does not run forward again it cannot hold; what is kept need not be held */
+    /* a layer that does not run forward again cannot hold; kept values need not be held */
     uint32_t held_to =
         layout->kept[type->needed_without][layer] == TDM_NONE ? chunks : group->kept_from_chunk;
     if (tdm_layer_runs_again(b, layer) && tdm_set_has(group->held, store) &&
@@ -85,7 +85,7 @@ void tdm_declare_stores(struct tdm_builder *b)
     }
 }
 
-/* Is any of these buffers (skipping TDM_NONE) at another place than the device? */
+/* Is any of these buffers at another place than the device? TDM_NONE is skipped. */
 static bool any_far(const struct tdm_program *program, const uint32_t *numbers, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -109,7 +109,7 @@ void tdm_declare_rings(struct tdm_builder *b)
     if (host_inputs || host_held)
         layout->fetched_x = tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_X, 0,
                                         b->chunk_capacity, fetch_slots, "fetched_x");
-    /* layer-major stashes group inputs from the stream itself */
+    /* layer-major order stashes group inputs directly from the stream */
     if (host_held || (host_inputs && b->schedule->order == TDM_CHUNK_MAJOR))
         layout->stashed_x = tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_X, 0,
                                         b->chunk_capacity, stash_slots, "stashed_x");

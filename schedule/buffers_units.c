@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers of what units have: weights, masters, moments and gradients at home, on the device where
- * those of the host are used, and on the host where gradients are used for updates there.
+ * Buffers of units: the homes of weights, masters, moments and gradients; device buffers that stage
+ * those at home on the host; host buffers for gradients that updates there read.
  */
 #include "schedule/buffers_parts.h"
 
@@ -25,7 +25,7 @@ enum tdm_state tdm_state_of(enum tdm_content content)
     }
 }
 
-/* The unit with the largest layout among the layers: what a slot of a row must hold. */
+/* The layer with the most elements. A slot of a row must be able to hold it. */
 static uint32_t largest_layer(const struct tdm_model *model)
 {
     uint32_t largest = 0;
@@ -133,22 +133,22 @@ static void declare_homes(struct tdm_builder *b, enum tdm_content content, const
         content, head, TDM_NONE);
 }
 
-/* Does what is at home on the host of a unit come to the device? For updates on the host it does
- * not. */
+/* Is a content of a unit at home on the host and used on the device? If the host updates the unit,
+ * only its weights are. */
 static bool is_staged(const struct tdm_builder *b, enum tdm_content content, uint32_t unit)
 {
     return tdm_schedule_home(b->schedule, tdm_state_of(content), unit) != TDM_DEVICE &&
            (content == TDM_UNIT_WEIGHTS || !tdm_updates_on_host(b->schedule, unit));
 }
 
-/* On the device: where what is at home on the host is used. */
+/* Declares the device buffers for a content of units that are at home on the host. */
 static void declare_staged(struct tdm_builder *b, enum tdm_content content, uint32_t slots,
                            const char *name)
 {
     if (tdm_content_dtype(b->schedule, content) == TDM_DTYPE_NONE)
         return;
     uint32_t *rows = b->layout->staged[content - TDM_UNIT_WEIGHTS];
-    uint32_t far = 0; /* more slots would stay empty */
+    uint32_t far = 0; /* more slots than this would stay empty */
     for (uint32_t layer = 0; layer < b->model->layers; layer++)
         far += is_staged(b, content, layer);
     if (slots > far)
@@ -172,7 +172,8 @@ void tdm_declare_state(struct tdm_builder *b)
     const struct tdm_rings *rings = &b->schedule->rings;
     declare_homes(b, TDM_UNIT_WEIGHTS, "weights");
     declare_staged(b, TDM_UNIT_WEIGHTS, rings->weights, "weights");
-    /* an evaluate pass has them too, untouched, so that it can run among steps that train */
+    /* an evaluate pass has them too and leaves them unchanged, so that it can run between training
+     * steps */
     declare_homes(b, TDM_UNIT_MASTER, "master");
     declare_homes(b, TDM_UNIT_MOMENT1, "moment1");
     declare_homes(b, TDM_UNIT_MOMENT2, "moment2");
@@ -187,7 +188,7 @@ bool tdm_gradient_passes(const struct tdm_program *program, uint32_t unit)
            tdm_home_is_far(program, TDM_UNIT_GRADIENT, unit);
 }
 
-/* Where a unit's gradient stays: until its update, or without an optimizer beyond the step. */
+/* Where a unit's gradient stays until its update; without an optimizer, beyond the step. */
 static uint32_t declare_gradient_home(struct tdm_builder *b, uint32_t unit, const char *name)
 {
     enum tdm_place place = tdm_schedule_home(b->schedule, TDM_STATE_GRADIENTS, unit);
@@ -213,12 +214,13 @@ static void declare_gradient_homes(struct tdm_builder *b)
         declare_staged(b, TDM_UNIT_GRADIENT, b->schedule->rings.optimizer, "gradients");
 }
 
-/* Where the head adds to the gradient of a tied embedding; it stays where the embedding's does. */
+/* Where the head sums its part of a tied embedding's gradient. It stays where the embedding's
+ * does. */
 static void declare_tied_gradient(struct tdm_builder *b)
 {
     struct tdm_layout *layout = b->layout;
     bool passes = tdm_gradient_passes(b->program, tdm_model_embedding_unit(b->model));
-    bool outlives = b->schedule->optimizer.kind == TDM_OPTIMIZER_NONE; /* the step */
+    bool outlives = b->schedule->optimizer.kind == TDM_OPTIMIZER_NONE; /* outlives the step */
     enum tdm_content content = TDM_TIED_GRADIENT;
 
     layout->tied_gradient = tdm_declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, content, 0, 0,
@@ -244,7 +246,7 @@ bool tdm_gradient_visits_host(const struct tdm_program *program, uint32_t unit)
              tdm_home_is_far(program, TDM_UNIT_GRADIENT, unit));
 }
 
-/* Layers of [layer, end) whose gradients pass. */
+/* The number of layers of [layer, end) whose gradients pass. */
 static uint32_t count_passing(const struct tdm_program *program, uint32_t layer, uint32_t end)
 {
     uint32_t count = 0;

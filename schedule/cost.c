@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an op costs: FLOPs and bytes, and the seconds that a machine's rates make of them. */
+/* What an op costs: FLOPs and bytes, and the seconds that they take by the rates of a machine. */
 #include "schedule/cost.h"
 
 #include "base/size.h"
@@ -20,11 +20,11 @@ static uint64_t keys_of(const struct tdm_program *program, const struct tdm_op *
 {
     const struct tdm_chunk *chunk = &program->chunks[op->chunk];
     uint32_t first = tdm_attend_first(program, op->layer, op->chunk);
-    /* and one: the pairs of a first chunk are tokens * (tokens + 1) / 2, and neither a rate that
-     * grows with keys nor a share that grows with tokens may outgrow them */
+    /* plus one: a first chunk has tokens * (tokens + 1) / 2 pairs, and neither a rate that grows
+     * with keys nor a share that grows with tokens may grow faster than the pairs */
     uint64_t keys = chunk->first_token + chunk->tokens - program->chunks[first].first_token + 1;
     struct tdm_page_rule rule = tdm_page_rule_of(&program->params.pages, op->layer);
-    /* by lists, as many as a range would have that has as many pairs */
+    /* with lists: the keys of a range that has the same number of pairs */
     if (tdm_selector_lists(rule.selector.kind) && op->tokens > 0 &&
         keys > op->pairs / op->tokens + op->tokens / 2 + 1)
         keys = op->pairs / op->tokens + op->tokens / 2 + 1;
@@ -97,7 +97,7 @@ enum tdm_rate tdm_op_rate(const struct tdm_op *op)
         [TDM_OP_OPTIMIZER] = TDM_RATE_OPTIMIZER,
     };
     bool narrow = op->head_dim <= TDM_NARROW_HEAD_DIM;
-    if (op->kind == TDM_OP_OPTIMIZER) { /* rounded: moments, and no master */
+    if (op->kind == TDM_OP_OPTIMIZER) { /* rounded: it has moments but no master */
         bool rounded = op->access_count > TDM_OPTIMIZER_MOMENT1 &&
                        op->access[TDM_OPTIMIZER_MASTER].buffer == TDM_NONE &&
                        op->access[TDM_OPTIMIZER_MOMENT1].buffer != TDM_NONE;
@@ -112,7 +112,7 @@ enum tdm_rate tdm_op_rate(const struct tdm_op *op)
     return rates[op->kind];
 }
 
-/* Of the refined rates of a kind of product, that of a part. */
+/* The refined rate of a part. `of_q`: that of TDM_PART_Q, for a kind of product. */
 static enum tdm_rate part_rate(enum tdm_rate kind, enum tdm_rate of_q, enum tdm_part part)
 {
     switch (part) {
@@ -195,11 +195,11 @@ double tdm_op_size(const struct tdm_op *op, enum tdm_rate rate)
     double work = tdm_op_work(op);
     if (op->keys > 0)
         return (double)op->keys;
-    /* where tokens count by themselves time must not fall with either of the two */
+    /* with a share by tokens, time must not decrease with tokens or with work per token */
     return tdm_rate_share(rate) == TDM_RATES ? work : work / (double)op->tokens;
 }
 
-/* Of attention that gathers: what it fetches over its link, and sends back. */
+/* Seconds for the bytes that gathering attention fetches over its link and sends back. */
 static double gather_seconds(const struct tdm_topology *topology, const struct tdm_op *op)
 {
     double seconds = 0;
@@ -217,7 +217,7 @@ double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op
         return machine->copy_seconds + (double)op->access[TDM_COPY_FROM].bytes /
                                            tdm_link_rate(&machine->topology, op->link, busy);
     enum tdm_rate kind = tdm_op_refined_rate(op);
-    if (machine->table[kind].of != kind) /* not described */
+    if (machine->table[kind].of != kind) /* the machine does not describe it */
         kind = tdm_op_rate(op);
     enum tdm_rate share = tdm_rate_share(kind);
     const struct tdm_rate_table *table = &machine->table[kind];
@@ -225,7 +225,7 @@ double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op
     if (share != TDM_RATES)
         rate *= tdm_rate_at(&machine->table[share], (double)op->tokens);
     double seconds = tdm_op_work(op) / rate;
-    /* of products and attention: operands pass through memory at least once */
+    /* products and attention: operands pass through memory at least once */
     double memory = (double)op->bytes / machine->rate[TDM_RATE_ELEMENTWISE];
     if (op->flops > 0 && memory > seconds)
         seconds = memory;

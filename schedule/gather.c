@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gathering pages from the host: who does, how much room there is, and what passes over the
- * link. */
+/* Gathering pages from the host: which layers do it, how large the buffer is, and how many bytes
+ * cross the link. */
 #include "schedule/gather.h"
 
 #include "base/size.h"
@@ -26,7 +26,8 @@ static bool has_lists(const struct tdm_schedule *schedule, uint32_t layer)
 
 bool tdm_gathers(const struct tdm_schedule *schedule, uint32_t layer)
 {
-    if (schedule->group_count == 0 || schedule->order != TDM_CHUNK_MAJOR || /* not there yet */
+    /* groups may not be set yet */
+    if (schedule->group_count == 0 || schedule->order != TDM_CHUNK_MAJOR ||
         !tdm_gather_is_set(schedule))
         return false;
     const struct tdm_group *group = &schedule->groups[tdm_schedule_group_of(schedule, layer)];
@@ -49,9 +50,9 @@ static bool has_documents(const struct tdm_schedule *schedule)
     return schedule->documents_of_text;
 }
 
-/* Pages before its chunk that a query page can list, at most: those of the window before the
- * chunk's first token, those of the first tokens, random ones. Pages fill chunks, so all begin at
- * multiples of their size. */
+/* Maximum number of pages before its chunk that a query page can list: pages of the window before
+ * the chunk's first token, pages of the global tokens, and random pages. Pages fill chunks exactly,
+ * so all begin at multiples of their size. */
 static uint64_t listed_pages(const struct tdm_schedule *schedule)
 {
     const struct tdm_selector *s = &schedule->selector;
@@ -65,7 +66,7 @@ static uint64_t listed_pages(const struct tdm_schedule *schedule)
                             tdm_size_ceil_div(s->global, page) + s->random +
                                 (s->global > 0 && has_documents(schedule)
                                      ? 1
-                                     : 0)); /* they begin inside of pages */
+                                     : 0)); /* documents begin inside pages */
     most = most < all ? most : all;
     return most > 0 ? most : 1;
 }
@@ -75,7 +76,7 @@ static uint64_t chunk_pages(const struct tdm_schedule *schedule)
     return tdm_size_ceil_div(schedule->chunk_tokens, schedule->page_tokens);
 }
 
-/* No more than there are chunks before the last. */
+/* The size of the buffer in chunks: at most those before the last. */
 static uint64_t room_chunks(const struct tdm_schedule *schedule)
 {
     uint64_t most = tdm_size_ceil_div(tdm_longest_pages(schedule), chunk_pages(schedule)) - 1;
@@ -88,7 +89,7 @@ uint64_t tdm_gather_pages(const struct tdm_schedule *schedule)
     return room_chunks(schedule) * chunk_pages(schedule);
 }
 
-/* For all pages that a chunk can have before it? */
+/* Is there room for all pages that a chunk can have before it? */
 static bool has_room_for_all(const struct tdm_schedule *schedule)
 {
     return tdm_gather_pages(schedule) + chunk_pages(schedule) >= tdm_longest_pages(schedule);
@@ -138,7 +139,7 @@ struct tdm_gather_params tdm_gather_params_of(const struct tdm_schedule *schedul
     if (!tdm_gathers_at_all(schedule))
         return (struct tdm_gather_params){.key_pages = longest};
     uint64_t pages = tdm_gather_pages(schedule), room = slots * chunk_pages(schedule);
-    uint64_t each = pages / listed_pages(schedule); /* 0: it is refused */
+    uint64_t each = pages / listed_pages(schedule); /* 0: the schedule is refused */
     bool trains = schedule->pass == TDM_TRAIN;
     struct tdm_gather_params gather = {
         .pages = pages,
@@ -154,8 +155,8 @@ struct tdm_gather_params tdm_gather_params_of(const struct tdm_schedule *schedul
     return gather;
 }
 
-/* Of `pages` pages, those that so many query pages list together which list `listed` each by
- * chance. */
+/* Expected pages, of `pages`, that `query_pages` query pages list together if each lists `listed`
+ * at random. */
 static double listed_together(double pages, double listed, double query_pages)
 {
     return pages * (1 - pow(1 - listed / pages, query_pages));
@@ -204,11 +205,11 @@ void tdm_gather_cost(const struct tdm_program *program, struct tdm_op *op)
         const struct tdm_access *sums = &op->access[i];
         if (sums->buffer == TDM_NONE)
             continue;
-        if (sums->mode == TDM_WRITE) /* made zero first */
+        if (sums->mode == TDM_WRITE) /* zeros are sent first */
             op->sent_bytes += sums->bytes;
         if (i == TDM_ATTENTION_GRAD_DKV_ADDED &&
             op->access[TDM_ATTENTION_GRAD_DKV_OPENED].buffer != TDM_NONE)
-            continue; /* counted with those */
+            continue; /* already counted */
         page = tdm_content_bytes(schedule, TDM_DKVPAGES, 0, schedule->page_tokens);
         op->fetched_bytes += (uint64_t)(pages * (double)page);
         op->sent_bytes += (uint64_t)(pages * (double)page);

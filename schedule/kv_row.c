@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots of the row of K and V of the layer under way. */
+/* The row of K and V of the current layer: its slots, and the slot of a chunk. */
 #include "schedule/kv_row.h"
 
 #include "schedule/attend.h"
@@ -14,7 +14,7 @@ static uint32_t longest_sequence(const struct tdm_program *program)
     return longest;
 }
 
-/* Most chunks that a chunk of a layer sees. */
+/* Maximum number of chunks that a chunk of a layer sees. */
 static uint32_t span_of(const struct tdm_program *program, uint32_t layer)
 {
     uint32_t most = 0;
@@ -44,8 +44,8 @@ uint32_t tdm_kv_slots(const struct tdm_program *program, uint32_t span)
     return span < longest ? 2 * span : longest;
 }
 
-/* Of the chunks that enter a row of twice the span, counted from 0, the one in its first slot after
- * number `entered` has: whenever the row is full, all but the last span - 1 have left. */
+/* The chunk in the first slot of a row of twice the span, after chunk `entered` has entered. Chunks
+ * are numbered from 0 in order of entry. When the row is full, all but the last span - 1 leave. */
 static uint32_t first_in_row(uint32_t span, uint32_t entered)
 {
     return entered < span ? 0 : (entered + 1 - span) / (span + 1) * (span + 1);

@@ -55,7 +55,7 @@ uint64_t tdm_page_elements(const struct tdm_schedule *schedule)
     return tdm_size_mul(2, tdm_page_plane_elements(schedule));
 }
 
-/* Elements a token of a content that has a row for each token. */
+/* Elements per token, for contents with a row for each token. */
 static uint64_t row_elements(const struct tdm_model *model, enum tdm_content content)
 {
     switch (content) {
@@ -108,7 +108,7 @@ uint32_t tdm_page_lists(const struct tdm_schedule *schedule)
     return schedule->selector.kind == TDM_SELECT_TOP_K ? schedule->model->kv_heads : 1;
 }
 
-/* Pages that so many consecutive tokens can touch. */
+/* Maximum number of pages that `tokens` consecutive tokens can touch. */
 static uint64_t pages_touched(const struct tdm_page_rule *rule, uint64_t tokens)
 {
     uint64_t left = tokens % rule->chunk_tokens;
@@ -142,7 +142,7 @@ uint32_t tdm_page_list_capacity(const struct tdm_schedule *schedule)
         most = s->budget / rule.page_tokens + tdm_pages_of_chunk(&rule);
     else if (s->kind == TDM_SELECT_DILATED)
         most = s->window / rule.page_tokens + 1;
-    else /* near pages of a page's tokens, those of the first tokens, random ones */
+    else /* near pages of a page's tokens, pages of the global tokens, random pages */
         most = tdm_size_add(pages_touched(&rule, tdm_size_add(s->window, rule.page_tokens)),
                             tdm_size_add(pages_touched(&rule, s->global), s->random));
     return (uint32_t)(most < all ? most : all);
@@ -222,7 +222,7 @@ uint64_t tdm_chunks_bytes(const struct tdm_program *program, enum tdm_content co
     const struct tdm_schedule *schedule = program->schedule;
     if (first == end)
         return 0;
-    /* of a sequence only the last chunk can be shorter */
+    /* only the last chunk of a sequence can be shorter */
     uint64_t full = tdm_content_bytes(schedule, content, 0, schedule->chunk_tokens);
     return tdm_size_add(tdm_size_mul(end - first - 1, full),
                         tdm_content_bytes(schedule, content, 0, program->chunks[end - 1].tokens));

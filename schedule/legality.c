@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Legality: the table of refusals, and its reading. */
+/* Legality: the table of settings that are refused together, and its lookup. */
 #include "schedule/legality.h"
 
 #define ANY (-1)
 
-/* A row speaks of the groups that agree with all it names. */
+/* A row refuses the groups that match all of its fields. */
 struct rule {
     int order;
-    int kept; /* a store that the kept set has */
+    int kept; /* a store in the kept set */
     int kv;
-    bool far_kv_gradients, far_held; /* at another place than the device, if set */
+    bool far_kv_gradients, far_held; /* if set: at another place than the device */
     const char *reason;
 };
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lowering: bodies of the loop nest become allocations, frees and operations.
+ * Lowering: turns the bodies of the loop nest into allocations, frees and operations.
  *
- * A body asks for what it needs (its input, an attention output, q) and gets it from where the
- * schedule put it, or recomputes it; it hands on what it made to where the schedule wants it.
- * Fetches from another place are emitted some bodies ahead: bodies wait in a short queue, a body's
- * fetches are emitted when it enters and its ops when it leaves.
+ * A body reads the values that it needs (its input, an attention output, q) from where the schedule
+ * stores them, or recomputes them. It writes its results to where the schedule wants them. Fetches
+ * from another place are emitted some bodies ahead: bodies wait in a short queue; a body's fetches
+ * are emitted when it enters the queue, its ops when it leaves.
  */
 #include "schedule/lower_parts.h"
 #include "schedule/optimizer.h"
@@ -17,18 +17,18 @@ static uint32_t first_layer(const struct tdm_lowering *l, uint32_t group)
     return tdm_schedule_first_layer(l->schedule, group);
 }
 
-/* Does a layer need its row of K and V, shared with other layers, in this pass? One that it has to
- * itself lives longer than a sweep. */
+/* The row of K and V that a layer shares with others, or TDM_NONE if this pass does not need it. A
+ * row of its own lives longer than a sweep. */
 static uint32_t sweep_row(const struct tdm_lowering *l, uint32_t layer, enum tdm_pass pass)
 {
     uint32_t row = tdm_low_kv_row(l, layer, pass);
     if (row == l->layout->own_kv[layer])
         return TDM_NONE;
-    bool rerun = pass == TDM_PASS_RERUN; /* chunks that have their attention output ask for none */
+    bool rerun = pass == TDM_PASS_RERUN; /* chunks with a kept attention output need no K, V */
     return rerun && tdm_store_kept(l->program, TDM_STORE_ATTENTION, layer, 0) ? TDM_NONE : row;
 }
 
-/* What the first forward of a layer stores for the backward. */
+/* Allocates what the first forward of a layer stores for the backward. */
 static void alloc_kept(struct tdm_lowering *l, uint32_t group, uint32_t layer)
 {
     if (l->schedule->groups[group].kv == TDM_KV_KEEP)
@@ -42,7 +42,8 @@ static void alloc_kept(struct tdm_lowering *l, uint32_t group, uint32_t layer)
         tdm_low_alloc(l, l->layout->input[group + 1]);
 }
 
-/* What a layer holds when its group runs forward again; its input comes from the layer below. */
+/* Allocates what a layer holds when its group runs forward again, except its input, which the layer
+ * below writes. */
 static void alloc_held(struct tdm_lowering *l, uint32_t group, uint32_t layer)
 {
     if (l->schedule->groups[group].kv == TDM_KV_RECOMPUTE)
@@ -53,7 +54,7 @@ static void alloc_held(struct tdm_lowering *l, uint32_t group, uint32_t layer)
         tdm_low_alloc(l, l->layout->held[store][layer]);
 }
 
-/* What only this layer's backward still needed. */
+/* Frees what only this layer's backward still needed. */
 static void release_stores(struct tdm_lowering *l, uint32_t group, uint32_t layer)
 {
     tdm_low_release(l, l->layout->own_kv[layer]);
@@ -68,7 +69,7 @@ static void release_stores(struct tdm_lowering *l, uint32_t group, uint32_t laye
         tdm_low_release(l, l->layout->input[group]);
 }
 
-/* A gradient is complete: if it stays and its home is far, it goes there. */
+/* The gradient of a unit is complete: copies it to its home, if that is not on the device. */
 static void end_gradient(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
 {
     if (!tdm_home_is_far(l->program, TDM_UNIT_GRADIENT, unit))
@@ -93,8 +94,8 @@ static void end_tied_gradient(struct tdm_lowering *l, const struct tdm_body *bod
     tdm_low_release(l, l->layout->tied_gradient);
 }
 
-/* Weights that bodies between two markers use beside those of their layers: of the embedding, in
- * layer 0; of the head. */
+/* Begin or end the use of weights other than a layer's between two markers: the embedding's in
+ * layer 0, and the head's. */
 static void use_embedding(struct tdm_lowering *l, const struct tdm_body *body, bool begin)
 {
     uint32_t embedding = tdm_model_embedding_unit(l->model);
@@ -147,21 +148,21 @@ static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
     release_stores(l, body->group, layer);
 }
 
-/* In layer-major order the layers allocate for themselves. In the forward of chunk-major a group
- * needs a place for X between its layers, unless it is one layer that has its input elsewhere. */
+/* Does a group need a workspace for X between its layers? Not if X passes through the stream, or if
+ * it is one layer whose input is stored elsewhere. */
 static bool group_needs_x(const struct tdm_lowering *l, uint32_t group)
 {
     return !tdm_low_streams_x(l) && (group == 0 || l->schedule->groups[group].layers > 1);
 }
 
-/* Chunk-major: where gradients of a layer's K and V live as long as its group. */
+/* Chunk-major: the buffer of a layer's dK and dV that lives as long as its group. */
 static uint32_t group_gradients(const struct tdm_lowering *l, uint32_t layer)
 {
     bool far = l->layout->far_slot[layer] != NULL;
     return far ? l->layout->host_dkv[layer] : l->layout->dkv[layer];
 }
 
-/* Chunk-major: the row of a group's gradients that pass through the device, or TDM_NONE. */
+/* Chunk-major: the row of a group's gradients that pass (lowering.h), or TDM_NONE. */
 static uint32_t passing_row(const struct tdm_lowering *l, uint32_t first, uint32_t end)
 {
     for (uint32_t layer = first; layer < end; layer++)
@@ -215,7 +216,7 @@ static void group_end(struct tdm_lowering *l, const struct tdm_body *body)
         if (group_needs_x(l, body->group))
             tdm_low_release_work(l, TDM_X);
         if (l->schedule->pass == TDM_TRAIN)
-            return; /* K and V are for the backward too */
+            return; /* the backward needs K and V too */
     }
     for (uint32_t layer = first; layer < end; layer++) {
         tdm_low_release(l, group_gradients(l, layer));
@@ -225,7 +226,7 @@ static void group_end(struct tdm_lowering *l, const struct tdm_body *body)
     tdm_low_release(l, passing_row(l, first, end));
 }
 
-/* Is any of these buffers, one a layer or group, on the host? */
+/* Is any of these buffers, one per layer or group, on the host? */
 static bool any_far(const struct tdm_lowering *l, const uint32_t *buffers, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -234,7 +235,7 @@ static bool any_far(const struct tdm_lowering *l, const uint32_t *buffers, uint3
     return false;
 }
 
-/* The staging rings of a phase: those through which it moves something from or to the host. */
+/* Calls `act` for the rings through which a phase copies from or to the host. */
 static void phase_rings(struct tdm_lowering *l, bool forward,
                         void (*act)(struct tdm_lowering *, uint32_t))
 {
@@ -280,7 +281,7 @@ static void phase_buffers(struct tdm_lowering *l, const struct tdm_body *body, b
     for (int store = 0; store < TDM_STORES; store++)
         l->next_fetched[store] = l->next_stashed[store] = 0;
 
-    bool evaluates = l->schedule->pass == TDM_EVALUATE; /* its only phase */
+    bool evaluates = l->schedule->pass == TDM_EVALUATE; /* it has only this phase */
     if (evaluates || (begin && forward == tdm_low_layer_major(l)))
         act(l, l->layout->stream);
     if (begin || forward)
@@ -377,8 +378,8 @@ static void leave_queue(struct tdm_lowering *l)
     run_body(l, &pending);
 }
 
-/* Is what a body would fetch still to be made by one in the queue? The backward of a layer begins
- * with the last chunks, which the layer below has just run forward again. */
+/* Would a body fetch a value that a body in the queue has yet to make? The backward of a layer
+ * begins with the last chunks, which the layer below has just run forward again. */
 static bool overtakes(const struct tdm_lowering *l, const struct tdm_body *body)
 {
     if (body->kind != TDM_BODY_KV && body->kind != TDM_BODY_BACKWARD)
@@ -396,7 +397,7 @@ static enum tdm_status take_body(void *self, const struct tdm_body *body, struct
 {
     struct tdm_lowering *l = self;
     (void)err; /* the sink fills it: it is l->err */
-    /* a phase begins and ends with nothing under way: its rings must be there before a fetch */
+    /* the queue is empty when a phase begins or ends: its rings must be allocated before a fetch */
     bool phase = body->kind == TDM_BODY_PHASE_BEGIN || body->kind == TDM_BODY_PHASE_END;
     while (l->queue_count > (phase ? 0 : l->depth) || overtakes(l, body))
         leave_queue(l);

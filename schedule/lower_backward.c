@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Backward of a layer. */
+/* Backward of a layer, and gradient of the embedding. */
 #include "schedule/lower_parts.h"
 
 #include "base/size.h"
@@ -24,7 +24,7 @@ static void grad_input(struct tdm_lowering *l, const struct tdm_body *body, enum
     tdm_low_reads_weights(l, TDM_PRODUCT_GRAD_INPUT_WEIGHTS, body->layer, part);
     if (first)
         tdm_low_writes(l, TDM_PRODUCT_GRAD_INPUT_DX, tdm_low_work(l, to), made);
-    else /* the q product's share is there; with the KV product's the sum is complete */
+    else /* the q product's share is there; the KV product's completes the sum */
         tdm_low_changes(l, TDM_PRODUCT_GRAD_INPUT_DX, tdm_low_work(l, to), made,
                         tdm_low_sum_tag(to, body->layer, body->chunk, 0));
     tdm_low_op_end(l);
@@ -119,7 +119,7 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_values *v)
     tdm_low_op_end(l);
 }
 
-/* The product that a QK-norm read, for its gradient. */
+/* Reads the product that a QK-norm read, for the norm's gradient. */
 static void reads_raw(struct tdm_lowering *l, uint32_t operand, enum tdm_content raw)
 {
     tdm_low_reads(l, operand, tdm_low_work(l, raw), tdm_low_tag(raw, l->op.layer, l->op.chunk));
@@ -151,13 +151,13 @@ static void q_backward(struct tdm_lowering *l, const struct tdm_values *v)
     tdm_low_release_work(l, TDM_DQ);
 }
 
-/* When a chunk is reached, all later chunks have added to its dK, dV. */
+/* When the sweep reaches a chunk, all later chunks have added to its dK and dV. */
 static void kv_backward(struct tdm_lowering *l, struct tdm_values *v)
 {
     const struct tdm_body *body = &v->pending->body;
     struct tdm_tag raw = tdm_low_tag(TDM_DKVRAW, body->layer, body->chunk);
     bool norm = tdm_low_qk_norm(l, body);
-    if (norm) /* the pages have K normed and rotated: its norm's gradient needs the product */
+    if (norm) /* the pages hold K after norm and RoPE; the gradient of the norm needs the product */
         tdm_low_kv_raw(l, body, v->at[TDM_NORMED]);
     struct tdm_ref sums = tdm_low_finished_dkv(l, body);
     tdm_low_alloc_work(l, TDM_DKVRAW);
@@ -182,10 +182,10 @@ static void kv_backward(struct tdm_lowering *l, struct tdm_values *v)
     tdm_low_release_work(l, TDM_DKVRAW);
 }
 
-/* The gradient of the embedding: rows of DX, each added to the row of its token. They are sorted by
- * token, so that one worker can own a row of the table and add to it in a fixed order. The gradient
- * is made zero once, 0.5 ms of a step for 2 GiB: less than a bitmap of touched rows would cost
- * those that read it. */
+/* The gradient of the embedding: each row of DX is added to the row of its token. Rows are sorted
+ * by token, so that one worker owns a row of the table and adds to it in a fixed order. The
+ * gradient is set to zero once, which takes 0.5 ms of a step for 2 GiB. A bitmap of touched rows
+ * would cost its readers more. */
 void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t unit = tdm_model_embedding_unit(l->model);
@@ -227,11 +227,11 @@ void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body)
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_TOKEN_ORDER);
     if (body->chunk == 0)
-        tdm_low_release(l, l->layout->stream); /* nothing below reads it */
+        tdm_low_release(l, l->layout->stream); /* no later op reads it */
 }
 
-/* From dX of the layer above down to dQ, dK and dV: what the chunk adds to those that it sees. The
- * second half takes the values `v`, and dQ and the normed input from their workspaces. */
+/* First half: from dX of the layer above to dQ, and to what the chunk adds to dK and dV of the
+ * chunks that it sees. Leaves dQ (in its workspace) and `v` to the second half. */
 static void backward_to_attention(struct tdm_lowering *l, const struct tdm_pending *pending,
                                   struct tdm_values *v)
 {
@@ -244,7 +244,7 @@ static void backward_to_attention(struct tdm_lowering *l, const struct tdm_pendi
             tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);
     }
 
-    if (!tdm_low_layer_major(l)) /* there the sweep did it */
+    if (!tdm_low_layer_major(l)) /* in layer-major order the sweep did it */
         tdm_low_kv_fetch(l, body);
     tdm_low_dkv_fetch(l, body);
     tdm_low_values_begin(l, pending, v);
@@ -264,7 +264,7 @@ static void backward_to_attention(struct tdm_lowering *l, const struct tdm_pendi
     tdm_low_value_free(l, v, TDM_ATTENTION_OUT);
 }
 
-/* From dQ and the chunk's own dK, dV, to which all have added, to dX. */
+/* Second half: from dQ and the chunk's complete dK and dV to dX. */
 static void backward_from_attention(struct tdm_lowering *l, const struct tdm_body *body,
                                     struct tdm_values *v)
 {

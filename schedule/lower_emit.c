@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Emitting: allocations, frees and ops under construction, operand by operand. */
+/* Emits allocations, frees and ops. An op is built operand by operand. */
 #include "schedule/lower_parts.h"
 
 #include "base/size.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Final norm, LM head and loss. A chunk's rows are cut into tiles, so that no more of the logits
- * exists than a tile has. A tile whose logits are of the whole vocabulary goes forward and backward
- * in one op. Where the vocabulary is cut too, a first sweep over its tiles makes the log-sum-exp of
- * every row, with that the loss, and a second one makes the logits again and the gradients: one
+ * Final norm, LM head and loss. A chunk's rows are cut into tiles, so that only one tile of logits
+ * exists at a time. If a tile has the whole vocabulary, one op runs it forward and backward. If the
+ * vocabulary is cut too, a first sweep over its tiles computes the log-sum-exp of every row, and
+ * from that the loss; a second sweep computes the logits again and the gradients, which costs one
  * product more. Everything runs in reverse.
  */
 #include "schedule/lower_parts.h"
@@ -14,12 +14,12 @@
 
 /* One LM-head tile. */
 struct head_tile {
-    uint32_t tile, number; /* of rows: in its chunk, in the step */
-    bool first;            /* of its chunk to run */
-    uint32_t column;       /* of the vocabulary */
+    uint32_t tile, number; /* number of the tile of rows: in its chunk, in the step */
+    bool first;            /* the first of its chunk to run */
+    uint32_t column;       /* number of the tile of the vocabulary */
 };
 
-/* Number of a tile with its column, as contributor in a sum over tiles `number` and columns. */
+/* Number of a tile of rows and its column as one contributor, in a sum over both. */
 static uint32_t with_column(const struct tdm_lowering *l, const struct head_tile *at,
                             uint32_t number)
 {
@@ -37,7 +37,7 @@ static void moves(struct tdm_lowering *l, uint32_t operand, uint64_t bytes)
     l->op.access[operand].bytes = bytes;
 }
 
-/* Begins the op of a tile: its rows, and its part of the vocabulary. */
+/* Begins the op of a tile. Sets its rows and its part of the vocabulary. */
 static void tile_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
                        const struct head_tile *at)
 {
@@ -67,8 +67,8 @@ static uint64_t entry_bytes(const struct tdm_lowering *l, enum tdm_dtype dtype)
     return tdm_size_mul(l->op.entries, (uint64_t)l->model->hidden * tdm_dtype_bytes(dtype));
 }
 
-/* What the rows of a tile hold before it: where tiles turn them into gradients, those before
- * have. */
+/* What the rows of a tile hold before its op. If tiles turn their rows into gradients, the tiles
+ * before it have done so. */
 static struct tdm_tag rows_tag(const struct tdm_body *body, const struct head_tile *at)
 {
     return at->first || body->kind == TDM_BODY_LOSS
@@ -89,7 +89,7 @@ static void turns_rows(struct tdm_lowering *l, const struct tdm_body *body,
                     tdm_low_sum_tag(TDM_DFINAL_NORMED, body->layer, body->chunk, at->tile));
 }
 
-/* Tokens, weights and the tile of logits. */
+/* Sets the operands tokens, weights and tile of logits. */
 static void tile_operands(struct tdm_lowering *l, const struct tdm_body *body,
                           const struct head_tile *at)
 {
@@ -105,7 +105,7 @@ static void tile_operands(struct tdm_lowering *l, const struct tdm_body *body,
     moves(l, TDM_HEAD_LOGITS, tdm_logit_bytes(l->schedule, l->op.tokens, l->op.entries));
 }
 
-/* Adds to the gradient of the op's entries; those of other tiles of the vocabulary stay. */
+/* Adds to the gradient of the op's entries, not to those of other tiles of the vocabulary. */
 static void tile_gradient(struct tdm_lowering *l, const struct head_tile *at)
 {
     enum tdm_part part;
@@ -158,7 +158,7 @@ static void head_op(struct tdm_lowering *l, const struct tdm_body *body, const s
     tdm_low_op_end(l);
 }
 
-/* Forward of a tile; the last column has the loss. */
+/* Forward of a tile. The last column to run adds the loss. */
 static void loss_op(struct tdm_lowering *l, const struct tdm_body *body, const struct head_tile *at)
 {
     tile_begin(l, body, TDM_OP_LOSS, at);
@@ -171,7 +171,7 @@ static void loss_op(struct tdm_lowering *l, const struct tdm_body *body, const s
     tdm_low_op_end(l);
 }
 
-/* Backward of a tile; the last column makes gradients of its rows. */
+/* Backward of a tile. The last column to run turns the rows into gradients. */
 static void head_grad_op(struct tdm_lowering *l, const struct tdm_body *body,
                          const struct head_tile *at)
 {
@@ -189,7 +189,7 @@ static void head_grad_op(struct tdm_lowering *l, const struct tdm_body *body,
     tdm_low_op_end(l);
 }
 
-/* The tiles of a chunk, from its normed rows in the workspace. */
+/* Runs the tiles of a chunk, from its normed rows in the workspace. */
 static void head_tiles(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t base = l->layout->tile_base[body->chunk];

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * K and V of a layer, and their gradients: where a body reads and leaves them.
+ * K and V of a layer, and their gradients: where a body reads and writes them.
  *
- * In layer-major order a sweep has a row of its own on the device, of as many slots as windows let
- * it need (kv_row.h); where a layer's K and V outlive a sweep they are in a row with a slot for
- * every chunk. In chunk-major order every layer has a row; one that is at home on the host passes
- * through a few rows on the device, which layers share in turn: a body fetches what its chunk sees,
- * and sends home what it made or added to. Where attention gathers its pages from the host itself
- * (gather.h), only what a body makes, and the finished sums of its own chunk, pass through these
+ * In layer-major order a sweep has its own row on the device, with as many slots as windows require
+ * (kv_row.h). If a layer's K and V outlive a sweep, they are in a row with a slot for every chunk.
+ * In chunk-major order every layer has a row. A row whose home is the host is staged through a few
+ * rows on the device, which layers share in turn: a body fetches what its chunk sees, and sends
+ * home what it made or added to. If attention itself gathers its pages from the host (gather.h),
+ * only the K and V that a body makes, and the complete sums of its own chunk, pass through these
  * rows, which have a slot for one chunk.
  */
 #include "ops/move.h"
@@ -57,7 +57,7 @@ static bool is_ring(const struct tdm_lowering *l, uint32_t row)
     return l->program->buffers[row].axis == TDM_AXIS_RING;
 }
 
-/* In the backward, the chunk whose backward is or comes next; what it sees enters before it. */
+/* In the backward: the chunk whose backward runs now or next. What it sees enters before it. */
 static uint32_t reader_of(const struct tdm_lowering *l, const struct tdm_body *body)
 {
     return body->kind == TDM_BODY_KV ? tdm_attend_last(l->program, body->layer, body->chunk)
@@ -89,7 +89,7 @@ uint32_t tdm_low_seen_kv(const struct tdm_lowering *l, const struct tdm_body *bo
                                    : tdm_low_kv_row(l, body->layer, body->pass);
 }
 
-/* Are a layer's sums at home on the host, and added to there? */
+/* Are a layer's sums at home on the host, and does attention add to them there? */
 static bool sums_at_home(const struct tdm_lowering *l, uint32_t layer)
 {
     return gathers(l, layer) && l->layout->far_slot[layer] != NULL;
@@ -122,7 +122,7 @@ void tdm_low_chunks(struct tdm_lowering *l, uint32_t operand, const struct tdm_b
                    after, tdm_chunks_bytes(l->program, after.content, first, end));
 }
 
-/* A copy of chunks [first, end) from and to the slots of the first of them. */
+/* Copies chunks [first, end). `from` and `to` are the slots of `first`. */
 static void copy_chunks(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref from,
                         struct tdm_ref to, uint32_t first, uint32_t end, struct tdm_tag what)
 {
@@ -141,8 +141,8 @@ static void copy_chunks(struct tdm_lowering *l, const struct tdm_body *body, str
     tdm_low_op_end(l);
 }
 
-/* Before chunks enter a row that `reader` is the first to see: what it sees beside them moves, if
- * the row is full. */
+/* Before chunks enter a row that `reader` is the first to see: if the row is full, moves the other
+ * chunks that `reader` sees. */
 static void make_room(struct tdm_lowering *l, const struct tdm_body *body, uint32_t row,
                       uint32_t reader, struct tdm_tag what)
 {
@@ -157,7 +157,7 @@ static void kv_make_room(struct tdm_lowering *l, const struct tdm_body *body, ui
     if (!is_ring(l, row))
         return;
     uint32_t reader = is_falling(body) ? reader_of(l, body) : body->chunk;
-    /* in the backward, before the first of several */
+    /* in the backward, before the first of those that enter together */
     if (!is_falling(body) || tdm_attend_first(l->program, body->layer, reader) == body->chunk)
         make_room(l, body, row, reader, tdm_low_tag(TDM_KVPAGES, body->layer, TDM_NONE));
 }
@@ -201,7 +201,7 @@ void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
     uint32_t first = chunk, end = step == TDM_KV_FETCH ? chunk + 1 : chunk;
     if (host == TDM_NONE || step == TDM_KV_THERE || gathers(l, layer))
         return;
-    /* a sweep fills its row chunk by chunk; who makes K and V alone sees nothing of those before */
+    /* a sweep fills its row chunk by chunk; a body that only makes K, V sees no earlier chunks */
     if (!tdm_low_layer_major(l) && body->kind != TDM_BODY_KV)
         first = tdm_attend_first(l->program, layer, chunk);
     if (step == TDM_KV_FETCH)
@@ -210,7 +210,7 @@ void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
                 end, tdm_low_tag(TDM_KVPAGES, layer, TDM_NONE));
 }
 
-/* Slots of the host's sums, beginning with a chunk. */
+/* The slots of the host's sums, from a chunk on. */
 static struct tdm_ref far_gradients(const struct tdm_lowering *l, uint32_t layer, uint32_t chunk)
 {
     return (struct tdm_ref){l->layout->host_dkv[layer], l->layout->far_slot[layer][chunk]};

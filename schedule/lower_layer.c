@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A layer of a chunk: the table of what it computes, and the bodies that do so forward, for the
- * first time or again, or K and V alone.
+ * The forward of a layer for a chunk: the table of its steps, and the bodies that run them for the
+ * first time, again, or only for K and V.
  *
- * A body wants some values. What is wanted and is not there is made, and so is what that reads:
- * this is all there is to a recompute. Every value is in its workspace, or where the schedule
+ * A body needs some values. It makes those that are not stored, and the values that their steps
+ * read: that is all that a recompute is. Every value is in its workspace, or where the schedule
  * stores it.
  */
 #include "schedule/lower_parts.h"
 
 _Static_assert(TDM_CONTENTS <= 64, "contents as bits");
 
-/* What follows a step, whether it was made or not: the body has no more use for a value in its
- * workspace, unless another step or the caller reads it; or a value that it made, and that its step
- * left for later, goes to where it is stored. */
+/* What follows a step, whether the step ran or not. FREE: releases a value's workspace, unless a
+ * later step or the caller reads the value. STASH: stores a value that the body made and whose step
+ * did not store it at once. */
 struct then {
     enum { NOTHING, FREE, STASH } act;
     enum tdm_content of;
@@ -23,14 +23,14 @@ struct step {
     enum tdm_content makes, reads[3]; /* TDM_EMPTY: no more */
     void (*make)(struct tdm_lowering *l, struct tdm_values *v, const struct step *step);
     enum tdm_part part;
-    enum tdm_content early; /* a value for which there must be room before, if it will be made */
-    bool stashed_later;     /* else the value goes to where it is stored as soon as it is made */
+    enum tdm_content early; /* this value, if it will be made, is allocated before the step */
+    bool stashed_later;     /* else the value is stored as soon as it is made */
     struct then then[3];
 };
 
 /* ---- steps ---- */
 
-/* Room for a value that is to be made: where it is stored, or a workspace. */
+/* Where a value is to be made: where it is stored, or a workspace, which is allocated now. */
 static struct tdm_ref room(struct tdm_lowering *l, struct tdm_values *v, enum tdm_content content)
 {
     enum tdm_store store = tdm_store_of(content);
@@ -54,7 +54,7 @@ static void make_norm(struct tdm_lowering *l, struct tdm_values *v, const struct
                  step->makes);
 }
 
-/* Of a matrix; a second value that is read is added. */
+/* A product with weights, added to the second value if the step reads one. */
 static void make_product(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
 {
     const struct tdm_body *body = &v->pending->body;
@@ -95,7 +95,7 @@ static void make_activation(struct tdm_lowering *l, struct tdm_values *v, const 
     tdm_low_activation(l, &v->pending->body, v->at[TDM_GATE_UP], to);
 }
 
-/* A layer but for its last product, of which the output is another layer's input. */
+/* All steps of a layer except its last product, whose output is the next layer's input. */
 static const struct step steps[] = {
     {.makes = TDM_NORMED,
      .reads = {TDM_X},
@@ -140,7 +140,7 @@ static uint64_t reads_of(const struct step *step)
     return reads & ~TDM_BIT(TDM_EMPTY);
 }
 
-/* What a body is for: what its last ops, which are no steps, read; and K and V. */
+/* The values that a body must have: K and V, and what its last ops, which are not steps, read. */
 static uint64_t wanted_by(const struct tdm_body *body)
 {
     switch (body->kind) {
@@ -207,7 +207,7 @@ void tdm_low_value_free(struct tdm_lowering *l, struct tdm_values *v, enum tdm_c
     v->work &= ~TDM_BIT(content);
 }
 
-/* A value that the body made goes to the host if it is stored there. */
+/* Copies a value that the body made to the host, if it is stored there. */
 static void stash(struct tdm_lowering *l, const struct tdm_values *v, enum tdm_content content)
 {
     enum tdm_store store = tdm_store_of(content);
@@ -215,7 +215,7 @@ static void stash(struct tdm_lowering *l, const struct tdm_values *v, enum tdm_c
         tdm_low_stash(l, &v->pending->body, store, v->at[content]);
 }
 
-/* Does a body that has come to a step still read a value? */
+/* Does a body still read a value after a step? */
 static bool is_read_later(const struct tdm_values *v, size_t step, enum tdm_content content)
 {
     uint64_t read = wanted_by(&v->pending->body);

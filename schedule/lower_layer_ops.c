@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ops of a layer forward, one by one: lower_layer.c says which are made, and in what order. */
+/* The ops of a layer's forward. lower_layer.c decides which are made, and in what order. */
 #include "ops/attention.h"
 #include "ops/embed.h"
 #include "ops/mlp.h"

@@ -2,11 +2,11 @@
 /*
  * Lists of the pages that queries see, in layers whose selector makes lists (selector.h).
  *
- * Where pages win by a vote, the first forward makes the means of a chunk's K when it makes K, and
- * the lists before the chunk's attention; they are kept for the backward, which visits what the
- * forward read. In chunk-major order the first forward of the last layer makes K and V alone, and
- * its lists are made, and live, when its chunk runs again. Other lists follow from numbers alone
- * and are made where they are used.
+ * If pages win by a vote, the first forward makes the page means of a chunk when it makes the
+ * chunk's K, and the lists before the chunk's attention. The lists are kept, because the backward
+ * visits what the forward read. In chunk-major order the first forward of the last layer makes only
+ * K and V; its lists are made, and live, when its chunk runs again. Other lists do not depend on
+ * values and are made where they are used.
  */
 #include "ops/select.h"
 #include "schedule/attend.h"

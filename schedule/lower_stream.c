@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streaming of units whose home is on the host.
+ * Streaming of units whose home is the host.
  *
- * Weights of layers pass through a ring on the device. The nest was walked before, so that it is
- * known which layers bodies will use: a visit of a layer promises free slots to the visits after it
- * and fetches them, and a layer that is still in the ring when its next visit comes (where the
- * forward turns into the backward) is not fetched again. Embedding and head have rooms, filled
- * while somebody uses them. Masters and moments pass through a ring of their own in the order of
- * the updates; when an update is done they go home, and the slot is filled for the next. Gradients
- * that stayed until the end of the backward at home on the host come back with them.
+ * Weights of layers pass through a ring on the device. An earlier traversal of the nest has listed
+ * the layers that bodies will use. A visit of a layer reserves free slots for the visits after it
+ * and fetches them. A layer that is still in the ring at its next visit (where the forward turns
+ * into the backward) is not fetched again. Embedding and head each have a room, a buffer that is
+ * filled while a body uses it. Masters and moments pass through rings of their own, in the order of
+ * the updates: after an update they go home, and the slot is filled for the next one. Gradients
+ * that stayed at home on the host until the end of the backward are fetched with them.
  */
 #include "schedule/lower_parts.h"
 #include "schedule/optimizer.h"
@@ -52,7 +52,7 @@ static bool uses_layer(const struct tdm_schedule *schedule, const struct tdm_bod
            body->kind == TDM_BODY_BACKWARD;
 }
 
-/* What an update needs beside the weights; it leaves the gradient, the last of them, as it is. */
+/* State that an update needs besides the weights. The gradient, which is last, does not change. */
 static const enum tdm_content states[] = {TDM_UNIT_MASTER, TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT2,
                                           TDM_UNIT_GRADIENT};
 #define STATES (sizeof(states) / sizeof(states[0]))
@@ -120,7 +120,8 @@ static uint32_t find_layer(const struct tdm_lowering *l, uint32_t layer)
     return TDM_NONE;
 }
 
-/* The slot whose promises ran out first, if those of visits before `visit` have; else TDM_NONE. */
+/* The free slot whose reservation ended first, or TDM_NONE. A slot is free if it is reserved only
+ * for visits before `visit`. */
 static uint32_t free_slot(const struct tdm_lowering *l, uint32_t visit)
 {
     uint32_t slots = l->program->buffers[staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS)].slots;
@@ -201,7 +202,7 @@ static void fetch_state(struct tdm_lowering *l, const struct tdm_body *body,
                                                        : tdm_low_tag(content, unit, TDM_NONE));
 }
 
-/* The part of a tied embedding's gradient that the head made. */
+/* Fetches the part of a tied embedding's gradient that the head made. */
 static void fetch_tied_gradient(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
 {
     const struct tdm_layout *layout = l->layout;
@@ -213,7 +214,7 @@ static void fetch_tied_gradient(struct tdm_lowering *l, const struct tdm_body *b
                       tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, 0));
 }
 
-/* Have the rings that a unit's state passes through a free slot each for the update `number`? */
+/* Does every ring that a unit's state passes through have a free slot for update `number`? */
 static bool has_slots(const struct tdm_lowering *l, uint32_t unit, uint32_t number)
 {
     for (size_t i = 0; i < STATES; i++) {
@@ -225,8 +226,7 @@ static bool has_slots(const struct tdm_lowering *l, uint32_t unit, uint32_t numb
     return true;
 }
 
-/* Fetches the next content that an update changes, if there is a slot for it; false: there is
- * none. */
+/* Fetches the next content for an update. False: there is no free slot, or nothing is left. */
 static bool fetch_next(struct tdm_lowering *l, const struct tdm_body *body)
 {
     const struct tdm_layout *layout = l->layout;
@@ -251,15 +251,15 @@ static bool fetch_next(struct tdm_lowering *l, const struct tdm_body *body)
     return false;
 }
 
-/* Fills the rings as far as updates that are done have left them free. */
+/* Fills all slots of the rings that completed updates have left free. */
 static void fetch_states(struct tdm_lowering *l, const struct tdm_body *body)
 {
     while (fetch_next(l, body))
         ;
 }
 
-/* A slot can be filled when what was in it is home, and the lane of fetches does nothing else until
- * then. So the contents come one by one, spread over the bodies up to the next update. */
+/* A fetch waits until the old contents of its slot are home, and blocks the lane of fetches until
+ * then. So contents are fetched one by one, spread over the bodies before the next update. */
 void tdm_low_stream_body(struct tdm_lowering *l, const struct tdm_body *body)
 {
     struct tdm_state_ring *ring = &l->states;
@@ -308,7 +308,7 @@ void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uin
         if (has_far_state(l->program, unit)) {
             l->states.update++;
             l->states.bodies = l->states.fetched = 0;
-            if (tdm_updates_at_end(l->schedule)) /* no bodies of layers are between updates */
+            if (tdm_updates_at_end(l->schedule)) /* no bodies of layers run between updates */
                 fetch_states(l, body);
         }
         return;
@@ -351,9 +351,9 @@ void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, b
         tdm_low_alloc(l, staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS));
     if (!begin && body->phase == (host ? TDM_BACKWARD : last))
         tdm_low_release(l, staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS));
-    if (forward || body->phase != last) /* there are no updates */
+    if (forward || body->phase != last) /* no updates in this phase */
         return;
-    /* in layer-major order no layer goes backward before the head is done */
+    /* in layer-major order no layer runs backward before the head is done */
     if (begin && (tdm_updates_at_end(l->schedule) || !tdm_low_layer_major(l)))
         tdm_low_open_states(l, body);
     if (!begin && tdm_updates_at_end(l->schedule))

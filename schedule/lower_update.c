@@ -2,10 +2,11 @@
 /*
  * Norm and update of a unit, on the device or on the host.
  *
- * On the device what is at home on the host comes and goes (lower_stream.c). On the host weights,
- * master and moments are updated at home, on a lane of its own; what goes there is the gradient,
- * unless it waited at home on the host, and the norm that clips it. Where goes_by_part() says so, a
- * layer's gradient goes part by part, beside the rest of the backward that completes it.
+ * For updates on the device, state at home on the host is fetched and sent back (lower_stream.c).
+ * Updates on the host change weights, master and moments at home, on the lane that computes there.
+ * The gradient is sent there, unless its home is the host, and so is the norm that clips it. If
+ * goes_by_part() holds, a layer's gradient is sent part by part, during the rest of the backward
+ * that completes it.
  */
 #include "schedule/lower_parts.h"
 
@@ -28,7 +29,7 @@ static struct tdm_ref complete_gradient(const struct tdm_lowering *l, uint32_t u
                                            : tdm_low_gradient_ref(l, unit);
 }
 
-/* The room of embedding or head, or TDM_NONE: layers have a ring. */
+/* The host's room for embedding or head, or TDM_NONE. Layers have a ring. */
 static uint32_t room_of(const struct tdm_lowering *l, uint32_t unit)
 {
     if (unit < l->model->layers || !tdm_gradient_visits_host(l->program, unit))
@@ -37,11 +38,11 @@ static uint32_t room_of(const struct tdm_lowering *l, uint32_t unit)
     return l->layout->host_gradient[embedding ? TDM_ROW_EMBEDDING : TDM_ROW_HEAD];
 }
 
-/* Does a unit's gradient go to the host part by part, out of the backward that completes it? In
- * layer-major order the next layer sums in the same place, and would wait for a copy that begins
- * after the last op; if its parts are at the same bytes there, each waits for its own alone. In
- * chunk-major order the layers of a group have places of their own; gradients that stay are used
- * when the backward has ended. */
+/* Is a unit's gradient sent to the host part by part, during the backward that completes it? In
+ * layer-major order the next layer sums in the same place and would wait for a copy that begins
+ * after the last op. If both layers have their parts at the same bytes, each part waits only for
+ * its own copy. In chunk-major order the layers of a group have places of their own. Gradients that
+ * stay are used after the backward. */
 static bool goes_by_part(const struct tdm_lowering *l, uint32_t unit)
 {
     return unit < l->model->layers && tdm_low_layer_major(l) &&
@@ -54,7 +55,7 @@ bool tdm_low_gradient_goes_on(const struct tdm_lowering *l, uint32_t layer)
     return !tdm_low_first_of_group(l, layer) && goes_by_part(l, layer);
 }
 
-/* Room on the host for the gradient of the unit that is updated next. */
+/* Allocates the place on the host for the gradient of the unit that is updated next. */
 static void take_host_gradient(struct tdm_lowering *l, uint32_t unit)
 {
     if (l->host_gradient_taken)
@@ -118,7 +119,7 @@ void tdm_low_host_update_phase(struct tdm_lowering *l, const struct tdm_body *bo
 
 /* ---- operands ---- */
 
-/* Where the update of a unit finds what it changes. */
+/* Where the update of a unit changes a content. */
 static struct tdm_ref updated(const struct tdm_lowering *l, enum tdm_content content, uint32_t unit)
 {
     return tdm_updates_on_host(l->schedule, unit) ? tdm_home_of(l->program, content, unit)
@@ -131,14 +132,14 @@ static void updates(struct tdm_lowering *l, uint32_t operand, enum tdm_content c
     struct tdm_ref ref = updated(l, content, l->op.layer);
     if (ref.buffer == TDM_NONE)
         return;
-    /* contributor 0: as of after this step */
+    /* contributor 0: as this step leaves it */
     tdm_low_access(l, operand, ref, 1, TDM_ACCUMULATE, TDM_PART_ALL,
                    tdm_low_tag(content, l->op.layer, TDM_NONE),
                    tdm_low_sum_tag(content, l->op.layer, TDM_NONE, 0),
                    tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL, dtype));
 }
 
-/* The complete gradient of the op's unit, at `ref`. */
+/* Reads the complete gradient of the op's unit, at `ref`. */
 static void reads_gradient(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref)
 {
     struct tdm_tag complete = tdm_low_sum_tag(TDM_UNIT_GRADIENT, l->op.layer, TDM_NONE, 0);
@@ -147,7 +148,7 @@ static void reads_gradient(struct tdm_lowering *l, uint32_t operand, struct tdm_
         tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL, l->schedule->dtypes.gradients));
 }
 
-/* The part of it that the head of a tied embedding made. */
+/* Reads the part of a tied embedding's gradient that the head made. */
 static void reads_tied_gradient(struct tdm_lowering *l, uint32_t operand, uint32_t buffer)
 {
     uint32_t unit = l->op.layer;
@@ -158,7 +159,7 @@ static void reads_tied_gradient(struct tdm_lowering *l, uint32_t operand, uint32
                    tdm_part_bytes(l->model, unit, TDM_PART_ALL, l->schedule->dtypes.gradients));
 }
 
-/* What the update scales its gradient by: nothing, the norm of its unit, or those of all. */
+/* Reads the norms by which the update scales its gradient: none, that of its unit, or all. */
 static void reads_norms(struct tdm_lowering *l, uint32_t buffer)
 {
     enum tdm_clip clip = l->schedule->optimizer.clip;
@@ -171,7 +172,7 @@ static void reads_norms(struct tdm_lowering *l, uint32_t buffer)
                    norms, norms, units * sizeof(double));
 }
 
-/* Where the tied part of a gradient is for the update. */
+/* The buffer in which the update reads the tied part of a gradient. */
 static uint32_t tied_part(const struct tdm_lowering *l, bool on_host)
 {
     const struct tdm_layout *layout = l->layout;
@@ -199,8 +200,8 @@ void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *b
                           (struct tdm_ref){layout->host_norms, unit}, norm);
 }
 
-/* What the update was the last to need. Gradients that do not stay die with the sweep that made
- * them, all but the embedding's. */
+/* Frees the gradient that the update has used. Gradients that do not stay are freed with the sweep
+ * that made them, all except the embedding's. */
 static void release_gradient(struct tdm_lowering *l, uint32_t unit)
 {
     const struct tdm_layout *layout = l->layout;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where things are: what a body reads and where it writes, by what the schedule keeps and holds,
- * and the copies that fetch it ahead of its use.
+ * Where a body reads and writes its values, by what the schedule keeps and holds, and the copies
+ * that fetch them ahead of their use.
  */
 #include "schedule/lower_parts.h"
 
@@ -46,11 +46,11 @@ struct tdm_ref tdm_low_stored_x(const struct tdm_lowering *l, const struct tdm_b
     if (!first)
         return tdm_nowhere;
     struct tdm_ref input = {l->layout->input[body->group], body->chunk};
-    /* in layer-major order the stream still has what was copied to the host */
+    /* in layer-major order the stream still holds what was copied to the host */
     return tdm_low_layer_major(l) && tdm_low_is_far(l, input.buffer) ? tdm_nowhere : input;
 }
 
-/* Where a store of a body's chunk is at home, if it was kept or is held. */
+/* The home of a store of a body's chunk, if it is kept or held; else tdm_nowhere. */
 static struct tdm_ref home_of(const struct tdm_lowering *l, const struct tdm_body *body,
                               enum tdm_store store)
 {
@@ -156,7 +156,7 @@ struct tdm_ref tdm_low_output_of(struct tdm_lowering *l, const struct tdm_body *
     else if (tdm_low_top_of_group(l, body->layer))
         target = (struct tdm_ref){l->layout->input[body->group + 1], body->chunk};
 
-    if (target.buffer == TDM_NONE) /* inside a group, on the way through the forward */
+    if (target.buffer == TDM_NONE) /* inside a group, in the first forward */
         return tdm_low_streams_x(l) ? tdm_low_stream_ref(l, body->chunk) : tdm_low_work(l, TDM_X);
     if (!tdm_low_is_far(l, target.buffer))
         return target;

@@ -50,7 +50,7 @@ static void update(struct walk *walk, uint32_t unit)
     visit(walk, TDM_BODY_OPTIMIZER, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
 }
 
-/* Nothing more is added to the gradient of a unit. */
+/* The gradient of a unit is complete. */
 static void gradient_complete(struct walk *walk, uint32_t unit)
 {
     visit(walk, TDM_BODY_GRADIENT_NORM, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
@@ -58,8 +58,7 @@ static void gradient_complete(struct walk *walk, uint32_t unit)
         update(walk, unit);
 }
 
-/* Not beside layer 0: what its backward needs and the gradient of the embedding are not there
- * together. */
+/* Runs after layer 0, if tdm_nest_embeds_apart(): the memory of both is never live together. */
 static void embedding(struct walk *walk)
 {
     for (uint32_t chunk = walk->chunks; chunk-- > 0 && tdm_nest_embeds_apart(walk->schedule);)
@@ -67,7 +66,7 @@ static void embedding(struct walk *walk)
     gradient_complete(walk, tdm_model_embedding_unit(walk->schedule->model));
 }
 
-/* All units; lower layers first, which the backward left last. */
+/* Updates all units, lower layers first: the backward used them last. */
 static void update_at_end(struct walk *walk)
 {
     const struct tdm_model *model = walk->schedule->model;
@@ -81,7 +80,7 @@ static void update_at_end(struct walk *walk)
     phase_end(walk);
 }
 
-/* A layer over all chunks, in rising order. */
+/* A layer forward over all chunks, in ascending order. */
 static void forward_sweep(struct walk *walk, enum tdm_pass pass, uint32_t group, uint32_t layer)
 {
     visit(walk, TDM_BODY_LAYER_BEGIN, pass, group, layer, TDM_NONE);
@@ -90,8 +89,8 @@ static void forward_sweep(struct walk *walk, enum tdm_pass pass, uint32_t group,
     visit(walk, TDM_BODY_LAYER_END, pass, group, layer, TDM_NONE);
 }
 
-/* Backward, chunks in reverse: when a chunk is reached, all later ones have added to its dK, dV. K
- * and V of what it sees are made just before, so that no more of them need be there than windows
+/* A layer backward over all chunks, in reverse: all later chunks have added to a chunk's dK, dV. K
+ * and V of the chunks that it sees are made just before, so that only as many are live as windows
  * let a chunk see. */
 static void backward_sweep(struct walk *walk, uint32_t group, uint32_t layer)
 {
@@ -151,7 +150,7 @@ static void chunk_major_forward(struct walk *walk, uint32_t group, bool last)
     visit(walk, TDM_BODY_GROUP_BEGIN, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
     for (uint32_t chunk = 0; chunk < walk->chunks; chunk++)
         for (uint32_t layer = first; layer <= top; layer++)
-            /* the output of the last layer comes with the second forward: K and V are enough */
+            /* the second forward computes the output of the last layer: here K and V are enough */
             visit(walk, last && layer == top ? TDM_BODY_KV : TDM_BODY_FORWARD, TDM_PASS_FIRST,
                   group, layer, chunk);
     visit(walk, TDM_BODY_GROUP_END, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
@@ -202,7 +201,7 @@ static void chunk_major(struct walk *walk)
     update_at_end(walk);
 }
 
-/* A forward alone, and the loss where the last X of a chunk is there. */
+/* The forward, then the loss of each chunk from its last X. */
 static void evaluate_layer_major(struct walk *walk)
 {
     const struct tdm_schedule *schedule = walk->schedule;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operands: the table of what every op must read, write and add to, and its reading. */
+/* Operands: the table of what every op must read, write and add to, and the checks by it. */
 #include "schedule/operands.h"
 
 #include "base/size.h"
@@ -44,7 +44,7 @@ bool tdm_content_is_of_unit(enum tdm_content content)
            content == TDM_UNIT_GRADIENT;
 }
 
-/* What the rules are read against. */
+/* What the rules are applied to. */
 struct step {
     const struct tdm_program *program;
     const uint64_t *tile_base;
@@ -52,30 +52,30 @@ struct step {
 
 /* ---- the table ---- */
 
-/* Whose: the layer or unit in a tag; OF_NEXT is the layer above the op's, OF_OUTPUT the unit of the
- * output weight, which is the embedding if they are tied. */
+/* The layer or unit in a tag. OF_NEXT is the layer above the op's, OF_OUTPUT the unit of the output
+ * weight, which is the embedding if they are tied. */
 enum whose { OF_NONE, OF_FIRST, OF_LAYER, OF_NEXT, OF_EMBEDDING, OF_HEAD, OF_OUTPUT };
 
-/* How an operand takes part in a sum: from it follow the contributors in its tags, and which
- * contribution is the first. Contributions come in falling order, 0 is the last. */
+/* How an operand takes part in a sum. It determines the contributors in its tags and which
+ * contribution is the first. Contributions come in descending order; 0 is the last. */
 enum sum {
     NO_SUM,
     COMPLETE,    /* reads a sum to which nothing more is added */
     SO_FAR,      /* reads a sum to which the op's chunk was the last to add */
     CLOSES,      /* adds the second and last share; the first is tagged as no sum */
-    NOT_YET,     /* makes zero what all chunks of the step will add to */
+    NOT_YET,     /* sets to zero a sum to which all chunks of the step will add */
     CHUNKS,      /* adds to a sum over the chunks of the step */
-    OPENS,       /* ... over the chunks that see a chunk: as the first of them */
-    JOINS,       /* ... as one after the first */
-    TILES,       /* ... over the LM-head tiles of the step, those of the vocabulary innermost */
-    ROWS,        /* is one of the LM-head tiles of its chunk, by rows */
-    COLUMNS,     /* ... by rows, and those of the vocabulary innermost; adds up over the latter */
-    ALL_COLUMNS, /* reads that sum of its rows */
-    TURNS_ROWS,  /* the rows of a tile, which its last op turns into their gradient */
+    OPENS,       /* adds to a sum over the chunks that see a chunk, as the first of them */
+    JOINS,       /* the same, not as the first */
+    TILES,       /* adds to a sum over the LM-head tiles of the step, by rows, then by vocabulary */
+    ROWS,        /* adds to a sum over the LM-head tiles of its chunk, by rows */
+    COLUMNS,     /* numbered by tiles of rows, then of vocabulary; sums are over the latter */
+    ALL_COLUMNS, /* reads the complete sum of its rows */
+    TURNS_ROWS,  /* the rows of a tile; its last op turns them into their gradient */
 };
 
-/* An operand. Where `before` is another content than `after`, something is turned into something
- * else in its place. Else TDM_ACCUMULATE adds to a sum, and the first contribution is a
+/* An operand. With TDM_ACCUMULATE, if `before` and `after` are different contents, the op turns one
+ * into the other in place. Otherwise it adds to a sum, and the first contribution is a
  * TDM_WRITE. */
 struct operand_rule {
     enum tdm_mode mode;
@@ -123,7 +123,7 @@ struct op_rule {
     struct operand_rule operand[TDM_OPERANDS];
 };
 
-/* Operands in the order of the enums in ops/. Of the records there only messages use something. */
+/* Operands are in the order of the enums in ops/. Only messages use the records of ops there. */
 static const struct op_rule op_rules[] = {
     {TDM_OP_ZERO,
      TDM_PART_EMBEDDING,
@@ -298,7 +298,7 @@ static uint32_t unit_of(const struct tdm_model *model, const struct tdm_op *op, 
     return TDM_NONE;
 }
 
-/* Works on a tile of the LM head. */
+/* Does an op work on a tile of the LM head? */
 static bool is_of_head(const struct tdm_op *op)
 {
     return op->kind == TDM_OP_HEAD || op->kind == TDM_OP_LOSS || op->kind == TDM_OP_HEAD_GRAD;
@@ -310,15 +310,14 @@ static uint64_t tile_of(const struct step *step, const struct tdm_op *op)
     return op->first_row / step->program->schedule->head_tile_tokens;
 }
 
-/* Is it the last to run of the ops of its kind for its rows? They run over the vocabulary in
- * reverse. */
+/* Is an op the last of its kind to run for its rows? They run over the vocabulary in reverse. */
 static bool is_last_of_rows(const struct tdm_op *op)
 {
     return op->first_entry == 0;
 }
 
-/* The last chunk to add to a sum over the chunks of a rank before `chunk` does: they run in
- * reverse. chunk_count: there is none. */
+/* The chunk that adds to a sum over the chunks of a rank just before `chunk` does, or chunk_count
+ * if there is none. Chunks run in reverse. */
 static uint32_t added_before(const struct step *step, uint32_t chunk)
 {
     const struct tdm_chunk *chunks = step->program->chunks;
@@ -328,7 +327,7 @@ static uint32_t added_before(const struct step *step, uint32_t chunk)
     return step->program->chunk_count;
 }
 
-/* Contributors before and after an op, and whether it is the first to add to its sum. */
+/* Sets the contributors before and after an op. Returns whether it is the first to add. */
 static bool share_of(const struct step *step, const struct tdm_op *op, enum sum sum,
                      uint32_t *before, uint32_t *after)
 {
@@ -384,8 +383,8 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
     return mine == last;
 }
 
-/* First chunk of which some token of `chunk` sees a token. If any does, the first one does: what is
- * seen first never falls, and is of its document. */
+/* First chunk with a token that some token of `chunk` sees: its first token sees the farthest,
+ * because the first token seen never decreases and is of its document. */
 static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chunk)
 {
     const struct tdm_chunk *chunks = step->program->chunks, *from = &chunks[chunk];
@@ -400,14 +399,14 @@ static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chu
     return first;
 }
 
-/* The chunks whose K and V an op works on; for a share of dK, dV, those to which it is (OPENS) or
- * is not (JOINS) the first to add: chunks add in falling order. */
+/* The chunks whose K and V an op works on. For dK and dV: those to which it is (OPENS) or is not
+ * (JOINS) the first to add. Chunks add in descending order. */
 static void seen_chunks(const struct step *step, const struct tdm_op *op, enum sum sum,
                         uint32_t *first, uint32_t *slots)
 {
     uint32_t next = op->chunk + 1, end = next;
     *first = first_seen(step, op->layer, op->chunk);
-    /* from here on the next chunk has added before */
+    /* the next chunk has already added to the chunks from here on */
     uint32_t joins = next < step->program->chunk_count ? first_seen(step, op->layer, next) : next;
     if (sum == OPENS)
         end = joins;
@@ -421,7 +420,7 @@ static enum tdm_selector_kind selector_of(const struct step *step, const struct 
     return tdm_schedule_page_rule(step->program->schedule, op->layer).selector.kind;
 }
 
-/* Is the operand of a rule there in this model and schedule? */
+/* Must an op have the operand of a rule, in this model and schedule? */
 static bool operand_is_due(const struct step *step, const struct tdm_op *op,
                            const struct operand_rule *rule)
 {
@@ -453,8 +452,8 @@ static bool operand_is_due(const struct step *step, const struct tdm_op *op,
     return rule->after != TDM_EMPTY;
 }
 
-/* Rows of a tile: the tiles before it have turned theirs into gradients, its last op turns its
- * own. */
+/* Corrects the access to rows of a tile. Earlier tiles have turned theirs into gradients; the last
+ * op of a tile turns its own. */
 static void turn_rows(const struct step *step, const struct tdm_op *op, bool first,
                       struct tdm_access *due)
 {
@@ -470,7 +469,7 @@ static void turn_rows(const struct step *step, const struct tdm_op *op, bool fir
     }
 }
 
-/* The access that a rule asks for: all but buffer, slot and bytes. */
+/* The access that a rule asks for, without buffer, slot and bytes. */
 static struct tdm_access due_access(const struct step *step, const struct tdm_op *op,
                                     const struct operand_rule *rule)
 {
@@ -486,7 +485,7 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
         due.before.chunk = due.after.chunk = TDM_NONE;
         if (is_of_head(op) && model->tied) {
             due.part = TDM_PART_EMBEDDING;
-            if (rule->after == TDM_UNIT_GRADIENT) { /* an accumulator of its own */
+            if (rule->after == TDM_UNIT_GRADIENT) { /* it has its own buffer */
                 due.part = 0;
                 due.before.content = due.after.content = TDM_TIED_GRADIENT;
             }
@@ -498,7 +497,7 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
             due.before.chunk = due.after.chunk = first_chunk;
         }
     } else if (op->kind == TDM_OP_SELECT && rule->after == TDM_PAGE_MEANS) {
-        uint32_t first_chunk; /* those before its own */
+        uint32_t first_chunk; /* the chunks before its own */
         seen_chunks(step, op, NO_SUM, &first_chunk, &due.slots);
         due.slots--;
         due.before.chunk = due.after.chunk = first_chunk;
@@ -511,14 +510,14 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
     if (rule->sum == TURNS_ROWS) {
         turn_rows(step, op, first, &due);
     } else if (rule->mode == TDM_ACCUMULATE && rule->before == rule->after && first &&
-               op->kind != TDM_OP_EMBED_GRAD) { /* that one adds to what TDM_OP_ZERO made */
+               op->kind != TDM_OP_EMBED_GRAD) { /* it adds to what TDM_OP_ZERO made */
         due.mode = TDM_WRITE;
     }
     return due;
 }
 
-/* Bytes that the op must move of an operand: all that its chunk, its chunks, its tile or its part
- * of a unit has. An embedding's rows are as many as there are tokens, or all if they are fewer. */
+/* Bytes that an op must move of an operand: all of its chunk, its chunks, its tile or its part of a
+ * unit. Of an embedding: a row for each token, or the whole table if that is less. */
 static uint64_t due_bytes(const struct step *step, const struct tdm_op *op,
                           const struct tdm_access *due)
 {
@@ -527,7 +526,7 @@ static uint64_t due_bytes(const struct step *step, const struct tdm_op *op,
     enum tdm_content content = due->after.content;
     enum tdm_dtype dtype = tdm_content_dtype(schedule, content);
     bool of_entries = tdm_content_is_of_unit(content) || content == TDM_TIED_GRADIENT;
-    if (is_of_head(op) && of_entries) /* as many rows of the output weight */
+    if (is_of_head(op) && of_entries) /* a row of the output weight for each entry */
         return tdm_size_mul(op->entries, (uint64_t)model->hidden * tdm_dtype_bytes(dtype));
     if (content == TDM_LOGIT_TILE)
         return tdm_logit_bytes(schedule, op->tokens, op->entries);
@@ -595,7 +594,7 @@ static enum tdm_status check_operand(const struct tdm_op *op, uint32_t number,
     return TDM_OK;
 }
 
-/* The part of the vocabulary that an LM-head op says of itself. */
+/* Is the part of the vocabulary that an LM-head op names right? */
 static bool vocabulary_is_right(const struct tdm_schedule *schedule, const struct tdm_op *op)
 {
     uint64_t all = schedule->model->vocabulary, tile = schedule->head_tile_vocabulary;
@@ -615,7 +614,7 @@ static bool vocabulary_is_right(const struct tdm_schedule *schedule, const struc
     }
 }
 
-/* Layer, chunk, tokens and rows that an op says of itself. */
+/* Are layer, chunk, tokens and rows that an op names right? */
 static bool shape_is_right(const struct step *step, const struct tdm_op *op)
 {
     const struct tdm_program *program = step->program;
@@ -647,7 +646,7 @@ static bool shape_is_right(const struct step *step, const struct tdm_op *op)
     return on_top ? op->layer == model->layers : op->layer < model->layers;
 }
 
-/* Updates are the only ops beside copies that may run elsewhere than on the device. */
+/* The lane of an op. Besides copies only updates may run elsewhere than on the device. */
 static enum tdm_lane lane_of(const struct step *step, const struct tdm_op *op)
 {
     const struct tdm_schedule *schedule = step->program->schedule;

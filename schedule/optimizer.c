@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers: the table of what each keeps, defaults from it, and refusals by it. */
+/* Optimizers: the table of the state that each keeps, and the defaults and checks by it. */
 #include "schedule/optimizer.h"
 
 #include "schedule/learning_rate.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* A master beside bf16 weights. Beside fp32 weights there is none: they are their own. */
+/* Does an optimizer keep a master of bf16 weights? fp32 weights are their own master. */
 enum master_rule { NO_MASTER, MASTER_ON_DEMAND, MASTER_DUE };
 
 static const struct {
@@ -188,8 +188,7 @@ static enum tdm_status check_clip(const struct tdm_optimizer_settings *o, const 
     return TDM_OK;
 }
 
-/* On the host a unit is updated where its state is: weights, master and moments must be there
- * together. */
+/* The host updates a unit where its state is: weights, master and moments must all be there. */
 enum tdm_status tdm_update_place_check(const struct tdm_schedule *schedule, const char *file,
                                        struct tdm_error *err)
 {

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Order: who waits for whom, derived from accesses.
+ * Order: which op waits for which, derived from accesses.
  *
- * For each buffer and lane two marks, reads and writes: the last position at which each leaf was
- * touched. A leaf is a slot, or in a buffer of units a part of one: a part can be copied away, and
- * summed anew for the next layer, while others of its slot are under way. Two layers have their
- * parts at the same bytes of a slot only if they are laid out alike; in a model with others every
- * leaf is a slot. A mark answers "last position in a range of leaves" and takes "this range at this
- * position" in O(log leaves): a tree over the leaves in which a cover holds for all below it.
- * Positions only grow, so a cover never has to be pushed down.
+ * Each buffer has two marks for each lane, reads and writes: the last position at which each leaf
+ * was accessed. A leaf is a slot, or in a buffer of units a part of a slot: one part can be copied
+ * away, and summed again for the next layer, while other parts of its slot are in use. Two layers
+ * have their parts at the same bytes of a slot only if they are laid out alike. If some layers of
+ * the model are not, every leaf is a slot. A mark is a tree over the leaves. It returns the last
+ * position in a range of leaves, or sets the position of a range, in O(log leaves). A node's cover
+ * holds for all nodes below it. Positions only grow, so a cover never has to be pushed down.
  */
 #include "schedule/order.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Last positions of a range of leaves; these are nodes [leaves, 2 * leaves). */
+/* A tree of last positions. The leaves are the nodes [leaves, 2 * leaves). */
 struct mark {
     uint64_t *most;  /* [2 * leaves] greatest position in or below the node */
     uint64_t *cover; /* [2 * leaves] position that holds for all below the node */
@@ -28,8 +28,8 @@ struct lane_marks {
 struct buffer_state {
     struct lane_marks lanes[TDM_MAX_LANES];
     uint64_t last[TDM_MAX_LANES];  /* last use of any leaf */
-    uint64_t birth[TDM_MAX_LANES]; /* uses of its bytes by what was there before */
-    uint32_t first_neighbour;      /* buffers on overlapping bytes, into `neighbours` */
+    uint64_t birth[TDM_MAX_LANES]; /* last uses of its bytes by earlier buffers */
+    uint32_t first_neighbour;      /* into `neighbours`: buffers on overlapping bytes */
     uint32_t neighbour_count;
 };
 
@@ -43,7 +43,7 @@ struct tdm_order_tracker {
     size_t position_count;
     uint64_t lane_position[TDM_MAX_LANES];
     uint64_t waited[TDM_MAX_LANES]
-                   [TDM_MAX_LANES]; /* [lane][other]: other has passed this for lane */
+                   [TDM_MAX_LANES]; /* [lane][other]: position of other that lane has waited for */
 };
 
 static void mark_set(struct mark *mark, uint32_t leaves, uint32_t first, uint32_t end,
@@ -87,7 +87,7 @@ static uint64_t mark_last(const struct mark *mark, uint32_t leaves, uint32_t fir
     return last;
 }
 
-/* Leaves of a slot. */
+/* Number of leaves of a slot. */
 static uint32_t slot_leaves(const struct tdm_order_tracker *order, const struct tdm_buffer *buffer)
 {
     return buffer->by_part && order->layers_alike ? TDM_PARTS : 1;
@@ -115,7 +115,7 @@ static bool overlap(const struct tdm_buffer *a, const struct tdm_buffer *b)
            b->offset < a->offset + a->bytes;
 }
 
-/* For every buffer the list of those (itself too) that use some of the same bytes. */
+/* Lists for every buffer those, itself too, that use some of the same bytes. */
 static bool find_neighbours(struct tdm_order_tracker *order)
 {
     const struct tdm_program *program = order->program;
@@ -195,7 +195,7 @@ void tdm_order_reset(struct tdm_order_tracker *order)
     }
 }
 
-/* A buffer comes to life: its bytes carry the uses of all that was on them. */
+/* A buffer is allocated. It inherits the last uses of all buffers that were on its bytes. */
 static void take_over(struct tdm_order_tracker *order, uint32_t number)
 {
     struct buffer_state *state = &order->buffers[number];

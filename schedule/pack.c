@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packing: buffers are placed one by one at the lowest offset that is free of what they conflict
- * with. The order of placing decides how good the result is: several orders are tried, then the
- * buffer that makes the arena as high as it is moves to the front, again and again. What this does
- * not pack as tightly as can be, which is little, is left to a search (pack_search.h).
+ * Packing: buffers are placed one by one, each at the lowest offset that is free of the buffers it
+ * conflicts with. The result depends on the order of placing. Several orders are tried; then the
+ * buffer that determines the size of the arena moves to the front, repeatedly. The few inputs that
+ * this does not pack as tightly as possible are left to a search (pack_search.h).
  */
 #include "schedule/pack.h"
 
@@ -14,10 +14,10 @@
 #include <string.h>
 
 #define KEYS 3u
-#define FEW_MOVES 40u /* placings tried after those by key, before ... */
-#define MOVES 400u    /* ... cliques are looked at, which may show that no more can be gained */
+#define FEW_MOVES 40u /* placings tried after those by key, before cliques are found */
+#define MOVES 400u    /* placings in all after those by key, if cliques leave something to gain */
 
-/* Sums up to here are searched: then no sum of two overflows. */
+/* Larger sums of bytes are not searched: up to this, no sum of two overflows. */
 #define SEARCHED_BYTES ((uint64_t)1 << 62)
 
 enum tdm_status tdm_conflicts_new(uint32_t count, struct tdm_conflicts *conflicts,
@@ -70,10 +70,10 @@ struct packer {
     uint64_t align;
     uint32_t count;      /* of buffers to place */
     struct keyed *keyed; /* [count] scratch */
-    uint32_t *order;     /* [count] in which they are placed */
-    uint32_t *placed;    /* [count] by rising offset */
-    uint64_t *offsets;   /* [conflicts->count] of the placing at hand */
-    uint64_t *best;      /* [conflicts->count] of the best one */
+    uint32_t *order;     /* [count] order of placing */
+    uint32_t *placed;    /* [count] placed buffers, sorted by offset */
+    uint64_t *offsets;   /* [conflicts->count] of the current placing */
+    uint64_t *best;      /* [conflicts->count] of the best placing */
 };
 
 /* Lowest free offset for a buffer among those placed. */
@@ -93,7 +93,7 @@ static uint64_t lowest_free(const struct packer *p, uint32_t buffer, uint32_t pl
     return at;
 }
 
-/* Places all in p->order. Returns the arena's bytes; *highest is the first buffer that ends
+/* Places all in p->order. Returns the arena's bytes. *highest: index of the first that ends
  * there. */
 static uint64_t place_all(struct packer *p, uint32_t *highest)
 {
@@ -114,7 +114,7 @@ static uint64_t place_all(struct packer *p, uint32_t *highest)
     return arena;
 }
 
-/* Sorting keys: bytes; bytes of a buffer with all it conflicts with; number of conflicts. */
+/* Sorting keys by rule: 0 bytes, 1 bytes with all that it conflicts with, 2 number of conflicts. */
 static uint64_t key_of(const struct packer *p, uint32_t buffer, int rule)
 {
     uint64_t key = p->bytes[buffer];
@@ -156,8 +156,8 @@ static void move_to_front(uint32_t *order, uint32_t from)
     order[0] = buffer;
 }
 
-/* Greedy packings number `first` to `last`, as long as *least, the best arena so far, is above the
- * goal. They go on from p->order. */
+/* Tries greedy packings [first, last), as long as *least, the best arena so far, is above the goal.
+ * Continues from p->order. */
 static void pack_greedily(struct packer *p, uint64_t goal, unsigned first, unsigned last,
                           uint64_t *least)
 {
@@ -175,8 +175,8 @@ static void pack_greedily(struct packer *p, uint64_t goal, unsigned first, unsig
     }
 }
 
-/* Searches a packing of the goal; if there is none or it is not found with half of the effort, one
- * half way between what failed and what is there, and so on. *least: the best arena so far. */
+/* Searches for a packing of the goal with half of the effort. If none is found, tries half way
+ * between the capacity that failed and the best arena, and so on. *least: the best arena so far. */
 static enum tdm_status search(struct packer *p, uint64_t goal, uint64_t effort, uint64_t *least,
                               struct tdm_error *err)
 {
@@ -200,7 +200,7 @@ static enum tdm_status search(struct packer *p, uint64_t goal, uint64_t effort, 
                 *least = end > *least ? end : *least;
             }
         } else {
-            goal = capacity + p->align; /* nothing below is looked for again */
+            goal = capacity + p->align; /* nothing below is tried again */
         }
         capacity = goal + (*least - goal) / 2;
     }
@@ -208,7 +208,7 @@ static enum tdm_status search(struct packer *p, uint64_t goal, uint64_t effort, 
     return status;
 }
 
-/* tdm_pack() of a goal alone. */
+/* tdm_pack() for a goal only. */
 static enum tdm_status pack_to(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
                                uint64_t align, uint64_t goal_bytes, uint64_t effort,
                                uint64_t *offsets, uint64_t *arena_bytes, struct tdm_error *err)
@@ -272,7 +272,7 @@ enum tdm_status tdm_pack(const struct tdm_conflicts *conflicts, const uint64_t *
         *arena_bytes = arena;
         return TDM_OK;
     }
-    /* What took effort below the capacity in vain is spent on it now. */
+    /* The arena is above the capacity: pack again with the capacity as the goal. */
     uint64_t *within = calloc((size_t)conflicts->count + 1, sizeof(*within));
     if (within == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for packing %u buffers",

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Conflicts and cliques of the buffers to pack. Cliques are found by visiting the buffers, always
- * one with most visited neighbours (maximum cardinality search, Tarjan and Yannakakis, 1984), and
- * making one of each with these: where every buffer lives once, conflicts are an interval graph,
- * and these are all there are.
+ * Conflicts and cliques of the buffers to pack. Buffers are visited, always one with the most
+ * visited neighbours next (maximum cardinality search, Tarjan and Yannakakis, 1984). A clique is
+ * grown from each, first among its visited neighbours. If every buffer lives once, conflicts are an
+ * interval graph, and these are all maximal cliques.
  */
 #include "schedule/pack_graph.h"
 
@@ -46,8 +46,8 @@ static void read_buffers(struct tdm_pack_graph *g, const struct tdm_conflicts *c
     *steps += (uint64_t)count * count;
 }
 
-/* Adds to the clique `set` all it can of `common`, which conflicts with every member, within `of`
- * (NULL: any), in order of number. */
+/* Adds to the clique `set` as many buffers as possible, by number, of those in `common`, which
+ * conflict with all members, and in `of` (NULL: any). */
 static void grow_clique(const struct tdm_pack_graph *g, uint64_t *set, uint64_t *common,
                         const uint64_t *of, uint64_t *steps)
 {
@@ -63,7 +63,7 @@ static void grow_clique(const struct tdm_pack_graph *g, uint64_t *set, uint64_t 
     }
 }
 
-/* `visited`, `common`: [words]; `near`: [count] visited neighbours; all zero. */
+/* `visited`, `common`: [words]. `near`: [count] number of visited neighbours. All must be zero. */
 static void find_cliques(struct tdm_pack_graph *g, uint64_t *visited, uint64_t *common,
                          uint32_t *near, uint64_t *steps)
 {

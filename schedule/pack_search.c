@@ -2,21 +2,21 @@
 /*
  * Packing by search: depth first, from the bottom up, with proofs that a branch is dead.
  *
- * Packings in which no buffer can be moved down are enough, as in Moffitt, "MiniMalloc" (ASPLOS
- * 2023): each buffer lies at 0 or on the end of one that it conflicts with. An open buffer (not yet
- * placed) has a `rest`, the lowest offset above its placed neighbours, and a `bound` below which it
- * is known not to lie. A branch takes a buffer below which none of its open neighbours fits, and
- * asks: does it lie at its rest? If it does, it is placed. If not, it waits for an open neighbour
- * to come below it, so its bound is the lowest end that one of them can have; and one of them has
- * to reach into the hole it left, or it could be moved down.
+ * It is enough to search packings in which no buffer can be moved down, as in Moffitt, "MiniMalloc"
+ * (ASPLOS 2023): each buffer lies at 0 or on the end of a buffer that it conflicts with. An open
+ * buffer (not yet placed) has a `rest`, the lowest offset above its placed neighbours, and a
+ * `bound`: it is known not to lie below that. A branch takes a buffer below which none of its open
+ * neighbours fits, and decides whether it lies at its rest. If so, it is placed. If not, it waits
+ * for an open neighbour to be placed below it. Its bound is then the lowest end that one of them
+ * can have, and one of them must reach into the hole that it left, or it could be moved down.
  *
- * Cliques, sets of buffers that all conflict, say when a branch is dead: the open buffers of each,
- * stacked in the order of their bounds, must end within the capacity. They also say where to
- * branch: in the clique with little room to spare and few buffers that can be its lowest. When the
+ * Cliques, sets of buffers that all conflict, show that a branch is dead: the open buffers of each,
+ * stacked in the order of their bounds, must end within the capacity. They also show where to
+ * branch: in a clique with little space to spare and few buffers that can be its lowest. When the
  * open buffers fall into parts without conflicts between them, each part is packed by itself.
  *
- * Which of the lowest buffers goes first is a guess. After some steps the search starts over with
- * another guess: another key, some noise, and sooner those buffers that failed most.
+ * Which of the lowest buffers goes first is a guess. After some steps the search starts again with
+ * another guess: with another key, some noise, and earlier ranks for the buffers that failed most.
  */
 #include "schedule/pack_search.h"
 
@@ -26,30 +26,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHORT_ROUND 1000000u /* steps; one of each key first: enough for most */
-#define LONG_ROUND 10000000u /* of those after, which grow by as much every so many rounds */
+#define SHORT_ROUND 1000000u /* steps of the first rounds, one per key: enough for most inputs */
+#define LONG_ROUND 10000000u /* steps of later rounds; each ROUNDS_A_LENGTH rounds add as many */
 #define ROUNDS_A_LENGTH 24u
-#define FAILURE 4096u    /* divided among those who may be to blame */
-#define LEARNED 1048576u /* all that is learned of all buffers */
+#define FAILURE 4096u    /* divided among the buffers that may have caused it */
+#define LEARNED 1048576u /* maximum sum of `learned` over all buffers */
 #define KEYS 6u
 #define NOT_WAITING UINT64_MAX
 #define NO_BUFFER UINT32_MAX
 
 struct buffer {
     uint64_t bytes, rest, bound, offset;
-    uint64_t hole; /* its rest when it was left out; NOT_WAITING once it is raised */
+    uint64_t hole; /* its rest when it was left out; NOT_WAITING once the rest is raised */
     bool placed, queued;
     uint32_t rank;              /* among open buffers of equal bound, the lowest goes first */
-    uint64_t failures, learned; /* in this round; from those before, fading */
+    uint64_t failures, learned; /* in this round; from earlier rounds, halved after each */
 };
 
 struct clique {
     uint64_t top;             /* its open members cannot end lower */
     uint64_t floor;           /* the lowest of their bounds */
-    uint32_t at_floor, stamp; /* how many have that bound; when it was last looked at */
+    uint32_t at_floor, stamp; /* open members with that bound; when it was last visited */
 };
 
-/* What a buffer (rest, bound, hole) or a clique (top, floor, at_floor) was before a branch. */
+/* The values of a buffer (rest, bound, hole) or a clique (top, floor, at_floor) before a branch. */
 struct change {
     bool of_clique;
     uint32_t index;
@@ -59,14 +59,14 @@ struct change {
 struct tdm_pack_search {
     struct tdm_pack_graph graph;
     struct buffer *buffers; /* [graph.count] */
-    struct clique *cliques; /* [graph.count], as there are no more */
+    struct clique *cliques; /* [graph.count], the maximum number */
     uint64_t capacity, steps, limit, dice, failures;
-    uint32_t *open;  /* [count] in slices: a part is a slice, its open buffers in any order */
-    uint32_t *ends;  /* [count] where the part that begins here ends */
+    uint32_t *open;  /* [count] each part is a slice, its open buffers in any order */
+    uint32_t *ends;  /* [count] end of the part that begins here */
     uint64_t *set;   /* [words] scratch */
     uint32_t *queue; /* [count + 1] ring of buffers whose bound rose */
     uint32_t head, tail;
-    uint32_t *touched; /* [count] cliques to look at again */
+    uint32_t *touched; /* [count] cliques to check again */
     uint32_t touched_count, stamp;
     struct tdm_pack_keyed *keyed; /* [count] scratch */
     struct change *changes;
@@ -82,7 +82,7 @@ static void remember(struct tdm_pack_search *s, bool of_clique, uint32_t index)
         size_t room = s->change_room * 2 + 1024;
         struct change *changes = realloc(s->changes, room * sizeof(*changes));
         if (changes == NULL) {
-            s->no_memory = true; /* ends the round, and the next one begins from nothing */
+            s->no_memory = true; /* ends the round, and the run fails */
             s->limit = 0;
             return;
         }
@@ -126,7 +126,7 @@ static bool blame(struct tdm_pack_search *s, struct buffer *b, uint64_t share)
     return false;
 }
 
-/* The bound of a buffer becomes `bound`, if that is more. False: then it cannot lie anywhere. */
+/* Raises the bound of a buffer to `bound`, if that is more. False: then it cannot lie anywhere. */
 static bool raise_bound(struct tdm_pack_search *s, uint32_t index, uint64_t bound)
 {
     struct buffer *b = &s->buffers[index];
@@ -144,7 +144,7 @@ static bool raise_bound(struct tdm_pack_search *s, uint32_t index, uint64_t boun
     return true;
 }
 
-/* A waiting buffer lies on an open neighbour, and one of them reaches into its hole. */
+/* A waiting buffer must lie on an open neighbour, and one of them must reach into its hole. */
 static bool check_waiting(struct tdm_pack_search *s, uint32_t index)
 {
     struct buffer *b = &s->buffers[index];
@@ -165,8 +165,8 @@ static bool check_waiting(struct tdm_pack_search *s, uint32_t index)
     return raise_bound(s, index, lowest_end);
 }
 
-/* Stacks the open members of a clique by rising bound: no order of them ends lower. They are sorted
- * in place, since they are nearly sorted from the last time. */
+/* Stacks the open members of a clique by ascending bound: no other order ends lower. They are
+ * sorted in place, because they are nearly sorted from the last time. */
 static void stack_clique(struct tdm_pack_search *s, uint32_t index)
 {
     struct clique *clique = &s->cliques[index];
@@ -219,8 +219,8 @@ static void touch_cliques(struct tdm_pack_search *s, uint32_t index)
     s->steps += cliques->count;
 }
 
-/* Draws the consequences of raised bounds and of a buffer placed (or NO_BUFFER). False: a dead end.
- * If it is one already, not `alive`, only the queue is emptied. */
+/* Propagates raised bounds and a placed buffer (or NO_BUFFER). False: a dead end. If the branch is
+ * dead already (not `alive`), only empties the queue. */
 static bool propagate(struct tdm_pack_search *s, uint32_t placed, bool alive)
 {
     s->stamp++;
@@ -258,7 +258,7 @@ static bool goes_before(const struct tdm_pack_search *s, uint32_t a, uint32_t b)
     return left->bound != right->bound ? left->bound < right->bound : left->rank < right->rank;
 }
 
-/* The clique with an open buffer of a part where there is least to try. */
+/* Among the cliques with an open buffer of a part, the one with the least to try. */
 static uint32_t choose_clique(struct tdm_pack_search *s, uint32_t first, uint32_t last)
 {
     uint32_t chosen = UINT32_MAX;
@@ -283,8 +283,8 @@ static uint32_t choose_clique(struct tdm_pack_search *s, uint32_t first, uint32_
     return chosen;
 }
 
-/* The buffer to branch on: a lowest one of the clique chosen; or an open neighbour that fits below
- * it, or below that one, and so on. */
+/* The buffer to branch on: a lowest one of the chosen clique; or an open neighbour that fits below
+ * it, or below that neighbour, and so on. */
 static uint32_t choose_buffer(struct tdm_pack_search *s, uint32_t first, uint32_t last)
 {
     const struct tdm_pack_list *members = &s->graph.members[choose_clique(s, first, last)];
@@ -379,7 +379,7 @@ static bool pack_parts(struct tdm_pack_search *s, uint32_t first, uint32_t last)
     return packed;
 }
 
-/* Packs a part; if it returns false, all is as it was, but for the order of the slice. */
+/* Packs a part. If it returns false, it has undone everything except the order of the slice. */
 static bool pack_part(struct tdm_pack_search *s, uint32_t first, uint32_t last)
 {
     size_t before = s->change_count;
@@ -407,7 +407,7 @@ static bool pack_part(struct tdm_pack_search *s, uint32_t first, uint32_t last)
 
 /* ---- rounds ---- */
 
-/* 256 times the logarithm to base 2 of x + 1, in whole numbers to be the same everywhere. */
+/* About 256 * log2(x + 1), in integers, so that it is the same on every machine. */
 static uint64_t logarithm(uint64_t x)
 {
     unsigned power = 63 - (unsigned)__builtin_clzll(++x);
@@ -443,8 +443,8 @@ static uint64_t roll(struct tdm_pack_search *s)
     return z ^ (z >> 31);
 }
 
-/* Sets all back to the beginning, with ranks by the key of this round. What was learned counts half
- * its logarithm; noise, none in the first round of a key, less than a doubling. */
+/* Resets the search, with ranks by the key of this round. Half the logarithm of what was learned is
+ * added to the key, and after a key's first round noise of less than a doubling. */
 static void begin_round(struct tdm_pack_search *s, uint32_t round)
 {
     uint32_t count = s->graph.count;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters of ops, family by family. */
+/* Fills the parameters of ops, family by family. */
 #include "schedule/params.h"
 
 #include "schedule/gather.h"
@@ -49,7 +49,7 @@ static struct tdm_pages_params pages_of(const struct tdm_schedule *schedule)
                                      .voted_pages = tdm_page_list_voted(schedule)};
 }
 
-/* Is its backward one that a kernel which adds up dQ in scratch takes? */
+/* Can the backward of attention use a kernel that sums dQ in scratch? */
 static bool sums_dq(const struct tdm_schedule *schedule)
 {
     const struct tdm_model *model = schedule->model;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program: chunks, the two runs of the lowering with packing between them, names. */
+/* A program: its chunks, the two runs of the lowering with packing between them, and names. */
 #include "schedule/program.h"
 
 #include "base/size.h"
@@ -13,13 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Buffers begin on 512 bytes: what cuBLAS, vector loads and bulk copies want at most. */
+/* Offsets are multiples of 512 bytes, the most that cuBLAS, vector loads and bulk copies need. */
 #define ARENA_ALIGN 512u
 
-/* More chunks than this make a step that nobody would wait for. */
+/* A step with more chunks than this would take too long. */
 #define MAX_CHUNKS 65536u
 
-/* LM-head tiles of a step. */
+/* Maximum number of LM-head tiles of a step. */
 #define MAX_TILES 16777216u
 
 static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error *err)
@@ -35,7 +35,8 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
         return tdm_hint(err, "use larger chunks (--set chunk=N)");
     }
     uint64_t tiles = 0;
-    for (uint32_t s = 0; s < schedule->sequence_count; s++) /* a chunk more for what is ragged */
+    /* adding `count` below covers the ragged last tile of each chunk */
+    for (uint32_t s = 0; s < schedule->sequence_count; s++)
         tiles = tdm_size_add(
             tiles, tdm_size_ceil_div(schedule->sequences[s].tokens, schedule->head_tile_tokens));
     uint64_t columns = tdm_vocabulary_tiles(schedule);
@@ -73,7 +74,7 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
     return TDM_OK;
 }
 
-/* First run: live ranges as conflicts, peaks, number of ops. */
+/* The first run of the lowering: live ranges as conflicts, peaks, number of ops. */
 struct ranges {
     struct tdm_program *program;
     struct tdm_conflicts conflicts;
@@ -122,9 +123,9 @@ static bool lives_all_along(const struct tdm_program *program, uint32_t buffer)
     return program->buffers[buffer].resident || buffer == program->scratch;
 }
 
-/* Lays what lives for the whole step at the bottom of a place's arena, in the order in which it is
- * declared, and returns its bytes. That costs nothing, and programs of one model that declare the
- * same state first have it at the same offsets. */
+/* Places the buffers that live for the whole step at the bottom of a place's arena, in the order of
+ * their declaration, and returns their bytes. This wastes no space, and programs of one model that
+ * declare the same state first have it at the same offsets. */
 static uint64_t lay_residents(struct tdm_program *program, enum tdm_place place)
 {
     uint64_t at = 0;
@@ -150,7 +151,7 @@ static enum tdm_status pack_place(struct tdm_program *program,
         goal = capacity;
     else if (quick)
         effort = 0;
-    if (capacity < live) /* nothing is within it */
+    if (capacity < live) /* no packing is within it */
         capacity = TDM_SIZE_MAX;
     uint64_t *bytes = calloc((size_t)count + 1, sizeof(*bytes));
     uint64_t *offsets = calloc((size_t)count + 1, sizeof(*offsets));

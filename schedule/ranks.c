@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks: how chunks are dealt, and the order of sums over a rank's chunks. */
+/* Ranks: deals chunks to ranks, and orders the sums over a rank's chunks. */
 #include "schedule/ranks.h"
 
 void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks)

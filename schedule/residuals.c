@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of stores and of residual sets, and their reading. */
+/* The tables of stores and of residual sets, and their lookup. */
 #include "schedule/residuals.h"
 
 #include <stdio.h>

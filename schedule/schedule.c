@@ -145,7 +145,7 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
     return TDM_OK;
 }
 
-/* All on the device, set `input`. */
+/* Everything on the device, set `input`. */
 static struct tdm_group default_group(uint32_t layers)
 {
     return (struct tdm_group){.layers = layers,
@@ -212,7 +212,7 @@ void tdm_schedule_free(struct tdm_schedule *schedule)
     free(schedule);
 }
 
-/* A dtype that tensors of values are stored in. */
+/* Can tensors of values be stored in this dtype? */
 static bool is_value(enum tdm_dtype dtype)
 {
     return dtype == TDM_DTYPE_FP32 || dtype == TDM_DTYPE_BF16;
@@ -238,7 +238,7 @@ static enum tdm_status check_dtypes(const struct tdm_schedule *schedule, const c
     return TDM_OK;
 }
 
-/* A pass that has no backward stores nothing for it: a field that says otherwise is a mistake. */
+/* A pass without a backward stores nothing for it. A field that says otherwise is a mistake. */
 static enum tdm_status check_evaluate(const struct tdm_schedule *schedule, uint32_t number,
                                       const char *file, struct tdm_error *err)
 {
@@ -291,7 +291,7 @@ static enum tdm_status check_groups(const struct tdm_schedule *schedule, const c
     return TDM_OK;
 }
 
-/* Everything at another place than the device comes to it and goes back: over links. */
+/* Everything that is not on the device is copied to it and back: both links must exist. */
 static enum tdm_status check_place(const struct tdm_schedule *schedule, enum tdm_place place,
                                    const char *file, struct tdm_error *err)
 {

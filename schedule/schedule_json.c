@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A schedule as JSON, and back. */
+/* Writes a schedule as JSON, and reads it back. */
 #include "base/json.h"
 #include "schedule/learning_rate.h"
 #include "schedule/optimizer.h"
@@ -19,7 +19,7 @@ static json_t *count_json(uint64_t count)
     return json_integer((json_int_t)count);
 }
 
-/* A number of tokens, or an object where there are several documents. */
+/* A number of tokens, or an object if there are several documents. */
 static json_t *sequence_to_json(const struct tdm_sequence *sequence)
 {
     if (sequence->document_count == 1)
@@ -399,7 +399,7 @@ static enum tdm_status read_optimizer(const char *file, const json_t *object,
     return reader.status;
 }
 
-/* The model of a schedule: its config again, and the digest must be that config's. */
+/* Reads the model of a schedule from its config. The digest must be that of the config. */
 static enum tdm_status read_model(const char *file, const json_t *object, struct tdm_model **model,
                                   struct tdm_error *err)
 {
@@ -425,7 +425,7 @@ static enum tdm_status read_model(const char *file, const json_t *object, struct
     return TDM_OK;
 }
 
-/* Without one it is dense. */
+/* Without a selector it is dense. */
 static enum tdm_status read_selector(const char *file, const json_t *object,
                                      struct tdm_selector *selector, struct tdm_error *err)
 {

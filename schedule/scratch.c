@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scratch of a step: the most that any op of it needs, as the records of ops say.
+ * Scratch of a step: the most that any op of it needs, by the records of ops.
  *
- * Products get what there is and ask for nothing: at the shapes of models from 0.5B to 7B, chunks
- * of 1K and 4K tokens, cuBLASLt chose the same algorithms, which need no workspace, whether it was
- * allowed 0, 32 or 64 MiB (H200, CUDA 13.0).
+ * Products use what there is and ask for nothing. For models from 0.5B to 7B and chunks of 1K and
+ * 4K tokens, cuBLASLt chose the same algorithms, which need no workspace, whether it was allowed 0,
+ * 32 or 64 MiB (H200, CUDA 13.0).
  */
 #include "schedule/scratch.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State that a schedule that trains and one that evaluates have in common. */
+/* State that a schedule for training and one for evaluation share. */
 #include "schedule/shared_state.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings of training by their keys: read for a plan, and for a run of one. */
+/* Settings of training by key: read for a plan, and for a run of a plan. */
 #include "schedule/training_settings.h"
 
 #include "base/units.h"

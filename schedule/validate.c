@@ -2,13 +2,13 @@
 /*
  * Validator: replays what every slot holds.
  *
- * One record a buffer: is it live, and for each slot, in buffers of units for each part of one, the
- * tag that it holds and the last positions at which each lane read and wrote it. Written for
- * obviousness, not speed: quadratic in buffers where one comes to life, linear in the slots of an
- * access.
+ * There is one record per buffer: whether it is live, and for each slot (in buffers of units, for
+ * each part of a slot) its tag and the last positions at which each lane read and wrote it. The
+ * code is written to be obvious, not fast: allocations are quadratic in buffers, an access is
+ * linear in its slots.
  *
- * What an op's operands must be is a table of its own, operands.c; what it costs is counted in
- * validate_cost.c.
+ * operands.c has the table of what an op's operands must be. validate_cost.c counts what an op
+ * costs.
  */
 #include "schedule/validate.h"
 
@@ -34,19 +34,19 @@ struct record {
     struct tdm_tag *tags;          /* [slots][parts] */
     struct uses *uses;             /* [slots][parts] */
     uint64_t last[TDM_MAX_LANES];  /* last use of any slot, ever */
-    uint64_t birth[TDM_MAX_LANES]; /* last uses of its bytes when it came to life */
-    bool born;                     /* has been live before */
+    uint64_t birth[TDM_MAX_LANES]; /* last uses of its bytes before it was allocated */
+    bool born;                     /* it has been live before */
 };
 
 struct tdm_validator {
     const struct tdm_program *program;
     const struct tdm_topology *topology; /* of its machine */
-    bool layers_alike;                   /* their parts are at the same places */
+    bool layers_alike;                   /* their parts are at the same offsets in a slot */
     uint64_t capacity_bytes[TDM_MAX_PLACES];
     struct record *records;
     uint64_t position[TDM_MAX_LANES];
     uint64_t passed[TDM_MAX_LANES]
-                   [TDM_MAX_LANES]; /* [lane][other]: lane runs after this one of other */
+                   [TDM_MAX_LANES]; /* [lane][other]: position of other that lane has waited for */
     uint64_t next_op;
     uint64_t *tile_base; /* [chunk_count + 1] LM-head tiles before a chunk */
     struct tdm_cost_check *costs;
@@ -150,7 +150,7 @@ static enum tdm_status check_alloc(struct tdm_validator *v, uint32_t number, str
     return TDM_OK;
 }
 
-/* What a slot holds when its buffer comes to life: nothing, or what outlived the last step. */
+/* What a slot holds when its buffer is allocated: nothing, or what outlived the last step. */
 static struct tdm_tag initial_tag(const struct tdm_validator *v, const struct tdm_buffer *buffer,
                                   uint32_t slot)
 {
@@ -172,7 +172,7 @@ static void fill_tags(struct tdm_validator *v, uint32_t number)
 
 /* ---- one access ---- */
 
-/* Parts of a slot that an access speaks of: [*first, *end). */
+/* Parts of a slot that an access names: [*first, *end). */
 static void parts_of(const struct record *record, const struct tdm_access *access, uint32_t *first,
                      uint32_t *end)
 {
@@ -181,8 +181,7 @@ static void parts_of(const struct record *record, const struct tdm_access *acces
     *end = all ? record->parts : access->part + 1;
 }
 
-/* Parts of whose bytes it uses some: in a slot that layers share whose parts are not at the same
- * places, of all. */
+/* Parts whose bytes an access may use: all of a slot, if layers have parts at different offsets. */
 static void parts_used(const struct tdm_validator *v, const struct record *record,
                        const struct tdm_access *access, uint32_t *first, uint32_t *end)
 {
@@ -194,7 +193,7 @@ static void parts_used(const struct tdm_validator *v, const struct record *recor
 }
 
 /* Does the unit that a tag names have tensors of this part? A buffer of units has a tag for every
- * part; those that the unit lacks are nobody's business. */
+ * part; the tags of parts that the unit lacks are ignored. */
 static bool has_part(const struct tdm_program *program, const struct record *record,
                      struct tdm_tag tag, uint32_t part)
 {
@@ -204,7 +203,7 @@ static bool has_part(const struct tdm_program *program, const struct record *rec
                           TDM_DTYPE_BF16) > 0;
 }
 
-/* Bytes that a slot of an access must have: its largest chunk, or its unit. */
+/* Bytes that each slot of an access must have, for its largest chunk or for its unit. */
 static uint64_t slot_need(const struct tdm_validator *v, const struct tdm_op *op,
                           const struct tdm_access *access)
 {
@@ -222,7 +221,8 @@ static uint64_t slot_need(const struct tdm_validator *v, const struct tdm_op *op
     return tdm_content_bytes(schedule, content, access->after.layer, tokens);
 }
 
-/* What is read after the step is found by its number: tokens and losses by chunk, norms by unit. */
+/* Is an access in the right slot, if its content is found by number? Tokens and losses are found by
+ * chunk, norms by unit. */
 static bool is_in_place(const struct tdm_buffer *buffer, const struct tdm_access *access)
 {
     if (buffer->resident && buffer->axis == TDM_AXIS_CHUNK)
@@ -230,7 +230,7 @@ static bool is_in_place(const struct tdm_buffer *buffer, const struct tdm_access
     return access->after.content != TDM_GRADIENT_NORM || access->first_slot == access->after.layer;
 }
 
-/* Does an op of the compute lane come for a content to another place itself? */
+/* May an op of the compute lane use a content at another place? Only attention that gathers may. */
 static bool may_be_far(const struct tdm_schedule *schedule, const struct tdm_op *op,
                        enum tdm_content content)
 {
@@ -290,7 +290,7 @@ static enum tdm_status check_range(const struct tdm_validator *v, const struct t
     return TDM_OK;
 }
 
-/* What keeps the replay, and the order tracker before it, inside their arrays. */
+/* Checks that keep the replay, and the order tracker before it, inside their arrays. */
 static enum tdm_status check_ranges(const struct tdm_validator *v, const struct tdm_op *op,
                                     struct tdm_error *err)
 {
@@ -338,7 +338,7 @@ static enum tdm_status check_tags(struct tdm_validator *v, const struct tdm_op *
     return TDM_OK;
 }
 
-/* Must `op` have waited for position `due` of `lane`? It has if its own lane passed that before. */
+/* Checks that `op` has waited for position `due` of `lane`, itself or earlier on its lane. */
 static enum tdm_status check_wait(const struct tdm_validator *v, const struct tdm_op *op,
                                   uint32_t lane, uint64_t due, const struct tdm_buffer *buffer,
                                   struct tdm_error *err)
@@ -394,9 +394,9 @@ static void note_uses(struct tdm_validator *v, const struct tdm_op *op,
     record->last[op->lane] = position;
 }
 
-/* One part is copied of a gradient alone, away from the device, and the unit must have it; the op
- * is told to be of that part. That the part's sum is complete, and that what reads the whole unit
- * there finds every part of it, the tags show. */
+/* Is the copy of one part right? Only gradients are copied in parts, away from the device. The unit
+ * must have the part, and the op must name it. Tags show the rest: that the part's sum is complete,
+ * and that a reader of the whole unit finds every part. */
 static bool is_part_of_gradient(const struct tdm_validator *v, const struct tdm_op *op,
                                 struct tdm_tag what)
 {
@@ -407,8 +407,8 @@ static bool is_part_of_gradient(const struct tdm_validator *v, const struct tdm_
            tdm_part_bytes(v->program->schedule->model, what.layer, op->part, TDM_DTYPE_BF16) > 0;
 }
 
-/* Units are copied as the step found them, or when their sum or their update is complete; a norm
- * when it is made. They are copied whole, all but gradients. */
+/* Is the copy of a unit right? Units are copied as the step found them, or when their sum or their
+ * update is complete; a norm when it is made. Only gradients are copied in parts. */
 static bool is_of_unit(const struct tdm_validator *v, const struct tdm_op *op, struct tdm_tag what)
 {
     bool by_part = tdm_content_is_of_unit(what.content);
@@ -432,8 +432,8 @@ static uint64_t unit_bytes(const struct tdm_validator *v, const struct tdm_op *o
                : tdm_content_bytes(schedule, what.content, what.layer, 0);
 }
 
-/* Chunks of a sequence are copied from their begin; several at once only between rows of equal
- * slots. A sum of dK, dV moves as far as it has come, all else when it is complete. */
+/* Is the copy of chunks right? They are whole chunks of one sequence. Several at once are copied
+ * only between rows of equal slots. Only a sum of dK, dV is copied before it is complete. */
 static bool is_of_chunks(const struct tdm_validator *v, const struct tdm_op *op,
                          struct tdm_tag what)
 {
@@ -464,8 +464,8 @@ static uint64_t chunk_bytes(const struct tdm_validator *v, struct tdm_tag what, 
     return bytes;
 }
 
-/* A copy inside a place is an op of the lane that computes there; between places it goes over the
- * link that the machine has between them, on the link's lane. */
+/* Checks link and lane of a copy. Inside a place it runs on the lane that computes there; between
+ * places, over the link that the machine has between them, on the link's lane. */
 static enum tdm_status check_way(const struct tdm_validator *v, const struct tdm_op *op,
                                  struct tdm_error *err)
 {
@@ -522,7 +522,7 @@ static enum tdm_status check_copy(const struct tdm_validator *v, const struct td
     return check_way(v, op, err);
 }
 
-/* What the simulator reads of an op beside its operands: where it belongs, and its costs. */
+/* Checks what the simulator reads of an op besides its operands: phase, layer, chunk and costs. */
 static enum tdm_status check_cost(const struct tdm_validator *v, const struct tdm_op *op,
                                   struct tdm_error *err)
 {
@@ -590,7 +590,7 @@ static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op
 
 /* What a slot of a resident buffer must hold at the end of the step: weights, masters and moments
  * updated once if the pass trains and there is an optimizer; complete gradients if there is none; a
- * loss for every chunk and a norm for every unit; all else as it was. */
+ * loss for every chunk and a norm for every unit; everything else unchanged. */
 static struct tdm_tag due_at_end(const struct tdm_validator *v, const struct tdm_buffer *buffer,
                                  uint32_t slot)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Costs of ops, counted anew for the validator. */
+/* Costs of ops, counted a second time for the validator. */
 #include "schedule/validate_cost.h"
 
 #include "base/size.h"
@@ -11,15 +11,15 @@
 
 /* What the tokens of a layer see. */
 struct sight {
-    uint64_t window, block; /* of tokens; 0: no such limit */
-    bool lists;             /* some of the pages before, which are not known here */
-    uint64_t *pairs;        /* [chunks]: counted so far; 0: not yet */
+    uint64_t window, block; /* in tokens; 0: no such limit */
+    bool lists;             /* some of the earlier pages, not known here which */
+    uint64_t *pairs;        /* [chunks] 0: not counted yet */
 };
 
 struct tdm_cost_check {
     const struct tdm_program *program;
     uint32_t *sight_of;  /* [layers] */
-    struct sight *sight; /* [layers], the first `sights` of them */
+    struct sight *sight; /* [layers], `sights` of them used */
     uint32_t sights;
 };
 
@@ -27,7 +27,7 @@ static struct sight sight_of(const struct tdm_schedule *schedule, uint32_t layer
 {
     const struct tdm_selector *selector = &schedule->selector;
     uint64_t window = schedule->model->layer_kinds[layer].window;
-    if (window > 0) /* the model's, whatever the schedule selects */
+    if (window > 0) /* the model's window overrides the selector */
         return (struct sight){.window = window};
     switch (selector->kind) {
     case TDM_SELECT_DENSE:
@@ -84,7 +84,7 @@ void tdm_cost_check_free(struct tdm_cost_check *check)
 
 /* ---- pairs ---- */
 
-/* (query, key) pairs of a chunk's tokens; with lists those that there would be without. */
+/* (query, key) pairs of a chunk's tokens; with lists, the pairs that there would be without. */
 static uint64_t count_pairs(const struct tdm_program *program, const struct sight *sight,
                             uint32_t number)
 {
@@ -117,7 +117,8 @@ static const struct sight *look(const struct tdm_cost_check *check, const struct
     return sight;
 }
 
-/* Tokens of the chunks in the slots of an access; and pages, where each chunk begins a new one. */
+/* Tokens of the chunks in the slots of an access. *pages: their pages, which chunks do not
+ * share. */
 static uint64_t tokens_of(const struct tdm_program *program, const struct tdm_access *access,
                           uint64_t *pages)
 {
@@ -155,7 +156,7 @@ static enum tdm_status fail_between(const struct tdm_op *op, const char *what, u
                     (unsigned long long)most);
 }
 
-/* Pairs: exact, or with lists at least a token itself and at most all that there are. */
+/* Pairs must be exact; with lists, at least one per token, at most all. */
 static enum tdm_status check_pairs(const struct tdm_cost_check *check, const struct tdm_op *op,
                                    struct tdm_error *err)
 {
@@ -172,7 +173,7 @@ static enum tdm_status check_pairs(const struct tdm_cost_check *check, const str
                : TDM_OK;
 }
 
-/* Keys: all of the chunks that are read and one more, or with lists no more than that. */
+/* Keys must be all of the chunks that are read and one more; with lists, no more than that. */
 static enum tdm_status check_keys(const struct tdm_cost_check *check, const struct tdm_op *op,
                                   struct tdm_error *err)
 {
@@ -188,7 +189,7 @@ static enum tdm_status check_keys(const struct tdm_cost_check *check, const stru
 
 /* ---- FLOPs ---- */
 
-/* Elements of the matrices of the part of a layer that an op multiplies with. */
+/* Elements of the matrices that an op multiplies with: those of its part of its layer. */
 static uint64_t matrix_elements(const struct tdm_model *model, const struct tdm_op *op)
 {
     uint64_t elements = 0;
@@ -203,8 +204,8 @@ static uint64_t matrix_elements(const struct tdm_model *model, const struct tdm_
     return elements;
 }
 
-/* Two a multiply-add. Attention's products: Q K^T and P V; backward Q K^T again, dO V^T, P^T dO, dS
- * K, dS^T Q. */
+/* Two FLOPs per multiply-add. Attention has the products Q K^T and P V, its backward Q K^T again,
+ * dO V^T, P^T dO, dS K and dS^T Q. */
 static enum tdm_status check_flops(const struct tdm_cost_check *check, const struct tdm_op *op,
                                    struct tdm_error *err)
 {
@@ -230,8 +231,8 @@ static enum tdm_status check_flops(const struct tdm_cost_check *check, const str
     case TDM_OP_ATTENTION_GRAD:
         due = tdm_size_mul(5 * 2 * heads, op->pairs);
         break;
-    case TDM_OP_SELECT: /* twice a score of a query and a page before its chunk, if there is a vote
-                         */
+    case TDM_OP_SELECT:
+        /* a vote computes each score of a query and a page before its chunk twice */
         (void)(is_there(op, TDM_SELECT_MEANS)
                    ? tokens_of(check->program, &op->access[TDM_SELECT_MEANS], &pages)
                    : (pages = 0));
@@ -247,7 +248,7 @@ static enum tdm_status check_flops(const struct tdm_cost_check *check, const str
 
 /* ---- bytes ---- */
 
-/* Every operand passes once through memory, and one that is added to twice. */
+/* Every operand passes through memory once, and twice if it is added to. */
 static enum tdm_status check_bytes(const struct tdm_op *op, struct tdm_error *err)
 {
     uint64_t due = 0;
@@ -264,8 +265,8 @@ static bool is_far(const struct tdm_program *program, const struct tdm_op *op, u
            program->buffers[op->access[operand].buffer].place != TDM_DEVICE;
 }
 
-/* Attention that reads K and V elsewhere than on the device gathers over the link from there, and
- * needs the one back for what it sends. Copies are seen by who knows both their places. */
+/* Checks the link. Attention whose K and V are not on the device gathers over the link from there,
+ * and needs the link back for what it sends. check_way() of validate.c checks copies. */
 static enum tdm_status check_link_number(const struct tdm_program *program, const struct tdm_op *op,
                                          struct tdm_error *err)
 {
@@ -285,9 +286,10 @@ static enum tdm_status check_link_number(const struct tdm_program *program, cons
     return op->link == due ? TDM_OK : fail(op, "link", op->link, due, err);
 }
 
-/* Attention that reads K and V elsewhere than on the device gathers the chunk's own pages, and
- * before them at most all for every query page; where sums of dK, dV are there too it fetches and
- * sends as many pages of these, and sends zeros first to those that it is the first to add to. */
+/* Checks the bytes over the link. Attention whose K and V are not on the device gathers the chunk's
+ * own pages, and at most all earlier ones for every query page. If sums of dK, dV are there too, it
+ * fetches and sends as many pages of them, and first sends zeros to those that it is the first to
+ * add to. */
 static enum tdm_status check_link(const struct tdm_cost_check *check, const struct tdm_op *op,
                                   struct tdm_error *err)
 {
@@ -314,7 +316,7 @@ static enum tdm_status check_link(const struct tdm_cost_check *check, const stru
     uint64_t most = tdm_size_mul(tdm_size_mul(own, pages + 1), page + sums);
     if (op->fetched_bytes + 2 < least || op->fetched_bytes > most)
         return fail_between(op, "bytes to fetch", op->fetched_bytes, least, most, err);
-    /* each of the two is rounded down */
+    /* both are rounded down */
     double share = (double)sums / (double)(page + sums);
     double due = (double)zeros + share * (double)op->fetched_bytes;
     if (fabs((double)op->sent_bytes - due) > 2 + 1e-9 * due)

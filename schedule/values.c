@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values: how many bytes hold one while an op runs. */
+/* Values: how many bytes hold a live value while an op runs. */
 #include "schedule/values.h"
 
 #include "schedule/lowering.h"
@@ -17,17 +17,17 @@ struct value {
     bool carried; /* it was there before the step */
 };
 
-/* What a buffer saw. */
+/* How a buffer was used. */
 struct seen {
     uint32_t parts;
     struct value *values; /* [slots][parts] */
     uint64_t first_op, last_op;
 };
 
-/* Bytes of a place and category are more or fewer from an op on. */
+/* A change of the bytes of a place and category from an op on. */
 struct change {
     int64_t delta_bytes;
-    size_t next; /* of the same op, or NO_CHANGE */
+    size_t next; /* the next one of the same op, or NO_CHANGE */
     uint8_t place, category;
 };
 
@@ -60,7 +60,7 @@ static size_t count_values(const struct tdm_program *program)
     return count;
 }
 
-/* A begin and an end for each, and for what is there before the step. */
+/* One begin and one end for each value that is written or is there before the step. */
 size_t tdm_values_change_capacity(const struct tdm_program *program)
 {
     return 2 * ((size_t)program->written_values + count_values(program));
@@ -130,7 +130,7 @@ static void add_change(struct tdm_values *values, const struct tdm_buffer *buffe
     values->first_change[op] = values->change_count++;
 }
 
-/* The value is gone from op `end` on. */
+/* The value ends: from op `end` on it is gone. */
 static void end_value(struct tdm_values *values, uint32_t buffer, const struct value *value,
                       uint64_t end)
 {
@@ -158,8 +158,8 @@ static void touch(struct tdm_values *values, uint32_t buffer, struct value *valu
         value->bytes = bytes;
 }
 
-/* An access to all parts of a unit: each has its own bytes. What lies between tensors is
- * nobody's. */
+/* An access to all parts of a unit. Each part has its own bytes; those between tensors count for
+ * none. */
 static void touch_parts(struct tdm_values *values, const struct tdm_access *access,
                         struct value *parts, uint64_t op)
 {
@@ -180,7 +180,7 @@ static void note_use(struct seen *seen, uint64_t op)
     seen->last_op = op;
 }
 
-/* Every op of the compute lane is handed scratch, which nothing goes in or out of. */
+/* Every op of the compute lane gets the scratch, which carries no data from op to op. */
 static void touch_scratch(struct tdm_values *values, const struct tdm_op *op)
 {
     uint32_t scratch = values->program->scratch;
@@ -207,7 +207,7 @@ void tdm_values_take(struct tdm_values *values, const struct tdm_op *op)
         }
         uint64_t each = access->bytes / access->slots;
         for (uint32_t k = 0; k < access->slots; k++) {
-            /* the last slot of a ragged range has less; what wrote it said how much */
+            /* the last slot of a ragged range has less; the op that wrote it gave its bytes */
             uint64_t bytes = access->slots == 1 ? access->bytes : 0;
             struct value *value = &of_slot[(size_t)k * seen->parts + access->part];
             if (value->first_op == NEVER || access->mode == TDM_WRITE)
