@@ -247,9 +247,8 @@ void tdm_eager_end(struct tdm_eager *m);
 struct tdm_eager_value *tdm_value_new(struct tdm_eager *m, uint64_t rows, uint64_t columns,
                                       uint16_t element_bytes);
 /* Makes a value stand for one more tensor, of the current category and label, if that would lie
- * right behind it. Both are freed together, and count as two tensors. A value stands for tensors of
- * at most two kinds. Returns false and changes nothing if that is impossible, or `observe` is set.
- */
+ * right behind it. Both are freed together and count as two tensors. A value stands for tensors of
+ * at most two kinds. False, without a change: that is impossible, or `observe` is set. */
 bool tdm_value_extend(struct tdm_eager *m, struct tdm_eager_value *value, uint64_t bytes);
 /* A new value with the shape, dtype and memory order of another one. */
 struct tdm_eager_value *tdm_value_like(struct tdm_eager *m, const struct tdm_eager_value *like);
@@ -299,8 +298,7 @@ struct tdm_eager_value *tdm_node_finish(struct tdm_eager *m, struct tdm_node *no
  * is `fact`; or to x itself if it has no gradient. */
 struct tdm_eager_value *tdm_mark(struct tdm_eager *m, const struct tdm_eager_op *op, uint64_t fact,
                                  void *context, struct tdm_eager_value *x);
-/* A new reference to saved tensor number i. A checkpointed function runs again if it has not yet.
- */
+/* A new reference to saved tensor number i. A checkpointed function first runs again, once. */
 struct tdm_eager_value *tdm_node_saved(struct tdm_eager *m, struct tdm_node *node, uint32_t i);
 
 /* loss.backward(grad). NULL: ones. */
@@ -336,8 +334,7 @@ void tdm_label(struct tdm_eager *m, const char *name);
 uint32_t tdm_eager_largest(const struct tdm_eager *m, struct tdm_tensor_group *groups,
                            uint32_t most);
 
-/* Sums over rows or columns to this shape, with the kernel's scratch. Takes ownership of `value`.
- */
+/* Sums over rows or columns to this shape, with the kernel's scratch. Takes over `value`. */
 struct tdm_eager_value *tdm_sum_to(struct tdm_eager *m, struct tdm_eager_value *value,
                                    uint64_t rows, uint64_t columns);
 

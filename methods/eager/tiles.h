@@ -16,8 +16,7 @@
 struct tdm_eager_value *tdm_tiled(struct tdm_eager *m, const struct tdm_function *function,
                                   struct tdm_eager_value *x, uint64_t tiles);
 
-/* The function returns the loss of a tile. Returns the mean over all tiles, which has one element.
- */
+/* The function returns the loss of a tile. Returns the mean of all, which has one element. */
 struct tdm_eager_value *tdm_tiled_loss(struct tdm_eager *m, const struct tdm_function *function,
                                        struct tdm_eager_value *x, uint64_t tiles);
 
