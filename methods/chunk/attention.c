@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of a chunk to all K and V so far. OOMB's reads pages through a table of their addresses
- * and adds to the pages of their gradients (chunkoptim/ops/flash_paged_attn.py); SeCO's joins K and
- * V of all chunks and calls FlashAttention-2 (chunkoptim/utils.py SecoCache, modifiers/train.py).
+ * Attention of a chunk to all K and V so far. OOMB's attention reads pages through a table of their
+ * addresses and adds to the pages of their gradients (chunkoptim/ops/flash_paged_attn.py). SeCO's
+ * joins K and V of all chunks and calls FlashAttention-2 (chunkoptim/utils.py SecoCache,
+ * modifiers/train.py).
  */
 #include "base/size.h"
 #include "methods/chunk/parts.h"
 #include "methods/eager/ops.h"
 
-#define ADDRESSES 4u /* of a page: K, V and their gradients */
+#define ADDRESSES 4u /* per page: of K, V and their gradients */
 
 static struct tdm_chunk_run *run_of(const struct tdm_node *node)
 {
     return node->context;
 }
 
-/* Row sums of the scores' exponents, one a query and head, padded to pages. */
+/* Row sums of the exponentiated scores, one per query and head, padded to whole pages. */
 static struct tdm_eager_value *new_sums(struct tdm_chunk_run *run)
 {
     uint64_t tokens = tdm_chunk_pages(run, run->number) * run->settings->chunk.page_tokens;
@@ -29,7 +30,7 @@ static struct tdm_eager_value *new_table(struct tdm_chunk_run *run)
     return tdm_value_new(run->m, pages, ADDRESSES, INT64);
 }
 
-/* The chunk's own gradients out of their pages, in the dtype of K and V. */
+/* Copies the chunk's own gradients out of their pages, in the dtype of K and V. */
 static void own_gradients(struct tdm_chunk_run *run, struct tdm_eager_value *const *saved,
                           struct tdm_eager_value **results)
 {
@@ -86,8 +87,8 @@ struct tdm_eager_value *tdm_chunk_paged_attention(struct tdm_chunk_run *run, uin
     return tdm_node_finish(m, node, y);
 }
 
-/* Gradients of K and V of the chunks before are copied out of those of all, once; later ones are
- * added in place. */
+/* The first gradients of K and V of the previous chunks are copied out of those of all chunks.
+ * Later ones are added in place. */
 static void leave_gradients(struct tdm_chunk_run *run, struct chunk_layer *layer)
 {
     struct tdm_eager *m = run->m;
@@ -125,7 +126,7 @@ static void joined_backward(struct tdm_eager *m, struct tdm_node *node,
     tdm_flash_backward_scratch(m, &scratch);
     leave_gradients(run, layer);
     uint64_t rows = tokens * run->config->kv_heads;
-    for (unsigned i = 0; i < 2; i++) { /* the hook adds what later chunks left */
+    for (unsigned i = 0; i < 2; i++) { /* the hook adds what later chunks left in grads */
         results[1 + i] = tdm_value_new(m, rows, saved[0]->columns, BF16);
         tdm_drop(m, all[i]);
     }
@@ -147,8 +148,8 @@ struct tdm_eager_value *tdm_chunk_joined_attention(struct tdm_chunk_run *run, ui
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 3);
     for (unsigned i = 0; i < 2; i++)
         joined[i] = tdm_value_new(m, rows, k->columns, BF16);
-    for (unsigned i = 0; i < 2;
-         i++) { /* the cache object of a chunk's second run has its K and V too */
+    /* The cache object of a chunk's second run holds its K and V too. */
+    for (unsigned i = 0; i < 2; i++) {
         struct tdm_eager_value **kept = run->sweep ? own->kv : run->layers[number].second;
         kept[i] = tdm_value_view(m, inputs[1 + i]);
         tdm_value_set_category(m, kept[i], TDM_METHOD_KV);

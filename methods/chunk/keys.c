@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of chunk-recurrent training and of LongLoRA, with those of torch's that mean something
- * there. */
+/* Keys of chunk-recurrent training and of LongLoRA, with the keys of torch that apply to them. */
 #include "methods/method.h"
 
 #include "base/units.h"
@@ -17,7 +16,7 @@ static enum tdm_status read_budget(const struct tdm_method_key *key, const char 
     return strcmp(value, "dense") == 0 ? TDM_OK : tdm_key_read_tokens(key, value, settings, err);
 }
 
-/* What every one of them has. */
+/* Keys that all three methods have. */
 #define OPTIMIZER(assumed)                                                            \
     {                                                                                 \
         "optimizer", "none|adamw-fused|adamw-foreach|sgd|sgd-momentum", assumed,      \

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A layer of a chunk as OOMB and SeCO run it (chunkoptim/modifiers/train_blockwise_tp.py,
- * train.py): their attention and MLP in place of those of transformers, the rest as it is there.
- * Values lie by token, then head; cosines and sines are made in each layer anew.
+ * train.py). Attention and MLP are their own; the rest is that of transformers. Values lie by
+ * token, then head. Every layer computes cosines and sines anew.
  */
 #include "methods/chunk/parts.h"
 #include "methods/eager/ops.h"
 
-/* Cosines and sines of the chunk's positions; SeCO makes them of all positions so far and takes the
- * last. */
+/* Cosines and sines of the chunk's positions. SeCO computes them for all positions so far and keeps
+ * the last ones. */
 static void rotary(struct tdm_chunk_run *run, struct tdm_eager_value *turns[2])
 {
     struct tdm_eager *m = run->m;
@@ -39,7 +39,7 @@ static void rotary(struct tdm_chunk_run *run, struct tdm_eager_value *turns[2])
     tdm_drop(m, positions);
 }
 
-/* A projection by heads, normed where the model does so. */
+/* A projection, split into heads, and normed if the model norms it. */
 static struct tdm_eager_value *by_heads(struct tdm_chunk_run *run, const struct torch_layer *layer,
                                         enum tdm_projection p, struct tdm_eager_value *norm,
                                         struct tdm_eager_value *x)
@@ -100,7 +100,7 @@ static struct tdm_eager_value *attend(struct tdm_chunk_run *run, uint32_t number
     return y;
 }
 
-/* Names are bound until it returns. */
+/* Python's names hold gate, up and the product until the function returns. */
 static struct tdm_eager_value *mlp(struct tdm_chunk_run *run, const struct torch_layer *layer,
                                    struct tdm_eager_value *x)
 {
@@ -122,7 +122,8 @@ static struct tdm_eager_value *mlp(struct tdm_chunk_run *run, const struct torch
 struct tdm_eager_value *tdm_chunk_layer(struct tdm_eager *m, const void *model, uint32_t number,
                                         struct tdm_eager_value *x)
 {
-    /* Pages and places change, as those of the cache object do that the layer is called with. */
+    /* The run is not const: a layer changes pages and places, as OOMB's and SeCO's layers change
+     * the cache object that they are called with. */
     struct tdm_chunk_run *run = (struct tdm_chunk_run *)(uintptr_t)model;
     const struct torch_layer *layer = &run->model->layers[number];
     struct tdm_label label = m->label;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * LongLoRA's attention (dvlab-research/LongLoRA, llama_attn_replace.py forward_flashattn): q and
- * repeated k, v are stacked, each half of the heads becomes a sequence of its own, packed and
- * unpadded; FlashAttention runs inside groups of tokens, which begin half a group later for the
+ * LongLoRA's attention (dvlab-research/LongLoRA, llama_attn_replace.py forward_flashattn). q and
+ * repeated k, v are stacked. Each half of the heads becomes a sequence of its own, packed and
+ * unpadded. FlashAttention runs inside groups of tokens, which begin half a group later for the
  * second half. The shift moves no values.
  */
 #include "methods/eager/ops.h"
@@ -42,7 +42,8 @@ static void copy_backward(struct tdm_eager *m, struct tdm_node *node,
     tdm_drop(m, indices);
 }
 
-/* A copy in another order, by indices that are saved, or by strides (NULL); x is taken. */
+/* A copy in another order: by indices, which are saved, or by strides (NULL). Takes ownership of
+ * x. */
 static struct tdm_eager_value *copied(struct tdm_eager *m, struct tdm_eager_value *x,
                                       struct tdm_eager_value *indices)
 {
@@ -64,7 +65,7 @@ static void flash_backward(struct tdm_eager *m, struct tdm_node *node,
     for (uint32_t i = 0; i < 3; i++)
         saved[i] = tdm_node_saved(m, node, i);
     results[0] = tdm_value_like(m, saved[0]);
-    /* Each group has up to 128 rows more. */
+    /* Each group is padded by up to 128 rows. */
     const struct tdm_flash_scratch scratch = {.query_rows =
                                                   saved[1]->rows + node->facts[0] * TDM_FLASH_ROWS,
                                               .head_dim = saved[1]->columns};
@@ -107,7 +108,7 @@ struct tdm_eager_value *tdm_shifted_attention(struct tdm_eager *m, const struct 
     struct tdm_eager_value *output =
         flash(m, unpadded, sequences * (groups + 1) * (t->config->query_heads / HALVES));
     struct tdm_eager_value *padded = copied(m, tdm_take(output), indices);
-    struct tdm_eager_value *y = copied(m, padded, NULL); /* halves side by side again */
+    struct tdm_eager_value *y = copied(m, padded, NULL); /* joins the halves again */
     tdm_drop(m, output);
     tdm_drop(m, unpadded);
     tdm_drop(m, packed);

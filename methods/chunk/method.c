@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oomb, seco and longlora as methods: presets, what cannot be, and what a step costs. */
+/* The methods oomb, seco and longlora: their presets, their checks, and the cost of a step. */
 #include "methods/chunk/method.h"
 
 #include "base/size.h"
@@ -26,7 +26,7 @@ void tdm_longlora_preset(struct tdm_method_settings *settings)
     settings->torch.shifted = true;
 }
 
-/* Both replace the layers' code with that of Llama and Qwen2. */
+/* OOMB and SeCO replace the layers' code with that of Llama and Qwen2. */
 static enum tdm_status check_model(const struct tdm_model *model,
                                    const struct tdm_method_settings *settings,
                                    struct tdm_error *err)
@@ -81,9 +81,9 @@ enum tdm_status tdm_longlora_check(const struct tdm_model *model,
     return check_model(model, settings, err);
 }
 
-/* ---- what a step costs ---- */
+/* ---- the cost of a step ---- */
 
-/* Pairs of queries and keys of one layer and one sequence. */
+/* Pairs of a query and a key in one layer and one sequence. */
 static double chunk_pairs(const struct tdm_method_settings *settings)
 {
     const struct tdm_chunk_settings *s = &settings->chunk;
@@ -117,8 +117,8 @@ void tdm_seco_cost(const struct tdm_model *model, const struct tdm_method_settin
     chunk_cost(model, settings, tokens * (tokens + 1) / 2, 2, cost);
 }
 
-/* With offload each chunk brings K and V of all chunks before it to the GPU and takes them back,
- * twice with gradients, layer checkpoints once more. */
+/* With offload, every chunk copies K and V of all previous chunks to the GPU and back: once without
+ * gradients and twice with them, and once more with them under layer checkpoints. */
 void tdm_oomb_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                    struct tdm_method_cost *cost)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of the table of methods: oomb, seco, longlora. */
+/* Functions of the methods oomb, seco and longlora, for the table of methods. */
 #ifndef TDM_METHODS_CHUNK_METHOD_H
 #define TDM_METHODS_CHUNK_METHOD_H
 

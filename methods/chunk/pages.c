@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pages of K and V and of their gradients, as OOMB's cache managers hold them
- * (chunkoptim/cache/kv_cache.py, topk_cache.py). K and V pages are views of what the projections
- * made; a gradient page is a tensor of its own.
+ * (chunkoptim/cache/kv_cache.py, topk_cache.py). K and V pages are views of the results of the
+ * projections. A gradient page is a tensor of its own.
  *
- * With offload a layer that is about to run and the next one are on the GPU. Each layer has a
- * stream and a thread of its own for copies, which nothing waits for but the layer itself: what
- * leaves does so while the next layers run. How far that is when the logits are made depends on the
- * race of copies and kernels; half of the one layer that leaves is taken to be still there, between
- * the none and the all that are possible.
+ * With offload, a layer that is about to run and the next one are on the GPU. Each layer has its
+ * own stream and thread for copies, and only the layer itself waits for them. So pages leave the
+ * GPU while the next layers run. How many have left when the logits are allocated depends on the
+ * race of copies and kernels: of the one layer that is leaving, none or all may still be there. We
+ * assume half of it.
  */
 #include "methods/chunk/parts.h"
 
@@ -19,8 +19,8 @@
 #include <stdlib.h>
 
 #define MIB (UINT64_C(1) << 20)
-#define LOADED_MOST 64u  /* blocks that stand for the pages of one layer that came back */
-#define COPY_STREAMS 32u /* torch.cuda.Stream() gives these out in turn */
+#define LOADED_MOST 64u  /* blocks per layer that stand for the pages loaded from the host */
+#define COPY_STREAMS 32u /* torch.cuda.Stream() returns these in turn */
 
 static uint64_t heads_bytes(const struct tdm_chunk_run *run, uint16_t element_bytes)
 {
@@ -32,7 +32,7 @@ static uint16_t grad_element_bytes(const struct tdm_chunk_run *run)
     return run->settings->chunk.bf16_grads ? BF16 : FP32;
 }
 
-/* Of one page of K, or of its gradient. */
+/* Bytes of one page of K, or of its gradient. */
 static uint64_t page_bytes(const struct tdm_chunk_run *run, uint16_t element_bytes)
 {
     return run->settings->chunk.page_tokens * run->settings->torch.batch *
@@ -77,7 +77,7 @@ static enum tdm_status create_layer(struct tdm_chunk_run *run, struct chunk_laye
     return TDM_OK;
 }
 
-/* Gradient pages in a block of at most 1 MiB, and blocks of K and V of a whole chunk. */
+/* Gradient pages per block, which has at most 1 MiB. K and V have one block per chunk. */
 static uint64_t pages_a_block(const struct tdm_chunk_run *run)
 {
     uint64_t pages = MIB / page_bytes(run, grad_element_bytes(run));
@@ -114,7 +114,8 @@ void tdm_chunk_pages_free(struct tdm_chunk_run *run)
     free(run->rows);
 }
 
-/* A tensor of pages: a value, or (`row`) one of a chunk that is not run. */
+/* Makes a tensor of pages and returns it. With `row` it belongs to a chunk that is not run, and the
+ * result is NULL. */
 static struct tdm_eager_value *
 make_pages(struct tdm_chunk_run *run, enum tdm_method_category category, uint64_t bytes, bool row)
 {
@@ -160,7 +161,8 @@ static uint64_t power_of_two(uint64_t bytes)
     return power;
 }
 
-/* Pinned pages of a chunk in one layer; torch's host allocator rounds each up to a power of two. */
+/* Pinned bytes of a chunk in one layer. torch's host allocator rounds each page up to a power of
+ * two. */
 static uint64_t host_bytes(const struct tdm_chunk_run *run, uint64_t number)
 {
     uint64_t page = power_of_two(page_bytes(run, BF16)) +
@@ -174,8 +176,8 @@ static void drop_loaded(struct tdm_eager *m, struct chunk_layer *layer, uint32_t
         tdm_drop(m, layer->loaded[--layer->loaded_count]);
 }
 
-/* Pages that a chunk's queries choose in all: every page of queries chooses its budget,
- * independently of the others as far as is known here. */
+/* Expected number of pages that the queries of the running chunk choose together. Every page of
+ * queries chooses as many as the budget allows; we assume that the choices are independent. */
 static uint64_t chosen_pages(const struct tdm_chunk_run *run, uint64_t before)
 {
     const struct tdm_chunk_settings *s = &run->settings->chunk;
@@ -186,7 +188,7 @@ static uint64_t chosen_pages(const struct tdm_chunk_run *run, uint64_t before)
     return (uint64_t)(all * (1 - pow(1 - budget / all, queries)));
 }
 
-/* Bytes of a layer that the chunk that runs wants back from the host. */
+/* Bytes of a layer that the running chunk loads from the host. */
 static uint64_t wanted_bytes(const struct tdm_chunk_run *run)
 {
     uint64_t kv = 2 * page_bytes(run, BF16), grads = 2 * page_bytes(run, grad_element_bytes(run));
@@ -203,8 +205,8 @@ static void load(struct tdm_chunk_run *run, uint32_t number)
     uint64_t page = 2 * (page_bytes(run, BF16) + page_bytes(run, grad_element_bytes(run)));
     uint64_t all = tdm_chunk_pages_before(run, run->chunks) * page;
     uint64_t block = tdm_chunk_pages(run, 0) * page / 2; /* half of a chunk, or more */
-    uint32_t a_kv =
-        run->settings->chunk.bf16_grads ? 2 : 3; /* one block in so many is of K and V */
+    /* One block in a_kv holds K and V. */
+    uint32_t a_kv = run->settings->chunk.bf16_grads ? 2 : 3;
     while (block * (LOADED_MOST - 2) < all)
         block *= 2;
     m->stream = 1 + number % COPY_STREAMS;
@@ -244,7 +246,7 @@ void tdm_chunk_visit(struct tdm_chunk_run *run, uint32_t layer, bool reverse)
     }
     if (run->layers[layer].place == CHUNK_IN_HOST)
         load(run, layer);
-    /* Chosen pages are not known before the layer's own queries, but in the backward. */
+    /* In the forward, a layer's own queries choose its pages, so they are not known earlier. */
     if (run->layers[next].place == CHUNK_IN_HOST && (!chooses || reverse))
         load(run, next);
 }
@@ -258,7 +260,7 @@ uint64_t tdm_chunk_kv_bytes(const struct tdm_chunk_run *run, uint64_t number)
                : tdm_chunk_pages(run, number) * page_bytes(run, BF16);
 }
 
-/* Padded to whole pages in a tensor of its own if they do not fill them. */
+/* x as whole pages: a view if it fills them, else a padded copy. */
 static struct tdm_eager_value *whole_pages(struct tdm_chunk_run *run, struct tdm_eager_value *x)
 {
     uint64_t bytes = tdm_chunk_kv_bytes(run, run->number);
@@ -283,7 +285,7 @@ static void add_grads(struct tdm_chunk_run *run, struct chunk_pages *pages, bool
         }
 }
 
-/* Means of the keys of each page, joined to those before. */
+/* Appends the mean keys of the chunk's pages to those of previous chunks. */
 static void add_means(struct tdm_chunk_run *run, struct chunk_layer *layer)
 {
     struct tdm_eager *m = run->m;
@@ -309,7 +311,7 @@ void tdm_chunk_add(struct tdm_chunk_run *run, uint32_t number, struct tdm_eager_
         add_means(run, layer);
     if (offload)
         tdm_host_take(run->m, host_bytes(run, run->number));
-    if (offload && k == NULL) /* went to the host long ago */
+    if (offload && k == NULL) /* it was moved to the host long ago */
         return;
     if (k == NULL) {
         for (unsigned i = 0; i < 2; i++)

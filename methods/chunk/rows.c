@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks in the middle do as their neighbours do, on less or more K and V: only the first and the
- * last few are run, of the others K, V and their gradients alone are made. They are made in a row
- * and go together, so that those that lie one behind the other are one value.
+ * Chunks in the middle allocate as their neighbours do, with less or more K and V. So only the
+ * first and the last few are run. For the others, only K, V and their gradients are allocated: one
+ * after the other. They are freed together, so adjacent ones are one value.
  */
 #include "methods/chunk/parts.h"
 
@@ -20,7 +20,7 @@ void tdm_chunk_row_add(struct tdm_chunk_run *run, uint64_t bytes)
 {
     struct tdm_eager *m = run->m;
     unsigned kind = m->category == TDM_METHOD_KV_GRADIENTS;
-    for (unsigned i = 0; i < 2; i++) { /* small and large tensors are apart */
+    for (unsigned i = 0; i < 2; i++) { /* small and large tensors are never adjacent */
         struct tdm_eager_value *end = run->row_ends[i == 0 ? kind : 1 - kind];
         if (end != NULL && tdm_value_extend(m, end, bytes)) {
             run->row_ends[kind] = end;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steps of chunk-recurrent training: test_efficiency/test.py of OOMB, test_latency/seco.py of SeCO.
- * The labels are moved before, logits stay bf16, losses of tokens are summed; the name `loss` has a
- * chunk's graph until the next chunk's loss is there.
+ * The labels are moved to the GPU before the step. Logits stay bf16, and the losses of tokens are
+ * summed. The name `loss` holds a chunk's graph until the next chunk's loss exists.
  *
- * Not all chunks are run (rows.c). The most is allocated in the last chunks' backward.
+ * Not all chunks are run (rows.c). The peak is in the backward of the last chunks.
  */
 #include "methods/chunk/parts.h"
 
@@ -60,7 +60,7 @@ static struct tdm_eager_value *call_layer(struct tdm_chunk_run *run, uint32_t nu
     return tdm_checkpoint(run->m, &function, x);
 }
 
-/* Cross entropy of bf16 logits, a loss for each token, and their sum. */
+/* Cross entropy of bf16 logits: one loss per token, and their sum. */
 static struct tdm_eager_value *chunk_loss(struct tdm_chunk_run *run, struct tdm_eager_value *hidden)
 {
     struct tdm_eager *m = run->m;
@@ -82,7 +82,7 @@ static struct tdm_eager_value *run_chunk(struct tdm_chunk_run *run, uint64_t num
     m->label = (struct tdm_label){.name = "model.embed_tokens", .layer = TDM_NO_LAYER};
     struct tdm_eager_value *x =
         tdm_embedding(m, t->embedding, t->ids, tdm_chunk_tokens(run, number));
-    struct tdm_eager_value *embedded = tdm_take(x); /* a name of its own */
+    struct tdm_eager_value *embedded = tdm_take(x); /* a second name holds it */
     for (uint32_t l = 0; l < run->config->layers; l++) {
         struct tdm_eager_value *y = call_layer(run, l, x);
         tdm_drop(m, x);
@@ -136,8 +136,8 @@ static void drop_second(struct tdm_chunk_run *run)
         }
 }
 
-/* Later chunks left no gradients for the last one's K and V: zeros, which hooks in its graph
- * hold. */
+/* No later chunk left gradients for K and V of the last chunk. Hooks in its graph hold zeros
+ * instead. */
 static void add_zeros(struct tdm_chunk_run *run)
 {
     enum tdm_method_category before = run->m->category;
@@ -168,7 +168,7 @@ static void backward(void *state)
         if (tdm_chunk_is_run(run, c)) {
             drop_second(run);
             struct tdm_eager_value *loss = run_chunk(run, c);
-            tdm_drop(m, run->loss); /* with the graph of the chunk before */
+            tdm_drop(m, run->loss); /* and with it the graph of the previous chunk */
             run->loss = loss;
             if (!pages && c + 1 == run->chunks)
                 add_zeros(run);

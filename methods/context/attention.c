@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention of a rank that has part of a sequence, and how many tokens that are. */
+/* Attention of a rank that has part of a sequence, and the number of its tokens. */
 #include "base/size.h"
 #include "methods/context/parts.h"
 
@@ -13,7 +13,7 @@ static uint64_t ranks(const struct tdm_context *context)
 uint64_t tdm_context_padded_tokens(const struct tdm_context *context, uint64_t tokens)
 {
     uint64_t multiple = ranks(context);
-    /* Two slices for each member of the ring. */
+    /* Every member of the ring has two slices. */
     if (context->divider->rings && context->balance == TDM_RING_ZIGZAG &&
         context->ulysses_degree % 2 != 0)
         multiple *= 2;
@@ -54,7 +54,7 @@ static void ring_backward(struct tdm_eager *m, struct tdm_node *node,
         tdm_drop(m, saved[i]);
 }
 
-/* A function of Python's, which saves when its forward is done. */
+/* An autograd function in Python: it saves its tensors at the end of its forward. */
 static struct tdm_eager_value *ring(struct tdm_eager *m, const struct tdm_context *context,
                                     const struct tdm_attention_shape *shape,
                                     struct tdm_eager_value *q, struct tdm_eager_value *k,

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* BurstAttention. In the forward K and V go round; in the backward K and V stay, and Q, dO,
- * log-sum-exps and O (or the row sums of dO * O) go round, and dQ after them. Of two rings, the
- * outer one has buffers and copies of its own. What is followed is the first rank: in the backward
- * it has most, all its queries against half of the keys in every step. Sources:
+/* BurstAttention. In the forward, K and V are passed round the ring. In the backward, K and V stay:
+ * Q, dO, log-sum-exps and O (or the row sums of dO * O) are passed round, and dQ after them. Of two
+ * rings, the outer one has buffers and copies of its own. The first rank is modelled: it needs most
+ * memory in the backward, where all its queries meet half of the keys in every step. Sources:
  * burst_attn/burst_attn_interface.py (OpBurstAttn, OpBurstAttnStrip), comm.py (Ring),
  * burst_utils.py. */
 #include "methods/context/burst_parts.h"
 
 #include <stddef.h>
 
-#define GOING 4u /* tensors that go round in the backward */
+#define GOING 4u /* tensors that the backward passes round */
 
 struct burst_set {
     struct tdm_eager_value *values[GOING];
 };
 
-/* A buffer of the ring, which has a stream of its own. */
+/* A buffer of the ring. The ring has a stream of its own. */
 static struct tdm_eager_value *sent_like(struct tdm_eager *m, const struct tdm_eager_value *like)
 {
     struct tdm_eager_value *buffer = tdm_sent_like(m, like);
@@ -55,7 +55,7 @@ static bool has_two_rings(const struct burst_model *b)
     return !b->settings.single_ring && b->ranks > b->gpus_per_node;
 }
 
-/* Steps of a turn, and turns, that differ from those before. */
+/* Steps of a turn, and turns, without later ones that only repeat the allocations. */
 static uint64_t step_count(const struct burst_model *b)
 {
     return least(has_two_rings(b) ? b->gpus_per_node : b->ranks, TDM_RING_STEPS);
@@ -81,8 +81,8 @@ static bool is_striped(const struct burst_model *b)
     return b->settings.checkpoint == TDM_BURST_LATTER_HALF;
 }
 
-/* With every message the host waits until what was computed before is done, and so is what was sent
- * in the turn before; copies for the next node are on their way until this turn is over. */
+/* With every message, the host waits for all earlier computation and for the messages of the
+ * previous turn. Copies for the next node stay in flight until this turn ends. */
 static void wait_for_ring(struct tdm_eager *m)
 {
     tdm_torch_settle(m->allocator);
@@ -90,8 +90,9 @@ static void wait_for_ring(struct tdm_eager *m)
 
 /* ---- forward ---- */
 
-/* One block: the first makes the output in fp32, later ones add to part of it in place, by results
- * of their own. Of a later block zigzag has half of the queries here, stripes all but one. */
+/* Adds one block. The first one allocates the output in fp32. Later ones allocate results of their
+ * own, which are added to part of the output in place. Later blocks use half of this rank's queries
+ * with zigzag, and all but one with stripes. */
 static void add_block(struct burst_model *b, struct tdm_block_shape shape, bool first,
                       struct tdm_partial *partial)
 {
@@ -112,7 +113,7 @@ static void add_block(struct burst_model *b, struct tdm_block_shape shape, bool 
     tdm_drop(m, sums);
 }
 
-/* What a forward makes: the output, its log-sum-exps and the copy of it that is saved. */
+/* Results of a forward: the output, its log-sum-exps and the copy of the output that is saved. */
 struct burst_output {
     struct tdm_eager_value *output, *sums, *copy;
 };
@@ -141,7 +142,7 @@ static struct burst_output ring_forward(struct burst_model *b, uint64_t tokens, 
     made.output = tdm_partial_end(m, &partial, &partial.sums);
     made.sums = tdm_value_like(m, partial.sums);
     tdm_drop(m, partial.sums);
-    made.copy = tdm_value_like(m, made.output); /* before the buffers go */
+    made.copy = tdm_value_like(m, made.output); /* before the buffers are freed */
     tdm_pair_drop(m, coming);
     tdm_pair_drop(m, outer);
     return made;
@@ -153,7 +154,7 @@ static struct tdm_eager_value *part_of(struct tdm_eager *m, const struct tdm_eag
     return tdm_value_new(m, x->rows / parts, x->columns, x->element_bytes);
 }
 
-/* What is kept goes to the residuals. */
+/* Counts a tensor that is kept among the residuals. */
 static struct tdm_eager_value *keep(struct tdm_eager *m, struct tdm_eager_value *x)
 {
     tdm_value_set_category(m, x, TDM_METHOD_RESIDUALS);
@@ -174,8 +175,8 @@ static void keep_outputs(struct burst_model *b, struct burst_block *block,
     block->kept_sums = keep(b->m, tdm_take(made->sums));
 }
 
-/* Again, for the first half alone: of q, k and v there are halves of their own, and then both are
- * joined. */
+/* Recomputes only the first half of the tokens, from copied halves of q, k and v, and joins it to
+ * the half that was kept. */
 static struct burst_output first_half_again(struct burst_model *b, struct burst_block *block,
                                             const struct tdm_eager_value *q, struct tdm_pair kv)
 {
@@ -198,8 +199,8 @@ static struct burst_output first_half_again(struct burst_model *b, struct burst_
     return made;
 }
 
-/* Output and sums of a layer, from what was kept or by a ring; *own: K and V, copied before they go
- * round. */
+/* Output and log-sum-exps of a layer: kept ones, or those of a ring. *own: K and V to save, copied
+ * if they are passed round. */
 static struct burst_output attend(struct burst_model *b, uint32_t layer,
                                   const struct tdm_eager_value *q, struct tdm_pair kv,
                                   struct tdm_pair *own)
@@ -256,7 +257,7 @@ static void block_backward(struct burst_model *b, bool first, const struct tdm_e
         parts[0] = part_of(m, k, 2);
         parts[1] = part_of(m, k, 2);
     }
-    if (b->settings.optimized) /* flash_attn wants an output, and is given one without values */
+    if (b->settings.optimized) /* flash_attn takes an output; this one has no values */
         unused = tdm_value_like(m, q);
     tdm_flash_backward(m, &shape, b->settings.optimized);
     tdm_drop(m, unused);
@@ -264,7 +265,7 @@ static void block_backward(struct burst_model *b, bool first, const struct tdm_e
     tdm_drop(m, parts[1]);
 }
 
-/* The turns of the backward: `going` goes round, and dQ with it. */
+/* The turns of the backward: `going` is passed round, and dQ with it. */
 static void turns_backward(struct burst_model *b, const struct burst_set *going,
                            const struct tdm_eager_value *q, const struct tdm_eager_value *k)
 {
@@ -279,7 +280,7 @@ static void turns_backward(struct burst_model *b, const struct burst_set *going,
                 outer = set_like(m, going);
             copies = set_like(m, going);
         }
-        if (turn > 0) { /* dQ comes a turn later */
+        if (turn > 0) { /* dQ follows a turn later */
             if (outer_dq == NULL)
                 outer_dq = sent_like(m, q);
             copied_dq = sent_like(m, q);
@@ -292,7 +293,7 @@ static void turns_backward(struct burst_model *b, const struct burst_set *going,
     }
     wait_for_ring(m);
     if (outer_dq != NULL)
-        tdm_drop(m, sent_like(m, q)); /* the last sum on its way home */
+        tdm_drop(m, sent_like(m, q)); /* the final dQ returns to its rank */
     set_drop(m, &outer);
     tdm_drop(m, outer_dq);
 }

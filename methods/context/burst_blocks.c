@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* BMTrain's blocks: a layer's weights are one buffer, cut into parts; before the layer runs it is
- * gathered, for the backward with a buffer of gradients beside it; a layer's gradients are reduced
- * when the one before it is entered. Frozen weights have a buffer of their own, and no gradients.
- * That LoRA's adapters are made before the layer becomes a block, as parameters of it, is assumed:
- * BurstEngine has none.
+/* BMTrain's blocks. A layer's weights are one buffer, cut into shards. It is gathered before the
+ * layer runs; for the backward, a buffer of gradients is allocated beside it. A layer's gradients
+ * are reduced when the backward enters the layer before it. Frozen weights have a buffer of their
+ * own, and no gradients. BurstEngine has no LoRA: we assume that adapters are created before the
+ * layer becomes a block, as parameters of it.
  * Sources: bmtrain/block_layer.py (init_param_storage, _get_param_kw, forward, release),
  * zero_context.py, hook_func.py, parameter.py (OpAllGather). */
 #include "base/size.h"
@@ -11,7 +11,7 @@
 
 #include <stddef.h>
 
-#define ALIGNMENT 256u /* elements that are 512 B */
+#define ALIGNMENT 256u /* elements, which are 512 B */
 
 enum { STREAM_COMPUTE, STREAM_LOAD };
 
@@ -29,7 +29,7 @@ static struct tdm_eager_value *new_buffer(struct burst_model *b, uint32_t stream
     m->category = before;
     m->label = label;
     m->stream = STREAM_COMPUTE;
-    if (stream == STREAM_LOAD) /* what computes uses it too */
+    if (stream == STREAM_LOAD) /* the compute stream uses it too */
         tdm_value_share(buffer);
     return buffer;
 }
@@ -40,7 +40,7 @@ struct tdm_eager_value *burst_shard(struct burst_model *b, uint64_t elements, bo
     return tdm_value_leaf(b->m, 1, tdm_size_ceil_div(elements, b->shards), BF16, trained);
 }
 
-/* A weight without memory of its own; its room in the buffer is added to *elements. */
+/* A weight without memory of its own. Adds its aligned size in the buffer to *elements. */
 static struct tdm_eager_value *add_weight(struct burst_model *b, uint64_t rows, uint64_t columns,
                                           bool trained, uint64_t *elements)
 {
@@ -150,7 +150,7 @@ static void release_storage(struct burst_model *b, struct burst_storage *storage
     storage->gathered = storage->gradients = NULL;
 }
 
-/* Gradients of weights are added up in those of their storage; NULL: no longer. */
+/* Makes weights accumulate their gradients in those of their storage; NULL ends that. */
 static void point_gradients(struct burst_model *b, struct tdm_eager_value *const *weights,
                             struct tdm_eager_value *gradients)
 {
@@ -191,7 +191,7 @@ void burst_exit(struct burst_model *b, uint32_t layer)
     point_block(b, block);
 }
 
-/* A layer is entered for the backward, and the one that comes after it released. */
+/* Enters a layer for the backward and releases the layer after it. */
 static void enter_backward(struct burst_model *b, uint32_t layer)
 {
     burst_enter(b, layer, true);
@@ -208,7 +208,7 @@ static void post_hook_backward(struct tdm_eager *m, struct tdm_node *node,
     results[0] = tdm_take(grads[0]);
 }
 
-/* PreHookFunc: there is none before the first layer. */
+/* PreHookFunc. No layer precedes the first one and releases it, so its own hook does. */
 static void pre_hook_backward(struct tdm_eager *m, struct tdm_node *node,
                               struct tdm_eager_value *const *grads,
                               struct tdm_eager_value **results)
@@ -233,7 +233,7 @@ static void first_layer_backward(struct tdm_eager *m, struct tdm_node *node,
 {
     struct burst_model *b = node->context;
     bool grad_enabled = m->grad_enabled;
-    (void)results; /* the placeholder gets none */
+    (void)results; /* the placeholder gets no gradient */
     enter_backward(b, 0);
     m->grad_enabled = true;
     m->label.made = TDM_MADE_FORWARD;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A layer of BurstEngine's Llama.
  * Sources: cpm/layers/{blocks,attention,feedforward,layernorm,position_embedding}.py,
- * bmtrain/nn/linear.py (OpLinear). That an adapter of the gate or of the other half is added to its
- * half of their joint product is assumed. */
+ * bmtrain/nn/linear.py (OpLinear). We assume that an adapter of the gate or the up projection is
+ * added to its half of their joint product. */
 #include "methods/context/burst_parts.h"
 #include "methods/eager/ops.h"
 
 #include <stddef.h>
 
-/* A script without gradients runs as two fused kernels, around the mean; what the first makes stays
- * until the end. */
+/* Without gradients, the script runs as two fused kernels, one on each side of the mean. The result
+ * of the first stays until the end. */
 static struct tdm_eager_value *fused_norm(struct tdm_eager *m, const struct tdm_eager_value *x)
 {
     struct tdm_eager_value *square = tdm_value_new(m, x->rows, x->columns, FP32);
@@ -20,7 +20,7 @@ static struct tdm_eager_value *fused_norm(struct tdm_eager *m, const struct tdm_
     return y;
 }
 
-/* rms_layernorm: a script, whose operations run one by one where a gradient is wanted. */
+/* rms_layernorm: a script. Its operations run one by one if a gradient is needed. */
 struct tdm_eager_value *burst_norm(struct tdm_eager *m, struct tdm_eager_value *x,
                                    struct tdm_eager_value *weight)
 {
@@ -36,7 +36,7 @@ struct tdm_eager_value *burst_norm(struct tdm_eager *m, struct tdm_eager_value *
     return tdm_replace(m, value, tdm_mul(m, value, weight));
 }
 
-/* By cosines and sines of the rank's own tokens, a part of those of all. */
+/* Rotates by the cosines and sines of the rank's own tokens, which are views of those of all. */
 static struct tdm_eager_value *rotate(struct burst_model *b, struct tdm_eager_value *x)
 {
     struct tdm_eager *m = b->m;
@@ -65,7 +65,7 @@ static void sum_repeats(struct tdm_eager *m, struct tdm_node *node,
         results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
 }
 
-/* x.repeat: a copy even of what is there once. */
+/* x.repeat: it copies even if `times` is 1. */
 static struct tdm_eager_value *repeat(struct tdm_eager *m, struct tdm_eager_value *x,
                                       uint64_t times)
 {
@@ -75,7 +75,8 @@ static struct tdm_eager_value *repeat(struct tdm_eager *m, struct tdm_eager_valu
     return tdm_node_finish(m, node, y);
 }
 
-/* base + scale * B(A(x)), as peft's modules around a projection compute it; `base` is taken. */
+/* base + scale * B(A(x)), as peft's modules around a projection compute it. Takes ownership of
+ * `base`. */
 static struct tdm_eager_value *adapt(struct tdm_eager *m, const struct burst_block *block,
                                      unsigned w, struct tdm_eager_value *x,
                                      struct tdm_eager_value *base)
@@ -149,7 +150,7 @@ static void cut(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_val
     }
 }
 
-/* Both weights one under the other, copied for every call. */
+/* Both weights, one below the other. They are copied in every call. */
 static struct tdm_eager_value *join(struct tdm_eager *m, struct tdm_eager_value *gate,
                                     struct tdm_eager_value *up)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Losses of BurstEngine: over all logits by BMTrain's kernel, whose softmax becomes the gradient of
- * the logits in place, or fused with the head, where only what is the size of the hidden states or
- * of the weight is made. Sources: bmtrain/loss/cross_entropy.py (OpFusedCrossEntropy,
- * FusedCrossEntropy); burst_attn's SLFusedProjLoss, which calls cut_cross_entropy/cce.py
- * (LinearCrossEntropyFunction), cce_backward.py (cce_backward_kernel). */
+/* Losses of BurstEngine. One takes all logits and uses BMTrain's kernel, whose softmax becomes the
+ * gradient of the logits in place. The other is fused with the head: it allocates nothing larger
+ * than the hidden states or the weight. Sources: bmtrain/loss/cross_entropy.py
+ * (OpFusedCrossEntropy, FusedCrossEntropy); burst_attn's SLFusedProjLoss, which calls
+ * cut_cross_entropy/cce.py (LinearCrossEntropyFunction), cce_backward.py (cce_backward_kernel). */
 #include "methods/context/burst_parts.h"
 #include "methods/eager/ops.h"
 
@@ -52,7 +52,7 @@ struct tdm_eager_value *burst_plain_loss(struct burst_model *b, struct tdm_eager
     tdm_node_save(m, node, softmax);
     tdm_drop(m, softmax);
     tdm_node_finish(m, node, each);
-    /* Weights of all tokens are saved by the product with them. */
+    /* The product with the tokens' weights saves them. */
     struct tdm_eager_value *counted = tdm_value_new(m, logits->rows, 1, BOOL);
     struct tdm_eager_value *weights = tdm_value_new(m, logits->rows, 1, INT32);
     tdm_drop(m, counted);
@@ -77,7 +77,7 @@ static void fused_backward(struct tdm_eager *m, struct tdm_node *node,
     for (uint32_t i = 0; i < 4; i++)
         saved[i] = tdm_node_saved(m, node, i);
     struct tdm_eager_value *order = tdm_value_new(m, saved[1]->rows, 1, INT32);
-    for (uint32_t i = 0; i < 2; i++) /* a frozen head has none */
+    for (uint32_t i = 0; i < 2; i++) /* a frozen head has no gradient */
         if (tdm_node_needs(node, i))
             results[i] = tdm_value_like(m, saved[i]);
     for (uint32_t i = 0; i < 2; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* BurstEngine's options, what it cannot do, and what it costs. */
+/* The method burst: its keys, its checks, and the cost of a step. */
 #include "methods/context/burst.h"
 
 #include "methods/method.h"
@@ -21,7 +21,7 @@ static bool has_optimizer(const struct tdm_key_case *c)
 static const struct tdm_key_need needs_nodes = {"within one node of gpus_per_node", has_nodes};
 static const struct tdm_key_need needs_optimizer = {"with optimizer=none", has_optimizer};
 
-/* Choices whose first value is what is said where an option of the program is given. */
+/* The second value of a switch sets its field. So a field may be the opposite of its key. */
 const struct tdm_method_key tdm_keys_burst[] = {
     {"use_checkpoint", "on|off", "on", "of blocks: every layer is run again for the backward",
      tdm_key_read_switch, FIELD(burst.whole_layers)},
@@ -101,7 +101,7 @@ const char *tdm_burst_assumption(const struct tdm_model *model,
 
 /* ---- cost ---- */
 
-/* Attention that is computed again, in forwards: pairs of a rank's first half are a quarter. */
+/* Recomputed attention, as a share of a forward. The pairs of a rank's first half are a quarter. */
 static double forwards_again(const struct tdm_burst *burst)
 {
     if (burst->whole_layers || burst->checkpoint == TDM_BURST_ALL)
@@ -118,11 +118,12 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
     double row = (double)model->query_heads * (double)model->head_dim; /* K and V are repeated */
     double block = tokens * row * 2, sums = tokens * (double)model->query_heads * 4;
     double again = forwards_again(burst), shipped = again > 0 && again < 1 ? 0.5 : again;
-    if (!burst->whole_layers) /* one forward of its 4.5 comes again only where nothing is kept */
+    /* The 4.5 forwards include one full recomputation, which only happens if nothing is kept. */
+    if (!burst->whole_layers)
         cost->attention_flops *= (3.5 + again) / 4.5;
     cost->ring = tdm_ring_of(tdm_torch_all_ranks(s));
     cost->ring.double_ring = !burst->single_ring;
-    /* K and V; in the backward Q, dO, dQ, log-sum-exps, and O or its row sums. */
+    /* Forward: K and V. Backward: Q, dO, dQ, log-sum-exps, and O or the row sums of dO * O. */
     cost->ring.forward_bytes = 2 * block;
     cost->ring.backward_bytes = 3 * block + sums + (burst->optimized ? sums : block);
     cost->ring_forwards = model->layers * (1 + shipped);
@@ -132,6 +133,6 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
                             (burst->replicated ? 1 : (double)s->ranks);
 }
 
-/* Attention itself is part of BurstEngine's model (burst_attention.c). NCCL has communicators of
- * all ranks, of ZeRO, of a node, between nodes, of the context. */
+/* Attention itself is part of BurstEngine's model (burst_attention.c). NCCL has communicators for
+ * all ranks, for ZeRO, inside a node, between nodes, and for the context. */
 const struct tdm_divider tdm_burst_divider = {.communicators = 4, .rings = true, .cost = add_cost};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* BurstEngine's training loop: parts of weights, forward, loss, backward and the optimizer's step.
+/* BurstEngine's training loop: shards of weights, forward, loss, backward and optimizer step.
  * Sources: apps/llama/pretrain_llama_hug_tokenizer.py, cpm/llama/models/llama.py,
  * cpm/layers/transformer.py, bmtrain/optim/{adam,adam_offload,optim_manager}.py. */
 #include "methods/context/burst_parts.h"
@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* Of AdamOffloadOptimizer, an element: two moments and the parameter in fp32, parameter and
+/* Bytes per element in AdamOffloadOptimizer: two moments and the parameter in fp32, parameter and
  * gradient in bf16. */
 #define HOST_STATE_BYTES 16u
 
@@ -87,7 +87,7 @@ static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *confi
 
 /* ---- forward and backward ---- */
 
-/* Of all tokens, not only those of the rank, when they are first asked for. */
+/* Cosines and sines of all tokens, not only of the rank's, computed on first use. */
 static void make_rotary(struct burst_model *b)
 {
     struct tdm_eager *m = b->m;
@@ -174,8 +174,7 @@ static void backward(void *state)
 
 /* ---- the optimizer ---- */
 
-/* Parts that are trained: one of every layer, and where there are no adapters last norm, embedding
- * and head. */
+/* Number of trained shards: one per layer; without adapters also final norm, embedding and head. */
 static uint32_t trained_parts(const struct burst_model *b)
 {
     return b->config->layers + (b->lora_rank > 0 ? 0 : 3);
@@ -189,9 +188,9 @@ static const struct tdm_eager_value *trained_part(const struct burst_model *b, u
     return i == layers ? b->final_norm : i == layers + 1 ? b->embedding : b->head;
 }
 
-/* Norms of gradients are taken in fp32, one by one; states are made in the first step. Of frozen
- * weights it would take those of zeros: that the optimizer is given only what is trained is
- * assumed. */
+/* Computes the norms of gradients in fp32, one by one, and allocates states in the first step. For
+ * frozen weights it would take norms of zeros; we assume that the optimizer is given only trained
+ * ones. */
 static void step(void *state)
 {
     struct burst_model *b = state;
@@ -220,7 +219,7 @@ static void step(void *state)
     m->category = TDM_METHOD_WORKSPACE;
 }
 
-/* The loop never sets gradients to zero, so that they are added to. */
+/* The loop never sets gradients to zero, so they accumulate. */
 static void end_step(void *state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a divided sequence costs a GPU: its share of the work, and what goes from GPU to GPU. */
+/* The cost of dividing a sequence: the bytes that a GPU sends to other GPUs. */
 #include "methods/method.h"
 
 #define BF16_BYTES 2.0
@@ -17,8 +17,8 @@ static struct rank_bytes bytes_of(const struct tdm_model *model, const struct td
                                .key = numbers * model->kv_heads};
 }
 
-/* K and V go round, and in the backward dK and dV with them: in fp32, of a double ring after its
- * first turn in bf16. */
+/* K and V are passed round the ring. In the backward, dK and dV are too: in fp32, but in bf16 after
+ * the first turn of a double ring. */
 static struct tdm_ring_turn ring_of(const struct tdm_context *c, double key_bytes)
 {
     const struct tdm_gpu_group group = {c->ring_degree, c->ulysses_degree, c->gpus_per_node};
@@ -40,7 +40,7 @@ void tdm_context_cost(const struct tdm_model *model, const struct tdm_method_set
     double tokens = (double)tdm_context_local_tokens(c, s->tokens), layers = model->layers;
     double forwards = 1 + tdm_torch_forwards_again(model, s), ulysses = (double)c->ulysses_degree;
     struct rank_bytes b = bytes_of(model, s, tokens);
-    /* q, k, v and the output change places, and in the backward their gradients. */
+    /* q, k, v and the output are exchanged, and in the backward their gradients. */
     tdm_traffic_add_exchange(&cost->exposed, exchanging,
                              layers * (forwards + 1) * (2 * b.query + 2 * b.key) * (ulysses - 1) /
                                  ulysses);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ring of nodes around rings of GPUs: while K and V of a node go round inside it, those of the
- * node before are on their way. dK and dV go round a node in fp32 the first time and in bf16 after
- * that. Source: InternEvo
+/* A ring of nodes around rings of GPUs. While K and V are passed round inside a node, those of the
+ * previous node are in flight. dK and dV are passed round a node in fp32 the first time, and in
+ * bf16 after that. Source: InternEvo
  * internlm/model/ops/ring_flash_attn/zigzag_ring_flash_attn_with_sliding_window.py. */
 #include "methods/context/parts.h"
 
@@ -49,7 +49,7 @@ static void turn_forward(struct tdm_eager *m, const struct tdm_context *context,
     tdm_pair_drop(m, next);
 }
 
-/* At the start of a turn: K and V of the node before have come, and room is made for the next. */
+/* Begins a turn: K and V of the previous node have arrived; allocates buffers for the next. */
 static void begin_turn(struct tdm_eager *m, uint64_t turn, uint64_t count, struct tdm_pair *here,
                        struct tdm_pair *next)
 {
@@ -77,7 +77,7 @@ struct tdm_eager_value *tdm_double_ring_forward(struct tdm_eager *m,
     return output;
 }
 
-/* Gradients of one turn: *sum is taken and becomes what came back. */
+/* Gradients of one turn. Takes ownership of *sum and sets it to the sum that comes back. */
 static void turn_backward(struct tdm_eager *m, const struct tdm_context *context,
                           const struct tdm_block_shape *shape, struct tdm_pair kv,
                           struct tdm_eager_value **dq, struct tdm_pair *sum)
@@ -105,7 +105,7 @@ static void turn_backward(struct tdm_eager *m, const struct tdm_context *context
             tdm_pair_replace(m, &here, tdm_pair_take(next));
         coming = step == 0 ? tdm_pair_sent_like(m, *sum) : spare;
     }
-    if (first) { /* to the dtype of q */
+    if (first) { /* cast to the dtype of q */
         struct tdm_eager_value *narrow = tdm_value_new(m, (*dq)->rows, (*dq)->columns, BF16);
         struct tdm_pair gradients = tdm_pair_new(m, kv, BF16);
         tdm_drop(m, *dq);

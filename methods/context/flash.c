@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rings are made of: FlashAttention-2 on a block of queries and one of keys, outputs that are
- * joined by their log-sum-exps, and buffers that go round.
+/* The parts of rings: FlashAttention-2 on a block of queries and one of keys, outputs that are
+ * joined by their log-sum-exps, and buffers to send.
  * Sources: Dao-AILab/flash-attention csrc/flash_attn/flash_api.cpp (mha_fwd);
  * ring_flash_attn/utils.py (update_out_and_lse, RingComm). */
 #include "methods/context/parts.h"
@@ -39,8 +39,8 @@ void tdm_flash_backward(struct tdm_eager *m, const struct tdm_block_shape *shape
     tdm_flash_backward_scratch(m, &scratch);
 }
 
-/* The function that joins two outputs is scripted; its kernels are fused, so that nothing but its
- * results is made. */
+/* The function that joins two outputs is scripted. Its kernels are fused, so only its results are
+ * allocated. */
 void tdm_partial_add(struct tdm_eager *m, const struct tdm_block_shape *shape,
                      struct tdm_partial *partial)
 {

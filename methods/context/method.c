@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dividers of attention in Hugging Face's models: their keys, what cannot be, and their rows. */
+/* Dividers of attention in Hugging Face's models: their keys, their checks, and their table. */
 #include "base/size.h"
 #include "methods/context/parts.h"
 #include "methods/divisors.h"
@@ -62,7 +62,7 @@ static uint64_t usual_ulysses_degree(const struct tdm_context *context,
     return degree;
 }
 
-/* 0: it does not divide. */
+/* 0: `degree` does not divide `ranks`. */
 static uint64_t quotient(uint64_t ranks, uint64_t degree)
 {
     return ranks % degree == 0 ? ranks / degree : 0;
@@ -86,7 +86,7 @@ void tdm_context_settle(const struct tdm_model *model, struct tdm_method_setting
         c->ring_degree = quotient(c->ranks, c->ulysses_degree);
 }
 
-/* Heads go whole to ranks: `u` of them must divide both kinds. */
+/* A rank gets whole heads: the degree must divide the number of query heads and of KV heads. */
 static enum tdm_status refuse_heads(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings,
                                     struct tdm_error *err)
@@ -112,7 +112,7 @@ static enum tdm_status refuse_heads(const struct tdm_model *model,
     return tdm_hint(err, "--gpus %s; method ring takes any number", text);
 }
 
-/* Of two degrees 0 is what was not said and could not be settled. */
+/* A degree is 0 if the user did not set it and it could not be settled. */
 static enum tdm_status refuse_degrees(const struct tdm_model *model,
                                       const struct tdm_method_settings *settings,
                                       struct tdm_error *err)
@@ -198,8 +198,8 @@ enum tdm_status tdm_context_refuse_window(const struct tdm_model *model,
                     window);
 }
 
-/* Kernels that a ring calls get no window of the whole sequence; a cap of the scores only
- * yunchang's. */
+/* The kernels of a ring support no window of the whole sequence, and only yunchang's support a cap
+ * on scores. */
 static enum tdm_status check_scores(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings,
                                     struct tdm_error *err)
@@ -233,7 +233,7 @@ static const char *assumption(const struct tdm_model *model,
     return NULL;
 }
 
-/* ---- rows ---- */
+/* ---- the dividers ---- */
 
 #define COMMON .check = check, .assumption = assumption, .cost = tdm_context_cost
 
@@ -260,7 +260,7 @@ const struct tdm_divider tdm_ulysses_divider = {COMMON, .keys = group_tables, .e
 const struct tdm_divider tdm_usp_divider = {
     COMMON,
     .keys = usp_tables,
-    .communicators = 2, /* of those that exchange, and of the rings */
+    .communicators = 2, /* for exchanges, and for rings */
     .exchanges = true,
     .rings = true,
     .caps_scores = true,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ring of GPUs round which K and V go, and in the backward dK and dV in fp32 with them. What is
- * followed is the last rank, whose queries see keys of every step: no other one takes more.
+/* A ring of GPUs that passes K and V round, and in the backward also dK and dV in fp32. The last
+ * rank is modelled. Its queries see the keys of every step, so no other rank needs more memory.
  * Sources: ring_flash_attn/{ring_flash_attn,zigzag_ring_flash_attn,stripe_flash_attn}.py. */
 #include "methods/context/parts.h"
 
@@ -11,7 +11,7 @@ static uint64_t steps_of(uint64_t ranks)
     return ranks < TDM_RING_STEPS ? ranks : TDM_RING_STEPS;
 }
 
-/* Of the keys that come from another rank zigzag sees the first half. */
+/* With zigzag, queries see the first half of the keys of another rank. */
 static struct tdm_block_shape step_shape(const struct tdm_context *context,
                                          const struct tdm_block_shape *shape, uint64_t step)
 {
@@ -42,12 +42,12 @@ struct tdm_eager_value *tdm_ring_forward(struct tdm_eager *m, const struct tdm_c
     return output;
 }
 
-/* dK and dV of a rank's own block, those that come, and what is on its way. */
+/* dK and dV: the sum so far, and the buffers that receive the next one. */
 struct going_round {
     struct tdm_pair sum, next;
 };
 
-/* The gradients of a later step: what came is added to, or both to something new. */
+/* Adds the gradients of a later step: to the received sum in place (zigzag), or into a new one. */
 static void add_gradients(struct tdm_eager *m, enum tdm_ring_balance balance,
                           struct going_round *round)
 {
@@ -64,7 +64,7 @@ static void add_gradients(struct tdm_eager *m, enum tdm_ring_balance balance,
     } else {
         round->sum = round->next;
     }
-    round->next = spare; /* what was sent takes what comes */
+    round->next = spare; /* the buffer that was sent receives the next sum */
 }
 
 void tdm_ring_backward(struct tdm_eager *m, const struct tdm_context *context,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All-to-all of tokens and heads, as an operation.
+/* The all-to-all of tokens and heads, as an operation with a backward.
  * Source: yunchang/comm/all_to_all.py (all_to_all_4D, SeqAllToAll4D). */
 #include "methods/context/parts.h"
 
@@ -7,9 +7,9 @@
 
 enum { TO_HEADS, BATCH };
 
-/* Parts for every rank side by side, what comes from them, and that in order. Python has names for
- * the first two until it is done. Towards heads the last copy is only there for more than one
- * sequence. */
+/* Allocates the parts for every rank side by side, the received parts, and a reordered copy of
+ * them. Python's names hold the first two until the end. Towards heads, the copy exists only for
+ * more than one sequence. */
 static struct tdm_eager_value *exchange(struct tdm_eager *m, const struct tdm_eager_value *x,
                                         uint64_t batch, bool to_heads)
 {

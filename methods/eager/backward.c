@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine: nodes in order, their gradients added up, those of leaves kept. */
+/* Autograd's engine: it runs nodes in order, adds up their gradients, and keeps those of leaves. */
 #include "methods/eager/parts.h"
 
 #include "base/size.h"
@@ -12,11 +12,11 @@ static void accumulate(struct tdm_eager *m, struct tdm_node *node,
 {
     (void)results;
     struct tdm_eager_value *leaf = node->leaf;
-    if (leaf == NULL || grads[0] == NULL) /* a function may give none */
+    if (leaf == NULL || grads[0] == NULL) /* a function may return no gradient */
         return;
     if (leaf->grad == NULL) { /* later ones are added in place */
         if (grads[0]->references > 1)
-            leaf->grad = tdm_value_like(m, grads[0]); /* somebody else has it: a copy */
+            leaf->grad = tdm_value_like(m, grads[0]); /* shared: a copy */
         else
             leaf->grad = tdm_value_view(m, grads[0]);
         if (leaf->storage->category == TDM_METHOD_WEIGHTS) {
@@ -31,7 +31,7 @@ static void accumulate(struct tdm_eager *m, struct tdm_node *node,
 
 const struct tdm_eager_op tdm_accumulate_op = {"AccumulateGrad", false, accumulate};
 
-/* Later nodes first; gradients of leaves before all. */
+/* Later nodes run first, and gradients of leaves before all others. */
 static bool comes_first(const struct tdm_node *a, const struct tdm_node *b)
 {
     return a->sequence > b->sequence;
@@ -72,7 +72,7 @@ static struct tdm_node *heap_pop(struct tdm_heap *heap)
     return first;
 }
 
-/* Counts how many results every node waits for. `heap` serves as the stack of nodes to visit. */
+/* Counts how many results every node waits for. `stack` holds the nodes to visit. */
 static void count_dependencies(struct tdm_eager *m, struct tdm_node *root, struct tdm_heap *stack)
 {
     uint32_t task = ++m->task;
@@ -95,7 +95,7 @@ static void count_dependencies(struct tdm_eager *m, struct tdm_node *root, struc
     }
 }
 
-/* Adds to the gradient that waits for a node; `grad` is taken. */
+/* Adds `grad` to the gradient that waits for a node. Takes ownership of `grad`. */
 static void add_gradient(struct tdm_eager *m, struct tdm_eager_value **sum,
                          struct tdm_eager_value *grad)
 {
@@ -111,7 +111,7 @@ static void add_gradient(struct tdm_eager *m, struct tdm_eager_value **sum,
     tdm_drop(m, grad);
 }
 
-/* Shape and dtype that the engine expects of a gradient; `grad` is taken. */
+/* Gives a gradient the shape and dtype that the engine expects. Takes ownership of `grad`. */
 static struct tdm_eager_value *fit(struct tdm_eager *m, const struct tdm_edge *edge,
                                    struct tdm_eager_value *grad)
 {
@@ -127,7 +127,7 @@ static struct tdm_eager_value *fit(struct tdm_eager *m, const struct tdm_edge *e
 
 static void run_node(struct tdm_eager *m, struct tdm_node *node, struct tdm_heap *ready);
 
-/* Hands results on to the nodes that wait for them; `leaves`: only those of leaves, which are run
+/* Passes results to the nodes that wait for them. `leaves`: only to those of leaves, which then run
  * at once. */
 static void hand_on(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value **results,
                     bool leaves, struct tdm_heap *ready)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpointed functions: what their nodes saved is made again when it is asked for. */
+/* Checkpointed functions: what their nodes saved is recomputed when it is needed. */
 #include "methods/eager/parts.h"
 
 #include "base/size.h"
@@ -42,7 +42,8 @@ void tdm_frame_save_again(struct tdm_eager *m, struct tdm_frame *frame,
     frame->made[frame->made_again++] = tdm_value_view(m, value);
     if (value->storage->category == TDM_METHOD_WORKSPACE)
         tdm_storage_set_category(m, value->storage, TDM_METHOD_RESIDUALS);
-    /* Early stop: all is there, before the kernel that would use the last one runs. */
+    /* Early stop: everything saved exists, so the kernel that would use the last tensor is left
+     * out. */
     m->stopped = frame->made_again == frame->saved_count;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of an element of the dtypes that methods use. For source files and parts.h of methods/
- * alone. */
+/* Bytes per element of the dtypes that methods use. Only for source files and parts.h files of
+ * methods/. */
 #ifndef TDM_METHODS_EAGER_DTYPES_H
 #define TDM_METHODS_EAGER_DTYPES_H
 

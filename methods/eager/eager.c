@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values, their storages, and nodes. */
+/* Values, their storages, and the nodes of the graph: how they are allocated, shared and freed. */
 #include "methods/eager/parts.h"
 
 #include "base/size.h"
@@ -367,7 +367,8 @@ static void empty_node(struct tdm_eager *m, struct tdm_node *node)
     give_item(&m->spare_nodes, node);
 }
 
-/* A graph may be a chain of a million nodes: they wait in a list for the call that began. */
+/* A graph may be a chain of a million nodes. Instead of recursing, nodes wait in a list that the
+ * outermost call empties. */
 static void drop_node(struct tdm_eager *m, struct tdm_node *node)
 {
     if (--node->references > 0)
@@ -384,7 +385,7 @@ static void drop_node(struct tdm_eager *m, struct tdm_node *node)
     m->dropping = false;
 }
 
-/* A node has no room for what an operation says of itself. */
+/* A node has too few slots for an operation. */
 static void fail_node(struct tdm_eager *m)
 {
     if (m->status == TDM_OK)

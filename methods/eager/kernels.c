@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scratch that kernels take for the time of a call, by the shapes that they are called with. */
+/* Scratch that kernels allocate for the duration of a call, by the shapes of their arguments. */
 #include "methods/eager/ops.h"
 
 #include "base/size.h"
@@ -8,7 +8,7 @@
 #define WARP 32u
 #define REDUCE_THREADS 512u
 #define REDUCE_VECTOR 4u
-#define LEAST_VALUES 16u /* a thread adds up at least so many before work is spread further */
+#define LEAST_VALUES 16u /* that a thread adds up before work is spread further */
 #define MOST_VALUES 256u
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -44,7 +44,7 @@ static struct block block_shape(uint64_t width, uint64_t height, uint64_t thread
     return block;
 }
 
-/* Thread blocks that share one output, if every thread of one would add up `values`. */
+/* Thread blocks that share one output, if each thread of a single block would add up `values`. */
 static uint64_t blocks_an_output(const struct tdm_gpu_facts *gpu, struct block block, uint64_t grid,
                                  uint64_t values)
 {
@@ -56,8 +56,8 @@ static uint64_t blocks_an_output(const struct tdm_gpu_facts *gpu, struct block b
     return most(fill, tdm_size_ceil_div(values, MOST_VALUES));
 }
 
-/* aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, global_memory_size, semaphore_size; the
- * sum runs in fp32, outputs lie side by side. */
+/* aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, global_memory_size, semaphore_size. The
+ * sum runs in fp32, and outputs are contiguous. */
 uint64_t tdm_column_sum_scratch(const struct tdm_gpu_facts *gpu, uint64_t inputs, uint64_t outputs,
                                 uint64_t *semaphore_bytes)
 {
@@ -86,8 +86,8 @@ uint64_t tdm_total_sum_scratch(const struct tdm_gpu_facts *gpu, uint64_t inputs,
     return blocks == 1 ? 0 : blocks * sizeof(float);
 }
 
-/* As measured with cuDNN 9.1x on sm_90: dQ in fp32, with fewer KV heads dK and dV of every query
- * head, the row sums of dO * O, 256 B. */
+/* As measured with cuDNN 9.1x on sm_90: dQ in fp32, the row sums of dO * O, 256 B, and with fewer
+ * KV heads dK and dV of every query head. */
 uint64_t tdm_cudnn_backward_workspace(const struct tdm_attention_shape *shape)
 {
     uint64_t rows = shape->batch * shape->query_heads * shape->tokens;
@@ -124,9 +124,8 @@ void tdm_flash_backward_scratch(struct tdm_eager *m, const struct tdm_flash_scra
 #define SPLIT_ROWS 64u
 #define MOST_SPLITS 128u
 
-/* native/transformers/cuda/flash_attn/flash_api.cpp, num_splits_heuristic and its caller: of the
- * numbers of parts that fill nearly as many blocks of threads as the best one does, the
- * smallest. */
+/* native/transformers/cuda/flash_attn/flash_api.cpp, num_splits_heuristic and its caller: the
+ * smallest number of parts that fills the GPU nearly as well as the best one. */
 uint64_t tdm_flash_splits(const struct tdm_gpu_facts *gpu, const struct tdm_attention_shape *shape)
 {
     uint64_t columns = shape->head_dim <= 64 ? 256 : shape->head_dim <= 128 ? 128 : 64;
@@ -140,7 +139,7 @@ uint64_t tdm_flash_splits(const struct tdm_gpu_facts *gpu, const struct tdm_atte
     double filled[MOST_SPLITS + 1] = {0}, best = 0;
     for (uint64_t n = 1; n <= most; n++) {
         if (n > 1 && tdm_size_ceil_div(key_blocks, n) == tdm_size_ceil_div(key_blocks, n - 1))
-            continue; /* no fewer blocks for each */
+            continue; /* each part has as many blocks as before */
         double waves = (double)(tasks * n) / (double)slots;
         filled[n] = waves / (double)tdm_size_ceil_div(tasks * n, slots);
         if (filled[n] > best)
@@ -152,13 +151,13 @@ uint64_t tdm_flash_splits(const struct tdm_gpu_facts *gpu, const struct tdm_atte
     return 1;
 }
 
-#define SMALL_LOOKUP 3072u /* up to here a kernel without sorting does */
+#define SMALL_LOOKUP 3072u /* most tokens of the kernel that does not sort */
 #define PART 10u           /* occurrences of a token that one thread block adds up */
 #define CUB_SCAN_BYTES 1279u
 
-/* Scratch of CUB's radix sort of pairs of 8 bytes: a second copy of both, a look-back of 256
- * counters for each tile of 384 threads x 12 pairs, bins of 8 passes and their counters, each
- * aligned to 256 B. cub/device/dispatch/dispatch_radix_sort.cuh (InvokeOnesweep),
+/* Scratch of CUB's radix sort of 8-byte keys and values: a second copy of both, 256 look-back
+ * counters for each tile of 384 threads x 12 pairs, and the bins and counters of 8 passes. Each is
+ * aligned to 256 B. Sources: cub/device/dispatch/dispatch_radix_sort.cuh (InvokeOnesweep),
  * tuning/tuning_radix_sort.cuh (sm_90). */
 static uint64_t sort_bytes(uint64_t pairs)
 {

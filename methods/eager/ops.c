@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forward and backward of operations: element by element, sums, shapes, losses. A node saves before
- * its forward allocates, as PyTorch does: that is where checkpointing stops a repeated forward. */
+/* Forward and backward of elementwise operations, sums, shapes and losses. A node saves before its
+ * forward allocates, as in PyTorch: that is where checkpointing stops a repeated forward. */
 #include "methods/eager/ops.h"
 
 #include "base/size.h"
@@ -13,7 +13,7 @@ static uint16_t wider(const struct tdm_eager_value *a, const struct tdm_eager_va
     return a->element_bytes > b->element_bytes ? a->element_bytes : b->element_bytes;
 }
 
-/* A result of the shape and order of x, as wide as both. */
+/* A result with the shape and memory order of x, and the wider of both dtypes. */
 static struct tdm_eager_value *result_like(struct tdm_eager *m, const struct tdm_eager_value *x,
                                            const struct tdm_eager_value *other)
 {
@@ -22,7 +22,7 @@ static struct tdm_eager_value *result_like(struct tdm_eager *m, const struct tdm
     return value;
 }
 
-/* Gradients of logits are logits too. */
+/* Gradients of logits also count as logits. */
 static enum tdm_method_category follow(struct tdm_eager *m, const struct tdm_eager_value *grad)
 {
     enum tdm_method_category before = m->category;
@@ -40,7 +40,7 @@ static void pass(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_va
             results[i] = tdm_take(grads[0]);
 }
 
-/* One kernel that makes something of the gradient's shape. */
+/* One kernel, whose result has the gradient's shape. */
 static void map(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *const *grads,
                 struct tdm_eager_value **results)
 {
@@ -168,7 +168,7 @@ struct tdm_eager_value *tdm_square(struct tdm_eager *m, struct tdm_eager_value *
     return tdm_node_finish(m, node, tdm_value_like(m, x));
 }
 
-/* A result that the node saves itself. */
+/* Finishes a node that saves its own result. */
 static struct tdm_eager_value *finish_saving(struct tdm_eager *m, struct tdm_node *node,
                                              struct tdm_eager_value *value)
 {
@@ -245,7 +245,7 @@ struct tdm_eager_value *tdm_sum_to(struct tdm_eager *m, struct tdm_eager_value *
     return sum;
 }
 
-/* The mean's gradient is spread over all that it was taken of. */
+/* The gradient of a mean is spread over all elements that it covers. */
 static void spread(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *const *grads,
                    struct tdm_eager_value **results)
 {
@@ -270,8 +270,7 @@ struct tdm_eager_value *tdm_mean(struct tdm_eager *m, struct tdm_eager_value *x)
     return tdm_node_finish(m, node, tdm_sum_to(m, tdm_take(x), 1, 1));
 }
 
-/* The sum's gradient is the same for all that was added: a view, copied where rows are wanted one
- * by one. */
+/* The gradient of a sum is the same for all its elements: a view, or a copy if rows were summed. */
 static void copy_rows(struct tdm_eager *m, struct tdm_node *node,
                       struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
@@ -351,7 +350,7 @@ struct tdm_eager_value *tdm_contiguous(struct tdm_eager *m, struct tdm_eager_val
     return tdm_node_finish(m, node, copy_plain(m, x, x->rows, x->columns));
 }
 
-/* Zeros of the whole, into which the gradient of the part is copied. */
+/* Zeros of the whole shape, into which the gradient of the part is copied. */
 static void slice_backward(struct tdm_eager *m, struct tdm_node *node,
                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations of PyTorch by what they allocate, what they save for the backward, and what their
- * backward allocates. Inputs are borrowed, results are new references.
+ * Operations of PyTorch: what they allocate, what they save for the backward, and what their
+ * backward allocates. Inputs are borrowed. Results are new references.
  * Sources: tools/autograd/derivatives.yaml, torch/csrc/autograd/FunctionsManual.cpp, and the
  * kernels named in kernels.c.
  */
@@ -10,11 +10,10 @@
 
 #include "methods/eager/eager.h"
 
-/* x.to(dtype): x itself if it is of that dtype. */
+/* x.to(dtype): x itself if it has that dtype. */
 struct tdm_eager_value *tdm_cast(struct tdm_eager *m, struct tdm_eager_value *x,
                                  uint16_t element_bytes);
-/* What autocast makes of an input of a product: a bf16 copy, cached for parameters that are
- * trained. */
+/* An operand of a product under autocast: a bf16 copy, which is cached for trained parameters. */
 struct tdm_eager_value *tdm_autocast(struct tdm_eager *m, struct tdm_eager_value *x);
 
 /* The smaller of two operands is broadcast. */
@@ -22,7 +21,7 @@ struct tdm_eager_value *tdm_mul(struct tdm_eager *m, struct tdm_eager_value *a,
                                 struct tdm_eager_value *b);
 struct tdm_eager_value *tdm_add(struct tdm_eager *m, struct tdm_eager_value *a,
                                 struct tdm_eager_value *b);
-/* With a number; saves nothing. */
+/* The other operand is a number. Saves nothing. */
 struct tdm_eager_value *tdm_mul_number(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_add_number(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_square(struct tdm_eager *m, struct tdm_eager_value *x);
@@ -36,11 +35,10 @@ struct tdm_eager_value *tdm_softmax(struct tdm_eager *m, struct tdm_eager_value 
 struct tdm_eager_value *tdm_row_mean(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_mean(struct tdm_eager *m, struct tdm_eager_value *x);
 
-/* Sums of neighbours: of the columns of each row (as many rows as x), or of so many rows each. */
+/* Sums the columns of each row if `rows` is that of x; else adjacent rows, to `rows` rows. */
 struct tdm_eager_value *tdm_row_sum(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t rows);
 
-/* [.., columns] of rows, seen as rows x columns; a copy in the backward if the gradient does not
- * lie so. */
+/* x as rows x columns: a view, or a copy if x is `swapped`. The same holds for the gradient. */
 struct tdm_eager_value *tdm_reshape(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t rows,
                                     uint64_t columns);
 /* transpose(1, 2) of heads and tokens. */
@@ -50,23 +48,22 @@ struct tdm_eager_value *tdm_contiguous(struct tdm_eager *m, struct tdm_eager_val
 /* torch.cat of an empty tensor, which may be of a wider dtype, and x. */
 struct tdm_eager_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_eager_value *x,
                                       uint16_t element_bytes);
-/* rotate_half: the halves of the columns change places, one of them negated. */
+/* rotate_half: swaps the halves of the columns and negates one of them. */
 struct tdm_eager_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_eager_value *x);
 /* chunk(2): both halves of the columns, as views. */
 void tdm_halves(struct tdm_eager *m, struct tdm_eager_value *x, struct tdm_eager_value **first,
                 struct tdm_eager_value **second);
-/* Every row `times` times in memory of its own; x itself if once. */
+/* A copy with every row `times` times; x itself if `times` is 1. */
 struct tdm_eager_value *tdm_repeat(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t times);
-/* Rows first .. first + rows - 1 as a view; the backward fills zeros around. */
+/* A view of `rows` rows. The backward copies their gradient into zeros of the shape of x. */
 struct tdm_eager_value *tdm_rows(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t rows);
 
-/* x W^T + b; b may be NULL. `flat`: x has two dimensions, so no views are made of it. */
+/* x W^T + b; b may be NULL. `flat`: x has two dimensions, so no views of it are made. */
 struct tdm_eager_value *tdm_linear(struct tdm_eager *m, struct tdm_eager_value *x,
                                    struct tdm_eager_value *weight, struct tdm_eager_value *bias,
                                    bool flat);
-/* Batched products of a [batch * rows, inner] with b: rows x columns results in each of the batch.
- * The operands lie as they are, copied first if `copies` (a 4-D operand whose heads cannot be
- * merged with the batch). */
+/* Batched products of a and b. The whole result has rows x columns elements. The operands are not
+ * copied. */
 struct tdm_eager_value *tdm_bmm(struct tdm_eager *m, struct tdm_eager_value *a,
                                 struct tdm_eager_value *b, uint64_t rows, uint64_t columns);
 
@@ -80,25 +77,26 @@ struct tdm_attention_shape {
     uint64_t batch, query_heads, kv_heads, tokens, head_dim;
 };
 
-/* scaled_dot_product_attention; `bias` is the mask in the dtype of q, or NULL. */
+/* scaled_dot_product_attention. `bias` is the mask in the dtype of q, or NULL. */
 struct tdm_eager_value *tdm_attention(struct tdm_eager *m, struct tdm_eager_value *q,
                                       struct tdm_eager_value *k, struct tdm_eager_value *v,
                                       struct tdm_eager_value *bias,
                                       const struct tdm_attention_shape *shape);
 
-/* Cross entropy over rows of fp32 logits, mean; a loss of one element. */
+/* Mean cross entropy over the rows of the logits: a loss of one element. */
 struct tdm_eager_value *tdm_cross_entropy(struct tdm_eager *m, struct tdm_eager_value *logits,
                                           struct tdm_eager_value *labels);
 
-/* Workspace of cuBLAS for the thread that runs, made by its first product and kept; cuBLASLt's. */
+/* The workspaces of cuBLAS and cuBLASLt for the running thread. Its first product allocates them,
+ * and they are kept. */
 void tdm_cublas(struct tdm_eager *m);
 void tdm_cublaslt(struct tdm_eager *m);
 
 /* ---- scratch of kernels (kernels.c) ---- */
 
 /* Bytes of the buffer through which thread blocks share a sum of `inputs` elements into each of
- * `outputs` neighbouring ones; 0 if the sum stays inside blocks. *semaphore_bytes is the other
- * buffer. */
+ * `outputs` adjacent ones; 0 if every sum stays inside one block. *semaphore_bytes: size of the
+ * buffer of semaphores. */
 uint64_t tdm_column_sum_scratch(const struct tdm_gpu_facts *gpu, uint64_t inputs, uint64_t outputs,
                                 uint64_t *semaphore_bytes);
 /* The same for a sum of everything into one element. */
@@ -106,14 +104,14 @@ uint64_t tdm_total_sum_scratch(const struct tdm_gpu_facts *gpu, uint64_t inputs,
                                uint64_t *semaphore_bytes);
 /* Workspace of cuDNN's attention backward. */
 uint64_t tdm_cudnn_backward_workspace(const struct tdm_attention_shape *shape);
-/* Of the memory-efficient one; with larger heads than this it adds up outputs, dK and dV in fp32
- * too. */
+/* Workspace of the memory-efficient kernel's backward. With larger heads than this, the kernel also
+ * accumulates outputs, dK and dV in fp32. */
 #define TDM_EFFICIENT_HEAD_DIM 128u
 uint64_t tdm_efficient_backward_workspace(const struct tdm_attention_shape *shape);
 
-/* Scratch of FlashAttention-2's backward, which is made and dropped. */
-#define TDM_FLASH_ROWS 128u   /* tokens of a sequence are padded to it */
-#define TDM_FLASH_COLUMNS 32u /* and head dims to this */
+/* Scratch of FlashAttention-2's backward, which is allocated and freed. */
+#define TDM_FLASH_ROWS 128u   /* tokens of a sequence are padded to a multiple of this */
+#define TDM_FLASH_COLUMNS 32u /* and head dims to a multiple of this */
 struct tdm_flash_scratch {
     uint64_t query_rows; /* padded tokens of all query heads: sums of dO * O, and dQ in fp32 */
     uint64_t wide_rows;  /* dK and dV of every query head; 0: there are as many KV heads */
@@ -122,12 +120,11 @@ struct tdm_flash_scratch {
 };
 void tdm_flash_backward_scratch(struct tdm_eager *m, const struct tdm_flash_scratch *scratch);
 
-/* In how many parts FlashAttention-2's forward cuts the keys, so that short sequences fill the
- * GPU. */
+/* Number of parts into which FlashAttention-2's forward cuts the keys, so that short sequences fill
+ * the GPU. */
 uint64_t tdm_flash_splits(const struct tdm_gpu_facts *gpu, const struct tdm_attention_shape *shape);
 
-/* The backward of an embedding's look-up with a gradient of the weight's size, which is
- * returned. */
+/* The backward of an embedding's look-up. Returns the gradient, which has the weight's size. */
 struct tdm_eager_value *tdm_embedding_gradient(struct tdm_eager *m, uint64_t vocabulary,
                                                uint64_t hidden, uint16_t element_bytes,
                                                uint64_t tokens);

@@ -55,8 +55,8 @@ static void attention_backward(struct tdm_eager *m, struct tdm_node *node,
         tdm_drop(m, saved[i]);
 }
 
-/* Log-sum-exps: one for every query of every head, each head's aligned in the memory-efficient
- * kernel. */
+/* Number of log-sum-exps: one for every query of every head. The memory-efficient kernel aligns
+ * those of a head. */
 static uint64_t sum_rows(const struct tdm_attention_shape *shape)
 {
     uint64_t tokens = shape->kernel == TDM_ATTENTION_EFFICIENT
@@ -65,7 +65,7 @@ static uint64_t sum_rows(const struct tdm_attention_shape *shape)
     return shape->batch * shape->query_heads * tokens;
 }
 
-/* Saved are q, k, v, the output, two states of the random numbers, log-sum-exps and the bias. */
+/* Saves q, k, v, the output, two states of the random generator, log-sum-exps and the bias. */
 struct tdm_eager_value *tdm_attention(struct tdm_eager *m, struct tdm_eager_value *q,
                                       struct tdm_eager_value *k, struct tdm_eager_value *v,
                                       struct tdm_eager_value *bias,

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forward and backward of products of matrices, with cuBLAS's workspaces, and of the look-up of
- * rows. */
+/* Forward and backward of matrix products, with cuBLAS's workspaces, and of embedding look-ups. */
 #include "methods/eager/ops.h"
 
 #include <stddef.h>
@@ -99,7 +98,7 @@ struct tdm_eager_value *tdm_linear(struct tdm_eager *m, struct tdm_eager_value *
         tdm_node_save(m, node, w);
     struct tdm_eager_value *y = tdm_value_new(m, a->rows, w->rows, a->element_bytes);
     y->view = !flat;
-    if (b != NULL && !function) /* which adds the bias in place */
+    if (b != NULL && !function) /* the Function adds the bias in place */
         tdm_cublaslt(m);
     else
         tdm_cublas(m);

@@ -16,8 +16,8 @@ void tdm_node_release_saved(struct tdm_eager *m, struct tdm_node *node);
 
 /* ---- what is live at the peak (peak.c) ---- */
 
-/* After a storage got its block, before it loses it, before its category changes; and a new
- * peak. */
+/* Call these after a storage gets its block, before it loses the block, before its category
+ * changes, and at a new peak. */
 void tdm_peak_enter(struct tdm_eager *m, struct tdm_storage *storage);
 void tdm_peak_leave(struct tdm_eager *m, struct tdm_storage *storage);
 void tdm_peak_change(struct tdm_eager *m, struct tdm_storage *storage);
@@ -25,10 +25,10 @@ void tdm_peak_note(struct tdm_eager *m);
 
 /* ---- checkpointed functions (checkpoint.c) ---- */
 
-/* A frame of one reference; NULL if memory ran out. */
+/* A frame with one reference; NULL if memory ran out. */
 struct tdm_frame *tdm_frame_new(struct tdm_eager *m, const struct tdm_function *function);
 void tdm_frame_drop(struct tdm_eager *m, struct tdm_frame *frame);
-/* While a function is run again: what its next node saves is what was asked for. */
+/* While a function runs again: keeps the value that its next node saves. */
 void tdm_frame_save_again(struct tdm_eager *m, struct tdm_frame *frame,
                           struct tdm_eager_value *value);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which tensors were live at the peak, without a look at all of them at every new one: what has a
- * block lies in a list, and what was live at the peak and is freed later is added up by its label;
- * a new peak empties those sums.
+ * Finds the tensors that were live at the peak, without looking at all of them at every new peak.
+ * Storages with a block are in a list. Tensors that were live at the peak and are freed later are
+ * added up by label. A new peak clears these sums.
  */
 #include "methods/eager/parts.h"
 
@@ -66,7 +66,7 @@ static void add(const struct tdm_eager *m, const struct tdm_storage *storage,
 {
     enum tdm_method_category category =
         storage->changed > m->peak_moment ? storage->category_before : storage->category;
-    bool second_before = storage->second_category < category; /* the order of equal groups */
+    bool second_before = storage->second_category < category; /* fixes the order of equal groups */
     for (unsigned i = 0; i < 2; i++)
         if ((i == 0) != second_before)
             add_to_group(&storage->label, category, storage->count - storage->second_count,
@@ -109,7 +109,7 @@ void tdm_peak_leave(struct tdm_eager *m, struct tdm_storage *storage)
 void tdm_peak_change(struct tdm_eager *m, struct tdm_storage *storage)
 {
     if (storage->changed > m->peak_moment)
-        return; /* what it was at the peak is known */
+        return; /* its category at the peak is known */
     storage->category_before = storage->category;
     storage->changed = ++m->moment;
 }

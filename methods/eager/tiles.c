@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tiles of rows. Gradients of weights are added up over the tiles; who waits for them is told until
- * the last that they are partial. */
+/* Functions that run on tiles of rows. Gradients of weights are added up over the tiles; until the
+ * last tile, partial_gradients of the machine is set. */
 #include "methods/eager/tiles.h"
 
 #include "base/size.h"
@@ -8,7 +8,7 @@
 
 #include <stddef.h>
 
-/* Rows of tile number i, as torch.chunk cuts them: all but the last alike; 0 past the last. */
+/* Rows of tile number i, as torch.chunk cuts them: equal in all but the last; 0 past the last. */
 static uint64_t rows_of(const struct tdm_eager_value *x, uint64_t tiles, uint64_t i)
 {
     uint64_t most = tdm_size_ceil_div(x->rows, tiles), first = i * most;
@@ -22,8 +22,8 @@ static struct tdm_eager_value *part(struct tdm_eager *m, struct tdm_eager_value 
     return view;
 }
 
-/* Runs a tile of x with gradients, then its backward, whose gradient is added to a part of `grad`
- * (NULL: not wanted). `incoming`: the gradient of all results, NULL: each is a loss. */
+/* Runs a tile of x with gradients, then its backward, which adds to a part of `grad` (NULL: not
+ * needed). `incoming`: the gradient of all results; NULL: each result is a loss. */
 static void run_tile(struct tdm_eager *m, const struct tdm_function *function,
                      struct tdm_eager_value *x, struct tdm_eager_value *grad,
                      struct tdm_eager_value *incoming, uint64_t rows, bool last)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Self-attention of Megatron-Core over Transformer Engine's: q, k, v out of their joint product,
- * rotary embedding, core attention by cuDNN's fused kernel or FlashAttention-2.
+/* Self-attention of Megatron-Core on top of Transformer Engine: q, k, v from their joint product,
+ * rotary embedding, and core attention by cuDNN's fused kernel or FlashAttention-2.
  * Sources: megatron/core/transformer/attention.py; transformer_engine/pytorch/attention/{rope.py,
  * dot_product_attention/{utils,backends}.py}, csrc/extensions/attention.cpp. */
 #include "methods/megatron/parts.h"
@@ -8,7 +8,7 @@
 #include "base/size.h"
 #include "methods/eager/ops.h"
 
-/* q, k and v stay where the product wrote them, and so do their gradients: no copies. */
+/* True: q, k and v stay where the product wrote them, and so do their gradients, without copies. */
 static bool interleaved(const struct tdm_megatron *t)
 {
     return t->set.learned_positions && t->heads == t->groups && t->layout.context == 1 &&
@@ -52,7 +52,7 @@ static void pass(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_va
     results[0] = tdm_take(grads[0]);
 }
 
-/* x.contiguous() of a part of something larger. */
+/* x.contiguous() of a part of a larger tensor. */
 static struct tdm_eager_value *contiguous(struct tdm_megatron *t, struct tdm_eager_value *x)
 {
     static const struct tdm_eager_op op = {"CloneBackward0", false, pass};
@@ -92,8 +92,8 @@ void megatron_kernel_forward(struct tdm_megatron *t, const struct megatron_kerne
     megatron_kernel_seed(t);
 }
 
-/* What cuDNN takes: dQ in fp32, dK and dV of every query head if groups share them, sums of dO * O;
- * FlashAttention-2: sums and dQ in fp32 of padded tokens, and the same dK, dV. */
+/* Scratch of cuDNN: dQ in fp32, dK and dV of every query head if heads share groups, and the row
+ * sums of dO * O. Scratch of FlashAttention-2: the same, but dQ and the sums have padded tokens. */
 void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kernel *kernel,
                               struct tdm_eager_value *grads[3])
 {
@@ -134,7 +134,7 @@ static void kernel_backward(struct tdm_eager *m, struct tdm_node *node,
     (void)grads;
     for (uint32_t i = 0; i < node->saved_count; i++)
         megatron_keep(m, &saved, tdm_node_saved(m, node, i));
-    if (interleaved(t)) { /* one buffer for the three */
+    if (interleaved(t)) { /* one buffer for all three gradients */
         struct tdm_eager_value *all = tdm_value_new(m, t->rows, 3 * saved.values[0]->columns, BF16);
         for (unsigned i = 0; i < 3; i++) {
             results[i] = tdm_value_view(m, all);
@@ -167,7 +167,7 @@ struct tdm_eager_value *megatron_core(struct tdm_megatron *t, struct tdm_eager_v
 {
     struct tdm_eager *m = t->m;
     struct tdm_eager_value *whole[] = {q, k, v};
-    /* FlashAttention-2 wants the batch first, which one sequence has anyway. */
+    /* FlashAttention-2 needs the batch first. With one sequence both orders are the same. */
     bool turned = t->flash && t->batch > 1;
     for (unsigned i = 0; i < 3; i++)
         whole[i] = turned || (whole[i]->view && !interleaved(t)) ? contiguous(t, whole[i])
@@ -193,7 +193,7 @@ struct tdm_eager_value *megatron_attention(struct tdm_megatron *t,
     struct tdm_eager *m = t->m;
     struct tdm_eager_value *parts[3];
     split(t, mixed, parts);
-    if (!interleaved(t) && t->groups > 1 && t->groups < t->heads) { /* reshape of query heads */
+    if (!interleaved(t) && t->groups > 1 && t->groups < t->heads) { /* query heads are reshaped */
         struct tdm_eager_value *q = contiguous(t, parts[0]);
         tdm_drop(m, parts[0]);
         parts[0] = q;

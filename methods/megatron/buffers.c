@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parameters of a chunk, the contiguous buffers that Megatron's DistributedDataParallel makes of
- * those that are trained (with LoRA: adapters, which are made after all that is frozen) and of
- * their fp32 gradients, and the optimizer: fp32 main parameters and two moments, of everything or
- * of this rank's share. Sources:
+ * Parameters of a chunk, their buffers, and the optimizer. Megatron's DistributedDataParallel makes
+ * contiguous buffers of the trained parameters (with LoRA: the adapters, which are created after
+ * all frozen parameters) and of their fp32 gradients. The optimizer has fp32 main parameters and
+ * two moments, of all parameters or of this rank's share. Sources:
  * megatron/core/distributed/{distributed_data_parallel,param_and_grad_buffer}.py,
  * optimizer/{distrib_optimizer,optimizer}.py.
  */
@@ -15,7 +15,7 @@
 
 #define PARAMETER_ALIGN 64u /* elements, with the distributed optimizer */
 #define BUCKET_ALIGN 128u
-#define BUCKET_LEAST 40000000u /* elements, where gradients are reduced while the backward runs */
+#define BUCKET_LEAST 40000000u /* elements, if gradients are reduced during the backward */
 #define BUCKET_PER_RANK 1000000u
 
 #define LAYER_PARAMETERS (14u + 2 * ADAPTED_MODULES)
@@ -65,7 +65,7 @@ static void add_layer(struct tdm_megatron *t, struct megatron_chunk *chunk,
         add(t, chunk, &layer->fc2_bias, 1, hidden);
 }
 
-/* What is run again anyway is not gathered again beside that. */
+/* The input of a module that is recomputed anyway is not also gathered again. */
 static bool may_regather(const struct tdm_megatron *t, enum megatron_target target)
 {
     bool mlp_again = t->set.recompute == TDM_RECOMPUTE_SELECTIVE &&
@@ -74,8 +74,8 @@ static bool may_regather(const struct tdm_megatron *t, enum megatron_target targ
            !(mlp_again && target == ADAPTED_FC1);
 }
 
-/* A of a module whose outputs are divided is divided by its rows, else by its columns; B by its
- * rows. */
+/* If ranks divide the outputs of a module, they divide the rows of its A, else the columns of A.
+ * They always divide the rows of B. */
 static void add_adapters(struct tdm_megatron *t, struct megatron_chunk *chunk,
                          struct megatron_layer *layer)
 {
@@ -143,7 +143,8 @@ static uint64_t common_multiple(uint64_t a, uint64_t b)
     return a / x * b;
 }
 
-/* Of the elements first .. end - 1 of a bucket that starts there, those that are this rank's. */
+/* Sets how many elements of the parameters from .. to - 1, counted from the last one, are this
+ * rank's. Their bucket has the elements begin .. end - 1. */
 static void own_share(const struct tdm_megatron *t, struct megatron_chunk *chunk, uint32_t from,
                       uint32_t to, const uint64_t *starts, uint64_t begin, uint64_t end)
 {
@@ -158,8 +159,8 @@ static void own_share(const struct tdm_megatron *t, struct megatron_chunk *chunk
     }
 }
 
-/* Lays the trained parameters out from the last to the first, in buckets; elements of all with what
- * pads them. */
+/* Lays out the trained parameters from the last to the first, in buckets. Returns the number of
+ * elements, with padding. */
 static uint64_t lay_out(struct tdm_megatron *t, struct megatron_chunk *chunk, uint64_t *starts)
 {
     bool divided = t->set.distributed_optimizer;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention with context parallelism as Transformer Engine has it: a ring of keys and values (p2p),
- * all keys and values gathered (all_gather), heads exchanged for tokens (a2a), or both (a2a+p2p).
+ * Attention with context parallelism as in Transformer Engine: a ring of keys and values (p2p), all
+ * keys and values gathered (all_gather), heads exchanged for tokens (a2a), or exchange and ring
+ * (a2a+p2p).
  * Source: transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py
  * (AttnFuncWithCPAndKVP2P, AttnFuncWithCPAndKVAllGather, AttnFuncWithCPAndQKVOA2A,
  * flash_attn_a2a_communicate).
@@ -10,7 +11,7 @@
 
 #include "base/size.h"
 
-#define CP_STREAM 1u /* in which every other step runs, and heads are put in order */
+#define CP_STREAM 1u /* for every other step of a ring, and to reorder heads */
 
 enum { Q, K, V, OUT, SUMS, SLICES, VALUES = SLICES + 4 }; /* outputs and sums of two slices */
 
@@ -20,8 +21,9 @@ static struct tdm_eager_value *make(struct tdm_megatron *t, struct megatron_kept
     return megatron_keep(t->m, kept, tdm_value_new(t->m, rows, columns, bytes));
 }
 
-/* Heads of all tokens of the exchanging ranks for all heads of this rank's tokens, or back: what is
- * sent, what comes, and that in order, which is the result. */
+/* Exchanges all heads of this rank's tokens for some heads of all exchanging ranks' tokens
+ * (`before`), or back. Allocates the sent, the received and the reordered tensor, and returns the
+ * last. */
 static struct tdm_eager_value *exchange(struct tdm_megatron *t, struct megatron_kept *kept,
                                         const struct tdm_eager_value *x, bool before)
 {
@@ -38,8 +40,7 @@ static struct tdm_eager_value *exchange(struct tdm_megatron *t, struct megatron_
     return ordered;
 }
 
-/* Replaces values by what an exchange makes of them; the old ones are kept if `hold`, else
- * dropped. */
+/* Replaces values by exchanged ones. The old ones are kept if `hold`, else dropped. */
 static void exchange_all(struct tdm_megatron *t, struct megatron_kept *kept,
                          struct tdm_eager_value **values, unsigned count, bool before, bool hold)
 {
@@ -84,8 +85,8 @@ static void whole_backward(struct tdm_megatron *t, struct tdm_eager_value *const
 
 /* ---- ring ---- */
 
-/* The kernel of step i of a ring: the diagonal, then all queries and half of the keys where the
- * keys come from a rank before this one, else half of the queries and all keys. */
+/* The kernel of step i of a ring. Step 0 is the diagonal. For keys of an earlier rank it has all
+ * queries and half of the keys; for keys of a later rank, half of the queries and all keys. */
 static struct megatron_kernel ring_kernel(const struct tdm_megatron *t, uint64_t i, uint64_t tokens)
 {
     uint64_t rank = t->context_rank / t->layout.exchange_heads;
@@ -97,11 +98,11 @@ static struct megatron_kernel ring_kernel(const struct tdm_megatron *t, uint64_t
     return kernel;
 }
 
-/* What steps of a ring keep until the last one: tensors of one stream that lie one behind the other
- * are one value. */
+/* Tensors that the steps of a ring keep until the last one. Adjacent tensors of one stream are one
+ * value. */
 struct kept_rows {
     struct megatron_kept all;
-    struct tdm_eager_value *ends[2][2]; /* by stream; small and large ones are apart */
+    struct tdm_eager_value *ends[2][2]; /* by stream; small and large ones are never adjacent */
 };
 
 static void keep_row(struct tdm_megatron *t, struct kept_rows *rows, uint64_t bytes)
@@ -128,8 +129,8 @@ static void middle_forward(struct tdm_megatron *t, struct kept_rows *rows, uint6
     megatron_kernel_seed(t);
 }
 
-/* Fills values[OUT], values[SUMS]; values[K] becomes the last buffer of keys and values, values[V]
- * nothing. */
+/* Sets values[OUT] and values[SUMS]. values[K] becomes the last buffer of keys and values, and
+ * values[V] NULL. */
 static void ring_forward(struct tdm_megatron *t, struct tdm_eager_value **values)
 {
     struct tdm_eager *m = t->m;
@@ -171,9 +172,9 @@ static void ring_forward(struct tdm_megatron *t, struct tdm_eager_value **values
     megatron_drop_all(m, kept);
 }
 
-#define LIKE_STEPS 4u /* of steps that take and give the same, so many are run */
+#define LIKE_STEPS 4u /* of steps with equal allocations, only these are run */
 
-/* From values[Q] and values[K], the last buffer, to gradients[Q, K, V]. */
+/* Sets gradients[Q, K, V] from values[Q] and values[K], the last buffer. */
 static void ring_backward(struct tdm_megatron *t, struct tdm_eager_value *const *values,
                           struct tdm_eager_value **gradients)
 {
@@ -212,7 +213,7 @@ static void ring_backward(struct tdm_megatron *t, struct tdm_eager_value *const 
 
 /* ---- gathered keys and values ---- */
 
-/* Keys and values of all ranks, then in the order of tokens. */
+/* Gathers keys and values of all ranks, then copies them to the order of tokens. */
 static void gather(struct tdm_megatron *t, struct megatron_kept *kept,
                    const struct tdm_eager_value *k)
 {
@@ -225,7 +226,7 @@ static void gather(struct tdm_megatron *t, struct megatron_kept *kept,
     }
 }
 
-/* The two slices that a rank has of a sequence, and the keys up to their ends. */
+/* The kernel of one of the rank's two slices of a sequence, with all keys up to its end. */
 static struct megatron_kernel slice_kernel(const struct tdm_megatron *t, unsigned slice)
 {
     uint64_t last = 2 * t->layout.context - 1, length = t->tokens / 2;
@@ -268,7 +269,7 @@ static void gathered_backward(struct tdm_megatron *t, struct tdm_eager_value *co
             megatron_keep(m, &kept, step[g]);
     }
     m->stream = 0;
-    for (unsigned i = 0; i < 2; i++) { /* back in the order of ranks, then reduced */
+    for (unsigned i = 0; i < 2; i++) { /* back to the order of ranks, then reduced */
         struct tdm_eager_value *ordered = tdm_value_new(m, rows, values[K]->columns, BF16);
         tdm_drop(m, whole[i]);
         whole[i] = ordered;
@@ -338,7 +339,7 @@ struct tdm_eager_value *megatron_context_attention(struct tdm_megatron *t,
     if (divider->exchanges)
         exchange_all(t, &kept, values, 3, true, false);
     divider->forward(t, values);
-    if (whole) /* what the exchange is given is saved, what it makes is the result */
+    if (whole) /* saves the input of the exchange; its output is the result */
         save_all(t, node, values, 5);
     output = tdm_take(values[OUT]);
     if (divider->exchanges)

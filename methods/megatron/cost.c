@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a step of Megatron-LM costs one GPU: its share of products and attention, and bytes sent.
- * Rows that a rank holds of K and V, both, are `kv` bytes; the four kinds of context parallelism
- * send for R ranks
+ * The cost of a step of Megatron-LM for one GPU: its share of products and attention, and the bytes
+ * it sends. A rank's rows of K and V have `kv` bytes together. With R ranks, the four kinds of
+ * context parallelism send
  *
- *     p2p         (R - 1) kv forward, and twice as much backward (K, V and their gradients), while
- *                 it computes
- *     all_gather  (R - 1) kv forward; gathered again and gradients reduced backward; nothing is
- *                 computed meanwhile
+ *     p2p         (R - 1) kv forward, and twice as much backward (K, V and their gradients),
+ *                 overlapped with computation
+ *     all_gather  (R - 1) kv forward; backward, the same again, and gradients are reduced; not
+ *                 overlapped
  *     a2a         (R - 1) / R of q, k, v and the output, forward and backward
  *     a2a+p2p     both, each over its part of the ranks
  *
- * Tensor parallelism reduces twice and, in the backward, twice a layer: 2 (R - 1) / R of the hidden
- * states each, or the same as gathers and scatters with sequence parallelism, which gathers once
- * more for weight gradients.
+ * Tensor parallelism reduces twice per layer forward, and twice backward. Each time it sends
+ * 2 (R - 1) / R of the hidden states; with sequence parallelism, a gather and a scatter send the
+ * same. Sequence parallelism gathers once more for weight gradients.
  */
 #include "methods/megatron/megatron.h"
 
@@ -23,7 +23,7 @@
 #define BF16_BYTES 2.0
 #define FP32_BYTES 4.0
 
-/* Of ranks that each hold a part: what one of them sends to gather or scatter a whole. */
+/* The share of a whole that one rank sends to gather or scatter it. Each rank holds a part. */
 static double share(uint64_t ranks)
 {
     return (double)(ranks - 1) / (double)ranks;
@@ -34,7 +34,7 @@ static void compute(const struct tdm_model *model, const struct tdm_method_setti
 {
     const struct tdm_megatron_settings *s = &settings->megatron;
     double copies = (double)(l->tensor * l->context * l->pipeline), forward, extra = 0;
-    /* Forward and backward: 3 of the products (frozen ones 2), 3.5 of attention. */
+    /* In forwards, forward and backward cost: products 3 (frozen ones 2), attention 3.5. */
     tdm_torch_cost(model, settings, cost);
     forward = cost->product_flops / (settings->torch.lora_rank > 0 ? 2 : 3);
     if (s->recompute == TDM_RECOMPUTE_FULL)
@@ -56,7 +56,7 @@ static void compute(const struct tdm_model *model, const struct tdm_method_setti
     cost->attention_flops *= steps;
 }
 
-/* Ranks are numbered by tensor, context, data, pipeline, the first fastest. */
+/* Ranks are numbered by tensor, context, data and pipeline. The tensor rank varies fastest. */
 static struct tdm_gpu_group group_of(const struct tdm_method_settings *settings, uint64_t ranks,
                                      uint64_t stride)
 {
@@ -102,9 +102,8 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
                              layers * share(l.exchange_heads) * (qo + kv) * (forwards + 1));
     tdm_traffic_add(&cost->exposed, tensor,
                     layers * 2 * 2 * share(l.tensor) * hidden * (forwards + 1));
-    if (l.sequence_parallel &&
-        (settings->torch.lora_rank == 0 ||
-         s->regather)) /* the input of a product again, for its weight's gradient */
+    /* The input of a product is gathered again for its weight's gradient. */
+    if (l.sequence_parallel && (settings->torch.lora_rank == 0 || s->regather))
         tdm_traffic_add(&cost->sent, tensor, layers * 2 * share(l.tensor) * hidden);
     if (l.pipeline > 1)
         tdm_traffic_add(&cost->exposed, stages,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of Megatron-LM, by the names of its arguments; assumed is what Megatron assumes, unless a
- * line says more. */
+/* Keys of Megatron-LM, named like its arguments. Defaults are Megatron's unless a line says
+ * otherwise. */
 #include "methods/method.h"
 
 #include "base/units.h"
@@ -50,7 +50,7 @@ static enum tdm_status read_targets(const struct tdm_method_key *key, const char
                               &settings->torch.lora_targets, err);
 }
 
-/* "A,B": A ranks exchange heads, B such groups are a ring. */
+/* "A,B": A ranks exchange heads, and B such groups form a ring. */
 static enum tdm_status read_hierarchy(const struct tdm_method_key *key, const char *value,
                                       struct tdm_method_settings *settings, struct tdm_error *err)
 {
@@ -103,7 +103,7 @@ static bool has_other_ranks(const struct tdm_key_case *c)
     return c->settings->torch.ranks > layout(c).tensor;
 }
 
-/* Buckets of the distributed optimizer are padded. */
+/* Buckets of the distributed optimizer are padded, even without reductions. */
 static bool has_reductions(const struct tdm_key_case *c)
 {
     const struct tdm_megatron_layout l = layout(c);

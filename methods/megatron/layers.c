@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers of a chunk, and what of them is run again in the backward.
+/* Layers of a chunk, and the parts of them that are recomputed in the backward.
  * Sources: megatron/core/transformer/{transformer_block,transformer_layer,mlp}.py,
  * tensor_parallel/random.py (CheckpointFunction). */
 #include "methods/megatron/parts.h"
@@ -9,7 +9,7 @@ static struct tdm_eager_value *mlp(struct tdm_megatron *t, const struct megatron
 {
     struct tdm_eager *m = t->m;
     tdm_label(m, "mlp.linear_fc1");
-    /* The activation adds the bias of fc1; without one it is in no kernel. */
+    /* The activation kernel adds the bias of fc1, so the product gets none. */
     struct tdm_eager_value *wide =
         megatron_norm_linear(t, x, layer->mlp_norm, layer->mlp_norm_bias, layer->fc1, NULL,
                              &layer->adapters[ADAPTED_FC1]);
@@ -30,7 +30,8 @@ static struct tdm_eager_value *run_layer(struct tdm_megatron *t, uint32_t chunk,
     const struct megatron_layer *layer = &t->chunks[chunk].layers[number];
     struct megatron_kept kept = {.count = 0};
     struct tdm_label label = m->label;
-    m->label.layer = chunk * (uint32_t)t->layout.chunk_layers + number; /* of this stage */
+    m->label.layer =
+        chunk * (uint32_t)t->layout.chunk_layers + number; /* its number in this stage */
     tdm_label(m, "self_attention.linear_qkv");
     struct tdm_eager_value *mixed =
         megatron_norm_linear(t, x, layer->qkv_norm, layer->qkv_norm_bias, layer->qkv,
@@ -75,7 +76,7 @@ struct tdm_eager_value *megatron_run_region(struct tdm_megatron *t, enum megatro
     return x;
 }
 
-/* ---- regions that are run again ---- */
+/* ---- regions that are recomputed ---- */
 
 enum { REGION, CHUNK, FIRST, COUNT };
 
@@ -94,7 +95,7 @@ static void checkpoint_backward(struct tdm_eager *m, struct tdm_node *node,
     enum megatron_region region = (enum megatron_region)node->facts[REGION];
     for (uint32_t i = 0; i < count; i++) {
         saved[i] = tdm_node_saved(m, node, i);
-        if (divides_saved(t, region)) { /* the whole is gathered */
+        if (divides_saved(t, region)) { /* gathers the whole input */
             struct tdm_eager_value *whole = tdm_value_new(m, t->part_rows, t->config->hidden, BF16);
             tdm_drop(m, saved[i]);
             saved[i] = whole;

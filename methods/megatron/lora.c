@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * LoRA as Megatron-Bridge has it: all weights are frozen, and beside a product x W stands scale *
- * (x A) B, whose A and B tensor parallelism divides. What a product with a frozen weight saves, and
- * what adapters do. Sources: megatron/bridge/peft/{lora,lora_layers,utils,recompute}.py;
+ * LoRA as in Megatron-Bridge: all weights are frozen, and scale * (x A) B is added to a product
+ * x W. Tensor parallelism divides A and B. This file has the adapters and the products with frozen
+ * weights. Sources: megatron/bridge/peft/{lora,lora_layers,utils,recompute}.py;
  * megatron/core/tensor_parallel/{layers, mappings}.py;
  * transformer_engine/pytorch/module/{layernorm_linear,linear}.py.
  */
@@ -23,8 +23,8 @@ static void like_input(struct tdm_eager *m, struct tdm_node *node,
 
 enum { INPUT, FACTOR };
 
-/* It is a product of Megatron-Core, not of Transformer Engine; with input re-gather x is this
- * rank's part. */
+/* The product is Megatron-Core's, not Transformer Engine's. With input re-gather, x is this rank's
+ * part. */
 static void factor_backward(struct tdm_eager *m, struct tdm_node *node,
                             struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
@@ -63,7 +63,7 @@ static struct tdm_eager_value *multiply(struct tdm_megatron *t, struct tdm_eager
     return megatron_finish(t, node, y);
 }
 
-/* Columns of all tensor-parallel ranks: gathered by rank, then put beside each other. */
+/* Columns of all tensor-parallel ranks: gathered by rank, then joined side by side. */
 static struct tdm_eager_value *gather_columns(struct tdm_megatron *t, struct tdm_eager_value *x)
 {
     static const struct tdm_eager_op op = {"_GatherFromModelParallelRegionBackward", false,
@@ -89,8 +89,8 @@ static struct tdm_eager_value *part_of_rows(struct tdm_megatron *t, struct tdm_e
     return megatron_finish(t, node, part);
 }
 
-/* base + scale * (x A) B; `base` is taken. A row-parallel module's B gives parts of columns, which
- * are gathered. */
+/* base + scale * (x A) B. Takes ownership of `base`. A row-parallel module's B returns parts of the
+ * columns, which are gathered. */
 static struct tdm_eager_value *add_adapter(struct tdm_megatron *t, struct tdm_eager_value *x,
                                            struct tdm_eager_value *base,
                                            const struct megatron_adapter *adapter, bool row)
@@ -134,7 +134,7 @@ static void norm_linear_backward(struct tdm_eager *m, struct tdm_node *node,
     struct tdm_eager_value *gradient =
         t->sequence_parallel ? tdm_value_like(m, x) : tdm_take(product);
     megatron_product(t);
-    /* Of the normed input itself; that of a gathered one goes another way, or none. */
+    /* Adds the gradient of the normed input itself. That of a gathered input is not added here. */
     if (grads[NORMED] != NULL && grads[NORMED]->rows == x->rows)
         gradient = tdm_replace(m, gradient, tdm_value_like(m, x));
     results[X] = megatron_norm_gradients(t, node, x, results);
@@ -144,7 +144,7 @@ static void norm_linear_backward(struct tdm_eager *m, struct tdm_node *node,
         tdm_drop(m, saved[i]);
 }
 
-/* The function saves the normed input though its weight is frozen, unless nobody else has it. */
+/* The function saves the normed input although its weight is frozen, if an adapter uses it too. */
 struct tdm_eager_value *
 megatron_frozen_norm_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
                             struct tdm_eager_value *norm, struct tdm_eager_value *norm_bias,
@@ -231,7 +231,7 @@ static void head_backward(struct tdm_eager *m, struct tdm_node *node,
     tdm_cublas(m);
 }
 
-/* It saves its weight alone, and gathers into no buffer that stays. */
+/* It saves only its weight, and gathers into a temporary buffer. */
 struct tdm_eager_value *megatron_frozen_head(struct tdm_megatron *t, struct tdm_eager_value *x)
 {
     static const struct tdm_eager_op op = {"LinearWithFrozenWeightBackward", false, head_backward};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last norm, the head, whose vocabulary tensor-parallel ranks share, and the cross entropy over
- * it. Sources: megatron/core/tensor_parallel/{layers,cross_entropy}.py,
+/* The final norm, the head and the cross entropy. Tensor-parallel ranks divide the vocabulary.
+ * Sources: megatron/core/tensor_parallel/{layers,cross_entropy}.py,
  * fusions/fused_cross_entropy.py;
  * transformer_engine/pytorch/{cross_entropy,triton/cross_entropy}.py. */
 #include "methods/megatron/parts.h"
@@ -32,7 +32,7 @@ static void head_backward(struct tdm_eager *m, struct tdm_node *node,
         results[WEIGHT] = tdm_value_new(m, t->vocabulary, x->columns, BF16);
     } else {
         struct tdm_eager_value *dummy = megatron_dummy(t, t->vocabulary, x->columns);
-        if (tdm_node_needs(node, WEIGHT)) /* of the embedding too: both are added up */
+        if (tdm_node_needs(node, WEIGHT)) /* tied to the embedding: both are added up */
             results[WEIGHT] = tdm_value_view(m, dummy);
     }
     tdm_drop(m, gradient);
@@ -59,7 +59,7 @@ static struct tdm_eager_value *head(struct tdm_megatron *t, struct tdm_eager_val
     return megatron_finish(t, node, logits);
 }
 
-/* Of Transformer Engine: the gradient is written over the logits. */
+/* Transformer Engine's loss: the gradient overwrites the logits. */
 static void loss_in_place_backward(struct tdm_eager *m, struct tdm_node *node,
                                    struct tdm_eager_value *const *grads,
                                    struct tdm_eager_value **results)
@@ -86,8 +86,8 @@ static struct tdm_eager_value *loss_in_place(struct tdm_megatron *t, struct tdm_
     return megatron_finish(t, node, loss);
 }
 
-/* The softmax in fp32, over which its gradient is written; the compiled kernel gives that in bf16,
- * the plain one leaves it to autograd. */
+/* The gradient overwrites the fp32 softmax. The compiled kernel casts it to bf16; the plain one
+ * leaves that to autograd. */
 static void loss_backward(struct tdm_eager *m, struct tdm_node *node,
                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transformer Engine's modules and Megatron's fused functions by what they save and allocate.
+/* Transformer Engine's modules and Megatron's fused functions: what they save and allocate.
  * Sources: transformer_engine/pytorch/module/{layernorm_linear,linear,base}.py,
  * csrc/extensions/normalization.cpp;
  * megatron/core/fusions/{fused_bias_swiglu,fused_bias_gelu,fused_bias_dropout}.py. */
@@ -44,7 +44,7 @@ struct tdm_eager_value *megatron_finish(struct tdm_megatron *t, struct tdm_node 
     return tdm_node_finish(t->m, node, value);
 }
 
-/* Made by the first product, one for all. */
+/* The first product allocates the workspace, which all products share. */
 void megatron_product(struct tdm_megatron *t)
 {
     enum tdm_method_category before = t->m->category;
@@ -235,7 +235,7 @@ static void activation_backward(struct tdm_eager *m, struct tdm_node *node,
     (void)grads;
     results[0] = tdm_value_like(m, x);
     if (tdm_node_needs(node, 1))
-        results[1] = tdm_take(results[0]); /* summed over the rows by the engine */
+        results[1] = tdm_take(results[0]); /* the engine sums it over the rows */
     tdm_drop(m, x);
 }
 

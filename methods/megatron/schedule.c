@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Micro-batches of a step on one stage of the pipeline: forwards and backwards in the order of
- * 1F1B, with virtual stages interleaved, and what passes between stages. Steps with more
- * micro-batches than fill the pipeline repeat themselves, so no more are run than show their peak.
+ * 1F1B, with virtual stages interleaved, and the messages between stages. A step repeats itself
+ * once the pipeline is full, so only as many micro-batches are run as reach the peak.
  * Sources: megatron/core/pipeline_parallel/schedules.py,
  * models/common/embeddings/language_model_embedding.py, tensor_parallel/layers.py
  * (VocabParallelEmbedding), megatron/training/utils.py (get_batch_on_this_tp_rank).
@@ -72,7 +72,7 @@ enum tdm_status megatron_make_schedule(struct tdm_megatron *t, struct tdm_error 
     return TDM_OK;
 }
 
-/* ---- what a micro-batch is given ---- */
+/* ---- inputs of a micro-batch ---- */
 
 static struct tdm_eager_value *received(struct tdm_megatron *t)
 {
@@ -83,8 +83,8 @@ static struct tdm_eager_value *received(struct tdm_megatron *t)
     return x;
 }
 
-/* Tokens, labels, their mask and positions of whole sequences, then this rank's; the causal mask,
- * which no kernel reads, where the loader makes it. */
+/* Tokens, labels, their mask and positions of whole sequences, then this rank's part. The causal
+ * mask, which no kernel reads, exists only if the loader makes it. */
 static void take_batch(struct tdm_megatron *t)
 {
     struct tdm_eager *m = t->m;
@@ -142,7 +142,7 @@ static struct tdm_eager_value *embed(struct tdm_megatron *t, struct megatron_chu
     return y;
 }
 
-/* Angles of all tokens, kept by a cache; with context parallelism this rank's alone. */
+/* Angles of all tokens, or with context parallelism only of this rank's. A cache keeps them. */
 static void make_angles(struct tdm_megatron *t)
 {
     if (t->angles == NULL && !t->set.learned_positions)
@@ -166,8 +166,8 @@ static void forward(struct tdm_megatron *t, const struct megatron_action *action
     take_batch(t);
     x = chunk->first ? embed(t, chunk) : tdm_take(input);
     if (t->lora_rank > 0 && t->set.recompute == TDM_RECOMPUTE_FULL && !x->requires_grad) {
-        /* Without it no backward of a checkpoint would run; it outlives the graph as an input
-         * does. */
+        /* The backward of a checkpoint runs only if its input needs a gradient. Like a received
+         * input, this one outlives the graph. */
         input = tdm_value_view(m, x);
         tdm_value_require_grad(m, input);
         tdm_drop(m, x);
@@ -187,7 +187,7 @@ static void forward(struct tdm_megatron *t, const struct megatron_action *action
     chunk->outputs[action->microbatch] = x;
 }
 
-/* Once an output was sent its memory goes, but not its node: deallocate_pipeline_outputs. */
+/* Frees the memory of an output that was sent, but not its node: deallocate_pipeline_outputs. */
 static void sent(struct tdm_megatron *t, const struct megatron_action *action)
 {
     struct megatron_chunk *chunk = &t->chunks[action->chunk];
@@ -224,7 +224,7 @@ static bool waits_for_gradient(const struct tdm_megatron *t, const struct megatr
     return !t->chunks[action->chunk].last;
 }
 
-/* The next action of a direction from `number` on, or NULL. */
+/* The next action of this direction, from `number` on; or NULL. */
 static const struct megatron_action *next_of(const struct tdm_megatron *t, uint32_t number,
                                              bool backward)
 {
@@ -233,7 +233,7 @@ static const struct megatron_action *next_of(const struct tdm_megatron *t, uint3
     return number < t->action_count ? &t->actions[number] : NULL;
 }
 
-/* 1F1B: the gradient that comes next is received before the output that was sent goes. */
+/* 1F1B: the next gradient is received before the output that was sent is freed. */
 static void act(struct tdm_megatron *t, const struct megatron_action *action)
 {
     const struct megatron_action *after =
@@ -258,8 +258,8 @@ static void send_last(struct tdm_megatron *t)
 }
 
 /* Interleaved stages receive while they compute: the next input after a forward, the next gradient
- * after a backward; the first gradient at the end of the warm-up. What a forward sends goes after
- * the backward that follows. */
+ * after a backward, and the first gradient at the end of the warm-up. The output of a forward is
+ * freed after the backward that follows it. */
 static void act_interleaved(struct tdm_megatron *t, const struct megatron_action *action)
 {
     const struct megatron_action *gradient = next_of(t, t->next_action, true);

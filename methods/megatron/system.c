@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Megatron-LM as a system: how the GPUs are divided, what it makes once, its steps. */
+/* Megatron-LM as a system: its layout of the GPUs, what it allocates once, and its steps. */
 #include "methods/megatron/parts.h"
 
 #include "base/size.h"
@@ -199,8 +199,8 @@ static enum tdm_status check_model(const struct tdm_model *model,
     return TDM_OK;
 }
 
-/* Transformer Engine (attn_forward_func_with_cp) asserts that there is no window where K and V go
- * round. */
+/* Transformer Engine (attn_forward_func_with_cp) asserts that attention with a ring of K and V has
+ * no window. */
 static enum tdm_status check_window(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings,
                                     const struct tdm_megatron_layout *l, struct tdm_error *err)
@@ -261,13 +261,13 @@ const char *tdm_megatron_assumption(const struct tdm_model *model,
 
 /* ---- the system ---- */
 
-/* CUBLAS_WORKSPACE_CONFIG counts in KiB: size, how many. */
+/* CUBLAS_WORKSPACE_CONFIG gives sizes in KiB, and how many of each. */
 static const uint64_t cublas_bytes[] = {[TDM_CUBLAS_4096_8] = 4096 * 8 * 1024,
                                         [TDM_CUBLAS_4096_2] = 4096 * 2 * 1024 + 16 * 8 * 1024,
                                         [TDM_CUBLAS_16_8] = 16 * 8 * 1024};
 
-/* Bits of enum megatron_target, from those of projections: one of a joint product stands for all of
- * it. */
+/* Bits of enum megatron_target, from those of projections. One projection of a joint product stands
+ * for all of them. */
 static uint32_t adapted_modules(uint32_t projections)
 {
     static const unsigned first[ADAPTED_MODULES] = {TDM_PROJECTION_O, TDM_PROJECTION_Q,
@@ -320,7 +320,7 @@ static void end(void *state)
     free(t);
 }
 
-/* A gradient that is there is added to its buffer, and goes. */
+/* Drops a gradient, which was added to its buffer. */
 static void note_gradient(void *context, struct tdm_eager_value *leaf)
 {
     struct tdm_megatron *t = context;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* use_cache: K and V of all layers, though nothing reads them, as long as the model's output object
- * is there. Source: transformers/cache_utils.py, DynamicLayer and DynamicSlidingWindowLayer. */
+/* use_cache: K and V of all layers are held as long as the model's output object exists, although
+ * nothing reads them. Source: transformers/cache_utils.py, DynamicLayer and
+ * DynamicSlidingWindowLayer. */
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
 
 #include <stdlib.h>
 
-#define SLOTS 3u /* of a layer: K, V, its window */
+#define SLOTS 3u /* per layer: K, V, its window */
 
 static size_t slots_of(const struct tdm_torch_model *t)
 {
@@ -39,8 +40,8 @@ void tdm_torch_cache_free(struct tdm_torch_model *t)
     }
 }
 
-/* An empty tensor, which has K's dtype for V too, and `old`, joined: the cache has the result, and
- * the caller. */
+/* Joins an empty tensor, which has K's dtype for V too, and `old`. The cache and the caller each
+ * have a reference to the result. */
 static struct tdm_eager_value *join(struct tdm_eager *m, struct tdm_eager_value *old,
                                     uint16_t element_bytes, struct tdm_eager_value **slot)
 {
@@ -58,7 +59,7 @@ void tdm_torch_cache_update(const struct tdm_torch_model *t, uint32_t number,
                            *old_v = *v;
     if (t->config->layer_kinds[number].window > 0)
         slots[2] = tdm_value_new(m, 1, 1, INT64);
-    /* A window's cache is a view of the last tokens: all of the memory stays. */
+    /* A window's cache is a view of the last tokens, so all of the memory stays. */
     *k = join(m, old_k, old_k->element_bytes, &slots[0]);
     *v = join(m, old_v, old_k->element_bytes, &slots[1]);
     tdm_drop(m, old_k);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mixtures of experts as transformers computes them on a GPU: every token's row once for each of
- * its experts, sorted by expert, in grouped products. What is taken does not depend on which
- * experts are chosen. Sources: transformers integrations/moe.py (grouped_mm_experts_forward),
+/* Mixtures of experts as transformers computes them on a GPU. A token's row is copied once for each
+ * of its experts, and the rows, sorted by expert, enter grouped products. Memory does not depend on
+ * which experts are chosen. Sources: transformers integrations/moe.py (grouped_mm_experts_forward),
  * modeling_olmoe.py, modeling_qwen3_moe.py, modeling_mixtral.py (routers); torch's grouped_mm,
  * index and topk, as recorded. */
 #include "methods/eager/ops.h"
@@ -12,9 +12,9 @@
 #define INT32 4u
 #define CUB_SORT_BYTES 16895u
 #define CUB_SHORT_SCAN_BYTES 1023u
-#define CUB_PUT_BYTES 6655u    /* of the sort of an index_put, beside two copies of the keys */
-#define GROUP_BYTES 60u        /* pointers and shapes of a grouped product, an expert */
-#define GROUP_BLOCK_BYTES 512u /* a multiprocessor */
+#define CUB_PUT_BYTES 6655u    /* for the sort in index_put, besides two copies of the keys */
+#define GROUP_BYTES 60u        /* per expert: pointers and shapes of a grouped product */
+#define GROUP_BLOCK_BYTES 512u /* per multiprocessor */
 
 static void spread_rows(struct tdm_eager *m, struct tdm_node *node,
                         struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
@@ -35,7 +35,7 @@ static void spread_rows(struct tdm_eager *m, struct tdm_node *node,
     tdm_drop(m, saved);
 }
 
-/* x[index], `rows` of them. */
+/* x[index], which has `rows` rows. */
 static struct tdm_eager_value *pick_rows(struct tdm_eager *m, struct tdm_eager_value *x,
                                          struct tdm_eager_value *index, uint64_t rows)
 {
@@ -54,7 +54,7 @@ static void unmask(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_
     tdm_drop(m, mask);
 }
 
-/* masked_fill; in place it is a value of the same storage. */
+/* masked_fill. In place, the result shares the storage of x. */
 static struct tdm_eager_value *fill(struct tdm_eager *m, struct tdm_eager_value *x,
                                     struct tdm_eager_value *mask, bool in_place)
 {
@@ -153,7 +153,7 @@ static void divide_backward(struct tdm_eager *m, struct tdm_node *node,
     tdm_drop(m, saved[1]);
 }
 
-/* x /= its row sums, in place; x is taken. */
+/* x /= its row sums, in place. Takes ownership of x. */
 static struct tdm_eager_value *normalize(struct tdm_eager *m, struct tdm_eager_value *x)
 {
     static const struct tdm_eager_op op = {"DivBackward0", false, divide_backward};
@@ -193,7 +193,7 @@ static struct tdm_eager_value *route(struct tdm_eager *m, const struct tdm_exper
     return weights;
 }
 
-/* The order by experts, and where each one's rows begin. */
+/* The order of rows by expert, and where the rows of each expert begin. */
 struct grouping {
     struct tdm_eager_value *sorted, *order, *tokens, *counts, *offsets, *narrow, *mask;
 };

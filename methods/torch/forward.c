@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The forward of a whole model: look-up, layers, head and loss; the backward. */
+/* The forward of a whole model (embedding, layers, head and loss), and its backward. */
 #include "base/size.h"
 #include "methods/eager/tiles.h"
 #include "methods/eager/ops.h"
@@ -48,7 +48,8 @@ static struct tdm_eager_value *base_model(struct tdm_torch_model *t)
     return normed;
 }
 
-/* Upcast logits, labels moved by one, mean cross entropy. */
+/* Mean cross entropy of the logits, cast to fp32 unless TDM_LOGITS_BF16, and of labels shifted by
+ * one. */
 static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
                                            struct tdm_eager_value *logits)
 {
@@ -61,7 +62,8 @@ static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
     enum tdm_method_category before = m->category;
     m->category = TDM_METHOD_WORKSPACE;
     struct tdm_eager_value *padded = tdm_value_new(m, s->batch, s->tokens + 1, INT64);
-    struct tdm_eager_value *labels = /* rows of the padded labels do not lie one after the other */
+    /* The rows of the padded labels are not contiguous, so several rows are copied. */
+    struct tdm_eager_value *labels =
         s->batch > 1 ? tdm_value_new(m, s->batch, s->tokens, INT64) : tdm_take(padded);
     m->category = before;
     tdm_label(m, "loss");
@@ -72,7 +74,7 @@ static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
     return loss;
 }
 
-/* Of a tile of hidden states. */
+/* The loss of a tile of hidden states. */
 static struct tdm_eager_value *tile_loss(struct tdm_eager *m, const void *model, uint32_t layer,
                                          struct tdm_eager_value *x)
 {
@@ -94,7 +96,7 @@ static struct tdm_eager_value *tile_loss(struct tdm_eager *m, const void *model,
     return loss;
 }
 
-/* As ALST cuts it: fp32 logits of about 1 GiB. */
+/* Number of tiles. TDM_AUTO: as in ALST, the fp32 logits of a tile take about 1 GiB. */
 static uint64_t logits_tiles(const struct tdm_torch_model *t)
 {
     const struct tdm_torch_settings *s = &t->settings;
@@ -129,7 +131,7 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
     if (t->config->logits_softcap > 0)
         logits = tdm_torch_softcap(m, logits);
     if (last) {
-        tdm_torch_cache_drop(t); /* the output object goes, once its logits are taken */
+        tdm_torch_cache_drop(t); /* the output object is freed once its logits are read */
         struct tdm_eager_value *wide = tdm_cast(m, logits, FP32);
         loss = tdm_mean(m, wide);
         tdm_drop(m, wide);
@@ -172,7 +174,7 @@ void tdm_torch_forward(struct tdm_torch_model *t)
     m->autocast = false;
     tdm_autocast_clear(m);
     call(t, t->settings.wrapper->after_forward);
-    tdm_drop(m, t->loss); /* the graph of the step before goes now */
+    tdm_drop(m, t->loss); /* frees the graph of the previous step */
     tdm_drop(m, t->held_input);
     t->loss = loss;
     t->held_input = t->input;

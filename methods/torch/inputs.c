@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a forward makes before its first layer: positions, masks, cosines and sines. */
+/* What a forward allocates before its first layer: positions, masks, cosines and sines. */
 #include "base/size.h"
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
@@ -14,7 +14,7 @@ void tdm_torch_positions(struct tdm_torch_model *t)
     tdm_drop(m, range);
 }
 
-/* masking_utils: _packed_sequence_indices looks whether positions start anew in a row. */
+/* masking_utils: _packed_sequence_indices checks whether positions restart within a row. */
 static void look_for_documents(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
@@ -41,7 +41,8 @@ static void look_for_documents(struct tdm_torch_model *t)
     tdm_drop(m, sums);
 }
 
-/* masking_utils: sdpa_mask. A tokens x tokens boolean; `window`: also of what is too long ago. */
+/* masking_utils: sdpa_mask. A boolean mask of tokens x tokens. `window`: it also masks tokens
+ * before the window. */
 static struct tdm_eager_value *boolean_mask(struct tdm_torch_model *t, bool window)
 {
     struct tdm_eager *m = t->m;
@@ -74,7 +75,8 @@ static struct tdm_eager_value *boolean_mask(struct tdm_torch_model *t, bool wind
     return mask;
 }
 
-/* masking_utils: eager_mask makes numbers of it, in the dtype of the embedding. */
+/* masking_utils: eager_mask. Converts a mask to numbers in the dtype of the embedding. Takes
+ * ownership of `mask`. */
 static struct tdm_eager_value *number_mask(struct tdm_torch_model *t, struct tdm_eager_value *mask)
 {
     struct tdm_eager *m = t->m;
@@ -88,7 +90,7 @@ static struct tdm_eager_value *number_mask(struct tdm_torch_model *t, struct tdm
     return numbers;
 }
 
-/* flash_attn, which attends where a sequence is divided, takes the window itself. */
+/* A divided sequence uses flash_attn, which handles the window itself. */
 static bool needs_window_mask(const struct tdm_torch_model *t)
 {
     if (t->settings.context.divider != NULL)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of what trains Hugging Face's models with PyTorch. */
+/* Keys of the methods that train Hugging Face's models with PyTorch. */
 #include "methods/method.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 #define LAYER_MOST 4096u
 #define RANK_MOST 65536u
 
-/* Names with commas or spaces between them, or all. */
+/* Names separated by commas or spaces, or all. */
 enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A decoder layer as the Python code runs it: a value is dropped where Python's name for it is
- * bound anew or goes out of scope. */
+/* A decoder layer as the Python code runs it: a value is dropped where Python rebinds its name, or
+ * where the name goes out of scope. */
 #include "base/size.h"
 #include "methods/eager/tiles.h"
 #include "methods/eager/ops.h"
@@ -13,7 +13,7 @@ static const char *const module_names[TDM_PROJECTIONS] = {
     "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj",
 };
 
-/* Gemma's: times 1 + weight in fp32. */
+/* Gemma's norm: it multiplies by 1 + weight in fp32. */
 static struct tdm_eager_value *offset_norm(struct tdm_eager *m, struct tdm_eager_value *x,
                                            struct tdm_eager_value *weight)
 {
@@ -77,8 +77,8 @@ struct tdm_eager_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_t
     return tdm_module_leave(t, module, y);
 }
 
-/* The adapter's part is made in its dtype: peft casts the input to it, and the sum back to that of
- * the base's result (under autocast not the input's). */
+/* Adds the adapter to `base`, which it takes over. peft casts the input to the adapter's dtype, and
+ * the sum back to the dtype of `base`, which under autocast is not that of the input. */
 static struct tdm_eager_value *adapted(struct tdm_eager *m, const struct tdm_torch_model *t,
                                        const struct torch_layer *layer, enum tdm_projection p,
                                        struct tdm_eager_value *x, struct tdm_eager_value *base)
@@ -118,8 +118,8 @@ struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_
     return tdm_module_leave(t, both, y);
 }
 
-/* What was projected by heads: [batch, heads, tokens, head_dim]; `flat` is taken, `norm` NULL: no
- * norm. */
+/* Splits a projection into heads: [batch, heads, tokens, head_dim]. Takes ownership of `flat`.
+ * `norm` NULL: no norm. */
 static struct tdm_eager_value *by_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
                                         struct tdm_eager_value *flat, struct tdm_eager_value *norm)
 {
@@ -151,7 +151,7 @@ struct tdm_eager_value *tdm_torch_rotate(struct tdm_eager *m, struct tdm_eager_v
     return y;
 }
 
-/* tanh(x / cap) * cap; x is taken. */
+/* tanh(x / cap) * cap. Takes ownership of x. */
 struct tdm_eager_value *tdm_torch_softcap(struct tdm_eager *m, struct tdm_eager_value *x)
 {
     x = tdm_replace(m, x, tdm_mul_number(m, x));
@@ -159,8 +159,8 @@ struct tdm_eager_value *tdm_torch_softcap(struct tdm_eager *m, struct tdm_eager_
     return tdm_replace(m, x, tdm_mul_number(m, x));
 }
 
-/* Scores in memory: softmax in fp32, between products in bf16. *kept are the weights, which the
- * layer has until it returns. */
+/* Attention with scores in memory: softmax in fp32, between products in bf16. *kept: the weights,
+ * which the layer holds until it returns. */
 static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                                struct tdm_eager_value *q, struct tdm_eager_value *k,
                                                struct tdm_eager_value *v,
@@ -170,8 +170,8 @@ static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct
     uint64_t groups = t->config->query_heads / t->config->kv_heads, tokens = t->settings.tokens;
     struct tdm_eager_value *keys = tdm_repeat(m, k, groups), *values = tdm_repeat(m, v, groups);
     struct tdm_eager_value *b = tdm_autocast(m, keys), *a = tdm_autocast(m, q);
-    /* Heads that lie by token cannot be merged with the batch; what autocast made stays until the
-     * product is done. */
+    /* Heads that are stored by token cannot be merged with the batch, so they are copied. The
+     * copies of autocast stay until the product is done. */
     struct tdm_eager_value *merged = t->settings.batch > 1 ? tdm_contiguous(m, a) : tdm_take(a);
     struct tdm_eager_value *product = tdm_bmm(m, merged, b, a->rows, tokens);
     tdm_drop(m, merged);
@@ -193,7 +193,7 @@ static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct
     struct tdm_eager_value *output = tdm_bmm(m, narrow, c, q->rows, q->columns);
     tdm_drop(m, narrow);
     tdm_drop(m, c);
-    if (t->settings.batch > 1) /* a view, through which the gradient must lie by heads */
+    if (t->settings.batch > 1) /* a view, whose gradient must be stored by heads */
         output = tdm_replace(m, output, tdm_reshape(m, output, output->rows, output->columns));
     struct tdm_eager_value *turned = tdm_transpose(m, output);
     struct tdm_eager_value *y = tdm_contiguous(m, turned);
@@ -216,7 +216,7 @@ static struct tdm_attention_shape attention_shape(const struct tdm_torch_model *
                                         .head_dim = t->config->head_dim};
 }
 
-/* Of a sequence that other ranks have parts of. */
+/* Attention of a sequence of which other ranks have parts. */
 static struct tdm_eager_value *
 divided_attention(struct tdm_eager *m, const struct tdm_torch_model *t, struct tdm_eager_value *q,
                   struct tdm_eager_value *k, struct tdm_eager_value *v)
@@ -227,8 +227,8 @@ divided_attention(struct tdm_eager *m, const struct tdm_torch_model *t, struct t
 
 #define BIAS_ALIGN 8u /* columns of the memory-efficient kernel's bias */
 
-/* torch's scaled_dot_product_attention; with a mask K and V are repeated first, and the mask
- * becomes a bias. */
+/* torch's scaled_dot_product_attention. With a mask or the memory-efficient kernel, K and V are
+ * repeated first. A mask becomes a bias. */
 static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
                                               struct tdm_eager_value *v,
@@ -275,8 +275,8 @@ static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct 
     return y;
 }
 
-/* q, k and v by heads. Where norms run over all heads, all three are projected before they are
- * divided. */
+/* q, k and v, split into heads. If norms cover all heads, all three are projected before they are
+ * split. */
 static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
                         const struct torch_layer *layer, struct tdm_eager_value *x,
                         struct tdm_eager_value *qkv[3])
@@ -360,7 +360,7 @@ static struct tdm_eager_value *run_mlp(struct tdm_eager *m, const void *model, u
     return mlp(m, t, &t->layers[number], x);
 }
 
-/* As ALST cuts it: tiles of about as many tokens as the hidden size. */
+/* Number of tiles. TDM_AUTO: as in ALST, a tile has about as many tokens as the hidden size. */
 static uint64_t mlp_tiles(const struct tdm_torch_model *t)
 {
     uint64_t tiles = t->settings.mlp_tiles;

@@ -3,11 +3,11 @@
  * LM head and loss without logits of all tokens.
  *
  * chunked: TRL's chunked_nll (trl/trainer/sft_trainer.py _chunked_cross_entropy_loss). For some
- * tokens at a time hidden states and the head's whole weight are made fp32, multiplied, and made
- * again in the backward; the weight's gradients of all chunks are added up as they come.
+ * tokens at a time, hidden states and the head's whole weight are cast to fp32 and multiplied, and
+ * both are repeated in the backward. The weight gradients of the chunks are added up one by one.
  * fused: Liger's fused linear cross entropy (liger_kernel/ops/fused_linear_cross_entropy.py). The
- * forward makes the gradients: logits of some tokens in a buffer that becomes their gradient, then
- * the products of the backward.
+ * forward computes the gradients: the logits of some tokens are overwritten by their gradient,
+ * which then enters the products of the backward.
  */
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
@@ -16,7 +16,7 @@
 
 /* ---- chunked ---- */
 
-/* Logits of a chunk and their loss; how often it is right and its entropy are made for the log. */
+/* Logits of a chunk and their loss. Accuracy and entropy are computed for the log. */
 static struct tdm_eager_value *chunk_of_loss(struct tdm_eager *m, const void *model,
                                              uint32_t number, struct tdm_eager_value *hidden)
 {
@@ -72,7 +72,8 @@ struct tdm_eager_value *tdm_torch_chunked_loss(struct tdm_torch_model *t,
     struct tdm_eager_value *order = tdm_value_new(m, rows, 1, INT64), *loss = NULL;
     struct tdm_eager_value *packed = ordered(m, hidden, order); /* tokens without a label go last */
     uint64_t start = 0;
-    do { /* where memory has run out before, the first one still gives a loss to go back from */
+    /* The first chunk runs even after a failure, so there is a loss for the backward. */
+    do {
         const struct tdm_function function = {.run = chunk_of_loss, .model = t};
         uint64_t now = rows - start < chunk ? rows - start : chunk;
         struct tdm_eager_value *part = tdm_rows(m, packed, now);
@@ -107,7 +108,7 @@ static uint64_t power_of_two(uint64_t n)
     return power;
 }
 
-/* Logits take about as much as the hidden states. */
+/* Tokens of a chunk, whose logits take about as much memory as all hidden states. */
 static uint64_t fused_chunk(uint64_t rows, const struct tdm_eager_value *weight)
 {
     uint64_t parts = tdm_size_ceil_div(weight->rows, weight->columns);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters in the order of modules. */
+/* Creates a model, with its parameters in the order of modules, and frees it. */
 #include "methods/torch/model.h"
 
 #include "base/size.h"
@@ -36,7 +36,7 @@ static struct tdm_eager_value *add_parameter(struct tdm_torch_model *t, uint32_t
     return value;
 }
 
-/* What LongLoRA trains beside adapters: all that has "embed" or "norm" in its name. */
+/* LongLoRA also trains all weights that have "embed" or "norm" in their names. */
 static bool is_norm_or_embedding(enum tdm_role role)
 {
     return role == TDM_ROLE_EMBEDDING || tdm_role_is_norm(role);
@@ -192,7 +192,7 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
-    if (w->mixes_precision) /* adapters are cast as all else */
+    if (w->mixes_precision) /* it casts adapters too */
         t->settings.peft = false;
     if (settings->attention == TDM_TORCH_MATERIALIZED)
         t->settings.attention = TDM_TORCH_EAGER;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optimizer.step() and zero_grad: states made by the first step, and what foreach makes for a
- * step's time. Sources: torch/optim/adam.py (_init_group, _multi_tensor_adam, _fused_adam),
+/* optimizer.step() and zero_grad: the states, which the first step allocates, and the temporary
+ * tensors of foreach. Sources: torch/optim/adam.py (_init_group, _multi_tensor_adam, _fused_adam),
  * sgd.py. */
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
@@ -20,14 +20,14 @@ static void init_adam(struct tdm_torch_model *t, uint32_t i)
     state->second = tdm_value_like(t->m, t->parameters[i]);
 }
 
-/* Does this rank's optimizer update it? */
+/* Does this rank's optimizer update parameter i? */
 static bool trained(const struct tdm_torch_model *t, uint32_t i)
 {
     const struct tdm_wrapper *w = t->settings.wrapper;
     return t->parameters[i]->grad != NULL && (w->owns_states == NULL || w->owns_states(t, i));
 }
 
-/* The square roots of all second moments, a new tensor each, until the step is done. */
+/* The square roots of all second moments: one new tensor each, until the end of the step. */
 static void foreach_roots(struct tdm_torch_model *t)
 {
     struct tdm_eager_value **roots = calloc(t->parameter_count, sizeof(struct tdm_eager_value *));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hugging Face's models as a system: a training loop that binds loss, calls backward, steps and
+/* Hugging Face's models as a system: a training loop that binds `loss`, calls backward, steps and
  * zeroes gradients. */
 #include "methods/method.h"
 #include "methods/torch/parts.h"
 
-/* A rank of several that divide a sequence has the model of its own tokens. */
+/* If ranks divide a sequence, the model of a rank has only its own tokens. */
 static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *config,
                               const struct tdm_method_settings *settings, void **state,
                               struct tdm_error *err)
@@ -27,7 +27,7 @@ static void backward(void *state)
     tdm_torch_backward(state);
 }
 
-/* A second backward finds the gradients of the first; later ones are like it. */
+/* A second backward finds the gradients of the first. Later ones are like the second. */
 static void forward(void *state)
 {
     const struct tdm_torch_model *t = state;
