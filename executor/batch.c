@@ -13,7 +13,7 @@
 
 /* ---- what a text must have ---- */
 
-/* The longest piece that is drawn from the text as a whole. */
+/* The longest run of tokens that is drawn in one piece. */
 static uint64_t longest_piece(const struct tdm_schedule *schedule)
 {
     uint64_t longest = 0;

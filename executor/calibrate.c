@@ -340,7 +340,7 @@ static enum tdm_status measure(struct tdm_calibration *calibration, struct tdm_e
         struct tdm_calibration_shape shapes[TDM_MOST_SHAPES];
         uint32_t count = plans[i].count;
         memcpy(shapes, plans[i].shapes, count * sizeof(shapes[0]));
-        /* quick: a card runs each shape for less time; the cores run fewer shapes */
+        /* quick: a card runs each shape for less time; the cores run only one model */
         for (uint32_t k = 0; k < count && options->quick && card; k++)
             shapes[k].seconds /= 10;
         if (options->quick && i > 0 && !card)

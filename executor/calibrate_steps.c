@@ -183,7 +183,7 @@ static enum tdm_status measure_program(struct session *s, uint32_t number, struc
                         tdm_format_tokens(shape->chunk_tokens, chunk));
     enum tdm_status status = begin_program(s, number, err);
     if (status == TDM_OK)
-        status = run_step(s, program, true, &seconds, err); /* not noted: slow only once */
+        status = run_step(s, program, true, &seconds, err); /* not noted: slower than the rest */
     if (status == TDM_OK && number == 0)
         status = compare_untimed(s, program, err);
     for (uint32_t steps = 0; status == TDM_OK && (steps == 0 || total < shape->seconds); steps++) {

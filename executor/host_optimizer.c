@@ -279,7 +279,7 @@ const char *tdm_host_update_width_name(uint32_t width)
 
 /* ---- a whole update ---- */
 
-/* The factor that clips the gradient. A NaN norm clips nothing, so that it shows in the weights. */
+/* The factor that clips the gradient. A NaN norm clips nothing, so that it is seen. */
 static float clip_scale(const struct tdm_host_update *x)
 {
     const struct tdm_operand *norms = &x->operand[TDM_OPTIMIZER_NORMS];

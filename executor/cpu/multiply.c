@@ -65,8 +65,8 @@ static struct tdm_factor block_of(const struct tdm_matrix *x, uint64_t row, uint
     return (struct tdm_factor){scratch, line, x->transposed};
 }
 
-/* Writes what the products are added to into a block of C. Returns false if that is zero; C is not
- * touched then. */
+/* Fills a block of C with what the products are added to: C, addend or bias. Returns false if that
+ * is zero; C is not touched then. */
 static bool start_block(const struct tdm_multiplication *x, uint64_t row, uint64_t rows,
                         uint64_t column, uint64_t columns, float *c, uint64_t stride)
 {
