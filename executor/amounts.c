@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The three amounts of memory of a run, counted. */
+/* Counts the three amounts of memory of a run: device, pinned and pageable. */
 #include "executor/amounts.h"
 
 #include "base/size.h"

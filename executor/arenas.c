@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arenas: what a run takes, and that the machine has it before anything is taken. */
+/* The arenas of a run: checks that the machine has the memory, then allocates, fills and scans. */
 #include "executor/arenas.h"
 
 #include "base/size.h"
@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Between two looks at whether to stop. */
+/* The bytes filled between two checks of the stop flag. */
 #define SLICE_BYTES (UINT64_C(1) << 28)
 
-/* What the driver has beside the arena, by the schedules' machines. */
+/* The driver's memory beside the arena: the most that any schedule's machine states. */
 static uint64_t runtime_bytes(uint32_t count, const struct tdm_program *const *programs)
 {
     uint64_t most = 0;
@@ -43,7 +43,7 @@ static uint64_t host_room(void)
 static enum tdm_status check_host(const struct tdm_arenas *arenas, uint64_t room_bytes,
                                   struct tdm_error *err)
 {
-    bool stands_in = !arenas->backend->own_device_memory; /* for the device's */
+    bool stands_in = !arenas->backend->own_device_memory; /* for device memory */
     return tdm_room_check_host(room_bytes, stands_in ? arenas->bytes[TDM_DEVICE] : 0,
                                arenas->bytes[TDM_HOST], err);
 }
@@ -136,7 +136,7 @@ void *tdm_arenas_scratch(const struct tdm_arenas *arenas, const struct tdm_progr
     return tdm_arenas_slot(arenas, &program->buffers[program->scratch], 0);
 }
 
-/* One arena, slice by slice. */
+/* Fills one arena, slice by slice. */
 static enum tdm_status fill(const struct tdm_arenas *arenas, uint32_t place,
                             const volatile sig_atomic_t *stop, struct tdm_error *err)
 {

@@ -50,8 +50,8 @@ static enum tdm_status check_served(const struct tdm_backend *backend,
     return TDM_OK;
 }
 
-/* The programs of a run share an arena a place, and a trace: a place and a lane of one number must
- * be the same for all. */
+/* The programs of a run share one arena per place, and a trace. So the number of a place or a lane
+ * must mean the same in all of them. */
 static enum tdm_status check_alike(const struct tdm_topology *a, const struct tdm_topology *b,
                                    struct tdm_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batches: places drawn in a text, and what lies there. */
+/* Batches: draws where the pieces of a step begin in a text, and fills in their tokens. */
 #include "executor/batch.h"
 
 #include "executor/random.h"
@@ -13,7 +13,7 @@
 
 /* ---- what a text must have ---- */
 
-/* The longest piece that is drawn from one place of the text. */
+/* The longest run of tokens that is drawn in one piece. */
 static uint64_t longest_piece(const struct tdm_schedule *schedule)
 {
     uint64_t longest = 0;
@@ -43,7 +43,7 @@ static enum tdm_status check_length(const struct tdm_tokens *tokens,
     return tdm_hint(err, "use a longer text, or plan with a smaller --context");
 }
 
-/* The most documents that any `length` tokens of a text are of. */
+/* The largest number of documents in any `length` consecutive tokens of a text. */
 static uint64_t most_documents(const struct tdm_tokens *tokens, uint64_t length)
 {
     uint64_t count = tdm_tokens_documents(tokens), most = 1, end = 0;
@@ -58,7 +58,8 @@ static uint64_t most_documents(const struct tdm_tokens *tokens, uint64_t length)
     return most;
 }
 
-/* How many document starts a step needs room for; TDM_INPUT if that is too many or not known. */
+/* Counts the document starts that a step can have. TDM_USAGE for random tokens, TDM_INPUT if the
+ * text has no documents or a step could hold too many. */
 static enum tdm_status count_starts(const struct tdm_tokens *tokens,
                                     const struct tdm_schedule *schedule, uint64_t *starts,
                                     struct tdm_error *err)
@@ -141,7 +142,7 @@ void tdm_batch_free(struct tdm_batch *batch)
 
 /* ---- filling it ---- */
 
-/* Where a piece of the text begins: anywhere that it fits whole with its last target. */
+/* Draws where a piece of the text begins: anywhere that the piece and its last target fit. */
 static uint64_t place_of(const struct tdm_tokens *tokens, uint64_t seed, uint64_t step,
                          uint32_t sequence, uint32_t document, uint64_t length)
 {
@@ -150,7 +151,7 @@ static uint64_t place_of(const struct tdm_tokens *tokens, uint64_t seed, uint64_
            (tdm_tokens_count(tokens) - length);
 }
 
-/* Tokens from `begin` of the text on; of random tokens, of a step's stream. */
+/* Fills `length` tokens and targets, from token `begin` of the text or of the random stream. */
 static void fill_piece(const struct tdm_tokens *tokens, uint64_t length, uint64_t begin,
                        uint64_t seed, uint64_t step, uint64_t stream, int32_t *inputs,
                        int32_t *targets)
@@ -168,8 +169,8 @@ static void fill_piece(const struct tdm_tokens *tokens, uint64_t length, uint64_
     }
 }
 
-/* The documents of sequence `s`, which begins at token `begin` of the text and at `row` of the
- * step. */
+/* Finds the documents of sequence `s`, which begins at token `begin` of the text and at token `row`
+ * of the step. */
 static void find_documents(struct tdm_batch *batch, uint32_t s, uint64_t begin, uint64_t row,
                            uint64_t *starts)
 {
@@ -191,9 +192,9 @@ static void find_documents(struct tdm_batch *batch, uint32_t s, uint64_t begin, 
     }
 }
 
-/* All sequences of a step, which draws where each document, or each sequence of the text, begins.
- * Steps count from 1: number 0 is none, its pieces follow each other from `next` on, and no step
- * sees its random tokens. */
+/* Fills all sequences of a step. Draws where each document, or each sequence of the text, begins.
+ * Steps count from 1. Number 0 is a window for evaluation: its pieces follow each other from token
+ * `next` on, and its random tokens are those of no step. */
 static void fill_step(struct tdm_batch *batch, uint64_t seed, uint64_t step, uint64_t next)
 {
     const struct tdm_tokens *tokens = batch->tokens;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calibration: what is run, and the description that comes of it. */
+/* Calibration: chooses what is run, and makes the machine's description from the measurements. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -19,10 +19,10 @@
 #include <string.h>
 #include <time.h>
 
-/* The driver of a card keeps a little of its memory, and gives the rest in steps of 2 MiB. */
+/* The driver of a card keeps a little of its memory. The description states whole MiB. */
 #define CARD_KEEPS_BYTES (UINT64_C(16) << 20)
 #define GRANULE_BYTES (UINT64_C(1) << 20)
-/* What a machine without known peak is said to have, until its products are measured. */
+/* The peak assumed for a machine without a known one, until its products are measured. */
 #define UNKNOWN_PEAK 1e14
 
 static const char *const runtime_keys[TDM_MAX_PLACES] = {
@@ -32,11 +32,11 @@ static const char *const runtime_keys[TDM_MAX_PLACES] = {
 
 #define KEYS(count) ((uint64_t)(count) << 10)
 
-/* The first of a model is the one with the shortest ops. The model whose heads are wide comes
- * first: what the driver takes is read then. Cards slow down as they get hot, and more so the more
- * of the time goes into products: one step is mostly products and runs longest, others are half
- * attention. Of the small model the vocabulary is cut as its layers are, but for one step: its head
- * would heat the card more than the whole model does. */
+/* The first shape of a model has the shortest ops. The model with wide heads comes first: the
+ * driver's memory is read with it. A card slows down as it gets hot, and more so with a larger
+ * share of products. So one shape is mostly products and runs longest; others are half attention.
+ * The small model's vocabulary is cut like its layers, except in one shape: the whole head would
+ * heat the card more than the whole model does. */
 #define ADAMW TDM_OPTIMIZER_ADAMW
 #define ROUNDED TDM_OPTIMIZER_ADAMW_BF16
 static const struct tdm_calibration_shape cuda_wide[] = {
@@ -100,8 +100,8 @@ void tdm_calibration_say(const struct tdm_calibration_options *options, const ch
 
 /* ---- what the schedules are made for ---- */
 
-/* The shipped machine of which the driver says the name: of several, the one with as much
- * memory. */
+/* Finds the shipped machine whose card the driver names; *base is NULL if there is none. Of several
+ * it takes the one whose memory is closest. */
 static enum tdm_status find_base(const struct tdm_card *card, struct tdm_machine **base,
                                  struct tdm_error *err)
 {
@@ -110,7 +110,7 @@ static enum tdm_status find_base(const struct tdm_card *card, struct tdm_machine
     enum tdm_status status = tdm_machine_names(&names, err);
     if (status != TDM_OK)
         return status;
-    double least = 0.1; /* of the memory */
+    double least = 0.1; /* a share of the memory */
     for (size_t i = 0; names[i] != NULL && status == TDM_OK; i++) {
         struct tdm_machine *machine;
         status = tdm_machine_load(names[i], &machine, err);
@@ -131,7 +131,8 @@ static enum tdm_status find_base(const struct tdm_card *card, struct tdm_machine
     return status;
 }
 
-/* A card: its memory; the peak and whatever is not measured come from its base. */
+/* Describes a card. The driver states its memory. The peak and all that is not measured come from
+ * the shipped machine of this card, its base. */
 static enum tdm_status describe_card(const struct tdm_backend *backend, json_t **description,
                                      json_t **provenance, struct tdm_error *err)
 {
@@ -143,7 +144,7 @@ static enum tdm_status describe_card(const struct tdm_backend *backend, json_t *
     if (status != TDM_OK)
         return status;
     uint64_t bytes = (card.bytes - CARD_KEEPS_BYTES) / GRANULE_BYTES * GRANULE_BYTES;
-    /* the computer's half of its memory becomes seven eighths: nothing stands for the device */
+    /* the host gets seven eighths of the computer's memory, not half: the device has its own */
     json_int_t host = json_integer_value(json_object_get(*description, "host_bytes"));
     tdm_json_set(description, "name", json_string(base == NULL ? "local" : base->name));
     tdm_json_set(description, "title", tdm_json_text(base == NULL ? card.name : base->title));
@@ -193,7 +194,7 @@ static enum tdm_status describe_machine(const struct tdm_backend *backend, json_
 
 /* ---- the measured description ---- */
 
-/* The rate of memory-bound work for which there is no table: the best that any of it reached. */
+/* The rate of memory-bound work without a table of its own: the best rate in those tables. */
 static double elementwise_rate(const struct tdm_rate_table tables[TDM_RATES],
                                const bool known[TDM_RATES])
 {
@@ -204,7 +205,7 @@ static double elementwise_rate(const struct tdm_rate_table tables[TDM_RATES],
     return most;
 }
 
-/* Where only one kind of attention was run it stands for the other. */
+/* Where only narrow attention was run, its table becomes that of all attention. */
 static void complete_attention(struct tdm_rate_table tables[TDM_RATES], bool known[TDM_RATES])
 {
     static const enum tdm_rate pairs[][2] = {
@@ -306,7 +307,7 @@ static json_t *describe_measured(const struct tdm_calibration *calibration)
     return description;
 }
 
-/* Updates on the host, of a layer that no cache holds. */
+/* Measures updates on the host, of a layer too large for any cache. */
 static enum tdm_status measure_host(struct tdm_calibration *calibration, struct tdm_error *err)
 {
     static const struct tdm_calibration_shape shapes[] = {
@@ -339,11 +340,11 @@ static enum tdm_status measure(struct tdm_calibration *calibration, struct tdm_e
         struct tdm_calibration_shape shapes[TDM_MOST_SHAPES];
         uint32_t count = plans[i].count;
         memcpy(shapes, plans[i].shapes, count * sizeof(shapes[0]));
-        /* a card runs everything for less time; the cores run less, but not shorter */
+        /* quick: a card runs each shape for less time; the cores run only one model */
         for (uint32_t k = 0; k < count && options->quick && card; k++)
             shapes[k].seconds /= 10;
         if (options->quick && i > 0 && !card)
-            break; /* the small model alone */
+            break; /* only the small model */
         status = tdm_calibrate_steps(calibration, count, shapes, err);
         measured += status == TDM_OK;
         if (status == TDM_INFEASIBLE && (measured > 0 || i == 0)) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of a calibration: rows of them, launched by themselves on their lanes. */
+/* Measures copies for a calibration: series of copies that run while nothing else does. */
 #include "executor/calibrate_parts.h"
 
 #include "ops/move.h"
@@ -35,7 +35,7 @@ static enum tdm_status launch(const struct copies *copies, enum tdm_lane lane, u
     return copies->backend->run[TDM_OP_COPY](copies->executor, &row, err);
 }
 
-/* Seconds of a row of `count` copies on the lanes that are asked for, begun at once. */
+/* Times a series of `count` copies on each lane that is asked for, both lanes together. */
 static enum tdm_status time_row(const struct copies *copies, bool h2d, bool d2h, uint64_t bytes,
                                 uint32_t count, double *seconds, struct tdm_error *err)
 {
@@ -66,7 +66,7 @@ static enum tdm_status time_row(const struct copies *copies, bool h2d, bool d2h,
     return status;
 }
 
-/* The fixed time of a copy and the rate of its bytes, of one direction. */
+/* Measures the fixed time of a copy and the rate of its bytes, in one direction. */
 static enum tdm_status measure_way(const struct copies *copies, bool up, uint64_t bytes,
                                    uint32_t count, double *fixed, double *rate,
                                    struct tdm_error *err)

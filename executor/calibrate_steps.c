@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps of a calibration: short models, run as a run runs them, with the times of all ops. */
+/* Measures steps for a calibration: steps of short models, executed as in a run, all ops timed. */
 #include "executor/calibrate_parts.h"
 
 #include "base/json.h"
@@ -16,7 +16,7 @@
 
 #define SEED 1
 #define LEARNING_RATE 1e-5
-/* Steps by which timed and untimed ones are compared. */
+/* How many timed and how many untimed steps are compared. */
 #define COMPARED_STEPS 3
 
 struct session {
@@ -26,7 +26,7 @@ struct session {
     struct tdm_schedule *schedules[TDM_MOST_SHAPES];
     struct tdm_program *programs[TDM_MOST_SHAPES];
     struct tdm_arenas arenas;
-    /* of the program under way */
+    /* of the program that is measured now */
     struct tdm_walk *walk;
     struct tdm_tokens *tokens;
     struct tdm_batch *batch;
@@ -154,7 +154,7 @@ static enum tdm_status note_op(void *self, const struct tdm_item *item, struct t
     return tdm_rate_fit_add(s->calibration->fit, item->op, s->seconds[item->op->number], err);
 }
 
-/* What taking times costs, by the step whose ops are shortest. */
+/* Measures what it costs to time an op. The program is the one with the shortest ops. */
 static enum tdm_status compare_untimed(struct session *s, const struct tdm_program *program,
                                        struct tdm_error *err)
 {
@@ -183,13 +183,13 @@ static enum tdm_status measure_program(struct session *s, uint32_t number, struc
                         tdm_format_tokens(shape->chunk_tokens, chunk));
     enum tdm_status status = begin_program(s, number, err);
     if (status == TDM_OK)
-        status = run_step(s, program, true, &seconds, err); /* what is slow once is not noted */
+        status = run_step(s, program, true, &seconds, err); /* not noted: slower than the rest */
     if (status == TDM_OK && number == 0)
         status = compare_untimed(s, program, err);
     for (uint32_t steps = 0; status == TDM_OK && (steps == 0 || total < shape->seconds); steps++) {
         status = run_step(s, program, true, &seconds, err);
         total += seconds;
-        if (status == TDM_OK && total >= shape->seconds / 2) /* by then it is hot */
+        if (status == TDM_OK && total >= shape->seconds / 2) /* hot by then */
             status = tdm_program_emit(program, note_op, s, err);
         second = steps == 0 ? seconds : second;
     }
@@ -209,7 +209,7 @@ static void note_runtime(struct session *s, enum tdm_place place, uint64_t used_
         *most = used_bytes - arena;
 }
 
-/* What driver and libraries take beside the arenas, where there is a device. */
+/* Reads how much driver and libraries take beside the arenas, if there is a device. */
 static enum tdm_status read_runtime(struct session *s, struct tdm_error *err)
 {
     uint64_t used = 0, free_bytes = 0;
@@ -237,7 +237,7 @@ static void leave_out(struct session *s, uint32_t number)
     }
 }
 
-/* Takes memory for as many of the programs as there is room for. */
+/* Allocates the arenas. Leaves out the largest program until the memory suffices. */
 static enum tdm_status take_memory(struct session *s, struct tdm_error *err)
 {
     for (;;) {

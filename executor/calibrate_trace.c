@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rates of a machine corrected by the ops of a run: calibrate --from. */
+/* Corrects the rates of a machine by the measured ops of a run (calibrate --from). */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -21,7 +21,7 @@ struct correction {
     struct tdm_trace_reader *reader;
     struct tdm_rate_fit *fit;
     struct tdm_machine *machine; /* of the first program; owned */
-    double *seconds;             /* by op, of the step under way; 0: not known */
+    double *seconds;             /* [ops] of the step being noted; 0: not known */
     uint64_t op_count;
     size_t noted_steps;
 };
@@ -56,7 +56,7 @@ static enum tdm_status note_step(struct correction *c, const struct tdm_program 
     return status;
 }
 
-/* The timed steps of a program; the first only if there is no other. */
+/* Notes the timed steps of a program. The first counts only if there is no other. */
 static enum tdm_status note_program(struct correction *c, int64_t id, struct tdm_error *err)
 {
     struct tdm_trace_step_row *steps = NULL;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a copy moves. */
+/* Says which bytes a copy op moves, and between which addresses. */
 #include "executor/copied.h"
 
 #include "ops/move.h"
 #include "schedule/operands.h"
 
-/* A slot of a unit: one part's tensors, which lie one after the other. */
+/* The bytes of one part of a unit. The tensors of a part lie one after the other. */
 static struct tdm_copied part_of_unit(const struct tdm_launch *launch)
 {
     const struct tdm_weights_params *weights = &tdm_launch_params(launch)->weights;
@@ -32,7 +32,7 @@ struct tdm_copied tdm_copied_by(const struct tdm_launch *launch)
     uint64_t bytes = access->bytes;
     if (tdm_content_is_of_unit(access->before.content) && access->part < TDM_PARTS)
         return part_of_unit(launch);
-    if (from->slots > 1) { /* slots are equal; the gaps between them go along */
+    if (from->slots > 1) { /* slots are equal; the gaps between them are copied too */
         uint32_t last = access->before.chunk + from->slots - 1;
         bytes = (from->slots - 1) * from->slot_bytes +
                 tdm_chunks_bytes(launch->program, access->before.content, last, last + 1);

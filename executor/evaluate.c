@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Evaluation: whether two programs share their state, and running one between steps of the
+/* Evaluation: checks that two programs share their state, and runs one between steps of the
  * other. */
 #include "executor/evaluate.h"
 
@@ -20,7 +20,8 @@ static bool is_state(const struct tdm_buffer *buffer)
            (buffer->category == TDM_WEIGHTS || buffer->category == TDM_OPTIMIZER);
 }
 
-/* Every buffer of state of one program must be in the other, at the same place and bytes. */
+/* Every buffer of state of one program must be in the other, with the same place, offset and
+ * slots. */
 static enum tdm_status check_buffers(const char *path, const struct tdm_program *one,
                                      const char *other_path, const struct tdm_program *other,
                                      struct tdm_error *err)
@@ -96,7 +97,7 @@ enum tdm_status tdm_evaluation_check_tokens(const struct tdm_tokens *tokens,
                     "with a smaller --context");
 }
 
-/* Tokens of the windows that have a target. */
+/* Counts the tokens of the windows that have a target. */
 static void count_tokens(struct tdm_evaluation *evaluation)
 {
     const struct tdm_schedule *schedule = evaluation->program->schedule;
@@ -158,7 +159,7 @@ uint64_t tdm_evaluation_tokens(const struct tdm_evaluation *evaluation)
     return evaluation->trained_tokens;
 }
 
-/* The share of the evaluation's tokens that the window has which ran last. */
+/* The share that the last window run has of the evaluation's tokens. */
 static double share_of_window(const struct tdm_evaluation *evaluation)
 {
     const struct tdm_batch *batch = evaluation->batch;
@@ -167,7 +168,7 @@ static double share_of_window(const struct tdm_evaluation *evaluation)
                : (double)batch->trained_tokens / (double)evaluation->trained_tokens;
 }
 
-/* Nobody asks for the times of these ops, and the next step's must not be mixed with them. */
+/* Drops the times of these ops: nobody reads them, and they must not mix with the next step's. */
 static void drop_timings(const struct tdm_arenas *arenas)
 {
     struct tdm_timing timings[64];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is predicted of the compute lane's ops: kept from a simulation. */
+/* Keeps what a simulation predicts: ends of the compute lane's ops; for a trace, times of all. */
 #include "executor/forecast.h"
 
 #include "simulator/simulate.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What is allocated changes with few ops. */
+/* Notes the allocated bytes of a place if they changed. Few ops change them. */
 static enum tdm_status note_allocation(struct tdm_forecast *forecast, uint64_t op_number,
                                        enum tdm_place place, uint64_t bytes, struct tdm_error *err)
 {

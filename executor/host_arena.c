@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host arena: touched slice by slice, pinned at once if that is allowed. */
+/* Allocates the host arena: touches it slice by slice, then pins all of it if that is allowed. */
 #include "executor/host_arena.h"
 
 #include "base/units.h"
@@ -13,7 +13,7 @@
 #define SLICE_BYTES (UINT64_C(1) << 30)
 #define PAGE_BYTES 4096u
 
-/* How long memory that grows is waited for, and how often it is looked at. */
+/* How long to wait for memory that is still to come, and how often to look. */
 #define PATIENCE_SECONDS 10.0
 #define LOOK_NANOSECONDS 20000000
 
@@ -24,7 +24,7 @@ static double now_seconds(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Can a slice be touched now, or soon? */
+/* Waits until a slice can be touched; false if it cannot. */
 static bool wait_for_room(const char *root, struct tdm_host_memory *memory, uint64_t bytes)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NANOSECONDS};
@@ -66,8 +66,8 @@ static enum tdm_status touch_slice(struct tdm_host_arena *arena, const char *roo
     return TDM_OK;
 }
 
-/* Pageable memory will do where the device is there and refuses: a limit, or what its driver can
- * lock. */
+/* Pins the arena. If the device refuses, because of a limit or of what its driver can lock, the
+ * arena stays pageable. Only a missing device is an error. */
 static enum tdm_status pin(struct tdm_host_arena *arena, const struct tdm_host_pinning *pinning,
                            const struct tdm_watch *watch, struct tdm_error *err)
 {
@@ -97,7 +97,7 @@ enum tdm_status tdm_host_arena_take(uint64_t bytes, const struct tdm_host_pinnin
         return tdm_hint(err, "plan with a smaller --host-memory");
     }
     arena.base = memory;
-    madvise(memory, bytes, MADV_HUGEPAGE); /* faster if it works, right if it does not */
+    madvise(memory, bytes, MADV_HUGEPAGE); /* only for speed: it may fail */
     tdm_numa_prefer(memory, bytes, pinning->node);
     tdm_host_memory_read(root, &computer);
     enum tdm_status status = TDM_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that this computer can still give. */
+/* Finds how much memory this computer can still give. */
 #include "executor/host_memory.h"
 
 #include "base/size.h"
@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Limits from here on are the kernel's way to say that there is none. */
+/* A limit this large is the kernel's way to say that there is none. */
 #define NO_LIMIT (UINT64_C(1) << 60)
 
-/* What is left to everybody else on the computer, at most. */
+/* The most that is left to other processes. */
 #define MOST_RESERVE_BYTES (UINT64_C(256) << 20)
 
 #define MEMORY_BLOCKS "/sys/devices/system/memory"
@@ -44,7 +44,7 @@ static FILE *open_below(const char *root, const char *folder, const char *group,
     return fopen(path, "re");
 }
 
-/* A file that holds one number, or "max". */
+/* Reads a file that holds one number, or "max". */
 static bool read_number(const char *root, const char *folder, const char *group, const char *name,
                         uint64_t *number)
 {
@@ -60,7 +60,7 @@ static bool read_number(const char *root, const char *folder, const char *group,
     return true;
 }
 
-/* A line "NAME[:] NUMBER [kB]" of a file; 0 if there is none. */
+/* Reads a line "NAME[:] NUMBER [kB]" of a file and closes it; 0 if there is no such line. */
 static uint64_t read_line(FILE *file, const char *name)
 {
     char line[256];
@@ -78,7 +78,7 @@ static uint64_t read_line(FILE *file, const char *name)
     return number;
 }
 
-/* What one group allows beside what it uses. Its file cache can be given back. */
+/* How much more one group may use. Its file cache can be given back, so it does not count. */
 static uint64_t group_room(const char *root, const struct version *version, const char *group)
 {
     uint64_t limit, used;
@@ -93,8 +93,8 @@ static uint64_t group_room(const char *root, const struct version *version, cons
     return limit > used ? limit - used : 0;
 }
 
-/* Our group and those above it. In a container the path may be one of the host, of which only the
- * top is seen. */
+/* The least room of our group and those above it. In a container the path may be the host's, of
+ * which only the top is visible. */
 static uint64_t version_room(const char *root, const struct version *version, char *group)
 {
     uint64_t room = TDM_SIZE_MAX;
@@ -132,7 +132,7 @@ static uint64_t groups_room(const char *root)
     return room;
 }
 
-/* Is there a device that plugs memory in? */
+/* Is there a device that adds memory at run time? */
 static bool has_growing_memory(const char *root)
 {
     char path[PATH_BYTES];
@@ -180,7 +180,8 @@ static uint64_t present_bytes(const char *root)
     return tdm_size_mul(blocks, block_bytes);
 }
 
-/* What is present and not managed yet; the kernel itself takes a few percent. */
+/* Memory that is present but not managed yet. The kernel itself keeps a few percent, so that a
+ * small difference does not count. */
 static uint64_t bytes_to_come(const char *root)
 {
     uint64_t managed = read_line(open_below(root, "/proc", "", "meminfo"), "MemTotal");
@@ -203,7 +204,7 @@ void tdm_host_memory_read(const char *root, struct tdm_host_memory *memory)
     memory->to_come_bytes = bytes_to_come(root);
 }
 
-/* Of what is available, or will be: what is allowed, less what others may need meanwhile. */
+/* How much of `available` may be used: what is allowed, less a reserve for other processes. */
 static uint64_t left_of(const struct tdm_host_memory *memory, uint64_t available)
 {
     uint64_t room = memory->allowed_bytes < available ? memory->allowed_bytes : available;

@@ -9,18 +9,17 @@
  *
  *     w = w - rate (g + decay w)
  *
- * decay only for tensors with more than one row. The fp32 master is the weight itself, a tensor of
- * its own, or the bf16 weight and a remainder (remainder.h); a weight beside a master is that
- * master rounded. What has no wider copy, a bf16 weight without a master and bf16 moments, is
- * rounded stochastically (stochastic.h); the update of the weight uses moments before they are
+ * decay is for tensors with more than one row only. The fp32 master is the weight itself, a tensor
+ * of its own, or the bf16 weight and a remainder (remainder.h). A weight beside a master is that
+ * master rounded. Values without a wider copy are rounded stochastically (stochastic.h): a bf16
+ * weight without a master, and bf16 moments. The update of the weight uses moments before they are
  * rounded.
  *
- * g is the gradient, scaled down where it is clipped: by clip_norm / norm if that is below 1, the
- * norm being that of the unit or of all units.
+ * g is the gradient. Clipping scales it by clip_norm / norm if that is below 1. The norm is that of
+ * the unit or of all units.
  *
- * A block of a tensor passes through rows of fp32 that stay in the first cache: loops without
- * branches, which are compiled once for every width of vectors, because what they are to keep up
- * with is memory.
+ * A block of a tensor is updated in rows of fp32 that stay in the first-level cache. The loops have
+ * no branches and are compiled once for every vector width: they must keep up with memory.
  */
 #include "executor/host_optimizer.h"
 
@@ -38,10 +37,10 @@
 
 enum { BLOCK = TDM_UNIT_BLOCK };
 
-/* Into each of the functions that are compiled for some width. */
+/* Inlined into each function that is compiled for one vector width. */
 #define INLINED static inline __attribute__((always_inline))
 
-/* What a block of a tensor is made of while it is updated. */
+/* A block of a tensor while it is updated. */
 struct block {
     uint64_t first, count; /* in the unit */
     float weight[BLOCK], gradient[BLOCK], other[BLOCK], moment1[BLOCK], moment2[BLOCK];
@@ -84,7 +83,7 @@ INLINED bool is_split(const struct tdm_operand *master)
     return master->data != NULL && master->dtype == TDM_DTYPE_REMAINDER16;
 }
 
-/* Weights to fp32: from the master where there is one. */
+/* Loads the weights as fp32, from the master if there is one. */
 INLINED void load_weights(const struct tdm_host_update *x, struct block *block)
 {
     const struct tdm_operand *w = &x->operand[TDM_OPTIMIZER_WEIGHTS];
@@ -117,7 +116,7 @@ INLINED void load_gradient(const struct tdm_host_update *x, struct block *block,
     }
 }
 
-/* Stores a row that has no wider copy; bf16 stochastically. */
+/* Stores a row that has no wider copy. Rounds it stochastically if it is stored as bf16. */
 INLINED void store_alone(const struct tdm_operand *to, const struct block *block,
                          enum tdm_random_share share, const float *restrict row)
 {
@@ -131,7 +130,7 @@ INLINED void store_alone(const struct tdm_operand *to, const struct block *block
         out[i] = tdm_bf16_stochastic(row[i], (uint32_t)(block->random[i] >> share));
 }
 
-/* The master where there is one, and the weight from it; else the weight. */
+/* Stores the master, if there is one, and the weight made from it; else only the weight. */
 INLINED void store_weights(const struct tdm_host_update *x, const struct block *block)
 {
     const struct tdm_operand *w = &x->operand[TDM_OPTIMIZER_WEIGHTS];
@@ -192,7 +191,7 @@ INLINED void sgd(const struct tdm_host_update *x, struct block *block, float dec
         weight[i] -= rate * gradient[i] + decayed * weight[i];
 }
 
-/* One block, of which the first element is number `element` of its tensor. */
+/* Updates one block. Its first element is number `element` of its tensor. */
 INLINED void update_block(const struct tdm_host_update *x, struct block *block, float scale,
                           uint64_t stream, uint64_t element, float decay)
 {
@@ -210,7 +209,7 @@ INLINED void update_block(const struct tdm_host_update *x, struct block *block, 
     store_weights(x, block);
 }
 
-/* Elements [begin, end) of the unit: what of its tensors lies in them. */
+/* Updates the tensors of the unit within its elements [begin, end). */
 INLINED void update_range(const struct tdm_host_update *x, float scale, uint64_t begin,
                           uint64_t end)
 {
@@ -280,7 +279,7 @@ const char *tdm_host_update_width_name(uint32_t width)
 
 /* ---- a whole update ---- */
 
-/* What the gradient is scaled by. A norm that is no number clips nothing: it is to be seen. */
+/* The factor that clips the gradient. A NaN norm clips nothing, so that it is seen. */
 static float clip_scale(const struct tdm_host_update *x)
 {
     const struct tdm_operand *norms = &x->operand[TDM_OPTIMIZER_NORMS];

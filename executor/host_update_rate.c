@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast the host's cores update: a layer of zeros, in memory of its own. */
+/* Measures how fast the host's cores update a layer. The layer is zeros in memory of its own. */
 #include "executor/host_update_rate.h"
 
 #include "executor/host_optimizer.h"
@@ -10,9 +10,9 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define PAGE_BYTES (UINT64_C(2) << 20) /* a huge one, where the system gives them */
+#define PAGE_BYTES (UINT64_C(2) << 20) /* a huge page */
 
-/* Of the first operands of an update. */
+/* The contents of the first operands of an update. */
 static const enum tdm_content contents[] = {[TDM_OPTIMIZER_WEIGHTS] = TDM_UNIT_WEIGHTS,
                                             [TDM_OPTIMIZER_GRADIENT] = TDM_UNIT_GRADIENT,
                                             [TDM_OPTIMIZER_MASTER] = TDM_UNIT_MASTER,
@@ -36,7 +36,7 @@ static enum tdm_status take(uint64_t bytes, enum tdm_dtype dtype, struct tdm_ope
         return TDM_OK;
     if (data == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "no memory for a layer that is updated");
-    madvise(data, pages * PAGE_BYTES, MADV_HUGEPAGE); /* without them it is slower */
+    madvise(data, pages * PAGE_BYTES, MADV_HUGEPAGE); /* only for speed */
     memset(data, 0, bytes);
     *operand = (struct tdm_operand){.data = data, .dtype = dtype, .slots = 1, .slot_bytes = bytes};
     return TDM_OK;

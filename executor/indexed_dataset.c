@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Megatron's index of a token file: every field is checked before it is believed. */
+/* Reads Megatron's index of a token file. Every field is checked before it is used. */
 #include "executor/indexed_dataset.h"
 
 #include "base/size.h"
@@ -12,7 +12,7 @@
 #define MAGIC_BYTES 9u /* with the zero byte that ends the string */
 #define HEADER_BYTES 34u
 
-/* Where the arrays of an index lie. */
+/* The arrays of an index. */
 struct arrays {
     const char *path;
     const unsigned char *lengths, *pointers, *documents;
@@ -45,7 +45,7 @@ bool tdm_indexed_dataset_is(const void *data, uint64_t bytes)
     return bytes >= MAGIC_BYTES && memcmp(data, MAGIC, MAGIC_BYTES) == 0;
 }
 
-/* Width and sign of a dtype code; width 0: no whole number. */
+/* Width and sign of a dtype code; width 0: not an integer. */
 static uint32_t width_of(unsigned code, bool *is_signed)
 {
     static const uint32_t width[] = {0, 1, 1, 2, 4, 8, 0, 0, 2};
@@ -103,7 +103,7 @@ static enum tdm_status check_sequences(const struct arrays *a, uint64_t bin_byte
                             "%s: sequence %" PRIu64 " begins at byte %" PRId64
                             ", but those before it end at %" PRIu64,
                             a->path, i, pointer, tokens * dataset->width);
-        tokens += (uint64_t)length; /* at most 2^31 for each of the file's bytes: no overflow */
+        tokens += (uint64_t)length; /* below 2^31 per sequence of the file: no overflow */
     }
     if (tdm_size_mul(tokens, dataset->width) != bin_bytes)
         return tdm_fail(err, TDM_INPUT,
@@ -119,7 +119,7 @@ static enum tdm_status read_documents(const struct arrays *a, struct tdm_indexed
                                       struct tdm_error *err)
 {
     uint64_t sequence = 0, tokens = 0, count = 0;
-    uint64_t *starts = malloc((a->entries + 1) * sizeof(*starts)); /* the file has as many bytes */
+    uint64_t *starts = malloc((a->entries + 1) * sizeof(*starts)); /* the file is larger */
     if (starts == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %" PRIu64 " documents of %s",
                         a->entries, a->path);
@@ -137,7 +137,7 @@ static enum tdm_status read_documents(const struct arrays *a, struct tdm_indexed
         for (; sequence < (uint64_t)first; sequence++)
             tokens += (uint64_t)read_i32(a->lengths, sequence);
         if (count > 0 && starts[count - 1] == tokens)
-            count--; /* the one before has no token */
+            count--; /* the document before has no token */
         starts[count++] = tokens;
     }
     if (status == TDM_OK && (a->entries == 0 || sequence != a->sequences))

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In the middle of a step: what is said, sampled and sent to the trace, and how often. */
+/* Within a step: reports progress, samples memory and sends parts to the trace, at intervals. */
 #include "executor/midstep.h"
 
-/* Between two samples of memory. */
+/* The time between two samples of memory. */
 #define SAMPLE_SECONDS 1.0
 
-/* Between two parts of a trace: as a rule, and at least where a phase begins. */
+/* The time between two parts of a trace; the second is the least, when a phase begins. */
 #define SEND_SECONDS 5.0
 #define SEND_PHASE_SECONDS 1.0
 
-/* Less of a step says nothing of the rest. */
+/* A smaller share of a step tells too little about the rest. */
 #define LEAST_SHARE 0.02
 
-/* What cannot be found out now is left out: the step's end says why. */
+/* Ignores an error of the driver: the end of the step reports it. */
 static void sample(struct tdm_midstep *midstep, double seconds)
 {
     const struct tdm_backend *backend = midstep->arenas->backend;
@@ -56,8 +56,8 @@ static enum tdm_status send(struct tdm_midstep *midstep, uint64_t ended, double 
     return status;
 }
 
-/* What is left is what is predicted of the ops that have not ended, as much longer or shorter as
- * those that have took. */
+/* The predicted time of the ops that have not ended, scaled by the ratio of measured to predicted
+ * time of the others. */
 static double left_seconds(const struct tdm_forecast *forecast, uint64_t ended, double seconds)
 {
     double passed = tdm_forecast_seconds(forecast, ended);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NumPy's .npy files. The header is a Python dictionary as text with exactly three keys:
+ * Reads NumPy's .npy files. The header is a Python dictionary as text with exactly three keys:
  *
  *     {'descr': '<u2', 'fortran_order': False, 'shape': (1000,), }
  *
- * It is read from the left to the right, as Python would, in the order that the file has.
+ * It is parsed from left to right. The keys may come in any order.
  */
 #include "executor/npy.h"
 
@@ -52,7 +52,7 @@ static bool take(const char **at, const char *text)
     return true;
 }
 
-/* A string in quotes, without escapes; longer ones than `out` holds become "". */
+/* Takes a string in quotes, without escapes. One that is too long for `out` becomes "". */
 static bool take_string(const char **at, char out[MAX_DESCR_BYTES])
 {
     skip_spaces(at);
@@ -74,7 +74,7 @@ static bool take_string(const char **at, char out[MAX_DESCR_BYTES])
     return true;
 }
 
-/* The list of fields of a structured array: skipped, brackets and all. */
+/* Skips the list of fields of a structured array, with its brackets. */
 static bool skip_list(const char **at)
 {
     int depth = 0;
@@ -104,8 +104,8 @@ static bool take_descr(const char **at, struct header *header)
     return take_string(at, header->descr);
 }
 
-/* A dimension: digits, and the "L" that Python 2 put behind a long one. TDM_SIZE_MAX: more than
- * fits. */
+/* Takes a dimension: digits, and the "L" that Python 2 wrote after a long one. *count is
+ * TDM_SIZE_MAX if the number does not fit. */
 static bool take_dimension(const char **at, uint64_t *count)
 {
     skip_spaces(at);
@@ -118,7 +118,7 @@ static bool take_dimension(const char **at, uint64_t *count)
     return true;
 }
 
-/* A tuple: (), (5,), (2, 3); one dimension needs its comma. */
+/* Takes a tuple: (), (5,), (2, 3). A single dimension needs its comma. */
 static bool take_shape(const char **at, struct header *header)
 {
     bool comma = true;
@@ -136,7 +136,7 @@ static bool take_shape(const char **at, struct header *header)
     return header->dimensions != 1 || comma;
 }
 
-/* One key and its value, each key once. */
+/* Takes one key and its value. Each key may come once. */
 static bool take_entry(const char **at, struct header *header)
 {
     char key[MAX_DESCR_BYTES];
@@ -169,7 +169,7 @@ static bool parse(const char *text, struct header *header)
 
 /* ---- the file ---- */
 
-/* Bytes of a number by its descr: '<u2', '|u1'; 0 if it cannot be a token. */
+/* The width of a number from its descr ('<u2', '|u1'); 0 if it cannot be a token. */
 static uint32_t width_of(const char *descr)
 {
     static const struct {
@@ -183,7 +183,7 @@ static uint32_t width_of(const char *descr)
     return 0;
 }
 
-/* The header as a string, and where the numbers begin. */
+/* Reads the header as a string, and finds where the numbers begin. */
 static enum tdm_status read_header(const char *path, const unsigned char *data, uint64_t bytes,
                                    char text[MAX_HEADER_BYTES + 1], uint64_t *offset,
                                    struct tdm_error *err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes of memory: which one is near, and the wish for its pages. */
+/* NUMA nodes: finds the node near a device, and asks the system for pages on it. */
 #include "executor/numa.h"
 
 #include <ctype.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Observer: launches of a step, turned back into accesses to slots. */
+/* Observer: turns the launches of a step back into accesses to slots. */
 #include "executor/observer.h"
 
 #include <stdlib.h>
@@ -45,7 +45,7 @@ struct tdm_values *tdm_observer_values(struct tdm_observer *observer)
     return observer->values;
 }
 
-/* The slots that a launch works on, as its operand says. */
+/* Finds the slots that a launch uses, from the address in its operand. */
 static enum tdm_status read_back(const struct tdm_observer *observer, const struct tdm_op *op,
                                  const struct tdm_operand *operand, struct tdm_access *access,
                                  struct tdm_error *err)
@@ -56,7 +56,7 @@ static enum tdm_status read_back(const struct tdm_observer *observer, const stru
     access->slots = operand->slots;
     if (base == NULL)
         return TDM_OK;
-    /* one before the buffer gives a number that is far too large */
+    /* an address before the buffer wraps around to a number that is far too large */
     uint64_t offset = (uint64_t)((const char *)operand->data - base) - buffer->offset;
     uint64_t slot = offset / buffer->slot_bytes;
     if (offset % buffer->slot_bytes != 0 || slot >= buffer->slots ||

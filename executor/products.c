@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products with weights as multiplications. */
+/* Turns products with weights, and their gradients, into multiplications. */
 #include "executor/products.h"
 
 #include "ops/product.h"
@@ -10,7 +10,7 @@ static struct tdm_matrix matrix_at(const struct tdm_operand *operand, uint64_t f
     return (struct tdm_matrix){tdm_operand_at(operand, first), operand->dtype, stride, transposed};
 }
 
-/* y = x W^T: a multiplication for each matrix, into columns of its own. */
+/* y = x W^T: one multiplication per matrix, each into its own columns. */
 static uint32_t plan_product(const struct tdm_launch *launch, const struct tdm_part_tensors *part,
                              struct tdm_multiplication multiplications[2])
 {
@@ -38,7 +38,7 @@ static uint32_t plan_product(const struct tdm_launch *launch, const struct tdm_p
     return part->count;
 }
 
-/* dx = dy W: one multiplication, of which each matrix gives a term. */
+/* dx = dy W: one multiplication, with one term per matrix. */
 static uint32_t plan_grad_input(const struct tdm_launch *launch,
                                 const struct tdm_part_tensors *part, struct tdm_multiplication *m)
 {
@@ -60,7 +60,7 @@ static uint32_t plan_grad_input(const struct tdm_launch *launch,
     return 1;
 }
 
-/* dW = dy^T x: a multiplication for each matrix. */
+/* dW = dy^T x: one multiplication per matrix. */
 static uint32_t plan_grad_weight(const struct tdm_launch *launch,
                                  const struct tdm_part_tensors *part,
                                  struct tdm_multiplication multiplications[2])

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Normal random numbers by the ziggurat (Marsaglia and Tsang, J. Stat. Softw. 5(8), 2000; doubles
- * as Doornik, 2005): under exp(-x^2 / 2) lie LAYERS strips of one area, wide ones first. A number
- * within the strip above, 99 of 100, costs a multiplication; the others are settled by the function
- * itself, with further bits from the same counter.
+ * as Doornik, 2005). LAYERS strips of equal area, the widest first, cover exp(-x^2 / 2). About 99
+ * of 100 numbers lie within the width of the next strip, and cost one multiplication. The function
+ * itself decides about the others, with further bits from the same counter.
  */
 #include "executor/random.h"
 
 #include <math.h>
 
 #define LAYERS 256
-/* Where the tail begins, and the area of a strip, the tail's included: for 256 strips. */
+/* For 256 strips: where the tail begins, and the area of each strip, also of that with the tail. */
 #define TAIL 3.6541528853610088
 #define AREA 0.00492867323399
 
@@ -22,14 +22,14 @@ static double height(double x)
 void tdm_normal_open(struct tdm_normal *normal)
 {
     double *x = normal->width;
-    x[0] = AREA / height(TAIL); /* as if the lowest strip were a rectangle, too */
+    x[0] = AREA / height(TAIL); /* as if the lowest strip were a rectangle too */
     x[1] = TAIL;
     for (int i = 2; i < LAYERS; i++)
         x[i] = sqrt(-2.0 * log(AREA / x[i - 1] + height(x[i - 1])));
     x[LAYERS] = 0.0;
 }
 
-/* Beyond TAIL: Marsaglia, Technometrics 6, 1964. */
+/* Draws a number beyond TAIL: Marsaglia, Technometrics 6, 1964. */
 static double draw_tail(uint64_t bits)
 {
     for (;;) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recording: predicted ops and memory of a program, and batches of measured steps. */
+/* Records a run in its trace: the predicted ops and memory of programs, and the measured steps. */
 #include "executor/record.h"
 
 #include "config.h"
@@ -17,13 +17,13 @@ struct tdm_recorder {
     struct tdm_trace *trace;
     const volatile sig_atomic_t *stop; /* NULL: never */
     uint64_t timed_every, first_step;
-    int64_t program_id;         /* that is trained */
+    int64_t program_id;         /* the program that is trained */
     int64_t evaluator_id;       /* 0: none yet */
-    int64_t run_start_ns;       /* begin of the first recorded step */
+    int64_t run_start_ns;       /* start of the first recorded step */
     struct tdm_timing *timings; /* [timing_capacity] of one step, as reaped */
     struct tdm_trace_timing *relative;
     size_t timing_capacity;
-    size_t timing_count, sent_count; /* of the step under way: reaped, and in the trace already */
+    size_t timing_count, sent_count; /* of the current step: reaped, and already in the trace */
     struct tdm_trace_used used[TDM_TRACE_SAMPLES]; /* not in the trace yet */
     size_t used_count;
 };
@@ -98,7 +98,7 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
 
 /* ---- what is predicted ---- */
 
-/* What is predicted of a program on its way to the trace. */
+/* A program whose predictions are being recorded. */
 struct prediction {
     struct tdm_recorder *recorder;
     const struct tdm_forecast *forecast;
@@ -113,7 +113,7 @@ static enum tdm_status check_stop(const struct tdm_recorder *recorder, struct td
                : TDM_OK;
 }
 
-/* An op, and what is allocated while it runs. */
+/* Records an op, and the allocated bytes that change with it. */
 static enum tdm_status record_op(struct prediction *p, const struct tdm_op *op,
                                  struct tdm_error *err)
 {
@@ -143,7 +143,7 @@ static enum tdm_status record_item(void *self, const struct tdm_item *item, stru
     return status == TDM_OK ? tdm_values_read(p->values, item, err) : status;
 }
 
-/* Bytes that are to hold values. */
+/* Records how many bytes are predicted to hold values. */
 static enum tdm_status record_values(struct tdm_recorder *recorder,
                                      const struct tdm_program *program, struct tdm_values *values,
                                      struct tdm_error *err)
@@ -214,8 +214,8 @@ enum tdm_status tdm_recorder_evaluator(struct tdm_recorder *recorder, const char
 
 /* ---- what is measured ---- */
 
-/* Takes times of a step from the backend, behind those that it gave before; relative to its
- * begin. */
+/* Takes times of a step from the backend, and adds them after those taken before. They become
+ * relative to the step's start. */
 static void reap(struct tdm_recorder *recorder, const struct tdm_arenas *arenas, int64_t start_ns)
 {
     size_t first = recorder->timing_count;
@@ -229,7 +229,7 @@ static void reap(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
     }
 }
 
-/* What of the step under way is not in the trace yet. */
+/* Fills a batch with the times and samples that are not in the trace yet. */
 static void hand_over(struct tdm_recorder *recorder, uint64_t step, struct tdm_trace_batch *batch)
 {
     size_t count = recorder->timing_count - recorder->sent_count;
@@ -244,7 +244,7 @@ static void hand_over(struct tdm_recorder *recorder, uint64_t step, struct tdm_t
     recorder->used_count = 0;
 }
 
-/* A sample too many is dropped: the trace has been busy for long. */
+/* Drops a sample that does not fit: then the trace has been busy for long. */
 static void add_sample(struct tdm_recorder *recorder, int64_t now_ns, enum tdm_place place,
                        uint64_t used_bytes)
 {
@@ -265,7 +265,7 @@ void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas 
 {
     int64_t now_ns = part->start_ns + (int64_t)(1e9 * part->seconds);
     start_run(recorder, part->start_ns);
-    if (recorder->used_count + 2 * TDM_PLACES > TDM_TRACE_SAMPLES) /* room for the step's end */
+    if (recorder->used_count + 2 * TDM_PLACES > TDM_TRACE_SAMPLES) /* for the step's end */
         return;
     add_sample(recorder, now_ns, TDM_HOST, tdm_arenas_host_used(arenas));
     add_sample(recorder, now_ns, TDM_DEVICE, device_used_bytes);
@@ -359,8 +359,8 @@ enum tdm_status tdm_recorder_close(struct tdm_recorder *recorder, enum tdm_statu
                                                      : "failed";
     struct tdm_error late = {.status = TDM_OK};
     enum tdm_status closed = tdm_trace_close(recorder->trace, ending, &late);
-    /* where the run failed because the trace could not be written, closing knows what is left of
-     * it */
+    /* if the run failed because the trace could not be written, closing knows what is left of the
+     * trace */
     if (closed != TDM_OK && err != NULL &&
         (status == TDM_OK || strcmp(late.message, err->message) == 0))
         *err = late;

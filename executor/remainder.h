@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An fp32 master as a bf16 weight and a 16-bit remainder: two numbers of 16 bits that give back the
- * master bit for bit, so that no second copy of the weights is stored.
+ * Stores an fp32 master as a bf16 weight and a 16-bit remainder. The two give back the master bit
+ * for bit, so that no second copy of the weights is stored.
  *
- * The weight is the master rounded to the nearest bf16, and the remainder what the rounding took, a
- * signed 16-bit difference of bit patterns. Exactly between two bf16 values the weight is the one
- * further from zero: rounding such ties to even would send 65,537 masters to an even weight, one
- * more than 16 bits tell apart. A weight beside a plain fp32 master is rounded by the same
- * function, so that both ways of storing a master train to the same bits.
+ * The weight is the master rounded to the nearest bf16. The remainder is what the rounding took: a
+ * signed 16-bit difference of bit patterns. Ties between two bf16 values are rounded away from
+ * zero: rounding them to even would map 65,537 masters to an even weight, one more than 16 bits can
+ * tell apart. A weight beside a plain fp32 master is rounded by the same function, so that both
+ * ways of storing a master train to the same bits.
  */
 #ifndef TDM_EXECUTOR_REMAINDER_H
 #define TDM_EXECUTOR_REMAINDER_H
@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Splits a master. A NaN becomes some NaN, with remainder 0. */
+/* Splits a master. A NaN stays a NaN, with remainder 0. */
 static TDM_ON_DEVICE inline void tdm_master_split(float master, uint16_t *weight,
                                                   uint16_t *remainder)
 {
@@ -37,7 +37,7 @@ static TDM_ON_DEVICE inline uint16_t tdm_master_weight(float master)
     return weight;
 }
 
-/* The master that was split. */
+/* The master that was split into `weight` and `remainder`. */
 static TDM_ON_DEVICE inline float tdm_master_join(uint16_t weight, uint16_t remainder)
 {
     uint32_t bits = ((uint32_t)weight << 16) + remainder;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Room for what a plan takes: the arithmetic, and what is said where it does not fit. */
+/* Checks that the memory of a plan fits, and writes the error if it does not. */
 #include "executor/room.h"
 
 #include "base/size.h"
@@ -7,10 +7,10 @@
 
 #include <stdio.h>
 
-/* Limits that are proposed are cut to this, which prints in full. */
+/* Proposed limits are printed in this unit, with two decimals. */
 #define STEP_BYTES (UINT64_C(1) << 30)
 
-/* Bytes as --memory takes them, rounded down: "71.25G". */
+/* Prints bytes in the form that --memory takes, rounded down: "71.25G". */
 static const char *as_option(uint64_t bytes, char out[TDM_FORMAT_SIZE])
 {
     uint64_t hundredths = bytes / STEP_BYTES * 100 + bytes % STEP_BYTES * 100 / STEP_BYTES;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run: load, validate, take the arenas, record; train.c trains. */
+/* A run: loads and validates schedules, allocates the arenas, opens the trace. train.c trains. */
 #include "executor/run.h"
 
 #include "base/size.h"
@@ -17,13 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Timing ops may take so much of a predicted step, unless asked for. */
+/* The largest share of a predicted step that timing ops may take, unless it is asked for. */
 #define MAX_TIMING_SHARE 0.01
 
-/* More op times than this in a run are recorded for its first step only, unless asked for. */
+/* A run with more op times than this records those of its first step only, unless asked for. */
 #define MAX_TIMINGS 2000000u
 
-/* A schedule must fit the limits that it was planned for: somebody may have changed either. */
+/* A schedule must fit the limits that it was planned for: either may have been edited since. */
 static enum tdm_status check_limits(const struct tdm_program *program, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = program->schedule;
@@ -75,7 +75,7 @@ static enum tdm_status check(const struct tdm_program *program, bool for_trace,
     return TDM_OK;
 }
 
-/* `pairs`: settings other than its own. */
+/* Loads, lowers and checks one schedule. `pairs` are settings that replace its own. */
 static enum tdm_status load_one(const char *path, const char *const *pairs, size_t pair_count,
                                 bool for_trace, struct tdm_loaded *loaded, struct tdm_error *err)
 {
@@ -158,7 +158,7 @@ static enum tdm_status load_all(struct tdm_run *run, struct tdm_run_result *resu
     return TDM_OK;
 }
 
-/* A dry run ends here: would there be memory for it? */
+/* The last part of a dry run: is there enough memory for the run? */
 static enum tdm_status compare_memory(const struct tdm_run *run, struct tdm_error *err)
 {
     struct tdm_free_memory memory;
@@ -169,7 +169,7 @@ static enum tdm_status compare_memory(const struct tdm_run *run, struct tdm_erro
     return status;
 }
 
-/* The texts of a run, and whether they will do for its schedules. */
+/* Opens the texts of a run, and checks that they suffice for its schedules. */
 static enum tdm_status open_tokens(struct tdm_run *run, struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
@@ -197,8 +197,7 @@ static enum tdm_status open_tokens(struct tdm_run *run, struct tdm_error *err)
     return status;
 }
 
-/* Host memory that is not pinned: what was planned to be, and what would be pinned and could
- * not. */
+/* Host memory that is not pinned: what was planned as pageable, and what could not be pinned. */
 static uint64_t pageable_bytes(const struct tdm_run *run, uint64_t pinned_bytes)
 {
     const struct tdm_backend *backend = run->options->backend;
@@ -214,8 +213,8 @@ static uint64_t pageable_bytes(const struct tdm_run *run, uint64_t pinned_bytes)
     return most;
 }
 
-/* Of all steps, if they are not too many and timing them costs next to nothing; else of the
- * first. */
+/* Ops of all steps are timed if they are not too many and timing them costs little; else only
+ * those of the first step. */
 static uint64_t choose_timed(const struct tdm_run *run)
 {
     const struct tdm_run_options *options = run->options;
@@ -277,7 +276,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
 
     status = tdm_arenas_take_watched(options->backend, run.program_count, run.programs, &taking,
                                      &run.arenas, err);
-    if (status == TDM_OK && options->trace_path != NULL) /* a run that cannot begin leaves none */
+    /* not earlier: a run that cannot begin leaves no trace */
+    if (status == TDM_OK && options->trace_path != NULL)
         status = open_recorder(&run, err);
     for (uint32_t i = 0; i < options->schedule_count && status == TDM_OK; i++)
         status = tdm_train(&run, i, &results[i], err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What can be told of the files of a run before anything is done. */
+/* Checks the files of a run before anything is done. */
 #include "executor/run_paths.h"
 
 #include "base/inputs.h"
@@ -25,8 +25,8 @@ static void free_texts(struct texts *texts)
     free(texts->validation.documents);
 }
 
-/* --force must not replace what the run reads, and nothing that it writes may be where another
- * thing is. */
+/* --force must not replace what the run reads, and no output may lie at or within the path of
+ * another. */
 static enum tdm_status check_outputs(const struct tdm_run_options *options,
                                      const struct texts *texts, struct tdm_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights of a run: from and to directories. */
+/* Loads or draws the weights of a run, and saves them and the gradients. */
 #include "executor/run_weights.h"
 
 #include "base/file.h"
@@ -70,7 +70,7 @@ enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
     return status == TDM_OK && last ? save(weights, arenas, program, true, err) : status;
 }
 
-/* Can it be written, as far as one can see before? */
+/* Checks before the run, as far as possible, that its weights or gradients can be saved. */
 static enum tdm_status check_target(const struct tdm_run_options *options,
                                     const struct tdm_schedule *schedule, bool gradients,
                                     struct tdm_error *err)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State: weights, masters and moments into the arenas; weights, gradients and losses out of
- * them. */
+/* State: writes weights, masters, moments and tokens into the arenas; reads weights, gradients,
+ * moments and losses from them. */
 #include "executor/state.h"
 
 #include "executor/remainder.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where a content of a unit is at home; NULL if this schedule has none. */
+/* The home of a content of a unit; NULL if this schedule has none. */
 static void *unit_data(const struct tdm_arenas *arenas, const struct tdm_program *program,
                        enum tdm_content content, uint32_t unit)
 {
@@ -28,15 +28,15 @@ static float load(const void *data, enum tdm_dtype dtype, uint64_t i)
     return tdm_bf16_to_float(((const uint16_t *)data)[i]);
 }
 
-/* Where an element of a tensor lies in an array that is laid out like its unit. */
+/* The address of an element of a tensor in an array that is laid out like its unit. */
 static void *element_of(void *data, enum tdm_dtype dtype, const struct tdm_tensor *tensor,
                         uint64_t element)
 {
     return (char *)data + (tensor->offset + element) * tdm_dtype_bytes(dtype);
 }
 
-/* Writes `count` elements of a content of a tensor's unit, if this schedule has it; source NULL:
- * zeros. */
+/* Writes `count` elements of a content of a tensor's unit, if this schedule has it. If source is
+ * NULL, it writes zeros. */
 static enum tdm_status upload(const struct tdm_arenas *arenas, const struct tdm_program *program,
                               enum tdm_content content, enum tdm_dtype dtype,
                               const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
@@ -49,7 +49,7 @@ static enum tdm_status upload(const struct tdm_arenas *arenas, const struct tdm_
                                    count * tdm_dtype_bytes(dtype), err);
 }
 
-/* bf16 weights and what the masters add to them, from fp32. */
+/* Splits fp32 values into bf16 weights and the remainders of their masters. */
 static void split_values(const float *values, uint64_t count, uint16_t *weights,
                          uint16_t *remainders)
 {
@@ -109,7 +109,7 @@ enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct td
     return status;
 }
 
-/* Reads `count` elements of a tensor in an array that is laid out like its unit; does nothing where
+/* Reads `count` elements of a tensor in an array that is laid out like its unit. Does nothing if
  * there is no array. */
 static enum tdm_status read_elements(const struct tdm_arenas *arenas, void *data,
                                      enum tdm_dtype dtype, const struct tdm_tensor *tensor,
@@ -131,7 +131,7 @@ static enum tdm_status read_elements(const struct tdm_arenas *arenas, void *data
     return status;
 }
 
-/* Weights with the precision of their masters. */
+/* Reads weights with the precision of their masters. */
 static enum tdm_status read_masters(const struct tdm_arenas *arenas,
                                     const struct tdm_program *program,
                                     const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
@@ -168,7 +168,7 @@ free_halves:
     return status;
 }
 
-/* The head's part of a tied gradient is summed by itself: adds it. */
+/* Adds the head's part of a tied gradient, which is summed in a buffer of its own. */
 static enum tdm_status add_tied(const struct tdm_arenas *arenas, const struct tdm_program *program,
                                 const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
                                 float *values, struct tdm_error *err)
@@ -220,7 +220,7 @@ enum tdm_status tdm_state_get(const struct tdm_arenas *arenas, const struct tdm_
                          first, count, values, err);
 }
 
-/* All tensors of a unit, in its layout. */
+/* Reads all tensors of a unit, in its layout. */
 static enum tdm_status read_unit(const struct tdm_arenas *arenas, const struct tdm_program *program,
                                  enum tdm_content content, uint32_t unit, float *values,
                                  struct tdm_error *err)
@@ -276,7 +276,7 @@ enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
     return status;
 }
 
-/* The fp64 of a slot. */
+/* Reads the fp64 number of a slot. */
 static enum tdm_status read_number(const struct tdm_arenas *arenas, const struct tdm_buffer *buffer,
                                    uint32_t slot, double *number, struct tdm_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of tokens: which format a file has, and where its tokens are. */
+/* Token files: finds which format a file has, and where its tokens are. */
 #include "executor/token_file.h"
 
 #include "base/file.h"
@@ -20,7 +20,7 @@
 
 /* ---- what a user asks for ---- */
 
-/* Numbers that a prefix names. */
+/* A format of plain numbers, which a prefix names. */
 struct raw {
     const char *prefix, *format;
     uint32_t width;
@@ -63,7 +63,7 @@ static void free_pair(struct pair *pair)
     free(pair->idx);
 }
 
-/* The pair that a name stands for: of one of its files, or of their common prefix. */
+/* The pair that a name stands for. The name is that of one of its files, or their prefix. */
 static struct pair pair_of(const char *path)
 {
     size_t stem = strlen(path);
@@ -85,8 +85,8 @@ static bool is_file(const char *path)
     return stat(path, &found) == 0 && S_ISREG(found.st_mode);
 }
 
-/* Does a name stand for a pair? A file of that very name that is neither of the two is what is
- * meant. */
+/* Does a name stand for a pair? It does not if a file has exactly that name and is neither of the
+ * two. */
 static bool is_pair(const char *path, const struct pair *pair)
 {
     bool one_of_two = ends_in(path, ".bin") || ends_in(path, ".idx");
@@ -157,12 +157,12 @@ static enum tdm_status find_npy(uint64_t bytes, struct tdm_token_file *file, str
 
 /* ---- llm.c ---- */
 
-/* Data of llm.c (dev/data/data_common.py): 256 int32, of which these three are used, then the
- * tokens. */
+/* Data of llm.c (dev/data/data_common.py): a header of 256 int32, of which the first three are
+ * used, then the tokens. */
 struct llmc {
     int32_t magic, version;
     uint32_t width;
-    uint64_t delimiter; /* that every document begins with */
+    uint64_t delimiter; /* the first token of every document */
     const char *format;
 };
 
@@ -185,7 +185,7 @@ static const struct llmc *llmc_of(const char *data, uint64_t bytes)
     return NULL;
 }
 
-/* Documents begin at each delimiter; what comes before the first one is a document too. */
+/* A document begins at each delimiter. The tokens before the first one are a document too. */
 static enum tdm_status find_delimiters(uint64_t delimiter, struct tdm_token_file *file,
                                        struct tdm_error *err)
 {
@@ -275,7 +275,7 @@ static enum tdm_status refuse_unknown(const char *path, uint32_t vocabulary, str
                     "byte");
 }
 
-/* Reads a file that no prefix and no index explains. */
+/* Reads a file that has no prefix and no index: its contents tell the format. */
 static enum tdm_status read_by_contents(const char *what, uint32_t vocabulary,
                                         struct tdm_token_file *file, struct tdm_error *err)
 {
@@ -327,7 +327,7 @@ static enum tdm_status read_any(const char *what, uint32_t vocabulary, struct td
     return status;
 }
 
-/* A little-endian number of so many bytes; a negative one gives a very large one. */
+/* A little-endian number of `width` bytes. A negative one becomes a very large one. */
 static uint64_t number_at(const unsigned char *data, uint32_t width, bool is_signed)
 {
     uint64_t number = 0;

@@ -29,7 +29,7 @@ static uint64_t document_of(const struct tdm_token_file *file, uint64_t i)
     return low;
 }
 
-/* Sets which documents the tokens [first, first + count) are of. */
+/* Finds the documents of the tokens [first, first + count). */
 static void find_documents(struct tdm_tokens *tokens)
 {
     if (tokens->file->document_count == 0)
@@ -149,7 +149,7 @@ double tdm_tokens_unigram_entropy(const struct tdm_tokens *tokens)
 {
     uint64_t *seen = tokens->file == NULL ? NULL : calloc(tokens->vocabulary, sizeof(*seen));
     double entropy = 0;
-    if (seen == NULL) /* or no memory to tell */
+    if (seen == NULL) /* random, or out of memory */
         return log(tokens->vocabulary);
     for (uint64_t i = 0; i < tokens->count; i++)
         seen[tdm_tokens_at(tokens, i)]++;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training by one schedule: its steps, the evaluations between them, what is saved and recorded. */
+/* Trains by one schedule: runs its steps and the evaluations between them, saves and records. */
 #include "executor/run_parts.h"
 
 #include "base/size.h"
@@ -12,11 +12,11 @@
 
 #include <math.h>
 
-/* Where a training is. Beside the weights and the optimizer's state it is all that the next step
- * depends on. */
+/* How far a training is. The next step depends on this, the weights and the optimizer's state,
+ * and on nothing else. */
 struct position {
     uint64_t step; /* the last one that is done; 0: none */
-    uint64_t seed; /* with the number of a step: where its sequences begin, and how it rounds */
+    uint64_t seed; /* decides, with a step's number, its sequences and how it rounds */
     const struct tdm_optimizer_settings *settings; /* learning rate and its schedule */
 };
 
@@ -27,7 +27,7 @@ struct training {
     struct tdm_run_result *result;
     struct position position;
     struct tdm_walk *walk;
-    struct tdm_observer *observer; /* of the measured step, the first one here; NULL after it */
+    struct tdm_observer *observer; /* of the first step, which is measured; NULL after it */
     struct tdm_midstep midstep;
     struct tdm_evaluation *evaluation; /* NULL: none */
     struct tdm_batch *batch;           /* NULL: nothing is computed */
@@ -70,7 +70,7 @@ static enum tdm_status walk(struct training *t, const struct tdm_step *step,
     return status;
 }
 
-/* After the measured step: what the arenas show. */
+/* Finds which bytes of the arenas the measured step touched. */
 static enum tdm_status scan(const struct training *t, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
@@ -82,7 +82,7 @@ static enum tdm_status scan(const struct training *t, struct tdm_error *err)
     return status;
 }
 
-/* What the driver of a device reports after a step, and the most of what it reported in it. */
+/* Reads the device memory that its driver reports after a step, and notes the most so far. */
 static enum tdm_status read_device_use(const struct training *t, uint64_t *used_bytes,
                                        struct tdm_error *err)
 {
@@ -129,7 +129,7 @@ static enum tdm_status record(const struct training *t, const struct ended_step 
                : tdm_recorder_step(t->run->recorder, t->program, &t->run->arenas, &recorded, err);
 }
 
-/* The last tenth of the steps is averaged: what single steps show is mostly their text. */
+/* Averages the last tenth of the steps: the loss of one step depends mostly on its text. */
 static void note_loss(struct tdm_run_result *result, uint64_t step, uint64_t steps, double loss)
 {
     uint64_t before = steps - (steps + 9) / 10;
@@ -142,7 +142,7 @@ static void note_loss(struct tdm_run_result *result, uint64_t step, uint64_t ste
         result->late_loss += (loss - result->late_loss) / (double)(step - before);
 }
 
-/* Adds an ended step to what came of the training, and says so. */
+/* Adds an ended step to the training's results, and reports it. */
 static enum tdm_status count(const struct training *t, const struct ended_step *ended,
                              struct tdm_error *err)
 {
@@ -163,7 +163,7 @@ static enum tdm_status count(const struct training *t, const struct ended_step *
     return TDM_OK;
 }
 
-/* The step after those that are done. */
+/* Runs the next step. */
 static enum tdm_status next_step(struct training *t, struct tdm_error *err)
 {
     const struct tdm_recorder *recorder = t->run->recorder;
@@ -192,7 +192,7 @@ static enum tdm_status next_step(struct training *t, struct tdm_error *err)
 
 /* ---- between steps ---- */
 
-/* After the steps that are due; then tells everybody. */
+/* Evaluates if this step is one to evaluate after, then records and reports the result. */
 static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
 {
     const struct tdm_run_options *options = t->run->options;
@@ -223,7 +223,7 @@ static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
 
 /* ---- a training ---- */
 
-/* What evaluates, on its text. */
+/* Opens the evaluation, with its text. */
 static enum tdm_status open_evaluation(struct training *t, struct tdm_error *err)
 {
     const struct tdm_run_options *options = t->run->options;
@@ -235,7 +235,7 @@ static enum tdm_status open_evaluation(struct training *t, struct tdm_error *err
                               t->position.seed, options->evaluate_windows, &t->evaluation, err);
 }
 
-/* Puts the text and the weights there that the first step begins with. */
+/* Reports the text, fills the arenas with the pattern, and writes the first weights. */
 static enum tdm_status fill_arenas(struct training *t, struct tdm_error *err)
 {
     struct tdm_run *run = t->run;
@@ -248,7 +248,7 @@ static enum tdm_status fill_arenas(struct training *t, struct tdm_error *err)
                             : status;
 }
 
-/* What is predicted goes into the trace, which alone needs all of it. */
+/* Records the forecasts in the trace. Then drops their times, which only the trace needs. */
 static enum tdm_status record_forecasts(const struct training *t, uint32_t index,
                                         struct tdm_error *err)
 {
@@ -268,7 +268,7 @@ static enum tdm_status record_forecasts(const struct training *t, uint32_t index
     return status;
 }
 
-/* Takes all that the steps need. To be closed in any case. */
+/* Allocates all that the steps need. close_training() must follow even if it fails. */
 static enum tdm_status open_training(struct training *t, uint32_t index, struct tdm_error *err)
 {
     struct tdm_run *run = t->run;
@@ -316,7 +316,7 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
     enum tdm_status status = open_training(&t, index, err);
     while (status == TDM_OK && t.position.step < run->options->steps) {
         status = next_step(&t, err);
-        if (status == TDM_OK) /* before an evaluation writes where gradients are */
+        if (status == TDM_OK) /* before an evaluation overwrites the gradients */
             status =
                 tdm_run_weights_save(&run->weights, &run->arenas, program, t.position.step, err);
         if (status == TDM_OK)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights between arenas and files; random weights. */
+/* Moves weights between arenas and files, and draws random weights. */
 #include "executor/weights.h"
 
 #include "executor/random.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* A field in which two models differ, as config.json calls it; NULL: none that has a name here. */
+/* A field in which two models differ, as config.json names it; NULL if no field here differs. */
 static const char *difference(const struct tdm_model *a, const struct tdm_model *b)
 {
     if (strcmp(a->architecture, b->architecture) != 0)
@@ -78,7 +78,7 @@ struct source {
     struct tdm_normal normal;
 };
 
-/* By all threads: every element has a random number of its own. */
+/* Uses all threads: every element has its own random number. */
 static void draw_normal(const struct source *source, uint32_t tensor, uint64_t first,
                         uint64_t count, double range, float *values)
 {

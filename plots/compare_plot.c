@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data and settings for plots/compare.gp, at the top of which they are explained. */
+/* Writes data and settings for plots/compare.gp. The top of that script explains them. */
 #include "plots/compare_plot.h"
 
 #include "base/units.h"
@@ -10,15 +10,15 @@
 
 #define GIB ((double)(UINT64_C(1) << 30))
 
-/* More lines could not be told apart. */
+/* More lines than this could not be told apart. */
 #define MOST_LINES 8
-/* Two methods are one line if wherever both are known their peaks differ by less than this share of
- * the device, and the contexts that they reach by less than this share. */
+/* Two methods are drawn as one line if their peaks, wherever both are known, differ by at most
+ * SAME_BYTES of the device's memory, and the contexts that they reach by at most SAME_REACH. */
 #define SAME_BYTES 0.02
 #define SAME_REACH 0.05
 
-/* The panel of the lines: its left edge beyond this share of the width, and margins in pixels of a
- * picture of 1600 x 1000, with which the panel grows. */
+/* The panel of the lines begins at this share of the width. Its margins are in pixels of a picture
+ * of 1600 x 1000, and scale with the picture. */
 #define MIDDLE 0.46
 #define LEFT_MARGIN 90.0
 #define RIGHT_MARGIN 40.0
@@ -32,8 +32,8 @@ struct group {
     const struct tdm_compare_line *line; /* of the first of them */
     uint64_t least, most;                /* contexts that they reach */
     char names[256];
-    /* the label: its row, from the line of the limit up; it ends at the end of the line, or begins
-     * there */
+    /* the label: its row, counted up from the line of the limit; whether it begins at the end of
+     * the line, or ends there */
     unsigned row;
     bool begins;
 };
@@ -45,7 +45,7 @@ struct drawing {
     size_t group_count;
     char left_out[512]; /* methods that have no line; empty: none */
     double low, high;   /* of the axis of contexts */
-    double highest;     /* GiB, of the other one */
+    double highest;     /* of the other axis, in GiB */
 };
 
 /* Which methods are drawn as lines. */
@@ -55,7 +55,7 @@ static uint64_t reach_of(const struct tdm_compare_line *line)
     return line->dots[line->dot_count - 1].context;
 }
 
-/* At the contexts of both, and at the longest one of each. */
+/* Are two methods one line? Compares them at the contexts of both, and at the longest of each. */
 static bool coincide(const struct tdm_compare_plot *plot, const struct tdm_compare_line *a,
                      const struct tdm_compare_line *b)
 {
@@ -83,7 +83,7 @@ __attribute__((format(printf, 3, 4))) static void append(char *out, size_t size,
     va_end(list);
 }
 
-/* The lines of the methods as they come: those that reach farthest. */
+/* Groups the methods into lines, in their order. Those without a line go to `left_out`. */
 static void group_lines(struct drawing *drawing)
 {
     const struct tdm_compare_plot *plot = drawing->plot;
@@ -130,10 +130,11 @@ struct span {
     bool begins;
 };
 
-/* Labels stand over the limit, joined with the ends of their lines by vertical leaders, all to the
- * left of these or all to the right, but for those that would leave the panel. Each is higher than
- * those that it would meet; so it cuts no leader but of one that was turned. Returns the rows, and
- * how many were turned. `spans` are by rising end. */
+/* Labels are above the limit; a vertical leader joins each with the end of its line. All labels are
+ * left of their leaders, or all right of them (`begin`), except that a label which would leave the
+ * panel is turned to the other side. A label is above all those that it would overlap, so it only
+ * crosses leaders of turned labels. Returns the number of rows; *turned is the number of turned
+ * labels. `spans` are by rising end. */
 static unsigned lay_out(struct span *spans, size_t count, bool begin, double panel_width,
                         unsigned *turned)
 {
@@ -158,7 +159,7 @@ static unsigned lay_out(struct span *spans, size_t count, bool begin, double pan
     return rows;
 }
 
-/* Where the labels go; returns their rows. */
+/* Places the labels on the side where fewer are turned; returns their rows. */
 static unsigned place_labels(struct drawing *drawing, double panel_width)
 {
     struct group *by_reach[MOST_LINES];
@@ -189,7 +190,7 @@ static unsigned place_labels(struct drawing *drawing, double panel_width)
     return rows[begin];
 }
 
-/* The axes, with room for the labels over the limit. */
+/* Computes the ends of the axes, with space for the labels above the limit. */
 static void measure(struct drawing *drawing)
 {
     double width = drawing->picture->width, height = drawing->picture->height;
@@ -215,7 +216,7 @@ static bool is_used(const struct tdm_compare_plot *plot, unsigned category)
     return false;
 }
 
-/* A block for every category that occurs: number of the method, from and to in GiB. */
+/* Writes a block for every category that occurs: number of the method, from and to in GiB. */
 static enum tdm_status write_bars(const struct tdm_compare_plot *plot, const char *folder,
                                   struct tdm_error *err)
 {
@@ -267,7 +268,7 @@ static void write_names(const struct tdm_compare_plot *plot, FILE *file)
     fprintf(file, "'\n");
 }
 
-/* What stands over the ends of lines, and where these are. */
+/* Writes the labels of the lines, and where the lines end. */
 static void write_labels(const struct drawing *drawing, FILE *file)
 {
     fprintf(file, "lines = %zu\n", drawing->group_count);
@@ -284,7 +285,7 @@ static void write_labels(const struct drawing *drawing, FILE *file)
     tdm_picture_string(file, "left_out", drawing->left_out);
 }
 
-/* Powers of two of tokens, few enough to be read. */
+/* Writes ticks at powers of two of tokens, few enough to be read. */
 static void write_ticks(double low, double high, FILE *file)
 {
     char text[TDM_FORMAT_SIZE];

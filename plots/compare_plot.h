@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The picture of a comparison: what methods hold at one context, stacked side by side, and their
- * peaks over contexts, with what the device has. */
+/* The picture of a comparison: bars of what methods hold at one context, and lines of their peaks
+ * over contexts, with the memory of the device. */
 #ifndef TDM_PLOTS_COMPARE_PLOT_H
 #define TDM_PLOTS_COMPARE_PLOT_H
 
@@ -27,7 +27,7 @@ struct tdm_compare_plot {
     char title[160], subtitle[320];
     uint64_t bar_context, device_bytes;
     size_t count;
-    struct tdm_compare_line *lines; /* from the left, and from the top of the list */
+    struct tdm_compare_line *lines; /* bars from the left, the list from the top */
 };
 
 /* Checks and draws, as tdm_picture_draw(). At least one line has a dot. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data and settings for plots/events.gp, at the top of which they are explained. */
+/* Writes data and settings for plots/events.gp. The top of that script explains them. */
 #include "plots/events_plot.h"
 
 #include "base/units.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 
 #define GIB ((double)(UINT64_C(1) << 30))
-/* Above this multiple of the highest the limit would press the rest flat. */
+/* The axis does not reach a limit above this multiple of the highest: it would flatten the rest. */
 #define LIMIT_SHOWN 1.6
 
 struct drawing {
@@ -24,8 +24,8 @@ static bool is_used(const struct tdm_method_timeline *t, unsigned category)
     return false;
 }
 
-/* A block for every category that occurs, the runtime first: event, running sum in GiB; the last
- * block is what is used. */
+/* Writes a block for every category that occurs, the runtime first: event, running sum in GiB. The
+ * last block is what the method uses: reserved bytes and runtime. */
 static enum tdm_status write_stack(const struct tdm_events_plot *plot, const char *folder,
                                    struct tdm_error *err)
 {

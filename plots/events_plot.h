@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The picture of a method's step: live bytes by category over its allocations and frees, what its
- * allocator reserves, the phases, and what the device has. */
+ * allocator reserves, the phases, and the memory of the device. */
 #ifndef TDM_PLOTS_EVENTS_PLOT_H
 #define TDM_PLOTS_EVENTS_PLOT_H
 

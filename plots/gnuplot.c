@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running gnuplot, in a directory of its own that is gone afterwards. */
+/* Runs gnuplot in a temporary directory, which is removed afterwards. */
 #include "plots/gnuplot.h"
 
 #include "base/file.h"
@@ -58,7 +58,7 @@ void tdm_scratch_close(struct tdm_scratch *scratch)
     pthread_sigmask(SIG_SETMASK, &scratch->signals, NULL);
 }
 
-/* 0 or the errno of a failure to start it. */
+/* Starts gnuplot. Returns 0, or the errno of a failure. */
 static int start(char *const *arguments, const char *printed, pid_t *pid)
 {
     posix_spawn_file_actions_t actions;
@@ -66,7 +66,7 @@ static int start(char *const *arguments, const char *printed, pid_t *pid)
     sigset_t none, by_default;
     sigemptyset(&none);
     sigemptyset(&by_default);
-    sigaddset(&by_default, SIGXFSZ); /* gnuplot does not check what it writes */
+    sigaddset(&by_default, SIGXFSZ); /* gnuplot does not check its writes */
     int reason = posix_spawn_file_actions_init(&actions);
     if (reason != 0)
         return reason;
@@ -94,8 +94,8 @@ destroy_actions:
     return reason;
 }
 
-/* The line that says what is wrong: gnuplot first shows the command and a caret under it, then
- * `"FILE" line 3: undefined variable`. Else the first line that is not empty. */
+/* Finds the line that says what is wrong: gnuplot first shows the command and a caret under it,
+ * then `"FILE" line 3: undefined variable`. Else takes the first line that is not empty. */
 static void first_error(char *printed, char *out, size_t bytes)
 {
     char *rest = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A picture on its way: its files, gnuplot, and its place. */
+/* Draws a picture: writes its files, runs gnuplot, and moves the picture to its place. */
 #include "plots/picture.h"
 
 #include "base/file.h"
@@ -37,7 +37,7 @@ enum tdm_status tdm_picture_check(const struct tdm_picture *picture, struct tdm_
 
 /* Files for gnuplot. */
 
-/* In gnuplot's single quotes only the quote itself is special. Names of files may be any bytes. */
+/* In gnuplot's single quotes only the quote itself is special. File names may have any bytes. */
 void tdm_picture_string(FILE *file, const char *name, const char *text)
 {
     json_t *utf8 = json_string(text);
@@ -101,7 +101,7 @@ FILE *tdm_picture_settings(const char *folder, const struct tdm_picture *picture
     return file;
 }
 
-/* Runs gnuplot on what was written, and moves the picture to its place. */
+/* Runs gnuplot on the files, and moves the picture to its place. */
 static enum tdm_status draw_in(const struct tdm_picture *picture, const char *folder,
                                const char *name, struct tdm_error *err)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The picture of one step: data and settings for plots/timeline.gp. What the settings mean is said
- * at the top of that script. */
+/* The picture of one step: writes data and settings for plots/timeline.gp. The top of that script
+ * explains the settings. */
 #include "plots/plot.h"
 
 #include "base/units.h"
@@ -11,14 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* From the bottom of the stack: what stays through the step below, what comes and goes above. */
+/* The stack from the bottom: what stays through the step is below what comes and goes. */
 static const enum tdm_category stack[TDM_CATEGORIES] = {
     TDM_RUNTIME, TDM_WEIGHTS,       TDM_OPTIMIZER, TDM_GRADIENTS,    TDM_RESIDUALS, TDM_KV,
     TDM_STAGING, TDM_COMMUNICATION, TDM_ALLOCATOR, TDM_KV_GRADIENTS, TDM_LOGITS,    TDM_WORKSPACE};
 
-/* Above this multiple of the peak the line of a limit is left out: it would press the rest flat. */
+/* A limit above this multiple of the peak is not drawn: it would flatten the rest. */
 static const double limit_shown[TDM_MAX_PLACES] = {[TDM_DEVICE] = 2.5, [TDM_HOST] = 1.5};
-/* Least height of what happens at all on a lane, which is some 30 pixels high. */
+/* The least height of any activity on a lane, which is about 30 pixels high; and the grain of
+ * heights. */
 #define LEAST_SHARE 0.06
 #define SHARE_GRAIN 0.02
 /* Pixels of one panel at a width of 1,600, alone and beside another; see timeline.gp. */
@@ -53,13 +54,13 @@ static const struct tdm_plot_panel *panel_at(const struct drawing *drawing, unsi
     return &drawing->plot->panels[drawing->sides[panel]];
 }
 
-/* What a place takes by plan: the arena, and what is outside it. */
+/* The planned bytes of a place: the arena, and what is outside it. */
 static uint64_t planned_bytes(const struct tdm_plot *plot, int place)
 {
     return plot->arena_bytes[place] + plot->runtime_bytes[place];
 }
 
-/* Allocated bytes of a column as they are drawn: over the runtime. */
+/* Allocated bytes of a column as they are drawn, on top of the runtime. */
 static uint64_t drawn_allocated(const struct tdm_plot *plot, const struct tdm_column *column,
                                 int place)
 {
@@ -67,8 +68,8 @@ static uint64_t drawn_allocated(const struct tdm_plot *plot, const struct tdm_co
     return allocated > 0 ? allocated + plot->runtime_bytes[place] : 0;
 }
 
-/* Categories that ever hold something are in the legend, also those that no column shows because
- * another stack is higher in it: which ones that are depends on the times of a run. */
+/* The legend has all categories that ever hold something, even if no column shows them because
+ * another stack is higher in it. Which ones columns show depends on the times of a run. */
 static void note_categories(struct drawing *drawing, const struct tdm_timeline_changes *values)
 {
     for (size_t i = 0; i < values->count; i++)
@@ -140,9 +141,10 @@ static enum tdm_status look(struct drawing *drawing, struct tdm_error *err)
 
 /* Files for gnuplot. */
 
-/* A running sum over the columns as a step function, which holds from the begin of a column to its
- * end; equal neighbours make one, and where it is 0 there is nothing to fill. Two empty lines end
- * it: it is an `index` of gnuplot, which counts it if it has a point. */
+/* Writes a running sum over the columns as a step function, constant from the start of a column to
+ * its end. Equal neighbours are joined, and columns of 0 are left out: there is nothing to fill.
+ * Two empty lines end the block, an `index` of gnuplot. gnuplot counts only blocks with a point, so
+ * each begins with one. */
 static void write_steps(FILE *file, double column_seconds, const double *value, size_t count)
 {
     fprintf(file, "0 0\n\n");
@@ -159,7 +161,7 @@ static void write_steps(FILE *file, double column_seconds, const double *value, 
     fputs("\n\n", file);
 }
 
-/* The same as a line, which is drawn from a begin to the next one; columns of 0 interrupt it. */
+/* Writes the same as a line. Columns of 0 interrupt it. */
 static void write_line(FILE *file, double column_seconds, const double *value, size_t count)
 {
     fprintf(file, "0 NaN\n");
@@ -175,7 +177,7 @@ static void write_line(FILE *file, double column_seconds, const double *value, s
     fputs("\n\n", file);
 }
 
-/* `value` has room for a number a column. */
+/* `value` can hold one number per column. */
 static enum tdm_status write_memory(const struct drawing *drawing, int place, unsigned panel,
                                     double *value, struct tdm_error *err)
 {
@@ -210,7 +212,7 @@ static enum tdm_status write_memory(const struct drawing *drawing, int place, un
     return tdm_picture_finish(drawing->folder, name, file, err);
 }
 
-/* The running sum of a lane's shares up to a group, in whole grains. */
+/* The running sum of a lane's shares up to a group, rounded to SHARE_GRAIN. */
 static double lane_height(const struct tdm_column *column, int lane, int group)
 {
     double below = 0;
@@ -323,8 +325,8 @@ static void write_phases(const struct drawing *drawing, FILE *file, unsigned pan
     fprintf(file, "'\n");
 }
 
-/* "; uses device 8.31 MiB of 5.89 GiB, host 28.01 MiB of 11.77 GiB": by plan, or as the driver and
- * the system said. */
+/* Appends "; uses device 8.31 MiB of 5.89 GiB, host 28.01 MiB of 11.77 GiB": the planned bytes, or
+ * those that the driver and the system reported. */
 static void write_used(const struct drawing *drawing, unsigned panel, char *facts, size_t size)
 {
     const struct tdm_plot *plot = drawing->plot;
@@ -341,7 +343,7 @@ static void write_used(const struct drawing *drawing, unsigned panel, char *fact
                  tdm_format_bytes(bytes, text));
         any = true;
         length = strlen(facts);
-        if (predicted && limit > 0 && !shows_limit(drawing, place)) /* said once */
+        if (predicted && limit > 0 && !shows_limit(drawing, place)) /* else its line shows it */
             snprintf(facts + length, size - length, " of %s", tdm_format_bytes(limit, text));
     }
 }

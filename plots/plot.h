@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The picture of one step: what plots/timeline.gp draws, thinned. */
+/* The picture of one step, which plots/timeline.gp draws from thinned data. */
 #ifndef TDM_PLOTS_PLOT_H
 #define TDM_PLOTS_PLOT_H
 

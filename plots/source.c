@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plot shows, from a schedule or from a trace. */
+/* Reads what a plot shows, from a schedule or from a trace. */
 #include "plots/source.h"
 
 #include "base/json.h"
@@ -76,7 +76,7 @@ static void describe_schedule(const struct tdm_schedule *schedule, struct tdm_pl
     }
 }
 
-/* "backward swiglu, layer 1, chunk 63": counted from 1, as in all that is said. */
+/* "backward swiglu, layer 1, chunk 63". Layers and chunks count from 1, as in all messages. */
 static void describe_op(const struct tdm_schedule *schedule, const struct tdm_timeline_op *op,
                         char *out, size_t bytes)
 {
@@ -94,7 +94,7 @@ static void describe_op(const struct tdm_schedule *schedule, const struct tdm_ti
         append(out, bytes, ", chunk %" PRIu32, op->chunk + 1);
 }
 
-/* End and peaks of a panel whose timeline is whole. */
+/* Sets the end and the peaks of a panel whose timeline is complete. */
 static void finish_panel(const struct tdm_schedule *schedule, struct tdm_plot_panel *panel)
 {
     panel->known = true;
@@ -134,7 +134,7 @@ struct collector {
     uint64_t allocated[TDM_MAX_PLACES];
 };
 
-/* An op, and what is allocated while it runs. */
+/* Adds an op, and the allocated bytes if they change with it. */
 static enum tdm_status collect(void *self, const struct tdm_op *op, double start_seconds,
                                double end_seconds,
                                const uint64_t live_bytes[TDM_MAX_PLACES][TDM_CATEGORIES],
@@ -234,9 +234,9 @@ static enum tdm_status add_ops(struct tdm_plot *plot, const struct tdm_trace_int
     return TDM_OK;
 }
 
-/* Which step of which program to show: the last one whose ops were timed and whose memory was
- * observed, which a run does not do in every step; or the last timed one, or one that did not end.
- * Without any, the last program. */
+/* Which step of which program to show. It is the last one whose ops were timed and whose memory was
+ * observed, which a run does not do in every step; else the last timed one; else one that did not
+ * end. If there is none, only the program is set, to the last one. */
 struct choice {
     int64_t program, step;
     bool unfinished;
@@ -255,7 +255,7 @@ static enum tdm_status is_observed(struct tdm_trace_reader *reader,
     return status;
 }
 
-/* The last timed one. */
+/* Chooses the last timed one of the steps that did not end. */
 static enum tdm_status choose_unfinished(struct tdm_trace_reader *reader, int64_t wanted,
                                          struct choice *choice, struct tdm_error *err)
 {
@@ -331,7 +331,8 @@ static enum tdm_status choose(const char *path, struct tdm_trace_reader *reader,
     return status;
 }
 
-/* What is allocated is drawn beside what was observed, at the times of that step. */
+/* Reads both timelines. The planned allocations are also drawn beside observed values, at the times
+ * of that step. */
 static enum tdm_status read_timelines(struct tdm_trace_reader *reader, const struct choice *choice,
                                       struct tdm_plot *plot, struct tdm_error *err)
 {

@@ -8,9 +8,9 @@
 
 #include "plots/timeline.h"
 
-/* For `step`: the last step of the trace whose ops were timed and whose memory was observed;
- * without one, the last whose ops were timed; without that, one that did not end, with the ops that
- * had; without any, predicted alone. */
+/* As `step`: the last step of the trace whose ops were timed and whose memory was observed; else
+ * the last whose ops were timed; else one that did not end, with the ops that had ended; else only
+ * the predicted panel. */
 #define TDM_PLOT_LAST_STEP INT64_C(-1)
 
 enum tdm_plot_side { TDM_PREDICTED, TDM_MEASURED, TDM_PLOT_SIDES };
@@ -20,25 +20,25 @@ struct tdm_plot_panel {
     struct tdm_timeline timeline;
     double end_seconds;                            /* more than 0 */
     struct tdm_timeline_peak peak[TDM_MAX_PLACES]; /* of values */
-    char peak_op[TDM_MAX_PLACES][96]; /* "backward swiglu, layer 0, chunk 62"; empty: not known */
+    char peak_op[TDM_MAX_PLACES][96]; /* "backward swiglu, layer 1, chunk 63"; empty: not known */
 };
 
 struct tdm_plot {
-    struct tdm_topology topology; /* of the machine that it was planned for */
+    struct tdm_topology topology; /* of the machine of the plan */
     char title[160];              /* model and context */
-    char subtitle[320];           /* nest, machine, host */
+    char subtitle[320];           /* nest, machine, host, backend */
     bool from_trace;
     size_t programs;                        /* of the trace; the last one is drawn */
     int64_t step;                           /* of the measured panel */
     bool unfinished;                        /* that step did not end */
-    uint64_t limit_bytes[TDM_MAX_PLACES];   /* on used bytes: what it was planned for */
+    uint64_t limit_bytes[TDM_MAX_PLACES];   /* of used bytes, as planned */
     uint64_t runtime_bytes[TDM_MAX_PLACES]; /* outside the arena, by the machine's description */
     uint64_t arena_bytes[TDM_MAX_PLACES];   /* as packed */
-    uint64_t used_bytes[TDM_MAX_PLACES];    /* measured, in the step of that panel; 0: not known */
+    uint64_t used_bytes[TDM_MAX_PLACES];    /* measured in the step of that panel; 0: unknown */
     struct tdm_plot_panel panels[TDM_PLOT_SIDES];
 };
 
-/* Reads `path`, whichever of both it is. TDM_INPUT if it is neither, TDM_USAGE for a step that it
+/* Reads `path`, a schedule or a trace. TDM_INPUT if it is neither, TDM_USAGE for a step that it
  * does not have. The caller owns *plot. */
 enum tdm_status tdm_plot_read(const char *path, int64_t step, struct tdm_plot **plot,
                               struct tdm_error *err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The picture of a sweep: data and settings for plots/sweep.gp, at the top of which they are
- * explained. */
+/* The picture of a sweep: writes data and settings for plots/sweep.gp. The top of that script
+ * explains them. */
 #include "plots/sweep_plot.h"
 
 #include "base/units.h"
@@ -10,20 +10,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Above this multiple of the peaks a limit may lie above the picture: it would press the rest
- * flat. */
+/* The axis does not reach a limit above this multiple of the peaks: it would flatten the rest. */
 #define LIMIT_SHOWN 1.5
 
 #define GIB ((double)(UINT64_C(1) << 30))
 
-/* Margins of the panels, in pixels of a picture of 1600 x 1000, and the letters of the names of
- * bands. */
+/* Margins of the panels, in pixels of a picture of 1600 x 1000, and the width of a letter and the
+ * height of a row in the names of bands. */
 #define LEFT_MARGIN 104.0
 #define RIGHT_MARGIN 40.0
 #define LETTER 7.4
 #define ROW_HEIGHT 18.0
-/* A name stands over its band in so many rows at most, of so many letters at least; where it is too
- * long for that, in the band, turned, in rows of so many letters. */
+/* A name is above its band, in at most MOST_ROWS rows of at least LEAST_LETTERS letters. A name
+ * that is too long for that is turned, inside the band, in rows of at most TURNED_LETTERS. */
 #define MOST_ROWS 7
 #define LEAST_LETTERS 9
 #define TURNED_LETTERS 40
@@ -33,11 +32,10 @@ struct drawing {
     const struct tdm_picture *picture;
     size_t *nests; /* [dots]: number of a dot's nest, from 1; 0: nothing fits */
     size_t nest_count;
-    bool *listed; /* [nests + 1] by number: some band has no room for the name, which is listed
-                     below */
+    bool *listed; /* [nests + 1], by number: a band is too small for the name, so it is listed */
 };
 
-/* Nests are numbered as they come, a name that comes again has its number. */
+/* Numbers the nests in the order of dots. A name that occurs again keeps its number. */
 static void number_nests(struct drawing *drawing)
 {
     const struct tdm_sweep_dot *dots = drawing->plot->dots;
@@ -90,8 +88,8 @@ static enum tdm_status write_dots(const struct drawing *drawing, const char *fol
     return tdm_picture_finish(folder, "dots", file, err);
 }
 
-/* Letters of the next row of a name: cut behind a comma if that leaves a row more than half full,
- * else between words or behind a comma; 0: it cannot be cut. */
+/* The number of letters in the next row of a name. It is cut after a comma if the row is then more
+ * than half full, else between words or after a comma. 0 if it cannot be cut. */
 static size_t cut(const char *name, size_t letters)
 {
     size_t words = 0;
@@ -107,7 +105,7 @@ static size_t cut(const char *name, size_t letters)
     return words;
 }
 
-/* A name in rows of `letters` at most; *rows is MOST_ROWS + 1 if it cannot be. */
+/* Splits a name into rows of at most `letters`; *rows is MOST_ROWS + 1 if that is impossible. */
 static void wrap(const char *name, size_t letters, char row[MOST_ROWS][128], size_t *rows)
 {
     *rows = 0;
@@ -171,7 +169,7 @@ static void write_band(const struct drawing *drawing, size_t number, const struc
         drawing->listed[band->nest] = true;
 }
 
-/* Bands with their names, and the names of those that have no room for it. */
+/* Writes the bands with their names, and the names that do not fit their bands. */
 static void write_bands(const struct drawing *drawing, FILE *file)
 {
     const struct tdm_sweep_plot *plot = drawing->plot;
@@ -207,7 +205,7 @@ static void write_bands(const struct drawing *drawing, FILE *file)
     }
 }
 
-/* Powers of two of tokens, few enough to be read. */
+/* Writes ticks at powers of two of tokens, few enough to be read. */
 static void write_ticks(const struct drawing *drawing, FILE *file)
 {
     const struct tdm_sweep_plot *plot = drawing->plot;

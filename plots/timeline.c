@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A timeline of one step, and its thinning to the columns of a picture. */
+/* Makes a timeline of one step, and thins it to the columns of a picture. */
 #include "plots/timeline.h"
 
 #include <stdlib.h>
@@ -36,7 +36,7 @@ enum tdm_op_group tdm_op_group_of(enum tdm_op_kind kind)
     }
 }
 
-/* Room for one more element of `bytes` in an array. */
+/* Ensures that an array can hold one more element of `bytes`. */
 static enum tdm_status grow(void **array, size_t count, size_t *room, size_t bytes,
                             struct tdm_error *err)
 {
@@ -123,7 +123,7 @@ double tdm_timeline_end(const struct tdm_timeline *timeline)
     return end;
 }
 
-/* Makes the changes of one op, from `at` on, in `now`; returns where those of the next one
+/* Applies the changes of one op, from `at` on, to `now`. Returns where those of the next op
  * begin. */
 static size_t take_op(const struct tdm_timeline_changes *changes, size_t at,
                       uint64_t now[TDM_MAX_PLACES][TDM_CATEGORIES])
@@ -202,14 +202,14 @@ static void keep_most_allocated(struct tdm_column *column, const uint64_t now[TD
             column->allocated_bytes[place] = now[place];
 }
 
-/* Is column `i` one for which what the columns before it left lasts, until `seconds` in column
- * `target`? */
+/* Does the state before a change at `seconds`, in column `target`, last for some time in column
+ * `i`? */
 static bool lasts_into(size_t i, size_t target, double seconds, double end_seconds, size_t count)
 {
     return i < target || seconds > end_seconds * (double)i / (double)count;
 }
 
-/* A column begins with what the one before left, if that lasts for some time in it. */
+/* A column includes the state that the one before left, if that lasts for some time in it. */
 static void thin_values(const struct tdm_timeline *timeline, double end_seconds, size_t count,
                         struct tdm_column *columns)
 {
@@ -295,7 +295,7 @@ enum tdm_status tdm_timeline_thin(const struct tdm_timeline *timeline, double en
     return TDM_OK;
 }
 
-/* Forward or backward, whichever the column has more of; where it has neither, the phase before. */
+/* Forward or backward, whichever the column has more of. If it has neither, the phase before. */
 static enum tdm_phase pass_of(const struct tdm_column *column, enum tdm_phase before)
 {
     double forward = column->phases[TDM_FORWARD];

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A timeline: bytes that hold values by place and category, allocated bytes by place, and the ops
- * of every lane over one step, predicted or measured; and its thinning to as many columns as a
- * picture has.
+ * of every lane over one step, predicted or measured. It can be thinned to the columns of a
+ * picture.
  *
- * Memory changes with ops, in program order, which has no times. The timeline gives it those of its
+ * Memory changes with ops, in program order, which has no times. The timeline uses the times of its
  * ops: memory is drawn where the compute lane is.
  *
- * A step of a million ops is drawn on some 1,500 pixels. A column of memory shows the op in it at
- * which values take most of the place, whole, so that no peak is lost and every stack is one that
- * really was; a column of a lane shows which share of its time the lane spent on which group of op
- * kinds.
+ * A step of a million ops is drawn on about 1,500 pixels. A column of memory shows the complete
+ * state at the op in it at which values take most of the place. So no peak is lost, and every stack
+ * really occurred. A column of a lane shows which share of its time the lane spent on each group of
+ * op kinds.
  */
 #ifndef TDM_PLOTS_TIMELINE_H
 #define TDM_PLOTS_TIMELINE_H
@@ -36,21 +36,22 @@ enum tdm_op_group {
 const char *tdm_op_group_name(enum tdm_op_group group); /* "product" */
 enum tdm_op_group tdm_op_group_of(enum tdm_op_kind kind);
 
-/* From an op on, so many bytes of a place and category hold values, or of a place are allocated. */
+/* From an op on, `bytes` of a place and category hold values, or `bytes` of a place are
+ * allocated. */
 struct tdm_timeline_change {
     uint64_t op_number, bytes;
-    double seconds; /* from the begin of the step: tdm_timeline_clock() */
+    double seconds; /* from the start of the step: tdm_timeline_clock() */
     enum tdm_place place;
     enum tdm_category category; /* of values */
 };
 
 struct tdm_timeline_op {
     uint64_t number;
-    double start, end; /* seconds from the begin of the step */
+    double start, end; /* seconds from the start of the step */
     enum tdm_op_kind kind;
     enum tdm_phase phase;
     enum tdm_lane lane;
-    uint32_t layer, chunk; /* TDM_NONE */
+    uint32_t layer, chunk; /* or TDM_NONE */
 };
 
 /* An array of changes by rising op number. */
@@ -59,7 +60,7 @@ struct tdm_timeline_changes {
     size_t count, room;
 };
 
-/* All zero is an empty one. */
+/* An empty timeline is all zero. */
 struct tdm_timeline {
     struct tdm_timeline_changes values, allocations;
     struct tdm_timeline_op *ops; /* in program order; some may be missing */
@@ -74,12 +75,13 @@ enum tdm_status tdm_timeline_add_op(struct tdm_timeline *timeline, const struct 
                                     struct tdm_error *err);
 void tdm_timeline_free(struct tdm_timeline *timeline); /* leaves an empty one */
 
-/* Sets the times of all changes: that of the first op is the begin of the step. An op of the
- * compute lane changes memory when it starts; one of another lane too, but after the op before it
- * in the program, and before the next op of the compute lane. So times never fall. */
+/* Sets the times of all changes. The first op changes memory at the start of the step. An op of the
+ * compute lane changes memory when it starts. So does an op of another lane, but not before the op
+ * that precedes it in the program, and not after the next op of the compute lane. So times never
+ * decrease. */
 void tdm_timeline_clock(struct tdm_timeline *timeline);
 
-/* When the last op ends or memory changes last. */
+/* When the last op ends; 0 if there is none. */
 double tdm_timeline_end(const struct tdm_timeline *timeline);
 
 /* The first op at which values take most of a place, with what they take. */
@@ -103,8 +105,8 @@ struct tdm_column {
     double phases[TDM_PHASES];  /* the same, of the compute lane */
 };
 
-/* `count` columns of end_seconds / count each, malloc'ed, which the caller frees; times must not
- * fall. TDM_NO_MEMORY. */
+/* Makes `count` columns of end_seconds / count each, malloc'ed; the caller frees them. Times must
+ * not decrease. TDM_NO_MEMORY. */
 enum tdm_status tdm_timeline_thin(const struct tdm_timeline *timeline, double end_seconds,
                                   size_t count, struct tdm_column **columns, struct tdm_error *err);
 
@@ -114,9 +116,9 @@ struct tdm_phase_run {
     size_t first, last; /* columns, both included */
 };
 
-/* The phases of the columns; what an optimizer does inside the backward belongs to the backward,
- * and stretches shorter than `least` columns to their neighbour. At most `capacity` (1 or more);
- * returns how many. */
+/* Finds the phases of the columns. Optimizer work inside the backward belongs to the backward, and
+ * a stretch shorter than `least` columns to its neighbour. Writes at most `capacity` (1 or more)
+ * runs; returns how many. */
 size_t tdm_phase_runs(const struct tdm_column *columns, size_t count, size_t least,
                       struct tdm_phase_run *runs, size_t capacity);
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Is the schema of a trace the one that this version writes? A file may claim to be a trace and
- * have views in the place of its tables, or other views: reading it would run whatever these say.
+ * Checks that the schema of a trace is the one that this version writes. A file may claim to be a
+ * trace but have views in place of tables, or other views. Reading it would run their SQL.
  */
 #include "traces/query.h"
 #include "traces/sqlite.h"
 
 #include <string.h>
 
-/* Compares one object with the row of `ours` at hand: its type, name and SQL. */
+/* Compares one object with the current row of `ours`: type, name and SQL. */
 static enum tdm_status check_object(struct tdm_trace_reader *reader, sqlite3_stmt *ours,
                                     sqlite3_stmt *theirs, struct tdm_error *err)
 {

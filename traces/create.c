@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The file of a new trace: made under a temporary name beside its own, with schema and run in it,
- * and then renamed, so that a failure leaves an old file as it was and no new one. Who writes a
- * trace holds a lock on it, so that another run does not replace it.
+ * Creates the file of a new trace. It is made under a temporary name in the same directory, with
+ * schema and run in it, and then renamed. So a failure leaves an old file as it was, and no new
+ * one. A run holds a lock on the trace that it writes, so that another run does not replace it.
  */
 #include "traces/create.h"
 
@@ -46,8 +46,8 @@ static void unlink_beside(const char *file, const char *suffix)
     free(name);
 }
 
-/* What SQLite keeps beside a database. Left by a killed run, it would be read as part of a new
- * one. */
+/* Removes the files that SQLite keeps beside a database. If a killed run left them, they would be
+ * read as part of the new one. */
 static void unlink_companions(const char *file)
 {
     unlink_beside(file, "-wal");
@@ -77,7 +77,7 @@ static enum tdm_status execute(sqlite3 *db, const char *path, const char *sql,
 
 static enum tdm_status use_wal(sqlite3 *db, const char *path, struct tdm_error *err)
 {
-    /* Where a file system cannot do WAL, SQLite stays with its journal, which serves as well. */
+    /* If the file system does not support WAL, SQLite keeps its journal, which works too. */
     return execute(db, path, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;", err);
 }
 
@@ -126,7 +126,7 @@ static enum tdm_status fill_database(const char *file, const char *path,
     return status;
 }
 
-/* Gives the finished file its name: over an old file only if `replace`. 0 or errno. */
+/* Gives the finished file its name, over an old file only if `replace`. Returns 0 or errno. */
 static int rename_to(const char *temporary, const char *file, bool replace)
 {
     if (replace)
@@ -135,7 +135,7 @@ static int rename_to(const char *temporary, const char *file, bool replace)
         return 0;
     if (errno != EINVAL && errno != ENOSYS)
         return errno;
-    /* This file system cannot: a moment in which somebody else may create the file. */
+    /* This file system does not support it: between the next two calls somebody may create it. */
     if (access(file, F_OK) == 0)
         return EEXIST;
     return rename(temporary, file) == 0 ? 0 : errno;
@@ -154,9 +154,9 @@ static enum tdm_status is_written(const char *path, struct tdm_error *err)
     return tdm_hint(err, "wait until that ends, or name another file");
 }
 
-/* Locks the file that is there, so that no run that writes it loses it, and no two replace it at
- * once. Where there are no locks it is taken for nobody's. On success *lock is a descriptor to
- * close, or -1: there is no file. */
+/* Locks the existing file, so that no run loses the file that it writes, and no two runs replace it
+ * at once. Where there are no locks, the file counts as free. On success *lock is a descriptor to
+ * close, or -1 if there is no file. */
 static enum tdm_status lock_old(const char *file, const char *path, int *lock,
                                 struct tdm_error *err)
 {
@@ -183,7 +183,7 @@ static enum tdm_status lock_old(const char *file, const char *path, int *lock,
     }
 }
 
-/* On success *lock keeps others off the new file. */
+/* Creates the new file. On success *lock is a descriptor that keeps others from replacing it. */
 static enum tdm_status create_file(const char *file, const char *path, bool replace,
                                    mode_t old_mode, const struct tdm_trace_run *run, int *lock,
                                    struct tdm_error *err)
@@ -214,7 +214,7 @@ static enum tdm_status create_file(const char *file, const char *path, bool repl
     return status;
 }
 
-/* The file that `path` names, symbolic links followed, and whether it is there. */
+/* Finds the file that `path` names, following symbolic links, and whether it exists. */
 static enum tdm_status find_file(const char *path, bool force, char **file, bool *exists,
                                  mode_t *mode, struct tdm_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One SELECT at a time: its parameters, its rows, its columns, and the first failure of these. */
+/* Runs one SELECT: binds its parameters, reads rows and columns, and keeps the first failure. */
 #include "traces/query.h"
 
 #include "traces/sqlite.h"
@@ -73,7 +73,7 @@ const char *tdm_query_text(const struct tdm_query *query, int column)
     return text == NULL ? "" : (const char *)text;
 }
 
-/* A name that this program does not know. */
+/* Reports a name that this program does not know. */
 static void not_known(struct tdm_query *query, int column)
 {
     if (query->status != TDM_OK)
@@ -85,7 +85,7 @@ static void not_known(struct tdm_query *query, int column)
              query->reader->run.versions);
 }
 
-/* A name as one of `names` values of an enum. */
+/* Reads a name as one of `names` values of an enum. */
 static int name_at(struct tdm_query *query, int column, const char *(*name)(int), int names)
 {
     const char *text = tdm_query_text(query, column);

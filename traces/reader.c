@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reader of traces: opening, which names what is no whole trace, and the rows of run,
- * programs and steps. reader_memory.c and reader_time.c hold the other queries. */
+/* The reader of traces: opens a trace, with an error that says what is wrong with a file, and reads
+ * the rows of run, programs and steps. reader_memory.c and reader_time.c hold the other queries. */
 #include "traces/reader.h"
 
 #include "base/text.h"
@@ -30,13 +30,13 @@ static bool is_filled(const char *path, const char *suffix)
     return filled;
 }
 
-/* Part of the content is in files beside the database. */
+/* Is part of the content in files beside the database? */
 static bool has_companion(const char *path)
 {
     return is_filled(path, "-wal") || is_filled(path, "-journal");
 }
 
-/* One integer that a PRAGMA answers. */
+/* Reads the integer that a PRAGMA returns. */
 static enum tdm_status read_pragma(struct tdm_trace_reader *reader, const char *sql, int64_t *value,
                                    struct tdm_error *err)
 {
@@ -64,7 +64,7 @@ static int failure_code(const struct tdm_trace_reader *reader)
     return reader->db == NULL ? SQLITE_CANTOPEN : sqlite3_errcode(reader->db) & 0xff;
 }
 
-/* SQLite reads the missing end of the last page as zeros. */
+/* Finds a file that is cut short: SQLite reads the missing end of the last page as zeros. */
 static enum tdm_status check_size(struct tdm_trace_reader *reader, struct tdm_error *err)
 {
     int64_t pages = 0;
@@ -89,7 +89,7 @@ static enum tdm_status check_identity(struct tdm_trace_reader *reader, struct td
     enum tdm_status status = open_database(reader, NULL, &id, err);
     int code = status == TDM_OK ? SQLITE_OK : failure_code(reader);
     if (code == SQLITE_CANTOPEN || code == SQLITE_READONLY) {
-        /* A database in WAL mode wants to write beside itself, and may not here. */
+        /* SQLite writes files beside a database in WAL mode, and may not write here. */
         if (has_companion(reader->path)) {
             tdm_hint(err, "copy it with its -wal file to a place that you may write to");
             return status;
@@ -174,7 +174,8 @@ static enum tdm_status read_run(struct tdm_trace_reader *reader, struct tdm_erro
     return TDM_OK;
 }
 
-/* The rows that every machine has, and those that the machine of the last program adds. */
+/* Reads the tables of places and lanes: the rows that every machine has, and those that the machine
+ * of the last program adds. */
 static enum tdm_status read_topology(struct tdm_trace_reader *reader, struct tdm_error *err)
 {
     json_t *schedule = NULL;
@@ -183,7 +184,7 @@ static enum tdm_status read_topology(struct tdm_trace_reader *reader, struct tdm
         tdm_query_begin(reader, "SELECT schedule FROM program ORDER BY id DESC LIMIT 1", 0, 0, err);
     while (tdm_query_next(&query)) {
         const char *text = tdm_query_text(&query, 0);
-        struct tdm_error unread; /* who asks for the schedule is told */
+        struct tdm_error unread; /* reported when the schedule is read */
         if (tdm_json_parse(reader->path, text, strlen(text), &schedule, &unread) != TDM_OK)
             schedule = NULL;
     }
@@ -197,7 +198,7 @@ static enum tdm_status read_topology(struct tdm_trace_reader *reader, struct tdm
     return status == TDM_OK ? tdm_json_status(&tables) : status;
 }
 
-/* Says plainly what SQLite says as "unable to open database file". */
+/* Gives the reason where SQLite would only say "unable to open database file". */
 static enum tdm_status check_file(const char *path, struct tdm_error *err)
 {
     struct stat info;

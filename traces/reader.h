@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reader of traces: what reports, plots and exports ask of one.
+ * The reader of traces, with the queries of reports, plots and exports.
  *
- * Opens read-only, also what a killed run left. A query returns an array of plain rows, which the
- * caller frees with one free(); an empty answer is TDM_OK with *count 0 and *rows NULL. All queries
- * see the trace as it was at opening, so a run may go on meanwhile.
+ * It opens a file read-only, also one that a killed run left. A query returns an array of plain
+ * rows, which the caller frees with one free(). An empty answer is TDM_OK with *count 0 and *rows
+ * NULL. All queries see the trace as it was when it was opened, so a run may go on meanwhile.
  */
 #ifndef TDM_TRACES_READER_H
 #define TDM_TRACES_READER_H
@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* For the `step` of a query: all of the program's steps. */
+/* As the `step` of a query: all of the program's steps. */
 #define TDM_TRACE_EVERY_STEP INT64_C(-1)
 
 struct tdm_trace_reader;
@@ -32,14 +32,14 @@ void tdm_trace_reader_close(struct tdm_trace_reader *reader);
 struct tdm_trace_run_info {
     const char *command, *backend, *ran_on, *versions, *started_at;
     const char *resumed_from;              /* NULL: a fresh run */
-    const char *ended_at;                  /* NULL as ending */
-    const char *ending;                    /* NULL: it was killed, or runs still */
+    const char *ended_at;                  /* NULL if ending is */
+    const char *ending;                    /* NULL: it was killed, or still runs */
     uint64_t pinned_bytes, pageable_bytes; /* of host memory */
 };
 const struct tdm_trace_run_info *tdm_trace_reader_run(const struct tdm_trace_reader *reader);
 
-/* The tables by which the rows below number places and lanes: those of the machine of the run's
- * programs. It belongs to the reader. */
+/* The tables that number places and lanes in the rows below: those of the machine of the run's
+ * programs. They belong to the reader. */
 const struct tdm_topology *tdm_trace_reader_topology(const struct tdm_trace_reader *reader);
 
 /* A program, in the order of recording. */
@@ -49,7 +49,7 @@ struct tdm_trace_program_row {
     uint64_t ops;
     double predicted_seconds; /* end of the last op */
     uint64_t arena_bytes[TDM_MAX_PLACES];
-    uint64_t live_peak_bytes[TDM_MAX_PLACES]; /* of packing */
+    uint64_t live_peak_bytes[TDM_MAX_PLACES]; /* the lower bound of packing */
     uint64_t runtime_bytes[TDM_MAX_PLACES];   /* outside the arena */
     uint64_t steps, timed_steps;              /* of the run */
 };
@@ -72,16 +72,16 @@ enum tdm_status tdm_trace_read_steps(struct tdm_trace_reader *reader,
                                      struct tdm_trace_step_row **rows, size_t *count,
                                      struct tdm_error *err);
 
-/* Steps that have begun and not ended: of a run that was cut short, or runs still. By program and
+/* Steps that have begun but not ended, because the run was cut short or still runs. By program and
  * step. */
 struct tdm_trace_unfinished_row {
     int64_t program, step;
     double seconds; /* since it began, when last seen */
-    uint64_t ops;   /* of the compute lane that had ended then, by number of the last one, and 1 */
-    enum tdm_phase phase;     /* of the last of them; if there is one */
+    uint64_t ops;   /* 1 + number of the last op of the compute lane that had ended; 0: none */
+    enum tdm_phase phase;     /* of that op, if there is one */
     uint32_t layer, chunk;    /* or TDM_NONE */
     uint32_t layers, chunks;  /* of the program */
-    double predicted_seconds; /* to its end; 0 if there is none */
+    double predicted_seconds; /* to that op's end; 0 if there is none */
     bool timed;               /* has op times */
 };
 enum tdm_status tdm_trace_read_unfinished(struct tdm_trace_reader *reader,
@@ -90,7 +90,7 @@ enum tdm_status tdm_trace_read_unfinished(struct tdm_trace_reader *reader,
 
 /* Evaluations of all programs, by program and step. */
 struct tdm_trace_evaluation_row {
-    int64_t program, step; /* that was trained, after which */
+    int64_t program, step; /* the program that was trained, and the step after which */
     int64_t evaluated_by;  /* program */
     double loss, seconds;  /* NAN if not a number */
     uint64_t tokens;
@@ -101,17 +101,17 @@ enum tdm_status tdm_trace_read_evaluations(struct tdm_trace_reader *reader,
 
 /* Bytes of a place that hold values. */
 struct tdm_trace_peak {
-    bool known;                       /* some row was there */
-    int64_t step;                     /* measured: whose peak it is */
+    bool known;                       /* there is a row */
+    int64_t step;                     /* the step with the measured peak */
     uint64_t op_number;               /* the first op at which the place holds most */
-    uint64_t value_bytes;             /* then, of all categories */
-    uint64_t at_peak[TDM_CATEGORIES]; /* then, of each */
-    uint64_t most[TDM_CATEGORIES];    /* that each ever has; measured: in any of the steps */
+    uint64_t value_bytes;             /* at that op, of all categories */
+    uint64_t at_peak[TDM_CATEGORIES]; /* at that op, of each */
+    uint64_t most[TDM_CATEGORIES];    /* of each at any op; measured: in any of the steps */
 };
 struct tdm_trace_peaks {
     struct tdm_trace_peak predicted[TDM_MAX_PLACES], measured[TDM_MAX_PLACES];
 };
-/* `step` or the highest of every step. */
+/* The peaks of `step`, or the highest of every step. */
 enum tdm_status tdm_trace_read_peaks(struct tdm_trace_reader *reader, int64_t program, int64_t step,
                                      struct tdm_trace_peaks *peaks, struct tdm_error *err);
 
@@ -127,20 +127,20 @@ enum tdm_status tdm_trace_read_times(struct tdm_trace_reader *reader, int64_t pr
                                      struct tdm_trace_time_row **rows, size_t *count,
                                      struct tdm_error *err);
 
-/* The same of the ops of an unfinished step that had ended: how many, and what is predicted of
- * these. */
+/* The same for those ops of an unfinished step that had ended: their number, and their predicted
+ * and measured times. */
 enum tdm_status tdm_trace_read_unfinished_times(struct tdm_trace_reader *reader, int64_t program,
                                                 int64_t step, struct tdm_trace_time_row **rows,
                                                 size_t *count, struct tdm_error *err);
 
-/* Of a program whose select ops make lists of pages: what these have room for and what they held,
- * and the bytes of all buffers of lists and of page means. */
+/* The page lists of a program with select ops: how much they can hold and how much they held, and
+ * the bytes of all buffers of lists and of page means. */
 struct tdm_trace_selection {
-    uint64_t ops;        /* select, a step; 0: there are no lists */
-    uint64_t room_pairs; /* (query, key), of them all */
+    uint64_t ops;        /* select ops of a step; 0: there are no lists */
+    uint64_t room_pairs; /* (query, key) pairs that all lists can hold */
     double held_pairs;   /* of a step, or the mean over every timed step; NAN if none is counted */
-    bool touched;        /* was looked at: of a step, or the most of every step */
-    /* what attention gathers from the host itself and sends there, together; held as above */
+    bool touched;        /* touched bytes are known: of a step, or the most of every step */
+    /* bytes that attention itself fetches from the host and sends there, in sum; held as above */
     uint64_t gathered_bytes;
     double held_gathered_bytes;
     uint64_t list_bytes, touched_list_bytes;
@@ -150,10 +150,11 @@ enum tdm_status tdm_trace_read_selection(struct tdm_trace_reader *reader, int64_
                                          int64_t step, struct tdm_trace_selection *selection,
                                          struct tdm_error *err);
 
-/* How long each lane worked, and was idle before its last op ended. Measured as above. */
+/* How long each lane worked, and how long it was idle before its last op ended. Measured times are
+ * as above. */
 struct tdm_trace_lane_row {
     enum tdm_lane lane;
-    uint64_t ops, copied_bytes; /* a step */
+    uint64_t ops, copied_bytes; /* per step */
     double predicted_busy_seconds, measured_busy_seconds;
     double predicted_stall_seconds, measured_stall_seconds;
 };
@@ -161,19 +162,19 @@ enum tdm_status tdm_trace_read_lanes(struct tdm_trace_reader *reader, int64_t pr
                                      struct tdm_trace_lane_row **rows, size_t *count,
                                      struct tdm_error *err);
 
-/* The same of the ops of an unfinished step that had ended: of those lanes that have one. */
+/* The same for those ops of an unfinished step that had ended. Lanes without one are left out. */
 enum tdm_status tdm_trace_read_unfinished_lanes(struct tdm_trace_reader *reader, int64_t program,
                                                 int64_t step, struct tdm_trace_lane_row **rows,
                                                 size_t *count, struct tdm_error *err);
 
-/* Ops of one step in program order, with the interval predicted and, if `measured`, the one
- * measured. With TDM_TRACE_EVERY_STEP: predicted only. */
+/* Ops of one step in program order, with the predicted interval and, if `measured`, the measured
+ * one. With TDM_TRACE_EVERY_STEP: predicted only. */
 struct tdm_trace_interval {
     uint64_t op_number;
     enum tdm_op_kind kind;
     enum tdm_phase phase;
     enum tdm_lane lane;
-    uint32_t layer, chunk;    /* TDM_NONE */
+    uint32_t layer, chunk;    /* or TDM_NONE */
     enum tdm_content content; /* of a copy; else TDM_EMPTY */
     bool measured;
     int64_t predicted_start_ns, predicted_end_ns;
@@ -184,8 +185,8 @@ enum tdm_status tdm_trace_read_intervals(struct tdm_trace_reader *reader, int64_
                                          int64_t step, struct tdm_trace_interval **rows,
                                          size_t *count, struct tdm_error *err);
 
-/* Bytes that hold values, predicted and observed, where they change, by rising op number; 0 before
- * the first row of a place and category. */
+/* Bytes that hold values, predicted and observed: a row for each change, by rising op number. They
+ * are 0 before the first row of a place and category. */
 enum tdm_status tdm_trace_read_memory(struct tdm_trace_reader *reader, int64_t program,
                                       struct tdm_values_change **rows, size_t *count,
                                       struct tdm_error *err);
@@ -213,7 +214,7 @@ enum tdm_status tdm_trace_read_arenas(struct tdm_trace_reader *reader, int64_t p
 
 /* Used bytes as sampled, by time, of a step or of every step. */
 struct tdm_trace_used_row {
-    int64_t step, time_ns; /* from the begin of the run */
+    int64_t step, time_ns; /* from the start of the run */
     enum tdm_place place;
     uint64_t used_bytes;
 };

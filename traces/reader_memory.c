@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reader of traces: memory.
+ * The reader of traces: queries of memory.
  *
- * Peaks are found in one pass over the changes, which are stored in the order of their ops,
- * where the views of schema.sql (the same answer: tests) sort millions of rows.
+ * Peaks are found in one pass over the changes, which are stored in the order of their ops. The
+ * views of schema.sql give the same answer (tests compare them), but sort millions of rows.
  */
 #include "base/text.h"
 #include "traces/query.h"
@@ -85,7 +85,7 @@ struct peak_scan {
     struct tdm_trace_peak *peaks;
 };
 
-/* All changes with an op are known: compares. */
+/* Compares with the peaks, when all changes of an op are known. */
 static void end_op(struct peak_scan *scan)
 {
     for (uint32_t place = 0; place < TDM_MAX_PLACES; place++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reader of traces: time by phase and op kind, by lane and by op, and what selections
- * held. The sums of times are the views' own. */
+/* The reader of traces: queries of time by phase and op kind, by lane and by op, and of what
+ * selections held. The views of schema.sql compute most sums of times. */
 #include "traces/query.h"
 
 #include <math.h>

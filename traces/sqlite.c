@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SQLite's codes as our status, with the remedy where one is usual; a file opened by its plain
- * name; a statement run. */
+/* Helpers for SQLite: turns its codes into a status with a hint, opens a file by its plain name,
+ * and runs a statement. */
 #include "traces/sqlite.h"
 
 #include <errno.h>
@@ -70,7 +70,7 @@ enum tdm_status tdm_sqlite_status(int code, enum tdm_sqlite_act act, const char 
     return status;
 }
 
-/* The path as no URI and no special name can be spelt. */
+/* The path in a form that SQLite takes neither for a URI nor for a special name. */
 static char *make_name(const char *path)
 {
     size_t room = strlen(path) + sizeof("./");
@@ -80,7 +80,7 @@ static char *make_name(const char *path)
     return name;
 }
 
-/* "file://" and the path, with what a URI would read otherwise in %xx, and "?query". */
+/* "file://", the path with the special characters of a URI as %xx, and "?query". */
 static char *make_uri(const char *path, const char *query)
 {
     size_t room = sizeof("file://?") + 3 * strlen(path) + strlen(query);
@@ -111,7 +111,7 @@ enum tdm_status tdm_sqlite_open(const char *path, int flags, const char *query, 
         TDM_SQLITE_OPEN, path, opened, err);
     free(name);
     if (status != TDM_OK) {
-        sqlite3_close(opened); /* there even after a failure */
+        sqlite3_close(opened); /* set even after a failure */
         *db = NULL;
         return status;
     }

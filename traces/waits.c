@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the compute lane waited for. */
+/* Sums what the compute lane waited for. */
 #include "traces/waits.h"
 
 #include "base/sort.h"
@@ -15,9 +15,9 @@ struct span {
 struct sums {
     struct tdm_trace_wait *rows;
     size_t count, room;
-    bool whole;    /* the step ended */
-    bool measured; /* the times at hand, and whether there are such */
-    bool any_measured;
+    bool whole;        /* the step ended */
+    bool measured;     /* measured times are being summed, else predicted ones */
+    bool any_measured; /* there are measured times */
 };
 
 static bool same(const struct tdm_trace_wait *row, enum tdm_phase phase,
@@ -29,7 +29,7 @@ static bool same(const struct tdm_trace_wait *row, enum tdm_phase phase,
                                row->content == awaited->content);
 }
 
-/* The row of a wait; NULL: no memory. */
+/* Finds or adds the row of a wait; NULL: no memory. */
 static struct tdm_trace_wait *find(struct sums *sums, enum tdm_phase phase,
                                    const struct tdm_trace_interval *awaited)
 {
@@ -68,7 +68,7 @@ static bool add(struct sums *sums, enum tdm_phase phase, const struct tdm_trace_
     return true;
 }
 
-/* Goes through the compute lane's ops, in their order, and the others', by rising end. */
+/* Loops over the compute lane's ops by rising start, and over the others by rising end. */
 static bool sum_gaps(struct sums *sums, const struct span *compute, size_t compute_count,
                      const struct span *others, size_t other_count)
 {
@@ -118,7 +118,8 @@ static int longest_first(const void *left, const void *right)
     return by_seconds != 0 ? by_seconds : (a->phase > b->phase) - (a->phase < b->phase);
 }
 
-/* Predicted or measured times: compute ops from the front of `spans`, others behind them. */
+/* Sums predicted or measured times. Compute ops fill `spans` from its start, others from its
+ * end. */
 static bool sum_times(struct sums *sums, const struct tdm_trace_interval *intervals, size_t count,
                       struct span *spans)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The writer of traces: programs by the caller, steps by a thread of its own.
+ * The writer of traces. The caller's thread writes programs, and a thread of its own writes steps.
  *
- * One connection serves both, never at once: a program waits until the thread is idle and keeps it
- * so until the program ends. Batches go round between a pool and a queue of the same small size.
- * After the first failure the thread takes batches and drops them, so that nobody waits for it.
+ * Both use one connection, never at the same time: a program waits until the thread is idle, and
+ * keeps it idle until the program ends. Batches cycle between a pool and a queue of the same small
+ * size. After the first failure the thread drops batches, so that nobody waits for it.
  */
 #include "traces/trace.h"
 
@@ -230,7 +230,8 @@ static void *write_steps(void *argument)
     return NULL;
 }
 
-/* Signals are the main thread's business: Ctrl-C ends the run there, between two ops. */
+/* Starts the thread with all signals blocked: the main thread ends the run on Ctrl-C, between two
+ * ops. */
 static int start_thread(struct tdm_trace *trace)
 {
     sigset_t all, before;
@@ -340,8 +341,8 @@ static void now_text(char out[32])
     strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
 }
 
-/* Stores how the run ended and turns the database into one plain file. If somebody else reads it
- * just now, it stays in WAL mode, whole all the same. */
+/* Stores how the run ended and turns the database into one plain file. If another program is
+ * reading it, it stays in WAL mode, and is complete nevertheless. */
 static enum tdm_status finish_database(struct tdm_trace *trace, const char *ending,
                                        struct tdm_error *err)
 {
@@ -384,7 +385,7 @@ enum tdm_status tdm_trace_close(struct tdm_trace *trace, const char *ending, str
     if (trace == NULL)
         return TDM_OK;
     if (trace->recording)
-        roll_back(trace); /* a program whose caller gave up; the thread keeps off until then */
+        roll_back(trace); /* a program whose caller gave up; the thread waits until then */
     pthread_mutex_lock(&trace->mutex);
     trace->recording = false;
     trace->closing = true;
@@ -411,7 +412,7 @@ enum tdm_status tdm_trace_close(struct tdm_trace *trace, const char *ending, str
 
 /* Programs. */
 
-/* Passes on what the thread failed with; the caller holds the mutex. */
+/* Passes on the failure of the thread. The caller holds the mutex. */
 static enum tdm_status thread_failure(const struct tdm_trace *trace, struct tdm_error *err)
 {
     if (trace->failure.status != TDM_OK && err != NULL)
@@ -493,7 +494,7 @@ enum tdm_status tdm_trace_program_begin(struct tdm_trace *trace, const char *nam
     return TDM_OK;
 }
 
-/* The part of the weights that an op works with. Part 0 is the attention norm for norms and for
+/* The part of the weights that an op uses. Part 0 is the attention norm for norms and for
  * copies of a part, and no part for all others. */
 static struct tdm_value part_of(const struct tdm_op *op)
 {
@@ -562,7 +563,7 @@ enum tdm_status tdm_trace_program_end(struct tdm_trace *trace, struct tdm_error 
 
 /* Steps. */
 
-/* Waits for a batch if `wait`. */
+/* Takes a free batch. If there is none, it waits if `wait`, else *batch is NULL. */
 static enum tdm_status take_batch(struct tdm_trace *trace, bool wait,
                                   struct tdm_trace_batch **batch, struct tdm_error *err)
 {

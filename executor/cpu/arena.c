@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arenas: all memory of a step, one a place, and the pattern that shows what of it was touched. */
+/* Arenas of the cpu backend: one per place, with all memory of a step. They can be filled with a
+ * pattern that shows which words were touched. */
 #include "executor/cpu/cpu.h"
 
 #include "base/units.h"
@@ -32,7 +33,7 @@ enum tdm_status tdm_cpu_take_arena(struct tdm_executor *executor, enum tdm_place
         return tdm_hint(err, "plan with a smaller %s",
                         place == TDM_DEVICE ? "--memory" : "--host-memory");
     }
-    madvise(memory, length, MADV_HUGEPAGE); /* faster if it works, right if it does not */
+    madvise(memory, length, MADV_HUGEPAGE); /* only for speed: it may fail */
     executor->arenas[executor->arena_count++] = (struct tdm_cpu_arena){memory, length};
     *base = memory;
     return TDM_OK;
@@ -65,7 +66,7 @@ struct words {
     uint64_t first, count;
     uint64_t task_words;
     struct {
-        uint64_t touched, end; /* words; end: one behind the highest */
+        uint64_t touched, end; /* in words; end: one past the highest */
     } found[256];
 };
 

@@ -2,11 +2,11 @@
 /*
  * Attention of a chunk's queries over the KV pages of the chunks they see, forward.
  *
- * As FlashAttention-2 (arXiv 2307.08691, algorithm 1): a task is a tile of queries and a KV head;
- * it walks over the pages, keeps for every row the maximum and the sum of exponentials so far, and
- * rescales what it has when the maximum rises. Scores of a tile live in scratch only. 4 * head_dim
- * FLOPs a (query head, key) pair. The log-sum-exp of every row goes out with the output, for the
- * backward.
+ * It follows FlashAttention-2 (arXiv 2307.08691, algorithm 1). A task is a tile of queries and a KV
+ * head. It loops over the pages and keeps the maximum and the sum of exponentials so far for every
+ * row. When the maximum rises, it rescales the row's sums. Scores of a tile are only in scratch.
+ * A (query head, key) pair takes 4 * head_dim FLOPs. The log-sum-exp of every row is stored with
+ * the output, for the backward.
  */
 #include "executor/cpu/attention.h"
 
@@ -43,7 +43,7 @@ struct tdm_attention tdm_attention_begin(const struct tdm_launch *launch)
     a.lists = tdm_selector_lists(a.rule.selector.kind) ? lists : NULL;
     a.first_page = tdm_page_of(&a.rule, first->first_token);
     a.gathered = tdm_gather_begin(launch);
-    /* as many tiles a page as must be, of about as many tokens */
+    /* as few tiles per page as possible, of about equal size */
     a.tile_tokens = tdm_most(1, TDM_TILE_ROWS / a.ratio);
     a.page_tiles = (a.rule.page_tokens + a.tile_tokens - 1) / a.tile_tokens;
     a.tile_tokens = (a.rule.page_tokens + a.page_tiles - 1) / a.page_tiles;
@@ -111,7 +111,7 @@ uint64_t tdm_tile_rows(const struct tdm_params *params)
     return tdm_most(TDM_TILE_ROWS, params->attention.query_heads / params->pages.kv_heads);
 }
 
-/* The block of keys at a token of a slot, up to the end of its page. */
+/* The block of keys that begins at a token of a slot. It ends with its page at the latest. */
 static struct tdm_keys block_at(const struct tdm_attention *a, uint32_t slot, uint64_t token)
 {
     const struct tdm_program *program = a->launch->program;
@@ -188,8 +188,8 @@ struct tdm_factor tdm_keys_view(const struct tdm_attention *attention,
     return (struct tdm_factor){scratch, dim, false};
 }
 
-/* Turns a row of scores into exponentials relative to the maximum so far. Returns what earlier sums
- * must be multiplied by. */
+/* Turns a row of scores into exponentials relative to the maximum so far. Returns the factor by
+ * which earlier sums must be multiplied. */
 static float soften(float *row, uint64_t padded, float *maximum, float *sum)
 {
     float lane[TDM_LANES_OF_ROW], most = *maximum;

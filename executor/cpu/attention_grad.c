@@ -2,16 +2,17 @@
 /*
  * Attention of a chunk's queries over the KV pages of the chunks they see, backward.
  *
- * As FlashAttention-2 (arXiv 2307.08691, algorithm 2); 10 * head_dim FLOPs a (query head, key):
+ * It follows FlashAttention-2 (arXiv 2307.08691, algorithm 2), with 10 * head_dim FLOPs per (query
+ * head, key) pair:
  *
  *     P = exp(scores - LSE),  D = rowsum(dO * O),  dS = P * (dO V^T - D)
  *     dV = P^T dO,  dQ = dS K / sqrt(head_dim),  dK = dS^T Q / sqrt(head_dim)
  *
- * A task owns blocks of keys of one KV head: it sums their dK and dV over all rows of the chunk in
- * fp32 and adds them to the pages once; in chunks that no later chunk has seen it writes them. The
- * keys of a KV head are split among tasks, so that there are enough of them; each has a dQ of its
- * own, and these are added up in order at the end. Going over the keys twice instead would need no
- * partial dQ but seven products in place of five.
+ * A task owns blocks of keys of one KV head. It sums their dK and dV over all rows of the chunk in
+ * fp32 and adds them to the pages once. In chunks that no later chunk has seen it writes them.
+ * The keys of a KV head are split so that there are enough tasks. Each task has its own partial dQ;
+ * these are added in order at the end. A second loop over the keys would need no partial dQ, but
+ * seven products instead of five.
  */
 #include "executor/cpu/attention.h"
 
@@ -21,14 +22,14 @@
 
 #include <string.h>
 
-enum { TASKS_LEAST = 8 }; /* into which the keys are split, if there are as many blocks */
+enum { TASKS_LEAST = 8 }; /* the keys are split into as many, if there are enough blocks */
 
 struct backward {
     struct tdm_attention a;
     uint64_t rows;   /* of a KV head: tokens * ratio */
     uint64_t splits; /* of the keys of a KV head */
     uint64_t blocks; /* of keys */
-    /* Shared by all tasks; by KV head, then row. */
+    /* Shared by all tasks; ordered by KV head, then row. */
     float *q, *d_out;      /* [kv_heads, rows, head_dim]; q scaled by 1 / sqrt(head_dim) */
     float *lse, *d;        /* [kv_heads, rows] */
     float *dq;             /* [splits, kv_heads, rows, head_dim] */
@@ -51,7 +52,7 @@ static void take_shared(unsigned char **scratch, struct backward *x)
     x->sees = tdm_cpu_take(scratch, x->a.tokens, sizeof(*x->sees));
 }
 
-/* Rows by KV head, and D of each. */
+/* Reorders the rows of Q, dO and LSE by KV head, scales Q, and computes D of each row. */
 static void rows_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct backward *x = context;
@@ -105,7 +106,7 @@ static struct tiles take_tiles(unsigned char **scratch, uint64_t rows, uint64_t 
     return x;
 }
 
-/* Scores of a row into probabilities, dO V^T into dS. */
+/* Turns the scores of a row into probabilities, and dO V^T into dS. */
 static void soften_back(float *p, float *dp, uint64_t padded, float lse, float d)
 {
     for (uint64_t i = 0; i < padded; i += TDM_LANES_OF_ROW) {
@@ -118,7 +119,7 @@ static void soften_back(float *p, float *dp, uint64_t padded, float lse, float d
     }
 }
 
-/* One block of keys against one tile of rows. */
+/* Adds what one tile of rows contributes to dK and dV of a block of keys, and to its own dQ. */
 static void add_rows(const struct backward *x, const struct tdm_keys *keys, uint64_t kv_head,
                      float *dq, struct tdm_tile of, bool add, struct tdm_factor k,
                      struct tdm_factor v, struct tiles tile)
@@ -150,8 +151,8 @@ static void add_rows(const struct backward *x, const struct tdm_keys *keys, uint
     tdm_gemm(rows, dim, keys->count, ds, k, true, dq + first * a->ratio * dim, dim);
 }
 
-/* The operand with a slot of the gradients' pages, and the slot's number in it: first come the
- * slots that are written, then those that are added to. */
+/* The operand that holds a slot of the gradients' pages; *slot becomes the slot's number in it. The
+ * slots that are written come first, then those that are added to. */
 static const struct tdm_operand *gradient_pages(const struct backward *x, uint32_t *slot)
 {
     const struct tdm_operand *written = &x->a.launch->operand[TDM_ATTENTION_GRAD_DKV_OPENED];
@@ -184,7 +185,7 @@ static void put_keys(const struct backward *x, const struct tdm_keys *keys, uint
     }
 }
 
-/* Does a tile of rows read a block of keys? Sets keys->whole as its list has it. */
+/* Does a tile of rows read a block of keys? Sets keys->whole from the tile's list. */
 static bool reads(const struct backward *x, struct tdm_tile tile, uint64_t kv_head,
                   struct tdm_keys *keys)
 {
@@ -245,7 +246,7 @@ static void keys_task(void *context, void *thread_scratch, uint64_t index)
     }
 }
 
-/* Adds up the parts of dQ. */
+/* Adds up the partial sums of dQ. */
 static void sum_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct backward *x = context;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of any stored dtype to and from fp32, in which the cpu backend computes. */
+/* Converts rows of any stored dtype to and from fp32, in which the cpu backend computes. */
 #include "executor/convert.h"
 
 #include "executor/simd.h"
@@ -13,7 +13,7 @@ static void load_bf16(const uint16_t *restrict in, uint64_t count, float *restri
         out[i] = tdm_bf16_to_float(in[i]);
 }
 
-/* tdm_float_to_bf16, with selections in place of branches, so that the loop is vectorised. */
+/* Does what tdm_float_to_bf16 does, without branches, so that the loop is vectorised. */
 static void store_bf16(uint16_t *restrict out, uint64_t count, const float *restrict row)
 {
     TDM_SIMD

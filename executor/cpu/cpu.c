@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cpu backend: computes in fp32, loads and stores any dtype of the schedule.
+ * The cpu backend: it computes in fp32, and loads and stores any dtype of the schedule.
  *
- * One lane does everything: an op has ended when its run() returns, so waiting is nothing. Scratch
- * for the largest op is taken at open; nothing is allocated after it and the arenas.
+ * The calling thread launches all ops in order: an op has ended when its run() returns, so wait()
+ * does nothing. Scratch for the largest op is allocated at open. After that only the arenas are
+ * allocated.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -26,7 +27,7 @@
 
 enum { SCRATCH_ALIGN = 4096 };
 
-/* Of a thread: what glibc gives it by default, twice. */
+/* The stack of a thread: twice glibc's default. */
 #define STACK_BYTES (UINT64_C(16) << 20)
 
 #define KERNEL(kind, kernel) [TDM_OP_##kind] = kernel,
@@ -70,7 +71,7 @@ static void close_cpu(struct tdm_executor *executor)
     free(executor);
 }
 
-/* Scratch for the largest op of the programs. */
+/* Allocates scratch for the largest op of the programs. */
 static enum tdm_status take_scratch(struct tdm_executor *executor, uint32_t count,
                                     const struct tdm_program *const *programs,
                                     struct tdm_error *err)
@@ -115,8 +116,8 @@ static void warm_up(struct tdm_executor *executor)
 #endif
 }
 
-/* Can all threads have what the GEMM maps for each of them, and their stacks? Maps as much, and
- * gives it back. */
+/* Checks that there is address space for the stacks of all threads and for what the GEMM maps for
+ * each: maps as much, and unmaps it. */
 static enum tdm_status check_room(const struct tdm_executor *executor, struct tdm_error *err)
 {
     char text[TDM_FORMAT_SIZE];

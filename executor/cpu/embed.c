@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Embedding: a row of the table for every token, and the gradient added back to the table. A row of
- * the gradient belongs to one task, which adds what the sorted tokens give it and writes it once.
+ * Embedding: copies a row of the table for every token, and adds the gradient to the table. One
+ * task owns a block of a gradient row: it adds the rows of all equal tokens and writes it once.
  */
 #include "executor/cpu/cpu.h"
 
@@ -66,8 +66,8 @@ enum tdm_status tdm_cpu_embed(struct tdm_executor *executor, const struct tdm_la
     return status;
 }
 
-/* Of the gradient: rows of the table whose tokens begin in a block of the sorted rows, a block of
- * columns of them. Rows of DX are added as they come in the chunk. */
+/* A task of the gradient: a block of columns of the table rows whose tokens first occur in a block
+ * of the sorted order. Rows of DX are added in the order of the chunk. */
 static void embed_grad_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct embed *x = context;
@@ -84,7 +84,7 @@ static void embed_grad_task(void *context, void *thread_scratch, uint64_t index)
     for (uint64_t i = begin; i < end; i++) {
         int32_t token = tokens[order[i]];
         if (i > 0 && tokens[order[i - 1]] == token)
-            continue; /* of the run that begins before it */
+            continue; /* it belongs to a run that began earlier */
         uint64_t at = x->table->offset + (uint64_t)token * columns + first;
         tdm_load_row(table->data, table->dtype, at, width, sum);
         for (uint64_t j = i; j < count && tokens[order[j]] == token; j++) {

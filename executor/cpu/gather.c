@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention over pages at home on the host: batches of query pages, and the pages they bring
- * (schedule/gather.h).
+ * Attention over KV pages whose home is the host: forms batches of query pages, and moves the pages
+ * that they read (schedule/gather.h).
  *
- * Home and room are both ordinary memory here, and pages are copied all the same: what is computed,
- * and the bytes that it takes, are those of a device.
+ * Home and room are both ordinary memory here. Pages are copied nevertheless, so that results and
+ * counted bytes are those of a device.
  */
 #include "executor/cpu/attention.h"
 
@@ -35,7 +35,7 @@ struct tdm_gathered tdm_gather_begin(const struct tdm_launch *launch)
 
 /* ---- which pages ---- */
 
-/* Where a page is, or would be, in the table of a list. */
+/* The index of a page in the table of a list, or the index where it would be inserted. */
 static uint32_t find(const uint32_t *table, uint32_t count, uint64_t page)
 {
     uint32_t low = 0, end = count;
@@ -72,7 +72,7 @@ static uint32_t new_page(const struct tdm_gathered *g, uint64_t list, uint32_t e
     return at < count && table[at] == page ? TDM_PAGE_NONE : page;
 }
 
-/* Is there room for what a query page lists? */
+/* Do the pages that a query page lists fit into the room? */
 static bool fits(const struct tdm_attention *a, uint64_t query_page)
 {
     const struct tdm_gathered *g = &a->gathered;
@@ -109,13 +109,13 @@ static void add_pages(const struct tdm_attention *a, uint64_t query_page)
 
 struct move {
     const struct tdm_attention *a;
-    const struct tdm_operand *opened; /* of the first pages; of K and V it has none */
-    const struct tdm_operand *pages;  /* of the others */
+    const struct tdm_operand *opened; /* home of the first pages; NULL for K and V */
+    const struct tdm_operand *pages;  /* home of the others */
     unsigned char *room;
     bool back;
 };
 
-/* Where a page is at home. */
+/* The address of a page's home. */
 static unsigned char *home_of(const struct move *m, uint64_t page)
 {
     uint64_t pages = tdm_pages_of_chunk(&m->a->rule), at = page - m->a->first_page;
@@ -126,7 +126,7 @@ static unsigned char *home_of(const struct move *m, uint64_t page)
            at % pages * tdm_page_bytes_of(m->a->pages, home->dtype);
 }
 
-/* A task is a place in the room of a list: the columns of its KV heads. */
+/* A task moves one page of a list: the columns of the list's KV heads. */
 static void move_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct move *m = context;
@@ -144,9 +144,9 @@ static void move_task(void *context, void *thread_scratch, uint64_t index)
         memcpy((m->back ? home : room) + row * line, (m->back ? room : home) + row * line, bytes);
 }
 
-/* Moves the pages of the batch, of K and V or of the sums of their gradients, and counts them if
- * they lie on the host; the chunk's own with the first batch, or where they are finished the last,
- * although here they are used where they are. */
+/* Moves the batch's pages of K and V, or of the sums of their gradients (`sums`). Counts the bytes
+ * if the home is the host. The chunk's own pages are used in place here, but they are counted: with
+ * the first batch on the way in, with the last on the way back. */
 static void move_pages(struct tdm_executor *executor, const struct tdm_attention *a, bool sums,
                        bool back)
 {
@@ -195,7 +195,7 @@ bool tdm_attention_next(struct tdm_executor *executor, struct tdm_attention *a)
     return true;
 }
 
-/* Makes the sums of a slot's tokens zero. */
+/* Sets the sums of a slot's tokens to zero. */
 static void open_slot(const struct tdm_attention *a, unsigned char *slot, uint64_t tokens)
 {
     uint64_t size = tdm_dtype_bytes(a->pages->kv_gradients);

@@ -2,9 +2,9 @@
 /*
  * Single-threaded fp32 matrix product: OpenBLAS where this build has it, else own loops.
  *
- * The own loops follow Goto and van de Geijn (ACM TOMS 34, 2008): blocks of A and B are packed into
- * panels that stay in cache, whichever way the factors lie, and a small tile of C is kept in
- * registers over the whole depth of a panel. The sum over k runs in one fixed order for all sizes.
+ * The own loops follow Goto and van de Geijn (ACM TOMS 34, 2008). Blocks of A and B, transposed or
+ * not, are packed into panels that stay in cache. A small tile of C is kept in registers over the
+ * whole depth of a panel. The sum over k runs in one fixed order for all sizes.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -57,7 +57,7 @@ static void pack_b(struct tdm_factor b, uint64_t row, uint64_t k, uint64_t colum
                 *panel++ = j < columns ? element(b, row + p, column + j) : 0.0f;
 }
 
-/* Adds the product of a strip of A and a strip of B to a tile of C, of which m x n is there. */
+/* Adds the product of a strip of A and a strip of B to a tile of C with m x n elements. */
 static void multiply_tile(uint64_t k, const float *restrict a, const float *restrict b, uint64_t m,
                           uint64_t n, float *restrict c, uint64_t stride)
 {
@@ -115,7 +115,7 @@ void tdm_gemm(uint64_t m, uint64_t n, uint64_t k, struct tdm_factor a, struct td
                 (int)a.stride, b.data, (int)b.stride, add ? 1.0f : 0.0f, c, (int)stride);
 }
 
-/* BUFFER_SIZE of OpenBLAS on x86-64, the largest of all that it has: common_x86_64.h, 32 << 22. */
+/* The largest BUFFER_SIZE of OpenBLAS on x86-64: common_x86_64.h, 32 << 22. */
 uint64_t tdm_gemm_room_bytes(void)
 {
     return UINT64_C(32) << 22;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The norm of a unit's gradient: the sum of squares of its elements, in one order of summation.
- * Where the head is tied to the embedding, of the sum of both accumulators.
+ * The squared norm of a unit's gradient: the sum of squares of its elements, in a fixed order.
+ * Where the head is tied to the embedding, the gradient is the sum of both accumulators.
  */
 #include "executor/convert.h"
 #include "executor/cpu/cpu.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * LM head and loss of a tile of tokens, forward and backward at once: logits, cross entropy, and
- * the gradients of the weights and of the normed rows, which these replace. No more of the logits
- * exists than a tile. The loss is the mean over the tokens of the step that have a target, so every
- * gradient is divided by their number; a target of -1 is none. TDM_OP_LOSS is the same without
- * gradients. Where a tile has a part of the vocabulary only, TDM_OP_LOSS adds up the sums of its
- * rows, and TDM_OP_HEAD_GRAD takes these and adds up the gradients of the rows in fp32.
+ * LM head and loss of a tile of tokens, forward and backward in one op: logits, cross entropy, and
+ * the gradients of the weights and of the normed rows, which they overwrite. Only one tile of the
+ * logits exists at a time. The loss is the mean over the tokens of the step that have a target, so
+ * every gradient is divided by their number. A target of -1 means none. TDM_OP_LOSS does the same
+ * without gradients. Where a tile has only a part of the vocabulary, TDM_OP_LOSS adds up the sums
+ * of its rows, and TDM_OP_HEAD_GRAD reads them and adds up the gradients of the rows in fp32.
  */
 #include "executor/cpu/multiply.h"
 
@@ -29,8 +29,8 @@ struct head {
     double per_token;              /* 1 / tokens of the step that have a target */
     double *losses;                /* [rows of the tile] */
     struct row *rows;              /* [rows of the tile]; NULL: the vocabulary is in one tile */
-    bool sums_are_there;           /* in `rows`, of the whole vocabulary */
-    bool adds;                     /* to what is in `rows` */
+    bool sums_are_there;           /* `rows` has the sums over the whole vocabulary */
+    bool adds;                     /* to the sums in `rows` */
     bool backward;                 /* logits become their gradients */
 };
 
@@ -52,7 +52,7 @@ static float largest(const float *x, uint64_t count, float most)
     return most;
 }
 
-/* Sum of exp(x - most), in lanes of double so that it has one order. */
+/* Sum of exp(x - most), in lanes of double so that the order is fixed. */
 static double sum_exp(const float *x, uint64_t count, float most)
 {
     double lane[LANES] = {0}, sum = 0;
@@ -69,13 +69,13 @@ static double sum_exp(const float *x, uint64_t count, float most)
     return sum;
 }
 
-/* What makes a row's loss and gradient, of the vocabulary so far. The target is not in the sum:
- * where its probability p is nearly 1, log(1 / p) and 1 - p follow from the others without
- * cancellation. */
+/* A row's loss and gradient follow from these, which cover the vocabulary so far. The sum leaves
+ * out the target: where its probability p is nearly 1, log(1 / p) and 1 - p follow from the others
+ * without cancellation. */
 struct row {
     double most;   /* the largest logit, the target's too */
     double others; /* sum of exp(logit - most) over all but the target */
-    double target; /* logit of the target; 0 while that is to come */
+    double target; /* logit of the target; 0 until it is read */
 };
 
 /* Does row t have its target among the op's entries? */
@@ -133,14 +133,14 @@ static double total_of(const struct row *row)
     return row->others + exp(row->target - row->most);
 }
 
-/* log(1 / p) of the target: a sum of terms that are not negative. */
+/* log(1 / p) of the target, as a sum of terms that are not negative. */
 static double loss_of(const struct row *row)
 {
     return row->target >= row->most ? log1p(row->others)
                                     : row->most - row->target + log(total_of(row));
 }
 
-/* The op's logits of row t become their gradients. */
+/* Replaces the op's logits of row t by their gradients. */
 static void turn_row(const struct head *x, uint64_t t, const struct row *row)
 {
     const struct tdm_operand *logits = x->logits;
@@ -162,7 +162,7 @@ static void turn_row(const struct head *x, uint64_t t, const struct row *row)
                   &d_target);
 }
 
-/* Rows of logits give the rows' sums and, at the end of these, their losses, or become
+/* Computes the sums and the losses of rows of logits. In the backward, replaces the logits by their
  * gradients. */
 static void softmax_task(void *context, void *thread_scratch, uint64_t index)
 {
@@ -189,8 +189,8 @@ static void softmax_task(void *context, void *thread_scratch, uint64_t index)
     }
 }
 
-/* A token has a target unless it ends a document of which the sequence has the end. There a
- * document of a text may predict the token that begins the next one. */
+/* Every token has a target, except the last of a document that ends in the sequence. There a
+ * document of a text may predict the first token of the next one. */
 static enum tdm_status check_targets(const struct tdm_launch *launch, const int32_t *targets,
                                      struct tdm_error *err)
 {
@@ -213,7 +213,7 @@ static enum tdm_status check_targets(const struct tdm_launch *launch, const int3
     return status;
 }
 
-/* Products of a tile: rows [tokens, hidden], entries of the weight [entries, hidden], logits. */
+/* Matrices of a tile: rows [tokens, hidden], its part of the weight [entries, hidden], logits. */
 struct products {
     struct tdm_matrix rows, weight, logits;
 };
@@ -242,7 +242,7 @@ static void add_loss(const struct head *x, const struct tdm_operand *loss)
     *total = (loss->mode == TDM_ACCUMULATE ? *total : 0.0) + sum * x->per_token;
 }
 
-/* Rows of the sum over the vocabulary go where the normed rows were. */
+/* The gradients of the rows, summed over the vocabulary, overwrite the normed rows. */
 struct sums {
     const struct tdm_operand *from;
     struct tdm_matrix to;
@@ -259,7 +259,8 @@ static void store_task(void *context, void *thread_scratch, uint64_t index)
                       (const float *)x->from->data + t * x->columns);
 }
 
-/* Gradient of the rows: at once, or summed over the tiles of the vocabulary and then stored. */
+/* The gradient of the rows: stored at once, or summed over the vocabulary's tiles and then
+ * stored. */
 static void rows_gradient(struct tdm_executor *executor, const struct tdm_launch *launch,
                           const struct products *p)
 {

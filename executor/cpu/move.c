@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies between places, and zeros. */
+/* Copies bytes between places, and sets slots to zero. */
 #include "executor/cpu/cpu.h"
 
 #include "executor/copied.h"
@@ -27,7 +27,7 @@ enum tdm_status tdm_cpu_copy(struct tdm_executor *executor, const struct tdm_lau
     return TDM_OK;
 }
 
-/* Of a unit: the tensors of the part. Of anything else: all meaningful bytes. */
+/* Zeroes the tensors of one part of a unit, or all meaningful bytes of any other content. */
 enum tdm_status tdm_cpu_zero(struct tdm_executor *executor, const struct tdm_launch *launch,
                              struct tdm_error *err)
 {

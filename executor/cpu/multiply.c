@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products of stored matrices, of any dtypes and shapes, cut into tasks.
+ * Products of stored matrices of any dtype and shape, split into tasks.
  *
- * A task is a block of C: it goes down the whole depth k in panels, converts those of its factors
- * that are not fp32, and multiplies them by single-threaded GEMM into C, or into an fp32 block
- * where C is not fp32. Converting a factor again for every block is little beside
- * multiplying it, and saves converted copies of whole weights.
+ * A task computes a block of C. It loops over the depth k in panels, converts the factors that are
+ * not fp32, and multiplies by single-threaded GEMM into C, or into an fp32 block if C is not fp32.
+ * Every block converts its factors again: that is cheap beside the product, and no weight needs a
+ * converted copy.
  */
 #include "executor/cpu/multiply.h"
 
@@ -33,7 +33,7 @@ struct work {
     struct grid grid[2];
 };
 
-/* Four blocks a side unless they would be too large or too small. */
+/* Four blocks per side, unless they would be too large or too small. */
 static struct grid grid_of(const struct tdm_multiplication *x)
 {
     struct grid g;
@@ -65,7 +65,8 @@ static struct tdm_factor block_of(const struct tdm_matrix *x, uint64_t row, uint
     return (struct tdm_factor){scratch, line, x->transposed};
 }
 
-/* Puts the start of a block of C into it. Returns false if it is zero, and C is not touched. */
+/* Fills a block of C with what the products are added to: C, addend or bias. Returns false if that
+ * is zero; C is not touched then. */
 static bool start_block(const struct tdm_multiplication *x, uint64_t row, uint64_t rows,
                         uint64_t column, uint64_t columns, float *c, uint64_t stride)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of stored matrices, of any dtypes and shapes, cut into tasks. */
+/* Products of stored matrices of any dtype and shape, split into tasks. */
 #ifndef TDM_EXECUTOR_CPU_MULTIPLY_H
 #define TDM_EXECUTOR_CPU_MULTIPLY_H
 

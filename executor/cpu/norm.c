@@ -148,7 +148,7 @@ static void weight_task(void *context, void *thread_scratch, uint64_t index)
         tdm_store_row(dw->data, dw->dtype, norm->tensor->offset + first, count, total);
 }
 
-/* Last, because it may overwrite the input: the input's gradient. */
+/* Third: the input's gradient. It comes last because it may overwrite the input. */
 static void input_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct norm *norm = context;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Updates of the cpu backend: on whichever lane, by the host's cores. */
+/* Optimizer updates of the cpu backend. The host's cores compute them, whatever the lane. */
 #include "executor/cpu/cpu.h"
 #include "executor/host_optimizer.h"
 

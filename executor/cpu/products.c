@@ -6,7 +6,7 @@
 #include "executor/convert.h"
 #include "ops/product.h"
 
-/* Sums of the columns of a matrix, for biases. */
+/* Sums of the columns of a matrix: the gradients of biases. */
 struct column_sums {
     const struct tdm_launch *launch;
     const struct tdm_part_tensors *part;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RoPE (arXiv 2104.09864) in the rotate-half layout of Hugging Face: in every head of the token at
- * position p of its document dimensions (i, i + head_dim / 2) turn by p * frequency[i]; and the way
- * of K and V into pages and of their gradients out of them, which rotates K on the way.
+ * RoPE (arXiv 2104.09864) in the rotate-half layout of Hugging Face: for a token at position p of
+ * its document, dimensions (i, i + head_dim / 2) of every head are rotated by p * frequency[i].
+ * Also writes K and V to pages, and reads their gradients from pages; K is rotated on the way.
  *
- * With QK-norm every head x is normed before it turns: y = w x s, s = 1 / sqrt(mean(x^2) +
- * epsilon), as in norm.c, w of all heads the same. Its gradient is made of the product that was
- * normed, which is made again for it; w's is summed by task, then over the tasks in order.
+ * With QK-norm every head x is normed before it is rotated: y = w x s, s = 1 / sqrt(mean(x^2) +
+ * epsilon), as in norm.c; w is the same for all heads. The gradient needs the input of the norm,
+ * which is computed again for it. The gradient of w is summed by task, then over tasks in order.
  *
- * Angles are taken in double. cos and sin of p = high + low, high a multiple of TDM_ROPE_STEP,
- * follow from those of high, computed once a task, and of low, from a table: few calls of the
- * mathematical library, and exact to double's rounding.
+ * Angles are computed in double. For p = high + low, with high a multiple of TDM_ROPE_STEP, cos and
+ * sin follow from those of high, computed when high changes, and those of low, from a table. That
+ * takes few calls of the math library, and is exact to double's rounding.
  */
 #include "executor/cpu/cpu.h"
 
@@ -27,19 +27,19 @@ struct rope {
     const struct tdm_executor *executor;
     const struct tdm_launch *launch;
     const struct tdm_chunk *chunk;
-    uint64_t heads, head_dim; /* heads that turn */
-    bool back;                /* the transpose: turns back */
+    uint64_t heads, head_dim; /* heads that are rotated */
+    bool back;                /* backward: rotates the other way */
     /* QK-norm: */
     const struct tdm_tensor *tensor; /* its weights; NULL: there is none */
     const struct tdm_operand *weights;
     const struct tdm_operand *raw,
-        *dweights;   /* backward: what was normed, and the weights' gradient */
+        *dweights;   /* backward: the norm's input, and the weights' gradient */
     double *partial; /* [tasks, head_dim] of that gradient */
 };
 
 /* Rows of a task. */
 struct lines {
-    float *row, *raw; /* [columns]; raw: what was normed */
+    float *row, *raw; /* [columns]; raw: the norm's input */
     float *weight;    /* [head_dim] */
 };
 
@@ -100,7 +100,7 @@ static void angles_of(const struct rope *rope, uint64_t position, struct angles 
     }
 }
 
-/* Turns all heads of one row. */
+/* Rotates all heads of one row. */
 static void turn(const struct rope *rope, const struct angles *angles, float *row)
 {
     uint64_t half = rope->head_dim / 2;
@@ -186,8 +186,8 @@ static void norm_heads(const struct rope *rope, const struct lines *lines)
     }
 }
 
-/* The row holds the gradient of the normed heads, and then that of what was normed, token t of
- * `raw`, of which a row has `stride` elements. */
+/* Replaces the gradient of the normed heads by that of the norm's input. The input is row t of
+ * `raw`, whose rows have `stride` elements. */
 static void norm_heads_back(const struct rope *rope, const struct lines *lines, uint64_t task,
                             uint64_t t, uint64_t stride)
 {
@@ -212,7 +212,7 @@ static void norm_heads_back(const struct rope *rope, const struct lines *lines, 
     }
 }
 
-/* Adds up the tasks' parts of the weights' gradient. */
+/* Adds up the tasks' partial sums of the weights' gradient. */
 static void sum_weights(const struct rope *rope)
 {
     if (rope->tensor == NULL || !rope->back)
@@ -289,7 +289,7 @@ enum tdm_status tdm_cpu_rope_grad(struct tdm_executor *executor, const struct td
     return TDM_OK;
 }
 
-/* First element of token t's K in a slot of pages; its V is a plane further. */
+/* First element of token t's K in a slot of pages. Its V is one plane further. */
 static uint64_t page_element(const struct rope *rope, uint64_t t)
 {
     const struct tdm_pages_params *pages = &tdm_launch_params(rope->launch)->pages;

@@ -2,9 +2,9 @@
 /*
  * Means of the pages' K, and lists of the pages that query pages see (selector.h, layout.h).
  *
- * A task of the selection is a query page and one of its lists. For a vote each of the page's
- * tokens and query heads scores the means, 2 * head_dim FLOPs a (query head, page), and gives the
- * pages the probabilities of a softmax over them. Sums run by token, then head, in fp32.
+ * A task of the selection is a query page and one of its lists. In a vote, each token and query
+ * head of the page scores the means, with 2 * head_dim FLOPs per (query head, page), and adds the
+ * softmax of its scores to the pages' votes. Votes are summed by token, then head, in fp32.
  */
 #include "executor/cpu/cpu.h"
 
@@ -96,7 +96,7 @@ static void load_means(const struct selection *s, uint64_t kv_head, uint64_t fir
     }
 }
 
-/* One query's probabilities of the pages are added to their votes. */
+/* Adds one query's probabilities of the pages to their votes. */
 static void add_vote(uint64_t dim, uint64_t count, struct vote x)
 {
     float scale = (float)(1.0 / sqrt((double)dim)), most = -INFINITY, sum = 0;
@@ -115,9 +115,9 @@ static void add_vote(uint64_t dim, uint64_t count, struct vote x)
         x.votes[i] += x.score[i] / sum;
 }
 
-/* The pages [first, first + count) before the chunk that win the vote of a query page, to `list`. A
- * score that is not a number makes the votes of all pages NaN, to which nothing compares: the first
- * page takes every seat, and is listed alone (on a GPU as many as there are seats are:
+/* Writes to `list` which of the pages [first, first + count) before the chunk win the vote of a
+ * query page. A NaN score makes the votes of all pages NaN, and no comparison holds then: the first
+ * page takes every seat, and only it is listed (a GPU lists as many pages as there are seats:
  * list_by_vote). */
 static uint32_t elect(const struct selection *s, const struct tdm_query_page *page,
                       uint64_t kv_head, uint64_t first, uint64_t count, uint32_t *list,
@@ -142,7 +142,7 @@ static uint32_t elect(const struct selection *s, const struct tdm_query_page *pa
                 add_vote(dim, count, x);
             }
         }
-        /* the seats go one by one to the most votes; a seated page has less than any */
+        /* each seat goes to the page with the most votes; -1 marks a seated page */
         for (uint64_t seat = 0; seat < seats; seat++) {
             uint64_t best = 0;
             for (uint64_t i = 1; i < count; i++)
@@ -157,7 +157,7 @@ static uint32_t elect(const struct selection *s, const struct tdm_query_page *pa
     return chosen;
 }
 
-/* Pairs of the queries of a page and the keys that they see of the pages in a list. */
+/* Counts the (query, key) pairs of a query page's queries and the keys they see in a list. */
 static uint64_t listed_pairs(const struct selection *s, const struct tdm_query_page *page,
                              const uint32_t *list)
 {
@@ -234,7 +234,7 @@ enum tdm_status tdm_cpu_select(struct tdm_executor *executor, const struct tdm_l
             &s.rule, program->chunks[op->access[TDM_SELECT_MEANS].before.chunk].first_token);
     uint64_t pages = tdm_size_ceil_div(op->tokens, params->page_tokens);
     tdm_cpu_for(executor, pages * s.lists, select_task, &s);
-    executor->counts.pairs = pairs / s.lists; /* of a query head */
+    executor->counts.pairs = pairs / s.lists; /* per query head */
     return TDM_OK;
 }
 

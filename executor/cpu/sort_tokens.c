@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rows of a chunk by rising token, for the embedding's gradient: a stable radix sort of row
- * numbers, a byte of the token at a time, in the two halves of the op's own buffer. Rows of the
- * same token stay in the order of the chunk, so that their sum has one order.
+ * Sorts the rows of a chunk by token, for the embedding's gradient: a stable radix sort of row
+ * numbers, one byte of the token per pass, in the two halves of the op's own buffer. Rows of the
+ * same token stay in the order of the chunk, so that they are added in a fixed order.
  */
 #include "executor/cpu/cpu.h"
 
@@ -15,7 +15,7 @@ static uint32_t digit_of(int32_t token, uint32_t pass)
     return (uint32_t)token >> (pass * DIGIT_BITS) & (DIGITS - 1);
 }
 
-/* One pass: from `from`, or the rows as they are if that is NULL, to `to`. */
+/* One pass, from `from` to `to`. If `from` is NULL, the rows are in their first order. */
 static void sort_by_digit(const int32_t *tokens, uint64_t count, uint32_t pass, const int32_t *from,
                           int32_t *to)
 {

@@ -64,7 +64,7 @@ static void swiglu_grad_task(void *context, void *thread_scratch, uint64_t index
             for (uint64_t j = 0; j < count; j++) {
                 float g = gate[j], u = up[j], square = g * g;
                 float e = tdm_exp(-g * (linear + cubic * square)), s = 1.0f / (1.0f + e);
-                float rest = e * s; /* 1 - s, which would lose its digits where s is near 1 */
+                float rest = e * s; /* 1 - s would lose its digits where s is near 1 */
                 gate[j] = d[j] * u * s * (1.0f + g * rest * (linear + 3.0f * cubic * square));
                 up[j] = d[j] * (g * s);
             }
