@@ -6,7 +6,7 @@
 #include "ops/params.h"
 #include "ops/scratch.h"
 
-/* The sums of the gradient of QK-norm's weights. */
+/* Scratch for the sums of the gradient of QK-norm's weights. */
 static uint64_t weight_bytes(const struct tdm_params *params, uint64_t tokens)
 {
     (void)tokens;
