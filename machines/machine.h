@@ -39,9 +39,9 @@ struct tdm_machine {
 };
 
 /* Loads the machine of --machine: a shipped name ("h200"; if there is no such file, also "H200" or
- * "4090"), a FILE, or "local". "local" is what calibrate wrote ($XDG_CONFIG_HOME/tidemark/
- * machine.json), else this computer's cores and memory for the cpu backend, with assumed rates,
- * which `source` states. The caller owns *machine. */
+ * "4090"), a FILE, or "local". "local" is what calibrate wrote to
+ * $XDG_CONFIG_HOME/tidemark/machine.json, else this computer's cores and memory for the cpu
+ * backend, with assumed rates, which `source` states. The caller owns *machine. */
 enum tdm_status tdm_machine_load(const char *name_or_path, struct tdm_machine **machine,
                                  struct tdm_error *err);
 

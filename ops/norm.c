@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of the norm. */
+/* The records of the norm ops. */
 #include "ops/norm.h"
 
 #include "base/size.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of products. */
+/* The records of the product ops. */
 #include "ops/product.h"
 
 #include "base/size.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of the rotation. */
+/* The records of the rotation ops. */
 #include "ops/rope.h"
 
 #include "base/size.h"

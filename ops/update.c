@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of updates. */
+/* The records of the update ops. */
 #include "ops/update.h"
 
 #include "base/size.h"

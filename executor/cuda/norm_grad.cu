@@ -8,8 +8,7 @@
  * of the rows, ROWS at a time. A thread has V times W neighbouring columns of them. It keeps them
  * in registers between reading and writing, together with the sum of their dw, which it writes
  * once. A second kernel adds up the slices. The number of slices, SLICES, does not depend on the
- * GPU, so results do not either. dx may overwrite x or dy: no other
- * thread reads these elements.
+ * GPU, so results do not either. dx may overwrite x or dy: no other thread reads these elements.
  */
 #include "executor/cuda/device.cuh"
 

@@ -7,10 +7,10 @@
  * of one factor in registers. The producer copies 128 rows of the other factor at a time, which
  * both consumers use:
  *
- *     find_lse   holds the queries of a query page and query head, and takes the means of their
- *                candidates
- *     sum_rows   holds the means of 128 pages, and takes the queries of one query page and head
- * after another
+ *     find_lse   holds the queries of a query page and query head,
+ *                takes the means of their candidates
+ *     sum_rows   holds the means of 128 pages,
+ *                takes the queries of one query page and head after another
  *
  * A product has half as many FLOPs for each exponential as in attention. So exponentials take as
  * long as products. Consumers take turns in issuing products, and one computes exponentials while

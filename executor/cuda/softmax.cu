@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cross entropy of rows of logits, and their gradients, which replace the logits: (softmax - one at
- * the target) * per_token.
+ * Cross entropy of rows of logits, and their gradients, which replace the logits:
+ *
+ *     (softmax - one at the target) * per_token
  *
  * A block has a row [entries]. It reads the row once for the maximum and the sum of exponentials.
  * Each thread keeps these for its own columns, and rescales the sum when its maximum rises. The

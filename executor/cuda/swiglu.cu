@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SwiGLU or GeGLU (ops/gate.h) and their gradients, with s = 1 / (1 + exp(-k)), k = gate (linear +
- * cubic gate^2):
+ * SwiGLU or GeGLU (ops/gate.h) and their gradients, with
  *
+ *     s = 1 / (1 + exp(-k)),  k = gate (linear + cubic gate^2)
  *     activated = gate s up
  *     d_up = d gate s,  d_gate = d up s (1 + gate (1 - s) (linear + 3 cubic gate^2))
  *
