@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data directory: shipped configs, machine descriptions and plot scripts, in the layout of the
- * source tree, so that the source tree itself can stand for an installation. */
+/* Finds files of the data directory: shipped configs, machine descriptions and plot scripts. It has
+ * the layout of the source tree, so that the source tree itself can serve as an installation. */
 #include "base/file.h"
 
 #include <dirent.h>
@@ -60,7 +60,7 @@ enum tdm_status tdm_data_path(const char *folder, const char *name, const char *
     return TDM_OK;
 }
 
-/* Length of a file name without its suffix; 0 if it does not end so. */
+/* Length of a file name without `suffix`; 0 if it does not end in it. */
 static size_t stem_length(const char *file, const char *suffix)
 {
     size_t length = strlen(file);
@@ -77,7 +77,7 @@ static void free_entries(struct dirent **entries, int count)
     free(entries);
 }
 
-/* By bytes, whatever the locale. */
+/* Compares by bytes, in any locale. */
 static int by_bytes(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -125,7 +125,8 @@ enum tdm_status tdm_data_names(const char *folder, const char *suffix, char ***n
         }
     }
     list[next] = NULL;
-    qsort(list, count, sizeof(*list), by_bytes); /* of the names alone: "h200" before "h200-x" */
+    /* without suffixes: "h200" comes before "h200-x" */
+    qsort(list, count, sizeof(*list), by_bytes);
     free_entries(entries, entry_count);
     *names = list;
     return TDM_OK;

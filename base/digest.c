@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* FNV-1a over bytes: the digest that ties schedules to models. And a checksum over words of 8
+/* Digests: FNV-1a over bytes, which ties schedules to models, and a checksum over words of 8
  * bytes. */
 #include "base/digest.h"
 
@@ -24,8 +24,8 @@ const char *tdm_digest_text(const char *text, char out[TDM_DIGEST_SIZE])
     return out;
 }
 
-/* For a given word a bijection of the sum, and for a given sum one of the word: a difference in one
- * word is never lost. */
+/* This is a bijection of the sum for a given word, and of the word for a given sum. So a difference
+ * in one word is never lost. */
 static uint64_t add_word(uint64_t sum, uint64_t word)
 {
     sum ^= word;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Directories written whole. */
+/* Writes directories as a whole (base/directory.h). */
 #include "base/directory.h"
 
 #include "base/file.h"
@@ -44,7 +44,7 @@ static enum tdm_status check_content(const char *path, bool force, tdm_directory
     return status;
 }
 
-/* `path` without slashes at its end, and through links if it exists; malloc'ed. */
+/* `path` without slashes at its end; with links resolved if it exists. malloc'ed. */
 static char *target_of(const char *path)
 {
     char *target = realpath(path, NULL);
@@ -68,8 +68,8 @@ char *tdm_directory_parent(const char *path)
     return target;
 }
 
-/* What is written is called "NAME.tmpPID-N" until it is complete (temporary.h), or has ".old" or a
- * suffix of SQLite's behind its name: room for the longest. */
+/* Until a file is complete it is called "NAME.tmpPID-N" (temporary.h). It can also have ".old" or a
+ * suffix of SQLite's after its name. This is the longest addition. */
 #define LONGEST_SUFFIX 24
 
 static bool is_too_long(const char *path, const char *parent)
@@ -96,7 +96,7 @@ int tdm_directory_reason(const char *path)
     return reason;
 }
 
-/* Also what a file of such a name is called until it is complete. */
+/* Also true for the temporary name of an owned file. */
 static bool is_owned(const char *name, tdm_directory_owns owns)
 {
     const char *dot = strstr(name, ".tmp");
@@ -106,7 +106,8 @@ static bool is_owned(const char *name, tdm_directory_owns owns)
     return owned;
 }
 
-/* The directory with its own files; what else came to be in it stays, and so does it. */
+/* Removes the owned files and the directory. Other files in it stay, and then the directory does
+ * too. */
 static void remove_directory(const char *path, tdm_directory_owns owns)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -123,7 +124,7 @@ static void remove_directory(const char *path, tdm_directory_owns owns)
     (void)rmdir(path);
 }
 
-/* Behind the name of a temporary directory: the old one, while the two change places in two
+/* Suffix of a temporary directory's name for the old directory, while the two are exchanged in two
  * steps. */
 #define ASIDE ".old"
 
@@ -132,8 +133,8 @@ struct left {
     tdm_directory_owns owns;
 };
 
-/* What a killed process left. Where it was between two steps, the old directory gets its name
- * again. */
+/* Removes what a killed process left. If it was killed between the two steps, the old directory
+ * gets its name back. */
 static void remove_left(void *self, const char *path)
 {
     const struct left *left = self;
@@ -190,7 +191,8 @@ enum tdm_status tdm_directory_begin(const char *path, bool force, tdm_directory_
     return TDM_OK;
 }
 
-/* Some file systems cannot do that; the directory is there all the same. */
+/* Some file systems cannot sync a directory. That is no error: the directory exists all the
+ * same. */
 static void sync_directory(const char *path)
 {
     int fd = path == NULL ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -200,7 +202,8 @@ static void sync_directory(const char *path)
     }
 }
 
-/* Where the file system cannot exchange two names: the old directory steps aside. errno or 0. */
+/* For file systems that cannot exchange two names: the old directory is renamed first. Returns
+ * errno or 0. */
 static int replace_in_two_steps(const struct tdm_directory *directory)
 {
     size_t room = strlen(directory->temporary) + 8;
@@ -231,7 +234,7 @@ static void release(struct tdm_directory *directory)
 enum tdm_status tdm_directory_commit(struct tdm_directory *directory, struct tdm_error *err)
 {
     sync_directory(directory->temporary);
-    /* over nothing or an empty directory; else the two change places */
+    /* this replaces nothing or an empty directory; otherwise the two names are exchanged */
     int reason = rename(directory->temporary, directory->path) == 0 ? 0 : errno;
     if (reason == ENOTEMPTY || reason == EEXIST) {
         reason = renameat2(AT_FDCWD, directory->temporary, AT_FDCWD, directory->path,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data types of tensors: sizes, names, and half precision in software, so that every computer that
- * builds tidemark rounds alike. */
+/* Data types of tensors: sizes, names, and half precision in software, so that every build of
+ * tidemark rounds in the same way. */
 #include "base/dtype.h"
 
 #include <stddef.h>
@@ -82,10 +82,10 @@ uint16_t tdm_float_to_fp16(float value)
         uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
         return (uint16_t)(sign | ((rounded - (112u << 23)) >> 13));
     }
-    if (magnitude <= 0x33000000u) /* up to 2^-25, a tie with zero */
+    if (magnitude <= 0x33000000u) /* up to 2^-25, which is a tie with zero */
         return (uint16_t)sign;
 
-    /* Subnormal: the significand counted in units of 2^-24. */
+    /* Subnormal: the significand in units of 2^-24. */
     uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u;
     uint32_t shift = 126 - (magnitude >> 23);
     uint32_t kept = significand >> shift;

@@ -24,7 +24,7 @@ uint64_t tdm_dtype_bytes(enum tdm_dtype dtype);
 /* "none", "fp32", "bf16", "fp16", "remainder16", "int32", "fp64". */
 const char *tdm_dtype_name(enum tdm_dtype dtype);
 
-/* Reads a name; false if it is not one of the above. */
+/* Reads a name. Returns false if it is not one of the above. */
 bool tdm_dtype_parse(const char *name, enum tdm_dtype *dtype);
 
 static inline float tdm_bf16_to_float(uint16_t bits)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files written whole: a reader sees the old file or the new one, never half of one, and a failed
- * write leaves nothing behind. */
+/* Writes files as a whole: a reader sees the old file or the new one, never a part of one, and a
+ * failed write leaves nothing behind. Also reads whole files. */
 #include "base/file.h"
 
 #include "base/directory.h"
@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* errno of a failure, or 0. */
+/* Returns the errno of a failure, or 0. */
 static int write_all(int fd, const char *data, size_t bytes)
 {
     while (bytes > 0) {
@@ -66,7 +66,8 @@ static enum tdm_status write_stdout(const void *data, size_t bytes, struct tdm_e
     return TDM_OK;
 }
 
-/* A device or a pipe: there is no old file to keep, and renaming over it would remove it. */
+/* Writes to a device or a pipe. There is no old file to keep, and a rename would remove the
+ * device. */
 static enum tdm_status write_in_place(const char *path, const void *data, size_t bytes,
                                       struct tdm_error *err)
 {
@@ -79,8 +80,8 @@ static enum tdm_status write_in_place(const char *path, const void *data, size_t
     return reason == 0 ? TDM_OK : tdm_file_failed(path, reason, err);
 }
 
-/* The name is on disk only when its directory is; some file systems cannot do that, and the file
- * itself is whole by then, so a failure is not one. */
+/* The name is on disk only when its directory is. Some file systems cannot sync directories. The
+ * file itself is complete by then, so a failure here is not an error. */
 static void sync_directory(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -176,7 +177,7 @@ enum tdm_status tdm_file_write(const char *path, const void *data, size_t bytes,
     if (!S_ISREG(info.st_mode))
         return write_in_place(path, data, bytes, err);
 
-    /* Through a symbolic link the file that it names is replaced, not the link. */
+    /* If `path` is a symbolic link, the file that it names is replaced, not the link. */
     char *target = realpath(path, NULL);
     if (target == NULL)
         return tdm_file_failed(path, errno, err);

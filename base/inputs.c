@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inputs that must not be written to. */
+/* Refuses to overwrite the inputs of a command (base/inputs.h). */
 #include "base/inputs.h"
 
 #include "base/directory.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The last part of a path, without slashes behind it; malloc'ed. NULL if memory ran out. */
+/* The last part of a path, without slashes after it; malloc'ed. NULL if memory ran out. */
 static char *last_part(const char *path)
 {
     size_t end = strlen(path);
@@ -24,8 +24,8 @@ static char *last_part(const char *path)
     return strndup(path + start, end - start);
 }
 
-/* Where a path leads, all links followed; what does not exist yet: in the directory where it would
- * be. Malloc'ed; NULL if that does not exist either. */
+/* The path with all links resolved. A path that does not exist yet is resolved through its
+ * directory. malloc'ed; NULL if that directory does not exist either. */
 static char *place_of(const char *path)
 {
     char *place = realpath(path, NULL);
@@ -56,7 +56,7 @@ bool tdm_path_within(const char *path, const char *other)
     return within || tdm_file_same(path, other);
 }
 
-/* Does the folder hold `path` as a file that is read there: by its name, or by a link? */
+/* Is `path` a file that is read in the folder, by its name or through a link? */
 static bool folder_reads(const struct tdm_input *input, const char *path)
 {
     char *parent = tdm_directory_parent(path), *name = last_part(path);
@@ -76,7 +76,7 @@ static bool folder_reads(const struct tdm_input *input, const char *path)
     return found;
 }
 
-/* Pipes and devices can be read and written at once. */
+/* Pipes and devices lose nothing when they are written: they can be read and written at once. */
 static bool can_be_lost(const char *path)
 {
     struct stat info;

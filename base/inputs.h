@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a command reads, so that nothing that it writes takes its place: --force allows to replace
- * an older result, and never what the result is made from.
+ * The inputs of a command, so that it never overwrites them. --force allows replacing an older
+ * result, but never an input of the result.
  */
 #ifndef TDM_BASE_INPUTS_H
 #define TDM_BASE_INPUTS_H
@@ -13,24 +13,24 @@
 
 /* A file that a command reads, or a folder in which it reads files. */
 struct tdm_input {
-    const char *option; /* as the command line knows it: "--tokens", "MODEL" */
-    const char *path;   /* NULL: it is not given, or none of the user's files */
-    bool (*reads)(
-        const char *name); /* of a folder: is a file of that name read? NULL: it is a file */
+    const char *option; /* its name on the command line: "--tokens", "MODEL" */
+    const char *path;   /* NULL: not given, or not a file of the user's */
+    /* for a folder: is a file of this name read? NULL: `path` is a file */
+    bool (*reads)(const char *name);
 };
 
-/* Is `path`, a file or a directory to be written whole, this input? It is if both are the same file
- * or directory (by device and inode, so also through links); if it is, or would be, a file that is
- * read in the folder; or if it is a directory that holds the input. "-" is not. */
+/* Is `path`, a file or directory to be written as a whole, this input? Yes if both are the same
+ * file or directory (by device and inode, so also through links), if `path` is, or would be, a file
+ * that is read in the folder, or if it is a directory that contains the input. "-" never is. */
 bool tdm_input_is(const struct tdm_input *input, const char *path);
 
-/* Refuses to write `path`, which `option` names, if it is one of the inputs: TDM_USAGE. `path`
- * NULL: nothing is to be written. */
+/* Refuses to write `path`, given as `option`, if it is one of the inputs: TDM_USAGE. `path` NULL:
+ * nothing is to be written. */
 enum tdm_status tdm_inputs_spare(const struct tdm_input *inputs, size_t count, const char *option,
                                  const char *path, struct tdm_error *err);
 
-/* Are both, which may not exist yet, the same file or directory, or is `path` in the directory
- * `other`? */
+/* Are both the same file or directory, or is `path` in the directory `other`? Neither has to exist
+ * yet. */
 bool tdm_path_within(const char *path, const char *other);
 
 #endif

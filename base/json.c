@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JSON through Jansson: strict loading, and getters that name file, field and what is due. */
+/* JSON through Jansson: strict loading, and getters whose messages name the file, the field and the
+ * expected value. */
 #include "base/json.h"
 
 #include "base/file.h"
@@ -12,10 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* More than any config, machine or schedule; a file of weights given by mistake is refused fast. */
+/* Larger than any config, machine or schedule. A file of weights given by mistake is refused
+ * quickly. */
 #define JSON_LIMIT_BYTES (UINT64_C(64) << 20)
 
-/* Jansson (2.14) goes on without the characters of a string for which it had no memory, so its
+/* If Jansson (2.14) runs out of memory for a string, it continues without those characters. So its
  * allocations are watched while it parses. */
 static json_malloc_t allocate_below;
 static bool ran_out;
@@ -60,7 +62,7 @@ enum tdm_status tdm_json_parse(const char *file, const char *text, size_t bytes,
     return TDM_OK;
 }
 
-#define SQLITE_BEGINS "SQLite format 3" /* and a zero */
+#define SQLITE_BEGINS "SQLite format 3" /* followed by a zero */
 
 enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error *err)
 {
@@ -113,7 +115,7 @@ enum tdm_status tdm_json_write(FILE *out, bool sorted, json_t *value, struct tdm
     return written ? TDM_OK : tdm_fail(err, TDM_IO, "standard output cannot be written");
 }
 
-/* Releases what lacks a part. */
+/* Releases a container that could not be completed. */
 static void give_up(json_t **container)
 {
     json_decref(*container);
@@ -122,7 +124,7 @@ static void give_up(json_t **container)
 
 void tdm_json_set(json_t **object, const char *key, json_t *value)
 {
-    if (json_object_set_new(*object, key, value) != 0) /* it has released the value */
+    if (json_object_set_new(*object, key, value) != 0) /* Jansson has released the value */
         give_up(object);
 }
 
@@ -205,7 +207,7 @@ enum tdm_status tdm_json_fail(struct tdm_json_reader *reader, const char *key, c
     return status;
 }
 
-/* The failure of a getter: the member is missing or is not what is due. */
+/* Reports a getter's failure: the member is missing or has the wrong value. */
 static void fail_due(struct tdm_json_reader *reader, const char *key, const json_t *value,
                      const char *due)
 {

@@ -2,8 +2,8 @@
 /*
  * JSON through Jansson, with messages that name the file and the field.
  *
- * A struct tdm_json_reader carries the name of the file and the first error; the getters below are
- * no-ops after a failure, so a caller reads all fields and checks once with tdm_json_status().
+ * A struct tdm_json_reader carries the name of the file and the first error. After a failure the
+ * getters below do nothing, so a caller reads all fields and checks once with tdm_json_status().
  */
 #ifndef TDM_BASE_JSON_H
 #define TDM_BASE_JSON_H
@@ -15,42 +15,43 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Reads and parses a file; the caller owns the result (json_decref). TDM_IO if it cannot be read,
+/* Reads and parses a file. The caller owns the result (json_decref). TDM_IO if it cannot be read,
  * TDM_INPUT with line and column if it is not JSON, has duplicate keys, or is not an object. */
 enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error *err);
 
-/* The same of text that comes from `file`. The text may have zeros in it, which is no JSON. One
- * thread at a time. */
+/* The same for text that comes from `file`. A zero byte in the text is invalid JSON. Not
+ * thread-safe: one thread at a time. */
 enum tdm_status tdm_json_parse(const char *file, const char *text, size_t bytes, json_t **root,
                                struct tdm_error *err);
 
-/* Text of a value, all of it, by Jansson's flags (JSON_ENCODE_ANY is among them); malloc'ed, caller
- * frees. NULL if memory ran out. json_dumps() is not asked, as it may leave out a key then (Jansson
- * 2.14). */
+/* The complete text of a value by Jansson's flags, with JSON_ENCODE_ANY added. malloc'ed; the
+ * caller frees it. NULL if memory ran out. json_dumps() is not used because it may then leave out a
+ * key (Jansson 2.14). */
 char *tdm_json_dump(const json_t *value, size_t flags);
 
-/* Deterministic one-line text of a value (sorted keys, compact); malloc'ed, caller frees. NULL if
- * memory ran out. */
+/* Deterministic one-line text of a value (sorted keys, compact). malloc'ed; the caller frees it.
+ * NULL if memory ran out. */
 char *tdm_json_canonical(const json_t *value);
 
-/* Writes a value indented, with a newline, its keys sorted or as they were set, all of it or
- * nothing; takes the reference. TDM_NO_MEMORY, also for NULL: what was built below ran out of
- * memory; TDM_IO. */
+/* Writes a value indented, with a newline, its keys sorted or in the order they were set. Writes
+ * either all of it or nothing, and takes the reference. TDM_NO_MEMORY, also if `value` is NULL
+ * because memory ran out while it was built; TDM_IO. */
 enum tdm_status tdm_json_write(FILE *out, bool sorted, json_t *value, struct tdm_error *err);
 
-/* Building. What could not be built is NULL, and what was to hold it becomes NULL too, so that a
- * caller checks once, at the end: both release *object or *array and set it to NULL if `value`, of
- * which they take the reference, is NULL or memory runs out, and do no more than release `value` if
- * it is NULL already. */
+/* Building. A value that could not be built is NULL, and the container that should hold it becomes
+ * NULL too, so that a caller checks once, at the end. Both take the reference of `value`. If it is
+ * NULL or memory runs out, they release *object or *array and set it to NULL. If that is NULL
+ * already, they only release `value`. */
 void tdm_json_set(json_t **object, const char *key, json_t *value);
 void tdm_json_add(json_t **array, json_t *value);
-/* All that `more` has, in the same way. */
+/* Adds all members of `more` in the same way. */
 void tdm_json_merge(json_t **object, json_t *more);
 
-/* Text of unknown origin as a string, by tdm_text_clean(); null for NULL. NULL: memory ran out. */
+/* A string from text of unknown origin, through tdm_text_clean(); JSON null for NULL. Returns NULL
+ * if memory ran out. */
 json_t *tdm_json_text(const char *text);
 
-/* A value as a message shows it, short and printable: a string in quotes, a number, "an array".
+/* A value in the form for messages, short and printable: a string in quotes, a number, "an array".
  * Returns `out`. */
 enum { TDM_JSON_SHOWN = 48 };
 const char *tdm_json_show(const json_t *value, char out[TDM_JSON_SHOWN]);
@@ -72,8 +73,9 @@ static inline enum tdm_status tdm_json_status(const struct tdm_json_reader *read
 
 bool tdm_json_has(const struct tdm_json_reader *reader, const char *key); /* present and not null */
 
-/* Each returns the value, or the fallback if the key is absent or null; a `required` variant fails
- * on absence. Wrong type or out of [low, high]: failure that names file, field and what is due. */
+/* Each returns the value. If the key is absent or null, the _or variants return the fallback and
+ * the others fail. A wrong type or a value outside [low, high] is a failure whose message names the
+ * file, the field and the expected value. */
 uint64_t tdm_json_count(struct tdm_json_reader *reader, const char *key, uint64_t low,
                         uint64_t high);
 uint64_t tdm_json_count_or(struct tdm_json_reader *reader, const char *key, uint64_t low,
@@ -89,12 +91,12 @@ const char *tdm_json_string_or(struct tdm_json_reader *reader, const char *key,
 const json_t *tdm_json_object(struct tdm_json_reader *reader, const char *key);
 const json_t *tdm_json_array(struct tdm_json_reader *reader, const char *key);
 
-/* Records a failure of a check that the caller made: message is `FILE: "PREFIX.KEY" ...`. */
+/* Records a failed check of the caller. The message is `FILE: "PREFIX.KEY" ...`. */
 enum tdm_status tdm_json_fail(struct tdm_json_reader *reader, const char *key, const char *format,
                               ...) __attribute__((format(printf, 3, 4)));
 
-/* Fails on the first key of the object that is not in the NULL-terminated list: an edited file with
- * a misspelt field must not be read as if the field were absent. */
+/* Fails on the first key of the object that is not in the NULL-terminated list. Otherwise a
+ * misspelt field of an edited file would be read as absent. */
 enum tdm_status tdm_json_only(struct tdm_json_reader *reader, const char *const *keys);
 
 #endif

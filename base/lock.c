@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Locks of files and directories. */
+/* Locks files and directories (base/lock.h). */
 #include "base/lock.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which name of a list is meant. */
+/* Finds the name in a list that a user means. */
 #include "base/names.h"
 
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 #define LONGEST 64u
 #define MOST_SUGGESTED 4u
 
-/* Lower case, without spaces and dashes; cut to what fits. */
+/* Converts to lower case, without spaces, dashes and underscores, cut to what fits. */
 static void fold(const char *name, char out[LONGEST])
 {
     size_t used = 0;
@@ -27,7 +27,7 @@ static bool is_same(const char *a, const char *b)
     return strcmp(x, y) == 0;
 }
 
-/* Is it what `whole` has before or after one of its dashes? */
+/* Is it the part of `whole` before or after one of its dashes? */
 static bool is_part(const char *part, const char *whole)
 {
     char before[LONGEST];
@@ -54,7 +54,7 @@ const char *tdm_name_meant(const char *name, const char *const *names)
     return parts == 1 ? meant : NULL;
 }
 
-/* Edits (insert, delete, replace a letter) that turn `a` into `b`, both folded. */
+/* The number of edits (insert, delete, replace a letter) that turn `a` into `b`, both folded. */
 static unsigned edits(const char *a, const char *b)
 {
     unsigned row[LONGEST + 1];
@@ -82,8 +82,8 @@ static unsigned distance(const char *a, const char *b)
     return edits(x, y);
 }
 
-/* The names that begin or end so, or if there is none, those of the fewest edits, which must be
- * few. */
+/* Finds the names that begin or end in `name`, at a dash. If there are none, finds those with the
+ * fewest edits, if these are few. */
 static size_t find_near(const char *name, const char *const *names,
                         const char *near[MOST_SUGGESTED])
 {

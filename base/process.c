@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What both programs do before anything else. */
+/* Prepares a process before main() does anything else (base/process.h). */
 #include "base/process.h"
 
 #include <errno.h>
@@ -14,14 +14,14 @@ enum tdm_status tdm_process_begin(struct tdm_error *err)
     for (int number = STDIN_FILENO; number <= STDERR_FILENO; number++) {
         if (fcntl(number, F_GETFD) != -1 || errno != EBADF)
             continue;
-        /* the wrong way round: reading input and writing output fail with EBADF, as before */
+        /* the wrong direction, so that reading input and writing output still fail with EBADF */
         int fd = open("/dev/null", number == STDIN_FILENO ? O_WRONLY : O_RDONLY);
-        if (fd != number) /* lower numbers are open, so this one is the next */
+        if (fd != number) /* lower numbers are open, so this number is the next free one */
             return tdm_fail(err, TDM_IO,
                             "standard %s is closed, and /dev/null cannot be opened: %s",
                             names[number], strerror(errno));
     }
-    /* what a limit on the size of files forbids is then an error with a message */
+    /* a write beyond the file size limit is then an error with a message */
     (void)signal(SIGXFSZ, SIG_IGN);
     return TDM_OK;
 }

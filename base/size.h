@@ -2,8 +2,8 @@
 /*
  * Checked sizes: uint64_t arithmetic that saturates at TDM_SIZE_MAX instead of wrapping.
  *
- * A saturated value stays saturated through further additions and multiplications, so a formula can
- * be written plainly and its result compared with TDM_SIZE_MAX once.
+ * A saturated value stays saturated in further additions and multiplications. So a formula can be
+ * written plainly, and only its result is compared with TDM_SIZE_MAX.
  */
 #ifndef TDM_BASE_SIZE_H
 #define TDM_BASE_SIZE_H

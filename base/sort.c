@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sorting by insertion. */
+/* Stable insertion sort (base/sort.h). */
 #include "base/sort.h"
 
 static void swap(char *left, char *right, size_t bytes)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Status and message: filling the caller's error and mapping a status to an exit code. */
+/* Status and message: fills the caller's error and maps a status to an exit code. */
 #include "base/status.h"
 
 #include "base/text.h"
@@ -15,7 +15,7 @@ enum tdm_status tdm_fail(struct tdm_error *err, enum tdm_status status, const ch
         va_start(args, format);
         vsnprintf(err->message, sizeof(err->message), format, args);
         va_end(args);
-        tdm_text_clean(err->message); /* names in it may hold anything */
+        tdm_text_clean(err->message); /* names in it may contain any bytes */
         err->status = status;
         err->hint[0] = '\0';
     }

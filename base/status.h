@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Status and message: how a function says that it failed.
+ * Status and message: how a function reports a failure.
  *
  * Every function that can fail returns enum tdm_status and takes a caller-owned struct tdm_error as
  * its last argument. The function that first knows what is wrong writes the message; callers pass
@@ -21,8 +21,8 @@ enum tdm_status {
     TDM_INTERNAL,    /* a bug in tidemark: exit 1 */
 };
 
-/* The last failure. `message` is one line, lower case, no full stop: what is wrong with what.
- * `hint` is one line with the usual remedy, or empty. */
+/* The last failure. `message` is one line that states what is wrong with what, in lower case and
+ * without a full stop. `hint` is one line with the usual remedy, or empty. */
 struct tdm_error {
     enum tdm_status status;
     char message[768];
@@ -36,11 +36,11 @@ struct tdm_error {
 enum tdm_status tdm_fail(struct tdm_error *err, enum tdm_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Sets the hint of an already filled error; does nothing if `err` is NULL. Returns its status. */
+/* Sets the hint of a filled error. Does nothing if `err` is NULL. Returns its status. */
 enum tdm_status tdm_hint(struct tdm_error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Puts `subject` and a colon before the message of an already filled error: the file that a deeper
+/* Puts `subject` and a colon before the message of a filled error, such as a file that a deeper
  * layer did not know. Returns its status. */
 enum tdm_status tdm_about(struct tdm_error *err, const char *subject);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Temporary files and directories, and what killed processes left of them. */
+/* Makes temporary files and directories, and removes those that killed processes left. */
 #include "base/temporary.h"
 
 #include "base/directory.h"
@@ -45,7 +45,7 @@ static int make(const char *target, bool directory, char **name, int *fd)
         free(made);
         return reason;
     }
-    (void)tdm_lock_take(opened); /* where there are no locks, the process number must do */
+    (void)tdm_lock_take(opened); /* without locks, the process number must suffice */
     *name = made;
     *fd = opened;
     return 0;
@@ -61,7 +61,8 @@ int tdm_temporary_directory(const char *target, char **name, int *fd)
     return make(target, true, name, fd);
 }
 
-/* The process of "NAME.tmpPID-N" and `suffix`; 0 if `entry` is not called so. */
+/* The process of the name "NAME.tmpPID-N", optionally followed by `suffix`; 0 if `entry` has
+ * another name. */
 static long process_of(const char *entry, const char *name, const char *suffix)
 {
     size_t length = strlen(name);
@@ -76,18 +77,18 @@ static long process_of(const char *entry, const char *name, const char *suffix)
     return rest[0] == '\0' || (suffix != NULL && strcmp(rest, suffix) == 0) ? process : 0;
 }
 
-/* Is it left of a process that is gone? */
+/* Was it left by a process that has ended? */
 static bool is_left(const char *path, long process)
 {
     struct stat info;
-    /* one of this process's own number may be of another that had it, in a container always the
-     * first */
+    /* an entry with our own number may come from an earlier process; in a container we may always
+     * be the first */
     if (process != getpid() && (kill((pid_t)process, 0) == 0 || errno != ESRCH))
         return false;
     if (lstat(path, &info) != 0 || info.st_uid != geteuid() ||
         !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)))
         return false;
-    /* and it may run where this one cannot see it: in another container, on another host */
+    /* the process may run where we cannot see it, in another container or on another host */
     int fd = open(path, (S_ISDIR(info.st_mode) ? O_RDONLY | O_DIRECTORY : O_RDWR) | O_NOFOLLOW |
                             O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)

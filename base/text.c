@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text made fit to be shown: valid UTF-8 without control characters. */
+/* Cleans text for display: valid UTF-8 without control characters. */
 #include "base/text.h"
 
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
-/* Bytes of the character that begins at `s`; 0: none does, as in the Unicode standard's table
- * 3-7. */
+/* Bytes of the character that begins at `s`; 0 if none does (Unicode standard, table 3-7). */
 static size_t length_of(const unsigned char *s)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -20,7 +19,7 @@ static size_t length_of(const unsigned char *s)
         return length;
     uint32_t code = s[0] & (0x7fu >> length);
     for (size_t i = 1; i < length; i++) {
-        if (s[i] >> 6 != 0x2) /* the terminating zero, too */
+        if (s[i] >> 6 != 0x2) /* also stops at the terminating zero */
             return 0;
         code = code << 6 | (s[i] & 0x3fu);
     }

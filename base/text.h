@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text of unknown origin, as names of files and what files and traces hold, made fit to be
- * shown. */
+/* Cleans text of unknown origin for display, such as file names and the contents of files and
+ * traces. */
 #ifndef TDM_BASE_TEXT_H
 #define TDM_BASE_TEXT_H
 
-/* Makes `text` one line of valid UTF-8 that moves no terminal, in place: control characters (C0,
- * DEL, C1) and each byte that belongs to no whole character, as where one was cut, become "?". It
- * never grows. Returns `text`. */
+/* Makes `text` one line of valid UTF-8 that does not affect a terminal, in place. Control
+ * characters (C0, DEL, C1) and each byte that is not part of a whole character, such as a cut one,
+ * become "?". The text never grows. Returns `text`. */
 char *tdm_text_clean(char *text);
 
-/* A copy of `text` that tdm_text_clean() cleaned, cut where it is longer. Returns `out`. */
+/* A copy of `text`, cut if it is too long and cleaned by tdm_text_clean(). Returns `out`. */
 #define TDM_TEXT_SHOWN 1024
 const char *tdm_text_shown(const char *text, char out[TDM_TEXT_SHOWN]);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far a long answer is: a thread that waits, and writes when it is time. */
+/* Shows the progress of a long computation (base/ticker.h): a thread waits and writes at
+ * intervals. */
 #include "base/ticker.h"
 
 #include <signal.h>
@@ -8,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define QUIET_SECONDS 1    /* at the begin */
-#define TERMINAL_SECONDS 1 /* between changes of the line */
+#define QUIET_SECONDS 1    /* at the beginning */
+#define TERMINAL_SECONDS 1 /* between updates of the line */
 #define LINE_SECONDS 10    /* between lines that stay */
 
 static double seconds_since(const struct timespec *begin)
@@ -19,7 +20,7 @@ static double seconds_since(const struct timespec *begin)
     return (double)(now.tv_sec - begin->tv_sec) + 1e-9 * (double)(now.tv_nsec - begin->tv_nsec);
 }
 
-/* With the lock. */
+/* The caller holds the lock. */
 static void write_line(struct tdm_ticker *ticker)
 {
     fprintf(ticker->out, ticker->terminal ? "\r\033[K%s (%.0f s)" : "%s (%.0f s)\n", ticker->text,
@@ -36,7 +37,7 @@ static void *tick(void *self)
     due.tv_sec += QUIET_SECONDS;
     while (!ticker->ends) {
         if (pthread_cond_timedwait(&ticker->changed, &ticker->lock, &due) == 0)
-            continue; /* it ends, or was woken for nothing */
+            continue; /* it ends, or this was a spurious wake-up */
         write_line(ticker);
         due.tv_sec += ticker->terminal ? TERMINAL_SECONDS : LINE_SECONDS;
     }
@@ -44,7 +45,7 @@ static void *tick(void *self)
     return NULL;
 }
 
-/* Its condition is on a clock that nobody sets. */
+/* The condition uses a clock that nobody sets. */
 static bool open_locks(struct tdm_ticker *ticker)
 {
     pthread_condattr_t monotonic;
@@ -74,7 +75,7 @@ void tdm_ticker_begin(struct tdm_ticker *ticker, FILE *out, const char *text)
         return;
     snprintf(ticker->text, sizeof(ticker->text), "%s", text);
     clock_gettime(CLOCK_MONOTONIC, &ticker->begin);
-    /* signals are for the threads of the command, which may have blocked them */
+    /* signals go to the threads of the command, which may have blocked them */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

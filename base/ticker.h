@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Says how far a long answer is, and since when it is awaited: nothing in the first second, then on
- * a terminal one line that changes, else a line now and then. A thread of its own writes, so that
- * what takes long need not call back. Not for what writes to the same terminal meanwhile.
+ * Shows the progress of a long computation and how long it has taken. It shows nothing in the first
+ * second, then one changing line on a terminal, or else a line from time to time. It writes from
+ * its own thread, so that the computation need not call back. Do not use it while something else
+ * writes to the same terminal.
  */
 #ifndef TDM_BASE_TICKER_H
 #define TDM_BASE_TICKER_H
@@ -15,22 +16,22 @@
 struct tdm_ticker {
     FILE *out;
     bool terminal, runs, ends, shown;
-    char text[160]; /* what is being done */
+    char text[160]; /* the current activity */
     struct timespec begin;
     pthread_t thread;
     pthread_mutex_t lock; /* of text, ends */
     pthread_cond_t changed;
 };
 
-/* Begins to say on `out` what is being done: "looking for the fastest schedule". Says nothing if
- * TIDEMARK_PROGRESS is no, or no thread can be had. */
+/* Begins to show the current activity on `out`: "looking for the fastest schedule". Shows nothing
+ * if TIDEMARK_PROGRESS is "no", or if no thread can be started. */
 void tdm_ticker_begin(struct tdm_ticker *ticker, FILE *out, const char *text);
 
-/* What is being done now. */
+/* Sets the current activity. */
 void tdm_ticker_say(struct tdm_ticker *ticker, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Ends it, and clears the line. What has ended, or is all zero, stays so. */
+/* Ends the display and clears its line. Does nothing if it has ended or if *ticker is all zero. */
 void tdm_ticker_end(struct tdm_ticker *ticker);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Units as people type and read them. Decimal fractions are worked out in whole numbers, so that no
+/* Units as people type and read them. Decimal fractions are computed in whole numbers, so that no
  * rounding of a double decides how many bytes an option means. */
 #include "base/units.h"
 
@@ -13,7 +13,7 @@
 
 enum unit_flaw { FLAW_NONE, FLAW_NONSENSE, FLAW_FRACTION, FLAW_OVERFLOW };
 
-/* A quantity taken apart: "1.50GiB" is whole 1, fraction "50", suffix "GiB". */
+/* A split quantity: "1.50GiB" is whole 1, fraction "50", suffix "GiB". */
 struct quantity {
     uint64_t whole; /* saturated */
     const char *fraction;
@@ -31,7 +31,7 @@ static char lower(char c)
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
 
-/* Whether `text` is `word` in any case; `word` is lower-case. */
+/* Is `text` the same as `word`, ignoring case? `word` is lower-case. */
 static bool is_word(const char *text, const char *word)
 {
     while (*text != '\0' && lower(*text) == *word) {
@@ -63,8 +63,8 @@ static enum unit_flaw split(const char *text, struct quantity *quantity)
     return FLAW_NONE;
 }
 
-/* whole.fraction * unit, rounded down; *exact tells whether anything was cut off. The fraction is
- * summed from its last digit, (rest + digit * unit) / 10, where the floor of floors is the floor of
+/* whole.fraction * unit, rounded down. *exact tells whether nothing was cut off. The fraction is
+ * summed from its last digit, (rest + digit * unit) / 10: there the floor of floors is the floor of
  * the exact value. */
 static enum unit_flaw scale(const struct quantity *quantity, uint64_t unit, bool *exact,
                             uint64_t *value)
@@ -217,7 +217,7 @@ const char *tdm_format_enough_bytes(uint64_t bytes, char out[TDM_FORMAT_SIZE])
     }
     uint64_t whole = bytes >> 30, rest = bytes & ((UINT64_C(1) << 30) - 1);
     uint64_t hundredths = tdm_size_ceil_div(rest * 100, UINT64_C(1) << 30);
-    /* what is typed is read rounded down to a byte */
+    /* the typed number is read rounded down to a byte */
     if (hundredths * (UINT64_C(1) << 30) / 100 < rest)
         hundredths++;
     snprintf(out, TDM_FORMAT_SIZE, "%" PRIu64 ".%02" PRIu64 "G", whole + hundredths / 100,

@@ -12,13 +12,13 @@
 #include <stdint.h>
 
 /* Reads "123", "1.5GiB", "80G", "512MiB", "64K" (also "B") into bytes. `what` names the option or
- * field in the message ("--memory"). "12.34 GiB", as printed below, is read back, rounded down to a
+ * field in the message ("--memory"). "12.34 GiB", as printed below, is accepted, rounded down to a
  * byte. TDM_USAGE on nonsense, a sign, a fraction of a byte ("1.5"), overflow, and on "80GB", which
  * could be 1000-based. */
 enum tdm_status tdm_parse_bytes(const char *text, const char *what, uint64_t *bytes,
                                 struct tdm_error *err);
 
-#define TDM_LONGEST_CONTEXT (UINT64_C(1) << 28) /* 256M tokens; beyond, FLOPs leave 64 bits */
+#define TDM_LONGEST_CONTEXT (UINT64_C(1) << 28) /* 256M tokens; with more, FLOPs exceed 64 bits */
 
 /* Reads "4096", "256K", "1M" into a count of tokens (at least 1). Same errors. */
 enum tdm_status tdm_parse_tokens(const char *text, const char *what, uint64_t *tokens,
@@ -34,11 +34,11 @@ enum tdm_status tdm_parse_count(const char *text, const char *what, uint64_t low
 /* "12.34 GiB", "512 MiB", "3 KiB", "17 B". Returns `out`. */
 const char *tdm_format_bytes(uint64_t bytes, char out[TDM_FORMAT_SIZE]);
 
-/* A size to type that is read as no less than `bytes`: hundredths of GiB ("12.35G"), or whole MiB
- * where it is small ("17M"). Returns `out`. */
+/* A typed form that is read as at least `bytes`: hundredths of GiB ("12.35G"), or whole MiB if it
+ * is small ("17M"). Returns `out`. */
 const char *tdm_format_enough_bytes(uint64_t bytes, char out[TDM_FORMAT_SIZE]);
 
-/* "256K", "1M", "4096" stays "4K", "5000" stays "5000". Returns `out`. */
+/* "256K", "1M"; 4096 gives "4K", 5000 stays "5000". Returns `out`. */
 const char *tdm_format_tokens(uint64_t tokens, char out[TDM_FORMAT_SIZE]);
 
 /* "102 s", "31.50 s", "12.3 ms", "45 us". Returns `out`. */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/accuracy: are the predictions of other systems right? Predicts every row of tables of
- * measured and of published peaks (by default those of tests/data) and prints both, and how far
- * they are apart.
+ * bench/accuracy: are the predictions for other systems right? It predicts every row of the tables
+ * of measured and published peaks (by default those in tests/data) and prints prediction, peak and
+ * error.
  *
  *     bench/accuracy [FILE.csv...] [--machine MACHINE]
  *
- * The heads of the tables say what their columns are. Exit status 1 if a bound is broken:
- * accuracy_measured.c, accuracy_published.c and accuracy_runs.c say which there are.
+ * The head of each table describes its columns. The exit status is 1 if a bound is broken; the
+ * bounds are in accuracy_measured.c, accuracy_published.c and accuracy_runs.c.
  */
 #include "bench/accuracy_runs.h"
 #include "bench/accuracy_table.h"
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes a line apart in place; a field may be quoted. 0 if a quote is not closed. */
+/* Splits a line in place. A field may be quoted. Returns 0 if a quote is not closed. */
 static size_t split(char *line, const char **fields)
 {
     size_t count = 0;
@@ -62,7 +62,7 @@ bool next_row(FILE *file, struct table *table, bool *broken)
     return false;
 }
 
-/* By the column that only published tables have. */
+/* Only published tables have a column "source". */
 static bool is_published(FILE *file)
 {
     struct table table = {.columns = 0};

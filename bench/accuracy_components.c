@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Components of a model as their own benchmarks run them: tiny programs of the operations that
- * methods are made of. Liger's benchmarks (benchmark/scripts/utils.py _test_memory) run forward and
- * backward ten times, never clear gradients, and report the median of the peaks: that of any but
- * the first. That of apple/ml-cross-entropy reports what a forward takes beside what is there
- * before.
+ * Predicts components of a model as their own benchmarks run them: tiny programs of the operations
+ * that methods are made of. Liger's benchmarks (benchmark/scripts/utils.py _test_memory) run
+ * forward and backward ten times, never clear gradients, and report the median of the peaks. This
+ * is the peak of any run but the first. The benchmark of apple/ml-cross-entropy reports what a
+ * forward adds to the memory already in use.
  */
 #include "bench/accuracy_runs.h"
 
@@ -19,10 +19,10 @@
 #define ROUNDS 3u
 #define MOST_WEIGHTS 3u
 
-/* Sizes that a component is told. */
+/* The sizes that a component is given. */
 struct sizes {
     uint64_t rows, hidden, intermediate, vocabulary;
-    uint64_t heads; /* of the vocabulary: one is run, others are there */
+    uint64_t heads; /* copies of the head's weight; only the first is run */
 };
 
 struct component {
@@ -65,7 +65,7 @@ static void cross_entropy(struct component *c)
     backward_of(c, tdm_cross_entropy(&c->m, c->x, c->labels));
 }
 
-/* ---- the head and the loss of its logits as they are ---- */
+/* ---- the head and the loss of its unchanged logits ---- */
 
 static void make_head(struct component *c)
 {
@@ -84,7 +84,7 @@ static void head_loss(struct component *c)
     backward_of(c, loss);
 }
 
-/* The same by Liger's fused function. */
+/* The same with Liger's fused function. */
 static void fused_loss(struct component *c)
 {
     struct tdm_torch_model model = {
@@ -92,7 +92,8 @@ static void fused_loss(struct component *c)
     backward_of(c, tdm_torch_fused_loss(&model, c->x));
 }
 
-/* Gemma 2's: capped logits, which stay in a variable, and a copy in fp32; forward alone. */
+/* Gemma 2's loss: capped logits, which stay in a variable, and an fp32 copy of them. Forward
+ * only. */
 static void capped_loss(struct component *c)
 {
     struct tdm_eager *m = &c->m;
@@ -115,7 +116,7 @@ static void make_mlp(struct component *c)
     c->weights[2] = weight(c, c->sizes.hidden, c->sizes.intermediate);
 }
 
-/* y.backward(randn_like(y), retain_graph=True): what was saved outlives the backward. */
+/* y.backward(randn_like(y), retain_graph=True): the saved tensors outlive the backward. */
 static void mlp(struct component *c)
 {
     struct tdm_eager *m = &c->m;
@@ -137,7 +138,7 @@ static const struct kind {
     const char *name;
     void (*make)(struct component *c);
     void (*run)(struct component *c);
-    bool above; /* what is there before does not count */
+    bool above; /* memory in use before the run does not count */
 } kinds[] = {
     {"cross-entropy", make_cross_entropy, cross_entropy, false},
     {"head-loss", make_head, head_loss, false},

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measured peaks: rows of tests/data/measured_peaks.csv and own_peaks.csv, whose heads say what the
- * columns are. Bounds: on one GPU allocated within 0.3% in the mean and 1% at worst, reserved and
- * used within 3% in the mean; on several allocated within 1% and used within 4% in the mean; every
- * row that ran out of memory refused and every one that ran not.
+ * Checks predictions against measured peaks: the rows of tests/data/measured_peaks.csv and
+ * own_peaks.csv, whose heads describe the columns.
+ *
+ * Bounds on one GPU: allocated within 0.3% on average and 1% at worst, reserved and used within 3%
+ * on average. On several GPUs: allocated within 1% and used within 4% on average. In both cases the
+ * prediction must refuse every row that ran out of memory, and no other row.
  */
 #include "bench/accuracy_table.h"
 
@@ -38,7 +40,7 @@ static const struct {
 struct tally {
     double sum[FIGURES], worst[FIGURES];
     size_t rows, refused, right_refused, failures;
-    size_t requests, exact_requests; /* rows that say what was asked for, before rounding */
+    size_t requests, exact_requests; /* rows that state the requested bytes, before rounding */
 };
 
 /* The value of a key in phase_note, KEY=VALUE;KEY=VALUE, or NULL. */
@@ -57,7 +59,7 @@ static const char *noted(const struct table *table, const char *key, char *out, 
     return NULL;
 }
 
-/* Columns that are keys of a method, and those of the note. */
+/* The KEY=VALUE pairs of a row: the columns that are keys of a method, and keys of the note. */
 static size_t pairs_of(const struct table *table, char text[][128], const char **pairs)
 {
     static const char *const columns[] = {"checkpointing", "attention", "optimizer",
@@ -86,7 +88,7 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
     return count;
 }
 
-/* The row's model, changed where the note says so: cut to fewer layers, a head of its own. */
+/* The row's model, with the note's changes: fewer layers, or a head with its own weights. */
 static enum tdm_status load_model(const struct table *table, struct tdm_model **model,
                                   struct tdm_error *err)
 {
@@ -151,7 +153,8 @@ static void note_row(const struct table *table, const struct tdm_method_predicti
 {
     const struct tdm_method_step *step = &p->steps[p->highest];
     const uint64_t predicted[FIGURES] = {step->torch.peak.allocated, step->torch.peak.reserved,
-                                         step->end_used_bytes}; /* the driver was asked then */
+                                         /* the driver was asked at the step's end */
+                                         step->end_used_bytes};
     bool oom = strcmp(field(table, "status"), "ok") != 0;
     printf("%-6s %-14s %4s %-12s %-10s %-13s", field(table, "id"), field(table, "model"),
            field(table, "step"), field(table, "checkpointing"), field(table, "attention"),

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Published peaks (tests/data/published_peaks.csv) against predictions. A row names a method in its
- * publication's words; a recipe says which method of ours it is, what the publication's script sets
- * beside the row's columns, and which figure is the published one. Rows without a recipe are not
- * covered. Bounds: one GPU 1% in the median, 4% at worst; several GPUs, whose publications leave
- * settings unsaid, 8% at worst.
+ * Checks predictions against published peaks (tests/data/published_peaks.csv). A row names a method
+ * in its publication's words. A recipe gives our method for it, the settings of the publication's
+ * script that no column states, and the figure that was published. Rows without a recipe are not
+ * covered. Bounds: on one GPU 1% in the median and 4% at worst; on several GPUs, where the
+ * publications leave settings out, 8% at worst.
  *
- * OOMB's script (test_efficiency/test.py) runs contexts one after the other, shortest first, and
- * never clears gradients: the shortest context's figure is that of a first step, at all others
- * gradients are there before. BurstEngine's script prints max_memory_reserved / 2^30 and calls it
- * GB.
- * The profile of FSDP says no settings and is read from plots: on one GPU all that a later step
- * reserves; on four there is no room in 12 GB for gradients and moments, so it is a first step's,
- * without an optimizer: what stays until the end of the forward, or, with checkpoints, the peak.
- * Both are units=layers with reshard_after_forward=yes.
+ * OOMB's script (test_efficiency/test.py) runs the contexts in turn, shortest first, and never
+ * clears gradients. So the figure of the shortest context is that of a first step; at all others
+ * the gradients exist before the step. BurstEngine's script prints max_memory_reserved / 2^30 and
+ * calls it GB.
+ *
+ * The FSDP profile states no settings, and its figures are read from plots. On one GPU the figure
+ * is all that a later step reserves. On four GPUs, 12 GB cannot hold gradients and moments, so the
+ * figure is that of a first step without an optimizer: the bytes left at the end of the forward or,
+ * with checkpoints, the peak. Both are units=layers with reshard_after_forward=yes.
  */
 #include "bench/accuracy_table.h"
 
@@ -38,28 +39,29 @@ struct published {
     struct {
         char source[64];
         uint64_t tokens;
-    } first[MOST_PUBLISHED]; /* the shortest context of every source */
+    } first[MOST_PUBLISHED]; /* the shortest context of each source */
     size_t sources;
     struct errors {
         double values[MOST_PUBLISHED];
         size_t rows;
-    } one, several; /* by GPUs */
+    } one, several; /* by the number of GPUs */
     size_t not_covered, failures;
 };
 
-/* Of the step's peak, or, where what lives shortly does not count, of what is left. */
+/* A figure of a step: its peak, allocated or reserved, or, where short-lived bytes do not count,
+ * the bytes left at the end of the forward. */
 enum figure { ALLOCATED, RESERVED, FORWARD_END };
 
 static const struct recipe {
-    const char *published, *unit; /* as the row has them; the method's beginning */
+    const char *published, *unit; /* as in the row; `published` is how its method begins */
     const char *method;           /* ours */
-    const char *pairs[4];         /* what no column says */
-    const char *step;             /* NULL: contexts come in turn, with gradients of those before */
+    const char *pairs[4];         /* settings that no column states */
+    const char *step; /* NULL: contexts run in turn and keep the gradients of earlier ones */
     enum figure figure;
-    bool in_gib; /* though it is called GB */
+    bool in_gib; /* although the source says GB */
 } recipes[] = {
     {.published = "oomb", .unit = "MiB", .method = "oomb", .pairs = {"optimizer=none"}},
-    /* its baseline has FlashAttention in Triton and the loss of bf16 logits */
+    /* its baseline uses FlashAttention in Triton and computes the loss from bf16 logits */
     {.published = "parallel",
      .unit = "MiB",
      .method = "parallel",
@@ -187,14 +189,14 @@ static size_t pairs_of(const struct table *table, const struct recipe *recipe,
     return count;
 }
 
-/* The row's, unless it is the one that is there: NULL. */
+/* Loads the row's machine into *own. Leaves it NULL if the row names `machine` itself. */
 static enum tdm_status load_machine(const struct table *table, const struct tdm_machine *machine,
                                     struct tdm_machine **own, struct tdm_error *err)
 {
     const char *gpu = field(table, "gpu");
     if (strncmp(machine->name, gpu, strlen(gpu)) == 0)
         return TDM_OK;
-    /* with fewer links, its memory is the same */
+    /* an A800 is an A100 with fewer links and the same memory */
     return tdm_machine_load(strcmp(gpu, "a800") == 0 ? "a100-80" : gpu, own, err);
 }
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peaks of other people's runs, as published (tests/data/published_runs.csv), against predictions.
- * A line of recipes (tests/data/published_runs_recipes.csv) says for each row how a method of ours
- * expresses it, which of our figures the published one is, and what had to be assumed; or why no
- * method does.
+ * Compares predictions with the peaks of other people's runs, as published
+ * (tests/data/published_runs.csv). For each row, a line of recipes
+ * (tests/data/published_runs_recipes.csv) gives our method for it, which of our figures is the
+ * published one, and what had to be assumed; or it gives the reason why no method covers the row.
  *
- * What the sources leave unsaid cannot be predicted, so errors are stated, not bounded, but for
- * rows whose settings are known in full (their recipe has a bound). What must hold for all: where
- * the source ran out of memory, ours does.
+ * Settings that the sources leave out cannot be predicted. So errors are printed without a bound,
+ * except for rows whose settings are fully known (their recipe has a bound). One condition holds
+ * for all rows: where the source ran out of memory, the prediction does too.
  */
 #include "bench/accuracy_runs.h"
 
@@ -27,8 +27,8 @@
 #define PATH_BYTES 4096u
 #define GIB 1073741824.0
 #define BF16_BYTES 2u
-/* The next size that was tried after the largest that fits is not published; so much more was too
- * much. */
+/* Sources do not publish the next size that they tried after the longest that fits. This factor
+ * times that length must not fit. */
 #define BEYOND 1.25
 
 enum outcome { COMPARED, REFUSED, FAILED };
@@ -42,12 +42,12 @@ struct source {
     char name[NAME_BYTES];
     double errors[MOST_ROWS];
     size_t rows, compared, refused, error_count, reason_count;
-    struct reason reasons[MOST_REASONS]; /* why rows are not covered */
+    struct reason reasons[MOST_REASONS]; /* why some rows are not covered */
 };
 
 struct runs {
     const char *sources; /* where the tables are */
-    struct table recipe; /* and the file that it is read from */
+    struct table recipe; /* the current recipe; `recipes` is the file it is read from */
     FILE *recipes;
     struct source *by_source;
     size_t source_count, failures;
@@ -55,7 +55,7 @@ struct runs {
 
 /* ---- lines of both tables ---- */
 
-/* What the recipe says, else what the row says. */
+/* The recipe's value or, if it has none, the row's. */
 static const char *either(const struct table *recipe, const struct table *row, const char *name,
                           const char *row_name)
 {
@@ -70,7 +70,7 @@ static double gpus_of(const struct table *recipe, const struct table *row)
 
 /* ---- a prediction ---- */
 
-/* Of the tests' own files if they have it, else what is shipped. */
+/* The path of the tests' own file if there is one, else the name of a shipped one. */
 static const char *name_or_path(const struct runs *runs, const char *folder, const char *name,
                                 char path[PATH_BYTES])
 {
@@ -92,8 +92,8 @@ static size_t split_pairs(const char *settings, char *text, size_t text_bytes, c
     return count;
 }
 
-/* `longer`: times the tokens of the row. *output_bytes is what the model without its head
- * returns. */
+/* `longer` multiplies the tokens of the row. *output_bytes is the size of what the model without
+ * its head returns. */
 static enum tdm_status predict(const struct runs *runs, const struct table *row, double longer,
                                struct tdm_method_prediction *p, uint64_t *output_bytes,
                                struct tdm_error *err)
@@ -131,7 +131,7 @@ static enum tdm_status predict(const struct runs *runs, const struct table *row,
     return status;
 }
 
-/* The figure that the source gives, of a step. */
+/* The figure of a step that the source reports. */
 static uint64_t figure_of(const struct tdm_method_step *step, const char *figure)
 {
     const struct tdm_torch_step *torch = &step->torch;
@@ -144,7 +144,7 @@ static uint64_t figure_of(const struct tdm_method_step *step, const char *figure
         return torch->peak.reserved;
     if (strcmp(figure, "used") == 0)
         return step->used_bytes;
-    if (strcmp(figure, "kept") == 0) /* by the forward, for the backward */
+    if (strcmp(figure, "kept") == 0) /* by the forward for the backward */
         return torch->end_bytes[TDM_PHASE_FORWARD] - torch->before_bytes;
     if (strcmp(figure, "states") == 0)
         return states;
@@ -163,7 +163,7 @@ static uint64_t most_of(const struct tdm_method_prediction *p, const char *figur
     return most;
 }
 
-/* *bytes is 0 where it runs out of memory. */
+/* Sets *bytes to 0 if the run is predicted to run out of memory. */
 static enum tdm_status predict_bytes(const struct runs *runs, const struct table *row,
                                      double longer, uint64_t *bytes, struct tdm_error *err)
 {
@@ -186,7 +186,7 @@ static enum tdm_status predict_bytes(const struct runs *runs, const struct table
 
 /* ---- a row ---- */
 
-/* Bytes of the unit; 0 if there is no such. */
+/* Bytes of the unit; 0 if it is unknown. */
 static double unit_bytes(const char *unit)
 {
     static const struct {
@@ -216,7 +216,8 @@ static struct source *source_of(struct runs *runs, const struct table *row)
     return &runs->by_source[i];
 }
 
-/* Is what the source says of memory that ran out ours, too? A frontier is the longest that fits. */
+/* Does the prediction run out of memory where the source did? A frontier is the longest run that
+ * fits. */
 static bool refuses(const struct runs *runs, const struct table *row, const char *figure)
 {
     struct tdm_error err;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of bench/accuracy share: rows of a table, and the kinds of tables. */
+/* What the files of bench/accuracy share: reading rows of a table, and the checks of its kinds. */
 #ifndef TDM_BENCH_ACCURACY_TABLE_H
 #define TDM_BENCH_ACCURACY_TABLE_H
 
@@ -18,12 +18,13 @@ struct table {
     size_t columns;
 };
 
-/* The next row; false at the end, or (*broken) if it has not as many fields as the head. */
+/* Reads the next row. Returns false at the end, or sets *broken if the row's field count is not the
+ * head's. */
 bool next_row(FILE *file, struct table *table, bool *broken);
-/* Of the row that was read last; "" where there is no such column. */
+/* A field of the row that was read last; "" if there is no column of that name. */
 const char *field(const struct table *table, const char *name);
 
-/* Predict all rows, print them and how far they are apart, and say whether the bounds hold. */
+/* Predict all rows, print predictions and errors, and return whether the bounds hold. */
 bool check_measured(FILE *file, const struct tdm_machine *machine);
 bool check_published(FILE *file, const struct tdm_machine *machine);
 

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Speed of attention on the GPU: TFLOP/s of the pairs of a query and a key that are seen, 4 *
- * head_dim a pair and query head forward, 10 backward, whatever the kernels compute again; in
- * bursts and held (gpu_meter.h), with clock and power.
+ * Measures the speed of attention on the GPU, in TFLOP/s. It counts the visible pairs of a query
+ * and a key: 4 * head_dim operations a pair and query head forward, 10 * head_dim backward, no
+ * matter what the kernels recompute. Runs are bursts and held runs (gpu_meter.h), with clock and
+ * power.
  *
  *   attention_bench [--seconds S] [--peer "python3 bench/attention_peer.py"] [--all] [--row N]
- *       chunks of 4,096 and 16,384 queries over up to 256K keys, heads as Qwen2.5-7B has them, and
- *       two shapes with heads of 64; beside each what the peer answers for it, cuDNN. --all: the
- *       other kernels too; --row: one of the shapes alone, from 1
+ *       Chunks of 4,096 and 16,384 queries over up to 256K keys, with the heads of Qwen2.5-7B, and
+ *       shapes with heads of 64. Beside each, the peer's (cuDNN's) figures for it. --all: all
+ *       kernels, not only the first that suits. --row: only shape N, counted from 1.
  *   attention_bench --budget TOKENS
- *       4,096 queries over up to 1M keys, dense and over lists of the pages that won the vote of
- *       random queries on random keys, `voted`; and over as many pages that all query pages share,
- *       `shared`, or that are the last before the chunk, `recent`. Beside it the milliseconds of
- *       the page means of a chunk and of a selection, and these as a share of the attention over
- *       `voted`
+ *       4,096 queries over up to 1M keys, dense and over page lists: `voted` pages won the vote of
+ *       random queries on random keys; `shared` are as many pages, the same for all query pages;
+ *       `recent` are the last pages before the chunk. Beside it the milliseconds of a chunk's page
+ *       means and of a selection, and their sum as a share of the attention over `voted`.
  */
 #include "bench/gpu_meter.h"
 #include "executor/cuda/kernels.h"
@@ -34,7 +34,7 @@ static void *random_memory(uint64_t elements)
     struct tdm_error err = {0};
     uint16_t *values = malloc(elements * sizeof(*values));
     void *memory;
-    static uint64_t state = 1; /* other numbers each time */
+    static uint64_t state = 1; /* differs from call to call */
     if (values == NULL)
         exit(1);
     for (uint64_t i = 0; i < elements; i++) {
@@ -58,13 +58,13 @@ static void *zeros(uint64_t bytes)
 
 static struct meter meter;
 
-/* Milliseconds of a call in a burst. */
+/* Milliseconds of a call, measured in bursts. */
 static double measure(metered_call call, const void *of)
 {
     return meter_burst(&meter, call, of).milliseconds;
 }
 
-/* A kind of kernels, and what it is asked for. */
+/* A kind of kernels and the attention that it runs. */
 struct job {
     const struct tdm_attention_kind *kind;
     const struct tdm_attend *attend;
@@ -97,7 +97,7 @@ static enum tdm_status choose(const void *of, cudaStream_t stream, struct tdm_er
     return tdm_cuda_select(of, stream, err);
 }
 
-/* Of a selection the votes alone. */
+/* Only the votes of a selection. */
 static enum tdm_status vote(const void *of, cudaStream_t stream, struct tdm_error *err)
 {
     const struct tdm_votes_kind *kind = tdm_cuda_votes_kinds;
@@ -106,8 +106,8 @@ static enum tdm_status vote(const void *of, cudaStream_t stream, struct tdm_erro
     return kind->count(of, stream, err);
 }
 
-/* Forward and backward of the first kind that suits, in a row of a table; returns milliseconds of
- * both. */
+/* Measures forward and backward of the first kind that suits and prints them in a line. Returns the
+ * milliseconds of both. */
 static double measure_row(const struct tdm_attend *a, const char *lists, uint64_t keys,
                           double pairs)
 {
@@ -123,8 +123,8 @@ static double measure_row(const struct tdm_attend *a, const char *lists, uint64_
     return forth + back;
 }
 
-/* Lists of `count` pages before the chunk, and the pages of the chunk up to the query page's
- * own. */
+/* Writes lists of `count` pages before the chunk, followed by the chunk's pages up to and including
+ * the query page itself. */
 static void write_lists(const struct tdm_attend *a, uint32_t count, bool recent)
 {
     struct tdm_error err = {0};
@@ -147,7 +147,7 @@ static void write_lists(const struct tdm_attend *a, uint32_t count, bool recent)
     free(all);
 }
 
-/* Dense, and over lists of `budget` tokens beside the chunk. */
+/* Measures dense attention and attention over lists of `budget` tokens plus the chunk. */
 static void measure_budget(uint64_t budget)
 {
     static const uint64_t all_keys[] = {65536, 262144, 1048576};
@@ -247,7 +247,7 @@ struct shape {
     uint32_t query_heads, kv_heads, head_dim;
 };
 
-/* A program that is asked for the same shapes. */
+/* A program that measures the same shapes on request. */
 struct peer {
     FILE *to, *from;
 };

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How near to the best the planner comes, and how long it takes: contexts x device memory x host
- * memory.
+ * bench/bounds: how close the planner comes to the optimum, and how long it takes, over contexts,
+ * device memory and host memory.
  *
  *     bench/bounds [--model M] [--machine M] [--optimizer KIND] [--context N]... [--memory GIB]...
  *                  [--host-memory GIB]... [--without HEURISTIC]... [--quiet]
  *
- * A row a cell: the step that was found, simulated, the bound below which no schedule is, their
- * gap, the seconds and the memory that planning took, validation included; then the share of cells
- * with a gap of at most 1% and 3%. HEURISTIC: enumeration, rounding, structure, fine or polish is
- * switched off, to see what it gains.
+ * It prints one line for each cell: the simulated time of the step that was found, the lower bound
+ * of any schedule's step, the gap between them, and the seconds that planning took, validation
+ * included. Then it prints the share of cells with a gap of at most 1% and 3%, and the memory that
+ * planning took. --without switches a HEURISTIC off, to see what it gains: enumeration, rounding,
+ * structure, fine or polish.
  */
 #include "base/units.h"
 #include "planner/request.h"
@@ -146,7 +147,7 @@ static bool read_options(int argc, char **argv, struct options *o)
 
 static void set_defaults(struct options *o)
 {
-    static const uint64_t contexts[] = {8, 32, 128, 256, 512, 1024, 4096, 10240}; /* K */
+    static const uint64_t contexts[] = {8, 32, 128, 256, 512, 1024, 4096, 10240}; /* in K */
     static const uint64_t memory[] = {8, 16, 24, 40, 80, 139}, host_memory[] = {32, 110, 512};
     for (size_t i = 0; o->contexts.count < 8 && i < 8; i++)
         add(&o->contexts, contexts[i] << 10);

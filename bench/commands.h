@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commands of tidemark, run by a benchmark, and what they print as JSON. */
+/* Runs commands of tidemark for a benchmark and reads their JSON output. */
 #ifndef TDM_BENCH_COMMANDS_H
 #define TDM_BENCH_COMMANDS_H
 
@@ -25,7 +25,7 @@ static inline double tdm_bench_number(const json_t *object, const char *key)
     return json_number_value(json_object_get(object, key));
 }
 
-/* Plans to STEM.json with the arguments of `tidemark plan`; its JSON, or NULL. */
+/* Plans to STEM.json with these arguments of `tidemark plan`. Returns its JSON, or NULL. */
 static inline json_t *tdm_bench_plan(const char *stem, const char *arguments, int *status)
 {
     char line[4096];
@@ -33,7 +33,7 @@ static inline json_t *tdm_bench_plan(const char *stem, const char *arguments, in
     return tdm_bench_command(line, status);
 }
 
-/* Runs what was planned there, with arguments of `tidemark run`, and leaves the trace STEM.db. */
+/* Runs the plan STEM.json with these arguments of `tidemark run` and writes the trace STEM.db. */
 static inline int tdm_bench_run(const char *stem, const char *arguments)
 {
     char line[4096];
@@ -44,7 +44,7 @@ static inline int tdm_bench_run(const char *stem, const char *arguments)
     return status;
 }
 
-/* The report of a step of that trace, or NULL. */
+/* The report of a step of the trace STEM.db, or NULL. */
 static inline json_t *tdm_bench_report(const char *stem, unsigned step)
 {
     char line[4096];

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/curves: does the loss fall alike, whatever the schedule and however AdamW stores its state?
- * Trains one model from the same weights on the same text by several schedules, through the
- * commands of tidemark.
+ * bench/curves: does the loss fall in the same way whatever the schedule, and however AdamW stores
+ * its state? It trains one model from the same weights on the same text with several schedules,
+ * through the commands of tidemark.
  *
  *     bench/curves TEXT [--model M] [--machine M] [--backend B] [--context N] [--steps N] [--dir
  *         DIR] [--groups N,N,...]
  *
- * Prints, for each, the mean loss over tenths of the steps, the largest difference of one of these
- * means from the first schedule's, and the seconds of a step; and writes DIR/curves.tsv, a column
- * of losses for each, for a picture. tidemark is looked for on PATH.
+ * For each schedule it prints the mean loss of each tenth of the steps, the largest difference of
+ * these means from the first schedule's, and the seconds of a step. It writes DIR/curves.tsv, with
+ * a column of losses for each schedule, for a plot. tidemark is found through PATH.
  */
 #include "bench/training.h"
 
@@ -32,7 +32,7 @@ static const struct variant variants[] = {
     {"layer-major, adamw-bf16", "adamw-bf16", "--set order=layer-major --set groups=1"},
 };
 #define VARIANTS (sizeof(variants) / sizeof(variants[0]))
-#define UNEVEN 1u /* --groups */
+#define UNEVEN 1u /* its groups come from --groups */
 #define PARALLEL 3u
 
 struct options {
@@ -40,7 +40,7 @@ struct options {
     unsigned long context, steps;
 };
 
-/* Trains by a variant. */
+/* Trains with a variant. */
 static bool train(const struct options *options, size_t i, struct tdm_bench_curve *curve)
 {
     char name[512], plan[512];

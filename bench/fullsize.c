@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/fullsize: full-parameter training of 7B models at 128K to 512K tokens in little device and
- * host memory: plans, runs one step of each row, and compares step time and bytes that the driver
- * reports with what was planned, and with the row that has all of the machine.
+ * bench/fullsize: full-parameter training of 7B models at 128K to 512K tokens with little device
+ * and host memory. It plans and runs one step of each row. It compares the step time and the bytes
+ * that the driver reports with the plan, and with the row that has all of the machine.
  *
  *     bench/fullsize [--machine M] [--backend B] [--dir DIR] [--plan | --report] [--list | ROW...]
  *
- * ROW: a name of the table that --list prints; all by default. --plan only plans. --report only
- * reads the traces that earlier calls left in DIR, so that rows may run one by one, or detached; it
- * leaves out rows that are only planned. `host` is what the system reported where a row ran, else
- * as planned. The exit status is 1 if a row cannot be planned or run, if its trace is of something
- * else or its step did not finish, and if it misses what was asked for. tidemark is looked for on
- * PATH.
+ * ROW is a name in the table that --list prints; by default all rows run. --plan only plans.
+ * --report only reads the traces that earlier calls left in DIR, so that rows can run one by one or
+ * detached; it leaves out rows that are only planned. The column `host` shows what the system
+ * reported if the row ran, else the planned bytes. The exit status is 1 if a row cannot be planned
+ * or run, if its trace belongs to something else or its step did not finish, or if it misses its
+ * targets. tidemark is found through PATH.
  *
- * `all` is what the machine has: the row that the slowdown is of. The peer is als244/ml_dataflow on
- * an H200, at its best for the context (128K: 30.8 s with 109 GiB of host memory and 128.8 of the
- * device; 256K: 101.2 s with 159 and 128.9).
+ * The rows named `all` use all of the machine; slowdowns are relative to them. The peer is
+ * als244/ml_dataflow on an H200, at its best for the context (128K: 30.8 s with 109 GiB of host
+ * memory and 128.8 of the device; 256K: 101.2 s with 159 and 128.9).
  */
 #include "bench/commands.h"
 
@@ -39,10 +39,10 @@
 
 struct row {
     const char *name, *model, *context, *plan, *runs; /* runs NULL: it is only planned */
-    const char *reference;                            /* row that it is compared with, or NULL */
-    double most_slower;          /* asked for: 0.08 is 8% slower; NAN: nothing */
-    double device_gib, host_gib; /* asked for: no more than these; NAN */
-    double peer_seconds;         /* NAN: none */
+    const char *reference;                            /* the row it is compared with, or NULL */
+    double most_slower;                               /* a target: 0.08 is 8% slower; NAN: none */
+    double device_gib, host_gib;                      /* targets: at most these; NAN: none */
+    double peer_seconds;                              /* NAN: none */
 };
 
 static const struct row rows[] = {
@@ -94,10 +94,10 @@ struct figures {
     bool planned, measured;
     double context, used, host, seconds;                   /* as planned */
     double driver_used, host_used, taken_seconds, stalled; /* as measured; NAN: not */
-    char failure[1280];                                    /* "": none that has words */
+    char failure[1280];                                    /* "" if there is none in words */
 };
 
-/* NAN: it is null. */
+/* NAN if the value is null. */
 static double number_of(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
@@ -113,7 +113,7 @@ static void read_plan(struct figures *figures, const json_t *plan)
     figures->seconds = tdm_bench_number(plan, "step_seconds");
 }
 
-/* Of the compute lane. */
+/* Seconds that the compute lane stalled. */
 static double stalled_seconds(const json_t *program)
 {
     size_t i;
@@ -152,9 +152,8 @@ static int read_report(struct figures *figures, const json_t *report)
     return 0;
 }
 
-/* Is a schedule that ran of a row's model and context? If not, `is` tells what it is. */
-/* Is what a schedule says that which the row's plan has at an option? One that the row leaves out
- * may be anything. */
+/* Does the schedule have the value that the row's plan gives for the option? If the plan does not
+ * have the option, any value is right. */
 static bool is_asked(const struct row *row, const char *option, const json_t *schedule,
                      const char *key)
 {
@@ -172,6 +171,7 @@ static bool is_asked(const struct row *row, const char *option, const json_t *sc
            json_integer_value(value) == (json_int_t)bytes;
 }
 
+/* Was the schedule planned for the row? Writes what it was planned for to `is`. */
 static bool is_of_row(const struct row *row, const char *schedule, char *is, size_t size)
 {
     json_t *json = json_loads(schedule, 0, NULL);
@@ -194,7 +194,7 @@ static bool is_of_row(const struct row *row, const char *schedule, char *is, siz
     return same;
 }
 
-/* Refuses a trace that is of something else than the row. */
+/* Refuses a trace that does not belong to the row. */
 static int check_trace(const struct options *options, const struct row *row, const char *stem,
                        struct figures *figures)
 {
@@ -281,7 +281,7 @@ static const struct figures *find_reference(const struct row *row, const struct 
     return NULL;
 }
 
-/* What was asked for and is not met; NULL: nothing. */
+/* The target that is missed; NULL: none. */
 static const char *missed(const struct row *row, const struct figures *figures, double slower)
 {
     double used = figures->measured ? figures->driver_used : figures->used;
@@ -307,7 +307,7 @@ static void print_number(int width, double number)
         printf("%*.2f", width, number);
 }
 
-/* Prints a row; false: it misses what was asked for. */
+/* Prints a row. Returns false if it misses a target. */
 static bool print_row(const struct row *row, const struct figures *figures,
                       const struct figures *all)
 {

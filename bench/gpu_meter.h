@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Milliseconds of a call on the GPU, and what the card did meanwhile: the clock of its
- * multiprocessors and its power, by NVML. Two ways to run: in bursts, a few calls each after a
- * pause, and held, back to back for seconds, when the card has come to the clock that its power
- * allows.
+ * Measures the milliseconds of a call on the GPU, with the clock of the multiprocessors and the
+ * power (by NVML). There are two ways to run: in bursts, single calls each after a pause; and held,
+ * back to back for seconds, so that the clock settles at what the power limit allows.
  */
 #ifndef TDM_BENCH_GPU_METER_H
 #define TDM_BENCH_GPU_METER_H
@@ -18,7 +17,7 @@
 
 enum { METER_BURSTS = 5, METER_MOST_CALLS = 4096 };
 
-/* A rate that was measured; 0: not known. */
+/* A measurement. Clock and power are 0 if they are unknown. */
 struct metered {
     double milliseconds, megahertz, watts;
 };
@@ -85,7 +84,8 @@ static inline double meter_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* `calls` calls in a row: milliseconds of one. `busy`: looks at the clock while they run. */
+/* Runs `calls` calls in a row and returns the milliseconds of one. Reads the clock while they run,
+ * unless busy_megahertz is NULL. */
 static inline double meter_calls(const struct meter *meter, metered_call call, const void *of,
                                  int calls, double *busy_megahertz)
 {
@@ -102,7 +102,7 @@ static inline double meter_calls(const struct meter *meter, metered_call call, c
     return milliseconds / calls;
 }
 
-/* The median of some calls, each after a pause. */
+/* The median of METER_BURSTS calls, each after a pause. */
 static inline struct metered meter_burst(const struct meter *meter, metered_call call,
                                          const void *of)
 {
@@ -121,7 +121,7 @@ static inline struct metered meter_burst(const struct meter *meter, metered_call
     return result;
 }
 
-/* Back to back for about `seconds`, of which the second half counts. */
+/* Runs back to back for about `seconds`. Only the second half counts. */
 static inline struct metered meter_held(const struct meter *meter, metered_call call,
                                         const void *of, double seconds)
 {

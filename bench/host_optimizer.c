@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/host_optimizer [THREADS]: how many bytes of state and gradients a second the host's cores
- * read and write while they update a layer of Qwen2.5-7B, for every optimizer, on one thread and on
- * THREADS (default: all cores).
+ * bench/host_optimizer [THREADS]: how many bytes of state and gradients the host's cores read and
+ * write per second while they update a layer of Qwen2.5-7B. It measures every optimizer, on one
+ * thread and on THREADS (default: all cores).
  */
 #include "base/units.h"
 #include "executor/host_optimizer.h"
@@ -35,7 +35,7 @@ static enum tdm_status measure(const struct tdm_schedule *schedule, uint32_t thr
     return TDM_OK;
 }
 
-/* Of a layer whose optimizer is yet to be set; owned by the caller. */
+/* Makes the schedule of one layer's model, without an optimizer. The caller owns it. */
 static enum tdm_status make_schedule(struct tdm_schedule **schedule, struct tdm_error *err)
 {
     struct tdm_model *model = NULL;

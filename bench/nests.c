@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/nests: what a loop nest costs, by the simulator's count: bytes stored a token, attention
- * forwards, linear units (a forward is 2). Qwen2.5-7B, 128K, 4K chunks.
+ * bench/nests: what a loop nest costs, as the simulator counts it: stored bytes per token,
+ * attention forwards, and linear units (a forward is 2). For Qwen2.5-7B at 128K tokens in chunks of
+ * 4K.
  */
 #include "models/model.h"
 #include "planner/nest_cost.h"
@@ -16,7 +17,7 @@ struct row {
     enum tdm_order order;
     const char *groups; /* "1" repeats */
     enum tdm_set kept, held;
-    unsigned kept_from_percent; /* chunks before it keep the input only */
+    unsigned kept_from_percent; /* earlier chunks keep only the input */
     enum tdm_dtype kv_gradients;
 };
 
@@ -38,7 +39,7 @@ static const struct row rows[] = {
     {"chunk-major, all layers, fp32 dKV, held", TDM_CHUNK_MAJOR, "28", 0, 1, 0, TDM_DTYPE_FP32},
 };
 
-/* "13,8,4,2,1", or one size that repeats to the last layer. */
+/* Reads sizes such as "13,8,4,2,1", or one size that repeats up to the last layer. */
 static uint32_t read_groups(const char *text, uint32_t layers, uint32_t *sizes)
 {
     uint32_t count = 0, sum = 0;

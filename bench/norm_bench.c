@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Speed of every version of RMSNorm on the GPU: bytes moved a second at the hidden sizes of common
- * models, rows enough that the data does not stay in the L2 cache. One line a shape and version.
+ * Measures the speed of every version of RMSNorm on the GPU, in bytes moved per second, at the
+ * hidden sizes of common models, for 4,096 rows and for 131,072, whose data exceeds the L2 cache.
+ * Prints one line for each shape and version.
  */
 #include "executor/cuda/cuda_error.h"
 #include "executor/cuda/norm.h"
@@ -45,7 +46,7 @@ int main(void)
                 const enum tdm_rms_norm_version version = (enum tdm_rms_norm_version)v;
                 float milliseconds = 0.0f;
                 enum tdm_status status = TDM_OK;
-                /* The first round warms up and is measured over by the second. */
+                /* The first round warms up; the second overwrites its time. */
                 for (int round = 0; round < 2 && status == TDM_OK; round++) {
                     stop_on(TDM_CUDA(cudaEventRecord(start, NULL), &err), &err);
                     for (int i = 0; i < REPEATS && status == TDM_OK; i++)

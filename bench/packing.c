@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/packing: how tightly the packer packs public instances of static allocation (id, lower,
- * upper, size: a buffer of `size` lives from `lower` up to, not including, `upper`), beside the
- * live peak, and whether each fits in the capacity that the instances were published with. The
- * packing is checked here by itself, pair by pair.
+ * bench/packing: how tightly the packer packs public instances of static allocation. It compares
+ * each arena with the live peak, and tells whether it fits in the capacity that the instances were
+ * published with. An instance is a table of id, lower, upper, size: a buffer of `size` lives from
+ * `lower` up to, but not including, `upper`. This file checks every packing itself, pair by pair.
  */
 #include "schedule/pack.h"
 
@@ -18,7 +18,7 @@
 
 #define CAPACITY 1048576u
 #define LIMIT_SECONDS 10.0
-#define EFFORT 1000000000u /* steps: within the limit on a machine of today */
+#define EFFORT 1000000000u /* steps; takes less than the limit on current machines */
 
 #define FILE_BYTES ((uint64_t)1 << 24)
 
@@ -74,7 +74,7 @@ static bool live_together(const struct range *a, const struct range *b)
     return a->lower < b->upper && b->lower < a->upper;
 }
 
-/* Most bytes live at once: at the moment when some buffer comes to life. */
+/* The most bytes live at once. It is enough to check the moments when a buffer begins to live. */
 static uint64_t live_peak(const struct instance *instance)
 {
     uint64_t peak = 0;
@@ -88,7 +88,7 @@ static uint64_t live_peak(const struct instance *instance)
     return peak;
 }
 
-/* True if no two that live together share a byte, and none ends above the arena. */
+/* True if no two buffers that live together share a byte, and none ends above the arena. */
 static bool valid(const struct instance *instance, uint64_t arena)
 {
     for (uint32_t i = 0; i < instance->count; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/packing_programs: what packing costs where it is used: every shipped model lowered with
- * several nests, and by how much its arenas exceed the live peak.
+ * bench/packing_programs: what packing costs in practice. It lowers every shipped model with
+ * several nests and prints by how much the arenas exceed the live peak.
  */
 #include "base/file.h"
 #include "models/model.h"
@@ -17,8 +17,8 @@ struct nest {
     enum tdm_set kept, held;
     enum tdm_place input_place, kept_place, held_place;
     uint64_t chunk_tokens;
-    bool streams;  /* weights, masters and moments are at home on the host, most of them */
-    bool cut_head; /* the LM head's tiles have a part of the vocabulary */
+    bool streams;  /* the home of most weights, masters and moments is on the host */
+    bool cut_head; /* a tile of the LM head has only a part of the vocabulary */
 };
 
 static const struct nest nests[] = {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/predictions: do predictions hold? Plans, runs and compares schedules on a machine that was
- * calibrated: step time, bytes of the arena planned and touched, bytes that the driver reports, and
- * time by op kind over all of them.
+ * bench/predictions: are the predictions right? It plans and runs schedules on a calibrated
+ * machine. It compares the step time, the planned and touched bytes of the arena, the bytes that
+ * the driver reports, and the time by op kind over all schedules.
  *
  *     bench/predictions --machine FILE [--backend B] [--dir DIR] [--within SECONDS]
  *                       [--quick | ROW...]
  *
- * ROW: numbers of the table, in the order to run them; all by default. --within: no row begins
- * later than that. --quick: a small model on the cpu backend. Every row is a run of its own: two
- * steps, the second of which counts for the time of a step, and the first, whose ops are timed, for
- * the op kinds. A row that cannot be planned or run is said and left out; then the exit status is
- * 1. tidemark is looked for on PATH.
+ * ROW gives numbers of the table, in the order to run them; by default all rows run. --within: no
+ * row begins after that many seconds. --quick: a small model on the cpu backend. Every row is a
+ * separate run of two steps. The step time is the second step's; the times by op kind are those of
+ * the first, whose ops are timed. A row that cannot be planned or run is reported and left out, and
+ * the exit status is then 1. tidemark is found through PATH.
  */
 #include "bench/commands.h"
 
@@ -80,9 +80,9 @@ struct bench {
     double within_seconds;
     const struct row *rows;
     size_t row_count, measured;
-    double step_errors[MOST_ROWS]; /* 0.1: predicted a tenth too long */
+    double step_errors[MOST_ROWS]; /* 0.1: the prediction is 10% off */
     double used_errors[MOST_ROWS];
-    size_t used_count, beyond; /* rows that touched a byte beyond the plan */
+    size_t used_count, beyond; /* beyond: rows that touched a byte outside the planned arena */
     struct kind kinds[MOST_KINDS];
     size_t kind_count;
 };
@@ -107,7 +107,8 @@ static void add_kinds(struct bench *bench, const json_t *times)
     }
 }
 
-/* Of two reports: of the second step its time, of the first what it touched and its ops. */
+/* Takes a row's figures from two reports: the step time from the second step's; the bytes touched
+ * and the op times from the first step's. */
 static void note_row(struct bench *bench, const struct row *row, const json_t *first,
                      const json_t *second)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/presets: by which factor the planner's choice is faster than what other systems' knobs give
- * (planner/presets.h), over models, contexts and device memory; "-": no schedule with them fits.
+ * bench/presets: by which factor the planner's choice is faster than the settings of other systems
+ * (planner/presets.h), over models, contexts and device memory. "-" means that no schedule with
+ * these settings fits.
  */
 #include "base/units.h"
 #include "planner/request.h"
@@ -10,7 +11,7 @@
 
 #define GIB (UINT64_C(1) << 30)
 
-/* Seconds of a step; 0 if nothing fits. */
+/* Gives the seconds of a step; 0 if nothing fits. */
 static enum tdm_status step_seconds(const struct tdm_request *request, double *seconds,
                                     struct tdm_error *err)
 {

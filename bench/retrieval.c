@@ -1,30 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/retrieval: is found again what was given early and is asked late? A small model learns it
- * by dense attention, by a window that does not reach back, and by top-k pages, each from the same
- * weights on the same sequences:
+ * bench/retrieval: does a model retrieve late in a sequence what was given early? A small model
+ * learns this with dense attention, with a window that does not reach back, and with top-k pages,
+ * each from the same weights on the same sequences:
  *
  *     others, pairs | keys, others | others | ... | others | keys, others
  *                     asked near                             asked far
  *
- * A pair of a key and its value is a token. The pairs that are asked are given --times times each
- * up to the end of the first chunk; all else are pairs of other keys, with any values. Which keys
- * are asked, their values and the questions are drawn anew for every sequence, so that no step sees
- * one again, and the loss of a step is one of sequences never seen. The target of a key is its
- * value, of every other token one that stands for nothing. Who does not see the pairs loses
- * log(values) nats of a value. Questions in the second chunk teach how to look up (with a budget of
- * a chunk top-k is dense there), questions in the last one ask whether the lookup reaches.
+ * A pair of a key and its value is one token. The pairs that are asked are given --times times
+ * each, up to the end of the first chunk. All other tokens are pairs of other keys with random
+ * values. The asked keys, their values and the questions are drawn anew for every sequence. So no
+ * step sees a sequence again, and the loss of a step is a loss on unseen sequences. The target of a
+ * key is its value; the target of every other token is a token that means nothing. A model that
+ * does not see the pairs loses log(values) nats on a value. Questions in the second chunk teach the
+ * lookup (with a budget of one chunk, top-k is dense there). Questions in the last chunk test
+ * whether the lookup reaches back.
  *
  *     bench/retrieval [--machine M] [--backend B] [--dir DIR] [--seed N] [--steps N]
  *         [--sequences N] [--context N] [--chunk N] [--page N] [--budget N] [--window N] [--keys N]
  *         [--values N] [--pairs N] [--times N] [--near N] [--far N] [--layers N] [--hidden N]
  *         [--head-dim N] [--rate R] [--only KIND]
  *
- * Prints for each the loss of the answers near and far over the last tenth of the steps, the
- * probability that it stands for (exp(-loss)), the first step from which ten have a mean far loss
- * below half of chance's, and the seconds of a step; and writes DIR/retrieval.tsv, the far losses
- * of every step (bench/retrieval.gp draws them). The schedules are from `tidemark plan`, which is
- * looked for on PATH; steps run here.
+ * For each kind of attention it prints the loss of the near and far answers over the last tenth of
+ * the steps, the probability that this loss corresponds to (exp(-loss)), the first step at which
+ * the mean far loss of the last ten steps is at most half that of chance, and the seconds of a
+ * step. It writes DIR/retrieval.tsv, the far losses of every step (bench/retrieval.gp plots them).
+ * The schedules come from `tidemark plan`, which is found through PATH; the steps run in this
+ * process.
  */
 #include "executor/random.h"
 #include "executor/state.h"
@@ -41,8 +43,8 @@
 #include <string.h>
 
 #define MOST_KEYS 256u
-#define INITIAL 0.08   /* deviation of the first weights */
-#define MEAN_STEPS 10u /* of which a mean tells when something is learned */
+#define INITIAL 0.08   /* standard deviation of the initial weights */
+#define MEAN_STEPS 10u /* steps in the mean that decides when the task is learned */
 
 struct options {
     const char *machine, *backend, *folder, *only;
@@ -56,13 +58,13 @@ static const char *const names[KINDS] = {"dense", "window", "top-k"};
 
 enum place { NEAR, FAR, PLACES };
 
-/* Nats an answer, [steps] each; the tokens between answers soon lose next to none. */
+/* Nats per answer, [steps] each. The tokens between the answers soon add almost no loss. */
 struct curve {
     double *losses[PLACES];
     double step_seconds;
 };
 
-/* Numbers drawn for one sequence of one step. */
+/* The random numbers of one sequence of one step. */
 struct draw {
     uint64_t stream, count;
 };
@@ -76,7 +78,7 @@ struct pair {
     uint32_t key, value;
 };
 
-/* Tokens: values, keys, pairs of them, and the one that stands for nothing. */
+/* The tokens are values, keys, pairs of them, and one token that means nothing. */
 static int32_t key_token(const struct options *o, uint32_t key)
 {
     return (int32_t)(o->values + key);
@@ -102,13 +104,13 @@ static void ask(const struct options *o, struct draw *draw, const struct pair *p
     }
 }
 
-/* A sequence, [context] each. */
+/* Makes a sequence; inputs and targets are [context]. */
 static void make_sequence(const struct options *o, uint64_t step, uint64_t sequence,
                           int32_t *inputs, int32_t *targets)
 {
     struct draw draw = {tdm_random_stream(o->seed, step, sequence), 0};
     unsigned long given = o->chunk - o->times * o->pairs, last = o->context - o->chunk;
-    struct pair pairs[MOST_KEYS]; /* those that are asked, then the others */
+    struct pair pairs[MOST_KEYS]; /* the asked pairs, then the others */
     for (uint32_t i = 0; i < o->keys; i++)
         pairs[i] = (struct pair){i, draw_below(&draw, (uint32_t)o->values)};
     for (uint32_t i = 0; i < o->pairs; i++) {
@@ -171,7 +173,7 @@ static bool plan(const struct options *o, enum kind kind, const char *model, con
     return false;
 }
 
-/* What the answers of a step lost, by the chunks that they are in. */
+/* Reads the loss of a step's answers, by the chunks that they are in. */
 static enum tdm_status read_losses(const struct options *o, const struct tdm_arenas *arenas,
                                    const struct tdm_program *program, double losses[PLACES],
                                    struct tdm_error *err)
@@ -366,7 +368,7 @@ static bool read_options(int argc, char **argv, struct options *o)
     return true;
 }
 
-/* Can the task be asked so, and is the window too short for it? */
+/* Are the sizes of the task possible, and is the window too short for it? */
 static bool check_options(const struct options *o)
 {
     bool ok = o->steps >= MEAN_STEPS && o->steps < 1000000 && o->sequences > 0 &&
@@ -382,7 +384,7 @@ static bool check_options(const struct options *o)
                         "chunks in the context, heads in the hidden size\n");
         return false;
     }
-    /* What a layer passes on reaches another window back. */
+    /* Each layer reaches one window further back. */
     if (o->window < o->times * o->pairs + o->near ||
         o->context - 2 * o->chunk < o->layers * (o->window - 1)) {
         fprintf(stderr,

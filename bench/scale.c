@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/scale: what it takes to lower and simulate steps of millions of tokens, and what an access
- * to many slots costs the order tracker beside an access to one. Qwen2.5-7B.
+ * bench/scale: how long it takes to lower and simulate steps of millions of tokens, and how much
+ * more an access to many slots costs the order tracker than an access to one slot. For Qwen2.5-7B.
  */
 #include "models/model.h"
 #include "simulator/simulate.h"
@@ -60,7 +60,7 @@ static enum tdm_status measure_step(uint64_t tokens, uint64_t chunk, struct tdm_
     return status;
 }
 
-/* Seconds that the tracker takes for an attention that reads `slots` slots of K and V. */
+/* Seconds that the tracker takes for an attention op that reads `slots` slots of K and V. */
 static double push_seconds(struct tdm_order_tracker *order, const struct tdm_program *program,
                            uint32_t kv, uint32_t slots)
 {

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/selectors: what does sparse attention cost in loss, and what does it save in time? Trains
- * one model from the same weights on the same text, dense, with windows and with top-k pages,
- * through the commands of tidemark.
+ * bench/selectors: how much loss does sparse attention cost, and how much time does it save? It
+ * trains one model from the same weights on the same text, with dense attention, windows and top-k
+ * pages, through the commands of tidemark.
  *
  *     bench/selectors TEXT [--model M] [--machine M] [--backend B] [--context N] [--steps N] [--dir
  *         DIR] [--unit N] [--windows N] [--rate R]
  *
- * Windows are of one and two units (2,048 tokens), budgets of one, two and four, chunks of two. The
- * last 5% of the text are kept from training and evaluated after the last step: as many windows of
- * the context as --windows says (4), seen by the same selector. Prints, for each, the seconds of a
- * step, how many times faster than dense that is, the mean loss over the last tenth of the steps
- * and that of the evaluation; and writes DIR/selectors.tsv with these rows and
- * DIR/selectors-curves.tsv with the losses of all steps and the seconds at which they came, for
- * bench/selectors.gp.
+ * Windows have one and two units (of 2,048 tokens), budgets one, two and four, chunks two. The last
+ * 5% of the text are held out and evaluated after the last step with the same selector, in as many
+ * windows of the context as --windows says (4). For each selector it prints the seconds of a step,
+ * the speedup over dense, the mean loss over the last tenth of the steps, and the evaluation loss.
+ * It writes these lines to DIR/selectors.tsv. It writes losses over the seconds of training to
+ * DIR/selectors-curves.tsv, for bench/selectors.gp.
  */
 #include "bench/training.h"
 
@@ -21,7 +20,7 @@
 #include <string.h>
 
 struct kind {
-    const char *selector; /* options of plan, followed by `units` units; NULL: none */
+    const char *selector; /* options of plan, which end with the number of tokens; NULL: none */
     const char *name;
     unsigned units;
 };
@@ -113,7 +112,7 @@ static bool write_rows(const struct options *o, const struct tdm_bench_curve *cu
     return fclose(file) == 0;
 }
 
-/* Seconds and loss of each, a pair of columns: means of a twentieth of the steps. */
+/* Writes a pair of columns, seconds and loss, for each kind: means over twentieths of the steps. */
 static bool write_curves(const struct options *o, const struct tdm_bench_curve *curves)
 {
     char path[512], name[NAME_BYTES];

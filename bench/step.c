@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/step: steps of Qwen2.5-7B on a GPU, predicted and measured, through the commands of
- * tidemark: for every row of the table it plans, runs some steps, and reads the report of the last
+ * bench/step: predicted and measured steps of Qwen2.5-7B on a GPU, through the commands of
+ * tidemark. For every row of the table it plans, runs some steps, and reads the report of the last
  * one.
  *
- *     bench/step [--machine M] [--backend B] [--model M] [--steps N] [--dir DIR] [ROW...]
+ *     bench/step [--machine M] [--backend B] [--model M] [--steps N] [--dir DIR] [--list | ROW...]
  *
- * ROW: numbers from the table that --list prints; all by default. A row that cannot be planned or
- * run is said and left out. tidemark is looked for on PATH.
+ * ROW gives numbers from the table that --list prints; by default all rows run. A row that cannot
+ * be planned or run is reported and left out. tidemark is found through PATH.
  *
- * The floor is what the schedule's products and attention would take at the rates of the machine's
- * description (h200: 720 TFLOP/s, 650 forward and 600 backward), with all that the schedule
- * computes again: share is floor over measured.
+ * The floor is the time of the schedule's products, attention and head, recomputation included, at
+ * the rates of the machine description (h200-published: 720 TFLOP/s for products, 650 forward and
+ * 600 backward for attention). The share is floor over measured time.
  */
 #include "bench/commands.h"
 
@@ -58,7 +58,7 @@ struct options {
     unsigned steps;
 };
 
-/* Is it arithmetic that the floor counts? */
+/* Does the floor count this kind of op? */
 static bool is_in_floor(const char *kind)
 {
     return strncmp(kind, "product", 7) == 0 || strncmp(kind, "attention", 9) == 0 ||
@@ -108,7 +108,7 @@ static void print_row(const struct row *row, const json_t *report)
     fflush(stdout);
 }
 
-/* Plans, runs, reports. */
+/* Plans, runs, and prints the report. */
 static bool measure(const struct options *options, size_t i)
 {
     const struct row *row = &rows[i];

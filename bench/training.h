@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A training run by the commands of tidemark, for a benchmark: what it plans and runs, and the
- * losses and times that its trace holds. tidemark is looked for on PATH. */
+/* Trains for a benchmark through the commands of tidemark: plans, runs, and reads the losses and
+ * times from the trace. tidemark is found through PATH. */
 #ifndef TDM_BENCH_TRAINING_H
 #define TDM_BENCH_TRAINING_H
 
@@ -14,17 +14,16 @@
 
 struct tdm_bench_training {
     const char *text, *model, *machine, *backend;
-    const char *name; /* of its files: folder and all but the suffix */
-    const char *plan; /* more options of plan; schedule and rates are set here */
-    const char
-        *evaluation; /* the same of the schedule that evaluates after the last step; NULL: none */
+    const char *name;       /* the path of its files without the suffix */
+    const char *plan;       /* more options of plan; schedule and rates are set here */
+    const char *evaluation; /* like `plan`, for the evaluation after the last step; NULL: none */
     unsigned long context, steps, evaluation_windows;
-    double rate; /* most; it rises over a twentieth of the steps, and falls as a cosine */
+    double rate; /* the highest; it rises over a twentieth of the steps, then falls as a cosine */
 };
 
 struct tdm_bench_curve {
     double *losses;         /* [steps] */
-    double step_seconds;    /* mean of the steps after the first */
+    double step_seconds;    /* mean over the steps after the first */
     double validation_loss; /* NAN: none */
 };
 
@@ -78,8 +77,8 @@ static inline bool tdm_bench_read_curve(const struct tdm_bench_training *t, cons
     return ok;
 }
 
-/* Plans and trains, with random weights of one seed; losses come from the trace. What fails is said
- * on stdout. */
+/* Plans and trains with random weights of one seed, and reads the losses from the trace. Failures
+ * are reported on stdout. */
 static inline bool tdm_bench_train(const struct tdm_bench_training *t,
                                    struct tdm_bench_curve *curve)
 {

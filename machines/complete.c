@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A description with all that it must have: what is missing comes from the shipped machine that it
- * names as its base, else from its peak, and low. What was assumed so is listed in it, as
+/* Completes a description. Missing values come from the shipped machine that it names as its base;
+ * without a base they are low estimates, some from its peak. They are listed in its member
  * `assumed`. */
 #include "machines/parts.h"
 
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Of the peak, what is assumed of products and of attention; and bytes of any GPU. */
+/* Assumed shares of the peak for products and attention, and bytes/s for any GPU. */
 #define PRODUCT_SHARE 0.4
 #define ATTENTION_FORWARD_SHARE 0.25
 #define ATTENTION_BACKWARD_SHARE 0.2
@@ -19,10 +19,11 @@
 #define BOTH_WAYS_BYTES 15e9
 #define FIXED_SECONDS 1e-5
 
-/* Copies, NULL once memory ran out. */
+/* Copies; NULL once memory ran out. */
 struct completion {
-    json_t *description, *rates, *assumed; /* the latter two become its members at the end */
-    const json_t *base;                    /* NULL: none is named */
+    /* the latter two become members of the first at the end */
+    json_t *description, *rates, *assumed;
+    const json_t *base; /* NULL: no base is named */
     struct tdm_machine *machine;
 };
 
@@ -50,7 +51,7 @@ static bool is_missing(const json_t *object, const char *key)
     return value == NULL || json_is_null(value);
 }
 
-/* Puts what is missing in its place, and its name into the lists. */
+/* Sets a missing value and adds its name to the lists. */
 static void assume(struct completion *completion, json_t **object, const char *prefix,
                    const char *key, const json_t *base, double otherwise)
 {
@@ -65,7 +66,7 @@ static void assume(struct completion *completion, json_t **object, const char *p
              used == 0 ? "" : ", ", name);
 }
 
-/* Both directions together are no faster than the two of them. */
+/* Both directions together are no faster than the sum of the two. */
 static void limit_both_ways(json_t **rates)
 {
     double h2d = json_number_value(json_object_get(*rates, tdm_rate_key(TDM_RATE_H2D)));
@@ -131,7 +132,7 @@ enum tdm_status tdm_machine_complete(const char *file, json_t *description,
     struct completion completion = {.machine = machine};
     const json_t *name = json_object_get(description, "base");
     json_t *base = NULL;
-    /* what else may be wrong with it is said by the reading */
+    /* the reader reports whatever else may be wrong with it */
     if (is_complete(description) || !json_is_object(json_object_get(description, "rates"))) {
         machine->description = json_incref(description);
         return TDM_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The machine called `local`: what calibrate measured and wrote, else this computer's cores and
- * memory, with assumed rates, for the cpu backend. */
+/* The machine called `local`: the description that calibrate measured and wrote. If there is none,
+ * it is this computer's cores and memory with assumed rates, for the cpu backend. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* sched_getaffinity */
 #endif
@@ -16,9 +16,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* What a core of an x86-64 machine with AVX2 and OpenBLAS did in steps of a small model (bf16
- * storage, head_dim 32), rounded: it makes the parts of a step comparable, and another machine's
- * step wrong by the factor that its cores differ. */
+/* Rounded rates of one core of an x86-64 machine with AVX2 and OpenBLAS in steps of a small model
+ * (bf16 storage, head_dim 32). They make the parts of a step comparable. On another machine the
+ * time of a step is off by the factor between the cores. */
 #define CORE_PEAK_FLOPS 80e9
 #define CORE_PRODUCT_FLOPS 45e9
 #define CORE_ATTENTION_FORWARD_FLOPS 28e9
@@ -26,7 +26,8 @@
 #define CORE_ELEMENTWISE_BYTES 1.2e9
 /* The process itself: libraries, threads and the backend's scratch. */
 #define RUNTIME_BYTES (16 << 20)
-/* Copies between the two arenas share the memory of the computer, however many cores there are. */
+/* Copies between the two arenas share the computer's memory, so they do not scale with the
+ * cores. */
 #define COPY_BYTES 6e9
 #define BOTH_WAYS_BYTES 8e9
 
@@ -39,7 +40,7 @@ static long count_cores(void)
     return online > 0 ? online : 1;
 }
 
-/* A limit that the kernel sets on this container, or TDM_SIZE_MAX. */
+/* A limit that the kernel sets for this container, or TDM_SIZE_MAX. */
 static uint64_t container_limit(const char *path)
 {
     uint64_t bytes = TDM_SIZE_MAX;
@@ -52,7 +53,7 @@ static uint64_t container_limit(const char *path)
     return bytes;
 }
 
-/* 0 if it cannot be found out. */
+/* Returns 0 if the memory cannot be determined. */
 static uint64_t count_memory(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES);
@@ -76,7 +77,7 @@ bool tdm_machine_local_path(char *out, size_t out_bytes)
     const char *config = getenv("XDG_CONFIG_HOME");
     const char *home = getenv("HOME");
     int length;
-    if (config != NULL && config[0] == '/') /* a relative one is to be ignored */
+    if (config != NULL && config[0] == '/') /* the XDG rules say to ignore a relative one */
         length = snprintf(out, out_bytes, "%s/tidemark/machine.json", config);
     else if (home != NULL && home[0] == '/')
         length = snprintf(out, out_bytes, "%s/.config/tidemark/machine.json", home);

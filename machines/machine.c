@@ -4,32 +4,32 @@
  *
  *   format                 "tidemark-machine-1"
  *   name, title, source    strings; notes: a list of strings, optional
- *   card                   part of what the driver calls the device, by which calibrate finds the
+ *   card                   part of the driver's name of the device, by which calibrate finds the
  *                          description of a card; optional
- *   base                   shipped machine that has the rates which are missing here; optional
- *   provenance             strings by names: what was measured where, when and how; optional. A
- *                          "program" that is tidemark says that calibrate measured the rates
+ *   base                   shipped machine that supplies the rates missing here; optional
+ *   provenance             strings by name: what was measured where, when and how; optional. If
+ *                          "program" is tidemark, calibrate measured the rates
  *   assumed                keys of values that were missing; optional
  *   device_bytes           memory of the device as its driver reports it
- *   host_bytes             host memory to plan on
- *   server                 {name, host_bytes}: a computer as it is sold with such cards, and its
- *                          host memory, which predictions of other computers than this one assume;
+ *   host_bytes             host memory to plan with
+ *   server                 {name, host_bytes}: a computer sold with such cards, and its host
+ *                          memory. Predictions for computers other than this one assume it;
  *                          optional
- *   runtime_device_bytes   what driver and libraries take of them, outside the arena
- *   runtime_host_bytes     (0 if absent)
- *   peak_flops_per_second  dense bf16 peak, by which MFU is counted
- *   launch_seconds         least time of an operation
+ *   runtime_device_bytes   what driver and libraries take of device and host memory, outside the
+ *   runtime_host_bytes     arenas (0 if absent)
+ *   peak_flops_per_second  dense bf16 peak, the reference of MFU
+ *   launch_seconds         shortest time of an operation
  *   copy_seconds           fixed time of a copy
- *   pinned_bytes_per_second  at which pinned host memory is taken; optional
+ *   pinned_bytes_per_second  rate of allocating pinned host memory; optional
  *   peer_bytes_per_second  between two GPUs of one node (computer), one way; optional
- *   network_bytes_per_second  between two GPUs of different nodes, all sending at once, one way;
+ *   network_bytes_per_second  between two GPUs of different nodes while all send, one way;
  *                             optional
- *   gpus_per_node          GPUs that are joined by more than the network; optional
- *   places                 [{name, bytes, runtime_bytes}, ...]: places beside device and host;
- *                          optional, as the two that follow
+ *   gpus_per_node          GPUs that are connected by more than the network; optional
+ *   places                 [{name, bytes, runtime_bytes}, ...]: places besides device and host;
+ *                          optional, like the next two
  *   links                  [{from, to, lane, bytes_per_second, both_ways_bytes_per_second, shared},
- *                          ...]: links beside those between device and host
- *   shared                 [{name, bytes_per_second}, ...]: what links have together
+ *                          ...]: links besides those between device and host
+ *   shared                 [{name, bytes_per_second}, ...]: bandwidth that links share
  *   rates                  {product_flops_per_second, ...}: rates.h
  */
 #include "machines/machine.h"
@@ -47,7 +47,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LEAST_PEAK 1e9 /* less is a slip: it is in FLOP/s, not in TFLOP/s */
+#define LEAST_PEAK 1e9 /* a smaller value is a mistake: the unit is FLOP/s, not TFLOP/s */
 #define BYTES_LIMIT (UINT64_C(1) << 50)
 #define GPUS_LIMIT 65536u
 
@@ -105,7 +105,8 @@ static void check_texts(struct tdm_json_reader *reader, const char *key)
     }
 }
 
-/* Strings by any name: they are shown. Was it calibrate that measured the rates? */
+/* Checks that the provenance is strings, under any names. Returns whether calibrate measured the
+ * rates. */
 static bool read_provenance(struct tdm_json_reader *reader)
 {
     const char *name;
@@ -237,7 +238,7 @@ enum tdm_status tdm_machine_load_file(const char *path, struct tdm_machine **mac
     return status;
 }
 
-/* Of "NVIDIA GeForce RTX 4090" what a shipped name may be like. */
+/* The part of a name such as "NVIDIA GeForce RTX 4090" that a shipped name may resemble. */
 static const char *plain_name(const char *name)
 {
     static const char *const makers[] = {"nvidia", "amd", "geforce", "tesla", "instinct"};
@@ -249,7 +250,8 @@ static const char *plain_name(const char *name)
     return name;
 }
 
-/* The shipped machine that is meant by another name, in `path`; false: none is. */
+/* Finds the shipped machine that another name means, and writes its file to `path`. *found is false
+ * if there is none. */
 static enum tdm_status find_meant(const char *name, char *path, size_t path_bytes, bool *found,
                                   struct tdm_error *err)
 {

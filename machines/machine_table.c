@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A machine as people and programs read it. */
+/* A machine as a table for people and as JSON for programs. */
 #include "machines/machine_table.h"
 
 #include "base/json.h"
@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Does it have this rate of its own, and not by another one that stands for it? */
+/* Does the machine have this rate itself, and not through a substitute? */
 static bool has_own(const struct tdm_machine *machine, enum tdm_rate rate)
 {
     const json_t *rates = json_object_get(machine->description, "rates");
@@ -52,7 +52,8 @@ json_t *tdm_machine_json(const struct tdm_machine *machine)
     return object;
 }
 
-/* A size in few characters: 34G, 4K, 512. They are 1000-based, but keys and tokens. */
+/* A size in few characters: 34G, 4K, 512. Keys and tokens (`counted`) are 1024-based, others
+ * 1000-based. */
 static const char *show_size(double size, bool counted, char out[TDM_FORMAT_SIZE])
 {
     static const char *const letters[] = {"", "K", "M", "G", "T", "P"};
@@ -66,7 +67,7 @@ static const char *show_size(double size, bool counted, char out[TDM_FORMAT_SIZE
     return out;
 }
 
-/* Points of a table, in lines of at most 100 characters. */
+/* Prints the points of a table, in lines of about 100 characters. */
 static void print_points(FILE *out, const struct tdm_rate_table *table, double unit, bool counted)
 {
     char size[TDM_FORMAT_SIZE], point[2 * TDM_FORMAT_SIZE];
@@ -109,7 +110,7 @@ static void print_rate(FILE *out, const struct tdm_machine *machine, enum tdm_ra
     print_points(out, table, unit, strcmp(size, "keys") == 0 || strcmp(size, "tokens") == 0);
 }
 
-/* What a description says in its own words. */
+/* Prints a text of the description itself. */
 static void print_text(FILE *out, const char *key, const char *text)
 {
     char name[64], words[1024];

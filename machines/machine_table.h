@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A machine as people and programs read it. */
+/* A machine as a table for people and as JSON for programs. */
 #ifndef TDM_MACHINES_MACHINE_TABLE_H
 #define TDM_MACHINES_MACHINE_TABLE_H
 
@@ -8,10 +8,10 @@
 #include <jansson.h>
 #include <stdio.h>
 
-/* Capacities, rates and where they come from, a line each. */
+/* Prints capacities, rates and their sources, one per line. */
 void tdm_machine_table(FILE *out, const struct tdm_machine *machine);
 
-/* The same as an object. New reference; NULL if memory ran out. */
+/* The same as a JSON object. New reference; NULL if memory ran out. */
 json_t *tdm_machine_json(const struct tdm_machine *machine);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rates: names, tables, and what is read of them from a description. */
+/* Rates: their names, their tables, and reading them from a description. */
 #include "machines/rates.h"
 
 #include <math.h>
@@ -7,13 +7,14 @@
 
 #define LARGEST_SIZE 1e21
 #define LARGEST_RATE 1e21
-/* Sizes and rates pass through decimal text: so much less time is no contradiction. */
+/* Sizes and rates pass through decimal text, so a time that is shorter by this share is
+ * accepted. */
 #define TOLERANCE 1e-6
 
 struct kind {
     const char *key;
     enum tdm_rate substitute;
-    const char *size; /* what the points' sizes are; NULL: it is a number */
+    const char *size; /* the meaning of the points' sizes; NULL: the rate is a number */
     bool share;
 };
 
@@ -214,7 +215,7 @@ void tdm_rate_add(struct tdm_rate_table *table, double size, double rate)
     table->rate[table->count++] = rate;
 }
 
-/* A point of the list; false after a failure, which is said. */
+/* Reads one point of the list. Returns false after a failure, which it reports. */
 static bool read_point(struct tdm_json_reader *reader, const char *key, const json_t *point,
                        struct tdm_rate_table *table)
 {
@@ -281,7 +282,7 @@ void tdm_rates_read(struct tdm_json_reader *reader, struct tdm_rate_table tables
         keys[i] = kinds[i].key;
     tdm_json_only(&inner, keys);
     for (unsigned i = 0; i < TDM_RATES && tdm_json_status(&inner) == TDM_OK; i++) {
-        enum tdm_rate substitute = kinds[i].substitute; /* comes before it */
+        enum tdm_rate substitute = kinds[i].substitute; /* it precedes this one */
         read_rate(&inner, (enum tdm_rate)i, &tables[i]);
         if (substitute != i && !tdm_json_has(&inner, kinds[i].key))
             tables[i] = tables[substitute];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rates: how fast a machine works, by what is done and by its size.
+ * Rates: how fast a machine does each kind of work, by the size of the work.
  *
- * A rate is a table of points (size, rate), of one point where it is the same for all sizes.
- * Between two points log(rate) is linear in log(size); outside them the rate is that of the nearest
- * point. Work of a larger size never takes less time: size / rate does not fall from one point to
- * the next, which the reading checks.
+ * A rate is a table of points (size, rate), or one point if it is the same for all sizes. Between
+ * two points log(rate) is linear in log(size). Outside them the rate is that of the nearest point.
+ * Work of a larger size never takes less time: size / rate does not fall from one point to the
+ * next, which is checked on reading.
  */
 #ifndef TDM_MACHINES_RATES_H
 #define TDM_MACHINES_RATES_H
@@ -16,21 +16,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a rate is for. The first ones every machine has; where a description lacks another, one of
- * the first stands for it. */
+/* What a rate is for. Every machine has the first ones. If a description lacks another one, one of
+ * the others is its substitute. */
 enum tdm_rate {
     TDM_RATE_PRODUCT,            /* FLOP/s, by FLOPs */
     TDM_RATE_ATTENTION_FORWARD,  /* FLOP/s, by the keys that a chunk sees */
-    TDM_RATE_ATTENTION_BACKWARD, /* the same */
+    TDM_RATE_ATTENTION_BACKWARD, /* by keys, too */
     TDM_RATE_ELEMENTWISE,        /* bytes/s read and written by memory-bound kernels, by bytes */
-    TDM_RATE_H2D,                /* bytes/s; one direction alone */
+    TDM_RATE_H2D,                /* bytes/s while the other direction is idle */
     TDM_RATE_D2H,
-    TDM_RATE_BOTH_WAYS, /* h2d and d2h at once, bytes of both together */
+    TDM_RATE_BOTH_WAYS, /* h2d and d2h at once; bytes of both together */
     TDM_RATES_REQUIRED,
     TDM_RATE_PRODUCT_GRAD_INPUT = TDM_RATES_REQUIRED,
     TDM_RATE_PRODUCT_GRAD_WEIGHT, /* by FLOPs a token */
     TDM_RATE_HEAD,                /* LM head and loss */
-    /* Of another rate, what chunks of so many tokens reach. */
+    /* The fraction of another rate that chunks reach, by the chunk's tokens. */
     TDM_RATE_ATTENTION_FORWARD_SHARE,
     TDM_RATE_ATTENTION_BACKWARD_SHARE,
     /* Heads of at most TDM_NARROW_HEAD_DIM elements. */
@@ -40,9 +40,9 @@ enum tdm_rate {
     TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE,
     TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE,
     TDM_RATE_NORM_GRAD_SHARE,
-    /* Refined: where one of these is described it holds, with its share, instead of the rate that
-     * stands for it. Products part by part, by FLOPs a token: shapes of as many FLOPs differ, and
-     * so does what comes with them, as a bias does. */
+    /* Refined rates. If one of these is described, it is used, with its share, instead of its
+     * substitute. Products have a rate for each part, by FLOPs a token: shapes with equal FLOPs
+     * differ, and so does the work that comes with them, such as a bias. */
     TDM_RATE_PRODUCT_Q,
     TDM_RATE_PRODUCT_KV,
     TDM_RATE_PRODUCT_O,
@@ -58,8 +58,8 @@ enum tdm_rate {
     TDM_RATE_PRODUCT_GRAD_WEIGHT_O,
     TDM_RATE_PRODUCT_GRAD_WEIGHT_GATE_UP,
     TDM_RATE_PRODUCT_GRAD_WEIGHT_DOWN,
-    /* Attention of chunks that see nothing before themselves, a triangle; of those that do, nearly
-     * a rectangle, whose work is spread better. */
+    /* Attention of chunks that see nothing before themselves, a triangle (FIRST), and of chunks
+     * that do, nearly a rectangle, whose work is spread more evenly (LATER). */
     TDM_RATE_ATTENTION_FORWARD_FIRST,
     TDM_RATE_ATTENTION_FORWARD_LATER,
     TDM_RATE_ATTENTION_BACKWARD_FIRST,
@@ -68,7 +68,7 @@ enum tdm_rate {
     TDM_RATE_NARROW_ATTENTION_FORWARD_LATER,
     TDM_RATE_NARROW_ATTENTION_BACKWARD_FIRST,
     TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER,
-    /* Shares of the refined ones: of products in their order, and of later chunks. */
+    /* Shares of the refined rates: of the products in their order, and of later chunks. */
     TDM_RATE_PRODUCT_Q_SHARE,
     TDM_RATE_PRODUCT_KV_SHARE,
     TDM_RATE_PRODUCT_O_SHARE,
@@ -105,9 +105,8 @@ enum tdm_rate {
     TDM_RATE_SWIGLU_GRAD,
     TDM_RATE_GRADIENT_NORM,
     TDM_RATE_OPTIMIZER,
-    TDM_RATE_OPTIMIZER_ROUNDED, /* weights without master, rounded by dice: bound by arithmetic */
-    TDM_RATE_HOST_OPTIMIZER, /* on the host's cores; for it stands what copies both ways move there
-                              */
+    TDM_RATE_OPTIMIZER_ROUNDED, /* weights without master, rounded at random: bound by arithmetic */
+    TDM_RATE_HOST_OPTIMIZER,    /* on the host's cores; the substitute is TDM_RATE_BOTH_WAYS */
     TDM_RATE_HOST_OPTIMIZER_ROUNDED,
     TDM_RATES
 };
@@ -116,41 +115,40 @@ enum tdm_rate {
 #define TDM_RATE_POINTS 64u
 
 struct tdm_rate_table {
-    enum tdm_rate
-        of; /* whose rates and sizes they are: of the one that it stands for, or a substitute */
+    enum tdm_rate of; /* whose rates and sizes these are: the rate itself or its substitute */
     uint32_t count;
     double size[TDM_RATE_POINTS]; /* rising */
     double rate[TDM_RATE_POINTS];
-    double slope[TDM_RATE_POINTS]; /* of log(rate) over log(size), from point i to the next */
+    double slope[TDM_RATE_POINTS]; /* slope of log(rate) over log(size), from point i to the next */
 };
 
-/* The rate of work of a size. */
+/* The rate for work of a size. */
 double tdm_rate_at(const struct tdm_rate_table *table, double size);
 
 /* The largest rate of a table. */
 double tdm_rate_most(const struct tdm_rate_table *table);
 
 /* Appends a point; sizes must rise. A point that would take less time than the one before gets the
- * rate at which it takes as much. Nothing happens to a table that is full. */
+ * rate at which it takes the same time. Does nothing if the table is full. */
 void tdm_rate_add(struct tdm_rate_table *table, double size, double rate);
 
-/* Its key in the description of a machine: "product_flops_per_second". */
+/* The rate's key in the description of a machine: "product_flops_per_second". */
 const char *tdm_rate_key(enum tdm_rate rate);
-/* The rate that stands for it where it is not described; itself if none does. */
+/* The rate that replaces it if it is not described; itself if there is none. */
 enum tdm_rate tdm_rate_substitute(enum tdm_rate rate);
-/* What its sizes are: "FLOPs", "keys", "tokens"; NULL: it has none, it is a number. */
+/* The meaning of its sizes: "FLOPs", "keys", "tokens"; NULL: no sizes, the rate is a number. */
 const char *tdm_rate_size_name(enum tdm_rate rate);
-/* Is it a refinement of another, by part or place? */
+/* Is it a refinement of another rate, by part of the model or place in the sequence? */
 bool tdm_rate_is_refined(enum tdm_rate rate);
 /* Is it a share of another rate, without a unit? */
 bool tdm_rate_is_share(enum tdm_rate rate);
 
-/* Reads the member `rates` of a description, complete but for those that have substitutes; a rate
- * is a number or a list of points [[size, rate], ...]. Errors go to the reader, with file and
+/* Reads the member `rates` of a description; only rates with substitutes may be missing. A rate is
+ * a number or a list of points [[size, rate], ...]. Errors go to the reader, with file and
  * field. */
 void tdm_rates_read(struct tdm_json_reader *reader, struct tdm_rate_table tables[TDM_RATES]);
 
-/* The JSON of a table as it is read: a number or a list of points. New reference. */
+/* The JSON of a table in the form that is read: a number or a list of points. New reference. */
 json_t *tdm_rate_json(const struct tdm_rate_table *table);
 
 #endif

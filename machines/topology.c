@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The topology of a machine: its tables, and what a description adds to them. */
+/* The topology of a machine: its tables, and the rows that a description adds to them. */
 #include "machines/topology.h"
 
 #include <stdio.h>
@@ -92,9 +92,10 @@ double tdm_link_rate(const struct tdm_topology *topology, uint32_t link, uint32_
     return part < rate ? part : rate;
 }
 
-/* ---- what a description adds ---- */
+/* ---- the rows that a description adds ---- */
 
-/* One row of a table of a description: a reader of the object at `index` of the array `table`. */
+/* One row of a table in a description, with a reader of the object at `index` of the array
+ * `table`. */
 struct row {
     struct tdm_json_reader reader;
     char prefix[32];
@@ -116,7 +117,7 @@ static void row_begin(struct tdm_json_reader *reader, const char *table, size_t 
         tdm_json_only(&row->reader, keys);
 }
 
-/* The name of a new row: not empty, not too long, of lower-case letters, digits and _. */
+/* Reads the name of a new row: not empty, not too long, of lower-case letters, digits and _. */
 static void read_name(struct tdm_json_reader *reader, const char *key, char out[TDM_ROW_NAME])
 {
     const char *name = tdm_json_string(reader, key);
@@ -131,7 +132,8 @@ static void read_name(struct tdm_json_reader *reader, const char *key, char out[
         memcpy(out, name, length + 1);
 }
 
-/* Rows of a member of the description, 0 if it has none; at most `room`. */
+/* The rows of a member of the description; NULL if it has none. Fails if there are more than
+ * `room`. */
 static const json_t *rows_of(struct tdm_json_reader *reader, const char *key, size_t room)
 {
     if (!tdm_json_has(reader, key))
@@ -180,7 +182,7 @@ static void read_end(struct tdm_json_reader *reader, const char *key,
         tdm_json_fail(reader, key, "is \"%.40s\", which is not a place of this machine", name);
 }
 
-/* The lane of a link: one that copies already, or a new one. */
+/* Reads the lane of a link: an existing copy lane, or a new one. */
 static void read_lane(struct tdm_json_reader *reader, struct tdm_topology *topology,
                       enum tdm_lane *lane)
 {

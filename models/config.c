@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a Hugging Face config.json: which architecture it is, its dimensions, and a refusal of
- * every option that would change the computation and that we do not carry out. Absent fields have
- * the defaults of the transformers library; null is absent. */
+/* Reads a Hugging Face config.json: the architecture and its dimensions. Refuses every option that
+ * would change the computation and that we do not implement. Absent fields have the defaults of the
+ * transformers library; null counts as absent. */
 #include "models/parts.h"
 
 #include <inttypes.h>
@@ -9,27 +9,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where a config says which layers have a sliding window. */
+/* How a config tells which layers have a sliding window. */
 enum windows {
     WINDOWS_NONE,
-    WINDOWS_ALL,  /* all, if sliding_window is not null; or as layer_types says */
-    WINDOWS_SAID, /* the same, but none where there is no such field */
-    WINDOWS_LATE, /* from max_window_layers on, if use_sliding_window; or as layer_types says */
-    WINDOWS_EVEN, /* layers 0, 2, 4 ...; or as layer_types says */
+    WINDOWS_ALL,  /* all layers, if sliding_window is not null; or as layer_types tells */
+    WINDOWS_SAID, /* the same, but none if sliding_window is absent */
+    /* from max_window_layers on, if use_sliding_window is set; or as layer_types tells */
+    WINDOWS_LATE,
+    WINDOWS_EVEN, /* layers 0, 2, 4 ...; or as layer_types tells */
 };
 
-/* What a family has beside; predictions alone know those. */
+/* Families of architectures with further parts. All except Llama's are known only to
+ * predictions. */
 enum family { FAMILY_LLAMA, FAMILY_GEMMA2, FAMILY_MIXTRAL, FAMILY_OLMOE, FAMILY_QWEN3_MOE };
 
 #define TANH_GELU "gelu_pytorch_tanh"
-#define WINDOW_DEFAULT 4096u      /* sliding_window, where there is no such field */
+#define WINDOW_DEFAULT 4096u      /* sliding_window, if the field is absent */
 #define WINDOW_LAYERS_DEFAULT 28u /* max_window_layers */
 
 struct architecture {
     const char *name;       /* in "architectures" */
     const char *model_type; /* in "model_type" */
-    uint64_t max_context;   /* if max_position_embeddings is absent */
-    uint32_t head_dim;      /* if head_dim is; 0: hidden_size over the heads */
+    uint64_t max_context;   /* default of max_position_embeddings */
+    uint32_t head_dim;      /* default of head_dim; 0: hidden_size divided by the heads */
     bool qkv_bias, qk_norm;
     enum windows windows;
     enum family family;
@@ -68,7 +70,8 @@ static const struct architecture *unsupported(struct tdm_json_reader *reader, co
     return NULL;
 }
 
-/* By "architectures", or by "model_type" where a config has none; NULL after failure. */
+/* Finds the architecture by "architectures" or, if the config has none, by "model_type". NULL after
+ * failure. */
 static const struct architecture *find_architecture(struct tdm_json_reader *reader)
 {
     if (!tdm_json_has(reader, "architectures")) {
@@ -103,8 +106,8 @@ static const struct architecture *find_architecture(struct tdm_json_reader *read
     return unsupported(reader, "architectures", name);
 }
 
-/* What the MLP's gate goes through: SiLU, or GELU by tanh; of Gemma GELU alone. Mixtures of experts
- * are known with SiLU. */
+/* Reads the activation of the MLP's gate: SiLU or GELU by tanh. Gemma must have GELU, mixtures of
+ * experts SiLU. */
 static void read_activation(struct tdm_json_reader *reader, enum family family,
                             struct tdm_model *model)
 {
@@ -120,10 +123,11 @@ static void read_activation(struct tdm_json_reader *reader, enum family family,
                           : "\"silu\" (SwiGLU)");
 }
 
-/* Options that would add tensors or change results. Where one is off, its details do not matter. */
+/* Refuses options that would add tensors or change results. The details of a switched-off option do
+ * not matter. */
 static void refuse_options(struct tdm_json_reader *reader, const struct architecture *architecture)
 {
-    /* In Llama and Qwen3 the option adds a bias to q, k, v and o; Qwen2 and Mistral have no such
+    /* In Llama and Qwen3 this adds a bias to q, k, v and o. Qwen2 and Mistral have no such
      * option. */
     if (!architecture->qkv_bias && tdm_json_bool_or(reader, "attention_bias", false))
         tdm_json_fail(reader, "attention_bias",
@@ -192,7 +196,7 @@ static void read_heads(struct tdm_json_reader *reader, const struct architecture
                       model->head_dim, model->query_heads, TDM_DIMENSION_LIMIT);
 }
 
-/* Tokens that a layer with a window sees; 0: no layer has one. */
+/* Tokens that a layer with a window sees; 0: no layer has a window. */
 static uint64_t read_window(struct tdm_json_reader *reader, enum windows windows)
 {
     bool said = json_object_get(reader->object, "sliding_window") != NULL;
@@ -204,7 +208,7 @@ static uint64_t read_window(struct tdm_json_reader *reader, enum windows windows
     return tdm_json_count_or(reader, "sliding_window", 1, UINT64_C(1) << 40, WINDOW_DEFAULT);
 }
 
-/* layer_types: "full_attention" or "sliding_attention" of every layer. */
+/* Reads layer_types: "full_attention" or "sliding_attention" for every layer. */
 static void read_layer_types(struct tdm_json_reader *reader, uint64_t window,
                              struct tdm_model *model)
 {
@@ -233,7 +237,7 @@ static void read_layer_types(struct tdm_json_reader *reader, uint64_t window,
     }
 }
 
-/* Kinds of all layers. */
+/* Reads the kinds of all layers. */
 static void read_layer_kinds(struct tdm_json_reader *reader,
                              const struct architecture *architecture, struct tdm_model *model)
 {
@@ -255,7 +259,7 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
         read_layer_types(reader, window, model);
 }
 
-/* Experts: their number has another name in every family. */
+/* Reads the experts. The name of their number depends on the family. */
 static void read_experts(struct tdm_json_reader *reader, enum family family,
                          struct tdm_model *model)
 {
@@ -282,7 +286,7 @@ static void read_experts(struct tdm_json_reader *reader, enum family family,
                       "is not empty; only experts in every layer are known");
 }
 
-/* What predictions of other systems know beside. */
+/* Reads the options that only predictions of other systems know, and the activation. */
 static void read_family(struct tdm_json_reader *reader, enum family family, struct tdm_model *model)
 {
     model->sized_only = family != FAMILY_LLAMA;

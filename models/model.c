@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model: found by name or path, built from its config, and known by a digest. */
+/* A model: found by name or path, built from its config, and identified by a digest. */
 #include "models/model.h"
 
 #include "base/digest.h"
@@ -19,7 +19,7 @@
 
 #define CONFIG_FOLDER "models/configs"
 
-/* A number of the config as far as a schedule's JSON stores it: 12 digits. */
+/* A number of the config, with the 12 digits that a schedule's JSON stores. */
 static uint64_t bits(double value)
 {
     char text[32];
@@ -36,8 +36,9 @@ static bool same_kind(struct tdm_layer_kind a, struct tdm_layer_kind b)
            a.post_norms == b.post_norms && a.experts == b.experts;
 }
 
-/* Digest of all that decides what is computed. Left out: the name, and max_context, which limits
- * nothing. Layers of the same kind are written once, with their number. */
+/* Writes the digest of everything that decides what is computed. It does not cover the name, nor
+ * max_context, which limits nothing. Consecutive layers of the same kind are written once, with
+ * their number. */
 static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *err)
 {
     const struct tdm_rope *rope = &model->rope;
@@ -66,12 +67,12 @@ static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *e
             last++;
         used += snprintf(text + used, room - (size_t)used, "%" PRIu32 "x%d,", last - first,
                          kind.qkv_bias);
-        if (kind.qk_norm) /* what older digests do not name was not there */
+        if (kind.qk_norm) /* older digests do not have this word, so it is added only if needed */
             used += snprintf(text + used, room - (size_t)used, "qk_norm,");
         if (kind.window > 0)
             used += snprintf(text + used, room - (size_t)used, "window=%" PRIu64 ",", kind.window);
     }
-    if (model->gelu && !model->sized_only) /* of those it is known by the architecture */
+    if (model->gelu && !model->sized_only) /* for sized_only models the architecture implies it */
         used += snprintf(text + used, room - (size_t)used, " gelu");
     if (model->experts.count > 0)
         snprintf(text + used, room - (size_t)used, " experts=%" PRIu32 ",%" PRIu32 ",%" PRIu32,
@@ -123,8 +124,8 @@ enum tdm_status tdm_model_names(char ***names, struct tdm_error *err)
     return tdm_data_names(CONFIG_FOLDER, ".json", names, err);
 }
 
-/* A name for a model that came from a path: its last part, or that of the directory if the file is
- * called config.json like all the others. */
+/* A name for a model that came from a path: its last part, or the directory's name if the file is
+ * called config.json. */
 static void name_from_path(const char *path, char *out, size_t out_bytes)
 {
     size_t end = strlen(path);
@@ -166,7 +167,7 @@ static enum tdm_status load_file(const char *path, const char *name, struct tdm_
 
 #define PLAIN_BYTES 96u
 
-/* The part of a Hub id behind who published it; other names with a "/" are paths, and stay. */
+/* The part of a Hub id after the publisher. Other names with a "/" are paths and stay unchanged. */
 static const char *without_publisher(const char *name)
 {
     static const char *const publishers[] = {"Qwen",   "meta-llama", "mistralai",
@@ -179,8 +180,8 @@ static const char *without_publisher(const char *name)
     return name;
 }
 
-/* A name as the Hub has it, without who published it and without words of its training: Qwen2.5-7B
- * of "Qwen/Qwen2.5-7B-Instruct". Returns `out`. */
+/* A Hub name without the publisher and without words about its training: Qwen2.5-7B from
+ * "Qwen/Qwen2.5-7B-Instruct". Returns `out`. */
 static const char *plain_name(const char *name, char out[PLAIN_BYTES])
 {
     static const char *const words[] = {"meta", "instruct", "chat", "base", "hf", "it", "pt"};
@@ -200,7 +201,8 @@ static const char *plain_name(const char *name, char out[PLAIN_BYTES])
     return out;
 }
 
-/* The shipped name that is meant by another one, in `out`; false: none is. */
+/* Finds the shipped name that another name means, and writes it to `out`. *found is false if there
+ * is none. */
 static enum tdm_status find_meant(const char *name, char *out, size_t out_bytes, bool *found,
                                   struct tdm_error *err)
 {
@@ -239,7 +241,7 @@ static enum tdm_status unknown_model(const char *name, struct tdm_error *err)
     return TDM_INPUT;
 }
 
-/* The path of the shipped config of that name, if there is one. */
+/* The path of the shipped config with this name, if there is one. */
 static enum tdm_status find_shipped(const char *name, char *path, size_t path_bytes, bool *found,
                                     struct tdm_error *err)
 {

@@ -2,16 +2,16 @@
 /*
  * A model: the dimensions of a decoder-only transformer and the tensors it is made of.
  *
- * Read from a Hugging Face config.json. Supported: RMSNorm, RoPE, grouped-query attention, SwiGLU
- * or GeGLU; architectures LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM,
- * Qwen2ForCausalLM and Qwen3ForCausalLM; for predictions of other systems, not for schedules,
- * Gemma2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM and Qwen3MoeForCausalLM too. Every layer
- * has a kind of its own; nothing assumes that all are alike.
+ * It is read from a Hugging Face config.json. Supported are RMSNorm, RoPE, grouped-query attention,
+ * and SwiGLU or GeGLU, in LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM,
+ * Qwen2ForCausalLM and Qwen3ForCausalLM. Predictions of other systems, but not schedules, also
+ * support Gemma2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM and Qwen3MoeForCausalLM. Every
+ * layer has its own kind; nothing assumes that all are alike.
  *
- * Tensors are grouped in units. A unit is what is streamed, accumulated and optimised together: one
- * a layer, then the embedding, then the head (final norm and output weight). Inside a unit tensors
- * lie one after the other; offsets are in elements, so one layout serves weights, gradients,
- * moments and masters of any dtype.
+ * Tensors are grouped in units. A unit is streamed, accumulated and optimised as a whole. There is
+ * one for each layer, then the embedding, then the head (final norm and output weight). The tensors
+ * of a unit lie one after another. Offsets are in elements, so one layout serves weights,
+ * gradients, moments and masters of any dtype.
  */
 #ifndef TDM_MODELS_MODEL_H
 #define TDM_MODELS_MODEL_H
@@ -36,24 +36,24 @@ struct tdm_rope {
     double attention_factor;      /* yarn: scale of cos and sin; 1 for the other kinds */
 };
 
-/* What one layer is. */
+/* The kind of one layer. */
 struct tdm_layer_kind {
     bool qkv_bias;
-    bool qk_norm;    /* every head of q and k is normed, RMSNorm with a weight each, before RoPE */
-    uint64_t window; /* tokens that a token sees, itself and those before it; 0: all */
-    bool post_norms; /* what attention and MLP give is normed before it is added */
+    bool qk_norm; /* every head of q and k has an RMSNorm before RoPE; q and k have a weight each */
+    uint64_t window; /* tokens that a token sees, including itself; 0: all before it */
+    bool post_norms; /* the outputs of attention and MLP are normed before they are added */
     bool experts;    /* a mixture of experts in place of the MLP */
 };
 
 /* Mixture of experts; count 0: none. */
 struct tdm_experts {
     uint32_t count, per_token, intermediate;
-    bool normalized;   /* the weights of the chosen ones add up to 1 */
-    bool wide_weights; /* these stay in fp32 */
-    bool router_first; /* before the experts in the order of modules */
+    bool normalized;   /* the weights of a token's chosen experts add up to 1 */
+    bool wide_weights; /* these weights stay in fp32 */
+    bool router_first; /* the router precedes the experts in the order of modules */
 };
 
-/* What a tensor is in the model. Order is the order inside a unit. */
+/* The role of a tensor in the model. Their order here is the order inside a unit. */
 enum tdm_role {
     TDM_ROLE_ATTENTION_NORM, /* [hidden] */
     TDM_ROLE_Q,              /* [query_heads * head_dim, hidden] */
@@ -70,8 +70,8 @@ enum tdm_role {
     TDM_ROLE_EMBEDDING,      /* [vocabulary, hidden] */
     TDM_ROLE_FINAL_NORM,     /* [hidden] */
     TDM_ROLE_HEAD,           /* [vocabulary, hidden]; absent if tied */
-    TDM_ROLE_Q_NORM, /* [head_dim] of a layer, for all its heads; behind its other tensors */
-    TDM_ROLE_K_NORM, /* [head_dim] */
+    TDM_ROLE_Q_NORM,         /* [head_dim], for all heads of the layer; after its other tensors */
+    TDM_ROLE_K_NORM,         /* [head_dim] */
     TDM_ROLE_POST_ATTENTION_NORM, /* [hidden] */
     TDM_ROLE_POST_MLP_NORM,       /* [hidden] */
     TDM_ROLE_ROUTER,              /* [experts, hidden] */
@@ -80,7 +80,7 @@ enum tdm_role {
     TDM_ROLES
 };
 
-/* A weight tensor; row-major [rows, columns] as Hugging Face stores it (y = x W^T). A vector has
+/* A weight tensor, row-major [rows, columns] as Hugging Face stores it (y = x W^T). A vector has
  * rows = 1. */
 struct tdm_tensor {
     enum tdm_role role;
@@ -98,22 +98,22 @@ static inline bool tdm_role_is_norm(enum tdm_role role)
            role == TDM_ROLE_POST_MLP_NORM || role == TDM_ROLE_FINAL_NORM;
 }
 
-/* Has a tensor of this role one dimension, as norms and biases? */
+/* Does a tensor of this role have one dimension, as norms and biases do? */
 bool tdm_role_is_vector(enum tdm_role role);
 
-/* Elements to which tensors are aligned inside a unit: 256 B at 16 bits. */
+/* Inside a unit, tensors are aligned to this number of elements: 256 B at 16 bits. */
 #define TDM_TENSOR_ALIGN 128u
 
 struct tdm_unit {
     uint32_t first_tensor, tensor_count; /* into tdm_model.tensors */
-    uint64_t elements;                   /* of the layout, padding included */
+    uint64_t elements;                   /* of the layout, with padding */
     uint64_t parameters;                 /* without padding */
 };
 
 struct tdm_model {
     char name[64];         /* shipped name, or the directory or file it came from */
     char architecture[48]; /* "LlamaForCausalLM" */
-    char digest[17];       /* hex digest of the dimensions and options; not of name, max_context */
+    char digest[17];       /* hex digest of dimensions and options, without name and max_context */
     uint32_t layers;
     uint32_t hidden;
     uint32_t intermediate;
@@ -121,15 +121,15 @@ struct tdm_model {
     uint32_t kv_heads;
     uint32_t head_dim;
     uint32_t vocabulary;
-    uint64_t max_context; /* max_position_embeddings: trained for; not a limit of ours */
+    uint64_t max_context; /* max_position_embeddings, the trained length; we do not limit it */
     double norm_epsilon;
     double initializer_range;
     bool tied;
     struct tdm_rope rope;
     struct tdm_experts experts;
-    bool sized_only;                          /* predictions know it, schedules do not */
-    bool gelu;                                /* in the MLP, by tanh, in place of SiLU */
-    bool scaled_embedding;                    /* times the root of hidden */
+    bool sized_only;                          /* predictions support it, schedules do not */
+    bool gelu;                                /* the MLP uses GELU by tanh instead of SiLU */
+    bool scaled_embedding;                    /* embeddings are multiplied by sqrt(hidden) */
     bool offset_norms;                        /* norms multiply by 1 + weight, in fp32 */
     bool whole_qk_norm;                       /* q and k are normed over all heads at once */
     double attention_softcap, logits_softcap; /* 0: none */
@@ -139,8 +139,8 @@ struct tdm_model {
     uint32_t tensor_count;
     struct tdm_unit *units; /* [layers + 2] */
     uint32_t unit_count;
-    uint64_t parameters; /* all, tied counted once */
-    json_t *config;      /* what it was read from, kept for the schedule; owned */
+    uint64_t parameters; /* all; tied ones count once */
+    json_t *config;      /* the config it was read from, kept for the schedule; owned */
 };
 
 /* Unit numbers: 0 .. layers-1 are the layers. */
@@ -154,71 +154,70 @@ static inline uint32_t tdm_model_head_unit(const struct tdm_model *model)
     return model->layers + 1;
 }
 
-/* Reads MODEL as the command line means it: a shipped name ("qwen2.5-7b"), the path of a
- * config.json, or a directory that holds one; where there is no such file, a shipped name in other
- * letters ("Qwen2.5-7B") or as the Hub has it ("Qwen/Qwen2.5-7B-Instruct"). On success the caller
- * owns *model (tdm_model_free). TDM_INPUT: unknown name (lists the shipped ones), unsupported
- * architecture (names it, lists what is supported), impossible or absurd dimensions. */
+/* Loads MODEL of the command line: a shipped name ("qwen2.5-7b"), the path of a config.json, or a
+ * directory that holds one. If there is no such file, it may be a shipped name in other letters
+ * ("Qwen2.5-7B") or in the Hub's form ("Qwen/Qwen2.5-7B-Instruct"). On success the caller owns
+ * *model (tdm_model_free). TDM_INPUT: unknown name (lists the shipped ones), unsupported
+ * architecture (names it, lists the supported ones), impossible dimensions. */
 enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **model,
                                struct tdm_error *err);
 
-/* Is what it would read a config.json in the directory of that name, and not a shipped config? */
+/* Would tdm_model_load() read a directory of this name, and not a shipped config? */
 bool tdm_model_is_directory(const char *model_or_path);
 
-/* The file that it would read, or the directory, written to `out`; TDM_INPUT if the name is too
- * long. */
+/* Writes to `out` the file or directory that tdm_model_load() would read. TDM_INPUT if the name is
+ * too long. */
 enum tdm_status tdm_model_path(const char *model_or_path, char *out, size_t out_bytes,
                                struct tdm_error *err);
 
-/* From a parsed config (borrowed; kept by reference); `file` names it in messages. */
+/* Makes a model from a parsed config (borrowed; kept by reference). `file` names it in messages. */
 enum tdm_status tdm_model_from_config(const char *file, const char *name, json_t *config,
                                       struct tdm_model **model, struct tdm_error *err);
 
 void tdm_model_free(struct tdm_model *model);
 
-/* Are the tensors of all layers at the same places inside their units? */
+/* Do all layers have the same tensors at the same offsets in their units? */
 bool tdm_model_layers_alike(const struct tdm_model *model);
 
-/* The tensor of a role in a unit, or NULL if the unit has none. */
+/* The tensor with a role in a unit; NULL if the unit has none. */
 const struct tdm_tensor *tdm_model_tensor(const struct tdm_model *model, uint32_t unit,
                                           enum tdm_role role);
 
-/* What all elements of a vector start with, before training: 0 of a bias, and of a norm what makes
- * it multiply by 1: 1, or 0 where it multiplies by 1 + weight. */
+/* The value of all elements of a vector before training: 0 for a bias. A norm gets the value that
+ * makes it multiply by 1: 1, or 0 if it multiplies by 1 + weight. */
 float tdm_model_vector_start(const struct tdm_model *model, enum tdm_role role);
 
-/* What the model has that schedules do not know, as a message lists it, "" if nothing: then it can
- * be trained. Written to `out`; returns it. */
+/* Writes to `out` a list, for messages, of the parts of the model that schedules do not support. It
+ * is "" if there are none, so that the model can be trained. Returns `out`. */
 #define TDM_MODEL_UNKNOWN 400
 const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_UNKNOWN]);
 
-/* What Hugging Face calls it inside "model.layers.N." of a layer, or as a whole:
+/* A role's name in Hugging Face checkpoints, without "model.layers.N." for a tensor of a layer:
  * "self_attn.q_proj.weight". */
 const char *tdm_role_name(enum tdm_role role);
 
-/* Hugging Face name of a tensor: "model.layers.3.self_attn.q_proj.weight". Written to `out`. */
+/* Writes the Hugging Face name of a tensor to `out`: "model.layers.3.self_attn.q_proj.weight". */
 void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *tensor, char *out,
                      uint32_t out_bytes);
 
-/* Parameters of matrix products: layer matrices, those of all experts among them, and the head
- * (also when tied); not the embedding look-up, biases or norms. */
+/* Parameters of matrix products: the matrices of the layers, including all experts, and the head
+ * (also when tied). The embedding look-up, biases and norms do not count. */
 uint64_t tdm_model_matmul_parameters(const struct tdm_model *model);
 
-/* Those of them that a token is multiplied by, each 2 FLOPs forward: of the experts only its
- * own. */
+/* The same, but of the experts only those of one token. Each costs a token 2 FLOPs forward. */
 uint64_t tdm_model_active_matmul_parameters(const struct tdm_model *model);
 
-/* The shortest window of a layer that hides some of so many tokens; 0: there is none. */
+/* The shortest window of a layer that is shorter than `tokens`; 0 if there is none. */
 uint64_t tdm_model_shortest_window(const struct tdm_model *model, uint64_t tokens);
 
-/* Inverse frequencies of RoPE, [head_dim / 2], with the kind's scaling applied, in double.
- * Sources: linear (positions / factor), Llama 3.1 (frequency bands), YaRN (arXiv 2309.00071).
- * *attention_factor receives the scale of cos and sin (1 except YaRN). */
+/* Writes the inverse frequencies of RoPE, [head_dim / 2], in double, with the kind's scaling
+ * applied. Sources: linear (positions / factor), Llama 3.1 (frequency bands), YaRN (arXiv
+ * 2309.00071). *attention_factor receives the scale of cos and sin (1 except for YaRN). */
 void tdm_rope_inverse_frequencies(const struct tdm_rope *rope, uint32_t head_dim,
                                   double *inverse_frequencies, double *attention_factor);
 
-/* Names of the shipped models, sorted; NULL-terminated array of strings, one allocation, caller
- * frees with free(). TDM_IO if the data directory cannot be read. */
+/* Names of the shipped models, sorted: a NULL-terminated array of strings in one allocation, which
+ * the caller frees with free(). TDM_IO if the data directory cannot be read. */
 enum tdm_status tdm_model_names(char ***names, struct tdm_error *err);
 
 #endif

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a model is put together: the steps of tdm_model_from_config, each in a file of its own. Not
- * for use outside models/. */
+/* The steps of tdm_model_from_config, each in its own file. Internal to models/. */
 #ifndef TDM_MODELS_PARTS_H
 #define TDM_MODELS_PARTS_H
 
 #include "base/json.h"
 #include "models/model.h"
 
-/* No dimension is larger: products of two dimensions and a few layers stay far below 64 bits. */
+/* Limits of dimensions: products of two dimensions and a few layers stay far below 64 bits. */
 #define TDM_DIMENSION_LIMIT (UINT64_C(1) << 24)
 #define TDM_LAYER_LIMIT (UINT64_C(1) << 10)
 #define TDM_PARAMETER_LIMIT (UINT64_C(1) << 48)
@@ -15,7 +14,7 @@
 /* Fills architecture, dimensions, options, rope and layer_kinds (models/config.c). */
 enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model *model);
 
-/* Fills model->rope; head_dim and max_context are known by now (models/rope.c). */
+/* Fills model->rope. Needs head_dim and max_context (models/rope.c). */
 enum tdm_status tdm_rope_read(struct tdm_json_reader *reader, struct tdm_model *model);
 
 /* Fills tensors, units and parameters from the dimensions (models/tensors.c). */

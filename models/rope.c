@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rotary position embedding: reading its parameters in both spellings of config.json, and the
- * frequencies that they stand for. The old spelling is `rope_theta` beside `rope_scaling` with
- * `type` or `rope_type`; the new one is `rope_parameters`, which holds all of them.
+ * Rotary position embedding: reads its parameters in both forms of config.json and computes the
+ * frequencies. The old form is `rope_theta` beside `rope_scaling` with `type` or `rope_type`. The
+ * new form is `rope_parameters`, which holds all of them.
  */
 #include "models/parts.h"
 
@@ -65,7 +65,7 @@ static void read_llama3(struct tdm_json_reader *reader, struct tdm_rope *rope)
                       rope->high_frequency_factor, rope->low_frequency_factor);
 }
 
-/* Scale that a factor asks for (YaRN, section 3.4, equation 22), with the multipliers that
+/* The attention scale for a factor (YaRN, section 3.4, equation 22), with the multipliers that
  * DeepSeek's configs added. */
 static double yarn_scale(double factor, double multiplier)
 {
@@ -98,7 +98,7 @@ static double read_theta(struct tdm_json_reader *reader, double fallback)
     return tdm_json_number_or(reader, "rope_theta", 2, 1e18, fallback);
 }
 
-/* The object that holds the scaling, in either spelling. */
+/* Reads the object that holds the scaling, in either form. */
 static void read_scaling(struct tdm_json_reader *reader, const struct tdm_model *model,
                          struct tdm_rope *rope)
 {
@@ -136,7 +136,7 @@ enum tdm_status tdm_rope_read(struct tdm_json_reader *reader, struct tdm_model *
         return tdm_json_fail(reader, "rope_scaling",
                              "stands beside \"rope_parameters\", which says the same in the new "
                              "spelling; remove one of them");
-    /* The default of both architectures in transformers. */
+    /* The default of these architectures in transformers. */
     rope.theta = read_theta(reader, 10000);
     if (is_new || is_old) {
         const char *key = is_new ? "rope_parameters" : "rope_scaling";
@@ -154,8 +154,8 @@ enum tdm_status tdm_rope_read(struct tdm_json_reader *reader, struct tdm_model *
     return tdm_json_status(reader);
 }
 
-/* Llama 3.1: wavelengths shorter than original / high factor stay, longer than original / low
- * factor are stretched, and between them it goes over smoothly. */
+/* Llama 3.1: wavelengths shorter than original / high factor stay, and those longer than original /
+ * low factor are stretched. Between them the change is smooth. */
 static double llama3_frequency(const struct tdm_rope *rope, double frequency)
 {
     double turns = (double)rope->original_context * frequency / (2 * PI);
@@ -168,7 +168,7 @@ static double llama3_frequency(const struct tdm_rope *rope, double frequency)
     return (1 - smooth) * frequency / rope->factor + smooth * frequency;
 }
 
-/* The dimension that turns `turns` times over the original context (YaRN, section 3.2). */
+/* The dimension that makes `turns` rotations over the original context (YaRN, section 3.2). */
 static double yarn_dimension(const struct tdm_rope *rope, uint32_t head_dim, double turns)
 {
     return head_dim * log((double)rope->original_context / (turns * 2 * PI)) /
@@ -184,7 +184,7 @@ void tdm_rope_inverse_frequencies(const struct tdm_rope *rope, uint32_t head_dim
         low = fmax(floor(yarn_dimension(rope, head_dim, rope->beta_fast)), 0);
         high = fmin(ceil(yarn_dimension(rope, head_dim, rope->beta_slow)), head_dim - 1.0);
         if (low == high)
-            high += 0.001; /* as transformers does, to keep the ramp finite */
+            high += 0.001; /* as in transformers, to keep the ramp finite */
     }
 
     for (uint32_t i = 0; i < head_dim / 2; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading safetensors: a header that is believed in nothing, and elements as fp32. */
+/* Reads safetensors: a header that is not trusted, and elements as fp32. */
 #include "models/safetensors.h"
 
 #include "base/json.h"
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Bytes that are read and converted at a time. */
+/* Bytes that are read and converted at once. */
 #define BLOCK_BYTES (256u << 10)
 
 /* Dtypes of the format whose elements are whole bytes. */
@@ -54,7 +54,7 @@ const char *tdm_shown_shape(uint32_t rank, const uint64_t *shape, char out[TDM_S
 
 /* ---- the header ---- */
 
-/* Says what is wrong with one tensor of a file. */
+/* Reports what is wrong with one tensor of a file. */
 static enum tdm_status tensor_fail(const char *path, const char *name, const char *what,
                                    struct tdm_error *err)
 {
@@ -83,7 +83,7 @@ static enum tdm_status read_type(const char *path, const json_t *entry,
     return tensor_fail(path, tensor->name, what, err);
 }
 
-/* A number of the header that is a count; false if it is none. */
+/* Reads a number of the header that must be a count. Returns false if it is not one. */
 static bool read_count(const json_t *value, uint64_t *count)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0)
@@ -110,7 +110,7 @@ static enum tdm_status read_shape(const char *path, const json_t *entry,
     return TDM_OK;
 }
 
-/* One entry of the header, checked by itself; offset is relative to the data. */
+/* Reads one entry of the header and checks it by itself. The offset is relative to the data. */
 static enum tdm_status read_tensor(const char *path, const json_t *entry, uint64_t data_bytes,
                                    struct tdm_safetensor *tensor, struct tdm_error *err)
 {
@@ -170,7 +170,7 @@ static int by_offset(const void *a, const void *b)
                                       : strcmp(one->name, other->name);
 }
 
-/* Sorted tensors must follow each other without overlap or hole, up to the end of the data. */
+/* The sorted tensors must follow each other without overlap or hole up to the end of the data. */
 static enum tdm_status check_cover(const char *path, const struct tdm_safetensors *file,
                                    uint64_t data_bytes, struct tdm_error *err)
 {
@@ -191,7 +191,7 @@ static enum tdm_status check_cover(const char *path, const struct tdm_safetensor
                      tensor->offset, end);
             return tensor_fail(path, tensor->name, what, err);
         }
-        end += tensor->bytes; /* no more than data_bytes */
+        end += tensor->bytes; /* at most data_bytes */
     }
     if (end != data_bytes)
         return tdm_fail(err, TDM_INPUT,
@@ -200,7 +200,7 @@ static enum tdm_status check_cover(const char *path, const struct tdm_safetensor
     return TDM_OK;
 }
 
-/* The tensors of a parsed header, before `data_bytes` of data. */
+/* Reads the tensors of a parsed header. `data_bytes` bytes of data follow the header. */
 static enum tdm_status read_tensors(struct tdm_safetensors *file, uint64_t header_bytes,
                                     uint64_t data_bytes, struct tdm_error *err)
 {
@@ -252,7 +252,7 @@ static enum tdm_status read_at(const struct tdm_safetensors *file, void *data, u
     return TDM_OK;
 }
 
-/* Length of the header and of the data behind it. */
+/* Reads the length of the header and computes that of the data after it. */
 static enum tdm_status read_lengths(const struct tdm_safetensors *file, uint64_t *header_bytes,
                                     uint64_t *data_bytes, struct tdm_error *err)
 {
@@ -347,7 +347,7 @@ void tdm_safetensors_close(struct tdm_safetensors *file)
 
 /* ---- elements ---- */
 
-/* Widens elements to fp32; false if one is infinite or NaN. */
+/* Widens elements to fp32. Returns false if one is infinite or NaN. */
 static bool widen(const void *data, enum tdm_dtype dtype, uint64_t count, float *values)
 {
     const uint16_t *halves = data;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing safetensors: a header, and after it elements as they come; and reading back what was
- * written. */
+/* Writes safetensors: a header, then the elements as they arrive. Also reads a written file
+ * back. */
 #include "models/safetensors.h"
 
 #include "base/file.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Elements that are rounded and written at a time. */
+/* Elements that are rounded and written at once. */
 #define BLOCK 65536u
 
 static const char *type_name(enum tdm_dtype dtype)
@@ -20,7 +20,7 @@ static const char *type_name(enum tdm_dtype dtype)
     return dtype == TDM_DTYPE_FP32 ? "F32" : dtype == TDM_DTYPE_BF16 ? "BF16" : "F16";
 }
 
-/* Elements of all tensors; TDM_SIZE_MAX if absurd. */
+/* The number of elements of all tensors; TDM_SIZE_MAX if it exceeds 64 bits. */
 static uint64_t count_elements(uint32_t tensor_count, const struct tdm_safetensor *tensors)
 {
     uint64_t sum = 0;
@@ -33,14 +33,14 @@ static uint64_t count_elements(uint32_t tensor_count, const struct tdm_safetenso
     return sum;
 }
 
-/* Text of the header, padded so that the data begin at a multiple of 8; malloc'ed. NULL if memory
- * ran out. */
+/* The text of the header, padded so that the data begin at a multiple of 8. malloc'ed; NULL if
+ * memory ran out. */
 static char *header_text(enum tdm_dtype dtype, uint32_t tensor_count,
                          const struct tdm_safetensor *tensors, uint64_t *bytes)
 {
-    /* transformers asks which library wrote a file: only what looks like PyTorch's is read */
+    /* transformers only reads files whose metadata names a known library, such as PyTorch */
     json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
-    bool whole = root != NULL; /* false: memory ran out, and something is not there */
+    bool whole = root != NULL; /* false: memory ran out and a part is missing */
     uint64_t offset = 0;
     for (uint32_t i = 0; i < tensor_count; i++) {
         const struct tdm_safetensor *tensor = &tensors[i];
@@ -111,7 +111,7 @@ enum tdm_status tdm_safetensors_create(const char *path, enum tdm_dtype dtype,
     return status;
 }
 
-/* Writes some of the data. */
+/* Writes a part of the data. */
 static enum tdm_status put(struct tdm_safetensors_writer *writer, const void *data, uint64_t bytes,
                            struct tdm_error *err)
 {
@@ -174,7 +174,7 @@ void tdm_safetensors_abandon(struct tdm_safetensors_writer *writer)
     *writer = (struct tdm_safetensors_writer){.fd = -1};
 }
 
-/* Is a tensor of a file the one that was to be written? */
+/* Is this tensor of a file the one that should have been written? */
 static bool is_written(const struct tdm_safetensor *found, enum tdm_dtype dtype,
                        const struct tdm_safetensor *due)
 {

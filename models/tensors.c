@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The weight tensors of a model: their shapes, their places inside the units, and their names in
+/* The weight tensors of a model: their shapes, their offsets in the units, and their names in
  * Hugging Face checkpoints. */
 #include "models/parts.h"
 
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Which dimension a side of a tensor has. */
+/* The dimension of one side of a tensor. */
 enum side {
     SIDE_ONE,
     SIDE_HIDDEN,
@@ -82,7 +82,7 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
     return 0;
 }
 
-/* Whether a unit holds a tensor of this role. */
+/* Does a unit hold a tensor of this role? */
 static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role role)
 {
     if (unit == tdm_model_embedding_unit(model))
@@ -247,7 +247,7 @@ static uint64_t matmul_parameters(const struct tdm_model *model, bool active)
         if (tensor->unit >= model->layers || shapes[tensor->role].rows == SIDE_ONE)
             continue;
         if (active && (tensor->role == TDM_ROLE_EXPERTS_GATE_UP ||
-                       tensor->role == TDM_ROLE_EXPERTS_DOWN)) /* all experts are alike */
+                       tensor->role == TDM_ROLE_EXPERTS_DOWN)) /* all experts have the same size */
             elements = elements / model->experts.count * model->experts.per_token;
         parameters = tdm_size_add(parameters, elements);
     }

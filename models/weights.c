@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading weights: which file holds which tensor of a model, checked by headers and index alone. */
+/* Reads weights. Opening finds the file of each tensor of a model and checks only headers and
+ * index. */
 #include "models/weights.h"
 
 #include "base/json.h"
@@ -16,7 +17,7 @@
 #define SUFFIX ".safetensors"
 #define MOST_FILES 10000u
 
-/* Names that a message lists, and how many there are. */
+/* Names for a message, and their number. The message lists the first three. */
 struct names {
     char text[360];
     uint64_t count;
@@ -99,8 +100,7 @@ static bool is_shard_name(const char *name)
     return strchr(name, '/') == NULL && name[0] != '.' && ends_in(name, SUFFIX);
 }
 
-/* Every shard that the index names, once. On success *shards is an object of the file numbers by
- * name. */
+/* Opens every shard that the index names, once. On success `shards` maps names to file numbers. */
 static enum tdm_status open_shards(struct tdm_weights *weights, const char *directory,
                                    const char *index, json_t *map, json_t *shards,
                                    struct tdm_error *err)
@@ -136,7 +136,7 @@ static enum tdm_status open_shards(struct tdm_weights *weights, const char *dire
     return status;
 }
 
-/* The index must say of every tensor of the shards where it is, and name no others. */
+/* The index must give the right shard for every tensor of the shards, and name no other tensors. */
 static enum tdm_status check_index(const struct tdm_weights *weights, const char *index,
                                    json_t *map, const json_t *shards, struct tdm_error *err)
 {
@@ -200,7 +200,7 @@ uint32_t tdm_weights_shape(const struct tdm_tensor *tensor, uint64_t shape[2])
     return vector ? 1 : 2;
 }
 
-/* Is a tensor of a file what the model has under its name? */
+/* Does a tensor of a file have the dtype and shape that the model needs? */
 static enum tdm_status check_tensor(const struct tdm_safetensors *file,
                                     const struct tdm_safetensor *found,
                                     const struct tdm_tensor *tensor, struct tdm_error *err)
@@ -222,13 +222,13 @@ static enum tdm_status check_tensor(const struct tdm_safetensors *file,
     return TDM_OK;
 }
 
-/* What old checkpoints hold beside their weights, and nobody reads. */
+/* Tensors in old checkpoints that nobody reads. */
 static bool is_ignored(const char *name)
 {
     return strstr(name, ".rotary_emb.") != NULL;
 }
 
-/* Finds the place of one tensor of a file, or notes it as extra. */
+/* Finds the place in the model for one tensor of a file, or records it as extra. */
 static enum tdm_status place_tensor(struct tdm_weights *weights, const json_t *numbers,
                                     const struct tdm_safetensors *file,
                                     const struct tdm_safetensor *found, struct names *extra,
@@ -253,7 +253,7 @@ static enum tdm_status place_tensor(struct tdm_weights *weights, const json_t *n
     return check_tensor(file, found, tensor, err);
 }
 
-/* Finds all tensors of the model; `from` is the file or index that should have them. */
+/* Finds all tensors of the model. `from` is the file or index that should have them. */
 static enum tdm_status place_tensors(struct tdm_weights *weights, const char *from,
                                      struct tdm_error *err)
 {
@@ -349,7 +349,7 @@ void tdm_weights_close(struct tdm_weights *weights)
     free(weights);
 }
 
-/* The same elements of lm_head.weight must be the same numbers. */
+/* Checks that the same elements of lm_head.weight have the same values. */
 static enum tdm_status compare_tied(const struct tdm_weights *weights, uint64_t first,
                                     uint64_t count, const float *values, struct tdm_error *err)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing weights: config.json, shards that are filled one after the other, and their index. All of
- * it is read back before it takes the place of what was there. */
+/* Writes weights: config.json, shards one after another, and their index. Everything is read back
+ * before it replaces the old directory. */
 #include "base/directory.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -19,7 +19,7 @@
 struct shard {
     uint32_t first, end;
     char name[48];
-    uint64_t checksum; /* of its data, once they are written */
+    uint64_t checksum; /* of its data, set when they are written */
 };
 
 struct tdm_weights_writer {
@@ -30,11 +30,11 @@ struct tdm_weights_writer {
     struct shard *shards;
     uint32_t shard_count, current;
     uint64_t bytes;                     /* of the tensors */
-    json_t *config, *index;             /* what these files hold; NULL: there is none */
+    json_t *config, *index;             /* contents of these files; NULL: there is none */
     struct tdm_safetensors_writer file; /* of shard `current` */
 };
 
-/* The files that a writer makes: those of a model, or of gradients. */
+/* Is this a file that a writer makes, for a model or for gradients (`stem`)? */
 static bool is_file_of(const char *name, const char *stem)
 {
     size_t length = strlen(stem);
@@ -64,19 +64,20 @@ static tdm_directory_owns owner(const struct tdm_weights_target *target)
     return target->gradients ? owns_gradients : owns_model;
 }
 
-/* Is there room on the file system that will hold the directory? */
+/* Does the file system that will hold the directory have enough space? */
 static enum tdm_status check_space(const struct tdm_weights_target *target, struct tdm_error *err)
 {
     struct statvfs info;
     char *parent = tdm_directory_parent(target->directory);
     bool known = parent != NULL && statvfs(parent, &info) == 0;
     free(parent);
-    if (!known) /* writing will tell */
+    if (!known) /* the write will tell */
         return TDM_OK;
     uint64_t free_bytes = tdm_size_mul(info.f_bavail, info.f_frsize);
     uint64_t needed = tdm_size_mul(target->model->parameters, tdm_dtype_bytes(target->dtype));
     if (target->repeated && access(target->directory, F_OK) != 0)
-        needed = tdm_size_mul(needed, 2); /* the next is complete before the last one goes */
+        /* the next one is complete before the last one is removed */
+        needed = tdm_size_mul(needed, 2);
     if (needed <= free_bytes)
         return TDM_OK;
     char needs[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE];
@@ -114,7 +115,7 @@ static enum tdm_status list_tensors(struct tdm_weights_writer *writer, struct td
     return TDM_OK;
 }
 
-/* Fills one shard after the other, in the model's order. */
+/* Assigns tensors to shards in the model's order; a full shard is followed by the next. */
 static void cut_shards(struct tdm_weights_writer *writer)
 {
     const struct tdm_model *model = writer->target.model;
@@ -160,7 +161,7 @@ static enum tdm_status no_memory(const struct tdm_weights_writer *writer, const 
     return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for %s", writer->target.directory, name);
 }
 
-/* Writes a JSON file of the directory; `root` NULL: memory ran out. */
+/* Writes a JSON file of the directory. `root` is NULL if memory ran out. */
 static enum tdm_status write_json(const struct tdm_weights_writer *writer, const char *name,
                                   const json_t *root, struct tdm_error *err)
 {
@@ -179,7 +180,7 @@ static enum tdm_status write_json(const struct tdm_weights_writer *writer, const
     return status;
 }
 
-/* The config that the model was read from, with the dtype of the files, under the name that every
+/* The config that the model was read from, with the dtype of the files under the key that every
  * version of transformers reads. NULL if memory ran out. */
 static json_t *make_config(const struct tdm_weights_target *target)
 {
@@ -187,7 +188,7 @@ static json_t *make_config(const struct tdm_weights_target *target)
                         : target->dtype == TDM_DTYPE_BF16 ? "bfloat16"
                                                           : "float16";
     json_t *config = json_deep_copy(target->model->config);
-    /* a copy for which memory ran out is one that lacks something */
+    /* if memory ran out during the copy, the copy lacks something */
     bool whole = json_equal(config, target->model->config) != 0;
     (void)json_object_del(config, "dtype"); /* if it has one */
     whole = json_object_set_new(config, "torch_dtype", json_string(dtype)) == 0 && whole;
@@ -197,7 +198,7 @@ static json_t *make_config(const struct tdm_weights_target *target)
     return NULL;
 }
 
-/* Which shard has which tensor; NULL if memory ran out. */
+/* Maps each tensor to its shard. NULL if memory ran out. */
 static json_t *make_index(const struct tdm_weights_writer *writer)
 {
     json_t *map = json_object();
@@ -319,8 +320,8 @@ static enum tdm_status verify_json(const struct tdm_weights_writer *writer, cons
     return status;
 }
 
-/* Everything, through the file system's cache: that the disk has it is what flushing has
- * ensured. */
+/* Reads everything back through the file system's cache. Flushing has ensured that it is on the
+ * disk. */
 static enum tdm_status verify(const struct tdm_weights_writer *writer, struct tdm_error *err)
 {
     enum tdm_status status = verify_json(writer, "config.json", writer->config, err);
@@ -335,7 +336,7 @@ static enum tdm_status verify(const struct tdm_weights_writer *writer, struct td
                                               writer->tensors + shard->first, shard->checksum, err);
         free(path);
     }
-    if (status != TDM_IO && status != TDM_INPUT) /* OK, or no memory to look */
+    if (status != TDM_IO && status != TDM_INPUT) /* OK, or no memory to check */
         return status;
     tdm_about(err, "what was saved is not what is read back");
     tdm_hint(err,

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of attention, and its scratch. */
+/* The records of attention, and the layout of its scratch. */
 #include "ops/attention.h"
 
 #include "ops/params.h"
 
 /* ---- scratch ---- */
 
-/* Takes `bytes` behind what has been taken, and returns where they begin. */
+/* Reserves `bytes` after the arrays so far and returns where they begin. */
 static uint64_t take(uint64_t *end, uint64_t bytes)
 {
     uint64_t begin = *end;
@@ -14,8 +14,8 @@ static uint64_t take(uint64_t *end, uint64_t bytes)
     return begin;
 }
 
-/* Over lists of pages: where a row's document begins, and in the backward the inverse lists, two
- * bits for each query page, and the order in which key pages are worked on. */
+/* With page lists: where each row's document begins. The backward also needs the inverse lists, two
+ * bits for each query page, and the order in which key pages are processed. */
 static void take_lists(const struct tdm_params *params, uint64_t tokens,
                        struct tdm_attention_scratch *x)
 {
@@ -31,8 +31,9 @@ static void take_lists(const struct tdm_params *params, uint64_t tokens,
     x->order = take(&x->bytes, tdm_size_mul(order, word));
 }
 
-/* Where pages are gathered: room for them and their gradients, the lists of a batch, which page
- * lies where for each list, what tokens see first of each, and where batches end. */
+/* With gathered pages: the buffers for pages and their gradients, the lists of a batch, the page at
+ * each place of the buffer for each list, the first keys that tokens see in each list, and where
+ * batches end. */
 static void take_gathering(const struct tdm_params *params, uint64_t tokens,
                            struct tdm_attention_scratch *x)
 {
@@ -87,7 +88,7 @@ static uint64_t scratch_bytes(const struct tdm_params *params, uint64_t tokens)
 
 /* ---- records ---- */
 
-/* `products` matrix products over the pairs. */
+/* FLOPs of `products` matrix products over the pairs. */
 static uint64_t flops_of(const struct tdm_params *params, const struct tdm_work *work,
                          uint64_t products)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of contents and parts, and the part of each tensor. */
+/* Names of contents and parts, and the part that each tensor belongs to. */
 #include "ops/content.h"
 
 const char *tdm_part_name(enum tdm_part part)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contents: what ops work on, and the parts of a model's units that have weights for them. */
+/* Contents: the data that ops work on, and the parts of a model's units that hold their weights. */
 #ifndef TDM_OPS_CONTENT_H
 #define TDM_OPS_CONTENT_H
 
@@ -9,8 +9,9 @@
 enum tdm_content {
     TDM_EMPTY,
     TDM_TOKENS,
-    TDM_TOKEN_ORDER, /* rows of a chunk by rising token, equal ones as they come: int32 [tokens],
-                        and as much again for the sort */
+    /* rows of a chunk by rising token, equal ones in their order: int32 [tokens], and the same
+     * again for the sort */
+    TDM_TOKEN_ORDER,
     TDM_UNIT_WEIGHTS,
     TDM_UNIT_MASTER,
     TDM_UNIT_MOMENT1,
@@ -44,13 +45,15 @@ enum tdm_content {
     TDM_FINAL_NORMED,  /* [tokens, hidden] */
     TDM_DFINAL_NORMED,
     TDM_LOGIT_TILE, /* [tile tokens, tile vocabulary] */
-    TDM_HEAD_LSE,   /* fp64 [tile tokens, 3]: largest logit, sum of exp(logit - largest) but for
-                          the target's, logit of the target, of the vocabulary so far; with
-                          vocabulary tiles only */
-    TDM_HEAD_SUM, /* fp32 [tile tokens, hidden]: DFINAL_NORMED of the vocabulary so far; as well */
-    TDM_LOSS,     /* fp64 [1] a chunk */
-    TDM_GRADIENT_NORM, /* fp64 [1] a unit: sum of squares */
-    TDM_SCRATCH,       /* of the op under way: schedule/scratch.h */
+    /* fp64 [tile tokens, 3] over the vocabulary so far: largest logit, sum of exp(logit - largest)
+     * without the target's, logit of the target. Only with vocabulary tiles. */
+    TDM_HEAD_LSE,
+    /* fp32 [tile tokens, hidden]: DFINAL_NORMED over the vocabulary so far. Only with vocabulary
+     * tiles. */
+    TDM_HEAD_SUM,
+    TDM_LOSS,          /* fp64 [1] for a chunk */
+    TDM_GRADIENT_NORM, /* fp64 [1] for a unit: sum of squares */
+    TDM_SCRATCH,       /* of the running op: schedule/scratch.h */
     TDM_CONTENTS
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of the embedding. */
+/* The records of the embedding ops. */
 #include "ops/embed.h"
 
 const struct tdm_op_type tdm_embed_type = {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of the LM head. */
+/* The records of the LM head's ops. */
 #include "ops/head.h"
 
 #include "base/size.h"

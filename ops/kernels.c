@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sets of kinds that backends have kernels for. */
+/* The sets of op kinds that backends have kernels for. */
 #include "ops/kernels.h"
 
 #include <stdio.h>

@@ -2,15 +2,15 @@
 /*
  * Which kinds of ops each backend has kernels for.
  *
- * A backend's table run[] is made of its list here, so who does not link the backend, as the
- * planner, knows what it can run: a kind that is not in the list is NULL in the table.
+ * A backend builds its table run[] from its list here. So code that does not link the backend, such
+ * as the planner, also knows what it can run. A kind that is not in the list is NULL in the table.
  */
 #ifndef TDM_OPS_KERNELS_H
 #define TDM_OPS_KERNELS_H
 
 #include "ops/ops.h"
 
-/* KERNEL(kind, function) for each kind; the functions are the backend's own. */
+/* KERNEL(kind, function) for each kind. The backend defines the functions. */
 #define TDM_CPU_KERNELS(KERNEL)                              \
     KERNEL(COPY, tdm_cpu_copy)                               \
     KERNEL(ZERO, tdm_cpu_zero)                               \
@@ -67,21 +67,21 @@
 
 struct tdm_kernels {
     const char *backend; /* "cuda" */
-    tdm_kinds kinds;     /* that it has kernels for */
+    tdm_kinds kinds;     /* the kinds that it has kernels for */
 };
 
-/* The backends that compute, whether this build has them or not; the last one has no name. */
+/* The backends that compute, whether or not this build has them. The last entry has no name. */
 enum tdm_computing { TDM_COMPUTING_CPU, TDM_COMPUTING_CUDA, TDM_COMPUTING };
 extern const struct tdm_kernels tdm_kernels[TDM_COMPUTING + 1];
 
-/* Room for the names of all kinds. */
+/* Enough bytes for the names of all kinds. */
 #define TDM_KINDS_TEXT 512
 
 /* Names the kinds of a set: "select, page_means"; "" if there are none. Returns `text`. */
 const char *tdm_kinds_show(tdm_kinds kinds, char text[TDM_KINDS_TEXT]);
 
-/* Has a backend kernels for all of `kinds`? If not, the line that says what it lacks: "the cuda
- * backend has no kernel for select". Written to `line`. */
+/* Does a backend lack kernels for some of `kinds`? If so, writes to `line` which: "the cuda backend
+ * has no kernel for select". */
 #define TDM_LACKS_TEXT (TDM_KINDS_TEXT + 64)
 bool tdm_kernels_lack(const struct tdm_kernels *kernels, tdm_kinds kinds,
                       char line[TDM_LACKS_TEXT]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of the gate of the MLP: SwiGLU or GeGLU. */
+/* The records of the MLP's gate: SwiGLU or GeGLU. */
 #include "ops/mlp.h"
 
 const struct tdm_op_type tdm_swiglu_type = {

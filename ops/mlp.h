@@ -19,7 +19,7 @@ enum tdm_swiglu_operand {
 extern const struct tdm_op_type tdm_swiglu_type;
 
 enum tdm_swiglu_grad_operand {
-    /* changed: gate and up to their gradients, [tokens, 2 * intermediate] */
+    /* changed: gate and up become their gradients, [tokens, 2 * intermediate] */
     TDM_SWIGLU_GRAD_GATE_UP,
     TDM_SWIGLU_GRAD_DOUT, /* read: gradient of the output, [tokens, intermediate] */
     TDM_SWIGLU_GRAD_OPERANDS

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of ops that move. */
+/* The records of ops that move data. */
 #include "ops/move.h"
 
 const struct tdm_op_type tdm_copy_type = {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of the norm. */
+/* The records of the norm ops. */
 #include "ops/norm.h"
 
 #include "base/size.h"
 #include "ops/params.h"
 #include "ops/scratch.h"
 
-/* The sums of the weights' gradient. */
+/* Scratch for the sums of the weights' gradient. */
 static uint64_t weight_bytes(const struct tdm_params *params, uint64_t tokens)
 {
     (void)tokens;

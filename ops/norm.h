@@ -22,8 +22,8 @@ enum tdm_norm_grad_operand {
     TDM_NORM_GRAD_X,       /* read: input, [tokens, hidden] */
     TDM_NORM_GRAD_WEIGHTS, /* read: [hidden] */
     TDM_NORM_GRAD_DOUT,    /* read: gradient of the output, [tokens, hidden] */
-    /* changed: the gradient that comes by the residual path to that of the input, [tokens, hidden];
-     * written where there is no such path (final norm) */
+    /* changed: the gradient from the residual path becomes that of the input, [tokens, hidden];
+     * written if there is no residual path (final norm) */
     TDM_NORM_GRAD_DX,
     TDM_NORM_GRAD_DWEIGHTS, /* written or added to: [hidden], summed over the chunks */
     TDM_NORM_GRAD_OPERANDS

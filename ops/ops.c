@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The records of all kinds. */
+/* The table of the records of all kinds. */
 #include "ops/ops.h"
 
 #include "ops/attention.h"

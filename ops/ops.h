@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ops: what a program is made of, one record a kind.
+ * Ops: the elements of a program, with one record for each kind.
  *
- * A record names the operands of a kind, says how an op may work on each of them, and counts FLOPs
- * and scratch. What else a family must know of the model and the schedule is in its parameters
- * (params.h). Each family of ops has a header of its own (move.h, embed.h, norm.h, product.h,
+ * A record names the operands of a kind, tells how an op may work on each of them, and counts FLOPs
+ * and scratch. Everything else that a family must know of the model and the schedule is in its
+ * parameters (params.h). Each family of ops has its own header (move.h, embed.h, norm.h, product.h,
  * rope.h, select.h, attention.h, mlp.h, head.h, update.h) with an enum of operands for each kind.
  * That enum is the home of the contract: what an operand holds, and what the op does with it. An
- * operand's number is its place in tdm_op.access and in tdm_launch.operand.
+ * operand's number is its index in tdm_op.access and in tdm_launch.operand.
  *
- * The validator has a table of its own (schedule/operands.c), which says for each part of the model
- * what an op must find. It does not use the modes of the records.
+ * The validator has its own table (schedule/operands.c) of what an op must find for each part of
+ * the model. It does not use the modes of the records.
  */
 #ifndef TDM_OPS_OPS_H
 #define TDM_OPS_OPS_H
@@ -56,24 +56,24 @@ typedef uint32_t tdm_kinds;
 /* The name of the kind's record: "embed_grad". */
 const char *tdm_op_kind_name(enum tdm_op_kind kind);
 
-/* How an op works on an operand. The tags of its access (schedule/program.h) say what is there
- * before and after. */
+/* How an op works on an operand. The tags `before` and `after` of its access (schedule/program.h)
+ * tell what it holds before and after. */
 enum tdm_mode {
-    TDM_READ,       /* `before` must be there */
-    TDM_WRITE,      /* what the op works on is overwritten; then `after` is there */
+    TDM_READ,       /* it must hold `before` */
+    TDM_WRITE,      /* the op overwrites its part; then it holds `after` */
     TDM_ACCUMULATE, /* read, modified and written in program order: `before` becomes `after` */
 };
 
-/* Sets of modes: those that an operand may have. In the headers of the families, "written or added
- * to" means that the first addition to a sum writes and later ones accumulate, and "changed" that
- * something is turned into something else in its place. */
+/* A set of modes: those that an operand may have. In the families' headers, "written or added to"
+ * means that the first addition to a sum writes and later ones accumulate. "changed" means that the
+ * op turns the content into something else in place. */
 enum tdm_modes {
     TDM_READS = 1 << TDM_READ,
     TDM_WRITES = 1 << TDM_WRITE,
     TDM_CHANGES = 1 << TDM_ACCUMULATE,
 };
 
-/* Operands of an op, at most. */
+/* The largest number of operands of an op. */
 #define TDM_OPERANDS 8
 
 struct tdm_operand_type {
@@ -85,7 +85,7 @@ struct tdm_operand_type {
 /* The parameters of all families: params.h. */
 struct tdm_params;
 
-/* What the cost of an op depends on beside the bytes of its operands: which pages of keys its
+/* What the cost of an op depends on besides the bytes of its operands: the pages of keys that its
  * queries see. */
 enum tdm_sight {
     TDM_SIGHT_NONE,
@@ -93,7 +93,7 @@ enum tdm_sight {
     TDM_SIGHT_PAGES, /* a selection: pairs, and (query, page) pairs of its vote */
 };
 
-/* What an op has to do. */
+/* The amount of work of an op. */
 struct tdm_work {
     uint64_t tokens, entries; /* as in tdm_op */
     enum tdm_part part;
@@ -106,14 +106,14 @@ struct tdm_op_type {
     uint32_t operands;                             /* absent ones included */
     struct tdm_operand_type operand[TDM_OPERANDS]; /* in the order of the family's enum */
     enum tdm_sight sight;
-    /* FLOPs; tdm_no_flops() where its time follows from its bytes. Saturates. */
+    /* FLOPs; tdm_no_flops() if the op's time follows from its bytes. Saturates. */
     uint64_t (*flops)(const struct tdm_params *params, const struct tdm_work *work);
     /* Bytes of scratch on the device for chunks of at most `tokens` tokens: scratch.h. NULL: none.
      * Saturates. */
     uint64_t (*scratch)(const struct tdm_params *params, uint64_t tokens);
 };
 
-/* Of ops that move, or do a few operations for each element. */
+/* For ops that move data, or do a few operations for each element. */
 uint64_t tdm_no_flops(const struct tdm_params *params, const struct tdm_work *work);
 
 /* The record of a kind. */

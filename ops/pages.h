@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* K and V in pages, and the lists of the pages that queries see: what all ops over them must know.
- * The layout of pages and lists is in schedule/layout.h. */
+/* Parameters of all ops over pages of K and V, and over the lists of pages that queries see. The
+ * layout of pages and lists is in schedule/layout.h. */
 #ifndef TDM_OPS_PAGES_H
 #define TDM_OPS_PAGES_H
 
@@ -11,20 +11,20 @@
 struct tdm_pages_params {
     uint32_t kv_heads, head_dim;
     uint64_t chunk_tokens, page_tokens;
-    uint64_t page_elements, plane_elements;   /* of a page, K and V planes; of one plane */
-    enum tdm_dtype kv, kv_gradients;          /* as stored */
-    struct tdm_selector selector;             /* of the layers to which the model gives no window */
+    uint64_t page_elements, plane_elements; /* of a page, with its K and V planes; of one plane */
+    enum tdm_dtype kv, kv_gradients;        /* as stored */
+    struct tdm_selector selector;           /* of the layers for which the model gives no window */
     const struct tdm_layer_kind *layer_kinds; /* [layers] with their windows; the model's */
-    enum tdm_selector_kind
-        lists_by;           /* by which selector layers list pages; TDM_SELECT_DENSE: none does */
-    uint32_t lists;         /* of a query page: one a KV head, or one for all */
+    /* the selector by which layers list pages; TDM_SELECT_DENSE: none does */
+    enum tdm_selector_kind lists_by;
+    uint32_t lists;         /* of a query page: one for each KV head, or one for all */
     uint32_t list_capacity; /* pages */
     uint64_t longest_pages; /* of the longest sequence */
-    uint64_t voted_pages;   /* that stand for election at most; 0 without a vote */
+    uint64_t voted_pages;   /* largest number of pages voted on; 0 without a vote */
 };
 
-/* What a layer's queries see: the window that its kind has in the model, or else by the schedule's
- * selector. */
+/* What a layer's queries see: the window of its kind in the model, or else what the schedule's
+ * selector gives. */
 static inline struct tdm_page_rule tdm_page_rule_in(const struct tdm_selector *selector,
                                                     uint64_t chunk_tokens, uint64_t page_tokens,
                                                     const struct tdm_layer_kind *kind,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of products. */
+/* The records of the product ops. */
 #include "ops/product.h"
 
 #include "base/size.h"
@@ -12,7 +12,7 @@ static uint64_t flops(const struct tdm_params *params, const struct tdm_work *wo
     return tdm_size_mul(2 * work->tokens, elements);
 }
 
-/* The sums of the columns of a bias. */
+/* Scratch for the column sums of a bias. */
 static uint64_t bias_bytes(const struct tdm_params *params, uint64_t tokens)
 {
     (void)tokens;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of rows with the matrices of a part, and the gradients of both factors. A part has one
- * or two matrices; with K and V, and with gate and up, the columns of the second come after those
+ * or two matrices. With K and V, and with gate and up, the columns of the second come after those
  * of the first. */
 #ifndef TDM_OPS_PRODUCT_H
 #define TDM_OPS_PRODUCT_H
@@ -8,8 +8,8 @@
 #include "ops/ops.h"
 
 struct tdm_product_params {
-    uint64_t elements[TDM_PARTS]; /* of the matrices of a part; 0: no product has it */
-    uint64_t bias_columns;        /* of all biases of a layer, at most */
+    uint64_t elements[TDM_PARTS]; /* of the matrices of a part; 0: no product uses it */
+    uint64_t bias_columns;        /* largest number of columns of all biases of a layer */
 };
 
 /* output = input * weights^T (+ bias) (+ addend). */
@@ -32,7 +32,7 @@ enum tdm_product_grad_input_operand {
 };
 extern const struct tdm_op_type tdm_product_grad_input_type;
 
-/* weights' gradient (+)= output's gradient^T * input; of a bias, the sum of the rows. */
+/* weights' gradient (+)= output's gradient^T * input; for a bias, the sum of the rows. */
 enum tdm_product_grad_weight_operand {
     TDM_PRODUCT_GRAD_WEIGHT_X,    /* read: input, [tokens, inputs] */
     TDM_PRODUCT_GRAD_WEIGHT_DOUT, /* read: gradient of the output, [tokens, outputs] */

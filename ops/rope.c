@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of the rotation. */
+/* The records of the rotation ops. */
 #include "ops/rope.h"
 
 #include "base/size.h"
 #include "ops/params.h"
 #include "ops/scratch.h"
 
-/* The sums of the gradient of QK-norm's weights. */
+/* Scratch for the sums of the gradient of QK-norm's weights. */
 static uint64_t weight_bytes(const struct tdm_params *params, uint64_t tokens)
 {
     (void)tokens;

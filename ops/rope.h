@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotation of the heads of q, and of K on its way into pages; with QK-norm every head is normed
- * before it.
+/* Rotation of the heads of q, and of K on its way into pages. With QK-norm every head is normed
+ * before the rotation.
  *
- * An op norms if it has the operand of QK-norm's weights, and then it has all operands that are
- * there with QK-norm. That is all that backends look at. Its part is that of the weights, q_norm or
- * k_norm; without QK-norm it is that of the product before it, q or kv, which only says where the
- * op stands. */
+ * An op norms if it has the operand of QK-norm's weights. Then it also has all other operands that
+ * depend on QK-norm. Backends check nothing else. Its part is that of the weights, q_norm or
+ * k_norm. Without QK-norm it is the part of the product before it, q or kv, which only identifies
+ * the op. */
 #ifndef TDM_OPS_ROPE_H
 #define TDM_OPS_ROPE_H
 
@@ -13,7 +13,7 @@
 
 struct tdm_rope_params {
     uint32_t query_heads, kv_heads, head_dim;
-    struct tdm_rope positions; /* how angles follow from them */
+    struct tdm_rope positions; /* how angles follow from positions */
     double norm_epsilon;       /* of QK-norm */
 };
 
@@ -26,10 +26,10 @@ enum tdm_rope_operand {
 };
 extern const struct tdm_op_type tdm_rope_type;
 
-/* The last three operands are there with QK-norm. */
+/* The last three operands exist only with QK-norm. */
 enum tdm_rope_grad_operand {
-    TDM_ROPE_GRAD_DQ,       /* changed: gradient of q to that of the q product */
-    TDM_ROPE_GRAD_RAW,      /* read with QK-norm, else absent: what the norm read */
+    TDM_ROPE_GRAD_DQ,       /* changed: gradient of q becomes that of the q product */
+    TDM_ROPE_GRAD_RAW,      /* read with QK-norm, else absent: the norm's input */
     TDM_ROPE_GRAD_WEIGHTS,  /* read with QK-norm, else absent: [head_dim] */
     TDM_ROPE_GRAD_DWEIGHTS, /* written or added to with QK-norm, else absent */
     TDM_ROPE_GRAD_OPERANDS
@@ -44,12 +44,12 @@ enum tdm_kv_write_operand {
 };
 extern const struct tdm_op_type tdm_kv_write_type;
 
-/* The last three operands are there with QK-norm. */
+/* The last three operands exist only with QK-norm. */
 enum tdm_kv_grad_read_operand {
     TDM_KV_GRAD_READ_DPAGES, /* read: the complete gradient of the chunk's pages */
     /* written: gradient of the product, dK rotated back; shape of TDM_KV_WRITE_RAW */
     TDM_KV_GRAD_READ_DRAW,
-    TDM_KV_GRAD_READ_RAW,      /* read with QK-norm, else absent: what the norm read */
+    TDM_KV_GRAD_READ_RAW,      /* read with QK-norm, else absent: the norm's input */
     TDM_KV_GRAD_READ_WEIGHTS,  /* read with QK-norm, else absent: [head_dim] */
     TDM_KV_GRAD_READ_DWEIGHTS, /* written or added to with QK-norm, else absent */
     TDM_KV_GRAD_READ_OPERANDS

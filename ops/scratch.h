@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Scratch of kernels: the constants that decide how much they use. The kernels that use it and the
- * functions that plan it (the records of ops, attention.c) include this file. Compiled as C and as
- * CUDA C.
+ * functions that plan it (the records of ops, attention.c) include this file. It compiles as C and
+ * as CUDA C.
  */
 #ifndef TDM_OPS_SCRATCH_H
 #define TDM_OPS_SCRATCH_H
 
 #include "ops/selector.h"
 
-/* Every array in it begins on so many bytes. */
+/* Every array in it is aligned to this number of bytes. */
 #define TDM_SCRATCH_ALIGN 256u
 
 /* ---- sums over rows ----
  *
- * They are made in two steps, so that they repeat: of so many slices of the rows, whatever the GPU,
- * then of the slices. */
+ * They are made in two steps, so that results repeat: first of a number of slices of the rows that
+ * does not depend on the GPU, then of the slices. */
 #define TDM_NORM_SLICES \
     264u /* gradient of a norm: two for each multiprocessor of an H100 or H200 */
 #define TDM_HEAD_SLICES 528u /* gradient of a QK-norm, by head: four for each */
 #define TDM_BIAS_SLICES 64u  /* gradient of a bias */
 
-/* Sums of squares of a tensor, at most. */
+/* The largest number of partial sums of squares of a tensor. */
 #define TDM_SQUARE_BLOCKS 1024u
 
 /* ---- backward of attention ----
  *
- * Kernels that add up dQ in scratch do so for tiles of rows and tiles of keys, with a counter for
- * each tile that orders the sums (executor/cuda/attention_grad_hopper.cu). */
+ * Kernels that sum dQ in scratch do so for tiles of rows and tiles of keys, with a counter for each
+ * tile that orders the sums (executor/cuda/attention_grad_hopper.cu). */
 
 /* Tokens of a tile of rows, and of a tile of keys. */
 #define TDM_ATTEND_ROWS 64u
 #define TDM_ATTEND_KEYS 128u
 
-/* Pages before the chunk that most query pages read are worked on by a block for each query head,
- * if no more than so many are (of each list); else by one. */
+/* Pages before the chunk that many query pages read are split into blocks, each with some of the
+ * query heads, if a list has on average at most this many of them. Otherwise each is one block. */
 #define TDM_ATTEND_FEW_PAGES 8u
 
 /* Tokens rounded up to whole tiles of rows. */
@@ -43,8 +43,8 @@ TDM_ANYWHERE uint64_t tdm_attend_rows(uint64_t tokens)
     return (tokens + TDM_ATTEND_ROWS - 1) / TDM_ATTEND_ROWS * TDM_ATTEND_ROWS;
 }
 
-/* Counters: two for each tile of rows of a query head, one for each tile of keys of a KV head, and
- * one more. */
+/* Number of counters: two for each tile of rows of a query head, one for each tile of keys of a KV
+ * head, and one more. */
 TDM_ANYWHERE uint64_t tdm_attend_turns(uint64_t tokens, uint64_t keys, uint64_t query_heads,
                                        uint64_t kv_heads)
 {
@@ -52,17 +52,18 @@ TDM_ANYWHERE uint64_t tdm_attend_turns(uint64_t tokens, uint64_t keys, uint64_t 
            (keys + TDM_ATTEND_KEYS - 1) / TDM_ATTEND_KEYS * kv_heads + 1;
 }
 
-/* Parts of (key page, list) that are worked on at most: `read_pages` pages of each list that may be
- * read at all, those of the chunk, as many as there are query pages, and a few more in `parts`. */
+/* The largest number of processed parts of (key page, list) pairs. Each list has at most
+ * `read_pages` pages that are read. Of these the chunk's own, as many as query pages, and up to
+ * TDM_ATTEND_FEW_PAGES others have `parts` parts each; the rest have one. */
 TDM_ANYWHERE uint64_t tdm_attend_parts(uint64_t read_pages, uint64_t query_pages, uint64_t lists,
                                        uint64_t parts)
 {
     return (read_pages + (query_pages + TDM_ATTEND_FEW_PAGES) * (parts - 1)) * lists;
 }
 
-/* Words of scratch that say in which order they are worked on: three numbers, two halves of a word
- * for each list of a query page, and the parts; and the rank of each key page in the list of each
- * query page, two to a word. `ratio`: query heads of a KV head. */
+/* Words of scratch for the processing order: three numbers; two half-words for each list of a query
+ * page; the parts; and the rank of each key page in the list of each query page, two to a word.
+ * `ratio`: query heads of a KV head. */
 TDM_ANYWHERE uint64_t tdm_attend_order(uint64_t key_pages, uint64_t query_pages, uint64_t lists,
                                        uint64_t ratio)
 {

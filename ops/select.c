@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of the selection. */
+/* The records of the selection ops, and the layout of their scratch. */
 #include "ops/select.h"
 
 #include "base/size.h"

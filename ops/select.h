@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Selection of the pages that a chunk's queries see, and the means of pages that votes score. */
+/* Selection of the pages that a chunk's queries see, and the page means that the votes score. */
 #ifndef TDM_OPS_SELECT_H
 #define TDM_OPS_SELECT_H
 
 #include "ops/ops.h"
 
-/* Scratch of a vote: where its arrays begin, in bytes. */
+/* The scratch of a vote: where its arrays begin, in bytes. */
 struct tdm_vote_scratch {
     uint64_t lse;   /* fp32 [2, tokens, query_heads] */
     uint64_t votes; /* fp32 [query pages, kv_heads, pages of the longest sequence] */
-    uint64_t bytes; /* all of it; 0 without a vote; saturates */
+    uint64_t bytes; /* total; 0 without a vote; saturates */
 };
 struct tdm_vote_scratch tdm_vote_scratch(const struct tdm_params *params, uint64_t tokens);
 
@@ -21,9 +21,9 @@ enum tdm_page_means_operand {
 extern const struct tdm_op_type tdm_page_means_type;
 
 enum tdm_select_operand {
-    TDM_SELECT_Q, /* read where pages win by a vote, else absent: [tokens, query_heads, head_dim] */
-    /* read where pages win by a vote: of the chunks before the op's that it sees; absent if there
-     * are none */
+    TDM_SELECT_Q, /* read if pages win by a vote, else absent: [tokens, query_heads, head_dim] */
+    /* read if pages win by a vote: the means of the chunks before the op's that it sees; absent if
+     * there are none */
     TDM_SELECT_MEANS,
     TDM_SELECT_LISTS, /* written: which pages each query page sees (schedule/layout.h) */
     TDM_SELECT_OPERANDS

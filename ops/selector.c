@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Selectors: their names, the fields that each has, and what these may be. */
+/* Selectors: their names, the fields of each, and the allowed values. */
 #include "ops/selector_fields.h"
 
 #include <stddef.h>

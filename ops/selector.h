@@ -3,31 +3,31 @@
  * Selectors: which pages of keys the queries of a page see. Attention does not know which selector
  * made a list.
  *
- * Of its document a token sees itself, the tokens before it from its `near` one on, and those of
- * the pages that its query page sees whole (far or near):
+ * Within its document a token sees itself, the tokens before it from its first `near` one on, and
+ * the tokens of the pages that its query page sees whole (far or near):
  *
- *     selector     near tokens                     whole pages
- *     dense        the document                    -
- *     window       the last `window`               -
- *     block        its block of `block` tokens     -
- *     longformer   the last `window` those with the first `global` tokens of the document
- *     bigbird      the last `window` as longformer; `random` of those before the window's
- *     dilated      its own page window / page_tokens pages, each `dilation` before the last
- *     top-k        its chunk the budget / page_tokens before its chunk that won the vote
+ *     selector     near tokens                  whole pages
+ *     dense        the document                 -
+ *     window       the last `window`            -
+ *     block        its block of `block` tokens  -
+ *     longformer   the last `window`            those with the document's first `global` tokens
+ *     bigbird      the last `window`            as longformer; `random` of those before the window
+ *     dilated      its own page                 window / page_tokens pages, `dilation` apart
+ *     top-k        its chunk                    the budget / page_tokens earlier pages that won
  *
  * The first three see a range of tokens; the others need lists. Blocks are counted from the start
- * of a document. A query page is `page_tokens` tokens of a chunk, and pages are numbered over the
- * sequence: each chunk begins a new one. What is whole is decided for a query page by its first
- * token; and a page in which a document begins sees itself whole, because that document's first
- * tokens are there. Random pages are drawn by layer and query page, repeats are dropped. Where no
- * more pages lie before a chunk than the budget has, top-k is dense.
+ * of a document. A query page is `page_tokens` tokens of a chunk. Pages are numbered over the
+ * sequence, and each chunk begins a new one. The first token of a query page decides which pages it
+ * sees whole. A page in which a document begins sees itself whole, because that document's first
+ * tokens are there. Random pages are drawn by layer and query page; repeats are dropped. If at most
+ * as many pages lie before a chunk as the budget has, top-k is dense.
  *
- * Sources: window, global tokens and dilation arXiv 2004.05150; random blocks arXiv 2007.14062;
- * page means and votes as OOMB ("Out of the memory barrier", 2026): each query of the page scores
- * the means of the keys of the pages before its chunk, a softmax over these, summed over the page's
- * queries and the query heads of a KV head.
+ * Sources: window, global tokens and dilation: arXiv 2004.05150. Random blocks: arXiv 2007.14062.
+ * Page means and votes: OOMB ("Out of the memory barrier", 2026). There each query of the page
+ * scores the means of the keys of the pages before its chunk. The votes are a softmax over these
+ * scores, summed over the page's queries and the query heads of a KV head.
  *
- * Everything here is counted in tokens and pages of one sequence. Compiled as C and as CUDA C.
+ * All counts are tokens and pages of one sequence. This file compiles as C and as CUDA C.
  */
 #ifndef TDM_OPS_SELECTOR_H
 #define TDM_OPS_SELECTOR_H
@@ -52,7 +52,7 @@ enum tdm_selector_kind {
     TDM_SELECTORS
 };
 
-/* What a schedule says of its attention; fields that the kind does not have are 0. */
+/* A schedule's choice of attention. Fields that the kind does not have are 0. */
 struct tdm_selector {
     enum tdm_selector_kind kind;
     uint64_t window, block, global, budget; /* tokens */
@@ -60,7 +60,7 @@ struct tdm_selector {
     uint64_t seed;
 };
 
-/* A selector in a layer, and how the sequence is cut. */
+/* A selector in a layer, and the sizes of chunks and pages. */
 struct tdm_page_rule {
     struct tdm_selector selector;
     uint64_t chunk_tokens, page_tokens;
@@ -70,14 +70,14 @@ struct tdm_page_rule {
 /* An entry of a list: a page's number, and whether it is seen whole. */
 #define TDM_PAGE_WHOLE 0x80000000u
 #define TDM_PAGE_NUMBER 0x7fffffffu
-#define TDM_PAGE_NONE 0xffffffffu /* behind the last one, up to the capacity */
+#define TDM_PAGE_NONE 0xffffffffu /* fills a list after its last entry, up to the capacity */
 
 TDM_ANYWHERE uint64_t tdm_pages_of_chunk(const struct tdm_page_rule *rule)
 {
     return (rule->chunk_tokens + rule->page_tokens - 1) / rule->page_tokens;
 }
 
-/* Page of a token, and first token of a page. */
+/* The page of a token, and the first token of a page. */
 TDM_ANYWHERE uint64_t tdm_page_of(const struct tdm_page_rule *rule, uint64_t token)
 {
     return token / rule->chunk_tokens * tdm_pages_of_chunk(rule) +
@@ -90,13 +90,13 @@ TDM_ANYWHERE uint64_t tdm_page_token(const struct tdm_page_rule *rule, uint64_t 
     return page / pages * rule->chunk_tokens + page % pages * rule->page_tokens;
 }
 
-/* Does the selector make lists? The others see a range. */
+/* Does the selector make lists? Otherwise it sees a range. */
 TDM_ANYWHERE bool tdm_selector_lists(enum tdm_selector_kind kind)
 {
     return kind >= TDM_SELECT_LONGFORMER;
 }
 
-/* First of the near tokens of a token, whose document begins at `start`. */
+/* The first of the near tokens of a token whose document begins at `start`. */
 TDM_ANYWHERE uint64_t tdm_near_token(const struct tdm_page_rule *rule, uint64_t start,
                                      uint64_t token)
 {
@@ -123,8 +123,8 @@ TDM_ANYWHERE uint64_t tdm_near_token(const struct tdm_page_rule *rule, uint64_t 
     return near > start ? near : start;
 }
 
-/* First token that a token whose document begins at `start` can see, near or far. Never falls with
- * rising token. */
+/* The first token that a token whose document begins at `start` can see, near or far. It never
+ * falls as `token` rises. */
 TDM_ANYWHERE uint64_t tdm_far_token(const struct tdm_page_rule *rule, uint64_t start,
                                     uint64_t token)
 {
@@ -154,7 +154,7 @@ struct tdm_query_page {
     bool opens;
 };
 
-/* Number `i` of the random pages of a query page, of those in [low, high). */
+/* Random page number `i` of a query page, out of the pages [low, high). */
 TDM_ANYWHERE uint64_t tdm_random_page(const struct tdm_page_rule *rule, uint64_t page, uint64_t i,
                                       uint64_t low, uint64_t high)
 {
@@ -164,8 +164,8 @@ TDM_ANYWHERE uint64_t tdm_random_page(const struct tdm_page_rule *rule, uint64_t
     return low + tdm_selector_random(counter) % (high - low);
 }
 
-/* Does a query page see a page whole by a selector that needs no vote? `near`: page of the first
- * token's near token. */
+/* Does a query page see a page whole, by a selector that needs no vote? `near`: the page of the
+ * first token's near token. */
 TDM_ANYWHERE bool tdm_sees_whole(const struct tdm_page_rule *rule, const struct tdm_query_page *q,
                                  uint64_t near, uint64_t page)
 {

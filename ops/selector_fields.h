@@ -13,7 +13,7 @@ struct tdm_selector_field {
     size_t offset;    /* of its uint64_t in struct tdm_selector */
     uint64_t low, high;
     unsigned kinds;    /* bits of the kinds that have it */
-    unsigned in_pages; /* ... to which it is a number of whole pages, in tokens */
+    unsigned in_pages; /* bits of the kinds for which it is whole pages, in tokens */
     bool counts;       /* a plain number, not tokens */
 };
 
@@ -23,7 +23,7 @@ struct tdm_selector_field {
 const char *tdm_selector_name(enum tdm_selector_kind kind); /* "dense", "top-k", ... */
 bool tdm_selector_parse(const char *name, enum tdm_selector_kind *kind);
 
-/* Fields by number, NULL behind the last; does a kind have one; its value. */
+/* Fields by number, NULL after the last; whether a kind has one; its value. */
 const struct tdm_selector_field *tdm_selector_field(size_t number);
 bool tdm_selector_has(enum tdm_selector_kind kind, const struct tdm_selector_field *field);
 uint64_t *tdm_selector_value(struct tdm_selector *selector, const struct tdm_selector_field *field);

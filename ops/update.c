@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of updates. */
+/* The records of the update ops. */
 #include "ops/update.h"
 
 #include "base/size.h"
 #include "ops/params.h"
 #include "ops/scratch.h"
 
-/* The sums of squares of the tensors of a unit. */
+/* Scratch for the sums of squares of a unit's tensors. */
 static uint64_t squares_bytes(const struct tdm_params *params, uint64_t tokens)
 {
     uint64_t tensors = 0;

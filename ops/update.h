@@ -7,9 +7,9 @@
 
 struct tdm_update_params {
     bool adamw;   /* else SGD */
-    bool on_host; /* units at home on the host are updated on its cores */
+    bool on_host; /* units whose home is the host are updated on its cores */
     double beta1, beta2, epsilon, weight_decay;
-    double clip_norm; /* gradients are scaled down to this norm, where norms are an operand */
+    double clip_norm; /* gradients are scaled down to this norm if there is an operand of norms */
 };
 
 enum tdm_gradient_norm_operand {
@@ -26,7 +26,7 @@ enum tdm_optimizer_operand {
     TDM_OPTIMIZER_MASTER,   /* changed, or absent: weights in fp32, or remainders */
     TDM_OPTIMIZER_MOMENT1,  /* changed, or absent */
     TDM_OPTIMIZER_MOMENT2,  /* changed, or absent */
-    /* read where gradients are clipped, else absent: fp64 [1] a unit, of this unit or of all */
+    /* read if gradients are clipped, else absent: fp64 [1] for each unit, this one or all */
     TDM_OPTIMIZER_NORMS,
     TDM_OPTIMIZER_TIED, /* read, or absent: the head's part of a tied embedding's gradient */
     TDM_OPTIMIZER_OPERANDS

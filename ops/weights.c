@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tensors of a part. */
+/* Finds the tensors of a part. */
 #include "ops/weights.h"
 
 static bool is_bias(enum tdm_role role)
@@ -7,7 +7,7 @@ static bool is_bias(enum tdm_role role)
     return role == TDM_ROLE_Q_BIAS || role == TDM_ROLE_K_BIAS || role == TDM_ROLE_V_BIAS;
 }
 
-/* Is it the second of the part's two? */
+/* Is it the second of the part's two matrices or biases? */
 static bool is_second(enum tdm_role role)
 {
     return role == TDM_ROLE_V || role == TDM_ROLE_V_BIAS || role == TDM_ROLE_UP;

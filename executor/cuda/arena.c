@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arenas of the device and of host memory, copies, zeros, and the pattern.
+ * Arenas on the device and in host memory: copies, zeros, and the pattern.
  *
- * Copies are the same if the host arena could not be pinned: the driver then stages them in the
- * order of their stream, and a copy to the device holds up the thread that launches it until the
- * stream has come to it. What it waits for was launched before it, so that nothing waits for ever.
+ * Copies also work if the host arena could not be pinned. The driver then stages them in the order
+ * of their stream. A copy to the device then blocks the launching thread until the stream reaches
+ * it. Everything it waits for was launched before it, so there is no deadlock.
  */
 #include "executor/cuda/cuda.h"
 
@@ -24,7 +24,7 @@ static void unpin(void *self, void *start)
     cudaHostUnregister(start);
 }
 
-/* Near the GPU, if the computer has memory that is nearer than other. */
+/* Pins memory near the GPU, if the computer has memory at different distances. */
 static struct tdm_host_pinning pinning_of_device(void)
 {
     struct tdm_host_pinning pinning = {NULL, TDM_NO_NODE, pin, unpin};
@@ -38,7 +38,7 @@ static struct tdm_host_pinning pinning_of_device(void)
     return pinning;
 }
 
-/* Kernels cannot read what is not pinned. */
+/* Kernels cannot read host memory that is not pinned. */
 static enum tdm_status refuse_host_read(void *self, const struct tdm_item *item,
                                         struct tdm_error *err)
 {
@@ -100,7 +100,7 @@ void tdm_cuda_release_arenas(struct tdm_executor *executor)
     executor->arena_count = 0;
 }
 
-/* On the compute lane, whose stream does not wait for the default one. */
+/* Copies on the compute lane, whose stream does not wait for the default one. */
 static enum tdm_status copy_now(struct tdm_executor *executor, void *to, const void *from,
                                 uint64_t bytes, struct tdm_error *err)
 {
@@ -116,7 +116,7 @@ enum tdm_status tdm_cuda_download(struct tdm_executor *executor, void *destinati
     return copy_now(executor, destination, arena_bytes, bytes, err);
 }
 
-/* Does an address lie in an arena of the device? */
+/* Does an address lie in an arena on the device? */
 static bool is_on_device(const struct tdm_executor *executor, const void *address)
 {
     for (uint32_t i = 0; i < executor->arena_count; i++) {
@@ -202,7 +202,7 @@ enum tdm_status tdm_cuda_run_copy(struct tdm_executor *executor, const struct td
                     err);
 }
 
-/* Of a unit: the tensors of the part. Of anything else: all meaningful bytes. */
+/* For a unit: zeroes the tensors of the op's part. For other content: all meaningful bytes. */
 enum tdm_status tdm_cuda_run_zero(struct tdm_executor *executor, const struct tdm_launch *launch,
                                   struct tdm_error *err)
 {

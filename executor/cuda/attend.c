@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ops of attention: a chunk's queries over the slots of pages that it sees, and which of the
- * pages. */
+/* The ops of attention: attention of a chunk's queries over the slots of pages that it sees, and
+ * the selection of pages. */
 #include "executor/cuda/cuda.h"
 
 #include "base/size.h"
@@ -15,7 +15,7 @@ static const struct tdm_attention_kind *kind_of(const struct tdm_attend *attend)
     return kind;
 }
 
-/* The arrays of an attention op in the program's scratch. */
+/* Sets the arrays of an attention op in the program's scratch. */
 static void take_attention(const struct tdm_launch *launch, struct tdm_attend *attend)
 {
     const struct tdm_params *params = tdm_launch_params(launch);
@@ -34,7 +34,7 @@ static void take_attention(const struct tdm_launch *launch, struct tdm_attend *a
     }
 }
 
-/* Where pages are gathered from the host: the room, and what leads to it. */
+/* Pages gathered from the host: the buffers for them and the tables. */
 struct gathering {
     struct tdm_gather gather;
     void *pages, *gradients;
@@ -99,7 +99,7 @@ enum tdm_status tdm_cuda_run_select(struct tdm_executor *executor, const struct 
                                 .q = tdm_array_at(&launch->operand[TDM_SELECT_Q], 0),
                                 .means = tdm_array_at(means, 0),
                                 .lists = lists_of(launch, TDM_SELECT_LISTS)};
-    uint64_t first = select.first_token; /* of the tokens that there are means of */
+    uint64_t first = select.first_token; /* first token that has means */
     if (means->data != NULL) {
         first = program->chunks[op->access[TDM_SELECT_MEANS].before.chunk].first_token;
         select.slot_elements = means->slot_bytes / tdm_dtype_bytes(means->dtype);
@@ -145,7 +145,7 @@ static struct tdm_attend attend_of(const struct tdm_executor *executor,
     return attend;
 }
 
-/* Counts what an op has moved from the host, and back. */
+/* Counts the bytes that an op has moved from the host and back. */
 static enum tdm_status count_moved(struct tdm_executor *executor, const struct tdm_launch *launch,
                                    const struct gathering *x, bool backward, struct tdm_error *err)
 {
@@ -171,8 +171,8 @@ static enum tdm_status count_moved(struct tdm_executor *executor, const struct t
     return status;
 }
 
-/* Gathers what `attend`, an op over pages at home, asks for, batch by batch, and attends to it in
- * the room. */
+/* Runs `attend`, an op over pages on the host, in batches: gathers the pages of a batch into the
+ * buffer and attends to them there. */
 static enum tdm_status attend_gathered(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_attend attend,
                                        bool backward, struct tdm_error *err)

@@ -3,19 +3,21 @@
  * Attention of a chunk's queries over pages of keys on tensor cores, forward: bf16, head dims 64,
  * 96 and 128.
  *
- * FlashAttention-2 (arXiv 2307.08691, algorithm 1) with mma.sync: a block has ROWS tokens of one
- * query head, a warp 32 of them; it walks over the keys KEYS at a time, with rising position, while
- * the next are copied. Scores and probabilities stay in registers. Exponentials of 16 keys are made
- * while the tensor cores are busy with the 16 before (scores.cuh). 4 * head_dim FLOPs a (query
- * head, key); K and V come from the L2 for all but the first of the blocks that share them: heads
- * of a KV head and neighbouring tiles run together. Long tiles start first.
+ * FlashAttention-2 (arXiv 2307.08691, algorithm 1) with mma.sync. A block has ROWS tokens of one
+ * query head, a warp 32 of them. It loops over the keys, KEYS at a time with rising position, while
+ * the next ones are copied. Scores and probabilities stay in registers. The exponentials of 16 keys
+ * are computed while the tensor cores process the previous 16 (scores.cuh). 4 * head_dim FLOPs for
+ * each (query head, key). K and V come from the L2 for all except the first of the blocks that
+ * share them: heads of a KV head and neighbouring tiles run at the same time. Long tiles start
+ * first.
  *
- * Measured on an H200, 28/4 heads x 128, 4K tokens over 32K keys: 376 TFLOP/s; with blocks of eight
- * warps, and so one instead of two on a multiprocessor, 330; with 32 keys at a time 340.
+ * Measured on an H200, 28/4 heads x 128, 4K tokens over 32K keys: 376 TFLOP/s. With blocks of eight
+ * warps, so that one instead of two fits on a multiprocessor, 330. With 32 keys at a time, 340.
  *
- * A row sees keys [from, position]: what a tile has beyond it is masked where that can be. Over
- * lists of pages (LISTS) it sees that of the pages of its query page's list, of those that it sees
- * whole from its document's start on; tiles of rows and of keys then lie in pages.
+ * A row sees keys [from, position]. A tile is masked if it can have keys outside this range. Over
+ * lists of pages (LISTS) a row sees that range of the pages in its query page's list; of pages that
+ * it sees whole it sees the keys from its document's start on. Tiles of rows and of keys then lie
+ * within pages.
  */
 #include "executor/cuda/scores.cuh"
 #include "executor/cuda/tiles.cuh"
@@ -23,7 +25,7 @@
 #define WARPS 4
 #define STAGES 2
 #define THREADS (WARPS * 32)
-#define ROW_BLOCKS 2 /* of 16 rows, of a warp */
+#define ROW_BLOCKS 2 /* blocks of 16 rows in a warp */
 #define WARP_ROWS (16 * ROW_BLOCKS)
 #define ROWS (WARPS * WARP_ROWS)
 #define KEYS 64
@@ -60,8 +62,8 @@ static __device__ __forceinline__ void make_scores(float (&scores)[ROW_BLOCKS][K
     }
 }
 
-/* Scores become exponentials, and out += P V: those of 16 keys while the tensor cores take the 16
- * before. */
+/* Turns scores into exponentials, and adds P V to out. Computes the exponentials of 16 keys while
+ * the tensor cores process the previous 16. */
 template <int D>
 static __device__ __forceinline__ void
 add_values(float (&out)[ROW_BLOCKS][D / 8][4], float (&scores)[ROW_BLOCKS][KEY_BLOCKS][4],
@@ -89,7 +91,7 @@ add_values(float (&out)[ROW_BLOCKS][D / 8][4], float (&scores)[ROW_BLOCKS][KEY_B
     }
 }
 
-/* `WHOLE`: keys from a multiple of KEYS on lie in one page. */
+/* `WHOLE`: KEYS keys from a multiple of KEYS on lie in one page. */
 template <int D, bool WHOLE, bool LISTS>
 static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     attend_tiles(const tdm_attend a, float scale)
@@ -108,7 +110,7 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
 
     const uint32_t begin = LISTS ? 0 : a.from[t0] / KEYS * KEYS;
 
-    /* of the warp: its tokens, the keys that some of them see, and those that all of them see */
+    /* the warp's tokens, the keys that some of them see, and those that all of them see */
     const uint64_t t = t0 + first_row;
     const uint64_t warp_last = t + WARP_ROWS - 1 < last ? t + WARP_ROWS - 1 : last;
     const bool is_there = t <= last;
@@ -121,7 +123,7 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
 
     tdm_key_walk walk;
     tdm_list_walk<KEYS> step = {}, next_step = {}; /* over a list */
-    uint32_t next = begin, next_stage = 0;         /* to be copied */
+    uint32_t next = begin, next_stage = 0;         /* next to be copied */
     if constexpr (LISTS) {
         step.begin(a, t0, kv_head);
         next_step = step;
@@ -161,7 +163,7 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     uint32_t stage = 0;
     for (uint32_t key = begin; LISTS ? step.left > 0 : key < end; key += KEYS) {
         tdm_copy_wait<STAGES - 2>();
-        __syncthreads(); /* these are there; nobody reads those before them any more */
+        __syncthreads(); /* the tile has arrived, and no thread reads the previous one any more */
         fetch_next();
         bool sees_whole = false;
         if constexpr (LISTS) {
@@ -207,10 +209,10 @@ static enum tdm_status launch(const struct tdm_attend *a, cudaStream_t stream,
     return tdm_cuda_status(cudaGetLastError(), "attention launch", err);
 }
 
-/* Shared memory that a block may have on the device; 0 where that cannot be found out. */
+/* Shared memory that a block may use on the device; 0 if that cannot be determined. */
 static int most_shared_bytes(void)
 {
-    static int bytes = -1; /* asked for once: a process has one device */
+    static int bytes = -1; /* queried once: a process has one device */
     int device;
     if (bytes < 0 && (cudaGetDevice(&device) != cudaSuccess ||
                       cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,

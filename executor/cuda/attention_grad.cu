@@ -8,38 +8,38 @@
  *     P = exp(scores - LSE),  D = rowsum(dO * O),  dS = P * (dO V^T - D)
  *     dV = P^T dO,  dQ = dS K / sqrt(head_dim),  dK = dS^T Q / sqrt(head_dim)
  *
- * Some blocks have ROWS tokens of a query head, a warp 32 of them, and walk over the keys: three
- * products, dQ in registers. The others have KEYS keys of a KV head, a warp 16 of them, and walk
- * over the tokens that see them, for one after the other of the query heads that read the KV head:
- * four products with keys as rows; K, V, dK and dV in registers; dK and dV go to the pages once.
- * Seven products in place of the five of one kernel that adds up dQ with atomics: sums have one
- * order, so results repeat. Over lists of pages (LISTS) rows walk over their list, and keys over
- * the query pages of their page's inverse list (lists.cu).
+ * There are two kinds of blocks. Some have ROWS tokens of a query head, a warp 32 of them, and loop
+ * over the keys: three products, with dQ in registers. The others have KEYS keys of a KV head, a
+ * warp 16 of them. They loop over the tokens that see them, for each query head of the KV head in
+ * turn: four products with keys as rows. K, V, dK and dV stay in registers, and dK and dV go to the
+ * pages once. These are seven products, instead of the five of one kernel that sums dQ with
+ * atomics. But sums have one order, so results repeat. Over lists of pages (LISTS) rows loop over
+ * their list, and keys over the query pages of their page's inverse list (lists.cu).
  *
- * What feeds the tensor cores from shared memory is the limit, hence as many rows a warp as
- * registers hold. Measured on an H200, 28/4 heads x 128, 4K tokens over 32K keys, counted as five
- * products: 104 to 166 TFLOP/s with 16 rows a warp throughout and row facts loaded by the way; 245
- * as here but in two launches, one after the other; 258 in one launch, 4K over 8K 207 and 256:
- * blocks of one kind fill what the others leave idle at their end. Eight warps a block instead of
- * four: 246.
+ * The limit is the data that the tensor cores read from shared memory. So a warp has as many rows
+ * as fit in registers. Measured on an H200, 28/4 heads x 128, 4K tokens over 32K keys, counted as
+ * five products: 104 to 166 TFLOP/s with 16 rows a warp everywhere and row facts loaded inside the
+ * loop. 245 as here, but in two launches one after the other. 258 in one launch (4K over 8K: 207
+ * and 256), because blocks of one kind use what the others leave idle at their end. With eight
+ * warps a block instead of four, 246.
  */
 #include "executor/cuda/gradients.cuh"
 #include "executor/cuda/tiles.cuh"
 
-#define WARPS 4 /* of a block */
+#define WARPS 4 /* in a block */
 #define THREADS (WARPS * 32)
 
-#define ROW_BLOCKS 2 /* of 16 rows, of a warp */
+#define ROW_BLOCKS 2 /* blocks of 16 rows in a warp */
 #define WARP_ROWS (16 * ROW_BLOCKS)
-#define ROWS (WARPS * WARP_ROWS) /* of a block */
-#define STEP_KEYS 32             /* at a time */
+#define ROWS (WARPS * WARP_ROWS) /* in a block */
+#define STEP_KEYS 32             /* processed at a time */
 #define ROW_STAGES 2
 
-#define KEYS (WARPS * 16) /* of a block */
-#define STEP_ROWS 64      /* at a time */
-#define PART_ROWS 16      /* of these, in registers */
+#define KEYS (WARPS * 16) /* in a block */
+#define STEP_ROWS 64      /* processed at a time */
+#define PART_ROWS 16      /* of these, held in registers */
 #define KEY_STAGES 2
-/* rows of shared memory: of the stages, or, before them, of K and V */
+/* rows of shared memory: for the stages or, before them, for K and V */
 #define KEY_TILE_ROWS (2 * (KEY_STAGES * STEP_ROWS > KEYS ? KEY_STAGES * STEP_ROWS : KEYS))
 
 template <int BLOCKS> static __device__ __forceinline__ void clear(float (&c)[BLOCKS][4])
@@ -53,8 +53,7 @@ template <int BLOCKS> static __device__ __forceinline__ void clear(float (&c)[BL
 
 /* ---- dQ ---- */
 
-/* dq += dS K for the keys [key, key + STEP_KEYS) of a walk; `k` and `v` are the tiles from there
- * on. */
+/* dq += dS K for the keys [key, key + STEP_KEYS); `k` and `v` are their tiles. */
 template <int D, bool MASKED>
 static __device__ __forceinline__ void
 add_keys(float (&dq)[ROW_BLOCKS][D / 8][4], uint32_t q, uint32_t d_out, uint32_t k_columns,
@@ -144,8 +143,8 @@ add_keys(float (&dq)[ROW_BLOCKS][D / 8][4], uint32_t q, uint32_t d_out, uint32_t
     }
 }
 
-/* dQ of a tile of rows, the longest tiles first. `WHOLE`: keys from a multiple of STEP_KEYS on lie
- * in one page. */
+/* dQ of a tile of rows, the longest tiles first. `WHOLE`: STEP_KEYS keys from a multiple of
+ * STEP_KEYS on lie in one page. */
 template <int D, bool WHOLE, bool LISTS>
 static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float scale,
                                                     uint32_t block, unsigned char *tiles)
@@ -163,7 +162,7 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
     const uint32_t begin = LISTS ? 0 : a.from[t0] / STEP_KEYS * STEP_KEYS;
     const uint32_t lane = threadIdx.x % 32, first_row = threadIdx.x / 32 * WARP_ROWS;
 
-    /* of the warp: its tokens, the keys that some of them see, and those that all of them see */
+    /* the warp's tokens, the keys that some of them see, and those that all of them see */
     const uint64_t t = t0 + first_row;
     const uint64_t warp_last = t + WARP_ROWS - 1 < last ? t + WARP_ROWS - 1 : last;
     const bool is_there = t <= last;
@@ -175,7 +174,7 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
 
     tdm_key_walk walk;
     tdm_list_walk<STEP_KEYS> step = {}, next_step = {}; /* over a list */
-    uint32_t next = begin, next_stage = 0;              /* to be copied */
+    uint32_t next = begin, next_stage = 0;              /* next to be copied */
     if constexpr (LISTS) {
         step.begin(a, t0, kv_head);
         next_step = step;
@@ -219,7 +218,7 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const uint64_t token = t + 16 * r + 8 * h + lane / 4;
-            /* rows that are not there have zeros, and nobody looks at what becomes of them */
+            /* rows beyond the last token have zeros; their results are not used */
             facts[r][h] =
                 token < a.tokens ? tdm_row_facts(a, head)[token] : tdm_row_fact{0.0f, 0.0f};
         }
@@ -229,7 +228,7 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
     for (uint32_t key = begin; LISTS ? step.left > 0 : key < end; key += STEP_KEYS) {
         const uint32_t k = stages + stage * 2 * tile_bytes, v = k + tile_bytes;
         tdm_copy_wait<ROW_STAGES - 2>();
-        __syncthreads(); /* these are there; nobody reads those before them any more */
+        __syncthreads(); /* the tile has arrived, and no thread reads the previous one any more */
         fetch_next();
         bool sees_whole = false;
         if constexpr (LISTS) {
@@ -261,7 +260,7 @@ template <int D> struct of_keys {
     float dk[D / 8][4], dv[D / 8][4];
 };
 
-/* dK += dS^T Q, dV += P^T dO for a step's rows, of tokens from `t` on. */
+/* dK += dS^T Q, dV += P^T dO for the rows of a step, which are the tokens from `t` on. */
 template <int D, bool MASKED>
 static __device__ __forceinline__ void
 add_rows(of_keys<D> &of, uint32_t q, uint32_t d_out, const tdm_row_fact *facts, float scale,
@@ -325,12 +324,12 @@ add_rows(of_keys<D> &of, uint32_t q, uint32_t d_out, const tdm_row_fact *facts, 
     }
 }
 
-/* The tokens that may see a tile of keys, STEP_ROWS at a time, for each query head of the KV head:
- * a range of them, or those of the query pages that list the keys' page. */
+/* Loops over the tokens that may see a tile of keys, STEP_ROWS at a time, for each query head of
+ * the KV head. The tokens are a range, or those of the query pages that list the keys' page. */
 template <bool LISTS> struct row_walk {
     uint32_t t, head, begin, end, first_head, end_head;
-    uint32_t all_begin, all_end; /* of these tokens all see all keys */
-    bool whole;                  /* with lists: is the page seen whole */
+    uint32_t all_begin, all_end; /* tokens in this range all see all keys */
+    bool whole;                  /* with lists: is the page seen whole? */
     uint32_t word, bits, whole_bits;
     const uint2 *readers;
 
@@ -359,7 +358,7 @@ template <bool LISTS> struct row_walk {
         }
     }
 
-    /* To the first tokens of the next query page; without one it ends. */
+    /* Moves to the first tokens of the next query page. Ends if there is none. */
     __device__ __forceinline__ void turn_page(const tdm_attend &a, uint32_t key0)
     {
         while (bits == 0) {
@@ -399,12 +398,12 @@ template <bool LISTS> struct row_walk {
     }
 };
 
-/* ---- which pages first ---- */
+/* ---- order of pages ---- */
 
-/* The (key page, list) are sorted by how many query pages read them, so that the longest blocks
- * start first; which of two equally long ones is first does not matter to what they compute. */
+/* The (key page, list) pairs are sorted by the number of query pages that read them, so that the
+ * longest blocks start first. The order of two equally long ones does not change their results. */
 #define SORT_THREADS 1024u
-#define LENGTHS SORT_THREADS /* longer ones are not told apart */
+#define LENGTHS SORT_THREADS /* longer ones are treated as equal */
 
 static __device__ uint32_t length_of(const tdm_attend &a, uint64_t item)
 {
@@ -416,7 +415,7 @@ static __device__ uint32_t length_of(const tdm_attend &a, uint64_t item)
     return length < LENGTHS ? length : LENGTHS - 1;
 }
 
-/* One block. */
+/* Runs as one block. */
 static __global__ void __launch_bounds__(SORT_THREADS)
     sort_items(const tdm_attend a, uint64_t items)
 {
@@ -427,7 +426,8 @@ static __global__ void __launch_bounds__(SORT_THREADS)
     for (uint64_t i = threadIdx.x; i < items; i += SORT_THREADS)
         atomicAdd(&count[length_of(a, i)], 1u);
     __syncthreads();
-    /* where items of a length begin: behind all longer ones; thread i has length LENGTHS - 1 - i */
+    /* where the items of each length begin: after all longer ones; thread i has length LENGTHS - 1
+     * - i */
     const uint32_t mine = count[LENGTHS - 1 - threadIdx.x];
     uint32_t sum = mine;
     for (uint32_t offset = 1; offset < TDM_WARP; offset *= 2) {
@@ -445,7 +445,7 @@ static __global__ void __launch_bounds__(SORT_THREADS)
         a.order[atomicAdd(&count[length_of(a, i)], 1u)] = (uint32_t)i;
 }
 
-/* Of these one, by falling number of readers. */
+/* One of the pairs, in the order of fewer and fewer readers. */
 struct tdm_reading {
     uint32_t kv_head;
     tdm_keys keys;
@@ -455,7 +455,7 @@ struct tdm_reading {
 
 static __device__ __forceinline__ tdm_reading tdm_reading_of(const tdm_attend &a, uint32_t number)
 {
-    const uint32_t heads = a.kv_heads / a.lists.lists; /* of a list */
+    const uint32_t heads = a.kv_heads / a.lists.lists; /* heads of a list */
     const uint32_t item = a.order[number / heads];
     const uint32_t page = item / a.lists.lists, list = item - page * a.lists.lists;
     tdm_reading reading;
@@ -492,7 +492,7 @@ static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float s
             return;
     }
     const uint32_t last_key = (key0 + KEYS < end ? key0 + KEYS : end) - 1;
-    row_walk<LISTS> step(a, key0, last_key, kv_head, readers), next = step; /* to be copied */
+    row_walk<LISTS> step(a, key0, last_key, kv_head, readers), next = step; /* next to be copied */
 
     of_keys<D> of;
     clear(of.dk);
@@ -536,7 +536,7 @@ static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float s
     for (; step.there(); step.next(a, key0)) {
         const uint32_t q = stages + stage * 2 * tile_bytes;
         tdm_copy_wait<KEY_STAGES - 2>();
-        __syncthreads(); /* these are there; nobody reads those before them any more */
+        __syncthreads(); /* the tile has arrived, and no thread reads the previous one any more */
         fetch_next();
         if (step.t >= step.all_begin && step.t + STEP_ROWS <= step.all_end)
             add_rows<D, false>(of, q, q + tile_bytes, facts + stage * STEP_ROWS, scale * TDM_LOG2_E,
@@ -551,8 +551,8 @@ static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float s
     tdm_put_keys<T>(a, key0 + first_key, end, kv_head, of.dk, of.dv, scale);
 }
 
-/* Both kinds of tiles, so that what one leaves idle at its end the other fills: keys, then rows;
- * over lists rows, then keys by falling number of readers. */
+/* Processes both kinds of tiles, so that one kind uses what the other leaves idle at its end: keys,
+ * then rows. Over lists: rows, then keys in the order of fewer and fewer readers. */
 template <int D, typename T, bool WHOLE, bool LISTS>
 static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     grad_tiles(const tdm_attend a, float scale, uint32_t key_blocks, uint32_t row_blocks)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which kernels of attention and of votes there are: those that suit are taken in this order. */
+/* The kernels of attention and of votes. The first one in this order that suits is used. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of a chunk's queries over pages of keys on CUDA cores, in fp32: for head dims and
- * dtypes that the tensor cores do not serve, and as what those are compared with.
+ * Attention of a chunk's queries over pages of keys on CUDA cores, in fp32. It serves head dims and
+ * dtypes that the tensor cores do not support, and is the reference for those kernels. It works
+ * over a range of keys or, page by page, over lists of pages (LISTS).
  *
- * Over a range of keys, or over lists of pages (LISTS), page by page.
- *
- * Forward as FlashAttention-2 (arXiv 2307.08691, algorithm 1): a warp has a row, a token's query
- * head; it takes 32 keys at a time, a lane computes one score, and the lanes share the output's
- * dimensions. Backward as its algorithm 2, in two kernels with no atomics: one in which a warp has
- * a row and sums dQ over its keys, one in which a warp has a key of one KV head and sums dK, dV
- * over the rows that see it, 32 at a time; it adds them to the pages once. 4, 6 and 8 * head_dim
- * FLOPs a (query head, key).
+ * Forward as in FlashAttention-2 (arXiv 2307.08691, algorithm 1): a warp has a row, which is a
+ * token's query head. It takes 32 keys at a time. A lane computes one score, and the lanes share
+ * the output's dimensions. Backward as in algorithm 2, in two kernels without atomics. In one a
+ * warp has a row and sums dQ over its keys. In the other a warp has a key of one KV head, sums dK
+ * and dV over the rows that see it, 32 at a time, and adds them to the pages once. 4, 6 and 8 *
+ * head_dim FLOPs for each (query head, key).
  *
  *     P = exp(scores - LSE),  D = rowsum(dO * O),  dS = P * (dO V^T - D)
  *     dV = P^T dO,  dQ = dS K / sqrt(head_dim),  dK = dS^T Q / sqrt(head_dim)
@@ -22,7 +21,7 @@
 #define THREADS (WARPS * TDM_WARP)
 #define OF_LANE (TDM_CUDA_MOST_HEAD_DIM / TDM_WARP) /* dimensions of a lane */
 
-/* Keys that a token sees, in runs: one, or one of each page of its list. */
+/* The keys that a token sees, in runs: one run, or one for each page of its list. */
 template <bool LISTS> struct key_runs {
     const uint32_t *list;
     uint32_t count, from, start, end, first_page;
@@ -60,7 +59,7 @@ static __global__ void __launch_bounds__(THREADS) attend_rows(const tdm_attend a
     extern __shared__ float shared[]; /* [WARPS, head_dim]: the rows' queries */
     const uint32_t warp = threadIdx.x / TDM_WARP, lane = threadIdx.x % TDM_WARP;
     const uint32_t dim = a.head_dim;
-    const uint64_t row = (uint64_t)blockIdx.x * WARPS + warp; /* tokens slowest */
+    const uint64_t row = (uint64_t)blockIdx.x * WARPS + warp; /* tokens vary slowest */
     const uint64_t token = row / a.query_heads;
     const uint32_t head = (uint32_t)(row % a.query_heads);
     const uint32_t kv_head = head / (a.query_heads / a.kv_heads);
@@ -75,7 +74,7 @@ static __global__ void __launch_bounds__(THREADS) attend_rows(const tdm_attend a
     const uint64_t plane = tdm_plane_of(a);
     const key_runs<LISTS> runs(a, token, kv_head);
     if (LISTS && runs.count == 0)
-        return; /* its turn is another batch's */
+        return; /* it belongs to another batch */
     float most = -INFINITY, sum = 0.0f, out[OF_LANE] = {};
     for (uint32_t number = 0; number < runs.count; number++) {
         const uint32_t end = runs.run(a, number).end;
@@ -155,7 +154,7 @@ static __global__ void __launch_bounds__(THREADS) grad_of_rows(const tdm_attend 
     const uint64_t plane = tdm_plane_of(a);
     const key_runs<LISTS> runs(a, token, kv_head);
     if (LISTS && runs.count == 0)
-        return; /* its turn is another batch's */
+        return; /* it belongs to another batch */
     const float lse = a.lse[row], d = a.d[row];
     float dq[OF_LANE] = {};
     for (uint32_t number = 0; number < runs.count; number++) {
@@ -189,8 +188,8 @@ static __global__ void __launch_bounds__(THREADS) grad_of_rows(const tdm_attend 
             tdm_put((Act *)a.dq.data, row * dim + j * TDM_WARP + lane, dq[j] * scale);
 }
 
-/* Tokens that may see a key, in runs: one, or one of each query page that lists its page; and the
- * keys from which on each of them sees. */
+/* The tokens that may see a key, in runs: one run, or one for each query page that lists its page.
+ * Also gives the first key that each token sees. */
 template <bool LISTS> struct token_runs {
     const uint2 *readers;
     uint32_t count, seen_by;
@@ -207,7 +206,7 @@ template <bool LISTS> struct token_runs {
         }
     }
 
-    /* of the tokens [begin, a.tokens); `seen` */
+    /* the run within the tokens [begin, a.tokens); sets *seen */
     __device__ tdm_keys run(const tdm_attend &a, uint32_t number, uint32_t begin,
                             const uint32_t **seen) const
     {
@@ -249,7 +248,7 @@ static __global__ void __launch_bounds__(THREADS) grad_of_keys(const tdm_attend 
 
     const uint64_t before = a.first_token - a.key_token; /* keys before the first query */
     float dk[OF_LANE] = {}, dv[OF_LANE] = {};
-    /* rows of the KV head: tokens slowest, from the first that is not before the key */
+    /* rows of the KV head: tokens vary slowest, from the first one that is not before the key */
     const uint32_t begin = key > before ? (uint32_t)(key - before) : 0;
     const token_runs<LISTS> runs(a, key, kv_head);
     for (uint32_t number = 0; number < runs.count; number++) {
@@ -259,7 +258,7 @@ static __global__ void __launch_bounds__(THREADS) grad_of_keys(const tdm_attend 
         for (uint64_t first = (uint64_t)tokens.first * ratio; first < end; first += TDM_WARP) {
             const uint64_t mine = first + lane;
             if (seen[first / ratio] > key)
-                break; /* what a token sees first never falls */
+                break; /* the first key that a token sees never falls */
             float p = 0.0f, ds = 0.0f;
             if (mine < end && seen[mine / ratio] <= key) {
                 const uint64_t row = mine / ratio * a.query_heads + kv_head * ratio + mine % ratio;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cuda backend: its table, and what is taken at open. */
+/* The cuda backend: its table, and what it allocates when it is opened. */
 #include "executor/backends.h"
 #include "executor/cuda/cuda.h"
 #include "ops/kernels.h"
@@ -23,7 +23,7 @@ enum tdm_status tdm_cuda_launch(struct tdm_executor *executor, const struct tdm_
     return ops[launch->op->kind](executor, launch, err);
 }
 
-/* A kernel met a token that is none. */
+/* Fails if a kernel met a token outside the vocabulary. */
 static enum tdm_status check_fault(struct tdm_executor *executor, struct tdm_error *err)
 {
     struct tdm_fault fault = *executor->fault;
@@ -47,7 +47,7 @@ static size_t reap_cuda(struct tdm_executor *executor, struct tdm_timing *timing
 
 /* ---- tables ---- */
 
-/* How many documents a program needs room for on the device. */
+/* The number of document starts to reserve for a program on the device. */
 static uint64_t starts_of(const struct tdm_program *program)
 {
     uint64_t count = 0, tokens = tdm_program_tokens(program);
@@ -80,7 +80,7 @@ static enum tdm_status put_documents(const struct tdm_cuda_program *program,
     return status;
 }
 
-/* The starts of all documents of all programs, on the device. */
+/* Allocates and fills the starts of all documents of all programs on the device. */
 static enum tdm_status open_documents(struct tdm_executor *executor, uint32_t count,
                                       const struct tdm_program *const *programs,
                                       struct tdm_error *err)
@@ -158,7 +158,7 @@ struct tdm_documents tdm_cuda_documents(const struct tdm_executor *executor,
     return program_of(executor, launch->program)->documents[chunk->sequence];
 }
 
-/* What the kernels would refuse in the middle of a run. */
+/* Refuses what the kernels would refuse in the middle of a run. */
 static enum tdm_status supports_cuda(const struct tdm_program *program, struct tdm_error *err)
 {
     const struct tdm_params *params = &program->params;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Embedding: a row of the table for every token; the rows of a chunk by rising token; and the
- * gradient added back to the table.
+ * Embedding: a row of the table for every token; the rows of a chunk sorted by token; and the
+ * gradient added to the table.
  *
- * The sort is by rank: a row's place is the number of rows with a smaller token, or the same token
- * and a smaller number. rows^2 comparisons, 17 million for 4,096 rows: tens of microseconds where a
- * radix sort would need several launches. A row of the gradient belongs to the blocks of the first
- * sorted row with its token, which add what the others give in their order, loading AHEAD of them
- * at once, and write it once.
+ * The sort is by rank. A row's place is the number of rows with a smaller token, or with the same
+ * token and a smaller row number. These are rows^2 comparisons, 17 million for 4,096 rows. They
+ * take tens of microseconds; a radix sort would need several launches. A row of the gradient
+ * belongs to the blocks of the first sorted row with its token. They add the gradients of the other
+ * rows in order, load AHEAD rows at once, and write the sum once.
  */
 #include "executor/cuda/device.cuh"
 
@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(THREADS)
         order[rank] = (int32_t)row;
 }
 
-/* Blocks for each sorted row; only those do something that are of the first of their token. */
+/* Runs blocks for each sorted row. Only the blocks of a token's first row do any work. */
 template <typename T, typename X, int W>
 static __global__ void __launch_bounds__(THREADS)
     embed_grad(const int32_t *tokens, const int32_t *order, const X *dx, uint64_t rows,

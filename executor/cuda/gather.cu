@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pages gathered from the host: which a batch of query pages lists, where they lie on the device,
- * and moving them (schedule/gather.h).
+ * Gathers pages from the host: finds the pages that a batch of query pages lists and their places
+ * on the device, and moves them (schedule/gather.h).
  *
- * A block a list marks the pages in bits of shared memory; a page's place in the room is the number
- * of marked ones before it, so that lists over the room keep their order, and sums theirs. A copy
- * reads and writes the host's memory itself, over the link: the columns of a list's KV heads, row
- * by row.
+ * A block for each list marks the pages as bits in shared memory. A page's place in the buffer is
+ * the number of marked pages before it. So lists over the buffer keep their order, and sums keep
+ * theirs. A copy reads and writes the host's memory itself, over the link: the columns of a list's
+ * KV heads, row by row.
  */
 #include "executor/cuda/device.cuh"
 #include "executor/cuda/kernels.h"
@@ -25,11 +25,12 @@ static __device__ uint32_t query_pages_of(const tdm_gather &g)
 
 /* ---- which pages ---- */
 
-/* Pages before the chunk, from the first at home on, as bits; the sum of those before each word. */
+/* The pages before the chunk, from the first one on the host on, as bits; and the number of set
+ * bits before each word. */
 struct marks {
     uint32_t *bits, *before;
     uint32_t words;
-    uint32_t chunk_page; /* first page of the chunk, counted from the first at home */
+    uint32_t chunk_page; /* first page of the chunk, counted from the first page on the host */
 
     __device__ marks(const tdm_gather &g, uint32_t *shared)
     {
@@ -52,7 +53,8 @@ struct marks {
         return before[page / 32] + (uint32_t)__popc(bits[page / 32] & ((1u << page % 32) - 1));
     }
 
-    /* Marks what a query page lists before the chunk; returns how many this thread marked first. */
+    /* Marks the pages before the chunk that a query page lists. Returns how many of them this
+     * thread was the first to mark. */
     __device__ uint32_t mark(const tdm_gather &g, uint64_t query_page, uint32_t list)
     {
         const uint32_t *entries = list_of(g, query_page, list);
@@ -67,7 +69,8 @@ struct marks {
     }
 };
 
-/* A block a list: how far its pages have room, from where the batch begins. */
+/* One block for each list. Finds the query page at which the list's pages no longer fit, counted
+ * from the batch's first query page. */
 static __global__ void __launch_bounds__(THREADS) find_end(const tdm_gather g, uint32_t batch)
 {
     extern __shared__ uint32_t shared[];
@@ -92,7 +95,7 @@ static __global__ void __launch_bounds__(THREADS) find_end(const tdm_gather g, u
         g.ends[list] = end;
 }
 
-/* Sums before each word; returns the sum of all. */
+/* Sums the bits before each word. Returns the sum of all. */
 static __device__ uint32_t sum_marks(marks &m)
 {
     __shared__ uint32_t sums[THREADS];
@@ -117,7 +120,7 @@ static __device__ uint32_t sum_marks(marks &m)
     return sums[THREADS - 1];
 }
 
-/* Where a token lies over the room, or the first behind it that is there. */
+/* The key of a token in the buffer or, if it is not there, of the first later token that is. */
 static __device__ uint32_t key_of(const tdm_gather &g, const marks &m, uint64_t token)
 {
     const tdm_page_rule *rule = &g.lists.rule;
@@ -131,7 +134,8 @@ static __device__ uint32_t key_of(const tdm_gather &g, const marks &m, uint64_t 
     return m.place(number) * (uint32_t)rule->page_tokens + (m.has(number) ? in_page : 0);
 }
 
-/* A block a list: the pages of the batch, its lists, and what its tokens see first. */
+/* One block for each list. Finds the batch's pages, its lists, and the first keys that its tokens
+ * see. */
 static __global__ void __launch_bounds__(THREADS) find_pages(const tdm_gather g, uint32_t batch)
 {
     extern __shared__ uint32_t shared[];
@@ -206,10 +210,10 @@ extern "C" enum tdm_status tdm_cuda_gather_batch(const struct tdm_gather *g, uin
 /* ---- moving them ---- */
 
 #define MOVE_THREADS 256u
-#define MOVE_BLOCKS 528u /* a link is full long before these are */
-#define AT_ONCE 4u       /* words that a thread has under way */
+#define MOVE_BLOCKS 528u /* the link is full with far fewer */
+#define AT_ONCE 4u       /* words that a thread moves at once */
 
-/* A page of a list: its columns at home and in the room, and how many tokens it has. */
+/* A page of a list: its columns on the host and in the buffer, and its number of tokens. */
 struct page_move {
     unsigned char *home, *room;
     uint32_t row_bytes, tokens;
@@ -222,7 +226,8 @@ static __device__ uint32_t tokens_of(uint64_t tokens, uint64_t page_tokens, uint
     return (uint32_t)(left < page_tokens ? left : page_tokens);
 }
 
-/* Item `number` of the pages of all lists, then of the own pages; false behind the last. */
+/* Finds item `number` of the pages of all lists, then of the chunk's own pages. Returns false after
+ * the last. */
 static __device__ bool find_move(const tdm_gather &g, const tdm_page_home &h, uint32_t size,
                                  bool own, uint32_t number, page_move *move)
 {
@@ -304,7 +309,8 @@ static __global__ void __launch_bounds__(MOVE_THREADS)
     }
 }
 
-/* A block a page of the opened slots; of the chunk's own no more than its tokens. */
+/* Zeroes the opened slots, one block for each page. In the chunk's own slot it zeroes only the
+ * chunk's tokens. */
 template <typename Word>
 static __global__ void __launch_bounds__(MOVE_THREADS)
     open_pages(const tdm_gather g, const tdm_page_home h, uint32_t size)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products on CUDA cores, for what cuBLASLt does not take: factors of different dtypes, bf16
- * results of fp32 factors, two terms that do not lie side by side.
+ * Products on CUDA cores, for those that cuBLASLt does not support: factors of different dtypes,
+ * bf16 results of fp32 factors, two terms that are not adjacent in memory.
  *
  * C [m, n] = start + sum over terms of A [m, k] B [k, n]; 2 m n k FLOPs in fp32. A block has 64 x
- * 64 elements of C, a thread 4 x 4, and goes down k in panels of 16 through shared memory. No
- * attempt at speed: schedules that are meant to be fast store factors of a product in one dtype.
+ * 64 elements of C, a thread 4 x 4. A block loops over k in panels of 16 through shared memory.
+ * This is not optimized: fast schedules store the factors of a product in one dtype.
  */
 #include "executor/cuda/device.cuh"
 #include "executor/cuda/matmul.h"
@@ -23,7 +23,7 @@ struct matrix {
 
 struct product {
     uint64_t m, n;
-    matrix c, start; /* start: NULL none */
+    matrix c, start; /* start: NULL if there is none */
     bool start_is_row;
     uint32_t terms;
     struct {
@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(THREADS) multiply(const product p)
         const uint64_t depth = p.term[t].k;
         for (uint64_t k = 0; k < depth; k += PANEL) {
             for (unsigned i = threadIdx.x; i < PANEL * TILE; i += THREADS) {
-                /* neighbours in memory to neighbouring threads */
+                /* neighbouring threads read neighbouring elements */
                 const unsigned ak = a.transposed ? i / TILE : i % PANEL;
                 const unsigned am = a.transposed ? i % TILE : i / PANEL;
                 const unsigned bk = b.transposed ? i % PANEL : i / TILE;

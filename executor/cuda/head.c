@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * LM head and loss of a tile of tokens, forward and backward at once: logits, cross entropy, and
- * the gradients of the weights and of the normed rows, which these replace. TDM_OP_LOSS is the same
- * without gradients. Where a tile has a part of the vocabulary only, TDM_OP_LOSS adds up the sums
- * of its rows, and TDM_OP_HEAD_GRAD takes these and adds up the gradients of the rows in fp32.
+ * the gradients of the weights and of the normed rows, which replace the rows. TDM_OP_LOSS is the
+ * same without gradients. If a tile has only a part of the vocabulary, TDM_OP_LOSS adds up the sums
+ * of its rows. TDM_OP_HEAD_GRAD takes these sums and adds up the gradients of the rows in fp32.
  */
 #include "executor/cuda/cuda.h"
 
 #include "ops/head.h"
 #include "schedule/layout.h"
 
-/* Products of a tile: rows [tokens, hidden], entries of the weight [entries, hidden], logits. */
+/* The matrices of a tile: rows [tokens, hidden], entries of the weight [entries, hidden],
+ * logits. */
 struct products {
     struct tdm_matrix rows, weight, logits;
 };
@@ -32,7 +33,8 @@ static enum tdm_status multiply(struct tdm_executor *executor, uint64_t m, uint6
     return tdm_cuda_multiply(executor->matmul, 1, &product, tdm_cuda_compute(executor), err);
 }
 
-/* Gradient of the rows: at once, or summed over the tiles of the vocabulary and then stored. */
+/* Computes the gradient of the rows: at once, or summed over the tiles of the vocabulary and then
+ * stored. */
 static enum tdm_status rows_gradient(struct tdm_executor *executor, const struct tdm_launch *launch,
                                      const struct products *p, struct tdm_error *err)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lane of the host: updates that the driver calls when what they wait for has ended, as work of
- * a stream like any other. Meanwhile the host's walk goes on launching; a call makes none to CUDA.
+ * The lane of the host: updates of units on the host's cores. The driver calls an update, like any
+ * other work of a stream, when everything it waits for has ended. The host goes on launching
+ * meanwhile. A call does not use CUDA itself.
  */
 #include "executor/cuda/cuda.h"
 
@@ -19,7 +20,8 @@ static void CUDART_CB call_warm_up(void *call)
     tdm_host_update_warm_up(due->threads);
 }
 
-/* Its arguments lie in a ring like that of the lane's marks, which the host does not overtake. */
+/* The arguments are in a ring with as many entries as the lane's marks, which the host does not
+ * overtake. */
 enum tdm_status tdm_cuda_run_host_update(struct tdm_executor *executor,
                                          const struct tdm_launch *launch, struct tdm_error *err)
 {

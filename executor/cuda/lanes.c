@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes: streams, the events behind their ops, and the times of these.
+ * Lanes: streams, the events after their ops, and the times of the ops.
  *
- * Behind every op one event is recorded, in a ring that the host never overtakes. Other lanes wait
- * for it, and in a step that is timed it says when the op ended. When it began needs no event: a
- * lane begins an op when it has ended the one before, has what it waits for, and the host has
- * launched it. An event that takes the time holds up a lane for 2 us, one that does not for 0.2
- * (H200).
+ * After every op an event is recorded, in a ring that the host never overtakes. Other lanes wait
+ * for it. In a timed step it also tells when the op ended. The start needs no event: a lane begins
+ * an op when the previous one has ended, everything it waits for has ended, and the host has
+ * launched it. A timing event delays a lane by 2 us, one without timing by 0.2 us (H200).
  *
- * Times are what has elapsed since a base event whose time on the host's clock is known, and which
- * moves along, because elapsed times are floats of milliseconds; it is set anew after every step,
- * because the two clocks drift.
+ * Times are measured from a base event whose time on the host's clock is known. The base moves
+ * along because elapsed times are floats of milliseconds. It is set again after every step, because
+ * the two clocks drift.
  */
 #include "executor/cuda/cuda.h"
 
 #include <stdlib.h>
 #include <time.h>
 
-/* Times are taken from a base event that is not much older than this. */
+/* The base event is not much older than this. */
 #define BASE_MILLISECONDS 1000.0f
 
 int64_t tdm_cuda_now(struct tdm_executor *executor)
@@ -41,7 +40,8 @@ static cudaEvent_t event_of(const struct tdm_cuda_mark *mark)
 static enum tdm_status take_end(struct tdm_executor *executor, struct tdm_cuda_lane *lane,
                                 struct tdm_error *err);
 
-/* When an op of a lane could begin: what it waited for has ended, and these times are taken. */
+/* Finds when an op of a lane could begin: everything it waited for has ended. Takes the times of
+ * these ops first. */
 static enum tdm_status find_start(struct tdm_executor *executor, const struct tdm_cuda_lane *lane,
                                   const struct tdm_cuda_mark *mark, int64_t *start_ns,
                                   struct tdm_error *err)
@@ -53,7 +53,7 @@ static enum tdm_status find_start(struct tdm_executor *executor, const struct td
         uint64_t position = mark->awaited[i];
         while (other->ended < position && status == TDM_OK)
             status = take_end(executor, other, err);
-        /* where even that is forgotten, the op seems to have begun when it could not yet */
+        /* if that time is already overwritten, the start found is too early */
         if (status == TDM_OK && position > 0 && other->ended - position < TDM_CUDA_ENDS &&
             other->ends_ns[position % TDM_CUDA_ENDS] > *start_ns)
             *start_ns = other->ends_ns[position % TDM_CUDA_ENDS];
@@ -78,7 +78,7 @@ static enum tdm_status take_time(struct tdm_executor *executor, struct tdm_cuda_
         timing.start_ns = timing.end_ns;
     lane->ends_ns[(lane->ended + 1) % TDM_CUDA_ENDS] = lane->last_end_ns = timing.end_ns;
     tdm_timings_push(&executor->timings, timing);
-    if (milliseconds > BASE_MILLISECONDS) { /* its end is the base from now on */
+    if (milliseconds > BASE_MILLISECONDS) { /* its end becomes the base */
         cudaEvent_t event = executor->base.end;
         executor->base.end = mark->end;
         executor->base_ns = timing.end_ns;
@@ -155,7 +155,8 @@ enum tdm_status tdm_cuda_ended(struct tdm_executor *executor, enum tdm_lane numb
     while (lane->ended < lane->position && status == TDM_OK) {
         if (lane->ended >= await &&
             cudaEventQuery(event_of(mark_at(lane, lane->ended + 1))) == cudaErrorNotReady) {
-            (void)cudaGetLastError(); /* it has not ended: that is no failure of a later call */
+            /* it has not ended; later calls must not report this as an error */
+            (void)cudaGetLastError();
             break;
         }
         status = take_end(executor, lane, err);
@@ -164,7 +165,7 @@ enum tdm_status tdm_cuda_ended(struct tdm_executor *executor, enum tdm_lane numb
     return status;
 }
 
-/* All lanes are idle: the base is now. */
+/* All lanes are idle: sets the base to now. */
 static enum tdm_status set_base(struct tdm_executor *executor, struct tdm_error *err)
 {
     enum tdm_status status =

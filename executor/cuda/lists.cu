@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who sees whom, before attention: the first keys that each token sees, and over lists of pages the
- * inverse lists, by which the block that owns a key page finds its query pages.
+ * What sees what, computed before attention: the first key that each token sees and, over lists of
+ * pages, the inverse lists. By these the block that owns a key page finds its query pages.
  *
- * Inverse lists are bits: they come out the same whatever the order in which they are set.
+ * Inverse lists are bits, so the order in which they are set does not matter.
  */
 #include "executor/cuda/device.cuh"
 #include "executor/cuda/pages.cuh"
@@ -27,7 +27,7 @@ static __global__ void __launch_bounds__(THREADS) find_from(const tdm_attend a)
         a.start[t] = from_first_key(a, start);
 }
 
-/* A block a list of a query page. */
+/* One block for each list of a query page. */
 static __global__ void __launch_bounds__(THREADS) find_readers(const tdm_attend a)
 {
     const uint64_t words = tdm_attend_words(&a);

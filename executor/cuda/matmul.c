@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products by cuBLASLt: bf16 and fp32 factors, fp32 sums, bias and addend added before the result
- * is rounded; but what is added to a bf16 C itself some of its kernels round first (on an H200 all
- * that were met with B not transposed: gradients of K's and V's inputs).
+ * Products by cuBLASLt: bf16 and fp32 factors, fp32 sums. Bias and addend are added before the
+ * result is rounded. There is one exception: if the sum starts from a bf16 C itself, some kernels
+ * round first (on an H200 all those seen with B not transposed, the gradients of K's and V's
+ * inputs).
  *
- * cuBLASLt counts in columns: what is row-major here is transposed there, so C = A B becomes
- * C^T = B^T A^T. The library has half a gigabyte, so it is loaded when the backend is opened; runs
- * on other backends start without it. Algorithms come from its heuristics, the first one each time,
- * and without reductions in the dtype of the result; they are kept by shape. Timing its first six
- * candidates at the shapes of a 7B model gained 3% of the products' time at most, noise included
- * (H200, CUDA 13.0), and what is chosen by the clock need not be the same in the next run.
+ * cuBLASLt is column-major: a row-major matrix here is a transposed one there, so C = A B becomes
+ * C^T = B^T A^T. The library has half a gigabyte, so it is loaded only when this backend is opened.
+ * Algorithms come from its heuristics, always the first one, without reductions in the dtype of the
+ * result. They are stored by shape. Timing the first six candidates at the shapes of a 7B model
+ * gained at most 3% of the products' time, noise included (H200, CUDA 13.0). A choice by time might
+ * also differ from run to run.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -25,12 +26,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Shapes that are remembered; a model needs about 20. */
+/* Shapes that are stored; a model needs about 20. */
 #define SHAPES 256u
-/* Alignment beyond this makes no difference to any algorithm. */
+/* A larger alignment makes no difference to any algorithm. */
 #define ALIGN_MOST 256u
 
-/* What of cuBLASLt is called. */
+/* The functions of cuBLASLt that are used. */
 struct library {
     void *handle;
     __typeof__(&cublasLtCreate) create;
@@ -48,7 +49,7 @@ struct library {
     __typeof__(&cublasLtMatmul) matmul;
 };
 
-/* What an algorithm is chosen for. */
+/* Everything that the choice of an algorithm depends on. */
 struct key {
     uint64_t m, n, k, a_stride, b_stride, c_stride, start_stride;
     uint64_t workspace_bytes;
@@ -60,9 +61,9 @@ struct key {
 struct shape {
     struct key key;
     cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t a, b, start, c; /* as cuBLASLt names them: a is our b */
+    cublasLtMatrixLayout_t a, b, start, c; /* in cuBLASLt's terms: its a is our b */
     cublasLtMatmulAlgo_t algorithm;
-    bool by_library; /* false: it has no algorithm for this shape */
+    bool by_library; /* false: the library has no algorithm for this shape */
 };
 
 struct tdm_matmul {
@@ -120,7 +121,7 @@ static enum tdm_status load(struct library *library, struct tdm_error *err)
     for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]) && library->handle == NULL; i++) {
         char path[4096];
         snprintf(path, sizeof(path), "%slibcublasLt.so.%d", folders[i], version);
-        /* its kernels are registered with the driver: it stays loaded when nobody uses it */
+        /* its kernels are registered with the driver, so it stays loaded after use */
         library->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     }
     if (library->handle != NULL && find_all(library))
@@ -191,7 +192,7 @@ static uint32_t alignment(const void *data)
     return align;
 }
 
-/* What C starts from: itself, an addend, or nothing that is read. */
+/* The matrix that C starts from: C itself or an addend. If neither is added, it is not read. */
 static const struct tdm_matrix *start_of(const struct tdm_multiplication *x)
 {
     return x->addend.data != NULL ? &x->addend : &x->c;
@@ -244,7 +245,7 @@ static cudaDataType_t type_of(enum tdm_dtype dtype)
     return dtype == TDM_DTYPE_FP32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-/* Layout of a matrix that has `rows` rows of `columns` in memory, as columns. */
+/* The layout of a matrix with `rows` rows of `columns` in memory, in column-major terms. */
 static cublasStatus_t make_layout(const struct library *library, cublasLtMatrixLayout_t *layout,
                                   enum tdm_dtype dtype, uint64_t rows, uint64_t columns,
                                   uint64_t stride)
@@ -255,7 +256,7 @@ static cublasStatus_t make_layout(const struct library *library, cublasLtMatrixL
 static cublasStatus_t describe(const struct library *library, struct shape *shape)
 {
     const struct key *key = &shape->key;
-    /* the first factor there is our second */
+    /* the library's first factor is our second */
     cublasOperation_t first = key->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = key->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = key->biased ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
@@ -361,7 +362,7 @@ static enum tdm_status find_shape(struct tdm_matmul *matmul, const struct key *k
 
 /* ---- multiplying ---- */
 
-/* The matrix that begins `columns` columns (or rows, as they lie in memory) behind `first`. */
+/* Does `second` begin `elements` elements after `first` in memory, with the same layout? */
 static bool is_behind(const struct tdm_matrix *first, const struct tdm_matrix *second,
                       uint64_t elements)
 {
@@ -388,7 +389,7 @@ static uint64_t columns_to(const struct tdm_matrix *x, uint64_t number)
     return x->transposed ? number * x->stride : number;
 }
 
-/* Two terms whose factors lie side by side are one deeper term. */
+/* Joins two terms whose factors are adjacent in memory into one deeper term. */
 static void join_terms(struct tdm_multiplication *x)
 {
     if (x->terms != 2)
@@ -401,8 +402,7 @@ static void join_terms(struct tdm_multiplication *x)
     }
 }
 
-/* Do both start from nothing, or from matrices of which the second's part lies behind the
- * first's? */
+/* Do both start from nothing, or from matrices of which the second follows the first in memory? */
 static bool join_starts(const struct tdm_matrix *first, const struct tdm_matrix *second,
                         uint64_t elements)
 {

@@ -6,8 +6,8 @@
  * Bytes:  4 * rows * hidden (x read once, y written once); the weight stays in the caches.
  * FLOPs:  4 * rows * hidden (square and add, two products), all fp32: memory-bound by far.
  *
- * One block a row. Versions, and GB/s of bytes moved on an H200 (131,072 rows, bf16 weight; a plain
- * copy reaches 4,280):
+ * One block for each row. The versions, with GB/s of bytes moved on an H200 (131,072 rows, bf16
+ * weight; a plain copy reaches 4,280):
  *
  *   hidden                896   2048   3584   4096   5120   8192  16384
  *   scalar               1642   1622   1410   1553   1410   1368   1484
@@ -16,13 +16,13 @@
  *   vector 4             3442   3659   3496   3617   3531   3245   2746
  *   vector 8             2778   3261   3239   3261   3118   3187   2994
  *
- *   scalar    a thread reads 2 bytes at a time, once for the sum and once more to scale. Serves the
- *             hidden sizes and addresses that 16-byte loads cannot.
- *   vector N  a thread loads N times 16 bytes, keeps them in registers over the reduction, and so
- *             reads x once. Two loads in flight hide more of the wait for the reduction than one;
- *             more of them leave too few threads, until rows are so long that blocks grow past 384
- *             threads and too few fit on a multiprocessor. Chosen: the smallest N from 2 on whose
- *             block has at most 384.
+ *   scalar    A thread reads 2 bytes at a time, once for the sum and again to scale. For hidden
+ *             sizes and addresses that 16-byte loads do not support.
+ *   vector N  A thread loads N times 16 bytes and keeps them in registers during the reduction, so
+ *             it reads x once. Two loads in flight hide more of the reduction's latency than one.
+ *             More loads leave too few threads, until rows are so long that blocks exceed 384
+ *             threads and too few fit on a multiprocessor. Chosen: the smallest N of at least 2
+ *             whose block has at most 384 threads.
  */
 #include "executor/cuda/norm.h"
 
@@ -49,10 +49,11 @@ extern "C" void tdm_rms_norm_reference(const float *x, const float *weight, uint
 /* Elements in one 16-byte load of bf16. */
 #define VECTOR 8u
 #define MOST_THREADS 1024u
-/* From here on a second pair of loads a thread is worth more than more threads. */
+/* Above this number a second pair of loads in each thread helps more than more threads. */
 #define BEST_THREADS 384u
 
-/* Threads that a block may have: with eight loads a thread the registers of 1024 do not suffice. */
+/* Largest number of threads in a block: with eight loads each, registers do not suffice for
+ * 1024. */
 static constexpr uint32_t most_threads(uint32_t per_thread)
 {
     return per_thread < 8 ? MOST_THREADS : MOST_THREADS / 2;
@@ -63,7 +64,7 @@ struct __align__(16) vector
     __nv_bfloat162 pair[VECTOR / 2];
 };
 
-/* The weights that go with vector number `i`, in fp32. */
+/* The weights that belong to vector number `i`, in fp32. */
 static __device__ void load_weight(const __nv_bfloat16 *weight, uint32_t i, float2 out[VECTOR / 2])
 {
     const vector loaded = ((const vector *)weight)[i];
@@ -180,7 +181,8 @@ static uint32_t per_thread(enum tdm_rms_norm_version version)
     return version == TDM_RMS_NORM_SCALAR ? 0 : 1u << (version - TDM_RMS_NORM_VECTOR_1);
 }
 
-/* Threads of a block; over most_threads() if the version cannot do this hidden size (not 0). */
+/* Threads of a block, not 0. More than most_threads() if the version does not support this hidden
+ * size. */
 static uint32_t threads_for(enum tdm_rms_norm_version version, uint32_t hidden)
 {
     const uint32_t elements =
@@ -279,7 +281,7 @@ extern "C" enum tdm_status tdm_cuda_rms_norm_version(enum tdm_rms_norm_version v
     return tdm_cuda_status(cudaGetLastError(), "rms_norm launch", err);
 }
 
-/* fp32 is for comparisons: one version does. */
+/* fp32 is only for comparisons, so one version is enough. */
 template <typename Weight>
 static void launch_fp32(const void *x, const void *weight, uint64_t rows, uint32_t hidden,
                         float epsilon, void *y, cudaStream_t stream)

@@ -4,11 +4,11 @@
  *
  *     dx = s w dy - x s^3 / hidden * sum(w dy x),   dw = sum over rows of dy x s
  *
- * Memory-bound: x and dy read, dx written (and read, where it is added to). A block takes a slice
- * of the rows, ROWS at a time. A thread has V times W neighbouring columns of them, in registers
- * from the one reading to the writing, and the sum of their dw, which goes out once; a second
- * kernel adds up the slices. There are SLICES of them whatever the GPU, so that results do not
- * depend on it. dx may overwrite x or dy: nobody else reads their row.
+ * Memory-bound: reads x and dy, writes dx (and reads it if it is added to). A block takes a slice
+ * of the rows, ROWS at a time. A thread has V times W neighbouring columns of them. It keeps them
+ * in registers between reading and writing, together with the sum of their dw, which it writes
+ * once. A second kernel adds up the slices. The number of slices, SLICES, does not depend on the
+ * GPU, so results do not either. dx may overwrite x or dy: no other thread reads these elements.
  */
 #include "executor/cuda/device.cuh"
 
@@ -17,7 +17,7 @@
 #define WARPS (THREADS / TDM_WARP)
 #define ROWS 2
 
-/* W elements as they are stored: few registers between the reading and the writing of a row. */
+/* W elements in their stored form, which takes few registers between reading and writing a row. */
 template <typename X, int W> struct packed {
     static constexpr int WORDS = W == 1 ? 1 : W * (int)sizeof(X) / 4;
     uint32_t word[WORDS];
@@ -40,13 +40,13 @@ template <typename X, int W> struct packed {
 
     __device__ __forceinline__ float get(int i) const
     {
-        if constexpr (WORDS == W) /* fp32, or one element, which is kept as that */
+        if constexpr (WORDS == W) /* fp32, or one element, which is stored as fp32 */
             return __uint_as_float(word[i]);
         else
             return __uint_as_float(i % 2 == 0 ? word[i / 2] << 16 : word[i / 2] & 0xffff0000u);
     }
 
-    /* Makes the compiler forget the floats that it made of them. */
+    /* Makes the compiler forget the floats that it derived from these words. */
     __device__ __forceinline__ void forget()
     {
 #pragma unroll
@@ -109,7 +109,8 @@ static __global__ void __launch_bounds__(THREADS, W *V <= 8 ? 2 : 1)
         if (lane == 0)
             of_warp[turn][threadIdx.x / TDM_WARP] =
                 make_float4(squares[0], dot[0], squares[1], dot[1]);
-        __syncthreads(); /* before the next one but one every warp has read these */
+        /* this buffer is reused two iterations later, after every warp has read it */
+        __syncthreads();
         const float4 sums = lane < WARPS ? of_warp[turn][lane] : make_float4(0, 0, 0, 0);
         squares[0] = tdm_warp_sum(sums.x);
         dot[0] = tdm_warp_sum(sums.y);
@@ -144,7 +145,7 @@ static __global__ void __launch_bounds__(THREADS, W *V <= 8 ? 2 : 1)
     }
 }
 
-/* The kernel whose threads have all columns between them. */
+/* The kernel whose threads cover all columns. */
 template <typename X, int W, int V> static auto kernel_of(uint32_t hidden)
 {
     if constexpr (W * V * THREADS < TDM_CUDA_MOST_HIDDEN)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * AdamW and SGD over a tensor, in fp32, as executor/cpu/optimizer.c has them: the same operations
- * in the same order, and compiled without fused multiply-adds, so that the same gradients give the
- * same bits on both.
+ * AdamW and SGD over a tensor, in fp32, with the same operations in the same order as
+ * executor/cpu/optimizer.c. It is compiled without fused multiply-adds, so that the same gradients
+ * give the same bits on both.
  *
- * Memory-bound: adamw moves 2 + 2 bytes of weight and remainder, 4 + 4 of moments, twice, and 4 of
- * the gradient: 28 bytes a parameter. A thread takes 8 neighbours at a time with 16-byte accesses,
- * or 1 where a tensor's size does not allow that (tensors begin at 256 bytes, see
+ * Memory-bound: adamw moves 2 + 2 bytes of weight and remainder and 4 + 4 of moments, each twice,
+ * and 4 of the gradient: 28 bytes a parameter. A thread takes 8 neighbours at a time with 16-byte
+ * accesses, or 1 if a tensor's size does not allow that (tensors begin at 256 bytes, see
  * TDM_TENSOR_ALIGN).
  */
 #include "executor/random.h"
@@ -43,7 +43,7 @@ static __device__ __forceinline__ void store_halves(const tdm_array &array, uint
         *(uint4 *)((uint16_t *)array.data + i) = *(const uint4 *)&stored;
 }
 
-/* Stores what has no wider copy; bf16 stochastically. */
+/* Stores values that have no wider copy. bf16 is rounded stochastically. */
 template <int W>
 static __device__ __forceinline__ void store_alone(const tdm_array &array, uint64_t i,
                                                    const float (&value)[W],
@@ -102,7 +102,7 @@ static __device__ __forceinline__ void store_weights(const tdm_update &x, uint64
         store_halves<W>(x.master, i, low);
 }
 
-/* What the gradient is scaled by. A norm that is no number clips nothing: it is to be seen. */
+/* The factor of the gradient. A norm of NaN does not clip, so that it stays visible. */
 static __device__ float clip_scale(const tdm_update &x)
 {
     __shared__ float scale;
@@ -119,7 +119,7 @@ static __device__ float clip_scale(const tdm_update &x)
     return scale;
 }
 
-/* Elements [i, i + W) of the gradient, the sum of both parts of a tied tensor. */
+/* Elements [i, i + W) of the gradient; for a tied tensor, the sum of both parts. */
 template <int W>
 static __device__ __forceinline__ void
 load_gradient(const tdm_array &gradient, const tdm_array &second, uint64_t i, float (&sum)[W])

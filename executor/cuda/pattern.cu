@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The arenas' pattern on the device: writing it, and counting what no longer holds it. 8 bytes a
- * word, each moved once. Counts are whole numbers, so that atomic additions of them repeat.
+ * The arenas' pattern on the device: writes it, and counts the words that no longer hold it. A word
+ * has 8 bytes, each moved once. Counts are integers, so atomic additions of them repeat.
  */
 #include "executor/pattern.h"
 

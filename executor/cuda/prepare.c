@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Getting ready before the first step: one op of every kind and shape runs on zeros.
+ * Prepares the first step: one op of every kind and shape runs on zeros.
  *
- * The driver loads a kernel when it is first launched, and may make the whole device wait for it,
- * and cuBLASLt chooses an algorithm when it first sees a shape. Here that costs a part of a layer's
- * time; in a step it would be taken for the ops' own.
+ * The driver loads a kernel when it is first launched, and may make the whole device wait for that.
+ * cuBLASLt chooses an algorithm when it first sees a shape. Here this costs part of a layer's time.
+ * In a step it would count as the ops' own time.
  */
 #include "executor/cuda/cuda.h"
 
@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* Does a selection come to a vote? Only then its kernels run. */
+/* Does a selection vote? Its kernels run only then. */
 static bool votes(const struct tdm_launch *launch)
 {
     struct tdm_page_rule rule =
@@ -37,7 +37,7 @@ static struct tdm_cuda_like like_of(const struct tdm_launch *launch)
     return like;
 }
 
-/* Nothing that an op reads may lead it astray: tokens, their order and lengths of lists are 0. */
+/* Sets the device arenas to 0, so that tokens, their order and the lengths of lists are valid. */
 static enum tdm_status begin_program(struct tdm_executor *executor,
                                      const struct tdm_program *program, struct tdm_error *err)
 {
@@ -53,7 +53,7 @@ static enum tdm_status begin_program(struct tdm_executor *executor,
     return status;
 }
 
-/* Lists whose bytes other ops have used since are empty ones. */
+/* Empties lists whose bytes other ops have used since. */
 static enum tdm_status empty_lists(struct tdm_executor *executor, const struct tdm_launch *launch,
                                    struct tdm_error *err)
 {
@@ -84,7 +84,7 @@ enum tdm_status tdm_cuda_prepare(struct tdm_executor *executor, const struct tdm
         if (memcmp(&executor->likes[i], &like, sizeof(like)) == 0)
             return TDM_OK;
     if (executor->like_count == TDM_CUDA_LIKES)
-        return TDM_OK; /* it gets ready in the step */
+        return TDM_OK; /* it is prepared in the step */
     executor->likes[executor->like_count++] = like;
     status = empty_lists(executor, launch, err);
     return status == TDM_OK ? tdm_cuda_launch(executor, launch, err) : status;

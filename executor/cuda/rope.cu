@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RoPE (arXiv 2104.09864) in the rotate-half layout: in every head of the token at position p of
- * its document dimensions (i, i + head_dim / 2) turn by p * frequency[i]. With QK-norm every head
- * is normed before it turns, and on the way back after it. K and V go into pages and their
- * gradients out of them on the way.
+ * RoPE (arXiv 2104.09864) in the rotate-half layout. In every head of the token at position p of
+ * its document, dimensions (i, i + head_dim / 2) rotate by p * frequency[i]. With QK-norm every
+ * head is normed before the rotation; the backward rotates back first. The same kernels write K and
+ * V to pages and read their gradients from pages.
  *
- * Memory-bound: every element read once and written once. A block has a slice of the tokens, TOKENS
- * at a time: its threads compute their angles in double and keep them in shared memory for all
- * heads; then a group of lanes has a head, a lane W neighbours of its first half and the W that
- * turn with them, P times. The weights' gradient of QK-norm is summed by lane over the heads of its
- * group, over the groups of the block, and a second kernel adds the slices up. There are SLICES of
- * them whatever the GPU, so that results do not depend on it.
+ * Memory-bound: every element is read once and written once. A block has a slice of the tokens,
+ * TOKENS at a time. Its threads compute the angles in double and keep them in shared memory for all
+ * heads. Then a group of lanes has a head. A lane has, P times, W neighbours of its first half and
+ * the W that rotate with them. The gradient of QK-norm's weights is summed by each lane over its
+ * group's heads, then over the groups of the block; a second kernel adds up the slices. The number
+ * of slices, SLICES, does not depend on the GPU, so results do not either.
  */
 #include "executor/cuda/device.cuh"
 
@@ -19,7 +19,7 @@
 #define TOKENS 8u
 #define SHARED_FLOATS (TOKENS * TDM_CUDA_MOST_HEAD_DIM)
 
-/* First element of a head of a token. */
+/* The first element of a head of a token. */
 static __device__ __forceinline__ uint64_t head_at(const tdm_heads &rows, uint64_t token,
                                                    uint32_t head, uint32_t heads, uint32_t dim)
 {
@@ -32,8 +32,8 @@ static __device__ __forceinline__ uint64_t head_at(const tdm_heads &rows, uint64
                         : page + plane + in_plane + (uint64_t)(head - heads) * dim;
 }
 
-/* cos and sin of the positions of `tokens` tokens from `first` on, times the attention factor; sin
- * negative on the way back. angles: [tokens][cos, sin][head_dim / 2]. */
+/* cos and sin of the positions of `tokens` tokens from `first` on, times the attention factor. sin
+ * is negative in the backward. angles: [tokens][cos, sin][head_dim / 2]. */
 static __device__ void find_angles(const tdm_turn &turn, uint64_t first, uint32_t tokens,
                                    float *angles)
 {
@@ -50,12 +50,12 @@ static __device__ void find_angles(const tdm_turn &turn, uint64_t first, uint32_
     }
 }
 
-/* What a lane has of a head: P times W neighbours of the first half, and of the second. */
+/* A lane's part of a head: P times W neighbours of the first half, and of the second. */
 template <int W, int P> struct pairs {
     float low[P][W], high[P][W];
 };
 
-/* The first of the p-th W of a lane, in its half. */
+/* The first element of a lane's p-th W elements, within its half. */
 template <int W> static __device__ __forceinline__ uint32_t pair_at(int p, uint32_t lanes)
 {
     return (p * lanes + threadIdx.x % lanes) * W;
@@ -133,7 +133,8 @@ static __device__ __forceinline__ void turn_pairs(pairs<W, P> &head, const float
     }
 }
 
-/* Gradient through a head's norm: `d` becomes that of `raw`, and `sums` collects the weights'. */
+/* The gradient through a head's norm: turns `d` into that of `raw`, and adds to `sums` the
+ * weights'. */
 template <int W, int P>
 static __device__ __forceinline__ void norm_back(pairs<W, P> &d, const pairs<W, P> &raw,
                                                  const pairs<W, P> &weight, pairs<W, P> &sums,
@@ -160,14 +161,14 @@ static __device__ __forceinline__ void norm_back(pairs<W, P> &d, const pairs<W, 
         }
 }
 
-/* partial[dimension] = the sum over the block's groups of what their lanes have, in their order. */
+/* partial[dimension] = the sum over the block's groups of their lanes' sums, in order. */
 template <int W, int P>
 static __device__ void store_sums(const pairs<W, P> &sums, float *shared, uint32_t dim,
                                   uint32_t lanes, float *partial)
 {
     const uint32_t half = dim / 2, groups = THREADS / lanes;
     float *mine = shared + threadIdx.x / lanes * dim;
-    __syncthreads(); /* nobody still reads angles */
+    __syncthreads(); /* no thread still reads the angles */
 #pragma unroll
     for (int p = 0; p < P; p++) {
         const uint32_t i = pair_at<W>(p, lanes);
@@ -185,7 +186,7 @@ static __device__ void store_sums(const pairs<W, P> &sums, float *shared, uint32
     }
 }
 
-/* `lanes`, a power of two, times W * P cover half a head. */
+/* `lanes`, a power of two, times W * P covers half a head. */
 template <typename From, typename To, int W, int P, bool NORMED>
 static __global__ void __launch_bounds__(THREADS, NORMED ? 2 : 4)
     turn_heads(const tdm_turn turn, uint32_t lanes, float *partial)
@@ -204,11 +205,11 @@ static __global__ void __launch_bounds__(THREADS, NORMED ? 2 : 4)
     const uint64_t end = turn.tokens * (blockIdx.x + 1) / SLICES;
     for (uint64_t first = begin; first < end; first += TOKENS) {
         const uint32_t tokens = (uint32_t)(end - first < TOKENS ? end - first : TOKENS);
-        __syncthreads(); /* nobody still reads the last ones */
+        __syncthreads(); /* no thread still reads the previous angles */
         find_angles(turn, first, tokens, shared);
         __syncthreads();
         for (uint32_t of_first = 0; of_first < tokens * heads; of_first += groups) {
-            /* lanes without a head go along, for the sums */
+            /* lanes without a head take part because of the sums */
             const uint32_t item = of_first + group;
             const bool is_there = item < tokens * heads;
             const uint32_t in_batch = is_there ? item / heads : 0;

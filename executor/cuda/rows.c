@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ops that work row by row: embedding, norms, RoPE, SwiGLU; and the optimizer. */
+/* The ops that work row by row: embedding, norms, RoPE, SwiGLU; gradient norms; and the
+ * optimizer. */
 #include "executor/cuda/cuda.h"
 #include "executor/cuda/norm.h"
 #include "executor/random.h"
@@ -107,7 +108,8 @@ enum tdm_status tdm_cuda_run_norm_grad(struct tdm_executor *executor,
 
 /* ---- RoPE ---- */
 
-/* What all turns of an op's chunk have; `weights`: the operand with QK-norm's, if there is one. */
+/* The common part of all rotations of an op's chunk. `weights`: the operand of QK-norm's weights,
+ * which may be absent. */
 static struct tdm_turn turn_of(const struct tdm_executor *executor, const struct tdm_launch *launch,
                                uint32_t heads, uint32_t weights, bool back)
 {
@@ -129,7 +131,7 @@ static struct tdm_turn turn_of(const struct tdm_executor *executor, const struct
     return turn;
 }
 
-/* Where the gradient of QK-norm's weights goes, if there is one. */
+/* Sets where the gradient of QK-norm's weights goes, if there are any. */
 static void norm_back(const struct tdm_launch *launch, uint32_t dweights, struct tdm_turn *turn)
 {
     const struct tdm_operand *dw = &launch->operand[dweights];
@@ -248,7 +250,8 @@ enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
 {
     if (launch->op->lane == TDM_LANE_HOST)
         return tdm_cuda_run_host_update(executor, launch, err);
-    const struct tdm_host_update x = tdm_host_update_of(launch); /* what it is, wherever it runs */
+    /* the same values on host and device */
+    const struct tdm_host_update x = tdm_host_update_of(launch);
     const struct tdm_operand *operand = launch->operand, *norms = &operand[TDM_OPTIMIZER_NORMS];
     struct tdm_update update = {
         .adamw = x.adamw,

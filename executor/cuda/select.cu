@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which pages a chunk's query pages see (ops/selector.h), and the means of pages that votes are on.
+ * Selects the pages that a chunk's query pages see (ops/selector.h), and computes the page means
+ * that the votes score.
  *
- * Without a vote a block has a query page, and asks the rule for every page before it. With one,
- * rows of queries score the means: first the LSE of each row, then, by candidate, the sum of the
- * rows' probabilities; here on CUDA cores, for any dtype and head dim, in select_votes.cu on tensor
- * cores. Then a block has a list, finds the votes of the last winner bit by bit, and writes the
- * pages in their order. Sums have a fixed order, so lists repeat.
+ * Without a vote a block has a query page, and asks the rule about every page before it. With a
+ * vote, rows of queries score the means. The first pass gives the LSE of each row, the second the
+ * sum of the rows' probabilities for each candidate. This file has these passes on CUDA cores, for
+ * any dtype and head dim; select_votes.cu has them on tensor cores. Then a block has a list. It
+ * finds the vote of the last winner bit by bit, and writes the pages in order. Sums have a fixed
+ * order, so lists repeat.
  */
 #include "executor/cuda/select.cuh"
 
@@ -19,7 +21,7 @@
 #define MEAN_COLUMNS 32u
 #define MEAN_PARTS (THREADS / MEAN_COLUMNS)
 
-/* A block MEAN_COLUMNS columns of a page; its tokens in MEAN_PARTS parts. */
+/* A block has MEAN_COLUMNS columns of a page, with the page's tokens in MEAN_PARTS parts. */
 static __global__ void __launch_bounds__(THREADS) find_means(const tdm_means m)
 {
     __shared__ float sums[MEAN_PARTS][MEAN_COLUMNS];
@@ -61,15 +63,15 @@ static __device__ __forceinline__ uint32_t *list_at(const tdm_select &s, uint32_
            ((uint64_t)page * s.lists.lists + list) * (1 + (uint64_t)s.lists.capacity);
 }
 
-/* Before how many threads of the block is `is` true, and of how many in all. All threads call
- * it. */
+/* Counts the threads of the block for which `is` is true: those before this thread, and all. All
+ * threads must call it. */
 static __device__ uint2 rank_of(bool is)
 {
     __shared__ uint32_t of_warp[TDM_WARP];
     const uint32_t lane = threadIdx.x % TDM_WARP, warp = threadIdx.x / TDM_WARP;
     const uint32_t bits = __ballot_sync(TDM_FULL_WARP, is);
     uint2 rank = make_uint2((uint32_t)__popc(bits & ((1u << lane) - 1)), 0);
-    __syncthreads(); /* nobody still reads what the last call left */
+    __syncthreads(); /* no thread still reads the previous call's values */
     if (lane == 0)
         of_warp[warp] = (uint32_t)__popc(bits);
     __syncthreads();
@@ -80,7 +82,7 @@ static __device__ uint2 rank_of(bool is)
     return rank;
 }
 
-/* Writes an entry behind the `count` that are there, if there is room for it. */
+/* Writes entry number `at`, if the list's capacity allows it. */
 static __device__ __forceinline__ void put(const tdm_select &s, uint32_t *list, uint32_t at,
                                            uint64_t page, bool whole)
 {
@@ -98,7 +100,7 @@ static __device__ __forceinline__ void end_list(const tdm_select &s, uint32_t *l
         list[1 + i] = TDM_PAGE_NONE;
 }
 
-/* A block a query page: its pages by a rule that needs no vote. */
+/* One block for each query page. Lists its pages by a rule that needs no vote. */
 static __global__ void __launch_bounds__(THREADS) list_by_rule(const tdm_select s)
 {
     const tdm_page_rule *rule = &s.lists.rule;
@@ -120,7 +122,7 @@ static __global__ void __launch_bounds__(THREADS) list_by_rule(const tdm_select 
 
 /* ---- votes ---- */
 
-/* A warp a row; a block WARPS rows of a query page's KV head. */
+/* A warp has a row; a block has WARPS rows of a query page's KV head. */
 static __global__ void __launch_bounds__(THREADS)
     find_lse(const tdm_select s, float scale, uint32_t blocks)
 {
@@ -135,7 +137,7 @@ static __global__ void __launch_bounds__(THREADS)
         v.lse[row] = lse;
 }
 
-/* A warp a candidate of a query page's KV head. */
+/* A warp has a candidate of a query page's KV head. */
 static __global__ void __launch_bounds__(THREADS)
     sum_rows(const tdm_select s, float scale, uint32_t blocks)
 {
@@ -167,8 +169,8 @@ extern "C" enum tdm_status tdm_cuda_votes_plain(const struct tdm_select *s, cuda
     return tdm_cuda_status(cudaGetLastError(), "votes launch", err);
 }
 
-/* The bits of the least votes that win: of `count` votes `winners` do. Votes are not negative, so
- * that their bits are in their order. */
+/* The bits of the smallest vote that wins if `winners` of `count` votes win. Votes are not
+ * negative, so their bits sort like the votes. */
 static __device__ uint32_t find_threshold(const float *votes, uint32_t count, uint32_t winners)
 {
     uint32_t threshold = 0;
@@ -182,11 +184,11 @@ static __device__ uint32_t find_threshold(const float *votes, uint32_t count, ui
     return threshold;
 }
 
-/* A block a list. A score that is not a number makes its row's LSE NaN, and so the votes of all
- * candidates; where that LSE is merged from two parts (select_hopper.cu) and the other one is a
- * number, only those of the candidates with such scores. The NaN of this GPU's arithmetic
- * (0x7fffffff) has larger bits than any vote: these candidates win, the earliest first, and the
- * list has as many pages as ever. The cpu backend lists the first candidate alone then. */
+/* One block for each list. A NaN score makes its row's LSE NaN, and so the votes of all candidates.
+ * If that LSE is merged from two parts (select_hopper.cu) and the other part is a number, only the
+ * candidates with NaN scores are affected. The NaN of this GPU's arithmetic (0x7fffffff) has larger
+ * bits than any vote. So these candidates win, the earliest first, and the list has its usual
+ * number of pages. The cpu backend then lists only the first candidate. */
 static __global__ void __launch_bounds__(PICK_THREADS) list_by_vote(const tdm_select s)
 {
     const tdm_page_rule *rule = &s.lists.rule;
@@ -205,7 +207,7 @@ static __global__ void __launch_bounds__(PICK_THREADS) list_by_vote(const tdm_se
         uint32_t above = 0;
         for (uint32_t i = threadIdx.x; i < candidates; i += PICK_THREADS)
             above += __float_as_uint(votes[i]) > threshold;
-        uint32_t equal = winners - tdm_block_sum(above); /* to be taken still */
+        uint32_t equal = winners - tdm_block_sum(above); /* still to be taken */
         for (uint32_t begin = 0; begin < candidates; begin += PICK_THREADS) {
             const uint32_t i = begin + threadIdx.x;
             const uint32_t bits = i < candidates ? __float_as_uint(votes[i]) : 0;

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Votes of query pages on the pages before their chunk on Hopper: bf16, head dim 128, pages of 128
+ * Votes of query pages on the pages before their chunk, on Hopper: bf16, head dim 128, pages of 128
  * tokens.
  *
- * The two passes of select_votes.cu with products of warpgroups. In either a consumer holds 128
- * rows of one factor in registers, and the producer copies 128 rows of the other at a time, which
- * both consumers take:
+ * The two passes of select_votes.cu, with products of warpgroups. In both a consumer holds 128 rows
+ * of one factor in registers. The producer copies 128 rows of the other factor at a time, which
+ * both consumers use:
  *
- *     find_lse: holds the queries of a query page and query head, takes the means of their
- *     candidates sum_rows: holds the means of 128 pages, takes the queries of one query page and
- *     head after the other
+ *     find_lse   holds the queries of a query page and query head,
+ *                takes the means of their candidates
+ *     sum_rows   holds the means of 128 pages,
+ *                takes the queries of one query page and head after another
  *
- * A product has half as many FLOPs for each exponential as attention has, so that these take as
- * long as the products: consumers take turns at asking for products, and raise scores while the
- * other's are made. Exponentials are relative to the largest score with the first means: to look
- * for the largest of all would cost a third more. A row in which another is so much larger that its
- * sum passes what fp32 can hold is done again on CUDA cores. Blocks stay, one on a multiprocessor,
- * and have an equal share of the work.
+ * A product has half as many FLOPs for each exponential as in attention. So exponentials take as
+ * long as products. Consumers take turns in issuing products, and one computes exponentials while
+ * the other's products run. Exponentials are relative to the largest score with the first means;
+ * finding the largest of all would cost a third more. A row is computed again on CUDA cores if
+ * another score is so much larger that the sum exceeds the range of fp32. There is one block on
+ * each multiprocessor, which stays and has an equal share of the work.
  *
  * Measured on an H200, 28/4 heads x 128, 4K tokens over 256K and 1M keys, whole selection: 0.60 and
- * 2.05 ms by mma.sync; 0.36 and 1.24 with 64 rows a consumer, who did not take turns; 0.34 and 1.11
- * with whole rows to a block, some of which then have a fifth more than others; 0.34 and 1.08 as
- * here. Not what limits it: exponentials by polynomials for 1/8 to 3/8 of them, or other orders of
- * turns and products, changed nothing or cost 3%.
+ * 2.05 ms with mma.sync; 0.36 and 1.24 with 64 rows a consumer and no turns; 0.34 and 1.11 with
+ * whole rows for each block, where some blocks have a fifth more rows than others; 0.34 and 1.08 as
+ * here. Polynomials for 1/8 to 3/8 of the exponentials, or other orders of turns and products,
+ * changed nothing or cost 3%. So these are not the limit.
  */
 #include "executor/cuda/device.cuh"
 #include "executor/cuda/hopper_tiles.cuh"
@@ -36,8 +37,9 @@
 #define TILE_BYTES TDM_HOPPER_TILE_BYTES(TILE)
 #define SHARED_BYTES ((CONSUMERS + STAGES) * TILE_BYTES + 1024u)
 #define DIM TDM_HOPPER_DIM
-#define MOST_PAGES 512u /* query pages of a chunk */
-/* Of a query page: tokens that vote, 0 where nothing is voted on, and the first candidate. */
+#define MOST_PAGES 512u /* largest number of query pages in a chunk */
+/* For a query page: the number of tokens that vote, 0 if there is no vote; and its first
+ * candidate. */
 struct voters {
     uint32_t tokens, candidate;
 };
@@ -48,9 +50,9 @@ struct state {
     voters page[MOST_PAGES];
 };
 
-/* What all threads of a block know. */
+/* Values that all threads of a block know. */
 struct block {
-    uint32_t held, stages; /* shared memory, as addresses */
+    uint32_t held, stages; /* addresses in shared memory */
     uint32_t pages, before;
     uint32_t tiles, held_tiles; /* of TILE and of HELD candidates */
 
@@ -87,13 +89,13 @@ static __device__ __forceinline__ void init(const tdm_select &s, const block &b,
     __syncthreads();
 }
 
-/* What is held at a time: in find_lse rows of the query pages [page, end_page), one a consumer, of
- * a query head, which take the tiles of candidates [tile, end_tile), or a part of those that there
- * are; in sum_rows tile `tile` of HELD candidates for a KV head, which takes the rows of the query
- * pages. */
+/* What a block holds at a time. In find_lse these are rows of the query pages [page, end_page), one
+ * page for each consumer, of a query head. They take the tiles of candidates [tile, end_tile),
+ * which may be part of all tiles. In sum_rows it is tile `tile` of HELD candidates for a KV head,
+ * which takes the rows of the query pages. */
 struct run {
     uint32_t head, tile, end_tile, page, end_page, part;
-    uint32_t steps; /* tiles that are taken */
+    uint32_t steps; /* number of tiles that are taken */
 };
 
 /* Tokens of a query page that vote on a tile of HELD pages. */
@@ -104,9 +106,9 @@ static __device__ __forceinline__ uint32_t voters_on(const state &state, uint32_
     return (tile + 1) * HELD > v.candidate ? v.tokens : 0;
 }
 
-/* The runs of a block that have something to do: an equal share, as one range, of the (query pages,
- * query head, tile) or (KV head, tile, query page). A block's share of find_lse has no fewer tiles
- * than there are, so that a row's are in two parts at most. */
+/* Loops over the runs of a block that have work. A block has an equal share, as one range, of the
+ * (query pages, query head, tile) or (KV head, tile, query page). In find_lse a share is at least
+ * all tiles of a row, so a row's tiles are in at most two parts. */
 template <bool VOTES> struct run_walk {
     uint32_t at, end;
 
@@ -160,7 +162,7 @@ template <bool VOTES> struct run_walk {
 
 /* ---- copies ---- */
 
-/* Rows of a query page and query head; zeros where there is none. */
+/* Copies the rows of a query page and query head; zeros if there are none. */
 static __device__ __forceinline__ void fetch_queries(uint32_t tile, const tdm_select &s,
                                                      const block &b, const state &state,
                                                      uint32_t page, uint32_t head)
@@ -171,7 +173,7 @@ static __device__ __forceinline__ void fetch_queries(uint32_t tile, const tdm_se
     tdm_hopper_copy<TILE>(tile, q + row * DIM, (uint64_t)s.query_heads * DIM, tokens);
 }
 
-/* Means from page `first` before the chunk on; zeros where there is none. */
+/* Copies the means from page `first` before the chunk on; zeros if there are none. */
 static __device__ __forceinline__ void fetch_means(uint32_t tile, const tdm_select &s,
                                                    const block &b, uint32_t first, uint32_t kv_head)
 {
@@ -181,15 +183,15 @@ static __device__ __forceinline__ void fetch_means(uint32_t tile, const tdm_sele
     tdm_hopper_copy<TILE>(tile, means + row * DIM, (uint64_t)s.kv_heads * DIM, count);
 }
 
-/* Where the LSE of the rows of a query page and head is, or of a part of their candidates; no
- * number where there is no such part. */
+/* The LSE of the rows of a query page and head over one part of their candidates; NaN if there is
+ * no such part. */
 static __device__ __forceinline__ float *lse_of(const tdm_select &s, uint32_t page, uint32_t head,
                                                 uint32_t part)
 {
     return s.lse + (part * (uint64_t)s.query_heads + head) * s.tokens + page * TILE;
 }
 
-/* LSE of a row, of both parts. */
+/* The LSE of a row over both parts. */
 static __device__ __forceinline__ float whole_lse(const tdm_select &s, uint32_t page, uint32_t head,
                                                   uint32_t row)
 {
@@ -228,7 +230,7 @@ static __device__ void produce(const tdm_select &s, const block &b, state &state
                 const uint32_t tokens = voters_on(state, r.page, r.tile);
                 for (uint32_t h = 0; tokens > 0 && h < ratio; h++, number++) {
                     const uint32_t head = r.head * ratio + h;
-                    float lse = INFINITY; /* it does not vote */
+                    float lse = INFINITY; /* a row that does not vote */
                     if (threadIdx.x < tokens)
                         lse = whole_lse(s, r.page, head, threadIdx.x);
                     wait_empty(state, producer, number);
@@ -250,7 +252,7 @@ static __device__ void produce(const tdm_select &s, const block &b, state &state
 
 /* ---- sums ---- */
 
-/* Scores of 64 rows, as the tensor cores leave them, and these rows as a factor. */
+/* Scores of 64 rows, in the layout of the tensor cores, and the same rows as a factor. */
 typedef float scores[TILE / 8][4];
 typedef uint32_t factor[DIM / 16][4];
 
@@ -261,7 +263,7 @@ static __device__ __forceinline__ void release(uint64_t *barrier)
         tdm_barrier_arrive(barrier);
 }
 
-/* Asks for the scores of 64 held rows with a tile. */
+/* Issues the products for the scores of 64 held rows with a tile. */
 static __device__ __forceinline__ void ask(scores &s, const factor &held, uint32_t tile)
 {
     tdm_products_hold(s);
@@ -272,7 +274,7 @@ static __device__ __forceinline__ void ask(scores &s, const factor &held, uint32
     tdm_products_commit();
 }
 
-/* Takes tile `number`: `use` gets the scores of either half of the consumer's rows. */
+/* Takes tile `number`. Calls `use` with the scores of each half of the consumer's rows. */
 template <typename F>
 static __device__ __forceinline__ void take(const block &b, state &state, const factor (&held)[2],
                                             uint32_t number, F use)
@@ -292,21 +294,21 @@ static __device__ __forceinline__ void take(const block &b, state &state, const 
     use(high, 1);
 }
 
-/* Keeps what is summed here from moving behind the wait for the next products: the assembler moves
- * sums over waits, but not over a branch that depends on them. None is taken. */
+/* Keeps the sums before the wait for the next products. The assembler moves sums across waits, but
+ * not across a branch that depends on them. The branch is never taken. */
 static __device__ __forceinline__ void hold(const float (&sum)[2])
 {
     if (sum[0] + sum[1] < 0.0f)
         asm volatile("nanosleep.u32 0;");
 }
 
-/* Of a lane's two rows of a half: the shift of their exponentials, in powers of two, and the sums
- * of these. */
+/* For a lane's two rows of a half: the shift of their exponentials, in powers of two, and the sums
+ * of the exponentials. */
 struct row_sums {
     float shift[2], sum[2];
 };
 
-/* The shift becomes the largest score. */
+/* Sets the shift to the largest score. */
 static __device__ __forceinline__ void find_shift(const scores &s, row_sums &rows, float scale)
 {
 #pragma unroll
@@ -334,7 +336,7 @@ static __device__ __forceinline__ void add_row_sums(const scores &s, row_sums &r
     rows.sum[1] += parts[1][0] + parts[1][1];
 }
 
-/* Nothing but in the columns [begin, end). */
+/* Sets all columns outside [begin, end) to -infinity. */
 static __device__ __forceinline__ void mask(scores &s, uint32_t begin, uint32_t end)
 {
 #pragma unroll
@@ -372,7 +374,7 @@ static __device__ __forceinline__ float sum_of_row(float sum)
     return sum + __shfl_xor_sync(TDM_FULL_WARP, sum, 2);
 }
 
-/* First of the lane's rows in a half of the consumer's; the other is 8 behind it. */
+/* The first of the lane's rows in a half of the consumer's; the other is 8 rows later. */
 static __device__ __forceinline__ uint32_t lane_row(uint32_t half)
 {
     return half * 64 + tdm_hopper_warp_row() + threadIdx.x % 32 / 4;
@@ -405,13 +407,13 @@ static __device__ __forceinline__ void put_lse(const tdm_select &s, const block 
     }
 }
 
-/* A run of find_lse, from tile `number` on. */
+/* Processes a run of find_lse, from tile `number` on. */
 static __device__ __forceinline__ void sum_run(const tdm_select &s, const block &b, state &state,
                                                const run &r, const factor (&held)[2],
                                                uint32_t number, float scale)
 {
     const uint32_t page = r.page + threadIdx.x / TDM_WARPGROUP - 1;
-    voters v = {0, b.tiles * TILE}; /* without candidates */
+    voters v = {0, b.tiles * TILE}; /* no candidates */
     row_sums low = {}, high = {};
     if (page < r.end_page && state.page[page].tokens > 0)
         v = state.page[page];
@@ -434,7 +436,7 @@ static __device__ __forceinline__ void sum_run(const tdm_select &s, const block 
     put_lse(s, b, r, v, page, 1, high, scale);
 }
 
-/* A run of sum_rows. */
+/* Processes a run of sum_rows. */
 static __device__ __forceinline__ void vote_run(const tdm_select &s, const block &b, state &state,
                                                 const run &r, const factor (&held)[2],
                                                 uint32_t number, float scale)
@@ -469,7 +471,7 @@ static __device__ __forceinline__ void consume(const tdm_select &s, const block 
     const uint32_t group = threadIdx.x / TDM_WARPGROUP - 1;
     run_walk<VOTES> walk(s, b);
     uint32_t number = 0, runs = 0;
-    if (group == 1) /* consumers take turns at asking: group i waits for turn i + 1 */
+    if (group == 1) /* consumers take turns in issuing products: group i waits for turn i + 1 */
         tdm_turn_give(1);
     for (run r; walk.next(s, b, state, r); runs++) {
         factor held[2];

@@ -3,12 +3,12 @@
  * Votes of query pages on the pages before their chunk, on tensor cores: bf16, head dims 64 and
  * 128.
  *
- * Two passes over the scores q . mean, as mma.sync makes them: one by rows, which leaves the LSE of
- * each, and one by candidates, which sums exp(score - LSE) over the rows. Nothing of [rows,
- * candidates] goes to memory: the scores are made twice, 4 * head_dim FLOPs a (query head,
- * candidate). In either a warp holds its 32 rows of one factor in registers, and the other factor
- * streams through shared memory. As many exponentials as in attention for half the products: those
- * are the limit.
+ * There are two passes over the scores q . mean, made by mma.sync. The pass by rows gives the LSE
+ * of each row. The pass by candidates sums exp(score - LSE) over the rows. No [rows, candidates]
+ * array is stored: the scores are computed twice, 4 * head_dim FLOPs for each (query head,
+ * candidate). In both passes a warp holds its 32 rows of one factor in registers, and the other
+ * factor streams through shared memory. There are as many exponentials as in attention for half the
+ * products, so the exponentials are the limit.
  */
 #include "executor/cuda/scores.cuh"
 #include "executor/cuda/select.cuh"
@@ -16,11 +16,11 @@
 
 #define WARPS 4
 #define THREADS (WARPS * 32)
-#define HELD 128 /* rows of a block, in registers: 32 of a warp */
-#define STEP 64  /* of the other factor, at a time */
+#define HELD 128 /* rows of a block, in registers: 32 of each warp */
+#define STEP 64  /* rows of the other factor at a time */
 #define STAGES 3
 
-/* Begins to copy `ROWS` means from page `first` on, of which `count` are there. */
+/* Begins to copy `ROWS` means from page `first` on, of which `count` exist. */
 template <int D, int ROWS>
 static __device__ __forceinline__ void fetch_means(uint32_t tile, const tdm_select &s,
                                                    const tdm_vote &v, uint32_t first,
@@ -42,7 +42,7 @@ static __device__ __forceinline__ void fetch_means(uint32_t tile, const tdm_sele
     }
 }
 
-/* Begins to copy ROWS rows of queries from `first` on; zeros where there are none. */
+/* Begins to copy ROWS rows of queries from `first` on; zeros for rows that do not exist. */
 template <int D, int ROWS>
 static __device__ __forceinline__ void fetch_queries(uint32_t tile, const tdm_select &s,
                                                      const tdm_vote &v, uint32_t first)
@@ -59,7 +59,7 @@ static __device__ __forceinline__ void fetch_queries(uint32_t tile, const tdm_se
     }
 }
 
-/* A warp's 32 rows of the factor that is held. */
+/* A warp's 32 rows of the held factor. */
 template <int D> struct held {
     uint32_t a[2][D / 16][4];
 };
@@ -101,7 +101,7 @@ static __device__ __forceinline__ void make_scores(float (&scores)[2][STEP / 8][
     }
 }
 
-/* Block `block` of those of each (query page, KV head) has HELD of its rows. */
+/* Each block of a (query page, KV head) has HELD of its rows. */
 template <int D>
 static __global__ void __launch_bounds__(THREADS, 2)
     find_lse(const tdm_select s, float scale, bool even, uint32_t blocks)
@@ -114,7 +114,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     if (row0 >= v.rows || v.candidates == 0)
         return;
 
-    uint32_t next = 0, next_stage = 0; /* to be copied */
+    uint32_t next = 0, next_stage = 0; /* next to be copied */
     const auto fetch_next = [&]() {
         if (next < v.candidates)
             fetch_means<D, STEP>(stages + next_stage * tile_bytes, s, v, v.candidate + next,
@@ -137,7 +137,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     uint32_t stage = 0;
     for (uint32_t first = 0; first < v.candidates; first += STEP) {
         tdm_copy_wait<STAGES - 2>();
-        __syncthreads(); /* these are there; nobody reads those before them any more */
+        __syncthreads(); /* the tile has arrived, and no thread reads the previous one any more */
         fetch_next();
         float scores[2][STEP / 8][4], rescale[2][2];
         make_scores(scores, of, stages + stage * tile_bytes + tdm_lane_columns<D>());
@@ -170,7 +170,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* Block `block` of those of each (query page, KV head) has HELD of its candidates. */
+/* Each block of a (query page, KV head) has HELD of its candidates. */
 template <int D>
 static __global__ void __launch_bounds__(THREADS, 2)
     sum_rows(const tdm_select s, float scale, bool even, uint32_t blocks)
@@ -185,7 +185,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     if (first >= v.candidates)
         return;
 
-    uint32_t next = 0, next_stage = 0; /* to be copied */
+    uint32_t next = 0, next_stage = 0; /* next to be copied */
     const auto fetch_next = [&]() {
         if (next < v.rows) {
             fetch_queries<D, STEP>(stages + next_stage * tile_bytes, s, v, next);
@@ -213,7 +213,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     uint32_t stage = 0;
     for (uint32_t row = 0; row < v.rows; row += STEP) {
         tdm_copy_wait<STAGES - 2>();
-        __syncthreads(); /* these are there; nobody reads those before them any more */
+        __syncthreads(); /* the tile has arrived, and no thread reads the previous one any more */
         fetch_next();
         float scores[2][STEP / 8][4];
         make_scores(scores, of, stages + stage * tile_bytes + tdm_lane_columns<D>());

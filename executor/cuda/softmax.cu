@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cross entropy of rows of logits, and their gradients in their place:
- * (softmax - one at the target) * per_token.
+ * Cross entropy of rows of logits, and their gradients, which replace the logits:
  *
- * A block has a row [entries]: it reads it once for the maximum and the sum of exponentials, which
- * every thread keeps for its own columns and rescales when its maximum rises, and once more, mostly
- * from the L2, to write the gradient. Where a row has a part of the vocabulary only, its sums join
- * those of the parts before, and gradients come in a pass of their own, when the sums are complete.
- * The target is not in the sums: where its probability p is nearly 1, log(1 / p) and 1 - p follow
- * from the others without cancellation (as in executor/cpu/head.c).
+ *     (softmax - one at the target) * per_token
+ *
+ * A block has a row [entries]. It reads the row once for the maximum and the sum of exponentials.
+ * Each thread keeps these for its own columns, and rescales the sum when its maximum rises. The
+ * block reads the row again, mostly from the L2, to write the gradient. If a row has only a part of
+ * the vocabulary, its sums are added to those of the earlier parts. Gradients then have their own
+ * pass, when the sums are complete.
+ *
+ * The sums exclude the target. If its probability p is nearly 1, log(1 / p) and 1 - p follow from
+ * the others without cancellation (as in executor/cpu/head.c).
  */
 #include "executor/cuda/device.cuh"
 
@@ -38,7 +41,7 @@ static __device__ softmax block_softmax(softmax mine)
         softmax other;
         other.most = __shfl_xor_sync(TDM_FULL_WARP, mine.most, offset);
         other.sum = __shfl_xor_sync(TDM_FULL_WARP, mine.sum, offset);
-        /* both partners in the same order, so that they agree to the last bit */
+        /* both partners use the same order, so they agree to the last bit */
         mine = threadIdx.x & offset ? together(other, mine) : together(mine, other);
     }
     if (threadIdx.x % TDM_WARP == 0)
@@ -59,20 +62,20 @@ static __device__ __forceinline__ tdm_row_sums join(tdm_row_sums a, tdm_row_sums
     return both;
 }
 
-/* Sum of exp(logit - most) over the vocabulary. */
+/* The sum of exp(logit - most) over the vocabulary. */
 static __device__ __forceinline__ double total_of(tdm_row_sums row)
 {
     return row.others + exp(row.target - row.most);
 }
 
-/* log(1 / p) of the target: a sum of terms that are not negative. */
+/* log(1 / p) of the target, as a sum of non-negative terms. */
 static __device__ __forceinline__ double loss_of(tdm_row_sums row)
 {
     return row.target >= row.most ? log1p(row.others) : row.most - row.target + log(total_of(row));
 }
 
-/* Of the block's row, the same in every thread; `target` is the target's column, or beyond the
- * row. */
+/* Sums of the block's row, the same in every thread. `target` is the target's column, or a number
+ * beyond the row. */
 template <typename T, int W>
 static __device__ tdm_row_sums sum_row(const T *line, uint32_t entries, uint32_t target)
 {
@@ -124,7 +127,7 @@ static __global__ void __launch_bounds__(THREADS) cross_entropy(const tdm_cross_
         return;
     }
 
-    /* beyond the row where it is of other entries, on either side */
+    /* beyond the row if the target is among other entries, on either side */
     const uint32_t at = (uint32_t)target - x.first_entry;
     tdm_row_sums sums;
     if (x.sums_are_there) {
@@ -134,7 +137,7 @@ static __global__ void __launch_bounds__(THREADS) cross_entropy(const tdm_cross_
         if (x.adds)
             sums = join(x.sums[row], sums);
     }
-    __syncthreads(); /* everybody has read the target's logit, and the sums so far */
+    __syncthreads(); /* all threads have read the target's logit and the sums so far */
     if (threadIdx.x == 0) {
         x.losses[row] = loss_of(sums);
         if (x.sums != NULL)

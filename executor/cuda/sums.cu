@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums with a fixed order: of columns (gradients of biases), of slices that blocks left behind, of
- * the losses and squares of an op; and sums in fp32 to where they are stored.
+ * Sums in a fixed order: of columns (gradients of biases), of the slices that blocks stored, and of
+ * the losses and squares of an op. Also stores fp32 sums in their final dtype.
  *
- * Column sums read x [rows, columns] once: rows are cut into SLICES slices, whatever the GPU, a
- * thread adds up a column of a slice in fp32, and a second kernel the slices in double.
+ * Column sums read x [rows, columns] once. The rows are divided into SLICES slices, independent of
+ * the GPU. A thread sums a column of a slice in fp32, and a second kernel sums the slices in
+ * double.
  */
 #include "executor/cuda/device.cuh"
 
@@ -27,7 +28,7 @@ static __global__ void __launch_bounds__(THREADS)
     partial[blockIdx.y * columns + column] = sum;
 }
 
-/* A block has 32 columns, a warp every 32nd slice of them. */
+/* A block has 32 columns, and a warp has every 32nd slice of them. */
 static __global__ void __launch_bounds__(GROUPS *TDM_WARP)
     sum_slices(const float *partial, uint32_t slices, uint64_t columns, bool add, tdm_array sums)
 {
@@ -46,7 +47,7 @@ static __global__ void __launch_bounds__(GROUPS *TDM_WARP)
     tdm_put(sums, column, (add ? tdm_get(sums, column) : 0.0f) + (float)sum);
 }
 
-/* One block. */
+/* Runs as one block. */
 static __global__ void __launch_bounds__(1024)
     sum_values(const double *values, uint64_t count, double factor, bool add, double *sum)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SwiGLU or GeGLU (ops/gate.h) and their gradients, with s = 1 / (1 + exp(-k)),
- * k = gate (linear + cubic gate^2):
+ * SwiGLU or GeGLU (ops/gate.h) and their gradients, with
  *
+ *     s = 1 / (1 + exp(-k)),  k = gate (linear + cubic gate^2)
  *     activated = gate s up
  *     d_up = d gate s,  d_gate = d up s (1 + gate (1 - s) (linear + 3 cubic gate^2))
  *
- * Memory-bound: forward 3 elements moved of each column of a row, backward 5. A thread does 8
- * columns with 16-byte accesses of bf16, or one where rows do not allow that.
+ * Memory-bound: for each column of a row the forward moves 3 elements, the backward 5. A thread
+ * does 8 columns with 16-byte accesses of bf16, or one if rows do not allow that.
  */
 #include "executor/cuda/device.cuh"
 
