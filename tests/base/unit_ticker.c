@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What takes longer than a second says so: on no terminal a plain line, by itself. */
+/* Tests of the progress ticker when the output is not a terminal: work of more than a second prints
+ * a plain line. */
 #include "base/ticker.h"
 
 #include <stdarg.h>
@@ -11,7 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What is said of `milliseconds` of waiting, with the text changed after half of them. */
+/* Stores in `text` what the ticker prints while it waits for `milliseconds`. If `then` is not NULL,
+ * it becomes the ticker's text halfway. */
 static void wait_for(unsigned milliseconds, const char *then, char text[256])
 {
     struct tdm_ticker ticker;
@@ -23,7 +25,7 @@ static void wait_for(unsigned milliseconds, const char *then, char text[256])
         tdm_ticker_say(&ticker, "%s", then);
     usleep(milliseconds * 500);
     tdm_ticker_end(&ticker);
-    tdm_ticker_end(&ticker); /* again: nothing */
+    tdm_ticker_end(&ticker); /* a second end prints nothing */
     rewind(out);
     text[fread(text, 1, 255, out)] = '\0';
     fclose(out);
