@@ -432,7 +432,7 @@ static void runs_out_of_memory(const struct tdm_method *method, const struct tdm
     struct tdm_error err;
     if (tdm_method_apply(method, pairs, count, &settings, &choices, &err) != TDM_OK ||
         tdm_method_check(model, &settings, &err) != TDM_OK)
-        return; /* the pairs do not work with this model, or not alone */
+        return; /* the pairs do not work with this model, or not by themselves */
     must(tdm_method_predict(model, machine, &settings, 0, &prediction, &err), &err);
     assert_true(prediction.runs || prediction.steps[prediction.highest].torch.failed);
 }
