@@ -268,8 +268,7 @@ static float from_bf16(uint16_t bits)
     return tdm_bf16_to_float(bits);
 }
 
-/* Checks the value and the round trip of every pattern, and rounding at and beside each midpoint
- * between it and the next one up. */
+/* Checks the value and round trip of every pattern, and rounding at and beside each midpoint. */
 static void check_half(uint16_t (*to)(float), float (*from)(uint16_t), int exponent_bits,
                        int mantissa_bits)
 {
@@ -569,8 +568,7 @@ static void test_write_failures(void **state)
     }
 }
 
-/* A write that fails in the middle of a file. The limit on file sizes stands in for a full file
- * system. */
+/* A write fails in the middle of a file: the limit on file sizes stands for a full disk. */
 static void test_write_cut_short(void **state)
 {
     (void)state;

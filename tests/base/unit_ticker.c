@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the progress ticker when the output is not a terminal: work of more than a second prints
- * a plain line. */
+/* Tests of the progress ticker without a terminal: work of over a second prints a plain line. */
 #include "base/ticker.h"
 
 #include <stdarg.h>
@@ -12,8 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Stores in `text` what the ticker prints while it waits for `milliseconds`. If `then` is not NULL,
- * it becomes the ticker's text halfway. */
+/* Stores the output of a ticker over `milliseconds` in `text`. `then`: its text from halfway on. */
 static void wait_for(unsigned milliseconds, const char *then, char text[256])
 {
     struct tdm_ticker ticker;

@@ -32,8 +32,7 @@ static struct tdm_request new_request(const char *model, uint64_t context)
                                 .optimizer = TDM_OPTIMIZER_ADAMW};
 }
 
-/* Searches for a plan. Returns its step time in seconds, or 0 if nothing fits. The caller frees
- * *schedule. */
+/* The step time of the plan found; 0 if nothing fits. The caller frees *schedule. */
 static double search(const struct tdm_request *request, struct tdm_schedule **schedule)
 {
     struct tdm_pins pins;
@@ -223,8 +222,7 @@ static void test_longest_context(void **state)
     }
 }
 
-/* A search with the least memory finds the same step time. With 1/16 less, nothing fits, or the
- * step takes too long. */
+/* With the least memory a search finds the same; with 1/16 less nothing fits, or it is too slow. */
 static void test_least_memory(void **state)
 {
     (void)state;

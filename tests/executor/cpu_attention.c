@@ -127,8 +127,7 @@ static void reference(struct problem *p, bool backward)
     free(s);
 }
 
-/* Passes the pages' gradients as two operands: slots that are written, and slots that are added
- * to. */
+/* Passes the pages' gradients as two operands: slots to write, and slots to add to. */
 static void give_gradient_pages(const struct problem *p, const struct cell *pages)
 {
     uint64_t bytes = p->slot_elements * tdm_dtype_bytes(pages->dtype);

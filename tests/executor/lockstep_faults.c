@@ -90,8 +90,7 @@ static bool has_values(const struct target *target)
     return target->dtype == TDM_DTYPE_FP32 || target->dtype == TDM_DTYPE_BF16;
 }
 
-/* Applies the fault to what an op wrote; `before` is what was there before the op. Returns false if
- * the fault cannot occur there. */
+/* Changes what an op wrote over `before`. Returns false if the fault cannot occur there. */
 static bool spoil(const struct target *target, const unsigned char *before)
 {
     uint64_t largest = 0;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Property, on the cpu backend: gathered pages give the same results as whole chunks
- * (gather_cases.h). */
+/* Property, on the cpu backend: gathered pages give the same as whole chunks (gather_cases.h). */
 #include "executor/backends.h"
 #include "tests/support/gather_cases.h"
 #include "tests/support/random_schedule.h"

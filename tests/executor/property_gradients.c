@@ -194,8 +194,7 @@ static void compare_tensors(const struct tdm_model *model, const float *at,
     }
 }
 
-/* Compares values that were rounded to bf16. Few may differ, and none by more than rounding
- * allows. */
+/* Compares values rounded to bf16. Few may differ, and none by more than rounding allows. */
 static void compare_rounded(const struct tdm_model *model, const float *at,
                             struct tdm_reference *reference, enum tdm_left what,
                             struct worst *worst)

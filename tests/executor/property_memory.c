@@ -252,8 +252,7 @@ static enum tdm_status run_step(struct tdm_execution *e, struct tdm_observer *ob
     return status;
 }
 
-/* Runs a step over a pattern. Sets touched[place][i] for each byte that no longer holds the
- * pattern. */
+/* Runs a step over a pattern. Sets touched[place] for bytes that no longer hold it. */
 static enum tdm_status note_touched(struct tdm_execution *e, int pattern,
                                     unsigned char *touched[TDM_MAX_PLACES], struct tdm_error *err)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests that a backend refuses what it has no kernel for, before it is opened: kinds of ops, sizes,
- * dtypes. */
+/* Tests that a backend is not opened for ops, sizes or dtypes for which it has no kernel. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif

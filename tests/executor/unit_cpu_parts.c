@@ -124,8 +124,8 @@ static void test_exp(void **unused)
     assert_true(tdm_exp(1000) == tdm_exp(88) && isnan(tdm_exp(NAN)));
 }
 
-/* The mean, variance, fourth moment and the share beyond the ziggurat's tail are right to 5
- * standard errors. */
+/* Mean, variance, fourth moment and the share beyond the ziggurat are right to 5 standard
+ * errors. */
 static void test_normal(void **unused)
 {
     (void)unused;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the checks before memory is allocated, of reading a computer's memory, of host arenas,
- * and of NUMA nodes. */
+/* Tests of the checks before memory is allocated, host memory, host arenas and NUMA nodes. */
 #include "base/size.h"
 #include "executor/amounts.h"
 #include "executor/arenas.h"

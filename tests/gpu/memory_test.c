@@ -139,8 +139,7 @@ static void test_too_large_is_refused(struct gpu_test *test, const struct tdm_ba
     tdm_schedule_free(schedule);
 }
 
-/* A plan for all of the machine's memory is not refused, if the GPU is that of the machine and
- * idle. */
+/* A plan for all of the machine's memory is not refused, if the GPU is that machine's and idle. */
 static void test_all_fits(struct gpu_test *test, const struct tdm_backend *backend)
 {
     struct tdm_schedule *schedule = schedule_of("qwen2.5-0.5b", 4096, 1024);

@@ -67,8 +67,7 @@ static void test_shipped(void **state)
         assert_int_equal(machine->measured, measured);
         assert_int_equal(strncmp(machine->source, source, strlen(source)), 0);
         assert_true(!sized || machine->rate[TDM_RATE_PRODUCT] < machine->peak_flops / 2);
-        /* Predictions are for a server of such GPUs, which has more host memory than a plan
-         * uses. */
+        /* Predictions are for a server of these GPUs, with more host memory than plans use. */
         assert_true(machine->server_host_bytes > machine->topology.places[TDM_HOST].capacity_bytes);
         assert_true(machine->server_name[0] != '\0');
         /* No rate exceeds the GPU's peak. */
@@ -119,8 +118,7 @@ static void test_links(void **state)
     tdm_machine_free(machine);
 }
 
-/* The description of h200-published with the fields of JSON objects put over its own; rate_changes
- * may be NULL. */
+/* h200-published with the fields of JSON objects put over its own; rate_changes may be NULL. */
 static json_t *changed(const char *changes, const char *rate_changes)
 {
     struct tdm_machine *machine = load("h200-published");

@@ -230,8 +230,7 @@ struct tally {
     uint64_t compared, changed; /* those compared with other values of some keys; the keys */
 };
 
-/* Finds what each key needs and lacks; NULL: nothing. Returns false if the settings cannot be
- * run. */
+/* Finds what each key needs and lacks (NULL: nothing). False if the settings cannot be run. */
 static bool find_unmet(const struct drawn *d,
                        const struct tdm_key_need *unmet[TDM_METHOD_MOST_KEYS])
 {

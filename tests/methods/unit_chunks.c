@@ -148,8 +148,7 @@ static void longlora_trains_norms_and_embedding(void **state)
     (void)state;
     uint64_t more = third_step("longlora", 4 * K, with, 1).before_bytes -
                     third_step("longlora", 4 * K, without, 2).before_bytes;
-    /* without them, the embedded ids that were made to require a gradient stay, with the
-     * gradient */
+    /* without them, embedded ids made to require a gradient stay, with the gradient */
     assert_in_range(more + 2 * 4 * K * 3584 * 2, embedding, embedding + 2 * MIB);
 }
 

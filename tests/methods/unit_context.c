@@ -170,8 +170,7 @@ static void ulysses_by_hand(void **state)
     end(&machine);
 }
 
-/* A freed block that another stream uses does not count, but it is not reused before that stream is
- * done. */
+/* A freed block that another stream uses does not count, and waits for that stream. */
 static void shared_blocks_wait(void **state)
 {
     struct tdm_torch_allocator *allocator;
@@ -267,8 +266,7 @@ static enum tdm_status settle(const char *model_name, const char *name, uint64_t
 
 #define GPUS_PER_NODE 8u
 
-/* The cost and seconds of a method on `gpus` GPUs, with the nodes that compare uses for all
- * methods. */
+/* The cost of a method on `gpus` GPUs, with the nodes that compare uses for all methods. */
 static struct tdm_method_cost cost_on(const char *name, uint64_t gpus, uint64_t tokens,
                                       const char *const *pairs, double *seconds)
 {
@@ -480,8 +478,7 @@ static void assert_is_about(uint64_t bytes, uint64_t expected)
     assert_in_range(bytes, expected, expected + (expected == 0 ? 0 : UINT64_C(4) << 20));
 }
 
-/* Tries every option with and without adapters. Frozen weights have neither gradients nor
- * states. */
+/* Tries every option with and without adapters. Frozen weights have no gradients or states. */
 static void burst_adapters_alone_are_trained(void **state)
 {
     static const char *const options[][2] = {{"optimize_bwd_comm=on", "optimize_bwd_comm=off"},

@@ -121,8 +121,7 @@ static void nothing_is_left(void **state)
         }
 }
 
-/* A step flattens a sub-group's gradients in bf16 and converts them to fp32: 6 bytes per
- * element. */
+/* A step flattens a sub-group's bf16 gradients and converts them to fp32: 6 bytes per element. */
 static void sub_groups_are_stepped(void **state)
 {
     struct setting setting = {"qwen2.5-7b",

@@ -107,8 +107,7 @@ static void check_order(bool tied, const char *const *pairs, const char *forward
 #define NO "reshard_after_forward=no"
 #define DEFAULT "reshard_after_forward=default"
 
-/* Every unit gathers the one before it ahead of time. A unit that is not freed is not gathered
- * again. */
+/* Every unit gathers the one before it ahead. Units that are not freed are not gathered again. */
 static void order_is_as_torch_has_it(void **state)
 {
     static const char *const settings[][MOST_PAIRS] = {

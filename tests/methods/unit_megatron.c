@@ -214,8 +214,7 @@ static void impossible_is_refused(void **state)
     tdm_machine_free(machine);
 }
 
-/* A ring of K and V cannot apply a window. Whole sequences of some heads can, and so can one
- * GPU. */
+/* A ring of K and V cannot apply a window. Whole sequences of some heads and one GPU can. */
 static void windows_meet_no_ring(void **state)
 {
     static const struct {
@@ -268,8 +267,7 @@ static uint64_t adapter_elements(unsigned modules)
     return 12 * sum;
 }
 
-/* Frozen weights have no gradient buffer, no main parameters and no moments. Adapters have all
- * three. */
+/* Frozen weights have no gradient buffer, main parameters or moments. Adapters have all three. */
 static void only_adapters_have_states(void **state)
 {
     static const struct {

@@ -294,8 +294,7 @@ static void categories_add_up(void **state)
     }
 }
 
-/* More context needs more memory, checkpointing needs less. A step that runs out of memory reports
- * it. */
+/* More context needs more memory, checkpointing less. Running out of memory is reported. */
 static void orders_hold(void **state)
 {
     static const char *const plain[] = {"optimizer=none"};

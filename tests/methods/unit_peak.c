@@ -118,8 +118,7 @@ static struct tdm_method_prediction predict(const struct tdm_model *model,
     return prediction;
 }
 
-/* Host memory is a limit to the byte. Up to 8 GPUs of one computer share it. A method that uses
- * none needs none. */
+/* Host memory is a limit to the byte. Up to 8 GPUs share it. A method that uses none needs none. */
 static void host_memory_is_a_limit(void **state)
 {
     static const char *const on[] = {"checkpointing=on"};

@@ -56,8 +56,7 @@ static void rounds_and_segments(void **state)
     tdm_torch_allocator_free(a);
 }
 
-/* The smallest block that is large enough is used. Its rest counts with it if it is 1 MiB or
- * less. */
+/* The smallest block that is large enough is used. A rest of 1 MiB or less counts with it. */
 static void fits_best(void **state)
 {
     (void)state;
@@ -130,8 +129,7 @@ static void gives_back_and_refuses(void **state)
     tdm_torch_allocator_free(a);
 }
 
-/* There is one range. 20 MiB at a time are mapped after its free end, and blocks are split at any
- * size. */
+/* There is one range. It grows by 20 MiB after its free end, and splits at any size. */
 static void expands(void **state)
 {
     (void)state;

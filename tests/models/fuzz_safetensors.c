@@ -41,8 +41,7 @@ static int put_file(const void *data, size_t bytes, char path[64])
     return fd;
 }
 
-/* Checks a file that was accepted: its tensors cover all that follows the header, and can be
- * read. */
+/* Checks an accepted file: tensors cover all that follows the header, and can be read. */
 static void check_tensors(const struct tdm_safetensors *file, size_t bytes)
 {
     uint64_t end = 0;

@@ -122,8 +122,7 @@ static enum tdm_status save(const struct tdm_model *model, enum tdm_dtype dtype,
     return status == TDM_OK ? tdm_weights_commit(writer, err) : status;
 }
 
-/* Checks that the saved weights are complete and hold `value`, and that the config is that of the
- * model. */
+/* Checks that the saved weights are complete and hold `value`, with the config of the model. */
 static void holds(const struct tdm_model *model, float value)
 {
     struct tdm_weights *weights = NULL;

@@ -282,8 +282,7 @@ static void test_gemma(void **unused)
     remove_saved();
 }
 
-/* If the disk is full after n bytes of a file, there is an error. What was there stays, and nothing
- * else. */
+/* If the disk is full after n bytes of a file, there is an error, and only the old files stay. */
 static void test_full_disk(void **unused)
 {
     (void)unused;
@@ -409,8 +408,7 @@ static void test_dtypes(void **unused)
     remove_saved();
 }
 
-/* Changes the map of the index: from a tensor to a file, or removes the tensor if `file` is
- * NULL. */
+/* Changes the index: maps a tensor to a file, or removes it if `file` is NULL. */
 static void change_index(const char *tensor, const char *file)
 {
     json_t *root;
@@ -480,8 +478,7 @@ static void test_index(void **unused)
     unlink("blob");
 }
 
-/* Changes, removes or repeats bytes of an index. It must give the model, or an error of one
- * line. */
+/* An index with bytes changed, removed or repeated gives the model, or an error of one line. */
 static void test_edited_index(void **unused)
 {
     (void)unused;

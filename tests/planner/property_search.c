@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares what the planner finds on small instances with exhaustive search over the same
- * choices. */
+/* Compares the planner on small instances with exhaustive search over the same choices. */
 #include "planner/candidates.h"
 #include "planner/estimate.h"
 #include "schedule/legality.h"

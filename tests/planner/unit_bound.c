@@ -101,8 +101,7 @@ static void test_solver_without_memory(void **state)
 #define SPREAD 0.07
 #define LEAST_SHARE 0.5
 
-/* A schedule fits in the memory that it uses, so the bound for that memory is not above its
- * time. */
+/* A schedule fits in the memory it uses, so the bound for that memory is not above its time. */
 static void test_bound(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the planner: estimates, lists of groups, the search, shortages, --set, predictions as
- * JSON, and memos. */
+/* Tests of the planner: estimates, group lists, the search, shortages, --set, predictions,
+ * memos. */
 #include "planner/candidates.h"
 #include "planner/estimate.h"
 #include "planner/group_lists.h"
@@ -58,8 +58,7 @@ static struct tdm_schedule *new_schedule(const char *name, uint64_t context, uin
 
 /* ---- estimates ---- */
 
-/* No estimate exceeds what lowering, packing and the simulator find. On average estimates come
- * near. */
+/* No estimate exceeds what lowering, packing and the simulator find; on average they are near. */
 static void test_estimates(void **state)
 {
     (void)state;
@@ -273,8 +272,7 @@ static void test_homes_are_found(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* A quick search finds a schedule within 10% of the full search, gives no bound, and takes less
- * effort. */
+/* A quick search is within 10% of the full one, gives no bound, and takes less effort. */
 static void test_quick(void **state)
 {
     (void)state;

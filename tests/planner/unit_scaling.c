@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests that the scale factors of a matrix are those of GLPK, bit by bit. Plans were made with
- * these before. */
+/* Scale factors of a matrix are, bit by bit, those of GLPK, with which plans were made before. */
 #include "planner/scaling.h"
 
 #include <stdarg.h>

@@ -12,8 +12,7 @@
 
 #include <stdio.h>
 
-/* Draws one point, a sweep whose first point does not fit, and more nests than a legend is meant
- * for. */
+/* One point; a first point that does not fit; more nests than a legend is meant for. */
 static void test_draw_sweep(void **state)
 {
     (void)state;

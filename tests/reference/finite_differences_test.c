@@ -22,8 +22,7 @@
 
 #include <cmocka.h>
 
-/* Every combination of four kinds of RoPE, three architectures, and tied or not occurs once in 24
- * cases. */
+/* Each combination of four kinds of RoPE, three architectures, and tying occurs once in 24. */
 #define CASES 48
 #define SHORT_CASES 24
 #define ELEMENTS 4     /* drawn in each tensor, beside the one with the largest gradient */
