@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of base/: units, dtypes, digests, JSON with its messages, and files written whole. */
+/* Tests of base/: units, dtypes, digests, JSON and its error messages, and whole-file writes. */
 #include "base/digest.h"
 #include "base/dtype.h"
 #include "base/file.h"
@@ -24,7 +24,7 @@
 
 static char scratch[256];
 
-/* TDM_SCRATCH where the test runner gives it, else a new folder that stays. */
+/* Uses TDM_SCRATCH if the test runner sets it, else a new folder that is not removed. */
 static int make_scratch(void **state)
 {
     (void)state;
@@ -199,7 +199,7 @@ static void test_format(void **state)
     assert_true(strlen(tdm_format_seconds((double)NAN, out)) < TDM_FORMAT_SIZE);
 }
 
-/* Every printed size reads back to within what the print rounded off. */
+/* A printed size parses back to within its rounding error. */
 static void test_format_reads_back(void **state)
 {
     (void)state;
@@ -242,7 +242,7 @@ static void test_dtype_names(void **state)
     assert_int_equal(untouched, TDM_DTYPE_INT32);
 }
 
-/* The value of an IEEE-like pattern by its definition. */
+/* The value of an IEEE-like bit pattern, computed from the definition. */
 static double value_of(unsigned bits, int exponent_bits, int mantissa_bits)
 {
     int bias = (1 << (exponent_bits - 1)) - 1;
@@ -268,7 +268,7 @@ static float from_bf16(uint16_t bits)
     return tdm_bf16_to_float(bits);
 }
 
-/* All patterns: value, round trip, and rounding at and beside each midpoint to the next one up. */
+/* Checks the value and round trip of every pattern, and rounding at and beside each midpoint. */
 static void check_half(uint16_t (*to)(float), float (*from)(uint16_t), int exponent_bits,
                        int mantissa_bits)
 {
@@ -284,8 +284,8 @@ static void check_half(uint16_t (*to)(float), float (*from)(uint16_t), int expon
             assert_int_equal(to(value), bits);
         }
     }
-    /* Above the largest finite value the midpoint is half a last place away, as if infinity were
-     * the next one. */
+    /* Above the largest finite value, the midpoint is half a unit in the last place away, as if
+     * infinity were the next value. */
     for (unsigned bits = 0; bits < infinity; bits++) {
         double below = value_of(bits, exponent_bits, mantissa_bits);
         double above = bits + 1 < infinity
@@ -355,7 +355,7 @@ static void test_json_getters(void **state)
     assert_false(tdm_json_has(&reader, "nothing"));
     assert_int_equal(tdm_json_status(&reader), TDM_OK);
 
-    /* After the first failure nothing more happens. */
+    /* After the first failure, later calls do nothing. */
     tdm_json_count(&reader, "count", 4, 10);
     tdm_json_string(&reader, "absent");
     assert_null(tdm_json_object(&reader, "object"));
@@ -568,7 +568,7 @@ static void test_write_failures(void **state)
     }
 }
 
-/* A file system that runs full in the middle of a file, by the limit on the size of files. */
+/* A write fails in the middle of a file: the limit on file sizes stands for a full disk. */
 static void test_write_cut_short(void **state)
 {
     (void)state;

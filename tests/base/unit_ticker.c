@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What takes longer than a second says so: on no terminal a plain line, by itself. */
+/* Tests of the progress ticker without a terminal: work of over a second prints a plain line. */
 #include "base/ticker.h"
 
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What is said of `milliseconds` of waiting, with the text changed after half of them. */
+/* Stores the output of a ticker over `milliseconds` in `text`. `then`: its text from halfway on. */
 static void wait_for(unsigned milliseconds, const char *then, char text[256])
 {
     struct tdm_ticker ticker;
@@ -23,7 +23,7 @@ static void wait_for(unsigned milliseconds, const char *then, char text[256])
         tdm_ticker_say(&ticker, "%s", then);
     usleep(milliseconds * 500);
     tdm_ticker_end(&ticker);
-    tdm_ticker_end(&ticker); /* again: nothing */
+    tdm_ticker_end(&ticker); /* a second end prints nothing */
     rewind(out);
     text[fread(text, 1, 255, out)] = '\0';
     fclose(out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of what the planner answers beside a plan: presets, comparisons. */
+/* Tests of presets, objectives, sweeps, nest descriptions, and comparisons of schedules. */
 #include "commands/compare_schedules.h"
 #include "commands/nest_text.h"
 #include "planner/objective.h"
@@ -32,7 +32,7 @@ static struct tdm_request new_request(const char *model, uint64_t context)
                                 .optimizer = TDM_OPTIMIZER_ADAMW};
 }
 
-/* Searches; 0 if nothing fits. The caller frees *schedule. */
+/* The step time of the plan found; 0 if nothing fits. The caller frees *schedule. */
 static double search(const struct tdm_request *request, struct tdm_schedule **schedule)
 {
     struct tdm_pins pins;
@@ -118,7 +118,7 @@ static void test_presets_are_obeyed(void **state)
     tdm_schedule_free(s);
 }
 
-/* What a user sets wins, and a key of his own joins. */
+/* A user's setting overrides the preset's, and a setting that the preset lacks is added. */
 static void test_presets_give_way(void **state)
 {
     (void)state;
@@ -139,7 +139,7 @@ static void test_presets_give_way(void **state)
     assert_non_null(strstr(err.hint, "oomb, "));
 }
 
-/* A search is over more than a preset allows. */
+/* A search without a preset has more choices than any preset, so no preset is faster. */
 static void test_no_preset_is_faster(void **state)
 {
     (void)state;
@@ -179,7 +179,7 @@ static void test_no_preset_is_faster(void **state)
 
 static const struct tdm_objective_options any_time = {0};
 
-/* Of what longest contexts and least memory are asked: a model whose searches take little time, and
+/* The case for the tests of longest context and least memory: a model that is quick to search, or
  * in the long form one of 1B parameters. */
 struct target {
     const char *model;
@@ -194,7 +194,7 @@ static struct target target(void)
     return (struct target){"byte-1m", 65536, 700 * (GIB >> 10), 0, 0.1, 0.04};
 }
 
-/* Many more tokens do not fit, or take too long. */
+/* A context that is clearly longer does not fit, or takes too long. */
 static void test_longest_context(void **state)
 {
     (void)state;
@@ -222,7 +222,7 @@ static void test_longest_context(void **state)
     }
 }
 
-/* A search with it finds the same; much less is not enough, or makes it too slow. */
+/* With the least memory a search finds the same; with 1/16 less nothing fits, or it is too slow. */
 static void test_least_memory(void **state)
 {
     (void)state;
@@ -261,7 +261,8 @@ static void test_objectives_out_of_reach(void **state)
     struct tdm_request request = new_request(of.model, of.context);
     assert_int_equal(tdm_objective_memory(&request, &soon, &found, &err), TDM_INFEASIBLE);
     assert_null(found.schedule);
-    if (!tdm_case_long()) { /* it searches at the longest context that fits: a short one */
+    /* The search runs at the longest context that fits. These limits make it short. */
+    if (!tdm_case_long()) {
         request.has_memory = request.has_host_memory = true;
         request.memory_bytes = of.memory_bytes;
         request.host_memory_bytes = of.host_bytes;
@@ -271,7 +272,7 @@ static void test_objectives_out_of_reach(void **state)
     request.has_memory = true;
     request.memory_bytes = tdm_case_long() ? GIB : 529 * (GIB >> 10);
     assert_int_equal(tdm_objective_context(&request, &any_time, &found, &err), TDM_INFEASIBLE);
-    assert_non_null(found.schedule); /* for the reasons */
+    assert_non_null(found.schedule); /* it is kept to explain why */
     tdm_schedule_free(found.schedule);
     tdm_pins_free(&found.pins);
 }
@@ -334,8 +335,8 @@ static void stop_after_two(void *self, size_t done, size_t count,
     enough = done == 2;
 }
 
-/* More memory never makes it slower, and what does not fit says what would; a sweep that is stopped
- * keeps what it has. */
+/* More memory never makes the step slower. A point that does not fit reports the memory that it
+ * needs. A sweep that is stopped keeps the points that it has. */
 static void test_sweep(void **state)
 {
     (void)state;
@@ -352,7 +353,8 @@ static void test_sweep(void **state)
     assert_null(result.points[0].schedule);
     assert_true(result.points[0].needed_bytes[TDM_DEVICE] > 2 * GIB);
     assert_int_equal(
-        result.points[4].value, /* all of the machine */
+        /* All of the machine's memory. */
+        result.points[4].value,
         result.points[4].schedule->machine->topology.places[TDM_DEVICE].capacity_bytes);
     for (size_t i = 2; i < result.count; i++)
         assert_true(result.points[i].search.simulation.step_seconds <=
@@ -365,7 +367,7 @@ static void test_sweep(void **state)
     tdm_sweep_result_free(&result);
 }
 
-/* ---- nests in words ---- */
+/* ---- nest descriptions ---- */
 
 static void test_nest_texts(void **state)
 {
@@ -448,7 +450,7 @@ static void test_compare(void **state)
     find_knob(&c, "groups.kept_from_chunk");
     find_knob(&c, "head_tile_tokens");
 
-    /* parts add up to their totals, and what is kept is not made again */
+    /* the parts add up to the total, and what is kept is not recomputed */
     const struct tdm_cost_row *total = find_cost(&c, "device peak", "device peak");
     double sums[2] = {0, 0};
     for (size_t i = 0; i < c.cost_count; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory runs out while JSON is built: for every allocation of Jansson's, an answer is whole or an
- * error, never without a part. */
+/* Tests of JSON answers when memory runs out. One of Jansson's allocations fails in each run; the
+ * answer must be complete, or an error. */
 #include "base/json.h"
 #include "commands/cmd.h"
 
@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 #define MOST_WORDS 24
-#define MOST_RUNS 120u /* of a command */
+#define MOST_RUNS 120u /* runs of one command */
 
-/* Jansson's allocations: how many there were, and the one that fails; 0: none. */
+/* Jansson's allocations so far, and the number of the one that fails (0: none). */
 static size_t allocations, failing;
 
 static void *allocate(size_t bytes)
@@ -58,7 +58,7 @@ static char *read_all(const char *path)
     return text;
 }
 
-/* Runs a command with its stdout in a file; *out: what it printed, to be freed. */
+/* Runs a command with its stdout in a file. *out is what it printed; the caller frees it. */
 static enum tdm_status run(const struct tdm_command *command, const char *words, char **out)
 {
     char copy[1024], *argv[MOST_WORDS + 1], *rest = copy;
@@ -84,8 +84,8 @@ static enum tdm_status run(const struct tdm_command *command, const char *words,
     return status;
 }
 
-/* What a command answers is what it answers with enough memory, or an error and nothing. `written`:
- * a file that it writes, in the scratch folder; NULL: none. */
+/* When an allocation fails, a command prints what it prints with enough memory, or it prints
+ * nothing and fails. `written` is a file that it writes in the scratch folder; NULL: none. */
 static void check_command(const struct tdm_command *command, const char *words, const char *written)
 {
     char *due, *due_file = NULL;
@@ -135,7 +135,7 @@ static void plans_are_whole(void **state)
     check_command(&tdm_cmd_plan, words, NULL);
     snprintf(words, sizeof(words), "byte-1m --context 2048 %s -o %s/plan.json", NEST,
              getenv("TDM_SCRATCH"));
-    /* the table stays empty too: nothing is said of a plan that could not be written */
+    /* no table is printed either: nothing is said about a plan that could not be written */
     check_command(&tdm_cmd_plan, words, "plan.json");
     check_command(&tdm_cmd_plan, "byte-1m --context 4K --memory 529M --json", NULL);
     snprintf(words, sizeof(words), "byte-1m --sweep memory=529M,2G --context 2048 %s --json", NEST);
@@ -183,7 +183,7 @@ static void builders_note_what_is_missing(void **state)
     tdm_json_add(&array, NULL);
     assert_null(object);
     assert_null(array);
-    tdm_json_set(&object, "three", json_integer(3)); /* which is released */
+    tdm_json_set(&object, "three", json_integer(3)); /* the value is released */
     tdm_json_add(&array, json_integer(3));
     tdm_json_merge(&object, json_object());
     assert_null(object);

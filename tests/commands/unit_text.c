@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text that may be shown, and sorting that keeps the order of equal items. */
+/* Tests of cleaning text for display, and of the stable sort. */
 #include "base/json.h"
 #include "base/sort.h"
 #include "base/status.h"
@@ -44,7 +44,7 @@ static void test_clean(void **state)
         assert_string_equal(json_string_value(json), cases[i].clean);
         json_decref(json);
     }
-    /* all that comes out is what Jansson takes */
+    /* Jansson accepts every cleaned text */
     unsigned seed = 1;
     for (int round = 0; round < 20000; round++) {
         char text[9];
@@ -70,7 +70,7 @@ static void test_messages(void **state)
     assert_string_equal(err.message, "b?: a?[2J?: no");
     for (size_t i = 0; i + 2 < sizeof(name); i += 2)
         memcpy(name + i, "\xc3\xa4", 3);
-    for (int shift = 0; shift < 2; shift++) { /* one of them cuts the character */
+    for (int shift = 0; shift < 2; shift++) { /* one of the two cuts a character */
         tdm_fail(&err, TDM_INPUT, "%s%s", shift == 0 ? "" : "a", name);
         json_t *json = json_string(err.message);
         assert_non_null(json);
@@ -103,7 +103,7 @@ static void test_sort(void **state)
     }
 }
 
-/* Kinds whose predictions are equally wrong stay in the order of the step. */
+/* Kinds whose predictions are equally wrong keep the order of the step. */
 static void test_equal_kinds(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention of the cpu backend against softmax(Q K^T / sqrt(d)) V in double, forward and backward,
- * over several chunks of several sequences. */
+/* Compares attention of the cpu backend with softmax(Q K^T / sqrt(d)) V in double, forward and
+ * backward, over several chunks of several sequences. */
 #include "tests/support/cpu_fixture.h"
 
 #include "ops/attention.h"
@@ -19,10 +19,12 @@
 struct problem {
     struct bench *bench;
     const struct tdm_chunk *chunk;
-    uint32_t first_chunk, slots, written; /* slots; of them no later chunk sees */
-    uint64_t document, window;            /* tokens of each document; that a token sees */
-    uint64_t first_key;                   /* of the sequence, in the first slot */
-    uint64_t slot_elements;               /* of KV pages */
+    /* No later chunk sees the first `written` slots: their gradients are written, not added to. */
+    uint32_t first_chunk, slots, written;
+    uint64_t document, window; /* tokens of each document; tokens that a token sees */
+    /* index in the sequence of the first key in the first slot */
+    uint64_t first_key;
+    uint64_t slot_elements; /* elements of the KV pages of a slot */
     uint64_t keys, heads, kv_heads, dim;
     double *q, *d_out;       /* [tokens, heads, dim] */
     double *k, *v, *dk, *dv; /* [keys, kv_heads, dim] */
@@ -36,7 +38,7 @@ static double *zeros(uint64_t count)
     return values;
 }
 
-/* Where K (plane 0) or V (plane 1) of key `key` lies in the slots. */
+/* The offset of K (plane 0) or V (plane 1) of key `key` in the slots. */
 static uint64_t place(const struct problem *p, uint64_t key, uint64_t plane)
 {
     const struct tdm_schedule *schedule = &p->bench->schedule;
@@ -46,7 +48,7 @@ static uint64_t place(const struct problem *p, uint64_t key, uint64_t plane)
            ((t / page * 2 + plane) * page + t % page) * p->kv_heads * p->dim;
 }
 
-/* A cell of pages: NaN but for the keys. */
+/* A cell of pages with random K and V for the keys, and NaN elsewhere. */
 static struct cell pages_new(struct problem *p, enum tdm_dtype dtype)
 {
     struct cell cell = cell_new(p->bench, dtype, p->slots * p->slot_elements, NAN);
@@ -81,14 +83,14 @@ static void axpy(double factor, const double *x, uint64_t count, double *y)
         y[i] += factor * x[i];
 }
 
-/* First token of the sequence that a token sees. */
+/* The first token of the sequence that `token` sees. */
 static uint64_t first_seen(const struct problem *p, uint64_t token)
 {
     uint64_t before = token % p->document;
     return token - (before < p->window ? before : p->window - 1);
 }
 
-/* The backward reads the output as it was stored, rounded. */
+/* Computes the expected results. The backward reads the output as it was stored, rounded. */
 static void reference(struct problem *p, bool backward)
 {
     double scale = 1 / sqrt((double)p->dim), *s = zeros(p->keys);
@@ -125,7 +127,7 @@ static void reference(struct problem *p, bool backward)
     free(s);
 }
 
-/* The pages' gradients as two operands: slots that are written, and slots that are added to. */
+/* Passes the pages' gradients as two operands: slots to write, and slots to add to. */
 static void give_gradient_pages(const struct problem *p, const struct cell *pages)
 {
     uint64_t bytes = p->slot_elements * tdm_dtype_bytes(pages->dtype);
@@ -234,8 +236,8 @@ static void check_chunk(struct bench *bench, uint32_t chunk)
 
 void check_attention(struct bench *bench)
 {
-    /* the first chunk of a sequence, its last, and one between */
-    bench->least_scale = 0.1; /* one key: dQ and dK are 0 but for rounding */
+    /* The first chunk of a sequence, its last, and any chunk of it. */
+    bench->least_scale = 0.1; /* with one key, dQ and dK are 0 except for rounding */
     uint32_t any = (uint32_t)bench_between(bench, 0, bench->program.chunk_count - 1);
     check_chunk(bench, bench->chunks[any].first_chunk);
     check_chunk(bench, bench->chunks[any].last_chunk);

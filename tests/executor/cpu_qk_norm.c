@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* QK-norm with RoPE of the cpu backend against the same in double: q in its tensor, K into pages,
- * and the gradients of both. */
+/* Compares QK-norm with RoPE of the cpu backend with the same in double: q in its tensor, K into
+ * pages, and the gradients of both. */
 #include "tests/support/cpu_fixture.h"
 
 #include "ops/rope.h"
@@ -23,9 +23,9 @@ struct heads {
     enum tdm_part part;
     const struct tdm_tensor *tensor;
     uint64_t count, dim;
-    uint64_t stride; /* elements of a row: of q, or of K and V */
+    uint64_t stride; /* elements in a row of q, or of K and V together */
     struct cell w;   /* the layer's weights */
-    const double *g; /* [dim] of them */
+    const double *g; /* [dim] norm weights in it */
     struct cell raw; /* [tokens, stride] */
     double *raw_values;
 };
@@ -37,7 +37,7 @@ static double *zeros(uint64_t count)
     return values;
 }
 
-/* Where element i of token t's row lies in pages; V is a plane behind K. */
+/* The offset of element i of token t's row in pages. The plane of V follows that of K. */
 static uint64_t in_pages(const struct heads *x, uint64_t t, uint64_t i)
 {
     uint64_t page = x->bench->schedule.page_tokens, line = x->count * x->dim;
@@ -87,7 +87,8 @@ static void check_forward(const struct heads *x)
     free(want);
 }
 
-/* Of the rows' gradients, turned back, to those of what was normed; adds to the weights'. */
+/* Replaces the gradients of the normed rows, rotated back, by those of the rows before the norm.
+ * Adds the weights' gradients to dg. */
 static void go_back(const struct heads *x, double *rows, double *dg)
 {
     for (uint64_t t = 0; t < x->chunk->tokens; t++)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The lockstep test catches what it is for: a cpu backend with one fault, in one op of every kind,
- * against the cpu backend. A result that is off by more than rounding, one that was not written, a
- * byte beyond the operand, values rounded too narrowly; and last bits that differ must pass.
- */
+/* Tests that the lockstep test catches faults. A cpu backend with one fault, in one op of each
+ * kind, runs against the cpu backend. Faults are a result that is off by more than rounding, one
+ * that was not written, a byte beyond the operand, and values rounded too narrowly. Differences in
+ * the last bits must pass. */
 #include "executor/backends.h"
 #include "tests/support/backend_cases.h"
 #include "tests/support/jitter.h"
@@ -26,10 +25,10 @@
 
 enum fault {
     NO_FAULT,
-    LAST_BITS, /* of all elements: no fault */
+    LAST_BITS, /* of all elements; not a fault */
     OFF,       /* the largest element */
     UNWRITTEN, /* the first element */
-    BEYOND,    /* bytes behind the last slot */
+    BEYOND,    /* bytes after the last slot */
     NARROW,    /* fp32 rounded to bf16 */
     FAULTS
 };
@@ -37,14 +36,14 @@ enum fault {
 static const char *const fault_names[FAULTS] = {"none",      "last bits", "off",
                                                 "unwritten", "beyond",    "narrow"};
 
-/* What goes wrong, and how often it did. */
+/* The planted fault, and how often it was applied. */
 static struct {
     enum fault fault;
     enum tdm_op_kind kind;
     uint32_t done;
 } planted;
 
-/* What the op wrote first in an operand. */
+/* The first range that the op wrote in an operand. */
 struct target {
     unsigned char *data;
     enum tdm_dtype dtype;
@@ -91,7 +90,7 @@ static bool has_values(const struct target *target)
     return target->dtype == TDM_DTYPE_FP32 || target->dtype == TDM_DTYPE_BF16;
 }
 
-/* Spoils what an op wrote, where there was `before`; false if this fault cannot be there. */
+/* Changes what an op wrote over `before`. Returns false if the fault cannot occur there. */
 static bool spoil(const struct target *target, const unsigned char *before)
 {
     uint64_t largest = 0;
@@ -104,12 +103,13 @@ static bool spoil(const struct target *target, const unsigned char *before)
         return true;
     case OFF:
         if (!has_values(target)) {
-            target->data[tdm_dtype_bytes(target->dtype) - 2] ^= 0x10; /* not one of the last */
+            target->data[tdm_dtype_bytes(target->dtype) - 2] ^= 0x10; /* not one of the last bits */
             return true;
         }
         for (uint64_t i = 0; i < target->elements; i++)
             if (isfinite(get(target, i)) &&
-                !(fabsf(get(target, i)) <= fabsf(get(target, largest)))) /* or that is none */
+                /* or the largest so far is NaN */
+                !(fabsf(get(target, i)) <= fabsf(get(target, largest))))
                 largest = i;
         set(target, largest, fabsf(get(target, largest)) < 1e-3f ? 1 : 3 * get(target, largest));
         return true;
@@ -141,7 +141,8 @@ static enum tdm_status run_spoiled(struct tdm_executor *executor, const struct t
     bool all = planted.fault == LAST_BITS;
     bool spoils =
         all ? !tdm_jitter_spares(op->kind) : op->kind == planted.kind && planted.done == 0;
-    for (uint32_t i = 0; i < op->access_count; i++) /* whose bounds are narrow */
+    /* Bounds are narrow only if no operand is bf16. */
+    for (uint32_t i = 0; i < op->access_count; i++)
         spoils = spoils && (planted.fault != NARROW || launch->operand[i].dtype != TDM_DTYPE_BF16);
     for (uint32_t i = 0; i < op->access_count && spoils; i++) {
         if (!find_target(launch, i, &target[i]))
@@ -159,7 +160,7 @@ static enum tdm_status run_spoiled(struct tdm_executor *executor, const struct t
     return status;
 }
 
-/* Runs a case with a fault; true if it was there. */
+/* Runs a case with a fault. Returns true if the fault was applied. */
 static bool run_fault(enum fault fault, enum tdm_op_kind kind, enum tdm_case of, uint64_t seed,
                       struct tdm_lockstep *lockstep)
 {
@@ -178,7 +179,7 @@ static bool run_fault(enum fault fault, enum tdm_op_kind kind, enum tdm_case of,
     return planted.done > 0;
 }
 
-/* Every fault in every kind of op, in the first case of some that has it. */
+/* Tries every fault in every kind of op, in the first case where it can occur. */
 static void faults_are_caught(void **state)
 {
     (void)state;

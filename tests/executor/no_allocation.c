@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Nothing is allocated during a step, on any backend.
+/* Tests that nothing is allocated during a step on the cpu and null backends.
  *
- * The allocator is wrapped at link time, so that every call from our code is counted while a step
- * is under way: from the clock that a run reads before the walk to the one after it. The trace
- * thread is exempt by its name; the BLAS and OpenMP libraries are exempt because they are not ours:
- * their calls do not pass through the wrapper.
- */
+ * The allocator is wrapped at link time, and every call from our code during a step is counted. A
+ * step lasts from the clock that a run reads before the first op to the one after the last. The
+ * trace thread is exempt by its name. The BLAS and OpenMP libraries are exempt because their calls
+ * do not pass through the wrapper. */
 #include "executor/run.h"
 #include "tests/support/random_schedule.h"
 
@@ -41,7 +39,7 @@ static void count(void)
         atomic_fetch_add(&allocations, 1);
 }
 
-/* The linker sends every call of our objects here: -Wl,--wrap. */
+/* With -Wl,--wrap the linker sends every call from our objects here. */
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
 void *__real_realloc(void *old, size_t bytes);
@@ -145,7 +143,7 @@ static void write_json(const char *path, const struct tdm_schedule *schedule)
     json_decref(json);
 }
 
-/* A schedule, and one that evaluates what it trains. */
+/* Writes a schedule, and one that evaluates the model that it trains. */
 static void write_schedules(const char *path, const char *evaluation_path, uint64_t seed)
 {
     struct tdm_random_options options = {.optimizer = TDM_RANDOM_UPDATES};
@@ -220,7 +218,7 @@ static void the_wrapper_counts(void **state)
 {
     (void)state;
     atomic_store(&in_step, true);
-    void *volatile kept = malloc(1); /* volatile: not to be optimised away */
+    void *volatile kept = malloc(1); /* volatile keeps the call from being optimised away */
     free(kept);
     atomic_store(&in_step, false);
     assert_int_equal(atomic_exchange(&allocations, 0), 1);

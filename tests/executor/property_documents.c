@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Property: documents that come from the text of a step give what the same documents in the
- * schedule give. The loss is the same to the last bit; gradients, of which some sums are cut
- * otherwise, to rounding.
- */
+/* Property: documents found in the text of a step give the same results as the same documents in
+ * the schedule. The loss is the same to the last bit. Gradients agree to rounding, because some of
+ * their sums are split differently. */
 #include "tests/support/random_schedule.h"
 #include "tests/support/text_documents.h"
 
@@ -36,8 +34,8 @@ static bool run_case(uint64_t seed, struct tally *tally)
     struct tdm_error err;
     char text[768];
     assert_int_equal(tdm_random_schedule(seed, &options, &schedule, &err), TDM_OK);
-    if (schedule->selector.kind ==
-        TDM_SELECT_BLOCK) /* its blocks begin with the documents: refused */
+    /* Blocks begin with the documents, so documents from the text are refused. */
+    if (schedule->selector.kind == TDM_SELECT_BLOCK)
         schedule->selector = (struct tdm_selector){0};
     enum tdm_status status =
         tdm_text_documents_compare(schedule, &tdm_cpu_backend, seed, &found, &err);

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Property: a program that evaluates between the steps of another finds its weights as they are,
- * gives the loss of the naive double-precision transformer on them, and leaves no trace: losses and
- * weights of the steps are those of a run without it, to the last bit.
+/* Property: a program that evaluates between the steps of another uses its weights as they are. Its
+ * loss is that of the naive double-precision transformer on them. It changes nothing: the losses
+ * and weights of the steps are those of a run without it, to the last bit.
  *
- * Before and after every evaluation all bytes of the arenas but the state are poison: nothing
- * passes from one program to the other.
- */
+ * Before and after every evaluation, all bytes of the arenas except the state are poisoned, so that
+ * nothing can pass from one program to the other. */
 #include "executor/batch.h"
 #include "executor/evaluate.h"
 #include "executor/state.h"
@@ -32,25 +30,25 @@ enum { STEPS = 3, WINDOWS = 2, BASE_SEED = 31000 };
 
 #define BOUND 1e-4 /* relative error of a loss */
 
-/* What steps leave. */
+/* The results of the steps. */
 struct outcome {
     double losses[STEPS];
-    float *weights; /* of all units, one after the other */
+    float *weights; /* of all units, in order */
     size_t count;
 };
 
 struct trial {
     uint64_t seed;
-    const struct tdm_schedule *schedule, *evaluated; /* NULL: no evaluation */
+    const struct tdm_schedule *schedule, *evaluated; /* `evaluated` is NULL: no evaluation */
     struct tdm_program *program, *evaluator;
     struct tdm_arenas arenas;
     struct tdm_walk *walk;
     struct tdm_tokens *tokens, *held_out;
     struct tdm_evaluation *evaluation;
     struct tdm_batch *batch;
-    bool fp32; /* the reference is exact enough */
+    bool fp32; /* losses can be compared with the reference's */
     double worst;
-    uint64_t compared; /* losses, with the reference's */
+    uint64_t compared; /* losses that were compared with the reference's */
 };
 
 static enum tdm_status lower(const struct tdm_schedule *schedule, struct tdm_program **program,
@@ -103,7 +101,7 @@ static void close_trial(struct trial *t)
     tdm_program_free(t->program);
 }
 
-/* Not-a-numbers over everything above the state, which is at the bottom. */
+/* Fills the arenas with NaN above the state, which is at the bottom. */
 static void poison(const struct trial *t)
 {
     for (int place = 0; place < TDM_PLACES; place++) {
@@ -120,7 +118,7 @@ static void poison(const struct trial *t)
     }
 }
 
-/* Weights as they are now, into `values`. */
+/* Reads the current weights into `values`. */
 static enum tdm_status read_weights(const struct trial *t, float *values, struct tdm_error *err)
 {
     const struct tdm_model *model = t->schedule->model;
@@ -132,7 +130,7 @@ static enum tdm_status read_weights(const struct trial *t, float *values, struct
     return status;
 }
 
-/* Lengths of all documents, which to the reference are sequences of their own; malloc'ed. */
+/* The lengths of all documents; the reference treats each as a sequence. The caller frees them. */
 static uint64_t *document_lengths(const struct tdm_schedule *schedule, uint32_t *count)
 {
     uint64_t *lengths = calloc(tdm_schedule_tokens(schedule), sizeof(*lengths));
@@ -145,7 +143,7 @@ static uint64_t *document_lengths(const struct tdm_schedule *schedule, uint32_t 
     return lengths;
 }
 
-/* The loss that is due: the mean over the windows. */
+/* The expected loss: the mean over the windows. */
 static double due_loss(const struct trial *t, const float *values)
 {
     const struct tdm_schedule *schedule = t->evaluated;
@@ -231,7 +229,7 @@ static struct outcome new_outcome(const struct tdm_model *model)
     return outcome;
 }
 
-/* *compared: evaluations whose loss was compared with the reference's. */
+/* Adds to *compared the evaluations whose loss was compared with the reference's. */
 static bool run_case(uint64_t seed, double *worst, uint64_t *compared)
 {
     bool fp32 = seed % 3 != 0;
@@ -244,9 +242,9 @@ static bool run_case(uint64_t seed, double *worst, uint64_t *compared)
     char text[768];
     assert_int_equal(tdm_random_schedule(seed, &options, &schedule, &err), TDM_OK);
     assert_int_equal(tdm_random_evaluation(schedule, seed, 48, &evaluated, &err), TDM_OK);
-    /* what optimizers store in bf16 by rule is not what the reference computes with */
+    /* some optimizers store weights in bf16, which the reference does not compute with */
     fp32 = fp32 && schedule->dtypes.weights == TDM_DTYPE_FP32;
-    /* which pages won a vote, property_gradients asks, of evaluations too */
+    /* property_gradients checks which pages top-k selects, in evaluations too */
     fp32 = fp32 && evaluated->selector.kind != TDM_SELECT_TOP_K;
     struct outcome with = new_outcome(schedule->model), without = new_outcome(schedule->model);
     struct trial one = {.seed = seed, .schedule = schedule, .evaluated = evaluated, .fp32 = fp32};
@@ -293,7 +291,7 @@ static void evaluations_are_right_and_leave_no_trace(void **state)
                                 compared, cases * STEPS, 0.1));
 }
 
-/* What two programs must have in common. */
+/* An evaluation is refused if the passes are wrong or the programs do not share their state. */
 static void programs_that_share_no_state_are_refused(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Property, on the cpu backend: gathered pages give what whole chunks give (gather_cases.h). */
+/* Property, on the cpu backend: gathered pages give the same as whole chunks (gather_cases.h). */
 #include "executor/backends.h"
 #include "tests/support/gather_cases.h"
 #include "tests/support/random_schedule.h"
@@ -13,7 +13,7 @@
 
 #define BASE_SEED 91000u
 
-/* In 400 cases the worst was 4e-7. */
+/* The worst error in 400 cases was 4e-7. */
 #define ROUNDING 1e-5
 
 static bool gathers_the_same(uint64_t seed, uint64_t *gathered, uint64_t *batched, double *worst)

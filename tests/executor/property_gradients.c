@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Property: whatever schedule executes a model, the loss and every gradient are those of the naive
- * double-precision transformer, and schedules that differ only in nest, sets, places, prefetch or
- * when updates run agree to the last bit.
+/* Property: whatever schedule executes a model, the loss and every gradient are those of the naive
+ * double-precision transformer. Schedules that differ only in nest, sets, places, prefetch or the
+ * time of updates agree to the last bit.
  *
- * Each case draws a model, sequences and a schedule; the cpu backend runs it in arenas that are
- * full of poison. A third of the cases read all gradients of one step (no optimizer); the others
- * train three steps with one of the optimizers, most of them with clipped gradients, and compare
- * masters (weights where there are none) and moments after each. Every ninth case evaluates
- * instead, and weights stay as they were.
- * Where K and V move in their rows in one of the two schedules, the other leaves them where they
- * are. Every fourth case stores what its ops pass to each other in mixed dtypes. What is stored in
- * bf16 is compared with a reference that rounds at the same places, what is rounded stochastically
- * by the same random numbers. Arenas must not be touched beyond the plan.
- */
+ * Each case draws a model, sequences and a schedule. The cpu backend runs it in poisoned arenas. A
+ * third of the cases read all gradients of one step (no optimizer). The others train three steps
+ * with one of the optimizers, most of them with clipped gradients, and compare masters (or weights,
+ * if there are none) and moments after each step. Every ninth case only evaluates, and the weights
+ * must not change. In some cases K and V move within their rows of slots in only one of the two
+ * schedules. Every fourth case passes values between ops in mixed dtypes. Values stored in bf16 are
+ * compared with a reference that rounds at the same places; stochastic rounding uses the same
+ * random numbers. A run must not touch its arenas beyond the plan. */
 #include "base/dtype.h"
 #include "executor/backends.h"
 #include "executor/random.h"
@@ -36,31 +33,31 @@
 #include <string.h>
 
 #define BOUND 1e-4 /* relative error of a loss and of each tensor */
-/* Where ops pass bf16 to each other too, fp32 and double agree but for values that lie so near a
- * boundary that they are rounded to different sides of it. Often there is none, or its effect ends
- * with it (in a gradient), and errors are those of fp32. An activation, though, moves all that
- * follow from it, more of which cross boundaries, until the roundings have little in common. So a
- * case has wide bounds, and a narrow one holds for most losses, norms and gradients of each role.
- * In 500 cases 81 to 96% of the gradients of a role were within MIXED_CLOSE, the worst loss was off
- * by 7e-4, the worst tensor by 0.07; by a reference that does not round 3 to 11%, 0.09 and 0.57. Of
- * losses and norms 99% were; one loss of 1.8, of logits near 20, was off by 0.017. Rounding twice
- * where one op rounds once, in RMSNorm, SwiGLU or the sums of dK, leaves 65% or less of several
- * roles. */
+/* Bounds for cases whose ops pass bf16 to each other. fp32 and double agree except for values so
+ * near a rounding boundary that they are rounded to different sides of it. Often there is no such
+ * value, or its effect ends with it (in a gradient), and errors are those of fp32. An activation,
+ * however, changes all later ones, more of which cross boundaries, until the roundings have little
+ * in common. So each case has wide bounds, and a narrow bound holds for most losses, norms and
+ * gradients of each role. In 500 cases 81 to 96% of the gradients of a role and 99% of losses and
+ * norms were within MIXED_CLOSE. The worst loss was off by 7e-4 and the worst tensor by 0.07; with
+ * a reference that does not round, these numbers are 3 to 11%, 0.09 and 0.57. One loss of 1.8, of
+ * logits near 20, was off by 0.017. Rounding twice where one op rounds once (in RMSNorm, SwiGLU or
+ * the sums of dK) leaves 65% or less of several roles within MIXED_CLOSE. */
 #define MIXED_BOUND 5e-2 /* of a loss, and of the norm of all gradients */
 #define MIXED_TENSOR_BOUND 0.15
 #define MIXED_CLOSE 1e-3
 #define MIXED_SHARE 0.7
-#define MIXED_LOSS_SHARE 0.9 /* of cases, with both loss and norm */
-#define MIXED_CASES_LEAST 20 /* with a gradient of a role, to judge by that */
-/* Of values rounded to bf16, those that may differ from the reference's because what was rounded,
- * in fp32 there and in double here, lay on both sides of a boundary. Any other rounding, and any
- * other update, changes a tenth of them or more. */
+#define MIXED_LOSS_SHARE 0.9 /* share of cases whose loss and norm are both close */
+#define MIXED_CASES_LEAST 20 /* fewest cases with a gradient of a role to judge it by */
+/* The share of values rounded to bf16 that may differ from the reference's, because the value
+ * before rounding (fp32 in the executor, double in the reference) lay on different sides of a
+ * boundary. Any other rounding or update changes a tenth of the values or more. */
 #define ROUNDED_BOUND 5e-3
 #define BASE_SEED 20261121u
 
 struct data {
     struct tdm_step_data step;
-    uint64_t *lengths; /* of all documents; to the reference each is a sequence of its own */
+    uint64_t *lengths; /* of all documents; the reference treats each as a sequence */
     uint32_t length_count;
     unsigned char *cuts; /* [tokens]: enum tdm_reference_cut */
 };
@@ -81,7 +78,7 @@ static void draw_lengths(struct data *data, const struct tdm_schedule *schedule)
     }
 }
 
-/* Where chunks and LM-head tiles begin; neither heeds documents. */
+/* Marks where chunks and LM-head tiles begin, regardless of documents. */
 static void find_cuts(struct data *data, const struct tdm_schedule *schedule)
 {
     uint64_t row = 0;
@@ -119,17 +116,17 @@ struct worst {
     double norm;    /* of all gradients */
     double rounded; /* largest share of values of a kind that were rounded to another neighbour */
     enum tdm_role role;
-    double roles[TDM_ROLES]; /* of a gradient's tensors; NAN where there are none */
+    double roles[TDM_ROLES]; /* worst error of each role's gradients; NAN if it has none */
 };
 
-/* How cases went. */
+/* Results of the cases. */
 struct tally {
     struct worst worst;
     uint64_t cases, elections;
     uint64_t close_losses; /* cases whose loss and norm are right to MIXED_CLOSE */
     uint64_t moved[2]; /* cases in which K and V move in their rows: by both schedules, or by one */
-    uint64_t roles[TDM_ROLES],
-        close[TDM_ROLES]; /* cases that have such gradients; close: to MIXED_CLOSE */
+    /* Cases with gradients of each role, and those whose gradients are right to MIXED_CLOSE. */
+    uint64_t roles[TDM_ROLES], close[TDM_ROLES];
 };
 
 static bool within(const struct worst *worst, double bound, double tensor_bound)
@@ -152,7 +149,7 @@ static const double *due_of(struct tdm_reference *reference, enum tdm_left what,
                      : tdm_reference_masters(reference, unit);
 }
 
-/* Root mean square over all elements of what is compared. */
+/* The root mean square of all elements that are compared. */
 static double typical(const struct tdm_model *model, struct tdm_reference *reference,
                       enum tdm_left what, bool gradients)
 {
@@ -166,9 +163,9 @@ static double typical(const struct tdm_model *model, struct tdm_reference *refer
     return sqrt(squares / elements);
 }
 
-/* Norm of the error over the norm of the tensor. A gradient that is zero but for rounding (q and k
- * of a sequence of one token) has no relative error: below 3% of what is typical for the model that
- * is what counts. */
+/* Compares the norm of the error with the norm of the tensor. A gradient that is zero except for
+ * rounding (q and k of a sequence of one token) has no relative error. Norms therefore count as at
+ * least 3% of what is typical for the model. */
 static void compare_tensors(const struct tdm_model *model, const float *at,
                             struct tdm_reference *reference, enum tdm_left what, bool gradients,
                             struct worst *worst)
@@ -197,7 +194,7 @@ static void compare_tensors(const struct tdm_model *model, const float *at,
     }
 }
 
-/* Values that were rounded to bf16: few differ, and none by more than roundings can do. */
+/* Compares values rounded to bf16. Few may differ, and none by more than rounding allows. */
 static void compare_rounded(const struct tdm_model *model, const float *at,
                             struct tdm_reference *reference, enum tdm_left what,
                             struct worst *worst)
@@ -217,11 +214,11 @@ static void compare_rounded(const struct tdm_model *model, const float *at,
         elements += (double)model->units[unit].parameters;
         at += model->units[unit].elements;
     }
-    other = fmax(0, other - 2) / elements; /* two of a very small model are not many */
+    other = fmax(0, other - 2) / elements; /* two values of a very small model may differ */
     worst->rounded = fmax(worst->rounded, other);
 }
 
-/* What the optimizer's op stores, and how. */
+/* How the optimizer's op stores its results. */
 struct stores {
     const struct tdm_dtypes *dtypes;
     uint64_t seed, step;
@@ -245,7 +242,7 @@ static double store(void *context, enum tdm_reference_state state, uint32_t tens
     return bf16_stochastic(value, random >> share);
 }
 
-/* dtype of what the executor stores at a point. */
+/* The dtype of what the executor stores at a point. */
 static enum tdm_dtype dtype_at(const struct tdm_dtypes *dtypes, enum tdm_reference_point point)
 {
     switch (point) {
@@ -263,7 +260,7 @@ static enum tdm_dtype dtype_at(const struct tdm_dtypes *dtypes, enum tdm_referen
     }
 }
 
-/* Rounds what the executor's ops store. */
+/* Rounds values as the executor's ops do when they store them. */
 static void round_stored(void *context, enum tdm_reference_point point, uint64_t count,
                          double *values)
 {
@@ -273,7 +270,7 @@ static void round_stored(void *context, enum tdm_reference_point point, uint64_t
             values[i] = bf16_nearest_even(values[i]);
 }
 
-/* Sets the state of a reference: weights (masters where there are some) and moments. */
+/* Sets the state of a reference: weights (masters if there are any) and moments. */
 static void set_state(struct tdm_reference *reference, const struct tdm_model *model,
                       struct stores *stores, const float *weights, const float *moment1,
                       const float *moment2)
@@ -302,8 +299,9 @@ static void clip(struct tdm_reference *reference, const struct tdm_model *model,
         tdm_reference_clip(reference, unit, 1, o->clip_norm);
 }
 
-/* Compares step by step. Each begins where the executor's last one ended: one value that was
- * rounded to another neighbour changes all gradients of the next step a little. */
+/* Compares step by step. Each step of the reference begins with the state that the executor's last
+ * step left, because one value rounded to another neighbour changes all gradients of the next step
+ * a little. */
 static void compare(const struct tdm_schedule *schedule, const struct data *data, uint64_t seed,
                     const struct tdm_steps *outcome, struct tdm_seen *seen, bool mixed,
                     struct worst *worst)
@@ -346,7 +344,8 @@ static void compare(const struct tdm_schedule *schedule, const struct data *data
         for (int what = 0; what < TDM_LEFTS; what++) {
             const float *values = tdm_steps_values(outcome, i, (enum tdm_left)what);
             bool rounded = what == TDM_LEFT_VALUES ? alone : dtypes->moments == TDM_DTYPE_BF16;
-            if (rounded && !mixed) /* if mixed, gradients may differ by more than what they flip */
+            /* In mixed dtypes gradients may differ by more than single roundings. */
+            if (rounded && !mixed)
                 compare_rounded(model, values, reference, (enum tdm_left)what, worst);
             else
                 compare_tensors(model, values, reference, (enum tdm_left)what, gradients, worst);
@@ -373,12 +372,11 @@ static void note(const struct worst *here, struct tally *tally)
     }
 }
 
-/* One case, noted in tally[mixed]; the failure's text goes to stderr with the seed. */
+/* Runs one case and adds it to tally[mixed]. Prints a failure to stderr with the seed. */
 static bool run_case(uint64_t seed, struct tally tally[2])
 {
-    /* every fourth case stores in mixed dtypes, and most of these leave gradients; every ninth
-     * evaluates only, every eighth is long enough for blocks and tables that short ones do not
-     * fill */
+    /* Every fourth case stores in mixed dtypes, and most of these leave gradients. Every ninth only
+     * evaluates. Every eighth is long enough for blocks and tables that short cases do not fill. */
     bool mixed = seed % 4 == 3, gradients = seed % 3 == 0 || (mixed && seed % 3 == 1);
     struct tdm_random_options options = {
         .dtypes = mixed       ? TDM_RANDOM_MIXED
@@ -443,7 +441,7 @@ static bool run_case(uint64_t seed, struct tally tally[2])
     return passed;
 }
 
-/* Of the losses and norms, and of the gradients of every role, in cases of mixed dtypes. */
+/* Whether enough losses and norms, and gradients of every role, are close in mixed dtypes. */
 static bool most_are_close(const struct tally *tally)
 {
     bool passed = tally->cases < MIXED_CASES_LEAST ||
@@ -488,7 +486,7 @@ static void gradients_are_those_of_the_reference(void **state)
     assert_true(tdm_case_enough("cases let K and V move in one schedule alone", one, cases, 0.04));
 }
 
-/* Two entries in the vocabulary, and the target's probability is nearly 1. */
+/* The vocabulary has two entries, and the target's probability is nearly 1. */
 static void nearly_certain_targets_are_exact(void **state)
 {
     (void)state;

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Property: what a step touches is what was planned, byte by byte.
+/* Property: a step touches exactly the bytes that were planned.
  *
- * A step runs in arenas where no two buffers share bytes, twice, over two patterns: a byte that
- * holds the pattern both times was not touched. The bytes of every slot that were touched must be
- * those of the largest thing that some op is said to do there, no less and no more; no buffer has a
- * slot that nobody uses, nor slots that are larger than they must be. Then the program as it was
- * packed: its arena ends where the highest byte is touched, the null backend is told of the same
- * accesses as cpu, and both take what the simulator predicts.
- */
+ * A step runs twice, over two patterns, in arenas where no two buffers share bytes. A byte that
+ * holds the pattern both times was not touched. The touched bytes of every slot must be those of
+ * the largest content that an op declares there, no less and no more. Every slot must be used, and
+ * no slot may be larger than necessary. Then the program runs as it was packed: its arena must end
+ * at the highest touched byte, the null backend must see the same accesses as cpu, and both must
+ * use the memory that the simulator predicts. */
 #include "base/size.h"
 #include "executor/state.h"
 #include "executor/walk.h"
@@ -31,18 +29,19 @@
 
 enum { BASE_SEED = 61000, ONE_PATTERN = 0xa5, OTHER_PATTERN = 0x5a, SLOT_ALIGN = 256 };
 
-/* What is at a byte of a buffer in the course of the step. */
+/* What a byte of a buffer holds during the step. */
 enum {
     NOTHING = 0,
-    SOMETHING = 1, /* what an op works on */
-    ROOM = 2,      /* written or not: what lies between and goes along in copies, room to work in */
+    SOMETHING = 1, /* data of an op */
+    /* Touched or not: working space, and gaps that copies include. */
+    ROOM = 2,
 };
 
-/* What ops are said to do with a buffer. */
+/* What the ops of a program declare for a buffer. */
 struct planned {
     unsigned char *bytes; /* [buffer->bytes] */
     bool *used;           /* [slots] */
-    uint64_t most_bytes;  /* what its slots must hold: of the largest chunk, tile or layer */
+    uint64_t most_bytes;  /* bytes of a slot for the largest chunk, tile or layer */
 };
 
 struct plan {
@@ -50,7 +49,7 @@ struct plan {
     struct planned *buffers;
 };
 
-/* The tensors of a part of a unit, or of all. */
+/* Marks the tensors of a part of a unit, or of the whole unit. */
 static void mark_unit(const struct tdm_model *model, uint32_t unit, uint32_t part, uint64_t size,
                       unsigned char *slot)
 {
@@ -61,7 +60,7 @@ static void mark_unit(const struct tdm_model *model, uint32_t unit, uint32_t par
     }
 }
 
-/* Of every page the rows of the tokens that it has, in both planes. */
+/* Marks the rows of the tokens of every page, in both planes. */
 static void mark_pages(const struct tdm_schedule *schedule, uint64_t tokens, uint64_t size,
                        unsigned char *slot)
 {
@@ -75,7 +74,7 @@ static void mark_pages(const struct tdm_schedule *schedule, uint64_t tokens, uin
     }
 }
 
-/* What a content has in a slot, and nothing of what lies between. */
+/* Marks the bytes of a content in a slot, without the gaps between them. */
 static void mark_content(const struct tdm_schedule *schedule, const struct tdm_access *access,
                          uint64_t tokens, uint64_t size, unsigned char *slot)
 {
@@ -92,21 +91,22 @@ static void mark_content(const struct tdm_schedule *schedule, const struct tdm_a
         memset(slot, SOMETHING, tokens * row);
         memset(slot + tdm_lse_offset(schedule, tokens), SOMETHING,
                tokens * model->query_heads * sizeof(float));
-    } else if (content ==
-               TDM_TOKEN_ORDER) { /* a sort of larger vocabularies needs the other half */
+    } else if (content == TDM_TOKEN_ORDER) {
+        /* Only a sort of larger vocabularies uses the other half. */
         memset(slot, SOMETHING, tokens * sizeof(int32_t));
     } else {
         memset(slot, SOMETHING, tdm_content_bytes(schedule, content, 0, tokens));
     }
 }
 
-/* Has a row for each token of an LM-head tile. */
+/* Whether a content has one row per token of an LM-head tile. */
 static bool is_of_tile(enum tdm_content content)
 {
     return content == TDM_LOGIT_TILE || content == TDM_HEAD_LSE || content == TDM_HEAD_SUM;
 }
 
-/* Bytes of a content of the largest chunk or tile; of units, of the largest layer or the unit. */
+/* Bytes of a content for the largest chunk or tile. For a content of units: bytes for the largest
+ * layer, or for the unit if it is not a layer. */
 static uint64_t most_bytes(const struct tdm_program *program, enum tdm_content content,
                            uint32_t unit)
 {
@@ -164,7 +164,7 @@ static enum tdm_status mark_op(void *self, const struct tdm_item *item, struct t
     return TDM_OK;
 }
 
-/* Scratch is room to work in, for any op. */
+/* Marks scratch, which any op may use as working space. */
 static void mark_scratch(const struct plan *plan)
 {
     const struct tdm_program *program = plan->program;
@@ -174,7 +174,7 @@ static void mark_scratch(const struct plan *plan)
     memset(planned->bytes, ROOM, program->buffers[program->scratch].bytes);
 }
 
-/* What is there before the step. */
+/* Marks the state that exists before the step. */
 static void mark_state(const struct plan *plan)
 {
     const struct tdm_schedule *schedule = plan->program->schedule;
@@ -220,7 +220,7 @@ static void free_plan(struct plan *plan)
 
 /* ---- byte by byte ---- */
 
-/* Every buffer gets bytes of its own. */
+/* Gives every buffer its own bytes. */
 static void spread(struct tdm_program *program)
 {
     memset(program->arena_bytes, 0, sizeof(program->arena_bytes));
@@ -252,7 +252,7 @@ static enum tdm_status run_step(struct tdm_execution *e, struct tdm_observer *ob
     return status;
 }
 
-/* Sets the bytes of [places] that no longer hold the pattern. */
+/* Runs a step over a pattern. Sets touched[place] for bytes that no longer hold it. */
 static enum tdm_status note_touched(struct tdm_execution *e, int pattern,
                                     unsigned char *touched[TDM_MAX_PLACES], struct tdm_error *err)
 {
@@ -277,9 +277,9 @@ static enum tdm_status compare_bytes(const struct tdm_buffer *buffer, const stru
                             (unsigned long long)(i / buffer->slot_bytes), buffer->name,
                             touched[i] ? "touched, and nothing is there by plan"
                                        : "not touched, and something is there by plan");
-    /* a ring may be longer than what passes through it, from its first slot up or, in a backward,
-     * its last down; norms on the host have a slot for each unit, also for those that the device
-     * updates */
+    /* A ring may have more slots than it needs. They are used from the first upward or, in a
+     * backward, from the last downward. Norms on the host have a slot for each unit, even for units
+     * that the device updates. */
     bool begun = planned->used[0] || planned->used[buffer->slots - 1];
     bool sparse = buffer->content == TDM_GRADIENT_NORM && buffer->place == TDM_HOST;
     for (uint32_t slot = 0; slot < buffer->slots; slot++)
@@ -338,7 +338,7 @@ static enum tdm_status touched_is_planned(const struct tdm_schedule *schedule, u
 
 /* ---- peaks ---- */
 
-/* What an observer saw of a step. */
+/* What an observer saw during a step. */
 struct observed {
     struct tdm_values_touch *touches;
     struct tdm_values_change *changes;
@@ -351,7 +351,8 @@ static void free_observed(struct observed *observed)
     free(observed->changes);
 }
 
-/* Runs a step under an observer; what it saw, and the scanned arenas. */
+/* Runs a step under an observer. Returns what it saw, and for each place the highest touched byte
+ * and the bytes of the arena. */
 static enum tdm_status observe(const struct tdm_schedule *schedule, const char *backend,
                                uint64_t seed, struct observed *observed,
                                uint64_t highest_byte[TDM_MAX_PLACES],
@@ -394,9 +395,9 @@ static enum tdm_status observe(const struct tdm_schedule *schedule, const char *
     return status;
 }
 
-/* By plan, in words of 8 bytes as scanned: where the highest byte must be touched, and where one
- * may. What is room of some buffer need not be: a copy may bring back what was there before
- * anything was written. */
+/* The planned end of the touched bytes in words of 8 bytes, as the scan counts: it must be at least
+ * due[place] and at most most[place]. Bytes of ROOM need not be touched, because a copy may write
+ * back what was there before. */
 static void planned_ends(const struct tdm_program *program, uint64_t due[TDM_MAX_PLACES],
                          uint64_t most[TDM_MAX_PLACES])
 {
@@ -424,7 +425,7 @@ static void planned_ends(const struct tdm_program *program, uint64_t due[TDM_MAX
     free_plan(&plan);
 }
 
-/* Do two backends show the same? */
+/* Fails if two backends saw different accesses. */
 static enum tdm_status compare_observed(const struct observed *a, const struct observed *b,
                                         struct tdm_error *err)
 {
@@ -455,8 +456,7 @@ static enum tdm_status values_are_predicted(const struct tdm_program *program,
     return status;
 }
 
-/* What holds values is allocated while it does, and scratch is all of a buffer that nothing goes in
- * or out of. */
+/* Checks that bytes are allocated while they hold values. All bytes of scratch count as values. */
 struct allocated {
     const struct tdm_program *program;
     const struct tdm_values_change *changes;
@@ -548,7 +548,7 @@ static enum tdm_status peaks_are_predicted(const struct tdm_schedule *schedule, 
     return status;
 }
 
-/* Is the memory of a seed's program as planned? Else that was told. */
+/* Whether the memory of a seed's program is as planned. Prints a failure. */
 static bool is_as_planned(uint64_t seed, struct tally *tally)
 {
     const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS, .max_tokens = 40};
@@ -581,8 +581,8 @@ static void memory_is_as_planned(void **state)
     assert_true(tdm_case_enough("programs had buffers on the host", tally.with_host, cases, 0.4));
 }
 
-/* Layers that gather pages need a slot of their row, and others, with a window of the model, one
- * for every chunk. */
+/* Layers that gather pages need one slot of their row. Other layers, with a window of the model,
+ * need a slot for every chunk. */
 static void rows_are_no_longer_than_needed(void **state)
 {
     (void)state;

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Property: ops in any order that the derived one permits leave the same bits.
+/* Property: every order of the ops that the derived order permits leaves the same bits.
  *
  * The ops of a random program run on the cpu backend one by one: in program order, and in random
- * orders that keep only what executors keep: the order of each lane, and the waits that
- * schedule/order.h derives. Nothing else holds an op back, so a wait that is missing lets it run
- * too early. All memory is poison (not-a-numbers) where nothing lives: at the begin of every step,
- * and every slot, or part of a unit, from the moment its value was used for the last time, also
- * while its buffer lives on. Whoever reads too late, too early, or what nobody wrote, computes with
- * poison.
- */
+ * orders. These keep only what executors keep: the order of each lane, and the waits that
+ * schedule/order.h derives. Nothing else holds an op back, so it runs too early if a wait is
+ * missing. Memory without a live value is poisoned with NaN: all of it at the start of every step,
+ * and each slot (or part of a unit) after the last use of its value, even while its buffer is
+ * allocated. An op that reads too late, too early, or what was never written computes with
+ * poison. */
 #include "executor/walk.h"
 #include "schedule/lowering.h"
 #include "schedule/operands.h"
@@ -80,8 +78,8 @@ static bool works_in_place(const struct tdm_op *op, const struct tdm_access *wri
     return false;
 }
 
-/* An access to one slot, or one part of a unit in it. `*current` is the value there now, SIZE_MAX:
- * none. */
+/* Notes an access to one slot, or to one part of a unit in it. `*current` is the value there now;
+ * SIZE_MAX: none. */
 static void use(struct script *s, const struct tdm_op *op, const struct tdm_access *access,
                 uint32_t slot, uint32_t part, bool of_unit, size_t *current)
 {
@@ -140,7 +138,7 @@ static void new_script(const struct tdm_program *program, struct script *s)
         struct tdm_item item = tdm_recording_item(&s->recording, i);
         struct tdm_waits waits;
         tdm_order_push(order, &item, &waits);
-        if (item.kind == TDM_ALLOC) /* whatever it held in an earlier life */
+        if (item.kind == TDM_ALLOC) /* forget what it held before */
             memset(current[item.buffer], 0xff,
                    (size_t)program->buffers[item.buffer].slots * TDM_PARTS * sizeof(size_t));
         if (item.kind != TDM_RUN)
@@ -191,7 +189,7 @@ static void poison_value(struct tdm_execution *e, const struct value *value)
     }
 }
 
-/* All memory that does not come from the step before. */
+/* Poisons all memory that holds nothing from the step before. */
 static void poison_begin(struct tdm_execution *e)
 {
     const struct tdm_program *program = e->program;
@@ -214,7 +212,7 @@ static void poison_begin(struct tdm_execution *e)
 
 /* ---- orders ---- */
 
-/* What to run next: how a draw chooses among the lanes whose next op may start. */
+/* How a draw chooses among the lanes whose next op may start. */
 enum taste { PROGRAM_ORDER, COPIES_FIRST, COPIES_LAST, ANY_LANE };
 
 struct progress {
@@ -232,7 +230,7 @@ static bool may_start(const struct script *s, const struct progress *progress, i
     return true;
 }
 
-/* The lane to go on with; TDM_LANES: none may start. */
+/* The lane to continue with; TDM_LANES if none may start. */
 static int choose(const struct script *s, const struct progress *progress, enum taste taste,
                   struct tdm_dice *dice)
 {
@@ -242,7 +240,7 @@ static int choose(const struct script *s, const struct progress *progress, enum 
             ready[count++] = lane;
     if (count == 0)
         return TDM_LANES;
-    /* now and then anything goes */
+    /* sometimes any lane is chosen */
     if (taste == ANY_LANE || (taste != PROGRAM_ORDER && tdm_dice_chance(dice, 15)))
         return ready[tdm_dice_roll(dice, 0, (uint64_t)count - 1)];
     for (int i = 0; i < count; i++) {
@@ -271,7 +269,7 @@ static enum tdm_status run_launch(struct tdm_execution *e, struct script *s, siz
     return status;
 }
 
-/* *moved: ops that ran before one that is before them in the program. */
+/* Adds to *moved the ops that run after an op that follows them in the program. */
 static enum tdm_status run_step(struct tdm_execution *e, struct script *s, enum taste taste,
                                 struct tdm_dice *dice, const struct tdm_step *step, size_t *moved,
                                 struct tdm_error *err)
@@ -295,7 +293,8 @@ static enum tdm_status run_step(struct tdm_execution *e, struct script *s, enum 
     return TDM_OK;
 }
 
-/* All steps; what they leave, malloc'ed. `s` NULL: as executors walk, without poison. */
+/* Runs all steps. Returns the state after them, which the caller frees; NULL if a step failed. If
+ * `s` is NULL, the executor's own order is used, without poison during the steps. */
 static unsigned char *run_steps(struct tdm_execution *e, struct script *s, enum taste taste,
                                 uint64_t seed, uint64_t *bytes, size_t *moved,
                                 struct tdm_error *err)
@@ -317,7 +316,7 @@ static unsigned char *run_steps(struct tdm_execution *e, struct script *s, enum 
     return status == TDM_OK ? tdm_execution_state(e, bytes) : NULL;
 }
 
-/* Ops that moved, or SIZE_MAX: it failed, which was told. */
+/* Returns the number of ops that moved, or SIZE_MAX after printing a failure. */
 static size_t run_case(uint64_t seed, struct tdm_schedule *schedule, struct tdm_execution *e)
 {
     static const char *const tastes[] = {"program order", "copies first", "copies last",
@@ -350,7 +349,7 @@ static size_t run_case(uint64_t seed, struct tdm_schedule *schedule, struct tdm_
     return passed ? moved : SIZE_MAX;
 }
 
-/* What was seen of the cases of a test. */
+/* Counts over the cases of a test. */
 struct tally {
     uint64_t drawn, ran, reordered, failed, moved;
 };
@@ -399,8 +398,8 @@ static void orders_that_are_permitted_leave_the_same_bits(void **state)
     assert_true(tdm_case_enough("programs had ops out of order", tally.reordered, cases, 0.3));
 }
 
-/* The head's part of a tied gradient, which came home from the host with what lay behind its last
- * element. */
+/* In these cases, the head's part of a tied gradient is copied back from the host with the padding
+ * after its last element. */
 static void padding_is_not_compared(void **state)
 {
     (void)state;

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Property: a place that a machine's description adds serves a program as the host does.
+/* Property: a place that a machine's description adds serves a program as the host does.
  *
- * A random schedule runs on the cpu backend. Then its machine gets a second device, with a link to
- * it and one back, and what the schedule's groups have on the host goes to that device. The program
- * has the same ops, on the lanes of the new links, and leaves the same bits. The validator refuses
- * it once the machine lacks one of the links, and so do lowering, the check of the schedule, and a
- * backend that does not serve the place.
- */
+ * A random schedule runs on the cpu backend. Then its machine gets a second device with a link in
+ * each direction, and what the schedule's groups have on the host goes to that device. The program
+ * must have the same ops, on the lanes of the new links, and leave the same bits. If the machine
+ * lacks a link, the validator, lowering and the check of the schedule must refuse the program. A
+ * backend that does not serve the place must refuse it too. */
 #include "executor/backends.h"
 #include "schedule/validate.h"
 #include "simulator/simulate.h"
@@ -59,7 +57,7 @@ static enum tdm_place add_place(struct tdm_schedule *schedule)
     return place;
 }
 
-/* Moves what groups have on the host to another place; false: they have nothing there. */
+/* Moves what groups have on the host to another place. Returns false if they have nothing there. */
 static bool move_groups(struct tdm_schedule *schedule, enum tdm_place place)
 {
     bool moved = false;
@@ -126,7 +124,7 @@ static enum tdm_status push(void *self, const struct tdm_item *item, struct tdm_
     return tdm_validator_push(self, item, NULL, err);
 }
 
-/* The stream of a program, seen by a validator that knows another machine. */
+/* Validates the stream of a program against another machine. */
 static enum tdm_status validate_for(const struct tdm_program *program, struct tdm_machine *machine,
                                     struct tdm_error *err)
 {
@@ -141,7 +139,8 @@ static enum tdm_status validate_for(const struct tdm_program *program, struct td
     return status;
 }
 
-/* The same with a table that has no link to the place any more. */
+/* Checks that the program is refused if the backend lacks the place, or if the links to it are
+ * missing or swapped. */
 static void check_refusals(struct tdm_schedule *schedule, const struct tdm_program *program)
 {
     struct tdm_topology *topology = &schedule->machine->topology;
@@ -154,7 +153,7 @@ static void check_refusals(struct tdm_schedule *schedule, const struct tdm_progr
     refused(tdm_backend_check(&few, 1, &program, &err), &err, "has no place \"second\"");
     other_machine.topology.link_count = TDM_LINKS;
     refused(validate_for(program, &other_machine, &err), &err, "over no link of the machine");
-    other_machine.topology = *topology; /* the two links are the other way round */
+    other_machine.topology = *topology; /* the two links are swapped */
     other_machine.topology.links[TDM_LINKS] = topology->links[TDM_LINKS + 1];
     other_machine.topology.links[TDM_LINKS + 1] = topology->links[TDM_LINKS];
     refused(validate_for(program, &other_machine, &err), &err, "over the link from");
@@ -164,7 +163,7 @@ static void check_refusals(struct tdm_schedule *schedule, const struct tdm_progr
     topology->link_count = links;
 }
 
-/* Bytes that a simulation finds at a place, and busy lanes. */
+/* Checks the bytes of a place and the busy lanes in a simulation. */
 static void check_simulation(const struct tdm_program *program, enum tdm_place place,
                              const struct counts *counts)
 {
@@ -186,7 +185,7 @@ static void check_simulation(const struct tdm_program *program, enum tdm_place p
             assert_true(slower.busy_seconds[lane] > simulation.busy_seconds[lane]);
 }
 
-/* *moved: cases in which copies went to the second device. */
+/* Adds 1 to *moved if copies went to the second device. */
 static bool serves_as_the_host(uint64_t seed, uint64_t *moved)
 {
     const struct tdm_random_options options = {.max_tokens = 90};
@@ -239,8 +238,7 @@ static void a_place_serves_as_the_host(void **state)
     assert_true(tdm_case_enough("programs copied over the new links", moved, cases, 0.3));
 }
 
-/* A schedule names its places, and what it says of them is the same when it was written and read.
- */
+/* A schedule names its places, and they stay the same when it is written and read. */
 static void names_come_back(void **state)
 {
     (void)state;

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Property: selectors that see all give the bits of dense attention, and a window gives the same
- * bits whether the model or the schedule asks for it.
+/* Property: selectors that see all tokens give the bits of dense attention, and a window gives the
+ * same bits whether the model or the schedule asks for it.
  *
  * A random schedule runs dense on the cpu backend, then with each selector that covers its context:
- * windows, blocks and budgets no smaller than it. What they leave is the same to the last bit, with
- * lists and without. Then all layers of the model get a window, and the schedule's selector the
- * same one instead.
- */
+ * windows, blocks and budgets no smaller than the context. The results are the same to the last
+ * bit, with page lists and without. Then all layers of the model get a window, and after that the
+ * schedule's selector gets the same window instead. */
 #include "executor/backends.h"
 #include "models/model.h"
 #include "tests/support/random_schedule.h"
@@ -25,7 +23,7 @@
 /* Longer than all sequences of a case. */
 #define ALL UINT64_C(1024)
 
-enum { COVERING = 7 }; /* selectors that see all */
+enum { COVERING = 7 }; /* selectors that see all tokens */
 
 static void must(enum tdm_status status, const struct tdm_error *err)
 {
@@ -43,7 +41,7 @@ static struct tdm_steps run(const struct tdm_schedule *schedule, const struct td
     return steps;
 }
 
-/* Runs a schedule with a selector, and says whether it leaves what `due` has. */
+/* Runs a schedule with a selector. Returns whether the results are those of `due`. */
 static bool is_same(struct tdm_schedule *schedule, const struct tdm_selector *selector,
                     const struct tdm_step_data *data, uint64_t seed, const struct tdm_steps *due)
 {
@@ -70,7 +68,7 @@ static struct tdm_schedule *draw(uint64_t seed)
     return schedule;
 }
 
-/* *listed: comparisons of attention that goes by lists of pages. */
+/* Adds to *listed the comparisons whose attention uses page lists. */
 static bool all_is_seen(uint64_t seed, uint64_t *listed)
 {
     struct tdm_schedule *schedule = draw(seed);
@@ -89,7 +87,7 @@ static bool all_is_seen(uint64_t seed, uint64_t *listed)
     struct tdm_steps dense = run(schedule, &data, seed);
     bool same = true;
     for (int i = 0; i < COVERING; i++) {
-        /* pages are cut anew with every chunk: as many more of them may lie in a context */
+        /* Pages begin anew with every chunk, so a context may have many more of them. */
         struct tdm_selector selector = covering[i];
         if (selector.kind == TDM_SELECT_DILATED || selector.kind == TDM_SELECT_TOP_K)
             selector.window *= ALL, selector.budget *= ALL;
@@ -115,7 +113,7 @@ static uint64_t longest_document(const struct tdm_schedule *schedule)
     return longest;
 }
 
-/* *cuts: cases in which the window hides a token from another. */
+/* Adds 1 to *cuts if the window hides a token from another. */
 static bool windows_are_windows(uint64_t seed, uint64_t *cuts)
 {
     struct tdm_schedule *schedule = draw(seed);

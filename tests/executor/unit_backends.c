@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a backend has no kernel for is refused before it is opened: kinds of ops, sizes, dtypes. */
+/* Tests that a backend is not opened for ops, sizes or dtypes for which it has no kernel. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -85,7 +85,7 @@ static void test_kinds(void **unused)
             fail_msg("no program had %s", tdm_op_kind_name((enum tdm_op_kind)kind));
 }
 
-/* Who does not link a backend knows from its list what its table has. */
+/* The list of a backend's kernels, for programs that do not link the backend, matches its table. */
 static void test_lists(void **unused)
 {
     char line[TDM_LACKS_TEXT], text[TDM_KINDS_TEXT];
@@ -114,7 +114,7 @@ static void test_lists(void **unused)
     assert_string_equal(tdm_kinds_show(0, text), "");
 }
 
-/* Kernels of the GPU have largest sizes, and dtypes. No device is needed to say so. */
+/* GPU kernels have limits on sizes and dtypes. The check needs no device. */
 static void test_cuda(void **unused)
 {
     (void)unused;

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Tests of the cpu backend: every op against a plain computation in double, at random shapes with
- * ragged chunks and pages, over all dtypes and both modes of sums; one result for any number of
- * threads. Attention is in cpu_attention.c, AdamW in unit_optimizer.c, GEMM and arenas in
- * unit_cpu_parts.c.
- */
+/* Tests of the cpu backend. Each op is compared with a plain computation in double, at random
+ * shapes with ragged chunks and pages, over all dtypes and both modes of sums. Any number of
+ * threads must give the same result. Attention is in cpu_attention.c, QK-norm in cpu_qk_norm.c,
+ * AdamW in unit_optimizer.c, GEMM and arenas in unit_cpu_parts.c. */
 #include "tests/support/cpu_fixture.h"
 
 #include "executor/backends.h"
@@ -31,13 +29,13 @@
 #include <omp.h>
 #endif
 
-/* Random shapes of a run: fewer where time is short. */
+/* The number of random shapes in a run: fewer in the short form. */
 static int cases(void)
 {
     return tdm_case_long() ? 40 : 8;
 }
 
-/* c[m, n] += a b in double, each with the distance of its rows and columns. */
+/* c[m, n] += a b in double. The other arguments are the distances between rows and columns. */
 static void multiply(uint64_t m, uint64_t n, uint64_t k, const double *a, uint64_t a_row,
                      uint64_t a_column, const double *b, uint64_t b_row, uint64_t b_column,
                      double *c, uint64_t c_row)
@@ -81,7 +79,7 @@ static const struct {
     {TDM_PART_DOWN, {TDM_ROLE_DOWN, TDM_ROLES}, {TDM_ROLES, TDM_ROLES}},
 };
 
-/* A product, the gradient of its input and that of its weights. */
+/* Checks a product, the gradient of its input and that of its weights. */
 static void check_product(struct bench *bench, int which)
 {
     const struct tdm_dtypes *dtypes = &bench->schedule.dtypes;
@@ -223,7 +221,7 @@ static void check_norm(struct bench *bench)
             }
         }
 
-        /* the final norm's op is of "layer" `layers`: its input is X of that number */
+        /* The layer number of the final norm's op is `layers`: its input is X of that number. */
         uint32_t layer = part == TDM_PART_FINAL_NORM ? bench->model->layers : unit;
         bench_op(bench, TDM_OP_NORM, part, layer, chunk, tokens);
         bench_operand(bench, TDM_NORM_X, &x, TDM_READ);
@@ -317,7 +315,7 @@ static void check_swiglu(struct bench *bench)
     struct cell in = cell_new(bench, dtypes->activations, tokens * 2 * columns, 6);
     struct cell out = cell_new(bench, dtypes->activations, tokens * columns, NAN);
     struct cell d = cell_new(bench, dtypes->activations, tokens * columns, 1);
-    cell_set(&in, 0, 200); /* far beyond where exp() ends */
+    cell_set(&in, 0, 200); /* far beyond the range of exp() */
     cell_set(&in, tokens * 2 * columns - columns - 1, -200);
     double *v = cell_values(&in), *vd = cell_values(&d), *want = zeros(tokens * columns);
     double *want_d = zeros(tokens * 2 * columns);
@@ -403,7 +401,7 @@ static void check_embed(struct bench *bench)
     bench_operand(bench, TDM_SORT_TOKENS_TOKENS, &ids, TDM_READ);
     bench_operand(bench, TDM_SORT_TOKENS_ORDER, &order, TDM_WRITE);
     bench_run(bench);
-    for (uint64_t i = 1; i < tokens; i++) { /* rows by token; those of one token as they come */
+    for (uint64_t i = 1; i < tokens; i++) { /* rows are sorted by token, then by row */
         double last = cell_get(&order, i - 1), row = cell_get(&order, i);
         double last_id = cell_get(&ids, (uint64_t)last), id = cell_get(&ids, (uint64_t)row);
         assert_true(last_id < id || (last_id == id && last < row));
@@ -414,12 +412,12 @@ static void check_embed(struct bench *bench)
     bench_operand(bench, TDM_EMBED_GRAD_DOUT, &dx, TDM_READ);
     bench_operand(bench, TDM_EMBED_GRAD_DWEIGHTS, &dw, TDM_ACCUMULATE);
     bench_run(bench);
-    /* a row of bf16 is rounded once a chunk */
+    /* a bf16 row is rounded once per chunk */
     bench_compare(bench, "embedding's gradient", &dw, 0, rows * columns, vdw,
                   dtypes->gradients == TDM_DTYPE_BF16 ? 0x1p-8 : 1e-5);
     bench_untouched(bench, &dw, before, unit, TDM_PART_EMBEDDING);
 
-    /* a token outside the vocabulary is said, not read */
+    /* a token outside the vocabulary is reported, not read */
     struct tdm_error err = {0};
     cell_set(&ids, tokens - 1, (double)rows);
     bench_op(bench, TDM_OP_SORT_TOKENS, TDM_PART_EMBEDDING, unit, chunk, tokens);
@@ -441,7 +439,7 @@ struct head_cells {
     struct cell *x, *ids, *w, *logits, *dw, *lse, *sum, *loss;
 };
 
-/* Begins an op of the LM head, with the operands that all of them have. */
+/* Begins an op of the LM head, with the operands that all its ops have. */
 static void head_op(struct bench *bench, enum tdm_op_kind kind, const struct head_cells *c,
                     uint32_t chunk, uint64_t first, uint64_t rows, uint64_t first_entry,
                     uint64_t entries)
@@ -456,7 +454,7 @@ static void head_op(struct bench *bench, enum tdm_op_kind kind, const struct hea
     bench_operand(bench, TDM_HEAD_GRAD_LOGITS, c->logits, TDM_WRITE);
 }
 
-/* The same with the vocabulary in tiles of `width`: the sums of the rows first, then the
+/* Runs the LM head with the vocabulary in tiles of `width`: first the sums of the rows, then the
  * gradients. */
 static void run_head_tiles(struct bench *bench, const struct head_cells *c, uint32_t chunk,
                            uint64_t first, uint64_t rows, uint64_t width, enum tdm_mode loss_mode)
@@ -482,7 +480,7 @@ static void run_head_tiles(struct bench *bench, const struct head_cells *c, uint
         }
 }
 
-/* One tile of a chunk through the LM head. */
+/* Checks the LM head on one tile of a chunk. */
 static void check_head(struct bench *bench)
 {
     const struct tdm_dtypes *dtypes = &bench->schedule.dtypes;
@@ -510,7 +508,7 @@ static void check_head(struct bench *bench)
     double *before = cell_values(&dw), *want = cell_values(&x), *tile = zeros(rows * vocabulary);
     double total = loss_mode == TDM_ACCUMULATE ? cell_get(&loss, 0) : 0;
     uint64_t width = bench_between(bench, 0, 1) ? vocabulary : bench_between(bench, 1, vocabulary);
-    if (width < vocabulary) /* then the op knows from its rows */
+    if (width < vocabulary) /* then the op derives the mode from its rows */
         dw_mode = chunk + 1 == bench->program.chunk_count && first + rows == tokens
                       ? TDM_WRITE
                       : TDM_ACCUMULATE;
@@ -554,7 +552,7 @@ static void check_head(struct bench *bench)
     double coarse = dtypes->logits == TDM_DTYPE_BF16   ? 0x1p-5
                     : dtypes->logits == TDM_DTYPE_FP16 ? 0x1p-8
                                                        : 0;
-    bench->least_scale = 1; /* what was there may nearly cancel it */
+    bench->least_scale = 1; /* the value before may nearly cancel it */
     bench_compare(bench, "loss", &loss, 0, 1, &total, fmax(coarse, 1e-6));
     bench->least_scale = 0;
     if (width == vocabulary)
@@ -569,7 +567,7 @@ static void check_head(struct bench *bench)
         if (i < first * hidden || i >= (first + rows) * hidden)
             assert_true(cell_get(&x, i) == vx[i]);
 
-    /* a target where there is none, and none where there is one, is said */
+    /* A target at the end of a document and a missing target elsewhere are both reported. */
     struct tdm_error err = {0};
     bool none = cell_get(&ids, tokens + first) < 0;
     cell_set(&ids, tokens + first, none ? 0 : -1);
@@ -687,7 +685,7 @@ static void test_large_shapes(void **unused)
     run_checks(&shape, 2, &worst);
 }
 
-/* The same bits with any number of threads, and at other addresses. */
+/* The results have the same bits with any number of threads and at other addresses. */
 static void test_threads(void **unused)
 {
     (void)unused;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of what the cpu backend is built from: GEMM, conversion of rows, exp, arenas with their
- * pattern, timings, and the table of backends. */
+/* Tests of the parts of the cpu backend: GEMM, conversion of rows, exp, normal draws, arenas with
+ * their pattern, timings, and the table of backends. */
 #include "tests/support/cpu_fixture.h"
 
 #include "executor/backends.h"
@@ -41,7 +41,7 @@ static const struct shape tiny = {
                .logits = TDM_DTYPE_FP32},
 };
 
-/* Own loops and the library against double, over odd sizes, transposes and strides. */
+/* Compares our own loops and the library with double, over odd sizes, transposes and strides. */
 static void test_gemm(void **unused)
 {
     (void)unused;
@@ -79,7 +79,7 @@ static void test_gemm(void **unused)
     }
 }
 
-/* Rows are converted as single elements are. */
+/* A row is converted as its elements are one by one. */
 static void test_convert(void **unused)
 {
     (void)unused;
@@ -124,7 +124,8 @@ static void test_exp(void **unused)
     assert_true(tdm_exp(1000) == tdm_exp(88) && isnan(tdm_exp(NAN)));
 }
 
-/* Mean, variance, fourth moment, and what lies beyond the ziggurat's tail: to 5 standard errors. */
+/* Mean, variance, fourth moment and the share beyond the ziggurat are right to 5 standard
+ * errors. */
 static void test_normal(void **unused)
 {
     (void)unused;
@@ -160,7 +161,7 @@ static void test_arenas(void **unused)
     for (int place = 0; place < TDM_PLACES; place++) {
         assert_int_equal(TDM_OK, cpu->arena(executor, place, bytes, &base[place], &err));
         assert_true((uintptr_t)base[place] % 4096 == 0);
-        /* in two pieces, which are one pattern */
+        /* two pieces make one pattern */
         assert_int_equal(TDM_OK, cpu->fill(executor, base[place], 0, 3 << 20, &err));
         assert_int_equal(TDM_OK,
                          cpu->fill(executor, base[place], 3 << 20, bytes - (3 << 20), &err));
@@ -175,7 +176,7 @@ static void test_arenas(void **unused)
     char back[12];
     assert_int_equal(TDM_OK, cpu->download(executor, back, (char *)base[0] + 1001, 12, &err));
     assert_string_equal(back, text);
-    /* a copy of untouched bytes is seen too */
+    /* a copy of untouched bytes counts as touched */
     memcpy((char *)base[1] + 4096, (char *)base[1] + (1 << 20), 4096);
     assert_int_equal(TDM_OK, cpu->scan(executor, base[1], bytes, &touched, &highest, &err));
     assert_true(touched == 4096 && highest == 8192);
@@ -215,7 +216,7 @@ static void test_timings(void **unused)
             }
         }
     }
-    /* more than the ring holds: the newest are there */
+    /* the ring overflowed and holds the newest timings */
     size_t count = tdm_cpu_backend.reap(bench.executor, timings, 5000);
     assert_true(count >= 1000 && count < 3000);
     for (size_t k = 0; k < count; k++)

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Cross entropy where one logit dominates: of the cpu backend's LM head, with the vocabulary in one
- * tile and in several, and of the referee.
+/* Tests of cross entropy where one logit dominates: in the cpu backend's LM head, with the
+ * vocabulary in one tile and in several, and in the reference.
  *
- * Where the target's probability p is nearly 1, its loss log(1 / p) and its gradient p - 1 are as
- * small as the probabilities of all others together. Both must be right relative to their own size.
- */
+ * If the target's probability p is nearly 1, its loss log(1 / p) and its gradient p - 1 are as
+ * small as the sum of all other probabilities. Both must be right relative to their own size. */
 #include "tests/support/cpu_fixture.h"
 
 #include "ops/head.h"
@@ -19,18 +17,18 @@
 #include <math.h>
 #include <string.h>
 
-/* By how much the target's logit is above the others, row by row, and which entry it is. */
+/* For each row, the logit of the target (the others lie between -1 and 1), and its entry. */
 static const double ahead[] = {3, 12, 17.5, 30, 50, 78, -1, -40};
 static const uint32_t target[] = {0, 22, 11, 7, 8, 15, 3, 22};
 
 enum { ROWS = sizeof(ahead) / sizeof(ahead[0]), VOCABULARY = 23, TILE = 8, TOKENS = ROWS + 2 };
 
-/* What is due of a row: a loss, and its gradients. */
+/* The expected loss of a row, and its gradients. */
 struct due {
     double loss, gradients[VOCABULARY];
 };
 
-/* Others lie between -1 and 1, and in fp32 and in double they are the same. */
+/* Logits other than the target's lie between -1 and 1. All are exact in fp32. */
 static double logit(uint64_t row, uint64_t entry)
 {
     return entry == target[row] ? ahead[row] : (double)((entry * 5 + row) % 9) / 4 - 1;
@@ -79,7 +77,7 @@ struct head {
     struct cell x, ids, w, logits, dw, lse, sum, loss;
 };
 
-/* Row t of the normed rows picks column t of the weight, which has its logits. */
+/* Row t of x selects column t of the weight, which holds the logits of row t. */
 static void open_head(struct head *h)
 {
     const struct shape shape = {.hidden = ROWS,
@@ -150,7 +148,7 @@ static void check_loss(const struct head *h, uint64_t row)
     check("loss", row, cell_get(&h->loss, 0), due_of(row).loss * per_token, 1e-6);
 }
 
-/* The logits of entries [first, end) have become their gradients. */
+/* Checks that the logits of entries [first, end) were replaced by their gradients. */
 static void check_gradients(const struct head *h, uint64_t row, uint64_t first, uint64_t end)
 {
     double per_token = 1 / (double)tdm_schedule_trained_tokens(&h->bench.schedule);

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Steps of minutes, in no time: a backend whose ops end on a clock that the test moves. The walk is
- * never far ahead of them and ends soon after it is told to; who looks sees what has ended, and no
- * more; what is printed comes at the right times; the trace has what there is of a step that was
- * cut short.
- */
+/* Tests of steps that take minutes on a clock that the test moves. The traversal of the ops is
+ * never far ahead of them and ends soon after it is told to stop. A watcher sees exactly the ops
+ * that have ended. Progress is printed at the right times. The trace holds what there is of a step
+ * that was cut short. */
 #include "executor/backends.h"
 #include "commands/run_progress.h"
 #include "executor/timings.h"
@@ -26,7 +24,7 @@
 #include <unistd.h>
 
 #define GIB (UINT64_C(1) << 30)
-#define STEP_SECONDS 600.0 /* of a run's steps, predicted and in truth */
+#define STEP_SECONDS 600.0 /* of each step of a run, predicted and actual */
 
 enum { LEAST_OPS = 4000, LAUNCH_NS = 20000 };
 
@@ -34,7 +32,7 @@ enum { LEAST_OPS = 4000, LAUNCH_NS = 20000 };
 
 static int64_t clock_ns;
 
-/* The linker sends every call of our objects here: -Wl,--wrap. */
+/* With -Wl,--wrap the linker sends every call from our objects here. */
 int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
 {
@@ -47,11 +45,13 @@ static struct slow {
     int64_t *ends_ns[TDM_MAX_LANES]; /* by position */
     uint64_t *numbers[TDM_MAX_LANES];
     uint64_t launched[TDM_MAX_LANES], ended[TDM_MAX_LANES];
-    struct tdm_forecast *forecast; /* ops take as long as it says, times `factor`; NULL: op_ns */
+    struct tdm_forecast *forecast; /* ops take its times multiplied by `factor`; NULL: op_ns */
     double factor;
     int64_t op_ns;
-    int64_t most_ahead_ns; /* from a launch to its end, when `settled` ops had been launched */
-    int64_t most_third_ns; /* the same where two or more ops of the compute lane had not ended */
+    /* longest from a launch to its end, after the first `settled` launches */
+    int64_t most_ahead_ns;
+    /* the same if two or more earlier ops of the compute lane had not ended */
+    int64_t most_third_ns;
     uint64_t settled;
     int64_t stop_ns; /* when the run is told to stop; 0: never */
     volatile sig_atomic_t stop;
@@ -153,7 +153,7 @@ static int64_t now_slow(struct tdm_executor *executor)
     return clock_ns;
 }
 
-/* Most in the middle of a minute. */
+/* The used memory is highest in the middle of each minute. */
 static enum tdm_status used_slow(const struct tdm_executor *executor, uint64_t *used_bytes,
                                  uint64_t *free_bytes, struct tdm_error *err)
 {
@@ -165,7 +165,7 @@ static enum tdm_status used_slow(const struct tdm_executor *executor, uint64_t *
     return TDM_OK;
 }
 
-/* Asked for when the arenas are taken, and nothing is in the trace yet. */
+/* Called when the arenas are taken and nothing is in the trace yet. */
 static uint64_t outside_bytes_slow(const struct tdm_executor *executor)
 {
     (void)executor;
@@ -224,7 +224,7 @@ static void example_free(struct example *example)
     slow_reset(NULL);
 }
 
-/* ---- the walk ---- */
+/* ---- the traversal ---- */
 
 static struct seen {
     uint64_t looks, ended;
@@ -249,7 +249,7 @@ static enum tdm_status look(void *self, uint64_t ended, double seconds, struct t
 
 static const struct tdm_walk_watch watch = {NULL, look};
 
-/* A walk through an example whose step is said to take `seconds`. */
+/* A traversal of an example whose step is predicted to take `seconds`. */
 static struct tdm_walk *walk_of(const struct example *example, const struct tdm_arenas *arenas,
                                 double seconds)
 {
@@ -291,17 +291,18 @@ static void the_walk_keeps_pace(void **state)
         int64_t begin_ns = clock_ns;
         assert_int_equal(tdm_walk_step(walk, &step, NULL, NULL, &err), TDM_OK);
         double seconds = 1e-9 * (double)(clock_ns - begin_ns);
-        assert_true(seconds > 90 * factor && seconds < 101 * factor); /* the lane never ran dry */
+        assert_true(seconds > 90 * factor && seconds < 101 * factor); /* the lane was never idle */
         assert_true(slow.most_ahead_ns > 1000000000);
         assert_true(slow.most_ahead_ns < 4000000000);
         assert_true(seen.looks > 200 && seen.longest_pause < 3);
-        assert_true(seconds - seen.seconds < 0.5); /* to the end */
+        assert_true(seconds - seen.seconds < 0.5); /* it looks until the end */
         free_walk(walk);
     }
     example_free(&example);
 }
 
-/* Ops of seconds: the walk is one ahead of the one that runs, and the lane never runs dry. */
+/* With ops of seconds, one op is launched ahead of the one that runs, and the lane is never
+ * idle. */
 static void the_walk_keeps_pace_with_long_ops(void **state)
 {
     (void)state;
@@ -332,7 +333,7 @@ static void a_walk_ends_soon(void **state)
     struct example example = example_new();
     struct tdm_error err = {0};
     struct tdm_walk *walk = walk_of(&example, &arenas, 100);
-    slow.stop_ns = clock_ns + 30000000000; /* in an op of a layer */
+    slow.stop_ns = clock_ns + 30000000000; /* this falls in an op of a layer */
     assert_int_equal(tdm_walk_step(walk, &step, NULL, &slow.stop, &err), TDM_INTERRUPTED);
     assert_true(clock_ns - slow.stop_ns < 3000000000);
     assert_non_null(strstr(err.message, "interrupted in step 7, before op "));
@@ -350,8 +351,8 @@ static const char *in_scratch(const char *name, char out[512])
     return out;
 }
 
-/* Runs two steps of ten minutes each, told to stop after so many seconds (0: not at all; less: when
- * memory is taken); what is printed comes to `text`. */
+/* Runs two steps of ten minutes each. The run is told to stop after `stop_after` seconds (0: never;
+ * negative: when memory is allocated). `text` receives what is printed. */
 static enum tdm_status run_minutes(const struct example *example, bool terminal, int64_t stop_after,
                                    const char *trace, struct tdm_run_result *result, char *text,
                                    size_t text_bytes)
@@ -404,7 +405,7 @@ static size_t count(const char *text, const char *what)
 
 static char text[1 << 22];
 
-/* Lines come each five seconds, later each thirty, and say where the step is. */
+/* Lines come every five seconds, later every thirty, and say where the step is. */
 static void lines_come_now_and_then(void **state)
 {
     (void)state;
@@ -462,8 +463,8 @@ static void a_trace_has_what_there_is(void **state)
     assert_true(unfinished->ops > ops / 3 && unfinished->ops < ops * 2 / 3);
     assert_true(unfinished->layers == example.schedule->model->layers);
 
-    /* of the whole step every op, of the other those that had ended; in the means the whole one
-     * alone */
+    /* The trace has every op of the whole step, and the ended ops of the other. The means are of
+     * the whole step only. */
     assert_int_equal(
         tdm_trace_read_intervals(reader, unfinished->program, 1, &intervals, &rows, &err), TDM_OK);
     size_t measured = 0, part = 0;
@@ -494,11 +495,11 @@ static void a_trace_has_what_there_is(void **state)
                      TDM_OK);
     for (size_t i = 0; i < rows; i++)
         mean += times[i].measured_seconds;
-    /* half the time of an op each; the other step would pull it down */
+    /* each op is measured at half its time; the other step would lower the mean */
     assert_true(mean > 0.49 * STEP_SECONDS && mean < 0.51 * STEP_SECONDS);
     free(times);
 
-    /* the driver was asked while the steps went on */
+    /* the driver's used memory was read during the steps */
     assert_int_equal(
         tdm_trace_read_used(reader, unfinished->program, TDM_TRACE_EVERY_STEP, &used, &rows, &err),
         TDM_OK);
@@ -516,8 +517,8 @@ static void a_trace_has_what_there_is(void **state)
     example_free(&example);
 }
 
-/* Told to stop before its first step, a run ends while it writes what is predicted, and leaves
- * nothing of it. */
+/* A run that is told to stop before its first step ends while it writes the predictions, and leaves
+ * none of them. */
 static void a_run_ends_before_it_begins(void **state)
 {
     (void)state;

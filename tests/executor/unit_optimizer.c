@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Tests of the optimizers on the cpu backend: against the textbook in double, a tied tensor's two
- * gradients, norms and what they clip, a master kept as weight and remainder against a plain fp32
- * master, bit for bit; and stochastic rounding: exact in its odds, without bias over many steps,
- * the same each time; and vectors of any width against narrow ones, bit for bit.
- */
+/* Tests of the optimizers on the cpu backend. Steps are compared with the textbook in double, with
+ * two gradients of a tied tensor, and with gradients clipped by their norms. A master kept as
+ * weight and remainder must have the bits of a plain fp32 master. Stochastic rounding must be exact
+ * in its odds, without bias over many steps, and repeatable. Vectors of any width must give the
+ * bits of narrow ones. */
 #include "tests/support/cpu_fixture.h"
 
 #include "executor/cpu/cpu.h"
@@ -87,7 +86,7 @@ static double sum_of_squares(const struct bench *bench, uint32_t unit, const dou
     return squares;
 }
 
-/* One step in double of the values of a unit, the gradient scaled. */
+/* One step of a unit's values in double, with the gradient multiplied by `scale`. */
 static void reference_step(const struct bench *bench, uint32_t unit, const double *gradient,
                            double scale, double *weight, double *moment1, double *moment2)
 {
@@ -116,7 +115,7 @@ static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_
 {
     bool sgd = moments == TDM_DTYPE_NONE;
     if (sgd)
-        moments = TDM_DTYPE_FP32; /* of cells that are no operands */
+        moments = TDM_DTYPE_FP32; /* for cells that are not operands */
     struct bench bench;
     struct shape shape = tiny;
     shape.tied = tied;
@@ -133,7 +132,7 @@ static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_
     struct cell m = cell_new(&bench, moments, elements, 0),
                 v = cell_new(&bench, moments, elements, 0);
     struct cell norm = cell_new(&bench, TDM_DTYPE_FP64, 1, NAN);
-    struct cell norms = cell_new(&bench, TDM_DTYPE_FP64, 3, 0); /* with two other units' */
+    struct cell norms = cell_new(&bench, TDM_DTYPE_FP64, 3, 0); /* with those of two other units */
     double *vw = cell_values(&w), *vm = cell_values(&m), *vv = cell_values(&v);
     double *before = cell_values(&w), others = 0;
     if (clip == TDM_CLIP_GLOBAL) {
@@ -149,7 +148,7 @@ static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_
         for (uint64_t i = 0; tied && i < elements; i++)
             vg[i] += cell_get(&second, i);
         double squares = sum_of_squares(&bench, unit, vg), all = sqrt(squares + others), scale = 1;
-        if (clip != TDM_CLIP_NONE && step > 1) { /* in the first nothing is long enough */
+        if (clip != TDM_CLIP_NONE && step > 1) { /* step 1 stays below the clip norm */
             bench.schedule.optimizer.clip_norm = all / (double)step;
             scale = 1 / (double)step;
         } else if (clip != TDM_CLIP_NONE) {
@@ -187,7 +186,7 @@ static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_
     bench_close(&bench);
 }
 
-/* What is stored in fp32 shows the scale to its last digits, whatever is stored beside it. */
+/* Values stored in fp32 show the scale to the last digits, whatever is stored beside them. */
 static void test_clipping(void **unused)
 {
     (void)unused;
@@ -265,7 +264,7 @@ static void test_remainder_steps(void **unused)
     bench_close(&bench);
 }
 
-/* Patterns over all of fp32, and those at and below ties, come back from their halves. */
+/* Bit patterns over all of fp32, and those at and below ties, are restored from their halves. */
 static void test_remainder_bits(void **unused)
 {
     (void)unused;
@@ -284,14 +283,15 @@ static void test_remainder_bits(void **unused)
             }
             assert_memory_equal(&joined, &master, sizeof(master));
             assert_int_equal(weight, tdm_master_weight(master));
-            if ((bits & 0xffffu) != 0x8000u) /* no tie: rounded to nearest */
+            if ((bits & 0xffffu) != 0x8000u) /* not a tie: rounded to nearest */
                 assert_int_equal(weight, tdm_float_to_bf16(master));
         }
     }
 }
 
-/* Of all 2^16 random shares as many round away from zero as there are bits cut off: the mean over
- * them is the value itself. Both signs, subnormals, and what must stay: bf16 values, infinities. */
+/* Of all 2^16 random shares, as many round away from zero as the value of the bits cut off, so
+ * their mean is the value itself. Covers both signs, subnormals, and values that must stay: bf16
+ * values and infinities. */
 static void test_stochastic_exact(void **unused)
 {
     (void)unused;
@@ -316,9 +316,9 @@ static void test_stochastic_exact(void **unused)
     assert_true(isnan(tdm_bf16_to_float(tdm_bf16_stochastic(nan, 0xffff))));
 }
 
-/* Steps of 2^-12 of the weights' size, a sixteenth of a bf16 unit, whose sum is known: rounded to
- * nearest, not one of them would be made. The mean error of n elements after k steps is within six
- * standard deviations of 0, of which one is at most sqrt(k) / 2 units of an element. */
+/* Takes steps of 2^-12, a 32nd of a bf16 unit of the weights, whose sum is known. Rounding to
+ * nearest would lose all of them. The mean error of n elements after k steps is within six standard
+ * deviations of 0. One standard deviation of an element is at most sqrt(k) / 2 units. */
 static void check_unbiased(enum tdm_optimizer kind)
 {
     struct bench bench;
@@ -334,14 +334,14 @@ static void check_unbiased(enum tdm_optimizer kind)
     struct cell v = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
     for (uint64_t i = 0; i < elements; i++) {
         cell_set(&w, i, i % 2 == 0 ? 1.5 : -1.5);
-        cell_set(&g, i, -1); /* AdamW's update of it is 1 too */
-        if (adamw) {         /* as after many steps of this gradient */
+        cell_set(&g, i, -1); /* AdamW's update for it is 1 too */
+        if (adamw) {         /* as after many steps with it */
             cell_set(&m, i, -1);
             cell_set(&v, i, 1);
         }
     }
     for (uint64_t step = 1; step <= steps; step++) {
-        /* far on, so that nothing is left of the corrections for the first steps */
+        /* a late step, where the corrections for the first steps have vanished */
         bench.step = (struct tdm_step){.number = 100000 + step, .learning_rate = 0x1p-12};
         bench.step.seed = 3;
         optimizer_op(&bench, 0, &w, &g, NULL, adamw ? &m : NULL, adamw ? &v : NULL, NULL, NULL);
@@ -371,7 +371,7 @@ static void test_stochastic_unbiased(void **unused)
     check_unbiased(TDM_OPTIMIZER_ADAMW_BF16);
 }
 
-/* Weights and moments after one AdamW step of unit 0 from the same state. */
+/* Weights and moments after one AdamW step of unit 0 from the same state; the caller frees them. */
 static void bf16_step(uint64_t seed, uint64_t step, uint32_t threads, uint16_t *out[3],
                       uint64_t *elements)
 {
@@ -395,7 +395,7 @@ static void bf16_step(uint64_t seed, uint64_t step, uint32_t threads, uint16_t *
     bench_close(&bench);
 }
 
-/* The same seed and step round alike, on one thread and on all; others do not. */
+/* The same seed and step round the same way, on one thread and on all. Other seeds do not. */
 static void test_stochastic_repeats(void **unused)
 {
     (void)unused;
@@ -421,12 +421,12 @@ static void test_stochastic_repeats(void **unused)
         free(first[i]);
 }
 
-/* The bits of a step of a kind with all widths of vectors, on one thread and on three: those of the
- * narrowest. */
+/* A step of a kind of optimizer gives the same bits with vectors of all widths, on one thread and
+ * on three. */
 static void check_widths(enum tdm_optimizer kind, enum tdm_dtype master, enum tdm_dtype gradients,
                          bool clips)
 {
-    enum { CELLS = 4 }; /* that are changed: weights, master, moments */
+    enum { CELLS = 4 }; /* changed by a step: weights, master, moments */
     static const int operand[CELLS] = {TDM_OPTIMIZER_WEIGHTS, TDM_OPTIMIZER_MASTER,
                                        TDM_OPTIMIZER_MOMENT1, TDM_OPTIMIZER_MOMENT2};
     struct bench bench;
@@ -467,7 +467,7 @@ static void check_widths(enum tdm_optimizer kind, enum tdm_dtype master, enum td
             bench_operand(&bench, (uint32_t)operand[i], &cells[i], TDM_ACCUMULATE);
     }
     if (has[1])
-        bench.launch.operand[TDM_OPTIMIZER_MASTER].dtype = master; /* of remainders: 16 bits */
+        bench.launch.operand[TDM_OPTIMIZER_MASTER].dtype = master; /* remainders have 16 bits */
     for (uint32_t width = 0; width < 2 * tdm_host_update_widths(); width++) {
         struct tdm_host_update update = tdm_host_update_of(&bench.launch);
         assert_int_equal(update.width, tdm_host_update_widths() - 1);
@@ -510,8 +510,8 @@ static void test_widths(void **unused)
     check_widths(TDM_OPTIMIZER_SGD, split, wide, false);
 }
 
-/* Numbers of neighbouring seeds, steps, tensors and elements have nothing to do with each other,
- * and neither have the shares of one number: all bits of differences are set half of the time. */
+/* Random numbers of neighbouring seeds, steps, tensors and elements are independent, and so are the
+ * shares of one number: every bit of their differences is set half of the time. */
 static void test_random_streams(void **unused)
 {
     (void)unused;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How often a run goes through its program until its first step has ended. The linker wraps the
- * lowering and the simulator, so that this test counts them. */
+/* Counts how often a run reads its program until its first step has ended. The linker wraps the
+ * lowering and the simulator, so that this test can count their calls. */
 #include "base/json.h"
 #include "executor/backend.h"
 #include "executor/run.h"
@@ -103,7 +103,7 @@ static void run(const char *trace)
                   at_first_step.lowerings, at_first_step.simulations, so_far.lowerings);
 }
 
-/* For sizes, for checks, for the step. */
+/* The program is lowered for sizes, for checks, and for the step. */
 static void a_run_reads_its_program_once_to_check_it(void **state)
 {
     (void)state;
@@ -113,7 +113,7 @@ static void a_run_reads_its_program_once_to_check_it(void **state)
     assert_int_equal(so_far.lowerings, 4);
 }
 
-/* And once more for what is predicted in the trace. */
+/* It is lowered once more for the predictions in the trace. */
 static void a_traced_run_reads_it_once_more(void **state)
 {
     char trace[4096];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is refused before it is taken: the arithmetic, and what is read of a computer's memory. */
+/* Tests of the checks before memory is allocated, host memory, host arenas and NUMA nodes. */
 #include "base/size.h"
 #include "executor/amounts.h"
 #include "executor/arenas.h"
@@ -25,7 +25,7 @@
 
 #define GIB (UINT64_C(1) << 30)
 #define MIB (UINT64_C(1) << 20)
-#define RESERVE (256 * MIB) /* left to others */
+#define RESERVE (256 * MIB) /* left for other programs */
 
 /* ---- the device ---- */
 
@@ -38,14 +38,14 @@ static void test_device(void **state)
     assert_int_equal(tdm_room_check_device(&room, 70 * GIB - 100 * MIB, &err), TDM_OK);
     assert_int_equal(tdm_room_check_device(&room, 0, &err), TDM_OK);
 
-    /* the arena alone would fit, but then nothing is left for what is to come */
+    /* the arena would fit, but not the rest of the runtime with it */
     assert_int_equal(tdm_room_check_device(&room, 70 * GIB - 99 * MIB, &err), TDM_INFEASIBLE);
     assert_string_equal(err.message, "needs 70.00 GiB of the GPU's memory, 70 GiB are free: 1 MiB "
                                      "too little");
-    /* what is free, and what is ours already: 70.48 GiB, rounded down */
+    /* free bytes and our own used bytes: 70.48 GiB, rounded down */
     assert_non_null(strstr(err.hint, "--memory 70.48G"));
 
-    /* more of the runtime is there than was planned: it is not free any more, and that is all */
+    /* the runtime uses more than planned; those bytes are no longer free, but all else stays */
     room.used_bytes = 700 * MIB;
     assert_int_equal(tdm_room_check_device(&room, 70 * GIB, &err), TDM_OK);
     assert_int_equal(tdm_room_check_device(&room, 70 * GIB + 1, &err), TDM_INFEASIBLE);
@@ -114,11 +114,11 @@ static void test_plain_computer(void **state)
     assert_true(memory.allowed_bytes == TDM_SIZE_MAX && memory.to_come_bytes == 0);
     assert_int_equal(tdm_host_memory_room(&memory), 100 * GIB - RESERVE);
 
-    memory = read_root(root_of("empty")); /* nothing is known, nothing is refused */
+    memory = read_root(root_of("empty")); /* nothing is known, so nothing is refused */
     assert_true(tdm_host_memory_room(&memory) == TDM_SIZE_MAX);
 }
 
-/* The least of our group and those above counts; file cache can be given back. */
+/* The smallest limit of our group and its parents counts. File cache can be freed. */
 static void test_groups(void **state)
 {
     (void)state;
@@ -140,7 +140,7 @@ static void test_groups(void **state)
     assert_int_equal(tdm_host_memory_room(&memory), 0);
 }
 
-/* Version 1, in a container that sees only the top, by the host's path. */
+/* cgroups version 1, in a container that sees only the top group, under the host's path. */
 static void test_first_groups(void **state)
 {
     (void)state;
@@ -158,7 +158,7 @@ static void test_first_groups(void **state)
     assert_true(memory.allowed_bytes == TDM_SIZE_MAX);
 }
 
-/* What is available now says nothing where memory is plugged in as it is used; limits still
+/* If memory is plugged in as it is used, what is available now does not count. Limits still
  * hold. */
 static void test_growing_computer(void **state)
 {
@@ -178,9 +178,9 @@ static void test_growing_computer(void **state)
 
 /* ---- the host arena ---- */
 
-/* What was pinned, and which time it fails. */
+/* Counts of pinning, and the number of the call that fails. */
 struct pins {
-    volatile sig_atomic_t stop; /* the arena is to be given up */
+    volatile sig_atomic_t stop; /* the arena must be given up */
     unsigned pinned, unpinned, fails_at;
     enum tdm_status failure;
     uint64_t bytes;
@@ -254,7 +254,7 @@ static void test_host_arena(void **state)
     assert_true(pins.pinned == 1 && pins.unpinned == 1 && pins.bytes == 3 * MIB + 5);
     assert_true(seen.taken_bytes == 3 * MIB + 5 && seen.pageable_bytes == 0);
 
-    /* the computer has less than was thought */
+    /* the computer has less memory than expected */
     put(root, "proc/meminfo", "MemAvailable:  2048 kB\n");
     pins = (struct pins){0};
     assert_int_equal(take(root, &pins, 3 * MIB, &seen, &err), TDM_INFEASIBLE);
@@ -267,8 +267,8 @@ static void test_host_arena(void **state)
     assert_true(pins.pinned == 0 && seen.taken_bytes == 0);
 }
 
-/* What cannot be pinned is taken all the same, and said; without a device there is nothing to go on
- * with. */
+/* Memory that cannot be pinned is allocated as pageable and reported. Without a device, the
+ * allocation fails. */
 static void test_pageable_arena(void **state)
 {
     (void)state;
@@ -303,7 +303,8 @@ static enum tdm_status no_device(uint64_t *bytes, struct tdm_error *err)
     return tdm_fail(err, TDM_NO_DEVICE, "no GPU");
 }
 
-/* Two programs: the larger arenas count. Nothing is opened, so the runtime is all to come. */
+/* Of two programs the larger arenas count. Nothing is opened, so all of the runtime is still to
+ * come. */
 static void test_dry_run(void **state)
 {
     (void)state;
@@ -325,14 +326,15 @@ static void test_dry_run(void **state)
     assert_int_equal(tdm_arenas_check(&backend, 2, programs, &memory, &err), TDM_INFEASIBLE);
     assert_non_null(strstr(err.message, "of the GPU's memory"));
 
-    backend.free_bytes = no_device; /* that may be elsewhere */
+    backend.free_bytes = no_device; /* the device may be in another computer */
     assert_int_equal(tdm_arenas_check(&backend, 2, programs, &memory, &err), TDM_OK);
     assert_true(memory.device_bytes == TDM_SIZE_MAX);
-    small.arena_bytes[TDM_HOST] = UINT64_MAX / 2; /* nobody has that */
+    small.arena_bytes[TDM_HOST] = UINT64_MAX / 2; /* more than any computer has */
     assert_int_equal(tdm_arenas_check(&backend, 2, programs, &memory, &err), TDM_INFEASIBLE);
     assert_non_null(strstr(err.message, "of this computer's memory"));
 
-    small.arena_bytes[TDM_HOST] = 0; /* a device's arena that is memory of this computer */
+    /* The device's arena is memory of this computer. */
+    small.arena_bytes[TDM_HOST] = 0;
     large.arena_bytes[TDM_DEVICE] = UINT64_MAX / 2;
     backend = tdm_null_backend;
     backend.executes = true;
@@ -342,8 +344,7 @@ static void test_dry_run(void **state)
     assert_int_equal(tdm_arenas_check(&backend, 2, programs, &memory, &err), TDM_OK);
 }
 
-/* What is pinned for a device is pageable where there is none; the trace takes a share of its
- * own. */
+/* Bytes that are pinned for a device are pageable without one. The trace adds bytes of its own. */
 static void test_amounts(void **state)
 {
     (void)state;
@@ -373,16 +374,17 @@ static void test_node_of_device(void **state)
     const char *root = root_of("nodes");
     put(root, "sys/bus/pci/devices/0000:4b:00.0/numa_node", "1\n");
     put(root, "sys/bus/pci/devices/0000:4c:00.0/numa_node", "-1\n");
-    assert_int_equal(tdm_numa_node_of(root, "0000:4B:00.0"), TDM_NO_NODE); /* nothing is known */
+    assert_int_equal(tdm_numa_node_of(root, "0000:4B:00.0"), TDM_NO_NODE); /* no node is known */
     put(root, "sys/devices/system/node/online", "0\n");
-    assert_int_equal(tdm_numa_node_of(root, "0000:4B:00.0"), TDM_NO_NODE); /* one is all */
+    /* there is only one node */
+    assert_int_equal(tdm_numa_node_of(root, "0000:4B:00.0"), TDM_NO_NODE);
     put(root, "sys/devices/system/node/online", "0-1\n");
     assert_int_equal(tdm_numa_node_of(root, "0000:4B:00.0"), 1);
     assert_int_equal(tdm_numa_node_of(root, "0000:4C:00.0"), TDM_NO_NODE);
     assert_int_equal(tdm_numa_node_of(root, "0000:4D:00.0"), TDM_NO_NODE);
 }
 
-/* The kernel is asked for nodes as it counts them: what a range prefers can be read back. */
+/* The kernel numbers nodes as we do: the preferred node of a range can be read back. */
 static void test_preferred_node(void **state)
 {
     (void)state;
@@ -395,7 +397,7 @@ static void test_preferred_node(void **state)
     long known = syscall(SYS_get_mempolicy, &policy, mask, 1025, memory, OF_ADDRESS);
     assert_true(known != 0 || policy != PREFERRED);
     tdm_numa_prefer(memory, MIB, 0);
-    if (known == 0) { /* a kernel with nodes that lets us ask */
+    if (known == 0) { /* the kernel has nodes and allows the query */
         assert_int_equal(syscall(SYS_get_mempolicy, &policy, mask, 1025, memory, OF_ADDRESS), 0);
         assert_true(policy == PREFERRED && mask[0] == 1);
     }
@@ -403,7 +405,7 @@ static void test_preferred_node(void **state)
     munmap(memory, MIB);
 }
 
-/* Memory that is there and that the kernel has not begun to manage. */
+/* Memory that exists but that the kernel does not manage yet. */
 static void test_sleeping_memory(void **state)
 {
     (void)state;
@@ -416,8 +418,8 @@ static void test_sleeping_memory(void **state)
         put(root, path, i < 126 ? "online\n" : "offline\n");
     }
     struct tdm_host_memory memory = read_root(root);
-    assert_int_equal(memory.to_come_bytes,
-                     0); /* of 126 GiB MemTotal has 125: what the kernel took */
+    /* MemTotal has 125 of 126 GiB: the kernel took the rest. */
+    assert_int_equal(memory.to_come_bytes, 0);
     assert_int_equal(tdm_host_memory_room(&memory), 100 * GIB - RESERVE);
     for (int i = 126; i < 256; i++) {
         snprintf(path, sizeof(path), "sys/devices/system/memory/memory%d/state", i);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of files of tokens: every format gives the tokens that a text of the same bytes would, one
- * that is not what it says is refused with its name, and documents reach the batches that are
- * drawn. */
+/* Tests of token files. Every format gives the tokens of a text of the same bytes, a malformed file
+ * is refused with its name, and documents reach the drawn batches. */
 #include "base/inputs.h"
 #include "executor/batch.h"
 #include "executor/token_file.h"
@@ -26,7 +25,7 @@ static unsigned char number(uint64_t i)
     return (unsigned char)(i * 37 % 256);
 }
 
-/* A file as NumPy writes it: version, header, numbers of `width` bytes, then `more` bytes. */
+/* Writes a file as NumPy does: version, header, numbers of `width` bytes, then `more` bytes. */
 static void put(unsigned version, const char *header, uint32_t width, uint64_t count, uint64_t more)
 {
     FILE *file = fopen(FILE_NAME, "wb");
@@ -163,7 +162,7 @@ static void refused(const char *part)
     refused_as(FILE_NAME, 200, FILE_NAME, part);
 }
 
-/* Tokens that the vocabulary of 200 does not have. */
+/* Tokens outside the vocabulary of 200. */
 static void test_refused(void **unused)
 {
     (void)unused;
@@ -220,7 +219,7 @@ static void test_headers(void **unused)
         "{'descr': '<u2', 'fortran_order': False, 'shape': (4,), } and more",
         "{'descr': '<u2' 'fortran_order': False, 'shape': (4,), }",
         "{'descr': '<u2, 'fortran_order': False, 'shape': (4,), }",
-        /* what a search for 'descr': and 'shape': would take for them */
+        /* a search for 'descr': and 'shape': would accept these */
         "{'fortran_order': False, 'x': \"'descr': '<u2', 'shape': (4,)\"}",
     };
     for (size_t i = 0; i < sizeof(broken) / sizeof(broken[0]); i++) {
@@ -236,7 +235,7 @@ static void test_headers(void **unused)
     refused("is of version 4 of .npy");
 }
 
-/* Headers that Python reads, in other words than numpy.save's. */
+/* Headers that Python reads, but that numpy.save writes differently. */
 static void test_other_words(void **unused)
 {
     (void)unused;
@@ -309,7 +308,7 @@ static void test_raw(void **unused)
     refused_as("uint32:.", 256, ".", "is not a regular file");
 }
 
-/* Bytes are tokens of byte-level vocabularies alone, unless the user says so. */
+/* Bytes are tokens only of byte-level vocabularies, unless the user says so. */
 static void test_bytes(void **unused)
 {
     (void)unused;
@@ -339,7 +338,7 @@ struct llmc {
 static const struct llmc gpt2 = {20240520, 1, COUNT, 2, 50256};
 static const struct llmc llama3 = {20240801, 7, COUNT, 4, 128000};
 
-/* COUNT tokens as llm.c writes them, every tenth from the fifth on the delimiter. */
+/* Writes COUNT tokens as llm.c does. Every tenth from number 5 on is the delimiter. */
 static void put_llmc(const struct llmc *kind)
 {
     FILE *file = fopen("data.bin", "wb");
@@ -366,7 +365,8 @@ static void test_llmc(void **unused)
         assert_int_equal(tdm_tokens_count(tokens), COUNT);
         assert_int_equal(tdm_tokens_at(tokens, 4), number(4));
         assert_int_equal(tdm_tokens_at(tokens, 5), kinds[k]->delimiter);
-        assert_int_equal(tdm_tokens_documents(tokens), 11); /* one before the first delimiter */
+        /* one lies before the first delimiter */
+        assert_int_equal(tdm_tokens_documents(tokens), 11);
         assert_int_equal(tdm_tokens_document_start(tokens, 0), 0);
         assert_int_equal(tdm_tokens_document_start(tokens, 10), 95);
         assert_int_equal(tdm_tokens_document_of(tokens, 94), 9);
@@ -403,7 +403,7 @@ static void test_llmc(void **unused)
 
 /* ---- Megatron-LM ---- */
 
-/* An index as its writer makes it, of which a test spoils a field. */
+/* An index as Megatron-LM writes it; tests change single fields. */
 struct index {
     char magic[9];
     uint64_t version, sequences, entries;
@@ -413,7 +413,7 @@ struct index {
     bool modes;
 };
 
-/* Documents of 10 and 20 tokens, of none, and of 30: five sequences, one of them empty. */
+/* Documents of 10, 20, 0 and 30 tokens: five sequences, one of them empty. */
 static const struct index right_index = {.magic = "MMIDIDX\0",
                                          .version = 1,
                                          .sequences = 5,
@@ -535,7 +535,7 @@ static void test_broken_index(void **unused)
 
 /* ---- batches ---- */
 
-/* A step's documents are those of the text where its sequences were drawn. */
+/* Checks that a step's documents are those of the text where its sequences were drawn. */
 static void check_documents(const struct tdm_tokens *tokens, const struct tdm_batch *batch)
 {
     uint64_t row = 0, trained = 0;
@@ -544,7 +544,7 @@ static void check_documents(const struct tdm_tokens *tokens, const struct tdm_ba
         assert_int_equal(sequence->tokens, batch->schedule->sequences[s].tokens);
         assert_int_equal(sequence->document_starts[0], 0);
         for (uint64_t t = 0; t < sequence->tokens; t++, row++) {
-            /* every token of the text is another: the place is known */
+            /* all tokens of the text differ, so a token shows its place */
             uint64_t at = (uint64_t)batch->inputs[row];
             uint64_t document = tdm_tokens_document_of(tokens, at);
             bool ends = at + 1 < tdm_tokens_count(tokens) &&
@@ -579,7 +579,7 @@ static void test_batches(void **unused)
         fwrite(&i, 2, 1, file);
     fclose(file);
     struct tdm_tokens *tokens = open_tokens("set"), *text = open_tokens("bytes:set.bin");
-    batch = new_batch(tokens, schedule); /* the schedule has one document a sequence */
+    batch = new_batch(tokens, schedule); /* the schedule has one document per sequence */
     assert_null(batch->sequences);
     tdm_batch_describe(batch, &step);
     assert_null(step.sequences);
@@ -605,14 +605,14 @@ static void test_batches(void **unused)
     assert_non_null(strstr(err.message, "set.bin: the schedule takes documents from the text"));
     assert_null(batch);
 
-    /* a text that is no longer than a sequence */
+    /* the text is not longer than a sequence */
     schedule->documents_of_text = false;
     assert_int_equal(tdm_schedule_set_sequences(schedule, 1, 60, &err), TDM_OK);
     assert_int_equal(tdm_batch_new(tokens, schedule, &batch, &err), TDM_INPUT);
     assert_non_null(strstr(err.message, "set.bin: 60 tokens are fewer than a sequence of 60"));
     assert_int_equal(tdm_batch_windows(tokens, schedule), 0);
     assert_int_equal(tdm_sequence_divide(&schedule->sequences[0], "test", 59, &err), TDM_OK);
-    tdm_batch_free(new_batch(tokens, schedule)); /* each document is drawn alone */
+    tdm_batch_free(new_batch(tokens, schedule)); /* each document is drawn by itself */
     assert_int_equal(tdm_schedule_set_sequences(schedule, 1, 59, &err), TDM_OK);
     tdm_batch_free(new_batch(tokens, schedule));
     tdm_tokens_free(tokens);

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Values: bytes that hold one are those of a rule written a second time, slot by slot; an observer
- * that is given the launches of a program counts what is predicted, and one that is given anything
- * else does not.
- */
+/* Tests of values. Bytes that hold a value must be those of the same rule written a second time,
+ * slot by slot. An observer that receives the launches of a program must count what is predicted;
+ * one that receives anything else must not. */
 #include "executor/observer.h"
 #include "schedule/lowering.h"
 #include "tests/support/random_schedule.h"
@@ -21,14 +19,15 @@ enum { BASE_SEED = 83000 };
 
 /* ---- the rule, slot by slot ---- */
 
-/* An op uses a slot, or a part of it. */
+/* The use of a slot, or of a part of it, by an op. */
 struct use {
     uint32_t buffer, slot, part;
     uint64_t op, turn; /* number of the op; order of the uses */
     uint64_t bytes;
     bool write;
-    bool shared; /* bytes are a mean over slots, of which the last may hold less: what wrote it says
-                    how much */
+    /* Bytes are a mean over slots. The last slot may hold less; the op that wrote it has the
+     * number. */
+    bool shared;
 };
 
 struct uses {
@@ -99,7 +98,7 @@ static int by_slot(const void *a, const void *b)
 /* [ops][places][categories] */
 typedef uint64_t (*table)[TDM_MAX_PLACES][TDM_CATEGORIES];
 
-/* Adds the values of one slot or part: its uses in program order. */
+/* Adds the values of one slot or part. `use` has its uses in program order. */
 static void add_slot(const struct tdm_program *program, const struct use *use, size_t count,
                      table bytes)
 {
@@ -113,7 +112,7 @@ static void add_slot(const struct tdm_program *program, const struct use *use, s
         uint64_t begin = carried ? 0 : use[first].op;
         uint64_t end = carried ? program->op_count : use[next - 1].op + 1;
         if (next < count && end > use[next].op)
-            end = use[next].op; /* an op that reads a value and overwrites it */
+            end = use[next].op; /* this op reads the value and overwrites it */
         for (uint64_t op = begin; op < end; op++)
             bytes[op][buffer->place][buffer->category] += most;
     }
@@ -151,7 +150,7 @@ static void check_rule(const struct tdm_program *program, uint64_t seed)
     for (uint64_t op = 0; op < program->op_count; op++) {
         for (; next < count && changes[next].op_number == op; next++) {
             uint64_t *bytes = &now[changes[next].place][changes[next].category];
-            assert_int_not_equal(*bytes, changes[next].value_bytes); /* a change */
+            assert_int_not_equal(*bytes, changes[next].value_bytes); /* each entry is a change */
             *bytes = changes[next].value_bytes;
         }
         if (memcmp(now, due[op], sizeof(now)) != 0)
@@ -186,14 +185,14 @@ static void test_rule(void **state)
 
 /* ---- observers ---- */
 
-/* What is done to one launch before an observer is told of it. */
+/* What is changed in one launch before the observer receives it. */
 enum fault {
     NO_FAULT,
-    SKIPPED,    /* the observer is not told */
-    ONE_BYTE,   /* an operand is where no slot begins */
-    BEFORE,     /* and before its buffer */
+    SKIPPED,    /* the observer does not receive it */
+    ONE_BYTE,   /* an operand does not begin at a slot */
+    BEFORE,     /* an operand begins before its buffer */
     OTHER_SLOT, /* an operand is in another slot */
-    WRITTEN,    /* an operand that is read is written */
+    WRITTEN,    /* an operand that is read is marked as written */
     FAULTS
 };
 
@@ -202,7 +201,7 @@ struct observing {
     struct tdm_arenas arenas;
     struct tdm_observer *observer;
     enum fault fault;
-    uint64_t op; /* that has the fault */
+    uint64_t op; /* first op that may have the fault */
     bool done;
 };
 
@@ -223,7 +222,7 @@ static struct tdm_launch launch_of(const struct observing *o, const struct tdm_o
     return launch;
 }
 
-/* Breaks the first operand of the op that can be broken so. */
+/* Applies the fault to the first operand of the op where it is possible. */
 static void break_launch(struct observing *o, struct tdm_launch *launch)
 {
     for (uint32_t i = 0; i < launch->op->access_count && !o->done; i++) {
@@ -263,7 +262,7 @@ static enum tdm_status observe(void *self, const struct tdm_item *item, struct t
     return tdm_observer_launch(o->observer, &launch, err);
 }
 
-/* Observes a step; *equal: value bytes and touches are those of the program. */
+/* Observes a step. *equal: whether the value bytes are those that the program predicts. */
 static enum tdm_status observed_is_predicted(struct observing *o, bool *equal,
                                              struct tdm_error *err)
 {
@@ -322,8 +321,8 @@ static void check_observer(const struct tdm_program *program, uint64_t seed)
     tdm_observer_free(o.observer);
 }
 
-/* Every operand that is somewhere else is found. An op that is not launched, or writes where it
- * should read, is found unless its values live on by other ops all the same. */
+/* Every operand that does not begin at a slot of its buffer is found. Other faults are found unless
+ * other ops keep the same bytes in use. */
 static void test_observer(void **state)
 {
     (void)state;
@@ -334,7 +333,7 @@ static void test_observer(void **state)
         if (fault == ONE_BYTE || fault == BEFORE)
             assert_int_equal(faults_found[fault], faults_made[fault]);
         else
-            /* usual are 41% of those written (27% of the fewest cases seen), 85% of the others */
+            /* usually 41% of WRITTEN are found (at the fewest seen, 27%), and 85% of the others */
             assert_true(100 * faults_found[fault] >
                         (fault == WRITTEN ? 15 : 60) * faults_made[fault]);
     }

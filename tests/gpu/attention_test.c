@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Attention on tensor cores against attention on CUDA cores in fp32, of the same bf16 inputs:
- * shapes with whole and with ragged tiles, pages and chunks, documents, windows, dK and dV written
- * and added.
+/* Compares attention on tensor cores with attention on CUDA cores in fp32, on the same bf16 inputs.
+ * Shapes have whole and ragged tiles, pages and chunks, documents and windows. dK and dV are
+ * written and added to.
  *
- * Windows and documents are of two tokens or more: of one, dQ is zero, and what is there is
- * rounding. Error: norm of the difference over the norm of what is due. Bound: probabilities and
- * their gradients are rounded to bf16 for the second product, outputs too: 2^-8 each at worst, less
- * on average. What no key of the chunk has must stay as it was.
+ * Windows and documents have two tokens or more: with one, dQ is zero except for rounding. The
+ * error is the norm of the difference over the norm of the expected result. The bound:
+ * probabilities and their gradients are rounded to bf16 for the second product, and outputs too, by
+ * 2^-8 each at worst and less on average. Bytes without a key of the chunk must stay as they were.
  *
- * A few shapes are run TDM_REPEATS times (10), with copies and other kernels under way, and must
- * give the same bits.
- */
+ * A few shapes run TDM_REPEATS times (10), with copies and other kernels under way, and must give
+ * the same bits. */
 #include "base/dtype.h"
 #include "executor/cuda/cuda_error.h"
 #include "executor/cuda/kernels.h"
@@ -25,7 +23,7 @@
 struct shape {
     uint32_t head_dim, kv_heads, ratio;
     uint64_t chunk_tokens, page_tokens;
-    uint64_t slots, tokens; /* slots of keys; queries: tokens of the last one */
+    uint64_t slots, tokens; /* slots of keys; tokens of the last slot, the queries */
     uint64_t window;
     uint32_t documents;
 };
@@ -47,7 +45,7 @@ static const struct shape shapes[] = {
     {64, 1, 8, 1024, 128, 4, 1024, 600, 4},
     {128, 1, 4, 320, 64, 5, 320, 0, 1},
     {128, 2, 7, 2048, 128, 3, 2048, 0, 1},
-    /* one slot of no whole tiles, one row, one key more than a tile, tiles of 176 keys over
+    /* one slot that is not whole tiles, one row, one key more than a tile, tiles of 176 keys across
      * pages */
     {128, 2, 3, 1000, 128, 1, 1000, 0, 1},
     {64, 3, 1, 333, 128, 1, 333, 0, 1},
@@ -66,8 +64,8 @@ static const struct shape shapes[] = {
     {128, 4, 7, 1024, 128, 2, 1024, 0, 12},
 };
 
-/* With scores that grow so much behind the first tile that their exponentials overflow. The last
- * ones have more tiles than a card has multiprocessors. */
+/* Shapes whose scores grow so much after the first tile that their exponentials overflow. The last
+ * ones have more tiles than a GPU has multiprocessors. */
 static const struct shape steep_shapes[] = {
     {128, 2, 7, 512, 128, 4, 512, 0, 1},    {64, 2, 3, 512, 128, 3, 300, 0, 1},
     {128, 1, 2, 1024, 128, 3, 900, 600, 4}, {128, 4, 7, 1024, 128, 2, 1024, 0, 1},
@@ -102,7 +100,7 @@ static void *host(uint64_t bytes)
     return memory;
 }
 
-/* Device memory with a copy of `from`, or with not-a-numbers. */
+/* Device memory with a copy of `from`, or with NaN if it is NULL. */
 static void *device(const void *from, uint64_t bytes)
 {
     struct tdm_error err = {0};
@@ -123,7 +121,7 @@ static uint16_t *random_bf16(struct gpu_test *test, uint64_t count, float scale)
     return values;
 }
 
-/* What is behind the last key was never written: no numbers. */
+/* Fills the space after the last key with NaN, because it was never written. */
 static void poison(const struct shape *s, uint16_t *kv)
 {
     const uint64_t row = (uint64_t)s->kv_heads * s->head_dim, slot = slot_of(s);
@@ -158,7 +156,7 @@ static double difference(const void *a, const void *b, enum tdm_dtype dtype, uin
     return sqrt(error / (squares + 1e-30));
 }
 
-/* What a run of either kind leaves. */
+/* The results of a run, in device memory. */
 struct result {
     void *out, *lse, *dq, *gradients;
 };
@@ -179,7 +177,7 @@ static void free_result(struct result *result)
     cudaFree(result->gradients);
 }
 
-/* Forward into `result`; backward from what the forward of `from` left. */
+/* Runs the forward into `result`, and the backward from the forward results of `from`. */
 static void run(struct tdm_attend a, const struct tdm_attention_kind *kind,
                 const struct result *from, struct result *result, cudaStream_t stream)
 {
@@ -235,7 +233,7 @@ static void check(struct gpu_test *test, const struct tdm_attention_kind *kind,
 
 /* ---- repeats ---- */
 
-/* What goes on beside: copies to the device, and a kernel that writes. */
+/* Concurrent work: copies to the device, and a kernel that writes. */
 struct noise {
     void *from, *to;
     uint64_t bytes;
@@ -273,7 +271,7 @@ static void free_noise(struct noise *noise)
     cudaFree(noise->to);
 }
 
-/* True if device memory holds what `due` holds. `room`: for as much on the host. */
+/* True if device memory holds what `due` holds. `room` is host memory of `bytes` bytes. */
 static bool is_same(const void *due, const void *on_device, uint64_t bytes, void *room)
 {
     struct tdm_error err = {0};
@@ -282,7 +280,7 @@ static bool is_same(const void *due, const void *on_device, uint64_t bytes, void
     return memcmp(due, room, bytes) == 0;
 }
 
-/* Runs forward and backward again and again; what they leave must be what the first run left. */
+/* Repeats forward and backward. The results must be those of the first run. */
 static void repeat(struct gpu_test *test, const struct tdm_attend *a, const struct shape *s,
                    const struct tdm_attention_kind *kind, const struct result *from,
                    const float *gradients, cudaStream_t stream)
@@ -327,7 +325,7 @@ static void repeat(struct gpu_test *test, const struct tdm_attend *a, const stru
     free_result(&got);
 }
 
-/* `scale`: of the queries. */
+/* `scale` multiplies the queries. */
 static void run_shape(struct gpu_test *test, const struct shape *s, float scale, bool repeats)
 {
     struct tdm_error err = {0};
@@ -340,7 +338,7 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale,
     uint64_t starts[16] = {0};
     if (TDM_CUDA(cudaStreamCreate(&stream), &err) != TDM_OK)
         die(&err);
-    for (uint32_t i = 1; i < s->documents + 1; i++) /* the first of the chunks begins one */
+    for (uint32_t i = 1; i < s->documents + 1; i++) /* the first chunk begins a document */
         starts[i] = key_token + (i - 1) * (keys / s->documents);
     uint16_t *q = random_bf16(test, elements, scale), *d_out = random_bf16(test, elements, 1.0f);
     uint16_t *kv = random_bf16(test, s->slots * slot, 1.0f);
@@ -432,7 +430,7 @@ int main(void)
                           .page_tokens = gpu_test_between(&test, 5, 150),
                           .slots = gpu_test_between(&test, 1, 4),
                           .documents = (uint32_t)gpu_test_between(&test, 1, 6)};
-        if (i % 2 == 0) { /* as schedules have them */
+        if (i % 2 == 0) { /* sizes that schedules use */
             s.head_dim = i % 4 == 0 ? 128 : 64;
             s.page_tokens = 128;
             s.chunk_tokens = 128 * gpu_test_between(&test, 1, 12);

@@ -1,26 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Whole steps on the cuda backend: random models and schedules of every nest, set, place and
+/* Tests whole steps on the cuda backend: random models and schedules of every nest, set, place and
  * optimizer, with the same weights and tokens as on the cpu backend.
  *
- * Without an optimizer the gradients of one step are compared, else the weights (masters where
- * there are some) and moments after three. The same schedule again, and one that differs only in
- * its nest, sets and places, must give the same bits on the GPU, with copies under way on both
- * lanes; arenas must not be touched beyond the plan. Half of the cases run in arenas full of
- * not-a-number.
+ * Without an optimizer the gradients of one step are compared. With one, the weights (masters if
+ * there are any) and moments after three steps are compared. The same schedule run again, and one
+ * that differs only in its nest, sets and places, must give the same bits on the GPU, with copies
+ * under way on both lanes. Arenas must not be touched beyond the plan. Half of the cases run in
+ * arenas full of NaN.
  *
- * How far right results may be apart is measured, case by case: a cpu backend that rounds otherwise
- * (tests/support/jitter.h) moves away from the cpu's results by an amount that depends on the case,
- * since one bf16 activation that is rounded to the other side moves all that follow from it. The
- * GPU may move SENSITIVITIES times as far. That says little of a case that is sensitive; so of all
- * cases of a kind most losses, norms and tensors of each role must be close. Ops by themselves are
- * the lockstep test's.
+ * How far correct results may differ is measured for each case. A cpu backend that rounds
+ * differently (tests/support/jitter.h) moves away from the cpu's results by an amount that depends
+ * on the case, because one bf16 activation that is rounded to the other side changes all that
+ * follow from it. The GPU may differ SENSITIVITIES times as much. In a sensitive case this bound is
+ * weak. Therefore, over all cases of a kind, most losses, norms and tensors of each role must be
+ * close. The lockstep test checks single ops.
  *
- * Error of a tensor: norm of the difference over the norm of what the cpu backend has (of what it
- * changed, if it was updated), no smaller than 3% of what is typical for the model. TDM_CASES=N
- * TDM_SEED=S runs cases S to S + N - 1, TDM_CASE=small (wide, large) all as small ones;
- * TDM_BACKEND=cpu compares the cpu backend with itself, without a GPU.
- */
+ * The error of a tensor is the norm of the difference over the norm of the cpu backend's result (of
+ * its change, if it was updated). This norm counts as at least 3% of what is typical for the model.
+ * TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1, TDM_CASE=small (wide, large) makes all of them
+ * small ones; TDM_BACKEND=cpu compares the cpu backend with itself, without a GPU. */
 #include "executor/backends.h"
 #include "tests/support/backend_cases.h"
 #include "tests/support/coverage.h"
@@ -33,34 +31,35 @@
 #include <string.h>
 
 #define BASE_SEED 20261121u
-#define MOVED 2 /* runs that round otherwise */
+#define MOVED 2 /* runs that round differently */
 #define SENSITIVITIES 8.0
-/* Below this nothing is measured. */
+/* Errors below this are always allowed. */
 #define FLOOR_FP32 5e-5
 #define FLOOR_BF16 2e-3
-/* Of the cases of a kind so many have such errors at most, and of tensors of a role. */
+/* At least this share of the cases of a kind, and of the tensors of a role, have errors within the
+ * bounds below. */
 #define SHARE 0.8
 #define CLOSE_LOSS_FP32 1e-6
 #define CLOSE_TENSOR_FP32 2e-5
 #define CLOSE_LOSS_BF16 2e-3
 #define CLOSE_TENSOR_BF16 3e-2
-#define CASES_LEAST 20 /* to judge by shares */
+#define CASES_LEAST 20 /* fewest cases to judge by shares */
 
-/* How far what one run left is from what another did. */
+/* The differences between the results of two runs. */
 struct errors {
     double loss, norm, tensor;
     enum tdm_role role; /* of the worst tensor */
     enum tdm_left what;
-    double roles[TDM_ROLES]; /* worst tensor of each; NAN where there is none */
+    double roles[TDM_ROLES]; /* worst tensor of each role; NAN if there is none */
 };
 
-/* How cases went: in fp32, in bf16. */
+/* Results of the cases in fp32 or in bf16. */
 struct tally {
     uint64_t cases, close; /* by loss and norm */
     uint64_t roles[TDM_ROLES], close_roles[TDM_ROLES];
-    double worst_share;  /* largest error in units of what it may be */
-    uint64_t overlapped; /* cases that ran twice with copies under way beside compute, and the same
-                            bits */
+    double worst_share; /* largest error as a share of what is allowed */
+    /* Cases that gave the same bits twice, with copies under way beside compute. */
+    uint64_t overlapped;
 };
 
 /* ---- comparison ---- */
@@ -76,13 +75,13 @@ static void raise_to(double *worst, double error)
         *worst = isnan(error) ? INFINITY : error;
 }
 
-/* What the step changed, or left. */
+/* The change that the step made, or its result if `from` is NULL. */
 static double change_of(const float *due, const float *from, uint64_t i)
 {
     return (double)due[i] - (from == NULL ? 0.0 : (double)from[i]);
 }
 
-/* Errors of all tensors of a kind; `from` is what was there before an update, or NULL. */
+/* Finds the errors of all tensors of a kind. `from` has the values before an update, or is NULL. */
 static void compare_tensors(const struct tdm_model *model, const float *got, const float *due,
                             const float *from, enum tdm_left what, struct errors *errors)
 {
@@ -170,7 +169,7 @@ static void note(const struct errors *errors, double allowed, bool fp32, struct 
 
 /* ---- cases ---- */
 
-/* What the runs of a case left. */
+/* The results of the runs of a case. */
 struct runs {
     struct tdm_steps due, moved[MOVED], first, again, variant;
 };

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Lanes of the cuda backend: copies that must wait for each other do, events outlast their ring,
- * and the times of ops are in order and on the backend's clock.
+/* Tests the lanes of the cuda backend: copies wait for each other when they must, waits work for
+ * more ops than the ring of events holds, and the times of ops are in order and on the backend's
+ * clock.
  *
  * Words travel in circles: from the host to the device on one lane, one word down on the compute
- * lane, back on a third. Each copy waits for the one before it, so after n rounds every word has
- * moved down by n; a copy that began too early would bring words that have moved less. The same
- * with host memory that could not be pinned.
- */
+ * lane, and back on a third. Each copy waits for the one before it, so after n rounds every word
+ * has moved down by n. A copy that began too early would bring words that have moved less. The test
+ * is repeated with host memory that cannot be pinned. */
 #include "executor/arenas.h"
 #include "ops/move.h"
 #include "tests/gpu/gpu_test.h"
@@ -18,7 +17,7 @@
 #define WORDS (UINT64_C(1) << 18)
 #define ROUNDS 5000u /* more than a lane's ring has events */
 
-/* The linker sends calls of our objects here: -Wl,--wrap. */
+/* With -Wl,--wrap the linker sends calls from our objects here. */
 cudaError_t __real_cudaHostRegister(void *start, size_t bytes, unsigned flags);
 cudaError_t __wrap_cudaHostRegister(void *start, size_t bytes, unsigned flags);
 
@@ -43,7 +42,7 @@ struct circle {
     uint64_t position[TDM_MAX_LANES];
 };
 
-/* Copies `words` words on a lane, after the last op of another. */
+/* Copies `words` words on a lane, after the last op of the lane `after`. */
 static enum tdm_status copy(struct circle *circle, enum tdm_lane lane, enum tdm_lane after,
                             uint64_t *to, uint64_t *from, uint64_t words, struct tdm_error *err)
 {
@@ -69,8 +68,8 @@ static enum tdm_status copy(struct circle *circle, enum tdm_lane lane, enum tdm_
     return status;
 }
 
-/* Counts a lane's ops as they end, one after the other: never more than were launched. False if it
- * does not. */
+/* Counts the ops of a lane as they end. Returns false if the count does not grow, or exceeds the
+ * ops launched. */
 static bool watch_end(struct circle *circle, enum tdm_lane lane, struct tdm_error *err)
 {
     uint64_t before = 0, ended = 0;
@@ -133,14 +132,14 @@ static void run_rounds(struct gpu_test *test, struct circle *circle, uint64_t *h
         uint64_t number = timings[i].op_number;
         late += timings[i].start_ns > timings[i].end_ns || timings[i].start_ns < begin - slack_ns ||
                 timings[i].end_ns > end + slack_ns ||
-                /* it ended after the one before it, as far as the clock is exact */
+                /* it ended before the previous op, by more than the clock's error */
                 (number > 0 && ends[number - 1] > 0 && timings[i].end_ns + 2000 < ends[number - 1]);
     }
     gpu_test_case(test, count > 0 && late == 0, "times of %zu ops, %zu of them out of order", count,
                   late);
 }
 
-/* On host memory as it is pinned, or not. */
+/* Runs the rounds on pinned or pageable host memory. */
 static void travel(struct gpu_test *test, const struct tdm_schedule *schedule, bool pinned)
 {
     struct circle circle = {0};
@@ -161,7 +160,7 @@ static void travel(struct gpu_test *test, const struct tdm_schedule *schedule, b
                       (pinned ? WORDS * sizeof(uint64_t) : 0),
                   "host memory is %s", pinned ? "pinned" : "pageable");
     run_rounds(test, &circle, host, device);
-    run_rounds(test, &circle, host, device); /* a second step: positions begin again */
+    run_rounds(test, &circle, host, device); /* a second step: positions start again */
 
     uint64_t touched, highest;
     if (circle.backend->fill(circle.executor, device, 0, 2 * WORDS * 8, &err) != TDM_OK ||

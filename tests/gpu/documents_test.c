@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Documents that come from the text of a step, on the cuda backend, against the same documents in
- * the schedule (tests/support/text_documents.h): small cases, wide ones and large ones in turn, and
- * in each at least two documents a sequence. TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1;
- * TDM_BACKEND=cpu needs no GPU.
- */
+/* Compares documents that come from the text of a step with the same documents in the schedule, on
+ * the cuda backend (tests/support/text_documents.h). Small, wide and large cases take turns, each
+ * with at least two documents per sequence. TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1;
+ * TDM_BACKEND=cpu needs no GPU. */
 #include "tests/support/backend_cases.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/random_schedule.h"
@@ -12,20 +10,20 @@
 
 #define BASE_SEED 52000u
 
-/* A token that saw another document would move the loss by a hundredth and gradients by a third;
- * the order of sums and one rounding to bf16 move them by less than these. */
+/* A token that saw another document would change the loss by a hundredth and gradients by a third.
+ * The order of sums and one rounding to bf16 change them by less than these bounds. */
 #define LOSS_BOUND 1e-4
 #define VALUES_BOUND 2e-2
 
-/* At least two documents in every sequence of more than one token. */
+/* Gives every sequence of more than one token at least two documents. */
 static enum tdm_status give_documents(struct tdm_schedule *schedule, uint64_t seed,
                                       struct tdm_error *err)
 {
     struct tdm_dice dice;
     enum tdm_status status = TDM_OK;
     tdm_dice_seed(&dice, seed ^ 0xd0c5);
-    if (schedule->selector.kind ==
-        TDM_SELECT_BLOCK) /* its blocks begin with the documents: refused */
+    /* Blocks begin with the documents, so documents from the text are refused. */
+    if (schedule->selector.kind == TDM_SELECT_BLOCK)
         schedule->selector = (struct tdm_selector){0};
     for (uint32_t s = 0; s < schedule->sequence_count && status == TDM_OK; s++) {
         struct tdm_sequence *sequence = &schedule->sequences[s];

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Attention that gathers its pages from the host, on the cuda backend
+/* Tests attention that gathers its pages from the host, on the cuda backend
  * (tests/support/gather_cases.h): small cases in fp32 on CUDA cores, large ones in bf16 on tensor
- * cores. TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1.
- */
+ * cores. TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1. */
 #include "executor/backends.h"
 #include "tests/support/gather_cases.h"
 #include "tests/gpu/gpu_test.h"
@@ -11,8 +9,8 @@
 
 #define BASE_SEED 91000u
 
-/* Of the norm of all gradients. One more rounding of a sum to bf16 moves what follows from it by
- * 2^-9. */
+/* Bounds relative to the norm of all gradients. One more rounding of a sum to bf16 changes its
+ * results by 2^-9. */
 #define ROUNDING_FP32 1e-5
 #define ROUNDING_BF16 1e-2
 

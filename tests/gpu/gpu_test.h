@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the GPU tests share: the skip without a GPU, cases in TAP, the closing line, random
+/* Shared by the GPU tests: the skip without a GPU, cases in TAP, the closing line, and random
  * numbers. */
 #ifndef TDM_TESTS_GPU_GPU_TEST_H
 #define TDM_TESTS_GPU_GPU_TEST_H
@@ -15,19 +15,19 @@
 
 struct gpu_test {
     unsigned passed, failed;
-    uint64_t seed;  /* what TDM_SEED reruns */
+    uint64_t seed;  /* set by TDM_SEED to repeat a test */
     uint64_t state; /* of the generator */
 };
 
-/* The backend that tests of whole backends test: "cuda", or TDM_BACKEND, so that the tests
- * themselves can be tested where there is no GPU. */
+/* The backend under test: TDM_BACKEND, or "cuda" without it. Another backend lets the tests
+ * themselves be tested without a GPU. */
 static inline const char *gpu_test_backend(void)
 {
     const char *name = getenv("TDM_BACKEND");
     return name == NULL || *name == '\0' ? "cuda" : name;
 }
 
-/* Exits with 77 and a reason if there is no GPU that this program can use; else prints which. */
+/* Exits with 77 and a reason if there is no GPU that this program can use; else prints its name. */
 static inline void gpu_test_find_device(void)
 {
     int devices = 0;
@@ -45,10 +45,10 @@ static inline void gpu_test_find_device(void)
                properties.minor);
 }
 
-/* Finds the device, if one is to be tested, and prints the seed. */
+/* Finds the device if the cuda backend is tested, and prints the seed. */
 static inline struct gpu_test gpu_test_begin(void)
 {
-    setvbuf(stdout, NULL, _IOLBF, 0); /* what was found is seen, however the test ends */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* lines are visible however the test ends */
     if (strcmp(gpu_test_backend(), "cuda") == 0)
         gpu_test_find_device();
     struct gpu_test test = {.seed = (uint64_t)time(NULL)};
@@ -60,7 +60,7 @@ static inline struct gpu_test gpu_test_begin(void)
     return test;
 }
 
-/* One case: a TAP line with what was tested. */
+/* Prints the TAP line of one case and counts it. */
 static inline void __attribute__((format(printf, 3, 4)))
 gpu_test_case(struct gpu_test *test, bool passed, const char *format, ...)
 {
@@ -76,7 +76,7 @@ gpu_test_case(struct gpu_test *test, bool passed, const char *format, ...)
         test->failed++;
 }
 
-/* Prints plan and closing line; returns the exit status. */
+/* Prints the plan and the closing line; returns the exit status. */
 static inline int gpu_test_end(const struct gpu_test *test)
 {
     printf("1..%u\n", test->passed + test->failed);

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Every op of the cuda backend against the cpu backend, one by one: tests/support/lockstep.h.
- * Random models and schedules, small, wide and large in turn; a table of what was seen of every
- * kind of op ends it, and a kind that no case had fails. TDM_CASES=N TDM_SEED=S runs cases S to S +
- * N - 1, TDM_CASE=small (wide, large) all as small ones; TDM_BACKEND=cpu compares the cpu backend
- * with itself, without a GPU.
- */
+/* Compares every op of the cuda backend with the cpu backend, one by one
+ * (tests/support/lockstep.h). Random models and schedules are small, wide and large in turn. A
+ * table at the end shows what was seen of every kind of op; a kind that no case had fails.
+ * TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1, TDM_CASE=small (wide, large) makes all of them
+ * small ones; TDM_BACKEND=cpu compares the cpu backend with itself, without a GPU. */
 #include "tests/support/backend_cases.h"
 #include "tests/support/coverage.h"
 #include "tests/gpu/gpu_test.h"
@@ -56,7 +54,7 @@ static void run_case(struct gpu_test *test, const struct tdm_backend *backend, e
     tdm_schedule_free(schedule);
 }
 
-/* Relative to what is due, of all elements together. */
+/* The error of all elements together, relative to the expected result. */
 static double error_of(const struct tdm_lockstep_elements *elements)
 {
     return elements->size > 0 ? sqrt(elements->off / elements->size) : 0;
@@ -67,10 +65,10 @@ static double share_of(const struct tdm_lockstep_elements *elements)
     return elements->bounded > 0 ? (double)elements->differ / (double)elements->bounded : 0;
 }
 
-/* Of results in bf16, the share that may be rounded to the other neighbour. An op that computes in
- * fp32 and rounds once has few; one that rounds twice has a fifth or more. Where that is meant:
- * attention rounds probabilities, cuBLASLt the products that it adds to bf16, and the LM head goes
- * on from rounded logits. */
+/* The share of bf16 results that may be rounded to the other neighbour. An op that computes in fp32
+ * and rounds once has few; one that rounds twice has a fifth or more. Some ops round twice on
+ * purpose: attention rounds probabilities, cuBLASLt rounds the products that it adds to bf16, and
+ * the LM head continues with rounded logits. */
 static double share_allowed(enum tdm_op_kind kind)
 {
     switch (kind) {
@@ -86,7 +84,7 @@ static double share_allowed(enum tdm_op_kind kind)
     }
 }
 
-/* What was seen of every kind of op; all must have been seen. */
+/* Reports what was seen of every kind of op. All kinds must have been seen. */
 static void report(struct gpu_test *test, const struct tdm_lockstep *all)
 {
     printf("# %-20s %7s %10s %6s %14s %20s\n", "op", "ops", "elements", "worst", "bf16: differ",

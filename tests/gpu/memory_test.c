@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Memory is as planned on a GPU: a step touches the arena up to its last buffer, the driver reports
- * what is planned, within 64 MiB; what does not fit is refused before it is taken, and gives
- * everything back; op times are there when they are asked for, and not when nobody asks.
- */
+/* Tests that memory is as planned on a GPU. A step touches the arena up to its last buffer, and the
+ * driver reports what is planned, within 64 MiB. What does not fit is refused before it is
+ * allocated, and everything is freed. Op times exist only if they are asked for. */
 #include "executor/arenas.h"
 #include "executor/room.h"
 #include "executor/state.h"
@@ -47,7 +45,7 @@ static uint64_t free_bytes(void)
     return free_now;
 }
 
-/* One step of a program; how many op times came of it. */
+/* Runs one step of a program. Returns the number of op times. */
 static size_t run_step(const struct tdm_program *program, const struct tdm_arenas *arenas,
                        struct tdm_walk *walk, bool untimed)
 {
@@ -69,8 +67,8 @@ static size_t run_step(const struct tdm_program *program, const struct tdm_arena
     return timed;
 }
 
-/* Where the buffer begins that ends the arena. Its last bytes need not be touched: an op may use
- * less of it. */
+/* The offset of the last buffer of the arena. Its last bytes need not be touched, because an op may
+ * use less of it. */
 static uint64_t begin_of_last(const struct tdm_program *program)
 {
     uint64_t begin = 0;
@@ -141,7 +139,7 @@ static void test_too_large_is_refused(struct gpu_test *test, const struct tdm_ba
     tdm_schedule_free(schedule);
 }
 
-/* A plan for all that the machine has is not refused, where the card is that machine and idle. */
+/* A plan for all of the machine's memory is not refused, if the GPU is that machine's and idle. */
 static void test_all_fits(struct gpu_test *test, const struct tdm_backend *backend)
 {
     struct tdm_schedule *schedule = schedule_of("qwen2.5-0.5b", 4096, 1024);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * RMSNorm on the GPU against the reference in double, every version, fixed and random shapes.
+/* Compares every version of RMSNorm on the GPU with the reference in double, at fixed and random
+ * shapes.
  *
- * Error metric: |y - reference| over the reference's size, worst element. Bound: half a unit in the
- * last place of bf16 (2^-8 at worst) and what fp32 adds to it: (3 + log2(hidden)) * 2^-22.
- */
+ * The error is |y - reference| over |reference|, for the worst element. The bound is half a unit in
+ * the last place of bf16 (2^-8 at worst) plus the error of fp32: (3 + log2(hidden)) * 2^-22. */
 #include "executor/cuda/cuda_error.h"
 #include "executor/cuda/norm.h"
 #include "tests/gpu/gpu_test.h"
@@ -50,7 +49,8 @@ static void *on_host(uint64_t bytes)
     return memory;
 }
 
-/* One shape with one version; true if every element is within the bound. */
+/* Runs one shape with one version (TDM_RMS_NORM_VERSIONS: the chosen one). The case passes if every
+ * element is within the bound. */
 static void run_shape(struct gpu_test *test, const struct shape *shape,
                       enum tdm_rms_norm_version version)
 {
@@ -104,7 +104,7 @@ static void run_shape(struct gpu_test *test, const struct shape *shape,
                                            shape->rows, shape->hidden, (float)epsilon, out, stream,
                                            &err);
     if (!chosen && status == TDM_USAGE)
-        goto free_all; /* this version does not do this shape, and says so */
+        goto free_all; /* this version refuses this shape */
     if (status != TDM_OK || TDM_CUDA(cudaStreamSynchronize(stream), &err) != TDM_OK ||
         TDM_CUDA(cudaMemcpy(x, out, elements * 2, cudaMemcpyDeviceToHost), &err) != TDM_OK)
         die(&err);

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * No surprise on a GPU: what the planner finds for random settings that fit runs on the cuda
- * backend; nothing fails, no byte beyond the plan is touched, losses are numbers, and some cases
- * leave the same bits as another nest. Cases are those of tests/planner/property_plans. TDM_CASES=N
- * TDM_SEED=S runs cases S to S + N - 1.
- */
+/* Tests that plans run on a GPU. What the planner finds for random settings that fit runs on the
+ * cuda backend. Nothing fails, no byte beyond the plan is touched, losses are numbers, and some
+ * cases leave the same bits as another nest. Cases are those of tests/planner/property_plans.
+ * TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1. */
 #include "executor/backends.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/plan_cases.h"

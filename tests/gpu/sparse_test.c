@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Attention by selectors, and their lists of pages, against loops on the host that ask the rules of
- * ops/selector.h for every pair of a query and a key: shapes with ragged pages and chunks,
- * documents, several chunks, dK and dV written and added.
+/* Compares attention by selectors, and its page lists, with loops on the host that apply the rules
+ * of ops/selector.h to every pair of a query and a key. Shapes have ragged pages and chunks,
+ * documents, and several chunks. dK and dV are written and added to.
  *
- * Lists: exactly those of the rule. Where pages are voted for, the host counts the votes in fp64
- * from the same means; a page that won must not have less than 1 - VOTE_BOUND of the votes of one
- * that lost. Attention on CUDA cores against the host, the other kernels against it. Error: norm of
- * the difference over the norm of what is due. Bounds: of fp32 sums, or of bf16 probabilities and
- * results. All bits repeat.
+ * Lists must be exactly those of the rule. If pages are voted for, the host counts the votes in
+ * fp64 from the same means; a page that won must have at least 1 - VOTE_BOUND of the votes of one
+ * that lost. Attention on CUDA cores is compared with the host, and the other kernels with CUDA
+ * cores. The error is the norm of the difference over the norm of the expected result. The bounds
+ * are those of fp32 sums, or of bf16 probabilities and results. All bits must repeat.
  *
- * sparse_test N: so many random shapes of each selector, and none of the large ones.
- */
+ * sparse_test N runs N random shapes of each selector, and none of the large ones. */
 #include "base/dtype.h"
 #include "executor/cuda/cuda_error.h"
 #include "executor/cuda/kernels.h"
@@ -24,7 +22,7 @@
 #define MEAN_BOUND 4e-3
 #define FP32_BOUND 2e-4
 #define BF16_BOUND 8e-3
-#define MOST_ON_HOST 1.5e8 /* products of two numbers, of the pairs' scores */
+#define MOST_ON_HOST 1.5e8 /* multiplications for the scores of all pairs */
 
 static const char *const names[] = {"dense",   "window",  "block", "longformer",
                                     "bigbird", "dilated", "top-k"};
@@ -33,14 +31,14 @@ struct shape {
     struct tdm_selector selector;
     uint32_t head_dim, kv_heads, ratio;
     uint64_t chunk_tokens, page_tokens;
-    uint64_t slots, tokens; /* slots of keys; queries: tokens of the last one */
+    uint64_t slots, tokens; /* slots of keys; tokens of the last slot, the queries */
     uint32_t documents;
     enum tdm_dtype dtype, gradient_dtype;
-    bool loose; /* means lie apart */
-    bool steep; /* later keys are much larger; the lists alone are tested */
+    bool loose; /* there are gaps between the means of slots */
+    bool steep; /* later keys are much larger; only the lists are tested */
 };
 
-/* A case: what the host has, and what the device has. */
+/* A case, with its data on the host and on the device. */
 struct sparse {
     const struct shape *shape;
     struct tdm_page_rule rule;
@@ -49,7 +47,7 @@ struct sparse {
     uint64_t starts[16];
     uint32_t start_count;
     uint32_t lists, capacity;
-    float *q, *kv, *d_out, *gradients; /* as the device has them, in fp32 */
+    float *q, *kv, *d_out, *gradients; /* the values of the device in fp32 */
     float *means;
     uint32_t *pages;
     struct tdm_attend a;
@@ -79,7 +77,7 @@ static void *host(uint64_t bytes)
     return memory;
 }
 
-/* Device memory of not-a-numbers. */
+/* Device memory filled with NaN. */
 static void *device(uint64_t bytes)
 {
     struct tdm_error err = {0};
@@ -89,7 +87,7 @@ static void *device(uint64_t bytes)
     return memory;
 }
 
-/* Device memory of elements of a dtype; `values` become what they are when rounded to it. */
+/* Device memory of elements of a dtype. `values` are rounded to it in place. */
 static struct tdm_array upload(float *values, uint64_t count, enum tdm_dtype dtype)
 {
     struct tdm_error err = {0};
@@ -179,7 +177,7 @@ static const uint32_t *list_of(const struct sparse *c, uint64_t number, uint64_t
     return c->pages + (number * c->lists + list) * (1 + (uint64_t)c->capacity);
 }
 
-/* Does the query page see the page whole? Of pages that are voted for the lists say so. */
+/* Whether the query page sees the whole page. If pages are voted for, the lists decide. */
 static bool sees_whole(const struct sparse *c, uint64_t number, uint64_t kv_head, uint64_t page)
 {
     struct tdm_query_page q = query_page(c, number);
@@ -195,7 +193,7 @@ static bool sees_whole(const struct sparse *c, uint64_t number, uint64_t kv_head
     return false;
 }
 
-/* First key of the chunk's slots, of a page. */
+/* The offset in the slots of a key, which is counted from the first slot, for a KV head. */
 static uint64_t key_at(const struct sparse *c, uint64_t key, uint64_t kv_head)
 {
     const struct shape *s = c->shape;
@@ -214,8 +212,8 @@ static double dot(const float *a, const float *b, uint64_t count)
     return sum;
 }
 
-/* Votes of a query page and KV head on the candidates [first, end) among the pages from first_page
- * on. */
+/* Counts the votes of a query page and KV head for the candidates [first, end) among the pages from
+ * first_page on. */
 static void count_votes(const struct sparse *c, uint64_t number, uint64_t kv_head, uint64_t first,
                         uint64_t end, double *votes)
 {
@@ -247,7 +245,7 @@ static void count_votes(const struct sparse *c, uint64_t number, uint64_t kv_hea
     free(scores);
 }
 
-/* Is a list what the vote makes of it? */
+/* Whether a list is the result of the vote. */
 static bool check_vote(const struct sparse *c, uint64_t number, uint64_t kv_head)
 {
     struct tdm_query_page q = query_page(c, number);
@@ -283,7 +281,7 @@ static bool check_vote(const struct sparse *c, uint64_t number, uint64_t kv_head
     return least >= most * (1 - VOTE_BOUND);
 }
 
-/* Is a list exactly that of the rule? */
+/* Whether a list is exactly that of the rule. */
 static bool check_rule(const struct sparse *c, uint64_t number)
 {
     struct tdm_query_page q = query_page(c, number);
@@ -301,7 +299,7 @@ static bool check_rule(const struct sparse *c, uint64_t number)
     return count == list[0];
 }
 
-/* Means, lists, and that they repeat. Leaves the lists in c->pages. */
+/* Checks the means and the lists, and that lists repeat. Stores the lists in c->pages. */
 static bool run_select(struct sparse *c, double *mean_error)
 {
     const struct shape *s = c->shape;
@@ -355,7 +353,7 @@ static bool run_select(struct sparse *c, double *mean_error)
             &err);
     }
     bool right = memcmp(c->pages, again, words * 4) == 0;
-    for (uint64_t i = 0; i < words && right; i++) /* nothing behind a list */
+    for (uint64_t i = 0; i < words && right; i++) /* nothing follows a list */
         if (i % (1 + (uint64_t)c->capacity) > c->pages[i / (1 + c->capacity) * (1 + c->capacity)])
             right = c->pages[i] == TDM_PAGE_NONE;
     for (uint64_t i = 0; i < c->query_pages && right; i++)
@@ -384,7 +382,7 @@ static void free_result(struct result *r)
     free(r->gradients);
 }
 
-/* Runs a kind. Its backward is given what its own forward left. */
+/* Runs a kind of kernel. Its backward uses the results of its own forward. */
 static struct result run_kind(struct sparse *c, const struct tdm_attention_kind *kind)
 {
     const struct shape *s = c->shape;
@@ -416,7 +414,7 @@ static struct result run_kind(struct sparse *c, const struct tdm_attention_kind 
     return r;
 }
 
-/* A row on the host: which keys it sees, its probabilities, and what follows. */
+/* Computes a row on the host: the keys that it sees, their probabilities, and the results. */
 static void run_row(const struct sparse *c, uint64_t t, uint64_t h, struct result *r, double *dk_dv,
                     double *p, const bool *whole)
 {
@@ -572,7 +570,7 @@ static void run_shape(struct gpu_test *test, const struct shape *s)
     c.first_page = tdm_page_of(&c.rule, c.key_token);
     c.query_pages = (s->tokens + s->page_tokens - 1) / s->page_tokens;
     c.start_count = s->documents + 1;
-    for (uint32_t i = 1; i < c.start_count; i++) /* the first of the chunks begins one */
+    for (uint32_t i = 1; i < c.start_count; i++) /* the first chunk begins a document */
         c.starts[i] = c.key_token + (i - 1) * (c.keys / s->documents);
     check_status(TDM_CUDA(cudaStreamCreate(&c.stream), &err), &err);
 
@@ -705,7 +703,7 @@ static struct tdm_selector random_selector(struct gpu_test *test, enum tdm_selec
     return s;
 }
 
-/* Any shape, small; or one of those that the tensor cores serve. */
+/* Any small shape or, if `fast`, one that the tensor cores serve. */
 static struct shape random_shape(struct gpu_test *test, enum tdm_selector_kind kind, bool fast)
 {
     static const uint32_t head_dims[] = {64, 96, 128, 128};

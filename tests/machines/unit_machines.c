@@ -58,7 +58,7 @@ static void test_shipped(void **state)
         assert_string_equal(machine->name, names[i]);
         bool measured = strcmp(names[i], "h200") == 0;
         bool published = strcmp(names[i], "h200-published") == 0;
-        /* Of some only the memory is known: their rates are assumed, and low. */
+        /* For some machines only the memory is known. Their rates are assumed, and low. */
         bool sized = json_array_size(json_object_get(machine->description, "assumed")) > 0;
         const char *source = measured    ? "measured by tidemark calibrate"
                              : published ? "published kernels"
@@ -67,10 +67,10 @@ static void test_shipped(void **state)
         assert_int_equal(machine->measured, measured);
         assert_int_equal(strncmp(machine->source, source, strlen(source)), 0);
         assert_true(!sized || machine->rate[TDM_RATE_PRODUCT] < machine->peak_flops / 2);
-        /* Predictions are for a server of such cards, which has more than what one plans on. */
+        /* Predictions are for a server of these GPUs, with more host memory than plans use. */
         assert_true(machine->server_host_bytes > machine->topology.places[TDM_HOST].capacity_bytes);
         assert_true(machine->server_name[0] != '\0');
-        /* No rate exceeds what the card could do at best. */
+        /* No rate exceeds the GPU's peak. */
         assert_true(machine->rate[TDM_RATE_PRODUCT] < machine->peak_flops);
         assert_true(machine->rate[TDM_RATE_ATTENTION_FORWARD] < machine->rate[TDM_RATE_PRODUCT]);
         assert_true(machine->rate[TDM_RATE_ATTENTION_BACKWARD] <
@@ -118,7 +118,7 @@ static void test_links(void **state)
     tdm_machine_free(machine);
 }
 
-/* h200-published with the fields of a JSON object put over its own; rate_changes may be NULL. */
+/* h200-published with the fields of JSON objects put over its own; rate_changes may be NULL. */
 static json_t *changed(const char *changes, const char *rate_changes)
 {
     struct tdm_machine *machine = load("h200-published");
@@ -221,7 +221,6 @@ static void test_broken(void **state)
     }
 }
 
-/* Values at points, between them and beyond them; and time that never falls. */
 /* A second device behind a switch, to which the host has a link too. */
 static void test_more_places(void **state)
 {
@@ -250,7 +249,7 @@ static void test_more_places(void **state)
     assert_string_equal(tdm_lane_name(t, t->links[there].lane), "to_second");
     assert_int_equal(t->links[tdm_link_find(t, TDM_HOST, second)].lane, TDM_LANE_H2D);
     assert_true(tdm_link_rate(t, there, 0) == 3e11);
-    assert_true(tdm_link_rate(t, there, 1u << back) == 2e11); /* half of the switch */
+    assert_true(tdm_link_rate(t, there, 1u << back) == 2e11); /* half of the switch's rate */
     assert_true(tdm_link_rate(t, back, 1u << there) == 2e11);
     assert_true(tdm_link_rate(t, back, 1u << TDM_LINK_H2D) == 3e11);
     assert_int_equal(tdm_link_find(t, second, TDM_HOST), TDM_NO_LINK);
@@ -258,16 +257,17 @@ static void test_more_places(void **state)
     json_decref(description);
 }
 
+/* Rates at points, between them and beyond them. Time never falls with size. */
 static void test_tables(void **state)
 {
     (void)state;
     struct tdm_rate_table table = {0};
     tdm_rate_add(&table, 100, 10);
     assert_true(tdm_rate_at(&table, 1) == 10 && tdm_rate_at(&table, 1e9) == 10);
-    tdm_rate_add(&table, 400, 40); /* as long as the first */
+    tdm_rate_add(&table, 400, 40); /* takes as long as the first */
     tdm_rate_add(&table, 1600, 1e9);
     tdm_rate_add(&table, 6400, 80);
-    assert_true(table.rate[2] == 160); /* cut to the same time */
+    assert_true(table.rate[2] == 160); /* lowered to the same time */
     assert_true(tdm_rate_most(&table) == 160);
     assert_true(tdm_rate_at(&table, 100) == 10 && tdm_rate_at(&table, 50) == 10);
     assert_true(tdm_rate_at(&table, 6400) == 80 && tdm_rate_at(&table, 1e6) == 80);
@@ -287,7 +287,7 @@ static void test_tables(void **state)
     assert_int_equal(table.count, TDM_RATE_POINTS);
 }
 
-/* A table where a number may stand, and what stands for a rate that is not described. */
+/* A table may stand in place of a number, and other rates replace a rate that is not described. */
 static void test_described_tables(void **state)
 {
     (void)state;
@@ -313,7 +313,7 @@ static void test_described_tables(void **state)
     json_decref(description);
 }
 
-/* The host's rates of a card for which nobody measured them: those of the link. */
+/* Host rates that nobody measured for a GPU are those of its link. */
 static void test_host_rates(void **state)
 {
     struct tdm_machine *machine = NULL;
@@ -331,7 +331,7 @@ static void test_host_rates(void **state)
     tdm_machine_free(machine);
 }
 
-/* What is missing comes from the base, else it is low; and it is said. */
+/* Missing values come from the base; without a base they are low. They are listed. */
 static void test_fallback(void **state)
 {
     (void)state;
@@ -345,10 +345,11 @@ static void test_fallback(void **state)
     assert_string_equal(machine->missing, "rates.product_flops_per_second, "
                                           "rates.both_ways_bytes_per_second, copy_seconds");
     assert_true(machine->rate[TDM_RATE_PRODUCT] == 692.65e12);
-    assert_true(machine->rate[TDM_RATE_BOTH_WAYS] == 40e9); /* not more than the two */
+    /* not more than the two links together */
+    assert_true(machine->rate[TDM_RATE_BOTH_WAYS] == 40e9);
     assert_true(machine->copy_seconds == 3e-6);
     assert_int_equal(json_array_size(json_object_get(machine->description, "assumed")), 3);
-    /* what a schedule carries is complete */
+    /* the description in a schedule is complete */
     json_t *carried = json_incref(machine->description);
     tdm_machine_free(machine);
     assert_int_equal(tdm_machine_from_json("s.json", carried, &machine, &err), TDM_OK);
@@ -383,7 +384,7 @@ static void test_unknown(void **state)
     tdm_machine_free(NULL);
 }
 
-/* As people write them; what may be several is none. */
+/* Names as people write them. An ambiguous name is refused. */
 static void test_other_names(void **state)
 {
     static const char *const names[][2] = {{"H100", "h100"},
@@ -403,11 +404,11 @@ static void test_other_names(void **state)
     }
     assert_int_equal(tdm_machine_load("A100", &machine, &err), TDM_INPUT);
     assert_contains(err.hint, "did you mean a100-40 or a100-80? ");
-    assert_int_equal(tdm_machine_load("L40", &machine, &err), TDM_INPUT); /* another card */
+    assert_int_equal(tdm_machine_load("L40", &machine, &err), TDM_INPUT); /* another GPU */
     assert_contains(err.hint, "l40s");
 }
 
-/* A folder to stand for the user's configuration. */
+/* A folder that stands for the user's configuration. */
 static int make_config_home(void **state)
 {
     static char path[256];
@@ -435,7 +436,7 @@ static void test_local(void **state)
     json_t *description = json_deep_copy(machine->description);
     tdm_machine_free(machine);
 
-    /* What calibrate wrote comes first, and is what a description is. */
+    /* A description that calibrate wrote comes first, and loads by its path too. */
     char path[512];
     snprintf(path, sizeof(path), "%s/tidemark", home);
     assert_int_equal(mkdir(path, 0700), 0);
@@ -449,7 +450,7 @@ static void test_local(void **state)
     assert_string_equal(machine->name, "calibrated");
     tdm_machine_free(machine);
 
-    /* A damaged one is an error, not a reason to guess. */
+    /* A damaged file is an error, not a reason to guess. */
     struct tdm_error err;
     assert_int_equal(tdm_file_write(path, "{", 1, true, &err), TDM_OK);
     assert_int_equal(tdm_machine_load("local", &machine, &err), TDM_INPUT);

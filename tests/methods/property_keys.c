@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Property: a key has an effect, unless it needs something that is not there.
+/* Property: a key has an effect unless it needs something that is missing.
  *
  * Settings of every method are drawn. All keys whose needs are not met may have any of their
- * values, or none: no figure changes, of memory or of cost. A case is some such settings of every
- * method. And every key that has a choice changes a figure in some settings, else nobody needs it:
- * these are looked for once.
- */
+ * values, or none: no figure of memory or cost may change. A case compares several settings of
+ * every method. In addition, every key with a choice must change a figure in some settings, or it
+ * is not needed. These settings are searched for once. */
 #include "base/json.h"
 #include "methods/prediction.h"
 #include "tests/support/cases.h"
@@ -24,7 +22,7 @@
 enum {
     BASE_SEED = 83000,
     SETTINGS = 4,     /* of a method in a case */
-    MOST_DRAWS = 400, /* to find them */
+    MOST_DRAWS = 400, /* draws to find them */
     EFFECT_DRAWS = 200000,
     MOST_VALUES = 24,
     VALUE_BYTES = 128,
@@ -46,8 +44,8 @@ static void must(enum tdm_status status, const struct tdm_error *err)
         fail_msg("%s", err->message);
 }
 
-/* Tied, with biases; with a head of its own; with experts. Of few layers, so that thousands of
- * steps take seconds; wide enough to fill buckets of gradients. */
+/* A model with few layers, so that thousands of steps take seconds, and wide enough to fill buckets
+ * of gradients. The three models are tied with biases, untied, and with experts. */
 static struct tdm_model *small_model(const char *name)
 {
     static const struct {
@@ -87,7 +85,8 @@ static void add_value(struct values *v, const char *text, size_t length)
     v->text[v->count++][length] = '\0';
 }
 
-/* "a|N|x,y": a, numbers, and of a list all, the first and the last. */
+/* The values to try for a pattern such as "a|N|x,y": a, some numbers, and of a list all items, the
+ * first and the last. */
 static void values_of(const struct tdm_method_key *key, struct values *v)
 {
     static const char *const numbers[] = {"0",  "1",   "2",    "3",      "4",       "8",
@@ -118,7 +117,7 @@ static void values_of(const struct tdm_method_key *key, struct values *v)
 
 /* ---- figures ---- */
 
-/* All that predict and compare say, as one number. */
+/* Mixes a value into `sum`, which stands for all figures of predict and compare. */
 static void mix(uint64_t *sum, uint64_t value)
 {
     *sum = (*sum ^ value) * UINT64_C(0x9e3779b97f4a7c15);
@@ -198,7 +197,7 @@ struct drawn {
     struct tdm_method_choices choices;
 };
 
-/* Two of three keys are not said. */
+/* Draws settings in which two of three keys are not given. */
 static void draw_settings(uint64_t *state, struct tdm_model *const *models, struct drawn *d)
 {
     d->model = models[draw(state, MODELS)];
@@ -213,7 +212,7 @@ static void draw_settings(uint64_t *state, struct tdm_model *const *models, stru
     }
 }
 
-/* Can it be run so? */
+/* Whether the drawn settings can be run. */
 static bool settle(const struct drawn *d, struct tdm_method_settings *settings)
 {
     struct tdm_error err;
@@ -225,13 +224,13 @@ static bool settle(const struct drawn *d, struct tdm_method_settings *settings)
 
 /* ---- keys without effect ---- */
 
-/* What was seen of a method. */
+/* Counts over the settings of a method. */
 struct tally {
     uint64_t drawn, settled;    /* settings, and those that can be run */
-    uint64_t compared, changed; /* of these, with another value of some keys; the keys */
+    uint64_t compared, changed; /* those compared with other values of some keys; the keys */
 };
 
-/* What each key needs and has not; NULL: nothing. False: it cannot be run. */
+/* Finds what each key needs and lacks (NULL: nothing). False if the settings cannot be run. */
 static bool find_unmet(const struct drawn *d,
                        const struct tdm_key_need *unmet[TDM_METHOD_MOST_KEYS])
 {
@@ -261,8 +260,8 @@ static void fail_drawn(const struct drawn *d, uint64_t seed, size_t key, const c
              d->gpus, said);
 }
 
-/* Gives keys the values of other choices one by one, and fails at the first whose needs are not met
- * and that changes a figure. */
+/* Gives keys the values of other choices one by one. Fails at the first key that changes a figure
+ * although its needs are not met. */
 static void fail_first(struct drawn *d, const struct tdm_method_choices *others, uint64_t seed)
 {
     const struct tdm_key_need *unmet[TDM_METHOD_MOST_KEYS];
@@ -278,8 +277,8 @@ static void fail_first(struct drawn *d, const struct tdm_method_choices *others,
     }
 }
 
-/* Draws other values of the keys whose needs are not met, as far as that can be run and meets none
- * of these needs. Returns how many keys have another. */
+/* Draws other values for the keys whose needs are not met. A value is kept if the settings can be
+ * run and the same keys have unmet needs. Returns the number of keys changed. */
 static uint32_t draw_others(uint64_t *state, struct drawn *d)
 {
     const struct tdm_key_need *unmet[TDM_METHOD_MOST_KEYS], *now[TDM_METHOD_MOST_KEYS];
@@ -325,9 +324,9 @@ static void try_settings(struct drawn *d, uint64_t *state, uint64_t seed, struct
     }
 }
 
-/* ---- keys with one ---- */
+/* ---- keys with an effect ---- */
 
-/* Does one of a key's values, said or not, make another figure than the rest? */
+/* Whether the values of a key, or leaving it out, give different figures. */
 static bool has_effect(struct drawn *d, size_t k)
 {
     const char *said = d->choices.said[k];
@@ -347,7 +346,7 @@ static bool has_effect(struct drawn *d, size_t k)
     return differs;
 }
 
-/* Notes the keys that change a figure of some settings. */
+/* Notes the keys that change a figure of the settings. */
 static void look_for_effects(struct drawn *d, const struct tdm_method_settings *settings,
                              bool *effect)
 {
@@ -357,8 +356,8 @@ static void look_for_effects(struct drawn *d, const struct tdm_method_settings *
             effect[k] = has_effect(d, k);
 }
 
-/* Keys of a table that several methods share, which one of them takes for its other keys' sake, and
- * says that they have no effect there: fully_shard casts adapters of either dtype. */
+/* Keys without effect in one method. The method shares their table with others because of its other
+ * keys. fully_shard casts adapters of either dtype. */
 static const struct {
     const char *method, *key;
 } always_vain[] = {{"fsdp", "lora"}};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunk-recurrent training, LongLoRA and losses without all logits: what each setting must change,
- * and by how much. */
+/* Tests of chunk-recurrent training, LongLoRA and losses without all logits: what each setting must
+ * change, and by how much. */
 #include "methods/prediction.h"
 
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 /* qwen2.5-7b: 28 layers, 4 KV heads of 128, bf16. */
 #define KV_BYTES (28 * 2 * 4 * 128 * 2) /* of a token */
 #define ID_BYTES 16                     /* its id and its label */
-#define TABLE_BYTES (4 * 8) /* of a page of 128 tokens; and what blocks do not split off */
+#define TABLE_BYTES (4 * 8)             /* of the tables, for a page of 128 tokens */
 
 static struct tdm_torch_step third_step(const char *name, uint64_t tokens, const char *const *pairs,
                                         size_t count)
@@ -49,7 +49,8 @@ static uint64_t peak(const char *name, uint64_t tokens, const char *const *pairs
     return third_step(name, tokens, pairs, count).peak.allocated;
 }
 
-/* From 16K on chunks in the middle are not run: the peak must grow as if they were. */
+/* From 16K on, chunks in the middle are not run, but the peak must grow as if they were. The 4 MiB
+ * are for blocks that are not split. */
 static void a_token_costs_its_kv_and_gradients(void **state)
 {
     const char *bf16[] = {"kv_grad_dtype=bf16"}, *fp32[] = {"kv_grad_dtype=fp32"};
@@ -64,7 +65,7 @@ static void a_token_costs_its_kv_and_gradients(void **state)
     }
 }
 
-/* Half of the one layer that leaves, and two that are there. */
+/* The device keeps two layers and half of the one that is leaving. */
 static void offload_leaves_two_layers_and_a_half(void **state)
 {
     const char *pairs[] = {"kv_offload=yes"};
@@ -89,7 +90,8 @@ static void a_budget_brings_fewer_pages_back(void **state)
     assert_true(same.categories[TDM_METHOD_KV] > 0);
 }
 
-/* Layer inputs of a chunk, or all that its layers save: 13 times the inputs at least. */
+/* With checkpoints a chunk keeps its layer inputs; without, it keeps all that its layers save, at
+ * least 13 times as much. */
 static void checkpoints_keep_layer_inputs(void **state)
 {
     const char *pairs[] = {"layer_checkpoint=no"};
@@ -101,7 +103,7 @@ static void checkpoints_keep_layer_inputs(void **state)
     assert_true(without.categories[TDM_METHOD_RESIDUALS] > 13 * inputs);
 }
 
-/* In the second chunk's backward: all K and V, their gradients, and the joined copies of half of
+/* The second chunk's backward holds all K and V, their gradients, and the joined copies of half of
  * them. */
 static void seco_joins_kv(void **state)
 {
@@ -123,7 +125,7 @@ static void losses_without_all_logits(void **state)
     (void)state;
     for (unsigned i = 0; i < 4; i++)
         peaks[i] = peak("parallel", 32 * K, settings[i], 2);
-    assert_int_equal(peaks[0] - peaks[1], 6 * logits); /* 12 B a logit, or 6 */
+    assert_int_equal(peaks[0] - peaks[1], 6 * logits); /* 12 B per logit, or 6 */
     assert_true(peaks[2] + 4 * logits < peaks[1]);
     assert_true(peaks[3] + 4 * logits < peaks[1]);
 }
@@ -146,7 +148,7 @@ static void longlora_trains_norms_and_embedding(void **state)
     (void)state;
     uint64_t more = third_step("longlora", 4 * K, with, 1).before_bytes -
                     third_step("longlora", 4 * K, without, 2).before_bytes;
-    /* without, embedded ids that were made to require a gradient stay, with it */
+    /* without them, embedded ids made to require a gradient stay, with the gradient */
     assert_in_range(more + 2 * 4 * K * 3584 * 2, embedding, embedding + 2 * MIB);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comparisons of methods: points are those of predict and of the planner, the longest context is
- * the longest, seconds are those of the formula; timelines reach the peak. */
+/* Tests of comparisons of methods. Points are those of predict and of the planner, the longest
+ * context is the longest, and seconds are those of the formula. Timelines reach the peak. */
 #include "methods/timeline.h"
 #include "commands/compare_methods.h"
 
@@ -19,7 +19,7 @@ static void must(enum tdm_status status, const struct tdm_error *err)
         fail_msg("%s", err->message);
 }
 
-/* Settings of a method with what is assumed and these pairs. */
+/* The settings of a method: its defaults with these pairs. */
 static void read_settings(const char *name, const char *const *pairs, size_t count, uint64_t tokens,
                           uint64_t gpus, struct tdm_method_settings *settings)
 {
@@ -87,7 +87,7 @@ static void seconds_are_the_formula(void **state)
     assert_true(fabs(tdm_method_seconds(&cost, model, machine) / computing - 1) < 1e-9);
     cost.exposed.node = 450e9;
     assert_true(fabs(tdm_method_seconds(&cost, model, machine) - computing - 1) < 1e-9);
-    cost.sent.node = 4500e9; /* more than there is to compute meanwhile */
+    cost.sent.node = 4500e9; /* takes longer than the computation */
     assert_true(fabs(tdm_method_seconds(&cost, model, machine) - 11) < 1e-9);
     cost.sent.network = 50e9; /* the slower link */
     assert_true(fabs(tdm_method_seconds(&cost, model, machine) - 12) < 1e-9);
@@ -124,7 +124,7 @@ static bool fits(const struct tdm_methods_comparison *c, const struct tdm_compar
     return prediction.fits;
 }
 
-/* Every method of so many GPUs, at a context that is small and one that no system of PyTorch's
+/* Compares every method on `gpus` GPUs, at a small context and at one that no PyTorch system
  * reaches. */
 static void check_comparison(uint64_t gpus)
 {
@@ -145,7 +145,7 @@ static void check_comparison(uint64_t gpus)
         assert_true(own || (row->method->least_gpus <= gpus && gpus <= row->method->most_gpus));
         const char *optimizer = tdm_method_value(row->method, &row->choices, "optimizer");
         const struct tdm_wrapper *wrapper = row->method->wrapper;
-        /* Others have no such value. */
+        /* Other methods lack this value. */
         if (own || (row->method->system == &tdm_torch_system &&
                     (wrapper == NULL || wrapper->step == NULL)))
             assert_string_equal(optimizer, "none");
@@ -155,7 +155,7 @@ static void check_comparison(uint64_t gpus)
             continue;
         assert_true(row->longest.context % 1024 == 0);
         assert_true(fits(&c, row, row->longest.context, request.margin));
-        /* Segments that are given back in time let a little more fit, here and there. */
+        /* Segments that are freed in time sometimes let a little more fit. */
         uint64_t step = 1024 * (1 + row->longest.context / 1024 / 8);
         assert_false(fits(&c, row, row->longest.context + step, request.margin));
         uint64_t sum = 0;
@@ -201,7 +201,7 @@ static void words_are_checked(void **state)
     (void)state;
     assert_int_equal(tdm_compare_methods(&request, &c, &err), TDM_USAGE);
     tdm_methods_comparison_free(&c);
-    request.set.pairs[0] = "checkpointing=maybe"; /* in the words of the methods */
+    request.set.pairs[0] = "checkpointing=maybe"; /* the message has the words of the methods */
     assert_int_equal(tdm_compare_methods(&request, &c, &err), TDM_USAGE);
     assert_non_null(strstr(err.message, "off|on|on-reentrant"));
     tdm_methods_comparison_free(&c);
@@ -212,15 +212,15 @@ static void words_are_checked(void **state)
     request.names[0] = "serial";
     assert_int_equal(tdm_compare_methods(&request, &c, &err), TDM_USAGE);
     tdm_methods_comparison_free(&c);
-    request.names[0] = "fsdp"; /* not on one GPU: said, not an error */
+    request.names[0] = "fsdp"; /* it does not run on one GPU: reported, not an error */
     must(tdm_compare_methods(&request, &c, &err), &err);
     assert_int_equal(c.count, 1);
-    assert_non_null(strstr(c.rows[0]->refused, "--gpus 2")); /* and what would do */
+    assert_non_null(strstr(c.rows[0]->refused, "--gpus 2")); /* and what would work */
     tdm_methods_comparison_free(&c);
 }
 
-/* Nodes are the machine's, or as said, for every method; with more of them the same GPUs are
- * slower. */
+/* For every method, nodes are the machine's or those that the user sets. The same GPUs in more
+ * nodes are slower. */
 static void nodes_are_for_all(void **state)
 {
     struct tdm_compare_request request = {.model = "qwen2.5-0.5b",
@@ -241,7 +241,7 @@ static void nodes_are_for_all(void **state)
     for (size_t i = 0; i < one.count; i++) {
         const struct tdm_compared *row = one.rows[i], *other = find_row(&four, row->method->name);
         const struct tdm_method_cost *a = &row->points[0].cost, *b = &other->points[0].cost;
-        if (row->refused[0] != '\0') /* its KV heads */
+        if (row->refused[0] != '\0') /* because of its KV heads */
             continue;
         assert_true(a->sent.network + a->exposed.network <= 0);
         assert_true(b->sent.network + b->exposed.network > 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Context parallelism: how a sequence is divided, what attention of a rank takes by cases counted
- * by hand, times of rings, what cannot be run, and BurstEngine's published peaks. */
+/* Tests of context parallelism: how a sequence is divided, a rank's memory for attention in cases
+ * counted by hand, times of rings, what cannot be run, and BurstEngine's published peaks. */
 #include "methods/prediction.h"
 
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #define HEADS 2u
 #define HEAD_DIM 64u
 #define BLOCK (INT64_C(2) * TOKENS * HEADS * HEAD_DIM) /* bytes of a rank's Q, K or V */
-#define SUMS (INT64_C(4) * TOKENS * HEADS)             /* of a number a row in fp32 */
+#define SUMS (INT64_C(4) * TOKENS * HEADS)             /* bytes of one fp32 number per row */
 #define MOST_EVENTS 64u
 
 static void must(enum tdm_status status, const struct tdm_error *err)
@@ -32,12 +32,12 @@ static void sequences_are_padded(void **state)
     struct tdm_context c = {&tdm_ring_divider, TDM_RING_ZIGZAG, 4, 4, 1, 8};
     (void)state;
     assert_int_equal(tdm_context_padded_tokens(&c, 8), 8);
-    assert_int_equal(tdm_context_padded_tokens(&c, 9), 16); /* two slices a rank */
+    assert_int_equal(tdm_context_padded_tokens(&c, 9), 16); /* two slices per rank */
     assert_int_equal(tdm_context_local_tokens(&c, 9), 4);
     c.balance = TDM_RING_STRIPED;
     assert_int_equal(tdm_context_padded_tokens(&c, 9), 12);
     c = (struct tdm_context){&tdm_usp_divider, TDM_RING_ZIGZAG, 4, 2, 2, 8};
-    assert_int_equal(tdm_context_padded_tokens(&c, 9), 12); /* slices are cut again */
+    assert_int_equal(tdm_context_padded_tokens(&c, 9), 12); /* slices are divided again */
     c = (struct tdm_context){&tdm_ulysses_divider, TDM_RING_ZIGZAG, 3, 1, 3, 8};
     assert_int_equal(tdm_context_padded_tokens(&c, 10), 12);
 }
@@ -62,7 +62,8 @@ static void note(void *context, const struct tdm_storage *storage, bool allocate
 
 static void start(struct machine *machine, bool gradients)
 {
-    static const struct tdm_gpu_facts gpu = {1, 2048, 1, 1}; /* one: nothing is split by keys */
+    /* one multiprocessor: nothing is split by keys */
+    static const struct tdm_gpu_facts gpu = {1, 2048, 1, 1};
     memset(machine, 0, sizeof(*machine));
     must(tdm_torch_allocator_create(UINT64_C(1) << 30, false, &machine->allocator, NULL), NULL);
     tdm_eager_start(&machine->eager, machine->allocator, &gpu);
@@ -97,14 +98,14 @@ static void expect_events(const struct machine *machine, const int64_t *events, 
         assert_int_equal(machine->events[i], events[i]);
 }
 
-/* Two ranks: K and V come while the first block is computed; both outputs are joined in fp32. */
+/* Two ranks. K and V arrive while the first block is computed; both outputs are joined in fp32. */
 static void ring_forward_by_hand(void **state)
 {
-    static const int64_t events[] = {BLOCK,      BLOCK,                 /* K, V that come */
+    static const int64_t events[] = {BLOCK,      BLOCK,                 /* K, V that arrive */
                                      BLOCK,      SUMS,       2 * BLOCK, /* a block, in fp32 */
                                      BLOCK,      SUMS,       -BLOCK,    /* the next */
                                      2 * BLOCK,  SUMS,                  /* both */
-                                     -2 * BLOCK, -SUMS,                 /* no longer */
+                                     -2 * BLOCK, -SUMS,                 /* freed */
                                      BLOCK,      -2 * BLOCK, -BLOCK,    -SUMS,
                                      -BLOCK,     -BLOCK,     -SUMS};
     struct tdm_context context = {&tdm_ring_divider, TDM_RING_ZIGZAG, 2, 2, 1, 8};
@@ -131,8 +132,8 @@ static int64_t backward_peak(const struct tdm_context *context)
     return peak;
 }
 
-/* Q, K, V, output, its gradient and sums; then the blocks' gradients, K and V that came, dQ and two
- * pairs of dK, dV in fp32, and at last the results in bf16. */
+/* The peak holds Q, K, V, the output, its gradient and sums. It also holds the blocks' gradients, K
+ * and V that arrived, dQ and two pairs of dK, dV in fp32, and finally the results in bf16. */
 static void ring_backward_by_hand(void **state)
 {
     struct tdm_context context = {&tdm_ring_divider, TDM_RING_ZIGZAG, 2, 2, 1, 8};
@@ -140,19 +141,19 @@ static void ring_backward_by_hand(void **state)
     const int64_t came = 3 * BLOCK + 2 * BLOCK, sums = 2 * BLOCK + 4 * BLOCK + 4 * BLOCK;
     (void)state;
     assert_int_equal(backward_peak(&context), held + SUMS / 2 + came + sums + 3 * BLOCK);
-    /* Contiguous has no second half; gradients that came are added to what is new, while both are
-     * there. */
+    /* Contiguous has no second half. Gradients that arrived are added to new ones while both
+     * exist. */
     context.balance = TDM_RING_CONTIGUOUS;
     assert_int_equal(backward_peak(&context), held + came + sums + 4 * BLOCK);
     context.balance = TDM_RING_STRIPED;
     assert_int_equal(backward_peak(&context), held + came + sums + 4 * BLOCK);
-    /* More ranks: there are always K and V that come too, but no results yet. */
+    /* With more ranks other K and V are always arriving, but there are no results yet. */
     context = (struct tdm_context){&tdm_ring_divider, TDM_RING_ZIGZAG, 8, 8, 1, 8};
     assert_int_equal(backward_peak(&context),
                      held + SUMS / 2 + came + 2 * BLOCK + sums + 2 * BLOCK + SUMS);
 }
 
-/* Q, K and V change places, then the output, whose heads have to be ordered. */
+/* Q, K and V are exchanged, then the output, whose heads must be reordered. */
 static void ulysses_by_hand(void **state)
 {
     static const int64_t events[] = {BLOCK,  BLOCK,  -BLOCK, BLOCK, BLOCK, -BLOCK, BLOCK,
@@ -169,7 +170,7 @@ static void ulysses_by_hand(void **state)
     end(&machine);
 }
 
-/* What another stream uses counts no longer, but nobody gets it before that stream is done. */
+/* A freed block that another stream uses does not count, and waits for that stream. */
 static void shared_blocks_wait(void **state)
 {
     struct tdm_torch_allocator *allocator;
@@ -185,7 +186,8 @@ static void shared_blocks_wait(void **state)
     tdm_torch_settle(allocator);
     assert_int_equal(tdm_torch_malloc(allocator, 0, bytes, &first), TDM_OK);
     assert_int_equal(tdm_torch_current(allocator).reserved, 2 * bytes);
-    tdm_torch_free_later(allocator, first); /* where memory is short it waits for the stream */
+    /* if memory is short, the allocator waits for the stream */
+    tdm_torch_free_later(allocator, first);
     assert_int_equal(tdm_torch_malloc(allocator, 0, 2 * bytes, &first), TDM_OK);
     tdm_torch_allocator_free(allocator);
 }
@@ -210,7 +212,7 @@ static void times_follow_the_equations(void **state)
     turn.backward_bytes = 3 * tensor;
     turn.gradient_bytes = turn.node_gradient_bytes = 0;
     assert_true(fabs(both_seconds(&turn, &links) - 5 * 4 * between) < 1e-9);
-    turn.nodes = 1; /* all links are alike */
+    turn.nodes = 1; /* all links are equal */
     assert_true(fabs(both_seconds(&turn, &links) - 5 * 32 * inside) < 1e-9);
     turn.ranks = 1;
     assert_true(both_seconds(&turn, &links) <= 0 && tdm_ring_backward_sent(&turn) <= 0);
@@ -222,7 +224,7 @@ static void groups_span_nodes(void **state)
     static const struct {
         struct tdm_gpu_group group;
         uint64_t nodes;
-        double leaving; /* of what is exchanged */
+        double leaving; /* share of the exchange that leaves a node */
     } groups[] = {
         {{8, 1, 8}, 1, 0}, {{16, 1, 8}, 2, 8.0 / 15}, {{4, 2, 8}, 1, 0},  {{8, 2, 8}, 2, 4.0 / 7},
         {{4, 8, 8}, 4, 1}, {{4, 64, 8}, 4, 1},        {{64, 1, 0}, 1, 0}, {{6, 1, 4}, 2, 2.0 / 5},
@@ -264,7 +266,7 @@ static enum tdm_status settle(const char *model_name, const char *name, uint64_t
 
 #define GPUS_PER_NODE 8u
 
-/* Of a method on so many GPUs, with the nodes that compare has for all methods. */
+/* The cost of a method on `gpus` GPUs, with the nodes that compare uses for all methods. */
 static struct tdm_method_cost cost_on(const char *name, uint64_t gpus, uint64_t tokens,
                                       const char *const *pairs, double *seconds)
 {
@@ -300,14 +302,14 @@ static double exchanged(const char *const *pairs)
 static double seconds_of(const char *name, uint64_t gpus, uint64_t tokens, const char *pair)
 {
     const char *gathered = strcmp(name, "burst") == 0 ? NULL : "reshard_after_forward=yes";
-    const char *const pairs[] = {pair, gathered, NULL}; /* as often as ZeRO-3 does */
+    const char *const pairs[] = {pair, gathered, NULL}; /* gathered as often as by ZeRO-3 */
     double seconds;
     cost_on(name, gpus, tokens, pairs, &seconds);
     return seconds;
 }
 
-/* A backward that sends Q, dO and dQ in place of K, V and their gradients in fp32 sends less;
- * attention that is kept is not computed again. */
+/* A backward that sends Q, dO and dQ in place of K, V and their gradients in fp32 sends less.
+ * Attention that is kept is not recomputed. */
 static void costs_are_ordered(void **state)
 {
     static const char *const on[] = {"checkpointing=on-reentrant", NULL};
@@ -327,9 +329,10 @@ static void costs_are_ordered(void **state)
     assert_true(exchanged(NULL) > 0);
 }
 
-/* Where attention does not hide what goes round: over nodes a ring is slower than a double ring,
- * and that slower than Burst's; inside a node the rings differ by nothing, Burst by what it does
- * not send. Where it does, all are alike. */
+/* Attention does not hide what short sequences send. Over several nodes a ring is slower than a
+ * double ring, which is slower than Burst's. Inside a node the two rings take the same time, and
+ * Burst is faster by what it does not send. Attention hides what long sequences send: all take the
+ * same time. */
 static void rings_are_ranked(void **state)
 {
     static const char *const kept = "checkpointing=on";
@@ -348,13 +351,13 @@ static void rings_are_ranked(void **state)
     assert_true(fabs(ring / rings - 1) < 1e-12 && burst < ring);
     ring = seconds_of("ring", 8, longer, kept);
     assert_true(fabs(ring / seconds_of("burst", 8, longer, "use_checkpoint=on") - 1) < 0.01);
-    /* Groups inside nodes, and what is shared over all of them. */
+    /* Groups inside a node are faster than groups that span nodes. */
     assert_true(seconds_of("ulysses", 16, shorter, kept) > seconds_of("ulysses", 8, shorter, kept));
     assert_true(seconds_of("usp", 64, shorter, "ulysses_degree=8") <
                 seconds_of("usp", 64, shorter, "ulysses_degree=1"));
 }
 
-/* Layers that are not run again have no second ring. */
+/* Layers that are not recomputed have no second ring. */
 static void fewer_checkpoints_send_less(void **state)
 {
     static const char *const every[] = {"checkpointing=on", "checkpoint_every=1", NULL},
@@ -367,7 +370,7 @@ static void fewer_checkpoints_send_less(void **state)
     assert_true(fabs(exchanged(fourth) / exchanged(every) - 2.25 / 3) < 1e-12);
 }
 
-/* ---- what cannot be ---- */
+/* ---- what cannot be run ---- */
 
 static void divisions_are_checked(void **state)
 {
@@ -390,12 +393,12 @@ static void divisions_are_checked(void **state)
     assert_int_equal(settle("llama-3.1-8b", "double-ring", 12, nodes, &s), TDM_USAGE);
     assert_int_equal(settle("llama-3.1-8b", "ring", 4, adapters, &s), TDM_OK);
     assert_int_equal(settle("llama-3.1-8b", "ring", 4, wide, &s), TDM_USAGE); /* in fp32 */
-    assert_int_equal(settle("qwen2.5-7b", "burst", 8, NULL, &s), TDM_USAGE);  /* biases */
+    assert_int_equal(settle("qwen2.5-7b", "burst", 8, NULL, &s), TDM_USAGE);  /* it has biases */
     assert_int_equal(settle("burst-7b", "burst", 8, kept, &s), TDM_USAGE);
 }
 
-/* Windows and capped scores are for kernels that see the whole sequence; a window as long as it
- * hides nothing. */
+/* Windows and capped scores need kernels that see the whole sequence. A window as long as the
+ * sequence hides nothing. */
 static void windows_need_whole_sequences(void **state)
 {
     static const char *const names[] = {"ring", "double-ring", "usp", "burst"};
@@ -422,7 +425,7 @@ static void windows_need_whole_sequences(void **state)
     assert_int_equal(settle("gemma-2-2b", "ring", 4, NULL, &s), TDM_USAGE);
 }
 
-/* The window of a kernel takes no memory: it is as if there were none. */
+/* The window of a kernel takes no memory: the prediction is the same without it. */
 static void windows_take_no_memory(void **state)
 {
     struct tdm_method_settings settings;
@@ -469,13 +472,13 @@ static struct tdm_method_prediction predict_burst(const char *const *pairs)
     return prediction;
 }
 
-/* What is left of a large block and not split off is counted with it. */
+/* The rest of a large block that is not split off counts with it. */
 static void assert_is_about(uint64_t bytes, uint64_t expected)
 {
     assert_in_range(bytes, expected, expected + (expected == 0 ? 0 : UINT64_C(4) << 20));
 }
 
-/* Every option, with adapters and without: what is frozen has neither gradients nor states. */
+/* Tries every option with and without adapters. Frozen weights have no gradients or states. */
 static void burst_adapters_alone_are_trained(void **state)
 {
     static const char *const options[][2] = {{"optimize_bwd_comm=on", "optimize_bwd_comm=off"},
@@ -505,8 +508,9 @@ static void burst_adapters_alone_are_trained(void **state)
     }
 }
 
-/* Live after the forward, by hand: of an adapter of k its parts, and in every layer but the first,
- * which keeps its input alone, what its A makes. The input of A is that of the product. */
+/* Counts by hand what an adapter of k adds to the live bytes after the forward: its parts, and the
+ * output of its A in every layer but the first, which keeps only its input. The input of A is that
+ * of the product. */
 static void burst_adapters_by_hand(void **state)
 {
     static const char *const one[] = {"use_checkpoint=off", "lora_rank=64", "lora_targets=q_proj",
@@ -524,7 +528,7 @@ static void burst_adapters_by_hand(void **state)
 
 #define MOST_PAIRS 4u
 
-/* Its program prints max_memory_reserved / 2^30. */
+/* Published peaks are max_memory_reserved / 2^30, as the program of BurstEngine prints it. */
 static void burst_peaks_are_near(void **state)
 {
     static const struct {
@@ -554,7 +558,7 @@ static void burst_peaks_are_near(void **state)
 
 /* ---- combinations ---- */
 
-/* Settings of a row with nothing said. */
+/* The default settings of a row. */
 static void settle_row(const struct tdm_method *row, uint64_t tokens, uint64_t gpus,
                        const struct tdm_model *model, struct tdm_method_settings *settings)
 {
@@ -588,8 +592,8 @@ static bool has_key(const struct tdm_method *row, const char *name)
     return false;
 }
 
-/* DeepSpeed's engine around a model whose attention Ulysses divides: keys, limits, costs and memory
- * are those of both, and nothing had to be written for the two together. */
+/* A row for DeepSpeed's engine around a model whose attention Ulysses divides. Keys, limits, costs
+ * and memory are those of both. The combination needed no code of its own. */
 static void combination_is_a_row(void **state)
 {
     static const struct tdm_method_key *const tables[] = {tdm_keys_torch, NULL};
@@ -624,8 +628,8 @@ static void combination_is_a_row(void **state)
     assert_int_equal(settings.communicators, 2);
     assert_int_equal(settings.torch.context.ulysses_degree, 4);
     assert_true(fabs(4 * divided.product_flops / whole.product_flops - 1) < 1e-12);
-    /* Ulysses' four exchanges of 28 query and 4 KV heads, forward and backward, of a rank's tokens
-     * in bf16. */
+    /* Ulysses' four exchanges of a rank's tokens in bf16: 28 query and 4 KV heads, forward and
+     * backward. */
     double exchanged_bytes = 28 * 2 * 2.0 * (28 + 4) * 128 * 2 * (double)(tokens / 4) * 3 / 4;
     assert_true(fabs((tdm_traffic_bytes(&divided.exposed) - tdm_traffic_bytes(&whole.exposed)) /
                          exchanged_bytes -
@@ -636,7 +640,7 @@ static void combination_is_a_row(void **state)
     assert_true(peak < third_peak(alone, tokens, model, machine));
     assert_true(fabs((double)peak / (double)short_peak - 1) < 0.02);
 
-    settings.torch.ranks = 3; /* which divide no heads */
+    settings.torch.ranks = 3; /* 3 does not divide the heads */
     settings.torch.context.ranks = 0;
     assert_int_equal(tdm_method_check(model, &settings, &err), TDM_USAGE);
     assert_non_null(strstr(err.message, "3 ranks do not divide 28 query heads"));

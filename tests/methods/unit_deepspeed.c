@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * DeepSpeed's ZeRO: what stays on a rank between steps, the copies of an optimizer step, buckets by
- * their sizes, the trace of modules, and what is left where parameters or states are offloaded.
- * LoRA under fully_shard.
- */
+/* Tests of DeepSpeed's ZeRO: what a rank keeps between steps, the copies of an optimizer step,
+ * bucket sizes, the trace of modules, and what is left if parameters or states are offloaded. Also
+ * tests LoRA under fully_shard. */
 #include "methods/deepspeed/parts.h"
 #include "methods/prediction.h"
 
@@ -87,7 +85,8 @@ static void assert_near(uint64_t value, uint64_t expected, uint64_t slack)
 
 #define PARAMETERS UINT64_C(7615616512) /* of qwen2.5-7b */
 
-/* 2 P of weights and 12 P / N of masters and moments; 16 P / N, a bucket, small parameters. */
+/* ZeRO-2 keeps 2 P bytes of weights and 12 P / N of masters and moments. ZeRO-3 keeps 16 P / N, a
+ * bucket, and small parameters. */
 static void states_are_shared(void **state)
 {
     (void)state;
@@ -122,7 +121,7 @@ static void nothing_is_left(void **state)
         }
 }
 
-/* A step flattens a sub-group's gradients in bf16 and makes them fp32: 6 bytes an element. */
+/* A step flattens a sub-group's bf16 gradients and converts them to fp32: 6 bytes per element. */
 static void sub_groups_are_stepped(void **state)
 {
     struct setting setting = {"qwen2.5-7b",
@@ -134,7 +133,7 @@ static void sub_groups_are_stepped(void **state)
     (void)state;
     struct tdm_torch_run whole = run(&setting, NULL);
     uint64_t copies = whole.step[2].highest_bytes[2] - whole.step[2].before_bytes;
-    assert_near(copies, 6000000000, 400 * MIB); /* the last parameter may pass the size */
+    assert_near(copies, 6000000000, 400 * MIB); /* the last parameter may exceed the size */
     setting.pairs[0] = "sub_group_size=1e8";
     struct tdm_torch_run parts = run(&setting, NULL);
     assert_true(parts.step[2].highest_bytes[2] < whole.step[2].highest_bytes[2]);
@@ -161,11 +160,11 @@ static void buckets_are_made(void **state)
                             2,
                             512,
                             {"reduce_bucket_size=12345678", "communication_data_type=fp32"}};
-    run(&three, &counting); /* it is there from the beginning */
+    run(&three, &counting); /* it exists from the beginning */
     assert_int_equal(counting.count, 0);
 }
 
-/* Elements that are gathered now. */
+/* The number of elements gathered now. */
 static uint64_t gathered(const struct tdm_torch_model *t)
 {
     uint64_t elements = 0;
@@ -175,7 +174,7 @@ static uint64_t gathered(const struct tdm_torch_model *t)
     return elements;
 }
 
-/* Steps go as they were recorded, and give all parameters back that are not small. */
+/* Steps follow the recorded trace, and free all parameters that are not small. */
 static void trace_holds(void **state)
 {
     static const struct setting settings[] = {
@@ -227,7 +226,7 @@ static void trace_holds(void **state)
     }
 }
 
-/* What may be gathered ahead, or kept for later, bounds what is gathered. */
+/* Limits on what is gathered ahead or kept for later bound what is gathered. */
 static void live_parameters_are_bounded(void **state)
 {
     struct setting setting = {"qwen2.5-7b",
@@ -244,8 +243,8 @@ static void live_parameters_are_bounded(void **state)
     assert_true(much > little + 500 * MIB);
 }
 
-/* Tiles leave neither logits nor an MLP's activations of all tokens; checkpoints that are offloaded
- * are host memory. */
+/* With tiles, neither logits nor an MLP's activations of all tokens are in memory. Offloaded
+ * checkpoints are in host memory. */
 static void long_sequences_are_tiled(void **state)
 {
     enum { TOKENS = 32768, HIDDEN = 1536, LAYERS = 28, VOCABULARY = 151936 };
@@ -293,7 +292,7 @@ static void sizes_are_read(void **state)
     assert_true(settings.torch.deepspeed.prefetch_bucket_size == TDM_AUTO);
 }
 
-/* Of the 7B model's frozen parameters there are shards, but neither gradients nor states. */
+/* The frozen parameters of the 7B model have shards, but neither gradients nor states. */
 static void frozen_parameters_have_no_gradients(void **state)
 {
     struct setting setting = {
@@ -306,7 +305,8 @@ static void frozen_parameters_have_no_gradients(void **state)
     assert_near(out.step[2].end_bytes[1] - out.step[2].before_bytes, adapters, 4 * MIB);
 }
 
-/* Two H200s, torch 2.11, transformers 5.17, peft 0.21 with bf16 adapters: to the byte. */
+/* Measured on two H200s with torch 2.11, transformers 5.17, and peft 0.21 with bf16 adapters. The
+ * prediction is right to the byte. */
 static void lora_is_as_measured(void **state)
 {
     static const struct {

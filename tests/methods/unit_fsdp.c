@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Units of fully_shard: in which order they are gathered and reduced, as torch 2.11 does it (its
- * own hooks, logged), and that nothing of theirs is left. */
+/* Tests of fully_shard's units: they are gathered and reduced in the order of torch 2.11 (logged by
+ * its own hooks), and nothing of them is left after a step. */
 #include "methods/prediction.h"
 
 #include <stdarg.h>
@@ -35,8 +35,9 @@ static struct tdm_model *load(bool tied)
     return other;
 }
 
-/* A letter for every collective of the first step: embedding, head (with the last norm), tied ends,
- * whole (all of them untied), layer; capital where gradients are reduced. */
+/* One letter for every collective of the first step: e for the embedding, h for the head with the
+ * last norm or for tied ends, w for all untied ends, l for a layer. Capitals mean that gradients
+ * are reduced. */
 struct log {
     char letters[MOST_EVENTS + 1];
     size_t count;
@@ -48,7 +49,7 @@ static char letter_of(const struct log *log, uint64_t bytes)
     if (bytes == log->embedding)
         return 'e';
     if (bytes == log->embedding + log->norm)
-        return 'h'; /* with one matrix, tied or not */
+        return 'h'; /* one matrix, tied or not */
     if (bytes == 2 * log->embedding + log->norm)
         return 'w';
     return 'l';
@@ -67,7 +68,7 @@ static void note(void *context, const struct tdm_torch_event *event)
     log->letters[log->count++] = (char)(gathered ? letter : letter - 'a' + 'A');
 }
 
-/* Pairs up to the first NULL. */
+/* Checks the order of a step. `pairs` ends at the first NULL. */
 static void check_order(bool tied, const char *const *pairs, const char *forward,
                         const char *backward)
 {
@@ -106,7 +107,7 @@ static void check_order(bool tied, const char *const *pairs, const char *forward
 #define NO "reshard_after_forward=no"
 #define DEFAULT "reshard_after_forward=default"
 
-/* Every unit gathers the one before it ahead; what is not given back is not gathered again. */
+/* Every unit gathers the one before it ahead. Units that are not freed are not gathered again. */
 static void order_is_as_torch_has_it(void **state)
 {
     static const char *const settings[][MOST_PAIRS] = {
@@ -128,9 +129,9 @@ static void order_is_as_torch_has_it(void **state)
     }
 }
 
-/* Adapters of layers alone are reduced. The embedding is gathered ahead for a backward that it has
- * only where its output was made to require a gradient; the first layer is told of its backward
- * only there too. */
+/* Only adapters of layers are reduced. The embedding is gathered ahead for a backward, but it has
+ * one only if its output was made to require a gradient. Only then is the first layer told of its
+ * backward. */
 static void frozen_units_are_gathered(void **state)
 {
     static const char *const plain[] = {ENDS, YES, "lora_rank=8", NULL}, *const checkpoints[] = {
@@ -143,8 +144,9 @@ static void frozen_units_are_gathered(void **state)
     check_order(false, checkpoints, "ellllh", "hllLlLlLeL");
 }
 
-/* A loss that reads the head's weight without running the module: torch's hook after it does not
- * run, so the unit stays whole until its backward is done, and nobody gathers ahead for it. */
+/* A loss may read the head's weight without running the module. Then torch's hook after the module
+ * does not run. The unit stays whole until its backward is done, and nothing is gathered ahead for
+ * it. */
 static void head_may_not_run(void **state)
 {
     static const char *const fused[] = {ENDS, YES, "logits=fused", NULL};
@@ -175,7 +177,7 @@ static uint64_t peak(const char *units)
     return prediction.steps[0].torch.peak.allocated;
 }
 
-/* The embedding is not there while the head is used: at least its bytes less. */
+/* The embedding is not gathered while the head is used, which saves at least its bytes. */
 static void units_of_ends_take_less(void **state)
 {
     (void)state;
@@ -185,8 +187,8 @@ static void units_of_ends_take_less(void **state)
 #define VOCABULARY 65536u
 #define HIDDEN 128u
 
-/* Of the third step of a model whose ends are nearly all of it: the most of the backward beyond
- * what its end has. */
+/* The peak of the backward above what is left at its end, in the third step of a model that is
+ * nearly all embedding and head. */
 static uint64_t beyond_the_end(const char *weights, const char *reduced)
 {
     static const struct tdm_torch_device gpu = {
@@ -212,9 +214,9 @@ static uint64_t beyond_the_end(const char *weights, const char *reduced)
            out.step[2].end_bytes[TDM_PHASE_BACKWARD];
 }
 
-/* foreach_reduce of the whole, which has embedding and head: the buffer of all gradients, what came
- * out of it until it is cast, and the head's gradient, which a loop's name still holds. Beyond the
- * end, where the cast shards are. */
+/* foreach_reduce of the unit with embedding and head holds the buffer of all gradients, its result
+ * until it is cast, and the head's gradient, which a loop variable still holds. The cast shards are
+ * left at the end, so they do not count. */
 static void last_reduction_is_the_peak(void **state)
 {
     const uint64_t matrix = (uint64_t)VOCABULARY * HIDDEN, all = 2 * matrix, slack = 2 << 20;
@@ -225,7 +227,7 @@ static void last_reduction_is_the_peak(void **state)
     uint64_t narrow = beyond_the_end("weights_dtype=fp32", "reduce_dtype=bf16"),
              narrow_expected = 2 * all + 2 * all / RANKS + 2 * matrix;
     assert_true(narrow >= narrow_expected && narrow < narrow_expected + slack);
-    /* Alike, nothing is cast. */
+    /* With equal dtypes nothing is cast. */
     uint64_t alike = beyond_the_end("weights_dtype=fp32", "reduce_dtype=weights"),
              alike_expected = 4 * all + 2 * matrix;
     assert_true(alike >= alike_expected && alike < alike_expected + slack);

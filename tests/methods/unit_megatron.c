@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Megatron-LM's steps: published peaks of ranks that bench/accuracy does not have (its rows are in
- * tests/data/published_runs_recipes.csv); LoRA's sizes by hand; what orders must hold; what is
- * refused; what is sent.
- */
+/* Tests of Megatron-LM's steps: published peaks of ranks that bench/accuracy does not have (its
+ * rows are in tests/data/published_runs_recipes.csv), LoRA's sizes by hand, orders that must hold,
+ * what is refused, and what is sent. */
 #include "methods/prediction.h"
 
 #include <stdarg.h>
@@ -49,15 +47,15 @@ static void load(const char *model_name, const char *machine_name, struct tdm_mo
     struct tdm_error err;
     sources = sources != NULL ? sources : ".";
     snprintf(path, sizeof(path), "%s/tests/data/configs/%s.json", sources, model_name);
-    if (tdm_model_load(path, model, &err) != TDM_OK) /* one of those that are shipped */
+    if (tdm_model_load(path, model, &err) != TDM_OK) /* a shipped model */
         must(tdm_model_load(model_name, model, &err), &err);
     snprintf(path, sizeof(path), "%s/tests/data/machines/%s.json", sources, machine_name);
     must(tdm_machine_load(strcmp(machine_name, "b200") == 0 ? path : machine_name, machine, &err),
          &err);
 }
 
-/* Settings of tensor x context x pipeline ranks and, with them, 8 GPUs; `pairs` have spaces between
- * them. */
+/* Reads settings for 8 GPUs with the row's tensor, context and pipeline ranks. Spaces separate its
+ * `pairs`. */
 static enum tdm_status settle(const struct tdm_model *model, const struct row *row,
                               struct tdm_method_settings *settings, struct tdm_error *err)
 {
@@ -118,7 +116,7 @@ static uint64_t peak(const char *pairs, uint64_t tensor, uint64_t parallel)
     return last_step(&row).peak.allocated;
 }
 
-/* What runs more again needs less; what is divided more needs less. */
+/* More recomputation needs less memory, and so does more division. */
 static void orders_hold(void **state)
 {
     (void)state;
@@ -145,7 +143,7 @@ static void orders_hold(void **state)
         assert_true(peak(kinds[i], 2, 4) < peak(kinds[i], 2, 2));
 }
 
-/* More micro-batches than fill the pipeline change nothing, though they are not all run. */
+/* Micro-batches beyond those that fill the pipeline change nothing. They are not all run. */
 static void steady_state_repeats(void **state)
 {
     static const char *const pairs[][2] = {
@@ -216,7 +214,7 @@ static void impossible_is_refused(void **state)
     tdm_machine_free(machine);
 }
 
-/* K and V that go round meet no window; whole sequences of some heads do, and so does one GPU. */
+/* A ring of K and V cannot apply a window. Whole sequences of some heads and one GPU can. */
 static void windows_meet_no_ring(void **state)
 {
     static const struct {
@@ -252,9 +250,9 @@ static void windows_meet_no_ring(void **state)
     tdm_machine_free(machine);
 }
 
-/* Adapters of rank 16, by hand: 12 layers of hidden size 8,192, 64 and 8 heads of 128, MLP 28,672,
- * of which 4 ranks have a quarter of every second factor; of first factors a quarter of those
- * before a divided module, the whole of those after one. */
+/* Elements of adapters of rank 16 on one of 4 ranks, by hand: 12 layers of hidden size 8,192, 64
+ * and 8 heads of 128, MLP 28,672. A rank has a quarter of both factors. The first factor is divided
+ * by its 16 rows, or by its inputs if the module divides them. */
 static uint64_t adapter_elements(unsigned modules)
 {
     static const uint64_t elements[] = {
@@ -269,7 +267,7 @@ static uint64_t adapter_elements(unsigned modules)
     return 12 * sum;
 }
 
-/* Frozen weights have no gradient buffer, no main parameters and no moments; adapters have all. */
+/* Frozen weights have no gradient buffer, main parameters or moments. Adapters have all three. */
 static void only_adapters_have_states(void **state)
 {
     static const struct {
@@ -293,8 +291,8 @@ static void only_adapters_have_states(void **state)
         struct tdm_torch_step step = last_step(&row);
         assert_int_equal(step.categories[TDM_METHOD_WEIGHTS], 2 * (frozen + trained));
         assert_int_equal(step.categories[TDM_METHOD_OPTIMIZER], 3 * 4 * trained);
-        /* The first step makes stand-ins for gradients of every shape; the rest of a segment that
-         * is smaller than 1 MiB stays with its block. */
+        /* The first step creates placeholder gradients of every shape. The rest of a segment stays
+         * with its block if it is smaller than 1 MiB. */
         uint64_t gradients = step.categories[TDM_METHOD_GRADIENTS];
         if (gradients < 4 * trained || gradients > 4 * trained + 2 * trained / 12 + (1u << 20))
             fail_msg("%s: %.0f bytes of gradients of %.0f elements", cases[i].targets,
@@ -302,10 +300,10 @@ static void only_adapters_have_states(void **state)
     }
 }
 
-/* Inputs of column-parallel adapters are whole, and beside them is the part that the norm's
- * function saved; gathered again they are that part. What Megatron-Bridge measured on Qwen3-8B by
- * two GPUs, 4.731 GB of 8,192 tokens, differs by that: 72 times 64 MiB, less the buffer of 64 MiB
- * into which they are gathered, less 32 MiB. */
+/* Inputs of column-parallel adapters are kept whole, beside the part that the norm's function
+ * saved. If they are gathered again, only that part is kept. Megatron-Bridge measured the
+ * difference on Qwen3-8B with two GPUs and 8,192 tokens: 4.731 GB. This is 72 times 64 MiB, less
+ * the buffer of 64 MiB into which they are gathered, less 32 MiB. */
 static void gathered_inputs_go(void **state)
 {
     static const char with[] = "lora_rank=32 sequence_parallel=yes use_distributed_optimizer=yes "
@@ -320,15 +318,15 @@ static void gathered_inputs_go(void **state)
         peaks[i] = last_step(&row).peak.allocated;
     }
     assert_true(fabs((double)(peaks[0] - peaks[1]) - 4.731e9) < 0.5e6);
-    /* Whole layers that are run again are not gathered again beside that. */
+    /* Inputs of layers that are recomputed whole are not gathered again beside that. */
     assert_int_equal(peak("lora_rank=16 sequence_parallel=yes recompute_granularity=full", 4, 1),
                      peak("lora_rank=16 sequence_parallel=yes recompute_granularity=full "
                           "sequence_parallel_input_regather=yes",
                           4, 1));
 }
 
-/* Adapters cost less than all of training, and full recomputation reaches them though the embedding
- * is frozen. */
+/* Adapters need less memory than training everything. Full recomputation reaches them although the
+ * embedding is frozen. */
 static void adapters_are_recomputed(void **state)
 {
     (void)state;
@@ -337,7 +335,7 @@ static void adapters_are_recomputed(void **state)
     uint64_t mlp = peak("lora_rank=16 recompute_granularity=selective recompute_modules=mlp", 4, 1);
     assert_true(whole < all && mlp < whole && full < mlp);
     assert_true(peak("lora_rank=16 lora_targets=linear_fc2", 4, 1) < whole);
-    /* The layer that is run again is there at its backward, beside its inputs. */
+    /* At its backward a recomputed layer is in memory, beside its inputs. */
     struct row row = {"b200", "llama-3-70b-12-layers",
                       32768,  1,
                       4,      1,
@@ -347,8 +345,8 @@ static void adapters_are_recomputed(void **state)
     assert_true(step.categories[TDM_METHOD_RESIDUALS] > 10 * UINT64_C(32768) * 8192 * 2);
 }
 
-/* Bytes that context parallelism sends: by hand, for 12 layers of 8 KV and 64 query heads of 128 in
- * bf16, 8,192 tokens a rank of four. */
+/* Counts by hand the bytes that context parallelism sends, for 12 layers of 8 KV and 64 query heads
+ * of 128 in bf16, with 8,192 tokens per rank and four ranks. */
 static void sent_bytes_are_counted(void **state)
 {
     const double kv = 2.0 * 8192 * 8 * 128 * 2, qo = 2.0 * 8192 * 64 * 128 * 2;
@@ -366,7 +364,7 @@ static void sent_bytes_are_counted(void **state)
     struct tdm_error err;
     (void)state;
     load("llama-3-70b-12-layers", "h100", &model, &machine);
-    /* Gradients are reduced over data and context ranks, which are 8 in both. */
+    /* Gradients are reduced over data and context ranks, which are 8 in both cases. */
     struct row row = {.tensor = 1, .pipeline = 1, .parallel = 1, .context = 8192, .batch = 1};
     row.pairs = "";
     must(settle(model, &row, &settings, &err), &err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pictures of comparisons and of methods' steps: drawn by gnuplot for few and many methods, with
- * and without what fits, and for steps of few events. */
+/* Tests of pictures of comparisons and of methods' steps. gnuplot draws them for few and many
+ * methods, with and without one that fits, and for steps of few events. */
 #include "plots/compare_plot.h"
 #include "plots/events_plot.h"
 
@@ -50,8 +50,8 @@ static void comparisons(void **state)
     }
 }
 
-/* Methods whose peaks and reach are nearly the same are one line with the names of both, others
- * have one each; at most eight are drawn, and it is said which are not. */
+/* Methods with nearly the same peaks and reach share one line with their names; others have one
+ * each. At most eight lines are drawn, and the picture names the methods without one. */
 static void lines_of_comparisons(void **state)
 {
     static const char *const words[] = {"a, b  64K to 65K<",

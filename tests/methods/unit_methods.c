@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Steps of other systems: the events of PyTorch's allocator one by one against what it recorded
- * itself (tests/data/torch_events), keys, and what a prediction says.
- */
+/* Tests of predictions for other systems: the events of PyTorch's allocator one by one against its
+ * own recordings (tests/data/torch_events), keys, and what a prediction reports. */
 #include "base/json.h"
 #include "methods/prediction.h"
 
@@ -18,16 +16,16 @@
 
 #define MOST_EVENTS 16384u
 #define LINE_BYTES 512u
-#define TINY 8u /* bytes that recordings leave out */
+#define TINY 8u /* most bytes of an allocation that recordings leave out */
 
 #define NAME_BYTES 256u
-#define LARGE (INT64_C(1) << 20) /* from there on recordings name what is allocated */
+#define LARGE (INT64_C(1) << 20) /* from this size on, recordings name what is allocated */
 
 struct events {
     int64_t *bytes;            /* allocated; negative: freed */
     char (*names)[NAME_BYTES]; /* "" if it has none */
     size_t count;
-    uint32_t step; /* whose events they are */
+    uint32_t step; /* the step of the events */
 };
 
 static void must(enum tdm_status status, const struct tdm_error *err)
@@ -74,7 +72,7 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Frees between two allocations come in any order. */
+/* Sorts frees between two allocations, because they come in any order. */
 static void sort_frees(struct events *events)
 {
     for (size_t i = 0; i < events->count;) {
@@ -128,8 +126,8 @@ static void read_settings(char *line, struct tdm_method_settings *settings)
     must(tdm_method_apply(method, pairs, count, settings, &choices, &err), &err);
 }
 
-/* What an operation and its line of code make, by what we call it. The first rule that is in a
- * recorded name holds. */
+/* Our names for what a recorded operation and its line of code allocate. The first rule that is
+ * found in a recorded name applies. */
 static const struct {
     const char *recorded, *ours;
 } rules[] = {
@@ -171,7 +169,7 @@ static const struct {
     {"modeling_qwen3:322:", ".hidden_states"},
 };
 
-/* A line of a model's code runs forward, also where a checkpoint runs it again. */
+/* A line of a model's code runs in the forward, even if a checkpoint runs it again. */
 static void compare_names(const char *file, const char *recorded, const char *ours)
 {
     bool workspace = strstr(recorded, "getCurrentCUDABlasHandle") != NULL;
@@ -290,13 +288,13 @@ static void categories_add_up(void **state)
         assert_true(step->peak.requested <= step->peak.allocated);
         assert_true(step->peak.allocated <= step->peak.reserved);
         assert_true(step->peak.reserved < p.steps[i].used_bytes);
-        /* The weights are there all the time, rounded. */
+        /* The weights are always in memory, rounded up. */
         assert_true(step->categories[TDM_METHOD_WEIGHTS] >= p.parameters_bytes);
         assert_true(step->categories[TDM_METHOD_WEIGHTS] < p.parameters_bytes * 51 / 50);
     }
 }
 
-/* More context takes more; checkpointing takes less; a step that runs out of memory says so. */
+/* More context needs more memory, checkpointing less. Running out of memory is reported. */
 static void orders_hold(void **state)
 {
     static const char *const plain[] = {"optimizer=none"};
@@ -313,7 +311,7 @@ static void orders_hold(void **state)
     assert_true(never.steps[never.highest].torch.failed);
 }
 
-/* m146 of tests/data/measured_peaks.csv ran out of memory; with 12K tokens it takes nine tenths. */
+/* m146 of tests/data/measured_peaks.csv ran out of memory. With 12K tokens it takes nine tenths. */
 static void margin_refuses(void **state)
 {
     static const char *const pairs[] = {"optimizer=none"};
@@ -325,7 +323,7 @@ static void margin_refuses(void **state)
     assert_false(p.fits);
 }
 
-/* What does not fit: where it ends, and what it takes in total. */
+/* A step that does not fit reports where it ends, and what it needs in total. */
 static void needs_are_whole(void **state)
 {
     const struct tdm_method *method;
@@ -354,7 +352,7 @@ static void needs_are_whole(void **state)
     tdm_model_free(model);
 }
 
-/* Settings in the words of those who use the systems. */
+/* Settings in the words of the users of the systems. */
 static void words_are_read(void **state)
 {
     static const struct {
@@ -420,8 +418,8 @@ static void keys_are_checked(void **state)
     assert_int_equal(settings.step, 2);
 }
 
-/* Memory runs out at some moment of the step, under each choice of each key: that is said, no
- * more. */
+/* Predicts a step for a choice of a key. If memory runs out at some moment of the step, this must
+ * be reported, and nothing else may fail. */
 static void runs_out_of_memory(const struct tdm_method *method, const struct tdm_model *model,
                                const struct tdm_machine *machine, const char *const *pairs,
                                size_t count, uint64_t tokens)
@@ -433,7 +431,7 @@ static void runs_out_of_memory(const struct tdm_method *method, const struct tdm
     struct tdm_error err;
     if (tdm_method_apply(method, pairs, count, &settings, &choices, &err) != TDM_OK ||
         tdm_method_check(model, &settings, &err) != TDM_OK)
-        return; /* not with this model, or not alone */
+        return; /* the pairs do not work with this model, or not by themselves */
     must(tdm_method_predict(model, machine, &settings, 0, &prediction, &err), &err);
     assert_true(prediction.runs || prediction.steps[prediction.highest].torch.failed);
 }

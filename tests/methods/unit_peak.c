@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is said to be live at the peak of a step is all that is, by category; names of tensors; a
- * node keeps all that an operation saves. */
+/* Tests of the peak of a step. The tensors listed as live must be all that is live, by category.
+ * Also tests names of tensors, limits of host memory, and that a node keeps all that an operation
+ * saves. */
 #include "methods/eager/eager.h"
 #include "methods/prediction.h"
 
@@ -17,7 +18,7 @@ static void must(enum tdm_status status, const struct tdm_error *err)
         fail_msg("%s", err->message);
 }
 
-/* Settings of a method with what is assumed and these pairs. */
+/* The settings of a method: its defaults with these pairs. */
 static void read_settings(const char *name, const char *const *pairs, size_t count, uint64_t tokens,
                           uint64_t gpus, struct tdm_method_settings *settings)
 {
@@ -32,7 +33,7 @@ static void read_settings(const char *name, const char *const *pairs, size_t cou
 
 /* ---- what is live at the peak ---- */
 
-/* All groups together are, by category, the bytes at the peak of every step. */
+/* Checks that all groups add up, by category, to the bytes at the peak of every step. */
 static void check_groups(const char *name, const char *const *pairs, size_t count, uint64_t gpus)
 {
     const struct tdm_gpu_facts hopper = {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20};
@@ -117,7 +118,7 @@ static struct tdm_method_prediction predict(const struct tdm_model *model,
     return prediction;
 }
 
-/* To the byte; GPUs of one computer share it, up to 8 of them; what takes none needs none. */
+/* Host memory is a limit to the byte. Up to 8 GPUs share it. A method that uses none needs none. */
 static void host_memory_is_a_limit(void **state)
 {
     static const char *const on[] = {"checkpointing=on"};
@@ -158,7 +159,7 @@ static void host_memory_is_a_limit(void **state)
 
 /* ---- limits of a node ---- */
 
-/* So many saved tensors are kept, and one more fails the machine. */
+/* TDM_MOST_SAVED saved tensors are kept, and one more fails the machine. */
 static void no_saved_tensor_is_lost(void **unused)
 {
     static const struct tdm_eager_op op = {"SavesBackward", false, NULL};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What would make a step fit: it does, nothing of it can be left out, and there is always an
- * answer. */
+/* Tests of remedies for a step that does not fit: each of them works, no part of it can be left
+ * out, and there is always an answer. */
 #include "base/json.h"
 #include "base/units.h"
 #include "methods/longest.h"
@@ -51,7 +51,7 @@ static const char *key_of(const struct question *q, char out[64])
     return out;
 }
 
-/* Does it fit with the changes but number `without`? As the command line would have it. */
+/* Whether the step fits with all changes but number `without`, given as on the command line. */
 static bool fits(const struct question *q, const struct tdm_model *model,
                  const struct tdm_machine *machine, const struct tdm_remedy *changes,
                  size_t without, struct tdm_method_prediction *prediction)
@@ -114,7 +114,7 @@ static void ask(const struct question *q, const struct tdm_model *model,
     assert_true(remedies->complete);
 }
 
-/* --set takes the words of a change back, up to a bracket or a second option. */
+/* Checks that --set accepts the words of a change, up to a bracket or a second option. */
 static void words_can_be_typed(const struct question *q, const struct tdm_remedy *remedy)
 {
     const struct tdm_method *method;
@@ -142,8 +142,8 @@ static void words_can_be_typed(const struct question *q, const struct tdm_remedy
     }
 }
 
-/* The remedies of a question, each of which fits and is the least, in the order of effects; false
- * if it fits as it is. */
+/* Finds the remedies of a question. Checks that each fits and that none of its changes can be left
+ * out, and that they are in the order of effects. Returns false if the step fits as it is. */
 static bool ask_and_check(const struct question *q, struct tdm_remedies *remedies)
 {
     static struct tdm_method_prediction prediction;
@@ -253,7 +253,7 @@ static void there_is_always_an_answer(void **state)
     assert_non_null(strstr(tdm_remedies_text(&remedies, text), "nothing that this method has"));
 }
 
-/* Steps that do not fit, of each method; asked on machines with little and with ample host
+/* Asks about steps of each method that do not fit, on machines with little and with ample host
  * memory. */
 static void every_method_is_answered_in_order(void **state)
 {
@@ -296,7 +296,8 @@ static void every_method_is_answered_in_order(void **state)
         }
 }
 
-/* What takes host memory is offered where there is some, and less of it where it is short. */
+/* Settings that use host memory are offered if there is enough of it or more of it is added. If it
+ * is short, remedies use less of it or add some. */
 static void host_memory_is_a_limit(void **state)
 {
     static const struct question short_of = {"qwen2.5-7b", "zero3-offload", 8192, 1, 1, NULL, NULL};
@@ -319,8 +320,8 @@ static void host_memory_is_a_limit(void **state)
                     value_of(&remedies.list[i], "host_memory") != NULL);
 }
 
-/* In 1K tokens, also right below what was asked; the same from wherever the search begins, and
- * nothing right beyond it fits. */
+/* The longest context is in 1K tokens, also just below the context asked for. It is the same
+ * wherever the search begins, and 1K tokens more do not fit. */
 static void longest_context_is_found(void **state)
 {
     static const struct {
@@ -371,7 +372,7 @@ static void longest_context_is_found(void **state)
     tdm_machine_free(machine);
 }
 
-/* With little work there are fewer remedies, or none, and the answer says so. */
+/* If the search may do little work, there are fewer remedies or none, and the answer says so. */
 static void search_ends_in_time(void **state)
 {
     const struct tdm_method *method;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model of PyTorch's caching allocator, by cases counted by hand. */
+/* Tests of the model of PyTorch's caching allocator, on cases counted by hand. */
 #include "methods/torch/allocator.h"
 
 #include <stdarg.h>
@@ -32,7 +32,8 @@ static void expect(const struct tdm_torch_allocator *a, uint64_t allocated, uint
     assert_int_equal(tdm_torch_current(a).reserved, reserved);
 }
 
-/* 512 B; 1 MiB is the last small one; 20 MiB segments; own segments from 10 MiB on. */
+/* Sizes are rounded to 512 B. 1 MiB is the largest small size. Segments have 20 MiB; from 10 MiB
+ * on, blocks have their own segments. */
 static void rounds_and_segments(void **state)
 {
     (void)state;
@@ -55,7 +56,7 @@ static void rounds_and_segments(void **state)
     tdm_torch_allocator_free(a);
 }
 
-/* The smallest block that is large enough; what is left of it counts if it is 1 MiB or less. */
+/* The smallest block that is large enough is used. A rest of 1 MiB or less counts with it. */
 static void fits_best(void **state)
 {
     (void)state;
@@ -70,7 +71,7 @@ static void fits_best(void **state)
     block = take(a, 38 * MIB);
     expect(a, 68 * MIB, 70 * MIB);
     tdm_torch_free(a, block);
-    take(a, 40 * MIB); /* both parts are one again */
+    take(a, 40 * MIB); /* both parts are merged again */
     expect(a, 70 * MIB, 70 * MIB);
     tdm_torch_allocator_free(a);
 }
@@ -106,7 +107,7 @@ static void has_peaks(void **state)
     tdm_torch_allocator_free(a);
 }
 
-/* Full: what is cached goes back, but only whole segments. */
+/* If memory is full, cached memory is given back, but only in whole segments. */
 static void gives_back_and_refuses(void **state)
 {
     (void)state;
@@ -128,7 +129,7 @@ static void gives_back_and_refuses(void **state)
     tdm_torch_allocator_free(a);
 }
 
-/* One range; 20 MiB at a time are mapped behind what is free; splits at any size. */
+/* There is one range. It grows by 20 MiB after its free end, and splits at any size. */
 static void expands(void **state)
 {
     (void)state;
@@ -153,7 +154,7 @@ static void expands_and_refuses(void **state)
     struct tdm_torch_block *first = take(a, 40 * MIB), *last = take(a, 40 * MIB), *none = NULL;
     assert_int_equal(tdm_torch_malloc(a, 0, 41 * MIB, &none), TDM_INFEASIBLE);
     tdm_torch_free(a, first);
-    /* The hole's pages go back and are mapped anew at the end. */
+    /* The pages of the hole are unmapped, and mapped again at the end. */
     struct tdm_torch_block *block = take(a, 60 * MIB);
     assert_int_equal(tdm_torch_block_bytes(block), 60 * MIB);
     expect(a, 100 * MIB, 100 * MIB);
@@ -164,7 +165,7 @@ static void expands_and_refuses(void **state)
     tdm_torch_allocator_free(a);
 }
 
-/* The end of the range, which can grow, is taken after a block that is larger now. */
+/* The end of the range can grow, so a block that is larger now is used first. */
 static void spares_the_end(void **state)
 {
     (void)state;
@@ -179,7 +180,7 @@ static void spares_the_end(void **state)
     tdm_torch_allocator_free(a);
 }
 
-/* What one stream frees is not for another. */
+/* A block that one stream freed is not used by another. */
 static void keeps_streams_apart(void **state)
 {
     (void)state;
@@ -193,7 +194,7 @@ static void keeps_streams_apart(void **state)
     tdm_torch_allocator_free(a);
 }
 
-/* Random sizes: sums hold, and all of it comes back. */
+/* With random sizes the sums hold, and all memory is given back. */
 static void keeps_count(void **state)
 {
     (void)state;
@@ -227,8 +228,8 @@ static void keeps_count(void **state)
 #define ROWS 40u
 #define OF_A_ROW 12u
 
-/* Blocks that are one with what lies before them, where that is offered, or each for itself: all
- * counts are the same, also after other blocks were taken and rows were given back. */
+/* Allocator `a` extends the block before a new one if it can; `b` allocates every block. All counts
+ * are the same, also after other blocks were allocated and rows were freed. */
 static void rows_are_as_their_blocks(void **state)
 {
     struct tdm_torch_allocator *a = new_allocator(300 * MIB, false),
@@ -239,7 +240,7 @@ static void rows_are_as_their_blocks(void **state)
     for (unsigned turn = 0; turn < 4000; turn++) {
         unsigned row = (random = random * 1664525u + 1013904223u) >> 8 & 31;
         unsigned in_row = 0, kind = random >> 16 & 3;
-        for (unsigned i = 0; i < OF_A_ROW; i++) { /* a row goes, or comes */
+        for (unsigned i = 0; i < OF_A_ROW; i++) { /* frees a row, or allocates it below */
             tdm_torch_free(a, rows[row][i]);
             tdm_torch_free(b, alone[row][i]);
             if (alone[row][i] != NULL)

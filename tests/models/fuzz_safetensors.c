@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Edited safetensors files: whatever a file holds, it is either read as what it says, within its
- * bytes, or refused with one line that names it. Under sanitizers nothing else happens either.
+ * Tests edited safetensors files. Whatever a file holds, it is either read as it says, within its
+ * bytes, or refused with one line that names it. Under sanitizers nothing else may happen.
  *
  * As a test it makes the same edits each time: TDM_CASES of them (default 200,000, 20,000 if short)
- * from TDM_SEED. With libFuzzer, which makes its own, from a configured build folder:
+ * from TDM_SEED. libFuzzer makes its own edits; from a configured build folder:
  *
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -DTDM_LIBFUZZER -D_GNU_SOURCE -I. -ISOURCES \
  *       SOURCES/tests/models/fuzz_safetensors.c SOURCES/models/safetensors*.c \
@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
         }                                                                        \
     } while (0)
 
-/* A file in memory; `path` names it. */
+/* Creates a file in memory, sets `path` to its name, and returns its descriptor. */
 static int put_file(const void *data, size_t bytes, char path[64])
 {
     int fd = memfd_create("edited", MFD_CLOEXEC);
@@ -41,7 +41,7 @@ static int put_file(const void *data, size_t bytes, char path[64])
     return fd;
 }
 
-/* A file that was accepted: its tensors cover what lies behind the header, and can be read. */
+/* Checks an accepted file: tensors cover all that follows the header, and can be read. */
 static void check_tensors(const struct tdm_safetensors *file, size_t bytes)
 {
     uint64_t end = 0;
@@ -88,7 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         CHECK(status == TDM_INPUT);
         CHECK(file == NULL);
         CHECK(strncmp(err.message, path, strlen(path)) == 0);
-        struct tdm_error copy = err; /* a line that may be shown is clean already */
+        struct tdm_error copy = err; /* the line is already clean for display */
         CHECK(strcmp(tdm_text_clean(copy.message), err.message) == 0);
     }
     close(fd);
@@ -114,7 +114,7 @@ static uint64_t draw(uint64_t limit)
     return tdm_random_mix(state++) % limit;
 }
 
-/* Valid files to begin with: header and the bytes of data behind it. */
+/* Valid files to begin with: the header, and the number of bytes of data after it. */
 static const struct {
     const char *header;
     uint64_t data_bytes;
@@ -174,7 +174,7 @@ static const char *const words[] = {
 };
 enum { WORDS = sizeof(words) / sizeof(words[0]), SEEDS = sizeof(seeds) / sizeof(seeds[0]) };
 
-/* Puts `bytes` of `data` in place of `gone` bytes at `at`, if there is room. */
+/* Replaces `gone` bytes at `at` by `bytes` of `data`, if they fit. */
 static void replace(struct buffer *text, uint64_t at, uint64_t gone, const void *data,
                     uint64_t bytes)
 {
@@ -199,7 +199,7 @@ static void edit(struct buffer *text)
     case 1:
         replace(text, at, some, "", 0);
         break;
-    case 2: /* a part twice */
+    case 2: /* repeats a part */
         memcpy(copy, text->data + at, some);
         replace(text, at, 0, copy, some);
         break;
@@ -209,7 +209,7 @@ static void edit(struct buffer *text)
     case 4:
         replace(text, at, some, word, strlen(word));
         break;
-    default: /* another number */
+    default: /* changes a number */
         while (at < text->bytes && (text->data[at] < '0' || text->data[at] > '9'))
             at++;
         if (at < text->bytes) {
@@ -224,7 +224,7 @@ static void edit(struct buffer *text)
     }
 }
 
-/* A length that is mostly the right one. */
+/* A length for the header, mostly the right one. */
 static uint64_t length_of(uint64_t bytes)
 {
     switch (draw(16)) {

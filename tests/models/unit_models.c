@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of models/: parameter counts of all shipped configs, layout, tensor names, RoPE
- * frequencies against values worked out elsewhere, both spellings, and broken configs. */
+/* Tests of models/: parameter counts of all shipped configs, layout, tensor names, RoPE frequencies
+ * against values computed elsewhere, both spellings, and broken configs. */
 #include "base/json.h"
 #include "models/model.h"
 
@@ -39,7 +39,7 @@ static const char *test_file(const char *name)
     return path;
 }
 
-/* byte-1m with the fields of a JSON object put over its own. */
+/* The config of byte-1m with the fields of a JSON object put over its own. */
 static json_t *changed_config(const char *changes)
 {
     struct tdm_model *model = load("byte-1m");
@@ -65,7 +65,8 @@ static struct tdm_model *changed_model(const char *changes)
     return model;
 }
 
-/* Published totals: the `total` of the safetensors metadata, where it exists, and our own model. */
+/* Published totals (the `total` of the safetensors metadata, where it exists), and our own
+ * models. */
 static const struct {
     const char *name;
     uint64_t parameters;
@@ -101,7 +102,7 @@ static void test_parameter_counts(void **state)
         struct tdm_model *model = load(names[i]);
         assert_string_equal(model->name, shipped[i].name);
         assert_int_equal(model->parameters, shipped[i].parameters);
-        char unknown[TDM_MODEL_UNKNOWN]; /* what is for predictions alone says why */
+        char unknown[TDM_MODEL_UNKNOWN]; /* a model only for predictions says why */
         assert_int_equal(tdm_model_unknown(model, unknown)[0] != '\0', model->sized_only);
         tdm_model_free(model);
     }
@@ -117,7 +118,7 @@ static void test_digests_differ(void **state)
         struct tdm_model *model = load(shipped[i].name);
         memcpy(digests[i], model->digest, sizeof(digests[i]));
         assert_int_equal(strlen(digests[i]), 16);
-        for (size_t j = 0; j < i; j++) { /* BurstEngine's 7B is Llama 2's by another name */
+        for (size_t j = 0; j < i; j++) { /* BurstEngine's 7B is Llama 2's under another name */
             bool same = strcmp(shipped[j].name, "burst-7b") == 0 &&
                         strcmp(shipped[i].name, "llama-2-7b") == 0;
             assert_int_equal(strcmp(digests[i], digests[j]) == 0, same);
@@ -192,7 +193,7 @@ static void test_dimensions(void **state)
     tdm_model_free(model);
 }
 
-/* Every unit: tensors in the order of roles, aligned, without overlap, counted once. */
+/* Tensors of every unit are in the order of roles, aligned, without overlap, and counted once. */
 static void test_layout(void **state)
 {
     (void)state;
@@ -278,8 +279,8 @@ static void test_tensor_names(void **state)
     tdm_model_free(model);
 }
 
-/* RoPE. The values were worked out in another language from the formulas of the transformers
- * library, with its rounding of the YaRN range. */
+/* RoPE. The values were computed in another language from the formulas of the transformers library,
+ * with its rounding of the YaRN range. */
 
 struct frequency {
     uint32_t index;
@@ -365,7 +366,7 @@ static void test_yarn(void **state)
         "{\"head_dim\": 128, \"rope_theta\": null, \"rope_parameters\": {\"rope_type\": \"yarn\","
         " \"rope_theta\": 1000000, \"factor\": 4, \"beta_fast\": 32, \"beta_slow\": 1,"
         " \"original_max_position_embeddings\": 32768}}",
-        /* the original context is max_position_embeddings where it is not given */
+        /* the original context is max_position_embeddings if it is not given */
         "{\"head_dim\": 128, \"rope_theta\": 1000000.0, \"max_position_embeddings\": 32768,"
         " \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"beta_fast\": null}}",
     };
@@ -444,7 +445,7 @@ static void test_defaults(void **state)
     tdm_model_free(model);
 }
 
-/* GeGLU is another model, and one that can be run. */
+/* GeGLU makes a different model, which can be run. */
 static void test_activation(void **state)
 {
     (void)state;
@@ -460,7 +461,7 @@ static void test_activation(void **state)
 
 static void assert_windows(const char *changes, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
-    struct tdm_model *model = changed_model(changes); /* of four layers */
+    struct tdm_model *model = changed_model(changes); /* it has four layers */
     const uint64_t due[] = {a, b, c, d};
     for (int i = 0; i < 4; i++)
         if (model->layer_kinds[i].window != due[i])
@@ -468,7 +469,7 @@ static void assert_windows(const char *changes, uint64_t a, uint64_t b, uint64_t
     tdm_model_free(model);
 }
 
-/* What hides nothing is none. */
+/* A window that hides nothing does not count. */
 static void test_shortest_window(void **state)
 {
     (void)state;
@@ -480,7 +481,7 @@ static void test_shortest_window(void **state)
     tdm_model_free(model);
 }
 
-/* Which layers have a sliding window, as each architecture says it. */
+/* Which layers have a sliding window, as each architecture states it. */
 static void test_windows(void **state)
 {
     (void)state;
@@ -516,7 +517,7 @@ static void test_windows(void **state)
     tdm_model_free(model);
 }
 
-/* The largest dimensions that are read at all must not overflow anything. */
+/* The largest dimensions that are accepted must not overflow anything. */
 static void test_largest(void **state)
 {
     (void)state;
@@ -674,7 +675,7 @@ static void test_loading(void **state)
     tdm_model_free(NULL);
 }
 
-/* In any case, and as the Hub has them; a path that is none is no name. */
+/* Names in any case and as the Hub writes them. A path to no file is not a name. */
 static void test_other_names(void **state)
 {
     static const char *const names[][2] = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of safetensors files: every dtype comes back, and every lie in a header is refused with a
- * line that names file and tensor. */
+/* Tests of safetensors files: values of every dtype are read back, and every false statement in a
+ * header is refused with a line that names file and tensor. */
 #include "models/safetensors.h"
 
 #include <stdarg.h>
@@ -49,7 +49,7 @@ static void refused(enum tdm_status due, const char *part, const char *other)
         fail_msg("\"%s\" does not contain \"%s\" and \"%s\"", err.message, part, other);
 }
 
-/* A header that is refused whatever follows it: before `data_bytes`. */
+/* Checks that a header before `data_bytes` bytes of data is refused. */
 static void bad(const char *header, uint64_t data_bytes, const char *what, const char *tensor)
 {
     put(strlen(header), header, strlen(header), data_bytes);
@@ -145,7 +145,7 @@ static void test_bad_offsets(void **unused)
     bad("{}", 3, "the last 3 of 3 bytes", "");
 }
 
-/* What is odd and no lie. */
+/* Unusual but valid files. */
 static void test_accepted(void **unused)
 {
     (void)unused;
@@ -197,7 +197,7 @@ static void write_file(enum tdm_dtype dtype, const struct tdm_safetensor *tensor
     struct tdm_error err = {0};
     assert_int_equal(tdm_safetensors_create(FILE_NAME, dtype, count, tensors, &writer, &err),
                      TDM_OK);
-    for (uint64_t done = 0; done < elements;) { /* pieces that no tensor begins with */
+    for (uint64_t done = 0; done < elements;) { /* pieces that do not begin where tensors do */
         uint64_t some = elements - done < 1000 ? elements - done : 1000;
         assert_int_equal(tdm_safetensors_append(&writer, values + done, some, &err), TDM_OK);
         done += some;
@@ -275,7 +275,7 @@ static void test_not_finite(void **unused)
         }
 }
 
-/* A disk that is full after n bytes: an error, and no file. */
+/* If the disk is full after n bytes, there is an error and no file. */
 static void test_full_disk(void **unused)
 {
     (void)unused;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of saving: memory that runs out at any moment is an error and never a save that lacks
- * something, and files that are not what was written do not take the place of those that were
- * there. */
+/* Tests of saving. If memory runs out at any moment, saving fails or the save is complete. Files
+ * that do not hold what was written do not replace those that were there. */
 #include "base/digest.h"
 #include "base/file.h"
 #include "models/weights.h"
@@ -65,7 +64,7 @@ char *__wrap_strdup(const char *text)
     return fails_now() ? NULL : __real_strdup(text);
 }
 
-/* Jansson's, which are not linked here. */
+/* Jansson's allocations, which the linker does not wrap. */
 static void *json_malloc(size_t bytes)
 {
     return fails_now() ? NULL : __real_malloc(bytes);
@@ -89,7 +88,7 @@ static struct tdm_model *make_model(void)
     return model;
 }
 
-/* Every tensor holds `value`; a save that is complete but for the commit. */
+/* Writes a save whose tensors all hold `value`, up to the commit. */
 static enum tdm_status begin(const struct tdm_model *model, enum tdm_dtype dtype, float value,
                              struct tdm_weights_writer **out, struct tdm_error *err)
 {
@@ -123,7 +122,7 @@ static enum tdm_status save(const struct tdm_model *model, enum tdm_dtype dtype,
     return status == TDM_OK ? tdm_weights_commit(writer, err) : status;
 }
 
-/* What is at the place is whole and holds `value`; the config is that of the model. */
+/* Checks that the saved weights are complete and hold `value`, with the config of the model. */
 static void holds(const struct tdm_model *model, float value)
 {
     struct tdm_weights *weights = NULL;
@@ -144,7 +143,7 @@ static void holds(const struct tdm_model *model, float value)
     tdm_weights_close(weights);
 }
 
-/* Names in the working directory that begin like the target's. */
+/* Counts the names in the working directory that begin like the target's. */
 static unsigned count_names(void)
 {
     unsigned count = 0;
@@ -158,8 +157,8 @@ static unsigned count_names(void)
 
 /* ---- the tests ---- */
 
-/* The n-th allocation fails, for n upward until none does: the save that came back as saved is
- * whole. */
+/* The n-th allocation fails, for n upward until none does. A save that is reported as saved is
+ * complete. */
 static void fail_allocations(const struct tdm_model *model)
 {
     struct tdm_error err = {0};
@@ -168,17 +167,17 @@ static void fail_allocations(const struct tdm_model *model)
         fail_msg("%s", err.message);
     float now = 1;
     failed = true;
-    for (uint64_t n = 1; failed; n += tdm_case_long() ? 1 : 5) { /* a save waits for the disk */
+    for (uint64_t n = 1; failed; n += tdm_case_long() ? 1 : 5) { /* each save waits for the disk */
         float next = (float)(n % 100);
         failed = false;
         until_failure = n;
         enum tdm_status status = save(model, TDM_DTYPE_FP32, next, &err);
         until_failure = 0;
-        survived += failed && status == TDM_OK; /* nothing that is needed */
+        survived += failed && status == TDM_OK; /* it was not needed */
         if (status == TDM_OK)
             now = next;
         else if ((status != TDM_NO_MEMORY && status != TDM_IO) || err.message[0] == '\0')
-            /* (a JSON text for whose parsing memory ran out may look wrong: TDM_IO) */
+            /* if memory runs out while JSON is parsed, the text may look wrong: TDM_IO */
             fail_msg("allocation %u: status %d, \"%s\"", (unsigned)n, (int)status, err.message);
         holds(model, now);
         assert_int_equal(count_names(), 1);
@@ -195,7 +194,7 @@ static void test_allocations(void **unused)
     tdm_model_free(model);
 }
 
-/* The file of this name in the temporary directory. */
+/* Opens the file of this name in the temporary directory. */
 static int open_unfinished(const char *name)
 {
     char path[512] = "";
@@ -210,7 +209,7 @@ static int open_unfinished(const char *name)
     return fd;
 }
 
-/* Somebody writes into a file between its writing and the commit. */
+/* A file is changed between its writing and the commit. */
 static void test_read_back(void **unused)
 {
     (void)unused;
@@ -254,7 +253,7 @@ static void test_read_back(void **unused)
     tdm_model_free(model);
 }
 
-/* However the bytes come, and whichever bit is wrong. */
+/* The checksum does not depend on how the bytes are split, and shows any wrong bit. */
 static void test_checksum(void **unused)
 {
     (void)unused;

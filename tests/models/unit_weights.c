@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of directories of weights: every layout of files comes back, a directory is replaced whole
- * or not at all, and what an index or a file says wrongly is refused. */
+/* Tests of directories of weights: every layout of files is read back, a directory is replaced
+ * whole or not at all, and false statements in an index or a file are refused. */
 #include "base/file.h"
 #include "base/json.h"
 #include "executor/random.h"
@@ -78,7 +78,7 @@ static void save(const struct tdm_model *model, enum tdm_dtype dtype, uint64_t s
         fail_msg("%s", err.message);
 }
 
-/* Files whose names begin with `prefix` in a directory. */
+/* Counts the files in a directory whose names begin with `prefix`. */
 static unsigned count_files(const char *directory, const char *prefix)
 {
     DIR *stream = opendir(directory);
@@ -194,7 +194,7 @@ static void test_replace(void **unused)
     struct tdm_weights_target target = {
         .directory = DIRECTORY "//", .model = model, .dtype = TDM_DTYPE_BF16, .shard_bytes = 6000};
     struct tdm_error err = {0};
-    assert_int_equal(mkdir(DIRECTORY, 0777), 0); /* empty: as if it were not there */
+    assert_int_equal(mkdir(DIRECTORY, 0777), 0); /* an empty directory counts as absent */
     assert_int_equal(try_save(&target, &err), TDM_OK);
     assert_true(count_files(DIRECTORY, "model-") > 1);
 
@@ -206,7 +206,7 @@ static void test_replace(void **unused)
     target.shard_bytes = TDM_SHARD_BYTES;
     assert_int_equal(tdm_weights_check(&target, &err), TDM_OK);
     assert_int_equal(try_save(&target, &err), TDM_OK);
-    assert_int_equal(count_files(DIRECTORY, "model-"), 0); /* the shards went with the old one */
+    assert_int_equal(count_files(DIRECTORY, "model-"), 0); /* the old shards are gone */
     assert_int_equal(count_files(DIRECTORY, "model.safetensors"), 1);
 
     assert_int_equal(symlink(DIRECTORY, "link"), 0); /* the directory is replaced, not the link */
@@ -221,7 +221,7 @@ static void test_replace(void **unused)
     assert_int_equal(tdm_file_write(DIRECTORY "/tokenizer.json", "{}", 2, false, &err), TDM_OK);
     assert_int_equal(try_save(&target, &err), TDM_USAGE);
     assert_non_null(strstr(err.message, "\"tokenizer.json\", which would be lost"));
-    assert_int_equal(count_files(".", DIRECTORY), 1); /* and no temporary name beside it */
+    assert_int_equal(count_files(".", DIRECTORY), 1); /* no temporary name is left beside it */
     remove_saved();
 
     assert_int_equal(tdm_file_write(DIRECTORY, "", 0, false, &err), TDM_OK);
@@ -236,8 +236,8 @@ static void test_replace(void **unused)
     tdm_model_free(model);
 }
 
-/* Gemma 2: four norms a layer, each a vector, with the names that transformers gives them; they
- * multiply by 1 + weight, and so start at 0. */
+/* Gemma 2 has four norms per layer, each a vector, with the names that transformers gives them.
+ * They multiply by 1 + weight, so weights start at 0. */
 static void test_gemma(void **unused)
 {
     (void)unused;
@@ -282,7 +282,7 @@ static void test_gemma(void **unused)
     remove_saved();
 }
 
-/* A disk that is full after n bytes of a file: an error; what was there stays, and nothing else. */
+/* If the disk is full after n bytes of a file, there is an error, and only the old files stay. */
 static void test_full_disk(void **unused)
 {
     (void)unused;
@@ -330,7 +330,7 @@ static void refused(const struct tdm_model *model, const char *file, const char 
         fail_msg("\"%s\" does not name %s and \"%s\"", err.message, file, part);
 }
 
-/* One tensor of a model that is written as another's. */
+/* Weights of one model are refused for another. */
 static void test_other_model(void **unused)
 {
     (void)unused;
@@ -355,7 +355,7 @@ static void test_other_model(void **unused)
     save(tied, TDM_DTYPE_FP32, TDM_SHARD_BYTES);
     refused(llama, file, "lacks 1 of 21 tensors that config.json asks for: \"lm_head.weight\"");
 
-    /* a tied model that has a head all the same: equal to the embedding, or not */
+    /* a tied model may have a head in its file, which must equal the embedding */
     save(llama, TDM_DTYPE_FP32, TDM_SHARD_BYTES);
     assert_int_equal(tdm_weights_open(DIRECTORY, tied, &weights, &err), TDM_OK);
     assert_non_null(weights->tied_head.tensor);
@@ -403,12 +403,12 @@ static void test_dtypes(void **unused)
              "\"model.layers.0.self_attn.rotary_emb.inv_freq\":"
              "{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]}",
              12);
-    refused(model, DIRECTORY "/model.safetensors", "lacks 21 of 21 tensors"); /* not: has 1 more */
+    refused(model, DIRECTORY "/model.safetensors", "lacks 21 of 21 tensors"); /* and not "has 1" */
     tdm_model_free(model);
     remove_saved();
 }
 
-/* The index after a change of its map: tensor -> file, or away if file is NULL. */
+/* Changes the index: maps a tensor to a file, or removes it if `file` is NULL. */
 static void change_index(const char *tensor, const char *file)
 {
     json_t *root;
@@ -478,7 +478,7 @@ static void test_index(void **unused)
     unlink("blob");
 }
 
-/* An index with bytes changed, cut out or put in: the model, or one line. */
+/* An index with bytes changed, removed or repeated gives the model, or an error of one line. */
 static void test_edited_index(void **unused)
 {
     (void)unused;
@@ -498,7 +498,7 @@ static void test_edited_index(void **unused)
         } else if (drawn % 4 == 1) {
             length = at + some < bytes ? bytes - some : at;
             memmove(edited + at, edited + bytes - length + at, length - at);
-        } else { /* a part twice: braces, quotes, names */
+        } else { /* repeats a part: braces, quotes, names */
             memmove(edited + at + some, edited + at, bytes - at);
             length = bytes + some;
         }

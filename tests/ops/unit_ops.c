@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The records of ops against the ops of random programs. An operand is there unless its record says
- * that it may be absent, and it has a mode of its record. The other way round, the programs must
- * have every kind, every mode that a record allows, and every operand that may be absent both ways,
- * so that no record allows what never happens. And the tensors that ops find for their parts.
- */
+/* Compares the records of ops with the ops of random programs. An operand must be present unless
+ * its record says that it may be absent, and it must have a mode of its record. Conversely, the
+ * programs must have every kind, every mode that a record allows, and every operand that may be
+ * absent both ways, so that no record allows what never happens. Also tests the tensors that ops
+ * find for their parts. */
 #include "ops/ops.h"
 #include "schedule/cost.h"
 #include "tests/support/random_schedule.h"
@@ -23,7 +22,7 @@ static const enum tdm_mode modes[] = {TDM_READ, TDM_WRITE, TDM_ACCUMULATE};
 static const char *const mode_names[] = {"read", "written", "changed"};
 #define MODES (sizeof(modes) / sizeof(modes[0]))
 
-/* What the programs had of an operand. */
+/* How often the programs had an operand in each mode, and how often it was absent. */
 struct seen {
     uint64_t with[MODES];
     uint64_t absent;
@@ -85,7 +84,7 @@ static enum tdm_status check_item(void *self, const struct tdm_item *item, struc
     return TDM_OK;
 }
 
-/* Everything that a record allows came. */
+/* Checks that everything that a record allows has occurred. */
 static void all_came(const struct tdm_op_type *type, const struct count *count)
 {
     if (count->ops == 0)
@@ -123,7 +122,7 @@ static void test_programs(void **unused)
     }
 }
 
-/* A record says something of each of its operands, and kinds have names of their own. */
+/* A record describes each of its operands, and kinds have different names. */
 static void test_records(void **unused)
 {
     (void)unused;
@@ -133,7 +132,7 @@ static void test_records(void **unused)
         assert_ptr_equal(type->name, tdm_op_kind_name((enum tdm_op_kind)kind));
         assert_in_range(type->operands, 1, TDM_OPERANDS);
         assert_non_null(type->flops);
-        /* a kind that the table of rates forgets would have the first one */
+        /* a kind that is missing in the table of rates would have the first rate */
         enum tdm_rate rate = tdm_op_rate(&(struct tdm_op){.kind = (enum tdm_op_kind)kind});
         assert_true((rate == 0) == (kind == TDM_OP_PRODUCT));
         for (uint32_t i = 0; i < TDM_OPERANDS; i++) {

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Property: no surprise. What the planner finds for a random setting that fits (model, step,
+/* Property: plans run. What the planner finds for a random setting that fits (model, step,
  * optimizer, rates, limits of device and host memory) runs on the cpu backend: nothing fails, no
- * byte beyond the plan is touched, losses are numbers.
- */
+ * byte beyond the plan is touched, losses are numbers. */
 #include "executor/backends.h"
 #include "tests/support/plan_cases.h"
 #include "tests/support/random_schedule.h"
@@ -18,7 +16,7 @@
 
 enum { BASE_SEED = 83000 };
 
-/* Says on stderr what is wrong with a case; false if something is. */
+/* Runs a case. If it fails, prints what is wrong to stderr and returns false. */
 static bool run_case(uint64_t seed, struct tdm_plan_outcome *outcome)
 {
     const struct tdm_backend *backend;
@@ -36,8 +34,8 @@ static bool run_case(uint64_t seed, struct tdm_plan_outcome *outcome)
     return false;
 }
 
-/* A plan that is within its limit only if the limit is what packing aims at: packing that aimed at
- * the live peak took more. */
+/* This plan is within its limit only if packing aims at the limit. Packing that aimed at the live
+ * peak took more. */
 static void plan_is_packed_to_its_limit(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the planner finds on small instances, against exhaustive search over the same choices. */
+/* Compares the planner on small instances with exhaustive search over the same choices. */
 #include "planner/candidates.h"
 #include "planner/estimate.h"
 #include "schedule/legality.h"
@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the planner finds may be slower than the best, and the bound lower, by so much. Of 700
- * instances 98% were equal; the worst was 4.8% over, the largest gap 13%. */
+/* How much slower than the best a plan may be, and how much lower the bound may be. Of 700
+ * instances 98% were equal; the worst plan was 4.8% slower, and the largest gap was 13%. */
 #define MOST_OVER 0.1
 #define MOST_GAP 0.25
 
@@ -26,7 +26,7 @@ static void must(enum tdm_status status, const struct tdm_error *err)
         fail_msg("%s", err->message);
 }
 
-/* Does the schedule fit the limits? Then *simulation is what it takes. */
+/* Whether the schedule fits the limits. If so, *simulation is its simulation. */
 static bool simulate(const struct tdm_schedule *schedule,
                      const uint64_t limit_bytes[TDM_MAX_PLACES], struct tdm_simulation *simulation)
 {
@@ -46,7 +46,7 @@ static bool simulate(const struct tdm_schedule *schedule,
     return fits;
 }
 
-/* All settings of a schedule's groups, in the order of a counter. */
+/* The search over all settings of a schedule's groups, in the order of a counter. */
 struct all {
     struct tdm_schedule *schedule;
     struct tdm_estimator *estimator;
@@ -141,8 +141,7 @@ static double exhaustive(struct all *all)
     return all->best;
 }
 
-/* A model of two layers whose step has two chunks, and memory between the least and what is
- * ample. */
+/* Draws a model of two layers and a step of two chunks. */
 static struct tdm_schedule *draw_instance(uint64_t seed)
 {
     const struct tdm_random_options options = {.pass = TDM_RANDOM_TRAIN, .max_tokens = 4000};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the first planner: estimates, lists of groups, the search, what is short, --set. */
+/* Tests of the planner: estimates, group lists, the search, shortages, --set, predictions,
+ * memos. */
 #include "planner/candidates.h"
 #include "planner/estimate.h"
 #include "planner/group_lists.h"
@@ -31,7 +32,7 @@ static void must(enum tdm_status status, const struct tdm_error *err)
         fail_msg("%s", err->message);
 }
 
-/* With so much host memory beside what the runtime takes. */
+/* `host_memory_bytes` comes in addition to what the runtime takes. */
 static struct tdm_schedule *new_schedule_on(const char *machine_name, const char *name,
                                             uint64_t context, uint64_t memory_bytes,
                                             uint64_t host_memory_bytes)
@@ -57,7 +58,7 @@ static struct tdm_schedule *new_schedule(const char *name, uint64_t context, uin
 
 /* ---- estimates ---- */
 
-/* No estimate exceeds what lowering, packing and the simulator find; together they come near. */
+/* No estimate exceeds what lowering, packing and the simulator find; on average they are near. */
 static void test_estimates(void **state)
 {
     (void)state;
@@ -76,7 +77,7 @@ static void test_estimates(void **state)
         char text[900];
         must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
         struct tdm_schedule base = *schedule;
-        /* costs of updates on the host are found where they run */
+        /* costs of updates on the host come from the homes of the base */
         for (int k = 0; k < TDM_STATES && schedule->optimizer.on == TDM_DEVICE; k++)
             base.homes[k] = (struct tdm_home){schedule->model->layers, TDM_DEVICE, TDM_DEVICE};
         must(tdm_estimator_new(&base, &estimator, &err), &err);
@@ -87,7 +88,7 @@ static void test_estimates(void **state)
         assert_int_equal(tdm_estimator_chunks(estimator), program->chunk_count);
         const struct tdm_place_row *places = schedule->machine->topology.places;
         bool low = estimate.seconds <= s.step_seconds * (1 + 1e-9);
-        bool searched = true; /* else bytes may be estimated too high (estimate.h) */
+        bool searched = true; /* if not, bytes may be estimated too high (estimate.h) */
         for (uint32_t g = 0; g < schedule->group_count; g++)
             searched = searched && tdm_set_covers(TDM_SEARCHED_SET, schedule->groups[g].kept) &&
                        tdm_set_covers(TDM_SEARCHED_SET, schedule->groups[g].held);
@@ -166,7 +167,7 @@ static void test_fixed_groups(void **state)
 
 /* ---- the search ---- */
 
-/* Searches and checks what comes out by lowering it again. Returns the step's seconds, 0 if nothing
+/* Searches, and checks the result by lowering it again. Returns the step's seconds, or 0 if nothing
  * fits. */
 static double search(struct tdm_schedule *schedule, const struct tdm_pins *pins)
 {
@@ -189,7 +190,7 @@ static double search(struct tdm_schedule *schedule, const struct tdm_pins *pins)
     return again.step_seconds;
 }
 
-/* Less memory never makes it faster. */
+/* Less memory never makes the step faster. */
 static void test_tighter_is_never_faster(void **state)
 {
     (void)state;
@@ -197,7 +198,7 @@ static void test_tighter_is_never_faster(void **state)
         const char *model;
         uint64_t context, from, step;
     } rows[] = {
-        {"llama-3.2-1b", 65536, 40 * GIB, 10 * GIB}, /* the short form has this one alone */
+        {"llama-3.2-1b", 65536, 40 * GIB, 10 * GIB}, /* the short form has only this row */
         {"llama-3.2-1b", 65536, 40 * GIB, 5 * GIB},
         {"qwen2.5-0.5b", 262144, 70 * GIB, 10 * GIB},
         {"qwen2.5-7b", 131072, 139 * GIB, 9 * GIB},
@@ -213,7 +214,7 @@ static void test_tighter_is_never_faster(void **state)
                 double seconds = search(schedule, &pins);
                 if (seconds == 0)
                     break;
-                /* local search may miss a little with more memory that it found with less */
+                /* with more memory, local search may miss a little that it found with less */
                 if (seconds < before * (1 - 0.01))
                     fail_msg("%s, %" PRIu64 " GiB: %.9g s, with more memory %.9g s", rows[i].model,
                              memory / GIB, seconds, before);
@@ -224,8 +225,7 @@ static void test_tighter_is_never_faster(void **state)
         }
 }
 
-/* Neither does less host memory, nor fewer sequences' worth of knobs: a pin can only slow it
- * down. */
+/* A pin never makes the step faster. */
 static void test_pins_never_make_it_faster(void **state)
 {
     (void)state;
@@ -250,9 +250,9 @@ static void test_pins_never_make_it_faster(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* Where a byte on the device is worth as much as one on the host, the program's solution does not
- * say which state is where: a plan with all of it on the device is found all the same (the search
- * took 10.17 s here, where the pins gave 9.84 s). */
+/* If a byte on the device is worth as much as one on the host, the solution of the linear program
+ * does not say which state is where. The search must find a plan with all state on the device
+ * anyway. (The search gave 10.17 s here, and the pins gave 9.84 s.) */
 static void test_homes_are_found(void **state)
 {
     (void)state;
@@ -272,7 +272,7 @@ static void test_homes_are_found(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* A quick search finds a schedule that is as good as any, says no bound and takes less effort. */
+/* A quick search is within 10% of the full one, gives no bound, and takes less effort. */
 static void test_quick(void **state)
 {
     (void)state;
@@ -291,7 +291,7 @@ static void test_quick(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* What is pinned is what comes out. */
+/* The search returns what is pinned. */
 static void test_pins_are_obeyed(void **state)
 {
     (void)state;
@@ -389,9 +389,9 @@ static void test_extremes(void **state)
     }
 }
 
-/* ---- what is short ---- */
+/* ---- shortages ---- */
 
-/* Every number of a shortage is enough, and a little less is not claimed to be. */
+/* Checks that every number of a shortage is enough, and that a little less device memory is not. */
 static void check_shortage(const char *model, uint64_t context, uint64_t memory_bytes,
                            uint64_t host_memory_bytes, const char *pair, enum tdm_binding binding)
 {
@@ -441,7 +441,7 @@ static void check_shortage(const char *model, uint64_t context, uint64_t memory_
     bool streamed = false;
     for (int state = 0; state < TDM_STATES; state++)
         streamed |= shortage.streamed[state];
-    if (streamed) { /* fits as it is */
+    if (streamed) { /* then it fits as it is */
         struct tdm_home homes[TDM_STATES];
         memcpy(homes, schedule->homes, sizeof(homes));
         for (int state = 0; state < TDM_STATES; state++)
@@ -498,9 +498,9 @@ static void test_shortage_of_host(void **state)
 
 /* ---- updates on the host ---- */
 
-/* Where there is little memory on the device updates on the host win; a search that is free finds
- * what the better of two with a place does, and its bound holds for both. State that is pinned
- * elsewhere is a reason to refuse. */
+/* With little device memory, updates on the host are faster. A search that may choose finds what
+ * the better search with a pinned place finds, and its bound holds for both. Updates on the host
+ * with moments pinned to the device are refused. */
 static void test_update_place(void **state)
 {
     (void)state;
@@ -531,7 +531,8 @@ static void test_update_place(void **state)
     }
     print_message("updates on the device %.6f s, on the host %.6f s, free %.6f s\n", seconds[0],
                   seconds[1], seconds[2]);
-    assert_true(seconds[2] <= fmin(seconds[0], seconds[1]) * 1.001); /* one place has more starts */
+    /* a search of one place has more starts */
+    assert_true(seconds[2] <= fmin(seconds[0], seconds[1]) * 1.001);
     assert_true(bound <= fmin(seconds[0], seconds[1]) * (1 + 1e-9));
 }
 
@@ -676,7 +677,7 @@ static void test_prediction_json(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* A memo tells what was noted of a key, or nothing: never what is another key's. */
+/* A memo returns what was noted for a key, or nothing: never the value of another key. */
 static void test_memo(void **state)
 {
     (void)state;
@@ -685,7 +686,7 @@ static void test_memo(void **state)
     uint32_t value, known = 0;
     assert_non_null(memo);
     for (uint32_t i = 0; i < KEYS; i++) {
-        unsigned char data[13] = {0}; /* no whole number of words */
+        unsigned char data[13] = {0}; /* not a whole number of words */
         memcpy(data + 9, &i, sizeof(i));
         struct tdm_memo_key key = tdm_memo_mix(TDM_MEMO_NOTHING, data, sizeof(data));
         assert_false(tdm_memo_find(memo, key, &value));

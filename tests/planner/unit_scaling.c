@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scale factors of a matrix: bit by bit those of GLPK, of which plans were made before. */
+/* Scale factors of a matrix are, bit by bit, those of GLPK, with which plans were made before. */
 #include "planner/scaling.h"
 
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 
 static uint64_t state = 1;
 
-/* From 0 to `most` - 1. */
+/* A random number from 0 to `most` - 1. */
 static int drawn(int most)
 {
     state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The solver fails: where it has no memory a plan is an error, never one whose bound is not known
- * or whose linear program was not written; where it gives up, the bound is what was found
- * before. */
+/* Tests of failures of the solver. If it has no memory, planning fails; it never returns a plan
+ * whose bound is not known or whose linear program was not written. If the solver gives up, the
+ * bound is what was found before. */
 #include "planner/candidates.h"
 #include "planner/request.h"
 
@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Calls of the solver, the one in which it runs out of memory, and the one of the simplex method
- * from which on it gives up; 0: none. */
+/* Calls of the solver, and the call in which it runs out of memory. Calls of the simplex method,
+ * and the first one in which it gives up. 0: none. */
 static unsigned calls, failing, solutions, giving;
 
 int __real_glp_add_rows(glp_prob *problem, int count);
@@ -26,7 +26,7 @@ int __wrap_glp_add_cols(glp_prob *problem, int count);
 int __real_glp_simplex(glp_prob *problem, const glp_smcp *how);
 int __wrap_glp_simplex(glp_prob *problem, const glp_smcp *how);
 
-/* Where GLPK has no memory it calls the hook for errors. */
+/* If GLPK has no memory, it calls the hook for errors. */
 static void count_call(void)
 {
     if (++calls == failing)
@@ -58,7 +58,7 @@ static const char *program_path(void)
     return path;
 }
 
-/* A small search, with its linear program written. */
+/* Runs a small search that writes its linear program. */
 static enum tdm_status search(struct tdm_search *found, struct tdm_error *err)
 {
     const struct tdm_request request = {

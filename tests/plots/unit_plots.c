@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Plots: thinning loses no peak and no time, schedules and traces are read as what they are, and
- * the driver leaves a whole picture or a message, and nothing else behind.
- */
+/* Tests of plots. Thinning loses no peak and no time, schedules and traces are recognized and read,
+ * and the driver leaves a complete picture or a message, and nothing else. */
 #include "models/model.h"
 #include "simulator/simulate.h"
 #include "plots/plot.h"
@@ -22,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char folder[512]; /* empty, of this test */
+static char folder[512]; /* an empty folder for this test */
 static uint64_t seed;
 
 static uint64_t draw(uint64_t below)
@@ -139,15 +137,16 @@ static void assert_seconds(const struct tdm_timeline_change *change, double seco
                  seconds);
 }
 
-/* Copies that run ahead count when the compute lane is there, those that lag do not hold it up. */
+/* A copy that runs ahead counts when the compute lane gets there. A copy that lags does not hold up
+ * the compute lane. */
 static void test_clock(void **state)
 {
     (void)state;
     static const struct {
         enum tdm_lane lane;
-        double start, seconds; /* the time that it is given */
+        double start, seconds; /* seconds: the time that the op is given */
     } ops[] = {
-        {TDM_LANE_H2D, 0.5, 0},    /* the first one: the begin of the step */
+        {TDM_LANE_H2D, 0.5, 0},    /* the first op: the beginning of the step */
         {TDM_LANE_COMPUTE, 1, 1},  /* as it starts */
         {TDM_LANE_H2D, 0.7, 1},    /* ahead: after the one before it */
         {TDM_LANE_H2D, 1.5, 1.5},  /* beside the one before it */
@@ -174,7 +173,7 @@ static void test_clock(void **state)
         assert_seconds(&timeline.allocations.change[i], ops[3 * i].seconds);
     assert_true(tdm_timeline_op(&timeline, 4) == &timeline.ops[4]);
     assert_null(tdm_timeline_op(&timeline, OPS));
-    timeline.ops[4].number = 3; /* of a step that was cut short some are missing */
+    timeline.ops[4].number = 3; /* a step that was cut short lacks some ops */
     timeline.ops[3].number = 2;
     timeline.ops[2].number = 1;
     timeline.ops[1].number = 0;
@@ -182,8 +181,8 @@ static void test_clock(void **state)
     tdm_timeline_free(&timeline);
 }
 
-/* Every column shows the op in it at which values take most of the place, and the most that is
- * allocated, by brute force. */
+/* Checks by brute force that every column shows the op in it at which values take most of the
+ * place, and the most that is allocated. */
 static void test_thin_memory(void **state)
 {
     (void)state;
@@ -247,7 +246,7 @@ static void test_thin_memory(void **state)
     }
 }
 
-/* A spike of no length among a million moments is found, and is in the one column where it was. */
+/* A spike of zero length among a million moments is found, in the one column where it was. */
 static void test_spike(void **state)
 {
     (void)state;
@@ -619,8 +618,8 @@ static void test_draw(void **state)
     tdm_plot_free(plot);
 }
 
-/* The legend of a trace's picture has what is in its stacks, in their order, and both panels end at
- * the same time. */
+/* The legend of a trace's picture lists what is in its stacks, in their order, and both panels end
+ * at the same time. */
 static void test_legend(void **state)
 {
     (void)state;
@@ -665,7 +664,7 @@ static void test_refused(void **state)
     assert_int_equal(tdm_picture_check(&picture, &err), TDM_OK);
 }
 
-/* Draws with a gnuplot of our own making first in PATH; NULL: with an empty PATH. */
+/* Draws with `script` as the first gnuplot in PATH; NULL: without any gnuplot in PATH. */
 static enum tdm_status draw_with(const char *script, const char *output, struct tdm_error *err)
 {
     char path[768];
@@ -713,7 +712,7 @@ static void test_gnuplot_fails(void **state)
     assert_int_not_equal(access(in_folder("a.png", path), F_OK), 0);
 }
 
-/* What gnuplot makes is moved as it is; into a directory that is not there it cannot be. */
+/* What gnuplot creates is moved unchanged. Moving it into a missing directory fails. */
 static void test_unwritable(void **state)
 {
     (void)state;
@@ -735,7 +734,7 @@ static void test_unwritable(void **state)
     tdm_plot_free(plot);
 }
 
-/* However many ops a step has, gnuplot reads little. */
+/* gnuplot reads little data, however many ops a step has. */
 static void test_data_is_small(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pictures of sweeps: of few and many points, with and without what fits; and where the names of
- * nests stand. */
+/* Tests of pictures of sweeps: few and many points, with and without points that fit, and the
+ * places of the names of nests. */
 #include "plots/sweep_plot.h"
 
 #include "tests/support/pictures.h"
@@ -12,7 +12,7 @@
 
 #include <stdio.h>
 
-/* A point, a machine where nothing fits at the begin, more nests than a legend is meant for. */
+/* One point; a first point that does not fit; more nests than a legend is meant for. */
 static void test_draw_sweep(void **state)
 {
     (void)state;
@@ -46,8 +46,8 @@ static void test_draw_sweep(void **state)
         }
 }
 
-/* A band has its name over it, in rows; turned, where it is too narrow for that; or a number, and
- * the name below. */
+/* A band has its name above it, in rows. If it is too narrow, the name is turned, or the band has a
+ * number and its name is below. */
 static void test_sweep_names(void **state)
 {
     (void)state;

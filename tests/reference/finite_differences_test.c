@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Proves the referee's backward by its forward: central finite differences on random small models
- * for elements of every tensor, and what follows from the definition of a step: earlier losses do
- * not depend on later tokens, sequences do not see each other, AdamW does what its paper says.
+/* Checks the backward of the reference against its forward, by central finite differences on random
+ * small models for elements of every tensor. Also checks what follows from the definition of a
+ * step: earlier losses do not depend on later tokens, sequences do not see each other, and AdamW
+ * does what its paper says.
  *
- * TDM_SEED=N reruns with the seed that a failing run printed.
- */
+ * TDM_SEED=N reruns with the seed that a failing run printed. */
 #include "tests/reference/reference.h"
 
 #include "base/dtype.h"
@@ -23,10 +22,10 @@
 
 #include <cmocka.h>
 
-/* Every combination of four kinds of RoPE, three architectures and tied or not comes once in 24. */
+/* Each combination of four kinds of RoPE, three architectures, and tying occurs once in 24. */
 #define CASES 48
 #define SHORT_CASES 24
-#define ELEMENTS 4     /* picked at random in each tensor, beside the one of largest gradient */
+#define ELEMENTS 4     /* drawn in each tensor, beside the one with the largest gradient */
 #define TOLERANCE 1e-6 /* over 100 seeds the worst error was 9.5e-8 */
 #define MAX_SEQUENCES 4
 #define MAX_LENGTH 9
@@ -84,7 +83,7 @@ static json_t *random_rope(uint64_t *state, enum tdm_rope_kind kind)
     }
 }
 
-/* Weights for which every operation is well away from linear and from saturation. */
+/* Draws weights that keep every operation well away from linear and from saturation. */
 static void random_weights(const struct tdm_model *model, struct tdm_reference *reference,
                            uint64_t *state)
 {
@@ -123,7 +122,8 @@ static void trial_new(uint32_t number, uint64_t *state, struct trial *trial)
 
     memset(trial, 0, sizeof(*trial));
     assert_non_null(config);
-    json_object_set_new(config, "use_sliding_window", json_boolean(number % 2)); /* not of Llama */
+    /* Llama ignores it */
+    json_object_set_new(config, "use_sliding_window", json_boolean(number % 2));
     json_object_set_new(config, "sliding_window", json_integer(window));
     json_object_set_new(config, "max_window_layers", json_integer(layers / 2));
     if (tdm_model_from_config("random", "random", config, &trial->model, &err) != TDM_OK)
@@ -180,9 +180,10 @@ static double loss_at(struct trial *trial, double *weight, double value)
     return loss;
 }
 
-/* The derivative of the loss to a weight by central differences of fourth order. Which step size is
- * best depends on the curvature: truncation grows as its fourth power, rounding falls with it. So
- * it shrinks, and where two neighbours agree best is the answer, whatever the gradient says. */
+/* The derivative of the loss to a weight by central differences of fourth order. The best step size
+ * depends on the curvature: truncation grows with its fourth power, and rounding falls as it grows.
+ * So the step size shrinks, and the answer is where two successive estimates agree best, whatever
+ * the gradient says. */
 static double difference(struct trial *trial, double *weight)
 {
     double w = *weight, previous = NAN, best = NAN, least = INFINITY;
@@ -201,7 +202,7 @@ static double difference(struct trial *trial, double *weight)
     return best;
 }
 
-/* Itself, and two of three earlier tokens of a KV head, by a hash. */
+/* A query sees itself and, by a hash, two of three earlier tokens of a KV head. */
 static bool some_are_seen(const void *context, uint32_t layer, uint64_t kv_head, uint64_t query,
                           uint64_t key)
 {
@@ -210,9 +211,9 @@ static bool some_are_seen(const void *context, uint32_t layer, uint64_t kv_head,
     return key == query || draw(&state) % 3 != 0;
 }
 
-/* |difference - gradient| / max(|gradient|, root mean square of the tensor's gradient): relative,
- * but not to a zero that an element happens to have. A tensor whose gradients are all next to
- * nothing (q and k where sequences have one token) is compared with 1e-4. */
+/* The error is |difference - gradient| / max(|gradient|, root mean square of the tensor's
+ * gradient). It is relative, but not to an element that happens to be zero. If all gradients of a
+ * tensor are nearly zero (q and k of sequences with one token), the divisor is 1e-4. */
 static void gradients_match_differences(void **unused)
 {
     double worst[TDM_ROLES] = {0};
@@ -226,7 +227,7 @@ static void gradients_match_differences(void **unused)
         struct trial trial;
 
         trial_new(number, &state, &trial);
-        if (number % 3 == 1) /* pages that were picked, held fixed */
+        if (number % 3 == 1) /* a fixed selection of pages */
             tdm_reference_set_sees(trial.reference, some_are_seen, &number);
         assert_true(fabs(step(&trial) - loss_only(&trial)) == 0);
         for (uint32_t n = 0; n < trial.model->tensor_count; n++) {
@@ -262,16 +263,15 @@ static void gradients_match_differences(void **unused)
         trial_free(&trial);
     }
     assert_int_equal(kinds, 15);
-    for (int role = 0; role <= TDM_ROLE_K_NORM;
-         role++) { /* later ones are of models that are not run */
+    /* Later roles are of models that are not run. */
+    for (int role = 0; role <= TDM_ROLE_K_NORM; role++) {
         print_message("role %2d: %5" PRIu64 " elements, worst relative error %.1e\n", role,
                       elements[role], worst[role]);
         assert_true(elements[role] > 0);
     }
 }
 
-/* Padding between tensors is nobody's parameter: it must not influence a loss or gain a
- * gradient. */
+/* Padding between tensors is no parameter: it must not affect a loss or get a gradient. */
 static void padding_is_ignored(void **unused)
 {
     (void)unused;
@@ -305,7 +305,7 @@ static void padding_is_ignored(void **unused)
     }
 }
 
-/* Tokens behind a token that it can reach through the windows of all layers. */
+/* How many tokens after it a token can affect through the windows of all layers. */
 static uint64_t reach_of(const struct tdm_model *model)
 {
     uint64_t reach = 0;
@@ -318,8 +318,8 @@ static uint64_t reach_of(const struct tdm_model *model)
     return reach;
 }
 
-/* A changed token leaves the losses of the tokens before it, of those out of its reach, and of
- * other sequences as they were to the bit, and changes its own. */
+/* A changed token changes its own loss. The losses of tokens before it, of tokens out of its reach,
+ * and of other sequences stay the same to the bit. */
 static void later_tokens_do_not_matter(void **unused)
 {
     double before[MAX_SEQUENCES * MAX_LENGTH];
@@ -404,8 +404,8 @@ static void sequences_are_independent(void **unused)
     }
 }
 
-/* Two steps with the same gradient g: corrected moments are g and g^2 both times, whatever the
- * betas, so a step is lr * g / (|g| + epsilon) and the decay of matrices. */
+/* In two steps with the same gradient g, corrected moments are g and g^2 both times, whatever the
+ * betas. So a step is lr * g / (|g| + epsilon) and the decay of matrices. */
 static void adamw_follows_its_paper(void **unused)
 {
     uint64_t state = seed;
@@ -474,7 +474,7 @@ static void rounding_reaches_every_point(void **unused)
     trial_free(&trial);
 }
 
-/* Rounds nothing, and counts. */
+/* Counts values, and rounds nothing. */
 static void as_it_is(void *context, enum tdm_reference_point point, uint64_t count, double *values)
 {
     uint64_t *calls = context;
@@ -483,7 +483,7 @@ static void as_it_is(void *context, enum tdm_reference_point point, uint64_t cou
     calls[point] += count;
 }
 
-/* Sums over tokens that are stored part by part are the same sums. */
+/* Sums over tokens are the same if they are stored part by part. */
 static void parts_make_the_same_sums(void **unused)
 {
     (void)unused;
