@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slack of page means and page lists. A list is exact unless a page won or lost by so little that
- * roundings of the votes decide; then anything goes in it.
+ * Slack of page means and page lists. A list must be exact, unless a page won or lost by so little
+ * that rounding of the votes decides. Such a list is not checked.
  */
 #include "tests/support/slack_parts.h"
 
@@ -12,7 +12,7 @@
 
 enum { LIST_IS_CLOSE };
 
-/* What votes of one page may be off by, of each: probabilities are made in fp32 of bf16
+/* Largest relative error of the votes of a page: probabilities are computed in fp32 from bf16
  * products. */
 #define VOTE_ERROR 1e-3
 
@@ -48,7 +48,7 @@ bool slack_begin_select(struct tdm_slack *slack)
         struct tdm_election election;
         if (!tdm_elect(launch, i, &election))
             return false;
-        if (election.count > 0) { /* the list is not made yet */
+        if (election.count > 0) { /* judged by votes, before the list exists */
             qsort(election.votes, election.count, sizeof(double), falling);
             double least = election.votes[election.seats - 1];
             close[i] = least - election.votes[election.seats] < VOTE_ERROR * least;
