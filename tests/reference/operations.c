@@ -118,7 +118,7 @@ void tdm_reference_rotate_backward(uint64_t tokens, uint64_t heads, uint64_t hea
     rotate(tokens, heads, head_dim, inverse_frequencies, factor, -1, dx);
 }
 
-/* Offset of the vector of one head of one token, in [tokens, heads, head_dim]. */
+/* Offset of one head of one token, in [tokens, heads, head_dim]. */
 static uint64_t row(uint64_t token, uint64_t heads, uint64_t head, uint64_t head_dim)
 {
     return (token * heads + head) * head_dim;

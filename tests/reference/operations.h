@@ -24,8 +24,7 @@ void tdm_reference_linear_backward(uint64_t tokens, uint64_t inputs, uint64_t ou
                                    double *dx, double *d_weight, double *d_bias);
 
 /* y[t] = weight * x[t] * scale[t] with scale[t] = 1 / sqrt(mean(x[t]^2) + epsilon) (RMSNorm, arXiv
- * 1910.07467, equation 4, with epsilon where Llama puts it). x, y [tokens, columns], scale
- * [tokens]. */
+ * 1910.07467, equation 4, with epsilon as in Llama). x, y [tokens, columns], scale [tokens]. */
 void tdm_reference_rms_norm(uint64_t tokens, uint64_t columns, double epsilon, const double *x,
                             const double *weight, double *scale, double *y);
 
@@ -40,13 +39,11 @@ void tdm_reference_rms_norm_backward(uint64_t tokens, uint64_t columns, const do
 void tdm_reference_rotate(uint64_t tokens, uint64_t heads, uint64_t head_dim,
                           const double *inverse_frequencies, double factor, double *x);
 
-/* Turns the gradient of the rotated array into the gradient of the array before rotation, in place.
- * This is the transpose of the rotation. */
+/* The transpose, in place: turns the gradient of the rotated array into that of its input. */
 void tdm_reference_rotate_backward(uint64_t tokens, uint64_t heads, uint64_t head_dim,
                                    const double *inverse_frequencies, double factor, double *dx);
 
-/* Does token `query` of the step read token `key`, which is itself or comes before it, in this
- * layer and KV head? */
+/* Does token `query` of the step read token `key`, not after it, in this layer and KV head? */
 typedef bool (*tdm_reference_sees)(const void *context, uint32_t layer, uint64_t kv_head,
                                    uint64_t query, uint64_t key);
 
@@ -68,7 +65,7 @@ void tdm_reference_attention(struct tdm_reference_heads shape, const double *q, 
                              const double *v, double *probability, double *out);
 
 /* Backward of the queries [first, end): overwrites their dq, adds to dk and dv. The softmax's
- * backward needs the mean of d_probability weighted by probability, which is d_out . out. */
+ * backward needs the mean of d_probability weighted by probability, computed as d_out . out. */
 void tdm_reference_attention_backward(struct tdm_reference_heads shape, uint64_t first,
                                       uint64_t end, const double *q, const double *k,
                                       const double *v, const double *probability, const double *out,

@@ -71,8 +71,7 @@ static uint64_t kv_columns(const struct tdm_model *model)
     return (uint64_t)model->kv_heads * model->head_dim;
 }
 
-/* Returns the next rows x columns doubles of `base`. If `base` is NULL it only counts them and
- * returns NULL. */
+/* The next rows x columns doubles of `base`. With `base` NULL only counts, and returns NULL. */
 static double *take(double *base, uint64_t *used, uint64_t rows, uint64_t columns)
 {
     double *taken = base ? base + *used : NULL;
@@ -81,8 +80,7 @@ static double *take(double *base, uint64_t *used, uint64_t rows, uint64_t column
     return taken;
 }
 
-/* Places the activations of a sequence of `tokens` tokens in `base`. Returns how many doubles they
- * need. */
+/* Places the activations of a sequence of `tokens` in `base`. Returns the number of doubles. */
 static uint64_t lay_out(const struct tdm_model *model, uint64_t tokens, double *base,
                         struct activations *a)
 {
@@ -180,7 +178,7 @@ static void add(uint64_t count, const double *x, double *y)
         y[i] += x[i];
 }
 
-/* Called where an executor stores a tensor: rounds it if the test asked for rounding. */
+/* Rounds a tensor that an executor would store, if the test asked for that. */
 static void store(const struct tdm_reference *r, enum tdm_reference_point point, uint64_t count,
                   double *x)
 {
@@ -195,8 +193,7 @@ static bool begins(const struct tdm_reference *r, const struct activations *a,
     return r->cuts ? r->cuts[a->first + token] & cut : a->first + token == 0;
 }
 
-/* First token, in this sequence, of the part that ends before `end`. The part may have begun in an
- * earlier sequence. */
+/* First token in this sequence of the part that ends before `end`; the part may begin earlier. */
 static uint64_t part_begin(const struct tdm_reference *r, const struct activations *a,
                            enum tdm_reference_cut cut, uint64_t end)
 {
@@ -207,8 +204,8 @@ static uint64_t part_begin(const struct tdm_reference *r, const struct activatio
     return begin;
 }
 
-/* Stores a gradient of weights after the tokens from `begin` on were added, if a part begins at
- * `begin` and so is complete. */
+/* Stores a gradient of weights to which the tokens from `begin` on were added, if that ends a
+ * part. */
 static void store_sum(const struct tdm_reference *r, const struct activations *a,
                       enum tdm_reference_cut cut, uint64_t begin, uint64_t count, double *sum)
 {
@@ -330,8 +327,7 @@ static void layer_forward(const struct tdm_reference *r, uint32_t number,
     store(r, TDM_REFERENCE_HIDDEN, tokens * hidden, output);
 }
 
-/* Each chunk of queries adds to dK and dV of its own keys and those before it. Later chunks come
- * first. */
+/* Each chunk of queries adds to dK and dV of the keys up to it, later chunks first. */
 static void attention_backward(const struct tdm_reference *r, uint32_t number,
                                const struct layer *layer, const struct activations *a)
 {
@@ -414,7 +410,7 @@ static void layer_backward(const struct tdm_reference *r, uint32_t number,
     store(r, TDM_REFERENCE_D_HIDDEN, tokens * hidden, a->d_hidden);
 }
 
-/* Adds the rows of the input's gradient to the embedding gradient, in the rows of their tokens. */
+/* Adds the rows of the input's gradient to the embedding gradient's rows of their tokens. */
 static void embedding_backward(const struct tdm_reference *r, const uint32_t *tokens,
                                const struct activations *a)
 {
@@ -608,7 +604,7 @@ static double stored(const struct tdm_reference *r, enum tdm_reference_state sta
     return r->store ? r->store(r->store_context, state, tensor, element, value) : value;
 }
 
-/* Updates a weight and its master: subtracts `change` and the decay, times the learning rate. */
+/* Subtracts `change` and the decay, times the learning rate, from a master; sets its weight. */
 static void update(struct tdm_reference *r, uint32_t number, uint64_t element, double change,
                    double learning_rate, double weight_decay)
 {

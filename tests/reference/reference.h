@@ -81,19 +81,18 @@ double *tdm_reference_weights(struct tdm_reference *reference, uint32_t unit);
 /* Gradients of the loss of the last step, in the same layout; padding is 0. */
 const double *tdm_reference_gradients(const struct tdm_reference *reference, uint32_t unit);
 
-/* Losses of the single tokens of the last call of tdm_reference_step() or tdm_reference_loss(),
- * [sum of lengths], 0 where there is no target. Valid until the next call. */
+/* Losses of the single tokens of the last tdm_reference_step() or tdm_reference_loss(), [sum of
+ * lengths], 0 without a target. Valid until the next call. */
 const double *tdm_reference_token_losses(const struct tdm_reference *reference);
 
 /* Rounds every tensor stored from now on with `round`; NULL (the default) keeps doubles. `cuts`,
- * [tokens of a step], borrowed, has bits of enum tdm_reference_cut; the first token must have both.
- * If `cuts` is NULL, only the first token has them. */
+ * [tokens of a step], borrowed, has bits of enum tdm_reference_cut, both at the first token. NULL:
+ * only the first token has them. */
 void tdm_reference_set_rounding(struct tdm_reference *reference, tdm_reference_round round,
                                 void *context, const unsigned char *cuts);
 
-/* From now on tokens read only those earlier tokens in the layer's window that `sees` allows; NULL
- * (the default): all of them. Token numbers passed to `sees` count over the whole step. `context`
- * is borrowed. The selection has no gradient. */
+/* From now on tokens read only tokens of the layer's window that `sees` allows; NULL (the default):
+ * all. `sees` counts tokens over the step; `context` is borrowed. The selection has no gradient. */
 void tdm_reference_set_sees(struct tdm_reference *reference, tdm_reference_sees sees,
                             const void *context);
 
@@ -110,8 +109,7 @@ enum tdm_status tdm_reference_loss(struct tdm_reference *reference, uint32_t seq
                                    const uint64_t *lengths, const uint32_t *tokens,
                                    const uint32_t *targets, double *loss, struct tdm_error *err);
 
-/* Norm of the gradients of units [first, first + count). A tied matrix counts once, with the sum of
- * both uses. */
+/* Norm of the gradients of units [first, first + count). Tied uses are summed first. */
 double tdm_reference_gradient_norm(const struct tdm_reference *reference, uint32_t first,
                                    uint32_t count);
 
@@ -133,21 +131,21 @@ typedef double (*tdm_reference_store)(void *context, enum tdm_reference_state st
                                       uint32_t tensor, uint64_t element, double value);
 
 /* From now on the optimizers below pass what they store through `store`; by default doubles are
- * kept. With `masters` they update a master copy of each weight, which starts with the current
- * weight. The weight is then the stored master, stored again as a weight. TDM_NO_MEMORY. */
+ * kept. With `masters` they update a master of each weight, which starts with the current weight.
+ * The weight is the stored master, stored again as a weight. TDM_NO_MEMORY. */
 enum tdm_status tdm_reference_set_storing(struct tdm_reference *reference, bool masters,
                                           tdm_reference_store store, void *context,
                                           struct tdm_error *err);
 
-/* Masters and moments, in the layout of the weights. Without masters, tdm_reference_masters()
- * returns the weights. The caller may write moments, to continue from another state. */
+/* Masters and moments, in the layout of the weights. If there are no masters, they are the weights.
+ * The caller may write moments, to continue from another state. */
 const double *tdm_reference_masters(const struct tdm_reference *reference, uint32_t unit);
 double *tdm_reference_moments(struct tdm_reference *reference, uint32_t unit, bool second);
 
 /* AdamW (arXiv 1711.05101, algorithm 2) on all weights with the current gradients; `step` counts
  * from 1. The decay is decoupled, scaled by the learning rate as in PyTorch, and applied to
  * matrices (rows > 1; the embedding is one) but not to norms and biases. The reference keeps the
- * moments. The weight is updated with the moments as they are before they are stored. */
+ * moments, and updates weights with their values before they are stored. */
 void tdm_reference_adamw(struct tdm_reference *reference, uint64_t step, double learning_rate,
                          double beta1, double beta2, double epsilon, double weight_decay);
 

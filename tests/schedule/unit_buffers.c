@@ -19,7 +19,7 @@ enum { MANY = 5000, PROGRAMS = 60, MOST_ALLOCATIONS = 100000 };
 
 /* ---- allocations that fail ---- */
 
-/* The number of allocations up to and including the one that fails; 0: none fails. */
+/* The allocation that fails, counted from 1; 0: none. */
 static uint64_t until_failure;
 
 static bool fails(void)
@@ -49,7 +49,7 @@ void *__wrap_realloc(void *block, size_t bytes)
     return fails() ? NULL : __real_realloc(block, bytes);
 }
 
-/* Runs lowering again and again, each time with the next allocation failing. */
+/* Lowers again and again; each time the next allocation fails. */
 static void test_out_of_memory(void **unused)
 {
     const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS};
@@ -100,7 +100,7 @@ static void test_many(void **unused)
         assert_false(program.buffers[i].resident);
     }
 
-    /* fill the array: declaring one more buffer then needs an allocation */
+    /* one more needs an allocation */
     while (program.buffer_count < builder.buffer_room)
         tdm_declare(&builder, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_RING, TDM_X, 0, 1, 1, "more");
     assert_false(builder.out_of_memory);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the row of K and V of the current layer: the chunks that a chunk sees are always
- * adjacent in it, whatever is moved; and the row has the expected length. */
+/* Tests of the row of K and V of the current layer: the chunks that a chunk sees are adjacent in
+ * it, whatever is moved; and its length. */
 #include "schedule/attend.h"
 #include "schedule/kv_row.h"
 #include "schedule/validate.h"
@@ -88,8 +88,7 @@ static void test_sweeps(void **state)
     assert_true(moving >= cases / 20);
 }
 
-/* Checks that two buffers have `slots` slots in a step of a model over sequences of `tokens`
- * tokens, in chunks of 4K. The buffers must exist. */
+/* Checks that two buffers of a model's step have `slots` slots, in chunks of 4K. */
 static void check_slots(const char *name, uint32_t sequences, uint64_t tokens, enum tdm_order order,
                         const char *const buffers[2], uint32_t slots)
 {

@@ -29,9 +29,8 @@ static bool same_bytes(const struct tdm_buffer *a, const struct tdm_buffer *b)
            b->offset < a->offset + a->bytes;
 }
 
-/* Must access `early` be complete before access `late`? `born` is the item that allocated the
- * buffer of `late`. Accesses to the same bytes before that item must be complete, whatever they
- * did. */
+/* Must access `early` be complete before `late`? `born` is the item that allocated the buffer of
+ * `late`. Any access to the same bytes before that item must be complete. */
 static bool conflict(const struct tdm_recording *recording, size_t early_item,
                      const struct tdm_access *early, const struct tdm_access *late, size_t born)
 {
@@ -61,9 +60,8 @@ static bool ops_conflict(const struct tdm_recording *recording, const size_t *bo
     return false;
 }
 
-/* Checks the waits of every op of a program against the definition: for each other lane, the last
- * op that it conflicts with, unless its own lane has already waited for that op. Returns the number
- * of waits checked. */
+/* Checks the waits of every op of a program: for each other lane, the last op that it conflicts
+ * with, unless its own lane has already waited for that op. Returns the number of waits. */
 static uint64_t check_order(uint64_t seed, const struct tdm_recording *recording)
 {
     size_t count = recording->count;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of packing. Packings of random live ranges are valid and repeatable. They are as small as
- * the best of all orders on small instances, and smaller than greedy packings where greedy fails.
+ * Tests of packing: valid and repeatable on random live ranges, as small as the best of all orders
+ * on small instances, and smaller than greedy where greedy fails.
  */
 #include "base/size.h"
 #include "schedule/pack.h"
@@ -57,7 +57,7 @@ struct instance {
     uint64_t peak; /* of live bytes */
 };
 
-/* Draws an instance of at least `fewest` buffers. The caller frees x->conflicts. */
+/* An instance of at least `fewest` buffers. The caller frees x->conflicts. */
 static void draw_instance(uint64_t seed, uint64_t fewest, struct instance *x)
 {
     struct tdm_dice dice;
@@ -217,8 +217,8 @@ static void random_conflicts(struct tdm_dice *dice, uint32_t count, struct tdm_c
     }
 }
 
-/* The least arena over all orders of placing buffers. Each buffer is put just above the conflicting
- * buffers placed before it. `placed` is the set of buffers that have offsets. */
+/* The least arena over all orders of placing buffers, each just above the conflicting buffers
+ * placed before it. `placed`: those that have offsets. */
 static uint64_t least_arena(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
                             uint64_t *offsets, unsigned placed, uint64_t arena)
 {

@@ -37,8 +37,7 @@ static uint32_t make_chunks(const uint32_t *lengths, struct tdm_chunk chunks[CHU
     return count;
 }
 
-/* Two ranks, a sequence of 5 chunks and one of 4. A round does not continue in the next
- * sequence. */
+/* Two ranks, sequences of 5 and 4 chunks. A round does not continue in the next sequence. */
 static void test_two_ranks(void **state)
 {
     (void)state;
@@ -59,8 +58,7 @@ static void test_two_ranks(void **state)
     }
 }
 
-/* With one rank every round is one chunk, a chunk's slot is its number, and the chunk that adds to
- * a sum before it is the next one. */
+/* With one rank a round is one chunk, a slot is its number, and the next chunk adds before it. */
 static void test_one_rank(void **state)
 {
     (void)state;
@@ -94,7 +92,7 @@ static void test_balance(void **state)
         }
 }
 
-/* The number of bodies with a chunk, and of others, that a traversal visits. */
+/* How many bodies with a chunk, and others, a traversal visits. */
 struct visits {
     const struct tdm_program *program;
     uint32_t rank, of_chunks, others;
@@ -129,8 +127,8 @@ static enum tdm_status nothing(void *self, const struct tdm_item *item, struct t
     return TDM_OK;
 }
 
-/* The traversals of all ranks together visit the bodies of a single rank's traversal, each body
- * once. Every rank visits all markers. */
+/* All ranks together visit the bodies of a single rank's nest, each body once; every rank visits
+ * all markers. */
 static void test_walks(void **state)
 {
     const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS, .max_tokens = 90};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of lowering, packing and the simulator on random schedules. Also compares the FLOPs and
- * bytes that they count with closed formulas and with the table of loop nests in the design.
+ * Tests of lowering, packing and the simulator on random schedules. FLOPs and bytes are compared
+ * with closed formulas and with the table of loop nests in the design.
  */
 #include "base/digest.h"
 #include "ops/move.h"
@@ -250,8 +250,8 @@ static void test_random_schedules(void **state)
         (unsigned long long)overhead.worst_seed);
 }
 
-/* A variant is a schedule for the same work: the same model, tokens, chunks, pages, head tiles,
- * dtypes and kind of optimizer. */
+/* A variant has the same work: the same model, tokens, chunks, pages, tiles, dtypes and
+ * optimizer. */
 static void test_variants(void **state)
 {
     (void)state;
@@ -305,8 +305,7 @@ static enum tdm_status count_traffic(void *self, const struct tdm_item *item, st
     return TDM_OK;
 }
 
-/* Each master and moment that an update changes is copied once in each direction, whatever the
- * lengths of the rings. */
+/* Masters and moments are copied once each way, whatever the lengths of the rings. */
 static void test_state_passes_once(void **state)
 {
     (void)state;
@@ -454,9 +453,8 @@ static double rerun_attention(const struct tdm_schedule *schedule, const struct 
     return sum;
 }
 
-/* FLOPs of a step (forward, recompute and backward) whose groups keep and hold only inputs. A
- * layer's backward recomputes q, o, gate, up and its attention; with QK-norm also K and V; in
- * layer-major order K and V once more. */
+/* FLOPs of a step whose groups keep and hold only inputs. A layer's backward recomputes q, o, gate,
+ * up and its attention; with QK-norm also K, V; in layer-major order K, V once more. */
 static double step_flops(const struct tdm_program *program)
 {
     const struct tdm_schedule *schedule = program->schedule;
@@ -470,8 +468,7 @@ static double step_flops(const struct tdm_program *program)
     double reruns = c.layers - schedule->group_count; /* layers below the top of their group */
     bool twice = schedule->head_tile_vocabulary < schedule->model->vocabulary; /* the logits */
     double total = c.layers * (2 * layer + again) + (twice ? 4 : 3) * c.head;
-    /* each layer's attention: forward, backward, recompute for the backward; and again in a
-     * rerun */
+    /* each layer's attention: forward, backward and recompute for it; once more in a rerun */
     total += (1 + 2.5 + 1) * c.attention + c.votes + rerun_attention(schedule, &c);
     if (schedule->order == TDM_LAYER_MAJOR)
         return total + c.layers * (layer + c.kv) + reruns * layer;

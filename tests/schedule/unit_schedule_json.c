@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of schedules as JSON. They come back identical. A schedule whose fields were edited is
- * refused with one line that names file and field, or can be lowered. It never causes a crash.
+ * Tests of schedules as JSON. They come back identical. An edited schedule is refused with one line
+ * that names file and field, or can be lowered; it never causes a crash.
  */
 #include "schedule/validate.h"
 #include "tests/support/random_schedule.h"
@@ -167,9 +167,8 @@ static struct {
     uint64_t edits, refused, lowered, failures; /* of all edits of a test, shown before it fails */
 } tally;
 
-/* Reads an edited schedule. If it is refused, the message must name the file and `named`. If it is
- * not, `refusal` must be false, and the schedule must lower to a valid program or be refused by the
- * lowering. */
+/* Reads an edited schedule. If it is refused, the message must name the file and `named`. If not,
+ * `refusal` must be false, and it must lower to a valid program or be refused by the lowering. */
 static void judge(const json_t *root, const char *what, const char *named, bool refusal)
 {
     struct tdm_schedule *schedule = NULL;
@@ -218,8 +217,7 @@ enum edit { REMOVED, WRONG_TYPE, NOTHING, NEGATIVE, FRACTION, HUGE, NONSENSE, EM
 static const char *const edit_names[EDITS] = {
     "removed", "of another type", "null", "negative", "a fraction", "huge", "nonsense", "empty"};
 
-/* The new value after an edit; NULL removes the field. Sets *applies to whether this kind of edit
- * exists for this value. */
+/* The edited value; NULL removes the field. Sets *applies: is there such an edit of this value? */
 static json_t *edited(const json_t *old, enum edit edit, bool *applies)
 {
     bool is_number = json_is_number(old);
@@ -276,8 +274,7 @@ static bool is_harmless(const struct field *field, enum edit edit)
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         if (strcmp(name, table[i].name) == 0 && edit == table[i].edit)
             return true;
-    /* One of several sequences or documents may be removed. Removing a group leaves layers without
-     * a group. */
+    /* One of several sequences or documents may be removed, a group not: its layers need one. */
     return edit == REMOVED && field->key == NULL && strncmp(field->path, "sequences", 9) == 0 &&
            json_array_size(field->parent) > 1;
 }

@@ -94,8 +94,7 @@ static void test_dtypes(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* The defaults of a kind are legal: they are the first of that kind and weight dtype in the list
- * above. */
+/* The defaults of a kind are legal: the first of that kind and weight dtype in the list above. */
 static void test_defaults(void **state)
 {
     (void)state;
@@ -251,8 +250,7 @@ static void test_clip(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* An update on the host needs all of a unit's state there. Otherwise the message names what is
- * not. */
+/* Updates on the host need all of a unit's state there, and the message names what is not. */
 static void test_on_host(void **state)
 {
     (void)state;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of scratch: it is large enough for the arrays of kernels, and it is counted like other
- * buffers. */
+/* Tests of scratch: large enough for the arrays of kernels, and counted like other buffers. */
 #include "base/size.h"
 #include "models/model.h"
 #include "simulator/simulate.h"
@@ -42,8 +41,8 @@ static void test_bytes(void **state)
     struct tdm_schedule *schedule = schedule_of("qwen2.5-7b", 4096);
     uint64_t few = tdm_scratch_bytes(schedule, 128), many = tdm_scratch_bytes(schedule, 1 << 20);
     assert_true(few > 0 && few < many);
-    /* attention: for each row the first token it sees (8 bytes), two values for each of 28 query
-     * heads, sums of dQ, and counters of their tiles */
+    /* attention: the first token that each row sees, two values for each of 28 query heads, sums of
+     * dQ, and counters of their tiles */
     uint64_t turns = 2 * 28 * ((uint64_t)1 << 20) / 64 + 131072 / 128 * 4 + 1;
     assert_int_equal(many, ((uint64_t)1 << 20) * (8 + 2 * 4 * 28 + 28 * 128 * 4) +
                                tdm_size_align(4 * turns, 256));
@@ -57,8 +56,7 @@ static void test_bytes(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* Lists take scratch only if some layer makes them. No layer does if the model gives a window to
- * all layers. */
+/* Lists take scratch only if some layer makes them; none does if all layers have windows. */
 static void test_lists(void **state)
 {
     (void)state;

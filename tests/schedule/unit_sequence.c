@@ -171,8 +171,8 @@ static uint64_t listed(const struct tdm_page_rule *rule, uint64_t far)
     return far < most ? far : most;
 }
 
-/* Pairs of a chunk: for every token its near tokens and the tokens that its page lists. If a
- * document begins within a page, each document in that page counts separately. */
+/* Pairs of a chunk: for every token the near tokens and those that its page lists, separately for
+ * each document that begins within a page. */
 static uint64_t pairs_by_token(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
 {
     const struct tdm_chunk *c = &program->chunks[chunk];
@@ -192,8 +192,7 @@ static uint64_t pairs_by_token(const struct tdm_program *program, uint32_t layer
     return pairs;
 }
 
-/* Gives a schedule another selector, chunk and page size, and longer sequences with documents of
- * any length. */
+/* Sets another selector, chunk and page size, and longer sequences with documents of any length. */
 static void random_rule(struct tdm_dice *dice, struct tdm_schedule *schedule)
 {
     struct tdm_error err;
@@ -245,8 +244,7 @@ static void test_listed_pairs(void **state)
 
 /* ---- tokens of a run ---- */
 
-/* Writes a text in which every byte is one more than the byte before, modulo 251, so that a target
- * can be checked against its input. */
+/* Writes a text whose bytes rise by one, modulo 251, so that targets can be checked. */
 static void write_text(const char *path)
 {
     FILE *file = fopen(path, "wb");

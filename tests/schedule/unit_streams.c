@@ -87,9 +87,9 @@ static void add_access(struct stream *s, const struct tdm_access *access)
     add_number(s, access->bytes);
 }
 
-/* Number of operands in the digest of an op: up to the last one that is present. Ops of the
- * optimizer always include their norms, and attention_grad always includes the sums it adds to,
- * even if they are absent, because the frozen file has them. */
+/* Number of operands in the digest of an op: up to the last one that is present. As in the frozen
+ * file, the optimizer's norms and the sums that attention_grad adds to are included even if
+ * absent. */
 static uint32_t frozen_count(const struct tdm_op *op)
 {
     uint32_t count = op->kind == TDM_OP_OPTIMIZER        ? TDM_OPTIMIZER_NORMS + 1
@@ -264,7 +264,7 @@ static void set_nest(struct tdm_schedule *schedule, unsigned nest)
     }
 }
 
-/* Returns false if the planner does not take this model, or not with this nest. */
+/* False: the planner does not take this model, or not at this nest. */
 static bool model_digest(const char *name, unsigned nest, uint64_t *sum)
 {
     struct tdm_model *model = NULL;
@@ -300,7 +300,7 @@ static const char *file_path(void)
     return path;
 }
 
-/* Checks that the next line of the file is `line`. With `freeze` it writes the line instead. */
+/* Checks that the next line of the file is `line`; with `freeze`, writes it. */
 static void line_is(FILE *file, bool freeze, const char *line)
 {
     char found[512] = "";

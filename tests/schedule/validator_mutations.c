@@ -174,7 +174,7 @@ static bool is_fetch(struct trial *t, size_t i)
     return is_op(t, i, TDM_OP_COPY) && op_at(t, i)->lane == TDM_LANE_H2D;
 }
 
-/* The next fetch after item i into the same ring; the number of items if there is none. */
+/* The next fetch after item i into the same ring, or the number of items. */
 static size_t next_fetch(struct trial *t, size_t i)
 {
     uint32_t ring = op_at(t, i)->access[TDM_COPY_TO].buffer;
@@ -680,8 +680,8 @@ static bool update_on_another_lane(struct trial *t)
     return false;
 }
 
-/* Finds the copy that brings operand `a` of some update to the host. Returns its item, or the
- * number of items if there is none. *update is the item of the update. */
+/* Returns the item of the copy that brings operand `a` of some update to the host, or the number of
+ * items. *update is the update's item. */
 static size_t some_copy_for_update(struct trial *t, uint32_t a, size_t *update)
 {
     for (EACH_ITEM(t, i)) {
@@ -700,7 +700,7 @@ static size_t some_copy_for_update(struct trial *t, uint32_t a, size_t *update)
     return t->r.count;
 }
 
-/* The update uses the copy's source on the device instead of its destination on the host. */
+/* The update works on the copy's source, on the device. */
 static bool update_far_from_home(struct trial *t, uint32_t a)
 {
     size_t i, j = some_copy_for_update(t, a, &i);
@@ -776,8 +776,7 @@ static void copy_part(struct trial *t, struct tdm_op *op, uint32_t part)
     }
 }
 
-/* Sends another part of the unit in its place. If that part is not complete yet, the copy is also
- * too early. */
+/* Sends another part instead, too early if it is not complete yet. */
 static bool another_part_sent(struct trial *t)
 {
     size_t i = some_copy_of_part(t);
@@ -1053,7 +1052,7 @@ static bool range_beyond_document(struct trial *t)
     return false;
 }
 
-/* Of the chunks that no later chunk sees, the last is added to as if one did. */
+/* Of the chunks that no later one sees, the last is added to as if one did. */
 static bool opening_share_added(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
@@ -1078,7 +1077,7 @@ static bool opening_share_added(struct trial *t)
     return false;
 }
 
-/* Of the chunks that a later chunk sees, the first is overwritten as if none did. */
+/* Of the chunks that a later one sees, the first is overwritten as if none did. */
 static bool joining_share_overwrites(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
@@ -1224,8 +1223,7 @@ static bool zero_dropped(struct trial *t)
 
 /* ---- faults of ops ---- */
 
-/* Does no later op read this operand? Page means of a sequence's last chunk are computed like those
- * of other chunks, but never read. */
+/* Is this operand never read? Page means of a sequence's last chunk are not. */
 static bool is_of_no_use(struct trial *t, const struct operand *o)
 {
     const struct tdm_access *access = operand_at(t, o);
@@ -1383,7 +1381,7 @@ static bool norm_of_a_part(struct trial *t)
     return false;
 }
 
-/* The norms that some clipping update reads: one norm, or with `all` more than one. */
+/* The norms that some clipping update reads: one, or with `all` several. */
 static struct tdm_access *some_norms(struct trial *t, bool all)
 {
     for (EACH_ITEM(t, i))
@@ -1938,8 +1936,8 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
     free(waits);
 }
 
-/* Do K and V move in their rows, are they gathered from the host, or are gradients sent part by
- * part? Few programs do any of these. */
+/* Do K and V move in their rows, are they gathered from the host, or are gradients sent by part?
+ * Few programs do any of these. */
 static bool is_rare(const struct tdm_recording *r)
 {
     for (size_t i = 0; i < r->count; i++) {

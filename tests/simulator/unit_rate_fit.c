@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of rates fitted from measured ops: ops whose times follow from known rates give these rates
- * back. */
+/* Tests of rates fitted from measured ops: known rates are found again. */
 #include "simulator/rate_fit.h"
 #include "simulator/simulate.h"
 #include "schedule/cost.h"
@@ -64,8 +63,7 @@ struct measuring {
     uint64_t ops;
 };
 
-/* Adds every op with its predicted time plus the overhead. Every 17th op takes three times as
- * long. */
+/* Adds ops with their predicted time plus overhead, three times as much for every 17th. */
 static enum tdm_status measure(void *self, const struct tdm_item *item, struct tdm_error *err)
 {
     struct measuring *m = self;
@@ -173,8 +171,7 @@ static void refine(struct tdm_machine *machine, enum tdm_rate rate)
     tdm_rate_add(&machine->table[rate], 1e7, 2e12);
 }
 
-/* A refined rate is used where the machine describes it, and a correction corrects it there. A
- * correction does not add refined rates that are not described. */
+/* A refined rate is used and corrected where the machine describes it. Corrections add none. */
 static void test_refined(void **state)
 {
     (void)state;

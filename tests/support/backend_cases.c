@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cases of the tests that compare backends: random models and schedules of three kinds. */
+/* Cases of the tests that compare backends. */
 #include "tests/support/backend_cases.h"
 
 #include "schedule/optimizer.h"
@@ -69,8 +69,7 @@ static struct sizes large_sizes(struct tdm_dice *dice)
     return x;
 }
 
-/* Each case takes the next head dim and the next number of query heads per KV head, so that a few
- * cases cover them all. */
+/* Each case takes the next head dim and query heads per KV head, so that a few cases cover all. */
 static struct sizes wide_sizes(struct tdm_dice *dice, uint64_t turn)
 {
     static const uint64_t dims[] = {64, 96, 128, 256, 80, 34};
@@ -184,8 +183,7 @@ static enum tdm_status cut_wide(struct tdm_dice *dice, uint64_t tokens,
                                err);
 }
 
-/* The dtypes that a planner chooses for the optimizer, or fp32, or bf16 with some of them in
- * fp32. */
+/* The dtypes that a planner chooses for the optimizer, or fp32, or bf16 with some in fp32. */
 static void choose_dtypes(struct tdm_dice *dice, struct tdm_dtypes *dtypes)
 {
     uint64_t shape = tdm_dice_roll(dice, 0, 9);

@@ -12,23 +12,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Seed of case `number` of a test: TDM_SEED, or `base` if it is not set, plus `number`. */
+/* Seed of case `number` of a test: TDM_SEED, or else `base`, plus `number`. */
 uint64_t tdm_case_seed(uint64_t base, uint64_t number);
 
 /* Does a test run in its long form? `make check-long` asks for it with TDM_LONG=1. Not with
  * sanitizers. */
 bool tdm_case_long(void);
 
-/* Number of cases that a test runs: TDM_CASES; if not set, `many` in the long form, otherwise
- * `few`. */
+/* Number of cases of a test: TDM_CASES, or `many` in the long form, or `few`. */
 uint64_t tdm_case_count(uint64_t few, uint64_t many);
 
 /* Prints to stderr how to run only this case of tests/`test`. */
 void tdm_case_again(const char *test, uint64_t seed);
 
-/* Prints "HAD of DRAWN WHAT". Returns false if less than `share` of the drawn cases had what the
- * property is about, because then it was hardly tested. Choose a share well below the usual one.
- * With so few cases that chance decides (share * drawn < 5) it always returns true. */
+/* Prints "HAD of DRAWN WHAT". False if less than `share` of the drawn cases had what the property
+ * is about, because then it was hardly tested. Choose a share well below the usual one. Always true
+ * for so few cases that chance decides (share * drawn < 5). */
 bool tdm_case_enough(const char *what, uint64_t had, uint64_t drawn, double share);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts how many schedules of a test had each feature that a schedule can have, so that a test can
- * check that every feature was covered. */
+/* Counts how many schedules of a test had each feature of schedules, so that none is missed. */
 #ifndef TDM_TESTS_COVERAGE_H
 #define TDM_TESTS_COVERAGE_H
 
@@ -24,8 +23,8 @@ void tdm_coverage_note_heads(struct tdm_coverage *coverage, const struct tdm_mod
 /* Prints all counts on one line: "# schedules that had ...". */
 void tdm_coverage_print(const struct tdm_coverage *coverage);
 
-/* Returns the next feature that no schedule had, starting at number *next, and sets *next to the
- * number after it. NULL: no more. */
+/* Returns the next feature that no schedule had, from number *next on, and moves *next after it.
+ * NULL: no more. */
 const char *tdm_coverage_missing(const struct tdm_coverage *coverage, uint32_t *next);
 
 #endif

@@ -39,8 +39,7 @@ struct bench {
     double least_scale; /* errors are relative to at least this */
 };
 
-/* A tensor in memory, without padding after it. Tensors begin at different offsets from
- * alignment. */
+/* A tensor in memory, without padding after it, at varying offsets. */
 struct cell {
     void *data;
     enum tdm_dtype dtype;
@@ -60,8 +59,7 @@ struct shape bench_shape(struct bench *bench);
 void bench_open(struct bench *bench, const struct shape *shape, uint64_t seed);
 void bench_close(struct bench *bench);
 
-/* A tensor of random values in [-1, 1] * size. With size NAN all values are NaN (memory that must
- * not be read). */
+/* A tensor of random values in [-1, 1] * size. Size NAN: all NaN (must not be read). */
 struct cell cell_new(struct bench *bench, enum tdm_dtype dtype, uint64_t count, double size);
 void cell_free(struct cell *cell);
 double cell_get(const struct cell *cell, uint64_t index);
@@ -69,7 +67,7 @@ void cell_set(struct cell *cell, uint64_t index, double value);
 /* All values; the caller frees. */
 double *cell_values(const struct cell *cell);
 
-/* bench_op() starts an op without operands; the next two set its operands one by one. */
+/* bench_op() starts an op without operands; the next two set operands. */
 void bench_op(struct bench *bench, enum tdm_op_kind kind, enum tdm_part part, uint32_t layer,
               uint32_t chunk, uint64_t tokens);
 void bench_operand(struct bench *bench, uint32_t index, struct cell *cell, enum tdm_mode mode);
@@ -78,8 +76,7 @@ void bench_slots(struct bench *bench, uint32_t index, uint32_t first_chunk, uint
 void bench_run(struct bench *bench);
 
 /* Compares values [first, first + count) of a cell with `want`. The largest difference, relative to
- * the largest wanted value (at least least_scale), may be at most `bound` plus the rounding of the
- * dtype. */
+ * the largest wanted value or least_scale, is at most `bound` plus the dtype's rounding. */
 void bench_compare(struct bench *bench, const char *what, const struct cell *cell, uint64_t first,
                    uint64_t count, const double *want, double bound);
 

@@ -18,8 +18,8 @@ struct tdm_execution {
     struct tdm_batch *batch;
 };
 
-/* Takes ownership of a lowered program and reserves its arenas on a backend. The caller must close
- * *e, also after a failure. */
+/* Takes over a lowered program and reserves its arenas on a backend. The caller closes, also after
+ * a failure. */
 enum tdm_status tdm_execution_open(struct tdm_program *program, const char *backend, uint64_t seed,
                                    struct tdm_execution *e, struct tdm_error *err);
 void tdm_execution_close(struct tdm_execution *e);
@@ -35,9 +35,8 @@ enum tdm_status tdm_execution_step(struct tdm_execution *e, uint64_t number, str
 enum tdm_status tdm_execution_launch(struct tdm_execution *e, const struct tdm_op *op,
                                      const struct tdm_step *step, struct tdm_error *err);
 
-/* Returns a copy of all buffers that outlive the step: the result of a run. The caller frees it.
- * NULL if memory runs out. Padding (between the tensors of a unit and after the last element of a
- * slot) is zero in the copy. */
+/* Returns a copy of all buffers that outlive the step, malloc'ed: the result of a run. Padding,
+ * between tensors of a unit and after the last element of a slot, is zero in the copy. */
 unsigned char *tdm_execution_state(const struct tdm_execution *e, uint64_t *bytes);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A library to preload: a monotonic clock that advances 10 s on every call, so that a run of
- * milliseconds reports like one of minutes. */
+/* A library to preload: a monotonic clock that advances 10 s on every call, so that a short run
+ * reports like a long one. */
 #include <stdatomic.h>
 #include <sys/syscall.h>
 #include <time.h>

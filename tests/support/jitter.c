@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A cpu backend that rounds differently: it changes results of ops at random. */
+/* A cpu backend that rounds differently, at random. */
 #include "tests/support/jitter.h"
 
 #include "executor/backends.h"
@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* For bf16 values: the fraction that is rounded to the other neighbour. For other values: the
- * largest change, relative to their root mean square. Both are somewhat more than
- * tests/gpu/lockstep_test measured on an H200. */
+/* The fraction of bf16 values that is rounded to the other neighbour; for other values the largest
+ * change, relative to their root mean square. Somewhat more than tests/gpu/lockstep_test measured
+ * on an H200. */
 #define FLIPPED 0.01
 #define FLIPPED_BY_ATTENTION 0.3 /* on tensor cores it takes probabilities in bf16 */
 #define ADDED 1e-6

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A cpu backend that rounds differently. The last bits of what ops sum differ at random, by
- * somewhat more than the lockstep test measures on a GPU. Two runs with different seeds show how
- * far apart correct results of whole steps can be: the last bit of an activation changes everything
+ * A cpu backend that rounds differently: the last bits of what ops sum differ at random, by
+ * somewhat more than the lockstep test sees on a GPU. Two runs with different seeds show how far
+ * apart correct results of whole steps can be: one bit of an activation changes all that is
  * computed from it.
  */
 #ifndef TDM_TESTS_JITTER_H

@@ -40,7 +40,7 @@ static bool changes(const struct tdm_op *op, const struct tdm_access *access)
     return false;
 }
 
-/* Does the op read what this operand holds before it is overwritten? */
+/* Does the op read what this operand holds? */
 static bool in_place(const struct tdm_op *op, const struct tdm_access *write)
 {
     for (uint32_t i = 0; i < op->access_count; i++)
@@ -72,8 +72,7 @@ static struct tdm_launch launch_in(const struct lockstep_walk *w, const struct t
     return launch;
 }
 
-/* Fills *launch with the cpu's operands as they are before the op. Operands that the op changes are
- * copied. */
+/* Sets *launch to the cpu's operands before the op. Those that the op changes are copied. */
 static enum tdm_status keep_operands(struct lockstep_walk *w, const struct tdm_op *op,
                                      struct tdm_launch *launch, struct tdm_error *err)
 {

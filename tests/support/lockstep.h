@@ -3,11 +3,11 @@
  * Lockstep: compares a backend with the cpu backend, op by op.
  *
  * Both have the arenas of one program. Before every op both hold the same bytes, those of the cpu
- * backend. The outputs that the op overwrites are filled with poison first, and so is memory that
- * no buffer uses. Both run the op. The backend must have written every element that the cpu wrote,
- * within the element's bound (lockstep_slack.h), and no other byte may differ. Then the cpu's
- * results are copied to the other backend. So differences never accumulate: every op is tested
- * separately, on the operands of a real step.
+ * backend. Outputs that are overwritten are first filled with poison, and so is memory of no
+ * buffer. Both run the op. The backend must write every element that the cpu wrote, within its
+ * bound (lockstep_slack.h), and change no other byte. Then the cpu's results are copied to the
+ * other backend. So differences never accumulate: every op is tested separately, on operands of a
+ * real step.
  */
 #ifndef TDM_TESTS_LOCKSTEP_H
 #define TDM_TESTS_LOCKSTEP_H
@@ -35,8 +35,8 @@ struct tdm_lockstep {
     char first[512]; /* describes the first wrong op */
 };
 
-/* Runs `steps` steps of a schedule, with weights and tokens derived from the seed, and adds to
- * *lockstep. A failure status means that the run failed; wrong results are only counted. */
+/* Runs `steps` steps of a schedule, with weights and tokens from the seed, and adds to *lockstep.
+ * It fails only if it cannot run; wrong results are counted. */
 enum tdm_status tdm_lockstep_run(const struct tdm_schedule *schedule,
                                  const struct tdm_backend *backend, uint64_t seed, uint32_t steps,
                                  struct tdm_lockstep *lockstep, struct tdm_error *err);

@@ -46,8 +46,7 @@ static bool is_poison(const unsigned char *at, uint64_t size)
     return true;
 }
 
-/* Compares the elements of a piece. Overwrites those that are within their bounds with the
- * cpu's. */
+/* Compares the elements of a piece. Those within their bounds get the cpu's value. */
 static bool compare_piece(struct lockstep_walk *w, const struct tdm_op *op,
                           const struct tdm_slack *slack, const struct tdm_written *piece,
                           const unsigned char *due, unsigned char *got)
@@ -134,7 +133,7 @@ struct seen {
     unsigned char *data;
 };
 
-/* Copies all operands that an op wrote, before any of them is compared. */
+/* Copies all operands that an op wrote, before comparing any. */
 static enum tdm_status see_operands(struct lockstep_walk *w, const struct tdm_op *op,
                                     struct seen seen[TDM_OPERANDS], struct tdm_error *err)
 {
@@ -177,8 +176,7 @@ static bool is_scratch(const struct lockstep_walk *w, enum tdm_place place, uint
            offset - scratch->offset < scratch->bytes;
 }
 
-/* Compares bytes of an arena that must be the same, except scratch and operands. True if they
- * are. */
+/* Compares bytes of an arena, except scratch and operands. True if they are the same. */
 static bool compare_bytes(struct lockstep_walk *w, const struct tdm_op *op, enum tdm_place place,
                           uint64_t offset, uint64_t bytes, const unsigned char *got,
                           const struct seen seen[TDM_OPERANDS])

@@ -45,13 +45,12 @@ static inline enum tdm_status lockstep_download(struct lockstep_walk *w, enum td
                                       (unsigned char *)w->other.base[place] + offset, bytes, err);
 }
 
-/* Compares everything that an op may have written, and copies the cpu's bytes to the other backend.
+/* Compares all that an op may have written, and copies the cpu's bytes to the other backend.
  * `launch` is the cpu's, after the op. */
 enum tdm_status lockstep_compare_op(struct lockstep_walk *w, const struct tdm_launch *launch,
                                     const struct tdm_slack *slack, struct tdm_error *err);
 
-/* Compares all bytes of the arenas except scratch: ops up to this one must not have changed bytes
- * that are not theirs. */
+/* Compares all bytes of the arenas except scratch: ops up to this one changed only their own. */
 enum tdm_status lockstep_compare_arenas(struct lockstep_walk *w, const struct tdm_op *op,
                                         struct tdm_error *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slack: bounds for the elements that ops write, computed from their operands. This file has
- * products, norms, SwiGLU and GeGLU. */
+/* Slack: bounds for the elements that ops write, computed from their operands. Products, norms,
+ * SwiGLU and GeGLU are here. */
 #include "tests/support/slack_parts.h"
 
 #include "ops/mlp.h"
@@ -56,8 +56,7 @@ static bool begin_product(struct tdm_slack *slack)
     return true;
 }
 
-/* Returns the first column of a tensor within a part's outputs. Sets *is_bias to whether the tensor
- * is a bias. */
+/* First column of a tensor within a part's outputs; sets *is_bias. */
 static uint64_t column_of(const struct tdm_part_tensors *part, const struct tdm_tensor *tensor,
                           bool *is_bias)
 {
@@ -133,8 +132,8 @@ static const struct tdm_tensor *norm_tensor(const struct tdm_slack *slack)
                                                           : TDM_ROLE_ATTENTION_NORM);
 }
 
-/* Sums of the absolute values of the gradients' terms, as in executor/cpu/norm.c, with s =
- * 1 / sqrt(mean(x^2) + epsilon). */
+/* Sums of sizes of the gradients' terms in executor/cpu/norm.c; s = 1 / sqrt(mean(x^2) +
+ * epsilon). */
 static bool begin_norm_grad(struct tdm_slack *slack)
 {
     const struct tdm_operand *operand = slack->launch->operand;

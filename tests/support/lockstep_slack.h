@@ -28,7 +28,7 @@ struct tdm_slack {
     struct tdm_part_tensors part;    /* of a product */
 };
 
-/* Prepares the bounds of an op. The caller calls tdm_slack_end(), also after a failure. */
+/* Prepares for an op. The caller calls tdm_slack_end(), also after a failure. */
 enum tdm_status tdm_slack_begin(struct tdm_slack *slack, const struct tdm_launch *launch,
                                 const struct tdm_arenas *cpu, struct tdm_error *err);
 void tdm_slack_end(struct tdm_slack *slack);

@@ -11,7 +11,7 @@
 
 bool tdm_has_gnuplot(void);
 
-/* Path of a picture file in the folder TDM_SCRATCH, or in /tmp if that is not set. */
+/* A path in the test's scratch folder. */
 const char *tdm_picture_path(char out[TDM_PICTURE_PATH]);
 
 /* The text of a picture file; malloc'ed. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Draws random settings that fit, plans them and executes the plans. */
+/* Draws random settings that fit, plans and executes them. */
 #include "tests/support/plan_cases.h"
 
 #include "planner/candidates.h"
@@ -23,8 +23,8 @@ struct setting {
     struct tdm_pins pins;
 };
 
-/* At the rates of a large card, small models spend all their time on launches. With these random
- * rates compute, memory and links matter in many different proportions. */
+/* At the rates of a large card, small models are dominated by launches. With these rates compute,
+ * memory and links matter in many proportions. */
 static void draw_rates(struct tdm_dice *dice, struct tdm_machine *machine)
 {
     machine->launch_seconds = 1e-9;
@@ -45,7 +45,7 @@ static void draw_rates(struct tdm_dice *dice, struct tdm_machine *machine)
 
 static void draw_pins(struct setting *s)
 {
-    /* small contexts have few chunks unless the chunk size is pinned */
+    /* small contexts have few chunks unless chunks are pinned */
     if (tdm_dice_chance(&s->dice, 75)) {
         s->pins.chunk_tokens = s->plan->chunk_tokens;
         s->pins.head_tile_tokens = s->plan->head_tile_tokens;
@@ -155,8 +155,7 @@ static enum tdm_status run(const struct setting *s, const struct tdm_backend *ba
     return status;
 }
 
-/* The random nest has the same chunks. Results do not depend on the nest, so both give the same
- * bits. */
+/* The random nest has the same chunks, and results do not depend on the nest. */
 static enum tdm_status compare(const struct setting *s, const struct tdm_backend *backend,
                                const struct tdm_step_data *data, const struct tdm_steps *steps,
                                struct tdm_error *err)

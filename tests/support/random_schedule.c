@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random models and schedules: a config.json in memory, then a random value for every setting of a
- * schedule. */
+/* Random models and schedules: a config.json in memory, then random values for all settings. */
 #include "tests/support/random_schedule.h"
 
 #include "schedule/optimizer.h"
@@ -58,8 +57,8 @@ bool tdm_dice_chance(struct tdm_dice *dice, unsigned percent)
 
 /* ---- a model ---- */
 
-/* RoPE's parameters with their kind under "rope_type", without theta. Each roll is a separate
- * statement, because C does not specify the order in which arguments are evaluated. */
+/* RoPE's parameters with their kind under "rope_type", without theta. Dice are rolled one by one,
+ * because C does not specify the order in which arguments are evaluated. */
 static json_t *random_rope(struct tdm_dice *dice)
 {
     uint64_t kind = tdm_dice_roll(dice, 0, 3);
@@ -198,8 +197,8 @@ static void random_home(struct tdm_dice *dice, struct tdm_schedule *schedule, en
     home->head = kind == 1 ? TDM_HOST : random_place(dice);
 }
 
-/* Runs updates on the host in some schedules, with all of a unit's state there. Uses separate dice,
- * so that the other draws do not change. */
+/* Updates on the host in some schedules, with all of a unit's state there. Separate dice keep the
+ * other draws unchanged. */
 static void random_update_place(const struct tdm_dice *drawn, struct tdm_schedule *schedule,
                                 bool device_only)
 {
@@ -231,8 +230,7 @@ static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, b
     schedule->rings.kv = (uint32_t)tdm_dice_roll(dice, 1, 3);
 }
 
-/* Draws order, groups, places, sets, homes, rings and prefetch: the settings that never change a
- * result. */
+/* Draws order, groups, places, sets, homes, rings and prefetch, which never change a result. */
 static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *schedule,
                                    struct tdm_error *err)
 {
@@ -378,7 +376,7 @@ static void random_when(struct tdm_dice *dice, struct tdm_schedule *schedule)
         schedule->optimizer.when = tdm_dice_chance(dice, 50) ? TDM_WHEN_END : TDM_WHEN_LAYER;
 }
 
-/* Clips in most schedules, to norms around those of random models. */
+/* To norms around those of random models, in most schedules. */
 static void random_clip(struct tdm_dice *dice, struct tdm_schedule *schedule)
 {
     static const double norms[] = {0.03, 0.1, 0.3, 1, 3};
@@ -390,8 +388,7 @@ static void random_clip(struct tdm_dice *dice, struct tdm_schedule *schedule)
     random_when(dice, schedule);
 }
 
-/* Draws the optimizer's kind and its settings, and one of the two master dtypes if bf16 weights may
- * have a master. */
+/* Draws the optimizer's kind and settings, and either master dtype if bf16 weights may have one. */
 static void random_optimizer(struct tdm_dice *dice, const struct tdm_random_options *options,
                              struct tdm_schedule *schedule)
 {
@@ -440,8 +437,8 @@ void tdm_random_selector(struct tdm_dice *dice, struct tdm_schedule *schedule)
     }
 }
 
-/* If pages fill chunks, attention may gather the pages of its lists from the host. It always has
- * space for all of them, because each further batch rounds the sums once more. */
+/* If pages fill chunks, attention may gather the pages of its lists from the host. It has space for
+ * all, because each further batch rounds the sums once more. */
 static void random_gather(struct tdm_dice *dice, struct tdm_schedule *schedule)
 {
     bool fills = schedule->chunk_tokens % schedule->page_tokens == 0;
@@ -449,7 +446,7 @@ static void random_gather(struct tdm_dice *dice, struct tdm_schedule *schedule)
 }
 
 /* In one schedule in four, tokens see so few of so many chunks that in layer-major order K and V
- * are moved in their rows. Uses separate dice, so that the other draws do not change. */
+ * move in their rows. Separate dice keep the other draws unchanged. */
 static bool is_shortsighted(uint64_t seed, struct tdm_dice *dice)
 {
     tdm_dice_seed(dice, seed ^ 0x5117);

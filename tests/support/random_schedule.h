@@ -48,12 +48,12 @@ struct tdm_random_options {
 };
 
 /* A random model (1 to 6 layers, all architectures, tied or not, all kinds of RoPE) on the shipped
- * machine h200-published, with a random schedule: 1 to 3 sequences, some of them packed from
- * documents, both orders, any groups, chunks from one token to more than the context, pages and
- * LM-head tiles that need not divide chunks, places, kept and held sets with splits that may be
- * beyond the last chunk, homes, rings, prefetch 0 to 5. The same seed and options give the same
- * schedule. The caller owns *schedule (tdm_schedule_free). It has passed tdm_schedule_check; a
- * refusal is returned, and is a bug in either. */
+ * machine h200-published, with a random schedule: 1 to 3 sequences, some packed from documents,
+ * both orders, any groups, chunks from one token to more than the context, pages and LM-head tiles
+ * that need not divide chunks, places, kept and held sets with splits that may be beyond the last
+ * chunk, homes, rings, prefetch 0 to 5. The same seed and options give the same schedule. The
+ * caller owns *schedule (tdm_schedule_free), which has passed tdm_schedule_check; a refusal is
+ * returned, and is a bug here or in the check. */
 enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_options *options,
                                     struct tdm_schedule **schedule, struct tdm_error *err);
 
@@ -63,8 +63,8 @@ void tdm_random_selector(struct tdm_dice *dice, struct tdm_schedule *schedule);
 
 /* Another schedule for the same model, sequences, chunks, pages, tiles, dtypes and optimizer. It
  * differs only in order, groups, places, sets with their splits, homes, rings, prefetch, where
- * updates run, and, if clipping allows, when they run. When executed, both give bit-identical
- * losses, gradients and weights. The caller owns *variant. */
+ * updates run, and, if clipping allows, when. Both give bit-identical losses, gradients and
+ * weights. The caller owns *variant. */
 enum tdm_status tdm_random_variant(const struct tdm_schedule *schedule, uint64_t seed,
                                    struct tdm_schedule **variant, struct tdm_error *err);
 

@@ -66,7 +66,7 @@ static enum tdm_status poison(const struct tdm_arenas *arenas, struct tdm_error 
     return status;
 }
 
-/* Checks that no bytes beyond the planned ones were touched. The arenas are larger than planned. */
+/* Checks that nothing beyond the planned bytes was touched; the arenas are larger. */
 static enum tdm_status check_arenas(const struct tdm_arenas *arenas,
                                     const uint64_t planned_bytes[TDM_MAX_PLACES],
                                     struct tdm_error *err)
@@ -115,8 +115,7 @@ static bool run_together(const struct tdm_timing *a, const struct tdm_timing *b)
     return a->start_ns < b->end_ns && b->start_ns < a->end_ns;
 }
 
-/* Takes the times of a step. Counts the ops of other lanes, mostly copies, that ran while an op of
- * the compute lane ran. */
+/* Counts copies that ran while an op of the compute lane ran, in the last step. */
 static enum tdm_status count_overlapped(const struct tdm_program *program,
                                         const struct tdm_arenas *arenas, uint64_t *overlapped,
                                         struct tdm_error *err)

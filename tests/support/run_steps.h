@@ -18,10 +18,9 @@ struct tdm_steps {
     size_t count;                 /* elements of all units, one unit after the other */
     float *values;                /* [TDM_STEPS_MOST][TDM_LEFTS][count] */
     uint64_t moves; /* copies within a row of K and V or of their gradients, per step */
-    /* Ops of other lanes in the last step that ran while an op of the compute lane ran. */
+    /* Copies of the last step that ran while an op of the compute lane ran. */
     uint64_t overlapped;
-    /* Device memory in use, as the driver reports after the last step; 0 if the backend has
-     * none. */
+    /* Of the device, as its driver reports after the last step; 0: no memory of its own. */
     uint64_t used_bytes;
 };
 
@@ -32,9 +31,9 @@ float *tdm_steps_values(const struct tdm_steps *steps, uint32_t step, enum tdm_l
 bool tdm_steps_update(const struct tdm_schedule *schedule);
 bool tdm_steps_leave_gradients(const struct tdm_schedule *schedule);
 
-/* Lowers and validates a schedule and runs it on a backend, with these weights and tokens. If
- * `poisoned`, arenas are first filled with NaN. Otherwise they are filled with the pattern, and
- * touching a byte beyond the plan is an error. The caller frees *steps, also after a failure. */
+/* Lowers and validates a schedule and runs it on a backend, with these weights and tokens. Arenas
+ * are filled with NaN if `poisoned`, otherwise with the pattern; then touching a byte beyond the
+ * plan is an error. The caller frees, also after a failure. */
 enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
                               const struct tdm_backend *backend, const struct tdm_step_data *data,
                               uint64_t seed, bool poisoned, struct tdm_steps *steps,

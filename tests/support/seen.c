@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What queries saw: records the lists of a backend, and applies the rules of selectors token by
- * token. */
+/* What queries saw: records a backend's lists, and applies the rules of selectors by token. */
 #include "tests/support/seen.h"
 
 #include "executor/backends.h"
@@ -22,8 +21,7 @@ static uint32_t **lists_of(const struct tdm_seen *seen, uint64_t step, uint32_t 
                         chunk];
 }
 
-/* Records the lists that an op reads. Within a step they must be the same whenever attention
- * runs. */
+/* Records the lists that an op reads. Attention must always read the same ones within a step. */
 static void note(const struct tdm_launch *launch, const struct tdm_operand *lists)
 {
     const struct tdm_op *op = launch->op;
@@ -147,8 +145,7 @@ void tdm_seen_end(struct tdm_seen *seen)
 
 /* ---- the rules, token by token ---- */
 
-/* A token of the step: its sequence, its position there, the start of its document, and its
- * chunk. */
+/* A token of the step: its sequence and position there, start of its document, and chunk. */
 struct place {
     uint32_t sequence;
     uint64_t token, start, chunk;
@@ -181,7 +178,7 @@ static uint64_t page_of(const struct tdm_schedule *schedule, uint64_t token)
                 return page;
 }
 
-/* First token of a token's page. */
+/* First token of the page of a token. */
 static uint64_t page_begin(const struct tdm_schedule *schedule, uint64_t token)
 {
     return token - token % schedule->chunk_tokens % schedule->page_tokens;

@@ -25,14 +25,13 @@ struct tdm_seen {
     uint64_t elections, wrong;
 };
 
-/* Starts recording the lists of a schedule's steps. The caller uses the returned backend instead of
- * the cpu backend until tdm_seen_end(). Only one recording at a time. */
+/* Starts recording the lists of a schedule's steps. Until tdm_seen_end() use the returned backend
+ * as the cpu backend. One at a time. */
 const struct tdm_backend *tdm_seen_begin(struct tdm_seen *seen,
                                          const struct tdm_schedule *schedule);
 void tdm_seen_end(struct tdm_seen *seen);
 
-/* A tdm_reference_sees whose context is a struct tdm_seen. Query and key are in the same document,
- * because documents are sequences of the reference. */
+/* A tdm_reference_sees; `context` is a struct tdm_seen. Both tokens must be in one document. */
 bool tdm_seen(const void *context, uint32_t layer, uint64_t kv_head, uint64_t query, uint64_t key);
 
 #endif

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slack of attention. The slack of scores determines that of probabilities, which determines that
- * of the outputs. */
+/* Slack of attention: that of scores passes to probabilities, and theirs to the outputs. */
 #include "tests/support/slack_parts.h"
 
 #include "ops/attention.h"
 
-/* Arrays: slack of a row's scores, and bounds of its dP - D; largest norms and elements of a KV
+/* Arrays: slack of a row's scores and bounds of its dP - D; largest norms and elements of a KV
  * head; for each key the sum of its probabilities over the rows that see it. */
 enum { SCORES, ROW_GRADIENTS, KEY_NORMS, KEYS, VALUES, ROWS, KEY_SUMS, OUT_GRADIENTS };
 
@@ -38,8 +37,7 @@ static struct heads heads_of(const struct tdm_slack *slack)
     return x;
 }
 
-/* Finds the largest norms and elements of K and V of each KV head: [kv_heads] and [kv_heads,
- * dim]. */
+/* Finds the largest norms and elements of K and V: [kv_heads] and [kv_heads, dim]. */
 static void find_keys(struct tdm_slack *slack, const struct heads *x)
 {
     const struct tdm_program *program = slack->launch->program;
@@ -67,8 +65,8 @@ static void find_keys(struct tdm_slack *slack, const struct heads *x)
     }
 }
 
-/* Finds the slack of each row's scores q k / sqrt(dim), which is also that of the logarithms of its
- * probabilities, and the bound of the row's dP - D. */
+/* Finds the slack of each row's scores q k / sqrt(dim), also that of log probabilities, and the
+ * bound of its dP - D. */
 static void find_rows(struct tdm_slack *slack, const struct heads *x, bool back)
 {
     const struct tdm_operand *operand = slack->launch->operand;
@@ -98,7 +96,7 @@ static void find_rows(struct tdm_slack *slack, const struct heads *x, bool back)
     }
 }
 
-/* Finds the sum of the probabilities of every key. It is dV if all output gradients are one. */
+/* Finds the sum of the probabilities of every key: dV if all output gradients are one. */
 static bool find_key_sums(struct tdm_slack *slack, const struct heads *x, struct tdm_error *err)
 {
     const struct tdm_program *program = slack->launch->program;
@@ -197,8 +195,7 @@ double slack_of_attention_grad(const struct tdm_slack *slack, const struct tdm_w
         return x.scale * (2 * slack->array[SCORES][row] + error) *
                slack->array[ROW_GRADIENTS][row] * slack->array[KEYS][g * x.dim + element % x.dim];
     }
-    /* an element of a key, in slots that are overwritten, or in the following slots that are added
-     * to */
+    /* an element of a key, in slots that are overwritten or, after these, added to */
     const struct tdm_access *access = &slack->launch->op->access[piece->operand];
     uint32_t first_chunk = slack->launch->op->access[TDM_ATTENTION_GRAD_KV].before.chunk;
     uint32_t chunk = access->after.chunk + piece->slot;

@@ -5,10 +5,9 @@
 
 #include "ops/head.h"
 
-/* Arrays, in order: logits [tokens, entries], replaced by the sizes of their gradients; slack of
- * the gradients; norms of slack and size by row; norms of columns of the normed rows and of the
- * weight; norms of the normed rows; by entry the norms of the weight, of gradient slack and of
- * gradient size; slack of each row's loss; slack of the logits; for each row the relative error of
+/* Arrays [tokens, entries] of logits (later the sizes of their gradients) and of gradient slack;
+ * norms: of slack and size by row, of columns of the normed rows and the weight, of the normed
+ * rows, by entry of weight, slack and size; slack of a row's loss and of logits; relative error of
  * the sum over all entries but the target. */
 enum {
     LOGITS,
@@ -65,7 +64,7 @@ struct sums {
     double moved;         /* error of others / total, and of log(total / target) */
 };
 
-/* Sums over the op's logits of one row. `target` is an entry, or a number beyond the entries. */
+/* Sums over the op's logits of one row. `target` is an entry, or beyond them. */
 static struct sums sum_row(const struct head *x, const double *logits, const double *slacks,
                            uint64_t target)
 {
@@ -235,8 +234,8 @@ static double of_logit(const struct tdm_slack *slack, const struct head *x, uint
     return x->targets[t] < 0 ? INFINITY : slack->array[LOGIT_SLACK][element];
 }
 
-/* Slack of the largest logit, of the sum of the other entries' exponentials, or of the target's
- * logit. The op combines them with those of the row so far, whose bits are given. */
+/* Slack of the largest logit, the sum of the other exponentials, or the target's logit, each
+ * combined with the row's values so far, whose bits are given. */
 static double of_lse(const struct tdm_slack *slack, const struct head *x, uint64_t element,
                      double due)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internal to the slack of lockstep_slack.h: sizes of terms, and the functions for the kinds of
- * ops. */
+/* Internal to the slack of lockstep_slack.h: sizes of terms, and functions for kinds of ops. */
 #ifndef TDM_TESTS_SLACK_PARTS_H
 #define TDM_TESTS_SLACK_PARTS_H
 
@@ -89,8 +88,8 @@ static inline uint64_t slack_page_element(const struct tdm_slack *slack, uint64_
            t % schedule->page_tokens * model->kv_heads * model->head_dim;
 }
 
-/* Prepare the arrays of ops that rotate heads, of attention, of the LM head and of selections.
- * False if memory runs out or the cpu backend fails. */
+/* Prepare the arrays of ops that rotate heads, of attention, the LM head and selections. False if
+ * memory runs out or the cpu backend fails. */
 bool slack_begin_turn(struct tdm_slack *slack);
 bool slack_begin_attention(struct tdm_slack *slack, struct tdm_error *err);
 bool slack_begin_head(struct tdm_slack *slack);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Slack of page means and page lists. A list must be exact, unless a page won or lost by so little
- * that rounding of the votes decides. Such a list is not checked.
+ * that rounding of the votes decides. It is then not checked.
  */
 #include "tests/support/slack_parts.h"
 
@@ -12,8 +12,7 @@
 
 enum { LIST_IS_CLOSE };
 
-/* Largest relative error of the votes of a page: probabilities are computed in fp32 from bf16
- * products. */
+/* Largest relative error of a page's votes: probabilities in fp32 from bf16 products. */
 #define VOTE_ERROR 1e-3
 
 double slack_of_means(const struct tdm_slack *slack, uint64_t element)

@@ -6,8 +6,8 @@
 
 enum { HEAD_SLACK, HEAD_WEIGHT_SUMS };
 
-/* Operands of an op that rotates heads: its input and, with QK-norm, the norm's input, the norm's
- * weights and their gradient. */
+/* The operands of an op that rotates heads: its input and, with QK-norm, the norm's input, weights
+ * and their gradient. */
 struct turn {
     uint32_t from, raw, weight, gradient;
     uint64_t heads, from_stride, raw_stride;
@@ -55,8 +55,7 @@ static struct turn turn_of(const struct tdm_slack *slack)
     return turn;
 }
 
-/* Finds the slack of the elements of one head. `at` is its first element in the op's input, `raw`
- * in the norm's input. */
+/* Finds the slack of one head. `at` is its first element in the op's input, `raw` in the norm's. */
 static void turn_head(struct tdm_slack *slack, const struct turn *turn, uint64_t weight,
                       uint64_t at, uint64_t raw, double factor, double *out)
 {

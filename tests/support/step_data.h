@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights and tokens for tests that execute steps. They are drawn from a seed and are the same for
- * every backend. */
+/* Weights and tokens for tests that execute steps: drawn from a seed, the same for every
+ * backend. */
 #ifndef TDM_TESTS_STEP_DATA_H
 #define TDM_TESTS_STEP_DATA_H
 
@@ -17,16 +17,15 @@ struct tdm_step_data {
     const struct tdm_sequence *sequences;
 };
 
-/* Draws weights similar to those of a trained model: norms about 1, biases small, matrices such
- * that activations neither vanish nor explode. Weights are exact in bf16 if the schedule stores
- * nothing wider than bf16 weights. Also draws random tokens. False if memory runs out. The caller
- * frees *data, also after a failure. */
+/* Draws weights like those of a trained model: norms about 1, biases small, matrices such that
+ * activations neither vanish nor explode. They are exact in bf16 if nothing wider than bf16 weights
+ * is stored. Draws random tokens. False if memory runs out. The caller frees, also then. */
 bool tdm_step_data_draw(struct tdm_step_data *data, const struct tdm_schedule *schedule,
                         uint64_t seed);
 void tdm_step_data_free(struct tdm_step_data *data);
 
-/* Writes weights and tokens to the arenas of a program lowered from the same schedule or a variant
- * of it. Masters match the weights; moments are zero. */
+/* Writes them to the arenas of a program lowered from the same schedule or a variant. Masters
+ * match; moments are zero. */
 enum tdm_status tdm_step_data_write(const struct tdm_step_data *data,
                                     const struct tdm_arenas *arenas,
                                     const struct tdm_program *program, struct tdm_error *err);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an op writes, for tests: pieces, which are ranges of elements of one dtype in the slots of
- * its operands. */
+/* What an op writes: pieces of elements of one dtype in the slots of its operands. */
 #ifndef TDM_TESTS_WRITTEN_H
 #define TDM_TESTS_WRITTEN_H
 

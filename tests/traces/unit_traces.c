@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of traces. What is written is read back. A file is overwritten only if that is asked for. A
- * writer whose disk is full says so. A writer that is killed leaves every finished step. A file
- * that is no trace is refused with its name.
+ * Tests of traces. What is written is read back. A file is overwritten only on request. A writer
+ * says if the disk is full. A killed writer leaves every finished step. What is no trace is named.
  */
 #include "ops/move.h"
 #include "traces/reader.h"
@@ -311,8 +310,7 @@ static void read_is_refused(const char *path, enum tdm_status status, const char
         fail_msg("status %d, not %d: %s (should say: %s)", got, status, err.message, why);
 }
 
-/* Runs `act` in a child process and returns its exit status. With `as_nobody`, root becomes user
- * nobody there. */
+/* Runs `act` in a child process, as user nobody if this is root, and returns its exit status. */
 static int in_child(int (*act)(const char *path), const char *path, bool as_nobody)
 {
     fflush(NULL);
@@ -711,8 +709,7 @@ static void test_refuses_and_forces(void **state)
     assert_non_null(strstr(err.hint, "--force"));
     assert_int_equal(ask(path, "SELECT count(*) FROM step"), 3);
 
-    /* Through a link the file is replaced. What a killed run left next to the old file is
-     * removed. */
+    /* Through a link the file is replaced. What a killed run left next to it is removed. */
     char wal[700];
     snprintf(wal, sizeof(wal), "%s-wal", path);
     FILE *file = fopen(wal, "w");
@@ -828,8 +825,7 @@ static int run_out_of_room(const char *path)
         fprintf(stderr, "step %" PRIu64 ": status %d: %s\n", step, status, err.message);
         return 4;
     }
-    /* A further step, a program and the end fail without waiting for the thread, which cannot
-     * write. */
+    /* Without waiting for the thread, which cannot write, a step, a program and the end fail. */
     if (send_step(trace, program, step, &err) != TDM_IO)
         return 5;
     if (tdm_trace_program_begin(trace, "two", "{}", &example.program, &program, &err) != TDM_IO)
@@ -981,7 +977,7 @@ static void kill_writer(pid_t child)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-/* After a kill all steps are there except those of unfinished batches, each complete. */
+/* All steps are there except those of unfinished batches, each complete. */
 static void test_killed(void **state)
 {
     (void)state;
@@ -1032,8 +1028,7 @@ static int read_steps(const char *path)
     return 0;
 }
 
-/* What a killed run left can be read in a folder that is not writable, also if the -wal file was
- * not copied. */
+/* What a killed run left can be read in a read-only folder, also without its -wal file. */
 static void test_read_only_folder(void **state)
 {
     (void)state;
@@ -1133,8 +1128,7 @@ static void test_bad_files(void **state)
     read_is_refused(whole, TDM_INPUT, "is not a trace: it has no table \"run\"");
 }
 
-/* A file that claims to be a trace may have views in place of the expected tables, and reading a
- * view would run it. */
+/* In place of the expected tables a file may have views, and reading a view runs it. */
 static void test_other_schemas(void **state)
 {
     (void)state;
@@ -1151,7 +1145,7 @@ static void test_other_schemas(void **state)
     tdm_trace_reader_close(open_reader(path));
 }
 
-/* Anybody may have written the names, so unprintable bytes are replaced before they are printed. */
+/* Anybody may have written the names, and they are printed: unprintable bytes are replaced. */
 static void test_unprintable_names(void **state)
 {
     (void)state;
@@ -1187,8 +1181,7 @@ static void test_unknown_names(void **state)
     tdm_trace_reader_close(reader);
 }
 
-/* A step sent in parts is read as one step. A caller that does not want to wait gets no batch if
- * none is free. */
+/* A step sent in parts is read as one step. tdm_trace_take_free() does not wait for a batch. */
 static void test_parts(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of what the compute lane waited for: each gap is attributed to the op that ended it. */
+/* Tests of what the compute lane waited for: each gap is due to the op that ended it. */
 #include "traces/waits.h"
 
 #include <stdarg.h>
