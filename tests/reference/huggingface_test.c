@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compares the referee with Hugging Face transformers: finite differences prove that its backward
- * belongs to its forward, this that the forward is that of the models people train. The expected
- * losses over a few AdamW steps are in huggingface.json, written by huggingface.py; they also
- * depend on every gradient, on the reading of configs and on the frequencies of RoPE.
+ * Compares the referee with Hugging Face transformers. Finite differences prove that its backward
+ * belongs to its forward; this test proves that its forward is that of the models people train.
+ * huggingface.py wrote the expected losses of a few AdamW steps to huggingface.json. They also
+ * depend on every gradient, on how configs are read and on the frequencies of RoPE.
  */
 #include "tests/reference/reference.h"
 
@@ -23,8 +23,8 @@
 #define MAX_TOKENS 256
 #define MAX_SEQUENCES 8
 
-/* mix() of huggingface.py: folds a number into the hash of those before it, the first of which is
- * folded into 0. */
+/* mix() of huggingface.py: adds a number to the hash of the numbers before it. The hash of no
+ * numbers is 0. */
 static uint64_t mix(uint64_t hash, uint64_t number)
 {
     uint64_t z = (hash ^ number) + 0x9e3779b97f4a7c15u;

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* In four partial sums, or each addition would wait for the one before it. */
+/* Uses four partial sums, because with one sum each addition would wait for the one before it. */
 static double dot(uint64_t count, const double *a, const double *b)
 {
     double sums[4] = {0};
@@ -84,7 +84,7 @@ void tdm_reference_rms_norm_backward(uint64_t tokens, uint64_t columns, const do
     }
 }
 
-/* `direction` is 1, or -1 for the transpose, which turns the other way. */
+/* `direction` is 1, or -1 for the transpose, which rotates in the opposite direction. */
 static void rotate(uint64_t tokens, uint64_t heads, uint64_t head_dim,
                    const double *inverse_frequencies, double factor, int direction, double *x)
 {
@@ -118,7 +118,7 @@ void tdm_reference_rotate_backward(uint64_t tokens, uint64_t heads, uint64_t hea
     rotate(tokens, heads, head_dim, inverse_frequencies, factor, -1, dx);
 }
 
-/* Row of one head of one token, in [tokens, heads, head_dim]. */
+/* Offset of one head of one token, in [tokens, heads, head_dim]. */
 static uint64_t row(uint64_t token, uint64_t heads, uint64_t head, uint64_t head_dim)
 {
     return (token * heads + head) * head_dim;
@@ -244,7 +244,7 @@ void tdm_reference_geglu_backward(uint64_t count, const double *gate, const doub
     }
 }
 
-/* log(sum(exp(x))), with the largest taken out so that exp does not overflow. */
+/* log(sum(exp(x))). The largest entry is factored out so that exp does not overflow. */
 static double log_sum_exp(uint64_t count, const double *x)
 {
     uint64_t largest = 0;
@@ -270,8 +270,8 @@ static double sum_of_others(uint64_t count, const double *x, uint64_t one, doubl
     return sum;
 }
 
-/* log(1 / p) of an entry. If it is the largest, 1 / p - 1 is the sum over the others:
- * log_sum_exp(x) - x[target] would lose it where p is nearly 1. */
+/* log(1 / p) of an entry. If the entry is the largest, 1 / p - 1 is the sum over the others. There
+ * log_sum_exp(x) - x[target] would cancel where p is nearly 1. */
 static double loss_of(uint64_t count, const double *x, uint64_t target)
 {
     for (uint64_t i = 0; i < count; i++)
@@ -298,7 +298,7 @@ void tdm_reference_cross_entropy_backward(uint64_t tokens, uint64_t vocabulary,
             memset(row, 0, vocabulary * sizeof(*row));
             continue;
         }
-        /* p - 1 of the target, as what the others have: p itself is nearly 1 */
+        /* p - 1 of the target, computed from the other entries because p itself is nearly 1 */
         of_target = -sum_of_others(vocabulary, row, targets[t], lse);
         for (uint64_t i = 0; i < vocabulary; i++)
             row[i] = factor * (i == targets[t] ? of_target : exp(row[i] - lse));

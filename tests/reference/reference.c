@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The referee, see reference.h. Sequences are taken one after the other, the last one first; for
- * each, the forward keeps everything and the backward reads it. A gradient dX has the shape of X;
- * what a product adds to dX or to a weight's gradient is added, so that sums over uses need no code
- * of their own. store() stands wherever an executor stores a tensor. Where a sum over tokens is
- * stored part by part, the backward goes over the parts of the sequence, see part_begin().
+ * The referee, see reference.h. It processes sequences one after the other, the last one first. The
+ * forward of a sequence keeps everything, and the backward reads it. A gradient dX has the shape of
+ * X. A product adds to dX or to a weight's gradient, so sums over several uses need no extra code.
+ * store() is called wherever an executor stores a tensor. Where an executor stores a sum over
+ * tokens part by part, the backward processes the sequence in those parts, see part_begin().
  */
 #include "tests/reference/reference.h"
 
@@ -20,13 +20,13 @@ struct tdm_reference {
     const struct tdm_model *model;
     double **weights, **gradients; /* [unit_count][unit.elements] */
     double **first_moments, **second_moments;
-    double **masters; /* NULL: the weights are */
+    double **masters; /* NULL: weights are their own masters */
     tdm_reference_store store;
     void *store_context;
     double *inverse_frequencies; /* [head_dim / 2] */
     double attention_factor;
     double *token_losses;  /* of the last call */
-    double *head_gradient; /* [embedding unit]: the head's share if tied, else NULL */
+    double *head_gradient; /* [embedding unit]: gradient from the head if tied, else NULL */
     tdm_reference_round round;
     void *round_context;
     const unsigned char *cuts; /* [tokens of the step] */
@@ -34,30 +34,30 @@ struct tdm_reference {
     const void *sees_context;
 };
 
-/* What the forward of one layer leaves for its backward; [tokens, ...] each. */
+/* What the forward of one layer keeps for its backward; each is [tokens, ...]. */
 struct layer {
     double *input;                       /* [hidden] */
     double *attention_norm, *mlp_norm;   /* [hidden] */
     double *attention_scale, *mlp_scale; /* [1]: 1 / root mean square */
-    double *raw_q, *raw_k;               /* as q, k: what QK-norm reads */
+    double *raw_q, *raw_k;               /* shapes of q and k: the inputs of QK-norm */
     double *q_scale, *k_scale;           /* [query_heads], [kv_heads] */
     double *q;                           /* [query_heads, head_dim], rotated */
     double *k, *v;                       /* [kv_heads, head_dim], k rotated */
     double *probability;                 /* [query_heads, tokens, tokens]: head, query, key */
     double *attention;                   /* [query_heads, head_dim] */
-    double *middle;              /* [hidden]: the residual stream between attention and MLP */
-    double *gate, *up, *product; /* [intermediate] */
+    double *middle;                      /* [hidden]: residual stream between attention and MLP */
+    double *gate, *up, *product;         /* [intermediate] */
 };
 
 /* All activations of one sequence, and the gradients of one layer. */
 struct activations {
-    uint64_t tokens, first; /* first: number of its first token in the step */
+    uint64_t tokens, first; /* first: number of its first token within the step */
     struct layer *layers;   /* [layers] */
-    double *output;         /* [tokens, hidden]: of the last layer */
+    double *output;         /* [tokens, hidden]: output of the last layer */
     double *final_norm, *final_scale;
-    double *logits;   /* [tokens, vocabulary]; the backward turns it into its gradient */
-    double *d_hidden; /* gradient of the residual stream, updated in place from top to bottom */
-    double *d_raw;    /* [query_heads, head_dim]: before QK-norm */
+    double *logits;   /* [tokens, vocabulary]; the backward overwrites it with its gradient */
+    double *d_hidden; /* gradient of the residual stream, updated in place layer by layer */
+    double *d_raw;    /* [query_heads, head_dim]: gradient before QK-norm */
     double *d_norm, *d_q, *d_k, *d_v, *d_attention, *d_gate, *d_up, *d_product;
 };
 
@@ -71,7 +71,7 @@ static uint64_t kv_columns(const struct tdm_model *model)
     return (uint64_t)model->kv_heads * model->head_dim;
 }
 
-/* The next rows x columns doubles of `base`, or NULL while only counting (`base` NULL). */
+/* The next rows x columns doubles of `base`. With `base` NULL only counts, and returns NULL. */
 static double *take(double *base, uint64_t *used, uint64_t rows, uint64_t columns)
 {
     double *taken = base ? base + *used : NULL;
@@ -80,8 +80,7 @@ static double *take(double *base, uint64_t *used, uint64_t rows, uint64_t column
     return taken;
 }
 
-/* Lays the activations of a sequence of `tokens` into `base`; returns how many doubles that
- * takes. */
+/* Places the activations of a sequence of `tokens` in `base`. Returns the number of doubles. */
 static uint64_t lay_out(const struct tdm_model *model, uint64_t tokens, double *base,
                         struct activations *a)
 {
@@ -127,7 +126,7 @@ static uint64_t lay_out(const struct tdm_model *model, uint64_t tokens, double *
     return used;
 }
 
-/* Sorts the tensors of a unit by role; NULL for those that it does not have. */
+/* Sorts the tensors of a unit by role. Roles that it does not have get NULL. */
 static void by_role(const struct tdm_model *model, double *const *units, uint32_t unit,
                     double *tensors[TDM_ROLES])
 {
@@ -139,7 +138,7 @@ static void by_role(const struct tdm_model *model, double *const *units, uint32_
         tensors[model->tensors[i].role] = units[unit] + model->tensors[i].offset;
 }
 
-/* The output matrix, [vocabulary, hidden]: the embedding's if tied. */
+/* The output matrix, [vocabulary, hidden]. If tied, this is the embedding matrix. */
 static double *head_matrix(const struct tdm_model *model, double *const *units)
 {
     double *tensors[TDM_ROLES];
@@ -179,7 +178,7 @@ static void add(uint64_t count, const double *x, double *y)
         y[i] += x[i];
 }
 
-/* Stores a tensor: rounds it if the test asked for that. */
+/* Rounds a tensor that an executor would store, if the test asked for that. */
 static void store(const struct tdm_reference *r, enum tdm_reference_point point, uint64_t count,
                   double *x)
 {
@@ -194,7 +193,7 @@ static bool begins(const struct tdm_reference *r, const struct activations *a,
     return r->cuts ? r->cuts[a->first + token] & cut : a->first + token == 0;
 }
 
-/* First token of the part that ends before `end`; a part may begin in an earlier sequence. */
+/* First token in this sequence of the part that ends before `end`; the part may begin earlier. */
 static uint64_t part_begin(const struct tdm_reference *r, const struct activations *a,
                            enum tdm_reference_cut cut, uint64_t end)
 {
@@ -229,7 +228,7 @@ static void linear_backward(const struct tdm_reference *r, const struct activati
     }
 }
 
-/* tdm_reference_rms_norm_backward() part by part; `rows` of a token. */
+/* tdm_reference_rms_norm_backward() part by part. A token has `rows` rows. */
 static void rms_norm_backward(const struct tdm_reference *r, const struct activations *a,
                               uint64_t rows, uint64_t columns, const double *x,
                               const double *weight, const double *scale, const double *dy,
@@ -244,7 +243,7 @@ static void rms_norm_backward(const struct tdm_reference *r, const struct activa
     }
 }
 
-/* RMSNorm of every head of q or k in place; what it read goes to `raw`. */
+/* RMSNorm of every head of q or k, in place. Its input is saved in `raw`. */
 static void head_norm(const struct tdm_reference *r, uint64_t tokens, uint64_t head_count,
                       const double *weight, double *raw, double *scale, double *x)
 {
@@ -254,7 +253,7 @@ static void head_norm(const struct tdm_reference *r, uint64_t tokens, uint64_t h
     tdm_reference_rms_norm(rows, dim, r->model->norm_epsilon, raw, weight, scale, x);
 }
 
-/* From the gradient of the normed heads to that of what was normed, in place. */
+/* Turns the gradient of the normed heads into the gradient of the norm's input, in place. */
 static void head_norm_backward(const struct tdm_reference *r, const struct activations *a,
                                uint64_t head_count, const double *weight, const double *raw,
                                const double *scale, double *dx, double *d_weight)
@@ -328,7 +327,7 @@ static void layer_forward(const struct tdm_reference *r, uint32_t number,
     store(r, TDM_REFERENCE_HIDDEN, tokens * hidden, output);
 }
 
-/* A chunk of queries adds to dK and dV of the keys before it, later chunks first. */
+/* Each chunk of queries adds to dK and dV of the keys up to it, later chunks first. */
 static void attention_backward(const struct tdm_reference *r, uint32_t number,
                                const struct layer *layer, const struct activations *a)
 {
@@ -347,8 +346,8 @@ static void attention_backward(const struct tdm_reference *r, uint32_t number,
     store(r, TDM_REFERENCE_D_ROTATED, a->tokens * q_columns(r->model), a->d_q);
 }
 
-/* Turns a->d_hidden, the gradient of the layer's output, into that of its input. The residual path
- * is the identity, so each block adds its own gradient to what is there. */
+/* Overwrites a->d_hidden, the gradient of the layer's output, with the gradient of its input. The
+ * residual path is the identity, so each block adds its own gradient to it. */
 static void layer_backward(const struct tdm_reference *r, uint32_t number,
                            const struct layer *layer, struct activations *a)
 {
@@ -411,7 +410,7 @@ static void layer_backward(const struct tdm_reference *r, uint32_t number,
     store(r, TDM_REFERENCE_D_HIDDEN, tokens * hidden, a->d_hidden);
 }
 
-/* Adds rows of the input's gradient to the rows of their tokens. */
+/* Adds the rows of the input's gradient to the embedding gradient's rows of their tokens. */
 static void embedding_backward(const struct tdm_reference *r, const uint32_t *tokens,
                                const struct activations *a)
 {
@@ -426,8 +425,8 @@ static void embedding_backward(const struct tdm_reference *r, const uint32_t *to
     }
 }
 
-/* Where the gradient of the output matrix is summed. If tied it has a sum of its own beside the
- * embedding's, to be added when both are complete. */
+/* Where the gradient of the output matrix is summed. A tied matrix has a separate sum, which is
+ * added to the embedding's when both are complete. */
 static double *head_sum(const struct tdm_reference *r)
 {
     const struct tdm_model *model = r->model;
@@ -605,7 +604,7 @@ static double stored(const struct tdm_reference *r, enum tdm_reference_state sta
     return r->store ? r->store(r->store_context, state, tensor, element, value) : value;
 }
 
-/* Subtracts `change` and the decay of an element from its master. */
+/* Subtracts `change` and the decay, times the learning rate, from a master; sets its weight. */
 static void update(struct tdm_reference *r, uint32_t number, uint64_t element, double change,
                    double learning_rate, double weight_decay)
 {
@@ -693,7 +692,7 @@ static void free_units(const struct tdm_model *model, double **units)
     free(units);
 }
 
-/* One zeroed row of elements a unit; NULL if memory ran out. */
+/* One zeroed array of elements for each unit; NULL if memory runs out. */
 static double **new_units(const struct tdm_model *model)
 {
     double **units = calloc(model->unit_count, sizeof(*units));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The buffers of a program: there is room for as many as are declared, and lowering that runs out
- * of memory, at whatever allocation, says so.
+ * Tests of the buffers of a program: any number of buffers can be declared, and lowering reports
+ * TDM_NO_MEMORY whichever allocation fails.
  */
 #include "schedule/buffers_parts.h"
 #include "tests/support/random_schedule.h"
@@ -19,7 +19,7 @@ enum { MANY = 5000, PROGRAMS = 60, MOST_ALLOCATIONS = 100000 };
 
 /* ---- allocations that fail ---- */
 
-/* Allocations until one fails; 0: none does. */
+/* The allocation that fails, counted from 1; 0: none. */
 static uint64_t until_failure;
 
 static bool fails(void)
@@ -49,7 +49,7 @@ void *__wrap_realloc(void *block, size_t bytes)
     return fails() ? NULL : __real_realloc(block, bytes);
 }
 
-/* Fails one allocation of lowering after the other. */
+/* Lowers again and again; each time the next allocation fails. */
 static void test_out_of_memory(void **unused)
 {
     const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS};
@@ -100,7 +100,7 @@ static void test_many(void **unused)
         assert_false(program.buffers[i].resident);
     }
 
-    /* one more does not fit */
+    /* one more needs an allocation */
     while (program.buffer_count < builder.buffer_room)
         tdm_declare(&builder, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_RING, TDM_X, 0, 1, 1, "more");
     assert_false(builder.out_of_memory);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The row of K and V of the layer under way: what a chunk sees lies in it side by side, whatever
- * moves; and how long it is. */
+/* Tests of the row of K and V of the current layer: the chunks that a chunk sees are adjacent in
+ * it, whatever is moved; and its length. */
 #include "schedule/attend.h"
 #include "schedule/kv_row.h"
 #include "schedule/validate.h"
@@ -21,8 +21,8 @@ static void must(enum tdm_status status, const struct tdm_error *err)
         fail_msg("%s", err->message);
 }
 
-/* Follows a sweep over a layer chunk by chunk: `slots` [chunks], where chunks are. Returns how
- * often some moved. */
+/* Follows a sweep over a layer chunk by chunk. `slots` [chunks] is where chunks are. Returns how
+ * many times chunks moved. */
 static uint32_t follow(const struct tdm_program *program, uint32_t layer, bool falling,
                        uint32_t *slots)
 {
@@ -88,8 +88,7 @@ static void test_sweeps(void **state)
     assert_true(moving >= cases / 20);
 }
 
-/* Slots of buffers of a model's step over sequences of a length, in chunks of 4K; 0: no such
- * buffer. */
+/* Checks that two buffers of a model's step have `slots` slots, in chunks of 4K. */
 static void check_slots(const char *name, uint32_t sequences, uint64_t tokens, enum tdm_order order,
                         const char *const buffers[2], uint32_t slots)
 {
@@ -117,7 +116,7 @@ static void check_slots(const char *name, uint32_t sequences, uint64_t tokens, e
     tdm_schedule_free(schedule);
 }
 
-/* Mistral's layers see 4,096 tokens: of 32 chunks at most two each. */
+/* Mistral's layers see 4,096 tokens, so a chunk of 4K sees at most two chunks. */
 static void test_lengths(void **state)
 {
     (void)state;

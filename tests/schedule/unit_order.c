@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the order of ops: against waits derived from accesses the slow way.
+ * Tests of the order of ops: compares waits with those derived from all pairs of accesses.
  */
 #include "schedule/order.h"
 #include "tests/support/random_schedule.h"
@@ -29,8 +29,8 @@ static bool same_bytes(const struct tdm_buffer *a, const struct tdm_buffer *b)
            b->offset < a->offset + a->bytes;
 }
 
-/* Do two accesses need an order, `early` before `late`? `born` is the item at which the buffer of
- * the late one came to life: what used its bytes before that has to be over, whatever it did. */
+/* Must access `early` be complete before `late`? `born` is the item that allocated the buffer of
+ * `late`. Any access to the same bytes before that item must be complete. */
 static bool conflict(const struct tdm_recording *recording, size_t early_item,
                      const struct tdm_access *early, const struct tdm_access *late, size_t born)
 {
@@ -60,8 +60,8 @@ static bool ops_conflict(const struct tdm_recording *recording, const size_t *bo
     return false;
 }
 
-/* The waits of every op of a program, from the definition: for each other lane the last op that it
- * conflicts with, unless its own lane has waited for that one before. Returns the waits checked. */
+/* Checks the waits of every op of a program: for each other lane, the last op that it conflicts
+ * with, unless its own lane has already waited for that op. Returns the number of waits. */
 static uint64_t check_order(uint64_t seed, const struct tdm_recording *recording)
 {
     size_t count = recording->count;
@@ -74,7 +74,7 @@ static uint64_t check_order(uint64_t seed, const struct tdm_recording *recording
     assert_non_null(born);
     assert_non_null(position);
     must(seed, tdm_order_new(&recording->program, &order, &err), &err);
-    for (int round = 0; round < 2; round++) { /* the second one after a reset */
+    for (int round = 0; round < 2; round++) { /* the second round follows a reset */
         memset(on_lane, 0, sizeof(on_lane));
         memset(passed, 0, sizeof(passed));
         for (size_t i = 0; i < count; i++) {
@@ -133,7 +133,7 @@ static void test_order(void **state)
         struct tdm_error err;
         must(seed, tdm_random_schedule(seed, &options, &schedule, &err), &err);
         must(seed, tdm_program_lower(schedule, &program, &err), &err);
-        if (program->op_count <= 2500) { /* the slow way is quadratic */
+        if (program->op_count <= 2500) { /* the comparison is quadratic */
             must(seed, tdm_recording_new(program, &recording, &err), &err);
             waits += check_order(seed, &recording);
             checked++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of packing: valid and repeatable on random live ranges, as good as the best of all orders
- * on small instances, and better than greedy where greedy fails.
+ * Tests of packing: valid and repeatable on random live ranges, as small as the best of all orders
+ * on small instances, and smaller than greedy where greedy fails.
  */
 #include "base/size.h"
 #include "schedule/pack.h"
@@ -29,7 +29,7 @@ static void must(uint64_t seed, enum tdm_status status, const struct tdm_error *
 
 enum { MOST_BUFFERS = 60, MOMENTS = 40 };
 
-/* Random buffers, each live in any of the moments: one stretch, or several. */
+/* Random buffers. Each is live in a random range of the moments, or in several ranges. */
 static void random_ranges(struct tdm_dice *dice, uint32_t count, bool live[][MOMENTS])
 {
     for (uint32_t i = 0; i < count; i++)
@@ -57,7 +57,7 @@ struct instance {
     uint64_t peak; /* of live bytes */
 };
 
-/* Of at least `fewest` buffers. The caller frees x->conflicts. */
+/* An instance of at least `fewest` buffers. The caller frees x->conflicts. */
 static void draw_instance(uint64_t seed, uint64_t fewest, struct instance *x)
 {
     struct tdm_dice dice;
@@ -66,7 +66,7 @@ static void draw_instance(uint64_t seed, uint64_t fewest, struct instance *x)
     *x = (struct instance){.count = (uint32_t)tdm_dice_roll(&dice, fewest, MOST_BUFFERS)};
     x->align = (uint64_t)1 << tdm_dice_roll(&dice, 0, 9);
     random_ranges(&dice, x->count, x->live);
-    for (uint32_t i = 0; i < x->count; i++) /* some take no bytes, as those of another place do */
+    for (uint32_t i = 0; i < x->count; i++) /* some have 0 bytes, like buffers of another place */
         x->bytes[i] = tdm_dice_chance(&dice, 10) ? 0 : tdm_dice_roll(&dice, 1, 20000);
 
     must(seed, tdm_conflicts_new(x->count, &x->conflicts, &err), &err);
@@ -82,7 +82,7 @@ static void draw_instance(uint64_t seed, uint64_t fewest, struct instance *x)
     }
 }
 
-/* Packs one instance; returns the arena over the live peak. */
+/* Packs one instance. Returns (arena - live peak) / live peak. */
 static double pack_instance(uint64_t seed)
 {
     static struct instance x;
@@ -146,12 +146,12 @@ static void test_packing(void **state)
 
 /* ---- a capacity ---- */
 
-enum { CAPACITIES = 24 }; /* of an instance, between its live peak and its arena */
+enum { CAPACITIES = 24 }; /* tried per instance, between its live peak and its arena */
 
-#define LITTLE_EFFORT 200000u /* so that a search for the peak often ends high */
+#define LITTLE_EFFORT 200000u /* small, so that the search for the live peak often fails */
 
-/* Packing that aims at the live peak is within a capacity wherever packing that aims at the
- * capacity is, though its own search may have ended above. */
+/* Packing with the live peak as goal stays within a capacity wherever packing with the capacity as
+ * goal does, even if its own search ended above the capacity. */
 static void test_capacity(void **state)
 {
     (void)state;
@@ -200,11 +200,11 @@ static void test_capacity(void **state)
                                 cases, 0.02));
 }
 
-/* ---- the best there is ---- */
+/* ---- the least arena ---- */
 
 enum { FEW = 6 };
 
-/* Random conflicts of a few buffers, which need not come from intervals. */
+/* Random conflicts of a few buffers. They need not come from intervals. */
 static void random_conflicts(struct tdm_dice *dice, uint32_t count, struct tdm_conflicts *conflicts)
 {
     unsigned percent = (unsigned)tdm_dice_roll(dice, 20, 90);
@@ -217,8 +217,8 @@ static void random_conflicts(struct tdm_dice *dice, uint32_t count, struct tdm_c
     }
 }
 
-/* The least arena: of buffers placed as low as they can be, over all orders. `placed` are there,
- * others follow. */
+/* The least arena over all orders of placing buffers, each just above the conflicting buffers
+ * placed before it. `placed`: those that have offsets. */
 static uint64_t least_arena(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
                             uint64_t *offsets, unsigned placed, uint64_t arena)
 {
@@ -229,7 +229,7 @@ static uint64_t least_arena(const struct tdm_conflicts *conflicts, const uint64_
         if (placed >> i & 1)
             continue;
         uint64_t at = 0;
-        for (uint32_t j = 0; j < conflicts->count; j++) /* above all placed: some order does it */
+        for (uint32_t j = 0; j < conflicts->count; j++) /* above them all: some order is optimal */
             if ((placed >> j & 1) && tdm_conflicts_test(conflicts, i, j) &&
                 offsets[j] + bytes[j] > at)
                 at = offsets[j] + bytes[j];
@@ -242,7 +242,7 @@ static uint64_t least_arena(const struct tdm_conflicts *conflicts, const uint64_
     return least;
 }
 
-/* The search finds the least arena, and proves that a byte less is too little. */
+/* The search finds the least arena, and proves that one byte less is too little. */
 static void test_least(void **state)
 {
     (void)state;
@@ -281,7 +281,7 @@ static void test_least(void **state)
     }
 }
 
-/* Six buffers with a live peak of 9 that no greedy order tried packs below 10. */
+/* Six buffers with a live peak of 9. No greedy order that is tried packs them below 10. */
 static void test_greedy_fails(void **state)
 {
     (void)state;

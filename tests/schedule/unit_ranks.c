@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks: how chunks are dealt to them, who adds to a sum before whom, and that a walk of the nest
- * visits a rank's own chunks.
+ * Tests of ranks: how chunks are dealt to them, in which order they add to a sum, and that the nest
+ * of a rank visits the rank's own chunks.
  */
 #include "schedule/nest.h"
 #include "schedule/ranks.h"
@@ -24,7 +24,7 @@ static void must(enum tdm_status status, const struct tdm_error *err)
         fail_msg("%s", err->message);
 }
 
-/* Chunks of sequences of these lengths; 0 ends the list. */
+/* Makes the chunks of sequences of `lengths` chunks; 0 ends the list. */
 static uint32_t make_chunks(const uint32_t *lengths, struct tdm_chunk chunks[CHUNKS_MOST])
 {
     uint32_t count = 0;
@@ -37,7 +37,7 @@ static uint32_t make_chunks(const uint32_t *lengths, struct tdm_chunk chunks[CHU
     return count;
 }
 
-/* Two ranks, a sequence of 5 chunks and one of 4: a round does not go on in the next sequence. */
+/* Two ranks, sequences of 5 and 4 chunks. A round does not continue in the next sequence. */
 static void test_two_ranks(void **state)
 {
     (void)state;
@@ -58,7 +58,7 @@ static void test_two_ranks(void **state)
     }
 }
 
-/* With one rank a round is a chunk, a slot its number, and the next chunk has added before. */
+/* With one rank a round is one chunk, a slot is its number, and the next chunk adds before it. */
 static void test_one_rank(void **state)
 {
     (void)state;
@@ -74,7 +74,7 @@ static void test_one_rank(void **state)
     }
 }
 
-/* Chunk i sees i whole chunks and half of itself. */
+/* Ranks have equal cost: chunk i sees i whole chunks and half of itself. */
 static void test_balance(void **state)
 {
     (void)state;
@@ -92,7 +92,7 @@ static void test_balance(void **state)
         }
 }
 
-/* Bodies of chunks, and others, that a walk visits. */
+/* How many bodies with a chunk, and others, a traversal visits. */
 struct visits {
     const struct tdm_program *program;
     uint32_t rank, of_chunks, others;
@@ -127,7 +127,8 @@ static enum tdm_status nothing(void *self, const struct tdm_item *item, struct t
     return TDM_OK;
 }
 
-/* The ranks' walks have the bodies of one rank's walk, each on one of them, and all its markers. */
+/* All ranks together visit the bodies of a single rank's nest, each body once; every rank visits
+ * all markers. */
 static void test_walks(void **state)
 {
     const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS, .max_tokens = 90};

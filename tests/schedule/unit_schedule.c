@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of lowering, packing and the simulator on random schedules, and of what they count against
- * closed formulas and against the table of loop nests in the design.
+ * Tests of lowering, packing and the simulator on random schedules. FLOPs and bytes are compared
+ * with closed formulas and with the table of loop nests in the design.
  */
 #include "base/digest.h"
 #include "ops/move.h"
@@ -27,7 +27,7 @@
 
 static const uint64_t no_limit[TDM_MAX_PLACES] = {UINT64_MAX, UINT64_MAX};
 
-/* The case at hand, for messages. */
+/* The current case, for messages. */
 static uint64_t seed;
 static char described[1024];
 
@@ -76,7 +76,7 @@ static void mix_tag(struct stream *stream, const struct tdm_tag *tag)
     mix(stream, tag->contributor);
 }
 
-/* Field by field: padding of structs is nobody's promise. */
+/* Hashes field by field, because the padding of structs is undefined. */
 static enum tdm_status hash_item(void *self, const struct tdm_item *item, struct tdm_error *err)
 {
     struct stream *stream = self;
@@ -250,7 +250,8 @@ static void test_random_schedules(void **state)
         (unsigned long long)overhead.worst_seed);
 }
 
-/* A variant is a schedule for the same work: as many tokens through the head, the same losses. */
+/* A variant has the same work: the same model, tokens, chunks, pages, tiles, dtypes and
+ * optimizer. */
 static void test_variants(void **state)
 {
     (void)state;
@@ -279,14 +280,14 @@ static void test_variants(void **state)
     }
 }
 
-/* Is a resident buffer part of the state, which steps hand on? */
+/* Is the buffer part of the state that one step passes to the next? */
 static bool is_state(const struct tdm_buffer *buffer)
 {
     return buffer->resident &&
            (buffer->category == TDM_WEIGHTS || buffer->category == TDM_OPTIMIZER);
 }
 
-/* How often each unit's masters and moments came to the device, and went home. */
+/* How many times masters and moments of each unit were copied to the device, and back. */
 struct traffic {
     const struct tdm_program *program;
     uint32_t *copies; /* [units][contents][lanes] */
@@ -304,7 +305,7 @@ static enum tdm_status count_traffic(void *self, const struct tdm_item *item, st
     return TDM_OK;
 }
 
-/* What an update changes passes once each way, whatever the lengths of the rings. */
+/* Masters and moments are copied once each way, whatever the lengths of the rings. */
 static void test_state_passes_once(void **state)
 {
     (void)state;
@@ -338,8 +339,8 @@ static void test_state_passes_once(void **state)
     }
 }
 
-/* Whatever the nest, the chunks and the pass: with the same homes, weights, master and moments are
- * at the same offsets. */
+/* With the same homes, weights, masters and moments have the same offsets, whatever the nest, the
+ * chunks and the pass. */
 static void test_state_stays(void **state)
 {
     (void)state;
@@ -376,15 +377,15 @@ static void test_state_stays(void **state)
 
 /* ---- FLOPs against closed formulas ---- */
 
-/* What a forward costs in FLOPs: products of one layer, attention of all. */
+/* FLOPs of a forward: products of one layer, attention of all layers. */
 struct forward_cost {
     double q, kv, o, gate_up, down, head;
-    double attention, attention_of[32]; /* of all layers, of each */
-    double votes;                       /* for pages */
+    double attention, attention_of[32]; /* of all layers; of each layer */
+    double votes;                       /* the vote that selects pages */
     double layers;
 };
 
-/* (query, key) pairs of a layer, token by token. */
+/* (query, key) pairs of a layer, counted token by token. */
 static double pairs(const struct tdm_schedule *schedule, uint64_t window)
 {
     double sum = 0;
@@ -405,7 +406,7 @@ static double pairs(const struct tdm_schedule *schedule, uint64_t window)
     return sum;
 }
 
-/* Of a layer; where pages are listed, as many as the lists have room for. */
+/* Pairs of a layer. Where pages are listed: as many as the lists have space for. */
 static double layer_pairs(const struct tdm_program *program, uint32_t layer)
 {
     const struct tdm_schedule *schedule = program->schedule;
@@ -442,7 +443,7 @@ static struct forward_cost forward_cost(const struct tdm_program *program)
     return cost;
 }
 
-/* Attention of the layers below the top of their group. */
+/* Attention FLOPs of the layers below the top layer of their group. */
 static double rerun_attention(const struct tdm_schedule *schedule, const struct forward_cost *c)
 {
     double sum = 0;
@@ -452,9 +453,8 @@ static double rerun_attention(const struct tdm_schedule *schedule, const struct 
     return sum;
 }
 
-/* Forward, recompute and backward of a step whose groups keep and hold inputs only. A layer's
- * backward computes q, o, gate and up again and its attention, with QK-norm K, V; K, V in
- * layer-major. */
+/* FLOPs of a step whose groups keep and hold only inputs. A layer's backward recomputes q, o, gate,
+ * up and its attention; with QK-norm also K, V; in layer-major order K, V once more. */
 static double step_flops(const struct tdm_program *program)
 {
     const struct tdm_schedule *schedule = program->schedule;
@@ -464,15 +464,15 @@ static double step_flops(const struct tdm_program *program)
         return c.layers * layer + c.attention + c.votes + c.head;
     double again = c.q + c.o + c.gate_up;
     if (schedule->model->layer_kinds[0].qk_norm)
-        again += c.kv;                                /* what the norm of K read */
+        again += c.kv;                                /* the input of the norm of K */
     double reruns = c.layers - schedule->group_count; /* layers below the top of their group */
     bool twice = schedule->head_tile_vocabulary < schedule->model->vocabulary; /* the logits */
     double total = c.layers * (2 * layer + again) + (twice ? 4 : 3) * c.head;
-    /* every layer's attention once, backward, and recomputed for that; once more in a rerun */
+    /* each layer's attention: forward, backward and recompute for it; once more in a rerun */
     total += (1 + 2.5 + 1) * c.attention + c.votes + rerun_attention(schedule, &c);
     if (schedule->order == TDM_LAYER_MAJOR)
         return total + c.layers * (layer + c.kv) + reruns * layer;
-    /* the very last layer: K and V alone in the forward, all but them with its chunk's second */
+    /* the last layer: K and V in the first pass, the rest in the second pass of the chunk */
     return total + (c.layers - 1) * layer + c.kv + (reruns + 1) * (layer - c.kv);
 }
 
@@ -485,9 +485,9 @@ static void test_flops(void **state)
         struct tdm_schedule *schedule = random_case(n, &options);
         for (uint32_t i = 0; i < schedule->group_count; i++)
             schedule->groups[i].kept = schedule->groups[i].held = TDM_SET_INPUT;
-        tdm_schedule_set_order(schedule, schedule->order); /* K and V as the order has them */
+        tdm_schedule_set_order(schedule, schedule->order); /* the order's default for K and V */
         if (seed % 3 == 0)
-            schedule->chunk_tokens = 64; /* parallel: one chunk a sequence */
+            schedule->chunk_tokens = 64; /* every sequence is one chunk */
         tdm_schedule_describe(schedule, described, sizeof(described));
         struct tdm_program *program = NULL;
         struct tdm_simulation simulation;
@@ -528,7 +528,7 @@ static const struct nest {
     const char *name;
     uint32_t groups[28];
     enum tdm_set kept, held;
-    uint32_t kept_from_chunk; /* of 32 */
+    uint32_t kept_from_chunk; /* out of 32 chunks */
     double kib, attention, linear;
 } nests[] = {
     {"groups of 1, inputs only", {1}, TDM_SET_INPUT, TDM_SET_INPUT, 0, 202, 2.00, 7.31},
@@ -548,7 +548,7 @@ static const struct nest {
      76,
      2.00,
      8.63},
-    /* the design's table has 8.74: it counts the K, V product of kept layers once more */
+    /* the design's table says 8.74: it counts the K, V product of kept layers one more time */
     {"groups 13,8,4,2,1, kept",
      {13, 8, 4, 2, 1},
      TDM_SET_ATTENTION_OUTPUT,
@@ -579,7 +579,7 @@ static void test_nests(void **state)
         struct tdm_simulation simulation;
         struct tdm_error err;
         uint32_t sizes[28], count = 0, layers = 0;
-        for (; layers < 28; layers += sizes[count++]) /* one size alone repeats */
+        for (; layers < 28; layers += sizes[count++]) /* a single size repeats */
             sizes[count] = nest->groups[nest->groups[1] == 0 ? 0 : count];
         must(tdm_schedule_set_groups(schedule, count, sizes, &err), &err);
         for (uint32_t i = 0; i < count; i++) {

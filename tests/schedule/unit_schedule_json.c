@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of schedules as JSON: they come back identical, and a schedule that was edited into
- * nonsense is refused with one line that names file and field, or can be lowered; never a crash.
+ * Tests of schedules as JSON. They come back identical. An edited schedule is refused with one line
+ * that names file and field, or can be lowered; it never causes a crash.
  */
 #include "schedule/validate.h"
 #include "tests/support/random_schedule.h"
@@ -37,7 +37,7 @@ static json_t *random_json(uint64_t seed)
     return root;
 }
 
-/* A config may have more digits than a schedule's file keeps: it is the same model all the same. */
+/* A config may have more digits than a schedule's file stores. It is still the same model. */
 static void test_many_digits(void **state)
 {
     (void)state;
@@ -85,7 +85,7 @@ static void test_round_trip(void **state)
         free(second);
         tdm_schedule_free(schedule);
 
-        /* with a prediction beside it, through text */
+        /* with a prediction next to it, through text */
         json_object_set(root, "predicted", predicted);
         char *text = json_dumps(root, JSON_INDENT(2));
         json_t *parsed = json_loads(text, 0, NULL);
@@ -104,7 +104,7 @@ static void test_round_trip(void **state)
 
 /* ---- edits ---- */
 
-/* One field of a schedule: "groups[0].kept" by the object or array that holds it. */
+/* One field of a schedule, for example "groups[0].kept", and the object or array that holds it. */
 struct field {
     char path[128];
     json_t *parent;
@@ -117,8 +117,8 @@ struct fields {
     size_t count;
 };
 
-/* Every field below `value`, but not those of the model's config and the machine's description,
- * which are tested where they are read. */
+/* Collects every field below `value`, except those of the model's config and of the machine's
+ * description, which have their own tests. */
 static void collect(struct fields *fields, json_t *value, const char *path)
 {
     if (strcmp(path, "model.config") == 0 || strcmp(path, "machine") == 0)
@@ -150,7 +150,7 @@ static json_t *value_of(const struct field *field)
                               : json_array_get(field->parent, field->index);
 }
 
-/* Puts `value` in a field, NULL removes it. */
+/* Puts `value` in a field; NULL removes the field. */
 static void set(const struct field *field, json_t *value)
 {
     if (field->key == NULL && value == NULL)
@@ -164,11 +164,11 @@ static void set(const struct field *field, json_t *value)
 }
 
 static struct {
-    uint64_t edits, refused, lowered, failures; /* all of a test are shown before it fails */
+    uint64_t edits, refused, lowered, failures; /* of all edits of a test, shown before it fails */
 } tally;
 
-/* Reads an edited schedule. If it is refused, the message must name the file and `named`; if it is
- * not and `refusal` is not due, it must lower to a valid program or be refused by the lowering. */
+/* Reads an edited schedule. If it is refused, the message must name the file and `named`. If not,
+ * `refusal` must be false, and it must lower to a valid program or be refused by the lowering. */
 static void judge(const json_t *root, const char *what, const char *named, bool refusal)
 {
     struct tdm_schedule *schedule = NULL;
@@ -203,7 +203,7 @@ static void judge(const json_t *root, const char *what, const char *named, bool 
     tdm_schedule_free(schedule);
 }
 
-/* The last name in a path, without index: messages name a field by its own name. */
+/* The last name in a path, without index: messages name a field by that name. */
 static const char *last_name(const struct field *field, char name[64])
 {
     const char *dot = strrchr(field->path, '.');
@@ -217,7 +217,7 @@ enum edit { REMOVED, WRONG_TYPE, NOTHING, NEGATIVE, FRACTION, HUGE, NONSENSE, EM
 static const char *const edit_names[EDITS] = {
     "removed", "of another type", "null", "negative", "a fraction", "huge", "nonsense", "empty"};
 
-/* The value of an edit; sets *applies if there is such an edit of this value, NULL to remove. */
+/* The edited value; NULL removes the field. Sets *applies: is there such an edit of this value? */
 static json_t *edited(const json_t *old, enum edit edit, bool *applies)
 {
     bool is_number = json_is_number(old);
@@ -256,7 +256,7 @@ static json_t *edited(const json_t *old, enum edit edit, bool *applies)
     return NULL;
 }
 
-/* Edits that leave a schedule that means something. */
+/* Edits after which the schedule is still legal. */
 static bool is_harmless(const struct field *field, enum edit edit)
 {
     static const struct {
@@ -274,8 +274,7 @@ static bool is_harmless(const struct field *field, enum edit edit)
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         if (strcmp(name, table[i].name) == 0 && edit == table[i].edit)
             return true;
-    /* one of several sequences or documents may go, one of several groups leaves layers without
-     * one */
+    /* One of several sequences or documents may be removed, a group not: its layers need one. */
     return edit == REMOVED && field->key == NULL && strncmp(field->path, "sequences", 9) == 0 &&
            json_array_size(field->parent) > 1;
 }
@@ -303,7 +302,7 @@ static void edit_every_field(uint64_t seed)
                      field->path, edit_names[edit]);
             set(&places->list[i], value);
             last_name(field, name);
-            /* with a part of the whole gone, some other part is what is wrong */
+            /* if a part is removed, the message may name another part */
             bool by_part = (field->key == NULL && edit == REMOVED) ||
                            (json_is_object(value_of(field)) && edit == EMPTY);
             if (edit == HUGE && field->key == NULL && strcmp(name, "sequences") == 0)
@@ -329,7 +328,7 @@ static void test_every_field(void **state)
     assert_int_equal(tally.failures, 0);
 }
 
-/* A misspelt or foreign field in any object. */
+/* An unknown field in any object. */
 static void test_unknown_fields(void **state)
 {
     (void)state;
@@ -346,13 +345,13 @@ static void test_unknown_fields(void **state)
     }
 }
 
-/* Sensible values that do not go together, and values at the edge of what numbers can hold. */
+/* Legal values that contradict each other, and values at the limits of the number types. */
 static void test_contradictions(void **state)
 {
     (void)state;
     static const struct {
         const char *name;
-        const char *changes; /* put over the schedule, one level deep */
+        const char *changes; /* replace top-level fields of the schedule */
         const char *named;
         bool refusal;
     } table[] = {
@@ -412,7 +411,7 @@ static void test_contradictions(void **state)
     }
 }
 
-/* The digest is that of the config: neither may change alone. */
+/* The digest must match the config: neither may change without the other. */
 static void test_digest(void **state)
 {
     (void)state;
@@ -431,7 +430,7 @@ static void test_digest(void **state)
     json_decref(root);
 }
 
-/* The text of a schedule cut off anywhere, or with a byte changed. */
+/* The text of a schedule, cut off anywhere or with a byte changed. */
 static void test_damaged_text(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a schedule says of its optimizer: which dtypes go with which kind, the bytes that masters
- * and moments take, and the learning rate of a step.
+ * Tests of a schedule's optimizer: which dtypes each kind allows, the bytes of masters and moments,
+ * and the learning rate of a step.
  */
 #include "schedule/learning_rate.h"
 #include "schedule/optimizer.h"
@@ -34,7 +34,7 @@ static struct tdm_schedule *small(void)
     return schedule;
 }
 
-/* All that is legal; every other combination of these dtypes is refused with a reason. */
+/* All legal combinations. Every other combination of these dtypes is refused with a reason. */
 static const struct {
     enum tdm_optimizer kind;
     enum tdm_dtype weights, master, moments;
@@ -94,7 +94,7 @@ static void test_dtypes(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* The defaults of a kind are legal, and the first in the list above. */
+/* The defaults of a kind are legal: the first of that kind and weight dtype in the list above. */
 static void test_defaults(void **state)
 {
     (void)state;
@@ -115,7 +115,7 @@ static void test_defaults(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* What is none has no buffer; what there is has its dtype's bytes for every element. */
+/* A state of dtype none has no buffer. Every other state has its dtype's bytes for each element. */
 static void test_bytes(void **state)
 {
     (void)state;
@@ -146,7 +146,7 @@ static void test_bytes(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* Against values worked out by hand. */
+/* Compares with values calculated by hand. */
 static void test_learning_rates(void **state)
 {
     (void)state;
@@ -176,7 +176,7 @@ static void test_learning_rates(void **state)
     }
 }
 
-/* What says nothing of itself, or contradicts. */
+/* Settings that have no effect or contradict each other. */
 static void test_bad_learning_rates(void **state)
 {
     (void)state;
@@ -205,7 +205,7 @@ static void test_bad_learning_rates(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* What clipping needs, and what says nothing. */
+/* What clipping requires, and settings that have no effect. */
 static void test_clip(void **state)
 {
     (void)state;
@@ -214,7 +214,7 @@ static void test_clip(void **state)
         enum tdm_clip clip;
         enum tdm_when when;
         double norm;
-        const char *message; /* NULL: good */
+        const char *message; /* NULL: legal */
     } table[] = {
         {TDM_OPTIMIZER_ADAMW, TDM_CLIP_NONE, TDM_WHEN_LAYER, 0, NULL},
         {TDM_OPTIMIZER_ADAMW, TDM_CLIP_NONE, TDM_WHEN_END, 0, NULL},
@@ -250,7 +250,7 @@ static void test_clip(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* Updates on the host want all of a unit's state there, and say what is not. */
+/* Updates on the host need all of a unit's state there, and the message names what is not. */
 static void test_on_host(void **state)
 {
     (void)state;
@@ -259,7 +259,7 @@ static void test_on_host(void **state)
         enum tdm_optimizer kind;
         enum tdm_dtype master;
         struct tdm_home weights, masters, moments;
-        const char *message; /* NULL: good */
+        const char *message; /* NULL: legal */
     } table[] = {
 #define AT(layers, embedding, head) {layers, TDM_##embedding, TDM_##head}
 #define HERE AT(ALL, HOST, HOST)
@@ -300,7 +300,7 @@ static void test_on_host(void **state)
                              tdm_schedule_home(schedule, TDM_STATE_MOMENTS, unit) == TDM_HOST ||
                                  schedule->dtypes.moments == TDM_DTYPE_NONE);
     }
-    /* nothing is there */
+    /* no state is on the host */
     tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_ADAMW);
     schedule->optimizer.on = TDM_HOST;
     for (int s = 0; s < TDM_STATES; s++)
@@ -312,7 +312,7 @@ static void test_on_host(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* Gradients share bytes, or all have their own, by when updates run. */
+/* Depending on when updates run, gradients share bytes or each has its own. */
 static void test_gradients_together(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scratch: enough for the arrays of kernels, and counted where it lives. */
+/* Tests of scratch: large enough for the arrays of kernels, and counted like other buffers. */
 #include "base/size.h"
 #include "models/model.h"
 #include "simulator/simulate.h"
@@ -41,8 +41,8 @@ static void test_bytes(void **state)
     struct tdm_schedule *schedule = schedule_of("qwen2.5-7b", 4096);
     uint64_t few = tdm_scratch_bytes(schedule, 128), many = tdm_scratch_bytes(schedule, 1 << 20);
     assert_true(few > 0 && few < many);
-    /* attention: where a row sees from, facts of its 28 query heads, sums of dQ, and counters of
-     * their tiles */
+    /* attention: the first token that each row sees, two values for each of 28 query heads, sums of
+     * dQ, and counters of their tiles */
     uint64_t turns = 2 * 28 * ((uint64_t)1 << 20) / 64 + 131072 / 128 * 4 + 1;
     assert_int_equal(many, ((uint64_t)1 << 20) * (8 + 2 * 4 * 28 + 28 * 128 * 4) +
                                tdm_size_align(4 * turns, 256));
@@ -56,7 +56,7 @@ static void test_bytes(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* Lists take scratch where some layer makes them: none does if the model gives windows to all. */
+/* Lists take scratch only if some layer makes them; none does if all layers have windows. */
 static void test_lists(void **state)
 {
     (void)state;
@@ -71,7 +71,7 @@ static void test_lists(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* It is a buffer like others: in the arena, workspace, at the peak. */
+/* Scratch is counted like other buffers: in the arena, as workspace, at the peak. */
 static void test_is_counted(void **state)
 {
     (void)state;
@@ -89,7 +89,7 @@ static void test_is_counted(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* Bytes from `at`, the begin of an array, to the next one behind it. */
+/* Bytes from `at`, the beginning of an array, to the beginning of the next array. */
 static uint64_t room_of(uint64_t at, const uint64_t *begins, size_t count)
 {
     uint64_t next = TDM_SIZE_MAX;
@@ -99,8 +99,8 @@ static uint64_t room_of(uint64_t at, const uint64_t *begins, size_t count)
     return next - at;
 }
 
-/* Arrays of attention's scratch are as large as its kernels need, with lists and where pages are
- * gathered too; those of a vote as well. */
+/* The arrays of attention's scratch are as large as its kernels need, also with lists and with
+ * gathered pages; so are those of a vote. */
 static void check_arrays(const struct tdm_schedule *schedule, uint64_t tokens)
 {
     struct tdm_params params;

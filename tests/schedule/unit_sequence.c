@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of sequences and documents: where they begin, what is refused, who attends to whom, and the
- * tokens that a run trains on. */
+/* Tests of sequences and documents: where they begin, what is refused, which tokens attend to
+ * which, and the tokens that a run trains on. */
 #include "executor/batch.h"
 #include "schedule/attend.h"
 #include "schedule/layout.h"
@@ -79,10 +79,10 @@ static void test_bad_documents(void **state)
     tdm_sequences_free(s, 1);
 }
 
-/* ---- who attends to whom, token by token ---- */
+/* ---- attention, token by token ---- */
 
-/* Does a token see another, or, where pages are listed, may it? What selectors leave of a range,
- * property_gradients compares with the reference. */
+/* Does a token see another? Where pages are listed: may it? property_gradients compares what
+ * selectors choose from that range with the reference. */
 static bool sees(const struct tdm_schedule *schedule, uint32_t layer, uint32_t sequence,
                  uint64_t token, uint64_t seen)
 {
@@ -92,7 +92,7 @@ static bool sees(const struct tdm_schedule *schedule, uint32_t layer, uint32_t s
     return seen <= token && seen >= tdm_far_token(&rule, start, token);
 }
 
-/* Pairs of tokens of two chunks of which the one of `from` sees the other. */
+/* Number of pairs in which a token of chunk `from` sees a token of chunk `to`. */
 static uint64_t pairs_between(const struct tdm_program *program, uint32_t layer, uint32_t from,
                               uint32_t to)
 {
@@ -157,7 +157,7 @@ static void test_attend(void **state)
 
 /* ---- pairs of lists, token by token ---- */
 
-/* Tokens that lists have room for, of the `far` before a token's near ones. */
+/* How many of the `far` tokens before a token's near ones the lists have space for. */
 static uint64_t listed(const struct tdm_page_rule *rule, uint64_t far)
 {
     const struct tdm_selector *s = &rule->selector;
@@ -171,8 +171,8 @@ static uint64_t listed(const struct tdm_page_rule *rule, uint64_t far)
     return far < most ? far : most;
 }
 
-/* Pairs of a chunk: of every token the near ones, and what its page lists; of a page in which a
- * document begins every document by itself. */
+/* Pairs of a chunk: for every token the near tokens and those that its page lists, separately for
+ * each document that begins within a page. */
 static uint64_t pairs_by_token(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
 {
     const struct tdm_chunk *c = &program->chunks[chunk];
@@ -192,7 +192,7 @@ static uint64_t pairs_by_token(const struct tdm_program *program, uint32_t layer
     return pairs;
 }
 
-/* Another selector, chunk and page, and longer sequences, with documents of any length. */
+/* Sets another selector, chunk and page size, and longer sequences with documents of any length. */
 static void random_rule(struct tdm_dice *dice, struct tdm_schedule *schedule)
 {
     struct tdm_error err;
@@ -244,7 +244,7 @@ static void test_listed_pairs(void **state)
 
 /* ---- tokens of a run ---- */
 
-/* A text of which every byte is one more than the one before: what follows what can be seen. */
+/* Writes a text whose bytes rise by one, modulo 251, so that targets can be checked. */
 static void write_text(const char *path)
 {
     FILE *file = fopen(path, "wb");
@@ -304,7 +304,7 @@ static void test_tokens(void **state)
     check_tokens(text, schedule, true);
     check_tokens(random, schedule, false);
 
-    /* documents are from different places */
+    /* documents come from different places of the text */
     struct tdm_batch *batch;
     must(tdm_batch_new(text, schedule, &batch, &err), &err);
     tdm_batch_step(batch, 3, 1);

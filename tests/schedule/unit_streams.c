@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The streams of ops are those of tests/data/op_streams.txt: of random programs, and of every
- * shipped model at 13 nests. A change of the code that is meant to change no stream must leave that
- * file as it is; `TDM_FREEZE=1 tests/schedule/unit_streams` writes it anew.
+ * Compares the streams of ops of random programs, and of every shipped model at 13 nests, with
+ * tests/data/op_streams.txt. A code change that should not change the streams must leave that file
+ * as it is; `TDM_FREEZE=1 tests/schedule/unit_streams` writes it again.
  *
- * A digest is of what a stream says, by name and not by number: which buffers there are and where
- * they lie, and of each op its kind, part, phase, lane, rows, operands with their tags, and costs.
+ * A digest covers what a stream says, by name and not by number: the buffers and their offsets, and
+ * for each op its kind, part, phase, lane, rows, operands with their tags, and costs.
  */
 #include "base/digest.h"
 #include "ops/attention.h"
@@ -87,8 +87,9 @@ static void add_access(struct stream *s, const struct tdm_access *access)
     add_number(s, access->bytes);
 }
 
-/* The frozen lines have operands up to the last that is there; but those of the optimizer have its
- * norms, and those of attention_grad the sums that it adds to, also where they are absent. */
+/* Number of operands in the digest of an op: up to the last one that is present. As in the frozen
+ * file, the optimizer's norms and the sums that attention_grad adds to are included even if
+ * absent. */
 static uint32_t frozen_count(const struct tdm_op *op)
 {
     uint32_t count = op->kind == TDM_OP_OPTIMIZER        ? TDM_OPTIMIZER_NORMS + 1
@@ -172,7 +173,7 @@ static void set_all(struct tdm_schedule *schedule, enum tdm_set kept, enum tdm_s
     }
 }
 
-/* Groups of `size` layers, the last one with what is left. */
+/* Groups of `size` layers; the last group has the remaining layers. */
 static void set_groups(struct tdm_schedule *schedule, uint32_t size)
 {
     uint32_t sizes[256], count = 0;
@@ -263,7 +264,7 @@ static void set_nest(struct tdm_schedule *schedule, unsigned nest)
     }
 }
 
-/* False: the planner does not take this model. */
+/* False: the planner does not take this model, or not at this nest. */
 static bool model_digest(const char *name, unsigned nest, uint64_t *sum)
 {
     struct tdm_model *model = NULL;
@@ -274,7 +275,7 @@ static bool model_digest(const char *name, unsigned nest, uint64_t *sum)
     snprintf(what, sizeof(what), "%s, nest %u", name, nest);
     must(tdm_model_load(name, &model, &err), what, &err);
     must(tdm_machine_load("h200-published", &machine, &err), what, &err);
-    if (model->sized_only) { /* for predictions alone */
+    if (model->sized_only) { /* only for predictions */
         tdm_model_free(model);
         tdm_machine_free(machine);
         return false;
@@ -299,7 +300,7 @@ static const char *file_path(void)
     return path;
 }
 
-/* The next line of the file is this one; or it becomes it. */
+/* Checks that the next line of the file is `line`; with `freeze`, writes it. */
 static void line_is(FILE *file, bool freeze, const char *line)
 {
     char found[512] = "";

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the validator: correct random programs, into each of which one fault is planted. Every
- * fault that was planted must be caught.
+ * Tests of the validator. One fault is planted in each copy of a correct random program. The
+ * validator must catch every planted fault.
  *
  * A fault changes items before the order of ops is derived from them, as a mistake in the lowering
- * would, and ops are numbered anew, so that no count gives it away; a fault of order changes the
- * waits. Where a tag says what an op works on, the tag lies too wherever a mistake in the lowering
- * would make it lie. Planting looks at what slots hold, so that nothing harmless is planted: a copy
- * that is dropped is one whose destination holds something else.
+ * would. Ops are then renumbered, so that the count does not reveal the fault. A fault of order
+ * changes the waits. If a mistake in the lowering would also give wrong tags, the fault changes the
+ * tags in the same way. Planting checks what slots hold, so that no harmless fault is planted. For
+ * example, a copy is dropped only if its destination holds something else.
  */
 #include "ops/attention.h"
 #include "ops/move.h"
@@ -36,13 +36,13 @@ struct trial {
     struct tdm_recording r;
     struct tdm_dice *dice;
     uint64_t capacity[TDM_MAX_PLACES];
-    size_t wait_item; /* whose wait for `wait_lane` becomes `wait` */
+    size_t wait_item; /* its wait for `wait_lane` becomes `wait` */
     int wait_lane;
     uint64_t wait;
     const struct tdm_waits *waits; /* [items] of the correct program */
 };
 
-/* ---- looking around ---- */
+/* ---- inspecting ---- */
 
 static struct tdm_op *op_at(struct trial *t, size_t i)
 {
@@ -64,7 +64,7 @@ static struct tdm_buffer *buffer_at(struct trial *t, uint32_t number)
     return &t->r.program.buffers[number];
 }
 
-/* Visits every item once, from a random one on. */
+/* Visits every item once, starting with a random one. */
 #define EACH_ITEM(t, i)                                                                \
     size_t i = tdm_dice_roll((t)->dice, 0, (t)->r.count - 1), left_##i = (t)->r.count; \
     left_##i > 0;                                                                      \
@@ -74,11 +74,11 @@ static struct tdm_buffer *buffer_at(struct trial *t, uint32_t number)
 struct operand {
     size_t i;
     uint32_t a;
-    size_t left; /* ops to visit */
+    size_t left; /* ops still to visit */
 };
 
-/* Before every operand of every op, from a random op on: for (struct operand o = anywhere(t);
- * next_operand(t, &o);). */
+/* An iterator over every operand of every op, starting at a random op: for (struct operand o =
+ * anywhere(t); next_operand(t, &o);). */
 static struct operand anywhere(struct trial *t)
 {
     return (struct operand){tdm_dice_roll(t->dice, 0, t->r.count - 1), UINT32_MAX, t->r.count};
@@ -121,7 +121,7 @@ static struct tdm_tag shifted(struct tdm_tag tag, uint32_t by)
     return tag;
 }
 
-/* What a slot (a part of it) holds before item i. */
+/* What a slot, or a part of it, holds before item i. */
 static struct tdm_tag held(struct trial *t, size_t i, uint32_t buffer, uint32_t slot, uint32_t part)
 {
     while (i-- > 0) {
@@ -141,7 +141,7 @@ static struct tdm_tag held(struct trial *t, size_t i, uint32_t buffer, uint32_t 
     return (struct tdm_tag){TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE};
 }
 
-/* Would the slot that an access writes hold something else without it? */
+/* Would the slot that an access writes hold something else without the access? */
 static bool leaves_a_trace(struct trial *t, size_t i, const struct tdm_access *access)
 {
     return access->mode != TDM_READ &&
@@ -157,7 +157,7 @@ static bool uses(struct trial *t, size_t i, uint32_t buffer)
     return false;
 }
 
-/* The next op from i on that reads what a slot holds, or the number of items. */
+/* The next op, from item i on, that reads a slot; the number of items if there is none. */
 static size_t next_reader(struct trial *t, size_t i, uint32_t buffer, uint32_t slot)
 {
     for (; i < t->r.count; i++) {
@@ -174,7 +174,7 @@ static bool is_fetch(struct trial *t, size_t i)
     return is_op(t, i, TDM_OP_COPY) && op_at(t, i)->lane == TDM_LANE_H2D;
 }
 
-/* The fetch after i into the same ring, or the number of items. */
+/* The next fetch after item i into the same ring, or the number of items. */
 static size_t next_fetch(struct trial *t, size_t i)
 {
     uint32_t ring = op_at(t, i)->access[TDM_COPY_TO].buffer;
@@ -186,7 +186,7 @@ static size_t next_fetch(struct trial *t, size_t i)
 
 /* ---- changing ---- */
 
-/* Moves item `from` so that it comes before the item that is at `to` now. */
+/* Moves item `from` before the item that is now at `to`. */
 static void move(struct trial *t, size_t from, size_t to)
 {
     struct tdm_recorded item = t->r.items[from];
@@ -199,7 +199,7 @@ static void leave_out(struct tdm_access *access)
     *access = (struct tdm_access){.buffer = TDM_NONE};
 }
 
-/* A number below `count` that is not `not`; count > 1. */
+/* A random number below `count` other than `not`; count > 1. */
 static uint32_t another(struct trial *t, uint32_t count, uint32_t not )
 {
     uint32_t number = (uint32_t)tdm_dice_roll(t->dice, 0, count - 2);
@@ -353,7 +353,7 @@ static bool alloc_too_late(struct trial *t)
     return false;
 }
 
-/* Weights given back and taken again: they would have to be read again from nowhere. */
+/* Frees weights and allocates them again. Nothing would load them again. */
 static bool resident_taken_again(struct trial *t)
 {
     for (struct operand o = anywhere(t); next_operand(t, &o);) {
@@ -461,7 +461,7 @@ static bool fetch_sources_swapped(struct trial *t)
     return false;
 }
 
-/* Two fetches in the wrong order, each right in itself but for its destination. */
+/* Two fetches in the wrong order. Each is correct except for its destination. */
 static bool fetches_swapped(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
@@ -550,7 +550,7 @@ static bool attends_by_lists(const struct tdm_op *op)
     return op->access[TDM_ATTENTION_LISTS].buffer != TDM_NONE;
 }
 
-/* A pair too many in layers that see a range, none where there are lists; FLOPs as they follow. */
+/* One pair too many in layers that see a range, no pairs where there are lists. FLOPs follow. */
 static bool pairs_forged(struct trial *t)
 {
     const struct tdm_model *model = t->r.program.schedule->model;
@@ -574,7 +574,7 @@ static bool keys_forged(struct trial *t)
     return false;
 }
 
-/* Less than the chunk's own pages. */
+/* Fewer bytes than the chunk's own pages. */
 static bool gathering_forged(struct trial *t)
 {
     for (EACH_ITEM(t, i))
@@ -595,7 +595,7 @@ static bool sending_forged(struct trial *t)
     return false;
 }
 
-/* Attention that gathers reads K and V at their home as soon as they are there. */
+/* Attention that gathers runs before the copy of K and V to their home. */
 static bool gathered_too_early(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
@@ -680,8 +680,8 @@ static bool update_on_another_lane(struct trial *t)
     return false;
 }
 
-/* The copy that brings operand `a` of some update to the host, or the number of items; *update is
- * the op. */
+/* Returns the item of the copy that brings operand `a` of some update to the host, or the number of
+ * items. *update is the update's item. */
 static size_t some_copy_for_update(struct trial *t, uint32_t a, size_t *update)
 {
     for (EACH_ITEM(t, i)) {
@@ -700,7 +700,7 @@ static size_t some_copy_for_update(struct trial *t, uint32_t a, size_t *update)
     return t->r.count;
 }
 
-/* It works on what the copy left on the device. */
+/* The update works on the copy's source, on the device. */
 static bool update_far_from_home(struct trial *t, uint32_t a)
 {
     size_t i, j = some_copy_for_update(t, a, &i);
@@ -739,7 +739,7 @@ static bool update_before_its_norm(struct trial *t)
     return update_before_its_copy(t, TDM_OPTIMIZER_NORMS);
 }
 
-/* ---- faults of gradients that go part by part ---- */
+/* ---- faults of gradients that are sent part by part ---- */
 
 static bool is_copy_of_part(const struct tdm_program *program, const struct tdm_op *op)
 {
@@ -776,7 +776,7 @@ static void copy_part(struct trial *t, struct tdm_op *op, uint32_t part)
     }
 }
 
-/* One that is sent later; complete before, or the copy comes too early. */
+/* Sends another part instead, too early if it is not complete yet. */
 static bool another_part_sent(struct trial *t)
 {
     size_t i = some_copy_of_part(t);
@@ -831,7 +831,7 @@ static bool part_before_its_sum(struct trial *t)
     return false;
 }
 
-/* A part of what is copied whole. */
+/* Copies only a part of what must be copied whole. */
 static bool whole_unit_by_part(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
@@ -864,7 +864,7 @@ static bool stale_ring_slot(struct trial *t)
 
 /* ---- faults of rows in which chunks move ---- */
 
-/* A copy of a content inside its row, or the number of items. */
+/* A copy of a content within its row, or the number of items if there is none. */
 static size_t some_move(struct trial *t, enum tdm_content content)
 {
     for (EACH_ITEM(t, i))
@@ -892,7 +892,7 @@ static bool dkv_move_dropped(struct trial *t)
     return move_dropped(t, TDM_DKVPAGES);
 }
 
-/* Where it was made, as if it had entered a row with more room. */
+/* The move runs after the op that reads its destination. */
 static bool move_after_its_use(struct trial *t)
 {
     size_t i = some_move(t, TDM_KVPAGES);
@@ -904,7 +904,7 @@ static bool move_after_its_use(struct trial *t)
     return true;
 }
 
-/* The tags lie as a lowering would that takes another chunk for the one to move. */
+/* The tags are those of a lowering that picks the wrong chunk to move. */
 static bool move_from_another_slot(struct trial *t)
 {
     size_t i = some_move(t, TDM_KVPAGES);
@@ -953,7 +953,7 @@ static bool is_prefix(const struct tdm_op *op, uint32_t a)
              a == TDM_ATTENTION_GRAD_DKV_ADDED));
 }
 
-/* A prefix access to change, with at least `slots` slots, and room above for `above` more. */
+/* A prefix access to change. It has at least `slots` slots and space above for `above` more. */
 static struct tdm_access *some_prefix(struct trial *t, uint32_t slots, uint32_t above)
 {
     for (struct operand o = anywhere(t); next_operand(t, &o);) {
@@ -984,7 +984,7 @@ static bool range_shifted_with_tags(struct trial *t)
     return true;
 }
 
-/* Takes a slot from the end of a range. */
+/* Removes the last slot of a range. */
 static void shorten(struct trial *t, struct tdm_access *access)
 {
     uint64_t room = --access->slots * buffer_at(t, access->buffer)->slot_bytes;
@@ -1029,7 +1029,7 @@ static bool range_outside(struct trial *t)
     return false;
 }
 
-/* Puts the slot below a range into it. */
+/* Adds the slot below a range to the range. */
 static void extend_below(struct trial *t, struct tdm_access *access)
 {
     access->first_slot--;
@@ -1041,7 +1041,7 @@ static void extend_below(struct trial *t, struct tdm_access *access)
         access->bytes = access->slots * buffer_at(t, access->buffer)->slot_bytes;
 }
 
-/* Attention that looks into a chunk of which it sees nothing, in its sequence or another. */
+/* Attention that reads a chunk of which it sees nothing, in its own sequence or another. */
 static bool range_beyond_document(struct trial *t)
 {
     for (EACH_ITEM(t, i))
@@ -1169,7 +1169,7 @@ static bool addition_overwrites(struct trial *t)
     return false;
 }
 
-/* The first addition adds to what happened to be there, and says that this was due. */
+/* The first addition adds to whatever the slot holds. Its tag expects exactly that. */
 static bool first_addition_adds(struct trial *t)
 {
     for (struct operand o = anywhere(t); next_operand(t, &o);) {
@@ -1183,7 +1183,7 @@ static bool first_addition_adds(struct trial *t)
     return false;
 }
 
-/* Two chunks' shares of a weight gradient exchanged: the same sum, rounded otherwise. */
+/* Swaps two chunks' contributions to a weight gradient: the same sum, rounded differently. */
 static bool additions_in_another_order(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
@@ -1223,7 +1223,7 @@ static bool zero_dropped(struct trial *t)
 
 /* ---- faults of ops ---- */
 
-/* Means of a sequence's last chunk are made like those of the others, and asked for by nobody. */
+/* Is this operand never read? Page means of a sequence's last chunk are not. */
 static bool is_of_no_use(struct trial *t, const struct operand *o)
 {
     const struct tdm_access *access = operand_at(t, o);
@@ -1233,7 +1233,7 @@ static bool is_of_no_use(struct trial *t, const struct operand *o)
 
 static bool op_dropped(struct trial *t)
 {
-    /* any kind as often as another */
+    /* every kind is equally likely */
     enum tdm_op_kind first = (enum tdm_op_kind)tdm_dice_roll(t->dice, 0, TDM_OP_KINDS - 1);
     for (int n = 0; n < TDM_OP_KINDS; n++)
         for (struct operand o = anywhere(t); next_operand(t, &o);)
@@ -1245,7 +1245,7 @@ static bool op_dropped(struct trial *t)
     return false;
 }
 
-/* Of what is turned into something else in its place. */
+/* Repeats an op that changes its operand in place. */
 static bool op_twice(struct trial *t)
 {
     for (struct operand o = anywhere(t); next_operand(t, &o);) {
@@ -1265,7 +1265,7 @@ static bool read_before_write(struct trial *t)
         if (!leaves_a_trace(t, o.i, access))
             continue;
         size_t j = next_reader(t, o.i + 1, access->buffer, access->first_slot);
-        bool between = false; /* an alloc there would be caught before the read */
+        bool between = false; /* an alloc in between would be caught before the read */
         for (size_t k = o.i + 1; k < j && j < t->r.count; k++)
             between |= t->r.items[k].item.kind != TDM_RUN;
         if (j == t->r.count || between)
@@ -1296,7 +1296,7 @@ static bool optimizer_twice(struct trial *t)
     return false;
 }
 
-/* An evaluate pass that writes what it may only read, tags too. */
+/* An evaluate pass writes weights, which it may only read. The tags agree. */
 static bool evaluation_updates(struct trial *t)
 {
     for (struct operand o = anywhere(t);
@@ -1312,7 +1312,7 @@ static bool evaluation_updates(struct trial *t)
     return false;
 }
 
-/* A tile of an evaluate pass whose op makes gradients. */
+/* In a tile of an evaluate pass, the op also computes gradients. */
 static bool evaluation_goes_backward(struct trial *t)
 {
     for (EACH_ITEM(t, i))
@@ -1334,7 +1334,7 @@ static bool adds_to(struct trial *t, size_t i, const struct tdm_access *gradient
     return false;
 }
 
-/* An op on a gradient, its operand `gradient`, comes before the last addition. */
+/* Moves an op before the last addition to its operand `gradient`. */
 static bool too_early(struct trial *t, enum tdm_op_kind kind, uint32_t gradient)
 {
     for (EACH_ITEM(t, i)) {
@@ -1369,7 +1369,7 @@ static bool norm_dropped(struct trial *t)
     return false;
 }
 
-/* The norm of a tied embedding is of its own part of the gradient alone. */
+/* The norm of a tied embedding omits the head's part of the gradient. */
 static bool norm_of_a_part(struct trial *t)
 {
     for (EACH_ITEM(t, i))
@@ -1381,7 +1381,7 @@ static bool norm_of_a_part(struct trial *t)
     return false;
 }
 
-/* An update that clips, by one norm or by all. */
+/* The norms that some clipping update reads: one, or with `all` several. */
 static struct tdm_access *some_norms(struct trial *t, bool all)
 {
     for (EACH_ITEM(t, i))
@@ -1420,7 +1420,7 @@ static bool clip_forgotten(struct trial *t)
     return norms != NULL;
 }
 
-/* The optimizer of a tied embedding takes the embedding's own part of the gradient alone. */
+/* The optimizer of a tied embedding omits the head's part of the gradient. */
 static bool tied_gradient_ignored(struct trial *t)
 {
     for (EACH_ITEM(t, i))
@@ -1456,7 +1456,7 @@ static bool norm_of_another_unit(struct trial *t)
     return false;
 }
 
-/* An access to weights of a layer, in a model of more than one. */
+/* An access to the weights of a layer, in a buffer with more than one slot. */
 static struct tdm_access *some_weights(struct trial *t)
 {
     for (struct operand o = anywhere(t); next_operand(t, &o);) {
@@ -1489,7 +1489,7 @@ static bool weights_of_another_layer(struct trial *t)
 static bool weights_of_another_part(struct trial *t)
 {
     struct tdm_access *access = some_weights(t);
-    if (access != NULL) /* parts of a layer are the first ones */
+    if (access != NULL) /* the first parts are those of a layer */
         access->part = another(t, TDM_PART_DOWN + 1, access->part);
     return access != NULL;
 }
@@ -1513,7 +1513,7 @@ static bool kv_of_another_layer(struct trial *t)
     return false;
 }
 
-/* A slot of another chunk where the op's own is due, with the tags of that one. */
+/* Uses the slot of another chunk instead of the op's own, with that chunk's tags. */
 static bool another_chunk(struct trial *t, enum tdm_content content)
 {
     for (struct operand o = anywhere(t); next_operand(t, &o);) {
@@ -1637,7 +1637,7 @@ static bool rows_of_another_tile(struct trial *t)
     return false;
 }
 
-/* Two ops for the rows of a tile, each with the other's part of the vocabulary. */
+/* Two ops on the same tile of rows swap their parts of the vocabulary. */
 static bool entries_of_another_tile(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
@@ -1653,7 +1653,7 @@ static bool entries_of_another_tile(struct trial *t)
     return false;
 }
 
-/* A part of the vocabulary that makes no gradients, of the weight and of the rows. */
+/* Drops the gradients that one part of the vocabulary contributes to the weight and to the rows. */
 static bool head_gradient_dropped(struct trial *t)
 {
     for (EACH_ITEM(t, i))
@@ -1735,10 +1735,10 @@ static bool wait_for_the_future(struct trial *t)
 
 static struct fault {
     const char *name;
-    bool (*plant)(struct trial *t); /* false: there is no place for it in this program */
-    bool of_cost;                   /* costs stay as it plants them */
+    bool (*plant)(struct trial *t); /* false: this program has no place for the fault */
+    bool of_cost;                   /* costs stay as the fault set them */
     uint64_t planted, caught;
-    char example[256]; /* what the validator said last */
+    char example[256]; /* the validator's last message */
 } faults[] = {
     {.name = "two live buffers overlap", .plant = overlap_live_buffers},
     {.name = "a buffer beyond the arena's end", .plant = buffer_beyond_arena},
@@ -1863,8 +1863,8 @@ static void must(uint64_t seed, enum tdm_status status, const struct tdm_error *
         fail_msg("seed %llu: %s", (unsigned long long)seed, err->message);
 }
 
-/* The order tracker takes accesses at their word; with one outside its buffer it is left out, and
- * the validator has no waits to look at. */
+/* The order tracker trusts accesses. It is not given an op with an access outside its buffer, and
+ * the validator gets no waits for that op. */
 static bool inside_buffers(const struct tdm_recording *r, const struct tdm_item *item)
 {
     for (uint32_t a = 0; item->kind == TDM_RUN && a < item->op->access_count; a++) {
@@ -1910,7 +1910,7 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
     struct tdm_error err;
     tdm_dice_seed(&dice, seed);
     assert_non_null(waits);
-    for (int f = -1; f < FAULTS; f++) { /* the first one without a fault */
+    for (int f = -1; f < FAULTS; f++) { /* the first round plants no fault */
         struct trial t = {.dice = &dice, .wait_item = SIZE_MAX, .waits = waits};
         memcpy(t.capacity, correct->program.arena_bytes, sizeof(t.capacity));
         must(seed, tdm_recording_copy(correct, &t.r, &err), &err);
@@ -1918,7 +1918,7 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
             must(seed, validate(&t, waits, &err), &err);
         } else if (faults[f].plant(&t)) {
             faults[f].planted++;
-            if (!faults[f].of_cost) /* a mistake in the lowering has costs that fit it */
+            if (!faults[f].of_cost) /* a mistake in the lowering has costs that match it */
                 for (size_t i = 0; i < t.r.count; i++)
                     if (t.r.items[i].item.kind == TDM_RUN)
                         tdm_op_cost(&t.r.program, &t.r.items[i].op);
@@ -1936,8 +1936,8 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
     free(waits);
 }
 
-/* Do K and V move in their rows, are they gathered from the host, do gradients go by part? In few
- * programs they do. */
+/* Do K and V move in their rows, are they gathered from the host, or are gradients sent by part?
+ * Few programs do any of these. */
 static bool is_rare(const struct tdm_recording *r)
 {
     for (size_t i = 0; i < r->count; i++) {
@@ -1955,7 +1955,7 @@ static void test_faults(void **state)
     (void)state;
     const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS, .max_tokens = 40};
     uint64_t cases = tdm_case_count(10, 200), programs = 0, planted = 0, caught = 0;
-    for (uint64_t n = 0; n < 8 * cases; n++) { /* most of them for the rare ones */
+    for (uint64_t n = 0; n < 8 * cases; n++) { /* most are for the rare ones */
         uint64_t seed = tdm_case_seed(BASE_SEED, n);
         struct tdm_schedule *schedule = NULL;
         struct tdm_program *program = NULL;

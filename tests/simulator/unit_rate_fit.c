@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rates from measured ops: ops whose times are known give their rates back. */
+/* Tests of rates fitted from measured ops: known rates are found again. */
 #include "simulator/rate_fit.h"
 #include "simulator/simulate.h"
 #include "schedule/cost.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A machine whose rates follow sizes, with attention that chunks of few tokens slow down. */
+/* A machine whose rates depend on sizes. Its attention is slower on chunks of few tokens. */
 static const char description[] =
     "{\"format\": \"tidemark-machine-1\", \"name\": \"m\", \"title\": \"m\", \"source\": \"made up\","
     " \"device_bytes\": 100000000000, \"host_bytes\": 100000000000, \"launch_seconds\": 0,"
@@ -63,7 +63,7 @@ struct measuring {
     uint64_t ops;
 };
 
-/* Every 17th op is disturbed. */
+/* Adds ops with their predicted time plus overhead, three times as much for every 17th. */
 static enum tdm_status measure(void *self, const struct tdm_item *item, struct tdm_error *err)
 {
     struct measuring *m = self;
@@ -84,7 +84,7 @@ static void note_program(struct measuring *m, uint64_t context, uint64_t chunk)
     tdm_schedule_free(schedule);
 }
 
-/* Sizes that were measured predict a step of a size between them. */
+/* Rates fitted on some sizes predict a step of a size between them. */
 static void test_rates_come_back(void **state)
 {
     (void)state;
@@ -119,7 +119,7 @@ static void test_rates_come_back(void **state)
             fabs(got.kind_seconds[kind] / due.kind_seconds[kind] - 1) > 0.15)
             fail_msg("%s: %g s, %g are due", tdm_op_kind_name((enum tdm_op_kind)kind),
                      got.kind_seconds[kind], due.kind_seconds[kind]);
-    /* made-up products follow their FLOPs, fitted ones FLOPs a token and tokens */
+    /* the made-up products' rates follow FLOPs, the fitted ones FLOPs per token and tokens */
     if (fabs(got.step_seconds / due.step_seconds - 1) > 0.07)
         fail_msg("%g s a step, %g are due", got.step_seconds, due.step_seconds);
 
@@ -127,7 +127,7 @@ static void test_rates_come_back(void **state)
     tdm_rate_fit_totals(m.fit, machine, totals);
     assert_true(totals[TDM_RATE_PRODUCT].ops > 0);
     assert_true(totals[TDM_RATE_PRODUCT].measured_seconds >
-                totals[TDM_RATE_PRODUCT].predicted_seconds); /* by the disturbed ones */
+                totals[TDM_RATE_PRODUCT].predicted_seconds); /* because of the tripled ones */
     assert_true(tdm_rate_fit_least_seconds(m.fit) > 0);
     tdm_program_free(program);
     tdm_schedule_free(schedule);
@@ -136,7 +136,7 @@ static void test_rates_come_back(void **state)
     tdm_machine_free(fitted);
 }
 
-/* A correction takes what was measured, scales what was not, and leaves shares alone. */
+/* A correction replaces measured rates, scales those not measured, and keeps shares unchanged. */
 static void test_correction(void **state)
 {
     (void)state;
@@ -163,7 +163,7 @@ static void test_correction(void **state)
     tdm_machine_free(machine);
 }
 
-/* Describes a refined rate, wrongly. */
+/* Adds a wrong table for a refined rate. */
 static void refine(struct tdm_machine *machine, enum tdm_rate rate)
 {
     machine->table[rate] = (struct tdm_rate_table){.of = rate};
@@ -171,8 +171,7 @@ static void refine(struct tdm_machine *machine, enum tdm_rate rate)
     tdm_rate_add(&machine->table[rate], 1e7, 2e12);
 }
 
-/* A refined rate holds where it is described, is corrected there, and is not made up by a
- * correction. */
+/* A refined rate is used and corrected where the machine describes it. Corrections add none. */
 static void test_refined(void **state)
 {
     (void)state;
@@ -230,7 +229,7 @@ static void test_time_does_not_fall(void **state)
     struct seconds before = {.machine = machine};
     struct tdm_rate_table steep = {0};
     for (double size = 1; size < 1e15; size *= 4)
-        tdm_rate_add(&steep, size, size); /* the same time for all sizes */
+        tdm_rate_add(&steep, size, size); /* every size takes the same time */
     for (unsigned i = 0; i < TDM_RATES; i++) {
         steep.of = (enum tdm_rate)i;
         if (tdm_rate_size_name((enum tdm_rate)i) != NULL)
@@ -255,7 +254,7 @@ static void test_time_does_not_fall(void **state)
     tdm_machine_free(machine);
 }
 
-/* Nothing was measured. */
+/* Without measured ops, no rate is known. */
 static void test_nothing(void **state)
 {
     (void)state;

@@ -28,14 +28,14 @@ enum tdm_case tdm_case_of(uint64_t seed)
 /* The dimensions of a model. */
 struct sizes {
     uint64_t layers, hidden, intermediate, kv_heads, ratio, head_dim, vocabulary;
-    uint64_t window; /* of Mistral */
+    uint64_t window; /* of Mistral models */
     uint64_t architecture;
     bool tied;
 };
 
 enum { MISTRAL = 3, ARCHITECTURES };
 
-#define MOST_RATIO 16u /* query heads a KV head */
+#define MOST_RATIO 16u /* query heads per KV head */
 
 static json_t *config_of(const struct sizes *x)
 {
@@ -69,7 +69,7 @@ static struct sizes large_sizes(struct tdm_dice *dice)
     return x;
 }
 
-/* Case by case the next head dim and number of query heads, so that few cases have them all. */
+/* Each case takes the next head dim and query heads per KV head, so that a few cases cover all. */
 static struct sizes wide_sizes(struct tdm_dice *dice, uint64_t turn)
 {
     static const uint64_t dims[] = {64, 96, 128, 256, 80, 34};
@@ -118,7 +118,7 @@ static const struct tdm_dtypes all_fp32 = {.weights = TDM_DTYPE_FP32,
                                            .gradients = TDM_DTYPE_FP32,
                                            .logits = TDM_DTYPE_FP32};
 
-/* Chunks, pages, tiles, documents. */
+/* Sets chunks, pages, tiles and documents. */
 static enum tdm_status cut_large(struct tdm_dice *dice, uint64_t tokens,
                                  struct tdm_schedule *schedule, struct tdm_error *err)
 {
@@ -158,13 +158,13 @@ static enum tdm_status large_case(uint64_t seed, struct tdm_schedule **schedule,
             plain->dtypes = all_fp32;
         status = tdm_schedule_check(plain, "large", err);
     }
-    if (status == TDM_OK) /* a nest for it */
+    if (status == TDM_OK) /* with a random nest */
         status = tdm_random_variant(plain, seed, schedule, err);
     tdm_schedule_free(plain);
     return status;
 }
 
-/* As tokens may be cut: vectors and tensor cores' tiles have ends everywhere. */
+/* Cuts tokens in any way, so that vectors and tiles of tensor cores end anywhere. */
 static enum tdm_status cut_wide(struct tdm_dice *dice, uint64_t tokens,
                                 struct tdm_schedule *schedule, struct tdm_error *err)
 {
@@ -183,7 +183,7 @@ static enum tdm_status cut_wide(struct tdm_dice *dice, uint64_t tokens,
                                err);
 }
 
-/* What a planner chooses with the optimizer, or fp32, or bf16 with some of it in fp32. */
+/* The dtypes that a planner chooses for the optimizer, or fp32, or bf16 with some in fp32. */
 static void choose_dtypes(struct tdm_dice *dice, struct tdm_dtypes *dtypes)
 {
     uint64_t shape = tdm_dice_roll(dice, 0, 9);
@@ -236,7 +236,7 @@ static enum tdm_status wide_case(uint64_t seed, struct tdm_schedule **schedule,
 enum tdm_status tdm_backend_case(enum tdm_case kind, uint64_t seed, struct tdm_schedule **schedule,
                                  struct tdm_error *err)
 {
-    uint64_t turn = seed / TDM_CASES; /* of the small cases */
+    uint64_t turn = seed / TDM_CASES; /* number of the case among the small ones */
     bool gradients = turn % 3 == 0;
     struct tdm_random_options options = {
         .dtypes = turn % 4 >= 2 ? TDM_RANDOM_MIXED

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seeds and numbers of cases from the environment, and the count of those that were worth their
- * time. */
+/* Seeds and numbers of cases from the environment, and the check that enough cases had what a test
+ * is about. */
 #include "tests/support/cases.h"
 
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cases of property tests: from which seed they are drawn, how many, and whether enough of them had
- * what the property is about.
+ * Cases of property tests: their seeds, their number, and whether enough of them had what the
+ * property is about.
  *
- * The seed of a failing case is enough to see it again: TDM_SEED=N TDM_CASES=1 runs that one case
- * alone, and tests print the command.
+ * The seed of a failing case is enough to repeat it: TDM_SEED=N TDM_CASES=1 runs only that case.
+ * Tests print the command.
  */
 #ifndef TDM_TESTS_CASES_H
 #define TDM_TESTS_CASES_H
@@ -12,22 +12,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Seed of case `number` of a test: TDM_SEED, else `base`, + number. */
+/* Seed of case `number` of a test: TDM_SEED, or else `base`, plus `number`. */
 uint64_t tdm_case_seed(uint64_t base, uint64_t number);
 
-/* Whether a test runs in its long form, as `make check-long` asks for: TDM_LONG=1, and no
+/* Does a test run in its long form? `make check-long` asks for it with TDM_LONG=1. Not with
  * sanitizers. */
 bool tdm_case_long(void);
 
-/* Cases that a test runs: TDM_CASES, else `many` in its long form, else `few`. */
+/* Number of cases of a test: TDM_CASES, or `many` in the long form, or `few`. */
 uint64_t tdm_case_count(uint64_t few, uint64_t many);
 
-/* Says on stderr how to run a case of tests/`test` alone. */
+/* Prints to stderr how to run only this case of tests/`test`. */
 void tdm_case_again(const char *test, uint64_t seed);
 
-/* Prints "HAD of DRAWN WHAT". False: less than `share` of the cases drawn had what the property is
- * about, so that it was hardly tested. Choose a share well below what is usual; of so few cases
- * that chance may decide (share * drawn < 5) none is asked for. */
+/* Prints "HAD of DRAWN WHAT". False if less than `share` of the drawn cases had what the property
+ * is about, because then it was hardly tested. Choose a share well below the usual one. Always true
+ * for so few cases that chance decides (share * drawn < 5). */
 bool tdm_case_enough(const char *what, uint64_t had, uint64_t drawn, double share);
 
 #endif

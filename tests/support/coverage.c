@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many schedules of a test had each thing that a schedule can have. */
+/* Counts how many schedules of a test had each feature that a schedule can have. */
 #include "tests/support/coverage.h"
 
 #include "schedule/layout.h"
@@ -21,7 +21,7 @@ static void note(struct tdm_coverage *coverage, const char *name, bool has)
     coverage->schedules[i] += has;
 }
 
-/* What a group can have, and whether one of the schedule's has it. */
+/* Features of groups, and whether any group of the schedule has them. */
 struct groups {
     bool several, uneven, stored[TDM_MAX_PLACES];
     bool kept[TDM_SETS], held[TDM_SETS], kept_at[TDM_MAX_PLACES], held_at[TDM_MAX_PLACES];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A bench for single ops of the cpu backend. */
+/* A test bench for single ops of the cpu backend. */
 #include "tests/support/cpu_fixture.h"
 
 #include "base/digest.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Executing programs in tests: arenas, weights, tokens, ops one by one. */
+/* Executes programs in tests: arenas, weights, tokens, single ops. */
 #include "tests/support/execution.h"
 
 #include "base/size.h"
@@ -74,7 +74,7 @@ enum tdm_status tdm_execution_launch(struct tdm_execution *e, const struct tdm_o
     return e->arenas.backend->run[op->kind](e->arenas.executor, &launch, err);
 }
 
-/* Copies the tensors of a unit, and nothing of what lies between them or behind the last one. */
+/* Copies only the tensors of a unit, without the padding between and after them. */
 static void copy_unit(const struct tdm_model *model, uint32_t unit, uint64_t element_bytes,
                       const unsigned char *from, unsigned char *to)
 {
@@ -85,7 +85,7 @@ static void copy_unit(const struct tdm_model *model, uint32_t unit, uint64_t ele
     }
 }
 
-/* Copies what a slot is there for; its padding may hold anything. */
+/* Copies the contents of a slot without its padding, which may hold anything. */
 static void copy_slot(const struct tdm_execution *e, const struct tdm_buffer *buffer, uint32_t slot,
                       unsigned char *to)
 {

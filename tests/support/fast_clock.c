@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A library to preload: a monotonic clock that runs 10 s on with every look at it, so that a run of
- * milliseconds says what one of minutes says. */
+/* A library to preload: a monotonic clock that advances 10 s on every call, so that a short run
+ * reports like a long one. */
 #include <stdatomic.h>
 #include <sys/syscall.h>
 #include <time.h>

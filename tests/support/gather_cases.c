@@ -20,7 +20,7 @@ static void roll_selector(struct tdm_dice *dice, struct tdm_schedule *schedule)
     } while (!tdm_selector_lists(schedule->selector.kind));
 }
 
-/* Short chunks of a few pages, K and V on the host. */
+/* Short chunks of a few pages, K and V mostly on the host. */
 static void roll_places(struct tdm_dice *dice, uint64_t page_tokens, struct tdm_schedule *schedule)
 {
     schedule->page_tokens = page_tokens;
@@ -35,7 +35,7 @@ static void roll_places(struct tdm_dice *dice, uint64_t page_tokens, struct tdm_
     roll_selector(dice, schedule);
 }
 
-/* Documents of a whole sequence in half of the cases. */
+/* One long sequence, in half of the cases divided into documents. */
 static enum tdm_status cut_large(struct tdm_dice *dice, struct tdm_schedule *schedule,
                                  struct tdm_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A cpu backend that rounds otherwise. */
+/* A cpu backend that rounds differently, at random. */
 #include "tests/support/jitter.h"
 
 #include "executor/backends.h"
@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of values in bf16, the share that is rounded to the other neighbour; of others, what is added at
- * most, relative to their root mean square. Somewhat more than tests/gpu/lockstep_test saw on an
- * H200. */
+/* The fraction of bf16 values that is rounded to the other neighbour; for other values the largest
+ * change, relative to their root mean square. Somewhat more than tests/gpu/lockstep_test measured
+ * on an H200. */
 #define FLIPPED 0.01
-#define FLIPPED_BY_ATTENTION 0.3 /* which on tensor cores takes probabilities in bf16 */
+#define FLIPPED_BY_ATTENTION 0.3 /* on tensor cores it takes probabilities in bf16 */
 #define ADDED 1e-6
 #define ADDED_BY_ATTENTION 1e-3
 #define ADDED_TO_LOSS 1e-7
@@ -53,7 +53,7 @@ static void write_value(unsigned char *at, enum tdm_dtype dtype, double value)
         memcpy(at, &value, sizeof(value));
 }
 
-/* Moves the elements that an op changed. */
+/* Changes the elements that an op changed. */
 static void move(const struct tdm_launch *launch, const struct tdm_written *piece,
                  unsigned char *at, const unsigned char *before)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lockstep: a backend against the cpu backend, op by op. */
+/* Lockstep: compares a backend with the cpu backend, op by op. */
 #include "tests/support/lockstep_compare.h"
 
 #include "schedule/learning_rate.h"
@@ -31,7 +31,7 @@ static bool overlap(const struct tdm_access *a, const struct tdm_access *b)
            b->first_slot < a->first_slot + a->slots;
 }
 
-/* Does the op write where this operand is? */
+/* Does the op write to this operand? */
 static bool changes(const struct tdm_op *op, const struct tdm_access *access)
 {
     for (uint32_t i = 0; i < op->access_count; i++)
@@ -40,7 +40,7 @@ static bool changes(const struct tdm_op *op, const struct tdm_access *access)
     return false;
 }
 
-/* Does it need what is where it writes? */
+/* Does the op read what this operand holds? */
 static bool in_place(const struct tdm_op *op, const struct tdm_access *write)
 {
     for (uint32_t i = 0; i < op->access_count; i++)
@@ -72,7 +72,7 @@ static struct tdm_launch launch_in(const struct lockstep_walk *w, const struct t
     return launch;
 }
 
-/* The cpu's operands as they are before the op: copies of those that it changes. */
+/* Sets *launch to the cpu's operands before the op. Those that the op changes are copied. */
 static enum tdm_status keep_operands(struct lockstep_walk *w, const struct tdm_op *op,
                                      struct tdm_launch *launch, struct tdm_error *err)
 {
@@ -127,7 +127,7 @@ static enum tdm_status poison_outputs(struct lockstep_walk *w, const struct tdm_
     return status;
 }
 
-/* ---- the walk ---- */
+/* ---- the run ---- */
 
 static enum tdm_status run_on(const struct tdm_arenas *arenas, const struct tdm_launch *launch,
                               struct tdm_error *err)
@@ -190,7 +190,7 @@ static enum tdm_status open_walk(struct lockstep_walk *w, const struct tdm_sched
     const struct tdm_program *const programs[] = {w->program};
     for (int place = 0; place < TDM_PLACES; place++) {
         if (w->program->arena_bytes[place] > 0)
-            w->program->arena_bytes[place] += GUARD_BYTES; /* that nobody may touch */
+            w->program->arena_bytes[place] += GUARD_BYTES; /* guard bytes that no op may change */
         all += w->program->arena_bytes[place];
     }
     w->seen = malloc(all + TDM_OPERANDS * 2 * NEIGHBOUR_BYTES);
@@ -209,7 +209,7 @@ static void close_walk(struct lockstep_walk *w)
     free(w->before);
 }
 
-/* Poison, weights and tokens, on both. */
+/* Writes poison, weights and tokens to both arenas. */
 static enum tdm_status begin_walk(struct lockstep_walk *w, const struct tdm_step_data *data,
                                   struct tdm_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comparison of what two backends hold after an op. */
+/* Compares the contents of two backends' arenas after an op. */
 #include "tests/support/lockstep_compare.h"
 
 #include <math.h>
@@ -46,7 +46,7 @@ static bool is_poison(const unsigned char *at, uint64_t size)
     return true;
 }
 
-/* Compares the elements of a piece and makes those that are within their bounds the same. */
+/* Compares the elements of a piece. Those within their bounds get the cpu's value. */
 static bool compare_piece(struct lockstep_walk *w, const struct tdm_op *op,
                           const struct tdm_slack *slack, const struct tdm_written *piece,
                           const unsigned char *due, unsigned char *got)
@@ -92,7 +92,7 @@ static bool compare_piece(struct lockstep_walk *w, const struct tdm_op *op,
     return right;
 }
 
-/* Compares one slot of an operand; `got` is a copy of what the other backend has. */
+/* Compares one slot of an operand; `got` is a copy of the other backend's slot. */
 static bool compare_slot(struct lockstep_walk *w, const struct tdm_launch *launch,
                          const struct tdm_slack *slack, uint32_t number, uint32_t slot,
                          unsigned char *got)
@@ -125,15 +125,15 @@ static const char *buffer_at(const struct lockstep_walk *w, enum tdm_place place
     return "no buffer";
 }
 
-/* What the other backend has in an operand and on both sides of it. */
+/* The other backend's bytes of an operand and its neighbours on both sides. */
 struct seen {
     enum tdm_place place;
     uint64_t first, end;    /* bytes of the operand in the arena */
-    uint64_t offset, bytes; /* with its neighbours */
+    uint64_t offset, bytes; /* including the neighbours */
     unsigned char *data;
 };
 
-/* Copies of all operands that an op wrote, before any of them is compared. */
+/* Copies all operands that an op wrote, before comparing any. */
 static enum tdm_status see_operands(struct lockstep_walk *w, const struct tdm_op *op,
                                     struct seen seen[TDM_OPERANDS], struct tdm_error *err)
 {
@@ -150,7 +150,7 @@ static enum tdm_status see_operands(struct lockstep_walk *w, const struct tdm_op
         x->first = lockstep_offset(buffer, access->first_slot);
         x->end = x->first + access->slots * buffer->slot_bytes;
         x->offset = x->first < NEIGHBOUR_BYTES ? 0 : x->first - NEIGHBOUR_BYTES;
-        x->bytes = x->end + NEIGHBOUR_BYTES - x->offset; /* a guard is behind all buffers */
+        x->bytes = x->end + NEIGHBOUR_BYTES - x->offset; /* guard bytes follow all buffers */
         x->data = at;
         at += x->bytes;
         status = lockstep_download(w, x->place, x->offset, x->bytes, x->data, err);
@@ -168,7 +168,7 @@ static bool is_operand(const struct seen seen[TDM_OPERANDS], uint32_t count, enu
     return false;
 }
 
-/* Scratch is the op's own, and nobody's after it. */
+/* Scratch is private to an op, so it is not compared. */
 static bool is_scratch(const struct lockstep_walk *w, enum tdm_place place, uint64_t offset)
 {
     const struct tdm_buffer *scratch = &w->program->buffers[w->program->scratch];
@@ -176,7 +176,7 @@ static bool is_scratch(const struct lockstep_walk *w, enum tdm_place place, uint
            offset - scratch->offset < scratch->bytes;
 }
 
-/* Bytes of an arena that must be the same; true if they are. */
+/* Compares bytes of an arena, except scratch and operands. True if they are the same. */
 static bool compare_bytes(struct lockstep_walk *w, const struct tdm_op *op, enum tdm_place place,
                           uint64_t offset, uint64_t bytes, const unsigned char *got,
                           const struct seen seen[TDM_OPERANDS])

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slack: bounds for the elements that ops write, from their operands. Products, norms and SwiGLU
- * here. */
+/* Slack: bounds for the elements that ops write, computed from their operands. Products, norms,
+ * SwiGLU and GeGLU are here. */
 #include "tests/support/slack_parts.h"
 
 #include "ops/mlp.h"
@@ -34,7 +34,7 @@ static bool begin_product(struct tdm_slack *slack)
             for (uint64_t j = 0; j < outputs; j++)
                 sums[j] +=
                     fabs(slack_value(&operand[TDM_PRODUCT_GRAD_WEIGHT_DOUT], t * outputs + j));
-    } else { /* rows of what comes in, and rows or columns of the weights */
+    } else { /* rows of the input, and rows or columns of the weights */
         uint64_t width = forward ? inputs : outputs, row = 0;
         const struct tdm_operand *rows =
             &operand[forward ? TDM_PRODUCT_X : TDM_PRODUCT_GRAD_INPUT_DOUT];
@@ -56,7 +56,7 @@ static bool begin_product(struct tdm_slack *slack)
     return true;
 }
 
-/* Column of a part's outputs at which a tensor's begin, and whether it is a bias. */
+/* First column of a tensor within a part's outputs; sets *is_bias. */
 static uint64_t column_of(const struct tdm_part_tensors *part, const struct tdm_tensor *tensor,
                           bool *is_bias)
 {
@@ -70,8 +70,8 @@ static uint64_t column_of(const struct tdm_part_tensors *part, const struct tdm_
     return column;
 }
 
-/* What rounding a product to bf16 before it is added to something adds: some of cuBLASLt's kernels
- * round both the product and the sum, where the result is bf16. */
+/* The additional error if a product is rounded to bf16 before it is added: some of cuBLASLt's
+ * kernels round both the product and the sum if the result is bf16. */
 static double rounded_before(enum tdm_dtype result, double due, double addend)
 {
     return result == TDM_DTYPE_BF16 ? ROUNDED_BF16 * fabs(due - addend) : 0;
@@ -132,7 +132,8 @@ static const struct tdm_tensor *norm_tensor(const struct tdm_slack *slack)
                                                           : TDM_ROLE_ATTENTION_NORM);
 }
 
-/* With s = 1 / sqrt(mean(x^2) + epsilon), terms of the gradients as in executor/cpu/norm.c. */
+/* Sums of sizes of the gradients' terms in executor/cpu/norm.c; s = 1 / sqrt(mean(x^2) +
+ * epsilon). */
 static bool begin_norm_grad(struct tdm_slack *slack)
 {
     const struct tdm_operand *operand = slack->launch->operand;
@@ -201,7 +202,7 @@ static double of_swiglu(const struct tdm_slack *slack, uint64_t element)
     const struct tdm_gate *of = &tdm_launch_params(slack->launch)->mlp.gate;
     double square = gate * gate, slope = of->linear + 3 * (double)of->cubic * square;
     double s = 1 / (1 + exp(-gate * (of->linear + of->cubic * square)));
-    /* a polynomial in place of the gate has roundings of its own */
+    /* the polynomial of GeGLU has its own rounding errors */
     double error = (8 + (of->cubic > 0 ? 6 : 2) * fabs(gate) * slope) * UNIT;
     if (!back)
         return error * fabs(gate * s * up);
@@ -211,7 +212,7 @@ static double of_swiglu(const struct tdm_slack *slack, uint64_t element)
                                       : fabs(gate) * s);
 }
 
-/* ---- all ---- */
+/* ---- all ops ---- */
 
 enum tdm_status tdm_slack_begin(struct tdm_slack *slack, const struct tdm_launch *launch,
                                 const struct tdm_arenas *cpu, struct tdm_error *err)
@@ -297,9 +298,9 @@ double tdm_slack_of(const struct tdm_slack *slack, const struct tdm_written *pie
     case TDM_OP_LOSS:
     case TDM_OP_HEAD_GRAD:
         return slack_of_head(slack, piece, element, due);
-    case TDM_OP_GRADIENT_NORM: /* a sum in double on both */
+    case TDM_OP_GRADIENT_NORM: /* both sum in double */
         return 1e-12 * fabs(due);
-    case TDM_OP_SORT_TOKENS: /* the second half is for whoever needs it */
+    case TDM_OP_SORT_TOKENS: /* the second half is workspace of the sort */
         return element < launch->op->tokens ? EXACT : INFINITY;
     default:
         return EXACT;

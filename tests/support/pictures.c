@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pictures that tests draw as SVG, and the words in them. */
+/* Helpers for tests that draw SVG pictures and look for words in them. */
 #include "tests/support/pictures.h"
 
 #include "base/file.h"

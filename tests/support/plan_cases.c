@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random settings that fit, planned and executed. */
+/* Draws random settings that fit, plans and executes them. */
 #include "tests/support/plan_cases.h"
 
 #include "planner/candidates.h"
@@ -14,17 +14,17 @@
 #define AMPLE (UINT64_C(1) << 40)
 #define DRIVER_BOUND (UINT64_C(1) << 26)
 
-/* A case under way. */
+/* The current case. */
 struct setting {
     uint64_t seed;
     struct tdm_dice dice;
-    struct tdm_schedule *drawn; /* with a nest by dice */
+    struct tdm_schedule *drawn; /* with a random nest */
     struct tdm_schedule *plan;  /* the same step, to be planned */
     struct tdm_pins pins;
 };
 
-/* Small models are all launches at the rates of a large card; here compute, memory and links weigh
- * against each other in many ways. */
+/* At the rates of a large card, small models are dominated by launches. With these rates compute,
+ * memory and links matter in many proportions. */
 static void draw_rates(struct tdm_dice *dice, struct tdm_machine *machine)
 {
     machine->launch_seconds = 1e-9;
@@ -45,7 +45,7 @@ static void draw_rates(struct tdm_dice *dice, struct tdm_machine *machine)
 
 static void draw_pins(struct setting *s)
 {
-    /* small contexts have few chunks, unless somebody asks for them */
+    /* small contexts have few chunks unless chunks are pinned */
     if (tdm_dice_chance(&s->dice, 75)) {
         s->pins.chunk_tokens = s->plan->chunk_tokens;
         s->pins.head_tile_tokens = s->plan->head_tile_tokens;
@@ -66,7 +66,7 @@ static enum tdm_status draw_setting(uint64_t seed, struct setting *s, struct tdm
     if (status != TDM_OK)
         return status;
     draw_rates(&s->dice, s->plan->machine);
-    /* where state is at home is searched, or as drawn */
+    /* homes of state are as drawn, or searched */
     bool as_drawn = tdm_dice_chance(&s->dice, 30);
     for (int state = 0; state < TDM_STATES; state++)
         s->pins.has_home[state] = as_drawn;
@@ -81,7 +81,7 @@ static void free_setting(struct setting *s)
     tdm_schedule_free(s->drawn);
 }
 
-/* From the least to what an ample plan takes, often close to the least. */
+/* A limit between the least that fits and what an ample plan uses, often close to the least. */
 static uint64_t draw_limit(struct tdm_dice *dice, uint64_t least, uint64_t ample)
 {
     uint64_t room = ample > least ? ample - least : 0;
@@ -90,7 +90,7 @@ static uint64_t draw_limit(struct tdm_dice *dice, uint64_t least, uint64_t ample
     return least + tdm_dice_roll(dice, 0, tdm_dice_chance(dice, 50) ? room : room / 8);
 }
 
-/* Limits that some schedule is known to fit. */
+/* Draws limits that some schedule is known to fit. */
 static enum tdm_status draw_limits(struct setting *s, struct tdm_plan_outcome *outcome,
                                    struct tdm_error *err)
 {
@@ -137,7 +137,7 @@ static enum tdm_status find_plan(struct setting *s, struct tdm_plan_outcome *out
     return TDM_OK;
 }
 
-/* Runs steps; the arenas are those of the plan, and touching more is an error. */
+/* Runs steps in arenas of the planned size. Touching more is an error. */
 static enum tdm_status run(const struct setting *s, const struct tdm_backend *backend,
                            const struct tdm_step_data *data, struct tdm_steps *steps,
                            struct tdm_plan_outcome *outcome, struct tdm_error *err)
@@ -155,7 +155,7 @@ static enum tdm_status run(const struct setting *s, const struct tdm_backend *ba
     return status;
 }
 
-/* The nest by dice has the same chunks: results do not depend on the schedule. */
+/* The random nest has the same chunks, and results do not depend on the nest. */
 static enum tdm_status compare(const struct setting *s, const struct tdm_backend *backend,
                                const struct tdm_step_data *data, const struct tdm_steps *steps,
                                struct tdm_error *err)

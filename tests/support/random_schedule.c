@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random models and schedules: config.json in memory, then every knob of a schedule by dice. */
+/* Random models and schedules: a config.json in memory, then random values for all settings. */
 #include "tests/support/random_schedule.h"
 
 #include "schedule/optimizer.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- dice ---- */
+/* ---- random numbers ---- */
 
 static uint64_t splitmix64(uint64_t *state)
 {
@@ -57,8 +57,8 @@ bool tdm_dice_chance(struct tdm_dice *dice, unsigned percent)
 
 /* ---- a model ---- */
 
-/* RoPE's parameters with their kind under "rope_type", without theta. Dice are rolled one by one:
- * C does not say in which order arguments are evaluated. */
+/* RoPE's parameters with their kind under "rope_type", without theta. Dice are rolled one by one,
+ * because C does not specify the order in which arguments are evaluated. */
 static json_t *random_rope(struct tdm_dice *dice)
 {
     uint64_t kind = tdm_dice_roll(dice, 0, 3);
@@ -85,7 +85,7 @@ static void set_count(json_t *object, const char *key, uint64_t value)
     json_object_set_new(object, key, json_integer((json_int_t)value));
 }
 
-/* A sliding window in no layer, in all, in the later ones (Qwen) or in any. */
+/* A sliding window in no layer, in all, in the later ones (Qwen) or in random ones. */
 static void random_windows(struct tdm_dice *dice, bool mistral, uint64_t layers, json_t *config)
 {
     uint64_t shape = tdm_dice_roll(dice, 0, 3), window = tdm_dice_roll(dice, 1, 24);
@@ -122,12 +122,12 @@ static json_t *random_config(struct tdm_dice *dice)
     /* the RMSNorm of very few elements is too ill-conditioned to compare in fp32 */
     uint64_t hidden = tdm_dice_roll(dice, 8, 37);
     set_count(config, "hidden_size", hidden);
-    if (hidden % 3 == 0) /* no dice of its own: other cases stay what they were */
+    if (hidden % 3 == 0) /* without a roll, so that other cases do not change */
         json_object_set_new(config, "hidden_act", json_string("gelu_pytorch_tanh"));
     set_count(config, "intermediate_size", tdm_dice_roll(dice, 1, 45));
     set_count(config, "num_attention_heads", kv_heads * tdm_dice_roll(dice, 1, 3));
     set_count(config, "num_key_value_heads", kv_heads);
-    /* Qwen3 norms every head */
+    /* Qwen3 applies a norm to every head */
     set_count(config, "head_dim", 2 * tdm_dice_roll(dice, architecture == 2 ? 4 : 1, 7));
     set_count(config, "vocab_size", tdm_dice_roll(dice, 2, 67));
     json_t *rope = random_rope(dice);
@@ -162,7 +162,7 @@ static enum tdm_place random_place(struct tdm_dice *dice)
     return tdm_dice_chance(dice, 50) ? TDM_HOST : TDM_DEVICE;
 }
 
-/* From the first chunk on, from one in the middle, or from one that does not exist. */
+/* A split: at the first chunk, in the middle, or at a chunk that does not exist. */
 static uint32_t random_split(struct tdm_dice *dice, uint64_t chunks)
 {
     return tdm_dice_chance(dice, 40) ? 0 : (uint32_t)tdm_dice_roll(dice, 0, chunks + 1);
@@ -183,7 +183,7 @@ static enum tdm_set random_set(struct tdm_dice *dice)
                                      : (enum tdm_set)tdm_dice_roll(dice, 1, TDM_SETS - 1);
 }
 
-/* All of it on the device, all of it on the host, or some. */
+/* Everything on the device, everything on the host, or some of each. */
 static void random_home(struct tdm_dice *dice, struct tdm_schedule *schedule, enum tdm_state state)
 {
     uint64_t kind = tdm_dice_roll(dice, 0, 2);
@@ -197,8 +197,8 @@ static void random_home(struct tdm_dice *dice, struct tdm_schedule *schedule, en
     home->head = kind == 1 ? TDM_HOST : random_place(dice);
 }
 
-/* Updates on the host, where all of a unit's state is. Of dice of its own, so that what else is
- * drawn stays as it is. */
+/* Updates on the host in some schedules, with all of a unit's state there. Separate dice keep the
+ * other draws unchanged. */
 static void random_update_place(const struct tdm_dice *drawn, struct tdm_schedule *schedule,
                                 bool device_only)
 {
@@ -230,7 +230,7 @@ static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, b
     schedule->rings.kv = (uint32_t)tdm_dice_roll(dice, 1, 3);
 }
 
-/* Order, groups, places, sets, homes, rings and prefetch: what never changes a result. */
+/* Draws order, groups, places, sets, homes, rings and prefetch, which never change a result. */
 static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *schedule,
                                    struct tdm_error *err)
 {
@@ -265,7 +265,7 @@ static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *s
         group->input_place = random_place(dice);
         group->kept_place = random_place(dice);
         group->held_place = random_place(dice);
-        /* chunk-major needs all K and V; what is kept may have them: tdm_schedule_check */
+        /* chunk-major requires all K and V; kept sets may include them: tdm_schedule_check */
         if (!chunk_major && (tdm_set_has(group->kept, TDM_STORE_KV) || tdm_dice_chance(dice, 40))) {
             group->kv = TDM_KV_KEEP;
             group->kv_place = device_only ? TDM_DEVICE : random_place(dice);
@@ -276,7 +276,7 @@ static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *s
             group->kv_place = random_place(dice);
             group->kv_gradients_place = random_place(dice);
         }
-        if (chunk_major) /* what is held there lives for one chunk: tdm_schedule_check */
+        if (chunk_major) /* held tensors live for one chunk there: tdm_schedule_check */
             group->held_place = TDM_DEVICE;
     }
     if (schedule->pass == TDM_EVALUATE)
@@ -303,25 +303,25 @@ static enum tdm_status random_sequences(struct tdm_dice *dice, uint64_t max_toke
     uint64_t shape = tdm_dice_roll(dice, 0, 99);
     if (shape < 10)
         schedule->chunk_tokens = 1;
-    else if (shape < 20) /* one chunk, more or less full */
+    else if (shape < 20) /* one chunk, full or partly filled */
         schedule->chunk_tokens = longest + tdm_dice_roll(dice, 0, 9);
     else
         schedule->chunk_tokens = tdm_dice_roll(dice, 1, longest / 2 + 1);
     schedule->page_tokens = tdm_dice_roll(dice, 1, tdm_dice_chance(dice, 50) ? 8 : 40);
-    while ((schedule->chunk_tokens ^ longest) % 2 == 0 && /* pages that fill chunks */
+    while ((schedule->chunk_tokens ^ longest) % 2 == 0 && /* often: pages that fill chunks */
            schedule->chunk_tokens % schedule->page_tokens != 0)
         schedule->page_tokens--;
     schedule->head_tile_tokens = tdm_dice_chance(dice, 30)
                                      ? schedule->chunk_tokens
                                      : tdm_dice_roll(dice, 1, schedule->chunk_tokens + 2);
     uint64_t vocabulary = schedule->model->vocabulary;
-    if (tdm_dice_chance(dice, 40)) /* cut, and most often ragged */
+    if (tdm_dice_chance(dice, 40)) /* several tiles, mostly of unequal sizes */
         schedule->head_tile_vocabulary = tdm_dice_roll(dice, vocabulary / 8 + 1, vocabulary);
     return TDM_OK;
 }
 
-/* Documents of a sequence: none but itself, of one length, or where dice say, some of them at the
- * beginning of a chunk. */
+/* Divides a sequence into documents: only one, several of one length, or random ones, some of which
+ * begin with a chunk. */
 static enum tdm_status random_documents(struct tdm_dice *dice, uint64_t chunk_tokens,
                                         struct tdm_sequence *sequence, struct tdm_error *err)
 {
@@ -369,14 +369,14 @@ static void random_dtypes(struct tdm_dice *dice, const struct tdm_random_options
         *some[i] = wide_or_narrow(dice);
 }
 
-/* When updates run, where what is clipped leaves that open. */
+/* Draws when updates run, unless the clipping decides it. */
 static void random_when(struct tdm_dice *dice, struct tdm_schedule *schedule)
 {
     if (schedule->optimizer.clip != TDM_CLIP_GLOBAL)
         schedule->optimizer.when = tdm_dice_chance(dice, 50) ? TDM_WHEN_END : TDM_WHEN_LAYER;
 }
 
-/* To norms around those of random models. */
+/* To norms around those of random models, in most schedules. */
 static void random_clip(struct tdm_dice *dice, struct tdm_schedule *schedule)
 {
     static const double norms[] = {0.03, 0.1, 0.3, 1, 3};
@@ -388,7 +388,7 @@ static void random_clip(struct tdm_dice *dice, struct tdm_schedule *schedule)
     random_when(dice, schedule);
 }
 
-/* The kind, what goes with it, and either master where bf16 weights may have one. */
+/* Draws the optimizer's kind and settings, and either master dtype if bf16 weights may have one. */
 static void random_optimizer(struct tdm_dice *dice, const struct tdm_random_options *options,
                              struct tdm_schedule *schedule)
 {
@@ -437,16 +437,16 @@ void tdm_random_selector(struct tdm_dice *dice, struct tdm_schedule *schedule)
     }
 }
 
-/* Where pages fill chunks attention may gather those of its lists from the host: with room for all,
- * since a batch more rounds sums once more. */
+/* If pages fill chunks, attention may gather the pages of its lists from the host. It has space for
+ * all, because each further batch rounds the sums once more. */
 static void random_gather(struct tdm_dice *dice, struct tdm_schedule *schedule)
 {
     bool fills = schedule->chunk_tokens % schedule->page_tokens == 0;
     schedule->rings.gather = fills && tdm_dice_chance(dice, 60) ? TDM_MAX_GATHER : 0;
 }
 
-/* One in four sees so few of so many chunks that in layer-major order K and V move in their rows.
- * Of dice of its own, so that what else is drawn stays as it is. */
+/* In one schedule in four, tokens see so few of so many chunks that in layer-major order K and V
+ * move in their rows. Separate dice keep the other draws unchanged. */
 static bool is_shortsighted(uint64_t seed, struct tdm_dice *dice)
 {
     tdm_dice_seed(dice, seed ^ 0x5117);
@@ -571,7 +571,7 @@ enum tdm_status tdm_random_evaluation(const struct tdm_schedule *schedule, uint6
     evaluation->selector = (struct tdm_selector){0};
     tdm_random_selector(&dice, evaluation);
     random_gather(&dice, evaluation);
-    memcpy(evaluation->homes, schedule->homes, sizeof(evaluation->homes)); /* of the same state */
+    memcpy(evaluation->homes, schedule->homes, sizeof(evaluation->homes)); /* the same state */
     evaluation->optimizer.on = schedule->optimizer.on;
     if (status == TDM_OK)
         status = tdm_schedule_check(evaluation, "evaluation", err);
@@ -583,7 +583,7 @@ enum tdm_status tdm_random_evaluation(const struct tdm_schedule *schedule, uint6
     return TDM_OK;
 }
 
-/* ---- words ---- */
+/* ---- descriptions ---- */
 
 struct text {
     char *out;

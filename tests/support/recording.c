@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program in memory: a growing array of items. */
+/* A program's items in memory, in a growing array. */
 #include "tests/support/recording.h"
 
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static enum tdm_status take_item(void *self, const struct tdm_item *item, struct
     return TDM_OK;
 }
 
-/* Replaces the program's buffers, which are another's, by a copy. */
+/* Replaces the program's buffers, which belong to another program, with a copy. */
 static enum tdm_status own_buffers(struct tdm_recording *recording, struct tdm_error *err)
 {
     struct tdm_program *program = &recording->program;
@@ -112,7 +112,7 @@ void tdm_recording_remove(struct tdm_recording *recording, size_t index)
 void tdm_recording_insert(struct tdm_recording *recording, size_t index,
                           const struct tdm_recorded *item)
 {
-    struct tdm_recorded copy = *item; /* may lie in the array */
+    struct tdm_recorded copy = *item; /* may be in the array */
     memmove(&recording->items[index + 1], &recording->items[index],
             (recording->count - index) * sizeof(*recording->items));
     recording->items[index] = copy;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole steps of a schedule on a backend. */
+/* Runs whole steps of a schedule on a backend. */
 #include "tests/support/run_steps.h"
 
 #include "executor/state.h"
@@ -66,7 +66,7 @@ static enum tdm_status poison(const struct tdm_arenas *arenas, struct tdm_error 
     return status;
 }
 
-/* Nothing beyond the planned bytes was touched; the arena is larger. */
+/* Checks that nothing beyond the planned bytes was touched; the arenas are larger. */
 static enum tdm_status check_arenas(const struct tdm_arenas *arenas,
                                     const uint64_t planned_bytes[TDM_MAX_PLACES],
                                     struct tdm_error *err)
@@ -92,9 +92,9 @@ static uint64_t trained_tokens(const struct tdm_step_data *data)
     return trained;
 }
 
-/* ---- what ran beside what ---- */
+/* ---- ops that ran at the same time ---- */
 
-/* Lanes of all ops, and the times of a step. */
+/* Lanes of all ops, and times of a step. */
 struct times {
     enum tdm_lane *lanes;       /* [ops] */
     struct tdm_timing *timings; /* [ops] */
@@ -115,7 +115,7 @@ static bool run_together(const struct tdm_timing *a, const struct tdm_timing *b)
     return a->start_ns < b->end_ns && b->start_ns < a->end_ns;
 }
 
-/* Takes the times of a step and counts the copies that ran while something was computed. */
+/* Counts copies that ran while an op of the compute lane ran, in the last step. */
 static enum tdm_status count_overlapped(const struct tdm_program *program,
                                         const struct tdm_arenas *arenas, uint64_t *overlapped,
                                         struct tdm_error *err)
@@ -177,7 +177,7 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
     const uint32_t places = schedule->machine->topology.place_count;
     for (uint32_t place = 0; place < places && status == TDM_OK; place++) {
         planned_bytes[place] = program->arena_bytes[place];
-        program->arena_bytes[place] += GUARD_BYTES; /* that nobody may touch */
+        program->arena_bytes[place] += GUARD_BYTES; /* guard bytes that no op may touch */
     }
     if (status == TDM_OK)
         status =

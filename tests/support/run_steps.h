@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole steps of a schedule on a backend, for tests that compare what they leave. */
+/* Runs whole steps of a schedule on a backend, for tests that compare the results. */
 #ifndef TDM_TESTS_RUN_STEPS_H
 #define TDM_TESTS_RUN_STEPS_H
 
 #include "tests/support/step_data.h"
 
-#define TDM_STEPS_MOST 3u /* with an optimizer; one without */
+#define TDM_STEPS_MOST 3u /* with an optimizer; without one: 1 step */
 
-/* What a step leaves: gradients where there is no optimizer, else weights (masters where there are
- * some) and moments. */
+/* Results of a step: gradients if there is no optimizer, otherwise weights (masters if there are
+ * any) and moments. */
 enum tdm_left { TDM_LEFT_VALUES, TDM_LEFT_MOMENT1, TDM_LEFT_MOMENT2, TDM_LEFTS };
 
 struct tdm_steps {
-    uint32_t steps; /* that were run */
+    uint32_t steps; /* steps that were run */
     double losses[TDM_STEPS_MOST];
-    double norms[TDM_STEPS_MOST]; /* of all gradients; NAN of an evaluation */
-    size_t count;                 /* elements of all units, which lie one after the other */
+    double norms[TDM_STEPS_MOST]; /* of all gradients; NAN for an evaluation */
+    size_t count;                 /* elements of all units, one unit after the other */
     float *values;                /* [TDM_STEPS_MOST][TDM_LEFTS][count] */
-    uint64_t moves;      /* copies inside a row of K and V or of their gradients, in a step */
-    uint64_t overlapped; /* copies of the last step that ran while an op of the compute lane did */
-    uint64_t
-        used_bytes; /* of a device of its own, as its driver reports after the last step; else 0 */
+    uint64_t moves; /* copies within a row of K and V or of their gradients, per step */
+    /* Copies of the last step that ran while an op of the compute lane ran. */
+    uint64_t overlapped;
+    /* Of the device, as its driver reports after the last step; 0: no memory of its own. */
+    uint64_t used_bytes;
 };
 
 /* Values of one kind after step `step`, counted from 0. */
@@ -31,7 +32,7 @@ bool tdm_steps_update(const struct tdm_schedule *schedule);
 bool tdm_steps_leave_gradients(const struct tdm_schedule *schedule);
 
 /* Lowers and validates a schedule and runs it on a backend, with these weights and tokens. Arenas
- * are full of not-a-number if `poisoned`, else of the pattern, and then touching a byte beyond the
+ * are filled with NaN if `poisoned`, otherwise with the pattern; then touching a byte beyond the
  * plan is an error. The caller frees, also after a failure. */
 enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
                               const struct tdm_backend *backend, const struct tdm_step_data *data,
@@ -39,7 +40,7 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
                               struct tdm_error *err);
 void tdm_steps_free(struct tdm_steps *steps);
 
-/* Did both leave the same bits? */
+/* Do both have the same bits? */
 bool tdm_steps_same(const struct tdm_steps *a, const struct tdm_steps *b);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What queries saw: lists noted from a backend, and the rules of selectors token by token. */
+/* What queries saw: records a backend's lists, and applies the rules of selectors by token. */
 #include "tests/support/seen.h"
 
 #include "executor/backends.h"
@@ -21,7 +21,7 @@ static uint32_t **lists_of(const struct tdm_seen *seen, uint64_t step, uint32_t 
                         chunk];
 }
 
-/* Notes the lists that an op reads: in a step they are the same whenever attention runs. */
+/* Records the lists that an op reads. Attention must always read the same ones within a step. */
 static void note(const struct tdm_launch *launch, const struct tdm_operand *lists)
 {
     const struct tdm_op *op = launch->op;
@@ -40,7 +40,7 @@ static void note(const struct tdm_launch *launch, const struct tdm_operand *list
     *at = copy;
 }
 
-/* (query, key) pairs of the chunk of an op, token by token, of a query head in the mean. */
+/* (query, key) pairs of an op's chunk, counted token by token, averaged over heads. */
 static uint64_t pairs_by_token(const struct tdm_launch *launch)
 {
     const struct tdm_schedule *schedule = launch->program->schedule;
@@ -59,7 +59,7 @@ static uint64_t pairs_by_token(const struct tdm_launch *launch)
     return pairs / lists;
 }
 
-/* Pairs that the backend counted of the op that ran last. */
+/* The number of pairs that the backend counted for the last op. */
 static uint64_t pairs_counted(struct tdm_executor *executor, const struct tdm_op *op)
 {
     struct tdm_timing timings[64];
@@ -74,7 +74,7 @@ static uint64_t pairs_counted(struct tdm_executor *executor, const struct tdm_op
     return pairs;
 }
 
-/* Votes in fp32 are sums of some hundred probabilities. */
+/* Votes in fp32 are sums of a few hundred probabilities. */
 #define VOTE_ERROR 1e-4
 
 static enum tdm_status select_pages(struct tdm_executor *executor, const struct tdm_launch *launch,
@@ -145,7 +145,7 @@ void tdm_seen_end(struct tdm_seen *seen)
 
 /* ---- the rules, token by token ---- */
 
-/* A token of the step in its sequence: position, start of its document, and the chunk. */
+/* A token of the step: its sequence and position there, start of its document, and chunk. */
 struct place {
     uint32_t sequence;
     uint64_t token, start, chunk;
@@ -178,7 +178,7 @@ static uint64_t page_of(const struct tdm_schedule *schedule, uint64_t token)
                 return page;
 }
 
-/* First token of the page that a token is in. */
+/* First token of the page of a token. */
 static uint64_t page_begin(const struct tdm_schedule *schedule, uint64_t token)
 {
     return token - token % schedule->chunk_tokens % schedule->page_tokens;
@@ -206,13 +206,13 @@ static bool whole(const struct tdm_seen *seen, uint32_t layer, const struct plac
     uint64_t first = page_begin(s, query->token), own = page_of(s, first);
     uint64_t page = page_of(s, key->token);
     struct tdm_page_rule rule = tdm_schedule_page_rule(s, layer);
-    uint64_t row = 0; /* of the sequence */
+    uint64_t row = 0; /* of the sequence's first token */
     for (uint32_t i = 0; i < query->sequence; i++)
         row += s->sequences[i].tokens;
     struct place of_first = place_of(s, row + first);
     if (page < page_of(s, of_first.start))
         return false;
-    if (page == own) { /* a document begins in it, behind its first token */
+    if (page == own) { /* true if a document begins within it */
         uint64_t end = (first / s->chunk_tokens + 1) * s->chunk_tokens;
         const struct tdm_sequence *of = &s->sequences[query->sequence];
         end = end < of->tokens ? end : of->tokens;
@@ -244,7 +244,7 @@ bool tdm_seen(const void *context, uint32_t layer, uint64_t kv_head, uint64_t qu
     const struct tdm_seen *seen = context;
     const struct tdm_schedule *s = seen->schedule;
     struct place query = place_of(s, query_row), key = place_of(s, key_row);
-    uint64_t behind = query.token - key.token; /* of the same document, and not after it */
+    uint64_t behind = query.token - key.token; /* same document, key not after query */
     if (s->model->layer_kinds[layer].window > 0)
         return behind < s->model->layer_kinds[layer].window;
     switch (s->selector.kind) {

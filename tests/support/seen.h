@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What queries saw in steps of the cpu backend, for the reference to see the same.
+ * What queries saw in steps of the cpu backend, so that the reference can see the same.
  *
- * The rules of the selectors are written here a second time, token by token, but for the drawing of
- * bigbird's random pages. Only which pages won a vote is taken from the lists that the backend
- * made; that they won rightly is checked when it makes them.
+ * The rules of the selectors are implemented here a second time, token by token, except the choice
+ * of bigbird's random pages. Only the pages that won a vote are taken from the lists that the
+ * backend made. When the backend makes a list, its winners are checked.
  */
 #ifndef TDM_TESTS_SEEN_H
 #define TDM_TESTS_SEEN_H
@@ -16,23 +16,22 @@
 struct tdm_seen {
     const struct tdm_schedule *schedule;
     uint64_t chunks;
-    uint64_t step;    /* whose lists tdm_seen() asks, from 1 */
+    uint64_t step;    /* whose lists tdm_seen() uses, from 1 */
     uint32_t **lists; /* [steps, layers, chunks]: page lists of the last attention; owned */
-    uint64_t changed; /* attention ops that read other lists than the one before them in the step */
-    uint64_t miscounted; /* forward select ops of the first step: pairs that are not as counted */
-    uint64_t
-        elections, /* of lists, and those in which a page won with less votes than one that lost */
-        wrong;
+    /* Ops whose lists differ from those recorded before for the same layer, chunk and step. */
+    uint64_t changed;
+    uint64_t miscounted; /* forward selections of the first step with a wrong number of pairs */
+    /* Lists decided by a vote, and those in which a page won with fewer votes than a loser. */
+    uint64_t elections, wrong;
 };
 
-/* Begins to note the lists of a schedule's steps: the cpu backend is to be used through the
- * returned one until tdm_seen_end(). One at a time. */
+/* Starts recording the lists of a schedule's steps. Until tdm_seen_end() use the returned backend
+ * as the cpu backend. One at a time. */
 const struct tdm_backend *tdm_seen_begin(struct tdm_seen *seen,
                                          const struct tdm_schedule *schedule);
 void tdm_seen_end(struct tdm_seen *seen);
 
-/* tdm_reference_sees of a struct tdm_seen; of which sequences the documents are is known to
- * both. */
+/* A tdm_reference_sees; `context` is a struct tdm_seen. Both tokens must be in one document. */
 bool tdm_seen(const void *context, uint32_t layer, uint64_t kv_head, uint64_t query, uint64_t key);
 
 #endif

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slack of attention: scores hand theirs on to probabilities, these to what they weigh. */
+/* Slack of attention: that of scores passes to probabilities, and theirs to the outputs. */
 #include "tests/support/slack_parts.h"
 
 #include "ops/attention.h"
 
-/* Slack of a row's scores and what else a row has; largest sizes of a KV head; sums of the
- * probabilities of a key over the rows that see it. */
+/* Arrays: slack of a row's scores and bounds of its dP - D; largest norms and elements of a KV
+ * head; for each key the sum of its probabilities over the rows that see it. */
 enum { SCORES, ROW_GRADIENTS, KEY_NORMS, KEYS, VALUES, ROWS, KEY_SUMS, OUT_GRADIENTS };
 
 struct heads {
     uint64_t tokens, query_heads, kv_heads, dim, ratio, keys;
     double scale;
-    double rounded; /* what rounding probabilities to bf16 can add */
+    double rounded; /* error from rounding probabilities to bf16 */
 };
 
 static struct heads heads_of(const struct tdm_slack *slack)
@@ -37,7 +37,7 @@ static struct heads heads_of(const struct tdm_slack *slack)
     return x;
 }
 
-/* Largest norms and elements of K and V of each KV head: [kv_heads] and [kv_heads, dim]. */
+/* Finds the largest norms and elements of K and V: [kv_heads] and [kv_heads, dim]. */
 static void find_keys(struct tdm_slack *slack, const struct heads *x)
 {
     const struct tdm_program *program = slack->launch->program;
@@ -65,15 +65,15 @@ static void find_keys(struct tdm_slack *slack, const struct heads *x)
     }
 }
 
-/* Scores q k / sqrt(dim), and so logarithms of probabilities, are right to this; and dP - D of a
- * row are at most so large. */
+/* Finds the slack of each row's scores q k / sqrt(dim), also that of log probabilities, and the
+ * bound of its dP - D. */
 static void find_rows(struct tdm_slack *slack, const struct heads *x, bool back)
 {
     const struct tdm_operand *operand = slack->launch->operand;
     double error =
         slack_product_error((double)x->dim, operand[TDM_ATTENTION_GRAD_Q].dtype) + 16 * UNIT;
     const double *norms = slack->array[KEY_NORMS];
-    uint64_t rows = x->tokens * x->query_heads; /* behind them the largest */
+    uint64_t rows = x->tokens * x->query_heads; /* the largest value follows them */
     for (uint64_t row = 0; row < rows; row++) {
         uint64_t g = row % x->query_heads / x->ratio;
         double q = 0, d = 0, o = 0;
@@ -96,7 +96,7 @@ static void find_rows(struct tdm_slack *slack, const struct heads *x, bool back)
     }
 }
 
-/* Sums of the probabilities of every key: dV of gradients that are all one. */
+/* Finds the sum of the probabilities of every key: dV if all output gradients are one. */
 static bool find_key_sums(struct tdm_slack *slack, const struct heads *x, struct tdm_error *err)
 {
     const struct tdm_program *program = slack->launch->program;
@@ -195,7 +195,7 @@ double slack_of_attention_grad(const struct tdm_slack *slack, const struct tdm_w
         return x.scale * (2 * slack->array[SCORES][row] + error) *
                slack->array[ROW_GRADIENTS][row] * slack->array[KEYS][g * x.dim + element % x.dim];
     }
-    /* a key's, in the slots that are written, or added to behind these */
+    /* an element of a key, in slots that are overwritten or, after these, added to */
     const struct tdm_access *access = &slack->launch->op->access[piece->operand];
     uint32_t first_chunk = slack->launch->op->access[TDM_ATTENTION_GRAD_KV].before.chunk;
     uint32_t chunk = access->after.chunk + piece->slot;

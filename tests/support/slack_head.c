@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slack of the LM head and the loss: logits hand theirs on to their gradients and to the loss. */
+/* Slack of the LM head and the loss. The slack of logits determines that of their gradients and of
+ * the loss. */
 #include "tests/support/slack_parts.h"
 
 #include "ops/head.h"
 
-/* Of logits [tokens, entries]: their gradients' sizes and slack, by row and by entry; of the normed
- * rows by column; of a row's loss; of its logits, and, relative, of what all entries but the target
- * add up to. */
+/* Arrays [tokens, entries] of logits (later the sizes of their gradients) and of gradient slack;
+ * norms: of slack and size by row, of columns of the normed rows and the weight, of the normed
+ * rows, by entry of weight, slack and size; slack of a row's loss and of logits; relative error of
+ * the sum over all entries but the target. */
 enum {
     LOGITS,
     GRADIENT_SLACK,
@@ -46,23 +48,23 @@ static struct head head_of(const struct tdm_slack *slack)
     };
 }
 
-/* Relative error of exp(-distance) in fp32: arguments are rounded, too. */
+/* Relative error of exp(-distance) in fp32. The argument is rounded too. */
 static double exponent_error(double distance)
 {
     return (16 + 6 * distance) * UNIT;
 }
 
-/* Of a row of logits: what its loss and gradients follow from, and how far that may be off. */
+/* Sums over a row of logits from which its loss and gradients follow, and their errors. */
 struct sums {
     double most, total;   /* the largest logit, sum of exp(logit - most) */
-    double others;        /* of this, without the target */
-    double others_error;  /* relative, but for the errors of `most` */
-    double mean_slack;    /* of the logits, by their probabilities */
-    double largest_slack; /* of them all */
-    double moved;         /* error of others / total, given the target: of log(total / target) */
+    double others;        /* total without the target */
+    double others_error;  /* relative, without the error of `most` */
+    double mean_slack;    /* of the logits, weighted by probability */
+    double largest_slack; /* of all logits */
+    double moved;         /* error of others / total, and of log(total / target) */
 };
 
-/* The op's logits of row t; `target` is an entry, or beyond them. */
+/* Sums over the op's logits of one row. `target` is an entry, or beyond them. */
 static struct sums sum_row(const struct head *x, const double *logits, const double *slacks,
                            uint64_t target)
 {
@@ -90,8 +92,8 @@ static struct sums sum_row(const struct head *x, const double *logits, const dou
     return sums;
 }
 
-/* Slack of a loss. Where logits of other entries are given, the target's probability is not known
- * here, and so not how far its slack goes. */
+/* Slack of a loss. If the op has only part of the vocabulary, the target's probability is not known
+ * here. The target's slack then counts in full. */
 static double loss_slack(const struct tdm_slack *slack, const struct head *x,
                          const struct sums *sums, double of_target)
 {
@@ -101,7 +103,7 @@ static double loss_slack(const struct tdm_slack *slack, const struct head *x,
            slack_sum_error((double)x->entries) * (1 + log((double)x->entries));
 }
 
-/* Slack of a logit and of its gradient, row by row. */
+/* Finds the slack of the logits of a row, and of their gradients. */
 static void find_row(struct tdm_slack *slack, const struct head *x, uint64_t t, const double *rows,
                      const double *entries)
 {
@@ -113,7 +115,7 @@ static void find_row(struct tdm_slack *slack, const struct head *x, uint64_t t, 
     double error = slack_product_error((double)x->hidden, operand[TDM_HEAD_ROWS].dtype);
     for (uint64_t v = 0; v < x->entries; v++) {
         slacks[v] = error * rows[t] * entries[v];
-        if (x->narrow) /* to one neighbour or the other */
+        if (x->narrow) /* rounded to either neighbour */
             slacks[v] += 2 * ROUNDED_BF16 * (fabs(logits[v]) + slacks[v]);
     }
     uint64_t target = (uint64_t)(uint32_t)x->targets[t] - op->first_entry;
@@ -121,7 +123,7 @@ static void find_row(struct tdm_slack *slack, const struct head *x, uint64_t t, 
     struct sums sums = sum_row(x, logits, slacks, target);
     slack->array[OTHERS_ERRORS][t] = sums.others_error;
     slack->array[LOSSES][t] = loss_slack(slack, x, &sums, of_target);
-    if (op->kind == TDM_OP_HEAD_GRAD) { /* of the whole vocabulary, and the same bits */
+    if (op->kind == TDM_OP_HEAD_GRAD) { /* of the whole vocabulary, with the same bits */
         const double *lse = (const double *)operand[TDM_HEAD_GRAD_LSE].data + 3 * t;
         sums = (struct sums){.most = lse[0], .others = lse[1]};
         sums.total = lse[1] + exp(lse[2] - lse[0]);
@@ -134,7 +136,7 @@ static void find_row(struct tdm_slack *slack, const struct head *x, uint64_t t, 
                 ? most_p * sums.moved + 16 * UNIT * rest
                 : p * (slacks[v] + sums.mean_slack + exponent_error(fabs(logits[v] - sums.most)));
         gradients[v] = x->per_token * (each + LEAST_EXP);
-        logits[v] = x->per_token * (v == target ? rest : p); /* the gradient's size */
+        logits[v] = x->per_token * (v == target ? rest : p); /* now the gradient's size */
         if (x->narrow)
             gradients[v] += 2 * ROUNDED_BF16 * (logits[v] + gradients[v]);
     }
@@ -177,7 +179,7 @@ bool slack_begin_head(struct tdm_slack *slack)
                     slack_value(&operand[TDM_HEAD_ROWS], first + t * x.hidden + i) *
                     slack_value(&operand[TDM_HEAD_WEIGHTS], x.weight + v * x.hidden + i);
         find_row(slack, &x, t, rows, entries);
-        for (uint64_t v = 0; v < x.entries; v++) { /* slack, and size, of rows and of entries */
+        for (uint64_t v = 0; v < x.entries; v++) { /* squares of slack and size, by row and entry */
             double each = slack->array[GRADIENT_SLACK][t * x.entries + v];
             double size = slack->array[LOGITS][t * x.entries + v];
             slack->array[ROW_SLACK][t] += each * each;
@@ -191,7 +193,7 @@ bool slack_begin_head(struct tdm_slack *slack)
     return true;
 }
 
-/* Of a sum over the vocabulary: what the factors' slack makes, and the sum itself. */
+/* Slack of a sum over the vocabulary: from the slack of its factors, and from the summation. */
 static double of_head_rows(const struct tdm_slack *slack, const struct head *x, uint64_t element)
 {
     uint64_t t = element / x->hidden, i = element % x->hidden;
@@ -205,7 +207,7 @@ static double of_head_rows(const struct tdm_slack *slack, const struct head *x, 
 
 static double of_head_weight(const struct tdm_slack *slack, const struct head *x, uint64_t element)
 {
-    uint64_t first = x->weight - slack->launch->op->first_entry * x->hidden; /* the tensor's */
+    uint64_t first = x->weight - slack->launch->op->first_entry * x->hidden; /* of the tensor */
     uint64_t v = element / x->hidden - slack->launch->op->first_entry;
     if (element / x->hidden < slack->launch->op->first_entry || v >= x->entries)
         return EXACT;
@@ -232,8 +234,8 @@ static double of_logit(const struct tdm_slack *slack, const struct head *x, uint
     return x->targets[t] < 0 ? INFINITY : slack->array[LOGIT_SLACK][element];
 }
 
-/* Largest logit, sum of the others' exponentials, logit of the target: together with those of a row
- * so far, of which the bits are given. */
+/* Slack of the largest logit, the sum of the other exponentials, or the target's logit, each
+ * combined with the row's values so far, whose bits are given. */
 static double of_lse(const struct tdm_slack *slack, const struct head *x, uint64_t element,
                      double due)
 {
@@ -256,7 +258,7 @@ double slack_of_head(const struct tdm_slack *slack, const struct tdm_written *pi
     struct head x = head_of(slack);
     if (piece->operand == TDM_HEAD_ROWS) {
         uint64_t first = op->first_row * x.hidden;
-        double added = 4 * UNIT * fabs(due); /* of a sum over tiles of the vocabulary */
+        double added = 4 * UNIT * fabs(due); /* error of the sum over tiles of the vocabulary */
         return element < first ? EXACT : of_head_rows(slack, &x, element - first) + added;
     }
     if (piece->operand == TDM_HEAD_LOGITS)
@@ -271,7 +273,7 @@ double slack_of_head(const struct tdm_slack *slack, const struct tdm_written *pi
         return of_head_weight(slack, &x, element);
     if (op->kind == TDM_OP_LOSS && piece->operand == TDM_LOSS_LSE)
         return of_lse(slack, &x, element, due);
-    double losses = 0; /* with parts of the vocabulary the sums so far are given */
+    double losses = 0; /* with part of the vocabulary, the sums so far are given */
     for (uint64_t t = 0; t < x.tokens; t++)
         losses += x.targets[t] < 0 ? 0 : slack->array[LOSSES][t];
     return losses * x.per_token + 1e-12 * fabs(due);

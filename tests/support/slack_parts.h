@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside the slack of lockstep_slack.h: sizes of terms, and the parts by what ops do. */
+/* Internal to the slack of lockstep_slack.h: sizes of terms, and functions for kinds of ops. */
 #ifndef TDM_TESTS_SLACK_PARTS_H
 #define TDM_TESTS_SLACK_PARTS_H
 
@@ -10,18 +10,18 @@
 #include <stdlib.h>
 
 #define UNIT 0x1p-24        /* of fp32, half a unit in the last place of 1 */
-#define ROUNDED_BF16 0x1p-8 /* relative: what rounding to bf16 changes at most */
+#define ROUNDED_BF16 0x1p-8 /* relative: the largest change by rounding to bf16 */
 #define EXACT (-1.0)
-#define LEAST_EXP 2e-35 /* exponentials below it are 0 on the cpu: executor/cpu/exp.h */
+#define LEAST_EXP 2e-35 /* smaller exponentials are 0 on the cpu: executor/cpu/exp.h */
 
-/* Relative to the sum of the terms' sizes. */
+/* Error of a sum, relative to the sum of the terms' sizes. */
 static inline double slack_sum_error(double terms)
 {
     return (8 + 2 * sqrt(terms)) * UNIT;
 }
 
-/* Tensor cores add products in fp32 but cut off where other units round, a bit or two further
- * down. */
+/* Tensor cores add products in fp32, but they truncate, a bit or two below the place where other
+ * units round. */
 static inline double slack_product_error(double terms, enum tdm_dtype factors)
 {
     return slack_sum_error(terms) * (factors == TDM_DTYPE_BF16 ? 4 : 1);
@@ -37,20 +37,20 @@ static inline bool slack_adds(const struct tdm_operand *operand)
     return operand->mode == TDM_ACCUMULATE;
 }
 
-/* Takes an array of zeros, with one more than `count`. */
+/* Allocates array `number` with count + 1 zeros. NULL if memory runs out. */
 static inline double *slack_take(struct tdm_slack *slack, int number, uint64_t count)
 {
     slack->array[number] = calloc(count + 1, sizeof(double));
     return slack->array[number];
 }
 
-/* A matrix of an operand. */
+/* A matrix within an operand. */
 struct slack_view {
     const struct tdm_operand *operand;
     uint64_t first, rows, columns, stride;
 };
 
-/* Adds squares of rows to rows[], of columns to columns[]; either may be NULL. */
+/* Adds squares of rows to rows[], and of columns to columns[]. Either may be NULL. */
 static inline void slack_add_squares(const struct slack_view *x, double *rows, double *columns)
 {
     for (uint64_t r = 0; r < x->rows; r++)
@@ -88,14 +88,14 @@ static inline uint64_t slack_page_element(const struct tdm_slack *slack, uint64_
            t % schedule->page_tokens * model->kv_heads * model->head_dim;
 }
 
-/* Takes the arrays of ops that turn heads, of attention, of the LM head; false if memory ran out,
- * or the cpu backend failed. */
+/* Prepare the arrays of ops that rotate heads, of attention, the LM head and selections. False if
+ * memory runs out or the cpu backend fails. */
 bool slack_begin_turn(struct tdm_slack *slack);
 bool slack_begin_attention(struct tdm_slack *slack, struct tdm_error *err);
 bool slack_begin_head(struct tdm_slack *slack);
 bool slack_begin_select(struct tdm_slack *slack);
 
-/* Slack of an element of theirs; less than 0: exact. */
+/* Slack of an element that these ops write; negative: exact. */
 double slack_of_means(const struct tdm_slack *slack, uint64_t element);
 double slack_of_select(const struct tdm_slack *slack, uint64_t element);
 double slack_of_turn(const struct tdm_slack *slack, const struct tdm_written *piece,

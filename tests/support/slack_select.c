@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slack of page means and page lists. A list is exact unless a page won or lost by so little that
- * roundings of the votes decide; then anything goes in it.
+ * Slack of page means and page lists. A list must be exact, unless a page won or lost by so little
+ * that rounding of the votes decides. It is then not checked.
  */
 #include "tests/support/slack_parts.h"
 
@@ -12,8 +12,7 @@
 
 enum { LIST_IS_CLOSE };
 
-/* What votes of one page may be off by, of each: probabilities are made in fp32 of bf16
- * products. */
+/* Largest relative error of a page's votes: probabilities in fp32 from bf16 products. */
 #define VOTE_ERROR 1e-3
 
 double slack_of_means(const struct tdm_slack *slack, uint64_t element)
@@ -48,7 +47,7 @@ bool slack_begin_select(struct tdm_slack *slack)
         struct tdm_election election;
         if (!tdm_elect(launch, i, &election))
             return false;
-        if (election.count > 0) { /* the list is not made yet */
+        if (election.count > 0) { /* judged by votes, before the list exists */
             qsort(election.votes, election.count, sizeof(double), falling);
             double least = election.votes[election.seats - 1];
             close[i] = least - election.votes[election.seats] < VOTE_ERROR * least;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slack of RoPE and QK-norm, and of K and V on their way into pages and out of them. */
+/* Slack of RoPE and QK-norm, and of K and V when they are written to pages or read from them. */
 #include "tests/support/slack_parts.h"
 
 #include "ops/rope.h"
 
 enum { HEAD_SLACK, HEAD_WEIGHT_SUMS };
 
-/* Where heads that turn come from and, with QK-norm, what was normed, its weights and their
- * gradient. */
+/* The operands of an op that rotates heads: its input and, with QK-norm, the norm's input, weights
+ * and their gradient. */
 struct turn {
     uint32_t from, raw, weight, gradient;
     uint64_t heads, from_stride, raw_stride;
@@ -55,8 +55,7 @@ static struct turn turn_of(const struct tdm_slack *slack)
     return turn;
 }
 
-/* Slack of the elements of one head, `at` its first element in what comes in, `raw` in what was
- * normed. */
+/* Finds the slack of one head. `at` is its first element in the op's input, `raw` in the norm's. */
 static void turn_head(struct tdm_slack *slack, const struct turn *turn, uint64_t weight,
                       uint64_t at, uint64_t raw, double factor, double *out)
 {
@@ -77,7 +76,7 @@ static void turn_head(struct tdm_slack *slack, const struct turn *turn, uint64_t
             mine *= s * fabs(slack_value(&operand[turn->weight], weight + i));
             its *= s * fabs(slack_value(&operand[turn->weight], weight + other));
         }
-        out[i] = factor * (mine + its); /* size of what was turned */
+        out[i] = factor * (mine + its); /* size of the rotated element */
     }
     for (uint64_t i = 0; i < dim && turn->normed && turn->back; i++) {
         double x = fabs(slack_value(normed, raw + i));
@@ -137,7 +136,7 @@ double slack_of_turn(const struct tdm_slack *slack, const struct tdm_written *pi
         uint64_t page = element / tdm_page_elements(schedule);
         uint64_t in_page = element % tdm_page_elements(schedule);
         if (in_page >= tdm_page_plane_elements(schedule))
-            return EXACT; /* V is moved */
+            return EXACT; /* V is copied */
         t = page * schedule->page_tokens + in_page / width;
         column = in_page % width;
     } else if (op->kind == TDM_OP_KV_GRAD_READ) {

@@ -13,7 +13,7 @@ static float draw_weight(struct tdm_dice *dice, const struct tdm_tensor *tensor)
 {
     double scale = tensor->rows > 1 ? 1.0 / sqrt((double)tensor->columns) : 0.1;
     double uniform = (double)(tdm_dice_next(dice) >> 11) * 0x1p-53 * 2 - 1;
-    if (tensor->role == TDM_ROLE_EMBEDDING) /* no row of which the norm is nearly 0 */
+    if (tensor->role == TDM_ROLE_EMBEDDING) /* no row has a norm near 0 */
         return (float)(uniform + (uniform < 0 ? -0.5 : 0.5));
     return (float)((tdm_role_is_norm(tensor->role) ? 1.0 : 0.0) + 1.7 * scale * uniform);
 }
@@ -23,7 +23,7 @@ bool tdm_step_data_draw(struct tdm_step_data *data, const struct tdm_schedule *s
 {
     const struct tdm_model *model = schedule->model;
     bool alone = schedule->dtypes.weights == TDM_DTYPE_BF16 &&
-                 schedule->dtypes.master == TDM_DTYPE_NONE; /* nothing is wider than the weights */
+                 schedule->dtypes.master == TDM_DTYPE_NONE; /* no copy is wider than the weights */
     struct tdm_dice dice;
     tdm_dice_seed(&dice, seed ^ 0xda7a);
     *data = (struct tdm_step_data){.model = model, .tokens = tdm_schedule_tokens(schedule)};

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Documents of a text against those of a schedule. */
+/* Compares documents of a text with documents of a schedule. */
 #include "tests/support/text_documents.h"
 
 #include "tests/support/run_steps.h"
 
 #include <math.h>
 
-/* The schedule without its documents: it takes them from the text. */
+/* Copies the schedule without its documents. The copy takes them from the text. */
 static enum tdm_status without_documents(const struct tdm_schedule *schedule,
                                          struct tdm_schedule **out, struct tdm_error *err)
 {

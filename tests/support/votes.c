@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The vote of a selection in double precision. */
+/* Computes the vote of a selection in double precision. */
 #include "tests/support/votes.h"
 
 #include "ops/select.h"
@@ -15,7 +15,7 @@ static double value(const struct tdm_operand *operand, uint64_t element)
     return tdm_value_of(tdm_operand_at(operand, element), operand->dtype);
 }
 
-/* Adds one query's probabilities; score[count] is the caller's. */
+/* Adds one query's probabilities; score[count] is the caller's workspace. */
 static void add_vote(const struct tdm_launch *launch, const struct tdm_page_rule *rule,
                      uint64_t row, uint64_t kv_head, double *score, struct tdm_election *election)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an op writes. */
+/* Lists what an op writes. */
 #include "tests/support/written.h"
 
 #include "schedule/layout.h"
@@ -45,7 +45,7 @@ bool tdm_is_of_part(const struct tdm_access *access, const struct tdm_tensor *te
     return access->part == TDM_PART_ALL || tdm_part_of(tensor->role) == access->part;
 }
 
-/* Bytes of a slot in which an op works. */
+/* Bytes of a slot that an op may write. */
 static uint64_t worked_bytes(const struct tdm_op *op, const struct tdm_access *access,
                              uint64_t slot_bytes)
 {

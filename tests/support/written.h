@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an op writes: runs of elements of one dtype in the slots of its operands, for tests. */
+/* What an op writes: pieces of elements of one dtype in the slots of its operands. */
 #ifndef TDM_TESTS_WRITTEN_H
 #define TDM_TESTS_WRITTEN_H
 
@@ -7,16 +7,16 @@
 
 struct tdm_written {
     uint32_t operand, slot;
-    const struct tdm_tensor *tensor; /* in buffers of units; else NULL */
-    bool lse;                        /* the LSE behind an attention output */
+    const struct tdm_tensor *tensor; /* in buffers of units, otherwise NULL */
+    bool lse;                        /* the LSE after an attention output */
     enum tdm_dtype dtype;
-    uint64_t offset; /* bytes from the slot's first */
+    uint64_t offset; /* bytes from the beginning of the slot */
     uint64_t elements;
 };
 
 #define TDM_WRITTEN_MOST 24
 
-/* An element in memory as a number; NAN where it is none. */
+/* An element in memory as a number; NAN for other dtypes. */
 double tdm_value_of(const void *at, enum tdm_dtype dtype);
 
 /* Does an access of an op write? */
@@ -25,8 +25,8 @@ bool tdm_is_written(const struct tdm_access *access);
 /* Is this tensor of a unit among those that an access names? */
 bool tdm_is_of_part(const struct tdm_access *access, const struct tdm_tensor *tensor);
 
-/* Lists them for one slot of a written operand; returns how many. Of what LM-head ops and those
- * that write pages have in a slot they write a part, which lies in what is listed. */
+/* Lists the pieces of one slot of a written operand. Returns how many there are. LM-head ops and
+ * ops that write pages write only part of the piece that is listed. */
 uint32_t tdm_list_written(const struct tdm_launch *launch, uint32_t operand, uint32_t slot,
                           struct tdm_written written[TDM_WRITTEN_MOST]);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Traces: what is written is read back; what must not be overwritten is not; a writer whose disk is
- * full says so; a writer that is killed leaves every finished step; what is no trace is named.
+ * Tests of traces. What is written is read back. A file is overwritten only on request. A writer
+ * says if the disk is full. A killed writer leaves every finished step. What is no trace is named.
  */
 #include "ops/move.h"
 #include "traces/reader.h"
@@ -31,7 +31,7 @@
 
 enum { OPS = 40, BUFFERS = 5, CHANGES = 30, POOL = 4 };
 
-static char folder[512]; /* empty, of this test */
+static char folder[512]; /* an empty folder for this test */
 
 static const struct tdm_trace_run example_run = {
     .command = "tidemark run tiny.json --trace x",
@@ -49,7 +49,7 @@ static const char *in_folder(const char *name, char out[640])
     return out;
 }
 
-/* Entries of the folder, "." and ".." aside. */
+/* Number of entries of the folder, without "." and "..". */
 static int count_files(const char *path)
 {
     int files = 0;
@@ -80,7 +80,7 @@ static int setup_folder(void **state)
 {
     (void)state;
     const char *scratch = getenv("TDM_SCRATCH");
-    /* root reads as nobody in some tests, who must be able to come here */
+    /* Root runs some tests as user nobody, who must be able to enter the folder. */
     if (scratch == NULL || strlen(scratch) > 400 || getuid() == 0)
         scratch = "/tmp";
     snprintf(folder, sizeof(folder), "%s/traces-XXXXXX", scratch);
@@ -101,7 +101,7 @@ static int setup_case(void **state)
     return 0;
 }
 
-/* The answer of a query, one integer or the length of one text. */
+/* The result of a query: one integer. */
 static int64_t ask(const char *path, const char *sql)
 {
     sqlite3 *db;
@@ -134,7 +134,7 @@ static void assert_sound(const char *path)
     assert_int_equal(ask(path, "SELECT count(*) FROM pragma_foreign_key_check"), 0);
 }
 
-/* A program without a schedule behind it, and its ops. */
+/* A program without a real schedule, and its ops. */
 
 struct example {
     struct tdm_machine machine;
@@ -213,7 +213,7 @@ static int64_t write_program(struct tdm_trace *trace, const char *name)
             assert_int_equal(tdm_trace_allocation(trace, i, TDM_DEVICE, 4500 + i, &err), TDM_OK);
         if (i == 0)
             write_value(trace, 0, TDM_DEVICE, TDM_WEIGHTS, 1000);
-        /* Both change at once: 3000 + 500 are never there together. */
+        /* Both change at the same op: 3000 and 500 are never live together. */
         if (i % 10 == 5) {
             write_value(trace, i, TDM_DEVICE, TDM_RESIDUALS, i == 15 ? 3000 : 10);
             write_value(trace, i, TDM_DEVICE, TDM_KV, i == 15 ? 0 : 500);
@@ -288,7 +288,7 @@ static struct tdm_trace_reader *open_reader(const char *path)
     return reader;
 }
 
-/* A finished trace with one program of `steps` steps. */
+/* Writes a finished trace with one program of `steps` steps. */
 static void write_trace(const char *path, uint64_t steps)
 {
     struct tdm_error err = {0};
@@ -310,7 +310,7 @@ static void read_is_refused(const char *path, enum tdm_status status, const char
         fail_msg("status %d, not %d: %s (should say: %s)", got, status, err.message, why);
 }
 
-/* Does `act` in a child process, as nobody if this is root, and returns its exit status. */
+/* Runs `act` in a child process, as user nobody if this is root, and returns its exit status. */
 static int in_child(int (*act)(const char *path), const char *path, bool as_nobody)
 {
     fflush(NULL);
@@ -326,7 +326,7 @@ static int in_child(int (*act)(const char *path), const char *path, bool as_nobo
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* Cases. */
+/* The tests. */
 
 static void check_programs(struct tdm_trace_reader *reader)
 {
@@ -472,7 +472,7 @@ static void check_memory(struct tdm_trace_reader *reader)
     free(touched);
 }
 
-/* Several programs, more steps than the pool has batches. */
+/* Several programs, and more steps than the pool has batches. */
 static void test_round_trip(void **state)
 {
     (void)state;
@@ -520,8 +520,7 @@ static void test_round_trip(void **state)
     tdm_trace_reader_close(reader);
 }
 
-/* Evaluations are rows of their own, beside the steps after which they came. */
-/* Rows of places and lanes that the machine of the program adds come back by their names. */
+/* Places and lanes that the machine of a program adds are read back by their names. */
 static void test_more_places(void **state)
 {
     (void)state;
@@ -571,6 +570,7 @@ static void test_more_places(void **state)
     tdm_trace_reader_close(reader);
 }
 
+/* Evaluations are separate rows, next to the steps after which they ran. */
 static void test_evaluations(void **state)
 {
     (void)state;
@@ -622,7 +622,7 @@ static uint64_t next_random(uint64_t *state)
     return *state;
 }
 
-/* The reader's one pass finds the peaks that the views of the schema find, on random streams. */
+/* On random streams the reader, in one pass, finds the same peaks as the views of the schema. */
 static void test_peaks_as_views(void **state)
 {
     (void)state;
@@ -709,7 +709,7 @@ static void test_refuses_and_forces(void **state)
     assert_non_null(strstr(err.hint, "--force"));
     assert_int_equal(ask(path, "SELECT count(*) FROM step"), 3);
 
-    /* Through a link the file is replaced; what a killed run left beside the old one goes. */
+    /* Through a link the file is replaced. What a killed run left next to it is removed. */
     char wal[700];
     snprintf(wal, sizeof(wal), "%s-wal", path);
     FILE *file = fopen(wal, "w");
@@ -727,7 +727,7 @@ static void test_refuses_and_forces(void **state)
     assert_int_equal(tdm_trace_close(NULL, "finished", &err), TDM_OK);
 }
 
-/* SQLite would take these for a URI and for a database in memory. */
+/* SQLite would take these names for a URI and for a database in memory. */
 static void test_odd_names(void **state)
 {
     (void)state;
@@ -769,7 +769,7 @@ static void test_unwritable(void **state)
     assert_int_equal(count_files(folder), 1);
 }
 
-/* No room for the schema: an old file stays as it was, a new one does not appear. */
+/* There is no space for the schema: an old file is unchanged, a new one does not appear. */
 static int open_without_room(const char *path)
 {
     struct rlimit limit = {.rlim_cur = 20000, .rlim_max = 20000};
@@ -825,7 +825,7 @@ static int run_out_of_room(const char *path)
         fprintf(stderr, "step %" PRIu64 ": status %d: %s\n", step, status, err.message);
         return 4;
     }
-    /* Neither a further step nor a program nor the end waits for a thread that cannot write. */
+    /* Without waiting for the thread, which cannot write, a step, a program and the end fail. */
     if (send_step(trace, program, step, &err) != TDM_IO)
         return 5;
     if (tdm_trace_program_begin(trace, "two", "{}", &example.program, &program, &err) != TDM_IO)
@@ -848,7 +848,7 @@ static void test_disk_full(void **state)
                      1);
 }
 
-/* An op that the schema refuses, and a program given up in the middle, leave nothing of it. */
+/* An op that the schema refuses, or a program that is abandoned, leaves nothing of the program. */
 static void test_bad_program(void **state)
 {
     (void)state;
@@ -859,7 +859,7 @@ static void test_bad_program(void **state)
     int64_t program;
     example_make(&example);
     struct tdm_op op = example_op(0);
-    /* The same op twice is what the schema refuses. */
+    /* The schema refuses the same op twice. */
     assert_int_equal(tdm_trace_program_begin(trace, "x", "{}", &example.program, &program, &err),
                      TDM_OK);
     assert_int_equal(tdm_trace_op(trace, &op, 0, 1, &err), TDM_OK);
@@ -869,7 +869,7 @@ static void test_bad_program(void **state)
     assert_int_equal(tdm_trace_memory(trace, &value, &err), TDM_INTERNAL);
     assert_int_equal(tdm_trace_allocation(trace, 0, TDM_HOST, 1, &err), TDM_INTERNAL);
     assert_int_equal(tdm_trace_program_end(trace, &err), TDM_INTERNAL);
-    /* Given up in the middle. */
+    /* A program that is abandoned in the middle. */
     assert_int_equal(tdm_trace_program_begin(trace, "y", "{}", &example.program, &program, &err),
                      TDM_OK);
     assert_int_equal(tdm_trace_program_begin(trace, "z", "{}", &example.program, &program, &err),
@@ -881,7 +881,7 @@ static void test_bad_program(void **state)
     assert_int_equal(count_files(folder), 1);
 }
 
-/* A batch that says it holds more than there is room for, and a step that is sent twice. */
+/* A batch whose counts are above its capacity, and a step that is sent twice. */
 static void test_bad_batches(void **state)
 {
     (void)state;
@@ -905,7 +905,7 @@ static void test_bad_batches(void **state)
     assert_int_equal(ask(path, "SELECT count(*) FROM step"), 1);
 }
 
-/* The thread is known by its name, and signals are not its business. */
+/* The thread has a name. */
 static void test_thread(void **state)
 {
     (void)state;
@@ -914,7 +914,7 @@ static void test_thread(void **state)
     struct tdm_error err = {0};
     struct tdm_trace *trace = open_trace(in_folder("run.trace", path));
     int64_t program = write_program(trace, "one");
-    for (uint64_t step = 1; step <= 2 * POOL; step++) /* it has surely started then */
+    for (uint64_t step = 1; step <= 2 * POOL; step++) /* by then it has started */
         assert_int_equal(send_step(trace, program, step, &err), TDM_OK);
     DIR *tasks = opendir("/proc/self/task");
     assert_non_null(tasks);
@@ -934,7 +934,7 @@ static void test_thread(void **state)
     assert_true(found);
 }
 
-/* What the child that is killed has done, in memory shared with it. */
+/* Progress of the child that will be killed, in memory shared with it. */
 struct progress {
     volatile uint64_t taken, sent;
 };
@@ -977,7 +977,7 @@ static void kill_writer(pid_t child)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-/* All but the batches that were under way are there, each whole. */
+/* All steps are there except those of unfinished batches, each complete. */
 static void test_killed(void **state)
 {
     (void)state;
@@ -1028,7 +1028,7 @@ static int read_steps(const char *path)
     return 0;
 }
 
-/* What a killed run left, read where one may not write; also when its -wal was not copied. */
+/* What a killed run left can be read in a read-only folder, also without its -wal file. */
 static void test_read_only_folder(void **state)
 {
     (void)state;
@@ -1049,7 +1049,7 @@ static void test_read_only_folder(void **state)
     assert_int_equal(chmod(folder, 0755), 0);
 }
 
-/* A trace is read while it is written, and the run can end meanwhile. */
+/* A trace can be read while it is written, and the run may end meanwhile. */
 static void test_read_while_running(void **state)
 {
     (void)state;
@@ -1128,7 +1128,7 @@ static void test_bad_files(void **state)
     read_is_refused(whole, TDM_INPUT, "is not a trace: it has no table \"run\"");
 }
 
-/* What claims to be a trace may hold anything where tables are due; reading that would run it. */
+/* In place of the expected tables a file may have views, and reading a view runs it. */
 static void test_other_schemas(void **state)
 {
     (void)state;
@@ -1141,11 +1141,11 @@ static void test_other_schemas(void **state)
                  "UNION ALL SELECT i + 1 FROM n) SELECT i FROM n;");
     read_is_refused(path, TDM_INPUT, "its view \"transfer\" is another one");
     write_trace(in_folder("more.trace", path), 2);
-    change(path, "CREATE TABLE of_mine (a);"); /* which nothing reads */
+    change(path, "CREATE TABLE of_mine (a);"); /* nothing reads it */
     tdm_trace_reader_close(open_reader(path));
 }
 
-/* Names may have been written by anybody, and are printed. */
+/* Anybody may have written the names, and they are printed: unprintable bytes are replaced. */
 static void test_unprintable_names(void **state)
 {
     (void)state;
@@ -1165,7 +1165,7 @@ static void test_unprintable_names(void **state)
     tdm_trace_reader_close(reader);
 }
 
-/* A name that this program does not know is not taken for another one. */
+/* A name that this program does not know is an error. */
 static void test_unknown_names(void **state)
 {
     (void)state;
@@ -1181,7 +1181,7 @@ static void test_unknown_names(void **state)
     tdm_trace_reader_close(reader);
 }
 
-/* A step in parts is the step; who does not want to wait for a batch gets none. */
+/* A step sent in parts is read as one step. tdm_trace_take_free() does not wait for a batch. */
 static void test_parts(void **state)
 {
     (void)state;
@@ -1207,7 +1207,7 @@ static void test_parts(void **state)
             if (step < 2 || part < 2)
                 tdm_trace_send(trace, batches[0]);
         }
-    /* the last one is not sent: the step goes on */
+    /* the last part is not sent: the step is unfinished */
     for (size_t i = 1; i < POOL; i++)
         assert_int_equal(tdm_trace_take(trace, &batches[i], &err), TDM_OK);
     assert_int_equal(tdm_trace_take_free(trace, &batches[POOL], &err), TDM_OK);

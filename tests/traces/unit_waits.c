@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the compute lane waited for: gaps by the op that ended them. */
+/* Tests of what the compute lane waited for: each gap is due to the op that ended it. */
 #include "traces/waits.h"
 
 #include <stdarg.h>
@@ -40,7 +40,7 @@ static struct tdm_trace_wait *sum(const struct tdm_trace_interval *ops, size_t c
     return sum_of(ops, count, true, rows);
 }
 
-/* Two waits for fetched weights, one for a d2h copy that ends the step, one for nobody. */
+/* Two waits for fetched weights, one for a d2h copy that ends the step, one for no other op. */
 static void gaps_have_names(void **state)
 {
     (void)state;
@@ -49,7 +49,7 @@ static void gaps_have_names(void **state)
         op(1, TDM_LANE_COMPUTE, TDM_OP_PRODUCT, TDM_EMPTY, 2, 5), /* 2 s for the weights */
         op(2, TDM_LANE_H2D, TDM_OP_COPY, TDM_UNIT_WEIGHTS, 2, 8),
         op(3, TDM_LANE_D2H, TDM_OP_COPY, TDM_X, 5, 6), /* ends in the gap, but not last */
-        op(4, TDM_LANE_COMPUTE, TDM_OP_PRODUCT, TDM_EMPTY, 8, 9), /* 3 s for them again */
+        op(4, TDM_LANE_COMPUTE, TDM_OP_PRODUCT, TDM_EMPTY, 8, 9), /* 3 s for weights again */
         op(5, TDM_LANE_COMPUTE, TDM_OP_NORM, TDM_EMPTY, 10, 11),  /* 1 s for the host */
         op(6, TDM_LANE_D2H, TDM_OP_COPY, TDM_UNIT_MOMENT1, 9, 15),
     };
@@ -65,14 +65,14 @@ static void gaps_have_names(void **state)
     assert_true(fabs(waits[2].predicted_seconds - 1) < 1e-9);
     free(waits);
 
-    /* of a step that did not end nobody knows what its last copy was for */
+    /* in a step that did not end, nobody knows what its last copy was for */
     waits = sum_of(ops, sizeof(ops) / sizeof(ops[0]), false, 2);
     assert_int_equal(waits[0].content, TDM_UNIT_WEIGHTS);
     assert_true(waits[1].launch);
     free(waits);
 }
 
-/* What is measured has its own gaps, in an order of its own, and counts. */
+/* Measured ops have their own gaps, and the number of waits is the measured one. */
 static void measured_beside_predicted(void **state)
 {
     (void)state;
