@@ -25,7 +25,7 @@ static bool is_directory(const char *path)
 /* The folder of the running program, if it is the root of a build in the source tree. */
 static const char *source_tree(void)
 {
-    static char path[PATH_MAX];
+    static _Thread_local char path[PATH_MAX];
     char probe[PATH_MAX + 16];
     ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
     if (length <= 0)

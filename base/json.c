@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
  * allocations are watched while it parses. */
 static json_malloc_t allocate_below;
 static bool ran_out;
+static pthread_mutex_t parsing = PTHREAD_MUTEX_INITIALIZER; /* Jansson has one allocator */
 
 static void *watch_allocation(size_t bytes)
 {
@@ -29,15 +31,18 @@ static void *watch_allocation(size_t bytes)
     return memory;
 }
 
-static json_t *parse_watched(const char *text, size_t bytes, json_error_t *problem)
+static json_t *parse_watched(const char *text, size_t bytes, json_error_t *problem, bool *no_memory)
 {
     json_free_t release;
+    pthread_mutex_lock(&parsing);
     json_get_alloc_funcs(&allocate_below, &release);
     ran_out = false;
     json_set_alloc_funcs(watch_allocation, release);
     json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, problem);
     json_set_alloc_funcs(allocate_below, release);
-    if (ran_out) {
+    *no_memory = ran_out;
+    pthread_mutex_unlock(&parsing);
+    if (*no_memory) {
         json_decref(value);
         return NULL;
     }
@@ -48,8 +53,9 @@ enum tdm_status tdm_json_parse(const char *file, const char *text, size_t bytes,
                                struct tdm_error *err)
 {
     json_error_t problem;
-    json_t *value = parse_watched(text, bytes, &problem);
-    if (value == NULL && ran_out)
+    bool no_memory;
+    json_t *value = parse_watched(text, bytes, &problem, &no_memory);
+    if (value == NULL && no_memory)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);
     if (value == NULL)
         return tdm_fail(err, TDM_INPUT, "%s: line %d, column %d: not valid JSON: %s", file,

@@ -9,6 +9,7 @@ libtidemark_a_SOURCES += \
 	base/json.c base/json.h \
 	base/lock.c base/lock.h \
 	base/names.c base/names.h \
+	base/parallel.c base/parallel.h \
 	base/process.c base/process.h \
 	base/size.h \
 	base/sort.c base/sort.h \
@@ -18,4 +19,4 @@ libtidemark_a_SOURCES += \
 	base/ticker.c base/ticker.h \
 	base/units.c base/units.h
 
-cmocka_tests += tests/base/unit_base tests/base/unit_ticker
+cmocka_tests += tests/base/unit_base tests/base/unit_parallel tests/base/unit_ticker

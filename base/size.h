@@ -24,6 +24,12 @@ static inline uint64_t tdm_size_mul(uint64_t a, uint64_t b)
     return __builtin_mul_overflow(a, b, &product) ? TDM_SIZE_MAX : product;
 }
 
+/* a - b, or 0 if b is larger. */
+static inline uint64_t tdm_size_left(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
 /* The least multiple of `unit` (not 0) that is at least `a`. */
 static inline uint64_t tdm_size_align(uint64_t a, uint64_t unit)
 {

@@ -2,6 +2,7 @@
 /* Predicts every method at every context, and finds the longest context of each. */
 #include "commands/compare_methods.h"
 
+#include "base/parallel.h"
 #include "base/units.h"
 #include "methods/longest.h"
 #include "planner/set_keys.h"
@@ -169,32 +170,34 @@ static enum tdm_status find_own(const struct tdm_own_words *words, bool longest,
     return status == TDM_INFEASIBLE ? TDM_OK : status;
 }
 
-static enum tdm_status compare_own(const struct comparing *c, struct tdm_compared *row,
-                                   struct tdm_error *err)
+static struct tdm_own_words words_of(const struct comparing *c, const struct tdm_compared *row)
 {
     const struct tdm_compare_request *r = c->request;
-    struct tdm_own_words words = tdm_own_words(&row->settings, &row->choices, r->model, r->machine,
-                                               c->all->machine, r->margin);
-    enum tdm_status status = TDM_OK;
-    for (size_t i = 0; i < r->context_count && status == TDM_OK; i++) {
-        row->points[i].context = words.context = r->contexts[i];
-        say(c, row, r->contexts[i]);
-        if (r->contexts[i] <= TDM_LONGEST_CONTEXT)
-            status = find_own(&words, false, &row->points[i], err);
-    }
-    if (status == TDM_OK) {
-        say(c, row, 0);
-        words.context = 0;
-        for (size_t i = 0; i < r->context_count; i++)
-            if (row->points[i].fits)
-                words.context = r->contexts[i];
-        status = find_own(&words, true, &row->longest, err);
-    }
-    if (status == TDM_INPUT || status == TDM_USAGE) { /* the planner does not support this model */
-        refuse(row, err);
-        return TDM_OK;
-    }
-    return status;
+    return tdm_own_words(&row->settings, &row->choices, r->model, r->machine, c->all->machine,
+                         r->margin);
+}
+
+static enum tdm_status compare_own_at(const struct comparing *c, struct tdm_compared *row, size_t i,
+                                      struct tdm_error *err)
+{
+    struct tdm_own_words words = words_of(c, row);
+    row->points[i].context = words.context = c->request->contexts[i];
+    say(c, row, words.context);
+    return words.context <= TDM_LONGEST_CONTEXT ? find_own(&words, false, &row->points[i], err)
+                                                : TDM_OK;
+}
+
+/* After all contexts. */
+static enum tdm_status find_own_longest(const struct comparing *c, struct tdm_compared *row,
+                                        struct tdm_error *err)
+{
+    struct tdm_own_words words = words_of(c, row);
+    say(c, row, 0);
+    words.context = 0;
+    for (size_t i = 0; i < c->request->context_count; i++)
+        if (row->points[i].fits)
+            words.context = c->request->contexts[i];
+    return find_own(&words, true, &row->longest, err);
 }
 
 /* ---- settings ---- */
@@ -432,6 +435,66 @@ size_t tdm_compared_common(const struct tdm_methods_comparison *c,
     return common;
 }
 
+/* ---- tasks: contexts of tidemark's own row, the longest first, then the other rows ---- */
+
+/* A plan takes some 300 MB at its largest. */
+#define MOST_THREADS 16u
+
+struct tasks {
+    const struct comparing *c;
+    struct tdm_compared *own;                    /* NULL: not compared */
+    struct tdm_error why[TDM_COMPARED_CONTEXTS]; /* the planner does not support this */
+};
+
+static size_t own_tasks(const struct tasks *all)
+{
+    return all->own == NULL ? 0 : all->c->request->context_count;
+}
+
+static bool is_refusal(enum tdm_status status)
+{
+    return status == TDM_INPUT || status == TDM_USAGE;
+}
+
+static enum tdm_status run_task(void *self, size_t number, struct tdm_error *err)
+{
+    struct tasks *all = self;
+    const size_t own = own_tasks(all);
+    if (number < own) {
+        const size_t i = own - 1 - number;
+        enum tdm_status status = compare_own_at(all->c, all->own, i, err);
+        if (is_refusal(status))
+            all->why[i] = *err;
+        return is_refusal(status) ? TDM_OK : status;
+    }
+    struct tdm_compared *row = all->c->all->rows[number - own];
+    return row == all->own ? TDM_OK : compare_method(all->c, row, err);
+}
+
+static enum tdm_status finish_own(struct tasks *all, struct tdm_error *err)
+{
+    for (size_t i = 0; i < own_tasks(all); i++)
+        if (all->why[i].status != TDM_OK) {
+            refuse(all->own, &all->why[i]);
+            return TDM_OK;
+        }
+    enum tdm_status status = find_own_longest(all->c, all->own, err);
+    if (is_refusal(status))
+        refuse(all->own, err);
+    return is_refusal(status) ? TDM_OK : status;
+}
+
+static enum tdm_status compare_rows(const struct comparing *c, struct tdm_error *err)
+{
+    struct tasks all = {.c = c};
+    for (size_t i = 0; i < c->all->count; i++)
+        if (tdm_method_is_own(c->all->rows[i]->method))
+            all.own = c->all->rows[i];
+    enum tdm_status status =
+        tdm_parallel(own_tasks(&all) + c->all->count, MOST_THREADS, run_task, &all, err);
+    return status == TDM_OK && all.own != NULL ? finish_own(&all, err) : status;
+}
+
 enum tdm_status tdm_compare_methods(const struct tdm_compare_request *request,
                                     struct tdm_methods_comparison *comparison,
                                     struct tdm_error *err)
@@ -445,11 +508,8 @@ enum tdm_status tdm_compare_methods(const struct tdm_compare_request *request,
         status = tdm_machine_give_memory(comparison->machine, &request->memory, err);
     if (status == TDM_OK)
         status = add_rows(&c, err);
-    for (size_t i = 0; i < comparison->count && status == TDM_OK; i++) {
-        struct tdm_compared *row = comparison->rows[i];
-        status = tdm_method_is_own(row->method) ? compare_own(&c, row, err)
-                                                : compare_method(&c, row, err);
-    }
+    if (status == TDM_OK)
+        status = compare_rows(&c, err);
     if (status == TDM_OK)
         qsort(comparison->rows, comparison->count, sizeof(struct tdm_compared *), by_reach);
     return status;

@@ -32,7 +32,7 @@ struct tdm_compare_request {
     size_t name_count;
     void *self;
     /* Progress callback: what is being predicted. Context 0: searching for the longest context. May
-     * be NULL. */
+     * be NULL. Several threads call it. */
     void (*going)(void *self, const char *method, uint64_t context);
 };
 

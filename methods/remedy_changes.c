@@ -238,7 +238,7 @@ void tdm_change_apply(const struct tdm_variant *base, const struct tdm_change_se
 static struct tdm_remedy_change *append(struct tdm_remedy *remedy, const char *key,
                                         const char *value)
 {
-    static struct tdm_remedy_change beyond;
+    static _Thread_local struct tdm_remedy_change beyond;
     struct tdm_remedy_change *change =
         remedy->count < TDM_REMEDY_CHANGES ? &remedy->changes[remedy->count++] : &beyond;
     change->key = key;

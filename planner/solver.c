@@ -21,21 +21,23 @@ struct tdm_solver {
 };
 
 /* GLPK calls stop() instead of aborting. Its work is lost, and all its memory is freed, that of
- * every problem. `lives` counts the stops. */
-static jmp_buf stopped;
-static unsigned lives;
+ * every problem of the thread: GLPK has an environment for each thread. `lives` counts the stops,
+ * `problems` what is in the environment. */
+static _Thread_local jmp_buf stopped;
+static _Thread_local unsigned lives, problems;
 
 static void stop(void *info)
 {
     (void)info;
     glp_free_env();
+    problems = 0;
     lives++;
     longjmp(stopped, 1);
 }
 
 /* GLPK gives the reason of a stop only as text: its memory limit is exceeded, or no memory is
  * left. */
-static bool limit_passed;
+static _Thread_local bool limit_passed;
 
 static int read_reason(void *info, const char *text)
 {
@@ -91,6 +93,7 @@ enum tdm_status tdm_solver_new(const char *name, struct tdm_solver **out, struct
     glp_mem_limit(MEMORY_MIB);
     solver->life = lives;
     solver->problem = glp_create_prob();
+    problems++;
     glp_set_prob_name(solver->problem, name);
     glp_set_obj_dir(solver->problem, GLP_MIN);
     *out = solver;
@@ -99,8 +102,11 @@ enum tdm_status tdm_solver_new(const char *name, struct tdm_solver **out, struct
 
 void tdm_solver_free(struct tdm_solver *solver)
 {
-    if (solver != NULL && !is_broken(solver))
+    if (solver != NULL && !is_broken(solver)) {
         glp_delete_prob(solver->problem);
+        if (--problems == 0)
+            glp_free_env(); /* a thread that ends would leave it behind */
+    }
     free(solver);
 }
 

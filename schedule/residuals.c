@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct tdm_store_type stores[TDM_STORES] = {
+const struct tdm_store_type tdm_store_types[TDM_STORES] = {
     [TDM_STORE_ATTENTION] = {TDM_ATTENTION_OUT, "attention", TDM_STORE_ATTENTION},
     [TDM_STORE_Q] = {TDM_Q, "q", TDM_STORE_ATTENTION},
     [TDM_STORE_GATE_UP] = {TDM_GATE_UP, "gate_up", TDM_STORE_GATE_UP},
@@ -14,40 +14,35 @@ static const struct tdm_store_type stores[TDM_STORES] = {
 
 #define BIT(store) (1u << TDM_STORE_##store)
 
-static const struct {
-    const char *name, *short_name, *beside;
-    unsigned stores;
-} sets[TDM_SETS] = {
-    [TDM_SET_INPUT] = {"input", "inputs", NULL, 0},
-    [TDM_SET_ATTENTION_OUTPUT] = {"attention_output", "attention", NULL, BIT(ATTENTION)},
-    [TDM_SET_QKV] = {"qkv", "q, K, V", "q, K, V", BIT(ATTENTION) | BIT(Q) | BIT(KV)},
-    [TDM_SET_ALL] = {"all", "all", "q, K, V, gate and up",
-                     BIT(ATTENTION) | BIT(Q) | BIT(KV) | BIT(GATE_UP)},
-    [TDM_SET_NORMED] = {"normed", "all, normed input", "q, K, V, gate and up, normed input",
-                        BIT(ATTENTION) | BIT(Q) | BIT(KV) | BIT(GATE_UP) | BIT(NORMED)},
+const unsigned tdm_set_stores[TDM_SETS] = {
+    [TDM_SET_INPUT] = 0,
+    [TDM_SET_ATTENTION_OUTPUT] = BIT(ATTENTION),
+    [TDM_SET_QKV] = BIT(ATTENTION) | BIT(Q) | BIT(KV),
+    [TDM_SET_ALL] = BIT(ATTENTION) | BIT(Q) | BIT(KV) | BIT(GATE_UP),
+    [TDM_SET_NORMED] = BIT(ATTENTION) | BIT(Q) | BIT(KV) | BIT(GATE_UP) | BIT(NORMED),
 };
 
-const struct tdm_store_type *tdm_store_type(enum tdm_store store)
-{
-    return &stores[store];
-}
+static const struct {
+    const char *name, *short_name, *beside;
+} sets[TDM_SETS] = {
+    [TDM_SET_INPUT] = {"input", "inputs", NULL},
+    [TDM_SET_ATTENTION_OUTPUT] = {"attention_output", "attention", NULL},
+    [TDM_SET_QKV] = {"qkv", "q, K, V", "q, K, V"},
+    [TDM_SET_ALL] = {"all", "all", "q, K, V, gate and up"},
+    [TDM_SET_NORMED] = {"normed", "all, normed input", "q, K, V, gate and up, normed input"},
+};
 
 enum tdm_store tdm_store_of(enum tdm_content content)
 {
     int store = 0;
-    while (store < TDM_STORES && stores[store].content != content)
+    while (store < TDM_STORES && tdm_store_types[store].content != content)
         store++;
     return (enum tdm_store)store;
 }
 
-bool tdm_set_has(enum tdm_set set, enum tdm_store store)
-{
-    return (sets[set].stores >> store & 1) != 0;
-}
-
 bool tdm_set_covers(enum tdm_set set, enum tdm_set other)
 {
-    return (sets[other].stores & ~sets[set].stores) == 0;
+    return (tdm_set_stores[other] & ~tdm_set_stores[set]) == 0;
 }
 
 enum tdm_set tdm_set_with(enum tdm_store store)

@@ -43,13 +43,24 @@ struct tdm_store_type {
      * for the backward. If it names itself, the forward always uses and makes it. */
     enum tdm_store needed_without;
 };
-const struct tdm_store_type *tdm_store_type(enum tdm_store store);
+extern const struct tdm_store_type tdm_store_types[TDM_STORES];
+
+static inline const struct tdm_store_type *tdm_store_type(enum tdm_store store)
+{
+    return &tdm_store_types[store];
+}
 
 /* The store of a content, or TDM_STORES. */
 enum tdm_store tdm_store_of(enum tdm_content content);
 
-/* Does a set have a store? */
-bool tdm_set_has(enum tdm_set set, enum tdm_store store);
+/* Bits of the stores of each set, by number. */
+extern const unsigned tdm_set_stores[TDM_SETS];
+
+/* Does a set have a store? Planners ask millions of times. */
+static inline bool tdm_set_has(enum tdm_set set, enum tdm_store store)
+{
+    return (tdm_set_stores[set] >> store & 1) != 0;
+}
 
 /* Does a set have every store of another one? */
 bool tdm_set_covers(enum tdm_set set, enum tdm_set other);
