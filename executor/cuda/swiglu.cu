@@ -13,6 +13,29 @@
 
 #define THREADS 256u
 
+#define LARGEST_EXPONENT 80.0f /* exp() of it is finite, and the sigmoid is 0 in bf16 */
+
+/* s, and 1 - s without cancellation. */
+struct sigmoid {
+    float s, rest;
+};
+
+static __device__ __forceinline__ sigmoid sigmoid_of(float g, struct tdm_gate of)
+{
+    const float e = __expf(fminf(-g * (of.linear + of.cubic * g * g), LARGEST_EXPONENT));
+    sigmoid value;
+    value.s = __fdividef(1.0f, 1.0f + e);
+    value.rest = e * value.s;
+    return value;
+}
+
+/* The row of a thread's item. A division of 64 bits takes as long as the rest of the
+ * item, so it is left for sizes that need it. */
+static __device__ __forceinline__ uint64_t row_of(uint64_t item, uint64_t items, uint32_t of_row)
+{
+    return items <= UINT32_MAX ? (uint32_t)item / of_row : item / of_row;
+}
+
 template <typename T, int W>
 static __global__ void __launch_bounds__(THREADS)
     swiglu(const T *gate_up, uint64_t items, uint32_t columns, struct tdm_gate of, T *activated)
@@ -21,15 +44,14 @@ static __global__ void __launch_bounds__(THREADS)
     const uint32_t of_row = columns / W;
     if (item >= items)
         return;
-    const uint64_t row = item / of_row;
-    const uint32_t column = (uint32_t)(item % of_row) * W;
+    const uint64_t row = row_of(item, items, of_row);
+    const uint32_t column = (uint32_t)(item - row * of_row) * W;
     float gate[W], up[W];
     tdm_load<W>(gate_up, row * 2 * columns + column, gate);
     tdm_load<W>(gate_up, row * 2 * columns + columns + column, up);
 #pragma unroll
     for (int j = 0; j < W; j++)
-        gate[j] = gate[j] / (1.0f + __expf(-gate[j] * (of.linear + of.cubic * gate[j] * gate[j]))) *
-                  up[j];
+        gate[j] = gate[j] * sigmoid_of(gate[j], of).s * up[j];
     tdm_store<W>(activated, row * columns + column, gate);
 }
 
@@ -42,8 +64,8 @@ static __global__ void __launch_bounds__(THREADS)
     const uint32_t of_row = columns / W;
     if (item >= items)
         return;
-    const uint64_t row = item / of_row;
-    const uint32_t column = (uint32_t)(item % of_row) * W;
+    const uint64_t row = row_of(item, items, of_row);
+    const uint32_t column = (uint32_t)(item - row * of_row) * W;
     const uint64_t at = row * 2 * columns + column;
     float gate[W], up[W], d[W];
     tdm_load<W>(gate_up, at, gate);
@@ -52,9 +74,10 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int j = 0; j < W; j++) {
         const float g = gate[j], u = up[j], square = g * g;
-        const float s = 1.0f / (1.0f + __expf(-g * (of.linear + of.cubic * square)));
-        gate[j] = d[j] * u * s * (1.0f + g * (1.0f - s) * (of.linear + 3.0f * of.cubic * square));
-        up[j] = d[j] * (g * s);
+        const sigmoid of_g = sigmoid_of(g, of);
+        gate[j] =
+            d[j] * u * of_g.s * (1.0f + g * of_g.rest * (of.linear + 3.0f * of.cubic * square));
+        up[j] = d[j] * (g * of_g.s);
     }
     tdm_store<W>(gate_up, at, gate);
     tdm_store<W>(gate_up, at + columns, up);
