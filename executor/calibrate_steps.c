@@ -65,6 +65,7 @@ enum tdm_status tdm_calibration_program(const struct tdm_calibration *calibratio
         return status;
     }
     schedule->chunk_tokens = shape->chunk_tokens;
+    schedule->head_tile_tokens = shape->chunk_tokens;
     tdm_schedule_set_optimizer(schedule, shape->optimizer);
     schedule->optimizer.learning_rate = LEARNING_RATE;
     status = tdm_schedule_check(schedule, "calibrate", err);

@@ -29,7 +29,7 @@ enum tdm_rate {
     TDM_RATES_REQUIRED,
     TDM_RATE_PRODUCT_GRAD_INPUT = TDM_RATES_REQUIRED,
     TDM_RATE_PRODUCT_GRAD_WEIGHT, /* by FLOPs a token */
-    TDM_RATE_HEAD,                /* LM head and loss */
+    TDM_RATE_HEAD,                /* LM head and loss, by FLOPs a token */
     /* The fraction of another rate that chunks reach, by the chunk's tokens. */
     TDM_RATE_ATTENTION_FORWARD_SHARE,
     TDM_RATE_ATTENTION_BACKWARD_SHARE,
@@ -40,6 +40,7 @@ enum tdm_rate {
     TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE,
     TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE,
     TDM_RATE_NORM_GRAD_SHARE,
+    TDM_RATE_HEAD_SHARE, /* by the tokens of a tile */
     /* Refined rates. If one of these is described, it is used, with its share, instead of its
      * substitute. Products have a rate for each part, by FLOPs a token: shapes with equal FLOPs
      * differ, and so does the work that comes with them, such as a bias. */

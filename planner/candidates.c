@@ -191,7 +191,7 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
     if (status != TDM_OK)
         return status;
     if (schedule->pass == TDM_TRAIN && queue_place == TDM_PLACES) {
-        run->kitchen.estimates = tdm_memo_new(sizeof(struct tdm_rounded_estimate), ESTIMATES_LOG2);
+        run->kitchen.estimates = tdm_memo_new(sizeof(struct tdm_estimate), ESTIMATES_LOG2);
         run->measured = tdm_memo_new(sizeof(struct measured), MEASURED_LOG2);
     }
     /* one for every order, chunk size and rounding, and one per chunk size for variants of the
@@ -514,17 +514,32 @@ static void add_reserve(const struct run *run, const uint64_t used_bytes[TDM_MAX
                              (reserve[place] == 0 ? run->limit_bytes : estimated_bytes)[place];
 }
 
-/* Lowers and simulates the kitchen's schedule; keeps it if it is the fastest so far of its order
- * and chunk size. *fits: it was within the limits and takes *step_seconds; else `used_bytes` shows
- * the excess. */
-static enum tdm_status try_schedule(struct run *run, uint32_t size, bool *fits,
-                                    uint64_t used_bytes[TDM_MAX_PLACES], double *step_seconds,
-                                    struct tdm_error *err)
+/* Lowers the kitchen's schedule with the large tile, and if that is not within the limits, with the
+ * safe one. */
+static enum tdm_status lower_with(struct run *run, const struct tdm_tiles *tiles,
+                                  struct tdm_program **program, uint64_t used_bytes[TDM_MAX_PLACES],
+                                  struct tdm_error *err)
+{
+    run->kitchen.schedule->head_tile_tokens = tiles->large;
+    enum tdm_status status = lower(run, true, program, used_bytes, err);
+    if (status != TDM_OK || tiles->large == tiles->safe || within(run, used_bytes))
+        return status;
+    tdm_program_free(*program);
+    run->kitchen.schedule->head_tile_tokens = tiles->safe;
+    return lower(run, true, program, used_bytes, err);
+}
+
+/* Lowers and simulates the kitchen's schedule with one of two tiles; keeps it if it is the fastest
+ * so far of its order and chunk size. *fits: it was within the limits and takes *step_seconds; else
+ * `used_bytes` shows the excess. */
+static enum tdm_status try_schedule(struct run *run, uint32_t size, const struct tdm_tiles *tiles,
+                                    bool *fits, uint64_t used_bytes[TDM_MAX_PLACES],
+                                    double *step_seconds, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = run->kitchen.schedule;
     struct tdm_program *program;
     struct tdm_simulation simulation;
-    enum tdm_status status = lower(run, true, &program, used_bytes, err);
+    enum tdm_status status = lower_with(run, tiles, &program, used_bytes, err);
     if (status != TDM_OK)
         return status;
     *fits = within(run, used_bytes);
@@ -544,7 +559,7 @@ static enum tdm_status try_schedule(struct run *run, uint32_t size, bool *fits,
                                  .group_count = schedule->group_count,
                                  .groups = groups,
                                  .rings = schedule->rings,
-                                 .head_tile_tokens = schedule->head_tile_tokens,
+                                 .tiles = {schedule->head_tile_tokens, schedule->head_tile_tokens},
                                  .seconds = simulation.step_seconds,
                                  .fits = true};
     memcpy(best->homes, schedule->homes, sizeof(best->homes));
@@ -591,7 +606,7 @@ static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, str
     bool fits;
     tdm_rounded_write(&run->kitchen, rounded);
     enum tdm_status status =
-        try_schedule(run, rounded->size, &fits, used_bytes, &step_seconds, err);
+        try_schedule(run, rounded->size, &rounded->tiles, &fits, used_bytes, &step_seconds, err);
     if (status != TDM_OK)
         return status;
     if (!fits) {
@@ -707,7 +722,8 @@ static enum tdm_status try_recipe(struct run *run, struct tdm_recipe *recipe, st
     double step_seconds;
     bool fits;
     tdm_recipe_write(&run->kitchen, recipe);
-    enum tdm_status status = try_schedule(run, recipe->size, &fits, used_bytes, &step_seconds, err);
+    enum tdm_status status =
+        try_schedule(run, recipe->size, &recipe->tiles, &fits, used_bytes, &step_seconds, err);
     if (status != TDM_OK || fits || !recipe->kept)
         return status;
     /* queued again with a larger reserve, if it still fits */
@@ -779,7 +795,8 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
         return true;
     }
     tdm_rounded_write(&run->kitchen, rounded);
-    run->status = try_schedule(run, rounded->size, &fits, used_bytes, seconds, &run->err);
+    run->status =
+        try_schedule(run, rounded->size, &rounded->tiles, &fits, used_bytes, seconds, &run->err);
     measured = (struct measured){.step_seconds = *seconds, .ops = run->ops - before};
     if (run->status == TDM_OK)
         tdm_memo_note(run->measured, key, &measured);
@@ -990,22 +1007,22 @@ static enum tdm_status enrich(struct run *run, struct tdm_error *err)
     return status;
 }
 
-/* Estimates choose an LM-head tile that does not raise the peak. If memory is left, a larger tile
- * is better: the gradient of the head's weights is read and written once per tile. */
+/* Gives the winner a larger LM-head tile if memory is left after packing: the gradient of the
+ * head's weights is read and written once per tile. */
 static enum tdm_status grow_tile(struct run *run, struct tdm_error *err)
 {
     const uint64_t most = run->kitchen.bases[run->winner->size].head_tile_tokens;
     enum tdm_status status = TDM_OK;
     bool grows = run->kitchen.pins->head_tile_tokens == 0;
     run->grown = *run->winner; /* shares the winner's groups */
-    while (grows && run->grown.head_tile_tokens < most) {
+    while (grows && run->grown.tiles.safe < most) {
         struct tdm_rounded larger = run->grown;
         struct tdm_program *program;
         struct tdm_simulation simulation;
         uint64_t used_bytes[TDM_MAX_PLACES];
-        larger.head_tile_tokens = tdm_size_mul(2, larger.head_tile_tokens);
-        if (larger.head_tile_tokens > most)
-            larger.head_tile_tokens = most;
+        larger.tiles.safe = tdm_size_mul(2, larger.tiles.safe);
+        if (larger.tiles.safe > most)
+            larger.tiles.safe = most;
         tdm_rounded_write(&run->kitchen, &larger);
         status = lower(run, true, &program, used_bytes, err);
         if (status != TDM_OK)
@@ -1014,7 +1031,7 @@ static enum tdm_status grow_tile(struct run *run, struct tdm_error *err)
         if (grows) {
             status = tdm_simulate(program, NULL, NULL, &simulation, err);
             run->counts.simulated++;
-            grows = status == TDM_OK && simulation.step_seconds <= run->simulation.step_seconds;
+            grows = status == TDM_OK && simulation.step_seconds < run->simulation.step_seconds;
         }
         tdm_program_free(program);
         if (grows) {

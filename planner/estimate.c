@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Estimates: seconds and bytes of a schedule, and the LM-head tile that does not raise its peak. */
+/* Estimates: seconds and bytes of a schedule, and the LM-head tile. */
 #include "planner/estimate_parts.h"
 
 #include "base/size.h"
@@ -55,23 +55,26 @@ uint64_t tdm_estimator_resident_bytes(const struct tdm_estimator *e)
     return tdm_size_add(e->resident_bytes[TDM_DEVICE], e->resident_bytes[TDM_HOST]);
 }
 
-uint64_t tdm_estimate_room(const struct tdm_estimator *e, struct tdm_schedule *schedule,
-                           uint64_t tile_tokens, bool fixed, struct tdm_estimate *estimate)
+void tdm_estimate_without_tile(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                               struct tdm_estimate *estimate)
 {
-    schedule->head_tile_tokens = tile_tokens;
     estimate_bytes(e, schedule, estimate);
+    estimate_seconds(e, schedule, estimate);
+}
+
+uint64_t tdm_estimate_add_tile(const struct tdm_estimator *e, uint64_t tile_tokens, bool fixed,
+                               uint64_t most_bytes, struct tdm_estimate *estimate)
+{
+    const uint64_t most = larger(estimate->body_bytes, most_bytes);
     while (!fixed && tile_tokens >= 2 * TDM_LEAST_TILE &&
-           estimate->head_bytes + tdm_estimate_logits(e, tile_tokens) > estimate->body_bytes)
+           estimate->head_bytes + tdm_estimate_logits(e, tile_tokens) > most)
         tile_tokens = (tile_tokens + 1) / 2;
     estimate->bytes[TDM_DEVICE] = device_bytes(e, estimate, tile_tokens);
-    schedule->head_tile_tokens = tile_tokens;
     return tile_tokens;
 }
 
-uint64_t tdm_estimate_tile(const struct tdm_estimator *e, struct tdm_schedule *schedule,
-                           uint64_t tile_tokens, bool fixed, struct tdm_estimate *estimate)
+void tdm_estimate_bytes_only(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                             struct tdm_estimate *estimate)
 {
-    tile_tokens = tdm_estimate_room(e, schedule, tile_tokens, fixed, estimate);
-    estimate_seconds(e, schedule, estimate);
-    return tile_tokens;
+    estimate_bytes(e, schedule, estimate);
 }

@@ -61,19 +61,24 @@ uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);
 void tdm_estimate(const struct tdm_estimator *estimator, const struct tdm_schedule *schedule,
                   struct tdm_estimate *estimate);
 
-/* Estimates bytes only. Chooses the largest LM-head tile, from `tile_tokens` down by halves, that
- * does not raise the peak; `fixed`: uses `tile_tokens`. Writes the tile into the schedule and
- * returns it. Seconds, which take most of the time of an estimate, are set to 0. */
-uint64_t tdm_estimate_room(const struct tdm_estimator *estimator, struct tdm_schedule *schedule,
-                           uint64_t tile_tokens, bool fixed, struct tdm_estimate *estimate);
+/* The same without an LM-head tile, for tdm_estimate_add_tile(). */
+void tdm_estimate_without_tile(const struct tdm_estimator *estimator,
+                               const struct tdm_schedule *schedule, struct tdm_estimate *estimate);
+
+/* Adds the LM-head tile to an estimate without one: the largest, from `tile_tokens` down by halves,
+ * with which the device bytes are at most `most_bytes`, or do not rise. `fixed`: `tile_tokens`.
+ * Returns the tile. The seconds are those of a tile of the estimator's schedule. */
+uint64_t tdm_estimate_add_tile(const struct tdm_estimator *estimator, uint64_t tile_tokens,
+                               bool fixed, uint64_t most_bytes, struct tdm_estimate *estimate);
+
+/* Bytes only, without an LM-head tile. The seconds, which take most of the time of an estimate, are
+ * set to 0. */
+void tdm_estimate_bytes_only(const struct tdm_estimator *estimator,
+                             const struct tdm_schedule *schedule, struct tdm_estimate *estimate);
 
 /* Only `seconds` of an estimate. */
 double tdm_estimate_least_seconds(const struct tdm_estimator *estimator,
                                   const struct tdm_schedule *schedule);
-
-/* The full estimate, with the LM-head tile chosen as in tdm_estimate_room(). */
-uint64_t tdm_estimate_tile(const struct tdm_estimator *estimator, struct tdm_schedule *schedule,
-                           uint64_t tile_tokens, bool fixed, struct tdm_estimate *estimate);
 
 /* With a smaller LM-head tile, weights and gradients of the head are moved too often. */
 #define TDM_LEAST_TILE 1024u

@@ -338,7 +338,7 @@ void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe
     memcpy(schedule->homes, kitchen->bases[recipe->size].homes, sizeof(schedule->homes));
     schedule->optimizer.on = kitchen->bases[recipe->size].optimizer.on;
     schedule->rings = kitchen->bases[recipe->size].rings;
-    schedule->head_tile_tokens = recipe->head_tile_tokens;
+    schedule->head_tile_tokens = recipe->tiles.safe;
     schedule->group_count = list->count;
     for (uint32_t i = 0; i < list->count; i++) {
         struct tdm_group *group = &schedule->groups[i];
@@ -360,16 +360,26 @@ void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe
 
 /* ---- estimates ---- */
 
-/* Estimates the bytes of a recipe with its current split, with the largest LM-head tile that does
- * not raise the peak. */
-static void estimate_bytes(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe)
+void tdm_tiles_choose(const struct tdm_kitchen *kitchen, uint32_t size, uint64_t most_bytes,
+                      struct tdm_estimate *estimate, struct tdm_tiles *tiles)
+{
+    const struct tdm_estimator *e = kitchen->estimators[size];
+    const uint64_t most = kitchen->bases[size].head_tile_tokens;
+    const bool fixed = kitchen->pins->head_tile_tokens != 0;
+    tiles->large = tdm_estimate_add_tile(e, most, fixed, most_bytes, estimate);
+    tiles->safe = tdm_estimate_add_tile(e, most, fixed, 0, estimate);
+}
+
+/* Estimates the bytes of a recipe with its current split, with the safe LM-head tile. */
+static void estimate_bytes(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
+                           const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
     struct tdm_estimate estimate;
-    recipe->head_tile_tokens = kitchen->bases[recipe->size].head_tile_tokens;
     tdm_recipe_write(kitchen, recipe);
-    recipe->head_tile_tokens = tdm_estimate_room(kitchen->estimators[recipe->size],
-                                                 kitchen->schedule, recipe->head_tile_tokens,
-                                                 kitchen->pins->head_tile_tokens != 0, &estimate);
+    tdm_estimate_bytes_only(kitchen->estimators[recipe->size], kitchen->schedule, &estimate);
+    tdm_tiles_choose(kitchen, recipe->size,
+                     tdm_size_left(limit_bytes[TDM_DEVICE], recipe->reserve[TDM_DEVICE]), &estimate,
+                     &recipe->tiles);
     memcpy(recipe->bytes, estimate.bytes, sizeof(recipe->bytes));
 }
 
@@ -391,7 +401,7 @@ static bool fits(const struct tdm_recipe *recipe, const uint64_t limit_bytes[TDM
 static bool estimate_point(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
                            const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
-    estimate_bytes(kitchen, recipe);
+    estimate_bytes(kitchen, recipe, limit_bytes);
     if (!fits(recipe, limit_bytes))
         return false;
     if (!kitchen->least)
@@ -405,7 +415,7 @@ static bool split_fits(const struct tdm_kitchen *kitchen, struct tdm_recipe *rec
                        uint32_t kept_from_chunk, const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
     recipe->kept_from_chunk = kept_from_chunk;
-    estimate_bytes(kitchen, recipe);
+    estimate_bytes(kitchen, recipe, limit_bytes);
     return fits_at(recipe, limit_bytes, recipe->kept_place);
 }
 

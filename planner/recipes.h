@@ -14,6 +14,14 @@
 #include "planner/group_lists.h"
 #include "planner/memo.h"
 
+/* LM-head tiles for a schedule. A tile that does not raise the peak does not compete with what
+ * groups keep, so the bytes of an estimate are those with the safe one. */
+struct tdm_tiles {
+    uint64_t
+        safe; /* tokens: the largest that does not raise the peak; of a measured schedule its own */
+    uint64_t large; /* tokens: the largest that fits by the estimate; at least as large */
+};
+
 /* One combination of knobs. */
 struct tdm_recipe {
     uint32_t number; /* in order of enumeration */
@@ -23,7 +31,7 @@ struct tdm_recipe {
     enum tdm_place input_place, kept_place, held_place;
     bool kept, held;
     uint32_t kept_from_chunk;
-    uint64_t head_tile_tokens;
+    struct tdm_tiles tiles;
     double seconds;                   /* estimated */
     uint64_t bytes[TDM_MAX_PLACES];   /* estimated */
     uint64_t reserve[TDM_MAX_PLACES]; /* bytes by which packing exceeded the estimate so far */
@@ -69,10 +77,15 @@ typedef bool (*tdm_recipe_visitor)(void *self, const struct tdm_recipe *recipe);
 void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, enum tdm_place on,
                            tdm_recipe_visitor visit, void *self);
 
-/* Writes a recipe into the kitchen's schedule. */
+/* Chooses the tiles for an estimate without one, and adds the safe one to it. `most_bytes`: of the
+ * device, with the large tile. */
+void tdm_tiles_choose(const struct tdm_kitchen *kitchen, uint32_t size, uint64_t most_bytes,
+                      struct tdm_estimate *estimate, struct tdm_tiles *tiles);
+
+/* Writes a recipe into the kitchen's schedule, with the safe tile. */
 void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe *recipe);
 
-/* Fills the estimates, with the LM-head tile and (unless pinned) the split that are best within
+/* Fills the estimates, with the LM-head tiles and (unless pinned) the split that are best within
  * `limit_bytes` less the recipe's reserve. False if it cannot fit: then the bytes are of the
  * nearest attempt, and the seconds are meaningless. They are also meaningless if the minimum memory
  * is sought. */

@@ -32,7 +32,7 @@ void tdm_rounded_write(const struct tdm_kitchen *kitchen, const struct tdm_round
     schedule->chunk_tokens = kitchen->bases[rounded->size].chunk_tokens;
     schedule->prefetch = kitchen->bases[rounded->size].prefetch;
     schedule->optimizer.on = kitchen->bases[rounded->size].optimizer.on;
-    schedule->head_tile_tokens = rounded->head_tile_tokens;
+    schedule->head_tile_tokens = rounded->tiles.safe;
     schedule->group_count = rounded->group_count;
     memcpy(schedule->groups, rounded->groups, rounded->group_count * sizeof(*rounded->groups));
     memcpy(schedule->homes, rounded->homes, sizeof(schedule->homes));
@@ -102,20 +102,18 @@ static void set_state(struct search *s)
     tdm_estimator_set_state(s->estimator, s->homes, &s->rings);
 }
 
-/* Estimates the point, after mend(). A search that finds nothing better visits all neighbours of
- * its best once more, so the memo answers more than half of the requests. */
-static struct tdm_rounded_estimate estimate_point(struct search *s)
+/* Estimates the point without a tile, after mend(). A search that finds nothing better visits all
+ * neighbours of its best once more, so the memo answers more than half of the requests. */
+static struct tdm_estimate estimate_point(struct search *s)
 {
-    struct tdm_rounded_estimate known;
+    struct tdm_estimate known;
     const struct tdm_kitchen *kitchen = s->kitchen;
     const struct tdm_memo_key key = tdm_rounded_key(&s->point);
     set_state(s);
     tdm_rounded_write(kitchen, &s->point);
     if (tdm_memo_find(kitchen->estimates, key, &known))
         return known;
-    known.head_tile_tokens = tdm_estimate_tile(
-        s->estimator, kitchen->schedule, kitchen->bases[s->point.size].head_tile_tokens,
-        kitchen->pins->head_tile_tokens != 0, &known.estimate);
+    tdm_estimate_without_tile(s->estimator, kitchen->schedule, &known);
     tdm_memo_note(kitchen->estimates, key, &known);
     return known;
 }
@@ -125,12 +123,12 @@ static bool fits(struct search *s)
 {
     const struct tdm_kitchen *kitchen = s->kitchen;
     struct tdm_estimate estimate;
+    struct tdm_tiles tiles;
     mend(s);
     set_state(s);
     tdm_rounded_write(kitchen, &s->point);
-    tdm_estimate_room(s->estimator, kitchen->schedule,
-                      kitchen->bases[s->point.size].head_tile_tokens,
-                      kitchen->pins->head_tile_tokens != 0, &estimate);
+    tdm_estimate_bytes_only(s->estimator, kitchen->schedule, &estimate);
+    tdm_tiles_choose(kitchen, s->point.size, 0, &estimate, &tiles);
     s->left -= s->left > 0 ? 1 : 0;
     for (int place = 0; place < TDM_PLACES; place++)
         if (tdm_size_add(estimate.bytes[place], s->limits->reserve[place]) >
@@ -142,9 +140,11 @@ static bool fits(struct search *s)
 static double cost_of(struct search *s)
 {
     mend(s);
-    const struct tdm_rounded_estimate known = estimate_point(s);
-    const struct tdm_estimate *estimate = &known.estimate;
-    s->point.head_tile_tokens = known.head_tile_tokens;
+    struct tdm_estimate of_point = estimate_point(s);
+    const struct tdm_estimate *estimate = &of_point;
+    tdm_tiles_choose(s->kitchen, s->point.size,
+                     tdm_size_left(s->limits->bytes[TDM_DEVICE], s->limits->reserve[TDM_DEVICE]),
+                     &of_point, &s->point.tiles);
     s->point.seconds = estimate->seconds;
     s->point.fits = true;
     s->point.likely_seconds = estimate->likely_seconds;

@@ -21,19 +21,13 @@ struct tdm_rounded {
     struct tdm_group *groups; /* owned; space for one per layer */
     struct tdm_home homes[TDM_STATES];
     struct tdm_rings rings;
-    uint64_t head_tile_tokens;
+    struct tdm_tiles tiles;
     double seconds, likely_seconds; /* as estimated */
     double cost;                    /* with a charge for copies that may stall */
     uint64_t bytes[TDM_MAX_PLACES]; /* as estimated */
     bool fits;
     uint64_t reserve[TDM_MAX_PLACES]; /* bytes by which packing exceeded the estimate */
     unsigned mended, dearer;          /* number of retries: for memory, for copies */
-};
-
-/* A remembered estimate of a schedule, with its LM-head tile. */
-struct tdm_rounded_estimate {
-    struct tdm_estimate estimate;
-    uint64_t head_tile_tokens;
 };
 
 /* Limits of a search. */

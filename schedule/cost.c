@@ -170,6 +170,8 @@ enum tdm_rate tdm_rate_share(enum tdm_rate rate)
         return TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE;
     case TDM_RATE_NORM_GRAD:
         return TDM_RATE_NORM_GRAD_SHARE;
+    case TDM_RATE_HEAD:
+        return TDM_RATE_HEAD_SHARE;
     case TDM_RATE_ATTENTION_FORWARD_LATER:
         return TDM_RATE_ATTENTION_FORWARD_LATER_SHARE;
     case TDM_RATE_ATTENTION_BACKWARD_LATER:
