@@ -374,7 +374,9 @@ void tdm_tiles_choose(const struct tdm_kitchen *kitchen, uint32_t size, uint64_t
 static void estimate_bytes(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
                            const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
+    const uint64_t most = kitchen->bases[recipe->size].head_tile_tokens;
     struct tdm_estimate estimate;
+    recipe->tiles = (struct tdm_tiles){.safe = most, .large = most};
     tdm_recipe_write(kitchen, recipe);
     tdm_estimate_bytes_only(kitchen->estimators[recipe->size], kitchen->schedule, &estimate);
     tdm_tiles_choose(kitchen, recipe->size,

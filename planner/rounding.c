@@ -639,7 +639,11 @@ enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum
                           struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = kitchen->schedule;
-    *rounded = (struct tdm_rounded){.size = size, .order = order, .rings = schedule->rings};
+    const uint64_t tile = kitchen->bases[size].head_tile_tokens;
+    *rounded = (struct tdm_rounded){.size = size,
+                                    .order = order,
+                                    .rings = schedule->rings,
+                                    .tiles = {.safe = tile, .large = tile}};
     rounded->groups = calloc((size_t)schedule->model->layers + 1, sizeof(*rounded->groups));
     if (rounded->groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
