@@ -103,7 +103,8 @@ static void print_rate(FILE *out, const struct tdm_machine *machine, enum tdm_ra
     }
     int length = per_second == NULL ? (int)strlen(key) : (int)(per_second - key);
     if (table->count == 1) {
-        fprintf(out, "%-22.*s %.1f %s\n", length, key, table->rate[0] / unit, unit_name);
+        fprintf(out, "%-22.*s %.*f %s\n", length, key, tdm_rate_is_share(rate) ? 2 : 1,
+                table->rate[0] / unit, unit_name);
         return;
     }
     fprintf(out, "%-22.*s %s, by %s\n%-22s ", length, key, unit_name, size, "");

@@ -41,6 +41,10 @@ enum tdm_rate {
     TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE,
     TDM_RATE_NORM_GRAD_SHARE,
     TDM_RATE_HEAD_SHARE, /* by the tokens of a tile */
+    /* The fraction of the rate of dense attention over as many keys that page lists reach: query
+     * pages choose different pages. By the chunk's tokens, on top of the other share. */
+    TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE,
+    TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE,
     /* Refined rates. If one of these is described, it is used, with its share, instead of its
      * substitute. Products have a rate for each part, by FLOPs a token: shapes with equal FLOPs
      * differ, and so does the work that comes with them, such as a bias. */

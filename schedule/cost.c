@@ -40,7 +40,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     op->keys = 0;
     op->pairs = 0;
     op->head_dim = 0;
-    op->gathers = false;
+    op->gathers = op->by_lists = false;
     op->fetched_bytes = op->sent_bytes = 0;
     for (uint32_t i = 0; i < op->access_count; i++)
         op->bytes += access_bytes(&op->access[i]);
@@ -50,6 +50,8 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     }
     if (type->sight == TDM_SIGHT_KEYS) {
         op->keys = keys_of(program, op);
+        op->by_lists =
+            tdm_selector_lists(tdm_page_rule_of(&program->params.pages, op->layer).selector.kind);
         tdm_gather_cost(program, op);
     }
     if (type->sight == TDM_SIGHT_PAGES)
@@ -226,6 +228,11 @@ double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op
     double rate = tdm_rate_at(table, tdm_op_size(op, table->of));
     if (share != TDM_RATES)
         rate *= tdm_rate_at(&machine->table[share], (double)op->tokens);
+    if (op->by_lists)
+        rate *= tdm_rate_at(
+            &machine->table[op->kind == TDM_OP_ATTENTION ? TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE
+                                                         : TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE],
+            (double)op->tokens);
     double seconds = tdm_op_work(op) / rate;
     /* products and attention: operands pass through memory at least once */
     double memory = (double)op->bytes / machine->rate[TDM_RATE_ELEMENTWISE];

@@ -254,6 +254,69 @@ static void test_time_does_not_fall(void **state)
     tdm_machine_free(machine);
 }
 
+struct list_ops {
+    const struct tdm_machine *with, *without; /* shares of lists */
+    struct tdm_rate_fit *fit;
+    unsigned of_lists, others;
+};
+
+static enum tdm_status compare_lists(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct list_ops *ops = self;
+    const bool attention = item->kind == TDM_RUN && (item->op->kind == TDM_OP_ATTENTION ||
+                                                     item->op->kind == TDM_OP_ATTENTION_GRAD);
+    if (!attention)
+        return TDM_OK;
+    const double share = !item->op->by_lists ? 1 : item->op->kind == TDM_OP_ATTENTION ? 0.5 : 0.25;
+    const double with = tdm_op_seconds(ops->with, item->op, 0);
+    const double without = tdm_op_seconds(ops->without, item->op, 0);
+    assert_true(fabs(share * with / without - 1) < 1e-9);
+    ops->of_lists += item->op->by_lists;
+    ops->others += !item->op->by_lists;
+    return tdm_rate_fit_add(ops->fit, item->op, with, err);
+}
+
+/* Attention over lists takes a share of the dense rate, and no rate is fitted to it. */
+static void test_lists(void **state)
+{
+    (void)state;
+    struct tdm_machine *with = made_up(), *without = made_up();
+    struct list_ops ops = {.with = with, .without = without};
+    struct tdm_rate_table *forward = &with->table[TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE],
+                          *backward = &with->table[TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE];
+    struct tdm_rate_table tables[TDM_RATES];
+    bool known[TDM_RATES];
+    forward->rate[0] = 0.5;
+    backward->rate[0] = 0.25;
+    assert_int_equal(forward->count, 1);
+    assert_int_equal(backward->count, 1);
+    for (int by_lists = 1; by_lists >= 0; by_lists--) {
+        struct tdm_schedule *schedule;
+        struct tdm_program *program = lower(8192, 2048, &schedule);
+        if (by_lists) {
+            tdm_program_free(program);
+            schedule->page_tokens = 128;
+            schedule->selector =
+                (struct tdm_selector){.kind = TDM_SELECT_TOP_K, .budget = 1024, .window = 128};
+            assert_int_equal(tdm_program_lower(schedule, &program, NULL), TDM_OK);
+        }
+        ops.of_lists = ops.others = 0;
+        assert_int_equal(tdm_rate_fit_new(&ops.fit, NULL), TDM_OK);
+        assert_int_equal(tdm_program_emit(program, compare_lists, &ops, NULL), TDM_OK);
+        tdm_rate_fit_tables(ops.fit, false, tables, known);
+        assert_true((by_lists ? ops.of_lists : ops.others) > 0);
+        assert_int_equal(by_lists ? ops.others : ops.of_lists, 0);
+        const bool fitted =
+            known[TDM_RATE_NARROW_ATTENTION_BACKWARD] || known[TDM_RATE_ATTENTION_BACKWARD];
+        assert_true(fitted == !by_lists);
+        tdm_rate_fit_free(ops.fit);
+        tdm_program_free(program);
+        tdm_schedule_free(schedule);
+    }
+    tdm_machine_free(with);
+    tdm_machine_free(without);
+}
+
 /* Without measured ops, no rate is known. */
 static void test_nothing(void **state)
 {
@@ -277,7 +340,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rates_come_back), cmocka_unit_test(test_correction),
         cmocka_unit_test(test_refined),         cmocka_unit_test(test_time_does_not_fall),
-        cmocka_unit_test(test_nothing),
+        cmocka_unit_test(test_lists),           cmocka_unit_test(test_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
