@@ -82,7 +82,7 @@ enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error 
         status = tdm_hint(err, "report, plot and calibrate --from read what `tidemark run --trace "
                                "FILE` wrote");
     } else if (bytes == 0) {
-        status = tdm_fail(err, TDM_INPUT, "%s: is empty; JSON is due", path);
+        status = tdm_fail(err, TDM_INPUT, "%s: is empty; expected JSON", path);
     } else {
         status = tdm_json_parse(path, text, (size_t)bytes, root, err);
     }

@@ -247,7 +247,7 @@ static void note_gather(const struct tdm_schedule *schedule)
     if (schedule->rings.gather > 0 && !tdm_gathers_at_all(schedule))
         fprintf(stderr,
                 "note: no layer gathers pages, so rings.gather changes nothing: page lists, order "
-                "chunk-major, K and V on the host and more than one chunk are due\n");
+                "chunk-major, K and V on the host and more than one chunk are needed\n");
 }
 
 /* True if the model gives every layer a window. A selector does not change such layers. */

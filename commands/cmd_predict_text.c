@@ -155,7 +155,7 @@ void tdm_predict_print_head(const struct tdm_predict_request *r, const struct td
         print_division(r, a);
     printf("%-10s %s: %s\n", "machine", a->machine->name, a->machine->title);
     if (r->memory.has_device)
-        printf("%-10s %s of memory, as was said; all else as %s\n", "",
+        printf("%-10s %s of memory, as given; all else as %s\n", "",
                tdm_format_bytes(r->memory.device_bytes, text), a->machine->name);
     if (a->prediction.host_peak_bytes > 0 || tdm_method_is_own(a->method))
         printf("%-10s %s, %s\n", "host",

@@ -31,7 +31,7 @@ static enum tdm_status read_save_dtype(const char *text, void *value, struct tdm
     enum tdm_dtype *dtype = value;
     if (tdm_dtype_parse(text, dtype) && (*dtype == TDM_DTYPE_BF16 || *dtype == TDM_DTYPE_FP32))
         return TDM_OK;
-    return tdm_fail(err, TDM_USAGE, "--save-dtype \"%s\"; bf16 or fp32 is due", text);
+    return tdm_fail(err, TDM_USAGE, "--save-dtype \"%s\"; expected bf16 or fp32", text);
 }
 
 static enum tdm_status read_shard(const char *text, void *value, struct tdm_error *err)
@@ -39,7 +39,7 @@ static enum tdm_status read_shard(const char *text, void *value, struct tdm_erro
     uint64_t *bytes = value;
     enum tdm_status status = tdm_parse_bytes(text, "--save-shard", bytes, err);
     if (status == TDM_OK && *bytes == 0)
-        return tdm_fail(err, TDM_USAGE, "--save-shard: \"%s\"; at least 1 byte is due", text);
+        return tdm_fail(err, TDM_USAGE, "--save-shard: \"%s\"; expected at least 1 byte", text);
     return status;
 }
 
@@ -56,7 +56,7 @@ static enum tdm_status read_trace_ops(const char *text, void *value, struct tdm_
     }
     if (strncmp(text, "every:", 6) == 0)
         return tdm_parse_count(text + 6, "--trace-ops every:K", 1, INT64_MAX, every, err);
-    return tdm_fail(err, TDM_USAGE, "--trace-ops \"%s\"; all, first or every:K is due", text);
+    return tdm_fail(err, TDM_USAGE, "--trace-ops \"%s\"; expected all, first or every:K", text);
 }
 
 /* A fraction below 1, or a file. */

@@ -11,7 +11,8 @@
 static enum tdm_status bad_value(const char *key, const char *value, const char *due,
                                  struct tdm_error *err)
 {
-    return tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is not known; %s is due", key, value, due);
+    return tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is not known; expected %s", key, value,
+                    due);
 }
 
 /* Parses "all" or a size. */

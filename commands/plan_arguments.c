@@ -50,7 +50,7 @@ static enum tdm_status read_optimizer(const char *text, void *value, struct tdm_
     note_state_option(a, "--optimizer");
     if (tdm_optimizer_parse(text, &a->request.optimizer))
         return TDM_OK;
-    return tdm_fail(err, TDM_USAGE, "--optimizer: \"%s\" is not known; %s is due", text,
+    return tdm_fail(err, TDM_USAGE, "--optimizer: \"%s\" is not known; expected %s", text,
                     TDM_OPTIMIZER_NAMES);
 }
 
@@ -88,7 +88,7 @@ static enum tdm_status read_objective(const char *text, void *value, struct tdm_
 {
     return tdm_objective_parse(text, value)
                ? TDM_OK
-               : tdm_fail(err, TDM_USAGE, "--objective: \"%s\" is not known; %s is due", text,
+               : tdm_fail(err, TDM_USAGE, "--objective: \"%s\" is not known; expected %s", text,
                           TDM_OBJECTIVE_NAMES);
 }
 
@@ -145,7 +145,7 @@ static enum tdm_status read_heuristic(const char *text, void *value, struct tdm_
         }
     return tdm_fail(
         err, TDM_USAGE,
-        "--without: \"%s\" is not known; enumeration, rounding, structure, fine or polish is due",
+        "--without: \"%s\" is not known; expected enumeration, rounding, structure, fine or polish",
         text);
 }
 

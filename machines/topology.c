@@ -126,8 +126,9 @@ static void read_name(struct tdm_json_reader *reader, const char *key, char out[
     size_t length = strlen(name);
     if (length == 0 || length >= TDM_ROW_NAME ||
         strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != length)
-        tdm_json_fail(reader, key, "is \"%.40s\"; 1 to %u lower-case letters, digits and _ are due",
-                      name, TDM_ROW_NAME - 1);
+        tdm_json_fail(reader, key,
+                      "is \"%.40s\"; expected 1 to %u lower-case letters, digits and _", name,
+                      TDM_ROW_NAME - 1);
     else
         memcpy(out, name, length + 1);
 }

@@ -26,8 +26,8 @@ static int choice(const char *values, const char *value)
 enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *value,
                                   struct tdm_error *err)
 {
-    return tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is not known; %s is due", key->name, value,
-                    key->values);
+    return tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is not known; expected %s", key->name,
+                    value, key->values);
 }
 
 enum tdm_status tdm_key_read_words(const struct tdm_method_key *key, const char *value,

@@ -225,7 +225,7 @@ static void read_layer_types(struct tdm_json_reader *reader, uint64_t window,
         if (!sliding && (type == NULL || strcmp(type, "full_attention") != 0))
             tdm_json_fail(reader, "layer_types",
                           "has %s for layer %" PRIu32
-                          "; \"full_attention\" or \"sliding_attention\" is due",
+                          "; expected \"full_attention\" or \"sliding_attention\"",
                           tdm_json_show(entry, shown), i);
         else if (sliding && window == 0)
             tdm_json_fail(reader, "layer_types",

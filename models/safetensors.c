@@ -104,7 +104,8 @@ static enum tdm_status read_shape(const char *path, const json_t *entry,
     tensor->elements = 1;
     for (uint32_t i = 0; i < tensor->rank; i++) {
         if (!read_count(json_array_get(shape, i), &tensor->shape[i]))
-            return tensor_fail(path, tensor->name, "has a \"shape\" with what is no count", err);
+            return tensor_fail(path, tensor->name,
+                               "has a \"shape\" with an entry that is not a count", err);
         tensor->elements = tdm_size_mul(tensor->elements, tensor->shape[i]);
     }
     return TDM_OK;
@@ -156,9 +157,9 @@ static enum tdm_status check_metadata(const char *path, const json_t *metadata,
     json_t *object = (json_t *)(uintptr_t)metadata; /* Jansson's iterator is not const */
     for (void *at = json_object_iter(object); at != NULL; at = json_object_iter_next(object, at))
         strings = strings && json_is_string(json_object_iter_value(at));
-    return strings ? TDM_OK
-                   : tdm_fail(err, TDM_INPUT,
-                              "%s: \"__metadata__\" is not an object of strings, as is due", path);
+    return strings
+               ? TDM_OK
+               : tdm_fail(err, TDM_INPUT, "%s: \"__metadata__\" is not an object of strings", path);
 }
 
 static int by_offset(const void *a, const void *b)
@@ -384,7 +385,7 @@ enum tdm_status tdm_safetensors_read(const struct tdm_safetensors *file,
         uint64_t some = count - done < BLOCK_BYTES / size ? count - done : BLOCK_BYTES / size;
         status = read_at(file, block, some * size, tensor->offset + (first + done) * size, err);
         if (status == TDM_OK && !widen(block, tensor->dtype, some, values + done))
-            status = tensor_fail(file->path, tensor->name, "holds what is no finite number", err);
+            status = tensor_fail(file->path, tensor->name, "holds a value that is not finite", err);
         done += some;
     }
     free(block);

@@ -210,13 +210,13 @@ static enum tdm_status check_tensor(const struct tdm_safetensors *file,
     char name[TDM_SHOWN_NAME], is[TDM_SHOWN_SHAPE], due[TDM_SHOWN_SHAPE];
     tdm_shown_name(found->name, name);
     if (found->dtype == TDM_DTYPE_NONE) {
-        tdm_fail(err, TDM_INPUT, "%s: tensor \"%s\" is of dtype %s; BF16, F16 or F32 is due",
+        tdm_fail(err, TDM_INPUT, "%s: tensor \"%s\" is of dtype %s; expected BF16, F16 or F32",
                  file->path, name, found->type);
         return tdm_hint(err, "take the weights of the model that was not quantized");
     }
     if (found->rank != rank || memcmp(found->shape, shape, rank * sizeof(*shape)) != 0)
         return tdm_fail(err, TDM_INPUT,
-                        "%s: tensor \"%s\" has the shape %s; by config.json %s is due", file->path,
+                        "%s: tensor \"%s\" has the shape %s; config.json expects %s", file->path,
                         name, tdm_shown_shape(found->rank, found->shape, is),
                         tdm_shown_shape(rank, shape, due));
     return TDM_OK;

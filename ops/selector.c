@@ -105,7 +105,7 @@ enum tdm_status tdm_selector_check(const struct tdm_selector *selector, uint64_t
                             (unsigned long long)field->high);
         }
         if (value < field->low || value > field->high)
-            return tdm_fail(err, TDM_INPUT, "%s.%s of selector %s is %llu; %llu to %llu is due",
+            return tdm_fail(err, TDM_INPUT, "%s.%s of selector %s is %llu; expected %llu to %llu",
                             what, field->name, kind, (unsigned long long)value,
                             (unsigned long long)field->low, (unsigned long long)field->high);
         if ((field->in_pages & WITH(selector->kind)) != 0 && value % page_tokens != 0) {

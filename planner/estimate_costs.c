@@ -78,7 +78,7 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     enum account account = accounts[op->kind];
 
     if (account == ACCOUNT_NONE)
-        return tdm_fail(err, TDM_INTERNAL, "estimates have no account for the time of %s",
+        return tdm_fail(err, TDM_INTERNAL, "estimates do not count the time of %s",
                         tdm_op_kind_name(op->kind));
     if (account == ACCOUNT_BESIDE)
         return TDM_OK;

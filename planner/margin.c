@@ -18,8 +18,8 @@ enum tdm_status tdm_margin_parse(const char *text, double *margin, struct tdm_er
     if (percent)
         value /= 100;
     if (end == text || (*end != '\0' && !percent) || errno != 0 || !(value >= 0 && value < 1))
-        return tdm_fail(err, TDM_USAGE, "--margin: \"%s\" is not a share of the memory, as 3%% is",
-                        text);
+        return tdm_fail(err, TDM_USAGE,
+                        "--margin: \"%s\" is not a fraction of the memory, such as 3%%", text);
     *margin = value;
     return TDM_OK;
 }
@@ -42,7 +42,7 @@ enum tdm_status tdm_memory_check(const char *what, uint64_t bytes,
                  what, tdm_format_bytes(bytes, asked),
                  tdm_format_bytes(machine->topology.places[TDM_DEVICE].runtime_bytes, runtime));
     return strcmp(what, "--margin") == 0
-               ? tdm_hint(err, "leave less over; 3%% is usual")
+               ? tdm_hint(err, "choose a smaller margin; 3%% is usual")
                : tdm_hint(err, "a number without a unit is bytes; for example --memory 80G");
 }
 
@@ -77,11 +77,11 @@ const char *tdm_host_source(const struct tdm_machine *machine, const struct tdm_
                             char out[TDM_HOST_SOURCE_BYTES])
 {
     if (said->has_host)
-        snprintf(out, TDM_HOST_SOURCE_BYTES, "as was said");
+        snprintf(out, TDM_HOST_SOURCE_BYTES, "as given");
     else if (machine->server_host_bytes > 0)
         snprintf(out, TDM_HOST_SOURCE_BYTES, "assumed: %s has it for all its GPUs (--host-memory)",
                  machine->server_name);
     else
-        snprintf(out, TDM_HOST_SOURCE_BYTES, "to plan on, by the machine's description");
+        snprintf(out, TDM_HOST_SOURCE_BYTES, "from the machine's description");
     return out;
 }

@@ -78,7 +78,9 @@ static enum tdm_status set_budget(const struct tdm_request *request, struct tdm_
                 err, "a budget is top-k's; leave it out and name a selector: --set selector=NAME");
         }
     if (sparse && names_selector(request))
-        return tdm_fail(err, TDM_USAGE, "--budget and --set selector are both about what is seen");
+        return tdm_fail(
+            err, TDM_USAGE,
+            "--budget and --set selector both choose what attention sees; give one of them");
     if (request->budget == TDM_BUDGET_TOKENS && request->budget_tokens == 0) {
         tdm_fail(err, TDM_USAGE, "--budget: a budget of 0 tokens retrieves nothing");
         return tdm_hint(err, "use a multiple of a page of %llu tokens, or --set selector=window",

@@ -32,7 +32,7 @@ struct key {
 
 static enum tdm_status bad(struct reading *r, const char *due)
 {
-    return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is not known; %s is due", r->what, r->value,
+    return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is not known; expected %s", r->what, r->value,
                     due);
 }
 
@@ -552,7 +552,7 @@ static enum tdm_status check_together(struct tdm_pins *pins, enum tdm_purpose pa
         return tdm_fail(
             err, TDM_USAGE,
             "--set: inputs, attention, kept, held, kept_place, kept_from, held_place and kv are "
-            "about a backward, which --pass evaluate has not");
+            "about the backward, and --pass evaluate has none");
     bool about_kept = pins->has_kept_place || pins->kept_from_unit != TDM_SPLIT_FREE ||
                       pins->kept_set != TDM_SET_INPUT;
     if (about_kept && pins->has_attention && pins->attention != TDM_ATTENTION_KEPT)

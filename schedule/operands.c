@@ -681,7 +681,7 @@ enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint
         if (there != operand_is_due(step, op, &rule->operand[i]))
             return tdm_fail(err, TDM_INPUT, "op %llu (%s, layer %d, chunk %d) has %s %s",
                             (unsigned long long)op->number, tdm_op_kind_name(op->kind),
-                            (int)op->layer, (int)op->chunk, there ? "an undue" : "no",
+                            (int)op->layer, (int)op->chunk, there ? "an unexpected" : "no",
                             show_operand(op, i, operand));
         if (!there)
             continue;
@@ -693,7 +693,7 @@ enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint
         if (op->access[i].bytes != due.bytes)
             return tdm_fail(err, TDM_INPUT,
                             "op %llu (%s, layer %d, chunk %d) moves %llu bytes of %s; "
-                            "%llu are due",
+                            "expected %llu",
                             (unsigned long long)op->number, tdm_op_kind_name(op->kind),
                             (int)op->layer, (int)op->chunk, (unsigned long long)op->access[i].bytes,
                             show_operand(op, i, operand), (unsigned long long)due.bytes);

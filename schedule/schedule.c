@@ -233,7 +233,7 @@ static enum tdm_status check_dtypes(const struct tdm_schedule *schedule, const c
                   {"logits", dtypes->logits}};
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
         if (!is_value(values[i].dtype))
-            return tdm_fail(err, TDM_INPUT, "%s: \"dtypes.%s\" is %s; bf16 or fp32 is due", file,
+            return tdm_fail(err, TDM_INPUT, "%s: \"dtypes.%s\" is %s; expected bf16 or fp32", file,
                             values[i].name, tdm_dtype_name(values[i].dtype));
     return TDM_OK;
 }
@@ -362,7 +362,7 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
                                    struct tdm_error *err)
 {
     if (schedule->sequence_count == 0 || schedule->sequence_count > MAX_SEQUENCES)
-        return tdm_fail(err, TDM_INPUT, "%s: \"sequences\" has %u entries; 1 to %u are due", file,
+        return tdm_fail(err, TDM_INPUT, "%s: \"sequences\" has %u entries; expected 1 to %u", file,
                         schedule->sequence_count, MAX_SEQUENCES);
     uint64_t tokens = tdm_schedule_tokens(schedule);
     for (uint32_t i = 0; i < schedule->sequence_count; i++) {
@@ -379,10 +379,10 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
                         "%s: \"sequences\" have %llu tokens in all; at most 2^40 are supported",
                         file, (unsigned long long)tokens);
     if (schedule->chunk_tokens == 0 || schedule->chunk_tokens > MAX_TOKENS)
-        return tdm_fail(err, TDM_INPUT, "%s: \"chunk_tokens\" is %llu; at least 1 is due", file,
+        return tdm_fail(err, TDM_INPUT, "%s: \"chunk_tokens\" is %llu; expected at least 1", file,
                         (unsigned long long)schedule->chunk_tokens);
     if (schedule->page_tokens == 0 || schedule->page_tokens > 65536)
-        return tdm_fail(err, TDM_INPUT, "%s: \"page_tokens\" is %llu; 1 to 65536 is due", file,
+        return tdm_fail(err, TDM_INPUT, "%s: \"page_tokens\" is %llu; expected 1 to 65536", file,
                         (unsigned long long)schedule->page_tokens);
     char selector[512];
     snprintf(selector, sizeof(selector), "%s: selector", file);
@@ -393,8 +393,8 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
     if (schedule->documents_of_text && schedule->selector.kind == TDM_SELECT_BLOCK) {
         tdm_fail(
             err, TDM_INPUT,
-            "%s: \"selector.kind\" is block, of which the blocks begin with the documents; they must "
-            "be known when it is planned, not come from the text",
+            "%s: \"selector.kind\" is block, whose blocks begin with the documents; the documents must "
+            "be known when the step is planned, not come from the text",
             file);
         return tdm_hint(err, "use another selector, or --set documents=N");
     }
@@ -404,13 +404,13 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
             TDM_PAGE_NUMBER)
         return tdm_fail(err, TDM_INPUT, "%s: the sequences have more than 2^31 pages", file);
     if (schedule->head_tile_tokens == 0 || schedule->head_tile_tokens > MAX_TOKENS)
-        return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_tokens\" is %llu; at least 1 is due", file,
-                        (unsigned long long)schedule->head_tile_tokens);
+        return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_tokens\" is %llu; expected at least 1",
+                        file, (unsigned long long)schedule->head_tile_tokens);
     if (schedule->head_tile_vocabulary == 0 || schedule->head_tile_vocabulary > UINT32_MAX)
         return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_vocabulary\" is %llu; use 1 to 2^32 - 1",
                         file, (unsigned long long)schedule->head_tile_vocabulary);
     if (schedule->prefetch > MAX_PREFETCH)
-        return tdm_fail(err, TDM_INPUT, "%s: \"prefetch\" is %u; 0 to %u is due", file,
+        return tdm_fail(err, TDM_INPUT, "%s: \"prefetch\" is %u; expected 0 to %u", file,
                         schedule->prefetch, MAX_PREFETCH);
     status = check_dtypes(schedule, file, err);
     if (status == TDM_OK)

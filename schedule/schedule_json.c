@@ -153,7 +153,7 @@ static void read_dtype(struct tdm_json_reader *reader, const char *key, enum tdm
 {
     const char *name = tdm_json_string(reader, key);
     if (name != NULL && !tdm_dtype_parse(name, dtype))
-        tdm_json_fail(reader, key, "is \"%s\"; fp32, bf16, remainder16 or none is due", name);
+        tdm_json_fail(reader, key, "is \"%s\"; expected fp32, bf16, remainder16 or none", name);
 }
 
 static void read_place(struct tdm_json_reader *reader, const struct tdm_topology *topology,
@@ -161,7 +161,7 @@ static void read_place(struct tdm_json_reader *reader, const struct tdm_topology
 {
     const char *name = tdm_json_string(reader, key);
     if (name != NULL && !tdm_place_parse(topology, name, place))
-        tdm_json_fail(reader, key, "is \"%s\"; device or host is due", name);
+        tdm_json_fail(reader, key, "is \"%s\"; expected device or host", name);
 }
 
 static void read_set(struct tdm_json_reader *reader, const char *key, enum tdm_set *set)
@@ -169,7 +169,7 @@ static void read_set(struct tdm_json_reader *reader, const char *key, enum tdm_s
     char names[TDM_SET_LIST];
     const char *name = tdm_json_string(reader, key);
     if (name != NULL && !tdm_set_parse(name, set))
-        tdm_json_fail(reader, key, "is \"%s\"; %s is due", name,
+        tdm_json_fail(reader, key, "is \"%s\"; expected %s", name,
                       tdm_set_list(TDM_SET_INPUT, names, sizeof(names)));
 }
 
@@ -177,7 +177,7 @@ static void read_kv(struct tdm_json_reader *reader, const char *key, enum tdm_kv
 {
     const char *name = tdm_json_string(reader, key);
     if (name != NULL && !tdm_kv_parse(name, kv))
-        tdm_json_fail(reader, key, "is \"%s\"; recompute or keep is due", name);
+        tdm_json_fail(reader, key, "is \"%s\"; expected recompute or keep", name);
 }
 
 static enum tdm_status read_group(const char *file, const json_t *object, size_t index,
@@ -237,7 +237,7 @@ static enum tdm_status read_documents(const char *file, const char *prefix, cons
     size_t count = json_array_size(array);
     snprintf(what, sizeof(what), "%s: \"%s.documents\"", file, prefix);
     if (count > TDM_MOST_DOCUMENTS)
-        return tdm_fail(err, TDM_INPUT, "%s has %zu entries; at most %u are due", what, count,
+        return tdm_fail(err, TDM_INPUT, "%s has %zu entries; expected at most %u", what, count,
                         TDM_MOST_DOCUMENTS);
     uint64_t *starts = calloc(count + 1, sizeof(*starts));
     if (starts == NULL)
@@ -285,7 +285,7 @@ static enum tdm_status read_sequences(const char *file, const json_t *array,
 {
     size_t count = json_array_size(array);
     if (count == 0 || count > UINT32_MAX)
-        return tdm_fail(err, TDM_INPUT, "%s: \"sequences\" is empty; one or more are due", file);
+        return tdm_fail(err, TDM_INPUT, "%s: \"sequences\" is empty; expected one or more", file);
     enum tdm_status status = tdm_schedule_set_sequences(schedule, (uint32_t)count, 0, err);
     for (size_t i = 0; i < count && status == TDM_OK; i++)
         status = read_sequence(file, json_array_get(array, i), i, &schedule->sequences[i], err);
@@ -374,7 +374,7 @@ static enum tdm_status read_optimizer(const char *file, const json_t *object,
     tdm_json_only(&reader, keys);
     const char *kind = tdm_json_string(&reader, "kind");
     if (kind != NULL && !tdm_optimizer_parse(kind, &optimizer->kind))
-        tdm_json_fail(&reader, "kind", "is \"%s\"; %s is due", kind, TDM_OPTIMIZER_NAMES);
+        tdm_json_fail(&reader, "kind", "is \"%s\"; expected %s", kind, TDM_OPTIMIZER_NAMES);
     optimizer->learning_rate = tdm_json_number(&reader, "learning_rate", 0, 1e3);
     optimizer->beta1 = tdm_json_number(&reader, "beta1", 0, 1);
     optimizer->beta2 = tdm_json_number(&reader, "beta2", 0, 1);
@@ -383,7 +383,7 @@ static enum tdm_status read_optimizer(const char *file, const json_t *object,
     optimizer->warmup_steps = tdm_json_count_or(&reader, "warmup_steps", 0, (uint64_t)1 << 48, 0);
     const char *schedule = tdm_json_string(&reader, "schedule");
     if (schedule != NULL && !tdm_rate_schedule_parse(schedule, &optimizer->rate_schedule))
-        tdm_json_fail(&reader, "schedule", "is \"%s\"; %s is due", schedule,
+        tdm_json_fail(&reader, "schedule", "is \"%s\"; expected %s", schedule,
                       TDM_RATE_SCHEDULE_NAMES);
     optimizer->decay_steps = tdm_json_count(&reader, "decay_steps", 0, (uint64_t)1 << 48);
     optimizer->final_learning_rate = tdm_json_number(&reader, "final_learning_rate", 0, 1e3);
@@ -437,7 +437,7 @@ static enum tdm_status read_selector(const char *file, const json_t *object,
         return TDM_OK;
     const char *kind = tdm_json_string(&reader, "kind");
     if (kind != NULL && !tdm_selector_parse(kind, &selector->kind))
-        tdm_json_fail(&reader, "kind", "is \"%s\"; " TDM_SELECTOR_NAMES " is due", kind);
+        tdm_json_fail(&reader, "kind", "is \"%s\"; expected " TDM_SELECTOR_NAMES, kind);
     for (size_t i = 0, count = 1; (field = tdm_selector_field(i)) != NULL; i++)
         if (tdm_selector_has(selector->kind, field)) {
             keys[count++] = field->name;
@@ -452,10 +452,10 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
 {
     const char *pass = tdm_json_string_or(reader, "pass", tdm_purpose_name(TDM_TRAIN));
     if (pass != NULL && !tdm_purpose_parse(pass, &schedule->pass))
-        tdm_json_fail(reader, "pass", "is \"%s\"; train or evaluate is due", pass);
+        tdm_json_fail(reader, "pass", "is \"%s\"; expected train or evaluate", pass);
     const char *order = tdm_json_string(reader, "order");
     if (order != NULL && !tdm_order_parse(order, &schedule->order))
-        tdm_json_fail(reader, "order", "is \"%s\"; layer-major or chunk-major is due", order);
+        tdm_json_fail(reader, "order", "is \"%s\"; expected layer-major or chunk-major", order);
     if (tdm_json_has(reader, "documents")) {
         const char *documents = tdm_json_string(reader, "documents");
         schedule->documents_of_text = true;

@@ -26,7 +26,7 @@ static enum tdm_status check_starts(const struct tdm_sequence *sequence, const c
                                     uint32_t count, const uint64_t *starts, struct tdm_error *err)
 {
     if (count == 0 || count > TDM_MOST_DOCUMENTS)
-        return tdm_fail(err, TDM_INPUT, "%s has %u documents; 1 to %u are due", what, count,
+        return tdm_fail(err, TDM_INPUT, "%s has %u documents; expected 1 to %u", what, count,
                         TDM_MOST_DOCUMENTS);
     if (starts[0] != 0)
         return tdm_fail(err, TDM_INPUT, "%s begins with %llu; the first document begins at 0", what,
@@ -66,8 +66,9 @@ enum tdm_status tdm_sequence_divide(struct tdm_sequence *sequence, const char *w
 {
     uint64_t count = tdm_size_ceil_div(sequence->tokens, length);
     if (count > TDM_MOST_DOCUMENTS)
-        return tdm_fail(err, TDM_INPUT, "%s makes %llu documents of a sequence; at most %u are due",
-                        what, (unsigned long long)count, TDM_MOST_DOCUMENTS);
+        return tdm_fail(err, TDM_INPUT,
+                        "%s makes %llu documents of a sequence; expected at most %u", what,
+                        (unsigned long long)count, TDM_MOST_DOCUMENTS);
     uint64_t *starts = malloc((size_t)count * sizeof(*starts));
     if (starts == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for documents");

@@ -67,7 +67,7 @@ enum tdm_status tdm_training_setting_read(enum tdm_training_setting setting, con
     default:
         if (tdm_rate_schedule_parse(value, &optimizer->rate_schedule))
             return TDM_OK;
-        return tdm_fail(err, TDM_USAGE, "%s: \"%s\" is not known; %s is due", what, value,
+        return tdm_fail(err, TDM_USAGE, "%s: \"%s\" is not known; expected %s", what, value,
                         TDM_RATE_SCHEDULE_NAMES);
     }
 }

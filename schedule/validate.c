@@ -501,7 +501,7 @@ static enum tdm_status check_copy(const struct tdm_validator *v, const struct td
     if (op->access_count != TDM_COPY_OPERANDS || read->mode != TDM_READ ||
         write->mode != TDM_WRITE || !tdm_tag_same(read->before, write->after) ||
         read->bytes != write->bytes || read->slots != write->slots || read->part != write->part)
-        return tdm_fail(err, TDM_INPUT, "op %llu copies one thing and writes another",
+        return tdm_fail(err, TDM_INPUT, "op %llu reads one content and writes another",
                         (unsigned long long)op->number);
     if (read->buffer == write->buffer && read->first_slot < write->first_slot + write->slots &&
         write->first_slot < read->first_slot + read->slots)
@@ -555,7 +555,7 @@ static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op
         return tdm_fail(err, TDM_INPUT, "op %llu, of kind %d, is on lane %d",
                         (unsigned long long)op->number, (int)op->kind, (int)op->lane);
     if (op->number != v->next_op)
-        return tdm_fail(err, TDM_INPUT, "op %llu comes where op %llu is due",
+        return tdm_fail(err, TDM_INPUT, "op %llu comes where op %llu is expected",
                         (unsigned long long)op->number, (unsigned long long)v->next_op);
     v->next_op++;
     v->position[op->lane]++;

@@ -142,7 +142,7 @@ static bool is_there(const struct tdm_op *op, uint32_t operand)
 static enum tdm_status fail(const struct tdm_op *op, const char *what, uint64_t found, uint64_t due,
                             struct tdm_error *err)
 {
-    return tdm_fail(err, TDM_INPUT, "op %llu (%s) has %llu %s; %llu are due",
+    return tdm_fail(err, TDM_INPUT, "op %llu (%s) has %llu %s; expected %llu",
                     (unsigned long long)op->number, tdm_op_kind_name(op->kind),
                     (unsigned long long)found, what, (unsigned long long)due);
 }

@@ -184,7 +184,7 @@ static void test_broken(void **state)
         {"{}", "{\"h2d\": 1}", "\"rates.h2d\" is not a known field"},
         {"{\"places\": [1]}", NULL, "\"places\" holds something else than an object at 0"},
         {"{\"places\": [{\"name\": \"Second GPU\", \"bytes\": 1}]}", NULL,
-         "\"places[0].name\" is \"Second GPU\"; 1 to 15 lower-case letters"},
+         "\"places[0].name\" is \"Second GPU\"; expected 1 to 15 lower-case letters"},
         {"{\"places\": [{\"name\": \"host\", \"bytes\": 1}]}", NULL,
          "\"places[0].name\" is \"host\", which another place has"},
         {"{\"places\": [{\"name\": \"second\", \"bytes\": 8, \"runtime_bytes\": 8}]}", NULL,

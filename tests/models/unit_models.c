@@ -586,9 +586,9 @@ static void test_broken(void **state)
          "\"layer_types\" has \"sliding_attention\" for layer 1, but no window is given"},
         {"{\"layer_types\": [\"full_attention\", \"chunked_attention\", \"full_attention\","
          " \"full_attention\"]}",
-         "\"layer_types\" has \"chunked_attention\" for layer 1; \"full_attention\" or"},
+         "\"layer_types\" has \"chunked_attention\" for layer 1; expected \"full_attention\" or"},
         {"{\"layer_types\": [\"full_attention\", \"full_attention\", 1, 0]}",
-         "\"layer_types\" has 1 for layer 2; \"full_attention\" or"},
+         "\"layer_types\" has 1 for layer 2; expected \"full_attention\" or"},
         {"{\"layer_types\": [null, {}, [], 0.5]}", "\"layer_types\" has null for layer 0; "},
         {"{\"layer_types\": [\"full_attention\", {}, [], 0.5]}",
          "\"layer_types\" has an object for layer 1; "},

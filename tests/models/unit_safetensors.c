@@ -108,8 +108,8 @@ static void test_bad_headers(void **unused)
     bad("{\"w\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "no \"shape\"", "\"w\"");
     bad("{" ENTRY("w", "F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]") "}", 4, "more than 8 dimensions",
         "\"w\"");
-    bad("{" ENTRY("w", "F32", "[-1]", "[0,4]") "}", 4, "no count", "\"w\"");
-    bad("{" ENTRY("w", "F32", "[1.0]", "[0,4]") "}", 4, "no count", "\"w\"");
+    bad("{" ENTRY("w", "F32", "[-1]", "[0,4]") "}", 4, "not a count", "\"w\"");
+    bad("{" ENTRY("w", "F32", "[1.0]", "[0,4]") "}", 4, "not a count", "\"w\"");
     bad("{" ENTRY("w", "F32", "[99999999999999999999]", "[0,4]") "}", 4, "too big integer", "");
     bad("{\"w\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "no \"data_offsets\"", "\"w\"");
     bad("{" ENTRY("w", "F32", "[1]", "[4]") "}", 4, "no \"data_offsets\"", "\"w\"");
@@ -269,7 +269,7 @@ static void test_not_finite(void **unused)
             assert_int_equal(tdm_safetensors_open(FILE_NAME, &file, &err), TDM_OK);
             assert_int_equal(tdm_safetensors_read(file, file->tensors, 0, 2, row, &err), TDM_OK);
             assert_int_equal(tdm_safetensors_read(file, file->tensors, 0, 3, row, &err), TDM_INPUT);
-            assert_non_null(strstr(err.message, "\"w\" holds what is no finite number"));
+            assert_non_null(strstr(err.message, "\"w\" holds a value that is not finite"));
             tdm_safetensors_close(file);
             unlink(FILE_NAME);
         }

@@ -367,8 +367,8 @@ static void test_other_model(void **unused)
 
     llama->tensors[1].rows = 25; /* q of layer 0, 24 x 24 */
     refused(llama, file,
-            "\"model.layers.0.self_attn.q_proj.weight\" has the shape [24, 24]; by config.json "
-            "[25, 24] is due");
+            "\"model.layers.0.self_attn.q_proj.weight\" has the shape [24, 24]; config.json "
+            "expects [25, 24]");
     tdm_model_free(llama);
     tdm_model_free(tied);
     tdm_model_free(qwen);
@@ -398,7 +398,7 @@ static void test_dtypes(void **unused)
              "\"model.norm.weight\":{\"dtype\":\"F64\",\"shape\":[24],\"data_offsets\":[0,192]}",
              192);
     refused(model, DIRECTORY "/model.safetensors",
-            "tensor \"model.norm.weight\" is of dtype F64; BF16, F16 or F32 is due");
+            "tensor \"model.norm.weight\" is of dtype F64; expected BF16, F16 or F32");
     put_file("model.safetensors",
              "\"model.layers.0.self_attn.rotary_emb.inv_freq\":"
              "{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]}",

@@ -621,7 +621,7 @@ static void test_set_keys_bad(void **state)
         {{"optimizer.learning_rate=1e999", NULL}, "not a number"},
         {{"optimizer.learning_rate=0x1", NULL}, "not a number"},
         {{"optimizer.warmup_steps=-1", NULL}, "--set optimizer.warmup_steps"},
-        {{"optimizer.schedule=step", NULL}, "constant, linear or cosine is due"},
+        {{"optimizer.schedule=step", NULL}, "expected constant, linear or cosine"},
         {{"optimizer.decay_steps=1.5", NULL}, "--set optimizer.decay_steps"},
     };
     struct tdm_schedule *schedule = new_schedule("byte-1m", 2048, GIB, GIB);
