@@ -239,16 +239,16 @@ static void set_notes(const struct tdm_calibration *calibration, json_t **descri
 {
     char early[TDM_FORMAT_SIZE], late[TDM_FORMAT_SIZE], time[TDM_FORMAT_SIZE];
     json_t *notes = json_array();
-    note(&notes, "rates are those of ops in steps of short models, by the times of the ops");
-    note(&notes, "of each step the later half of its repetitions counts");
+    note(&notes, "rates come from the times of ops in steps of short models");
+    note(&notes, "the later half of the repetitions of each step is used");
     note(&notes, "the step that ran longest took %s at first and %s at last, after %s",
          tdm_format_seconds(calibration->early_seconds, early),
          tdm_format_seconds(calibration->late_seconds, late),
          tdm_format_seconds(calibration->longest_seconds, time));
     if (calibration->overhead_seconds > 0)
-        note(&notes, "taking the time of an op delays it by %.1f us, which is taken off",
+        note(&notes, "timing an op delays it by %.1f us, which is subtracted",
              1e6 * calibration->overhead_seconds);
-    note(&notes, "copies are rows of copies launched at once; nothing else ran meanwhile");
+    note(&notes, "copies were launched many at once, and nothing else ran meanwhile");
     note(&notes, "updates on the host are those of a layer of 0.5B parameters in 24, by %s",
          tdm_host_update_width_name(tdm_host_update_widths() - 1));
     if (calibration->runtime_bytes[TDM_DEVICE] > 0)

@@ -114,7 +114,8 @@ static enum tdm_status note_all(struct correction *c, struct tdm_error *err)
     const char *backend = tdm_trace_reader_run(c->reader)->backend;
     if (status == TDM_OK && c->noted_steps == 0 && strcmp(backend, "null") == 0) {
         tdm_fail(err, TDM_INPUT,
-                 "%s: is of the backend null, which computes nothing and has no times", c->path);
+                 "%s: was made by the backend null, which computes nothing and has no times",
+                 c->path);
         return tdm_hint(err, "run with --backend cuda or cpu, and --trace FILE --trace-ops all");
     }
     if (status == TDM_OK && c->noted_steps == 0) {

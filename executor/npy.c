@@ -226,7 +226,7 @@ enum tdm_status tdm_npy_find(const char *path, const void *data, uint64_t bytes,
                         path);
     uint32_t width = width_of(header.descr);
     if (width == 0) {
-        tdm_fail(err, TDM_INPUT, "%s: its numbers are no little-endian whole numbers", path);
+        tdm_fail(err, TDM_INPUT, "%s: its numbers are not little-endian integers", path);
         return tdm_hint(err, "save them with numpy as uint16 or uint32");
     }
     if (header.dimensions != 1) {

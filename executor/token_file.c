@@ -132,8 +132,9 @@ static enum tdm_status find_raw(const struct raw *raw, uint64_t bytes, struct td
                                 struct tdm_error *err)
 {
     if (bytes % raw->width != 0)
-        return tdm_fail(err, TDM_INPUT, "%s: has %" PRIu64 " bytes, which are no whole %s",
-                        file->path, bytes, raw->format);
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: has %" PRIu64 " bytes, which is not a whole number of %s", file->path,
+                        bytes, raw->format);
     file->format = raw->format;
     file->data = (const unsigned char *)file->bytes;
     file->count = bytes / raw->width;

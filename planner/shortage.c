@@ -198,7 +198,7 @@ static void say_what_is_short(const struct tdm_shortage *shortage,
                  other, device, limit, host);
         break;
     case TDM_BINDING_BOTH:
-        tdm_fail(err, TDM_INFEASIBLE, "no schedule fits: both memories are short: %s; beside it %s",
+        tdm_fail(err, TDM_INFEASIBLE, "no schedule fits: both memories are short: %s; and %s",
                  device, host);
         break;
     }

@@ -137,7 +137,8 @@ enum tdm_status tdm_gnuplot_run(const char *const *scripts, const char *folder,
         return tdm_fail(err, TDM_IO, "gnuplot cannot be started: %s", strerror(reason));
     while (waitpid(pid, &result, 0) < 0) {
         if (errno != EINTR)
-            return tdm_fail(err, TDM_IO, "gnuplot was started and lost: %s", strerror(errno));
+            return tdm_fail(err, TDM_IO, "gnuplot was started, but waiting for it failed: %s",
+                            strerror(errno));
     }
     if (WIFEXITED(result) && WEXITSTATUS(result) == 0)
         return TDM_OK;

@@ -31,7 +31,7 @@ static enum tdm_status read_budget(const struct tdm_method_key *key, const char 
 #define GRADS                                                                                     \
     {                                                                                             \
         "grads", "none|held", NULL,                                                               \
-            "gradients at the start of a step: gone after every step, or added to",               \
+            "gradients at the start of a step: freed after every step, or kept and added to",     \
             tdm_key_read_choice, FIELD(torch.grads), .settled = tdm_key_settled_grads, .needs = { \
                 &tdm_need_later_steps                                                             \
             }                                                                                     \
@@ -56,10 +56,10 @@ static enum tdm_status read_budget(const struct tdm_method_key *key, const char 
                 &tdm_need_lora                                                       \
             }                                                                        \
     }
-#define STEP                                                                             \
-    {                                                                                    \
-        "step", "1|2|3|all", "all", "the step that counts; later ones are as the third", \
-            .read = tdm_key_read_step                                                    \
+#define STEP                                                                            \
+    {                                                                                   \
+        "step", "1|2|3|all", "all", "the step to predict; later steps equal the third", \
+            .read = tdm_key_read_step                                                   \
     }
 
 const struct tdm_method_key tdm_keys_oomb[] = {
@@ -99,8 +99,8 @@ const struct tdm_method_key tdm_keys_seco[] = {
 };
 
 const struct tdm_method_key tdm_keys_longlora[] = {
-    {"group_size_ratio", "1/2|1/4|1/8", "1/4", "tokens of a group, of all", tdm_key_read_choice,
-     FIELD(torch.groups)},
+    {"group_size_ratio", "1/2|1/4|1/8", "1/4", "tokens of a group, as a fraction of all",
+     tdm_key_read_choice, FIELD(torch.groups)},
     {"trainable_params", "none|embed,norm", "embed,norm", "trained beside the adapters",
      tdm_key_read_switch, FIELD(torch.trained_norms), .needs = {&tdm_need_lora}},
     LORA_RANK("8"),

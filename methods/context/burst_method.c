@@ -51,7 +51,7 @@ const struct tdm_method_key tdm_keys_burst[] = {
      FIELD(torch.context.gpus_per_node), 1, MOST_RANKS},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_CUDA_ALLOC_CONF",
      tdm_key_read_switch, FIELD(expandable_segments)},
-    {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",
+    {"step", "1|2|3|all", "all", "the step to predict; later steps equal the third",
      .read = tdm_key_read_step},
     {.name = NULL},
 };

@@ -14,8 +14,8 @@
 
 static const struct tdm_method_key group_keys[] = {
     {"sequence_parallel_size", "N", NULL,
-     "GPUs that share a sequence, of which there are then several; unsaid: all", tdm_key_read_count,
-     FIELD(torch.context.ranks), 1, MOST_RANKS},
+     "GPUs that share a sequence (default: all); with fewer there are several sequences",
+     tdm_key_read_count, FIELD(torch.context.ranks), 1, MOST_RANKS},
     {"sharding", "none|ddp|zero1|fsdp", "fsdp",
      "of weights, gradients and optimizer states, over all ranks; none: all on every rank",
      .read = tdm_key_read_wrapper},
@@ -37,7 +37,7 @@ static const struct tdm_method_key ring_keys[] = {
 
 static const struct tdm_method_key usp_keys[] = {
     {"ulysses_degree", "N", NULL,
-     "ranks that change tokens for heads; unsaid: as many of a node as divide the KV heads",
+     "ranks that exchange tokens for heads (default: as many of a node as divide the KV heads)",
      tdm_key_read_count, FIELD(torch.context.ulysses_degree), 1, MOST_RANKS},
     {"ring_degree", "N", NULL, "ranks of a ring; unsaid: the others", tdm_key_read_count,
      FIELD(torch.context.ring_degree), 1, MOST_RANKS},
@@ -151,7 +151,7 @@ static enum tdm_status check_degrees(const struct tdm_model *model,
     uint64_t ranks = c->ranks, u = c->ulysses_degree;
     if (settings->torch.ranks % ranks != 0) {
         tdm_fail(err, TDM_USAGE,
-                 "method %s: %" PRIu64 " GPUs are not several times "
+                 "method %s: %" PRIu64 " GPUs are not a multiple of "
                  "sequence_parallel_size=%" PRIu64,
                  name, settings->torch.ranks, ranks);
         return tdm_hint(err, "--set sequence_parallel_size: %s",
@@ -173,7 +173,7 @@ enum tdm_status tdm_check_nodes(const char *method, uint64_t ranks, uint64_t gpu
     if (ranks <= gpus_per_node || ranks % gpus_per_node == 0)
         return TDM_OK;
     tdm_fail(err, TDM_USAGE,
-             "method %s: %" PRIu64 " GPUs are no whole nodes of gpus_per_node=%" PRIu64, method,
+             "method %s: %" PRIu64 " GPUs do not fill nodes of gpus_per_node=%" PRIu64, method,
              ranks, gpus_per_node);
     return tdm_hint(err, "--gpus %" PRIu64 " or %" PRIu64 ", or --set gpus_per_node: %s",
                     ranks / gpus_per_node * gpus_per_node,
@@ -229,7 +229,7 @@ static const char *assumption(const struct tdm_model *model,
                               const struct tdm_method_settings *settings)
 {
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
-        return "flash_attn is given the windows of layers; it stores no less for them";
+        return "flash_attn gets the windows of layers; it stores as much with them as without";
     return NULL;
 }
 

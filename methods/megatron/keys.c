@@ -190,7 +190,7 @@ const struct tdm_method_key tdm_keys_megatron[] = {
     {"cp_comm_type", "p2p|all_gather|a2a|a2a+p2p", "p2p", "how context parallelism exchanges",
      tdm_key_read_choice, FIELD(exchange), .needs = {&needs_context}},
     {"hierarchical_context_parallel_sizes", "A,B", NULL,
-     "of a2a+p2p: A ranks exchange heads, B groups of them are a ring; half, if not said",
+     "for a2a+p2p: A ranks exchange heads, and B groups of them form a ring (default: half)",
      .read = read_hierarchy, .settled = settled_hierarchy, .needs = {&needs_context, &needs_both}},
     {"recompute_granularity", "none|selective|full", "none", "what is run again in the backward",
      tdm_key_read_choice, FIELD(recompute), .compared = "full"},
@@ -247,7 +247,7 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      tdm_key_read_switch, FIELD(last_rank), .needs = {&needs_ranks}},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
      tdm_key_read_switch, .field = offsetof(struct tdm_method_settings, expandable_segments)},
-    {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",
+    {"step", "1|2|3|all", "all", "the step to predict; later steps equal the third",
      .read = tdm_key_read_step},
     {.name = NULL},
 };

@@ -255,7 +255,7 @@ const char *tdm_megatron_assumption(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings)
 {
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
-        return "--window-size is that of the model; kernels store no less for it";
+        return "--window-size is that of the model; kernels store as much with it as without";
     return NULL;
 }
 

@@ -115,7 +115,7 @@ const struct tdm_method_key tdm_keys_torch[] = {
      FIELD(torch.peft), .needs = {&tdm_need_lora, &needs_own_dtype}},
     {"use_cache", "no|yes", "no", "the forward makes a KV cache", tdm_key_read_switch,
      FIELD(torch.use_cache), .needs = {&needs_no_checkpoints}},
-    {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",
+    {"step", "1|2|3|all", "all", "the step to predict; later steps equal the third",
      .read = tdm_key_read_step},
     {.name = NULL},
 };

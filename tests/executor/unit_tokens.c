@@ -187,12 +187,12 @@ static void test_headers(void **unused)
     (void)unused;
     static const char no_dictionary[] = "is not a dictionary";
     put_row(1, "<f4", 4, 5);
-    refused("no little-endian whole numbers");
+    refused("not little-endian integers");
     put_row(1, ">u2", 2, 5);
-    refused("no little-endian whole numbers");
+    refused("not little-endian integers");
     put(1, "{'descr': [('descr', '<u2'), ('b', '<u2')], 'fortran_order': False, 'shape': (1,), }",
         2, 2, 0);
-    refused("no little-endian whole numbers");
+    refused("not little-endian integers");
     put_row(1, "<u2", 2, 1);
     refused("has 1 tokens; at least 2 are needed");
     put(1, "{'descr': '<u2', 'fortran_order': False, 'shape': (2, 2), }", 2, 4, 0);
@@ -300,8 +300,10 @@ static void test_raw(void **unused)
         assert_false(reads(kinds[k].what, "text"));
     }
     put_numbers("raw", 2, COUNT, 1);
-    refused_as("uint16:raw", 256, "raw", "has 201 bytes, which are no whole uint16 numbers");
-    refused_as("uint32:raw", 256, "raw", "has 201 bytes, which are no whole uint32 numbers");
+    refused_as("uint16:raw", 256, "raw",
+               "has 201 bytes, which is not a whole number of uint16 numbers");
+    refused_as("uint32:raw", 256, "raw",
+               "has 201 bytes, which is not a whole number of uint32 numbers");
     put_numbers("raw", 4, COUNT, 0);
     refused_as("uint32:raw", 200, "raw",
                "token 6 of 100 is 222, but the model's vocabulary has 200");
