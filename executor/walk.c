@@ -13,10 +13,10 @@
 #define AHEAD_SECONDS 2.0
 #define AHEAD_OPS 2u
 
-/* The slowness is measured only after this many predicted seconds of ops, and clamped, because the
+/* The slowdown is measured only after this many predicted seconds of ops, and clamped, because the
  * first ops of a step may have to wait. */
-#define TELLING_SECONDS 0.1
-#define MOST_SLOWNESS 10.0
+#define MIN_SAMPLE_SECONDS 0.1
+#define MAX_SLOWDOWN 10.0
 
 /* Interval between two calls of the watch. */
 #define LOOK_SECONDS 0.2
@@ -28,7 +28,7 @@ struct tdm_walk {
     const struct tdm_forecast *forecast;
     struct tdm_forecast *own_forecast;  /* NULL: the caller gave one */
     const struct tdm_walk_watch *watch; /* may be NULL */
-    double slowness;                    /* measured / predicted seconds, at least 1 */
+    double slowdown;                    /* measured / predicted seconds, at least 1 */
     /* of the step under way */
     const struct tdm_step *step;
     struct tdm_observer *observer;
@@ -54,7 +54,7 @@ enum tdm_status tdm_walk_new(const struct tdm_program *program, const struct tdm
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a walk");
     walk->program = program;
     walk->arenas = arenas;
-    walk->slowness = 1;
+    walk->slowdown = 1;
     enum tdm_status status = tdm_order_new(program, &walk->order, err);
     if (status == TDM_OK && forecast == NULL)
         status = tdm_forecast_new(program, &walk->own_forecast, err);
@@ -103,14 +103,14 @@ static enum tdm_status see_ended(const struct tdm_walk *walk, enum tdm_lane lane
                                   : backend->ended(walk->arenas->executor, lane, await, ended, err);
 }
 
-/* The same for the compute lane; also updates the slowness. */
+/* The same for the compute lane; also updates the slowdown. */
 static enum tdm_status update(struct tdm_walk *walk, uint64_t await, struct tdm_error *err)
 {
     enum tdm_status status = see_ended(walk, TDM_LANE_COMPUTE, await, &walk->ended, err);
     double predicted = tdm_forecast_seconds(walk->forecast, walk->ended);
     double seconds = now_seconds() - walk->began;
-    if (predicted >= TELLING_SECONDS)
-        walk->slowness = fmin(fmax(seconds / predicted, 1), MOST_SLOWNESS);
+    if (predicted >= MIN_SAMPLE_SECONDS)
+        walk->slowdown = fmin(fmax(seconds / predicted, 1), MAX_SLOWDOWN);
     return status;
 }
 
@@ -133,7 +133,7 @@ static bool is_far_ahead(const struct tdm_walk *walk)
     uint64_t next = walk->launched[TDM_LANE_COMPUTE] + 1;
     double seconds = tdm_forecast_seconds(walk->forecast, next) -
                      tdm_forecast_seconds(walk->forecast, walk->ended);
-    return next - walk->ended > AHEAD_OPS && seconds * walk->slowness > AHEAD_SECONDS;
+    return next - walk->ended > AHEAD_OPS && seconds * walk->slowdown > AHEAD_SECONDS;
 }
 
 /* Before a launch: waits while the walk is too far ahead. */

@@ -100,7 +100,8 @@ static enum tdm_status set_budget(const struct tdm_request *request, struct tdm_
     if (pins->chunk_tokens == 0)
         pins->chunk_tokens = TDM_BUDGET_CHUNK;
     if (pins->chunk_tokens % schedule->page_tokens != 0) {
-        tdm_fail(err, TDM_USAGE, "--budget: chunks of %llu tokens are no whole pages of %llu",
+        tdm_fail(err, TDM_USAGE,
+                 "--budget: chunks of %llu tokens are not a multiple of the page of %llu",
                  (unsigned long long)pins->chunk_tokens, (unsigned long long)schedule->page_tokens);
         return tdm_hint(err,
                         "use --set chunk=N and --set page=N such that the page divides the chunk");

@@ -182,7 +182,7 @@ void tdm_declare_state(struct tdm_builder *b)
     declare_staged(b, TDM_UNIT_MOMENT2, rings->optimizer, "moment2");
 }
 
-bool tdm_gradient_passes(const struct tdm_program *program, uint32_t unit)
+bool tdm_gradient_is_transient(const struct tdm_program *program, uint32_t unit)
 {
     return !tdm_gradients_stay(program->schedule) ||
            tdm_home_is_far(program, TDM_UNIT_GRADIENT, unit);
@@ -219,7 +219,7 @@ static void declare_gradient_homes(struct tdm_builder *b)
 static void declare_tied_gradient(struct tdm_builder *b)
 {
     struct tdm_layout *layout = b->layout;
-    bool passes = tdm_gradient_passes(b->program, tdm_model_embedding_unit(b->model));
+    bool passes = tdm_gradient_is_transient(b->program, tdm_model_embedding_unit(b->model));
     bool outlives = b->schedule->optimizer.kind == TDM_OPTIMIZER_NONE; /* outlives the step */
     enum tdm_content content = TDM_TIED_GRADIENT;
 
@@ -251,7 +251,7 @@ static uint32_t count_passing(const struct tdm_program *program, uint32_t layer,
 {
     uint32_t count = 0;
     for (; layer < end; layer++)
-        count += tdm_gradient_passes(program, layer);
+        count += tdm_gradient_is_transient(program, layer);
     return count;
 }
 
@@ -271,7 +271,7 @@ void tdm_declare_gradients(struct tdm_builder *b)
     for (uint32_t layer = 0; layer < model->layers; layer++) {
         uint32_t group = layout->group_of[layer];
         uint32_t end = tdm_schedule_first_layer(schedule, group) + schedule->groups[group].layers;
-        if (!tdm_gradient_passes(b->program, layer)) {
+        if (!tdm_gradient_is_transient(b->program, layer)) {
             struct tdm_ref home = tdm_home_of(b->program, content, layer);
             layout->layer_gradient[layer] = home.buffer;
             layout->layer_gradient_slot[layer] = home.slot;
@@ -290,11 +290,11 @@ void tdm_declare_gradients(struct tdm_builder *b)
         layout->layer_gradient_slot[layer] = by_layer ? 0 : slot++;
     }
     layout->embedding_gradient =
-        tdm_gradient_passes(b->program, embedding)
+        tdm_gradient_is_transient(b->program, embedding)
             ? tdm_declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content, embedding, 0, 1,
                           "gradients.embedding_sum")
             : tdm_home_of(b->program, content, embedding).buffer;
-    layout->head_gradient = tdm_gradient_passes(b->program, head)
+    layout->head_gradient = tdm_gradient_is_transient(b->program, head)
                                 ? tdm_declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content,
                                               head, 0, 1, "gradients.head_sum")
                                 : tdm_home_of(b->program, content, head).buffer;

@@ -83,7 +83,7 @@ static void end_gradient(struct tdm_lowering *l, const struct tdm_body *body, ui
 static void end_tied_gradient(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t embedding = tdm_model_embedding_unit(l->model);
-    if (!tdm_gradient_passes(l->program, embedding))
+    if (!tdm_gradient_is_transient(l->program, embedding))
         return;
     if (l->layout->tied_home != TDM_NONE) {
         tdm_low_alloc_gradient(l, l->layout->tied_home);
@@ -143,7 +143,7 @@ static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
         return;
     tdm_low_release(l, l->layout->dkv[layer]);
     end_gradient(l, body, layer);
-    if (tdm_gradient_passes(l->program, layer) && !tdm_low_gradient_goes_on(l, layer))
+    if (tdm_gradient_is_transient(l->program, layer) && !tdm_low_gradient_goes_on(l, layer))
         tdm_low_release(l, l->layout->layer_gradient[layer]);
     release_stores(l, body->group, layer);
 }
@@ -166,7 +166,7 @@ static uint32_t group_gradients(const struct tdm_lowering *l, uint32_t layer)
 static uint32_t passing_row(const struct tdm_lowering *l, uint32_t first, uint32_t end)
 {
     for (uint32_t layer = first; layer < end; layer++)
-        if (tdm_gradient_passes(l->program, layer))
+        if (tdm_gradient_is_transient(l->program, layer))
             return l->layout->layer_gradient[layer];
     return TDM_NONE;
 }
@@ -190,7 +190,7 @@ static void group_begin(struct tdm_lowering *l, const struct tdm_body *body)
             tdm_low_alloc_means(l, layer);
             alloc_kept(l, body->group, layer);
         } else {
-            if (!tdm_gradient_passes(l->program, layer))
+            if (!tdm_gradient_is_transient(l->program, layer))
                 tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);
             tdm_low_alloc(l, group_gradients(l, layer));
             tdm_low_alloc(l, l->layout->held_input[layer]);
@@ -288,14 +288,14 @@ static void phase_buffers(struct tdm_lowering *l, const struct tdm_body *body, b
         return;
     end_tied_gradient(l, body);
     end_gradient(l, body, embedding);
-    if (tdm_gradients_stay(l->schedule) && tdm_gradient_passes(l->program, embedding))
+    if (tdm_gradients_stay(l->schedule) && tdm_gradient_is_transient(l->program, embedding))
         tdm_low_release(l, l->layout->embedding_gradient);
 }
 
 static void head_gradients(struct tdm_lowering *l, const struct tdm_body *body, bool begin)
 {
     uint32_t head = tdm_model_head_unit(l->model);
-    bool passes = tdm_gradient_passes(l->program, head);
+    bool passes = tdm_gradient_is_transient(l->program, head);
     use_head(l, body, begin);
     if (begin) {
         tdm_low_alloc_gradient(l, l->layout->head_gradient);

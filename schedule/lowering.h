@@ -114,7 +114,7 @@ uint32_t tdm_prefetch_depth(const struct tdm_program *program);
 
 /* Does a unit's complete gradient leave the buffer in which it was summed: because it goes to its
  * home on the host, or because it has been used? */
-bool tdm_gradient_passes(const struct tdm_program *program, uint32_t unit);
+bool tdm_gradient_is_transient(const struct tdm_program *program, uint32_t unit);
 
 /* Must a unit's gradient be copied to the host for an update there? No if its home is the host. */
 bool tdm_gradient_visits_host(const struct tdm_program *program, uint32_t unit);

@@ -665,7 +665,7 @@ enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint
     const struct op_rule *rule = find_rule(op);
     char operand[OPERAND_TEXT];
     if (rule == NULL || op->lane != lane_of(step, op) || op->access_count > TDM_OPERANDS)
-        return tdm_fail(err, TDM_INPUT, "op %llu is no op: %s, part %d, lane %s, %u operands",
+        return tdm_fail(err, TDM_INPUT, "op %llu is malformed: %s, part %d, lane %s, %u operands",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->part,
                         tdm_lane_name(&program->schedule->machine->topology, op->lane),
                         op->access_count);

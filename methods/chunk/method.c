@@ -56,11 +56,13 @@ enum tdm_status tdm_oomb_check(const struct tdm_model *model, struct tdm_method_
                         settings->method->name, model->head_dim, HEAD_DIM_MOST);
     if (s->tokens % s->page_tokens != 0)
         return tdm_fail(err, TDM_USAGE,
-                        "--set chunk: %" PRIu64 " tokens are no whole pages of %" PRIu64, s->tokens,
-                        s->page_tokens);
+                        "--set chunk: %" PRIu64
+                        " tokens are not a multiple of the page of %" PRIu64,
+                        s->tokens, s->page_tokens);
     if (s->budget % s->page_tokens != 0)
         return tdm_fail(err, TDM_USAGE,
-                        "--set budget: %" PRIu64 " tokens are no whole pages of %" PRIu64,
+                        "--set budget: %" PRIu64
+                        " tokens are not a multiple of the page of %" PRIu64,
                         s->budget, s->page_tokens);
     return check_model(model, settings, err);
 }
