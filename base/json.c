@@ -21,13 +21,14 @@
 /* If Jansson (2.14) runs out of memory for a string, it continues without those characters. So its
  * allocations are watched while it parses. */
 static json_malloc_t allocate_below;
-static bool ran_out;
+static _Thread_local bool ran_out;
 static pthread_mutex_t parsing = PTHREAD_MUTEX_INITIALIZER; /* Jansson has one allocator */
 
 static void *watch_allocation(size_t bytes)
 {
     void *memory = allocate_below(bytes);
-    ran_out = ran_out || memory == NULL;
+    if (memory == NULL)
+        ran_out = true;
     return memory;
 }
 

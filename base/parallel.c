@@ -15,6 +15,7 @@ struct tasks {
     pthread_mutex_t lock;
     size_t next;   /* the first task that has not begun */
     size_t failed; /* the lowest number of a task that failed; count: none */
+    enum tdm_status status;
     struct tdm_error err;
 };
 
@@ -29,11 +30,13 @@ static bool take(struct tasks *all, size_t *number)
     return any;
 }
 
-static void note_failure(struct tasks *all, size_t number, const struct tdm_error *err)
+static void note_failure(struct tasks *all, size_t number, enum tdm_status status,
+                         const struct tdm_error *err)
 {
     pthread_mutex_lock(&all->lock);
     if (number < all->failed) {
         all->failed = number;
+        all->status = status;
         all->err = *err;
     }
     pthread_mutex_unlock(&all->lock);
@@ -45,8 +48,9 @@ static void *work(void *self)
     size_t number;
     while (take(all, &number)) {
         struct tdm_error err = {0};
-        if (all->task(all->self, number, &err) != TDM_OK)
-            note_failure(all, number, &err);
+        enum tdm_status status = all->task(all->self, number, &err);
+        if (status != TDM_OK)
+            note_failure(all, number, status, &err);
     }
     return NULL;
 }
@@ -79,5 +83,5 @@ enum tdm_status tdm_parallel(size_t count, size_t most_threads, tdm_task task, v
     pthread_mutex_destroy(&all.lock);
     if (all.failed < count)
         *err = all.err;
-    return all.failed < count ? all.err.status : TDM_OK;
+    return all.status;
 }

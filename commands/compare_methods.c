@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "methods/longest.h"
 #include "planner/set_keys.h"
+#include "planner/solver.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -438,7 +439,7 @@ size_t tdm_compared_common(const struct tdm_methods_comparison *c,
 /* ---- tasks: contexts of tidemark's own row, the longest first, then the other rows ---- */
 
 /* A plan takes some 300 MB at its largest. */
-#define MOST_THREADS 16u
+#define MOST_THREADS 8u
 
 struct tasks {
     const struct comparing *c;
@@ -491,7 +492,8 @@ static enum tdm_status compare_rows(const struct comparing *c, struct tdm_error 
         if (tdm_method_is_own(c->all->rows[i]->method))
             all.own = c->all->rows[i];
     enum tdm_status status =
-        tdm_parallel(own_tasks(&all) + c->all->count, MOST_THREADS, run_task, &all, err);
+        tdm_parallel(own_tasks(&all) + c->all->count, tdm_solver_has_threads() ? MOST_THREADS : 1,
+                     run_task, &all, err);
     return status == TDM_OK && all.own != NULL ? finish_own(&all, err) : status;
 }
 

@@ -34,11 +34,15 @@ static const struct kind kinds[TDM_RATES] = {
          "FLOPs"),
     RATE(TDM_RATE_PRODUCT_GRAD_WEIGHT, "product_grad_weight_flops_per_second", TDM_RATE_PRODUCT,
          "FLOPs a token"),
-    RATE(TDM_RATE_HEAD, "head_flops_per_second", TDM_RATE_PRODUCT, "FLOPs a token"),
+    RATE(TDM_RATE_HEAD, "head_flops_per_second", TDM_RATE_PRODUCT, "FLOPs"),
     SHARE(TDM_RATE_ATTENTION_FORWARD_SHARE, "attention_forward_share",
           TDM_RATE_ATTENTION_FORWARD_SHARE),
     SHARE(TDM_RATE_ATTENTION_BACKWARD_SHARE, "attention_backward_share",
           TDM_RATE_ATTENTION_BACKWARD_SHARE),
+    SHARE(TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE, "attention_forward_lists_share",
+          TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE),
+    SHARE(TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE, "attention_backward_lists_share",
+          TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE),
     RATE(TDM_RATE_NARROW_ATTENTION_FORWARD, "narrow_attention_forward_flops_per_second",
          TDM_RATE_ATTENTION_FORWARD, "keys"),
     RATE(TDM_RATE_NARROW_ATTENTION_BACKWARD, "narrow_attention_backward_flops_per_second",
@@ -50,11 +54,6 @@ static const struct kind kinds[TDM_RATES] = {
     SHARE(TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE, "product_grad_weight_share",
           TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE),
     SHARE(TDM_RATE_NORM_GRAD_SHARE, "norm_grad_share", TDM_RATE_NORM_GRAD_SHARE),
-    SHARE(TDM_RATE_HEAD_SHARE, "head_share", TDM_RATE_HEAD_SHARE),
-    SHARE(TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE, "attention_forward_lists_share",
-          TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE),
-    SHARE(TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE, "attention_backward_lists_share",
-          TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE),
     RATE(TDM_RATE_PRODUCT_Q, "product_q_flops_per_second", TDM_RATE_PRODUCT, "FLOPs a token"),
     RATE(TDM_RATE_PRODUCT_KV, "product_kv_flops_per_second", TDM_RATE_PRODUCT, "FLOPs a token"),
     RATE(TDM_RATE_PRODUCT_O, "product_o_flops_per_second", TDM_RATE_PRODUCT, "FLOPs a token"),
@@ -99,6 +98,7 @@ static const struct kind kinds[TDM_RATES] = {
     RATE(TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER,
          "narrow_attention_backward_later_flops_per_second", TDM_RATE_NARROW_ATTENTION_BACKWARD,
          "keys"),
+    RATE(TDM_RATE_HEAD_TILE, "head_tile_flops_per_second", TDM_RATE_HEAD, "FLOPs a token"),
     SHARE(TDM_RATE_PRODUCT_Q_SHARE, "product_q_share", TDM_RATE_PRODUCT_Q_SHARE),
     SHARE(TDM_RATE_PRODUCT_KV_SHARE, "product_kv_share", TDM_RATE_PRODUCT_KV_SHARE),
     SHARE(TDM_RATE_PRODUCT_O_SHARE, "product_o_share", TDM_RATE_PRODUCT_O_SHARE),
@@ -132,6 +132,7 @@ static const struct kind kinds[TDM_RATES] = {
           TDM_RATE_NARROW_ATTENTION_FORWARD_LATER_SHARE),
     SHARE(TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER_SHARE, "narrow_attention_backward_later_share",
           TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER_SHARE),
+    SHARE(TDM_RATE_HEAD_TILE_SHARE, "head_tile_share", TDM_RATE_HEAD_TILE_SHARE),
     RATE(TDM_RATE_ZERO, "zero_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_EMBED, "embed_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_SORT_TOKENS, "sort_tokens_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
@@ -179,7 +180,7 @@ bool tdm_rate_is_share(enum tdm_rate rate)
 
 bool tdm_rate_is_refined(enum tdm_rate rate)
 {
-    return rate >= TDM_RATE_PRODUCT_Q && rate <= TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER_SHARE;
+    return rate >= TDM_RATE_PRODUCT_Q && rate <= TDM_RATE_HEAD_TILE_SHARE;
 }
 
 double tdm_rate_at(const struct tdm_rate_table *table, double size)
@@ -276,6 +277,16 @@ static void read_rate(struct tdm_json_reader *reader, enum tdm_rate rate,
         tdm_rate_add(table, 1, tdm_json_number(reader, key, 1, LARGEST_RATE));
 }
 
+/* Raises points that fall below those before. Planners take the largest tile of the LM head for the
+ * fastest, so noise of a measurement must not make it slower. */
+static void never_fall(struct tdm_rate_table *table)
+{
+    struct tdm_rate_table raised = {.of = table->of};
+    for (uint32_t i = 0; i < table->count; i++)
+        tdm_rate_add(&raised, table->size[i], fmax(table->rate[i], i > 0 ? raised.rate[i - 1] : 0));
+    *table = raised;
+}
+
 void tdm_rates_read(struct tdm_json_reader *reader, struct tdm_rate_table tables[TDM_RATES])
 {
     const char *keys[TDM_RATES + 1] = {NULL};
@@ -292,6 +303,8 @@ void tdm_rates_read(struct tdm_json_reader *reader, struct tdm_rate_table tables
         if (substitute != i && !tdm_json_has(&inner, kinds[i].key))
             tables[i] = tables[substitute];
     }
+    if (tdm_json_status(&inner) == TDM_OK)
+        never_fall(&tables[TDM_RATE_HEAD_TILE_SHARE]);
     double both_ways = tables[TDM_RATE_BOTH_WAYS].rate[0];
     if (tdm_json_status(&inner) == TDM_OK &&
         both_ways > tables[TDM_RATE_H2D].rate[0] + tables[TDM_RATE_D2H].rate[0])

@@ -29,10 +29,14 @@ enum tdm_rate {
     TDM_RATES_REQUIRED,
     TDM_RATE_PRODUCT_GRAD_INPUT = TDM_RATES_REQUIRED,
     TDM_RATE_PRODUCT_GRAD_WEIGHT, /* by FLOPs a token */
-    TDM_RATE_HEAD,                /* LM head and loss, by FLOPs a token */
+    TDM_RATE_HEAD,                /* LM head and loss */
     /* The fraction of another rate that chunks reach, by the chunk's tokens. */
     TDM_RATE_ATTENTION_FORWARD_SHARE,
     TDM_RATE_ATTENTION_BACKWARD_SHARE,
+    /* The fraction of the rate of dense attention over as many keys that top-k lists reach: query
+     * pages choose different pages. By the chunk's tokens, on top of the other share. */
+    TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE,
+    TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE,
     /* Heads of at most TDM_NARROW_HEAD_DIM elements. */
     TDM_RATE_NARROW_ATTENTION_FORWARD,
     TDM_RATE_NARROW_ATTENTION_BACKWARD,
@@ -40,11 +44,6 @@ enum tdm_rate {
     TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE,
     TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE,
     TDM_RATE_NORM_GRAD_SHARE,
-    TDM_RATE_HEAD_SHARE, /* by the tokens of a tile */
-    /* The fraction of the rate of dense attention over as many keys that page lists reach: query
-     * pages choose different pages. By the chunk's tokens, on top of the other share. */
-    TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE,
-    TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE,
     /* Refined rates. If one of these is described, it is used, with its share, instead of its
      * substitute. Products have a rate for each part, by FLOPs a token: shapes with equal FLOPs
      * differ, and so does the work that comes with them, such as a bias. */
@@ -73,6 +72,7 @@ enum tdm_rate {
     TDM_RATE_NARROW_ATTENTION_FORWARD_LATER,
     TDM_RATE_NARROW_ATTENTION_BACKWARD_FIRST,
     TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER,
+    TDM_RATE_HEAD_TILE, /* LM head and loss, by FLOPs a token */
     /* Shares of the refined rates: of the products in their order, and of later chunks. */
     TDM_RATE_PRODUCT_Q_SHARE,
     TDM_RATE_PRODUCT_KV_SHARE,
@@ -93,6 +93,7 @@ enum tdm_rate {
     TDM_RATE_ATTENTION_BACKWARD_LATER_SHARE,
     TDM_RATE_NARROW_ATTENTION_FORWARD_LATER_SHARE,
     TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER_SHARE,
+    TDM_RATE_HEAD_TILE_SHARE, /* by the tokens of a tile; never falls with them */
     /* Memory-bound ops, by bytes. */
     TDM_RATE_ZERO,
     TDM_RATE_EMBED,

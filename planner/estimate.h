@@ -72,7 +72,7 @@ uint64_t tdm_estimate_add_tile(const struct tdm_estimator *estimator, uint64_t t
                                bool fixed, uint64_t most_bytes, struct tdm_estimate *estimate);
 
 /* Bytes only, without an LM-head tile. The seconds, which take most of the time of an estimate, are
- * set to 0. */
+ * meaningless. */
 void tdm_estimate_bytes_only(const struct tdm_estimator *estimator,
                              const struct tdm_schedule *schedule, struct tdm_estimate *estimate);
 

@@ -12,7 +12,7 @@
 #define LEAST_CHUNK 256u
 #define LARGEST_CHUNK 16384u
 #define MOST_CHUNKS 1024u  /* in a step: more cost planning time and launches, and gain nothing */
-#define LARGEST_TILE 4096u /* of the LM head: its products gain nothing from more rows */
+#define LARGEST_TILE 4096u /* of the LM head: more rows gain at most 5% of its time */
 #define CHUNK_LIMIT 65536u /* maximum chunks of a program */
 #define SPLIT_STEPS 8u     /* splits tried, including the earliest one */
 

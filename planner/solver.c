@@ -323,6 +323,11 @@ enum tdm_status tdm_solver_write(struct tdm_solver *solver, const char *path, st
     return status;
 }
 
+bool tdm_solver_has_threads(void)
+{
+    return glp_config("TLS") != NULL; /* an environment for each thread */
+}
+
 const char *tdm_solver_version(void)
 {
     return glp_version();

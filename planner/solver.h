@@ -59,6 +59,9 @@ const char *tdm_solver_row_name(const struct tdm_solver *solver, int row);
 enum tdm_status tdm_solver_write(struct tdm_solver *solver, const char *path,
                                  struct tdm_error *err);
 
+/* Can several threads solve programs of their own at the same time? */
+bool tdm_solver_has_threads(void);
+
 /* The solver's name and version. */
 const char *tdm_solver_version(void);
 

@@ -51,7 +51,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     if (type->sight == TDM_SIGHT_KEYS) {
         op->keys = keys_of(program, op);
         op->by_lists =
-            tdm_selector_lists(tdm_page_rule_of(&program->params.pages, op->layer).selector.kind);
+            tdm_page_rule_of(&program->params.pages, op->layer).selector.kind == TDM_SELECT_TOP_K;
         tdm_gather_cost(program, op);
     }
     if (type->sight == TDM_SIGHT_PAGES)
@@ -144,6 +144,8 @@ enum tdm_rate tdm_op_refined_rate(const struct tdm_op *op)
         return part_rate(rate, TDM_RATE_PRODUCT_GRAD_INPUT_Q, op->part);
     case TDM_RATE_PRODUCT_GRAD_WEIGHT:
         return part_rate(rate, TDM_RATE_PRODUCT_GRAD_WEIGHT_Q, op->part);
+    case TDM_RATE_HEAD:
+        return TDM_RATE_HEAD_TILE;
     case TDM_RATE_ATTENTION_FORWARD:
         return TDM_RATE_ATTENTION_FORWARD_FIRST + later;
     case TDM_RATE_ATTENTION_BACKWARD:
@@ -172,8 +174,8 @@ enum tdm_rate tdm_rate_share(enum tdm_rate rate)
         return TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE;
     case TDM_RATE_NORM_GRAD:
         return TDM_RATE_NORM_GRAD_SHARE;
-    case TDM_RATE_HEAD:
-        return TDM_RATE_HEAD_SHARE;
+    case TDM_RATE_HEAD_TILE:
+        return TDM_RATE_HEAD_TILE_SHARE;
     case TDM_RATE_ATTENTION_FORWARD_LATER:
         return TDM_RATE_ATTENTION_FORWARD_LATER_SHARE;
     case TDM_RATE_ATTENTION_BACKWARD_LATER:

@@ -92,7 +92,7 @@ struct tdm_op {
     /* attention, select: (query, key) pairs; with lists, as many as the lists have space for */
     uint64_t pairs;
     uint32_t head_dim; /* attention; 0 in other ops */
-    bool by_lists;     /* attention: over page lists */
+    bool by_lists;     /* attention: over top-k lists */
     /* attention: K and V are at home on the host, and the listed pages are gathered */
     bool gathers;
 };

@@ -379,7 +379,7 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
                         "%s: \"sequences\" have %llu tokens in all; at most 2^40 are supported",
                         file, (unsigned long long)tokens);
     if (schedule->chunk_tokens == 0 || schedule->chunk_tokens > MAX_TOKENS)
-        return tdm_fail(err, TDM_INPUT, "%s: \"chunk_tokens\" is %llu; expected at least 1", file,
+        return tdm_fail(err, TDM_INPUT, "%s: \"chunk_tokens\" is %llu; expected 1 to 2^40", file,
                         (unsigned long long)schedule->chunk_tokens);
     if (schedule->page_tokens == 0 || schedule->page_tokens > 65536)
         return tdm_fail(err, TDM_INPUT, "%s: \"page_tokens\" is %llu; expected 1 to 65536", file,
@@ -404,7 +404,7 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
             TDM_PAGE_NUMBER)
         return tdm_fail(err, TDM_INPUT, "%s: the sequences have more than 2^31 pages", file);
     if (schedule->head_tile_tokens == 0 || schedule->head_tile_tokens > MAX_TOKENS)
-        return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_tokens\" is %llu; expected at least 1",
+        return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_tokens\" is %llu; expected 1 to 2^40",
                         file, (unsigned long long)schedule->head_tile_tokens);
     if (schedule->head_tile_vocabulary == 0 || schedule->head_tile_vocabulary > UINT32_MAX)
         return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_vocabulary\" is %llu; use 1 to 2^32 - 1",

@@ -25,6 +25,7 @@ static const char description[] =
     " \"attention_backward_flops_per_second\": [[64, 5e13], [4096, 4e14]],"
     " \"attention_forward_share\": [[128, 0.4], [512, 1], [2048, 1.2]],"
     " \"attention_backward_share\": [[128, 0.3], [512, 1], [2048, 1.1]],"
+    " \"head_tile_share\": [[128, 1], [512, 0.8], [2048, 1.2]],"
     " \"elementwise_bytes_per_second\": 4e12,"
     " \"norm_bytes_per_second\": [[1e4, 1e10], [1e6, 5e11], [1e8, 3e12]],"
     " \"h2d_bytes_per_second\": 5e10, \"d2h_bytes_per_second\": 5e10,"
@@ -254,6 +255,20 @@ static void test_time_does_not_fall(void **state)
     tdm_machine_free(machine);
 }
 
+/* The share of LM-head tiles that is read never falls. */
+static void test_head_share(void **state)
+{
+    (void)state;
+    static const double raised[] = {1, 1, 1.2};
+    struct tdm_machine *machine = made_up();
+    const struct tdm_rate_table *share = &machine->table[TDM_RATE_HEAD_TILE_SHARE];
+    assert_int_equal(share->count, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(fabs(share->rate[i] - raised[i]) < 1e-9);
+    assert_true(fabs(tdm_rate_at(share, 256) - 1) < 1e-9);
+    tdm_machine_free(machine);
+}
+
 struct list_ops {
     const struct tdm_machine *with, *without; /* shares of lists */
     struct tdm_rate_fit *fit;
@@ -340,7 +355,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rates_come_back), cmocka_unit_test(test_correction),
         cmocka_unit_test(test_refined),         cmocka_unit_test(test_time_does_not_fall),
-        cmocka_unit_test(test_lists),           cmocka_unit_test(test_nothing),
+        cmocka_unit_test(test_head_share),      cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
