@@ -183,8 +183,9 @@ static void measure_budget(uint64_t budget)
         .turns = zeros(tdm_attend_turns(tokens, most, HEADS, KV_HEADS) * sizeof(uint32_t)),
         .start = zeros(tokens * sizeof(uint32_t)),
         .readers = zeros(most / PAGE * KV_HEADS * 2 * sizeof(uint32_t)),
-        .order = zeros(tdm_attend_order(most / PAGE, pages, KV_HEADS, HEADS / KV_HEADS) *
-                       sizeof(uint32_t)),
+        .order =
+            zeros(tdm_attend_order(most / PAGE, pages, KV_HEADS, HEADS / KV_HEADS, count + pages) *
+                  sizeof(uint32_t)),
     };
     uint32_t *lists = zeros(pages * KV_HEADS * (1 + a.lists.capacity) * sizeof(uint32_t));
     struct tdm_select s = {

@@ -24,7 +24,7 @@ static void take_lists(const struct tdm_params *params, uint64_t tokens,
     uint64_t words = tdm_size_ceil_div(tokens, tdm_size_mul(32, pages->page_tokens));
     uint64_t order =
         tdm_attend_order(key_pages, tdm_size_ceil_div(tokens, pages->page_tokens), pages->lists,
-                         params->attention.query_heads / pages->kv_heads);
+                         params->attention.query_heads / pages->kv_heads, pages->list_capacity);
     x->start = take(&x->bytes, tdm_size_mul(tokens, word));
     x->readers = take(&x->bytes, tdm_size_mul(tdm_size_mul(key_pages, pages->lists),
                                               tdm_size_mul(words, 2 * word)));

@@ -61,13 +61,23 @@ TDM_ANYWHERE uint64_t tdm_attend_parts(uint64_t read_pages, uint64_t query_pages
     return (read_pages + (query_pages + TDM_ATTEND_FEW_PAGES) * (parts - 1)) * lists;
 }
 
-/* Words of scratch for the processing order: three numbers; two half-words for each list of a query
- * page; the parts; and the rank of each key page in the list of each query page, two to a word.
- * `ratio`: query heads of a KV head. */
-TDM_ANYWHERE uint64_t tdm_attend_order(uint64_t key_pages, uint64_t query_pages, uint64_t lists,
-                                       uint64_t ratio)
+/* Largest number of blocks for one key page and one query page each, of a KV head. `capacity`:
+ * pages of a list. */
+TDM_ANYWHERE uint64_t tdm_attend_items_of_few(uint64_t key_pages, uint64_t query_pages,
+                                              uint64_t lists, uint64_t capacity)
 {
-    return 3 + query_pages * lists + tdm_attend_parts(key_pages, query_pages, lists, ratio) +
+    const uint64_t before = key_pages > query_pages ? key_pages - query_pages : 0;
+    return (before < capacity ? before : capacity) * query_pages * lists;
+}
+
+/* Words of scratch for the processing order: two for each pair of a key page and a query page;
+ * three numbers; two half-words for each list of a query page; the parts; and the rank of each key
+ * page in the list of each query page, two to a word. `ratio`: query heads of a KV head. */
+TDM_ANYWHERE uint64_t tdm_attend_order(uint64_t key_pages, uint64_t query_pages, uint64_t lists,
+                                       uint64_t ratio, uint64_t capacity)
+{
+    return 2 * tdm_attend_items_of_few(key_pages, query_pages, lists, capacity) + 3 +
+           query_pages * lists + tdm_attend_parts(key_pages, query_pages, lists, ratio) +
            (key_pages * lists * query_pages + 1) / 2;
 }
 

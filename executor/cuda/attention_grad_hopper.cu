@@ -6,8 +6,9 @@
  *
  *     S^T = K Q^T, dP^T = V dO^T [128 keys, 64 rows];  dV += P^T dO, dK += dS^T Q, dQ = dS K
  *
- * A block owns a tile of 128 keys of a KV head. It iterates over the tiles of 64 rows that see the
- * keys, for all its query heads. Each of two warpgroups has 64 keys, and half of the columns of dQ.
+ * There is one block for each multiprocessor. It works on one item after the other. An item is a
+ * tile of 128 keys of a KV head: the block iterates over the tiles of 64 rows that see the keys, for
+ * all query heads of the item. Each of two warpgroups has 64 keys, and half of the columns of dQ.
  * They take turns. In its turn a group issues the products for dQ, dV and dK, then for the next S
  * and dP. It computes P and dS from these while the other group has its turn. Group 0 adds its dQ
  * one step late, so that two buffers of dS are enough.
@@ -15,22 +16,27 @@
  * The copy engine adds dQ in fp32 to scratch. Blocks add in a fixed order, so that results repeat.
  * A tile of rows has a counter for each half. A block adds when the counter has reached the block's
  * rank: the number of earlier tiles of keys that visit these rows. Ranks rise with key position and
- * depend on nothing else. Blocks take their tiles by ticket. In ticket order no block waits for a
+ * depend on nothing else. Blocks take their items by ticket. In ticket order no block waits for a
  * tile with a later ticket: key positions rise, and every block iterates over its rows from last to
  * first, so that it reaches its first tile of rows after the block before it. A final pass scales
  * dQ and rounds it.
  *
- * If the chunk itself has few tiles, each query head of them gets its own block (item.is_split).
- * The blocks of a tile then add dK and dV one after the other. Otherwise the last tiles would leave
- * most of the card idle. find_part defines the order in which these blocks are handed out.
+ * At the end of an item the warpgroups stage dK and dV in shared memory that is free by then, and
+ * the copy engine stores them in their pages or adds them there. The next item is taken, and its
+ * first rows are copied, while the last steps of this one run; its keys when dV is on its way. bf16
+ * sums, and tiles that are not whole, are stored by the warpgroups.
+ *
+ * If the chunk itself has few tiles, each query head of them is an item (item.is_split). The items
+ * of a tile then add dK and dV one after the other. Otherwise the last tiles would leave most of the
+ * card idle. find_part defines the order in which these items are handed out.
  *
  * Over lists of pages (LISTS) a page is a tile of keys. A page that many query pages list is one
- * block, which iterates over all of them by the page's inverse list (lists.cu), or is split into
- * blocks of two query heads. Any other page before the chunk gets one block for each query page
- * that lists it. A single block over several query pages would often wait for another block that
- * reaches the same rows after different ones. These blocks are handed out by position in the lists,
- * the first entries of all lists first, so that two of them rarely work on the same rows. dQ's sums
- * add the pages of many query pages first, then those of few, then the chunk's own.
+ * item, which iterates over all of them by the page's inverse list (lists.cu), or is split into
+ * items of two query heads. Any other page before the chunk gets one item for each query page that
+ * lists it (find_pairs). A single item over several query pages would often wait for another block
+ * that reaches the same rows after different ones. These items are handed out by position in the
+ * lists, the first entries of all lists first, so that two of them rarely work on the same rows.
+ * dQ's sums add the pages of many query pages first, then those of few, then the chunk's own.
  */
 #include "executor/cuda/gradients.cuh"
 #include "executor/cuda/hopper_maps.h"
@@ -55,6 +61,12 @@
 /* Pages that few query pages list are ranked separately; their ranks have this bit. */
 #define RANK_OF_FEW 0x8000u
 
+/* An entry of `pairs`: (page, with PAIR_SHARED if other query pages list it too); then how many of
+ * these add to its dK and dV before this one, and the rank of the pair among the sums of dQ, of 16
+ * bits each. */
+#define PAIR_SHARED 0x80000000u
+#define NO_PAIR UINT32_MAX
+
 /* Indices in `order`: number of part entries; how many of these come before the pages of few;
  * number of items of the pages of few. */
 enum { ORDER_PARTS, ORDER_BEFORE, ORDER_OF_FEW, ORDER_NUMBERS };
@@ -74,10 +86,10 @@ template <int DIM_> struct made_for {
 };
 
 struct maps {
-    CUtensorMap q, d_out, keys;
+    CUtensorMap q, d_out, keys, written, added; /* the last two: fp32 sums of dK and dV */
 };
 
-/* How tiles of keys are assigned to blocks. */
+/* How tiles of keys are divided into items. */
 struct plan {
     uint32_t row_tiles, key_tiles;
     uint32_t parts, part_heads; /* parts of a split tile, and query heads of a part */
@@ -88,20 +100,23 @@ struct plan {
      * list the number of its pages of many and of its pages of few, [query page, list, 2] */
     uint32_t query_pages, words;
     uint16_t *ranks, *list_pages;
+    uint2 *pairs;        /* the pages of few, [place in the list, query page, list] */
     uint32_t *order;     /* ORDER_NUMBERS counts, then entries */
     const float *facts;  /* [query head, row tile, 2, STEP]: LSE in base 2, rowsum(dO * O); see
                           * fact_at */
     float *dq;           /* [query head, row tile, half, HALF_FLOATS] */
     uint32_t *dq_turns;  /* [query head, row tile, half] */
     uint32_t *key_turns; /* [key tile, KV head] */
-    uint32_t *ticket;
+    uint32_t *ticket, tickets; /* the next one, and how many there are at most */
 };
 
-/* The work of a block. */
+/* An item. */
 struct item {
     uint32_t key0, end, kv_head, head,
-        end_head;         /* keys [key0, end); query heads [head, end_head) */
-    bool is_split;        /* other blocks add to the same dK, dV: */
+        end_head;                 /* keys [key0, end); query heads [head, end_head) */
+    uint32_t in_page, page, slot; /* the first key in its page, the page in its slot, the slot */
+    bool by_engine;               /* the copy engine stores dK and dV, not the consumers */
+    bool is_split;                /* other blocks add to the same dK, dV: */
     uint32_t part, turn;  /* how many of them add before this one, and the index of their counter */
     const uint2 *readers; /* over lists: the page's inverse list, and its row of `ranks` */
     const uint16_t *ranks;
@@ -110,27 +125,44 @@ struct item {
 #define ALL_READERS UINT32_MAX
 
 struct state {
-    uint64_t full_q[STAGES], full_out[STAGES], empty[STAGES], full_keys;
+    uint64_t full_q[STAGES], full_out[STAGES], empty[STAGES], full_keys, empty_keys;
     uint64_t full_dq[SENDERS], empty_dq[CONSUMERS]; /* one per sender; one per half */
+    uint64_t full_sums[CONSUMERS];
+    uint64_t full_item[2], empty_item[2];
     uint32_t step[STAGES]; /* first token, with TDM_STEP_WHOLE and TDM_STEP_MASKED: some row sees
                             * less because of its window, document or list */
-    item work;
-    uint32_t count; /* number of steps; NO_WORK: no work is left */
+    item work[2];          /* this item's and the next one's, by turns */
+    uint32_t count[2];     /* number of steps; NO_WORK: no work is left */
 };
 #define NO_WORK UINT32_MAX
 
-/* Addresses in shared memory. */
+/* Addresses in shared memory; K is at its start, the others follow at these distances. */
 template <class P> struct areas {
+    static constexpr uint32_t V = P::KEY_BYTES, Q = 2 * P::KEY_BYTES;
+    static constexpr uint32_t OUT = Q + STAGES * P::ROW_BYTES, DS = OUT + STAGES * P::ROW_BYTES;
     uint32_t k, v, q, d_out, ds, dq;
 
     __device__ __forceinline__ areas(const unsigned char *memory)
     {
         k = tdm_shared(memory);
-        v = k + P::KEY_BYTES;
-        q = v + P::KEY_BYTES;
-        d_out = q + STAGES * P::ROW_BYTES;
-        ds = d_out + STAGES * P::ROW_BYTES;
+        v = k + V;
+        q = k + Q;
+        d_out = k + OUT;
+        ds = k + DS;
         dq = ds + 2 * DS_BYTES;
+    }
+};
+
+/* Where group G stages its sums of an item whose last step is in stage `stage`: in memory that is
+ * free by then. dV is contiguous, dK is in two halves of P::ROW_BYTES. */
+template <class P> struct sums_at {
+    uint32_t dv, dk, dk_high;
+
+    __device__ __forceinline__ sums_at(const areas<P> &shared, uint32_t group, uint32_t stage)
+    {
+        dv = group == 0 ? shared.k : shared.v;
+        dk = group == 0 ? shared.ds : shared.q + stage * P::ROW_BYTES;
+        dk_high = group == 0 ? dk + P::ROW_BYTES : shared.d_out + stage * P::ROW_BYTES;
     }
 };
 
@@ -141,7 +173,7 @@ static __device__ __forceinline__ uint32_t fact_at(uint32_t row)
     return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
 }
 
-/* ---- the work of a block ---- */
+/* ---- items ---- */
 
 static __device__ __forceinline__ const uint16_t *ranks_of(const tdm_attend &a, const plan &x,
                                                            uint32_t page, uint32_t list)
@@ -182,44 +214,19 @@ static __device__ __forceinline__ bool find_item_of_few(const tdm_attend &a, con
     const uint32_t each = x.order[ORDER_OF_FEW] / a.kv_heads; /* items of a KV head */
     w.kv_head = number / each;
     number -= w.kv_head * each;
-    const uint32_t place = number / x.query_pages;
-    w.reader = number - place * x.query_pages;
     const uint32_t list = w.kv_head / (a.kv_heads / a.lists.lists);
-    const uint16_t *pages = x.list_pages + 2 * (w.reader * a.lists.lists + list);
-    const uint32_t of_many = pages[0];
-    if (place >= pages[1])
+    const uint2 pair = x.pairs[number * a.lists.lists + list];
+    if (pair.x == NO_PAIR)
         return false;
-    const uint32_t *entries = tdm_list_of(a, w.reader, w.kv_head) + 1;
-    uint32_t low = place, high = place + of_many, rank;
-    for (;;) { /* binary search by the number of pages of few before an entry */
-        const uint32_t i = (low + high) / 2;
-        page = (entries[i] & TDM_PAGE_NUMBER) - tdm_first_page(a);
-        rank = ranks_of(a, x, page, list)[w.reader];
-        const bool is_of_few = (rank & RANK_OF_FEW) != 0;
-        const uint32_t before = is_of_few ? rank & ~RANK_OF_FEW : i - rank;
-        if (is_of_few && before == place)
-            break;
-        if (before <= place)
-            low = i + 1;
-        else
-            high = i - 1;
-    }
-    w.rank = of_many + place;
-    /* dK and dV are summed in the order in which the items are handed out */
-    const uint2 *readers = tdm_readers_of(a, page, list);
-    const uint16_t *ranks = ranks_of(a, x, page, list);
-    for (uint32_t word = 0; word < x.words; word++)
-        for (uint32_t bits = readers[word].x; bits != 0; bits &= bits - 1) {
-            const uint32_t other = word * 32 + (uint32_t)__ffs((int)bits) - 1;
-            if (other == w.reader)
-                continue;
-            w.is_split = true;
-            if (ranks[other] < rank || (ranks[other] == rank && other < w.reader))
-                w.part++;
-        }
+    page = pair.x & ~PAIR_SHARED;
+    w.is_split = (pair.x & PAIR_SHARED) != 0;
+    w.part = pair.y >> 16;
+    w.rank = pair.y & 0xffffu;
+    w.reader = number % x.query_pages;
     return true;
 }
 
+/* False if the ticket stands for no work. */
 template <bool LISTS>
 static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan &x,
                                                  uint32_t ticket, item &w)
@@ -274,7 +281,16 @@ static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan
     return true;
 }
 
-/* Iterator over the steps of a block; a step is a tile of rows of one query head. For a range of
+/* A kernel parameter. The compiler loads it again where it is used, instead of keeping what it
+ * computes of it in registers, of which the producer and the senders have few. */
+static __device__ __forceinline__ uint32_t again(uint32_t parameter)
+{
+    uint32_t value;
+    asm volatile("mov.u32 %0, %1;" : "=r"(value) : "r"(parameter));
+    return value;
+}
+
+/* Iterator over the steps of an item; a step is a tile of rows of one query head. For a range of
  * keys: query heads one after the other, each with falling rows. Over lists: query pages by falling
  * number, for each its query heads, each with falling rows. */
 template <bool LISTS> struct walk;
@@ -286,7 +302,8 @@ template <> struct walk<false> {
     {
         const uint32_t before = (uint32_t)(a.first_token - a.key_token);
         begin_tile = w.key0 > before ? (w.key0 - before) / STEP : 0;
-        end_tile = (tdm_tokens_from(a, w.key0 + TILE - 1) + STEP - 1) / STEP;
+        end_tile =
+            (tdm_tokens_from(a, again((uint32_t)a.tokens), w.key0 + TILE - 1) + STEP - 1) / STEP;
         head = w.head;
         row_tile = end_tile;
     }
@@ -308,8 +325,8 @@ template <> struct walk<false> {
 
     __device__ __forceinline__ uint32_t step(const tdm_attend &a, const item &w) const
     {
-        const uint32_t t0 = row_tile * STEP;
-        const uint32_t last = t0 + STEP < a.tokens ? t0 + STEP - 1 : (uint32_t)a.tokens - 1;
+        const uint32_t t0 = row_tile * STEP, tokens = again((uint32_t)a.tokens);
+        const uint32_t last = t0 + STEP < tokens ? t0 + STEP - 1 : tokens - 1;
         return t0 + (a.from[last] > w.key0 ? TDM_STEP_MASKED : 0);
     }
 
@@ -381,48 +398,90 @@ template <> struct walk<true> {
     }
 };
 
+/* The state of a thread that copies or sends. It is in shared memory because these threads have few
+ * registers. */
+template <bool LISTS> struct role {
+    walk<LISTS> at;
+    uint32_t it;     /* number of the item */
+    uint32_t before; /* steps of the items before */
+    uint32_t phases; /* bit i: what to wait for at stage i */
+};
+
 /* ---- the producer: one thread ---- */
 
-/* Issues the copies of K and V of a tile. */
-template <class P>
-static __device__ __forceinline__ void copy_keys(const tdm_attend &a, const maps &m,
-                                                 const areas<P> &shared, state &s)
+/* Takes the next item of the block, number `it`. */
+template <typename T, bool LISTS>
+static __device__ __forceinline__ void take_item(const tdm_attend &a, const plan &x, state &s,
+                                                 walk<LISTS> &at, uint32_t it)
 {
-    const uint32_t key0 = s.work.key0, chunk = (uint32_t)a.chunk_tokens, slot = key0 / chunk;
-    const uint32_t in_slot = key0 - slot * chunk, page = in_slot / (uint32_t)a.page_tokens;
-    const uint32_t in_page = in_slot - page * (uint32_t)a.page_tokens;
-    const uint32_t column = s.work.kv_head * P::COLUMNS;
-    tdm_barrier_expect(&s.full_keys, 2 * P::KEY_BYTES);
-    tdm_copy_keys(shared.k, m.keys, in_page, column, 2 * page, slot, &s.full_keys);
-    tdm_copy_keys(shared.v, m.keys, in_page, column, 2 * page + 1, slot, &s.full_keys);
+    item &w = s.work[it % 2];
+    uint32_t count = NO_WORK, ticket;
+    tdm_barrier_wait(&s.empty_item[it % 2], it / 2 + 1);
+    do {
+        ticket = atomicAdd(x.ticket, 1u);
+        if (ticket < x.tickets && find_item<LISTS>(a, x, ticket, w)) {
+            at.begin(a, x, w);
+            count = at.count(x, w);
+        }
+    } while (count == NO_WORK && ticket < x.tickets);
+    s.count[it % 2] = count;
+    w.slot = w.key0 / (uint32_t)a.chunk_tokens;
+    w.in_page = w.key0 - w.slot * (uint32_t)a.chunk_tokens;
+    w.page = w.in_page / (uint32_t)a.page_tokens;
+    w.in_page -= w.page * (uint32_t)a.page_tokens;
+    w.by_engine = sizeof(T) == sizeof(float) && count > 0 && w.key0 + TILE <= w.end;
+    tdm_barrier_arrive(&s.full_item[it % 2]);
 }
 
-template <class P, bool LISTS>
-static __device__ __forceinline__ void produce(const tdm_attend &a, const maps &m, const plan &x,
-                                               const areas<P> &shared, state &s, walk<LISTS> &at,
-                                               const float *facts)
+/* Issues the copies of K and V of item number `it`, when those of the one before are done with. */
+template <class P>
+static __device__ __forceinline__ void copy_keys(const tdm_attend &a, const maps &m,
+                                                 const areas<P> &shared, state &s, uint32_t it)
 {
-    const item &w = s.work;
-    const uint32_t count = s.count;
-    at.begin(a, x, w);
-    uint32_t i = 0, phase = 1;
+    const item &w = s.work[it % 2];
+    const uint32_t column = w.kv_head * P::COLUMNS;
+    tdm_barrier_wait(&s.empty_keys, it + 1);
+    tdm_barrier_expect(&s.full_keys, 2 * P::KEY_BYTES);
+    tdm_copy_keys(shared.k, m.keys, w.in_page, column, 2 * w.page, w.slot, &s.full_keys);
+    tdm_copy_keys(shared.v, m.keys, w.in_page, column, 2 * w.page + 1, w.slot, &s.full_keys);
+}
+
+template <class P, typename T, bool LISTS>
+static __device__ __forceinline__ void produce(const tdm_attend &a, const maps &m, const plan &x,
+                                               const areas<P> &shared, state &s, role<LISTS> &r,
+                                               uint32_t facts)
+{
+    walk<LISTS> &at = r.at;
+    r.phases = ~0u;
 #pragma unroll 1
-    for (uint32_t n = 0; n < count; n++) {
-        at.next(x, w);
-        const uint32_t row = at.row_tile * STEP, column = at.head * P::COLUMNS;
-        const uint32_t step = at.step(a, w);
-        tdm_barrier_wait(&s.empty[i], phase);
-        s.step[i] = step;
-        tdm_barrier_expect(&s.full_q[i], P::ROW_BYTES + FACTS_BYTES);
-        tdm_copy_rows(shared.q + i * P::ROW_BYTES, m.q, row, column, &s.full_q[i]);
-        tdm_copy_bytes(tdm_shared(facts + i * 2 * STEP),
-                       x.facts + ((uint64_t)at.head * x.row_tiles + at.row_tile) * 2 * STEP,
-                       FACTS_BYTES, &s.full_q[i]);
-        tdm_barrier_expect(&s.full_out[i], P::ROW_BYTES);
-        tdm_copy_rows(shared.d_out + i * P::ROW_BYTES, m.d_out, row, column, &s.full_out[i]);
-        if (++i == STAGES) {
-            i = 0;
-            phase ^= 1;
+    for (r.it = 0;; r.it++) {
+        take_item<T, LISTS>(a, x, s, at, r.it);
+        const item &w = s.work[r.it % 2];
+        const uint32_t count = s.count[r.it % 2];
+        if (count == NO_WORK)
+            return;
+        uint32_t i = 0;
+        if (count == 0)
+            copy_keys<P>(a, m, shared, s, r.it);
+#pragma unroll 1
+        for (uint32_t n = 0; n < count; n++) {
+            at.next(x, w);
+            const uint32_t row = at.row_tile * STEP, column = at.head * P::COLUMNS;
+            const uint32_t step = at.step(a, w);
+            tdm_barrier_wait(&s.empty[i], r.phases >> i);
+            r.phases ^= 1u << i;
+            s.step[i] = step;
+            tdm_barrier_expect(&s.full_q[i], P::ROW_BYTES + FACTS_BYTES);
+            tdm_copy_rows(shared.q + i * P::ROW_BYTES, m.q, row, column, &s.full_q[i]);
+            tdm_copy_bytes(facts + i * FACTS_BYTES,
+                           x.facts + ((uint64_t)at.head * x.row_tiles + at.row_tile) * 2 * STEP,
+                           FACTS_BYTES, &s.full_q[i]);
+            tdm_barrier_expect(&s.full_out[i], P::ROW_BYTES);
+            tdm_copy_rows(shared.d_out + i * P::ROW_BYTES, m.d_out, row, column, &s.full_out[i]);
+            if (++i == STAGES)
+                i = 0;
+            if (n == 0)
+                copy_keys<P>(a, m, shared, s, r.it);
         }
     }
 }
@@ -444,38 +503,110 @@ static __device__ __forceinline__ void give_turn(uint32_t *turn)
                  : "memory");
 }
 
+/* Stores or adds the staged dK, dV of item number `it`: first dV, which frees the memory of the
+ * item's keys for the next ones. */
+template <class P>
+static __device__ __forceinline__ void send_sums(const tdm_attend &a, const maps &m, const plan &x,
+                                                 const areas<P> &shared, state &s, uint32_t it)
+{
+    const item &w = s.work[it % 2];
+    const uint32_t stage = (s.count[it % 2] + STAGES - 1) % STAGES; /* of the last step */
+    const bool is_written = w.slot < a.written_slots;
+    const bool add = !is_written || w.part > 0;
+    const uint32_t slot = is_written ? w.slot : w.slot - (uint32_t)a.written_slots;
+    const CUtensorMap &map = is_written ? m.written : m.added;
+    const sums_at<P> of_zero(shared, 0, stage), of_one(shared, 1, stage);
+    /* two boxes of half the columns of 64 keys */
+    const auto send = [&](uint32_t low, uint32_t high, uint32_t row, uint32_t plane) {
+        const uint32_t column = 2 * w.kv_head * P::COLUMNS;
+        tdm_send_box(map, low, w.in_page + row, column, 2 * w.page + plane, slot, add);
+        tdm_send_box(map, high, w.in_page + row, column + P::COLUMNS, 2 * w.page + plane, slot,
+                     add);
+    };
+    tdm_barrier_wait(&s.full_sums[1], it);
+    if (w.by_engine) {
+        if (w.part > 0)
+            wait_turn(x.key_turns + w.turn, w.part);
+        asm volatile("fence.proxy.async.global;" ::: "memory");
+        send(of_one.dv, of_one.dv + P::ROW_BYTES, 64, 1);
+    }
+    tdm_barrier_wait(&s.full_sums[0], it);
+    if (w.by_engine) {
+        send(of_zero.dv, of_zero.dv + P::ROW_BYTES, 0, 1);
+        tdm_out_commit();
+        send(of_one.dk, of_one.dk_high, 64, 0);
+        send(of_zero.dk, of_zero.dk_high, 0, 0);
+        tdm_out_commit();
+        tdm_out_wait_read<1>();
+    }
+    tdm_barrier_arrive(&s.empty_keys);
+    if (w.by_engine)
+        tdm_out_wait_read<0>();
+    tdm_barrier_arrive(&s.full_keys);
+    if (s.count[it % 2] > 0)
+        tdm_barrier_arrive_times(&s.empty[stage], TDM_WARPGROUP / 32);
+    if (w.by_engine) {
+        tdm_out_wait();
+        if (w.is_split)
+            give_turn(x.key_turns + w.turn);
+    }
+}
+
 /* Adds the dQ of both halves to scratch, in the order in which they are staged: half 1 of step n,
  * then half 0. Waiting for the turn, adding and waiting for completion takes as long as a step. So
- * there are several senders, each of which takes every third half. */
+ * there are several senders, each of which takes every third half. Tasks and steps are counted over
+ * all items of the block. */
 template <class P, bool LISTS>
-static __device__ __forceinline__ void send_dq(const tdm_attend &a, const plan &x,
-                                               const areas<P> &shared, state &s, walk<LISTS> &at,
+static __device__ __forceinline__ void send_dq(const tdm_attend &a, const maps &m, const plan &x,
+                                               const areas<P> &shared, state &s, role<LISTS> &r,
                                                uint32_t sender)
 {
-    const item &w = s.work;
-    const uint32_t tasks = 2 * s.count;
-    uint32_t step = 0; /* steps that the iterator has advanced */
-    at.begin(a, x, w);
+    walk<LISTS> &at = r.at;
+    uint32_t task = sender; /* the next one */
+    r.before = 0;
 #pragma unroll 1
-    for (uint32_t task = sender; task < tasks; task += SENDERS) {
-        const uint32_t half = 1 - task % 2, n = task / 2;
-        for (; step <= n; step++)
-            at.next(x, w);
-        const uint32_t rank = at.rank(a, x, w);
-        const uint64_t to = 2 * ((uint64_t)at.head * x.row_tiles + at.row_tile) + half;
-        const uint32_t from = shared.dq + half * P::HALF_FLOATS * 4;
-        wait_turn(x.dq_turns + to, rank);
-        asm volatile("fence.proxy.async.global;" ::: "memory");
-        tdm_barrier_wait(&s.full_dq[sender], task / SENDERS);
-        if (rank == 0)
-            tdm_copy_out(x.dq + to * P::HALF_FLOATS, from, P::HALF_FLOATS * 4);
-        else
-            tdm_add_out(x.dq + to * P::HALF_FLOATS, from, P::HALF_FLOATS * 4);
-        tdm_out_commit();
-        tdm_out_wait_read();
-        tdm_barrier_arrive(&s.empty_dq[half]);
-        tdm_out_wait();
-        give_turn(x.dq_turns + to);
+    for (r.it = 0;; r.it++) {
+        tdm_barrier_wait(&s.full_item[r.it % 2], r.it / 2);
+        const item &w = s.work[r.it % 2];
+        const uint32_t count = s.count[r.it % 2];
+        if (count == NO_WORK)
+            return;
+        uint32_t step = r.before; /* steps that the iterator has advanced */
+        uint32_t to = 0, rank = 0;
+        const auto find = [&](void) {
+            for (; step <= task / 2; step++)
+                at.next(x, w);
+            to = 2 * (at.head * x.row_tiles + at.row_tile) + 1 - task % 2;
+            rank = at.rank(a, x, w);
+        };
+        at.begin(a, x, w);
+        r.before += count;
+        if (task < 2 * r.before)
+            find();
+#pragma unroll 1
+        while (task < 2 * r.before) {
+            const uint32_t half = to % 2, sent = to;
+            const uint32_t from = shared.dq + half * P::HALF_FLOATS * 4;
+            float *sums = x.dq + (uint64_t)to * P::HALF_FLOATS;
+            wait_turn(x.dq_turns + to, rank);
+            asm volatile("fence.proxy.async.global;" ::: "memory");
+            tdm_barrier_wait(&s.full_dq[sender], task / SENDERS);
+            if (rank == 0)
+                tdm_copy_out(sums, from, P::HALF_FLOATS * 4);
+            else
+                tdm_add_out(sums, from, P::HALF_FLOATS * 4);
+            tdm_out_commit();
+            task += SENDERS;
+            if (task < 2 * r.before) /* while the engine works */
+                find();
+            tdm_out_wait_read<0>();
+            tdm_barrier_arrive(&s.empty_dq[half]);
+            tdm_out_wait();
+            give_turn(x.dq_turns + sent);
+        }
+        if (sender == 0)
+            send_sums<P>(a, m, x, shared, s, r.it);
+        tdm_barrier_arrive(&s.empty_item[r.it % 2]);
     }
 }
 
@@ -563,27 +694,38 @@ static __device__ __forceinline__ void store_turned(uint32_t to, const uint32_t 
                  : "memory");
 }
 
-/* Computes the products of group G for all steps of a block. Leaves dK and dV unscaled. */
+/* Where a consumer is in the queues of a block. Each item begins with stage 0: so the compiler sees
+ * that all threads of a warp are at the same stage. */
+struct place {
+    uint32_t phases; /* bit i: what to wait for at stage i */
+    uint32_t before; /* steps of the items before */
+};
+
+/* Computes the products of group G for all `count` steps of an item. Leaves dK and dV unscaled. */
 template <class P, uint32_t G>
 static __device__ __forceinline__ void
-sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *facts, float scale,
-         float (&dk)[P::DIM / 8][4], float (&dv)[P::DIM / 8][4])
+sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const item &w, uint32_t count,
+         place &at, const float *facts, float scale, float (&dk)[P::DIM / 8][4],
+         float (&dv)[P::DIM / 8][4])
 {
     constexpr uint32_t late = G ^ 1; /* group 0 adds its dQ a step late */
     constexpr int DQ = P::DIM / 16;  /* blocks of 8 columns in half a dQ */
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % TDM_WARPGROUP / 32;
-    const uint32_t k = shared.k + G * 64 * 128, v = shared.v + G * 64 * 128;
     const uint32_t row = lane % 8 + lane / 16 * 8, piece = warp * 2 + lane / 8 % 2;
     const uint32_t ds_to = shared.ds + G * STEP * 128 + row * 128 + (piece ^ (row % 8)) * 16;
     const uint32_t dq_to = shared.dq + G * P::HALF_FLOATS * 4 + threadIdx.x % TDM_WARPGROUP * 16;
-    const uint32_t k_half = shared.k + (P::COLUMNS == 2 ? G * TILE * 128 : G * 64);
-    const uint32_t key = s.work.key0 + G * 64, before = (uint32_t)(a.first_token - a.key_token);
-    const uint32_t count = s.count;
+    constexpr uint32_t own = G * 64 * 128; /* the group's keys in K and V */
+    constexpr uint32_t k_half = P::COLUMNS == 2 ? G * TILE * 128 : G * 64;
+    const tdm_uniform_tile start = tdm_uniform(shared.k, 0);
+    const auto tile = [&](uint32_t distance, uint32_t leading_bytes) {
+        return tdm_uniform_tile{start.low + (distance >> 4) + (leading_bytes >> 4 << 16)};
+    };
+    const uint32_t key = w.key0 + G * 64, before = (uint32_t)(a.first_token - a.key_token);
     uint32_t p[STEP / 16][4], ds[STEP / 16][4];
-    uint32_t i = 0, phase = 0; /* stage of this step; its phase, later that of the next stage */
+    uint32_t i = 0, phases = at.phases;
 
     const auto ask_scores = [&](float(&c)[STEP / 8][4], uint32_t keys, uint32_t rows) {
-        const tdm_uniform_tile keys_at = tdm_uniform(keys, 16), rows_at = tdm_uniform(rows, 16);
+        const tdm_uniform_tile keys_at = tile(keys, 16), rows_at = tile(rows, 16);
         tdm_products_hold(c);
         tdm_products_begin();
 #pragma unroll
@@ -593,8 +735,8 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *fac
         tdm_products_commit();
     };
     const auto ask_dq = [&](float(&dq)[DQ][4], uint32_t buffer) {
-        const tdm_uniform_tile ds_at = tdm_uniform(shared.ds + buffer * DS_BYTES, 16);
-        const tdm_uniform_tile k_at = tdm_uniform(k_half, TILE * 128);
+        const tdm_uniform_tile ds_at = tile(areas<P>::DS + buffer * DS_BYTES, 16);
+        const tdm_uniform_tile k_at = tile(k_half, TILE * 128);
         tdm_products_hold(dq);
         tdm_products_begin();
 #pragma unroll
@@ -603,9 +745,9 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *fac
                          tdm_matrix_at(k_at, x * 2048), x > 0);
         tdm_products_commit();
     };
-    /* Stages dQ of step n. For n = -1 the values are not sent. */
+    /* Stages dQ of step n. */
     const auto stage_dq = [&](const float(&dq)[DQ][4], uint32_t n) {
-        tdm_barrier_wait(&s.empty_dq[G], n + 1 == 0 ? 1 : n + 1);
+        tdm_barrier_wait(&s.empty_dq[G], at.before + n + 1);
 #pragma unroll
         for (int x = 0; x < DQ; x++)
             asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(dq_to + x * 2048),
@@ -616,27 +758,29 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *fac
         tdm_fence_shared();
         __syncwarp();
         if (lane == 0)
-            tdm_barrier_arrive(&s.full_dq[(2 * n + 1 - G) % SENDERS]);
+            tdm_barrier_arrive(&s.full_dq[(2 * (at.before + n) + 1 - G) % SENDERS]);
     };
     const auto mask = [&](float(&c)[STEP / 8][4], uint32_t stage) {
         const uint32_t step = s.step[stage], t0 = step & TDM_STEP_FIRST;
         if ((step & TDM_STEP_MASKED) != 0 || key + 63 > before + t0)
-            mask_keys(c, a, tdm_seen_from(a, step & TDM_STEP_WHOLE, s.work.kv_head), t0,
+            mask_keys(c, a, tdm_seen_from(a, step & TDM_STEP_WHOLE, w.kv_head), t0,
                       key + warp * 16);
     };
 
     {
         float c[STEP / 8][4], dp[STEP / 8][4];
-        tdm_barrier_wait(&s.full_q[0], 0);
-        ask_scores(c, k, shared.q);
-        tdm_barrier_wait(&s.full_out[0], 0);
-        ask_scores(dp, v, shared.d_out);
+        const float *fact = facts + lane % 4 * 4;
+        tdm_barrier_wait(&s.full_q[0], phases);
+        ask_scores(c, own, areas<P>::Q);
+        tdm_barrier_wait(&s.full_out[0], phases);
+        phases ^= 1;
+        ask_scores(dp, areas<P>::V + own, areas<P>::OUT);
         tdm_products_wait<0>();
         tdm_products_hold(c);
         tdm_products_hold(dp);
         mask(c, 0);
-        make_p(c, p, facts + lane % 4 * 4, scale);
-        make_ds(dp, p, ds, facts + lane % 4 * 4);
+        make_p(c, p, fact, scale);
+        make_ds(dp, p, ds, fact);
 #pragma unroll
         for (int x = 0; x < (int)STEP / 16; x++)
             store_turned(ds_to + x * 2048, ds[x]);
@@ -648,17 +792,12 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *fac
     for (uint32_t n = 0; n < count; n++) {
         float c[STEP / 8][4], dp[STEP / 8][4];
         const bool more = n + 1 < count;
-        uint32_t j = i + 1;
-        if (j == STAGES) {
-            j = 0;
-            phase ^= 1;
-        }
+        const uint32_t j = i + 1 == STAGES ? 0 : i + 1;
         tdm_turn_wait(1 + G);
         {
             float dq[DQ][4];
-            const tdm_uniform_tile out_at =
-                tdm_uniform(shared.d_out + i * P::ROW_BYTES, STEP * 128);
-            const tdm_uniform_tile q_at = tdm_uniform(shared.q + i * P::ROW_BYTES, STEP * 128);
+            const tdm_uniform_tile out_at = tile(areas<P>::OUT + i * P::ROW_BYTES, STEP * 128);
+            const tdm_uniform_tile q_at = tile(areas<P>::Q + i * P::ROW_BYTES, STEP * 128);
             ask_dq(dq, (n + late) & 1);
             tdm_products_hold(dk);
             tdm_products_hold(dv);
@@ -671,29 +810,36 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *fac
                 tdm_wgmma<1>(dk, ds[x], tdm_matrix_at(q_at, x * 2048), x > 0 || n > 0);
             tdm_products_commit();
             if (more)
-                tdm_barrier_wait(&s.full_q[j], phase);
+                tdm_barrier_wait(&s.full_q[j], phases >> j);
             tdm_products_wait<1>();
             tdm_products_hold(dq);
-            stage_dq(dq, n - late);
+            if (late == 0 || n > 0)
+                stage_dq(dq, n - late);
         }
         tdm_products_wait<0>();
         tdm_products_hold(dk);
         tdm_products_hold(dv);
-        ask_scores(c, k, shared.q + j * P::ROW_BYTES); /* after the last step these are stale
-                                                        * values, which are not used */
-        if (more)
-            tdm_barrier_wait(&s.full_out[j], phase);
+        if (!more) {
+            if (G == 0 && lane == 0) /* send_sums releases it for group 1 */
+                tdm_barrier_arrive(&s.empty[i]);
+            tdm_turn_give(2 - G);
+            if (late == 0 || n > 0)
+                dq_staged(n - late);
+            break;
+        }
+        ask_scores(c, own, areas<P>::Q + j * P::ROW_BYTES);
+        tdm_barrier_wait(&s.full_out[j], phases >> j);
+        phases ^= 1u << j;
         if (lane == 0)
             tdm_barrier_arrive(&s.empty[i]);
-        ask_scores(dp, v, shared.d_out + j * P::ROW_BYTES);
+        ask_scores(dp, areas<P>::V + own, areas<P>::OUT + j * P::ROW_BYTES);
         tdm_turn_give(2 - G);
         if (late == 0 || n > 0)
             dq_staged(n - late);
         const float *fact = facts + j * 2 * STEP + lane % 4 * 4;
         tdm_products_wait<1>();
         tdm_products_hold(c);
-        if (more)
-            mask(c, j);
+        mask(c, j);
         make_p(c, p, fact, scale);
         tdm_products_wait<0>();
         tdm_products_hold(dp);
@@ -713,6 +859,7 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *fac
         stage_dq(dq, count - 1);
         dq_staged(count - 1);
     }
+    at = {phases, at.before + count};
 }
 
 /* Adds rows of dK or dV that are `there` to fp32 sums, without reading these. Two lanes of a row
@@ -736,6 +883,38 @@ static __device__ __forceinline__ void add_row(float *to, const float (&c)[B][4]
                 "f"(odd ? x : even_x), "f"(odd ? y : even_y), "f"(odd ? odd_x : x),
                 "f"(odd ? odd_y : y)
                 : "memory");
+    }
+}
+
+static __device__ __forceinline__ void store_two(uint32_t to, float x, float y)
+{
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
+
+/* Stages half the columns of dK or dV of a warp's 16 keys: pieces of 32 columns, each of 64 rows of
+ * 128 bytes, whose parts of 16 bytes are swizzled. A lane of an odd row writes the two halves of 64
+ * bytes in the other order, so that the rows of a warp write to different banks. */
+template <int DIM>
+static __device__ __forceinline__ void stage_half(uint32_t to, const float (&c)[DIM / 8][4],
+                                                  int half, float scale)
+{
+    const uint32_t lane = threadIdx.x % TDM_WARP, row = lane / 4;
+    const bool odd = row % 2 != 0;
+    to += (tdm_hopper_warp_row() + row) * 128 + lane % 2 * 8;
+#pragma unroll
+    for (int n = 0; n < DIM / 16; n++) {
+        if (n % 4 >= 2)
+            continue;
+        const uint32_t at = ((2 * (n % 4) + (odd ? 4 : 0) + lane % 4 / 2) ^ row) * 16;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float *low = &c[half * (DIM / 16) + n][2 * h];
+            const float *high = &c[half * (DIM / 16) + n + 2][2 * h];
+            const uint32_t there = to + n / 4 * 8192 + h * 1024 + at;
+            store_two(there, (odd ? high[0] : low[0]) * scale, (odd ? high[1] : low[1]) * scale);
+            store_two(there ^ 64, (odd ? low[0] : high[0]) * scale,
+                      (odd ? low[1] : high[1]) * scale);
+        }
     }
 }
 
@@ -769,31 +948,57 @@ static __device__ __forceinline__ void put_keys(const tdm_attend &a, uint32_t ke
     }
 }
 
-/* Computes the products of a group and stores dK, dV in their pages. */
+/* Computes the products of a group for all items of the block, and stores dK, dV in their pages. */
 template <class P, typename T, uint32_t G>
 static __device__ __forceinline__ void consume(const tdm_attend &a, const plan &x,
                                                const areas<P> &shared, state &s, const float *facts,
                                                float scale)
 {
-    float dk[P::DIM / 8][4] = {}, dv[P::DIM / 8][4] = {};
-    tdm_barrier_wait(&s.full_keys, 0);
-    if (s.work.key0 + TILE > s.work.end)
-        clear_keys<P>(shared, s.work.end - s.work.key0);
-    if (s.count > 0)
-        sum_keys<P, G>(a, shared, s, facts, scale * TDM_LOG2_E, dk, dv);
-    const item w = s.work;
-    if (w.is_split && w.part > 0) {
-        if (threadIdx.x == TDM_WARPGROUP)
-            wait_turn(x.key_turns + w.turn, w.part);
-        asm volatile("bar.sync 3, %0;" ::"n"(CONSUMERS * TDM_WARPGROUP) : "memory");
-    }
-    put_keys<T>(a, w.key0 + G * 64 + tdm_hopper_warp_row(), w.end, w.kv_head, dk, dv, scale,
-                w.part > 0);
-    if (w.is_split) {
-        __threadfence();
-        asm volatile("bar.sync 3, %0;" ::"n"(CONSUMERS * TDM_WARPGROUP) : "memory");
-        if (threadIdx.x == TDM_WARPGROUP)
-            give_turn(x.key_turns + w.turn);
+    place at = {0, 0};
+#pragma unroll 1
+    for (uint32_t it = 0;; it++) {
+        float dk[P::DIM / 8][4] = {}, dv[P::DIM / 8][4] = {};
+        tdm_barrier_wait(&s.full_item[it % 2], it / 2);
+        const uint32_t count = __shfl_sync(TDM_FULL_WARP, s.count[it % 2], 0);
+        if (count == NO_WORK)
+            return;
+        {
+            const item &w = s.work[it % 2];
+            tdm_barrier_wait(&s.full_keys, it);
+            if (w.key0 + TILE > w.end)
+                clear_keys<P>(shared, w.end - w.key0);
+            if (count > 0)
+                sum_keys<P, G>(a, shared, s, w, count, at, facts, scale * TDM_LOG2_E, dk, dv);
+        }
+        const item w = s.work[it % 2];
+        if (w.by_engine) {
+            const sums_at<P> to(shared, G, (count + STAGES - 1) % STAGES);
+            stage_half<P::DIM>(to.dv, dv, 0, 1.0f);
+            stage_half<P::DIM>(to.dv + P::ROW_BYTES, dv, 1, 1.0f);
+            stage_half<P::DIM>(to.dk, dk, 0, scale);
+            stage_half<P::DIM>(to.dk_high, dk, 1, scale);
+            tdm_fence_shared();
+        }
+        __syncwarp();
+        if (threadIdx.x % TDM_WARP == 0) {
+            tdm_barrier_arrive(&s.full_sums[G]);
+            tdm_barrier_arrive(&s.empty_item[it % 2]);
+        }
+        if (w.by_engine)
+            continue;
+        if (w.is_split && w.part > 0) {
+            if (threadIdx.x == TDM_WARPGROUP)
+                wait_turn(x.key_turns + w.turn, w.part);
+            asm volatile("bar.sync 3, %0;" ::"n"(CONSUMERS * TDM_WARPGROUP) : "memory");
+        }
+        put_keys<T>(a, w.key0 + G * 64 + tdm_hopper_warp_row(), w.end, w.kv_head, dk, dv, scale,
+                    w.part > 0);
+        if (w.is_split) {
+            __threadfence();
+            asm volatile("bar.sync 3, %0;" ::"n"(CONSUMERS * TDM_WARPGROUP) : "memory");
+            if (threadIdx.x == TDM_WARPGROUP)
+                give_turn(x.key_turns + w.turn);
+        }
     }
 }
 
@@ -804,12 +1009,16 @@ static __global__ void __launch_bounds__(THREADS, 1)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ state s;
-    __shared__ walk<LISTS> walks[1 + SENDERS]; /* one per thread; in shared memory because these
-                                                * threads have few registers */
+    __shared__ role<LISTS> roles[1 + SENDERS];
     __shared__ __align__(128) float facts[STAGES * 2 * STEP];
     const areas<P> shared(memory);
     if (threadIdx.x == 0) {
-        tdm_barrier_init(&s.full_keys, 1);
+        tdm_barrier_init(&s.full_keys, 2); /* by copy_keys and by send_sums of the item before */
+        tdm_barrier_init(&s.empty_keys, 1);
+        for (uint32_t i = 0; i < 2; i++) {
+            tdm_barrier_init(&s.full_item[i], 1);
+            tdm_barrier_init(&s.empty_item[i], SENDERS + CONSUMERS * TDM_WARPGROUP / 32);
+        }
         for (uint32_t i = 0; i < STAGES; i++) {
             tdm_barrier_init(&s.full_q[i], 1);
             tdm_barrier_init(&s.full_out[i], 1);
@@ -817,27 +1026,22 @@ static __global__ void __launch_bounds__(THREADS, 1)
         }
         for (uint32_t i = 0; i < SENDERS; i++)
             tdm_barrier_init(&s.full_dq[i], TDM_WARPGROUP / 32);
-        for (uint32_t i = 0; i < CONSUMERS; i++)
+        for (uint32_t i = 0; i < CONSUMERS; i++) {
             tdm_barrier_init(&s.empty_dq[i], 1);
-        tdm_barriers_ready();
-        s.count = NO_WORK;
-        if (find_item<LISTS>(a, x, atomicAdd(x.ticket, 1u), s.work)) {
-            copy_keys<P>(a, m, shared, s);
-            walks[0].begin(a, x, s.work);
-            s.count = walks[0].count(x, s.work);
+            tdm_barrier_init(&s.full_sums[i], TDM_WARPGROUP / 32);
         }
+        tdm_barriers_ready();
+        tdm_barrier_arrive(&s.full_keys);
     }
     __syncthreads();
-    if (s.count == NO_WORK)
-        return;
     if (threadIdx.x < TDM_WARPGROUP) {
-        tdm_give_registers<24>();
+        tdm_give_registers<LISTS ? 40 : 24>();
         if (threadIdx.x == 0)
-            produce<P, LISTS>(a, m, x, shared, s, walks[0], facts);
+            produce<P, T, LISTS>(a, m, x, shared, s, roles[0], tdm_shared(facts));
         else if (threadIdx.x % 32 == 0)
-            send_dq<P, LISTS>(a, x, shared, s, walks[threadIdx.x / 32], threadIdx.x / 32 - 1);
+            send_dq<P, LISTS>(a, m, x, shared, s, roles[threadIdx.x / 32], threadIdx.x / 32 - 1);
     } else {
-        tdm_take_registers<240>();
+        tdm_take_registers<LISTS ? 232 : 240>();
         if (threadIdx.x < 2 * TDM_WARPGROUP)
             consume<P, T, 0>(a, x, shared, s, facts, scale);
         else
@@ -916,9 +1120,9 @@ static __global__ void __launch_bounds__(ORDER_THREADS)
     const auto readers_of = [&](uint32_t item) {
         return count_readers(a, x, item / lists, item % lists);
     };
-    /* Appends `mine` entries for each thread. Returns the index of the thread's first entry. */
-    const auto append = [&](uint32_t mine) {
-        uint32_t sum = mine, all = 0;
+    /* The sum of `mine` over the threads before this one, and over all. */
+    const auto sum_before = [&](uint32_t mine, uint32_t &all) {
+        uint32_t sum = mine;
         for (uint32_t offset = 1; offset < TDM_WARP; offset *= 2) {
             const uint32_t other = __shfl_up_sync(TDM_FULL_WARP, sum, offset);
             sum += lane >= offset ? other : 0;
@@ -927,12 +1131,19 @@ static __global__ void __launch_bounds__(ORDER_THREADS)
         if (lane == TDM_WARP - 1)
             of_warp[warp] = sum;
         __syncthreads();
+        all = 0;
         for (uint32_t i = 0; i < ORDER_THREADS / TDM_WARP; i++) {
             sum += i < warp ? of_warp[i] : 0;
             all += of_warp[i];
         }
+        return sum - mine;
+    };
+    /* Appends `mine` entries for each thread. Returns where the thread's first entry is. */
+    const auto append = [&](uint32_t mine) {
+        uint32_t all;
+        uint32_t *to = x.order + ORDER_NUMBERS + count + sum_before(mine, all);
         count += all;
-        return x.order + ORDER_NUMBERS + (count - all) + sum - mine;
+        return to;
     };
 
     if (threadIdx.x == 0)
@@ -940,20 +1151,27 @@ static __global__ void __launch_bounds__(ORDER_THREADS)
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < x.query_pages * lists; i += ORDER_THREADS)
         atomicMax(&most_of_few, (uint32_t)x.list_pages[2 * i + 1]);
-    uint32_t popular = 0;
-    for (uint32_t first = 0; first < own; first += ORDER_THREADS) {
-        const uint32_t item = first + threadIdx.x;
-        popular += (uint32_t)__syncthreads_count(item < own && is_of_many(x, readers_of(item)));
+    /* each thread has consecutive items before the chunk's own */
+    const uint32_t each = (own + ORDER_THREADS - 1) / ORDER_THREADS;
+    const uint32_t first = min(threadIdx.x * each, own), end = min(first + each, own);
+    uint32_t of_many = 0, of_few = 0, popular;
+#pragma unroll 4
+    for (uint32_t item = first; item < end; item++) {
+        const uint32_t read = readers_of(item);
+        of_many += read > 0 && is_of_many(x, read);
+        of_few += read > 0 && !is_of_many(x, read);
     }
+    sum_before(of_many, popular);
     const bool splits = parts > 1 && popular <= TDM_ATTEND_FEW_PAGES * lists;
-    for (uint32_t first = 0; first < own; first += ORDER_THREADS) {
-        const uint32_t item = first + threadIdx.x, read = item < own ? readers_of(item) : 0;
-        const bool is_split = splits && read > 0 && is_of_many(x, read);
-        const bool is_left = read == 0 || (with_few && !is_of_many(x, read));
-        const uint32_t mine = is_left ? 0 : is_split ? parts : 1;
-        uint32_t *to = append(mine);
-        for (uint32_t i = 0; i < mine; i++)
-            to[i] = item << ENTRY_PART_BITS | (is_split ? i : ENTRY_WHOLE);
+    const uint32_t pieces = splits ? parts : 1;
+    uint32_t *to = append(of_many * pieces + (with_few ? 0 : of_few));
+    for (uint32_t item = first; item < end; item++) {
+        const uint32_t read = readers_of(item);
+        const bool many = read > 0 && is_of_many(x, read);
+        if (read == 0 || (with_few && !many))
+            continue;
+        for (uint32_t i = 0; i < (many ? pieces : 1); i++)
+            *to++ = item << ENTRY_PART_BITS | (many && splits ? i : ENTRY_WHOLE);
     }
     if (threadIdx.x == 0) {
         x.order[ORDER_BEFORE] = count;
@@ -973,6 +1191,41 @@ static __global__ void __launch_bounds__(ORDER_THREADS)
     }
     if (threadIdx.x == 0)
         x.order[ORDER_PARTS] = count;
+}
+
+/* Fills x.pairs. One block per list of a query page, after order_pages. */
+static __global__ void __launch_bounds__(128) find_pairs(const tdm_attend a, const plan x)
+{
+    const uint32_t list = blockIdx.x % a.lists.lists, query_page = blockIdx.x / a.lists.lists;
+    const uint32_t *entries = tdm_list_of(a, query_page, list * (a.kv_heads / a.lists.lists));
+    const uint32_t of_many = x.list_pages[2 * blockIdx.x];
+    const uint32_t of_few = x.list_pages[2 * blockIdx.x + 1];
+    const uint32_t places = x.order[ORDER_OF_FEW] / (x.query_pages * a.kv_heads);
+    const auto put = [&](uint32_t place, uint2 pair) {
+        x.pairs[(place * x.query_pages + query_page) * a.lists.lists + list] = pair;
+    };
+    for (uint32_t place = of_few + threadIdx.x; place < places; place += 128)
+        put(place, make_uint2(NO_PAIR, 0));
+    for (uint32_t i = threadIdx.x; i < entries[0]; i += 128) {
+        const uint32_t page = (entries[1 + i] & TDM_PAGE_NUMBER) - tdm_first_page(a);
+        const uint16_t *ranks = ranks_of(a, x, page, list);
+        const uint32_t rank = ranks[query_page];
+        if ((rank & RANK_OF_FEW) == 0)
+            continue;
+        /* dK and dV are summed in the order in which the items are handed out */
+        const uint2 *readers = tdm_readers_of(a, page, list);
+        uint32_t part = 0, others = 0;
+        for (uint32_t word = 0; word < x.words; word++)
+            for (uint32_t bits = readers[word].x; bits != 0; bits &= bits - 1) {
+                const uint32_t other = word * 32 + (uint32_t)__ffs((int)bits) - 1;
+                const uint32_t its = ranks[other];
+                others += other != query_page;
+                part += its < rank || (its == rank && other < query_page);
+            }
+        const uint32_t place = rank & ~RANK_OF_FEW;
+        put(place,
+            make_uint2(page | (others > 0 ? PAIR_SHARED : 0), part << 16 | (of_many + place)));
+    }
 }
 
 /* Computes the facts of all rows. For rows after the last token they make all results zero. Also
@@ -1074,19 +1327,20 @@ static uint64_t entries_before(const tdm_attend &a, const plan &x)
 }
 
 template <class P, typename T, bool LISTS>
-static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, const plan &x,
+static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, const plan &planned,
                               uint64_t turns, cudaStream_t stream, struct tdm_error *err)
 {
     struct tdm_attend a = *attend;
     const float scale = (float)(1.0 / sqrt((double)P::DIM));
-    const uint64_t rows = (uint64_t)x.row_tiles * STEP * a.query_heads;
+    const uint64_t rows = (uint64_t)planned.row_tiles * STEP * a.query_heads;
     enum tdm_status status = TDM_CUDA(
         cudaFuncSetAttribute((const void *)grad_hopper<P, T, LISTS>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, (int)P::SHARED_BYTES),
         err);
     if (status != TDM_OK)
         return status;
-    uint32_t blocks = (x.whole_tiles + (x.key_tiles - x.whole_tiles) * x.parts) * a.kv_heads;
+    plan x = planned;
+    x.tickets = (x.whole_tiles + (x.key_tiles - x.whole_tiles) * x.parts) * a.kv_heads;
     if (LISTS) {
         const uint64_t pages = tdm_attend_key_pages(&a);
         const bool with_few =
@@ -1099,16 +1353,19 @@ static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, co
             tdm_attend_parts(pages < read ? pages : read, x.query_pages, a.lists.lists, split);
         if (with_few)
             items += entries_before(a, x) * a.lists.lists;
-        blocks = (uint32_t)(items * (a.kv_heads / a.lists.lists));
+        x.tickets = (uint32_t)(items * (a.kv_heads / a.lists.lists));
         tdm_launch_unread<T>(&a, stream);
         find_ranks<<<x.query_pages * a.lists.lists, 128, 0, stream>>>(a, x, with_few);
         order_pages<<<1, ORDER_THREADS, 0, stream>>>(a, x, (uint32_t)(pages * a.lists.lists), split,
                                                      with_few);
+        if (with_few)
+            find_pairs<<<x.query_pages * a.lists.lists, 128, 0, stream>>>(a, x);
     }
     if ((a.first_token + a.tokens - a.key_token) <=
         a.chunk_tokens) /* a single slot; round it up to whole pages */
         a.chunk_tokens = (a.chunk_tokens + a.page_tokens - 1) / a.page_tokens * a.page_tokens;
     find_facts<P><<<(unsigned)((rows + FACT_ROWS - 1) / FACT_ROWS), 256, 0, stream>>>(a, x, turns);
+    const unsigned most = tdm_multiprocessors(), blocks = x.tickets < most ? x.tickets : most;
     grad_hopper<P, T, LISTS><<<blocks, THREADS, P::SHARED_BYTES, stream>>>(a, m, x, scale);
     round_dq<P, LISTS><<<x.row_tiles * a.query_heads, 256, 0, stream>>>(a, x, scale);
     return tdm_cuda_status(cudaGetLastError(), "attention_grad launch", err);
@@ -1145,8 +1402,10 @@ static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, stru
     if (lists) {
         x.query_pages = (uint32_t)((a->tokens + a->page_tokens - 1) / a->page_tokens);
         x.words = (uint32_t)tdm_attend_words(a);
-        x.order = a->order;
-        x.list_pages = (uint16_t *)(a->order + ORDER_NUMBERS +
+        x.pairs = (uint2 *)a->order;
+        x.order = a->order + 2 * tdm_attend_items_of_few(tdm_attend_key_pages(a), x.query_pages,
+                                                         a->lists.lists, a->lists.capacity);
+        x.list_pages = (uint16_t *)(x.order + ORDER_NUMBERS +
                                     tdm_attend_parts(tdm_attend_key_pages(a), x.query_pages,
                                                      a->lists.lists, ratio));
         x.ranks = x.list_pages + 2 * x.query_pages * a->lists.lists;
@@ -1161,6 +1420,10 @@ static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, stru
     if (status == TDM_OK)
         status = tdm_cuda_map_rows(a->d_out.data, a->tokens, a->query_heads, P::DIM, STEP, &m.d_out,
                                    err);
+    if (status == TDM_OK && gradients == TDM_DTYPE_FP32 && a->written_slots > 0)
+        status = tdm_cuda_map_sums(a, a->written.data, STEP, P::COLUMNS, &m.written, err);
+    if (status == TDM_OK && gradients == TDM_DTYPE_FP32 && a->added.data != NULL)
+        status = tdm_cuda_map_sums(a, a->added.data, STEP, P::COLUMNS, &m.added, err);
     if (status != TDM_OK)
         return status;
     if (gradients == TDM_DTYPE_FP32)

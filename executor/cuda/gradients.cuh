@@ -49,11 +49,11 @@ static inline void tdm_launch_row_facts(const struct tdm_attend *a, cudaStream_t
     tdm_find_row_facts<<<blocks, 256, 0, stream>>>(*a);
 }
 
-/* Number of leading tokens whose first key is at or before `key`. */
-static __device__ __forceinline__ uint32_t tdm_tokens_from(const tdm_attend &a, uint32_t key)
+/* Number of leading tokens, of all `end` tokens, whose first key is at or before `key`. */
+static __device__ __forceinline__ uint32_t tdm_tokens_from(const tdm_attend &a, uint32_t end,
+                                                           uint32_t key)
 {
-    uint32_t low = 0, end = (uint32_t)a.tokens; /* the first token that begins after `key` is in
-                                                 * [low, end] */
+    uint32_t low = 0; /* the first token that begins after `key` is in [low, end] */
     if (a.from[end - 1] <= key)
         return end;
     while (low < end) {
@@ -78,9 +78,9 @@ static __device__ __forceinline__ tdm_seeing tdm_who_sees(const tdm_attend &a, u
     const uint32_t before = (uint32_t)(a.first_token - a.key_token);
     tdm_seeing seeing;
     seeing.begin = first > before ? first - before : 0;
-    seeing.end = tdm_tokens_from(a, last);
+    seeing.end = tdm_tokens_from(a, (uint32_t)a.tokens, last);
     seeing.all_begin = last > before ? last - before : 0;
-    seeing.all_end = tdm_tokens_from(a, first);
+    seeing.all_end = tdm_tokens_from(a, (uint32_t)a.tokens, first);
     return seeing;
 }
 

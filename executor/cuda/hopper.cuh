@@ -27,6 +27,13 @@ static __device__ __forceinline__ void tdm_barrier_arrive(uint64_t *barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(tdm_shared(barrier)) : "memory");
 }
 
+static __device__ __forceinline__ void tdm_barrier_arrive_times(uint64_t *barrier, uint32_t times)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(tdm_shared(barrier)),
+                 "r"(times)
+                 : "memory");
+}
+
 /* Arrives at the same barrier of block `block` of the cluster. */
 static __device__ __forceinline__ void tdm_barrier_arrive_at(uint64_t *barrier, uint32_t block)
 {
@@ -189,17 +196,36 @@ static __device__ __forceinline__ void tdm_add_out(float *to, uint32_t from, uin
         : "memory");
 }
 
+/* Copies a box from shared memory to fp32 sums of dK and dV, or adds it to them. `column` is in
+ * columns of 32. */
+static __device__ __forceinline__ void tdm_send_box(const CUtensorMap &map, uint32_t from,
+                                                    uint32_t row, uint32_t column, uint32_t plane,
+                                                    uint32_t slot, bool add)
+{
+    if (add)
+        asm volatile("cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group "
+                     "[%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(&map),
+                     "r"(0), "r"(row), "r"(column), "r"(plane), "r"(slot), "r"(from)
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
+                     "[%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(&map),
+                     "r"(0), "r"(row), "r"(column), "r"(plane), "r"(slot), "r"(from)
+                     : "memory");
+}
+
 static __device__ __forceinline__ void tdm_out_commit(void)
 {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* The first waits until shared memory was read, the second until the writes are complete. */
-static __device__ __forceinline__ void tdm_out_wait_read(void)
+/* Waits until the shared memory of all but the last N bulk groups was read. */
+template <int N> static __device__ __forceinline__ void tdm_out_wait_read(void)
 {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
 
+/* Waits until all writes are complete. */
 static __device__ __forceinline__ void tdm_out_wait(void)
 {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");

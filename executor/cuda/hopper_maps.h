@@ -28,6 +28,11 @@ enum tdm_status tdm_cuda_map_rows(const void *data, uint64_t tokens, uint32_t he
 enum tdm_status tdm_cuda_map_pages(const struct tdm_attend *attend, uint32_t rows, uint32_t columns,
                                    CUtensorMap *map, struct tdm_error *err);
 
+/* The same of fp32 sums of dK and dV at `data`, which is written or added to. A column is 32 fp32.
+ */
+enum tdm_status tdm_cuda_map_sums(const struct tdm_attend *attend, const void *data, uint32_t rows,
+                                  uint32_t columns, CUtensorMap *map, struct tdm_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -629,8 +629,9 @@ static void run_shape(struct gpu_test *test, const struct shape *s)
         uint64_t items = all * c.lists;
         c.a.lists.pages = device(list_words * sizeof(uint32_t));
         c.a.readers = device(items * tdm_attend_words(&c.a) * 2 * sizeof(uint32_t));
-        c.a.order = device(tdm_attend_order(all, c.query_pages, c.lists, c.heads / s->kv_heads) *
-                           sizeof(uint32_t));
+        c.a.order = device(
+            tdm_attend_order(all, c.query_pages, c.lists, c.heads / s->kv_heads, c.capacity) *
+            sizeof(uint32_t));
         c.s = (struct tdm_select){.tokens = s->tokens,
                                   .first_token = c.first_token,
                                   .documents = c.a.documents,
