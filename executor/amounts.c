@@ -16,7 +16,7 @@ struct tdm_amounts tdm_amounts_of(const struct tdm_program *program,
         .pageable_bytes = tdm_size_mul(tokens, 2 * sizeof(int32_t))}; /* inputs and targets */
     uint64_t of_op = sizeof(struct tdm_timing) + tdm_walk_op_bytes();
     if (traced)
-        of_op += tdm_recorder_op_bytes() + tdm_forecast_time_bytes();
+        of_op += tdm_recorder_op_bytes() + tdm_forecast_traced_bytes();
     amounts.pageable_bytes =
         tdm_size_add(amounts.pageable_bytes, tdm_size_mul(program->op_count, of_op));
     if (backend->own_device_memory)

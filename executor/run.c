@@ -49,29 +49,41 @@ static enum tdm_status check_limits(const struct tdm_program *program, struct td
     return TDM_OK;
 }
 
+/* A program that is being checked. */
+struct check {
+    struct tdm_validation *validation;
+    struct tdm_forecast *forecast;
+};
+
+static enum tdm_status check_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    const struct check *c = self;
+    enum tdm_status status = tdm_validation_take(c->validation, item, err);
+    return status == TDM_OK
+               ? tdm_forecast_take(c->forecast, item, tdm_validation_waits(c->validation), err)
+               : status;
+}
+
 /* Validates and simulates a program in one emission of its items. */
 static enum tdm_status check(const struct tdm_program *program, bool for_trace,
                              struct tdm_forecast **forecast, struct tdm_error *err)
 {
-    struct tdm_validation *validation = NULL;
-    struct tdm_forecast *made = NULL;
-    enum tdm_status status = tdm_validation_new(program, program->arena_bytes, &validation, err);
+    struct check c = {NULL, NULL};
+    enum tdm_status status = tdm_validation_new(program, program->arena_bytes, &c.validation, err);
     if (status == TDM_OK)
-        status = tdm_forecast_begin(program, for_trace, &made, err);
-    const struct tdm_reader readers[] = {{tdm_validation_take, validation},
-                                         {tdm_forecast_take, made}};
+        status = tdm_forecast_begin(program, for_trace, &c.forecast, err);
     if (status == TDM_OK)
-        status = tdm_program_emit_to(program, readers, 2, err);
+        status = tdm_program_emit(program, check_item, &c, err);
     if (status == TDM_OK)
-        status = tdm_validation_finish(validation, err);
+        status = tdm_validation_finish(c.validation, err);
     if (status == TDM_OK)
-        status = tdm_forecast_end(made, err);
-    tdm_validation_free(validation);
+        status = tdm_forecast_end(c.forecast, err);
+    tdm_validation_free(c.validation);
     if (status != TDM_OK) {
-        tdm_forecast_free(made);
+        tdm_forecast_free(c.forecast);
         return status;
     }
-    *forecast = made;
+    *forecast = c.forecast;
     return TDM_OK;
 }
 
