@@ -221,6 +221,15 @@ static void start_run(struct tdm_recorder *recorder, int64_t start_ns)
         recorder->run_start_ns = start_ns;
 }
 
+/* Adds what is in use at each place. */
+static void sample_places(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
+                          int64_t now_ns, uint64_t device_used_bytes)
+{
+    for (uint32_t place = 0; place < TDM_MAX_PLACES; place++)
+        add_sample(recorder, now_ns, (enum tdm_place)place,
+                   tdm_arenas_used(arenas, (enum tdm_place)place, device_used_bytes));
+}
+
 void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
                          const struct tdm_recorded_part *part, uint64_t device_used_bytes)
 {
@@ -228,8 +237,7 @@ void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas 
     start_run(recorder, part->start_ns);
     if (recorder->used_count + 2 * TDM_PLACES > TDM_TRACE_SAMPLES) /* for the step's end */
         return;
-    add_sample(recorder, now_ns, TDM_HOST, tdm_arenas_host_used(arenas));
-    add_sample(recorder, now_ns, TDM_DEVICE, device_used_bytes);
+    sample_places(recorder, arenas, now_ns, device_used_bytes);
 }
 
 bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step)
@@ -276,8 +284,7 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
     batch->tokens = tdm_schedule_tokens(program->schedule);
     batch->ops_ended = program->op_count;
     reap(recorder, arenas, recorded->start_ns);
-    add_sample(recorder, recorded->end_ns, TDM_HOST, tdm_arenas_host_used(arenas));
-    add_sample(recorder, recorded->end_ns, TDM_DEVICE, recorded->device_used_bytes);
+    sample_places(recorder, arenas, recorded->end_ns, recorded->device_used_bytes);
     hand_over(recorder, recorded->step, batch);
     if (recorded->observer != NULL) {
         struct tdm_values *values = tdm_observer_values(recorded->observer);

@@ -34,17 +34,18 @@ static enum tdm_status check_limits(const struct tdm_program *program, struct td
             tdm_size_add(program->arena_bytes[place], topology->places[place].runtime_bytes);
         if (needed <= limit_bytes)
             continue;
-        char need[TDM_FORMAT_SIZE], limit[TDM_FORMAT_SIZE];
-        if (place >= TDM_PLACES)
+        char need[TDM_FORMAT_SIZE], limit[TDM_FORMAT_SIZE], prefix[TDM_PLACE_PREFIX];
+        if (place != TDM_DEVICE && place != topology->far)
             return tdm_fail(err, TDM_INFEASIBLE, "needs %s of %s memory, the machine has %s",
                             tdm_format_bytes(needed, need), topology->places[place].name,
                             tdm_format_bytes(limit_bytes, limit));
-        tdm_fail(err, TDM_INFEASIBLE, "needs %s of %s memory, \"%s\" allows %s",
+        tdm_fail(err, TDM_INFEASIBLE, "needs %s of %s memory, \"%smemory_bytes\" allows %s",
                  tdm_format_bytes(needed, need), topology->places[place].name,
-                 place == TDM_DEVICE ? "memory_bytes" : "host_memory_bytes",
+                 tdm_place_prefix(topology, (enum tdm_place)place, prefix),
                  tdm_format_bytes(limit_bytes, limit));
-        return tdm_hint(err, "plan again with a larger --%smemory",
-                        place == TDM_DEVICE ? "" : "host-");
+        return tdm_hint(err, "plan again with a larger --%s%smemory",
+                        place == TDM_DEVICE ? "" : topology->places[place].name,
+                        place == TDM_DEVICE ? "" : "-");
     }
     return TDM_OK;
 }
@@ -219,9 +220,9 @@ static uint64_t pageable_bytes(const struct tdm_run *run, uint64_t pinned_bytes)
         most = amounts.pageable_bytes > most ? amounts.pageable_bytes : most;
     }
     if (backend->own_device_memory)
-        most = tdm_size_add(most, run->arenas.bytes[TDM_HOST] - pinned_bytes);
+        most = tdm_size_add(most, tdm_arenas_host_bytes(&run->arenas) - pinned_bytes);
     else
-        most = tdm_size_add(most, run->arenas.bytes[TDM_DEVICE]);
+        most = tdm_size_add(most, tdm_arenas_device_bytes(&run->arenas));
     return most;
 }
 

@@ -124,9 +124,11 @@ static bool read_provenance(struct tdm_json_reader *reader)
     return program != NULL && strncmp(program, "tidemark ", 9) == 0;
 }
 
-static void read_place(struct tdm_json_reader *reader, const char *capacity_key,
-                       const char *runtime_key, struct tdm_place_row *place)
+static void read_place(struct tdm_json_reader *reader, enum tdm_place number,
+                       struct tdm_place_row *place)
 {
+    const char *capacity_key = tdm_place_capacity_key(number);
+    const char *runtime_key = tdm_place_runtime_key(number);
     place->capacity_bytes = tdm_json_count(reader, capacity_key, 1, BYTES_LIMIT);
     place->runtime_bytes = tdm_json_count_or(reader, runtime_key, 0, BYTES_LIMIT, 0);
     if (tdm_json_status(reader) == TDM_OK && place->runtime_bytes >= place->capacity_bytes)
@@ -188,9 +190,8 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     check_texts(&reader, "assumed");
     check_texts(&reader, "notes");
     tdm_topology_begin(&built->topology);
-    read_place(&reader, "device_bytes", "runtime_device_bytes",
-               &built->topology.places[TDM_DEVICE]);
-    read_place(&reader, "host_bytes", "runtime_host_bytes", &built->topology.places[TDM_HOST]);
+    for (int place = 0; place < TDM_PLACES; place++)
+        read_place(&reader, (enum tdm_place)place, &built->topology.places[place]);
     tdm_topology_read(&reader, &built->topology);
     read_server(&reader, built);
     built->peak_flops = tdm_json_number(&reader, "peak_flops_per_second", LEAST_PEAK, 1e21);

@@ -11,7 +11,8 @@
 void tdm_topology_begin(struct tdm_topology *topology)
 {
     *topology = (struct tdm_topology){
-        .places = {[TDM_DEVICE] = {.name = "device"}, [TDM_HOST] = {.name = "host"}},
+        .places =
+            {[TDM_DEVICE] = {.name = "device"}, [TDM_HOST] = {.name = "host", .host_memory = true}},
         .lanes = {[TDM_LANE_COMPUTE] = {"compute", true, TDM_DEVICE},
                   [TDM_LANE_H2D] = {.name = "h2d"},
                   [TDM_LANE_D2H] = {.name = "d2h"},
@@ -21,7 +22,34 @@ void tdm_topology_begin(struct tdm_topology *topology)
         .place_count = TDM_PLACES,
         .lane_count = TDM_LANES,
         .link_count = TDM_LINKS,
+        .far = TDM_HOST,
     };
+}
+
+static const struct {
+    const char *capacity, *runtime;
+} place_keys[TDM_PLACES] = {
+    [TDM_DEVICE] = {"device_bytes", "runtime_device_bytes"},
+    [TDM_HOST] = {"host_bytes", "runtime_host_bytes"},
+};
+
+const char *tdm_place_capacity_key(enum tdm_place place)
+{
+    return place_keys[place].capacity;
+}
+
+const char *tdm_place_runtime_key(enum tdm_place place)
+{
+    return place_keys[place].runtime;
+}
+
+const char *tdm_place_prefix(const struct tdm_topology *topology, enum tdm_place place,
+                             char out[TDM_PLACE_PREFIX])
+{
+    out[0] = '\0';
+    if (place != TDM_DEVICE)
+        snprintf(out, TDM_PLACE_PREFIX, "%s_", tdm_place_name(topology, place));
+    return out;
 }
 
 const char *tdm_place_name(const struct tdm_topology *topology, enum tdm_place place)
@@ -148,7 +176,7 @@ static const json_t *rows_of(struct tdm_json_reader *reader, const char *key, si
 
 static void read_place(struct tdm_json_reader *reader, struct tdm_topology *topology)
 {
-    struct tdm_place_row row = {{0}, 0, 0};
+    struct tdm_place_row row = {.name = ""};
     enum tdm_place same;
     read_name(reader, "name", row.name);
     row.capacity_bytes = tdm_json_count(reader, "bytes", 1, BYTES_LIMIT);

@@ -6,6 +6,7 @@
  * must have the same ops, on the lanes of the new links, and leave the same bits. If the machine
  * lacks a link, the validator, lowering and the check of the schedule must refuse the program. A
  * backend that does not serve the place must refuse it too. */
+#include "commands/prediction.h"
 #include "executor/backends.h"
 #include "schedule/validate.h"
 #include "simulator/simulate.h"
@@ -173,6 +174,12 @@ static void check_simulation(const struct tdm_program *program, enum tdm_place p
     must(tdm_simulate(program, NULL, NULL, &simulation, &err), &err);
     assert_true(simulation.used_peak_bytes[place] == program->arena_bytes[place]);
     assert_true(simulation.live_peak_bytes[place] <= program->live_peak_bytes[place]);
+    json_t *report = tdm_prediction_json(program->schedule, &simulation);
+    assert_true((uint64_t)json_integer_value(json_object_get(report, "second_peak_bytes")) ==
+                program->arena_bytes[place]);
+    assert_true((json_object_size(json_object_get(report, "second_categories")) > 0) ==
+                (program->arena_bytes[place] > 0));
+    json_decref(report);
     for (uint32_t lane = TDM_LANES; lane < topology->lane_count; lane++)
         assert_true((simulation.busy_seconds[lane] > 0) == (counts->copies[lane] > 0));
 
