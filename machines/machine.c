@@ -29,7 +29,8 @@
  *                          optional, like the next two
  *   links                  [{from, to, lane, bytes_per_second, both_ways_bytes_per_second, shared},
  *                          ...]: links besides those between device and host
- *   shared                 [{name, bytes_per_second}, ...]: bandwidth that links share
+ *   shared                 [{name, bytes_per_second, lanes}, ...]: bandwidth that links share:
+ *                          those that name it, and all links of its lanes
  *   rates                  {product_flops_per_second, ...}: rates.h
  */
 #include "machines/machine.h"
@@ -40,6 +41,7 @@
 #include "base/text.h"
 #include "machines/parts.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,8 +143,16 @@ void tdm_machine_set_links(struct tdm_machine *machine)
     struct tdm_link *links = machine->topology.links;
     links[TDM_LINK_H2D].bytes_per_second = machine->rate[TDM_RATE_H2D];
     links[TDM_LINK_D2H].bytes_per_second = machine->rate[TDM_RATE_D2H];
-    for (int link = 0; link < TDM_LINKS; link++)
+    for (int link = 0; link < TDM_LINKS; link++) {
         links[link].both_ways_bytes_per_second = machine->rate[TDM_RATE_BOTH_WAYS];
+        if (links[link].shared == TDM_NOT_SHARED)
+            continue;
+        double most = machine->topology.shared[links[link].shared].bytes_per_second;
+        links[link].bytes_per_second = fmin(links[link].bytes_per_second, most);
+        if (links[TDM_LINK_H2D].shared == links[TDM_LINK_D2H].shared)
+            links[link].both_ways_bytes_per_second =
+                fmin(links[link].both_ways_bytes_per_second, most);
+    }
 }
 
 static void read_server(struct tdm_json_reader *reader, struct tdm_machine *machine)

@@ -84,7 +84,8 @@ static inline double tdm_machine_both_ways_rate(const struct tdm_machine *machin
     return machine->topology.links[TDM_LINK_H2D].both_ways_bytes_per_second;
 }
 
-/* Sets the rates of the links that every machine has from the machine's copy rates. */
+/* Sets the rates of the links that every machine has from the machine's copy rates, and from what
+ * the links share with others. */
 void tdm_machine_set_links(struct tdm_machine *machine);
 
 void tdm_machine_free(struct tdm_machine *machine);

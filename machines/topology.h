@@ -52,7 +52,8 @@ struct tdm_link {
     uint32_t shared; /* row of what it shares with other links, or TDM_NOT_SHARED */
 };
 
-/* Bandwidth that several links share, such as those of all GPUs of a node to its host. */
+/* Bandwidth that several links share, such as those of all GPUs of a node to its host, or both
+ * directions of one link. */
 struct tdm_shared_row {
     char name[TDM_ROW_NAME];
     double bytes_per_second;
