@@ -15,26 +15,26 @@ struct nest {
     enum tdm_order order;
     uint32_t group_layers; /* 0: all */
     enum tdm_set kept, held;
-    enum tdm_place input_place, kept_place, held_place;
+    bool input_far, kept_far, held_far; /* at the far place; else on the device */
     uint64_t chunk_tokens;
     bool streams;  /* the home of most weights, masters and moments is on the host */
     bool cut_head; /* a tile of the LM head has only a part of the vocabulary */
 };
 
 static const struct nest nests[] = {
-    {TDM_LAYER_MAJOR, 1, 0, 0, TDM_DEVICE, TDM_DEVICE, TDM_DEVICE, 4096, false, false},
-    {TDM_LAYER_MAJOR, 1, 0, 0, TDM_HOST, TDM_DEVICE, TDM_DEVICE, 4096, false, false},
-    {TDM_LAYER_MAJOR, 1, 1, 0, TDM_HOST, TDM_HOST, TDM_DEVICE, 8192, false, false},
-    {TDM_LAYER_MAJOR, 3, 0, 1, TDM_DEVICE, TDM_DEVICE, TDM_DEVICE, 4096, false, false},
-    {TDM_LAYER_MAJOR, 4, 0, 1, TDM_HOST, TDM_DEVICE, TDM_HOST, 4096, false, false},
-    {TDM_LAYER_MAJOR, 5, 1, 1, TDM_HOST, TDM_DEVICE, TDM_DEVICE, 6000, false, false},
-    {TDM_LAYER_MAJOR, 1, 0, 0, TDM_DEVICE, TDM_DEVICE, TDM_DEVICE, 131072, false, false},
-    {TDM_CHUNK_MAJOR, 0, 0, 1, TDM_DEVICE, TDM_DEVICE, TDM_DEVICE, 4096, false, false},
-    {TDM_CHUNK_MAJOR, 4, 0, 0, TDM_HOST, TDM_DEVICE, TDM_DEVICE, 4096, false, false},
-    {TDM_CHUNK_MAJOR, 7, 1, 1, TDM_HOST, TDM_HOST, TDM_DEVICE, 1000, false, false},
-    {TDM_LAYER_MAJOR, 1, 0, 0, TDM_HOST, TDM_DEVICE, TDM_DEVICE, 4096, true, false},
-    {TDM_LAYER_MAJOR, 4, 1, 1, TDM_HOST, TDM_HOST, TDM_HOST, 4096, true, true},
-    {TDM_CHUNK_MAJOR, 4, 0, 1, TDM_HOST, TDM_DEVICE, TDM_DEVICE, 4096, true, true},
+    {TDM_LAYER_MAJOR, 1, 0, 0, false, false, false, 4096, false, false},
+    {TDM_LAYER_MAJOR, 1, 0, 0, true, false, false, 4096, false, false},
+    {TDM_LAYER_MAJOR, 1, 1, 0, true, true, false, 8192, false, false},
+    {TDM_LAYER_MAJOR, 3, 0, 1, false, false, false, 4096, false, false},
+    {TDM_LAYER_MAJOR, 4, 0, 1, true, false, true, 4096, false, false},
+    {TDM_LAYER_MAJOR, 5, 1, 1, true, false, false, 6000, false, false},
+    {TDM_LAYER_MAJOR, 1, 0, 0, false, false, false, 131072, false, false},
+    {TDM_CHUNK_MAJOR, 0, 0, 1, false, false, false, 4096, false, false},
+    {TDM_CHUNK_MAJOR, 4, 0, 0, true, false, false, 4096, false, false},
+    {TDM_CHUNK_MAJOR, 7, 1, 1, true, true, false, 1000, false, false},
+    {TDM_LAYER_MAJOR, 1, 0, 0, true, false, false, 4096, true, false},
+    {TDM_LAYER_MAJOR, 4, 1, 1, true, true, true, 4096, true, true},
+    {TDM_CHUNK_MAJOR, 4, 0, 1, true, false, false, 4096, true, true},
 };
 #define NESTS (sizeof(nests) / sizeof(nests[0]))
 
@@ -58,20 +58,21 @@ static enum tdm_status make_schedule(const char *name, const struct nest *nest,
     uint32_t most = nest->group_layers == 0 ? model->layers : nest->group_layers;
     for (uint32_t left = model->layers; left > 0 && groups < 1024; left -= sizes[groups++])
         sizes[groups] = left < most ? left : most;
+    enum tdm_place far = schedule->machine->topology.far;
     schedule->order = nest->order;
     schedule->chunk_tokens = nest->chunk_tokens;
     for (int state = 0; state < TDM_STATES && nest->streams; state++)
         if (state != TDM_STATE_GRADIENTS)
-            tdm_schedule_set_home(schedule, (enum tdm_state)state, model->layers / 4, TDM_HOST);
+            tdm_schedule_set_home(schedule, (enum tdm_state)state, model->layers / 4, far);
     if (nest->cut_head)
         schedule->head_tile_vocabulary = 10000;
     status = tdm_schedule_set_groups(schedule, groups, sizes, err);
     for (uint32_t g = 0; g < schedule->group_count && status == TDM_OK; g++) {
         schedule->groups[g].kept = nest->kept;
         schedule->groups[g].held = nest->held;
-        schedule->groups[g].input_place = nest->input_place;
-        schedule->groups[g].kept_place = nest->kept_place;
-        schedule->groups[g].held_place = nest->held_place;
+        schedule->groups[g].input_place = nest->input_far ? far : TDM_DEVICE;
+        schedule->groups[g].kept_place = nest->kept_far ? far : TDM_DEVICE;
+        schedule->groups[g].held_place = nest->held_far ? far : TDM_DEVICE;
     }
     if (status == TDM_OK)
         status = tdm_schedule_check(schedule, name, err);

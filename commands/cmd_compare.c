@@ -75,7 +75,7 @@ static void print_head(const struct tdm_compare_request *r, const struct tdm_met
     printf("%-10s %s: %s parameters, %" PRIu32 " layers\n", "model", c->model->name,
            tdm_format_digits(c->model->parameters, digits), c->model->layers);
     tdm_format_bytes(machine->topology.places[TDM_DEVICE].capacity_bytes, text);
-    tdm_format_bytes(machine->topology.places[TDM_HOST].capacity_bytes, sized);
+    tdm_format_bytes(tdm_machine_far(machine)->capacity_bytes, sized);
     printf("%-10s %s: %s, %s; a margin of %g%%\n", "machine", machine->name, machine->title, text,
            100 * r->margin);
     printf("%-10s %s, %s\n", "host", sized, tdm_host_source(machine, &r->memory, source));
@@ -273,16 +273,16 @@ static enum tdm_status print_json(const struct tdm_compare_request *r,
     for (size_t i = 0; i < c->count; i++)
         tdm_json_add(&methods, row_json(r, c->rows[i]));
     return tdm_print_json(
-        json_pack(
-            "{s:s, s:s, s:b, s:s, s:I, s:I, s:f, s:f, s:I, s:f, s:I, s:I, s:o}", "model",
-            c->model->name, "machine", c->machine->name, "rates_measured",
-            (int)c->machine->measured, "rates_source", c->machine->source, "gpus",
-            (json_int_t)r->gpus, "gpus_per_node", (json_int_t)c->links.gpus_per_node,
-            "peer_bytes_per_second", c->links.node_bytes_per_second, "network_bytes_per_second",
-            c->links.network_bytes_per_second, "batch", (json_int_t)r->batch, "margin", r->margin,
-            "device_bytes", (json_int_t)c->machine->topology.places[TDM_DEVICE].capacity_bytes,
-            "host_memory_bytes", (json_int_t)c->machine->topology.places[TDM_HOST].capacity_bytes,
-            "methods", methods),
+        json_pack("{s:s, s:s, s:b, s:s, s:I, s:I, s:f, s:f, s:I, s:f, s:I, s:I, s:o}", "model",
+                  c->model->name, "machine", c->machine->name, "rates_measured",
+                  (int)c->machine->measured, "rates_source", c->machine->source, "gpus",
+                  (json_int_t)r->gpus, "gpus_per_node", (json_int_t)c->links.gpus_per_node,
+                  "peer_bytes_per_second", c->links.node_bytes_per_second,
+                  "network_bytes_per_second", c->links.network_bytes_per_second, "batch",
+                  (json_int_t)r->batch, "margin", r->margin, "device_bytes",
+                  (json_int_t)c->machine->topology.places[TDM_DEVICE].capacity_bytes,
+                  "host_memory_bytes", (json_int_t)tdm_machine_far(c->machine)->capacity_bytes,
+                  "methods", methods),
         err);
 }
 

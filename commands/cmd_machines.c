@@ -18,7 +18,7 @@ static void print_row(const struct tdm_machine *machine)
     char device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE];
     printf("%-14s %11s %11s %9.1f %9.1f  %s\n", machine->name,
            tdm_format_bytes(machine->topology.places[TDM_DEVICE].capacity_bytes, device),
-           tdm_format_bytes(machine->topology.places[TDM_HOST].capacity_bytes, host),
+           tdm_format_bytes(tdm_machine_far(machine)->capacity_bytes, host),
            machine->peak_flops / 1e12, tdm_machine_link_rate(machine, TDM_LINK_H2D) / 1e9,
            machine->title);
 }

@@ -87,23 +87,21 @@ static json_t *streamed_json(const struct tdm_shortage *shortage)
 }
 
 static enum tdm_status print_shortage_json(const struct tdm_shortage *shortage,
+                                           const struct tdm_topology *topology,
                                            const struct tdm_search *search,
                                            const struct tdm_error *reason, struct tdm_error *err)
 {
-    uint64_t needed = shortage->needed_bytes[TDM_DEVICE];
-    uint64_t host_needed = shortage->needed_bytes[TDM_HOST];
-    uint64_t limit = shortage->limit_bytes[TDM_DEVICE];
-    uint64_t host_limit = shortage->limit_bytes[TDM_HOST];
+    enum tdm_place far = topology->far;
     return tdm_print_json(
         json_pack("{s:b, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "fits",
                   0, "message", reason->message, "hint", reason->hint, "binding",
                   tdm_binding_name(shortage->binding), "memory_bytes",
-                  json_integer((json_int_t)limit), "host_memory_bytes",
-                  json_integer((json_int_t)host_limit), "needed_memory_bytes",
-                  count_or_null(needed), "missing_bytes",
-                  count_or_null(needed > limit ? needed - limit : 0), "needed_host_memory_bytes",
-                  count_or_null(host_needed), "missing_host_bytes",
-                  count_or_null(host_needed > host_limit ? host_needed - host_limit : 0),
+                  json_integer((json_int_t)shortage->limit_bytes[TDM_DEVICE]), "host_memory_bytes",
+                  json_integer((json_int_t)shortage->limit_bytes[far]), "needed_memory_bytes",
+                  count_or_null(shortage->needed_bytes[TDM_DEVICE]), "missing_bytes",
+                  count_or_null(tdm_shortage_missing(shortage, TDM_DEVICE)),
+                  "needed_host_memory_bytes", count_or_null(shortage->needed_bytes[far]),
+                  "missing_host_bytes", count_or_null(tdm_shortage_missing(shortage, far)),
                   "longest_context", count_or_null(shortage->longest_context),
                   "needed_memory_without_optimizer_bytes",
                   count_or_null(shortage->without_optimizer_bytes), "enough_on_host",
@@ -134,7 +132,7 @@ static enum tdm_status explain_shortage(const struct tdm_plan_arguments *a,
         return status;
     tdm_shortage_fail(&shortage, schedule, &reason);
     if (a->json)
-        status = print_shortage_json(&shortage, search, &reason, err);
+        status = print_shortage_json(&shortage, &schedule->machine->topology, search, &reason, err);
     if (status != TDM_OK)
         return status;
     *err = reason;

@@ -159,7 +159,7 @@ void tdm_predict_print_head(const struct tdm_predict_request *r, const struct td
                tdm_format_bytes(r->memory.device_bytes, text), a->machine->name);
     if (a->prediction.host_peak_bytes > 0 || tdm_method_is_own(a->method))
         printf("%-10s %s, %s\n", "host",
-               tdm_format_bytes(a->machine->topology.places[TDM_HOST].capacity_bytes, text),
+               tdm_format_bytes(tdm_machine_far(a->machine)->capacity_bytes, text),
                tdm_host_source(a->machine, &r->memory, source));
     print_settings(a);
     print_notes(a);
@@ -201,7 +201,7 @@ const char *tdm_predict_need_text(const struct tdm_predict_request *r,
         return out;
     length += snprintf(out + length, TDM_PREDICT_TEXT - (size_t)length,
                        ", and %s of %s of host memory", tdm_format_bytes(p->host_peak_bytes, need),
-                       tdm_format_bytes(a->machine->topology.places[TDM_HOST].capacity_bytes, has));
+                       tdm_format_bytes(tdm_machine_far(a->machine)->capacity_bytes, has));
     if (p->host_gpus > 1)
         snprintf(out + length, TDM_PREDICT_TEXT - (size_t)length, " for %" PRIu64 " GPUs",
                  p->host_gpus);

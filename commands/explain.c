@@ -80,14 +80,14 @@ static void say_row(FILE *out, const struct tdm_binding_row *row)
 
 /* Explains the place of a category: the cost of its bytes on the device compared with copying
  * them. */
-static void say_category(FILE *out, const struct tdm_search *search, enum tdm_category category,
-                         double copy_rate)
+static void say_category(FILE *out, const struct tdm_machine *machine,
+                         const struct tdm_search *search, enum tdm_category category)
 {
     char device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE], worth[TDM_FORMAT_SIZE],
         copied[TDM_FORMAT_SIZE];
     const struct tdm_simulation *s = &search->simulation;
     uint64_t near = s->peak_categories[TDM_DEVICE][category];
-    uint64_t far = s->peak_categories[TDM_HOST][category];
+    uint64_t far = s->peak_categories[machine->topology.far][category];
     double price = search->binding.device_seconds_per_gib;
     if (near + far == 0 || category == TDM_RUNTIME)
         return;
@@ -101,11 +101,11 @@ static void say_category(FILE *out, const struct tdm_search *search, enum tdm_ca
     }
     fprintf(
         out,
-        "%s on the device, %s on the host: its memory on the device would be worth %s, a copy of it "
+        "%s on the device, %s on the %s: its memory on the device would be worth %s, a copy of it "
         "takes %s of the link\n",
-        tdm_format_bytes(near, device), tdm_format_bytes(far, host),
+        tdm_format_bytes(near, device), tdm_format_bytes(far, host), tdm_machine_far(machine)->name,
         saving(price * (double)far / (double)(UINT64_C(1) << 30), worth),
-        saving((double)far / copy_rate, copied));
+        saving((double)far / tdm_machine_link_rate(machine, TDM_LINK_H2D), copied));
 }
 
 void tdm_explain(FILE *out, const struct tdm_schedule *schedule, const struct tdm_search *search)
@@ -118,6 +118,5 @@ void tdm_explain(FILE *out, const struct tdm_schedule *schedule, const struct td
         say_row(out, &binding->rows[i]);
     fprintf(out, "\nwhere it is at the peaks\n");
     for (int category = 0; category < TDM_CATEGORIES; category++)
-        say_category(out, search, (enum tdm_category)category,
-                     tdm_machine_link_rate(schedule->machine, TDM_LINK_H2D));
+        say_category(out, schedule->machine, search, (enum tdm_category)category);
 }

@@ -158,9 +158,9 @@ const char *tdm_nest_on_host(const struct tdm_schedule *schedule, char out[TDM_N
     out[0] = '\0';
     for (uint32_t g = 0; g < schedule->group_count; g++) {
         const struct tdm_group *group = &schedule->groups[g];
-        inputs += g > 0 && group->input_place == TDM_HOST;
-        kv += group->kv == TDM_KV_KEEP && group->kv_place == TDM_HOST;
-        gradients += group->kv_gradients_place == TDM_HOST;
+        inputs += g > 0 && group->input_place != TDM_DEVICE;
+        kv += group->kv == TDM_KV_KEEP && group->kv_place != TDM_DEVICE;
+        gradients += group->kv_gradients_place != TDM_DEVICE;
     }
     if (inputs > 0)
         add(out, "inputs");
@@ -176,8 +176,8 @@ const char *tdm_nest_on_host(const struct tdm_schedule *schedule, char out[TDM_N
             add(out, "%s", name);
         else if (away > 0)
             add(out, "%s %u/%u", name, away, layers);
-        else if (home->embedding == TDM_HOST || home->head == TDM_HOST)
-            add(out, "%s of %s", name, home->head == TDM_HOST ? "head" : "embedding");
+        else if (home->embedding != TDM_DEVICE || home->head != TDM_DEVICE)
+            add(out, "%s of %s", name, home->head != TDM_DEVICE ? "head" : "embedding");
     }
     return or_nothing(out);
 }

@@ -18,7 +18,7 @@ void tdm_own_step(const struct tdm_own_schedule *own, struct tdm_own_step *step)
                                   .used_bytes = s->used_peak_bytes[TDM_DEVICE],
                                   .reserved_bytes = s->arena_bytes[TDM_DEVICE],
                                   .allocated_bytes = s->live_peak_bytes[TDM_DEVICE],
-                                  .host_bytes = s->used_peak_bytes[TDM_HOST],
+                                  .host_bytes = s->used_peak_bytes[schedule->machine->topology.far],
                                   .product_flops = s->product_flops,
                                   .attention_flops = s->flops - s->product_flops,
                                   .step_seconds = s->step_seconds};
@@ -85,11 +85,12 @@ enum tdm_status tdm_own_fail(struct tdm_own_schedule *own, struct tdm_own_miss *
     enum tdm_status status = tdm_shortage_find(found->schedule, &found->pins, &shortage, err);
     if (status != TDM_OK)
         return status;
+    enum tdm_place far = found->schedule->machine->topology.far;
     miss->binding = tdm_binding_name(shortage.binding);
     miss->device_bytes = shortage.limit_bytes[TDM_DEVICE];
-    miss->host_bytes = shortage.limit_bytes[TDM_HOST];
+    miss->host_bytes = shortage.limit_bytes[far];
     miss->needed_device_bytes = shortage.needed_bytes[TDM_DEVICE];
-    miss->needed_host_bytes = shortage.needed_bytes[TDM_HOST];
+    miss->needed_host_bytes = shortage.needed_bytes[far];
     miss->longest_context = shortage.longest_context;
     miss->host_memory_bytes = found->schedule->host_memory_bytes;
     miss->way_count = tdm_shortage_ways(&shortage, found->schedule, miss->ways);

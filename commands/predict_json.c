@@ -176,8 +176,8 @@ json_t *tdm_predict_json(const struct tdm_predict_request *r, const struct tdm_p
         "method", a->method->name, "machine", a->machine->name, "context", (json_int_t)r->context,
         "batch", (json_int_t)r->batch, "gpus", (json_int_t)r->gpus, "device_bytes",
         (json_int_t)a->machine->topology.places[TDM_DEVICE].capacity_bytes, "host_memory_bytes",
-        (json_int_t)a->machine->topology.places[TDM_HOST].capacity_bytes, "margin", r->margin,
-        "settings", settings, "assumed", assumed, "without_effect", vain);
+        (json_int_t)tdm_machine_far(a->machine)->capacity_bytes, "margin", r->margin, "settings",
+        settings, "assumed", assumed, "without_effect", vain);
     tdm_json_set(&root, "host_memory_assumed", json_boolean(!r->memory.has_host));
     if (assumption != NULL)
         tdm_json_set(&root, "assumption", json_string(assumption));

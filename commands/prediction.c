@@ -5,6 +5,8 @@
 #include "base/json.h"
 #include "schedule/cost.h"
 
+#include <stdio.h>
+
 static json_t *count(uint64_t number)
 {
     return json_integer((json_int_t)number);
@@ -62,27 +64,48 @@ static json_t *lanes_json(const struct tdm_topology *topology,
     return object;
 }
 
+/* Sets the member of a place whose name is its prefix, then `name`. */
+static void set_of_place(json_t **object, const struct tdm_topology *topology, uint32_t place,
+                         const char *name, json_t *value)
+{
+    char prefix[TDM_PLACE_PREFIX], key[TDM_PLACE_PREFIX + 32];
+    snprintf(key, sizeof(key), "%s%s", tdm_place_prefix(topology, (enum tdm_place)place, prefix),
+             name);
+    tdm_json_set(object, key, value);
+}
+
 json_t *tdm_prediction_json(const struct tdm_schedule *schedule,
                             const struct tdm_simulation *simulation)
 {
     const struct tdm_simulation *s = simulation;
-    return json_pack(
-        "{s:o, s:o, s:o, s:o, s:o, s:o, s:f, s:o, s:f, s:f, s:f, s:f, s:o, s:o, s:o,"
-        " s:o, s:o, s:o, s:o, s:o, s:b, s:s}",
-        "peak_bytes", count(s->used_peak_bytes[TDM_DEVICE]), "peak_allocated_bytes",
-        count(s->live_peak_bytes[TDM_DEVICE]), "peak_reserved_bytes",
-        count(s->arena_bytes[TDM_DEVICE]), "host_peak_bytes", count(s->used_peak_bytes[TDM_HOST]),
-        "host_peak_allocated_bytes", count(s->live_peak_bytes[TDM_HOST]),
-        "host_peak_reserved_bytes", count(s->arena_bytes[TDM_HOST]), "step_seconds",
-        s->step_seconds, "phase_seconds", phases_json(s), "stall_seconds", s->stall_seconds,
-        "tokens_per_second", (double)tdm_schedule_tokens(schedule) / s->step_seconds, "mfu",
-        tdm_prediction_mfu(schedule, s), "packing_overhead", tdm_prediction_overhead(s), "lanes",
-        lanes_json(&schedule->machine->topology, s), "categories", categories_json(s, TDM_DEVICE),
-        "host_categories", categories_json(s, TDM_HOST), "category_peaks",
-        bytes_json(s->category_peaks[TDM_DEVICE]), "host_category_peaks",
-        bytes_json(s->category_peaks[TDM_HOST]), "ops", count(s->op_count), "page_list_bytes",
-        count(s->peak_list_bytes), "page_mean_bytes", count(s->peak_mean_bytes), "rates_measured",
-        (int)schedule->machine->measured, "rates_source", schedule->machine->source);
+    const struct tdm_topology *topology = &schedule->machine->topology;
+    json_t *object = json_object();
+    for (uint32_t place = 0; place < topology->place_count; place++) {
+        set_of_place(&object, topology, place, "peak_bytes", count(s->used_peak_bytes[place]));
+        set_of_place(&object, topology, place, "peak_allocated_bytes",
+                     count(s->live_peak_bytes[place]));
+        set_of_place(&object, topology, place, "peak_reserved_bytes", count(s->arena_bytes[place]));
+    }
+    tdm_json_set(&object, "step_seconds", json_real(s->step_seconds));
+    tdm_json_set(&object, "phase_seconds", phases_json(s));
+    tdm_json_set(&object, "stall_seconds", json_real(s->stall_seconds));
+    tdm_json_set(&object, "tokens_per_second",
+                 json_real((double)tdm_schedule_tokens(schedule) / s->step_seconds));
+    tdm_json_set(&object, "mfu", json_real(tdm_prediction_mfu(schedule, s)));
+    tdm_json_set(&object, "packing_overhead", json_real(tdm_prediction_overhead(s)));
+    tdm_json_set(&object, "lanes", lanes_json(topology, s));
+    for (uint32_t place = 0; place < topology->place_count; place++)
+        set_of_place(&object, topology, place, "categories",
+                     categories_json(s, (enum tdm_place)place));
+    for (uint32_t place = 0; place < topology->place_count; place++)
+        set_of_place(&object, topology, place, "category_peaks",
+                     bytes_json(s->category_peaks[place]));
+    tdm_json_set(&object, "ops", count(s->op_count));
+    tdm_json_set(&object, "page_list_bytes", count(s->peak_list_bytes));
+    tdm_json_set(&object, "page_mean_bytes", count(s->peak_mean_bytes));
+    tdm_json_set(&object, "rates_measured", json_boolean(schedule->machine->measured));
+    tdm_json_set(&object, "rates_source", json_string(schedule->machine->source));
+    return object;
 }
 
 static json_t *known(bool is_known, double value)

@@ -144,23 +144,36 @@ static bool groups_are_alike(const struct tdm_schedule *schedule)
 static void print_mixed_stores(FILE *out, const struct tdm_schedule *schedule)
 {
     char text[TDM_NEST_TEXT];
-    uint32_t inputs[TDM_MAX_PLACES] = {0}, kv[TDM_MAX_PLACES] = {0}, gradients = 0;
+    const struct tdm_topology *topology = &schedule->machine->topology;
+    uint32_t inputs[TDM_MAX_PLACES] = {0}, kv[TDM_MAX_PLACES] = {0};
+    uint32_t gradients[TDM_MAX_PLACES] = {0}, kept_kv = 0;
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         const struct tdm_group *group = &schedule->groups[i];
         inputs[group->input_place] += i > 0; /* the first group's inputs are the tokens */
         kv[group->kv_place] += group->kv == TDM_KV_KEEP ? group->layers : 0;
-        gradients += group->kv_gradients_place == TDM_HOST ? group->layers : 0;
+        kept_kv += group->kv == TDM_KV_KEEP;
+        gradients[group->kv_gradients_place] += group->layers;
     }
-    fprintf(out, ROW "%u on the device, %u on the host\n", "group inputs", inputs[TDM_DEVICE],
-            inputs[TDM_HOST]);
+    fprintf(out, ROW, "group inputs");
+    for (uint32_t place = 0; place < topology->place_count; place++)
+        if (place < TDM_PLACES || inputs[place] > 0)
+            fprintf(out, "%s%u on the %s", place == 0 ? "" : ", ", inputs[place],
+                    topology->places[place].name);
+    fputc('\n', out);
     fprintf(out, ROW "%s\n", "kept", tdm_nest_kept(schedule, text));
     fprintf(out, ROW "%s\n", "held", tdm_nest_held(schedule, text));
-    if (kv[TDM_DEVICE] > 0 || kv[TDM_HOST] > 0)
-        fprintf(out, ROW "kept of %u layer%s on the device, of %u on the host\n", "K and V",
-                kv[TDM_DEVICE], kv[TDM_DEVICE] == 1 ? "" : "s", kv[TDM_HOST]);
-    if (gradients > 0)
-        fprintf(out, ROW "of %u layers on the host, between the chunks that add to them\n",
-                "their gradients", gradients);
+    if (kept_kv > 0) {
+        fprintf(out, ROW "kept of %u layer%s on the device", "K and V", kv[TDM_DEVICE],
+                kv[TDM_DEVICE] == 1 ? "" : "s");
+        for (uint32_t place = TDM_DEVICE + 1; place < topology->place_count; place++)
+            if (place < TDM_PLACES || kv[place] > 0)
+                fprintf(out, ", of %u on the %s", kv[place], topology->places[place].name);
+        fputc('\n', out);
+    }
+    for (uint32_t place = TDM_DEVICE + 1; place < topology->place_count; place++)
+        if (gradients[place] > 0)
+            fprintf(out, ROW "of %u layers on the %s, between the chunks that add to them\n",
+                    "their gradients", gradients[place], topology->places[place].name);
 }
 
 /* Prints the tensors of a set besides the attention outputs. */
@@ -240,6 +253,7 @@ static void print_groups(FILE *out, const struct tdm_schedule *schedule)
 /* Prints the state that is not entirely on the device. */
 static void print_homes(FILE *out, const struct tdm_schedule *schedule)
 {
+    enum tdm_place far = schedule->machine->topology.far;
     uint32_t layers = schedule->model->layers;
     for (int state = 0; state < TDM_STATES; state++) {
         const struct tdm_home *home = &schedule->homes[state];
@@ -249,9 +263,8 @@ static void print_homes(FILE *out, const struct tdm_schedule *schedule)
         if (absent || (home->device_layers == layers && rest))
             continue;
         fprintf(out, ROW, tdm_state_name((enum tdm_state)state));
-        if (home->device_layers == 0 && home->embedding == TDM_FAR_HOME &&
-            home->head == TDM_FAR_HOME)
-            fprintf(out, "on the %s\n", place_name(schedule, TDM_FAR_HOME));
+        if (home->device_layers == 0 && home->embedding == far && home->head == far)
+            fprintf(out, "on the %s\n", place_name(schedule, far));
         else
             fprintf(out, "%u of %u layers on the device; embedding on the %s, head on the %s\n",
                     home->device_layers, layers, place_name(schedule, home->embedding),
@@ -289,9 +302,10 @@ static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
     if (o->kind == TDM_OPTIMIZER_NONE)
         fprintf(out, ROW "none: all gradients stay on the device", "optimizer");
     else
-        fprintf(out, ROW "%s %s the backward%s, master %s, moments %s, learning rate %g",
+        fprintf(out, ROW "%s %s the backward%s%s, master %s, moments %s, learning rate %g",
                 "optimizer", tdm_optimizer_name(o->kind), o->when == TDM_WHEN_END ? "after" : "in",
-                o->on == TDM_HOST ? ", on the host" : "", tdm_dtype_name(d->master),
+                o->on == TDM_DEVICE ? "" : ", on the ",
+                o->on == TDM_DEVICE ? "" : place_name(schedule, o->on), tdm_dtype_name(d->master),
                 tdm_dtype_name(d->moments), o->learning_rate);
     if (o->kind != TDM_OPTIMIZER_NONE && o->rate_schedule != TDM_RATE_CONSTANT)
         fprintf(out, ", %s to %g", tdm_rate_schedule_name(o->rate_schedule),

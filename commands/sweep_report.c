@@ -33,8 +33,8 @@ static const char *format_value(enum tdm_sweep_axis axis, uint64_t value, char o
 static void say_shortage(const struct tdm_sweep_point *point, char *out, size_t bytes)
 {
     char device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE];
-    tdm_format_bytes(point->needed_bytes[TDM_DEVICE], device);
-    tdm_format_bytes(point->needed_bytes[TDM_HOST], host);
+    tdm_format_bytes(point->needed_device_bytes, device);
+    tdm_format_bytes(point->needed_far_bytes, host);
     switch (point->binding) {
     case TDM_BINDING_DEVICE:
         snprintf(out, bytes, "device memory: %s is enough", device);
@@ -94,7 +94,7 @@ static void fill_row(enum tdm_sweep_axis axis, const struct tdm_sweep_point *poi
     snprintf(row->cells[DEVICE], TDM_NEST_TEXT, "%s",
              tdm_format_bytes(s->used_peak_bytes[TDM_DEVICE], text));
     snprintf(row->cells[HOST], TDM_NEST_TEXT, "%s",
-             tdm_format_bytes(s->used_peak_bytes[TDM_HOST], text));
+             tdm_format_bytes(s->used_peak_bytes[schedule->machine->topology.far], text));
 }
 
 static size_t wider(size_t width, const char *text)
@@ -172,10 +172,10 @@ static json_t *point_json(enum tdm_sweep_axis axis, const struct tdm_sweep_point
     char kept[TDM_NEST_TEXT], held[TDM_NEST_TEXT], on_host[TDM_NEST_TEXT];
     json_t *object;
     if (schedule == NULL) {
-        object = json_pack(
-            "{s:b, s:s, s:o, s:o}", "fits", 0, "binding", tdm_binding_name(point->binding),
-            "needed_memory_bytes", count_or_null(point->needed_bytes[TDM_DEVICE]),
-            "needed_host_memory_bytes", count_or_null(point->needed_bytes[TDM_HOST]));
+        object = json_pack("{s:b, s:s, s:o, s:o}", "fits", 0, "binding",
+                           tdm_binding_name(point->binding), "needed_memory_bytes",
+                           count_or_null(point->needed_device_bytes), "needed_host_memory_bytes",
+                           count_or_null(point->needed_far_bytes));
     } else {
         object = tdm_prediction_json(schedule, &point->search.simulation);
         json_t *nest = json_pack(
@@ -256,8 +256,8 @@ static enum tdm_status draw(const struct tdm_sweep_result *result,
         write_titles(result, point->schedule, &plot);
         dot->step_seconds = s->step_seconds;
         dot->mfu = tdm_prediction_mfu(point->schedule, s);
-        dot->limit_bytes[TDM_DEVICE] = point->schedule->memory_bytes;
-        dot->limit_bytes[TDM_HOST] = point->schedule->host_memory_bytes;
+        for (int place = 0; place < TDM_PLACES; place++)
+            dot->limit_bytes[place] = tdm_schedule_limit(point->schedule, (enum tdm_place)place);
         memcpy(dot->peak_bytes, s->used_peak_bytes, sizeof(dot->peak_bytes));
         tdm_nest_name(point->schedule, dot->nest);
     }

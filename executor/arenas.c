@@ -28,9 +28,31 @@ static void size_arenas(struct tdm_arenas *arenas, uint32_t count,
                         const struct tdm_program *const *programs)
 {
     for (uint32_t place = 0; place < TDM_MAX_PLACES; place++)
-        for (uint32_t i = 0; i < count; i++)
+        for (uint32_t i = 0; i < count; i++) {
             if (programs[i]->arena_bytes[place] > arenas->bytes[place])
                 arenas->bytes[place] = programs[i]->arena_bytes[place];
+            arenas->host_memory[place] |=
+                programs[i]->schedule->machine->topology.places[place].host_memory;
+        }
+}
+
+static uint64_t bytes_in(const struct tdm_arenas *arenas, bool host_memory)
+{
+    uint64_t bytes = 0;
+    for (uint32_t place = 0; place < TDM_MAX_PLACES; place++)
+        if (arenas->host_memory[place] == host_memory)
+            bytes = tdm_size_add(bytes, arenas->bytes[place]);
+    return bytes;
+}
+
+uint64_t tdm_arenas_device_bytes(const struct tdm_arenas *arenas)
+{
+    return bytes_in(arenas, false);
+}
+
+uint64_t tdm_arenas_host_bytes(const struct tdm_arenas *arenas)
+{
+    return bytes_in(arenas, true);
 }
 
 static uint64_t host_room(void)
@@ -44,8 +66,8 @@ static enum tdm_status check_host(const struct tdm_arenas *arenas, uint64_t room
                                   struct tdm_error *err)
 {
     bool stands_in = !arenas->backend->own_device_memory; /* for device memory */
-    return tdm_room_check_host(room_bytes, stands_in ? arenas->bytes[TDM_DEVICE] : 0,
-                               arenas->bytes[TDM_HOST], err);
+    return tdm_room_check_host(room_bytes, stands_in ? tdm_arenas_device_bytes(arenas) : 0,
+                               tdm_arenas_host_bytes(arenas), err);
 }
 
 enum tdm_status tdm_arenas_check(const struct tdm_backend *backend, uint32_t count,
@@ -186,6 +208,14 @@ uint64_t tdm_arenas_host_used(const struct tdm_arenas *arenas)
     uint64_t pages = resident == NULL ? 0 : strtoull(resident, NULL, 10);
     uint64_t bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
     bool stands_in = arenas->base[TDM_DEVICE] != NULL && !arenas->backend->own_device_memory;
-    uint64_t device = stands_in ? arenas->bytes[TDM_DEVICE] : 0;
+    uint64_t device = stands_in ? tdm_arenas_device_bytes(arenas) : 0;
     return bytes > device ? bytes - device : 0;
+}
+
+uint64_t tdm_arenas_used(const struct tdm_arenas *arenas, enum tdm_place place,
+                         uint64_t device_used_bytes)
+{
+    if (arenas->host_memory[place])
+        return tdm_arenas_host_used(arenas);
+    return place == TDM_DEVICE ? device_used_bytes : 0;
 }

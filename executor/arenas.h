@@ -11,7 +11,8 @@ struct tdm_arenas {
     const struct tdm_backend *backend;
     struct tdm_executor *executor;
     void *base[TDM_MAX_PLACES];
-    uint64_t bytes[TDM_MAX_PLACES]; /* maximum over the programs */
+    uint64_t bytes[TDM_MAX_PLACES];   /* maximum over the programs */
+    bool host_memory[TDM_MAX_PLACES]; /* places in memory of the computer itself */
 };
 
 /* Free memory of the machine; TDM_SIZE_MAX: not known. */
@@ -61,8 +62,17 @@ enum tdm_status tdm_arenas_scan(const struct tdm_arenas *arenas, enum tdm_place 
                                 uint64_t *touched_bytes, uint64_t *highest_byte,
                                 struct tdm_error *err);
 
+/* Bytes of the arenas at places of devices, and at places in the computer's own memory. */
+uint64_t tdm_arenas_device_bytes(const struct tdm_arenas *arenas);
+uint64_t tdm_arenas_host_bytes(const struct tdm_arenas *arenas);
+
 /* Resident bytes of this process, without those of a host arena that stands in for a device; 0 if
  * unknown. Called inside steps, so it allocates nothing. */
 uint64_t tdm_arenas_host_used(const struct tdm_arenas *arenas);
+
+/* Bytes in use at a place: on the device what its driver reports, in the computer's own memory what
+ * this process has; 0 if unknown. */
+uint64_t tdm_arenas_used(const struct tdm_arenas *arenas, enum tdm_place place,
+                         uint64_t device_used_bytes);
 
 #endif

@@ -134,9 +134,9 @@ struct tdm_backend {
      * quickly for progress. */
     void (*watch)(struct tdm_executor *executor, const struct tdm_watch *watch);
 
-    /* Called before the first step of a program, while the arenas hold nothing. Prepares for ops
-     * like this one, unless that was done. It may overwrite every byte of the arenas. finish() must
-     * follow. NULL: no preparation is needed. */
+    /* Called before the first step of a program, while the arenas hold nothing, for each of its
+     * examples (examples.h). Prepares for ops like this one. It may overwrite every byte of the
+     * arenas. finish() must follow the last. NULL: no preparation is needed. */
     enum tdm_status (*prepare)(struct tdm_executor *executor, const struct tdm_launch *launch,
                                struct tdm_error *err);
 

@@ -25,11 +25,6 @@
 /* The peak assumed for a machine without a known one, until its products are measured. */
 #define UNKNOWN_PEAK 1e14
 
-static const char *const runtime_keys[TDM_MAX_PLACES] = {
-    [TDM_DEVICE] = "runtime_device_bytes",
-    [TDM_HOST] = "runtime_host_bytes",
-};
-
 #define KEYS(count) ((uint64_t)(count) << 10)
 
 /* The first shape of a model has the shortest ops. The model with wide heads comes first: the
@@ -167,7 +162,7 @@ static enum tdm_status describe_card(const struct tdm_backend *backend, json_t *
     tdm_json_set(description, "peak_flops_per_second",
                  json_real(base == NULL ? UNKNOWN_PEAK : base->peak_flops));
     for (int place = 0; place < TDM_PLACES && base != NULL; place++)
-        tdm_json_set(description, runtime_keys[place],
+        tdm_json_set(description, tdm_place_runtime_key((enum tdm_place)place),
                      json_integer((json_int_t)base->topology.places[place].runtime_bytes));
     if (base != NULL)
         tdm_json_set(description, "base", json_string(base->name));
@@ -319,7 +314,7 @@ static json_t *describe_measured(const struct tdm_calibration *calibration)
     for (int place = 0; place < TDM_PLACES; place++) {
         uint64_t granules = (calibration->runtime_bytes[place] + GRANULE_BYTES - 1) / GRANULE_BYTES;
         if (granules > 0)
-            tdm_json_set(&description, runtime_keys[place],
+            tdm_json_set(&description, tdm_place_runtime_key((enum tdm_place)place),
                          json_integer((json_int_t)(granules * GRANULE_BYTES)));
     }
     set_rates(calibration, &description);

@@ -22,6 +22,8 @@ static enum tdm_status launch(const struct copies *copies, enum tdm_lane lane, u
                               uint64_t bytes, struct tdm_error *err)
 {
     bool up = lane == TDM_LANE_H2D;
+    const struct tdm_link *link =
+        &copies->program->schedule->machine->topology.links[up ? TDM_LINK_H2D : TDM_LINK_D2H];
     uint64_t offset = up ? 0 : copies->half_bytes;
     const struct tdm_step step = {.number = 1};
     struct tdm_op op = {
@@ -29,9 +31,9 @@ static enum tdm_status launch(const struct copies *copies, enum tdm_lane lane, u
     op.access[TDM_COPY_FROM].bytes = op.access[TDM_COPY_TO].bytes = bytes;
     struct tdm_launch row = {.program = copies->program, .op = &op, .step = &step};
     row.operand[TDM_COPY_FROM] = (struct tdm_operand){
-        .data = copies->base[up ? TDM_HOST : TDM_DEVICE] + offset, .slots = 1, .slot_bytes = bytes};
+        .data = copies->base[link->from] + offset, .slots = 1, .slot_bytes = bytes};
     row.operand[TDM_COPY_TO] = (struct tdm_operand){
-        .data = copies->base[up ? TDM_DEVICE : TDM_HOST] + offset, .slots = 1, .slot_bytes = bytes};
+        .data = copies->base[link->to] + offset, .slots = 1, .slot_bytes = bytes};
     return copies->backend->run[TDM_OP_COPY](copies->executor, &row, err);
 }
 
@@ -103,6 +105,7 @@ static enum tdm_status take_places(struct copies *copies, struct tdm_calibration
                                    struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
+    const struct tdm_topology *topology = &copies->program->schedule->machine->topology;
     for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
         void *base = NULL;
         int64_t start_ns = copies->backend->now(copies->executor);
@@ -110,7 +113,7 @@ static enum tdm_status take_places(struct copies *copies, struct tdm_calibration
                                         2 * copies->half_bytes, &base, err);
         double seconds = 1e-9 * (double)(copies->backend->now(copies->executor) - start_ns);
         copies->base[place] = base;
-        if (place == TDM_HOST && copies->backend->own_device_memory)
+        if (topology->places[place].host_memory && copies->backend->own_device_memory)
             calibration->pinned_rate = 2.0 * (double)copies->half_bytes / seconds;
         if (status == TDM_OK)
             status = copies->backend->fill(copies->executor, base, 0, 2 * copies->half_bytes, err);

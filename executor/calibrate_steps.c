@@ -219,8 +219,9 @@ static enum tdm_status read_runtime(struct session *s, struct tdm_error *err)
     enum tdm_status status = s->arenas.backend->used(s->arenas.executor, &used, &free_bytes, err);
     if (status != TDM_OK)
         return status;
-    note_runtime(s, TDM_DEVICE, used);
-    note_runtime(s, TDM_HOST, tdm_arenas_host_used(&s->arenas));
+    for (int place = 0; place < TDM_PLACES; place++)
+        note_runtime(s, (enum tdm_place)place,
+                     tdm_arenas_used(&s->arenas, (enum tdm_place)place, used));
     return TDM_OK;
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keeps what a simulation predicts: ends of the compute lane's ops; for a trace, times of all. */
+/* Keeps what a simulation predicts: ends of the compute lane's ops; for a trace, all ops. */
 #include "executor/forecast.h"
 
 #include "simulator/simulate.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -34,7 +35,6 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
                                struct tdm_error *err)
 {
     struct tdm_forecast *forecast = self;
-    enum tdm_status status = TDM_OK;
     if (op->lane == TDM_LANE_COMPUTE)
         forecast->ops[forecast->count++] =
             (struct tdm_forecast_op){.number = op->number,
@@ -42,9 +42,12 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
                                      .layer = op->layer,
                                      .chunk = op->chunk,
                                      .phase = op->phase};
-    if (forecast->times == NULL)
-        return TDM_OK;
-    forecast->times[op->number] = (struct tdm_forecast_time){start_seconds, end_seconds};
+    enum tdm_status status = tdm_examples_take(forecast->examples, op, err);
+    if (forecast->traced == NULL || status != TDM_OK)
+        return status;
+    tdm_values_take(forecast->values, op);
+    forecast->traced[op->number] =
+        tdm_trace_op_of(op, llround(start_seconds * 1e9), llround(end_seconds * 1e9));
     for (uint32_t place = 0; place < TDM_MAX_PLACES && status == TDM_OK; place++) {
         uint64_t allocated = 0;
         for (int category = 0; category < TDM_CATEGORIES; category++)
@@ -63,11 +66,15 @@ enum tdm_status tdm_forecast_begin(const struct tdm_program *program, bool for_t
     forecast->program = program;
     forecast->ops = malloc((program->op_count + 1) * sizeof(*forecast->ops));
     if (for_trace)
-        forecast->times = malloc((program->op_count + 1) * sizeof(*forecast->times));
+        forecast->traced = malloc((program->op_count + 1) * sizeof(*forecast->traced));
     enum tdm_status status = TDM_OK;
-    if (forecast->ops == NULL || (for_trace && forecast->times == NULL))
+    if (forecast->ops == NULL || (for_trace && forecast->traced == NULL))
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the forecast of %llu ops",
                           (unsigned long long)program->op_count);
+    if (status == TDM_OK && for_trace)
+        status = tdm_values_new(program, &forecast->values, err);
+    if (status == TDM_OK)
+        status = tdm_examples_new(program, &forecast->examples, err);
     if (status == TDM_OK)
         status = tdm_simulator_new(program, note_op, forecast, &forecast->simulator, err);
     if (status != TDM_OK) {
@@ -78,10 +85,26 @@ enum tdm_status tdm_forecast_begin(const struct tdm_program *program, bool for_t
     return TDM_OK;
 }
 
-enum tdm_status tdm_forecast_take(void *self, const struct tdm_item *item, struct tdm_error *err)
+enum tdm_status tdm_forecast_take(struct tdm_forecast *forecast, const struct tdm_item *item,
+                                  const struct tdm_waits *waits, struct tdm_error *err)
 {
-    const struct tdm_forecast *forecast = self;
-    return tdm_simulator_take(forecast->simulator, item, err);
+    return tdm_simulator_take(forecast->simulator, item, waits, err);
+}
+
+/* Keeps how many bytes are predicted to hold values. */
+static enum tdm_status keep_changes(struct tdm_forecast *forecast, struct tdm_error *err)
+{
+    size_t capacity = tdm_values_change_capacity(forecast->program) + 1;
+    struct tdm_values_change *changes = calloc(capacity, sizeof(*changes));
+    if (changes == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for what is to hold values");
+    forecast->change_count = tdm_values_changes(forecast->values, changes);
+    forecast->changes = realloc(changes, (forecast->change_count + 1) * sizeof(*changes));
+    if (forecast->changes == NULL) /* it could not be made smaller */
+        forecast->changes = changes;
+    tdm_values_free(forecast->values);
+    forecast->values = NULL;
+    return TDM_OK;
 }
 
 enum tdm_status tdm_forecast_end(struct tdm_forecast *forecast, struct tdm_error *err)
@@ -91,35 +114,54 @@ enum tdm_status tdm_forecast_end(struct tdm_forecast *forecast, struct tdm_error
     tdm_simulator_free(forecast->simulator);
     forecast->simulator = NULL;
     forecast->step_seconds = simulation.step_seconds;
-    return forecast->count > 0
-               ? TDM_OK
-               : tdm_fail(err, TDM_INTERNAL, "a program without an op of the compute lane");
+    if (forecast->count == 0)
+        return tdm_fail(err, TDM_INTERNAL, "a program without an op of the compute lane");
+    return forecast->values != NULL ? keep_changes(forecast, err) : TDM_OK;
+}
+
+/* A forecast of a program that nobody else reads. */
+struct lone {
+    struct tdm_forecast *forecast;
+    struct tdm_order_tracker *order;
+};
+
+static enum tdm_status take_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    const struct lone *lone = self;
+    struct tdm_waits waits;
+    tdm_order_push(lone->order, item, &waits);
+    return tdm_forecast_take(lone->forecast, item, &waits, err);
 }
 
 enum tdm_status tdm_forecast_new(const struct tdm_program *program, struct tdm_forecast **out,
                                  struct tdm_error *err)
 {
-    struct tdm_forecast *forecast;
-    enum tdm_status status = tdm_forecast_begin(program, false, &forecast, err);
-    if (status != TDM_OK)
-        return status;
-    status = tdm_program_emit(program, tdm_forecast_take, forecast, err);
+    struct lone lone = {NULL, NULL};
+    enum tdm_status status = tdm_order_new(program, &lone.order, err);
     if (status == TDM_OK)
-        status = tdm_forecast_end(forecast, err);
+        status = tdm_forecast_begin(program, false, &lone.forecast, err);
+    if (status == TDM_OK)
+        status = tdm_program_emit(program, take_item, &lone, err);
+    if (status == TDM_OK)
+        status = tdm_forecast_end(lone.forecast, err);
+    tdm_order_free(lone.order);
     if (status != TDM_OK) {
-        tdm_forecast_free(forecast);
+        tdm_forecast_free(lone.forecast);
         return status;
     }
-    *out = forecast;
+    *out = lone.forecast;
     return TDM_OK;
 }
 
-void tdm_forecast_drop_times(struct tdm_forecast *forecast)
+void tdm_forecast_drop_traced(struct tdm_forecast *forecast)
 {
-    free(forecast->times);
+    free(forecast->traced);
     free(forecast->allocations);
-    forecast->times = NULL;
+    free(forecast->changes);
+    forecast->traced = NULL;
     forecast->allocations = NULL;
+    forecast->changes = NULL;
+    forecast->change_count = 0;
     forecast->allocation_count = forecast->allocation_capacity = 0;
 }
 
@@ -127,15 +169,17 @@ void tdm_forecast_free(struct tdm_forecast *forecast)
 {
     if (forecast == NULL)
         return;
-    tdm_forecast_drop_times(forecast);
+    tdm_forecast_drop_traced(forecast);
     tdm_simulator_free(forecast->simulator);
+    tdm_values_free(forecast->values);
+    tdm_examples_free(forecast->examples);
     free(forecast->ops);
     free(forecast);
 }
 
-uint64_t tdm_forecast_time_bytes(void)
+uint64_t tdm_forecast_traced_bytes(void)
 {
-    return sizeof(struct tdm_forecast_time);
+    return sizeof(struct tdm_trace_op);
 }
 
 double tdm_forecast_seconds(const struct tdm_forecast *forecast, uint64_t position)

@@ -2,23 +2,23 @@
 /*
  * The prediction for a program, from one simulation. For each op of the compute lane, by position,
  * it holds the end time and the place in the step. From the number of ended ops it tells how far a
- * step is and how long the rest takes. For a trace it also holds the times of all ops, and the
- * allocated bytes.
+ * step is and how long the rest takes. It has examples of the ops, for the backend to prepare with.
+ * For a trace it also holds what the trace says of all ops, with their times, and of memory.
  */
 #ifndef TDM_EXECUTOR_FORECAST_H
 #define TDM_EXECUTOR_FORECAST_H
 
+#include "executor/examples.h"
+#include "schedule/order.h"
 #include "schedule/program.h"
+#include "schedule/values.h"
+#include "traces/trace.h"
 
 struct tdm_forecast_op {
     uint64_t number; /* of the op, in program order */
     float end_seconds;
     uint32_t layer, chunk; /* or TDM_NONE */
     enum tdm_phase phase;
-};
-
-struct tdm_forecast_time {
-    double start_seconds, end_seconds;
 };
 
 /* From this op on, `bytes` of the place are allocated. */
@@ -33,20 +33,27 @@ struct tdm_forecast {
     struct tdm_forecast_op *ops; /* [count], at least one; index p - 1 is position p */
     uint64_t count;
     double step_seconds;
-    /* For a trace, else NULL: times of all ops by number; allocations by rising op number. */
-    struct tdm_forecast_time *times;
+    struct tdm_examples *examples;
+    /* For a trace, else NULL: all ops by number; allocations and bytes that hold values, by rising
+     * op number. */
+    struct tdm_trace_op *traced;
     struct tdm_forecast_allocation *allocations;
     size_t allocation_count, allocation_capacity;
+    struct tdm_values_change *changes;
+    size_t change_count;
+    /* NULL after the last item, like all that only the making of a forecast needs */
+    struct tdm_simulator *simulator;
+    struct tdm_values *values;
     uint64_t allocated[TDM_MAX_PLACES]; /* as of the last allocation */
-    struct tdm_simulator *simulator;    /* NULL after the simulation */
 };
 
 /* Creates a forecast of `program`, which must outlive it. It is then fed with the items of a step.
  * The caller owns *forecast. */
 enum tdm_status tdm_forecast_begin(const struct tdm_program *program, bool for_trace,
                                    struct tdm_forecast **forecast, struct tdm_error *err);
-/* Takes an item of the program; `self` is the forecast. */
-enum tdm_status tdm_forecast_take(void *self, const struct tdm_item *item, struct tdm_error *err);
+/* Takes an item of the program, and what it waits for if it is an op. */
+enum tdm_status tdm_forecast_take(struct tdm_forecast *forecast, const struct tdm_item *item,
+                                  const struct tdm_waits *waits, struct tdm_error *err);
 /* To be called after the last item. */
 enum tdm_status tdm_forecast_end(struct tdm_forecast *forecast, struct tdm_error *err);
 
@@ -56,10 +63,10 @@ enum tdm_status tdm_forecast_new(const struct tdm_program *program, struct tdm_f
 void tdm_forecast_free(struct tdm_forecast *forecast);
 
 /* Frees the data for a trace. */
-void tdm_forecast_drop_times(struct tdm_forecast *forecast);
+void tdm_forecast_drop_traced(struct tdm_forecast *forecast);
 
-/* Bytes that the data for a trace takes for each op. */
-uint64_t tdm_forecast_time_bytes(void);
+/* Bytes that the data for a trace takes for each op, without those of `changes`. */
+uint64_t tdm_forecast_traced_bytes(void);
 
 /* Predicted seconds from the start of the step to the end of the op at a position; 0 for position
  * 0. */

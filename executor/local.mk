@@ -19,6 +19,8 @@ libexecutor_a_SOURCES += \
 	executor/copied.h \
 	executor/evaluate.c \
 	executor/evaluate.h \
+	executor/examples.c \
+	executor/examples.h \
 	executor/forecast.c \
 	executor/forecast.h \
 	executor/host_arena.c \

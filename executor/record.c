@@ -6,7 +6,6 @@
 #include "base/json.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,14 +97,6 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
 
 /* ---- what is predicted ---- */
 
-/* A program whose predictions are being recorded. */
-struct prediction {
-    struct tdm_recorder *recorder;
-    const struct tdm_forecast *forecast;
-    size_t next_allocation; /* of the forecast */
-    struct tdm_values *values;
-};
-
 static enum tdm_status check_stop(const struct tdm_recorder *recorder, struct tdm_error *err)
 {
     return recorder->stop != NULL && *recorder->stop
@@ -113,66 +104,34 @@ static enum tdm_status check_stop(const struct tdm_recorder *recorder, struct td
                : TDM_OK;
 }
 
-/* Records an op, and the allocated bytes that change with it. */
-static enum tdm_status record_op(struct prediction *p, const struct tdm_op *op,
-                                 struct tdm_error *err)
+/* Records the ops, each with the allocated bytes that change with it. */
+static enum tdm_status record_ops(struct tdm_recorder *recorder,
+                                  const struct tdm_forecast *forecast, struct tdm_error *err)
 {
-    struct tdm_trace *trace = p->recorder->trace;
-    const struct tdm_forecast *forecast = p->forecast;
-    const struct tdm_forecast_time *time = &forecast->times[op->number];
-    enum tdm_status status = tdm_trace_op(trace, op, llround(time->start_seconds * 1e9),
-                                          llround(time->end_seconds * 1e9), err);
-    for (; status == TDM_OK && p->next_allocation < forecast->allocation_count;
-         p->next_allocation++) {
-        const struct tdm_forecast_allocation *next = &forecast->allocations[p->next_allocation];
-        if (next->op_number != op->number)
-            break;
-        status = tdm_trace_allocation(trace, op->number, next->place, next->bytes, err);
+    struct tdm_trace *trace = recorder->trace;
+    const struct tdm_forecast_allocation *next = forecast->allocations;
+    const struct tdm_forecast_allocation *end = next + forecast->allocation_count;
+    enum tdm_status status = TDM_OK;
+    for (uint64_t op = 0; op < forecast->program->op_count && status == TDM_OK; op++) {
+        status = check_stop(recorder, err);
+        if (status == TDM_OK)
+            status = tdm_trace_op(trace, &forecast->traced[op], err);
+        for (; status == TDM_OK && next < end && next->op_number == op; next++)
+            status = tdm_trace_allocation(trace, op, next->place, next->bytes, err);
     }
     return status;
-}
-
-static enum tdm_status record_item(void *self, const struct tdm_item *item, struct tdm_error *err)
-{
-    struct prediction *p = self;
-    if (item->kind != TDM_RUN)
-        return TDM_OK;
-    enum tdm_status status = check_stop(p->recorder, err);
-    if (status == TDM_OK)
-        status = record_op(p, item->op, err);
-    return status == TDM_OK ? tdm_values_read(p->values, item, err) : status;
 }
 
 /* Records how many bytes are predicted to hold values. */
 static enum tdm_status record_values(struct tdm_recorder *recorder,
-                                     const struct tdm_program *program, struct tdm_values *values,
-                                     struct tdm_error *err)
+                                     const struct tdm_forecast *forecast, struct tdm_error *err)
 {
-    struct tdm_values_change *changes =
-        calloc(tdm_values_change_capacity(program) + 1, sizeof(*changes));
-    if (changes == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for what is to hold values");
     enum tdm_status status = TDM_OK;
-    size_t count = tdm_values_changes(values, changes);
-    for (size_t i = 0; i < count && status == TDM_OK; i++) {
-        status = tdm_trace_memory(recorder->trace, &changes[i], err);
+    for (size_t i = 0; i < forecast->change_count && status == TDM_OK; i++) {
+        status = tdm_trace_memory(recorder->trace, &forecast->changes[i], err);
         if (status == TDM_OK)
             status = check_stop(recorder, err);
     }
-    free(changes);
-    return status;
-}
-
-static enum tdm_status record_items(struct tdm_recorder *recorder,
-                                    const struct tdm_forecast *forecast, struct tdm_error *err)
-{
-    struct prediction prediction = {.recorder = recorder, .forecast = forecast};
-    enum tdm_status status = tdm_values_new(forecast->program, &prediction.values, err);
-    if (status == TDM_OK)
-        status = tdm_program_emit(forecast->program, record_item, &prediction, err);
-    if (status == TDM_OK)
-        status = record_values(recorder, forecast->program, prediction.values, err);
-    tdm_values_free(prediction.values);
     return status;
 }
 
@@ -192,7 +151,9 @@ static enum tdm_status record_program(struct tdm_recorder *recorder, const char 
     status = tdm_trace_program_begin(recorder->trace, name, text, program, id, err);
     free(text);
     if (status == TDM_OK)
-        status = record_items(recorder, forecast, err);
+        status = record_ops(recorder, forecast, err);
+    if (status == TDM_OK)
+        status = record_values(recorder, forecast, err);
     return status == TDM_OK ? tdm_trace_program_end(recorder->trace, err) : status;
 }
 
@@ -260,6 +221,15 @@ static void start_run(struct tdm_recorder *recorder, int64_t start_ns)
         recorder->run_start_ns = start_ns;
 }
 
+/* Adds what is in use at each place. */
+static void sample_places(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
+                          int64_t now_ns, uint64_t device_used_bytes)
+{
+    for (uint32_t place = 0; place < TDM_MAX_PLACES; place++)
+        add_sample(recorder, now_ns, (enum tdm_place)place,
+                   tdm_arenas_used(arenas, (enum tdm_place)place, device_used_bytes));
+}
+
 void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
                          const struct tdm_recorded_part *part, uint64_t device_used_bytes)
 {
@@ -267,8 +237,7 @@ void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas 
     start_run(recorder, part->start_ns);
     if (recorder->used_count + 2 * TDM_PLACES > TDM_TRACE_SAMPLES) /* for the step's end */
         return;
-    add_sample(recorder, now_ns, TDM_HOST, tdm_arenas_host_used(arenas));
-    add_sample(recorder, now_ns, TDM_DEVICE, device_used_bytes);
+    sample_places(recorder, arenas, now_ns, device_used_bytes);
 }
 
 bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step)
@@ -315,8 +284,7 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
     batch->tokens = tdm_schedule_tokens(program->schedule);
     batch->ops_ended = program->op_count;
     reap(recorder, arenas, recorded->start_ns);
-    add_sample(recorder, recorded->end_ns, TDM_HOST, tdm_arenas_host_used(arenas));
-    add_sample(recorder, recorded->end_ns, TDM_DEVICE, recorded->device_used_bytes);
+    sample_places(recorder, arenas, recorded->end_ns, recorded->device_used_bytes);
     hand_over(recorder, recorded->step, batch);
     if (recorded->observer != NULL) {
         struct tdm_values *values = tdm_observer_values(recorded->observer);

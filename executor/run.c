@@ -34,44 +34,57 @@ static enum tdm_status check_limits(const struct tdm_program *program, struct td
             tdm_size_add(program->arena_bytes[place], topology->places[place].runtime_bytes);
         if (needed <= limit_bytes)
             continue;
-        char need[TDM_FORMAT_SIZE], limit[TDM_FORMAT_SIZE];
-        if (place >= TDM_PLACES)
+        char need[TDM_FORMAT_SIZE], limit[TDM_FORMAT_SIZE], prefix[TDM_PLACE_PREFIX];
+        if (place != TDM_DEVICE && place != topology->far)
             return tdm_fail(err, TDM_INFEASIBLE, "needs %s of %s memory, the machine has %s",
                             tdm_format_bytes(needed, need), topology->places[place].name,
                             tdm_format_bytes(limit_bytes, limit));
-        tdm_fail(err, TDM_INFEASIBLE, "needs %s of %s memory, \"%s\" allows %s",
+        tdm_fail(err, TDM_INFEASIBLE, "needs %s of %s memory, \"%smemory_bytes\" allows %s",
                  tdm_format_bytes(needed, need), topology->places[place].name,
-                 place == TDM_DEVICE ? "memory_bytes" : "host_memory_bytes",
+                 tdm_place_prefix(topology, (enum tdm_place)place, prefix),
                  tdm_format_bytes(limit_bytes, limit));
-        return tdm_hint(err, "plan again with a larger --%smemory",
-                        place == TDM_DEVICE ? "" : "host-");
+        return tdm_hint(err, "plan again with a larger --%s%smemory",
+                        place == TDM_DEVICE ? "" : topology->places[place].name,
+                        place == TDM_DEVICE ? "" : "-");
     }
     return TDM_OK;
+}
+
+/* A program that is being checked. */
+struct check {
+    struct tdm_validation *validation;
+    struct tdm_forecast *forecast;
+};
+
+static enum tdm_status check_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    const struct check *c = self;
+    enum tdm_status status = tdm_validation_take(c->validation, item, err);
+    return status == TDM_OK
+               ? tdm_forecast_take(c->forecast, item, tdm_validation_waits(c->validation), err)
+               : status;
 }
 
 /* Validates and simulates a program in one emission of its items. */
 static enum tdm_status check(const struct tdm_program *program, bool for_trace,
                              struct tdm_forecast **forecast, struct tdm_error *err)
 {
-    struct tdm_validation *validation = NULL;
-    struct tdm_forecast *made = NULL;
-    enum tdm_status status = tdm_validation_new(program, program->arena_bytes, &validation, err);
+    struct check c = {NULL, NULL};
+    enum tdm_status status = tdm_validation_new(program, program->arena_bytes, &c.validation, err);
     if (status == TDM_OK)
-        status = tdm_forecast_begin(program, for_trace, &made, err);
-    const struct tdm_reader readers[] = {{tdm_validation_take, validation},
-                                         {tdm_forecast_take, made}};
+        status = tdm_forecast_begin(program, for_trace, &c.forecast, err);
     if (status == TDM_OK)
-        status = tdm_program_emit_to(program, readers, 2, err);
+        status = tdm_program_emit(program, check_item, &c, err);
     if (status == TDM_OK)
-        status = tdm_validation_finish(validation, err);
+        status = tdm_validation_finish(c.validation, err);
     if (status == TDM_OK)
-        status = tdm_forecast_end(made, err);
-    tdm_validation_free(validation);
+        status = tdm_forecast_end(c.forecast, err);
+    tdm_validation_free(c.validation);
     if (status != TDM_OK) {
-        tdm_forecast_free(made);
+        tdm_forecast_free(c.forecast);
         return status;
     }
-    *forecast = made;
+    *forecast = c.forecast;
     return TDM_OK;
 }
 
@@ -207,9 +220,9 @@ static uint64_t pageable_bytes(const struct tdm_run *run, uint64_t pinned_bytes)
         most = amounts.pageable_bytes > most ? amounts.pageable_bytes : most;
     }
     if (backend->own_device_memory)
-        most = tdm_size_add(most, run->arenas.bytes[TDM_HOST] - pinned_bytes);
+        most = tdm_size_add(most, tdm_arenas_host_bytes(&run->arenas) - pinned_bytes);
     else
-        most = tdm_size_add(most, run->arenas.bytes[TDM_DEVICE]);
+        most = tdm_size_add(most, tdm_arenas_device_bytes(&run->arenas));
     return most;
 }
 

@@ -248,7 +248,7 @@ static enum tdm_status fill_arenas(struct training *t, struct tdm_error *err)
                             : status;
 }
 
-/* Records the forecasts in the trace. Then drops their times, which only the trace needs. */
+/* Records the forecasts in the trace. Then drops what only the trace needs. */
 static enum tdm_status record_forecasts(const struct training *t, uint32_t index,
                                         struct tdm_error *err)
 {
@@ -259,12 +259,12 @@ static enum tdm_status record_forecasts(const struct training *t, uint32_t index
         return TDM_OK;
     enum tdm_status status = tdm_recorder_program(run->recorder, options->schedule_paths[index],
                                                   forecast, t->position.step + 1, err);
-    tdm_forecast_drop_times(forecast);
+    tdm_forecast_drop_traced(forecast);
     if (status != TDM_OK || options->evaluate_path == NULL)
         return status;
     struct tdm_forecast *evaluator = run->loaded[options->schedule_count].forecast;
     status = tdm_recorder_evaluator(run->recorder, options->evaluate_path, evaluator, err);
-    tdm_forecast_drop_times(evaluator);
+    tdm_forecast_drop_traced(evaluator);
     return status;
 }
 

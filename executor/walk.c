@@ -244,23 +244,20 @@ static enum tdm_status take_item(void *self, const struct tdm_item *item, struct
     return launch_op(walk, item->op, &waits, err);
 }
 
-static enum tdm_status prepare_item(void *self, const struct tdm_item *item, struct tdm_error *err)
-{
-    const struct tdm_walk *walk = self;
-    if (item->kind != TDM_RUN)
-        return TDM_OK;
-    struct tdm_launch launch = launch_of(walk, item->op);
-    return walk->arenas->backend->prepare(walk->arenas->executor, &launch, err);
-}
-
 enum tdm_status tdm_walk_prepare(struct tdm_walk *walk, struct tdm_error *err)
 {
     const struct tdm_backend *backend = walk->arenas->backend;
     const struct tdm_step step = {.number = 1};
     if (backend->prepare == NULL)
         return TDM_OK;
+    uint32_t count;
+    const struct tdm_op *ops = tdm_examples_ops(walk->forecast->examples, &count);
+    enum tdm_status status = TDM_OK;
     walk->step = &step;
-    enum tdm_status status = tdm_program_emit(walk->program, prepare_item, walk, err);
+    for (uint32_t i = 0; i < count && status == TDM_OK; i++) {
+        struct tdm_launch launch = launch_of(walk, &ops[i]);
+        status = backend->prepare(walk->arenas->executor, &launch, err);
+    }
     walk->step = NULL;
     enum tdm_status finished =
         backend->finish(walk->arenas->executor, status == TDM_OK ? err : NULL);

@@ -29,7 +29,8 @@
  *                          optional, like the next two
  *   links                  [{from, to, lane, bytes_per_second, both_ways_bytes_per_second, shared},
  *                          ...]: links besides those between device and host
- *   shared                 [{name, bytes_per_second}, ...]: bandwidth that links share
+ *   shared                 [{name, bytes_per_second, lanes}, ...]: bandwidth that links share:
+ *                          those that name it, and all links of its lanes
  *   rates                  {product_flops_per_second, ...}: rates.h
  */
 #include "machines/machine.h"
@@ -40,6 +41,7 @@
 #include "base/text.h"
 #include "machines/parts.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,9 +126,11 @@ static bool read_provenance(struct tdm_json_reader *reader)
     return program != NULL && strncmp(program, "tidemark ", 9) == 0;
 }
 
-static void read_place(struct tdm_json_reader *reader, const char *capacity_key,
-                       const char *runtime_key, struct tdm_place_row *place)
+static void read_place(struct tdm_json_reader *reader, enum tdm_place number,
+                       struct tdm_place_row *place)
 {
+    const char *capacity_key = tdm_place_capacity_key(number);
+    const char *runtime_key = tdm_place_runtime_key(number);
     place->capacity_bytes = tdm_json_count(reader, capacity_key, 1, BYTES_LIMIT);
     place->runtime_bytes = tdm_json_count_or(reader, runtime_key, 0, BYTES_LIMIT, 0);
     if (tdm_json_status(reader) == TDM_OK && place->runtime_bytes >= place->capacity_bytes)
@@ -139,8 +143,16 @@ void tdm_machine_set_links(struct tdm_machine *machine)
     struct tdm_link *links = machine->topology.links;
     links[TDM_LINK_H2D].bytes_per_second = machine->rate[TDM_RATE_H2D];
     links[TDM_LINK_D2H].bytes_per_second = machine->rate[TDM_RATE_D2H];
-    for (int link = 0; link < TDM_LINKS; link++)
+    for (int link = 0; link < TDM_LINKS; link++) {
         links[link].both_ways_bytes_per_second = machine->rate[TDM_RATE_BOTH_WAYS];
+        if (links[link].shared == TDM_NOT_SHARED)
+            continue;
+        double most = machine->topology.shared[links[link].shared].bytes_per_second;
+        links[link].bytes_per_second = fmin(links[link].bytes_per_second, most);
+        if (links[TDM_LINK_H2D].shared == links[TDM_LINK_D2H].shared)
+            links[link].both_ways_bytes_per_second =
+                fmin(links[link].both_ways_bytes_per_second, most);
+    }
 }
 
 static void read_server(struct tdm_json_reader *reader, struct tdm_machine *machine)
@@ -188,9 +200,8 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     check_texts(&reader, "assumed");
     check_texts(&reader, "notes");
     tdm_topology_begin(&built->topology);
-    read_place(&reader, "device_bytes", "runtime_device_bytes",
-               &built->topology.places[TDM_DEVICE]);
-    read_place(&reader, "host_bytes", "runtime_host_bytes", &built->topology.places[TDM_HOST]);
+    for (int place = 0; place < TDM_PLACES; place++)
+        read_place(&reader, (enum tdm_place)place, &built->topology.places[place]);
     tdm_topology_read(&reader, &built->topology);
     read_server(&reader, built);
     built->peak_flops = tdm_json_number(&reader, "peak_flops_per_second", LEAST_PEAK, 1e21);

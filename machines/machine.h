@@ -65,6 +65,12 @@ bool tdm_machine_local_path(char *out, size_t out_bytes);
  * calibrate wrote. The caller owns the description. */
 enum tdm_status tdm_machine_describe_computer(json_t **description, struct tdm_error *err);
 
+/* The place where plans put what is not on the device. */
+static inline const struct tdm_place_row *tdm_machine_far(const struct tdm_machine *machine)
+{
+    return &machine->topology.places[machine->topology.far];
+}
+
 /* Bytes/s of a link that every machine has, when it is the only busy one; then of both links
  * together. */
 static inline double tdm_machine_link_rate(const struct tdm_machine *machine,
@@ -78,7 +84,8 @@ static inline double tdm_machine_both_ways_rate(const struct tdm_machine *machin
     return machine->topology.links[TDM_LINK_H2D].both_ways_bytes_per_second;
 }
 
-/* Sets the rates of the links that every machine has from the machine's copy rates. */
+/* Sets the rates of the links that every machine has from the machine's copy rates, and from what
+ * the links share with others. */
 void tdm_machine_set_links(struct tdm_machine *machine);
 
 void tdm_machine_free(struct tdm_machine *machine);

@@ -34,16 +34,19 @@ json_t *tdm_machine_json(const struct tdm_machine *machine)
     for (unsigned i = 0; i < TDM_RATES; i++)
         if (has_own(machine, (enum tdm_rate)i))
             tdm_json_set(&rates, tdm_rate_key((enum tdm_rate)i), tdm_rate_json(&machine->table[i]));
-    json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o}", "name", machine->name,
-        "title", machine->title, "source", machine->source, "rates_measured",
-        (int)machine->measured, "device_bytes",
-        (json_int_t)machine->topology.places[TDM_DEVICE].capacity_bytes, "host_bytes",
-        (json_int_t)machine->topology.places[TDM_HOST].capacity_bytes, "runtime_device_bytes",
-        (json_int_t)machine->topology.places[TDM_DEVICE].runtime_bytes, "runtime_host_bytes",
-        (json_int_t)machine->topology.places[TDM_HOST].runtime_bytes, "peak_flops_per_second",
-        machine->peak_flops, "launch_seconds", machine->launch_seconds, "copy_seconds",
-        machine->copy_seconds, "rates", rates);
+    json_t *object =
+        json_pack("{s:s, s:s, s:s, s:b}", "name", machine->name, "title", machine->title, "source",
+                  machine->source, "rates_measured", (int)machine->measured);
+    for (int place = 0; place < TDM_PLACES; place++)
+        tdm_json_set(&object, tdm_place_capacity_key((enum tdm_place)place),
+                     json_integer((json_int_t)machine->topology.places[place].capacity_bytes));
+    for (int place = 0; place < TDM_PLACES; place++)
+        tdm_json_set(&object, tdm_place_runtime_key((enum tdm_place)place),
+                     json_integer((json_int_t)machine->topology.places[place].runtime_bytes));
+    tdm_json_set(&object, "peak_flops_per_second", json_real(machine->peak_flops));
+    tdm_json_set(&object, "launch_seconds", json_real(machine->launch_seconds));
+    tdm_json_set(&object, "copy_seconds", json_real(machine->copy_seconds));
+    tdm_json_set(&object, "rates", rates);
     for (size_t i = 0; i < sizeof(as_they_are) / sizeof(as_they_are[0]); i++) {
         json_t *value = json_object_get(machine->description, as_they_are[i]);
         if (value != NULL)

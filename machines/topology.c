@@ -11,7 +11,8 @@
 void tdm_topology_begin(struct tdm_topology *topology)
 {
     *topology = (struct tdm_topology){
-        .places = {[TDM_DEVICE] = {.name = "device"}, [TDM_HOST] = {.name = "host"}},
+        .places =
+            {[TDM_DEVICE] = {.name = "device"}, [TDM_HOST] = {.name = "host", .host_memory = true}},
         .lanes = {[TDM_LANE_COMPUTE] = {"compute", true, TDM_DEVICE},
                   [TDM_LANE_H2D] = {.name = "h2d"},
                   [TDM_LANE_D2H] = {.name = "d2h"},
@@ -21,7 +22,34 @@ void tdm_topology_begin(struct tdm_topology *topology)
         .place_count = TDM_PLACES,
         .lane_count = TDM_LANES,
         .link_count = TDM_LINKS,
+        .far = TDM_HOST,
     };
+}
+
+static const struct {
+    const char *capacity, *runtime;
+} place_keys[TDM_PLACES] = {
+    [TDM_DEVICE] = {"device_bytes", "runtime_device_bytes"},
+    [TDM_HOST] = {"host_bytes", "runtime_host_bytes"},
+};
+
+const char *tdm_place_capacity_key(enum tdm_place place)
+{
+    return place_keys[place].capacity;
+}
+
+const char *tdm_place_runtime_key(enum tdm_place place)
+{
+    return place_keys[place].runtime;
+}
+
+const char *tdm_place_prefix(const struct tdm_topology *topology, enum tdm_place place,
+                             char out[TDM_PLACE_PREFIX])
+{
+    out[0] = '\0';
+    if (place != TDM_DEVICE)
+        snprintf(out, TDM_PLACE_PREFIX, "%s_", tdm_place_name(topology, place));
+    return out;
 }
 
 const char *tdm_place_name(const struct tdm_topology *topology, enum tdm_place place)
@@ -148,7 +176,7 @@ static const json_t *rows_of(struct tdm_json_reader *reader, const char *key, si
 
 static void read_place(struct tdm_json_reader *reader, struct tdm_topology *topology)
 {
-    struct tdm_place_row row = {{0}, 0, 0};
+    struct tdm_place_row row = {.name = ""};
     enum tdm_place same;
     read_name(reader, "name", row.name);
     row.capacity_bytes = tdm_json_count(reader, "bytes", 1, BYTES_LIMIT);
@@ -163,14 +191,22 @@ static void read_place(struct tdm_json_reader *reader, struct tdm_topology *topo
         topology->places[topology->place_count++] = row;
 }
 
+/* The shared row of a name; TDM_NOT_SHARED if there is none. */
+static uint32_t find_shared(const struct tdm_topology *topology, const char *name)
+{
+    for (uint32_t i = 0; i < topology->shared_count; i++)
+        if (strcmp(topology->shared[i].name, name) == 0)
+            return i;
+    return TDM_NOT_SHARED;
+}
+
 static void read_shared(struct tdm_json_reader *reader, struct tdm_topology *topology)
 {
     struct tdm_shared_row row = {{0}, 0};
     read_name(reader, "name", row.name);
     row.bytes_per_second = tdm_json_number(reader, "bytes_per_second", 1, MOST_RATE);
-    for (uint32_t i = 0; i < topology->shared_count && tdm_json_status(reader) == TDM_OK; i++)
-        if (strcmp(topology->shared[i].name, row.name) == 0)
-            tdm_json_fail(reader, "name", "is \"%s\", which another row has", row.name);
+    if (tdm_json_status(reader) == TDM_OK && find_shared(topology, row.name) != TDM_NOT_SHARED)
+        tdm_json_fail(reader, "name", "is \"%s\", which another row has", row.name);
     if (tdm_json_status(reader) == TDM_OK)
         topology->shared[topology->shared_count++] = row;
 }
@@ -208,9 +244,9 @@ static uint32_t read_shares(struct tdm_json_reader *reader, const struct tdm_top
     const char *name = tdm_json_string_or(reader, "shared", NULL);
     if (name == NULL || tdm_json_status(reader) != TDM_OK)
         return TDM_NOT_SHARED;
-    for (uint32_t i = 0; i < topology->shared_count; i++)
-        if (strcmp(topology->shared[i].name, name) == 0)
-            return i;
+    uint32_t row = find_shared(topology, name);
+    if (row != TDM_NOT_SHARED)
+        return row;
     tdm_json_fail(reader, "shared", "is \"%.40s\", which \"shared\" of the machine does not have",
                   name);
     return TDM_NOT_SHARED;
@@ -236,6 +272,43 @@ static void read_link(struct tdm_json_reader *reader, struct tdm_topology *topol
         topology->links[topology->link_count++] = row;
 }
 
+/* Does a lane copy over a link that shares bandwidth already? Then *row is what it shares. */
+static bool lane_shares(const struct tdm_topology *topology, enum tdm_lane lane, uint32_t *row)
+{
+    for (uint32_t i = 0; i < topology->link_count; i++)
+        if (topology->links[i].lane == lane && topology->links[i].shared != TDM_NOT_SHARED) {
+            *row = topology->links[i].shared;
+            return true;
+        }
+    return false;
+}
+
+/* Reads the lanes of a shared row, by name: all links of such a lane share it. */
+static void read_shared_lanes(struct tdm_json_reader *reader, struct tdm_topology *topology)
+{
+    uint32_t row = find_shared(topology, tdm_json_string(reader, "name")), other;
+    enum tdm_lane lane;
+    const json_t *names = tdm_json_has(reader, "lanes") ? tdm_json_array(reader, "lanes") : NULL;
+    for (size_t i = 0; i < json_array_size(names) && tdm_json_status(reader) == TDM_OK; i++) {
+        const char *name = json_string_value(json_array_get(names, i));
+        if (name == NULL)
+            tdm_json_fail(reader, "lanes", "holds something else than a string at %zu", i);
+        else if (!tdm_lane_parse(topology, name, &lane))
+            tdm_json_fail(reader, "lanes", "holds \"%.40s\", which is not a lane of this machine",
+                          name);
+        else if (topology->lanes[lane].computes)
+            tdm_json_fail(reader, "lanes", "holds \"%s\", which computes; expected lanes that copy",
+                          name);
+        else if (lane_shares(topology, lane, &other))
+            tdm_json_fail(reader, "lanes", "holds \"%s\", which shares \"%s\" already", name,
+                          topology->shared[other].name);
+        else
+            for (uint32_t link = 0; link < topology->link_count; link++)
+                if (topology->links[link].lane == lane)
+                    topology->links[link].shared = row;
+    }
+}
+
 static void read_table(struct tdm_json_reader *reader, const char *table, size_t room,
                        const char *const *keys,
                        void (*read)(struct tdm_json_reader *row, struct tdm_topology *topology),
@@ -254,10 +327,12 @@ static void read_table(struct tdm_json_reader *reader, const char *table, size_t
 void tdm_topology_read(struct tdm_json_reader *reader, struct tdm_topology *topology)
 {
     static const char *const place_keys[] = {"name", "bytes", "runtime_bytes", NULL};
-    static const char *const shared_keys[] = {"name", "bytes_per_second", NULL};
+    static const char *const shared_keys[] = {"name", "bytes_per_second", "lanes", NULL};
     static const char *const link_keys[] = {
         "from", "to", "lane", "bytes_per_second", "both_ways_bytes_per_second", "shared", NULL};
     read_table(reader, "places", TDM_MAX_PLACES - TDM_PLACES, place_keys, read_place, topology);
     read_table(reader, "shared", TDM_MAX_SHARED, shared_keys, read_shared, topology);
     read_table(reader, "links", TDM_MAX_LINKS - TDM_LINKS, link_keys, read_link, topology);
+    /* after the links, whose lanes it may name */
+    read_table(reader, "shared", TDM_MAX_SHARED, shared_keys, read_shared_lanes, topology);
 }

@@ -35,6 +35,7 @@ struct tdm_place_row {
     char name[TDM_ROW_NAME];
     uint64_t capacity_bytes; /* device: all of it; host: what plans may use */
     uint64_t runtime_bytes;  /* driver and libraries, outside the arena */
+    bool host_memory;        /* memory of the computer itself; otherwise of a device */
 };
 
 struct tdm_lane_row {
@@ -51,7 +52,8 @@ struct tdm_link {
     uint32_t shared; /* row of what it shares with other links, or TDM_NOT_SHARED */
 };
 
-/* Bandwidth that several links share, such as those of all GPUs of a node to its host. */
+/* Bandwidth that several links share, such as those of all GPUs of a node to its host, or both
+ * directions of one link. */
 struct tdm_shared_row {
     char name[TDM_ROW_NAME];
     double bytes_per_second;
@@ -63,10 +65,16 @@ struct tdm_topology {
     struct tdm_link links[TDM_MAX_LINKS];
     struct tdm_shared_row shared[TDM_MAX_SHARED];
     uint32_t place_count, lane_count, link_count, shared_count;
+    enum tdm_place far; /* where plans put what is not on the device */
 };
 
 /* Makes the rows that every machine has, without bytes and rates. */
 void tdm_topology_begin(struct tdm_topology *topology);
+
+/* The keys of a description for a place that every machine has: "host_bytes", and
+ * "runtime_host_bytes". */
+const char *tdm_place_capacity_key(enum tdm_place place);
+const char *tdm_place_runtime_key(enum tdm_place place);
 
 /* Adds the rows in the members `places`, `shared` and `links` of a description, if it has them.
  * Errors go to the reader, with file and field. */
@@ -76,6 +84,12 @@ void tdm_topology_read(struct tdm_json_reader *reader, struct tdm_topology *topo
  * row. */
 const char *tdm_place_name(const struct tdm_topology *topology, enum tdm_place place);
 const char *tdm_lane_name(const struct tdm_topology *topology, enum tdm_lane lane);
+
+/* What the names of keys and options about a place begin with: "" for the device (memory_bytes),
+ * "host_" for the host (host_memory_bytes). Returns `out`. */
+#define TDM_PLACE_PREFIX (TDM_ROW_NAME + 1)
+const char *tdm_place_prefix(const struct tdm_topology *topology, enum tdm_place place,
+                             char out[TDM_PLACE_PREFIX]);
 
 /* Finds the row of a name. If there is none, returns false and sets nothing. */
 bool tdm_place_parse(const struct tdm_topology *topology, const char *name, enum tdm_place *place);

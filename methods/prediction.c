@@ -174,7 +174,7 @@ static void judge_host(const struct tdm_machine *machine,
         if (p->steps[i].torch.host_bytes > of_gpu)
             of_gpu = p->steps[i].torch.host_bytes;
     p->host_peak_bytes = tdm_size_mul(of_gpu, p->host_gpus);
-    p->fits_host = p->host_peak_bytes <= machine->topology.places[TDM_HOST].capacity_bytes;
+    p->fits_host = p->host_peak_bytes <= tdm_machine_far(machine)->capacity_bytes;
 }
 
 /* What a step may use if it leaves the margin. */

@@ -58,13 +58,14 @@ enum tdm_status tdm_machine_give_memory(struct tdm_machine *machine,
                                         const struct tdm_said_memory *said, struct tdm_error *err)
 {
     struct tdm_place_row *places = machine->topology.places;
+    enum tdm_place far = machine->topology.far;
     char has[TDM_FORMAT_SIZE], takes[TDM_FORMAT_SIZE];
     if (said->has_device)
         places[TDM_DEVICE].capacity_bytes = said->device_bytes;
     if (said->has_host)
-        places[TDM_HOST].capacity_bytes = said->host_bytes;
+        places[far].capacity_bytes = said->host_bytes;
     else if (machine->server_host_bytes > 0)
-        places[TDM_HOST].capacity_bytes = machine->server_host_bytes;
+        places[far].capacity_bytes = machine->server_host_bytes;
     if (places[TDM_DEVICE].capacity_bytes > machine->topology.places[TDM_DEVICE].runtime_bytes)
         return TDM_OK;
     tdm_fail(err, TDM_USAGE, "--memory: %s is no more than the %s that the runtime takes",

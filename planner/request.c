@@ -35,8 +35,8 @@ static enum tdm_status set_limits(const struct tdm_request *request, struct tdm_
         schedule->host_memory_bytes = request->host_memory_bytes;
     /* the runtime always uses this; with a lower limit, or 0, the schedule has nothing on the
      * host */
-    if (schedule->host_memory_bytes < machine->topology.places[TDM_HOST].runtime_bytes)
-        schedule->host_memory_bytes = machine->topology.places[TDM_HOST].runtime_bytes;
+    if (schedule->host_memory_bytes < tdm_machine_far(machine)->runtime_bytes)
+        schedule->host_memory_bytes = tdm_machine_far(machine)->runtime_bytes;
     return TDM_OK;
 }
 
@@ -204,7 +204,7 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
     if (status == TDM_OK && request->like != NULL)
         status = check_like(request, schedule, err);
     /* state moves too, or tdm_schedule_check() says why not */
-    if (status == TDM_OK && schedule->optimizer.on == TDM_HOST)
+    if (status == TDM_OK && schedule->optimizer.on != TDM_DEVICE)
         tdm_host_homes(schedule, pins, schedule->homes, err);
     if (status == TDM_OK && tdm_schedule_check(schedule, "--set", err) != TDM_OK)
         status = err->status = TDM_USAGE; /* it came from the command line */

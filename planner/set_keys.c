@@ -518,7 +518,7 @@ static enum tdm_status check_order(struct tdm_pins *pins, struct tdm_error *err)
         enum tdm_order order;
         const char *text;
     } rules[] = {
-        {pins->has_held_place && pins->held_place == TDM_HOST, TDM_LAYER_MAJOR,
+        {pins->has_held_place && pins->held_place != TDM_DEVICE, TDM_LAYER_MAJOR,
          "held_place=host needs order=layer-major: in chunk-major order what is held lives for one "
          "chunk"},
         {pins->has_kv && pins->kv == TDM_KV_RECOMPUTE, TDM_LAYER_MAJOR,

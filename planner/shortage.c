@@ -97,7 +97,8 @@ static enum tdm_status try_streaming(struct tdm_schedule *schedule, const struct
         streamed[TDM_STATE_GRADIENTS] = tdm_gradients_stay(schedule);
         for (int state = 0; state < TDM_STATES; state++)
             if (streamed[state])
-                tdm_schedule_set_home(schedule, (enum tdm_state)state, 0, TDM_HOST);
+                tdm_schedule_set_home(schedule, (enum tdm_state)state, 0,
+                                      schedule->machine->topology.far);
         status = least_bytes(schedule, pins, TDM_DEVICE, &bytes, err);
         fits = status == TDM_OK && bytes != 0 && bytes <= schedule->memory_bytes;
     }
@@ -109,28 +110,30 @@ static enum tdm_status try_streaming(struct tdm_schedule *schedule, const struct
     return status;
 }
 
-static enum tdm_binding binding_of(const uint64_t needed_bytes[TDM_MAX_PLACES])
+enum tdm_binding tdm_binding_of(uint64_t device_bytes, uint64_t far_bytes)
 {
-    if (needed_bytes[TDM_DEVICE] == 0)
-        return needed_bytes[TDM_HOST] == 0 ? TDM_BINDING_BOTH : TDM_BINDING_HOST;
-    return needed_bytes[TDM_HOST] == 0 ? TDM_BINDING_DEVICE : TDM_BINDING_EITHER;
+    if (device_bytes == 0)
+        return far_bytes == 0 ? TDM_BINDING_BOTH : TDM_BINDING_HOST;
+    return far_bytes == 0 ? TDM_BINDING_DEVICE : TDM_BINDING_EITHER;
 }
 
 enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                   struct tdm_shortage *out, struct tdm_error *err)
 {
-    struct tdm_shortage shortage = {
-        .limit_bytes = {schedule->memory_bytes, schedule->host_memory_bytes},
-        .has_optimizer =
-            schedule->optimizer.kind != TDM_OPTIMIZER_NONE && schedule->pass == TDM_TRAIN};
+    enum tdm_place far = schedule->machine->topology.far;
+    struct tdm_shortage shortage = {.has_optimizer =
+                                        schedule->optimizer.kind != TDM_OPTIMIZER_NONE &&
+                                        schedule->pass == TDM_TRAIN};
     uint64_t *needed = shortage.needed_bytes;
+    shortage.limit_bytes[TDM_DEVICE] = schedule->memory_bytes;
+    shortage.limit_bytes[far] = schedule->host_memory_bytes;
     bool alike = true;
     for (uint32_t s = 1; s < schedule->sequence_count; s++)
         alike &= schedule->sequences[s].tokens == schedule->sequences[0].tokens;
 
     enum tdm_status status = least_bytes(schedule, pins, TDM_DEVICE, &needed[TDM_DEVICE], err);
     if (status == TDM_OK)
-        status = least_bytes(schedule, pins, TDM_HOST, &needed[TDM_HOST], err);
+        status = least_bytes(schedule, pins, far, &needed[far], err);
     if (status == TDM_OK && alike)
         status = longest_context(schedule, pins, &shortage.longest_context, err);
     if (status == TDM_OK && shortage.has_optimizer) {
@@ -143,23 +146,23 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
     }
     if (status == TDM_OK && schedule->pass == TDM_TRAIN)
         status = try_streaming(schedule, pins, &shortage, err);
-    shortage.binding = binding_of(needed);
+    shortage.binding = tdm_binding_of(needed[TDM_DEVICE], needed[far]);
     if (status == TDM_OK && shortage.binding == TDM_BINDING_BOTH) {
         /* find a sufficient pair: the minimum on the device, and what the host needs with it */
         schedule->host_memory_bytes = TDM_SIZE_MAX;
         status = least_bytes(schedule, pins, TDM_DEVICE, &needed[TDM_DEVICE], err);
         schedule->memory_bytes = needed[TDM_DEVICE];
         if (status == TDM_OK)
-            status = least_bytes(schedule, pins, TDM_HOST, &needed[TDM_HOST], err);
+            status = least_bytes(schedule, pins, far, &needed[far], err);
     }
     schedule->memory_bytes = shortage.limit_bytes[TDM_DEVICE];
-    schedule->host_memory_bytes = shortage.limit_bytes[TDM_HOST];
+    schedule->host_memory_bytes = shortage.limit_bytes[far];
     if (status == TDM_OK)
         *out = shortage;
     return status;
 }
 
-static uint64_t missing(const struct tdm_shortage *shortage, enum tdm_place place)
+uint64_t tdm_shortage_missing(const struct tdm_shortage *shortage, enum tdm_place place)
 {
     uint64_t needed = shortage->needed_bytes[place], limit = shortage->limit_bytes[place];
     return needed > limit ? needed - limit : 0;
@@ -173,7 +176,8 @@ static void say_short(const struct tdm_shortage *shortage, const struct tdm_topo
     snprintf(out, out_bytes,
              "the least that a quick search finds is %s of %s memory, %s more than the %s given",
              tdm_format_bytes(shortage->needed_bytes[place], needed),
-             tdm_place_name(topology, place), tdm_format_bytes(missing(shortage, place), gap),
+             tdm_place_name(topology, place),
+             tdm_format_bytes(tdm_shortage_missing(shortage, place), gap),
              tdm_format_bytes(shortage->limit_bytes[place], limit));
 }
 
@@ -182,9 +186,9 @@ static void say_what_is_short(const struct tdm_shortage *shortage,
 {
     char device[256], host[256], limit[TDM_FORMAT_SIZE], other[TDM_FORMAT_SIZE];
     say_short(shortage, topology, TDM_DEVICE, device, sizeof(device));
-    say_short(shortage, topology, TDM_HOST, host, sizeof(host));
+    say_short(shortage, topology, topology->far, host, sizeof(host));
     tdm_format_bytes(shortage->limit_bytes[TDM_DEVICE], limit);
-    tdm_format_bytes(shortage->limit_bytes[TDM_HOST], other);
+    tdm_format_bytes(shortage->limit_bytes[topology->far], other);
     switch (shortage->binding) {
     case TDM_BINDING_DEVICE:
         tdm_fail(err, TDM_INFEASIBLE, "no schedule fits: device memory binds: %s", device);
@@ -222,7 +226,8 @@ static size_t put_limits(const struct tdm_shortage *shortage, const struct tdm_m
                          struct tdm_shortage_way ways[2])
 {
     size_t count = 0;
-    uint64_t device = shortage->needed_bytes[TDM_DEVICE], host = shortage->needed_bytes[TDM_HOST];
+    uint64_t device = shortage->needed_bytes[TDM_DEVICE];
+    uint64_t host = shortage->needed_bytes[machine->topology.far];
     bool both = shortage->binding == TDM_BINDING_BOTH;
     if (device != 0 && device <= machine->topology.places[TDM_DEVICE].capacity_bytes) {
         ways[count].device_bytes = device;
@@ -272,8 +277,9 @@ size_t tdm_shortage_ways(const struct tdm_shortage *shortage, const struct tdm_s
     char tokens[TDM_FORMAT_SIZE];
     const struct tdm_machine *machine = schedule->machine;
     for (size_t i = 0; i < TDM_SHORTAGE_WAYS; i++)
-        ways[i] = (struct tdm_shortage_way){.device_bytes = shortage->limit_bytes[TDM_DEVICE],
-                                            .host_bytes = shortage->limit_bytes[TDM_HOST]};
+        ways[i] =
+            (struct tdm_shortage_way){.device_bytes = shortage->limit_bytes[TDM_DEVICE],
+                                      .host_bytes = shortage->limit_bytes[machine->topology.far]};
     size_t count = put_limits(shortage, machine, ways);
     if (shortage->longest_context != 0)
         put_change(&ways[count++], "context", tdm_format_tokens(shortage->longest_context, tokens));

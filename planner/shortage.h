@@ -35,10 +35,16 @@ struct tdm_shortage {
 
 const char *tdm_binding_name(enum tdm_binding binding); /* "device", "host", "either", "both" */
 
+/* What binds if so much of the device and of the far place is enough, each alone (0: no amount). */
+enum tdm_binding tdm_binding_of(uint64_t device_bytes, uint64_t far_bytes);
+
 /* For a schedule and pins with which tdm_candidates_search found nothing. Of the schedule only the
  * nest changes. Fails only as the search does; TDM_INFEASIBLE is not a failure here. */
 enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                   struct tdm_shortage *shortage, struct tdm_error *err);
+
+/* By how much the limit of a place is too small; 0 if no amount is enough. */
+uint64_t tdm_shortage_missing(const struct tdm_shortage *shortage, enum tdm_place place);
 
 /* Lists remedies for the schedule's machine, each sufficient by itself; returns their number. */
 size_t tdm_shortage_ways(const struct tdm_shortage *shortage, const struct tdm_schedule *schedule,

@@ -163,18 +163,19 @@ static enum tdm_status find_shortage(struct tdm_schedule *schedule, const struct
                                      struct tdm_sweep_point *point, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
-        status = tdm_candidates_least(schedule, pins, (enum tdm_place)place,
-                                      &point->needed_bytes[place], err);
+    const struct {
+        enum tdm_place place;
+        uint64_t *needed_bytes;
+    } ends[] = {{TDM_DEVICE, &point->needed_device_bytes},
+                {schedule->machine->topology.far, &point->needed_far_bytes}};
+    for (int i = 0; i < 2 && status == TDM_OK; i++) {
+        status = tdm_candidates_least(schedule, pins, ends[i].place, ends[i].needed_bytes, err);
         if (status == TDM_INFEASIBLE) {
-            point->needed_bytes[place] = 0;
+            *ends[i].needed_bytes = 0;
             status = TDM_OK;
         }
     }
-    bool device = point->needed_bytes[TDM_DEVICE] > 0, host = point->needed_bytes[TDM_HOST] > 0;
-    point->binding = device ? host ? TDM_BINDING_EITHER : TDM_BINDING_DEVICE
-                     : host ? TDM_BINDING_HOST
-                            : TDM_BINDING_BOTH;
+    point->binding = tdm_binding_of(point->needed_device_bytes, point->needed_far_bytes);
     return status;
 }
 

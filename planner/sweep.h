@@ -29,7 +29,7 @@ struct tdm_sweep_point {
     struct tdm_schedule *schedule; /* NULL: nothing fits */
     struct tdm_search search;
     enum tdm_binding binding; /* if nothing fits: what is short, and how much is enough; else 0 */
-    uint64_t needed_bytes[TDM_MAX_PLACES];
+    uint64_t needed_device_bytes, needed_far_bytes;
 };
 
 struct tdm_sweep_options {

@@ -16,8 +16,10 @@ static const enum tdm_category stack[TDM_CATEGORIES] = {
     TDM_RUNTIME, TDM_WEIGHTS,       TDM_OPTIMIZER, TDM_GRADIENTS,    TDM_RESIDUALS, TDM_KV,
     TDM_STAGING, TDM_COMMUNICATION, TDM_ALLOCATOR, TDM_KV_GRADIENTS, TDM_LOGITS,    TDM_WORKSPACE};
 
-/* A limit above this multiple of the peak is not drawn: it would flatten the rest. */
-static const double limit_shown[TDM_MAX_PLACES] = {[TDM_DEVICE] = 2.5, [TDM_HOST] = 1.5};
+/* A limit above this multiple of the peak, of the device or of another place, is not drawn: it
+ * would flatten the rest. */
+#define DEVICE_LIMIT_SHOWN 2.5
+#define LIMIT_SHOWN 1.5
 /* The least height of any activity on a lane, which is about 30 pixels high; and the grain of
  * heights. */
 #define LEAST_SHARE 0.06
@@ -253,7 +255,8 @@ static enum tdm_status write_lanes(const struct drawing *drawing, unsigned panel
 static bool shows_limit(const struct drawing *drawing, int place)
 {
     uint64_t limit = drawing->plot->limit_bytes[place];
-    return limit > 0 && (double)limit <= limit_shown[place] * (double)drawing->top_bytes[place];
+    double shown = place == TDM_DEVICE ? DEVICE_LIMIT_SHOWN : LIMIT_SHOWN;
+    return limit > 0 && (double)limit <= shown * (double)drawing->top_bytes[place];
 }
 
 static void write_place(const struct drawing *drawing, FILE *file, int place)

@@ -226,7 +226,7 @@ static enum tdm_status write_files(void *self, const char *folder, struct tdm_er
 {
     const struct drawing *drawing = self;
     const struct tdm_sweep_plot *plot = drawing->plot;
-    double seconds = 0, least = INFINITY, gib = 0, limit = 0, host = 0;
+    double seconds = 0, least = INFINITY, gib = 0, limit = 0, away = 0;
     enum tdm_status status = write_dots(drawing, folder, err);
     if (status != TDM_OK)
         return status;
@@ -236,10 +236,12 @@ static enum tdm_status write_files(void *self, const char *folder, struct tdm_er
             continue;
         seconds = fmax(seconds, dot->step_seconds);
         least = fmin(least, dot->step_seconds);
-        gib =
-            fmax(gib, fmax((double)dot->peak_bytes[TDM_DEVICE], (double)dot->peak_bytes[TDM_HOST]));
+        for (int place = 0; place < TDM_PLACES; place++) {
+            double peak = (double)dot->peak_bytes[place];
+            gib = fmax(gib, peak);
+            away = place == TDM_DEVICE ? away : fmax(away, peak);
+        }
         limit = fmax(limit, (double)dot->limit_bytes[TDM_DEVICE]);
-        host = fmax(host, (double)dot->peak_bytes[TDM_HOST]);
     }
     if (limit < LIMIT_SHOWN * gib)
         gib = fmax(gib, limit);
@@ -252,7 +254,7 @@ static enum tdm_status write_files(void *self, const char *folder, struct tdm_er
     fprintf(file, "tokens = %d\nx_low = %.9g\nx_high = %.9g\n", plot->tokens, edge(plot, false),
             edge(plot, true));
     fprintf(file, "seconds_high = %.9g\nseconds_low = %.9g\ngib_high = %.9g\nhas_host = %d\n",
-            seconds, least, gib / GIB, host > 0);
+            seconds, least, gib / GIB, away > 0);
     write_ticks(drawing, file);
     write_bands(drawing, file);
     return tdm_picture_finish(folder, "settings.gp", file, err);

@@ -104,6 +104,7 @@ static void declare_homes(struct tdm_builder *b, enum tdm_content content, const
         return;
     const struct tdm_home *home = &b->schedule->homes[tdm_state_of(content)];
     uint32_t *rows = b->layout->home[content - TDM_UNIT_WEIGHTS];
+    enum tdm_place far = b->schedule->machine->topology.far;
     uint32_t layers = b->model->layers, near = home->device_layers;
     uint32_t largest = largest_layer(b->model);
     uint32_t embedding = tdm_model_embedding_unit(b->model);
@@ -119,9 +120,9 @@ static void declare_homes(struct tdm_builder *b, enum tdm_content content, const
     if (near < layers)
         rows[TDM_ROW_HOST_LAYERS] =
             tdm_declare_resident(b,
-                                 tdm_declare(b, TDM_FAR_HOME, category, TDM_AXIS_UNIT, content,
-                                             largest, 0, layers - near, "%s.host_layers", name),
-                                 content, tdm_home_layer(home, layers, TDM_FAR_HOME, 0), TDM_NONE);
+                                 tdm_declare(b, far, category, TDM_AXIS_UNIT, content, largest, 0,
+                                             layers - near, "%s.host_layers", name),
+                                 content, tdm_home_layer(home, layers, far, 0), TDM_NONE);
     rows[TDM_ROW_EMBEDDING] =
         tdm_declare_resident(b,
                              tdm_declare(b, home->embedding, category, TDM_AXIS_UNIT, content,

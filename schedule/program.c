@@ -275,29 +275,6 @@ enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sin
     return tdm_program_emit_rank(program, 0, sink, self, err);
 }
 
-struct readers {
-    const struct tdm_reader *readers;
-    size_t count;
-};
-
-static enum tdm_status hand_to_readers(void *self, const struct tdm_item *item,
-                                       struct tdm_error *err)
-{
-    const struct readers *all = self;
-    enum tdm_status status = TDM_OK;
-    for (size_t i = 0; i < all->count && status == TDM_OK; i++)
-        status = all->readers[i].sink(all->readers[i].self, item, err);
-    return status;
-}
-
-enum tdm_status tdm_program_emit_to(const struct tdm_program *program,
-                                    const struct tdm_reader *readers, size_t count,
-                                    struct tdm_error *err)
-{
-    struct readers all = {readers, count};
-    return tdm_program_emit(program, hand_to_readers, &all, err);
-}
-
 void tdm_program_free(struct tdm_program *program)
 {
     if (program == NULL)

@@ -183,17 +183,6 @@ enum tdm_status tdm_program_emit_rank(const struct tdm_program *program, uint32_
 enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sink, void *self,
                                  struct tdm_error *err);
 
-/* One of several readers of a step. */
-struct tdm_reader {
-    tdm_sink sink;
-    void *self;
-};
-
-/* Streams one step to several readers: each item goes to all of them, in their order. */
-enum tdm_status tdm_program_emit_to(const struct tdm_program *program,
-                                    const struct tdm_reader *readers, size_t count,
-                                    struct tdm_error *err);
-
 void tdm_program_free(struct tdm_program *program);
 
 /* What a slot of a resident buffer holds before the first step. */

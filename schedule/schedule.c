@@ -77,9 +77,10 @@ bool tdm_kv_parse(const char *name, enum tdm_kv *kv)
 
 uint64_t tdm_schedule_limit(const struct tdm_schedule *schedule, enum tdm_place place)
 {
-    return place == TDM_DEVICE ? schedule->memory_bytes
-           : place == TDM_HOST ? schedule->host_memory_bytes
-                               : schedule->machine->topology.places[place].capacity_bytes;
+    const struct tdm_topology *topology = &schedule->machine->topology;
+    return place == TDM_DEVICE      ? schedule->memory_bytes
+           : place == topology->far ? schedule->host_memory_bytes
+                                    : topology->places[place].capacity_bytes;
 }
 
 enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *machine,
@@ -123,7 +124,7 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
         schedule->homes[state] = (struct tdm_home){model->layers, TDM_DEVICE, TDM_DEVICE};
     schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;
     schedule->memory_bytes = machine->topology.places[TDM_DEVICE].capacity_bytes;
-    schedule->host_memory_bytes = machine->topology.places[TDM_HOST].capacity_bytes;
+    schedule->host_memory_bytes = tdm_machine_far(machine)->capacity_bytes;
     schedule->model = model;
     schedule->group_count = 0;
 
@@ -445,24 +446,22 @@ uint32_t tdm_home_far_below(const struct tdm_home *home, uint32_t layers, uint32
     return (uint32_t)((uint64_t)layer * (layers - home->device_layers) / layers);
 }
 
-static enum tdm_place place_of_layer(const struct tdm_home *home, uint32_t layers, uint32_t layer)
+static bool is_far(const struct tdm_home *home, uint32_t layers, uint32_t layer)
 {
-    bool far =
-        tdm_home_far_below(home, layers, layer + 1) > tdm_home_far_below(home, layers, layer);
-    return far ? TDM_FAR_HOME : TDM_DEVICE;
+    return tdm_home_far_below(home, layers, layer + 1) > tdm_home_far_below(home, layers, layer);
 }
 
 uint32_t tdm_home_slot(const struct tdm_home *home, uint32_t layers, uint32_t layer)
 {
     uint32_t far = tdm_home_far_below(home, layers, layer);
-    return place_of_layer(home, layers, layer) != TDM_DEVICE ? far : layer - far;
+    return is_far(home, layers, layer) ? far : layer - far;
 }
 
 uint32_t tdm_home_layer(const struct tdm_home *home, uint32_t layers, enum tdm_place place,
                         uint32_t slot)
 {
     uint32_t layer = 0;
-    while (layer + 1 < layers && (place_of_layer(home, layers, layer) != place ||
+    while (layer + 1 < layers && (is_far(home, layers, layer) != (place != TDM_DEVICE) ||
                                   tdm_home_slot(home, layers, layer) != slot))
         layer++;
     return layer;
@@ -481,7 +480,8 @@ enum tdm_place tdm_schedule_home(const struct tdm_schedule *schedule, enum tdm_s
 {
     const struct tdm_home *home = &schedule->homes[state];
     if (unit < schedule->model->layers)
-        return place_of_layer(home, schedule->model->layers, unit);
+        return is_far(home, schedule->model->layers, unit) ? schedule->machine->topology.far
+                                                           : TDM_DEVICE;
     return unit == tdm_model_embedding_unit(schedule->model) ? home->embedding : home->head;
 }
 

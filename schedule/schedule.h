@@ -80,9 +80,6 @@ enum tdm_state {
 
 const char *tdm_state_name(enum tdm_state state); /* "weights", "master", "moments", "gradients" */
 
-/* The home of layers' state that is not on the device. */
-#define TDM_FAR_HOME TDM_HOST
-
 /* The home of a kind of state. State on the host is copied to the device for its use, and back if
  * it was changed. Layers at home on the host are spread as evenly as possible among the others, and
  * the top layer is one of them, so that copies flow throughout a sweep over the layers. */

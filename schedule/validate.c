@@ -674,6 +674,7 @@ enum tdm_status tdm_validator_finish(struct tdm_validator *v, struct tdm_error *
 
 struct tdm_validation {
     struct tdm_order_tracker *order;
+    struct tdm_waits waits; /* of the last item */
     struct tdm_validator *validator;
 };
 
@@ -698,14 +699,18 @@ enum tdm_status tdm_validation_new(const struct tdm_program *program,
 enum tdm_status tdm_validation_take(void *self, const struct tdm_item *item, struct tdm_error *err)
 {
     struct tdm_validation *validation = self;
-    struct tdm_waits waits;
     if (item->kind == TDM_RUN) {
         enum tdm_status status = check_ranges(validation->validator, item->op, err);
         if (status != TDM_OK)
             return status;
     }
-    tdm_order_push(validation->order, item, &waits);
-    return tdm_validator_push(validation->validator, item, &waits, err);
+    tdm_order_push(validation->order, item, &validation->waits);
+    return tdm_validator_push(validation->validator, item, &validation->waits, err);
+}
+
+const struct tdm_waits *tdm_validation_waits(const struct tdm_validation *validation)
+{
+    return &validation->waits;
 }
 
 enum tdm_status tdm_validation_finish(struct tdm_validation *validation, struct tdm_error *err)

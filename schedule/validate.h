@@ -40,6 +40,8 @@ enum tdm_status tdm_validation_new(const struct tdm_program *program,
                                    struct tdm_validation **validation, struct tdm_error *err);
 /* `self` is the validation. */
 enum tdm_status tdm_validation_take(void *self, const struct tdm_item *item, struct tdm_error *err);
+/* What the item taken last waits for, if it is an op: for other readers of the same items. */
+const struct tdm_waits *tdm_validation_waits(const struct tdm_validation *validation);
 enum tdm_status tdm_validation_finish(struct tdm_validation *validation, struct tdm_error *err);
 void tdm_validation_free(struct tdm_validation *validation);
 

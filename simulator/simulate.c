@@ -4,7 +4,6 @@
 
 #include "ops/move.h"
 #include "schedule/cost.h"
-#include "schedule/order.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +12,7 @@ struct tdm_simulator {
     const struct tdm_program *program;
     const struct tdm_machine *machine;
     const struct tdm_topology *topology; /* of the machine */
-    struct tdm_order_tracker *order;
-    double *end_seconds[TDM_MAX_LANES]; /* [op_count] by position on the lane */
+    double *end_seconds[TDM_MAX_LANES];  /* [op_count] by position on the lane */
     double lane_free[TDM_MAX_LANES];
     double link_free[TDM_MAX_LINKS];
     uint64_t live[TDM_MAX_PLACES][TDM_CATEGORIES];
@@ -106,7 +104,7 @@ enum tdm_status tdm_simulator_new(const struct tdm_program *program, tdm_simulat
     s->see = see;
     s->self = self;
     s->result.op_count = program->op_count;
-    enum tdm_status status = tdm_order_new(program, &s->order, err);
+    enum tdm_status status = TDM_OK;
     for (uint32_t lane = 0; lane < s->topology->lane_count && status == TDM_OK; lane++) {
         s->end_seconds[lane] = malloc((program->op_count + 1) * sizeof(double));
         if (s->end_seconds[lane] == NULL)
@@ -127,15 +125,12 @@ void tdm_simulator_free(struct tdm_simulator *s)
         return;
     for (uint32_t lane = 0; lane < s->topology->lane_count; lane++)
         free(s->end_seconds[lane]);
-    tdm_order_free(s->order);
     free(s);
 }
 
-enum tdm_status tdm_simulator_take(void *self, const struct tdm_item *item, struct tdm_error *err)
+enum tdm_status tdm_simulator_take(struct tdm_simulator *s, const struct tdm_item *item,
+                                   const struct tdm_waits *waits, struct tdm_error *err)
 {
-    struct tdm_simulator *s = self;
-    struct tdm_waits waits;
-    tdm_order_push(s->order, item, &waits);
     if (item->kind != TDM_RUN) {
         note_live(s, item);
         return TDM_OK;
@@ -144,14 +139,14 @@ enum tdm_status tdm_simulator_take(void *self, const struct tdm_item *item, stru
     const struct tdm_op *op = item->op;
     double start = s->lane_free[op->lane];
     for (uint32_t lane = 0; lane < s->topology->lane_count; lane++)
-        if (waits.lane_position[lane] > 0) {
-            double end = s->end_seconds[lane][waits.lane_position[lane] - 1];
+        if (waits->lane_position[lane] > 0) {
+            double end = s->end_seconds[lane][waits->lane_position[lane] - 1];
             if (end > start)
                 start = end;
         }
     double seconds = tdm_op_seconds(s->machine, op, links_busy(s, start));
     double end = start + seconds;
-    s->end_seconds[op->lane][waits.position - 1] = end;
+    s->end_seconds[op->lane][waits->position - 1] = end;
     s->lane_free[op->lane] = end;
     if (op->kind == TDM_OP_COPY && op->link != TDM_NO_LINK)
         s->link_free[op->link] = end;
@@ -178,15 +173,32 @@ void tdm_simulator_finish(const struct tdm_simulator *s, struct tdm_simulation *
     *simulation = result;
 }
 
+/* A simulator of a program that nobody else reads. */
+struct lone {
+    struct tdm_simulator *simulator;
+    struct tdm_order_tracker *order;
+};
+
+static enum tdm_status take_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    const struct lone *lone = self;
+    struct tdm_waits waits;
+    tdm_order_push(lone->order, item, &waits);
+    return tdm_simulator_take(lone->simulator, item, &waits, err);
+}
+
 enum tdm_status tdm_simulate(const struct tdm_program *program, tdm_simulated see, void *self,
                              struct tdm_simulation *simulation, struct tdm_error *err)
 {
-    struct tdm_simulator *simulator = NULL;
-    enum tdm_status status = tdm_simulator_new(program, see, self, &simulator, err);
+    struct lone lone = {NULL, NULL};
+    enum tdm_status status = tdm_order_new(program, &lone.order, err);
     if (status == TDM_OK)
-        status = tdm_program_emit(program, tdm_simulator_take, simulator, err);
+        status = tdm_simulator_new(program, see, self, &lone.simulator, err);
     if (status == TDM_OK)
-        tdm_simulator_finish(simulator, simulation);
-    tdm_simulator_free(simulator);
+        status = tdm_program_emit(program, take_item, &lone, err);
+    if (status == TDM_OK)
+        tdm_simulator_finish(lone.simulator, simulation);
+    tdm_simulator_free(lone.simulator);
+    tdm_order_free(lone.order);
     return status;
 }

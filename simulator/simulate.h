@@ -8,6 +8,7 @@
 #ifndef TDM_SIMULATOR_SIMULATE_H
 #define TDM_SIMULATOR_SIMULATE_H
 
+#include "schedule/order.h"
 #include "schedule/program.h"
 
 /* Receives every op with its predicted time, in program order; `live_bytes`: while the op runs. */
@@ -45,8 +46,9 @@ struct tdm_simulation {
 struct tdm_simulator;
 enum tdm_status tdm_simulator_new(const struct tdm_program *program, tdm_simulated see, void *self,
                                   struct tdm_simulator **simulator, struct tdm_error *err);
-/* A sink; `self` is the simulator. Returns errors of `see`. */
-enum tdm_status tdm_simulator_take(void *self, const struct tdm_item *item, struct tdm_error *err);
+/* `waits`: what the item waits for, if it is an op (tdm_order_push()). Returns errors of `see`. */
+enum tdm_status tdm_simulator_take(struct tdm_simulator *simulator, const struct tdm_item *item,
+                                   const struct tdm_waits *waits, struct tdm_error *err);
 /* Call after the last item. */
 void tdm_simulator_finish(const struct tdm_simulator *simulator, struct tdm_simulation *simulation);
 void tdm_simulator_free(struct tdm_simulator *simulator);

@@ -39,7 +39,7 @@ tests/support/fast_clock.so: tests/support/fast_clock.c
 EXTRA_DIST += tests/support/fast_clock.c
 CLEANFILES += tests/support/fast_clock.so
 
-# The referee: a double-precision transformer that other tests compare with, and the tests of itself.
+# The reference: a double-precision transformer that other tests compare with, and the tests of itself.
 check_LIBRARIES += tests/reference/libreference.a
 tests_reference_libreference_a_SOURCES = \
 	tests/reference/operations.c tests/reference/operations.h \

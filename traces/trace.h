@@ -87,6 +87,20 @@ struct tdm_trace_capacity {
     size_t timings, touches, observed;
 };
 
+/* What the trace says of an op. It is smaller than the op: many are kept until they are written. */
+struct tdm_trace_op {
+    uint64_t number, tokens, flops, bytes;
+    uint64_t copied_bytes; /* of a copy between places */
+    uint64_t pairs, fetched_bytes, sent_bytes;
+    int64_t predicted_start_ns, predicted_end_ns;
+    uint32_t layer, chunk;
+    uint8_t kind, part, content, phase, lane; /* of the enums of an op; content: of a copy */
+    bool has_part, between_places;
+};
+
+struct tdm_trace_op tdm_trace_op_of(const struct tdm_op *op, int64_t predicted_start_ns,
+                                    int64_t predicted_end_ns);
+
 struct tdm_trace;
 
 /* Creates a database at `path`, writes the run and starts the writer thread. An existing file is
@@ -103,8 +117,7 @@ enum tdm_status tdm_trace_program_begin(struct tdm_trace *trace, const char *nam
                                         const char *schedule_json,
                                         const struct tdm_program *program, int64_t *program_id,
                                         struct tdm_error *err);
-enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_op *op,
-                             int64_t predicted_start_ns, int64_t predicted_end_ns,
+enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_trace_op *op,
                              struct tdm_error *err);
 enum tdm_status tdm_trace_allocation(struct tdm_trace *trace, uint64_t op_number,
                                      enum tdm_place place, uint64_t allocated_bytes,

@@ -494,35 +494,60 @@ enum tdm_status tdm_trace_program_begin(struct tdm_trace *trace, const char *nam
     return TDM_OK;
 }
 
-/* The part of the weights that an op uses. Part 0 is the attention norm for norms and for
- * copies of a part, and no part for all others. */
-static struct tdm_value part_of(const struct tdm_op *op)
+/* Does an op use a part of the weights? Part 0 is the attention norm for norms and for copies of a
+ * part, and no part for all others. */
+static bool has_part(const struct tdm_op *op)
 {
     bool copies_part = op->kind == TDM_OP_COPY && op->access[TDM_COPY_FROM].part < TDM_PARTS &&
                        tdm_content_is_of_unit(op->access[TDM_COPY_FROM].before.content);
-    bool has_part =
-        op->part != 0 || op->kind == TDM_OP_NORM || op->kind == TDM_OP_NORM_GRAD || copies_part;
-    return tdm_text(has_part ? tdm_part_name(op->part) : NULL);
+    return op->part != 0 || op->kind == TDM_OP_NORM || op->kind == TDM_OP_NORM_GRAD || copies_part;
 }
 
-enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_op *op,
-                             int64_t predicted_start_ns, int64_t predicted_end_ns,
+struct tdm_trace_op tdm_trace_op_of(const struct tdm_op *op, int64_t predicted_start_ns,
+                                    int64_t predicted_end_ns)
+{
+    struct tdm_trace_op traced = {.number = op->number,
+                                  .tokens = op->tokens,
+                                  .flops = op->flops,
+                                  .bytes = op->bytes,
+                                  .pairs = op->pairs,
+                                  .fetched_bytes = op->fetched_bytes,
+                                  .sent_bytes = op->sent_bytes,
+                                  .predicted_start_ns = predicted_start_ns,
+                                  .predicted_end_ns = predicted_end_ns,
+                                  .layer = op->layer,
+                                  .chunk = op->chunk,
+                                  .kind = (uint8_t)op->kind,
+                                  .part = (uint8_t)op->part,
+                                  .phase = (uint8_t)op->phase,
+                                  .lane = (uint8_t)op->lane,
+                                  .has_part = has_part(op)};
+    if (op->kind == TDM_OP_COPY) {
+        traced.content = (uint8_t)op->access[TDM_COPY_TO].after.content;
+        traced.copied_bytes = op->access[TDM_COPY_FROM].bytes;
+        traced.between_places = op->link != TDM_NO_LINK;
+    }
+    return traced;
+}
+
+enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_trace_op *op,
                              struct tdm_error *err)
 {
     if (!trace->recording)
         return no_program(trace, err);
-    bool between_places = op->kind == TDM_OP_COPY && op->link != TDM_NO_LINK;
     enum tdm_status status = INSERT(
         trace, INSERT_OP, err, tdm_integer(trace->program_id), tdm_count(op->number),
-        tdm_text(tdm_op_kind_name(op->kind)), part_of(op),
-        op->kind == TDM_OP_COPY ? tdm_text(tdm_content_name(op->access[TDM_COPY_TO].after.content))
+        tdm_text(tdm_op_kind_name((enum tdm_op_kind)op->kind)),
+        tdm_text(op->has_part ? tdm_part_name((enum tdm_part)op->part) : NULL),
+        op->kind == TDM_OP_COPY ? tdm_text(tdm_content_name((enum tdm_content)op->content))
                                 : tdm_null(),
-        tdm_text(tdm_phase_name(op->phase)), tdm_text(tdm_lane_name(&trace->topology, op->lane)),
+        tdm_text(tdm_phase_name((enum tdm_phase)op->phase)),
+        tdm_text(tdm_lane_name(&trace->topology, (enum tdm_lane)op->lane)),
         number_or_null(op->layer), number_or_null(op->chunk), tdm_count(op->tokens),
         tdm_count(op->flops), tdm_count(op->bytes),
-        between_places ? tdm_count(op->access[TDM_COPY_FROM].bytes) : tdm_null(),
-        count_or_null(op->pairs), count_or_null(op->fetched_bytes), count_or_null(op->sent_bytes),
-        tdm_integer(predicted_start_ns), tdm_integer(predicted_end_ns));
+        op->between_places ? tdm_count(op->copied_bytes) : tdm_null(), count_or_null(op->pairs),
+        count_or_null(op->fetched_bytes), count_or_null(op->sent_bytes),
+        tdm_integer(op->predicted_start_ns), tdm_integer(op->predicted_end_ns));
     return status == TDM_OK ? TDM_OK : give_up_program(trace, status);
 }
 

@@ -43,11 +43,12 @@ static enum tdm_status refuse_host_read(void *self, const struct tdm_item *item,
                                         struct tdm_error *err)
 {
     const struct tdm_program *program = self;
+    const struct tdm_place_row *places = program->schedule->machine->topology.places;
     if (item->kind != TDM_RUN || item->op->lane != TDM_LANE_COMPUTE)
         return TDM_OK;
     for (uint32_t i = 0; i < item->op->access_count; i++) {
         uint32_t buffer = item->op->access[i].buffer;
-        if (buffer == TDM_NONE || program->buffers[buffer].place != TDM_HOST)
+        if (buffer == TDM_NONE || !places[program->buffers[buffer].place].host_memory)
             continue;
         tdm_fail(err, TDM_INFEASIBLE,
                  "the host arena cannot be pinned, and %s reads \"%s\" there itself",

@@ -37,6 +37,7 @@ static enum tdm_status check_fault(struct tdm_executor *executor, struct tdm_err
 static enum tdm_status finish_cuda(struct tdm_executor *executor, struct tdm_error *err)
 {
     enum tdm_status status = tdm_cuda_finish_lanes(executor, err);
+    executor->prepared = NULL;
     return status == TDM_OK ? check_fault(executor, err) : status;
 }
 

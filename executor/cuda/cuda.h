@@ -61,16 +61,6 @@ struct tdm_cuda_program {
                             * them */
 };
 
-/* Key of ops that use the same code: kind, part, shape, and the modes of the operands that are
- * present. */
-struct tdm_cuda_like {
-    uint32_t kind, part;
-    uint64_t tokens, entries, operands;
-};
-
-/* Capacity; a program has about 40. */
-#define TDM_CUDA_LIKES 256u
-
 struct tdm_cuda_arena {
     enum tdm_place place;
     void *base;
@@ -106,10 +96,7 @@ struct tdm_executor {
     struct tdm_cuda_call *calls; /* [TDM_CUDA_RING], indexed as the marks of the host lane; NULL: no
                                   * program updates on the host */
 
-    const struct tdm_program *prepared; /* the program that is being prepared, and the keys of its
-                                         * ops that are ready */
-    struct tdm_cuda_like likes[TDM_CUDA_LIKES];
-    uint32_t like_count;
+    const struct tdm_program *prepared; /* the program that is being prepared; NULL: none */
 
     struct tdm_cuda_arena arenas[TDM_MAX_PLACES];
     uint32_t arena_count;

@@ -351,7 +351,7 @@ static void test_sweep(void **state)
     must(tdm_sweep_run(&request, &sweep, &all, &result, &err), &err);
     assert_int_equal(result.count, 5);
     assert_null(result.points[0].schedule);
-    assert_true(result.points[0].needed_bytes[TDM_DEVICE] > 2 * GIB);
+    assert_true(result.points[0].needed_device_bytes > 2 * GIB);
     assert_int_equal(
         /* All of the machine's memory. */
         result.points[4].value,

@@ -5,8 +5,11 @@
  * each direction, and what the schedule's groups have on the host goes to that device. The program
  * must have the same ops, on the lanes of the new links, and leave the same bits. If the machine
  * lacks a link, the validator, lowering and the check of the schedule must refuse the program. A
- * backend that does not serve the place must refuse it too. */
+ * backend that does not serve the place must refuse it too. And lanes that every machine has can
+ * share a bus. */
+#include "commands/prediction.h"
 #include "executor/backends.h"
+#include "ops/move.h"
 #include "schedule/validate.h"
 #include "simulator/simulate.h"
 #include "tests/support/random_schedule.h"
@@ -17,6 +20,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,21 +42,27 @@ static void must(enum tdm_status status, const struct tdm_error *err)
         fail_msg("%s", err->message);
 }
 
-/* Gives the schedule's machine the tables above; returns the new place. */
-static enum tdm_place add_place(struct tdm_schedule *schedule)
+/* Gives the schedule's machine other tables. */
+static void set_tables(struct tdm_schedule *schedule, const char *text)
 {
     struct tdm_error err;
     struct tdm_machine *machine;
     json_t *tables, *description = json_deep_copy(schedule->machine->description);
-    enum tdm_place place;
-    must(tdm_json_parse("tables", TABLES, strlen(TABLES), &tables, &err), &err);
+    must(tdm_json_parse("tables", text, strlen(text), &tables, &err), &err);
     assert_int_equal(json_object_update(description, tables), 0);
-    must(tdm_machine_from_json("two devices", description, &machine, &err), &err);
+    must(tdm_machine_from_json("other tables", description, &machine, &err), &err);
     json_decref(tables);
     json_decref(description);
     tdm_machine_free(schedule->machine);
     schedule->machine = machine;
-    assert_true(tdm_place_parse(&machine->topology, "second", &place));
+}
+
+/* Gives the schedule's machine the tables above; returns the new place. */
+static enum tdm_place add_place(struct tdm_schedule *schedule)
+{
+    enum tdm_place place;
+    set_tables(schedule, TABLES);
+    assert_true(tdm_place_parse(&schedule->machine->topology, "second", &place));
     assert_int_equal(place, TDM_PLACES);
     return place;
 }
@@ -173,6 +183,12 @@ static void check_simulation(const struct tdm_program *program, enum tdm_place p
     must(tdm_simulate(program, NULL, NULL, &simulation, &err), &err);
     assert_true(simulation.used_peak_bytes[place] == program->arena_bytes[place]);
     assert_true(simulation.live_peak_bytes[place] <= program->live_peak_bytes[place]);
+    json_t *report = tdm_prediction_json(program->schedule, &simulation);
+    assert_true((uint64_t)json_integer_value(json_object_get(report, "second_peak_bytes")) ==
+                program->arena_bytes[place]);
+    assert_true((json_object_size(json_object_get(report, "second_categories")) > 0) ==
+                (program->arena_bytes[place] > 0));
+    json_decref(report);
     for (uint32_t lane = TDM_LANES; lane < topology->lane_count; lane++)
         assert_true((simulation.busy_seconds[lane] > 0) == (counts->copies[lane] > 0));
 
@@ -260,11 +276,67 @@ static void names_come_back(void **state)
     }
 }
 
+/* Copies of a machine with a slow bus, by how many lanes copied over it. */
+struct bus {
+    const struct tdm_machine *machine;
+    double bytes_per_second;
+    double busy_until[TDM_MAX_LANES];
+    uint64_t copies[3];
+};
+
+static enum tdm_status see_copy(void *self, const struct tdm_op *op, double start_seconds,
+                                double end_seconds,
+                                const uint64_t live_bytes[TDM_MAX_PLACES][TDM_CATEGORIES],
+                                struct tdm_error *err)
+{
+    struct bus *bus = self;
+    (void)live_bytes, (void)err;
+    if (op->kind != TDM_OP_COPY || op->link == TDM_NO_LINK)
+        return TDM_OK;
+    enum tdm_lane other = op->lane == TDM_LANE_H2D ? TDM_LANE_D2H : TDM_LANE_H2D;
+    double users = bus->busy_until[other] > start_seconds ? 2 : 1;
+    double due = bus->machine->copy_seconds +
+                 users * (double)op->access[TDM_COPY_FROM].bytes / bus->bytes_per_second;
+    assert_true(fabs(end_seconds - start_seconds - due) < 1e-9 * (1 + end_seconds));
+    bus->busy_until[op->lane] = end_seconds;
+    bus->copies[(int)users]++;
+    return TDM_OK;
+}
+
+/* Copies to the device and from it share the bytes per second of a bus, which the machine states.
+ */
+static void lanes_share_a_bus(void **state)
+{
+    static const char tables[] = "{\"shared\": [{\"name\": \"bus\", \"bytes_per_second\": 1e6, "
+                                 "\"lanes\": [\"h2d\", \"d2h\"]}]}";
+    (void)state;
+    const struct tdm_random_options options = {.max_tokens = 90};
+    struct bus bus = {.bytes_per_second = 1e6};
+    for (uint64_t seed = BASE_SEED; seed < BASE_SEED + 40; seed++) {
+        struct tdm_schedule *schedule;
+        struct tdm_program *program;
+        struct tdm_simulation simulation;
+        struct tdm_error err;
+        must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
+        set_tables(schedule, tables);
+        must(tdm_program_lower(schedule, &program, &err), &err);
+        bus.machine = schedule->machine;
+        memset(bus.busy_until, 0, sizeof(bus.busy_until));
+        must(tdm_simulate(program, see_copy, &bus, &simulation, &err), &err);
+        tdm_program_free(program);
+        tdm_schedule_free(schedule);
+    }
+    print_message("%llu copies alone, %llu beside one in the other direction\n",
+                  (unsigned long long)bus.copies[1], (unsigned long long)bus.copies[2]);
+    assert_true(bus.copies[1] > 100 && bus.copies[2] > 100);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_place_serves_as_the_host),
         cmocka_unit_test(names_come_back),
+        cmocka_unit_test(lanes_share_a_bus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
  * lowering and the simulator, so that this test can count their calls. */
 #include "base/json.h"
 #include "executor/backend.h"
+#include "executor/examples.h"
 #include "executor/run.h"
 #include "schedule/lowering.h"
 #include "simulator/simulate.h"
@@ -22,15 +23,15 @@ struct counts {
 
 static struct counts so_far, at_first_step;
 
-enum tdm_status __real_tdm_lower(const struct tdm_program *program, tdm_sink sink, void *self,
-                                 struct tdm_error *err);
-enum tdm_status __wrap_tdm_lower(const struct tdm_program *program, tdm_sink sink, void *self,
-                                 struct tdm_error *err);
-enum tdm_status __wrap_tdm_lower(const struct tdm_program *program, tdm_sink sink, void *self,
-                                 struct tdm_error *err)
+enum tdm_status __real_tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_sink sink,
+                                 void *self, struct tdm_error *err);
+enum tdm_status __wrap_tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_sink sink,
+                                 void *self, struct tdm_error *err);
+enum tdm_status __wrap_tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_sink sink,
+                                 void *self, struct tdm_error *err)
 {
     so_far.lowerings++;
-    return __real_tdm_lower(program, sink, self, err);
+    return __real_tdm_lower(program, rank, sink, self, err);
 }
 
 enum tdm_status __real_tdm_simulator_new(const struct tdm_program *program, tdm_simulated see,
@@ -80,13 +81,14 @@ static void write_schedule(const char *path)
     tdm_schedule_free(schedule);
 }
 
-/* Runs two steps of a schedule on the null backend. */
-static void run(const char *trace)
+/* Runs two steps of a schedule on a backend that computes nothing. */
+static void run(const struct tdm_backend *backend, const char *trace)
 {
     char schedule[4096];
     const char *const paths[] = {path_of("readings.json", schedule)};
     struct tdm_run_options options = {.schedule_count = 1,
                                       .schedule_paths = paths,
+                                      .backend = backend,
                                       .steps = 2,
                                       .command = "tidemark run",
                                       .trace_path = trace};
@@ -95,41 +97,112 @@ static void run(const char *trace)
     struct tdm_error err = {0};
     write_schedule(schedule);
     so_far = at_first_step = (struct counts){0};
-    assert_int_equal(tdm_backend_find("null", &options.backend, &err), TDM_OK);
     if (tdm_run(&options, &listener, &result, &err) != TDM_OK)
         fail_msg("%s", err.message);
     assert_int_equal(result.steps, 2);
     print_message("%u lowerings and %u simulations until step 1 has ended, %u lowerings in all\n",
                   at_first_step.lowerings, at_first_step.simulations, so_far.lowerings);
-}
-
-/* The program is lowered for sizes, for checks, and for the step. */
-static void a_run_reads_its_program_once_to_check_it(void **state)
-{
-    (void)state;
-    run(NULL);
+    /* it is lowered for its sizes, for the checks, and for each step */
     assert_int_equal(at_first_step.lowerings, 3);
     assert_int_equal(at_first_step.simulations, 1);
     assert_int_equal(so_far.lowerings, 4);
+    assert_int_equal(so_far.simulations, 1);
 }
 
-/* It is lowered once more for the predictions in the trace. */
-static void a_traced_run_reads_it_once_more(void **state)
+static struct tdm_backend null_backend(void)
+{
+    const struct tdm_backend *backend;
+    struct tdm_error err;
+    assert_int_equal(tdm_backend_find("null", &backend, &err), TDM_OK);
+    return *backend;
+}
+
+static void a_run_reads_its_program_once_to_check_it(void **state)
+{
+    (void)state;
+    struct tdm_backend backend = null_backend();
+    run(&backend, NULL);
+}
+
+static void a_trace_needs_no_other_reading(void **state)
 {
     char trace[4096];
     (void)state;
-    run(path_of("readings.db", trace));
-    assert_int_equal(at_first_step.lowerings, 4);
-    assert_int_equal(at_first_step.simulations, 1);
-    assert_int_equal(so_far.lowerings, 5);
-    assert_int_equal(so_far.simulations, 1);
+    struct tdm_backend backend = null_backend();
+    run(&backend, path_of("readings.db", trace));
+}
+
+static struct tdm_op prepared[TDM_EXAMPLES];
+static size_t prepared_count;
+
+static enum tdm_status prepare(struct tdm_executor *executor, const struct tdm_launch *launch,
+                               struct tdm_error *err)
+{
+    (void)executor, (void)err;
+    assert_true(prepared_count < TDM_EXAMPLES);
+    prepared[prepared_count++] = *launch->op;
+    return TDM_OK;
+}
+
+/* Are ops of the same kind, part, shape and operands? */
+static bool are_alike(const struct tdm_op *a, const struct tdm_op *b)
+{
+    bool alike = a->kind == b->kind && a->part == b->part && a->tokens == b->tokens &&
+                 a->entries == b->entries;
+    for (uint32_t i = 0; alike && i < a->access_count; i++) {
+        bool there = a->access[i].buffer != TDM_NONE;
+        alike = there == (b->access[i].buffer != TDM_NONE) &&
+                (!there || a->access[i].mode == b->access[i].mode);
+    }
+    return alike;
+}
+
+static enum tdm_status look_for_example(void *self, const struct tdm_item *item,
+                                        struct tdm_error *err)
+{
+    uint64_t *ops = self;
+    (void)err;
+    if (item->kind != TDM_RUN || item->op->lane != TDM_LANE_COMPUTE)
+        return TDM_OK;
+    size_t alike = 0, first = prepared_count;
+    for (size_t i = prepared_count; i-- > 0;)
+        if (are_alike(&prepared[i], item->op)) {
+            alike++;
+            first = i;
+        }
+    assert_true(alike == 1 && prepared[first].number <= item->op->number);
+    ++*ops;
+    return TDM_OK;
+}
+
+/* Of ops that are alike a backend prepares the first one. */
+static void preparing_needs_no_other_reading(void **state)
+{
+    (void)state;
+    struct tdm_backend backend = null_backend();
+    char path[4096];
+    struct tdm_schedule *schedule;
+    struct tdm_program *program;
+    struct tdm_error err;
+    uint64_t ops = 0;
+    prepared_count = 0;
+    backend.prepare = prepare;
+    run(&backend, NULL);
+    assert_int_equal(tdm_schedule_load(path_of("readings.json", path), &schedule, &err), TDM_OK);
+    assert_int_equal(tdm_program_lower(schedule, &program, &err), TDM_OK);
+    assert_int_equal(tdm_program_emit(program, look_for_example, &ops, &err), TDM_OK);
+    print_message("%zu examples of %llu ops\n", prepared_count, (unsigned long long)ops);
+    assert_true(prepared_count > 10 && 2 * prepared_count < ops);
+    tdm_program_free(program);
+    tdm_schedule_free(schedule);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_reads_its_program_once_to_check_it),
-        cmocka_unit_test(a_traced_run_reads_it_once_more),
+        cmocka_unit_test(a_trace_needs_no_other_reading),
+        cmocka_unit_test(preparing_needs_no_other_reading),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

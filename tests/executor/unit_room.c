@@ -349,6 +349,7 @@ static void test_amounts(void **state)
 {
     (void)state;
     struct tdm_machine machine = {0};
+    tdm_topology_begin(&machine.topology);
     struct tdm_sequence sequence = {.tokens = 1000};
     const struct tdm_schedule schedule = {
         .machine = &machine, .sequences = &sequence, .sequence_count = 1};

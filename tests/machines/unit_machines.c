@@ -142,6 +142,9 @@ static json_t *changed(const char *changes, const char *rate_changes)
     "{\"from\": \"" from "\", \"to\": \"" to "\", \"lane\": \"" lane \
     "\", \"bytes_per_second\": 3e11" more "}"
 
+#define SHARED(lanes) \
+    "{\"shared\": [{\"name\": \"bus\", \"bytes_per_second\": 6e10, \"lanes\": " lanes "}]}"
+
 static void test_broken(void **state)
 {
     (void)state;
@@ -206,6 +209,20 @@ static void test_broken(void **state)
          "{\"name\": \"y\", \"bytes_per_second\": 1e9}]}",
          NULL, "\"shared[1].name\" is \"y\", which another row has"},
         {"{\"shared\": [{\"name\": \"y\"}]}", NULL, "\"shared[0].bytes_per_second\" is missing"},
+        {SHARED("\"h2d\""), NULL, "\"shared[0].lanes\" is \"h2d\"; it must be an array"},
+        {SHARED("[\"h2d\", 1]"), NULL,
+         "\"shared[0].lanes\" holds something else than a string at 1"},
+        {SHARED("[\"up\"]"), NULL,
+         "\"shared[0].lanes\" holds \"up\", which is not a lane of this machine"},
+        {SHARED("[\"d2h\", \"host\"]"), NULL,
+         "\"shared[0].lanes\" holds \"host\", which computes; expected lanes that copy"},
+        {SHARED("[\"d2h\", \"d2h\"]"), NULL,
+         "\"shared[0].lanes\" holds \"d2h\", which shares \"bus\" already"},
+        {"{\"shared\": [{\"name\": \"a\", \"bytes_per_second\": 1e9, \"lanes\": [\"h2d\"]}, "
+         "{\"name\": \"b\", \"bytes_per_second\": 1e9, \"lanes\": [\"d2h\", \"h2d\"]}]}",
+         NULL, "\"shared[1].lanes\" holds \"h2d\", which shares \"a\" already"},
+        {"{\"shared\": [{\"name\": \"y\", \"bytes_per_second\": 1e9, \"links\": []}]}", NULL,
+         "\"shared[0].links\" is not a known field"},
         {"{}", "{\"both_ways_bytes_per_second\": 120e9}",
          "\"rates.both_ways_bytes_per_second\" is 1.2e+11, more than \"h2d_bytes_per_second\""},
     };
@@ -253,6 +270,31 @@ static void test_more_places(void **state)
     assert_true(tdm_link_rate(t, back, 1u << there) == 2e11);
     assert_true(tdm_link_rate(t, back, 1u << TDM_LINK_H2D) == 3e11);
     assert_int_equal(tdm_link_find(t, second, TDM_HOST), TDM_NO_LINK);
+    tdm_machine_free(machine);
+    json_decref(description);
+}
+
+/* Copies to the device, from it and to a second one cross a bus. */
+static void test_shared_lanes(void **state)
+{
+    (void)state;
+    json_t *description = changed("{\"places\": [" SECOND
+                                  "], \"shared\": [{\"name\": \"bus\", \"bytes_per_second\": 6e10, "
+                                  "\"lanes\": [\"h2d\", \"d2h\", \"to_second\"]}], "
+                                  "\"links\": [" LINK("device", "second", "to_second", "") "]}",
+                                  NULL);
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    assert_int_equal(tdm_machine_from_json("m.json", description, &machine, &err), TDM_OK);
+    const struct tdm_topology *t = &machine->topology;
+    const uint32_t h2d = TDM_LINK_H2D, d2h = TDM_LINK_D2H, third = TDM_LINKS;
+    assert_true(tdm_link_rate(t, h2d, 0) == 55.4e9);
+    assert_true(tdm_link_rate(t, h2d, 1u << d2h) == 3e10);
+    assert_true(tdm_link_rate(t, d2h, 1u << third) == 3e10);
+    assert_true(tdm_link_rate(t, d2h, 1u << third | 1u << h2d) == 2e10);
+    assert_true(tdm_link_rate(t, third, 0) == 6e10);
+    assert_true(tdm_link_rate(t, third, 1u << h2d | 1u << d2h) == 2e10);
+    assert_true(tdm_machine_both_ways_rate(machine) == 6e10); /* what plans go by */
     tdm_machine_free(machine);
     json_decref(description);
 }
@@ -471,6 +513,7 @@ int main(void)
         cmocka_unit_test(test_broken),
         cmocka_unit_test(test_links),
         cmocka_unit_test(test_more_places),
+        cmocka_unit_test(test_shared_lanes),
         cmocka_unit_test(test_tables),
         cmocka_unit_test(test_described_tables),
         cmocka_unit_test(test_host_rates),

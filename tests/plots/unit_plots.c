@@ -428,8 +428,8 @@ static enum tdm_status record(void *self, const struct tdm_op *op, double start,
                               struct tdm_error *err)
 {
     struct recording *recording = self;
-    enum tdm_status status =
-        tdm_trace_op(recording->trace, op, (int64_t)(start * 1e9), (int64_t)(end * 1e9), err);
+    struct tdm_trace_op traced = tdm_trace_op_of(op, (int64_t)(start * 1e9), (int64_t)(end * 1e9));
+    enum tdm_status status = tdm_trace_op(recording->trace, &traced, err);
     if (status == TDM_OK && live[0][TDM_WORKSPACE] != recording->last_live) {
         recording->last_live = live[0][TDM_WORKSPACE];
         const struct tdm_values_change change = {op->number, TDM_DEVICE, TDM_WORKSPACE,

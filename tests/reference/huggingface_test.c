@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compares the referee with Hugging Face transformers. Finite differences prove that its backward
+ * Compares the reference with Hugging Face transformers. Finite differences prove that its backward
  * belongs to its forward; this test proves that its forward is that of the models people train.
  * huggingface.py wrote the expected losses of a few AdamW steps to huggingface.json. They also
  * depend on every gradient, on how configs are read and on the frequencies of RoPE.

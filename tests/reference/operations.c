@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operations of the referee's transformer, see operations.h. */
+/* The operations of the reference's transformer, see operations.h. */
 #include "tests/reference/operations.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The operations of the referee's transformer: plain loops over row-major arrays of double, each
+ * The operations of the reference's transformer: plain loops over row-major arrays of double, each
  * forward next to its backward.
  *
  * dx has the shape of x and is the gradient of the loss with respect to x. Where a comment says

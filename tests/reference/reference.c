@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The referee, see reference.h. It processes sequences one after the other, the last one first. The
- * forward of a sequence keeps everything, and the backward reads it. A gradient dX has the shape of
- * X. A product adds to dX or to a weight's gradient, so sums over several uses need no extra code.
- * store() is called wherever an executor stores a tensor. Where an executor stores a sum over
- * tokens part by part, the backward processes the sequence in those parts, see part_begin().
+ * The reference, see reference.h. It processes sequences one after the other, the last one first.
+ * The forward of a sequence keeps everything, and the backward reads it. A gradient dX has the
+ * shape of X. A product adds to dX or to a weight's gradient, so sums over several uses need no
+ * extra code. store() is called wherever an executor stores a tensor. Where an executor stores a
+ * sum over tokens part by part, the backward processes the sequence in those parts, see
+ * part_begin().
  */
 #include "tests/reference/reference.h"
 

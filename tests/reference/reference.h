@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The referee: a simple transformer that tests compare executors with.
+ * The reference: a simple transformer that tests compare executors with.
  *
  * It uses double precision, whole sequences at once, attention probabilities stored in full, and
  * plain loops. It has no chunks (except where sums are rounded, if a test asks for that), no groups

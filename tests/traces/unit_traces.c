@@ -195,6 +195,13 @@ static void write_value(struct tdm_trace *trace, uint64_t op_number, enum tdm_pl
     assert_int_equal(tdm_trace_memory(trace, &change, &err), TDM_OK);
 }
 
+static enum tdm_status add_op(struct tdm_trace *trace, const struct tdm_op *op, int64_t start_ns,
+                              int64_t end_ns, struct tdm_error *err)
+{
+    struct tdm_trace_op traced = tdm_trace_op_of(op, start_ns, end_ns);
+    return tdm_trace_op(trace, &traced, err);
+}
+
 static int64_t write_program(struct tdm_trace *trace, const char *name)
 {
     struct example example;
@@ -207,8 +214,7 @@ static int64_t write_program(struct tdm_trace *trace, const char *name)
     for (uint64_t i = 0; i < OPS; i++) {
         struct tdm_op op = example_op(i);
         int64_t start = (int64_t)i * 20;
-        assert_int_equal(tdm_trace_op(trace, &op, start, start + example_duration(i), &err),
-                         TDM_OK);
+        assert_int_equal(add_op(trace, &op, start, start + example_duration(i), &err), TDM_OK);
         if (i % 10 == 0)
             assert_int_equal(tdm_trace_allocation(trace, i, TDM_DEVICE, 4500 + i, &err), TDM_OK);
         if (i == 0)
@@ -547,7 +553,7 @@ static void test_more_places(void **state)
     example.program.live_peak_bytes[second] = 77;
     assert_int_equal(tdm_trace_program_begin(trace, "one", tables, &example.program, &id, &err),
                      TDM_OK);
-    assert_int_equal(tdm_trace_op(trace, &op, 0, 10, &err), TDM_OK);
+    assert_int_equal(add_op(trace, &op, 0, 10, &err), TDM_OK);
     write_value(trace, 0, second, TDM_RESIDUALS, 66);
     assert_int_equal(tdm_trace_program_end(trace, &err), TDM_OK);
     close_trace(trace);
@@ -862,9 +868,9 @@ static void test_bad_program(void **state)
     /* The schema refuses the same op twice. */
     assert_int_equal(tdm_trace_program_begin(trace, "x", "{}", &example.program, &program, &err),
                      TDM_OK);
-    assert_int_equal(tdm_trace_op(trace, &op, 0, 1, &err), TDM_OK);
-    assert_int_equal(tdm_trace_op(trace, &op, 0, 1, &err), TDM_INTERNAL);
-    assert_int_equal(tdm_trace_op(trace, &op, 0, 1, &err), TDM_INTERNAL);
+    assert_int_equal(add_op(trace, &op, 0, 1, &err), TDM_OK);
+    assert_int_equal(add_op(trace, &op, 0, 1, &err), TDM_INTERNAL);
+    assert_int_equal(add_op(trace, &op, 0, 1, &err), TDM_INTERNAL);
     const struct tdm_values_change value = {0, TDM_HOST, TDM_KV, 1};
     assert_int_equal(tdm_trace_memory(trace, &value, &err), TDM_INTERNAL);
     assert_int_equal(tdm_trace_allocation(trace, 0, TDM_HOST, 1, &err), TDM_INTERNAL);
@@ -874,7 +880,7 @@ static void test_bad_program(void **state)
                      TDM_OK);
     assert_int_equal(tdm_trace_program_begin(trace, "z", "{}", &example.program, &program, &err),
                      TDM_INTERNAL);
-    assert_int_equal(tdm_trace_op(trace, &op, 0, 1, &err), TDM_OK);
+    assert_int_equal(add_op(trace, &op, 0, 1, &err), TDM_OK);
     assert_int_equal(tdm_trace_close(trace, "failed", &err), TDM_OK);
     assert_int_equal(ask(path, "SELECT count(*) FROM program"), 0);
     assert_int_equal(ask(path, "SELECT ending = 'failed' FROM run"), 1);
