@@ -39,6 +39,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/ddp.c methods/torch/ddp.h \
 	methods/torch/experts.c \
 	methods/torch/forward.c \
+	methods/torch/free_blocks.c methods/torch/free_blocks.h \
 	methods/torch/fsdp.c methods/torch/fsdp.h \
 	methods/torch/fsdp_units.c \
 	methods/torch/inputs.c \

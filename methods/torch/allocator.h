@@ -79,6 +79,8 @@ uint64_t tdm_torch_capacity(const struct tdm_torch_allocator *allocator);
 
 /* Current bytes, and the maxima since the peaks were last reset. Each peak is independent. */
 struct tdm_torch_bytes tdm_torch_current(const struct tdm_torch_allocator *allocator);
+/* The current bytes themselves, which change with every call. */
+const struct tdm_torch_bytes *tdm_torch_now(const struct tdm_torch_allocator *allocator);
 struct tdm_torch_bytes tdm_torch_peak(const struct tdm_torch_allocator *allocator);
 void tdm_torch_reset_peak(struct tdm_torch_allocator *allocator);
 
