@@ -27,7 +27,9 @@ const char *tdm_method_category_name(enum tdm_method_category category)
 
 /* ---- pools of equal items ---- */
 
-static void *take_item(struct tdm_eager *m, void **spares, size_t bytes, void *nothing)
+/* The first `cleared` bytes of the item are 0. */
+static void *take_item(struct tdm_eager *m, void **spares, size_t bytes, size_t cleared,
+                       void *nothing)
 {
     if (*spares == NULL) {
         struct tdm_pool *pool = malloc(sizeof(*pool) + POOL_ITEMS * bytes);
@@ -46,7 +48,7 @@ static void *take_item(struct tdm_eager *m, void **spares, size_t bytes, void *n
     }
     void *item = *spares;
     *spares = *(void **)item;
-    memset(item, 0, bytes);
+    memset(item, 0, cleared);
     return item;
 }
 
@@ -60,6 +62,7 @@ void tdm_eager_start(struct tdm_eager *m, struct tdm_torch_allocator *allocator,
                      const struct tdm_gpu_facts *gpu)
 {
     *m = (struct tdm_eager){.allocator = allocator,
+                            .bytes = tdm_torch_now(allocator),
                             .gpu = *gpu,
                             .grad_enabled = true,
                             .category = TDM_METHOD_WORKSPACE,
@@ -79,10 +82,9 @@ void tdm_eager_end(struct tdm_eager *m)
 
 static void note_peak(struct tdm_eager *m)
 {
-    uint64_t allocated = tdm_torch_current(m->allocator).allocated;
-    if (allocated <= m->peak)
+    if (m->bytes->allocated <= m->peak)
         return;
-    m->peak = allocated;
+    m->peak = m->bytes->allocated;
     memcpy(m->at_peak, m->live, sizeof(m->live));
     tdm_peak_note(m);
 }
@@ -130,12 +132,11 @@ static void empty_storage(struct tdm_eager *m, struct tdm_storage *storage)
 {
     if (storage->block == NULL)
         return;
-    uint64_t requested = tdm_torch_block_requested(storage->block);
     m->live[storage->category] -= tdm_torch_block_bytes(storage->block) - storage->second_bytes;
     m->live[storage->second_category] -= storage->second_bytes;
     tdm_peak_leave(m, storage);
     if (m->observe != NULL)
-        m->observe(m->observer, storage, false, requested);
+        m->observe(m->observer, storage, false, tdm_torch_block_requested(storage->block));
     if (storage->shared)
         tdm_torch_free_later(m->allocator, storage->block);
     else
@@ -147,7 +148,7 @@ static void empty_storage(struct tdm_eager *m, struct tdm_storage *storage)
 static struct tdm_storage *new_storage(struct tdm_eager *m, uint64_t bytes)
 {
     struct tdm_storage *storage =
-        take_item(m, &m->spare_storages, sizeof(*storage), &m->nothing[0]);
+        take_item(m, &m->spare_storages, sizeof(*storage), sizeof(*storage), &m->nothing[0]);
     storage->references = 1;
     storage->category = m->category;
     storage->label = m->label;
@@ -178,7 +179,7 @@ bool tdm_value_extend(struct tdm_eager *m, struct tdm_eager_value *value, uint64
         (s->second_category != m->category || !same_label(&s->second_label, &m->label)))
         return false;
     /* What was live at the peak must not change after it. */
-    if (s->taken <= m->peak_moment && tdm_torch_current(m->allocator).allocated + bytes <= m->peak)
+    if (s->taken <= m->peak_moment && m->bytes->allocated + bytes <= m->peak)
         return false;
     uint64_t before = tdm_torch_block_bytes(s->block);
     if (!tdm_torch_extend(m->allocator, s->block, m->stream, bytes))
@@ -236,7 +237,8 @@ void tdm_value_set_category(struct tdm_eager *m, struct tdm_eager_value *value,
 static struct tdm_eager_value *bare_value(struct tdm_eager *m, uint64_t rows, uint64_t columns,
                                           uint16_t element_bytes)
 {
-    struct tdm_eager_value *value = take_item(m, &m->spare_values, sizeof(*value), &m->nothing[1]);
+    struct tdm_eager_value *value =
+        take_item(m, &m->spare_values, sizeof(*value), sizeof(*value), &m->nothing[1]);
     value->references = 1;
     value->rows = rows;
     value->columns = columns;
@@ -281,7 +283,8 @@ void tdm_value_set_data(struct tdm_eager *m, struct tdm_eager_value *value,
 
 static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_eager_op *op)
 {
-    struct tdm_node *node = take_item(m, &m->spare_nodes, sizeof(*node), &m->nothing[2]);
+    struct tdm_node *node = take_item(m, &m->spare_nodes, sizeof(*node),
+                                      offsetof(struct tdm_node, saved), &m->nothing[2]);
     node->op = op;
     node->references = 1;
     node->sequence = ++m->sequence;

@@ -143,8 +143,6 @@ struct tdm_node {
     const struct tdm_eager_op *op;
     uint32_t references, inputs, saved_count, dependencies, task;
     uint64_t sequence;
-    struct tdm_edge edges[TDM_MOST_INPUTS];
-    struct tdm_saved saved[TDM_MOST_SAVED];
     struct tdm_eager_value *grads[TDM_MOST_OUTPUTS];
     struct tdm_eager_value *leaf; /* whose gradient it accumulates; not a reference */
     struct tdm_label label;
@@ -152,6 +150,8 @@ struct tdm_node {
     void *context;              /* belongs to the code that made the node */
     void *function;             /* frame of a reentrant checkpoint */
     struct tdm_node *next_heap; /* in the list of nodes to free */
+    struct tdm_edge edges[TDM_MOST_INPUTS];
+    struct tdm_saved saved[TDM_MOST_SAVED]; /* only the first saved_count are set */
 };
 
 #define TDM_MOST_HELD 5u
@@ -193,6 +193,7 @@ struct tdm_gpu_facts {
 
 struct tdm_eager {
     struct tdm_torch_allocator *allocator;
+    const struct tdm_torch_bytes *bytes; /* that the allocator now has */
     struct tdm_gpu_facts gpu;
     enum tdm_status status;
     bool grad_enabled, autocast;
