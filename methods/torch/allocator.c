@@ -569,6 +569,20 @@ void tdm_torch_free(struct tdm_torch_allocator *a, struct tdm_torch_block *block
     make_free(a, block);
 }
 
+void tdm_torch_link(struct tdm_torch_block *before, struct tdm_torch_block *block)
+{
+    before->right = block;
+}
+
+void tdm_torch_free_linked(struct tdm_torch_allocator *a, struct tdm_torch_block *first,
+                           uint64_t count)
+{
+    for (struct tdm_torch_block *block = first, *next; count > 0; count--, block = next) {
+        next = block->right;
+        tdm_torch_free(a, block);
+    }
+}
+
 void tdm_torch_free_later(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
 {
     if (block == NULL)

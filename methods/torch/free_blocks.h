@@ -20,7 +20,9 @@ struct tdm_torch_block {
     uint32_t priority;
     bool allocated, mapped, heaped;
     struct tdm_torch_block *before, *after; /* neighbours in the segment */
-    struct tdm_torch_block *left, *right;   /* in the treap of free blocks, or the list of spares */
+    /* In the treap of free blocks; `right` also in the list of spares, or the link of a block in
+     * use. */
+    struct tdm_torch_block *left, *right;
 };
 
 #define TDM_FREE_BINS 1408u
