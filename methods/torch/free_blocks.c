@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Free blocks in treaps by bins of sizes, and whole segments in a heap. */
+/* Free blocks in treaps by bins of sizes, and whole segments in a map of addresses. */
 #include "methods/torch/free_blocks.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define UNIT_BITS 9u   /* block sizes are multiples of 512 B */
 #define EXACT_BITS 6u  /* sizes below 2^6 units have bins of their own */
@@ -106,52 +107,88 @@ static struct tdm_torch_block *in_bins(const struct tdm_free_blocks *f, uint64_t
     return bin == TDM_FREE_BINS ? NULL : first_from(f->bins[bin], 0, 0);
 }
 
-/* ---- the heap of whole segments ---- */
+/* ---- the map of whole segments ---- */
 
-#define CHILDREN 4u
+#define SLOT_BITS 21u /* segments start at multiples of 2 MiB */
+#define PAGE_BITS 33u /* a page maps 8 GiB */
+#define SLOTS (1u << (PAGE_BITS - SLOT_BITS))
+#define TOP (UINT64_C(1) << 56) /* all segments lie below, the first ones right below */
+#define MOST_PAGES 65536u
 
-static bool is_segment(const struct tdm_free_blocks *f, const struct tdm_torch_block *block)
-{
-    return block->before == NULL && block->after == NULL && block->size == f->segment_bytes;
-}
+struct tdm_free_page {
+    uint64_t words; /* of `bits`, that are not 0 */
+    uint64_t bits[SLOTS / 64];
+    struct tdm_torch_block *blocks[SLOTS]; /* set where the bit is */
+};
+
+_Static_assert(SLOTS / 64 == 64, "one bit for each word");
 
 /* False: out of memory. */
-static bool push(struct tdm_free_blocks *f, struct tdm_torch_block *block)
+static bool make_page(struct tdm_free_blocks *f, size_t number)
 {
-    if (f->count == f->room) {
-        size_t room = f->room == 0 ? 256 : 2 * f->room;
-        struct tdm_free_entry *heap = realloc(f->heap, room * sizeof(*heap));
-        if (heap == NULL)
+    if (number >= f->page_room) {
+        size_t room = 2 * number + 16;
+        struct tdm_free_page **pages = realloc(f->pages, room * sizeof(struct tdm_free_page *));
+        if (pages == NULL)
             return false;
-        f->heap = heap;
-        f->room = room;
+        for (size_t i = f->page_room; i < room; i++)
+            pages[i] = NULL;
+        f->pages = pages;
+        f->page_room = room;
     }
-    size_t at = f->count++;
-    for (size_t above; at > 0 && f->heap[above = (at - 1) / CHILDREN].address > block->address;
-         at = above)
-        f->heap[at] = f->heap[above];
-    f->heap[at] = (struct tdm_free_entry){.address = block->address, .block = block};
+    if (f->pages[number] != NULL)
+        return true;
+    struct tdm_free_page *page = malloc(sizeof(*page));
+    if (page == NULL)
+        return false;
+    page->words = 0;
+    memset(page->bits, 0, sizeof(page->bits));
+    f->pages[number] = page;
     return true;
 }
 
-static struct tdm_torch_block *pop(struct tdm_free_blocks *f)
+/* Adds the block if it is a segment to be mapped. */
+static bool map_segment(struct tdm_free_blocks *f, struct tdm_torch_block *block)
 {
-    struct tdm_torch_block *first = f->heap[0].block;
-    const struct tdm_free_entry last = f->heap[--f->count];
-    size_t at = 0;
-    for (size_t child; (child = CHILDREN * at + 1) < f->count;) {
-        size_t end = child + CHILDREN < f->count ? child + CHILDREN : f->count, lowest = child;
-        while (++child < end)
-            if (f->heap[child].address < f->heap[lowest].address)
-                lowest = child;
-        if (f->heap[lowest].address >= last.address)
-            break;
-        f->heap[at] = f->heap[lowest];
-        at = lowest;
-    }
-    f->heap[at] = last;
-    first->heaped = false;
-    return first;
+    if (block->before != NULL || block->after != NULL || block->size != f->segment_bytes ||
+        block->address >= TOP)
+        return false;
+    size_t number = (size_t)((TOP - 1 - block->address) >> PAGE_BITS);
+    if (number >= MOST_PAGES || !make_page(f, number))
+        return false;
+    struct tdm_free_page *page = f->pages[number];
+    unsigned slot = (unsigned)(block->address >> SLOT_BITS) % SLOTS;
+    page->blocks[slot] = block;
+    page->bits[slot / 64] |= UINT64_C(1) << slot % 64;
+    page->words |= UINT64_C(1) << slot / 64;
+    if (f->count++ == 0 || number > f->lowest)
+        f->lowest = number;
+    return true;
+}
+
+static unsigned lowest_slot(const struct tdm_free_page *page)
+{
+    unsigned word = (unsigned)__builtin_ctzll(page->words);
+    return word * 64 + (unsigned)__builtin_ctzll(page->bits[word]);
+}
+
+/* The segment at the lowest address; there must be one. */
+static struct tdm_torch_block *lowest_segment(const struct tdm_free_blocks *f)
+{
+    const struct tdm_free_page *page = f->pages[f->lowest];
+    return page->blocks[lowest_slot(page)];
+}
+
+static void take_lowest(struct tdm_free_blocks *f)
+{
+    struct tdm_free_page *page = f->pages[f->lowest];
+    unsigned slot = lowest_slot(page);
+    page->bits[slot / 64] &= page->bits[slot / 64] - 1;
+    if (page->bits[slot / 64] == 0)
+        page->words &= page->words - 1;
+    f->count--;
+    while (f->count > 0 && (f->pages[f->lowest] == NULL || f->pages[f->lowest]->words == 0))
+        f->lowest--;
 }
 
 /* ---- the interface ---- */
@@ -166,15 +203,18 @@ struct tdm_free_blocks *tdm_free_blocks_create(uint64_t segment_bytes)
 
 void tdm_free_blocks_free(struct tdm_free_blocks *f)
 {
-    if (f != NULL)
-        free(f->heap);
+    if (f == NULL)
+        return;
+    for (size_t i = 0; i < f->page_room; i++)
+        free(f->pages[i]);
+    free(f->pages);
     free(f);
 }
 
 void tdm_free_insert(struct tdm_free_blocks *f, struct tdm_torch_block *block)
 {
-    block->heaped = is_segment(f, block) && push(f, block);
-    if (block->heaped)
+    block->in_map = map_segment(f, block);
+    if (block->in_map)
         return;
     unsigned bin = bin_of(block->size);
     struct tdm_torch_block **hole = &f->bins[bin];
@@ -190,8 +230,8 @@ void tdm_free_insert(struct tdm_free_blocks *f, struct tdm_torch_block *block)
 
 void tdm_free_take(struct tdm_free_blocks *f, struct tdm_torch_block *block)
 {
-    if (block->heaped) {
-        pop(f);
+    if (block->in_map) {
+        take_lowest(f);
         return;
     }
     unsigned bin = bin_of(block->size);
@@ -209,9 +249,8 @@ struct tdm_torch_block *tdm_free_best(const struct tdm_free_blocks *f, uint64_t 
     struct tdm_torch_block *best = in_bins(f, size, 0);
     if (f->count == 0 || size > f->segment_bytes)
         return best;
-    return best != NULL && tdm_free_before(best, f->segment_bytes, f->heap[0].address)
-               ? best
-               : f->heap[0].block;
+    struct tdm_torch_block *lowest = lowest_segment(f);
+    return best != NULL && tdm_free_before(best, lowest->size, lowest->address) ? best : lowest;
 }
 
 struct tdm_torch_block *tdm_free_next(const struct tdm_free_blocks *f,
@@ -224,7 +263,7 @@ struct tdm_torch_block *tdm_free_take_segment(struct tdm_free_blocks *f)
 {
     if (f->count == 0)
         return NULL;
-    struct tdm_torch_block *block = f->heap[--f->count].block;
-    block->heaped = false;
+    struct tdm_torch_block *block = lowest_segment(f);
+    take_lowest(f);
     return block;
 }

@@ -4,8 +4,8 @@
  *
  * Sizes fall into bins: up to 32 KiB each size has its own, above that 32 bins share a power of
  * two. A bin is a treap, mostly of a few blocks. Whole segments of the pool's usual size, of which
- * there may be tens of thousands, are in a heap by address instead: a block of them is only ever
- * taken at the lowest address, because it has no neighbours to merge with.
+ * there may be tens of thousands, are bits of a map of the addresses instead: only the one at the
+ * lowest address is ever taken, because none has neighbours to merge with.
  */
 #ifndef TDM_METHODS_TORCH_FREE_BLOCKS_H
 #define TDM_METHODS_TORCH_FREE_BLOCKS_H
@@ -18,7 +18,7 @@ struct tdm_torch_block {
     uint64_t address, size, requested;
     uint32_t pool;
     uint32_t priority;
-    bool allocated, mapped, heaped;
+    bool allocated, mapped, in_map;
     struct tdm_torch_block *before, *after; /* neighbours in the segment */
     /* In the treap of free blocks; `right` also in the list of spares, or the link of a block in
      * use. */
@@ -28,15 +28,13 @@ struct tdm_torch_block {
 #define TDM_FREE_BINS 1408u
 #define TDM_FREE_WORDS (TDM_FREE_BINS / 64)
 
-struct tdm_free_entry {
-    uint64_t address;
-    struct tdm_torch_block *block;
-};
+struct tdm_free_page;
 
 struct tdm_free_blocks {
-    uint64_t segment_bytes; /* the usual size of segments; 0: there are no segments */
-    struct tdm_free_entry *heap;
-    size_t count, room;
+    uint64_t segment_bytes;       /* the usual size of segments; 0: there are no segments */
+    struct tdm_free_page **pages; /* of the map, from the highest addresses on; may be NULL */
+    size_t page_room, lowest;     /* `lowest`: the page of the lowest address in the map */
+    uint64_t count;               /* segments in the map */
     uint32_t random;
     uint64_t filled[TDM_FREE_WORDS]; /* bins that are not empty */
     struct tdm_torch_block *bins[TDM_FREE_BINS];
