@@ -7,6 +7,9 @@
 #include "commands/executor_path.h"
 
 #include <errno.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,9 +83,20 @@ static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
                                 : command->run(argc - 1, argv + 1, err);
 }
 
+/* Predictions allocate and free the same megabytes many times. To return them to the system and
+ * get cleared pages again takes a fifth of the time. */
+static void keep_freed_memory(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+#endif
+}
+
 int main(int argc, char **argv)
 {
     struct tdm_error err = {0};
+    keep_freed_memory();
     enum tdm_status status = tdm_process_begin(&err);
     if (status == TDM_OK)
         status = run_command(argc, argv, &err);

@@ -39,6 +39,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/ddp.c methods/torch/ddp.h \
 	methods/torch/experts.c \
 	methods/torch/forward.c \
+	methods/torch/free_blocks.c methods/torch/free_blocks.h \
 	methods/torch/fsdp.c methods/torch/fsdp.h \
 	methods/torch/fsdp_units.c \
 	methods/torch/inputs.c \
@@ -115,7 +116,7 @@ cmocka_tests += tests/methods/unit_chunks tests/methods/unit_compare tests/metho
 	tests/methods/unit_fsdp \
 	tests/methods/unit_megatron tests/methods/unit_method_plots tests/methods/unit_methods \
 	tests/methods/unit_peak \
-	tests/methods/property_keys tests/methods/unit_remedies \
+	tests/methods/property_keys tests/methods/unit_refusals tests/methods/unit_remedies \
 	tests/methods/unit_torch_allocator
 tests_methods_unit_remedies_SOURCES = tests/methods/unit_remedies.c tests/support/cases.c tests/support/cases.h
 tests_methods_property_keys_SOURCES = tests/methods/property_keys.c tests/support/cases.c tests/support/cases.h

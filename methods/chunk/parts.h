@@ -38,9 +38,14 @@ struct tdm_chunk_run {
     uint64_t number;                     /* the chunk that is running */
     bool sweep;                          /* the first forward, without a graph */
     struct tdm_eager_value **block_room; /* the array that all blocks share */
-    /* Tensors of the chunks that are not run, and the latest of them for K and V, and for gradients
+    /* Tensors of the chunks that are not run, and the latest block of K and V, and of gradients
      * (rows.c). */
-    struct tdm_eager_value **rows, *row_ends[2];
+    struct tdm_eager_value **rows;
+    struct chunk_row_end {
+        struct tdm_eager_value *row; /* NULL: there is none */
+        struct tdm_torch_block *block;
+    } row_ends[2];
+    struct tdm_torch_block *row_last; /* of the last row */
     uint32_t row_count, row_room;
 };
 

@@ -157,6 +157,7 @@ static void complete_trace(struct tdm_torch_model *t)
     }
     trace->recording = false;
     trace->complete = true;
+    t->m->counts_modules = true;
 }
 
 void tdm_zero3_begin_trace(struct tdm_torch_model *t)

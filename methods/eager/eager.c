@@ -27,7 +27,9 @@ const char *tdm_method_category_name(enum tdm_method_category category)
 
 /* ---- pools of equal items ---- */
 
-static void *take_item(struct tdm_eager *m, void **spares, size_t bytes, void *nothing)
+/* The first `cleared` bytes of the item are 0. */
+static void *take_item(struct tdm_eager *m, void **spares, size_t bytes, size_t cleared,
+                       void *nothing)
 {
     if (*spares == NULL) {
         struct tdm_pool *pool = malloc(sizeof(*pool) + POOL_ITEMS * bytes);
@@ -46,7 +48,7 @@ static void *take_item(struct tdm_eager *m, void **spares, size_t bytes, void *n
     }
     void *item = *spares;
     *spares = *(void **)item;
-    memset(item, 0, bytes);
+    memset(item, 0, cleared);
     return item;
 }
 
@@ -60,6 +62,7 @@ void tdm_eager_start(struct tdm_eager *m, struct tdm_torch_allocator *allocator,
                      const struct tdm_gpu_facts *gpu)
 {
     *m = (struct tdm_eager){.allocator = allocator,
+                            .bytes = tdm_torch_now(allocator),
                             .gpu = *gpu,
                             .grad_enabled = true,
                             .category = TDM_METHOD_WORKSPACE,
@@ -79,10 +82,9 @@ void tdm_eager_end(struct tdm_eager *m)
 
 static void note_peak(struct tdm_eager *m)
 {
-    uint64_t allocated = tdm_torch_current(m->allocator).allocated;
-    if (allocated <= m->peak)
+    if (m->bytes->allocated <= m->peak)
         return;
-    m->peak = allocated;
+    m->peak = m->bytes->allocated;
     memcpy(m->at_peak, m->live, sizeof(m->live));
     tdm_peak_note(m);
 }
@@ -107,19 +109,28 @@ void tdm_host_give(struct tdm_eager *m, uint64_t bytes)
     m->host_live -= bytes;
 }
 
+/* NULL: the machine has failed, now or before, or has stopped. */
+static struct tdm_torch_block *take_block(struct tdm_eager *m, uint64_t bytes)
+{
+    struct tdm_torch_block *block = NULL;
+    if (m->status != TDM_OK || m->stopped)
+        return NULL;
+    if (m->most_moments > 0 && m->moment >= m->most_moments)
+        m->status = TDM_INFEASIBLE;
+    else
+        m->status = tdm_torch_malloc(m->allocator, m->stream, bytes, &block);
+    return block;
+}
+
 static void fill_storage(struct tdm_eager *m, struct tdm_storage *storage, uint64_t bytes)
 {
-    if (m->status != TDM_OK || m->stopped)
-        return;
-    if (m->most_moments > 0 && m->moment >= m->most_moments) {
-        m->status = TDM_INFEASIBLE;
-        return;
-    }
-    m->status = tdm_torch_malloc(m->allocator, m->stream, bytes, &storage->block);
-    if (m->status != TDM_OK)
+    storage->block = take_block(m, bytes);
+    if (storage->block == NULL)
         return;
     storage->count = 1;
-    m->live[storage->category] += tdm_torch_block_bytes(storage->block);
+    storage->blocks = 1;
+    storage->bytes = tdm_torch_block_bytes(storage->block);
+    m->live[storage->category] += storage->bytes;
     tdm_peak_enter(m, storage);
     note_peak(m);
     if (m->observe != NULL)
@@ -130,16 +141,15 @@ static void empty_storage(struct tdm_eager *m, struct tdm_storage *storage)
 {
     if (storage->block == NULL)
         return;
-    uint64_t requested = tdm_torch_block_requested(storage->block);
-    m->live[storage->category] -= tdm_torch_block_bytes(storage->block) - storage->second_bytes;
+    m->live[storage->category] -= storage->bytes - storage->second_bytes;
     m->live[storage->second_category] -= storage->second_bytes;
     tdm_peak_leave(m, storage);
     if (m->observe != NULL)
-        m->observe(m->observer, storage, false, requested);
+        m->observe(m->observer, storage, false, tdm_torch_block_requested(storage->block));
     if (storage->shared)
         tdm_torch_free_later(m->allocator, storage->block);
     else
-        tdm_torch_free(m->allocator, storage->block);
+        tdm_torch_free_linked(m->allocator, storage->block, storage->blocks);
     storage->block = NULL;
     storage->second_bytes = storage->second_count = 0;
 }
@@ -147,7 +157,7 @@ static void empty_storage(struct tdm_eager *m, struct tdm_storage *storage)
 static struct tdm_storage *new_storage(struct tdm_eager *m, uint64_t bytes)
 {
     struct tdm_storage *storage =
-        take_item(m, &m->spare_storages, sizeof(*storage), &m->nothing[0]);
+        take_item(m, &m->spare_storages, sizeof(*storage), sizeof(*storage), &m->nothing[0]);
     storage->references = 1;
     storage->category = m->category;
     storage->label = m->label;
@@ -168,23 +178,24 @@ static bool same_label(const struct tdm_label *a, const struct tdm_label *b)
     return a->name == b->name && a->layer == b->layer && a->made == b->made;
 }
 
-bool tdm_value_extend(struct tdm_eager *m, struct tdm_eager_value *value, uint64_t bytes)
+/* Can the storage stand for a tensor of the current category and label too? */
+static bool can_stand_for(const struct tdm_eager *m, const struct tdm_storage *s, uint64_t bytes,
+                          bool *second)
 {
-    struct tdm_storage *s = value->storage;
     if (m->observe != NULL || m->status != TDM_OK || m->stopped || s->block == NULL || s->shared)
         return false;
-    bool second = s->category != m->category || !same_label(&s->label, &m->label);
-    if (second && s->second_count > 0 &&
+    *second = s->category != m->category || !same_label(&s->label, &m->label);
+    if (*second && s->second_count > 0 &&
         (s->second_category != m->category || !same_label(&s->second_label, &m->label)))
         return false;
     /* What was live at the peak must not change after it. */
-    if (s->taken <= m->peak_moment && tdm_torch_current(m->allocator).allocated + bytes <= m->peak)
-        return false;
-    uint64_t before = tdm_torch_block_bytes(s->block);
-    if (!tdm_torch_extend(m->allocator, s->block, m->stream, bytes))
-        return false;
-    uint64_t added = tdm_torch_block_bytes(s->block) - before;
+    return s->taken > m->peak_moment || m->bytes->allocated + bytes > m->peak;
+}
+
+static void note_tensor(struct tdm_eager *m, struct tdm_storage *s, uint64_t added, bool second)
+{
     m->live[m->category] += added;
+    s->bytes += added;
     s->count++;
     if (second) {
         s->second_category = m->category;
@@ -193,6 +204,35 @@ bool tdm_value_extend(struct tdm_eager *m, struct tdm_eager_value *value, uint64
         s->second_count++;
     }
     note_peak(m);
+}
+
+bool tdm_value_extend(struct tdm_eager *m, struct tdm_eager_value *value,
+                      struct tdm_torch_block *block, uint64_t bytes)
+{
+    bool second;
+    if (!can_stand_for(m, value->storage, bytes, &second))
+        return false;
+    uint64_t before = m->bytes->allocated;
+    if (!tdm_torch_extend(m->allocator, block, m->stream, bytes))
+        return false;
+    note_tensor(m, value->storage, m->bytes->allocated - before, second);
+    return true;
+}
+
+bool tdm_value_append(struct tdm_eager *m, struct tdm_eager_value *value,
+                      struct tdm_torch_block *last, uint64_t bytes, struct tdm_torch_block **made)
+{
+    struct tdm_storage *s = value->storage;
+    bool second;
+    if (s->label.layer != m->label.layer || !can_stand_for(m, s, bytes, &second))
+        return false;
+    *made = take_block(m, bytes);
+    if (*made == NULL)
+        return true;
+    tdm_torch_link(last, *made);
+    m->moment++;
+    s->blocks++;
+    note_tensor(m, s, tdm_torch_block_bytes(*made), second);
     return true;
 }
 
@@ -217,10 +257,9 @@ void tdm_storage_set_category(struct tdm_eager *m, struct tdm_storage *storage,
                               enum tdm_method_category category)
 {
     if (storage->block != NULL) {
-        uint64_t bytes = tdm_torch_block_bytes(storage->block);
         tdm_peak_change(m, storage);
-        m->live[storage->category] -= bytes;
-        m->live[category] += bytes;
+        m->live[storage->category] -= storage->bytes;
+        m->live[category] += storage->bytes;
     }
     storage->category = category;
 }
@@ -236,7 +275,8 @@ void tdm_value_set_category(struct tdm_eager *m, struct tdm_eager_value *value,
 static struct tdm_eager_value *bare_value(struct tdm_eager *m, uint64_t rows, uint64_t columns,
                                           uint16_t element_bytes)
 {
-    struct tdm_eager_value *value = take_item(m, &m->spare_values, sizeof(*value), &m->nothing[1]);
+    struct tdm_eager_value *value =
+        take_item(m, &m->spare_values, sizeof(*value), sizeof(*value), &m->nothing[1]);
     value->references = 1;
     value->rows = rows;
     value->columns = columns;
@@ -281,7 +321,8 @@ void tdm_value_set_data(struct tdm_eager *m, struct tdm_eager_value *value,
 
 static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_eager_op *op)
 {
-    struct tdm_node *node = take_item(m, &m->spare_nodes, sizeof(*node), &m->nothing[2]);
+    struct tdm_node *node = take_item(m, &m->spare_nodes, sizeof(*node),
+                                      offsetof(struct tdm_node, saved), &m->nothing[2]);
     node->op = op;
     node->references = 1;
     node->sequence = ++m->sequence;

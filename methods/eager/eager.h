@@ -77,13 +77,16 @@ struct tdm_storage {
     enum tdm_method_category category;
     bool shared; /* with another stream: the block waits for it once it is freed */
     struct tdm_torch_block *block; /* NULL: vacated, or not allocated after a failure */
+    uint64_t bytes;                /* of its blocks */
     struct tdm_label label;
-    /* Tensors that it stands for (tdm_value_extend), and how many of them are of a second kind. */
+    /* Tensors that it stands for (tdm_value_extend, tdm_value_append), and how many of them are of
+     * a second kind. */
     uint32_t count;
     uint32_t second_count;
     enum tdm_method_category second_category;
     struct tdm_label second_label;
     uint64_t second_bytes;
+    uint64_t blocks; /* linked, from `block` on */
     /* The list of storages that have a block, by moment of allocation (peak.c). */
     struct tdm_storage *older, *newer;
     uint64_t taken, changed; /* moments when the block was allocated and the category changed */
@@ -143,8 +146,6 @@ struct tdm_node {
     const struct tdm_eager_op *op;
     uint32_t references, inputs, saved_count, dependencies, task;
     uint64_t sequence;
-    struct tdm_edge edges[TDM_MOST_INPUTS];
-    struct tdm_saved saved[TDM_MOST_SAVED];
     struct tdm_eager_value *grads[TDM_MOST_OUTPUTS];
     struct tdm_eager_value *leaf; /* whose gradient it accumulates; not a reference */
     struct tdm_label label;
@@ -152,6 +153,8 @@ struct tdm_node {
     void *context;              /* belongs to the code that made the node */
     void *function;             /* frame of a reentrant checkpoint */
     struct tdm_node *next_heap; /* in the list of nodes to free */
+    struct tdm_edge edges[TDM_MOST_INPUTS];
+    struct tdm_saved saved[TDM_MOST_SAVED]; /* only the first saved_count are set */
 };
 
 #define TDM_MOST_HELD 5u
@@ -193,12 +196,14 @@ struct tdm_gpu_facts {
 
 struct tdm_eager {
     struct tdm_torch_allocator *allocator;
+    const struct tdm_torch_bytes *bytes; /* that the allocator now has */
     struct tdm_gpu_facts gpu;
     enum tdm_status status;
     bool grad_enabled, autocast;
     /* Products are a Function that saves both operands, as in DeepSpeed and BMTrain. */
     bool linear_function;
     bool partial_gradients;      /* later tiles will add to the gradients */
+    bool counts_modules;         /* the wrapper follows the modules that run: no tile is skipped */
     bool stopped;                /* a checkpointed function has recomputed all that was saved */
     bool in_backward;            /* autograd's thread runs */
     struct tdm_frame *saving;    /* nodes save into this frame, or NULL */
@@ -247,9 +252,16 @@ void tdm_eager_end(struct tdm_eager *m);
 struct tdm_eager_value *tdm_value_new(struct tdm_eager *m, uint64_t rows, uint64_t columns,
                                       uint16_t element_bytes);
 /* Makes a value stand for one more tensor, of the current category and label, if that would lie
- * right behind it. Both are freed together and count as two tensors. A value stands for tensors of
- * at most two kinds. False, without a change: that is impossible, or `observe` is set. */
-bool tdm_value_extend(struct tdm_eager *m, struct tdm_eager_value *value, uint64_t bytes);
+ * right behind `block`, which is one of its blocks. Both are freed together and count as two
+ * tensors. A value stands for tensors of at most two kinds. False, without a change: that is
+ * impossible, or `observe` is set. */
+bool tdm_value_extend(struct tdm_eager *m, struct tdm_eager_value *value,
+                      struct tdm_torch_block *block, uint64_t bytes);
+/* The same for a tensor that has a block of its own, linked behind `last`, which is the value's
+ * last block. The tensor must be of the value's layer. *made: the new block; NULL: there is no
+ * memory for it. */
+bool tdm_value_append(struct tdm_eager *m, struct tdm_eager_value *value,
+                      struct tdm_torch_block *last, uint64_t bytes, struct tdm_torch_block **made);
 /* A new value with the shape, dtype and memory order of another one. */
 struct tdm_eager_value *tdm_value_like(struct tdm_eager *m, const struct tdm_eager_value *like);
 /* Another value with the same storage, without a node. */

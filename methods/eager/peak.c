@@ -70,8 +70,7 @@ static void add(const struct tdm_eager *m, const struct tdm_storage *storage,
     for (unsigned i = 0; i < 2; i++)
         if ((i == 0) != second_before)
             add_to_group(&storage->label, category, storage->count - storage->second_count,
-                         tdm_torch_block_bytes(storage->block) - storage->second_bytes, groups,
-                         count);
+                         storage->bytes - storage->second_bytes, groups, count);
         else if (storage->second_count > 0)
             add_to_group(&storage->second_label, storage->second_category, storage->second_count,
                          storage->second_bytes, groups, count);
@@ -95,7 +94,7 @@ void tdm_peak_enter(struct tdm_eager *m, struct tdm_storage *storage)
 
 void tdm_peak_leave(struct tdm_eager *m, struct tdm_storage *storage)
 {
-    m->moment++;
+    m->moment += storage->blocks;
     if (storage->taken <= m->peak_moment)
         add(m, storage, m->gone, &m->gone_count);
     if (storage->newer != NULL)

@@ -50,6 +50,38 @@ static void run_tile(struct tdm_eager *m, const struct tdm_function *function,
     tdm_drop(m, tile);
 }
 
+static uint64_t count_tiles(const struct tdm_eager_value *x, uint64_t tiles)
+{
+    uint64_t most = tdm_size_ceil_div(x->rows, tiles);
+    return most == 0 ? 0 : tdm_size_ceil_div(x->rows, most);
+}
+
+/* Once the machine has failed, nothing is allocated any more, and all that tiles still do is to
+ * count nodes and frees (`sequence` and `moment` of the machine). From the second tile after the
+ * failure on, all but the last tile count the same, so their counts are added without a run. */
+struct failed_tiles {
+    unsigned run;
+    uint64_t sequence, moment; /* after the latest of them */
+};
+
+/* To be called after tile number i of `count`. Returns the number of the tile to go on from, which
+ * is i unless tiles are skipped. */
+static uint64_t skip_tiles(struct tdm_eager *m, struct failed_tiles *failed, uint64_t i,
+                           uint64_t count)
+{
+    if (m->status == TDM_OK || m->counts_modules)
+        return i;
+    uint64_t nodes = m->sequence - failed->sequence, frees = m->moment - failed->moment;
+    failed->sequence = m->sequence;
+    failed->moment = m->moment;
+    if (failed->run++ < 2 || i + 2 >= count)
+        return i;
+    uint64_t skipped = count - 2 - i;
+    m->sequence += skipped * nodes;
+    m->moment += skipped * frees;
+    return count - 2;
+}
+
 /* ---- TiledMLP ---- */
 
 static void tiled_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -59,9 +91,10 @@ static void tiled_backward(struct tdm_eager *m, struct tdm_node *node,
     struct tdm_eager_value *x = tdm_node_saved(m, node, 0), *grad = NULL;
     if (tdm_node_needs(node, 0))
         grad = tdm_value_like(m, x);
-    for (uint64_t i = 0, rows; (rows = rows_of(x, node->facts[0], i)) > 0; i++)
-        run_tile(m, &frame->function, x, grad, grads[0], rows,
-                 rows_of(x, node->facts[0], i + 1) == 0);
+    const uint64_t tiles = node->facts[0], tile_count = count_tiles(x, tiles);
+    struct failed_tiles failed = {0};
+    for (uint64_t i = 0; i < tile_count; i = 1 + skip_tiles(m, &failed, i, tile_count))
+        run_tile(m, &frame->function, x, grad, grads[0], rows_of(x, tiles, i), i + 1 == tile_count);
     results[0] = grad;
     tdm_drop(m, x);
 }
@@ -75,8 +108,10 @@ struct tdm_eager_value *tdm_tiled(struct tdm_eager *m, const struct tdm_function
     bool grad_enabled = m->grad_enabled;
     uint32_t count = 0;
     m->grad_enabled = false;
-    for (uint64_t i = 0, rows; count < TDM_MOST_TILES && (rows = rows_of(x, tiles, i)) > 0; i++) {
-        struct tdm_eager_value *tile = part(m, x, rows);
+    const uint64_t tile_count = count_tiles(x, tiles);
+    struct failed_tiles failed = {0};
+    for (uint64_t i = 0; i < tile_count; i = 1 + skip_tiles(m, &failed, i, tile_count)) {
+        struct tdm_eager_value *tile = part(m, x, rows_of(x, tiles, i));
         made[count++] = function->run(m, function->model, function->layer, tile);
         tdm_drop(m, tile);
     }
@@ -111,8 +146,10 @@ struct tdm_eager_value *tdm_tiled_loss(struct tdm_eager *m, const struct tdm_fun
                                            tiled_loss_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     struct tdm_eager_value *grad = tdm_node_needs(node, 0) ? tdm_value_like(m, x) : NULL;
-    for (uint64_t i = 0, rows; (rows = rows_of(x, tiles, i)) > 0; i++)
-        run_tile(m, function, x, grad, NULL, rows, rows_of(x, tiles, i + 1) == 0);
+    const uint64_t tile_count = count_tiles(x, tiles);
+    struct failed_tiles failed = {0};
+    for (uint64_t i = 0; i < tile_count; i = 1 + skip_tiles(m, &failed, i, tile_count))
+        run_tile(m, function, x, grad, NULL, rows_of(x, tiles, i), i + 1 == tile_count);
     struct tdm_eager_value *loss = tdm_value_new(m, 1, 1, sizeof(float));
     if (grad != NULL)
         tdm_node_save(m, node, grad);

@@ -110,7 +110,7 @@ static void keep_row(struct tdm_megatron *t, struct kept_rows *rows, uint64_t by
     struct tdm_eager *m = t->m;
     struct tdm_eager_value **ends = rows->ends[m->stream == CP_STREAM];
     for (unsigned i = 0; i < 2; i++)
-        if (ends[i] != NULL && tdm_value_extend(m, ends[i], bytes))
+        if (ends[i] != NULL && tdm_value_extend(m, ends[i], ends[i]->storage->block, bytes))
             return;
     ends[1] = ends[0];
     ends[0] = megatron_keep(m, &rows->all, tdm_value_new(m, bytes, 1, 1));

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The caching allocator. Blocks are in address order within their segment; free blocks are in
- * treaps by size. The free block of a pool that changed last is kept out of its treap, because
- * consecutive allocations or frees mostly cut or grow the same block. */
+/* The caching allocator. Blocks are in address order within their segment; free blocks are also
+ * ordered by size (free_blocks.h). The free block of a pool that changed last is kept out of that
+ * order, because consecutive allocations or frees mostly cut or grow the same block. */
 #include "methods/torch/allocator.h"
 
 #include "base/size.h"
+#include "methods/torch/free_blocks.h"
 
 #include <stdlib.h>
 
@@ -23,15 +24,6 @@
 /* Each stream has a small and a large pool. A block freed in one pool is not used for another. */
 enum { SMALL, LARGE, KINDS, POOLS = KINDS * TDM_TORCH_STREAMS };
 
-struct tdm_torch_block {
-    uint64_t address, size, requested;
-    uint32_t pool; /* its stream's SMALL or LARGE: KINDS * stream + kind */
-    bool allocated, mapped;
-    struct tdm_torch_block *before, *after; /* neighbours in the segment */
-    struct tdm_torch_block *left, *right;   /* in the treap of free blocks, or the list of spares */
-    uint32_t priority;
-};
-
 #define SLAB_BLOCKS 1024u
 
 struct slab {
@@ -48,117 +40,21 @@ struct gap {
 struct tdm_torch_allocator {
     uint64_t capacity, limit;
     bool expandable;
-    struct tdm_torch_block *free_blocks[POOLS]; /* treaps by (size, address) */
-    struct tdm_torch_block
-        *last[POOLS]; /* the free block that is kept out of each treap, or NULL */
+    struct tdm_free_blocks *free_blocks[POOLS]; /* NULL: the pool has had no segment */
+    struct tdm_torch_block *last[POOLS]; /* the free block kept out of free_blocks, or NULL */
     uint64_t none_from[POOLS],
-        none_below[POOLS];                   /* no block in the treap has a size in this interval */
-    struct tdm_torch_block *range[POOLS];    /* first block of each expandable segment */
+        none_below[POOLS];                /* no block of free_blocks has a size in this interval */
+    struct tdm_torch_block *range[POOLS]; /* first block of each expandable segment */
     struct tdm_torch_block *unmapped[POOLS]; /* the first unmapped block of each */
     struct tdm_torch_bytes now, peak;
     uint64_t next_address, retries;
     struct gap gaps[GAPS]; /* in the order of creation, at falling addresses */
     uint32_t gap_count;
     uint64_t no_gap_from; /* no gap has room for a segment of this size or more; 0: not known */
-    uint32_t random;
     struct slab *slabs;
     struct tdm_torch_block *spares;
     struct tdm_torch_block *waiting; /* freed blocks that another stream still uses */
 };
-
-/* ---- the treap of free blocks ---- */
-
-static bool smaller(const struct tdm_torch_block *a, uint64_t size, uint64_t address)
-{
-    return a->size != size ? a->size < size : a->address < address;
-}
-
-/* Splits a treap into the blocks smaller than `at` and the rest. */
-static void cut(struct tdm_torch_block *tree, const struct tdm_torch_block *at,
-                struct tdm_torch_block **low, struct tdm_torch_block **high)
-{
-    while (tree != NULL) {
-        if (smaller(tree, at->size, at->address)) {
-            *low = tree;
-            low = &tree->right;
-            tree = tree->right;
-        } else {
-            *high = tree;
-            high = &tree->left;
-            tree = tree->left;
-        }
-    }
-    *low = NULL;
-    *high = NULL;
-}
-
-static struct tdm_torch_block *join(struct tdm_torch_block *low, struct tdm_torch_block *high)
-{
-    struct tdm_torch_block *root = NULL, **hole = &root;
-    while (low != NULL && high != NULL) {
-        if (low->priority > high->priority) {
-            *hole = low;
-            hole = &low->right;
-            low = low->right;
-        } else {
-            *hole = high;
-            hole = &high->left;
-            high = high->left;
-        }
-    }
-    *hole = low != NULL ? low : high;
-    return root;
-}
-
-static void insert(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
-{
-    struct tdm_torch_block **hole = &a->free_blocks[block->pool];
-    a->random = a->random * 1664525u + 1013904223u;
-    block->priority = a->random;
-    while (*hole != NULL && (*hole)->priority >= block->priority)
-        hole = smaller(*hole, block->size, block->address) ? &(*hole)->right : &(*hole)->left;
-    cut(*hole, block, &block->left, &block->right);
-    *hole = block;
-}
-
-static void take_out(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
-{
-    struct tdm_torch_block **hole = &a->free_blocks[block->pool];
-    while (*hole != block)
-        hole = smaller(*hole, block->size, block->address) ? &(*hole)->right : &(*hole)->left;
-    *hole = join(block->left, block->right);
-}
-
-static struct tdm_torch_block *best_fit(const struct tdm_torch_allocator *a, uint32_t pool,
-                                        uint64_t size)
-{
-    struct tdm_torch_block *best = NULL;
-    for (struct tdm_torch_block *tree = a->free_blocks[pool]; tree != NULL;) {
-        if (tree->size < size) {
-            tree = tree->right;
-        } else {
-            best = tree;
-            tree = tree->left;
-        }
-    }
-    return best;
-}
-
-/* The next free block in the order of size and address, or NULL. */
-static struct tdm_torch_block *next_larger(const struct tdm_torch_allocator *a,
-                                           const struct tdm_torch_block *block)
-{
-    struct tdm_torch_block *next = NULL;
-    for (struct tdm_torch_block *tree = a->free_blocks[block->pool]; tree != NULL;) {
-        if (tree == block || smaller(tree, block->size, block->address)) {
-            tree = tree->right;
-        } else {
-            next = tree;
-            tree = tree->left;
-        }
-    }
-    return next;
-}
 
 /* The size to which a block of an expandable segment can grow. */
 static uint64_t room_to_grow(const struct tdm_torch_block *block)
@@ -169,7 +65,7 @@ static uint64_t room_to_grow(const struct tdm_torch_block *block)
 
 /* ---- the free block that changed last ---- */
 
-/* Puts the block that was kept out into the treap. What is known about sizes above or below its own
+/* Puts the block that was kept out to the others. What is known about sizes above or below its own
  * stays valid; the more useful of the two is kept. */
 static void put_back(struct tdm_torch_allocator *a, uint32_t pool, uint64_t interest)
 {
@@ -177,7 +73,7 @@ static void put_back(struct tdm_torch_allocator *a, uint32_t pool, uint64_t inte
     if (block == NULL)
         return;
     a->last[pool] = NULL;
-    insert(a, block);
+    tdm_free_insert(a->free_blocks[pool], block);
     if (block->size < a->none_from[pool] || block->size >= a->none_below[pool])
         return;
     if (interest > block->size)
@@ -186,17 +82,17 @@ static void put_back(struct tdm_torch_allocator *a, uint32_t pool, uint64_t inte
         a->none_below[pool] = block->size;
 }
 
-/* Keeps a free block out of the treap. */
+/* Keeps a free block apart from the others. */
 static void keep_out(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
 {
     put_back(a, block->pool, block->size);
     if (a->expandable) /* there the search considers more than size */
-        insert(a, block);
+        tdm_free_insert(a->free_blocks[block->pool], block);
     else
         a->last[block->pool] = block;
 }
 
-/* Is it known without searching the treap that this block is the best fit? */
+/* Is it known without a search that this block is the best fit? */
 static bool is_last_best(const struct tdm_torch_allocator *a, uint32_t pool, uint64_t size)
 {
     const struct tdm_torch_block *last = a->last[pool];
@@ -210,7 +106,7 @@ static void take_free(struct tdm_torch_allocator *a, struct tdm_torch_block *blo
     if (a->last[block->pool] == block)
         a->last[block->pool] = NULL;
     else
-        take_out(a, block);
+        tdm_free_take(a->free_blocks[block->pool], block);
 }
 
 /* Finds the free block to use. A block that can grow counts with the size it can grow to, so that
@@ -218,17 +114,18 @@ static void take_free(struct tdm_torch_allocator *a, struct tdm_torch_block *blo
 static struct tdm_torch_block *find_free(struct tdm_torch_allocator *a, uint32_t pool,
                                          uint64_t size)
 {
+    const struct tdm_free_blocks *others = a->free_blocks[pool];
     struct tdm_torch_block *last = a->last[pool], *block;
     if (is_last_best(a, pool, size))
         return last;
-    block = best_fit(a, pool, size);
+    block = others == NULL ? NULL : tdm_free_best(others, size);
     a->none_from[pool] = size;
     a->none_below[pool] = block == NULL ? UINT64_MAX : block->size;
     if (last != NULL && size <= last->size &&
-        (block == NULL || smaller(last, block->size, block->address)))
+        (block == NULL || tdm_free_before(last, block->size, block->address)))
         return last;
     for (struct tdm_torch_block *next; a->expandable && block != NULL; block = next) {
-        next = next_larger(a, block);
+        next = tdm_free_next(others, block);
         if (next == NULL || room_to_grow(next) >= room_to_grow(block))
             break;
     }
@@ -262,7 +159,8 @@ static void spare(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
     a->spares = block;
 }
 
-/* Splits a block that is in no treap after `size` bytes. Returns the rest, which is not free yet.
+/* Splits a block that is not among the free ones after `size` bytes. Returns the rest, which is not
+ * free yet.
  */
 static struct tdm_torch_block *split(struct tdm_torch_allocator *a, struct tdm_torch_block *block,
                                      uint64_t size)
@@ -288,7 +186,7 @@ static bool is_free(const struct tdm_torch_block *block)
     return block != NULL && !block->allocated && block->mapped;
 }
 
-/* Merges a block that is in no treap with the block behind it. */
+/* Merges a block that is not among the free ones with the block behind it. */
 static void swallow_next(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
 {
     struct tdm_torch_block *next = block->after;
@@ -299,7 +197,7 @@ static void swallow_next(struct tdm_torch_allocator *a, struct tdm_torch_block *
     spare(a, next);
 }
 
-/* Frees a block that is in no treap, and merges it with free neighbours. */
+/* Frees a block and merges it with free neighbours. */
 static struct tdm_torch_block *make_free(struct tdm_torch_allocator *a,
                                          struct tdm_torch_block *block)
 {
@@ -379,7 +277,7 @@ static uint64_t place(struct tdm_torch_allocator *a, uint64_t bytes)
     return a->next_address;
 }
 
-/* Makes a new segment of one free block, which is in no treap yet. */
+/* Makes a new segment of one free block, which is not among the free ones yet. */
 static enum tdm_status add_segment(struct tdm_torch_allocator *a, uint32_t pool, uint64_t size,
                                    struct tdm_torch_block **segment)
 {
@@ -415,7 +313,7 @@ static struct tdm_torch_block *find_room(const struct tdm_torch_allocator *a, ui
 }
 
 /* Maps the pages that hold the first `size` bytes of an unmapped block. They are then a free block,
- * merged with a free one before it, and in the treap. */
+ * merged with a free one before it, and among the free ones. */
 static enum tdm_status map_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *block,
                                  uint64_t size, struct tdm_torch_block **mapped)
 {
@@ -456,7 +354,7 @@ static enum tdm_status expand(struct tdm_torch_allocator *a, uint32_t pool, uint
         status = map_pages(a, next, missing < next->size ? missing : next->size, &block);
     }
     if (status == TDM_OK) {
-        take_out(a, block);
+        tdm_free_take(a->free_blocks[pool], block);
         *found = block;
     }
     return status;
@@ -465,30 +363,35 @@ static enum tdm_status expand(struct tdm_torch_allocator *a, uint32_t pool, uint
 static enum tdm_status grow(struct tdm_torch_allocator *a, uint32_t pool, uint64_t size,
                             struct tdm_torch_block **block)
 {
+    if (a->free_blocks[pool] == NULL)
+        a->free_blocks[pool] = tdm_free_blocks_create(a->expandable ? 0 : page_bytes(pool));
+    if (a->free_blocks[pool] == NULL)
+        return TDM_NO_MEMORY;
     return a->expandable ? expand(a, pool, size, block) : add_segment(a, pool, size, block);
 }
 
-/* Unmaps all whole pages of a free block in an expandable segment; false if it contains none. */
-static bool unmap_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+/* Unmaps all whole pages of a free block in an expandable segment, if it contains any. */
+static void unmap_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
 {
     uint64_t page = page_bytes(block->pool);
     uint64_t base = RANGE * (block->pool + 1);
     uint64_t first = base + tdm_size_align(block->address - base, page);
     uint64_t end = base + (block->address + block->size - base) / page * page;
     if (first >= end)
-        return false;
-    take_out(a, block);
+        return;
+    struct tdm_free_blocks *others = a->free_blocks[block->pool];
+    tdm_free_take(others, block);
     if (first > block->address) {
         struct tdm_torch_block *inner = split(a, block, first - block->address);
-        insert(a, block);
+        tdm_free_insert(others, block);
         if (inner == NULL)
-            return false;
+            return;
         block = inner;
     }
     if (end < block->address + block->size) {
         struct tdm_torch_block *rest = split(a, block, end - block->address);
         if (rest != NULL)
-            insert(a, rest);
+            tdm_free_insert(others, rest);
     }
     a->now.reserved -= block->size;
     block->mapped = false;
@@ -498,23 +401,12 @@ static bool unmap_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *b
         swallow_next(a, block);
     if (block->before != NULL && !block->before->mapped)
         swallow_next(a, block->before);
-    return true;
 }
 
-static struct tdm_torch_block *find_releasable(struct tdm_torch_allocator *a,
-                                               struct tdm_torch_block *tree)
+static void release_segment(struct tdm_torch_allocator *a, struct tdm_torch_block *segment)
 {
-    if (tree == NULL)
-        return NULL;
-    if (a->expandable) {
-        uint64_t page = page_bytes(tree->pool), base = RANGE * (tree->pool + 1);
-        if (base + tdm_size_align(tree->address - base, page) + page <= tree->address + tree->size)
-            return tree;
-    } else if (tree->before == NULL && tree->after == NULL) {
-        return tree;
-    }
-    struct tdm_torch_block *found = find_releasable(a, tree->left);
-    return found != NULL ? found : find_releasable(a, tree->right);
+    a->now.reserved -= segment->size;
+    spare(a, segment);
 }
 
 void tdm_torch_settle(struct tdm_torch_allocator *a)
@@ -531,17 +423,21 @@ void tdm_torch_empty_cache(struct tdm_torch_allocator *a)
 {
     tdm_torch_settle(a);
     for (unsigned pool = 0; pool < POOLS; pool++) {
+        struct tdm_free_blocks *f = a->free_blocks[pool];
+        struct tdm_torch_block *block, *next;
+        if (f == NULL)
+            continue;
         put_back(a, pool, 0);
-        for (struct tdm_torch_block *block;
-             (block = find_releasable(a, a->free_blocks[pool])) != NULL;) {
+        while ((block = tdm_free_take_segment(f)) != NULL)
+            release_segment(a, block);
+        for (block = tdm_free_best(f, 0); block != NULL; block = next) {
+            next = tdm_free_next(f, block);
             if (a->expandable) {
-                if (!unmap_pages(a, block))
-                    break;
-                continue;
+                unmap_pages(a, block);
+            } else if (block->before == NULL && block->after == NULL) {
+                tdm_free_take(f, block);
+                release_segment(a, block);
             }
-            take_out(a, block);
-            a->now.reserved -= block->size;
-            spare(a, block);
         }
     }
 }
@@ -576,6 +472,8 @@ void tdm_torch_allocator_free(struct tdm_torch_allocator *a)
         next = slab->next;
         free(slab);
     }
+    for (unsigned pool = 0; pool < POOLS; pool++)
+        tdm_free_blocks_free(a->free_blocks[pool]);
     free(a);
 }
 
@@ -671,6 +569,20 @@ void tdm_torch_free(struct tdm_torch_allocator *a, struct tdm_torch_block *block
     make_free(a, block);
 }
 
+void tdm_torch_link(struct tdm_torch_block *before, struct tdm_torch_block *block)
+{
+    before->right = block;
+}
+
+void tdm_torch_free_linked(struct tdm_torch_allocator *a, struct tdm_torch_block *first,
+                           uint64_t count)
+{
+    for (struct tdm_torch_block *block = first, *next; count > 0; count--, block = next) {
+        next = block->right;
+        tdm_torch_free(a, block);
+    }
+}
+
 void tdm_torch_free_later(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
 {
     if (block == NULL)
@@ -699,6 +611,11 @@ uint64_t tdm_torch_capacity(const struct tdm_torch_allocator *a)
 struct tdm_torch_bytes tdm_torch_current(const struct tdm_torch_allocator *a)
 {
     return a->now;
+}
+
+const struct tdm_torch_bytes *tdm_torch_now(const struct tdm_torch_allocator *a)
+{
+    return &a->now;
 }
 
 struct tdm_torch_bytes tdm_torch_peak(const struct tdm_torch_allocator *a)

@@ -61,6 +61,12 @@ void tdm_torch_free(struct tdm_torch_allocator *allocator, struct tdm_torch_bloc
 bool tdm_torch_extend(struct tdm_torch_allocator *allocator, struct tdm_torch_block *block,
                       uint32_t stream, uint64_t bytes);
 
+/* Links a block behind another one, both in use. A block links to at most one. Links are used for
+ * blocks that are freed together: `count` of them, from the first on. */
+void tdm_torch_link(struct tdm_torch_block *before, struct tdm_torch_block *block);
+void tdm_torch_free_linked(struct tdm_torch_allocator *allocator, struct tdm_torch_block *first,
+                           uint64_t count);
+
 /* Frees a block that another stream may still use (record_stream). It no longer counts as
  * allocated, but is not reused until that stream is done (insert_events, process_events). The
  * caller signals that by settling; the allocator also assumes it when memory is short. */
@@ -79,6 +85,8 @@ uint64_t tdm_torch_capacity(const struct tdm_torch_allocator *allocator);
 
 /* Current bytes, and the maxima since the peaks were last reset. Each peak is independent. */
 struct tdm_torch_bytes tdm_torch_current(const struct tdm_torch_allocator *allocator);
+/* The current bytes themselves, which change with every call. */
+const struct tdm_torch_bytes *tdm_torch_now(const struct tdm_torch_allocator *allocator);
 struct tdm_torch_bytes tdm_torch_peak(const struct tdm_torch_allocator *allocator);
 void tdm_torch_reset_peak(struct tdm_torch_allocator *allocator);
 

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The free blocks of one pool of the caching allocator, by size, then by address.
+ *
+ * Sizes fall into bins: up to 32 KiB each size has its own, above that 32 bins share a power of
+ * two. A bin is a treap, mostly of a few blocks. Whole segments of the pool's usual size, of which
+ * there may be tens of thousands, are bits of a map of the addresses instead: only the one at the
+ * lowest address is ever taken, because none has neighbours to merge with.
+ */
+#ifndef TDM_METHODS_TORCH_FREE_BLOCKS_H
+#define TDM_METHODS_TORCH_FREE_BLOCKS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct tdm_torch_block {
+    uint64_t address, size, requested;
+    uint32_t pool;
+    uint32_t priority;
+    bool allocated, mapped, in_map;
+    struct tdm_torch_block *before, *after; /* neighbours in the segment */
+    /* In the treap of free blocks; `right` also in the list of spares, or the link of a block in
+     * use. */
+    struct tdm_torch_block *left, *right;
+};
+
+#define TDM_FREE_BINS 1408u
+#define TDM_FREE_WORDS (TDM_FREE_BINS / 64)
+
+struct tdm_free_page;
+
+struct tdm_free_blocks {
+    uint64_t segment_bytes;       /* the usual size of segments; 0: there are no segments */
+    struct tdm_free_page **pages; /* of the map, from the highest addresses on; may be NULL */
+    size_t page_room, lowest;     /* `lowest`: the page of the lowest address in the map */
+    uint64_t count;               /* segments in the map */
+    uint32_t random;
+    uint64_t filled[TDM_FREE_WORDS]; /* bins that are not empty */
+    struct tdm_torch_block *bins[TDM_FREE_BINS];
+};
+
+/* NULL: out of memory. */
+struct tdm_free_blocks *tdm_free_blocks_create(uint64_t segment_bytes);
+void tdm_free_blocks_free(struct tdm_free_blocks *f);
+
+/* The block must be multiples of 512 B in size, and at most 2^56 B. */
+void tdm_free_insert(struct tdm_free_blocks *f, struct tdm_torch_block *block);
+void tdm_free_take(struct tdm_free_blocks *f, struct tdm_torch_block *block);
+
+/* The first block of at least `size` bytes; NULL if there is none. */
+struct tdm_torch_block *tdm_free_best(const struct tdm_free_blocks *f, uint64_t size);
+/* The first block behind this one, which is in a bin; NULL if there is none. */
+struct tdm_torch_block *tdm_free_next(const struct tdm_free_blocks *f,
+                                      const struct tdm_torch_block *block);
+/* Takes out any whole segment of the usual size; NULL if there is none. */
+struct tdm_torch_block *tdm_free_take_segment(struct tdm_free_blocks *f);
+
+static inline bool tdm_free_before(const struct tdm_torch_block *a, uint64_t size, uint64_t address)
+{
+    return a->size != size ? a->size < size : a->address < address;
+}
+
+#endif
