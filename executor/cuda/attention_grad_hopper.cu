@@ -7,10 +7,10 @@
  *     S^T = K Q^T, dP^T = V dO^T [128 keys, 64 rows];  dV += P^T dO, dK += dS^T Q, dQ = dS K
  *
  * There is one block for each multiprocessor. It works on one item after the other. An item is a
- * tile of 128 keys of a KV head: the block iterates over the tiles of 64 rows that see the keys, for
- * all query heads of the item. Each of two warpgroups has 64 keys, and half of the columns of dQ.
- * They take turns. In its turn a group issues the products for dQ, dV and dK, then for the next S
- * and dP. It computes P and dS from these while the other group has its turn. Group 0 adds its dQ
+ * tile of 128 keys of a KV head: the block iterates over the tiles of 64 rows that see the keys,
+ * for all query heads of the item. Each of two warpgroups has 64 keys, and half of the columns of
+ * dQ. They take turns. In its turn a group issues the products for dQ, dV and dK, then for the next
+ * S and dP. It computes P and dS from these while the other group has its turn. Group 0 adds its dQ
  * one step late, so that two buffers of dS are enough.
  *
  * The copy engine adds dQ in fp32 to scratch. Blocks add in a fixed order, so that results repeat.
@@ -27,8 +27,8 @@
  * sums, and tiles that are not whole, are stored by the warpgroups.
  *
  * If the chunk itself has few tiles, each query head of them is an item (item.is_split). The items
- * of a tile then add dK and dV one after the other. Otherwise the last tiles would leave most of the
- * card idle. find_part defines the order in which these items are handed out.
+ * of a tile then add dK and dV one after the other. Otherwise the last tiles would leave most of
+ * the card idle. find_part defines the order in which these items are handed out.
  *
  * Over lists of pages (LISTS) a page is a tile of keys. A page that many query pages list is one
  * item, which iterates over all of them by the page's inverse list (lists.cu), or is split into
