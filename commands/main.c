@@ -28,7 +28,7 @@ static void print_help(void)
     for (size_t i = 0; tdm_commands[i] != NULL; i++)
         printf("  %-10s %s\n", tdm_commands[i]->name, tdm_commands[i]->summary);
     printf("\n"
-           "  --help     this text; tidemark COMMAND --help: that of a command\n"
+           "  --help     this text; tidemark COMMAND --help, or help COMMAND: that of a command\n"
            "  --version  the version\n"
            "\n"
            "Data goes to stdout, all else to stderr. Exit: 0 done, 1 failed, 2 bad command line,\n"
@@ -71,6 +71,12 @@ static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
         print_help();
         return TDM_OK;
+    }
+    if (strcmp(name, "help") == 0) {
+        if (argc > 3)
+            return tdm_fail(err, TDM_USAGE, "help takes one command, or none");
+        char flag[] = "--help", *of_command[] = {argv[0], argc == 3 ? argv[2] : flag, flag, NULL};
+        return run_command(3, of_command, err);
     }
     if (strcmp(name, "--version") == 0) {
         printf("tidemark %s\n", PACKAGE_VERSION);
