@@ -106,8 +106,7 @@ static enum tdm_status try_variant(struct search *s, const struct tdm_variant *v
         if (lasts)
             remember(s, text);
     }
-    p->fits_host =
-        v->any_host || p->host_peak_bytes <= s->machine->topology.places[TDM_HOST].capacity_bytes;
+    p->fits_host = v->any_host || p->host_peak_bytes <= tdm_machine_far(s->machine)->capacity_bytes;
     *fits = p->fits = p->fits_device && p->fits_host;
     return TDM_OK;
 }
@@ -374,7 +373,7 @@ static enum tdm_status try_together(struct search *s, struct tdm_change_set star
     if (status == TDM_OK)
         status = has_batch(&set) ? raise_batch(s, &set, err) : try_set(s, &set, &fits, err);
     if (status == TDM_OK && set.any_host &&
-        s->prediction.host_peak_bytes <= s->machine->topology.places[TDM_HOST].capacity_bytes)
+        s->prediction.host_peak_bytes <= tdm_machine_far(s->machine)->capacity_bytes)
         set.any_host = false;
     if (status == TDM_OK && (set.any_host || !start.any_host || s->out->count == 0))
         note(s, &set); /* else it is already among them */
