@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Estimates: seconds and bytes of a schedule, and the LM-head tile. */
+#include "planner/estimate_lanes.h"
 #include "planner/estimate_parts.h"
 
 #include "base/size.h"
@@ -28,7 +29,9 @@ static void estimate_seconds(const struct tdm_estimator *e, const struct tdm_sch
     if (schedule->pass == TDM_EVALUATE)
         return; /* set together with the bytes */
     tdm_estimate_seconds(e, schedule, estimate);
-    estimate->likely_seconds = later(estimate->seconds, tdm_estimate_waiting(e));
+    double lanes = tdm_estimate_lanes(e, schedule);
+    estimate->likely_seconds =
+        later(estimate->seconds, lanes > 0 ? lanes : tdm_estimate_waiting(e));
 }
 
 void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,

@@ -53,6 +53,10 @@ uint64_t tdm_estimator_resident_bytes(const struct tdm_estimator *estimator);
  * for them. */
 double tdm_estimator_richer_seconds(const struct tdm_estimator *estimator);
 
+/* Are likely seconds those of the step's lanes, within a percent or two of the simulator?
+ * Otherwise, for steps of many chunks, they are rough. */
+bool tdm_estimator_knows_lanes(const struct tdm_estimator *estimator);
+
 /* Number of chunks of the step. */
 uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);
 
