@@ -21,8 +21,12 @@
 #define QUICK_PARTS 8u       /* divides the effort for recipes, for `quick` */
 #define SMALL_OPS 600u       /* of a small step */
 #define WIDE_GAP 0.05        /* from this gap on polishing gets its full effort, */
+#define DEEP_GAP 0.01        /* the same for longer searches of roundings, */
 #define LEAST_EFFORT 0.2     /* and at the bound this share of it */
 #define QUICK_ESTIMATES 800u /* of one rounding, */
+#define GRID_ESTIMATES 600u  /* of the best one of an order and chunk size, */
+#define GRID_TRAVELLED 0u    /* and points of its walk */
+#define MOST_TRAVELLED 10000u
 #define MOST_ESTIMATES 8000u /* and of each of the most promising ones */
 #define MOST_DEEPENED 4u     /* of them, at one place of updates, */
 #define DEEPENED_OF_KIND 2u  /* and of one order and chunk size */
@@ -326,6 +330,25 @@ static void note_least(struct run *run, int order, uint32_t size, double seconds
     run->least_seconds[order][size] = fmax(seconds - saves, 0);
 }
 
+/* Improves the best rounding of an order and chunk size from a grid of homes. Solutions of the
+ * program hardly tell one home from another, and single moves seldom lead to the best ones. */
+static enum tdm_status try_grid(struct run *run, enum tdm_order order, uint32_t size,
+                                struct tdm_error *err)
+{
+    struct tdm_rounding_limits limits = rounding_limits(run, size);
+    struct tdm_rounded *best = NULL;
+    for (uint32_t i = 0; i < run->rounded_count; i++) {
+        struct tdm_rounded *of = &run->rounded[i];
+        if (of->size == size && of->order == order && of->fits &&
+            (best == NULL || of->cost < best->cost))
+            best = of;
+    }
+    limits.grid = true;
+    limits.most_estimates = GRID_ESTIMATES;
+    limits.travelled = GRID_TRAVELLED;
+    return best == NULL ? TDM_OK : tdm_improve(&run->kitchen, &limits, best, err);
+}
+
 /* The bound of an order and chunk size, and schedules rounded from it. If the program is too large
  * for the solver, as with a model of hundreds of layers, no bound is known. */
 static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t size,
@@ -372,6 +395,8 @@ static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t
         status =
             round_one(run, order, size, relaxation, &relaxed, (enum tdm_rounding)rounding, err);
     }
+    if (status == TDM_OK)
+        status = try_grid(run, order, size, err);
     tdm_relaxation_free(*last);
     *last = relaxation;
     return status;
@@ -604,9 +629,19 @@ static double corrected_cost(struct run *run, const struct tdm_rounded *rounded)
     return ratio > 0 ? ratio * rounded->cost : rounded->cost;
 }
 
+/* The nearer the best schedule is to the bound, the less there is to gain. */
+static double share_of_effort(const struct run *run, double wide_gap)
+{
+    double bound = run->bound_of[run->on];
+    double gap =
+        run->found && bound > 0 && bound < NO_BOUND ? run->simulation.step_seconds / bound - 1 : 1;
+    return fmin(fmax(gap / wide_gap, LEAST_EFFORT), 1);
+}
+
 static bool may_deepen(const struct run *run, const struct tdm_rounded *rounded)
 {
-    return !rounded->deepened && run->all_deepened < MOST_DEEPENED &&
+    return !rounded->deepened &&
+           run->all_deepened < MOST_DEEPENED * share_of_effort(run, DEEP_GAP) &&
            run->deepened[rounded->order][rounded->size] < DEEPENED_OF_KIND;
 }
 
@@ -679,8 +714,9 @@ static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, str
 static enum tdm_status deepen(struct run *run, struct tdm_rounded *rounded, struct tdm_error *err)
 {
     struct tdm_rounding_limits limits = rounding_limits(run, rounded->size);
-    limits.most_estimates = MOST_ESTIMATES;
-    limits.deep = true;
+    limits.most_estimates = (unsigned)(MOST_ESTIMATES * share_of_effort(run, DEEP_GAP));
+    limits.deep = limits.grid = true;
+    limits.travelled = (unsigned)(MOST_TRAVELLED * share_of_effort(run, DEEP_GAP));
     memcpy(limits.reserve, rounded->reserve, sizeof(limits.reserve));
     rounded->deepened = true;
     rounded->simulated = false;
@@ -964,12 +1000,10 @@ static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *f
     return status == TDM_OK ? run->status : status;
 }
 
-/* Ops that polishing may simulate: the nearer to the bound, the less there is to gain. */
+/* Ops that polishing may simulate. */
 static uint64_t polishing_ops(const struct run *run)
 {
-    double bound = run->bound_of[run->on];
-    double gap = bound > 0 && bound < NO_BOUND ? run->simulation.step_seconds / bound - 1 : 1;
-    return (uint64_t)(MOST_OPS * fmin(fmax(gap / WIDE_GAP, LEAST_EFFORT), 1));
+    return (uint64_t)(MOST_OPS * share_of_effort(run, WIDE_GAP));
 }
 
 /* Polishes small steps from other starting points of each order too. */

@@ -21,6 +21,8 @@
  *   compute     backward >= all its ops; fetch_*, send_*: each phase >= its copies of a direction,
  *               less what rings let run ahead into it; both_ways: both phases >= all copies at the
  *               rate of both directions together
+ *   send_updated  backward >= head and top layer, and then all copies of updated state to the host,
+ *               which begin when the first update is done; in layer-major order without the head's
  *   refetched   >= layers that run again less those at home on the device
  * Objective: forward + backward.
  *

@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +25,7 @@ static unsigned affordable(const struct tdm_kitchen *kitchen, uint32_t size, boo
     const uint64_t bodies = (uint64_t)layers * tdm_estimator_chunks(kitchen->estimators[size]);
     if (deep && tdm_estimator_knows_lanes(kitchen->estimators[size]) && bodies > BODIES)
         return (unsigned)((uint64_t)estimates * BODIES / bodies);
-    return estimates * LAYERS / (layers < LAYERS ? layers : LAYERS);
+    return layers < LAYERS ? estimates * LAYERS / layers : estimates;
 }
 
 /* ---- a point ---- */
@@ -76,6 +77,7 @@ struct search {
     struct tdm_rounded point; /* being changed */
     struct tdm_rounded *best;
     double best_cost, price; /* seconds per byte beyond a limit */
+    double enough;           /* a point that takes so long is refused: no need to know how long */
     unsigned left;           /* remaining estimates */
     enum tdm_set kept, held; /* sets that decide_fit() stores */
     uint64_t scramble;       /* state of the order of travel() */
@@ -132,8 +134,9 @@ static struct tdm_estimate estimate_point(struct search *s)
     tdm_rounded_write(kitchen, &s->point);
     if (tdm_memo_find(kitchen->estimates, key, &known))
         return known;
-    tdm_estimate_without_tile(s->estimator, kitchen->schedule, &known);
-    tdm_memo_note(kitchen->estimates, key, &known);
+    tdm_estimate_without_tile(s->estimator, kitchen->schedule, s->enough, &known);
+    if (known.seconds < s->enough)
+        tdm_memo_note(kitchen->estimates, key, &known);
     return known;
 }
 
@@ -213,7 +216,9 @@ static bool is_best(const struct search *s)
 /* Keeps the point if it is better than the best; otherwise restores the best. */
 static bool decide(struct search *s)
 {
+    s->enough = s->best_cost;
     double cost = cost_of(s);
+    s->enough = HUGE_VAL;
     if (s->measure != NULL && s->best_cost < TDM_UNMEASURED && is_best(s))
         return false;
     if (s->measure != NULL) {
@@ -491,7 +496,7 @@ static void start_homes(struct search *s)
     const bool *fixed = s->limits->fixed_homes;
     if (fixed[TDM_STATE_WEIGHTS] || fixed[TDM_STATE_MASTER] || fixed[TDM_STATE_MOMENTS])
         return;
-    for (unsigned start = 0; start < 32 && s->left > 0; start++)
+    for (unsigned start = 0; start < 32; start++)
         for (int with = FILLS - 1; with >= 0; with--)
             for (uint32_t slots = 1; slots <= 2; slots++) {
                 for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
@@ -582,8 +587,11 @@ static void search_structure(struct search *s)
         if (i < count && decide_fit(s))
             best = i;
     }
-    if (s->limits->deep)
+    if (s->limits->grid) {
+        const unsigned left = s->left;
         start_homes(s);
+        s->left = left;
+    }
     for (bool better = true; better && s->left > 0;) {
         better = move_places(s, 0, s->point.group_count);
         better = move_homes(s, decide_fit) || better;
@@ -601,8 +609,7 @@ static void search_structure(struct search *s)
  * come in one fixed scrambled order, so the same request gives the same plan.
  */
 #define SLOWER 0.006
-#define TRAVELLED 10000u /* points that are looked at */
-#define MORE_MOVES 0.45  /* share of points that differ in one move more */
+#define MORE_MOVES 0.45 /* share of points that differ in one move more */
 #define SCRAMBLE 6364136223846793005u
 #define KINDS_OF_MOVES 16u /* of which: */
 #define OF_SETTINGS 7u
@@ -665,11 +672,19 @@ static void travel_boundary(struct search *s)
     }
 }
 
+/* A home or a ring, often with what fills the memory again. */
+static void travel_home(struct search *s)
+{
+    int state, with = (int)draw(s, FILLS + 1);
+    if (change_home(s, draw(s, HOME_CHANGES), &state) && with < FILL_NOTHING && with != state &&
+        !s->limits->fixed_homes[with])
+        fill(s, with);
+}
+
 static void travel_once(struct search *s)
 {
     do {
         uint32_t what = draw(s, KINDS_OF_MOVES);
-        int state;
         if (what < OF_SETTINGS)
             travel_settings(s);
         else if (what < OF_SETTINGS + OF_COPIES)
@@ -677,7 +692,7 @@ static void travel_once(struct search *s)
         else if (what < OF_SETTINGS + OF_COPIES + OF_BOUNDARIES)
             travel_boundary(s);
         else
-            change_home(s, draw(s, HOME_CHANGES), &state);
+            travel_home(s);
     } while (draw(s, 1000) < (uint32_t)(1000 * MORE_MOVES));
 }
 
@@ -690,7 +705,7 @@ static enum tdm_status travel(struct search *s, struct tdm_error *err)
     if (here.groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     tdm_rounded_copy(&here, s->best);
-    const unsigned count = affordable(s->kitchen, s->best->size, true, TRAVELLED);
+    const unsigned count = affordable(s->kitchen, s->best->size, true, s->limits->travelled);
     s->scramble = 1;
     for (unsigned i = 0; i < count; i++) {
         double left = (double)(count - i) / count;
@@ -698,8 +713,9 @@ static enum tdm_status travel(struct search *s, struct tdm_error *err)
         travel_once(s);
         if (!fits(s))
             continue;
+        s->enough = here_cost * (1 + SLOWER * left * left);
         double cost = cost_of(s);
-        if (!s->point.fits || cost >= here_cost * (1 + SLOWER * left * left))
+        if (!s->point.fits || cost >= s->enough)
             continue;
         here_cost = cost;
         tdm_rounded_copy(&here, &s->point);
@@ -708,6 +724,7 @@ static enum tdm_status travel(struct search *s, struct tdm_error *err)
             tdm_rounded_copy(s->best, &s->point);
         }
     }
+    s->enough = HUGE_VAL;
     tdm_rounded_copy(&s->point, s->best);
     free(here.groups);
     return TDM_OK;
@@ -767,7 +784,7 @@ enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
         search_structure(&s);
     if (!limits->no_fine)
         search_finely(&s);
-    if (limits->deep)
+    if (limits->travelled > 0)
         status = travel(&s, err);
     if (status == TDM_OK && limits->deep)
         search_finely(&s);

@@ -39,8 +39,10 @@ struct tdm_rounding_limits {
     bool fixed_homes[TDM_STATES], fixed_rings;
     bool fixed_groups, no_structure, no_fine;
     bool doubtful; /* likely seconds do not decide which neighbours are measured */
-    bool deep;     /* moves of homes together with what fills the memory */
+    bool grid;     /* begins with homes from a grid */
+    bool deep;     /* the same, and moves of homes together with what fills the memory */
     unsigned most_estimates;
+    unsigned travelled;   /* points of a walk that leaves local optima */
     enum tdm_set richest; /* limit of the moves */
     double copies; /* cost of a second of copies, in addition to their estimated time: they overlap
                       the compute lane, but it sometimes waits for one */
