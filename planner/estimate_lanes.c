@@ -108,7 +108,8 @@ struct clocks {
     double gradient_free, host_free[SLOTS];
     uint32_t host_gradients;
     double sums_sent;
-    double row_free[SLOTS]; /* chunk-major: rows for K and V that are on the host */
+    double kv_ready, kv_free; /* layer-major: K and V from the host, and the row that they enter */
+    double row_free[SLOTS];   /* chunk-major: rows for K and V that are on the host */
 };
 
 /* ---- memory ---- */
@@ -597,6 +598,12 @@ static void send_input(struct clocks *c, const struct body *body)
         *take_slot(&c->stashed_x) = sent;
 }
 
+/* Layer-major: fetches K and V of a chunk into the row that the layer above has used. */
+static void fetch_kv(struct clocks *c, const struct body *body)
+{
+    c->kv_ready = copy_to_device(c, c->kv_free, of_chunk(c, c->e->kv, body->chunk));
+}
+
 static void run_forward(struct clocks *c, const struct body *body, double ready)
 {
     const struct span *span = &c->m->spans[body->layer];
@@ -617,6 +624,10 @@ static void run_forward(struct clocks *c, const struct body *body, double ready)
         if (HAS(made, s))
             ready = later(ready, c->stashed[s].free[c->stashed[s].next]);
     c->compute = later(later(c->compute, ready) + before, fetch_row(c, body, seen > 0));
+    if (c->by_layer && !first && seen > 0 && far_kv(span)) {
+        fetch_kv(c, body);
+        c->compute = later(c->compute, c->kv_ready);
+    }
     send_kv(c, body, c->compute);
     c->compute += seen;
     free_row(c, body->layer, c->compute);
@@ -640,7 +651,7 @@ static void run_kv(struct clocks *c, const struct body *body, double ready)
     const struct span *span = &c->m->spans[body->layer];
     const struct layer_cost *cost = cost_before(c, body);
     if (body->pass != PASS_FIRST && far_kv(span))
-        copy_to_device(c, 0, of_chunk(c, c->e->kv, body->chunk));
+        fetch_kv(c, body);
     if (body->pass != PASS_FIRST && (keeps_kv(span) || holds_kv(c, span, body->layer)))
         return;
     c->compute = later(c->compute, ready) + COST(embed) + COST(norm) + COST(kv);
@@ -668,7 +679,11 @@ static void run_backward(struct clocks *c, const struct body *body, double ready
         c->compute = later(c->compute, c->gradient_free - GRADIENT_BEGINS * least);
     c->compute = later(c->compute + before, fetch_row(c, body, true));
     c->compute = later(c->compute, fetch_sums(c, body));
+    if (c->by_layer && far_kv(&c->m->spans[body->layer]))
+        c->compute = later(c->compute, c->kv_ready);
     c->compute += seconds - before;
+    if (body->chunk == 0)
+        c->kv_free = c->compute - AFTER_ATTENTION * least;
     free_row(c, body->layer, c->compute - AFTER_ATTENTION * least);
     send_sums(c, body);
     /* it adds to the bytes from which the gradient of the layer above is sent */

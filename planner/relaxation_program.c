@@ -207,6 +207,12 @@ static bool is_updated_late(const struct tdm_relaxation *r, uint32_t unit)
            unit != tdm_model_head_unit(r->pricing.e->base->model);
 }
 
+/* Is a unit's state sent home when everything was computed? The embedding is updated last. */
+static bool is_sent_last(const struct tdm_estimator *e, uint32_t unit)
+{
+    return e->base->optimizer.on == TDM_DEVICE && unit == tdm_model_embedding_unit(e->base->model);
+}
+
 static enum tdm_status add_rows(struct tdm_relaxation *r,
                                 const uint64_t limit_bytes[TDM_MAX_PLACES], struct tdm_error *err)
 {
@@ -349,6 +355,7 @@ static void put_copies(struct column *column, enum tdm_state state, uint32_t uni
     put(column, r->row[ROW_SEND_BACKWARD], sent_seconds(e, state, unit));
     put(column, r->row[ROW_SEND_UPDATED],
         is_updated_late(r, unit) ? sent_seconds(e, state, unit) : 0);
+    put(column, r->row[ROW_COMPUTE], is_sent_last(e, unit) ? sent_seconds(e, state, unit) : 0);
     put(column, r->row[ROW_BOTH], both / tdm_machine_both_ways_rate(e->base->machine));
 }
 
@@ -469,6 +476,7 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             double sent = sent_seconds(e, state, k < r->layers ? 0 : unit);
             alone[ROW_SEND_BACKWARD] -= sent;
             alone[ROW_SEND_UPDATED] -= is_updated_late(r, unit) ? sent : 0;
+            alone[ROW_COMPUTE] -= is_sent_last(e, unit) ? sent : 0;
             alone[ROW_BOTH] -= (times * bytes + sent_bytes(e, state, k < r->layers ? 0 : unit)) /
                                tdm_machine_both_ways_rate(base->machine);
             if (k < r->layers)

@@ -744,6 +744,7 @@ static enum tdm_status open_search(const struct tdm_kitchen *kitchen,
         .estimator = kitchen->estimators[rounded->size],
         .point = *rounded,
         .best = rounded,
+        .enough = HUGE_VAL,
         .left = affordable(kitchen, rounded->size, limits->deep, limits->most_estimates)};
     if (groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");

@@ -164,8 +164,15 @@ static void test_likely_seconds(void **state)
         tdm_schedule_set_order(schedule,
                                tdm_dice_chance(&dice, 50) ? TDM_LAYER_MAJOR : TDM_CHUNK_MAJOR);
         draw_homes(&dice, schedule);
-        for (uint32_t g = 1; g < count; g++)
-            schedule->groups[g].input_place = tdm_dice_chance(&dice, 50) ? TDM_HOST : TDM_DEVICE;
+        for (uint32_t g = 0; g < count; g++) {
+            struct tdm_group *group = &schedule->groups[g];
+            if (g > 0)
+                group->input_place = tdm_dice_chance(&dice, 50) ? TDM_HOST : TDM_DEVICE;
+            if (tdm_dice_chance(&dice, 20)) {
+                group->kv = TDM_KV_KEEP;
+                group->kv_place = TDM_HOST;
+            }
+        }
         must(tdm_estimator_new(schedule, &estimator, &err), &err);
         assert_true(tdm_estimator_knows_lanes(estimator));
         tdm_estimate(estimator, schedule, &estimate);
