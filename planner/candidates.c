@@ -29,7 +29,7 @@
 #define MOST_TRAVELLED 10000u
 #define MOST_ESTIMATES 8000u /* and of each of the most promising ones */
 #define MOST_DEEPENED 4u     /* of them, at one place of updates, */
-#define DEEPENED_OF_KIND 2u  /* and of one order and chunk size */
+#define DEEPENED_OF_KIND 1u  /* and of one order and chunk size */
 #define TOO_SLOW 1.06        /* likely cost over the best step; deepening and polishing gain less */
 #define FREE_GIB 1e6         /* a GiB that saves less than this share of the step counts as free */
 #define COPIES 0.01          /* rounding.h; raised where the simulator finds stalls: */
@@ -652,16 +652,24 @@ static double least_of(const struct run *run, const struct tdm_rounded *rounded)
                                     : rounded->seconds;
 }
 
+/* The best step so far; once something was found, with updates at any place. */
+static double best_seconds(const struct run *run)
+{
+    double seconds = run->found ? run->simulation.step_seconds : NO_BOUND;
+    return run->found && run->other_seconds > 0 ? fmin(seconds, run->other_seconds) : seconds;
+}
+
 /* Among the roundings that could win, the one with the lowest corrected cost, or NULL. */
 static struct tdm_rounded *fastest_rounded(struct run *run)
 {
+    const double most = TOO_SLOW * best_seconds(run);
     struct tdm_rounded *fastest = NULL;
     for (uint32_t i = 0; i < run->rounded_count; i++) {
         struct tdm_rounded *rounded = &run->rounded[i];
-        if (rounded->fits && is_due(run, rounded->size) && could_win(run, least_of(run, rounded)) &&
-            (!run->found ||
-             corrected_cost(run, rounded) < TOO_SLOW * run->simulation.step_seconds) &&
-            (fastest == NULL || corrected_cost(run, rounded) < corrected_cost(run, fastest)))
+        double cost = corrected_cost(run, rounded);
+        if (rounded->fits && is_due(run, rounded->size) && cost < most &&
+            could_win(run, least_of(run, rounded)) &&
+            (fastest == NULL || cost < corrected_cost(run, fastest)))
             fastest = rounded;
     }
     return fastest;
@@ -942,7 +950,8 @@ static void start_over(struct tdm_rounded *point, unsigned start)
     }
 }
 #define STARTS 18u
-#define POLISHED 3u   /* orders and chunk sizes */
+#define POLISHED 2u   /* orders and chunk sizes, */
+#define PARTS 4u      /* each with this part of the effort */
 #define HOPELESS 1.03 /* times the best; slower ones are not polished */
 
 /* The best of an order (TDM_ORDERS: of any) among those not polished yet, or NULL. */
@@ -1037,11 +1046,11 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
     if (!may_round(run) || switched_off(run, TDM_POLISH) || run->kitchen.pins->quick ||
         is_far_behind(run))
         return TDM_OK;
-    run->most_ops = polishing_ops(run) / POLISHED;
+    run->most_ops = polishing_ops(run) / PARTS;
     for (unsigned i = 0; i < POLISHED && status == TDM_OK && could_win(run, 0); i++) {
         run->ops = 0;
         best = best_of(run, TDM_ORDERS, polished);
-        if (best == NULL || best->seconds > HOPELESS * run->simulation.step_seconds)
+        if (best == NULL || best->seconds > HOPELESS * best_seconds(run))
             break;
         polished[best - run->best] = true;
         status = polish_point(run, best, best->order, 0, TDM_SEARCHED_SET, err);
