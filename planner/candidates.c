@@ -19,9 +19,18 @@
 #define MOST_SOLUTIONS 60u   /* of one linear program */
 #define TOLERANCE 3e-4       /* of its bound */
 #define QUICK_PARTS 8u       /* divides the effort for recipes, for `quick` */
+#define SMALL_OPS 600u       /* of a small step */
 #define WIDE_GAP 0.05        /* from this gap on polishing gets its full effort, */
+#define DEEP_GAP 0.01        /* the same for longer searches of roundings, */
 #define LEAST_EFFORT 0.2     /* and at the bound this share of it */
-#define MOST_ESTIMATES 4000u /* of one rounding */
+#define QUICK_ESTIMATES 800u /* of one rounding, */
+#define GRID_ESTIMATES 600u  /* of the best one of an order and chunk size, */
+#define GRID_TRAVELLED 0u    /* and points of its walk */
+#define MOST_TRAVELLED 10000u
+#define MOST_ESTIMATES 8000u /* and of each of the most promising ones */
+#define MOST_DEEPENED 4u     /* of them, at one place of updates, */
+#define DEEPENED_OF_KIND 1u  /* and of one order and chunk size */
+#define TOO_SLOW 1.06        /* likely cost over the best step; deepening and polishing gain less */
 #define FREE_GIB 1e6         /* a GiB that saves less than this share of the step counts as free */
 #define COPIES 0.01          /* rounding.h; raised where the simulator finds stalls: */
 #define STALLED 1.003        /* simulated over estimated */
@@ -131,6 +140,9 @@ struct run {
     bool no_memory;
 
     struct tdm_rounded *rounded; /* [rounded_count], those that fit */
+    /* how many of them were searched longer, and of each order and chunk size */
+    uint32_t all_deepened, deepened[TDM_ORDERS][TDM_BASES];
+    double ratio[TDM_ORDERS][TDM_BASES]; /* ratio_of() */
     uint32_t rounded_count;
     enum tdm_place on; /* place of updates in the current pass over the two places */
     double bound_of[TDM_MAX_PLACES],
@@ -263,7 +275,7 @@ static struct tdm_rounding_limits rounding_limits(const struct run *run, uint32_
     struct tdm_rounding_limits limits = {.fixed_groups = pins->group_count > 0,
                                          .no_structure = switched_off(run, TDM_STRUCTURE),
                                          .no_fine = switched_off(run, TDM_FINE),
-                                         .most_estimates = MOST_ESTIMATES,
+                                         .most_estimates = QUICK_ESTIMATES,
                                          .richest = TDM_SEARCHED_SET,
                                          .copies = COPIES};
     memcpy(limits.bytes, run->limit_bytes, sizeof(limits.bytes));
@@ -318,6 +330,25 @@ static void note_least(struct run *run, int order, uint32_t size, double seconds
     run->least_seconds[order][size] = fmax(seconds - saves, 0);
 }
 
+/* Improves the best rounding of an order and chunk size from a grid of homes. Solutions of the
+ * program hardly tell one home from another, and single moves seldom lead to the best ones. */
+static enum tdm_status try_grid(struct run *run, enum tdm_order order, uint32_t size,
+                                struct tdm_error *err)
+{
+    struct tdm_rounding_limits limits = rounding_limits(run, size);
+    struct tdm_rounded *best = NULL;
+    for (uint32_t i = 0; i < run->rounded_count; i++) {
+        struct tdm_rounded *of = &run->rounded[i];
+        if (of->size == size && of->order == order && of->fits &&
+            (best == NULL || of->cost < best->cost))
+            best = of;
+    }
+    limits.grid = true;
+    limits.most_estimates = GRID_ESTIMATES;
+    limits.travelled = GRID_TRAVELLED;
+    return best == NULL ? TDM_OK : tdm_improve(&run->kitchen, &limits, best, err);
+}
+
 /* The bound of an order and chunk size, and schedules rounded from it. If the program is too large
  * for the solver, as with a model of hundreds of layers, no bound is known. */
 static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t size,
@@ -364,6 +395,8 @@ static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t
         status =
             round_one(run, order, size, relaxation, &relaxed, (enum tdm_rounding)rounding, err);
     }
+    if (status == TDM_OK)
+        status = try_grid(run, order, size, err);
     tdm_relaxation_free(*last);
     *last = relaxation;
     return status;
@@ -582,45 +615,98 @@ static bool could_win(const struct run *run, double seconds)
     return !run->found || (seconds < best && !done);
 }
 
-/* Among the roundings that could win, the one with the lowest cost, or NULL. */
+/* Simulated over likely seconds of the last simulated schedule of an order and chunk size; 0: none
+ * was simulated. */
+static double *ratio_of(struct run *run, const struct tdm_rounded *rounded)
+{
+    return &run->ratio[rounded->order][rounded->size];
+}
+
+/* The likely cost of a rounding, corrected by simulations of its kind. */
+static double corrected_cost(struct run *run, const struct tdm_rounded *rounded)
+{
+    double ratio = *ratio_of(run, rounded);
+    return ratio > 0 ? ratio * rounded->cost : rounded->cost;
+}
+
+/* The nearer the best schedule is to the bound, the less there is to gain. */
+static double share_of_effort(const struct run *run, double wide_gap)
+{
+    double bound = run->bound_of[run->on];
+    double gap =
+        run->found && bound > 0 && bound < NO_BOUND ? run->simulation.step_seconds / bound - 1 : 1;
+    return fmin(fmax(gap / wide_gap, LEAST_EFFORT), 1);
+}
+
+static bool may_deepen(const struct run *run, const struct tdm_rounded *rounded)
+{
+    return !rounded->deepened &&
+           run->all_deepened < MOST_DEEPENED * share_of_effort(run, DEEP_GAP) &&
+           run->deepened[rounded->order][rounded->size] < DEEPENED_OF_KIND;
+}
+
+/* A lower bound on what a rounding is or, if it is searched longer, becomes. */
+static double least_of(const struct run *run, const struct tdm_rounded *rounded)
+{
+    return may_deepen(run, rounded) ? run->floor_seconds[rounded->order][rounded->size]
+                                    : rounded->seconds;
+}
+
+/* The best step so far; once something was found, with updates at any place. */
+static double best_seconds(const struct run *run)
+{
+    double seconds = run->found ? run->simulation.step_seconds : NO_BOUND;
+    return run->found && run->other_seconds > 0 ? fmin(seconds, run->other_seconds) : seconds;
+}
+
+/* Among the roundings that could win, the one with the lowest corrected cost, or NULL. */
 static struct tdm_rounded *fastest_rounded(struct run *run)
 {
+    const double most = TOO_SLOW * best_seconds(run);
     struct tdm_rounded *fastest = NULL;
-    for (uint32_t i = 0; i < run->rounded_count; i++)
-        if (run->rounded[i].fits && is_due(run, run->rounded[i].size) &&
-            could_win(run, run->rounded[i].likely_seconds) &&
-            (fastest == NULL || run->rounded[i].cost < fastest->cost))
-            fastest = &run->rounded[i];
+    for (uint32_t i = 0; i < run->rounded_count; i++) {
+        struct tdm_rounded *rounded = &run->rounded[i];
+        double cost = corrected_cost(run, rounded);
+        if (rounded->fits && is_due(run, rounded->size) && cost < most &&
+            could_win(run, least_of(run, rounded)) &&
+            (fastest == NULL || cost < corrected_cost(run, fastest)))
+            fastest = rounded;
+    }
     return fastest;
 }
 
-/* Simulates a rounding. If packing takes more than estimated, or the compute lane stalls more than
- * estimated, improves it again with less memory or dearer copies. The result waits for its next
- * turn. */
+/* Simulates a rounding. If packing takes more than estimated, searches it again with less memory.
+ * If the compute lane stalls more than a rough estimate says, searches it again with dearer copies.
+ * The result waits for its next turn. */
 static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, struct tdm_error *err)
 {
     static const double dearer[] = {1, 10, 50, 200};
     struct tdm_rounding_limits limits = rounding_limits(run, rounded->size);
     uint64_t used_bytes[TDM_MAX_PLACES];
     double step_seconds, estimated = rounded->likely_seconds;
-    bool fits;
+    bool fits, rough = !tdm_estimator_knows_lanes(run->kitchen.estimators[rounded->size]);
     tdm_rounded_write(&run->kitchen, rounded);
     enum tdm_status status =
         try_schedule(run, rounded->size, &rounded->tiles, &fits, used_bytes, &step_seconds, err);
     if (status != TDM_OK)
         return status;
+    rounded->simulated = fits;
+    if (fits)
+        *ratio_of(run, rounded) = step_seconds / estimated;
     if (!fits) {
         add_reserve(run, used_bytes, rounded->bytes, rounded->reserve);
         rounded->mended++;
         limits.no_structure = true;
-    } else {
+    } else if (rough && step_seconds >= STALLED * estimated) {
         rounded->dearer++;
+    } else {
+        return TDM_OK;
     }
-    if (rounded->mended > MOST_MENDED || rounded->dearer == sizeof(dearer) / sizeof(dearer[0]) ||
-        (fits && step_seconds < STALLED * estimated)) {
+    if (rounded->mended > MOST_MENDED || rounded->dearer == sizeof(dearer) / sizeof(dearer[0])) {
         rounded->fits = false; /* finished */
         return TDM_OK;
     }
+    rounded->simulated = false;
     limits.copies = COPIES * dearer[rounded->dearer];
     /* with one slot, a fetch waits until the previous content was sent, and delays the chunks'
      * copies */
@@ -632,12 +718,47 @@ static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, str
     return tdm_improve(&run->kitchen, &limits, rounded, err);
 }
 
+/* Searches longer from a rounding. */
+static enum tdm_status deepen(struct run *run, struct tdm_rounded *rounded, struct tdm_error *err)
+{
+    struct tdm_rounding_limits limits = rounding_limits(run, rounded->size);
+    limits.most_estimates = (unsigned)(MOST_ESTIMATES * share_of_effort(run, DEEP_GAP));
+    limits.deep = limits.grid = true;
+    limits.travelled = (unsigned)(MOST_TRAVELLED * share_of_effort(run, DEEP_GAP));
+    memcpy(limits.reserve, rounded->reserve, sizeof(limits.reserve));
+    rounded->deepened = true;
+    rounded->simulated = false;
+    run->deepened[rounded->order][rounded->size]++;
+    run->all_deepened++;
+    return tdm_improve(&run->kitchen, &limits, rounded, err);
+}
+
+/* Is a rounding like one that was simulated? */
+static bool is_known(const struct run *run, const struct tdm_rounded *rounded)
+{
+    const struct tdm_memo_key key = tdm_rounded_key(rounded);
+    for (uint32_t i = 0; i < run->rounded_count; i++) {
+        const struct tdm_rounded *other = &run->rounded[i];
+        struct tdm_memo_key known = tdm_rounded_key(other);
+        if (other != rounded && other->simulated && memcmp(&known, &key, sizeof(key)) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Simulates the roundings, the most promising one first. Of each order and chunk size, first one as
+ * it is, which shows how far estimates are off; then the best ones are searched longer. */
 static enum tdm_status try_rounded(struct run *run, struct tdm_error *err)
 {
     struct tdm_rounded *rounded;
     enum tdm_status status = TDM_OK;
     while (status == TDM_OK && (rounded = fastest_rounded(run)) != NULL && run->ops < MOST_OPS)
-        status = try_one(run, rounded, err);
+        if (*ratio_of(run, rounded) > 0 && may_deepen(run, rounded))
+            status = deepen(run, rounded, err);
+        else if (!rounded->simulated && !is_known(run, rounded))
+            status = try_one(run, rounded, err);
+        else
+            rounded->fits = false; /* finished */
     return status;
 }
 
@@ -665,6 +786,7 @@ static enum tdm_status vary_size(struct run *run, uint32_t size, struct tdm_erro
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     *rounded = *from;
     rounded->size = size;
+    rounded->deepened = rounded->simulated = false;
     rounded->groups = groups;
     memcpy(groups, from->groups, from->group_count * sizeof(*groups));
     for (uint32_t g = 0; g < from->group_count; g++) {
@@ -828,8 +950,9 @@ static void start_over(struct tdm_rounded *point, unsigned start)
     }
 }
 #define STARTS 18u
-#define POLISHED 6u  /* orders and chunk sizes */
-#define HOPELESS 1.5 /* times the best; slower ones are not polished */
+#define POLISHED 2u   /* orders and chunk sizes, */
+#define PARTS 4u      /* each with this part of the effort */
+#define HOPELESS 1.03 /* times the best; slower ones are not polished */
 
 /* The best of an order (TDM_ORDERS: of any) among those not polished yet, or NULL. */
 static const struct tdm_rounded *best_of(const struct run *run, int order, const bool *polished)
@@ -856,6 +979,12 @@ static bool copy_rounded(const struct run *run, const struct tdm_rounded *from,
     return true;
 }
 
+/* Is a step so small that simulations are cheap, and waits inside bodies matter? */
+static bool is_small(const struct run *run)
+{
+    return run->simulation.op_count < SMALL_OPS;
+}
+
 /* Searches the neighbours of a point by simulation. `start` above 0: begins at the variant of the
  * point that start_over() makes, in `order`. */
 static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *from,
@@ -865,6 +994,7 @@ static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *f
     struct tdm_rounding_limits limits = rounding_limits(run, from->size);
     struct tdm_rounded point;
     limits.richest = richest;
+    limits.doubtful = is_small(run);
     if (!copy_rounded(run, from, &point))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     point.order = order;
@@ -879,20 +1009,19 @@ static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *f
     return status == TDM_OK ? run->status : status;
 }
 
-/* Ops that polishing may simulate: the nearer to the bound, the less there is to gain. */
+/* Ops that polishing may simulate. */
 static uint64_t polishing_ops(const struct run *run)
 {
-    double bound = run->bound_of[run->on];
-    double gap = bound > 0 && bound < NO_BOUND ? run->simulation.step_seconds / bound - 1 : 1;
-    return (uint64_t)(MOST_OPS * fmin(fmax(gap / WIDE_GAP, LEAST_EFFORT), 1));
+    return (uint64_t)(MOST_OPS * share_of_effort(run, WIDE_GAP));
 }
 
-/* If programs are small and effort is left, polishes from other starting points of each order
- * too. */
+/* Polishes small steps from other starting points of each order too. */
 static enum tdm_status polish_starts(struct run *run, enum tdm_set richest, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
     const uint64_t most_ops = polishing_ops(run);
+    if (!is_small(run))
+        return TDM_OK;
     run->most_ops = most_ops / 4;
     for (int order = 0; order < TDM_ORDERS; order++) {
         run->ops = 0;
@@ -917,11 +1046,11 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
     if (!may_round(run) || switched_off(run, TDM_POLISH) || run->kitchen.pins->quick ||
         is_far_behind(run))
         return TDM_OK;
-    run->most_ops = polishing_ops(run) / POLISHED;
+    run->most_ops = polishing_ops(run) / PARTS;
     for (unsigned i = 0; i < POLISHED && status == TDM_OK && could_win(run, 0); i++) {
         run->ops = 0;
         best = best_of(run, TDM_ORDERS, polished);
-        if (best == NULL || best->seconds > HOPELESS * run->simulation.step_seconds)
+        if (best == NULL || best->seconds > HOPELESS * best_seconds(run))
             break;
         polished[best - run->best] = true;
         status = polish_point(run, best, best->order, 0, TDM_SEARCHED_SET, err);
@@ -950,6 +1079,7 @@ static enum tdm_status enrich_point(struct run *run, const struct tdm_rounded *f
     struct tdm_rounding_limits limits = rounding_limits(run, from->size);
     struct tdm_rounded point;
     limits.richest = TDM_SETS - 1;
+    limits.doubtful = is_small(run);
     if (!copy_rounded(run, from, &point))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     run->ops = 0;
@@ -1151,6 +1281,7 @@ static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
     struct tdm_kitchen *kitchen = &run->kitchen;
     run->found = false;
     run->ops = 0;
+    run->all_deepened = 0;
     enum tdm_status status = try_rounded(run, err);
     if (status == TDM_OK)
         status = try_put_off(run, err);

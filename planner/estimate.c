@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Estimates: seconds and bytes of a schedule, and the LM-head tile. */
+#include "planner/estimate_lanes.h"
 #include "planner/estimate_parts.h"
 
 #include "base/size.h"
+
+#include <math.h>
 
 /* With a tile of logits of `tile_tokens`. */
 static uint64_t device_bytes(const struct tdm_estimator *e, const struct tdm_estimate *estimate,
@@ -23,19 +26,24 @@ static void estimate_bytes(const struct tdm_estimator *e, const struct tdm_sched
 
 /* Call after estimate_bytes(). */
 static void estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
-                             struct tdm_estimate *estimate)
+                             double enough_seconds, struct tdm_estimate *estimate)
 {
     if (schedule->pass == TDM_EVALUATE)
         return; /* set together with the bytes */
     tdm_estimate_seconds(e, schedule, estimate);
-    estimate->likely_seconds = later(estimate->seconds, tdm_estimate_waiting(e));
+    estimate->likely_seconds = estimate->seconds;
+    if (estimate->seconds >= enough_seconds)
+        return;
+    double lanes = tdm_estimate_lanes(e, schedule);
+    estimate->likely_seconds =
+        later(estimate->seconds, lanes > 0 ? lanes : tdm_estimate_waiting(e));
 }
 
 void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                   struct tdm_estimate *estimate)
 {
     estimate_bytes(e, schedule, estimate);
-    estimate_seconds(e, schedule, estimate);
+    estimate_seconds(e, schedule, HUGE_VAL, estimate);
     estimate->bytes[TDM_DEVICE] = device_bytes(e, estimate, schedule->head_tile_tokens);
 }
 
@@ -56,10 +64,10 @@ uint64_t tdm_estimator_resident_bytes(const struct tdm_estimator *e)
 }
 
 void tdm_estimate_without_tile(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
-                               struct tdm_estimate *estimate)
+                               double enough_seconds, struct tdm_estimate *estimate)
 {
     estimate_bytes(e, schedule, estimate);
-    estimate_seconds(e, schedule, estimate);
+    estimate_seconds(e, schedule, enough_seconds, estimate);
 }
 
 uint64_t tdm_estimate_add_tile(const struct tdm_estimator *e, uint64_t tile_tokens, bool fixed,

@@ -53,6 +53,10 @@ uint64_t tdm_estimator_resident_bytes(const struct tdm_estimator *estimator);
  * for them. */
 double tdm_estimator_richer_seconds(const struct tdm_estimator *estimator);
 
+/* Are likely seconds those of the step's lanes, within a percent or two of the simulator?
+ * Otherwise, for steps of many chunks, they are rough. */
+bool tdm_estimator_knows_lanes(const struct tdm_estimator *estimator);
+
 /* Number of chunks of the step. */
 uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);
 
@@ -61,9 +65,11 @@ uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);
 void tdm_estimate(const struct tdm_estimator *estimator, const struct tdm_schedule *schedule,
                   struct tdm_estimate *estimate);
 
-/* The same without an LM-head tile, for tdm_estimate_add_tile(). */
+/* The same without an LM-head tile, for tdm_estimate_add_tile(). If `seconds` are not below
+ * `enough_seconds`, likely_seconds, which take most of the time, are only that. */
 void tdm_estimate_without_tile(const struct tdm_estimator *estimator,
-                               const struct tdm_schedule *schedule, struct tdm_estimate *estimate);
+                               const struct tdm_schedule *schedule, double enough_seconds,
+                               struct tdm_estimate *estimate);
 
 /* Adds the LM-head tile to an estimate without one: the largest, from `tile_tokens` down by halves,
  * with which the device bytes are at most `most_bytes`, or do not rise. `fixed`: `tile_tokens`.

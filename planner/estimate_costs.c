@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Costs and sizes for estimates, taken from a small step that is lowered and simulated. */
+#include "planner/estimate_lanes.h"
 #include "planner/estimate_parts.h"
 
 #include "base/size.h"
@@ -781,15 +782,17 @@ static enum tdm_status count_classes(struct tdm_estimator *e, const uint32_t *cl
     return TDM_OK;
 }
 
-static bool take_sums(struct tdm_estimator *e, uint32_t layers, uint64_t chunks)
+static bool take_sums(struct tdm_estimator *e, const struct tdm_model *model, uint64_t chunks)
 {
-    size_t count = (size_t)layers + 1;
+    size_t count = (size_t)model->layers + 1;
     e->tokens_before = calloc((size_t)chunks + 1, sizeof(double));
     e->sweeps = calloc(count, sizeof(*e->sweeps));
     e->before_forward = calloc(count, sizeof(*e->before_forward));
     e->around_backward = calloc(count, sizeof(*e->around_backward));
     bool complete = e->tokens_before != NULL && e->sweeps != NULL && e->before_forward != NULL &&
                     e->around_backward != NULL;
+    complete &=
+        (e->memory = tdm_lanes_new(model->layers, model->unit_count, (uint32_t)chunks)) != NULL;
     complete &= (e->passing_below = calloc(count, sizeof(uint64_t))) != NULL;
     complete &= (e->votes_below = calloc(count, sizeof(uint64_t))) != NULL;
     for (int place = 0; place < TDM_PLACES; place++)
@@ -818,7 +821,7 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
     uint32_t *class_list = NULL;
     uint64_t *lengths = calloc((size_t)base->sequence_count * 2 + 2, sizeof(*lengths));
     struct tdm_estimator *e = calloc(1, sizeof(*e));
-    if (lengths == NULL || e == NULL || !take_sums(e, base->model->layers, chunks)) {
+    if (lengths == NULL || e == NULL || !take_sums(e, base->model, chunks)) {
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for estimates");
         goto done;
     }
@@ -867,6 +870,7 @@ void tdm_estimator_free(struct tdm_estimator *e)
     free(e->gradient_bytes);
     free(e->tokens_before);
     free(e->sweeps);
+    tdm_lanes_free(e->memory);
     free(e->before_forward);
     free(e->around_backward);
     free(e->passing_below);

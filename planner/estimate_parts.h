@@ -88,6 +88,7 @@ struct tdm_estimator {
     struct state_copies *before_forward, *around_backward; /* [layers] */
     double exposed_seconds;                                /* copies of embedding and head */
     struct layer_sweeps *sweeps;                           /* [layers]: of the current estimate */
+    struct tdm_lanes *memory;                              /* for estimate_lanes.c */
 
     uint64_t *unit_bytes[TDM_STATES]; /* [units]: tdm_estimator_unit_bytes() */
     uint64_t *gradient_bytes;         /* [units] */

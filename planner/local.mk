@@ -8,6 +8,7 @@ libtidemark_a_SOURCES += \
 	planner/estimate_parts.h \
 	planner/estimate_seconds.c \
 	planner/estimate_span.h \
+	planner/estimate_lanes.c planner/estimate_lanes.h \
 	planner/estimate_waits.c \
 	planner/group_lists.c planner/group_lists.h \
 	planner/margin.c planner/margin.h \

@@ -18,9 +18,11 @@
  *               forward; device_head: in the LM head; device_update: in its update;
  *               device_embedding: in the update of the embedding
  *   host_j, host_forward: the same on the host
- *   compute     backward >= all its ops; fetch_*, send_*: each phase >= its copies of a direction,
- *               less what rings let run ahead into it; both_ways: both phases >= all copies at the
- *               rate of both directions together
+ *   compute     backward >= all its ops, and then the copies of the embedding's updated state to
+ * the host; fetch_*, send_*: each phase >= its copies of a direction, less what rings let run ahead
+ * into it; both_ways: both phases >= all copies at the rate of both directions together
+ *   send_updated  backward >= head and top layer, and then all copies of updated state to the host,
+ *               which begin when the first update is done; in layer-major order without the head's
  *   refetched   >= layers that run again less those at home on the device
  * Objective: forward + backward.
  *

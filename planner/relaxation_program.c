@@ -185,6 +185,34 @@ static double forward_seconds(const struct tdm_estimator *e, enum tdm_order orde
            e->attention_before[(size_t)e->kind_of[top] * ((size_t)e->chunks + 1) + e->chunks];
 }
 
+/* Seconds of the backward before the first state of a layer or of the embedding is sent: the head
+ * of all chunks, and the top layer's backward. If updates run on the host, gradients are sent part
+ * by part, before that backward ends. */
+static double seconds_to_update(const struct tdm_estimator *e)
+{
+    const uint32_t top = e->layers - 1;
+    double seconds = e->head_seconds;
+    if (e->base->optimizer.on == TDM_HOST)
+        return seconds;
+    for (uint32_t c = 0; c < e->classes; c++)
+        seconds += tdm_estimator_count(e, c, 0, e->chunks) *
+                   e->costs[(size_t)top * e->classes + c].backward[TDM_SEARCHED_SET];
+    return seconds + e->attention_grad_seconds[e->kind_of[top]];
+}
+
+/* Is a unit updated later than that? In layer-major order the head is updated first. */
+static bool is_updated_late(const struct tdm_relaxation *r, uint32_t unit)
+{
+    return r->pricing.order == TDM_CHUNK_MAJOR ||
+           unit != tdm_model_head_unit(r->pricing.e->base->model);
+}
+
+/* Is a unit's state sent home when everything was computed? The embedding is updated last. */
+static bool is_sent_last(const struct tdm_estimator *e, uint32_t unit)
+{
+    return e->base->optimizer.on == TDM_DEVICE && unit == tdm_model_embedding_unit(e->base->model);
+}
+
 static enum tdm_status add_rows(struct tdm_relaxation *r,
                                 const uint64_t limit_bytes[TDM_MAX_PLACES], struct tdm_error *err)
 {
@@ -227,6 +255,7 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         [ROW_FETCH_BACKWARD] = {"fetch_backward", -fetched - turn, TDM_UNBOUNDED},
         [ROW_SEND_FORWARD] = {"send_forward", -sent, TDM_UNBOUNDED},
         [ROW_SEND_BACKWARD] = {"send_backward", 0, TDM_UNBOUNDED},
+        [ROW_SEND_UPDATED] = {"send_updated", seconds_to_update(e), TDM_UNBOUNDED},
         [ROW_BOTH] = {"both_ways", -fetched - turn, TDM_UNBOUNDED},
         [ROW_AGAIN] = {"refetched", 0, TDM_UNBOUNDED},
     };
@@ -284,6 +313,7 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     put(&backward, r->row[ROW_COMPUTE], 1);
     put(&backward, r->row[ROW_FETCH_BACKWARD], 1);
     put(&backward, r->row[ROW_SEND_BACKWARD], 1);
+    put(&backward, r->row[ROW_SEND_UPDATED], 1);
     put(&backward, r->row[ROW_BOTH], 1);
     if (status == TDM_OK)
         status = add_plain(&backward, "backward", r->pricing.e->host_seconds, TDM_UNBOUNDED, 1,
@@ -323,6 +353,9 @@ static void put_copies(struct column *column, enum tdm_state state, uint32_t uni
     put(column, r->row[ROW_FETCH_FORWARD], in_forward ? fetch : 0);
     put(column, r->row[ROW_FETCH_BACKWARD], in_backward ? fetch : 0);
     put(column, r->row[ROW_SEND_BACKWARD], sent_seconds(e, state, unit));
+    put(column, r->row[ROW_SEND_UPDATED],
+        is_updated_late(r, unit) ? sent_seconds(e, state, unit) : 0);
+    put(column, r->row[ROW_COMPUTE], is_sent_last(e, unit) ? sent_seconds(e, state, unit) : 0);
     put(column, r->row[ROW_BOTH], both / tdm_machine_both_ways_rate(e->base->machine));
 }
 
@@ -440,7 +473,10 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             double times = (in_forward ? 1 : 0) + (comes ? 1 : 0);
             alone[ROW_FETCH_FORWARD] -= in_forward ? fetch : 0;
             alone[ROW_FETCH_BACKWARD] -= comes ? fetch : 0;
-            alone[ROW_SEND_BACKWARD] -= sent_seconds(e, state, k < r->layers ? 0 : unit);
+            double sent = sent_seconds(e, state, k < r->layers ? 0 : unit);
+            alone[ROW_SEND_BACKWARD] -= sent;
+            alone[ROW_SEND_UPDATED] -= is_updated_late(r, unit) ? sent : 0;
+            alone[ROW_COMPUTE] -= is_sent_last(e, unit) ? sent : 0;
             alone[ROW_BOTH] -= (times * bytes + sent_bytes(e, state, k < r->layers ? 0 : unit)) /
                                tdm_machine_both_ways_rate(base->machine);
             if (k < r->layers)

@@ -4,10 +4,29 @@
 
 #include "base/size.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LAYERS 28u /* layers of the model for which the effort limit is given */
+/* likely seconds of a neighbour that is worth a simulation, over those of the best */
+#define HOPEFUL 1.001
+
+/* The effort limit is given for a model of so many layers, and at most so many layers times
+ * chunks. */
+#define LAYERS 28u
+#define BODIES 448u
+
+/* An estimate takes less time for a model of few layers, and more for a step of many bodies, on
+ * which a deep search is shorter. */
+static unsigned affordable(const struct tdm_kitchen *kitchen, uint32_t size, bool deep,
+                           unsigned estimates)
+{
+    const uint32_t layers = kitchen->schedule->model->layers;
+    const uint64_t bodies = (uint64_t)layers * tdm_estimator_chunks(kitchen->estimators[size]);
+    if (deep && tdm_estimator_knows_lanes(kitchen->estimators[size]) && bodies > BODIES)
+        return (unsigned)((uint64_t)estimates * BODIES / bodies);
+    return layers < LAYERS ? estimates * LAYERS / layers : estimates;
+}
 
 /* ---- a point ---- */
 
@@ -58,8 +77,10 @@ struct search {
     struct tdm_rounded point; /* being changed */
     struct tdm_rounded *best;
     double best_cost, price; /* seconds per byte beyond a limit */
+    double enough;           /* a point that takes so long is refused: no need to know how long */
     unsigned left;           /* remaining estimates */
     enum tdm_set kept, held; /* sets that decide_fit() stores */
+    uint64_t scramble;       /* state of the order of travel() */
     bool far_kv;             /* K and V that a set needs are at the place where the set is kept */
     tdm_measure measure;     /* NULL: estimates decide */
     void *self;
@@ -113,8 +134,9 @@ static struct tdm_estimate estimate_point(struct search *s)
     tdm_rounded_write(kitchen, &s->point);
     if (tdm_memo_find(kitchen->estimates, key, &known))
         return known;
-    tdm_estimate_without_tile(s->estimator, kitchen->schedule, &known);
-    tdm_memo_note(kitchen->estimates, key, &known);
+    tdm_estimate_without_tile(s->estimator, kitchen->schedule, s->enough, &known);
+    if (known.seconds < s->enough)
+        tdm_memo_note(kitchen->estimates, key, &known);
     return known;
 }
 
@@ -194,11 +216,15 @@ static bool is_best(const struct search *s)
 /* Keeps the point if it is better than the best; otherwise restores the best. */
 static bool decide(struct search *s)
 {
+    s->enough = s->best_cost;
     double cost = cost_of(s);
+    s->enough = HUGE_VAL;
     if (s->measure != NULL && s->best_cost < TDM_UNMEASURED && is_best(s))
         return false;
     if (s->measure != NULL) {
-        bool hopeful = s->point.fits && s->point.seconds < s->best_cost;
+        bool hopeful =
+            s->point.fits && s->point.seconds < s->best_cost &&
+            (s->limits->doubtful || s->point.likely_seconds < HOPEFUL * s->best->likely_seconds);
         cost = TDM_UNMEASURED;
         if (hopeful && !s->measure(s->self, &s->point, &cost))
             s->left = 0;
@@ -392,33 +418,113 @@ static bool move_pair(struct search *s)
     return false;
 }
 
+/* Homes and rings change together with what fills the memory that a change leaves, or makes room
+ * for it: as many layers of one state at home on the device as fit. */
+enum { FILL_NOTHING = TDM_STATE_MOMENTS + 1, FILLS };
+
+static void fill(struct search *s, int state)
+{
+    uint32_t low = 0, high = s->kitchen->schedule->model->layers;
+    while (low < high) {
+        uint32_t middle = high - (high - low) / 2;
+        s->point.homes[state].device_layers = middle;
+        if (fits(s))
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    s->point.homes[state].device_layers = low;
+}
+
+/* Changes of homes and rings, by number. */
+#define RING_CHANGES 4u
+#define CHANGES_OF_STATE (STEPS + 2)
+#define HOME_CHANGES (RING_CHANGES + (TDM_STATE_MOMENTS + 1) * CHANGES_OF_STATE)
+
+/* False: the change is not allowed, or changes nothing. *state: the state that it changes;
+ * FILL_NOTHING: it changes a ring. */
+static bool change_home(struct search *s, uint32_t change, int *state)
+{
+    const uint32_t layers = s->kitchen->schedule->model->layers;
+    *state = FILL_NOTHING;
+    if (change < RING_CHANGES) {
+        struct tdm_rings *rings = &s->point.rings;
+        uint32_t *slots = change % 2 == 0 ? &rings->optimizer : &rings->weights, before = *slots;
+        *slots = change >= 2 ? *slots + (*slots < TDM_MOST_SLOTS) : *slots - (*slots > 1);
+        return !s->limits->fixed_rings && *slots != before;
+    }
+    const uint32_t move = (change - RING_CHANGES) % CHANGES_OF_STATE;
+    *state = (int)((change - RING_CHANGES) / CHANGES_OF_STATE);
+    struct tdm_home *home = &s->point.homes[*state];
+    if (s->limits->fixed_homes[*state])
+        return false;
+    if (move >= STEPS) {
+        enum tdm_place *place = move == STEPS ? &home->embedding : &home->head;
+        *place = other(*place);
+        return true;
+    }
+    const uint32_t before = home->device_layers;
+    home->device_layers = moved(before, steps[move], layers);
+    return home->device_layers != before;
+}
+
 static bool move_homes(struct search *s, bool (*decided)(struct search *))
 {
-    uint32_t layers = s->kitchen->schedule->model->layers;
     bool better = false;
-    for (int more = 0; more < 2 && !s->limits->fixed_rings; more++)
-        for (int weights = 0; weights < 2; weights++) {
-            struct tdm_rings *rings = &s->point.rings;
-            uint32_t *slots = weights ? &rings->weights : &rings->optimizer;
-            *slots = more ? *slots + (*slots < TDM_MOST_SLOTS) : *slots - (*slots > 1);
+    for (uint32_t change = 0; change < HOME_CHANGES; change++)
+        for (int with = FILLS - 1; with >= (s->limits->deep ? 0 : FILL_NOTHING); with--) {
+            int state;
+            bool changed = change_home(s, change, &state) && with != state;
+            if (changed && with < FILL_NOTHING && s->limits->fixed_homes[with])
+                changed = false;
+            if (!changed) {
+                tdm_rounded_copy(&s->point, s->best);
+                continue;
+            }
+            if (with < FILL_NOTHING)
+                fill(s, with);
             better = decided(s) || better;
         }
-    for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
-        if (s->limits->fixed_homes[state])
-            continue;
-        for (size_t i = 0; i < STEPS; i++) {
-            struct tdm_home *home = &s->point.homes[state];
-            home->device_layers = moved(home->device_layers, steps[i], layers);
-            better = decided(s) || better;
-        }
-        for (int head = 0; head < 2; head++) {
-            struct tdm_home *home = &s->point.homes[state];
-            enum tdm_place *place = head ? &home->head : &home->embedding;
-            *place = other(*place);
-            better = decided(s) || better;
-        }
-    }
     return better;
+}
+
+/* Tries homes from a grid: layers' masters and moments all at one place, embedding and head
+ * likewise, and the memory that is left for one state, or for what groups keep. */
+static void start_homes(struct search *s)
+{
+    const uint32_t layers = s->kitchen->schedule->model->layers;
+    const bool *fixed = s->limits->fixed_homes;
+    if (fixed[TDM_STATE_WEIGHTS] || fixed[TDM_STATE_MASTER] || fixed[TDM_STATE_MOMENTS])
+        return;
+    for (unsigned start = 0; start < 32; start++)
+        for (int with = FILLS - 1; with >= 0; with--)
+            for (uint32_t slots = 1; slots <= 2; slots++) {
+                for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
+                    bool far = (start >> (state > 0 ? 2 * state - 1 : 0)) & 1;
+                    bool ends_far = state > 0 ? (start >> (2 * state)) & 1 : far;
+                    enum tdm_place ends = ends_far ? TDM_HOST : TDM_DEVICE;
+                    s->point.homes[state] = (struct tdm_home){far ? 0 : layers, ends, ends};
+                }
+                if (!s->limits->fixed_rings)
+                    s->point.rings.optimizer = slots;
+                if (with < FILL_NOTHING)
+                    fill(s, with);
+                decide_fit(s);
+            }
+}
+
+/* Moves a layer of group g to the group above it, or of that group to g. A group without layers
+ * ends. */
+static void move_layer(struct search *s, uint32_t g, bool up)
+{
+    struct tdm_group *from = &s->point.groups[up ? g : g + 1];
+    struct tdm_group *to = &s->point.groups[up ? g + 1 : g];
+    to->layers++;
+    if (--from->layers > 0)
+        return;
+    memmove(from, from + 1,
+            (size_t)(s->point.groups + s->point.group_count - from - 1) * sizeof(*from));
+    s->point.group_count--;
 }
 
 /* Moves boundaries: one layer to the group above or below (which joins groups of one layer), or one
@@ -431,15 +537,7 @@ static bool move_boundaries(struct search *s, bool (*decided)(struct search *))
         return false;
     for (uint32_t g = 0; g + 1 < s->point.group_count; g++)
         for (int up = 0; up < 2 && g + 1 < s->point.group_count; up++) {
-            struct tdm_group *from = &s->point.groups[up ? g : g + 1];
-            struct tdm_group *to = &s->point.groups[up ? g + 1 : g];
-            to->layers++;
-            if (--from->layers == 0) {
-                memmove(from, from + 1,
-                        (size_t)(s->point.groups + s->point.group_count - from - 1) *
-                            sizeof(*from));
-                s->point.group_count--;
-            }
+            move_layer(s, g, up);
             better = decided(s) || better;
         }
     for (uint32_t g = 0; g < s->point.group_count && s->point.group_count < layers; g++) {
@@ -489,6 +587,11 @@ static void search_structure(struct search *s)
         if (i < count && decide_fit(s))
             best = i;
     }
+    if (s->limits->grid) {
+        const unsigned left = s->left;
+        start_homes(s);
+        s->left = left;
+    }
     for (bool better = true; better && s->left > 0;) {
         better = move_places(s, 0, s->point.group_count);
         better = move_homes(s, decide_fit) || better;
@@ -496,6 +599,135 @@ static void search_structure(struct search *s)
             better = move_places(s, g, g + 1) || better;
         better = move_boundaries(s, decide_fit) || better;
     }
+}
+
+/* ---- travel ---- */
+
+/*
+ * A longer search, which leaves local optima. From the current point it goes to one that differs in
+ * a few moves, if that is not much slower; at first by up to SLOWER, in the end not at all. Moves
+ * come in one fixed scrambled order, so the same request gives the same plan.
+ */
+#define SLOWER 0.006
+#define MORE_MOVES 0.45 /* share of points that differ in one move more */
+#define SCRAMBLE 6364136223846793005u
+#define KINDS_OF_MOVES 16u /* of which: */
+#define OF_SETTINGS 7u
+#define OF_COPIES 1u
+#define OF_BOUNDARIES 3u
+
+/* The next number of the scrambled order, below `below`. */
+static uint32_t draw(struct search *s, uint32_t below)
+{
+    s->scramble = s->scramble * SCRAMBLE + 1442695040888963407u;
+    return (uint32_t)(((s->scramble >> 33) * below) >> 31);
+}
+
+/* One setting of a group, of some groups or of all. */
+static void travel_settings(struct search *s)
+{
+    const uint32_t chunks = tdm_estimator_chunks(s->estimator), count = s->point.group_count;
+    uint32_t from = draw(s, count), to = from + 1, range = draw(s, 4);
+    if (range == 0) {
+        from = 0;
+        to = count;
+    } else if (range == 1) {
+        to += draw(s, count - from);
+    }
+    size_t move = draw(s, 2) == 0 ? draw(s, 2 * STEPS) : 2 * STEPS + draw(s, MOVES);
+    for (uint32_t g = from; g < to; g++)
+        move_group(s, &s->point.groups[g], move, chunks);
+}
+
+/* A group gets the settings of another; half of the time, that one gets its own. */
+static void travel_copy(struct search *s)
+{
+    struct tdm_group *a = &s->point.groups[draw(s, s->point.group_count)];
+    struct tdm_group *b = &s->point.groups[draw(s, s->point.group_count)], settings = *a;
+    const uint32_t layers = a->layers;
+    settings.layers = b->layers;
+    if (draw(s, 2) == 0) {
+        *a = *b;
+        a->layers = layers;
+    }
+    *b = settings;
+}
+
+/* Cuts a group, or moves a layer to the group above or below. */
+static void travel_boundary(struct search *s)
+{
+    const uint32_t layers = s->kitchen->schedule->model->layers;
+    uint32_t g = draw(s, s->point.group_count), what = draw(s, 5);
+    struct tdm_group *group = &s->point.groups[g];
+    if (s->limits->fixed_groups)
+        return;
+    if (what < 2 && group->layers >= 2 && s->point.group_count < layers) {
+        uint32_t below = 1 + draw(s, group->layers - 1);
+        memmove(group + 1, group, (s->point.group_count - g) * sizeof(*group));
+        group[1].layers = group->layers - below;
+        group->layers = below;
+        s->point.group_count++;
+    } else if (g + 1 < s->point.group_count) {
+        move_layer(s, g, draw(s, 2) == 0);
+    }
+}
+
+/* A home or a ring, often with what fills the memory again. */
+static void travel_home(struct search *s)
+{
+    int state, with = (int)draw(s, FILLS + 1);
+    if (change_home(s, draw(s, HOME_CHANGES), &state) && with < FILL_NOTHING && with != state &&
+        !s->limits->fixed_homes[with])
+        fill(s, with);
+}
+
+static void travel_once(struct search *s)
+{
+    do {
+        uint32_t what = draw(s, KINDS_OF_MOVES);
+        if (what < OF_SETTINGS)
+            travel_settings(s);
+        else if (what < OF_SETTINGS + OF_COPIES)
+            travel_copy(s);
+        else if (what < OF_SETTINGS + OF_COPIES + OF_BOUNDARIES)
+            travel_boundary(s);
+        else
+            travel_home(s);
+    } while (draw(s, 1000) < (uint32_t)(1000 * MORE_MOVES));
+}
+
+static enum tdm_status travel(struct search *s, struct tdm_error *err)
+{
+    const uint32_t layers = s->kitchen->schedule->model->layers;
+    struct tdm_rounded here = *s->best;
+    double here_cost = s->best_cost;
+    here.groups = calloc((size_t)layers + 1, sizeof(*here.groups));
+    if (here.groups == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    tdm_rounded_copy(&here, s->best);
+    const unsigned count = affordable(s->kitchen, s->best->size, true, s->limits->travelled);
+    s->scramble = 1;
+    for (unsigned i = 0; i < count; i++) {
+        double left = (double)(count - i) / count;
+        tdm_rounded_copy(&s->point, &here);
+        travel_once(s);
+        if (!fits(s))
+            continue;
+        s->enough = here_cost * (1 + SLOWER * left * left);
+        double cost = cost_of(s);
+        if (!s->point.fits || cost >= s->enough)
+            continue;
+        here_cost = cost;
+        tdm_rounded_copy(&here, &s->point);
+        if (cost < s->best_cost * (1 - 1e-9)) {
+            s->best_cost = cost;
+            tdm_rounded_copy(s->best, &s->point);
+        }
+    }
+    s->enough = HUGE_VAL;
+    tdm_rounded_copy(&s->point, s->best);
+    free(here.groups);
+    return TDM_OK;
 }
 
 /* Starts a search from a schedule. */
@@ -506,14 +738,14 @@ static enum tdm_status open_search(const struct tdm_kitchen *kitchen,
 {
     uint32_t layers = kitchen->schedule->model->layers;
     struct tdm_group *groups = calloc((size_t)layers + 1, sizeof(*groups));
-    *s = (struct search){.kitchen = kitchen,
-                         .limits = limits,
-                         .estimator = kitchen->estimators[rounded->size],
-                         .point = *rounded,
-                         .best = rounded,
-                         /* an estimate takes less time for a model of few layers */
-                         .left =
-                             limits->most_estimates * LAYERS / (layers < LAYERS ? layers : LAYERS)};
+    *s = (struct search){
+        .kitchen = kitchen,
+        .limits = limits,
+        .estimator = kitchen->estimators[rounded->size],
+        .point = *rounded,
+        .best = rounded,
+        .enough = HUGE_VAL,
+        .left = affordable(kitchen, rounded->size, limits->deep, limits->most_estimates)};
     if (groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     s->point.groups = groups;
@@ -553,8 +785,12 @@ enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
         search_structure(&s);
     if (!limits->no_fine)
         search_finely(&s);
+    if (limits->travelled > 0)
+        status = travel(&s, err);
+    if (status == TDM_OK && limits->deep)
+        search_finely(&s);
     free(s.point.groups);
-    return TDM_OK;
+    return status;
 }
 
 enum tdm_status tdm_polish(const struct tdm_kitchen *kitchen,
@@ -567,6 +803,9 @@ enum tdm_status tdm_polish(const struct tdm_kitchen *kitchen,
         return status;
     s.measure = measure;
     s.self = self;
+    s.best_cost = TDM_UNMEASURED;
+    cost_of(&s);
+    rounded->likely_seconds = s.point.likely_seconds;
     s.best_cost = seconds;
     if (seconds >= TDM_UNMEASURED)
         decide(&s);
@@ -618,6 +857,9 @@ enum tdm_status tdm_enrich(const struct tdm_kitchen *kitchen,
         return status;
     s.measure = measure;
     s.self = self;
+    s.best_cost = TDM_UNMEASURED;
+    cost_of(&s);
+    rounded->likely_seconds = s.point.likely_seconds;
     s.best_cost = seconds;
     decide_richest(&s, false);
     decide_richest(&s, true);

@@ -28,6 +28,8 @@ struct tdm_rounded {
     bool fits;
     uint64_t reserve[TDM_MAX_PLACES]; /* bytes by which packing exceeded the estimate */
     unsigned mended, dearer;          /* number of retries: for memory, for copies */
+    bool deepened;                    /* it got the effort of a promising one */
+    bool simulated;                   /* as it is */
 };
 
 /* Limits of a search. */
@@ -36,7 +38,11 @@ struct tdm_rounding_limits {
     uint64_t reserve[TDM_MAX_PLACES]; /* bytes by which packing exceeded estimates */
     bool fixed_homes[TDM_STATES], fixed_rings;
     bool fixed_groups, no_structure, no_fine;
+    bool doubtful; /* likely seconds do not decide which neighbours are measured */
+    bool grid;     /* begins with homes from a grid */
+    bool deep;     /* the same, and moves of homes together with what fills the memory */
     unsigned most_estimates;
+    unsigned travelled;   /* points of a walk that leaves local optima */
     enum tdm_set richest; /* limit of the moves */
     double copies; /* cost of a second of copies, in addition to their estimated time: they overlap
                       the compute lane, but it sometimes waits for one */

@@ -58,6 +58,9 @@ static struct tdm_schedule *new_schedule(const char *name, uint64_t context, uin
 
 /* ---- estimates ---- */
 
+#define MOST_OFF 0.03
+#define WORST_OFF 0.15
+
 /* No estimate exceeds what lowering, packing and the simulator find; on average they are near. */
 static void test_estimates(void **state)
 {
@@ -116,6 +119,76 @@ static void test_estimates(void **state)
         assert_true(time / counted > 0.85);
         assert_true(memory / counted > 0.94);
     }
+}
+
+/* Random homes and rings of a step whose state streams. */
+static void draw_homes(struct tdm_dice *dice, struct tdm_schedule *schedule)
+{
+    const uint32_t layers = schedule->model->layers;
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        schedule->homes[state] =
+            (struct tdm_home){.device_layers = (uint32_t)tdm_dice_roll(dice, 0, layers),
+                              .embedding = tdm_dice_chance(dice, 50) ? TDM_HOST : TDM_DEVICE,
+                              .head = tdm_dice_chance(dice, 50) ? TDM_HOST : TDM_DEVICE};
+    schedule->rings.weights = (uint32_t)tdm_dice_roll(dice, 1, 4);
+    schedule->rings.optimizer = (uint32_t)tdm_dice_roll(dice, 1, 4);
+}
+
+/* Where computing waits for copies, likely seconds are near those of the simulator. Packing has
+ * much memory here, so they are too long where buffers do not share bytes. */
+static void test_likely_seconds(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"qwen2.5-0.5b", "qwen2.5-7b"};
+    static const uint32_t sizes[] = {1, 2, 4};
+    uint64_t cases = tdm_case_count(20, 200);
+    double sum = 0, worst = 0;
+    for (uint64_t i = 0; i < cases; i++) {
+        struct tdm_schedule *schedule = new_schedule(models[i % 2], 16384, 0, 0);
+        struct tdm_estimator *estimator;
+        struct tdm_estimate estimate;
+        struct tdm_program *program;
+        struct tdm_simulation simulation;
+        struct tdm_error err;
+        struct tdm_dice dice;
+        uint32_t layers[64], count = 0;
+        tdm_dice_seed(&dice, tdm_case_seed(61000, i));
+        for (uint32_t left = schedule->model->layers; left > 0; left -= layers[count++]) {
+            layers[count] = sizes[tdm_dice_roll(&dice, 0, 2)];
+            layers[count] = layers[count] > left ? left : layers[count];
+        }
+        must(tdm_schedule_set_groups(schedule, count, layers, &err), &err);
+        schedule->chunk_tokens = UINT64_C(4096) << tdm_dice_roll(&dice, 0, 2);
+        schedule->head_tile_tokens = 4096;
+        schedule->prefetch = 2;
+        tdm_schedule_set_order(schedule,
+                               tdm_dice_chance(&dice, 50) ? TDM_LAYER_MAJOR : TDM_CHUNK_MAJOR);
+        draw_homes(&dice, schedule);
+        for (uint32_t g = 0; g < count; g++) {
+            struct tdm_group *group = &schedule->groups[g];
+            if (g > 0)
+                group->input_place = tdm_dice_chance(&dice, 50) ? TDM_HOST : TDM_DEVICE;
+            if (tdm_dice_chance(&dice, 20)) {
+                group->kv = TDM_KV_KEEP;
+                group->kv_place = TDM_HOST;
+            }
+        }
+        must(tdm_estimator_new(schedule, &estimator, &err), &err);
+        assert_true(tdm_estimator_knows_lanes(estimator));
+        tdm_estimate(estimator, schedule, &estimate);
+        must(tdm_program_lower(schedule, &program, &err), &err);
+        must(tdm_simulate(program, NULL, NULL, &simulation, &err), &err);
+        double off = fabs(estimate.likely_seconds / simulation.step_seconds - 1);
+        sum += off;
+        worst = off > worst ? off : worst;
+        tdm_program_free(program);
+        tdm_estimator_free(estimator);
+        tdm_schedule_free(schedule);
+    }
+    print_message("likely seconds of %" PRIu64
+                  " steps: off by %.2f%% in the mean, %.2f%% at most\n",
+                  cases, 100 * sum / (double)cases, 100 * worst);
+    assert_true(sum < MOST_OFF * (double)cases && worst < WORST_OFF);
 }
 
 /* ---- lists of groups ---- */
@@ -714,6 +787,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memo),
         cmocka_unit_test(test_estimates),
+        cmocka_unit_test(test_likely_seconds),
         cmocka_unit_test(test_group_lists),
         cmocka_unit_test(test_fixed_groups),
         cmocka_unit_test(test_tighter_is_never_faster),

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Internal to the estimates: seconds of a step by the clocks of its lanes, body by body. */
+#ifndef TDM_PLANNER_ESTIMATE_LANES_H
+#define TDM_PLANNER_ESTIMATE_LANES_H
+
+#include "planner/estimate.h"
+
+struct tdm_lanes; /* memory for an estimate */
+
+/* Takes memory for steps of these sizes. NULL: out of memory. The caller owns it. */
+struct tdm_lanes *tdm_lanes_new(uint32_t layers, uint32_t units, uint32_t chunks);
+void tdm_lanes_free(struct tdm_lanes *lanes);
+
+/* Seconds of a step that trains, with the waits of computing for copies; no bound. 0: the step has
+ * too many bodies, or does something that this estimate does not know. */
+double tdm_estimate_lanes(const struct tdm_estimator *e, const struct tdm_schedule *schedule);
+
+#endif
