@@ -114,7 +114,7 @@ struct clocks {
 
 /* ---- memory ---- */
 
-#define MOST_BODIES 2400u
+#define MOST_BODIES 6000u
 
 void tdm_lanes_free(struct tdm_lanes *m)
 {
