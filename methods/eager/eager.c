@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 
+#include <assert.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,16 +28,16 @@ const char *tdm_method_category_name(enum tdm_method_category category)
 
 /* ---- pools of equal items ---- */
 
-/* The first `cleared` bytes of the item are 0. */
-static void *take_item(struct tdm_eager *m, void **spares, size_t bytes, size_t cleared,
-                       void *nothing)
+/* The first `cleared` bytes of the item are 0. If there is no memory it does not return: the run of
+ * all steps ends (tdm_torch_run), as nothing that follows could be right. */
+static void *take_item(struct tdm_eager *m, void **spares, size_t bytes, size_t cleared)
 {
     if (*spares == NULL) {
         struct tdm_pool *pool = malloc(sizeof(*pool) + POOL_ITEMS * bytes);
         if (pool == NULL) {
             m->status = TDM_NO_MEMORY;
-            memset(nothing, 0, bytes);
-            return nothing;
+            assert(m->can_leave);
+            longjmp(m->no_memory, 1);
         }
         pool->next = m->pools;
         m->pools = pool;
@@ -157,7 +158,7 @@ static void empty_storage(struct tdm_eager *m, struct tdm_storage *storage)
 static struct tdm_storage *new_storage(struct tdm_eager *m, uint64_t bytes)
 {
     struct tdm_storage *storage =
-        take_item(m, &m->spare_storages, sizeof(*storage), sizeof(*storage), &m->nothing[0]);
+        take_item(m, &m->spare_storages, sizeof(*storage), sizeof(*storage));
     storage->references = 1;
     storage->category = m->category;
     storage->label = m->label;
@@ -276,7 +277,7 @@ static struct tdm_eager_value *bare_value(struct tdm_eager *m, uint64_t rows, ui
                                           uint16_t element_bytes)
 {
     struct tdm_eager_value *value =
-        take_item(m, &m->spare_values, sizeof(*value), sizeof(*value), &m->nothing[1]);
+        take_item(m, &m->spare_values, sizeof(*value), sizeof(*value));
     value->references = 1;
     value->rows = rows;
     value->columns = columns;
@@ -322,7 +323,7 @@ void tdm_value_set_data(struct tdm_eager *m, struct tdm_eager_value *value,
 static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_eager_op *op)
 {
     struct tdm_node *node = take_item(m, &m->spare_nodes, sizeof(*node),
-                                      offsetof(struct tdm_node, saved), &m->nothing[2]);
+                                      offsetof(struct tdm_node, saved));
     node->op = op;
     node->references = 1;
     node->sequence = ++m->sequence;

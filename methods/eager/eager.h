@@ -21,6 +21,7 @@
 #include "base/status.h"
 #include "methods/torch/allocator.h"
 
+#include <setjmp.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -234,11 +235,8 @@ struct tdm_eager {
     struct tdm_node *dropped; /* nodes to free */
     bool dropping;
     void *spare_values, *spare_storages, *spare_nodes;
-    union {
-        struct tdm_eager_value value;
-        struct tdm_storage storage;
-        struct tdm_node node;
-    } nothing[3]; /* used in place of new items when memory ran out */
+    jmp_buf no_memory;      /* where to go if the process has no memory for another item, */
+    bool can_leave;         /* once this is set */
 };
 
 /* `allocator` is borrowed. */

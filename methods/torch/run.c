@@ -73,6 +73,46 @@ static void run_step(struct running *r, struct tdm_torch_step *step)
     step->end_reserved_bytes = tdm_torch_current(m->allocator).reserved;
 }
 
+static enum tdm_status make_and_run(struct running *r, const struct tdm_model *config,
+                                    const struct tdm_method_settings *settings, uint32_t steps,
+                                    struct tdm_torch_run *run, struct tdm_error *err)
+{
+    enum tdm_status status = r->system->create(&r->eager, config, settings, &r->state, err);
+    if (status != TDM_OK)
+        return status;
+    run->weight_bytes = r->system->weight_bytes(r->state);
+    while (run->steps < steps && run->steps < TDM_TORCH_STEPS && r->eager.status == TDM_OK) {
+        r->number = ++run->steps;
+        run_step(r, &run->step[r->number - 1]);
+    }
+    if (run->steps == 0 && r->eager.status == TDM_INFEASIBLE) {
+        run->steps = 1; /* the model itself does not fit */
+        run->step[0].failed = run->step[0].unmade = true;
+        run->step[0].peak = tdm_torch_peak(r->eager.allocator);
+        memcpy(run->step[0].categories, r->eager.at_peak, sizeof(run->step[0].categories));
+    }
+    if (r->eager.status == TDM_INTERNAL)
+        return tdm_fail(err, TDM_INTERNAL,
+                        "expected an operation of at most %u inputs, %u saved tensors and "
+                        "%u results",
+                        TDM_MOST_INPUTS, TDM_MOST_SAVED, TDM_MOST_OUTPUTS);
+    return r->eager.status == TDM_NO_MEMORY ? TDM_NO_MEMORY : TDM_OK;
+}
+
+/* The same. If the process has no memory, the eager machine leaves from wherever it is, and what the
+ * system holds is half made: it is not freed. */
+static enum tdm_status run_guarded(struct running *r, const struct tdm_model *config,
+                                   const struct tdm_method_settings *settings, uint32_t steps,
+                                   struct tdm_torch_run *run, struct tdm_error *err)
+{
+    r->eager.can_leave = true;
+    if (setjmp(r->eager.no_memory) != 0) {
+        r->state = NULL;
+        return TDM_NO_MEMORY;
+    }
+    return make_and_run(r, config, settings, steps, run, err);
+}
+
 enum tdm_status tdm_torch_run(const struct tdm_model *config,
                               const struct tdm_method_settings *settings,
                               const struct tdm_torch_device *device, uint32_t steps,
@@ -93,27 +133,9 @@ enum tdm_status tdm_torch_run(const struct tdm_model *config,
         r.eager.observer = &r;
     }
     memset(run, 0, sizeof(*run));
-    status = r.system->create(&r.eager, config, settings, &r.state, err);
-    if (status == TDM_OK) {
-        run->weight_bytes = r.system->weight_bytes(r.state);
-        while (run->steps < steps && run->steps < TDM_TORCH_STEPS && r.eager.status == TDM_OK) {
-            r.number = ++run->steps;
-            run_step(&r, &run->step[r.number - 1]);
-        }
-        if (run->steps == 0 && r.eager.status == TDM_INFEASIBLE) {
-            run->steps = 1; /* the model itself does not fit */
-            run->step[0].failed = run->step[0].unmade = true;
-            run->step[0].peak = tdm_torch_peak(allocator);
-            memcpy(run->step[0].categories, r.eager.at_peak, sizeof(run->step[0].categories));
-        }
-        if (r.eager.status == TDM_NO_MEMORY)
-            status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the steps of a method");
-        if (r.eager.status == TDM_INTERNAL)
-            status = tdm_fail(err, TDM_INTERNAL,
-                              "expected an operation of at most %u inputs, %u saved tensors and "
-                              "%u results",
-                              TDM_MOST_INPUTS, TDM_MOST_SAVED, TDM_MOST_OUTPUTS);
-    }
+    status = run_guarded(&r, config, settings, steps, run, err);
+    if (status == TDM_NO_MEMORY)
+        tdm_fail(err, TDM_NO_MEMORY, "out of memory for the steps of a method");
     run->work = r.eager.sequence + r.eager.moment;
     r.number = 0;
     r.system->free(r.state);
