@@ -34,11 +34,11 @@ static char *place_of(const char *path)
     char *parent = tdm_directory_parent(path);
     char *folder = parent == NULL ? NULL : realpath(parent, NULL);
     char *name = last_part(path);
-    size_t room = folder == NULL || name == NULL ? 0 : strlen(folder) + strlen(name) + 2;
-    if (room > 0)
-        place = malloc(room);
+    size_t bytes = folder == NULL || name == NULL ? 0 : strlen(folder) + strlen(name) + 2;
+    if (bytes > 0)
+        place = malloc(bytes);
     if (place != NULL)
-        snprintf(place, room, "%s/%s", folder, name);
+        snprintf(place, bytes, "%s/%s", folder, name);
     free(name);
     free(folder);
     free(parent);

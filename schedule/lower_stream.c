@@ -18,7 +18,7 @@
 /* ---- the plan ---- */
 
 struct list {
-    uint32_t *units, count, room;
+    uint32_t *units, count, capacity;
 };
 
 struct planning {
@@ -29,13 +29,13 @@ struct planning {
 
 static bool add(struct list *list, uint32_t unit)
 {
-    if (list->count == list->room) {
-        uint32_t room = list->room == 0 ? 256 : 2 * list->room;
-        uint32_t *units = realloc(list->units, room * sizeof(*units));
+    if (list->count == list->capacity) {
+        uint32_t capacity = list->capacity == 0 ? 256 : 2 * list->capacity;
+        uint32_t *units = realloc(list->units, capacity * sizeof(*units));
         if (units == NULL)
             return false;
         list->units = units;
-        list->room = room;
+        list->capacity = capacity;
     }
     list->units[list->count++] = unit;
     return true;

@@ -44,7 +44,7 @@ struct zero_use {
 /* The order in which modules run, as ZeRO-3 records it. */
 struct zero_trace {
     bool recording, complete;
-    uint32_t *modules, length, room; /* one entry for each trace step */
+    uint32_t *modules, length, capacity; /* one entry for each trace step */
     struct zero_use *uses;
     uint32_t use_count, next_use, step;
     int64_t here;                       /* gathered elements: __n_available_params */
