@@ -20,11 +20,11 @@ enum {
 };
 
 /* Pages before the chunk that were gathered from the host for a batch of query pages
- * (schedule/gather.h), in the program's scratch. Slot i of a list holds page table[list][i]; page
- * numbers rise. */
+ * (schedule/gather.h), in the program's scratch. Page i of a list's buffer is page
+ * table[list][i] of the sequence; page numbers rise. */
 struct tdm_gathered {
-    uint64_t room;       /* slots per list; 0: nothing is gathered */
-    uint64_t chunk_page; /* first page of the chunk; later pages are not gathered */
+    uint64_t buffer_pages; /* per list; 0: nothing is gathered */
+    uint64_t chunk_page;   /* first page of the chunk; later pages are not gathered */
     uint32_t *table, *count;
     unsigned char *kv, *dkv;
 };

@@ -171,7 +171,7 @@ static void put_keys(const struct backward *x, const struct tdm_keys *keys, uint
     uint64_t dim = x->a.head_dim, stride = x->a.kv_heads * dim;
     void *slot = (unsigned char *)pages->data + number * pages->slot_bytes;
     uint64_t place, page = x->a.pages->page_elements;
-    bool add = pages->mode == TDM_ACCUMULATE || x->a.gathered.room > 0;
+    bool add = pages->mode == TDM_ACCUMULATE || x->a.gathered.buffer_pages > 0;
     if (tdm_gathered_page(&x->a, keys->page, kv_head, &place)) {
         slot = x->a.gathered.dkv;
         first = first % page + place * page;
@@ -223,7 +223,7 @@ static void keys_task(void *context, void *thread_scratch, uint64_t index)
         uint64_t place;
         if (block < begin)
             continue;
-        if (a->gathered.room > 0 && keys.page < a->gathered.chunk_page &&
+        if (a->gathered.buffer_pages > 0 && keys.page < a->gathered.chunk_page &&
             !tdm_gathered_page(a, keys.page, kv_head, &place))
             continue;
         const struct tdm_operand *pages = &a->launch->operand[TDM_ATTENTION_GRAD_KV];
