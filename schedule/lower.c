@@ -100,9 +100,9 @@ static void use_embedding(struct tdm_lowering *l, const struct tdm_body *body, b
 {
     uint32_t embedding = tdm_model_embedding_unit(l->model);
     if (begin)
-        tdm_low_enter_room(l, body, embedding);
+        tdm_low_stage_weights(l, body, embedding);
     else
-        tdm_low_leave_room(l, embedding);
+        tdm_low_unstage_weights(l, embedding);
 }
 
 static void use_head(struct tdm_lowering *l, const struct tdm_body *body, bool begin)
@@ -111,9 +111,9 @@ static void use_head(struct tdm_lowering *l, const struct tdm_body *body, bool b
     if (l->model->tied)
         use_embedding(l, body, begin);
     if (begin)
-        tdm_low_enter_room(l, body, head);
+        tdm_low_stage_weights(l, body, head);
     else
-        tdm_low_leave_room(l, head);
+        tdm_low_unstage_weights(l, head);
 }
 
 static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
