@@ -113,7 +113,7 @@ enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t coun
 
 enum tdm_status tdm_arenas_take_watched(const struct tdm_backend *backend, uint32_t count,
                                         const struct tdm_program *const *programs,
-                                        const struct tdm_watch *watch, struct tdm_arenas *out,
+                                        const struct tdm_arena_watch *watch, struct tdm_arenas *out,
                                         struct tdm_error *err)
 {
     struct tdm_arenas arenas = {.backend = backend};

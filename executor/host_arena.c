@@ -69,7 +69,7 @@ static enum tdm_status touch_slice(struct tdm_host_arena *arena, const char *roo
 /* Pins the arena. If the device refuses, because of a limit or of what its driver can lock, the
  * arena stays pageable. Only a missing device is an error. */
 static enum tdm_status pin(struct tdm_host_arena *arena, const struct tdm_host_pinning *pinning,
-                           const struct tdm_watch *watch, struct tdm_error *err)
+                           const struct tdm_arena_watch *watch, struct tdm_error *err)
 {
     struct tdm_error refusal = {0};
     enum tdm_status status = pinning->pin(pinning->self, arena->base, arena->bytes, &refusal);
@@ -82,7 +82,7 @@ static enum tdm_status pin(struct tdm_host_arena *arena, const struct tdm_host_p
 }
 
 enum tdm_status tdm_host_arena_take(uint64_t bytes, const struct tdm_host_pinning *pinning,
-                                    const struct tdm_watch *watch, const char *root,
+                                    const struct tdm_arena_watch *watch, const char *root,
                                     struct tdm_host_arena *out, struct tdm_error *err)
 {
     char text[TDM_FORMAT_SIZE];

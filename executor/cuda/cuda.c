@@ -300,7 +300,7 @@ static uint64_t outside_bytes_cuda(const struct tdm_executor *executor)
     return executor->table_bytes;
 }
 
-static void watch_cuda(struct tdm_executor *executor, const struct tdm_watch *watch)
+static void watch_cuda(struct tdm_executor *executor, const struct tdm_arena_watch *watch)
 {
     executor->watch = watch;
 }

@@ -229,7 +229,7 @@ static enum tdm_status take(const char *root, struct pins *pins, uint64_t bytes,
                             struct watched *seen, struct tdm_error *err)
 {
     const struct tdm_host_pinning pinning = {pins, 0, pin, unpin};
-    const struct tdm_watch watch = {seen, taken, pageable, &pins->stop};
+    const struct tdm_arena_watch watch = {seen, taken, pageable, &pins->stop};
     struct tdm_host_arena arena = {0};
     *seen = (struct watched){0};
     enum tdm_status status = tdm_host_arena_take(bytes, &pinning, &watch, root, &arena, err);
