@@ -29,7 +29,7 @@ static uint32_t user_bit(uint32_t module)
 
 /* ---- gathering ---- */
 
-/* On one rank without offload nothing is gathered: the part is the whole parameter. */
+/* On one rank without offload nothing is gathered: the partition is the whole parameter. */
 static bool has_memory(const struct tdm_deepspeed *d)
 {
     return d->ranks > 1 || d->s.offload_param;
@@ -44,7 +44,7 @@ static void occupy(struct tdm_torch_model *t, uint32_t number)
     t->m->stream = ZERO_COMPUTE;
 }
 
-/* The copy of this rank's parts on the GPU, if they are in host memory. */
+/* The copy of this rank's partitions on the GPU, if they are in host memory. */
 static struct tdm_eager_value *bring(struct tdm_torch_model *t, uint64_t elements)
 {
     const struct tdm_deepspeed *d = t->wrapped;
@@ -86,9 +86,9 @@ static void gather(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t 
         return;
     }
     for (uint32_t i = 0; i < count; i++) {
-        struct tdm_eager_value *part = bring(t, tdm_zero3_share(d, numbers[i]));
+        struct tdm_eager_value *partition = bring(t, tdm_zero3_share(d, numbers[i]));
         occupy(t, numbers[i]);
-        tdm_drop(t->m, part);
+        tdm_drop(t->m, partition);
     }
 }
 
