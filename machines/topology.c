@@ -116,8 +116,8 @@ double tdm_link_rate(const struct tdm_topology *topology, uint32_t link, uint32_
     unsigned users = 1;
     for (uint32_t i = 0; i < topology->link_count; i++)
         users += i != link && (busy >> i & 1) != 0 && topology->links[i].shared == row->shared;
-    double part = topology->shared[row->shared].bytes_per_second / users;
-    return part < rate ? part : rate;
+    double share = topology->shared[row->shared].bytes_per_second / users;
+    return share < rate ? share : rate;
 }
 
 /* ---- the rows that a description adds ---- */

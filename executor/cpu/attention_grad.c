@@ -252,7 +252,7 @@ static void sum_task(void *context, void *thread_scratch, uint64_t index)
     const struct backward *x = context;
     const struct tdm_attention *a = &x->a;
     const struct tdm_operand *dq = &a->launch->operand[TDM_ATTENTION_GRAD_DQ];
-    uint64_t line = a->ratio * a->head_dim, part = a->kv_heads * x->rows * a->head_dim;
+    uint64_t line = a->ratio * a->head_dim, split_elements = a->kv_heads * x->rows * a->head_dim;
     unsigned char *scratch = thread_scratch;
     float *restrict sum = tdm_cpu_take(&scratch, line, sizeof(float));
     uint64_t end = tdm_least(a->tokens, (index + 1) * TDM_TASK_ROWS);
@@ -263,7 +263,7 @@ static void sum_task(void *context, void *thread_scratch, uint64_t index)
             for (uint64_t s = 1; s < x->splits; s++) {
                 TDM_SIMD
                 for (uint64_t i = 0; i < line; i++)
-                    sum[i] += own[s * part + i];
+                    sum[i] += own[s * split_elements + i];
             }
             for (uint64_t i = 0; i < line; i++)
                 sum[i] *= a->scale;
