@@ -92,19 +92,19 @@ struct tdm_keys {
     uint64_t first, count;
     uint64_t k, v;
     uint64_t page; /* of the sequence */
-    bool whole;    /* fully visible, by the list of the walk */
+    bool whole;    /* fully visible, by the list of the cursor */
 };
 
 /* Iterates over the blocks of the slots of K and V, in rising position: all, or those in a list.
  * Starts as {0}, or with its list. */
-struct tdm_key_walk {
+struct tdm_key_cursor {
     const uint32_t *list;
     uint32_t entry; /* of the list */
     uint32_t slot;
     uint64_t token; /* in the slot; with a list, in the page */
 };
 
-bool tdm_keys_next(const struct tdm_attention *attention, struct tdm_key_walk *walk,
+bool tdm_keys_next(const struct tdm_attention *attention, struct tdm_key_cursor *cursor,
                    struct tdm_keys *keys);
 
 /* K or V (from element `first` of slot `slot`) of one KV head, [count, head_dim]: in place, or

@@ -217,9 +217,9 @@ static void keys_task(void *context, void *thread_scratch, uint64_t index)
     if (a->begin_page == 0)
         memset(dq, 0, x->rows * dim * sizeof(float));
 
-    struct tdm_key_walk walk = {0};
+    struct tdm_key_cursor cursor = {0};
     struct tdm_keys keys;
-    for (uint64_t block = 0; block < end && tdm_keys_next(a, &walk, &keys); block++) {
+    for (uint64_t block = 0; block < end && tdm_keys_next(a, &cursor, &keys); block++) {
         uint64_t place;
         if (block < begin)
             continue;
@@ -277,9 +277,9 @@ enum tdm_status tdm_cpu_attention_grad(struct tdm_executor *executor,
 {
     (void)err;
     struct backward x = {.a = tdm_attention_begin(launch)};
-    struct tdm_key_walk walk = {0};
+    struct tdm_key_cursor cursor = {0};
     struct tdm_keys keys;
-    while (tdm_keys_next(&x.a, &walk, &keys))
+    while (tdm_keys_next(&x.a, &cursor, &keys))
         x.blocks++;
     x.rows = x.a.tokens * x.a.ratio;
     x.splits = tdm_most(1, tdm_least(x.blocks, splits_most(x.a.kv_heads)));
