@@ -431,7 +431,7 @@ enum tdm_status tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_
             tdm_low_alloc(&l, i);
     tdm_low_alloc(&l, program->scratch);
     if (l.status == TDM_OK)
-        l.status = tdm_nest_walk(program, rank, take_body, &l, err);
+        l.status = tdm_nest_visit(program, rank, take_body, &l, err);
     tdm_low_release(&l, program->scratch);
     for (uint32_t i = program->buffer_count; i-- > 0;)
         if (program->buffers[i].resident)

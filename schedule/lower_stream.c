@@ -84,7 +84,7 @@ enum tdm_status tdm_stream_plan(struct tdm_program *program, struct tdm_error *e
 {
     struct tdm_layout *layout = program->layout;
     struct planning planning = {.program = program, .last = TDM_NONE};
-    enum tdm_status status = tdm_nest_walk(program, 0, plan_body, &planning, err);
+    enum tdm_status status = tdm_nest_visit(program, 0, plan_body, &planning, err);
     layout->visits = planning.visits.units;
     layout->visit_count = planning.visits.count;
     layout->updates = planning.updates.units;
