@@ -206,11 +206,11 @@ static void sync_directory(const char *path)
  * errno or 0. */
 static int replace_in_two_steps(const struct tdm_directory *directory)
 {
-    size_t room = strlen(directory->temporary) + 8;
-    char *aside = malloc(room);
+    size_t bytes = strlen(directory->temporary) + 8;
+    char *aside = malloc(bytes);
     if (aside == NULL)
         return ENOMEM;
-    snprintf(aside, room, "%s" ASIDE, directory->temporary);
+    snprintf(aside, bytes, "%s" ASIDE, directory->temporary);
     int reason = rename(directory->path, aside) == 0 ? 0 : errno;
     if (reason == 0 && rename(directory->temporary, directory->path) != 0) {
         reason = errno;

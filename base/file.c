@@ -192,23 +192,23 @@ enum tdm_status tdm_file_read(const char *path, uint64_t limit_bytes, char **dat
     enum tdm_status status;
     char *text = NULL;
     size_t used = 0;
-    size_t room = 0;
+    size_t capacity = 0;
 
     FILE *file = fopen(path, "rbe");
     if (file == NULL)
         return tdm_fail(err, TDM_IO, "%s: cannot be opened: %s", path, strerror(errno));
     for (;;) {
-        if (used == room) {
-            size_t larger = room == 0 ? 16384 : room * 2;
-            char *moved = larger > room ? realloc(text, larger + 1) : NULL;
+        if (used == capacity) {
+            size_t larger = capacity == 0 ? 16384 : capacity * 2;
+            char *moved = larger > capacity ? realloc(text, larger + 1) : NULL;
             if (moved == NULL) {
                 status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to read it", path);
                 goto close_file;
             }
             text = moved;
-            room = larger;
+            capacity = larger;
         }
-        size_t got = fread(text + used, 1, room - used, file);
+        size_t got = fread(text + used, 1, capacity - used, file);
         used += got;
         if (used > limit_bytes) {
             status = tdm_fail(err, TDM_INPUT, "%s: is larger than the %" PRIu64 " bytes allowed",

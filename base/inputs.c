@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 
 /* The last part of a path, without slashes after it; malloc'ed. NULL if memory ran out. */
-static char *last_part(const char *path)
+static char *last_name(const char *path)
 {
     size_t end = strlen(path);
     while (end > 0 && path[end - 1] == '/')
@@ -33,12 +33,12 @@ static char *place_of(const char *path)
         return place;
     char *parent = tdm_directory_parent(path);
     char *folder = parent == NULL ? NULL : realpath(parent, NULL);
-    char *name = last_part(path);
-    size_t room = folder == NULL || name == NULL ? 0 : strlen(folder) + strlen(name) + 2;
-    if (room > 0)
-        place = malloc(room);
+    char *name = last_name(path);
+    size_t bytes = folder == NULL || name == NULL ? 0 : strlen(folder) + strlen(name) + 2;
+    if (bytes > 0)
+        place = malloc(bytes);
     if (place != NULL)
-        snprintf(place, room, "%s/%s", folder, name);
+        snprintf(place, bytes, "%s/%s", folder, name);
     free(name);
     free(folder);
     free(parent);
@@ -59,7 +59,7 @@ bool tdm_path_within(const char *path, const char *other)
 /* Is `path` a file that is read in the folder, by its name or through a link? */
 static bool folder_reads(const struct tdm_input *input, const char *path)
 {
-    char *parent = tdm_directory_parent(path), *name = last_part(path);
+    char *parent = tdm_directory_parent(path), *name = last_name(path);
     bool found =
         parent != NULL && name != NULL && tdm_file_same(parent, input->path) && input->reads(name);
     free(name);

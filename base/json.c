@@ -18,13 +18,13 @@
  * quickly. */
 #define JSON_LIMIT_BYTES (UINT64_C(64) << 20)
 
-/* If Jansson (2.14) runs out of memory for a string, it continues without those characters. So its
- * allocations are watched while it parses. */
+/* If Jansson (2.14) runs out of memory for a string, it continues without those characters. So a
+ * failed allocation is noted while it parses. */
 static json_malloc_t allocate_below;
 static _Thread_local bool ran_out;
 static pthread_mutex_t parsing = PTHREAD_MUTEX_INITIALIZER; /* Jansson has one allocator */
 
-static void *watch_allocation(size_t bytes)
+static void *allocate_noting(size_t bytes)
 {
     void *memory = allocate_below(bytes);
     if (memory == NULL)
@@ -32,13 +32,13 @@ static void *watch_allocation(size_t bytes)
     return memory;
 }
 
-static json_t *parse_watched(const char *text, size_t bytes, json_error_t *problem, bool *no_memory)
+static json_t *parse_noting(const char *text, size_t bytes, json_error_t *problem, bool *no_memory)
 {
     json_free_t release;
     pthread_mutex_lock(&parsing);
     json_get_alloc_funcs(&allocate_below, &release);
     ran_out = false;
-    json_set_alloc_funcs(watch_allocation, release);
+    json_set_alloc_funcs(allocate_noting, release);
     json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, problem);
     json_set_alloc_funcs(allocate_below, release);
     *no_memory = ran_out;
@@ -55,7 +55,7 @@ enum tdm_status tdm_json_parse(const char *file, const char *text, size_t bytes,
 {
     json_error_t problem;
     bool no_memory;
-    json_t *value = parse_watched(text, bytes, &problem, &no_memory);
+    json_t *value = parse_noting(text, bytes, &problem, &no_memory);
     if (value == NULL && no_memory)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);
     if (value == NULL)

@@ -21,13 +21,13 @@
 
 static int make(const char *target, bool directory, char **name, int *fd)
 {
-    size_t room = strlen(target) + 40;
-    char *made = malloc(room);
+    size_t bytes = strlen(target) + 40;
+    char *made = malloc(bytes);
     if (made == NULL)
         return ENOMEM;
     int reason = EEXIST, opened = -1;
     for (unsigned attempt = 0; reason == EEXIST && attempt < MOST_ATTEMPTS; attempt++) {
-        snprintf(made, room, "%s.tmp%ld-%u", target, (long)getpid(), attempt);
+        snprintf(made, bytes, "%s.tmp%ld-%u", target, (long)getpid(), attempt);
         if (directory) {
             reason = mkdir(made, 0777) == 0 ? 0 : errno;
         } else {

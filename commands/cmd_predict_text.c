@@ -216,15 +216,15 @@ const char *tdm_predict_verdict_text(const struct tdm_predict_request *r,
     tdm_predict_need_text(r, a, out);
     int length = (int)strlen(out);
     char *end = out + length;
-    size_t room = TDM_PREDICT_TEXT - (size_t)length;
+    size_t end_bytes = TDM_PREDICT_TEXT - (size_t)length;
     if (p->fits)
-        snprintf(end, room, ": fits with a margin of %g%%%s", 100 * r->margin,
+        snprintf(end, end_bytes, ": fits with a margin of %g%%%s", 100 * r->margin,
                  p->gives_back ? ", as cached memory is given back in time" : "");
     else if (a->longest_tokens > 0)
-        snprintf(end, room, ": does not fit; longest context %s",
+        snprintf(end, end_bytes, ": does not fit; longest context %s",
                  tdm_format_tokens(a->longest_tokens, text));
     else
-        snprintf(end, room, ": does not fit; no context does");
+        snprintf(end, end_bytes, ": does not fit; no context does");
     return out;
 }
 

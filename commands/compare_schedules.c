@@ -19,13 +19,13 @@ add_knob(struct tdm_comparison *c, const char *name,
          char values[2][sizeof(((struct tdm_knob_difference *)0)->values[0])],
          struct tdm_error *err)
 {
-    if (c->knob_count == c->knob_room) {
-        size_t room = c->knob_room == 0 ? 16 : 2 * c->knob_room;
-        struct tdm_knob_difference *moved = realloc(c->knobs, room * sizeof(*moved));
+    if (c->knob_count == c->knob_capacity) {
+        size_t capacity = c->knob_capacity == 0 ? 16 : 2 * c->knob_capacity;
+        struct tdm_knob_difference *moved = realloc(c->knobs, capacity * sizeof(*moved));
         if (moved == NULL)
             return tdm_fail(err, TDM_NO_MEMORY, "out of memory for what differs");
         c->knobs = moved;
-        c->knob_room = room;
+        c->knob_capacity = capacity;
     }
     struct tdm_knob_difference *knob = &c->knobs[c->knob_count++];
     snprintf(knob->name, sizeof(knob->name), "%s", name);
@@ -203,13 +203,13 @@ static enum tdm_status add_cost(struct tdm_comparison *c, const char *section, c
 {
     if (a <= 0 && b <= 0 && section != name)
         return TDM_OK;
-    if (c->cost_count == c->cost_room) {
-        size_t room = c->cost_room == 0 ? 64 : 2 * c->cost_room;
-        struct tdm_cost_row *moved = realloc(c->costs, room * sizeof(*moved));
+    if (c->cost_count == c->cost_capacity) {
+        size_t capacity = c->cost_capacity == 0 ? 64 : 2 * c->cost_capacity;
+        struct tdm_cost_row *moved = realloc(c->costs, capacity * sizeof(*moved));
         if (moved == NULL)
             return tdm_fail(err, TDM_NO_MEMORY, "out of memory for what differs");
         c->costs = moved;
-        c->cost_room = room;
+        c->cost_capacity = capacity;
     }
     c->costs[c->cost_count++] = (struct tdm_cost_row){section, name, unit, {a, b}};
     return TDM_OK;

@@ -28,9 +28,9 @@ struct tdm_cost_row {
 struct tdm_comparison {
     struct tdm_simulation simulation[2];
     struct tdm_knob_difference *knobs;
-    size_t knob_count, knob_room;
+    size_t knob_count, knob_capacity;
     struct tdm_cost_row *costs; /* grouped by section; rows that are zero in both are omitted */
-    size_t cost_count, cost_room;
+    size_t cost_count, cost_capacity;
 };
 
 /* Lowers and simulates both schedules, each on the machine that it names, and lists the

@@ -4,7 +4,7 @@
 
 #include "base/size.h"
 #include "executor/host_memory.h"
-#include "executor/room.h"
+#include "executor/free_memory.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -55,19 +55,19 @@ uint64_t tdm_arenas_host_bytes(const struct tdm_arenas *arenas)
     return bytes_in(arenas, true);
 }
 
-static uint64_t host_room(void)
+static uint64_t usable_host_bytes(void)
 {
     struct tdm_host_memory memory;
     tdm_host_memory_read("", &memory);
-    return tdm_host_memory_room(&memory);
+    return tdm_host_memory_usable_bytes(&memory);
 }
 
-static enum tdm_status check_host(const struct tdm_arenas *arenas, uint64_t room_bytes,
+static enum tdm_status check_host(const struct tdm_arenas *arenas, uint64_t usable_bytes,
                                   struct tdm_error *err)
 {
     bool stands_in = !arenas->backend->own_device_memory; /* for device memory */
-    return tdm_room_check_host(room_bytes, stands_in ? tdm_arenas_device_bytes(arenas) : 0,
-                               tdm_arenas_host_bytes(arenas), err);
+    return tdm_free_memory_check_host(usable_bytes, stands_in ? tdm_arenas_device_bytes(arenas) : 0,
+                                      tdm_arenas_host_bytes(arenas), err);
 }
 
 enum tdm_status tdm_arenas_check(const struct tdm_backend *backend, uint32_t count,
@@ -79,7 +79,7 @@ enum tdm_status tdm_arenas_check(const struct tdm_backend *backend, uint32_t cou
     enum tdm_status status = tdm_backend_check(backend, count, programs, err);
     if (status != TDM_OK)
         return status;
-    *memory = (struct tdm_free_memory){.host_bytes = host_room()};
+    *memory = (struct tdm_free_memory){.host_bytes = usable_host_bytes()};
     if (!backend->executes)
         return TDM_OK;
     if (backend->free_bytes != NULL && backend->free_bytes(&memory->device_bytes, NULL) != TDM_OK)
@@ -87,20 +87,21 @@ enum tdm_status tdm_arenas_check(const struct tdm_backend *backend, uint32_t cou
     status = check_host(&arenas, memory->host_bytes, err);
     if (status != TDM_OK || backend->free_bytes == NULL)
         return status;
-    const struct tdm_device_room room = {.free_bytes = memory->device_bytes,
-                                         .runtime_bytes = runtime_bytes(count, programs)};
-    return tdm_room_check_device(&room, arenas.bytes[TDM_DEVICE], err);
+    const struct tdm_device_memory device = {.free_bytes = memory->device_bytes,
+                                             .runtime_bytes = runtime_bytes(count, programs)};
+    return tdm_free_memory_check_device(&device, arenas.bytes[TDM_DEVICE], err);
 }
 
 static enum tdm_status check_device(const struct tdm_arenas *arenas, uint64_t runtime,
                                     struct tdm_error *err)
 {
-    struct tdm_device_room room = {.runtime_bytes = runtime};
+    struct tdm_device_memory device = {.runtime_bytes = runtime};
     if (arenas->backend->used == NULL)
         return TDM_OK;
     enum tdm_status status =
-        arenas->backend->used(arenas->executor, &room.used_bytes, &room.free_bytes, err);
-    return status == TDM_OK ? tdm_room_check_device(&room, arenas->bytes[TDM_DEVICE], err) : status;
+        arenas->backend->used(arenas->executor, &device.used_bytes, &device.free_bytes, err);
+    return status == TDM_OK ? tdm_free_memory_check_device(&device, arenas->bytes[TDM_DEVICE], err)
+                            : status;
 }
 
 enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t count,
@@ -112,14 +113,14 @@ enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t coun
 
 enum tdm_status tdm_arenas_take_watched(const struct tdm_backend *backend, uint32_t count,
                                         const struct tdm_program *const *programs,
-                                        const struct tdm_watch *watch, struct tdm_arenas *out,
+                                        const struct tdm_arena_watch *watch, struct tdm_arenas *out,
                                         struct tdm_error *err)
 {
     struct tdm_arenas arenas = {.backend = backend};
     size_arenas(&arenas, count, programs);
     enum tdm_status status = tdm_backend_check(backend, count, programs, err);
     if (status == TDM_OK && backend->executes)
-        status = check_host(&arenas, host_room(), err);
+        status = check_host(&arenas, usable_host_bytes(), err);
     if (status == TDM_OK)
         status = backend->open(count, programs, &arenas.executor, err);
     if (status != TDM_OK)

@@ -40,8 +40,8 @@ enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t coun
 /* The same; reports progress to `watch` (may be NULL). */
 enum tdm_status tdm_arenas_take_watched(const struct tdm_backend *backend, uint32_t count,
                                         const struct tdm_program *const *programs,
-                                        const struct tdm_watch *watch, struct tdm_arenas *arenas,
-                                        struct tdm_error *err);
+                                        const struct tdm_arena_watch *watch,
+                                        struct tdm_arenas *arenas, struct tdm_error *err);
 void tdm_arenas_release(struct tdm_arenas *arenas);
 
 /* First byte of a slot. */

@@ -104,7 +104,7 @@ struct tdm_card {
 };
 
 /* Receives progress while the host arena is allocated, which takes long, and can interrupt it. */
-struct tdm_watch {
+struct tdm_arena_watch {
     void *self;
     void (*taken)(void *self, uint64_t taken_bytes, uint64_t bytes);
     /* Called if the host arena stays pageable, with the reason. May be NULL. */
@@ -132,7 +132,7 @@ struct tdm_backend {
 
     /* Sets the watch of later arena() calls (borrowed; may be NULL). NULL: arenas are allocated too
      * quickly for progress. */
-    void (*watch)(struct tdm_executor *executor, const struct tdm_watch *watch);
+    void (*watch)(struct tdm_executor *executor, const struct tdm_arena_watch *watch);
 
     /* Called before the first step of a program, while the arenas hold nothing, for each of its
      * examples (examples.h). Prepares for ops like this one. It may overwrite every byte of the

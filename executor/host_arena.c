@@ -25,7 +25,7 @@ static double now_seconds(void)
 }
 
 /* Waits until a slice can be touched; false if it cannot. */
-static bool wait_for_room(const char *root, struct tdm_host_memory *memory, uint64_t bytes)
+static bool wait_for_memory(const char *root, struct tdm_host_memory *memory, uint64_t bytes)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NANOSECONDS};
     double begin = now_seconds();
@@ -55,7 +55,7 @@ static enum tdm_status touch_slice(struct tdm_host_arena *arena, const char *roo
     uint64_t left = arena->bytes - arena->touched_bytes;
     uint64_t bytes = left < SLICE_BYTES ? left : SLICE_BYTES;
     char need[TDM_FORMAT_SIZE], have[TDM_FORMAT_SIZE];
-    if (!wait_for_room(root, memory, bytes)) {
+    if (!wait_for_memory(root, memory, bytes)) {
         tdm_fail(err, TDM_INFEASIBLE, "the host arena needs %s, this computer gave %s",
                  tdm_format_bytes(arena->bytes, need),
                  tdm_format_bytes(arena->touched_bytes, have));
@@ -69,7 +69,7 @@ static enum tdm_status touch_slice(struct tdm_host_arena *arena, const char *roo
 /* Pins the arena. If the device refuses, because of a limit or of what its driver can lock, the
  * arena stays pageable. Only a missing device is an error. */
 static enum tdm_status pin(struct tdm_host_arena *arena, const struct tdm_host_pinning *pinning,
-                           const struct tdm_watch *watch, struct tdm_error *err)
+                           const struct tdm_arena_watch *watch, struct tdm_error *err)
 {
     struct tdm_error refusal = {0};
     enum tdm_status status = pinning->pin(pinning->self, arena->base, arena->bytes, &refusal);
@@ -82,7 +82,7 @@ static enum tdm_status pin(struct tdm_host_arena *arena, const struct tdm_host_p
 }
 
 enum tdm_status tdm_host_arena_take(uint64_t bytes, const struct tdm_host_pinning *pinning,
-                                    const struct tdm_watch *watch, const char *root,
+                                    const struct tdm_arena_watch *watch, const char *root,
                                     struct tdm_host_arena *out, struct tdm_error *err)
 {
     char text[TDM_FORMAT_SIZE];

@@ -35,7 +35,7 @@ struct tdm_host_pinning {
  * as in tdm_host_memory_read(). Memory that cannot be pinned is not a failure: arena->pinned is
  * false then, and `watch` was told the reason. But a missing device is (TDM_NO_DEVICE). */
 enum tdm_status tdm_host_arena_take(uint64_t bytes, const struct tdm_host_pinning *pinning,
-                                    const struct tdm_watch *watch, const char *root,
+                                    const struct tdm_arena_watch *watch, const char *root,
                                     struct tdm_host_arena *arena, struct tdm_error *err);
 void tdm_host_arena_release(struct tdm_host_arena *arena, const struct tdm_host_pinning *pinning);
 

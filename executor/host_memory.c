@@ -79,7 +79,7 @@ static uint64_t read_line(FILE *file, const char *name)
 }
 
 /* How much more one group may use. Its file cache can be given back, so it does not count. */
-static uint64_t group_room(const char *root, const struct version *version, const char *group)
+static uint64_t group_free_bytes(const char *root, const struct version *version, const char *group)
 {
     uint64_t limit, used;
     if (!read_number(root, version->folder, group, version->limit, &limit) ||
@@ -93,25 +93,25 @@ static uint64_t group_room(const char *root, const struct version *version, cons
     return limit > used ? limit - used : 0;
 }
 
-/* The least room of our group and those above it. In a container the path may be the host's, of
- * which only the top is visible. */
-static uint64_t version_room(const char *root, const struct version *version, char *group)
+/* How much more our group and all groups above it may use. In a container the path may be the
+ * host's, of which only the top is visible. */
+static uint64_t version_free_bytes(const char *root, const struct version *version, char *group)
 {
-    uint64_t room = TDM_SIZE_MAX;
+    uint64_t least = TDM_SIZE_MAX;
     for (;;) {
-        uint64_t here = group_room(root, version, group);
-        room = here < room ? here : room;
+        uint64_t here = group_free_bytes(root, version, group);
+        least = here < least ? here : least;
         char *end = strrchr(group, '/');
         if (end == NULL)
-            return room;
+            return least;
         *end = '\0';
     }
 }
 
-static uint64_t groups_room(const char *root)
+static uint64_t groups_free_bytes(const char *root)
 {
     char line[PATH_BYTES];
-    uint64_t room = TDM_SIZE_MAX;
+    uint64_t least = TDM_SIZE_MAX;
     FILE *file = open_below(root, "/proc", "/self", "cgroup");
     while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
         char *controllers = strchr(line, ':');
@@ -123,13 +123,13 @@ static uint64_t groups_room(const char *root)
         group[strcspn(group, "\n")] = '\0';
         for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++)
             if (strcmp(controllers, versions[i].controllers) == 0) {
-                uint64_t here = version_room(root, &versions[i], group);
-                room = here < room ? here : room;
+                uint64_t here = version_free_bytes(root, &versions[i], group);
+                least = here < least ? here : least;
             }
     }
     if (file != NULL)
         fclose(file);
-    return room;
+    return least;
 }
 
 /* Is there a device that adds memory at run time? */
@@ -195,7 +195,7 @@ void tdm_host_memory_look(const char *root, struct tdm_host_memory *memory)
 {
     uint64_t available = read_line(open_below(root, "/proc", "", "meminfo"), "MemAvailable");
     memory->available_bytes = available == 0 ? TDM_SIZE_MAX : available;
-    memory->allowed_bytes = groups_room(root);
+    memory->allowed_bytes = groups_free_bytes(root);
 }
 
 void tdm_host_memory_read(const char *root, struct tdm_host_memory *memory)
@@ -205,19 +205,19 @@ void tdm_host_memory_read(const char *root, struct tdm_host_memory *memory)
 }
 
 /* How much of `available` may be used: what is allowed, less a reserve for other processes. */
-static uint64_t left_of(const struct tdm_host_memory *memory, uint64_t available)
+static uint64_t usable_of(const struct tdm_host_memory *memory, uint64_t available)
 {
-    uint64_t room = memory->allowed_bytes < available ? memory->allowed_bytes : available;
-    uint64_t reserve = room / 32 < MOST_RESERVE_BYTES ? room / 32 : MOST_RESERVE_BYTES;
-    return room == TDM_SIZE_MAX ? room : room - reserve;
+    uint64_t usable = memory->allowed_bytes < available ? memory->allowed_bytes : available;
+    uint64_t reserve = usable / 32 < MOST_RESERVE_BYTES ? usable / 32 : MOST_RESERVE_BYTES;
+    return usable == TDM_SIZE_MAX ? usable : usable - reserve;
 }
 
-uint64_t tdm_host_memory_room(const struct tdm_host_memory *memory)
+uint64_t tdm_host_memory_usable_bytes(const struct tdm_host_memory *memory)
 {
-    return left_of(memory, tdm_size_add(memory->available_bytes, memory->to_come_bytes));
+    return usable_of(memory, tdm_size_add(memory->available_bytes, memory->to_come_bytes));
 }
 
 bool tdm_host_memory_has(const struct tdm_host_memory *memory, uint64_t bytes)
 {
-    return bytes <= left_of(memory, memory->available_bytes);
+    return bytes <= usable_of(memory, memory->available_bytes);
 }

@@ -28,7 +28,7 @@ void tdm_host_memory_look(const char *root, struct tdm_host_memory *memory);
 
 /* Bytes that may be allocated, as far as is known in advance. Leaves a reserve for other processes.
  * */
-uint64_t tdm_host_memory_room(const struct tdm_host_memory *memory);
+uint64_t tdm_host_memory_usable_bytes(const struct tdm_host_memory *memory);
 
 /* Can `bytes` be allocated right now? */
 bool tdm_host_memory_has(const struct tdm_host_memory *memory, uint64_t bytes);

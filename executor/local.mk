@@ -23,6 +23,8 @@ libexecutor_a_SOURCES += \
 	executor/examples.h \
 	executor/forecast.c \
 	executor/forecast.h \
+	executor/free_memory.c \
+	executor/free_memory.h \
 	executor/host_arena.c \
 	executor/host_arena.h \
 	executor/host_memory.c \
@@ -52,8 +54,6 @@ libexecutor_a_SOURCES += \
 	executor/record.c \
 	executor/record.h \
 	executor/remainder.h \
-	executor/room.c \
-	executor/room.h \
 	executor/run.c \
 	executor/run.h \
 	executor/run_parts.h \

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Within a step: reports progress, samples memory and sends parts to the trace, at intervals. */
+/* Within a step: reports progress, samples memory and sends batches to the trace, at intervals. */
 #include "executor/midstep.h"
 
 /* The time between two samples of memory. */
 #define SAMPLE_SECONDS 1.0
 
-/* The time between two parts of a trace; the second is the least, when a phase begins. */
+/* The time between two batches for the trace; the second is the least, when a phase begins. */
 #define SEND_SECONDS 5.0
 #define SEND_PHASE_SECONDS 1.0
 
@@ -25,7 +25,7 @@ static void sample(struct tdm_midstep *midstep, double seconds)
             midstep->most_used_bytes = used_bytes;
     }
     if (midstep->recorder != NULL)
-        tdm_recorder_sample(midstep->recorder, midstep->arenas, &midstep->part,
+        tdm_recorder_sample(midstep->recorder, midstep->arenas, &midstep->unfinished,
                             midstep->used_bytes);
 }
 
@@ -46,9 +46,9 @@ static enum tdm_status send(struct tdm_midstep *midstep, uint64_t ended, double 
                             struct tdm_error *err)
 {
     bool sent;
-    midstep->part.ops_ended = ended == 0 ? 0 : midstep->forecast->ops[ended - 1].number + 1;
-    enum tdm_status status =
-        tdm_recorder_part(midstep->recorder, midstep->arenas, &midstep->part, wait, &sent, err);
+    midstep->unfinished.ops_ended = ended == 0 ? 0 : midstep->forecast->ops[ended - 1].number + 1;
+    enum tdm_status status = tdm_recorder_unfinished(midstep->recorder, midstep->arenas,
+                                                     &midstep->unfinished, wait, &sent, err);
     if (status == TDM_OK && sent) {
         midstep->sent_seconds = seconds;
         midstep->sent_phase = op_under_way(midstep->forecast, ended)->phase;
@@ -84,7 +84,7 @@ static void tell(const struct tdm_midstep *midstep, uint64_t ended, double secon
 static enum tdm_status look(void *self, uint64_t ended, double seconds, struct tdm_error *err)
 {
     struct tdm_midstep *midstep = self;
-    midstep->part.seconds = seconds;
+    midstep->unfinished.seconds = seconds;
     if (seconds - midstep->sampled_seconds >= SAMPLE_SECONDS)
         sample(midstep, seconds);
     if (midstep->listener->within != NULL)
@@ -100,8 +100,8 @@ enum tdm_status tdm_midstep_cut(struct tdm_midstep *midstep, uint64_t ended, int
 {
     if (midstep->recorder == NULL)
         return TDM_OK;
-    midstep->part.seconds = 1e-9 * (double)(now_ns - midstep->part.start_ns);
-    return send(midstep, ended, midstep->part.seconds, true, err);
+    midstep->unfinished.seconds = 1e-9 * (double)(now_ns - midstep->unfinished.start_ns);
+    return send(midstep, ended, midstep->unfinished.seconds, true, err);
 }
 
 void tdm_midstep_open(struct tdm_midstep *midstep, const struct tdm_arenas *arenas,
@@ -121,5 +121,5 @@ void tdm_midstep_begin(struct tdm_midstep *midstep, uint64_t step, int64_t start
     midstep->step = step;
     midstep->sampled_seconds = midstep->sent_seconds = 0;
     midstep->sent_phase = midstep->forecast->ops[0].phase;
-    midstep->part = (struct tdm_recorded_part){.step = step, .start_ns = start_ns};
+    midstep->unfinished = (struct tdm_unfinished_step){.step = step, .start_ns = start_ns};
 }

@@ -22,8 +22,8 @@ struct tdm_midstep {
     uint64_t step;                 /* the current one */
     uint64_t used_bytes;           /* last sample; 0: not known */
     double sampled_seconds, sent_seconds;
-    enum tdm_phase sent_phase; /* phase of the last part sent to the trace */
-    struct tdm_recorded_part part;
+    enum tdm_phase sent_phase; /* phase of the last batch sent to the trace */
+    struct tdm_unfinished_step unfinished;
 };
 
 /* Initialises for the steps of one program; all arguments are borrowed. */

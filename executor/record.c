@@ -231,10 +231,10 @@ static void sample_places(struct tdm_recorder *recorder, const struct tdm_arenas
 }
 
 void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
-                         const struct tdm_recorded_part *part, uint64_t device_used_bytes)
+                         const struct tdm_unfinished_step *unfinished, uint64_t device_used_bytes)
 {
-    int64_t now_ns = part->start_ns + (int64_t)(1e9 * part->seconds);
-    start_run(recorder, part->start_ns);
+    int64_t now_ns = unfinished->start_ns + (int64_t)(1e9 * unfinished->seconds);
+    start_run(recorder, unfinished->start_ns);
     if (recorder->used_count + 2 * TDM_PLACES > TDM_TRACE_SAMPLES) /* for the step's end */
         return;
     sample_places(recorder, arenas, now_ns, device_used_bytes);
@@ -245,9 +245,10 @@ bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step)
     return step == recorder->first_step || step % recorder->timed_every == 0;
 }
 
-enum tdm_status tdm_recorder_part(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
-                                  const struct tdm_recorded_part *part, bool wait, bool *sent,
-                                  struct tdm_error *err)
+enum tdm_status tdm_recorder_unfinished(struct tdm_recorder *recorder,
+                                        const struct tdm_arenas *arenas,
+                                        const struct tdm_unfinished_step *unfinished, bool wait,
+                                        bool *sent, struct tdm_error *err)
 {
     struct tdm_trace_batch *batch = NULL;
     enum tdm_status status = wait ? tdm_trace_take(recorder->trace, &batch, err)
@@ -255,14 +256,14 @@ enum tdm_status tdm_recorder_part(struct tdm_recorder *recorder, const struct td
     *sent = status == TDM_OK && batch != NULL;
     if (!*sent)
         return status;
-    start_run(recorder, part->start_ns);
+    start_run(recorder, unfinished->start_ns);
     batch->program_id = recorder->program_id;
-    batch->step = part->step;
+    batch->step = unfinished->step;
     batch->unfinished = true;
-    batch->ops_ended = part->ops_ended;
-    batch->seconds = part->seconds;
-    reap(recorder, arenas, part->start_ns);
-    hand_over(recorder, part->step, batch);
+    batch->ops_ended = unfinished->ops_ended;
+    batch->seconds = unfinished->seconds;
+    reap(recorder, arenas, unfinished->start_ns);
+    hand_over(recorder, unfinished->step, batch);
     tdm_trace_send(recorder->trace, batch);
     return TDM_OK;
 }

@@ -37,24 +37,25 @@ enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *
                                      struct tdm_error *err);
 
 /* The state of a step that has not ended. */
-struct tdm_recorded_part {
+struct tdm_unfinished_step {
     uint64_t step;
     int64_t start_ns;   /* of the step, on the backend's clock */
     double seconds;     /* since start_ns */
     uint64_t ops_ended; /* 1 + number of the compute lane's last ended op; 0: none */
 };
 
-/* Samples the memory of this process in a step, for the next part, and notes what the device's
+/* Samples the memory of this process in a step, for the next batch, and notes what the device's
  * driver reports (0: nothing). */
 void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
-                         const struct tdm_recorded_part *part, uint64_t device_used_bytes);
+                         const struct tdm_unfinished_step *unfinished, uint64_t device_used_bytes);
 
 /* Sends the trace the data of a running step: times of ended ops, and samples. If the trace is
  * still busy with earlier data, waits if `wait`; else sets *sent to false and keeps the data for
  * later. */
-enum tdm_status tdm_recorder_part(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
-                                  const struct tdm_recorded_part *part, bool wait, bool *sent,
-                                  struct tdm_error *err);
+enum tdm_status tdm_recorder_unfinished(struct tdm_recorder *recorder,
+                                        const struct tdm_arenas *arenas,
+                                        const struct tdm_unfinished_step *unfinished, bool wait,
+                                        bool *sent, struct tdm_error *err);
 
 struct tdm_recorded_step {
     uint64_t step;

@@ -259,7 +259,7 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
                         struct tdm_error *err)
 {
     struct tdm_run run = {.options = options, .listener = listener};
-    struct tdm_watch taking = listener->taking;
+    struct tdm_arena_watch taking = listener->taking;
     taking.stop = options->stop;
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < options->schedule_count; i++)

@@ -60,7 +60,7 @@ struct tdm_run_moment {
 struct tdm_run_listener {
     void *self;
     /* Progress of arena allocation. */
-    struct tdm_watch taking;
+    struct tdm_arena_watch taking;
     /* Called before anything is allocated. */
     void (*planned)(void *self, const char *path, const struct tdm_program *program,
                     const struct tdm_amounts *amounts, double predicted_seconds);

@@ -78,7 +78,7 @@ enum tdm_status tdm_state_put(const struct tdm_arenas *arenas, const struct tdm_
         enum tdm_content content;
         enum tdm_dtype dtype;
         const void *source;
-    } parts[] = {
+    } states[] = {
         {TDM_UNIT_WEIGHTS, dtypes->weights,
          dtypes->weights == TDM_DTYPE_FP32 ? (const void *)values : weights},
         {TDM_UNIT_MASTER, dtypes->master,
@@ -86,9 +86,9 @@ enum tdm_status tdm_state_put(const struct tdm_arenas *arenas, const struct tdm_
         {TDM_UNIT_MOMENT1, dtypes->moments, NULL},
         {TDM_UNIT_MOMENT2, dtypes->moments, NULL},
     };
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && status == TDM_OK; i++)
-        status = upload(arenas, program, parts[i].content, parts[i].dtype, tensor, first, count,
-                        parts[i].source, err);
+    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]) && status == TDM_OK; i++)
+        status = upload(arenas, program, states[i].content, states[i].dtype, tensor, first, count,
+                        states[i].source, err);
 
 free_arrays:
     free(weights);
@@ -175,16 +175,16 @@ static enum tdm_status add_tied(const struct tdm_arenas *arenas, const struct td
 {
     const struct tdm_layout *layout = program->layout;
     uint32_t tied = layout->tied_home != TDM_NONE ? layout->tied_home : layout->tied_gradient;
-    float *part = malloc(count * sizeof(*part) + 1);
-    if (part == NULL)
+    float *of_head = malloc(count * sizeof(*of_head) + 1);
+    if (of_head == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading %llu elements",
                         (unsigned long long)count);
     enum tdm_status status =
         read_elements(arenas, tdm_arenas_slot(arenas, &program->buffers[tied], 0),
-                      program->schedule->dtypes.gradients, tensor, first, count, part, err);
+                      program->schedule->dtypes.gradients, tensor, first, count, of_head, err);
     for (uint64_t i = 0; i < count && status == TDM_OK; i++)
-        values[i] += part[i];
-    free(part);
+        values[i] += of_head[i];
+    free(of_head);
     return status;
 }
 

@@ -116,8 +116,8 @@ double tdm_link_rate(const struct tdm_topology *topology, uint32_t link, uint32_
     unsigned users = 1;
     for (uint32_t i = 0; i < topology->link_count; i++)
         users += i != link && (busy >> i & 1) != 0 && topology->links[i].shared == row->shared;
-    double part = topology->shared[row->shared].bytes_per_second / users;
-    return part < rate ? part : rate;
+    double share = topology->shared[row->shared].bytes_per_second / users;
+    return share < rate ? share : rate;
 }
 
 /* ---- the rows that a description adds ---- */
@@ -162,15 +162,15 @@ static void read_name(struct tdm_json_reader *reader, const char *key, char out[
 }
 
 /* The rows of a member of the description; NULL if it has none. Fails if there are more than
- * `room`. */
-static const json_t *rows_of(struct tdm_json_reader *reader, const char *key, size_t room)
+ * `capacity`. */
+static const json_t *rows_of(struct tdm_json_reader *reader, const char *key, size_t capacity)
 {
     if (!tdm_json_has(reader, key))
         return NULL;
     const json_t *rows = tdm_json_array(reader, key);
-    if (json_array_size(rows) > room)
+    if (json_array_size(rows) > capacity)
         tdm_json_fail(reader, key, "has %zu rows; at most %zu are supported", json_array_size(rows),
-                      room);
+                      capacity);
     return rows;
 }
 
@@ -309,12 +309,12 @@ static void read_shared_lanes(struct tdm_json_reader *reader, struct tdm_topolog
     }
 }
 
-static void read_table(struct tdm_json_reader *reader, const char *table, size_t room,
+static void read_table(struct tdm_json_reader *reader, const char *table, size_t capacity,
                        const char *const *keys,
                        void (*read)(struct tdm_json_reader *row, struct tdm_topology *topology),
                        struct tdm_topology *topology)
 {
-    const json_t *rows = rows_of(reader, table, room);
+    const json_t *rows = rows_of(reader, table, capacity);
     for (size_t i = 0; i < json_array_size(rows) && tdm_json_status(reader) == TDM_OK; i++) {
         struct row row = {.prefix = ""};
         row_begin(reader, table, i, json_array_get(rows, i), keys, &row);

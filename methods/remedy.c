@@ -33,7 +33,7 @@ struct search {
     struct tdm_variant base;  /* the variant to change: `asked`, or that of another method */
     struct tdm_method_prediction prediction;
     struct tried *tried;
-    size_t tried_count, tried_room;
+    size_t tried_count, tried_capacity;
     uint64_t work, most_work;
     struct tdm_remedies *out;
 };
@@ -72,13 +72,13 @@ static const struct tried *find_tried(const struct search *s, const char *text)
 /* Remembers the last prediction. If memory runs out, the variant is predicted again next time. */
 static void remember(struct search *s, const char text[TEXT_BYTES])
 {
-    if (s->tried_count == s->tried_room) {
-        size_t room = s->tried_room == 0 ? 32 : 2 * s->tried_room;
-        struct tried *moved = realloc(s->tried, room * sizeof(*moved));
+    if (s->tried_count == s->tried_capacity) {
+        size_t capacity = s->tried_capacity == 0 ? 32 : 2 * s->tried_capacity;
+        struct tried *moved = realloc(s->tried, capacity * sizeof(*moved));
         if (moved == NULL)
             return;
         s->tried = moved;
-        s->tried_room = room;
+        s->tried_capacity = capacity;
     }
     struct tried *tried = &s->tried[s->tried_count++];
     memcpy(tried->text, text, TEXT_BYTES);

@@ -42,11 +42,11 @@ static bool same_kind(struct tdm_layer_kind a, struct tdm_layer_kind b)
 static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *err)
 {
     const struct tdm_rope *rope = &model->rope;
-    size_t room = 1024 + (size_t)model->layers * 64;
-    char *text = malloc(room);
+    size_t capacity = 1024 + (size_t)model->layers * 64;
+    char *text = malloc(capacity);
     if (text == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its digest", model->name);
-    int used = snprintf(text, room,
+    int used = snprintf(text, capacity,
                         "%s layers=%" PRIu32 " hidden=%" PRIu32 " intermediate=%" PRIu32
                         " query_heads=%" PRIu32 " kv_heads=%" PRIu32 " head_dim=%" PRIu32
                         " vocabulary=%" PRIu32 " tied=%d norm_epsilon=%" PRIx64
@@ -54,7 +54,7 @@ static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *e
                         model->architecture, model->layers, model->hidden, model->intermediate,
                         model->query_heads, model->kv_heads, model->head_dim, model->vocabulary,
                         model->tied, bits(model->norm_epsilon), bits(model->initializer_range));
-    used += snprintf(text + used, room - (size_t)used,
+    used += snprintf(text + used, capacity - (size_t)used,
                      " rope=%d,%" PRIx64 ",%" PRIx64 ",%" PRIx64 ",%" PRIx64 ",%" PRIu64 ",%" PRIx64
                      ",%" PRIx64 ",%" PRIx64 " qkv_bias=",
                      (int)rope->kind, bits(rope->theta), bits(rope->factor),
@@ -65,17 +65,18 @@ static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *e
         struct tdm_layer_kind kind = model->layer_kinds[first];
         for (last = first + 1; last < model->layers && same_kind(kind, model->layer_kinds[last]);)
             last++;
-        used += snprintf(text + used, room - (size_t)used, "%" PRIu32 "x%d,", last - first,
+        used += snprintf(text + used, capacity - (size_t)used, "%" PRIu32 "x%d,", last - first,
                          kind.qkv_bias);
         if (kind.qk_norm) /* older digests do not have this word, so it is added only if needed */
-            used += snprintf(text + used, room - (size_t)used, "qk_norm,");
+            used += snprintf(text + used, capacity - (size_t)used, "qk_norm,");
         if (kind.window > 0)
-            used += snprintf(text + used, room - (size_t)used, "window=%" PRIu64 ",", kind.window);
+            used +=
+                snprintf(text + used, capacity - (size_t)used, "window=%" PRIu64 ",", kind.window);
     }
     if (model->gelu && !model->sized_only) /* for sized_only models the architecture implies it */
-        used += snprintf(text + used, room - (size_t)used, " gelu");
+        used += snprintf(text + used, capacity - (size_t)used, " gelu");
     if (model->experts.count > 0)
-        snprintf(text + used, room - (size_t)used, " experts=%" PRIu32 ",%" PRIu32 ",%" PRIu32,
+        snprintf(text + used, capacity - (size_t)used, " experts=%" PRIu32 ",%" PRIu32 ",%" PRIu32,
                  model->experts.count, model->experts.per_token, model->experts.intermediate);
     tdm_digest_text(text, model->digest);
     free(text);

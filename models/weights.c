@@ -37,10 +37,10 @@ static void add_name(struct names *names, const char *name)
 /* "DIRECTORY/NAME"; malloc'ed. */
 static char *join(const char *directory, const char *name)
 {
-    size_t room = strlen(directory) + strlen(name) + 2;
-    char *path = malloc(room);
+    size_t bytes = strlen(directory) + strlen(name) + 2;
+    char *path = malloc(bytes);
     if (path != NULL)
-        snprintf(path, room, "%s/%s", directory, name);
+        snprintf(path, bytes, "%s/%s", directory, name);
     return path;
 }
 

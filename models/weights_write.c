@@ -95,20 +95,20 @@ enum tdm_status tdm_weights_check(const struct tdm_weights_target *target, struc
 
 /* ---- names, shapes, shards ---- */
 
-#define NAME_ROOM 96u
+#define NAME_BYTES 96u
 
 static enum tdm_status list_tensors(struct tdm_weights_writer *writer, struct tdm_error *err)
 {
     const struct tdm_model *model = writer->target.model;
-    writer->names = malloc((size_t)model->tensor_count * NAME_ROOM);
+    writer->names = malloc((size_t)model->tensor_count * NAME_BYTES);
     writer->tensors = calloc(model->tensor_count, sizeof(*writer->tensors));
     writer->shards = calloc(model->tensor_count, sizeof(*writer->shards));
     if (writer->names == NULL || writer->tensors == NULL || writer->shards == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for the names of %" PRIu32 " tensors",
                         writer->target.directory, model->tensor_count);
     for (uint32_t i = 0; i < model->tensor_count; i++) {
-        char *name = writer->names + (size_t)i * NAME_ROOM;
-        tdm_tensor_name(model, &model->tensors[i], name, NAME_ROOM);
+        char *name = writer->names + (size_t)i * NAME_BYTES;
+        tdm_tensor_name(model, &model->tensors[i], name, NAME_BYTES);
         writer->tensors[i].name = name;
         writer->tensors[i].rank = tdm_weights_shape(&model->tensors[i], writer->tensors[i].shape);
     }
@@ -148,10 +148,10 @@ static void cut_shards(struct tdm_weights_writer *writer)
 /* "TEMPORARY/NAME"; malloc'ed. */
 static char *path_of(const struct tdm_weights_writer *writer, const char *name)
 {
-    size_t room = strlen(writer->directory.temporary) + strlen(name) + 2;
-    char *path = malloc(room);
+    size_t bytes = strlen(writer->directory.temporary) + strlen(name) + 2;
+    char *path = malloc(bytes);
     if (path != NULL)
-        snprintf(path, room, "%s/%s", writer->directory.temporary, name);
+        snprintf(path, bytes, "%s/%s", writer->directory.temporary, name);
     return path;
 }
 

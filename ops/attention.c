@@ -41,8 +41,8 @@ static void take_gathering(const struct tdm_params *params, uint64_t tokens,
     const struct tdm_pages_params *pages = &params->pages;
     uint64_t word = sizeof(uint32_t), of_lists = pages->lists * word;
     uint64_t query_pages = tdm_size_ceil_div(tokens, pages->page_tokens);
-    x->pages = take(&x->bytes, gather->kv_room_bytes);
-    x->gradients = take(&x->bytes, gather->dkv_room_bytes);
+    x->pages = take(&x->bytes, gather->kv_buffer_bytes);
+    x->gradients = take(&x->bytes, gather->dkv_buffer_bytes);
     x->listed =
         take(&x->bytes,
              tdm_size_mul(query_pages, tdm_size_mul(of_lists, 1 + (uint64_t)pages->list_capacity)));

@@ -22,9 +22,9 @@ struct tdm_gather_params {
     uint64_t key_pages; /* that an op may number: those of the longest sequence or of the buffer */
     uint64_t batch_pages;   /* least number of query pages in a batch; UINT64_MAX: all of a chunk */
     uint64_t kv_slot_bytes; /* of one slot for a chunk in the buffer, and of all slots */
-    uint64_t kv_room_bytes;
+    uint64_t kv_buffer_bytes;
     uint64_t dkv_slot_bytes; /* the same for the gradients' buffer; 0 in an evaluation */
-    uint64_t dkv_room_bytes;
+    uint64_t dkv_buffer_bytes;
 };
 
 struct tdm_attention_params {

@@ -69,7 +69,7 @@ static enum tdm_status keep_gatherable(const struct tdm_schedule *schedule,
     for (uint32_t i = 0; i < *count; i++) {
         struct tdm_schedule of_size = *schedule;
         of_size.chunk_tokens = sizes[i];
-        if (tdm_gather_has_room(&of_size, "no schedule fits", err) == TDM_OK)
+        if (tdm_gather_fits(&of_size, "no schedule fits", err) == TDM_OK)
             sizes[kept++] = sizes[i];
     }
     *count = kept;

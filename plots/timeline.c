@@ -37,17 +37,17 @@ enum tdm_op_group tdm_op_group_of(enum tdm_op_kind kind)
 }
 
 /* Ensures that an array can hold one more element of `bytes`. */
-static enum tdm_status grow(void **array, size_t count, size_t *room, size_t bytes,
+static enum tdm_status grow(void **array, size_t count, size_t *capacity, size_t bytes,
                             struct tdm_error *err)
 {
-    if (count < *room)
+    if (count < *capacity)
         return TDM_OK;
-    size_t larger = *room == 0 ? 1024 : *room * 2;
+    size_t larger = *capacity == 0 ? 1024 : *capacity * 2;
     void *moved = larger > SIZE_MAX / bytes ? NULL : realloc(*array, larger * bytes);
     if (moved == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a timeline of %zu entries", larger);
     *array = moved;
-    *room = larger;
+    *capacity = larger;
     return TDM_OK;
 }
 
@@ -56,7 +56,7 @@ enum tdm_status tdm_timeline_add_change(struct tdm_timeline_changes *changes,
                                         struct tdm_error *err)
 {
     void *array = changes->change;
-    enum tdm_status status = grow(&array, changes->count, &changes->room, sizeof(*change), err);
+    enum tdm_status status = grow(&array, changes->count, &changes->capacity, sizeof(*change), err);
     changes->change = array;
     if (status == TDM_OK)
         changes->change[changes->count++] = *change;
@@ -67,7 +67,8 @@ enum tdm_status tdm_timeline_add_op(struct tdm_timeline *timeline, const struct 
                                     struct tdm_error *err)
 {
     void *array = timeline->ops;
-    enum tdm_status status = grow(&array, timeline->op_count, &timeline->op_room, sizeof(*op), err);
+    enum tdm_status status =
+        grow(&array, timeline->op_count, &timeline->op_capacity, sizeof(*op), err);
     timeline->ops = array;
     if (status == TDM_OK)
         timeline->ops[timeline->op_count++] = *op;

@@ -57,14 +57,14 @@ struct tdm_timeline_op {
 /* An array of changes by rising op number. */
 struct tdm_timeline_changes {
     struct tdm_timeline_change *change;
-    size_t count, room;
+    size_t count, capacity;
 };
 
 /* An empty timeline is all zero. */
 struct tdm_timeline {
     struct tdm_timeline_changes values, allocations;
     struct tdm_timeline_op *ops; /* in program order; some may be missing */
-    size_t op_count, op_room;
+    size_t op_count, op_capacity;
 };
 
 /* Appends one; TDM_NO_MEMORY. */

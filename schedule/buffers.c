@@ -19,17 +19,17 @@
 static bool grow(struct tdm_builder *b)
 {
     struct tdm_program *program = b->program;
-    if (program->buffer_count < b->buffer_room)
+    if (program->buffer_count < b->buffer_capacity)
         return true;
-    uint32_t room = b->buffer_room == 0 ? FIRST_BUFFERS : 2 * b->buffer_room;
+    uint32_t capacity = b->buffer_capacity == 0 ? FIRST_BUFFERS : 2 * b->buffer_capacity;
     struct tdm_buffer *buffers =
-        room <= UINT32_MAX / 2 ? realloc(program->buffers, room * sizeof(*buffers)) : NULL;
+        capacity <= UINT32_MAX / 2 ? realloc(program->buffers, capacity * sizeof(*buffers)) : NULL;
     if (buffers == NULL) {
         b->out_of_memory = true;
         return false;
     }
     program->buffers = buffers;
-    b->buffer_room = room;
+    b->buffer_capacity = capacity;
     return true;
 }
 

@@ -16,9 +16,9 @@ struct tdm_builder {
     const struct tdm_schedule *schedule;
     const struct tdm_model *model;
     struct tdm_layout *layout;
-    uint64_t chunk_capacity; /* tokens of the largest chunk */
-    uint32_t buffer_room;    /* allocated size of program->buffers */
-    bool out_of_memory;      /* a buffer is missing: the program is unusable */
+    uint64_t chunk_capacity;  /* tokens of the largest chunk */
+    uint32_t buffer_capacity; /* allocated size of program->buffers */
+    bool out_of_memory;       /* a buffer is missing: the program is unusable */
 };
 
 /* ---- buffers.c ---- */

@@ -77,7 +77,7 @@ static uint64_t chunk_pages(const struct tdm_schedule *schedule)
 }
 
 /* The size of the buffer in chunks: at most those before the last. */
-static uint64_t room_chunks(const struct tdm_schedule *schedule)
+static uint64_t buffer_chunks(const struct tdm_schedule *schedule)
 {
     uint64_t most = tdm_size_ceil_div(tdm_longest_pages(schedule), chunk_pages(schedule)) - 1;
     most = most > 0 ? most : 1;
@@ -86,17 +86,17 @@ static uint64_t room_chunks(const struct tdm_schedule *schedule)
 
 uint64_t tdm_gather_pages(const struct tdm_schedule *schedule)
 {
-    return room_chunks(schedule) * chunk_pages(schedule);
+    return buffer_chunks(schedule) * chunk_pages(schedule);
 }
 
-/* Is there room for all pages that a chunk can have before it? */
-static bool has_room_for_all(const struct tdm_schedule *schedule)
+/* Does the buffer hold all pages that a chunk can have before it? */
+static bool all_fit(const struct tdm_schedule *schedule)
 {
     return tdm_gather_pages(schedule) + chunk_pages(schedule) >= tdm_longest_pages(schedule);
 }
 
-enum tdm_status tdm_gather_has_room(const struct tdm_schedule *schedule, const char *file,
-                                    struct tdm_error *err)
+enum tdm_status tdm_gather_fits(const struct tdm_schedule *schedule, const char *file,
+                                struct tdm_error *err)
 {
     bool lists = false;
     for (uint32_t layer = 0; layer < schedule->model->layers && !lists; layer++)
@@ -111,7 +111,7 @@ enum tdm_status tdm_gather_has_room(const struct tdm_schedule *schedule, const c
             file, (unsigned long long)schedule->chunk_tokens,
             (unsigned long long)schedule->page_tokens);
     uint64_t listed = listed_pages(schedule), pages = chunk_pages(schedule);
-    if (listed > tdm_gather_pages(schedule) && !has_room_for_all(schedule))
+    if (listed > tdm_gather_pages(schedule) && !all_fit(schedule))
         return tdm_fail(
             err, TDM_INPUT,
             "%s: \"rings.gather\" (%u) has room for %llu pages a list, and a query page lists up to "
@@ -124,7 +124,7 @@ enum tdm_status tdm_gather_has_room(const struct tdm_schedule *schedule, const c
 enum tdm_status tdm_gather_check(const struct tdm_schedule *schedule, const char *file,
                                  struct tdm_error *err)
 {
-    return tdm_gathers_at_all(schedule) ? tdm_gather_has_room(schedule, file, err) : TDM_OK;
+    return tdm_gathers_at_all(schedule) ? tdm_gather_fits(schedule, file, err) : TDM_OK;
 }
 
 static uint64_t slot_bytes(const struct tdm_schedule *schedule, enum tdm_content content)
@@ -135,23 +135,23 @@ static uint64_t slot_bytes(const struct tdm_schedule *schedule, enum tdm_content
 
 struct tdm_gather_params tdm_gather_params_of(const struct tdm_schedule *schedule)
 {
-    uint64_t longest = tdm_longest_pages(schedule), slots = room_chunks(schedule) + 1;
+    uint64_t longest = tdm_longest_pages(schedule), slots = buffer_chunks(schedule) + 1;
     if (!tdm_gathers_at_all(schedule))
         return (struct tdm_gather_params){.key_pages = longest};
-    uint64_t pages = tdm_gather_pages(schedule), room = slots * chunk_pages(schedule);
+    uint64_t pages = tdm_gather_pages(schedule), held = slots * chunk_pages(schedule);
     uint64_t each = pages / listed_pages(schedule); /* 0: the schedule is refused */
     bool trains = schedule->pass == TDM_TRAIN;
     struct tdm_gather_params gather = {
         .pages = pages,
-        .key_pages = room > longest ? room : longest,
+        .key_pages = held > longest ? held : longest,
         .batch_pages = each > 0 ? each : 1,
         .kv_slot_bytes = slot_bytes(schedule, TDM_KVPAGES),
         .dkv_slot_bytes = trains ? slot_bytes(schedule, TDM_DKVPAGES) : 0,
     };
-    if (has_room_for_all(schedule))
+    if (all_fit(schedule))
         gather.batch_pages = UINT64_MAX;
-    gather.kv_room_bytes = tdm_size_mul(slots, gather.kv_slot_bytes);
-    gather.dkv_room_bytes = tdm_size_mul(slots, gather.dkv_slot_bytes);
+    gather.kv_buffer_bytes = tdm_size_mul(slots, gather.kv_slot_bytes);
+    gather.dkv_buffer_bytes = tdm_size_mul(slots, gather.dkv_slot_bytes);
     return gather;
 }
 
@@ -165,13 +165,13 @@ static double listed_together(double pages, double listed, double query_pages)
 /* Pages gathered for a list, over all batches. */
 static double gathered_pages(const struct tdm_schedule *schedule, double pages, double query_pages)
 {
-    double listed = (double)listed_pages(schedule), room = (double)tdm_gather_pages(schedule);
+    double listed = (double)listed_pages(schedule), capacity = (double)tdm_gather_pages(schedule);
     if (listed >= pages)
         listed = pages;
-    if (pages == 0 || listed_together(pages, listed, query_pages) <= room)
+    if (pages == 0 || listed_together(pages, listed, query_pages) <= capacity)
         return pages == 0 ? 0 : listed_together(pages, listed, query_pages);
     double batch = 1;
-    while (listed_together(pages, listed, batch + 1) <= room)
+    while (listed_together(pages, listed, batch + 1) <= capacity)
         batch++;
     double whole = floor(query_pages / batch);
     return whole * listed_together(pages, listed, batch) +

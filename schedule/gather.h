@@ -29,8 +29,8 @@ bool tdm_gather_is_set(const struct tdm_schedule *schedule);
 
 /* If so: do the pages that one query page lists fit in the buffer, and do pages fill chunks
  * exactly? */
-enum tdm_status tdm_gather_has_room(const struct tdm_schedule *schedule, const char *file,
-                                    struct tdm_error *err);
+enum tdm_status tdm_gather_fits(const struct tdm_schedule *schedule, const char *file,
+                                struct tdm_error *err);
 /* The same check, for a schedule in which some layer gathers. */
 enum tdm_status tdm_gather_check(const struct tdm_schedule *schedule, const char *file,
                                  struct tdm_error *err);

@@ -100,9 +100,9 @@ static void use_embedding(struct tdm_lowering *l, const struct tdm_body *body, b
 {
     uint32_t embedding = tdm_model_embedding_unit(l->model);
     if (begin)
-        tdm_low_enter_room(l, body, embedding);
+        tdm_low_stage_weights(l, body, embedding);
     else
-        tdm_low_leave_room(l, embedding);
+        tdm_low_unstage_weights(l, embedding);
 }
 
 static void use_head(struct tdm_lowering *l, const struct tdm_body *body, bool begin)
@@ -111,9 +111,9 @@ static void use_head(struct tdm_lowering *l, const struct tdm_body *body, bool b
     if (l->model->tied)
         use_embedding(l, body, begin);
     if (begin)
-        tdm_low_enter_room(l, body, head);
+        tdm_low_stage_weights(l, body, head);
     else
-        tdm_low_leave_room(l, head);
+        tdm_low_unstage_weights(l, head);
 }
 
 static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
@@ -431,7 +431,7 @@ enum tdm_status tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_
             tdm_low_alloc(&l, i);
     tdm_low_alloc(&l, program->scratch);
     if (l.status == TDM_OK)
-        l.status = tdm_nest_walk(program, rank, take_body, &l, err);
+        l.status = tdm_nest_visit(program, rank, take_body, &l, err);
     tdm_low_release(&l, program->scratch);
     for (uint32_t i = program->buffer_count; i-- > 0;)
         if (program->buffers[i].resident)

@@ -100,7 +100,7 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_values *v)
     struct tdm_tag before = after;
     before.contributor = tdm_sum_before(l->program, chunk);
 
-    tdm_low_dkv_make_room(l, body);
+    tdm_low_dkv_move_if_full(l, body);
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION_GRAD, 0);
     tdm_low_reads(l, TDM_ATTENTION_GRAD_Q, v->at[TDM_Q], tdm_low_tag(TDM_Q, layer, chunk));
     tdm_low_chunks(l, TDM_ATTENTION_GRAD_KV, body, tdm_low_seen_kv(l, body), first, chunk + 1,

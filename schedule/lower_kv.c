@@ -143,8 +143,8 @@ static void copy_chunks(struct tdm_lowering *l, const struct tdm_body *body, str
 
 /* Before chunks enter a row that `reader` is the first to see: if the row is full, moves the other
  * chunks that `reader` sees. */
-static void make_room(struct tdm_lowering *l, const struct tdm_body *body, uint32_t row,
-                      uint32_t reader, struct tdm_tag what)
+static void move_if_full(struct tdm_lowering *l, const struct tdm_body *body, uint32_t row,
+                         uint32_t reader, struct tdm_tag what)
 {
     struct tdm_kv_move move;
     if (tdm_kv_moves(l->program, l->layout->kv_span, is_falling(body), body->layer, reader, &move))
@@ -152,23 +152,23 @@ static void make_room(struct tdm_lowering *l, const struct tdm_body *body, uint3
                     move.first, move.end, what);
 }
 
-static void kv_make_room(struct tdm_lowering *l, const struct tdm_body *body, uint32_t row)
+static void kv_move_if_full(struct tdm_lowering *l, const struct tdm_body *body, uint32_t row)
 {
     if (!is_ring(l, row))
         return;
     uint32_t reader = is_falling(body) ? reader_of(l, body) : body->chunk;
     /* in the backward, before the first of those that enter together */
     if (!is_falling(body) || tdm_attend_first(l->program, body->layer, reader) == body->chunk)
-        make_room(l, body, row, reader, tdm_low_tag(TDM_KVPAGES, body->layer, TDM_NONE));
+        move_if_full(l, body, row, reader, tdm_low_tag(TDM_KVPAGES, body->layer, TDM_NONE));
 }
 
-void tdm_low_dkv_make_room(struct tdm_lowering *l, const struct tdm_body *body)
+void tdm_low_dkv_move_if_full(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t row = l->layout->dkv[body->layer];
     if (is_ring(l, row))
-        make_room(l, body, row, body->chunk,
-                  tdm_low_sum_tag(TDM_DKVPAGES, body->layer, TDM_NONE,
-                                  tdm_sum_before(l->program, body->chunk)));
+        move_if_full(l, body, row, body->chunk,
+                     tdm_low_sum_tag(TDM_DKVPAGES, body->layer, TDM_NONE,
+                                     tdm_sum_before(l->program, body->chunk)));
 }
 
 void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref normed)
@@ -177,7 +177,7 @@ void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body, str
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk);
     struct tdm_ref row = tdm_low_made_kv(l, body);
     bool norm = tdm_low_qk_norm(l, body);
-    kv_make_room(l, body, row.buffer);
+    kv_move_if_full(l, body, row.buffer);
     tdm_low_kv_raw(l, body, normed);
     tdm_low_op_begin(l, body, TDM_OP_KV_WRITE, norm ? TDM_PART_K_NORM : TDM_PART_KV);
     tdm_low_reads(l, TDM_KV_WRITE_RAW, tdm_low_work(l, TDM_KVRAW), raw);
@@ -205,7 +205,7 @@ void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
     if (!tdm_low_layer_major(l) && body->kind != TDM_BODY_KV)
         first = tdm_attend_first(l->program, layer, chunk);
     if (step == TDM_KV_FETCH)
-        kv_make_room(l, body, row);
+        kv_move_if_full(l, body, row);
     copy_chunks(l, body, (struct tdm_ref){host, first}, tdm_low_kv_ref(l, body, row, first), first,
                 end, tdm_low_tag(TDM_KVPAGES, layer, TDM_NONE));
 }

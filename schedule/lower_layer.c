@@ -31,7 +31,7 @@ struct step {
 /* ---- steps ---- */
 
 /* Where a value is to be made: where it is stored, or a workspace, which is allocated now. */
-static struct tdm_ref room(struct tdm_lowering *l, struct tdm_values *v, enum tdm_content content)
+static struct tdm_ref target(struct tdm_lowering *l, struct tdm_values *v, enum tdm_content content)
 {
     enum tdm_store store = tdm_store_of(content);
     bool work = true;
@@ -49,7 +49,7 @@ static struct tdm_ref room(struct tdm_lowering *l, struct tdm_values *v, enum td
 
 static void make_norm(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
 {
-    struct tdm_ref to = room(l, v, step->makes);
+    struct tdm_ref to = target(l, v, step->makes);
     tdm_low_norm(l, &v->pending->body, step->part, v->at[step->reads[0]], step->reads[0], to,
                  step->makes);
 }
@@ -58,7 +58,7 @@ static void make_norm(struct tdm_lowering *l, struct tdm_values *v, const struct
 static void make_product(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
 {
     const struct tdm_body *body = &v->pending->body;
-    struct tdm_ref to = room(l, v, step->makes);
+    struct tdm_ref to = target(l, v, step->makes);
     tdm_low_product(l, body, step->part, v->at[step->reads[0]], step->reads[0], to,
                     tdm_low_tag(step->makes, body->layer, body->chunk),
                     step->reads[1] == TDM_EMPTY ? tdm_nowhere : v->at[step->reads[1]],
@@ -67,7 +67,7 @@ static void make_product(struct tdm_lowering *l, struct tdm_values *v, const str
 
 static void make_q(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
 {
-    tdm_low_q_product(l, &v->pending->body, v->at[TDM_NORMED], room(l, v, step->makes));
+    tdm_low_q_product(l, &v->pending->body, v->at[TDM_NORMED], target(l, v, step->makes));
 }
 
 static void make_kv(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
@@ -85,13 +85,13 @@ static void make_lists(struct tdm_lowering *l, struct tdm_values *v, const struc
 
 static void make_attention(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
 {
-    struct tdm_ref to = room(l, v, step->makes);
+    struct tdm_ref to = target(l, v, step->makes);
     tdm_low_attention(l, &v->pending->body, v->at[TDM_Q], to, v->at[TDM_PAGE_LISTS]);
 }
 
 static void make_activation(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
 {
-    struct tdm_ref to = room(l, v, step->makes);
+    struct tdm_ref to = target(l, v, step->makes);
     tdm_low_activation(l, &v->pending->body, v->at[TDM_GATE_UP], to);
 }
 
@@ -229,7 +229,7 @@ void tdm_low_values_make(struct tdm_lowering *l, struct tdm_values *v)
     for (size_t i = 0; i < STEPS; i++) {
         const struct step *step = &steps[i];
         if ((v->made & TDM_BIT(step->early)) != 0)
-            room(l, v, step->early);
+            target(l, v, step->early);
         if ((v->made & TDM_BIT(step->makes)) != 0)
             step->make(l, v, step);
         if (!step->stashed_later)

@@ -63,7 +63,7 @@ struct tdm_lowering {
     struct tdm_ref host_gradient; /* of the unit that the host updates next; in a ring it is */
     bool host_gradient_taken;     /* taken when the first of it is sent */
     uint32_t next_host_gradient;  /* of the ring of the layers */
-    uint32_t room_users[TDM_UNIT_ROWS]; /* of the rooms for weights of embedding and head */
+    uint32_t staged_users[TDM_UNIT_ROWS]; /* of the staged weights of embedding and head */
 };
 
 /* ---- lower_emit.c ---- */
@@ -145,9 +145,10 @@ struct tdm_ref tdm_low_unit_on_device(const struct tdm_lowering *l, enum tdm_con
  * layers. */
 void tdm_low_visit(struct tdm_lowering *l, const struct tdm_body *body, uint32_t layer);
 
-/* Begin and end of the use of the weights of embedding or head. */
-void tdm_low_enter_room(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit);
-void tdm_low_leave_room(struct tdm_lowering *l, uint32_t unit);
+/* Begin and end of the use of the weights of embedding or head. If their home is elsewhere, they
+ * are copied to a staging buffer at the first use, which is released after the last. */
+void tdm_low_stage_weights(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit);
+void tdm_low_unstage_weights(struct tdm_lowering *l, uint32_t unit);
 
 /* To be called when a body of layers begins: fetches some of the state for the next updates
  * meanwhile. */
@@ -237,7 +238,7 @@ void tdm_low_chunks(struct tdm_lowering *l, uint32_t operand, const struct tdm_b
 
 /* Before a backward adds to the gradients of K and V of chunks that no earlier backward body saw:
  * if the row is full, moves the chunks that are still seen. */
-void tdm_low_dkv_make_room(struct tdm_lowering *l, const struct tdm_body *body);
+void tdm_low_dkv_move_if_full(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* Fetch K and V of a body's chunk from the host (in chunk-major order with everything that it
  * sees); or compute them from the normed input. */

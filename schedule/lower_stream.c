@@ -5,9 +5,9 @@
  * Weights of layers pass through a ring on the device. An earlier traversal of the nest has listed
  * the layers that bodies will use. A visit of a layer reserves free slots for the visits after it
  * and fetches them. A layer that is still in the ring at its next visit (where the forward turns
- * into the backward) is not fetched again. Embedding and head each have a room, a buffer that is
- * filled while a body uses it. Masters and moments pass through rings of their own, in the order of
- * the updates: after an update they go home, and the slot is filled for the next one. Gradients
+ * into the backward) is not fetched again. Embedding and head each have a staging buffer, which
+ * is filled while a body uses it. Masters and moments pass through rings of their own, in the order
+ * of the updates: after an update they go home, and the slot is filled for the next one. Gradients
  * that stayed at home on the host until the end of the backward are fetched with them.
  */
 #include "schedule/lower_parts.h"
@@ -18,7 +18,7 @@
 /* ---- the plan ---- */
 
 struct list {
-    uint32_t *units, count, room;
+    uint32_t *units, count, capacity;
 };
 
 struct planning {
@@ -29,13 +29,13 @@ struct planning {
 
 static bool add(struct list *list, uint32_t unit)
 {
-    if (list->count == list->room) {
-        uint32_t room = list->room == 0 ? 256 : 2 * list->room;
-        uint32_t *units = realloc(list->units, room * sizeof(*units));
+    if (list->count == list->capacity) {
+        uint32_t capacity = list->capacity == 0 ? 256 : 2 * list->capacity;
+        uint32_t *units = realloc(list->units, capacity * sizeof(*units));
         if (units == NULL)
             return false;
         list->units = units;
-        list->room = room;
+        list->capacity = capacity;
     }
     list->units[list->count++] = unit;
     return true;
@@ -84,7 +84,7 @@ enum tdm_status tdm_stream_plan(struct tdm_program *program, struct tdm_error *e
 {
     struct tdm_layout *layout = program->layout;
     struct planning planning = {.program = program, .last = TDM_NONE};
-    enum tdm_status status = tdm_nest_walk(program, 0, plan_body, &planning, err);
+    enum tdm_status status = tdm_nest_visit(program, 0, plan_body, &planning, err);
     layout->visits = planning.visits.units;
     layout->visit_count = planning.visits.count;
     layout->updates = planning.updates.units;
@@ -100,7 +100,7 @@ static uint32_t staged(const struct tdm_lowering *l, enum tdm_content content,
     return l->layout->staged[content - TDM_UNIT_WEIGHTS][row];
 }
 
-static enum tdm_unit_row room_of(const struct tdm_lowering *l, uint32_t unit)
+static enum tdm_unit_row row_of(const struct tdm_lowering *l, uint32_t unit)
 {
     return unit == tdm_model_embedding_unit(l->model) ? TDM_ROW_EMBEDDING : TDM_ROW_HEAD;
 }
@@ -139,7 +139,7 @@ struct tdm_ref tdm_low_unit_on_device(const struct tdm_lowering *l, enum tdm_con
     if (!tdm_home_is_far(l->program, content, unit))
         return tdm_home_of(l->program, content, unit);
     if (!is_layer(l, unit))
-        return (struct tdm_ref){staged(l, content, room_of(l, unit)), 0};
+        return (struct tdm_ref){staged(l, content, row_of(l, unit)), 0};
     uint32_t ring = staged(l, content, TDM_ROW_LAYERS);
     uint32_t slot = content == TDM_UNIT_WEIGHTS
                         ? find_layer(l, unit)
@@ -173,21 +173,21 @@ void tdm_low_visit(struct tdm_lowering *l, const struct tdm_body *body, uint32_t
     ring->visit++;
 }
 
-void tdm_low_enter_room(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
+void tdm_low_stage_weights(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
 {
-    enum tdm_unit_row row = room_of(l, unit);
-    if (!tdm_home_is_far(l->program, TDM_UNIT_WEIGHTS, unit) || l->room_users[row]++ > 0)
+    enum tdm_unit_row row = row_of(l, unit);
+    if (!tdm_home_is_far(l->program, TDM_UNIT_WEIGHTS, unit) || l->staged_users[row]++ > 0)
         return;
-    struct tdm_ref room = {staged(l, TDM_UNIT_WEIGHTS, row), 0};
-    tdm_low_alloc(l, room.buffer);
-    tdm_low_copy_unit(l, body, tdm_home_of(l->program, TDM_UNIT_WEIGHTS, unit), room,
+    struct tdm_ref to = {staged(l, TDM_UNIT_WEIGHTS, row), 0};
+    tdm_low_alloc(l, to.buffer);
+    tdm_low_copy_unit(l, body, tdm_home_of(l->program, TDM_UNIT_WEIGHTS, unit), to,
                       tdm_low_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE));
 }
 
-void tdm_low_leave_room(struct tdm_lowering *l, uint32_t unit)
+void tdm_low_unstage_weights(struct tdm_lowering *l, uint32_t unit)
 {
-    enum tdm_unit_row row = room_of(l, unit);
-    if (tdm_home_is_far(l->program, TDM_UNIT_WEIGHTS, unit) && --l->room_users[row] == 0)
+    enum tdm_unit_row row = row_of(l, unit);
+    if (tdm_home_is_far(l->program, TDM_UNIT_WEIGHTS, unit) && --l->staged_users[row] == 0)
         tdm_low_release(l, staged(l, TDM_UNIT_WEIGHTS, row));
 }
 
@@ -289,12 +289,12 @@ void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, u
         tdm_low_visit(l, body, unit);
         return;
     }
-    tdm_low_enter_room(l, body, unit);
+    tdm_low_stage_weights(l, body, unit);
     for (size_t i = 0; i < STATES; i++)
         if (tdm_home_is_far(l->program, states[i], unit)) {
-            struct tdm_ref room = {staged(l, states[i], room_of(l, unit)), 0};
-            tdm_low_alloc(l, room.buffer);
-            fetch_state(l, body, states[i], unit, room);
+            struct tdm_ref to = {staged(l, states[i], row_of(l, unit)), 0};
+            tdm_low_alloc(l, to.buffer);
+            fetch_state(l, body, states[i], unit, to);
         }
     fetch_tied_gradient(l, body, unit);
 }
@@ -313,10 +313,10 @@ void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uin
         }
         return;
     }
-    tdm_low_leave_room(l, unit);
+    tdm_low_unstage_weights(l, unit);
     for (size_t i = 0; i < STATES; i++)
         if (tdm_home_is_far(l->program, states[i], unit))
-            tdm_low_release(l, staged(l, states[i], room_of(l, unit)));
+            tdm_low_release(l, staged(l, states[i], row_of(l, unit)));
     if (unit == tdm_model_embedding_unit(l->model))
         tdm_low_release(l, l->layout->staged_tied);
 }

@@ -29,8 +29,9 @@ static struct tdm_ref complete_gradient(const struct tdm_lowering *l, uint32_t u
                                            : tdm_low_gradient_ref(l, unit);
 }
 
-/* The host's room for embedding or head, or TDM_NONE. Layers have a ring. */
-static uint32_t room_of(const struct tdm_lowering *l, uint32_t unit)
+/* The host's staging buffer for the gradient of embedding or head, or TDM_NONE. Layers have a
+ * ring. */
+static uint32_t host_buffer_of(const struct tdm_lowering *l, uint32_t unit)
 {
     if (unit < l->model->layers || !tdm_gradient_visits_host(l->program, unit))
         return TDM_NONE;
@@ -60,11 +61,11 @@ static void take_host_gradient(struct tdm_lowering *l, uint32_t unit)
 {
     if (l->host_gradient_taken)
         return;
-    uint32_t room = room_of(l, unit);
-    tdm_low_alloc(l, room);
+    uint32_t buffer = host_buffer_of(l, unit);
+    tdm_low_alloc(l, buffer);
     l->host_gradient_taken = true;
-    l->host_gradient = room != TDM_NONE
-                           ? (struct tdm_ref){room, 0}
+    l->host_gradient = buffer != TDM_NONE
+                           ? (struct tdm_ref){buffer, 0}
                            : tdm_low_next_slot(l, l->layout->host_gradient[TDM_ROW_LAYERS],
                                                &l->next_host_gradient);
 }
@@ -101,7 +102,7 @@ static void host_update_begin(struct tdm_lowering *l, const struct tdm_body *bod
 static void host_update_end(struct tdm_lowering *l, uint32_t unit)
 {
     l->host_gradient_taken = false;
-    tdm_low_release(l, room_of(l, unit));
+    tdm_low_release(l, host_buffer_of(l, unit));
     if (unit == tdm_model_embedding_unit(l->model))
         tdm_low_release(l, l->layout->host_tied);
 }

@@ -10,7 +10,7 @@ bool tdm_nest_embeds_apart(const struct tdm_schedule *schedule)
     return schedule->order == TDM_LAYER_MAJOR || schedule->group_count > 1;
 }
 
-struct walk {
+struct nest {
     const struct tdm_program *program;
     const struct tdm_schedule *schedule;
     uint32_t chunks;
@@ -22,236 +22,236 @@ struct walk {
     enum tdm_phase phase;
 };
 
-static void visit(struct walk *walk, enum tdm_body_kind kind, enum tdm_pass pass, uint32_t group,
+static void visit(struct nest *nest, enum tdm_body_kind kind, enum tdm_pass pass, uint32_t group,
                   uint32_t layer, uint32_t chunk)
 {
-    if (walk->status != TDM_OK ||
-        (chunk != TDM_NONE && walk->program->chunks[chunk].rank != walk->rank))
+    if (nest->status != TDM_OK ||
+        (chunk != TDM_NONE && nest->program->chunks[chunk].rank != nest->rank))
         return;
-    struct tdm_body body = {kind, walk->phase, pass, group, layer, chunk};
+    struct tdm_body body = {kind, nest->phase, pass, group, layer, chunk};
     if (kind == TDM_BODY_GRADIENT_NORM || kind == TDM_BODY_OPTIMIZER)
         body.phase = TDM_OPTIMIZER_PHASE;
-    walk->status = walk->visit(walk->self, &body, walk->err);
+    nest->status = nest->visit(nest->self, &body, nest->err);
 }
 
-static void phase_begin(struct walk *walk, enum tdm_phase phase)
+static void phase_begin(struct nest *nest, enum tdm_phase phase)
 {
-    walk->phase = phase;
-    visit(walk, TDM_BODY_PHASE_BEGIN, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
+    nest->phase = phase;
+    visit(nest, TDM_BODY_PHASE_BEGIN, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
 }
 
-static void phase_end(struct walk *walk)
+static void phase_end(struct nest *nest)
 {
-    visit(walk, TDM_BODY_PHASE_END, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
+    visit(nest, TDM_BODY_PHASE_END, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
 }
 
-static void update(struct walk *walk, uint32_t unit)
+static void update(struct nest *nest, uint32_t unit)
 {
-    visit(walk, TDM_BODY_OPTIMIZER, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
+    visit(nest, TDM_BODY_OPTIMIZER, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
 }
 
 /* The gradient of a unit is complete. */
-static void gradient_complete(struct walk *walk, uint32_t unit)
+static void gradient_complete(struct nest *nest, uint32_t unit)
 {
-    visit(walk, TDM_BODY_GRADIENT_NORM, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
-    if (!tdm_gradients_stay(walk->schedule))
-        update(walk, unit);
+    visit(nest, TDM_BODY_GRADIENT_NORM, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
+    if (!tdm_gradients_stay(nest->schedule))
+        update(nest, unit);
 }
 
 /* Runs after layer 0, if tdm_nest_embeds_apart(): the memory of both is never live together. */
-static void embedding(struct walk *walk)
+static void embedding(struct nest *nest)
 {
-    for (uint32_t chunk = walk->chunks; chunk-- > 0 && tdm_nest_embeds_apart(walk->schedule);)
-        visit(walk, TDM_BODY_EMBEDDING, TDM_PASS_BACKWARD, TDM_NONE, 0, chunk);
-    gradient_complete(walk, tdm_model_embedding_unit(walk->schedule->model));
+    for (uint32_t chunk = nest->chunks; chunk-- > 0 && tdm_nest_embeds_apart(nest->schedule);)
+        visit(nest, TDM_BODY_EMBEDDING, TDM_PASS_BACKWARD, TDM_NONE, 0, chunk);
+    gradient_complete(nest, tdm_model_embedding_unit(nest->schedule->model));
 }
 
 /* Updates all units, lower layers first: the backward used them last. */
-static void update_at_end(struct walk *walk)
+static void update_at_end(struct nest *nest)
 {
-    const struct tdm_model *model = walk->schedule->model;
-    if (!tdm_updates_at_end(walk->schedule))
+    const struct tdm_model *model = nest->schedule->model;
+    if (!tdm_updates_at_end(nest->schedule))
         return;
-    phase_begin(walk, TDM_OPTIMIZER_PHASE);
-    update(walk, tdm_model_head_unit(model));
+    phase_begin(nest, TDM_OPTIMIZER_PHASE);
+    update(nest, tdm_model_head_unit(model));
     for (uint32_t layer = 0; layer < model->layers; layer++)
-        update(walk, layer);
-    update(walk, tdm_model_embedding_unit(model));
-    phase_end(walk);
+        update(nest, layer);
+    update(nest, tdm_model_embedding_unit(model));
+    phase_end(nest);
 }
 
 /* A layer forward over all chunks, in ascending order. */
-static void forward_sweep(struct walk *walk, enum tdm_pass pass, uint32_t group, uint32_t layer)
+static void forward_sweep(struct nest *nest, enum tdm_pass pass, uint32_t group, uint32_t layer)
 {
-    visit(walk, TDM_BODY_LAYER_BEGIN, pass, group, layer, TDM_NONE);
-    for (uint32_t chunk = 0; chunk < walk->chunks; chunk++)
-        visit(walk, TDM_BODY_FORWARD, pass, group, layer, chunk);
-    visit(walk, TDM_BODY_LAYER_END, pass, group, layer, TDM_NONE);
+    visit(nest, TDM_BODY_LAYER_BEGIN, pass, group, layer, TDM_NONE);
+    for (uint32_t chunk = 0; chunk < nest->chunks; chunk++)
+        visit(nest, TDM_BODY_FORWARD, pass, group, layer, chunk);
+    visit(nest, TDM_BODY_LAYER_END, pass, group, layer, TDM_NONE);
 }
 
 /* A layer backward over all chunks, in reverse: all later chunks have added to a chunk's dK, dV. K
  * and V of the chunks that it sees are made just before, so that only as many are live as windows
  * let a chunk see. */
-static void backward_sweep(struct walk *walk, uint32_t group, uint32_t layer)
+static void backward_sweep(struct nest *nest, uint32_t group, uint32_t layer)
 {
-    visit(walk, TDM_BODY_LAYER_BEGIN, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
-    for (uint32_t chunk = walk->chunks, made = chunk; chunk-- > 0;) {
-        uint32_t first = tdm_attend_first(walk->program, layer, chunk);
+    visit(nest, TDM_BODY_LAYER_BEGIN, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
+    for (uint32_t chunk = nest->chunks, made = chunk; chunk-- > 0;) {
+        uint32_t first = tdm_attend_first(nest->program, layer, chunk);
         for (uint32_t seen = first; seen < made; seen++)
-            visit(walk, TDM_BODY_KV, TDM_PASS_BACKWARD, group, layer, seen);
+            visit(nest, TDM_BODY_KV, TDM_PASS_BACKWARD, group, layer, seen);
         made = first;
-        visit(walk, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, chunk);
+        visit(nest, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, chunk);
     }
-    gradient_complete(walk, layer);
-    visit(walk, TDM_BODY_LAYER_END, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
+    gradient_complete(nest, layer);
+    visit(nest, TDM_BODY_LAYER_END, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
 }
 
-static void layer_major_group(struct walk *walk, uint32_t group)
+static void layer_major_group(struct nest *nest, uint32_t group)
 {
-    uint32_t first = tdm_schedule_first_layer(walk->schedule, group);
-    uint32_t top = first + walk->schedule->groups[group].layers - 1;
+    uint32_t first = tdm_schedule_first_layer(nest->schedule, group);
+    uint32_t top = first + nest->schedule->groups[group].layers - 1;
 
-    visit(walk, TDM_BODY_GROUP_BEGIN, TDM_PASS_BACKWARD, group, TDM_NONE, TDM_NONE);
+    visit(nest, TDM_BODY_GROUP_BEGIN, TDM_PASS_BACKWARD, group, TDM_NONE, TDM_NONE);
     for (uint32_t layer = first; layer < top; layer++)
-        forward_sweep(walk, TDM_PASS_RERUN, group, layer);
+        forward_sweep(nest, TDM_PASS_RERUN, group, layer);
     for (uint32_t layer = top + 1; layer-- > first;)
-        backward_sweep(walk, group, layer);
-    visit(walk, TDM_BODY_GROUP_END, TDM_PASS_BACKWARD, group, TDM_NONE, TDM_NONE);
+        backward_sweep(nest, group, layer);
+    visit(nest, TDM_BODY_GROUP_END, TDM_PASS_BACKWARD, group, TDM_NONE, TDM_NONE);
 }
 
-static void layer_major(struct walk *walk)
+static void layer_major(struct nest *nest)
 {
-    const struct tdm_schedule *schedule = walk->schedule;
+    const struct tdm_schedule *schedule = nest->schedule;
     const struct tdm_model *model = schedule->model;
 
-    phase_begin(walk, TDM_FORWARD);
+    phase_begin(nest, TDM_FORWARD);
     for (uint32_t layer = 0; layer < model->layers; layer++)
-        forward_sweep(walk, TDM_PASS_FIRST, tdm_schedule_group_of(schedule, layer), layer);
-    phase_end(walk);
+        forward_sweep(nest, TDM_PASS_FIRST, tdm_schedule_group_of(schedule, layer), layer);
+    phase_end(nest);
 
-    phase_begin(walk, TDM_BACKWARD);
-    visit(walk, TDM_BODY_HEAD_BEGIN, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
-    for (uint32_t chunk = walk->chunks; chunk-- > 0;)
-        visit(walk, TDM_BODY_HEAD, TDM_PASS_BACKWARD, TDM_NONE, model->layers, chunk);
-    gradient_complete(walk, tdm_model_head_unit(model));
-    visit(walk, TDM_BODY_HEAD_END, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
+    phase_begin(nest, TDM_BACKWARD);
+    visit(nest, TDM_BODY_HEAD_BEGIN, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
+    for (uint32_t chunk = nest->chunks; chunk-- > 0;)
+        visit(nest, TDM_BODY_HEAD, TDM_PASS_BACKWARD, TDM_NONE, model->layers, chunk);
+    gradient_complete(nest, tdm_model_head_unit(model));
+    visit(nest, TDM_BODY_HEAD_END, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
     for (uint32_t group = schedule->group_count; group-- > 0;)
-        layer_major_group(walk, group);
-    embedding(walk);
-    phase_end(walk);
-    update_at_end(walk);
+        layer_major_group(nest, group);
+    embedding(nest);
+    phase_end(nest);
+    update_at_end(nest);
 }
 
-static void chunk_major_forward(struct walk *walk, uint32_t group, bool last)
+static void chunk_major_forward(struct nest *nest, uint32_t group, bool last)
 {
-    uint32_t first = tdm_schedule_first_layer(walk->schedule, group);
-    uint32_t top = first + walk->schedule->groups[group].layers - 1;
+    uint32_t first = tdm_schedule_first_layer(nest->schedule, group);
+    uint32_t top = first + nest->schedule->groups[group].layers - 1;
 
-    visit(walk, TDM_BODY_GROUP_BEGIN, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
-    for (uint32_t chunk = 0; chunk < walk->chunks; chunk++)
+    visit(nest, TDM_BODY_GROUP_BEGIN, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
+    for (uint32_t chunk = 0; chunk < nest->chunks; chunk++)
         for (uint32_t layer = first; layer <= top; layer++)
             /* the second forward computes the output of the last layer: here K and V are enough */
-            visit(walk, last && layer == top ? TDM_BODY_KV : TDM_BODY_FORWARD, TDM_PASS_FIRST,
+            visit(nest, last && layer == top ? TDM_BODY_KV : TDM_BODY_FORWARD, TDM_PASS_FIRST,
                   group, layer, chunk);
-    visit(walk, TDM_BODY_GROUP_END, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
+    visit(nest, TDM_BODY_GROUP_END, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
 }
 
-static void chunk_major_backward(struct walk *walk, uint32_t group, bool last)
+static void chunk_major_backward(struct nest *nest, uint32_t group, bool last)
 {
-    const struct tdm_model *model = walk->schedule->model;
-    uint32_t first = tdm_schedule_first_layer(walk->schedule, group);
-    uint32_t top = first + walk->schedule->groups[group].layers - 1;
+    const struct tdm_model *model = nest->schedule->model;
+    uint32_t first = tdm_schedule_first_layer(nest->schedule, group);
+    uint32_t top = first + nest->schedule->groups[group].layers - 1;
 
-    visit(walk, TDM_BODY_GROUP_BEGIN, TDM_PASS_BACKWARD, group, TDM_NONE, TDM_NONE);
-    for (uint32_t chunk = walk->chunks; chunk-- > 0;) {
+    visit(nest, TDM_BODY_GROUP_BEGIN, TDM_PASS_BACKWARD, group, TDM_NONE, TDM_NONE);
+    for (uint32_t chunk = nest->chunks; chunk-- > 0;) {
         for (uint32_t layer = first; layer < top + last; layer++)
-            visit(walk, TDM_BODY_FORWARD, TDM_PASS_RERUN, group, layer, chunk);
+            visit(nest, TDM_BODY_FORWARD, TDM_PASS_RERUN, group, layer, chunk);
         if (last)
-            visit(walk, TDM_BODY_HEAD, TDM_PASS_BACKWARD, group, model->layers, chunk);
+            visit(nest, TDM_BODY_HEAD, TDM_PASS_BACKWARD, group, model->layers, chunk);
         for (uint32_t layer = top + 1; layer-- > first;)
-            visit(walk, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, chunk);
+            visit(nest, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, chunk);
     }
     for (uint32_t layer = top + 1; layer-- > first;)
-        gradient_complete(walk, layer);
-    visit(walk, TDM_BODY_GROUP_END, TDM_PASS_BACKWARD, group, TDM_NONE, TDM_NONE);
+        gradient_complete(nest, layer);
+    visit(nest, TDM_BODY_GROUP_END, TDM_PASS_BACKWARD, group, TDM_NONE, TDM_NONE);
 }
 
-static void chunk_major(struct walk *walk)
+static void chunk_major(struct nest *nest)
 {
-    const struct tdm_schedule *schedule = walk->schedule;
+    const struct tdm_schedule *schedule = nest->schedule;
     uint32_t last = schedule->group_count - 1;
 
-    phase_begin(walk, TDM_FORWARD);
+    phase_begin(nest, TDM_FORWARD);
     for (uint32_t group = 0; group <= last; group++)
-        chunk_major_forward(walk, group, group == last);
-    phase_end(walk);
+        chunk_major_forward(nest, group, group == last);
+    phase_end(nest);
 
-    phase_begin(walk, TDM_BACKWARD);
+    phase_begin(nest, TDM_BACKWARD);
     for (uint32_t group = last + 1; group-- > 0;) {
         if (group == last)
-            visit(walk, TDM_BODY_HEAD_BEGIN, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
-        chunk_major_backward(walk, group, group == last);
+            visit(nest, TDM_BODY_HEAD_BEGIN, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
+        chunk_major_backward(nest, group, group == last);
         if (group == last) {
-            gradient_complete(walk, tdm_model_head_unit(schedule->model));
-            visit(walk, TDM_BODY_HEAD_END, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
+            gradient_complete(nest, tdm_model_head_unit(schedule->model));
+            visit(nest, TDM_BODY_HEAD_END, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
         }
     }
-    embedding(walk);
-    phase_end(walk);
-    update_at_end(walk);
+    embedding(nest);
+    phase_end(nest);
+    update_at_end(nest);
 }
 
 /* The forward, then the loss of each chunk from its last X. */
-static void evaluate_layer_major(struct walk *walk)
+static void evaluate_layer_major(struct nest *nest)
 {
-    const struct tdm_schedule *schedule = walk->schedule;
+    const struct tdm_schedule *schedule = nest->schedule;
     uint32_t layers = schedule->model->layers;
     for (uint32_t layer = 0; layer < layers; layer++)
-        forward_sweep(walk, TDM_PASS_FIRST, tdm_schedule_group_of(schedule, layer), layer);
-    visit(walk, TDM_BODY_HEAD_BEGIN, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
-    for (uint32_t chunk = 0; chunk < walk->chunks; chunk++)
-        visit(walk, TDM_BODY_LOSS, TDM_PASS_FIRST, TDM_NONE, layers, chunk);
-    visit(walk, TDM_BODY_HEAD_END, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
+        forward_sweep(nest, TDM_PASS_FIRST, tdm_schedule_group_of(schedule, layer), layer);
+    visit(nest, TDM_BODY_HEAD_BEGIN, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
+    for (uint32_t chunk = 0; chunk < nest->chunks; chunk++)
+        visit(nest, TDM_BODY_LOSS, TDM_PASS_FIRST, TDM_NONE, layers, chunk);
+    visit(nest, TDM_BODY_HEAD_END, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
 }
 
-static void evaluate_chunk_major(struct walk *walk)
+static void evaluate_chunk_major(struct nest *nest)
 {
-    const struct tdm_schedule *schedule = walk->schedule;
+    const struct tdm_schedule *schedule = nest->schedule;
     uint32_t layers = schedule->model->layers;
     for (uint32_t group = 0; group < schedule->group_count; group++) {
         uint32_t first = tdm_schedule_first_layer(schedule, group);
         uint32_t end = first + schedule->groups[group].layers;
         bool last = end == layers;
-        visit(walk, TDM_BODY_GROUP_BEGIN, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
+        visit(nest, TDM_BODY_GROUP_BEGIN, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
         if (last)
-            visit(walk, TDM_BODY_HEAD_BEGIN, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
-        for (uint32_t chunk = 0; chunk < walk->chunks; chunk++) {
+            visit(nest, TDM_BODY_HEAD_BEGIN, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
+        for (uint32_t chunk = 0; chunk < nest->chunks; chunk++) {
             for (uint32_t layer = first; layer < end; layer++)
-                visit(walk, TDM_BODY_FORWARD, TDM_PASS_FIRST, group, layer, chunk);
+                visit(nest, TDM_BODY_FORWARD, TDM_PASS_FIRST, group, layer, chunk);
             if (last)
-                visit(walk, TDM_BODY_LOSS, TDM_PASS_FIRST, group, layers, chunk);
+                visit(nest, TDM_BODY_LOSS, TDM_PASS_FIRST, group, layers, chunk);
         }
         if (last)
-            visit(walk, TDM_BODY_HEAD_END, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
-        visit(walk, TDM_BODY_GROUP_END, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
+            visit(nest, TDM_BODY_HEAD_END, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
+        visit(nest, TDM_BODY_GROUP_END, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
     }
 }
 
-static void evaluate(struct walk *walk)
+static void evaluate(struct nest *nest)
 {
-    phase_begin(walk, TDM_FORWARD);
-    if (walk->schedule->order == TDM_LAYER_MAJOR)
-        evaluate_layer_major(walk);
+    phase_begin(nest, TDM_FORWARD);
+    if (nest->schedule->order == TDM_LAYER_MAJOR)
+        evaluate_layer_major(nest);
     else
-        evaluate_chunk_major(walk);
-    phase_end(walk);
+        evaluate_chunk_major(nest);
+    phase_end(nest);
 }
 
-enum tdm_status tdm_nest_walk(const struct tdm_program *program, uint32_t rank,
-                              tdm_body_visitor visitor, void *self, struct tdm_error *err)
+enum tdm_status tdm_nest_visit(const struct tdm_program *program, uint32_t rank,
+                               tdm_body_visitor visitor, void *self, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = program->schedule;
-    struct walk walk = {.program = program,
+    struct nest nest = {.program = program,
                         .schedule = schedule,
                         .chunks = program->chunk_count,
                         .rank = rank,
@@ -260,10 +260,10 @@ enum tdm_status tdm_nest_walk(const struct tdm_program *program, uint32_t rank,
                         .err = err,
                         .status = TDM_OK};
     if (schedule->pass == TDM_EVALUATE)
-        evaluate(&walk);
+        evaluate(&nest);
     else if (schedule->order == TDM_LAYER_MAJOR)
-        layer_major(&walk);
+        layer_major(&nest);
     else
-        chunk_major(&walk);
-    return walk.status;
+        chunk_major(&nest);
+    return nest.status;
 }

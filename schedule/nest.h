@@ -53,7 +53,7 @@ bool tdm_nest_embeds_apart(const struct tdm_schedule *schedule);
 
 /* Calls `visit` for every body of one step, in program order: the bodies of a rank's chunks, and
  * the bodies without a chunk. Reads only the program's schedule and chunks. */
-enum tdm_status tdm_nest_walk(const struct tdm_program *program, uint32_t rank,
-                              tdm_body_visitor visit, void *self, struct tdm_error *err);
+enum tdm_status tdm_nest_visit(const struct tdm_program *program, uint32_t rank,
+                               tdm_body_visitor visit, void *self, struct tdm_error *err);
 
 #endif

@@ -119,15 +119,15 @@ static bool overlap(const struct tdm_buffer *a, const struct tdm_buffer *b)
 static bool find_neighbours(struct tdm_order_tracker *order)
 {
     const struct tdm_program *program = order->program;
-    size_t count = program->buffer_count, found = 0, room = 0;
+    size_t count = program->buffer_count, found = 0, capacity = 0;
     for (uint32_t a = 0; a < count; a++) {
-        if (found + count > room) {
+        if (found + count > capacity) {
             size_t more = 2 * (found + count);
             uint32_t *moved = realloc(order->neighbours, more * sizeof(*moved));
             if (moved == NULL)
                 return false;
             order->neighbours = moved;
-            room = more;
+            capacity = more;
         }
         order->buffers[a].first_neighbour = (uint32_t)found;
         for (uint32_t b = 0; b < count; b++)

@@ -119,9 +119,9 @@ static size_t count_bits(const struct tdm_pack_graph *g, const uint64_t *bits, u
 
 static bool make_lists(struct tdm_pack_graph *g)
 {
-    size_t room =
+    size_t entries =
         count_bits(g, g->bits, g->count) + 2 * count_bits(g, g->clique_bits, g->clique_count);
-    g->lists = calloc(room + 1, sizeof(*g->lists));
+    g->lists = calloc(entries + 1, sizeof(*g->lists));
     if (g->lists == NULL)
         return false;
     uint32_t *at = g->lists;
@@ -162,18 +162,18 @@ enum tdm_status tdm_pack_graph_make(const struct tdm_conflicts *conflicts, const
     for (uint32_t i = 0; i < conflicts->count; i++)
         g->count += bytes[i] > 0;
     g->words = (g->count + 63) / 64;
-    size_t room = (size_t)g->count + 1, matrix = room * g->words + 1;
-    g->ids = calloc(room, sizeof(*g->ids));
-    g->bytes = calloc(room, sizeof(*g->bytes));
-    g->demand = calloc(room, sizeof(*g->demand));
-    g->neighbours = calloc(room, sizeof(*g->neighbours));
-    g->cliques = calloc(room, sizeof(*g->cliques));
-    g->members = calloc(room, sizeof(*g->members));
+    size_t entries = (size_t)g->count + 1, matrix = entries * g->words + 1;
+    g->ids = calloc(entries, sizeof(*g->ids));
+    g->bytes = calloc(entries, sizeof(*g->bytes));
+    g->demand = calloc(entries, sizeof(*g->demand));
+    g->neighbours = calloc(entries, sizeof(*g->neighbours));
+    g->cliques = calloc(entries, sizeof(*g->cliques));
+    g->members = calloc(entries, sizeof(*g->members));
     g->bits = calloc(matrix, sizeof(*g->bits));
     g->clique_bits = calloc(matrix, sizeof(*g->clique_bits));
-    struct tdm_pack_keyed *keyed = calloc(room, sizeof(*keyed));
+    struct tdm_pack_keyed *keyed = calloc(entries, sizeof(*keyed));
     uint64_t *sets = calloc(2 * (size_t)g->words + 1, sizeof(*sets));
-    uint32_t *near = calloc(room, sizeof(*near));
+    uint32_t *near = calloc(entries, sizeof(*near));
     bool enough = g->ids != NULL && g->bytes != NULL && g->demand != NULL &&
                   g->neighbours != NULL && g->cliques != NULL && g->members != NULL &&
                   g->bits != NULL && g->clique_bits != NULL && keyed != NULL && sets != NULL &&

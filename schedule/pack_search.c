@@ -70,7 +70,7 @@ struct tdm_pack_search {
     uint32_t touched_count, stamp;
     struct tdm_pack_keyed *keyed; /* [count] scratch */
     struct change *changes;
-    size_t change_count, change_room;
+    size_t change_count, change_capacity;
     bool no_memory;
 };
 
@@ -78,16 +78,16 @@ struct tdm_pack_search {
 
 static void remember(struct tdm_pack_search *s, bool of_clique, uint32_t index)
 {
-    if (s->change_count == s->change_room) {
-        size_t room = s->change_room * 2 + 1024;
-        struct change *changes = realloc(s->changes, room * sizeof(*changes));
+    if (s->change_count == s->change_capacity) {
+        size_t capacity = s->change_capacity * 2 + 1024;
+        struct change *changes = realloc(s->changes, capacity * sizeof(*changes));
         if (changes == NULL) {
             s->no_memory = true; /* ends the round, and the run fails */
             s->limit = 0;
             return;
         }
         s->changes = changes;
-        s->change_room = room;
+        s->change_capacity = capacity;
     }
     struct change *change = &s->changes[s->change_count++];
     change->of_clique = of_clique;
@@ -547,15 +547,15 @@ enum tdm_status tdm_pack_search_new(const struct tdm_conflicts *conflicts, const
     enum tdm_status status = tdm_pack_graph_make(conflicts, bytes, &s->graph, &work, err);
     if (status != TDM_OK)
         goto free_search;
-    size_t room = (size_t)g->count + 1;
-    s->buffers = calloc(room, sizeof(*s->buffers));
-    s->cliques = calloc(room, sizeof(*s->cliques));
-    s->open = calloc(room, sizeof(*s->open));
-    s->ends = calloc(room, sizeof(*s->ends));
+    size_t entries = (size_t)g->count + 1;
+    s->buffers = calloc(entries, sizeof(*s->buffers));
+    s->cliques = calloc(entries, sizeof(*s->cliques));
+    s->open = calloc(entries, sizeof(*s->open));
+    s->ends = calloc(entries, sizeof(*s->ends));
     s->set = calloc((size_t)g->words + 1, sizeof(*s->set));
-    s->queue = calloc(room, sizeof(*s->queue));
-    s->touched = calloc(room, sizeof(*s->touched));
-    s->keyed = calloc(room, sizeof(*s->keyed));
+    s->queue = calloc(entries, sizeof(*s->queue));
+    s->touched = calloc(entries, sizeof(*s->touched));
+    s->keyed = calloc(entries, sizeof(*s->keyed));
     if (s->buffers == NULL || s->cliques == NULL || s->open == NULL || s->ends == NULL ||
         s->set == NULL || s->queue == NULL || s->touched == NULL || s->keyed == NULL) {
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for packing %u buffers", g->count);

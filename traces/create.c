@@ -37,11 +37,11 @@ static enum tdm_status create_failed(const char *path, int reason, struct tdm_er
 
 static void unlink_beside(const char *file, const char *suffix)
 {
-    size_t room = strlen(file) + strlen(suffix) + 1;
-    char *name = malloc(room);
+    size_t bytes = strlen(file) + strlen(suffix) + 1;
+    char *name = malloc(bytes);
     if (name == NULL)
         return;
-    snprintf(name, room, "%s%s", file, suffix);
+    snprintf(name, bytes, "%s%s", file, suffix);
     (void)unlink(name);
     free(name);
 }

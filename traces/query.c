@@ -161,11 +161,11 @@ enum tdm_status tdm_query_rows(struct tdm_trace_reader *reader, const char *sql,
 {
     char *array = NULL;
     size_t used = 0;
-    size_t room = 0;
+    size_t capacity = 0;
     struct tdm_query query = tdm_query_begin(reader, sql, program, step, err);
     while (tdm_query_next(&query)) {
-        if (used == room) {
-            size_t larger = room == 0 ? 64 : 2 * room;
+        if (used == capacity) {
+            size_t larger = capacity == 0 ? 64 : 2 * capacity;
             char *moved = reallocarray(array, larger, size);
             if (moved == NULL) {
                 query.status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for %zu rows",
@@ -173,7 +173,7 @@ enum tdm_status tdm_query_rows(struct tdm_trace_reader *reader, const char *sql,
                 break;
             }
             array = moved;
-            room = larger;
+            capacity = larger;
         }
         void *row = array + used++ * size;
         memset(row, 0, size);

@@ -19,12 +19,12 @@
 
 static bool is_filled(const char *path, const char *suffix)
 {
-    size_t room = strlen(path) + strlen(suffix) + 1;
-    char *name = malloc(room);
+    size_t bytes = strlen(path) + strlen(suffix) + 1;
+    char *name = malloc(bytes);
     struct stat info;
     if (name == NULL)
         return true;
-    snprintf(name, room, "%s%s", path, suffix);
+    snprintf(name, bytes, "%s%s", path, suffix);
     bool filled = stat(name, &info) == 0 && info.st_size > 0;
     free(name);
     return filled;

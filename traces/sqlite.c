@@ -73,18 +73,18 @@ enum tdm_status tdm_sqlite_status(int code, enum tdm_sqlite_act act, const char 
 /* The path in a form that SQLite takes neither for a URI nor for a special name. */
 static char *make_name(const char *path)
 {
-    size_t room = strlen(path) + sizeof("./");
-    char *name = malloc(room);
+    size_t bytes = strlen(path) + sizeof("./");
+    char *name = malloc(bytes);
     if (name != NULL)
-        snprintf(name, room, "%s%s", path[0] == '/' ? "" : "./", path);
+        snprintf(name, bytes, "%s%s", path[0] == '/' ? "" : "./", path);
     return name;
 }
 
 /* "file://", the path with the special characters of a URI as %xx, and "?query". */
 static char *make_uri(const char *path, const char *query)
 {
-    size_t room = sizeof("file://?") + 3 * strlen(path) + strlen(query);
-    char *uri = malloc(room);
+    size_t bytes = sizeof("file://?") + 3 * strlen(path) + strlen(query);
+    char *uri = malloc(bytes);
     if (uri == NULL)
         return NULL;
     char *out = uri + sprintf(uri, "%s", path[0] == '/' ? "file://" : "file:./");
@@ -94,7 +94,7 @@ static char *make_uri(const char *path, const char *query)
         else
             *out++ = *in;
     }
-    snprintf(out, room - (size_t)(out - uri), "?%s", query);
+    snprintf(out, bytes - (size_t)(out - uri), "?%s", query);
     return uri;
 }
 

@@ -14,7 +14,7 @@ struct span {
 
 struct sums {
     struct tdm_trace_wait *rows;
-    size_t count, room;
+    size_t count, capacity;
     bool whole;        /* the step ended */
     bool measured;     /* measured times are being summed, else predicted ones */
     bool any_measured; /* there are measured times */
@@ -36,13 +36,13 @@ static struct tdm_trace_wait *find(struct sums *sums, enum tdm_phase phase,
     for (size_t i = 0; i < sums->count; i++)
         if (same(&sums->rows[i], phase, awaited))
             return &sums->rows[i];
-    if (sums->count == sums->room) {
-        size_t room = sums->room == 0 ? 16 : 2 * sums->room;
-        struct tdm_trace_wait *rows = realloc(sums->rows, room * sizeof(*rows));
+    if (sums->count == sums->capacity) {
+        size_t capacity = sums->capacity == 0 ? 16 : 2 * sums->capacity;
+        struct tdm_trace_wait *rows = realloc(sums->rows, capacity * sizeof(*rows));
         if (rows == NULL)
             return NULL;
         sums->rows = rows;
-        sums->room = room;
+        sums->capacity = capacity;
     }
     struct tdm_trace_wait *row = &sums->rows[sums->count++];
     *row = (struct tdm_trace_wait){.phase = phase,

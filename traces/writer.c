@@ -246,17 +246,18 @@ static int start_thread(struct tdm_trace *trace)
 
 static enum tdm_status allocate_batches(struct tdm_trace *trace, struct tdm_error *err)
 {
-    struct tdm_trace_capacity room = trace->capacity;
+    struct tdm_trace_capacity capacity = trace->capacity;
     for (size_t i = 0; i < TDM_TRACE_BATCHES; i++) {
         struct tdm_trace_batch *batch = &trace->batches[i];
-        batch->timings = calloc(room.timings + 1, sizeof(batch->timings[0]));
-        batch->touches = calloc(room.touches + 1, sizeof(batch->touches[0]));
-        batch->observed = calloc(room.observed + 1, sizeof(batch->observed[0]));
+        batch->timings = calloc(capacity.timings + 1, sizeof(batch->timings[0]));
+        batch->touches = calloc(capacity.touches + 1, sizeof(batch->touches[0]));
+        batch->observed = calloc(capacity.observed + 1, sizeof(batch->observed[0]));
         if (batch->timings == NULL || batch->touches == NULL || batch->observed == NULL)
             return tdm_fail(
                 err, TDM_NO_MEMORY,
                 "%s: no memory for %d steps of %zu op times, %zu buffers and %zu changes",
-                trace->path, TDM_TRACE_BATCHES, room.timings, room.touches, room.observed);
+                trace->path, TDM_TRACE_BATCHES, capacity.timings, capacity.touches,
+                capacity.observed);
         trace->free_batches[trace->free_count++] = batch;
     }
     return TDM_OK;

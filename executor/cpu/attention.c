@@ -128,12 +128,12 @@ static struct tdm_keys block_at(const struct tdm_attention *a, uint32_t slot, ui
     return keys;
 }
 
-static bool next_of_list(const struct tdm_attention *a, struct tdm_key_walk *walk,
+static bool next_of_list(const struct tdm_attention *a, struct tdm_key_cursor *cursor,
                          struct tdm_keys *keys)
 {
-    if (walk->entry == walk->list[0])
+    if (cursor->entry == cursor->list[0])
         return false;
-    uint32_t entry = walk->list[1 + walk->entry];
+    uint32_t entry = cursor->list[1 + cursor->entry];
     uint64_t page = (entry & TDM_PAGE_NUMBER) - a->first_page, pages = tdm_pages_of_chunk(&a->rule);
     const struct tdm_op *op = a->launch->op;
     uint32_t slot = (uint32_t)(page / pages);
@@ -141,31 +141,32 @@ static bool next_of_list(const struct tdm_attention *a, struct tdm_key_walk *wal
     uint64_t tokens =
         a->launch->program->chunks[op->access[TDM_ATTENTION_KV].before.chunk + slot].tokens;
     uint64_t end = tdm_least(tokens - token, a->rule.page_tokens);
-    *keys = block_at(a, slot, token + walk->token);
+    *keys = block_at(a, slot, token + cursor->token);
     keys->whole = (entry & TDM_PAGE_WHOLE) != 0;
-    walk->token += keys->count;
-    if (walk->token == end) {
-        walk->entry++;
-        walk->token = 0;
+    cursor->token += keys->count;
+    if (cursor->token == end) {
+        cursor->entry++;
+        cursor->token = 0;
     }
     return true;
 }
 
-bool tdm_keys_next(const struct tdm_attention *a, struct tdm_key_walk *walk, struct tdm_keys *keys)
+bool tdm_keys_next(const struct tdm_attention *a, struct tdm_key_cursor *cursor,
+                   struct tdm_keys *keys)
 {
     const struct tdm_program *program = a->launch->program;
     const struct tdm_access *access = &a->launch->op->access[TDM_ATTENTION_KV];
-    if (walk->list != NULL)
-        return next_of_list(a, walk, keys);
-    if (walk->slot < access->slots &&
-        walk->token == program->chunks[access->before.chunk + walk->slot].tokens) {
-        walk->slot++;
-        walk->token = 0;
+    if (cursor->list != NULL)
+        return next_of_list(a, cursor, keys);
+    if (cursor->slot < access->slots &&
+        cursor->token == program->chunks[access->before.chunk + cursor->slot].tokens) {
+        cursor->slot++;
+        cursor->token = 0;
     }
-    if (walk->slot == access->slots)
+    if (cursor->slot == access->slots)
         return false;
-    *keys = block_at(a, walk->slot, walk->token);
-    walk->token += keys->count;
+    *keys = block_at(a, cursor->slot, cursor->token);
+    cursor->token += keys->count;
     return true;
 }
 
@@ -296,10 +297,10 @@ static void attention_task(void *context, void *thread_scratch, uint64_t index)
         x.sum[i] = 0.0f;
     }
 
-    struct tdm_key_walk walk = {
+    struct tdm_key_cursor cursor = {
         .list = a->lists == NULL ? NULL : tdm_attention_list(a, tile.page, kv_head)};
     struct tdm_keys keys;
-    while (tdm_keys_next(a, &walk, &keys) && keys.first < a->first_token + first + tokens)
+    while (tdm_keys_next(a, &cursor, &keys) && keys.first < a->first_token + first + tokens)
         if ((keys.whole ? x.from[0].start : x.from[0].near) < keys.first + keys.count)
             add_keys(a, &keys, kv_head, first, rows, x);
 

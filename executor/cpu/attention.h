@@ -20,11 +20,11 @@ enum {
 };
 
 /* Pages before the chunk that were gathered from the host for a batch of query pages
- * (schedule/gather.h), in the program's scratch. Slot i of a list holds page table[list][i]; page
- * numbers rise. */
+ * (schedule/gather.h), in the program's scratch. Page i of a list's buffer is page
+ * table[list][i] of the sequence; page numbers rise. */
 struct tdm_gathered {
-    uint64_t room;       /* slots per list; 0: nothing is gathered */
-    uint64_t chunk_page; /* first page of the chunk; later pages are not gathered */
+    uint64_t buffer_pages; /* per list; 0: nothing is gathered */
+    uint64_t chunk_page;   /* first page of the chunk; later pages are not gathered */
     uint32_t *table, *count;
     unsigned char *kv, *dkv;
 };
@@ -92,19 +92,19 @@ struct tdm_keys {
     uint64_t first, count;
     uint64_t k, v;
     uint64_t page; /* of the sequence */
-    bool whole;    /* fully visible, by the list of the walk */
+    bool whole;    /* fully visible, by the list of the cursor */
 };
 
 /* Iterates over the blocks of the slots of K and V, in rising position: all, or those in a list.
  * Starts as {0}, or with its list. */
-struct tdm_key_walk {
+struct tdm_key_cursor {
     const uint32_t *list;
     uint32_t entry; /* of the list */
     uint32_t slot;
     uint64_t token; /* in the slot; with a list, in the page */
 };
 
-bool tdm_keys_next(const struct tdm_attention *attention, struct tdm_key_walk *walk,
+bool tdm_keys_next(const struct tdm_attention *attention, struct tdm_key_cursor *cursor,
                    struct tdm_keys *keys);
 
 /* K or V (from element `first` of slot `slot`) of one KV head, [count, head_dim]: in place, or

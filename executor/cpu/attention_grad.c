@@ -171,7 +171,7 @@ static void put_keys(const struct backward *x, const struct tdm_keys *keys, uint
     uint64_t dim = x->a.head_dim, stride = x->a.kv_heads * dim;
     void *slot = (unsigned char *)pages->data + number * pages->slot_bytes;
     uint64_t place, page = x->a.pages->page_elements;
-    bool add = pages->mode == TDM_ACCUMULATE || x->a.gathered.room > 0;
+    bool add = pages->mode == TDM_ACCUMULATE || x->a.gathered.buffer_pages > 0;
     if (tdm_gathered_page(&x->a, keys->page, kv_head, &place)) {
         slot = x->a.gathered.dkv;
         first = first % page + place * page;
@@ -217,13 +217,13 @@ static void keys_task(void *context, void *thread_scratch, uint64_t index)
     if (a->begin_page == 0)
         memset(dq, 0, x->rows * dim * sizeof(float));
 
-    struct tdm_key_walk walk = {0};
+    struct tdm_key_cursor cursor = {0};
     struct tdm_keys keys;
-    for (uint64_t block = 0; block < end && tdm_keys_next(a, &walk, &keys); block++) {
+    for (uint64_t block = 0; block < end && tdm_keys_next(a, &cursor, &keys); block++) {
         uint64_t place;
         if (block < begin)
             continue;
-        if (a->gathered.room > 0 && keys.page < a->gathered.chunk_page &&
+        if (a->gathered.buffer_pages > 0 && keys.page < a->gathered.chunk_page &&
             !tdm_gathered_page(a, keys.page, kv_head, &place))
             continue;
         const struct tdm_operand *pages = &a->launch->operand[TDM_ATTENTION_GRAD_KV];
@@ -252,7 +252,7 @@ static void sum_task(void *context, void *thread_scratch, uint64_t index)
     const struct backward *x = context;
     const struct tdm_attention *a = &x->a;
     const struct tdm_operand *dq = &a->launch->operand[TDM_ATTENTION_GRAD_DQ];
-    uint64_t line = a->ratio * a->head_dim, part = a->kv_heads * x->rows * a->head_dim;
+    uint64_t line = a->ratio * a->head_dim, split_elements = a->kv_heads * x->rows * a->head_dim;
     unsigned char *scratch = thread_scratch;
     float *restrict sum = tdm_cpu_take(&scratch, line, sizeof(float));
     uint64_t end = tdm_least(a->tokens, (index + 1) * TDM_TASK_ROWS);
@@ -263,7 +263,7 @@ static void sum_task(void *context, void *thread_scratch, uint64_t index)
             for (uint64_t s = 1; s < x->splits; s++) {
                 TDM_SIMD
                 for (uint64_t i = 0; i < line; i++)
-                    sum[i] += own[s * part + i];
+                    sum[i] += own[s * split_elements + i];
             }
             for (uint64_t i = 0; i < line; i++)
                 sum[i] *= a->scale;
@@ -277,9 +277,9 @@ enum tdm_status tdm_cpu_attention_grad(struct tdm_executor *executor,
 {
     (void)err;
     struct backward x = {.a = tdm_attention_begin(launch)};
-    struct tdm_key_walk walk = {0};
+    struct tdm_key_cursor cursor = {0};
     struct tdm_keys keys;
-    while (tdm_keys_next(&x.a, &walk, &keys))
+    while (tdm_keys_next(&x.a, &cursor, &keys))
         x.blocks++;
     x.rows = x.a.tokens * x.a.ratio;
     x.splits = tdm_most(1, tdm_least(x.blocks, splits_most(x.a.kv_heads)));

@@ -118,27 +118,29 @@ static void warm_up(struct tdm_executor *executor)
 
 /* Checks that there is address space for the stacks of all threads and for what the GEMM maps for
  * each: maps as much, and unmaps it. */
-static enum tdm_status check_room(const struct tdm_executor *executor, struct tdm_error *err)
+static enum tdm_status check_address_space(const struct tdm_executor *executor,
+                                           struct tdm_error *err)
 {
     char text[TDM_FORMAT_SIZE];
-    uint64_t each = tdm_gemm_room_bytes() + STACK_BYTES;
-    void **rooms = calloc(executor->threads, sizeof(*rooms));
+    uint64_t each = tdm_gemm_mapped_bytes() + STACK_BYTES;
+    void **ranges = calloc(executor->threads, sizeof(*ranges));
     uint32_t count = 0;
-    if (tdm_gemm_room_bytes() == 0 || rooms == NULL) {
-        free(rooms);
-        return tdm_gemm_room_bytes() == 0
+    if (tdm_gemm_mapped_bytes() == 0 || ranges == NULL) {
+        free(ranges);
+        return tdm_gemm_mapped_bytes() == 0
                    ? TDM_OK
                    : tdm_fail(err, TDM_NO_MEMORY, "no memory for the cpu backend");
     }
     for (; count < executor->threads; count++) {
-        rooms[count] = mmap(NULL, each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (rooms[count] == MAP_FAILED)
+        ranges[count] =
+            mmap(NULL, each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (ranges[count] == MAP_FAILED)
             break;
     }
     bool enough = count == executor->threads;
     while (count > 0)
-        munmap(rooms[--count], each);
-    free(rooms);
+        munmap(ranges[--count], each);
+    free(ranges);
     if (enough)
         return TDM_OK;
     tdm_fail(err, TDM_NO_MEMORY, "no address space for %u threads, of which each takes %s",
@@ -170,7 +172,7 @@ static enum tdm_status open_cpu(uint32_t count, const struct tdm_program *const 
         status = tdm_fail(err, TDM_NO_MEMORY, "no memory for the tables of the cpu backend");
         goto fail_close;
     }
-    status = check_room(executor, err);
+    status = check_address_space(executor, err);
     if (status != TDM_OK)
         goto fail_close;
     warm_up(executor);

@@ -3,7 +3,7 @@
  * Attention over KV pages whose home is the host: forms batches of query pages, and moves the pages
  * that they read (schedule/gather.h).
  *
- * Home and room are both ordinary memory here. Pages are copied nevertheless, so that results and
+ * Home and buffer are both ordinary memory here. Pages are copied nevertheless, so that results and
  * counted bytes are those of a device.
  */
 #include "executor/cpu/attention.h"
@@ -24,7 +24,7 @@ struct tdm_gathered tdm_gather_begin(const struct tdm_launch *launch)
     unsigned char *scratch = launch->scratch;
     void *table = scratch + at.table, *count = scratch + at.ends;
     return (struct tdm_gathered){
-        .room = params->attention.gather.pages,
+        .buffer_pages = params->attention.gather.pages,
         .chunk_page = tdm_page_of(&rule, launch->program->chunks[op->chunk].first_token),
         .table = table,
         .count = count,
@@ -53,11 +53,11 @@ bool tdm_gathered_page(const struct tdm_attention *a, uint64_t page, uint64_t kv
                        uint64_t *place)
 {
     const struct tdm_gathered *g = &a->gathered;
-    if (g->room == 0 || page >= g->chunk_page)
+    if (g->buffer_pages == 0 || page >= g->chunk_page)
         return false;
     uint64_t list = a->list_count > 1 ? kv_head : 0;
-    *place = find(g->table + list * g->room, g->count[list], page);
-    return *place < g->count[list] && g->table[list * g->room + *place] == page;
+    *place = find(g->table + list * g->buffer_pages, g->count[list], page);
+    return *place < g->count[list] && g->table[list * g->buffer_pages + *place] == page;
 }
 
 /* The page that an entry names if it lies before the chunk and is not in the table yet; else
@@ -65,14 +65,14 @@ bool tdm_gathered_page(const struct tdm_attention *a, uint64_t page, uint64_t kv
 static uint32_t new_page(const struct tdm_gathered *g, uint64_t list, uint32_t entry)
 {
     uint32_t page = entry & TDM_PAGE_NUMBER, count = g->count[list];
-    const uint32_t *table = g->table + list * g->room;
+    const uint32_t *table = g->table + list * g->buffer_pages;
     if (page >= g->chunk_page)
         return TDM_PAGE_NONE;
     uint32_t at = find(table, count, page);
     return at < count && table[at] == page ? TDM_PAGE_NONE : page;
 }
 
-/* Do the pages that a query page lists fit into the room? */
+/* Do the pages that a query page lists fit into the buffer? */
 static bool fits(const struct tdm_attention *a, uint64_t query_page)
 {
     const struct tdm_gathered *g = &a->gathered;
@@ -81,7 +81,7 @@ static bool fits(const struct tdm_attention *a, uint64_t query_page)
         uint64_t count = g->count[list];
         for (uint32_t i = 0; i < entries[0]; i++)
             count += new_page(g, list, entries[1 + i]) != TDM_PAGE_NONE;
-        if (count > g->room)
+        if (count > g->buffer_pages)
             return false;
     }
     return true;
@@ -92,7 +92,7 @@ static void add_pages(const struct tdm_attention *a, uint64_t query_page)
     const struct tdm_gathered *g = &a->gathered;
     for (uint64_t list = 0; list < a->list_count; list++) {
         const uint32_t *entries = tdm_attention_list(a, query_page, list);
-        uint32_t *table = g->table + list * g->room;
+        uint32_t *table = g->table + list * g->buffer_pages;
         for (uint32_t i = 0; i < entries[0]; i++) {
             uint32_t page = new_page(g, list, entries[1 + i]);
             if (page == TDM_PAGE_NONE)
@@ -111,7 +111,7 @@ struct move {
     const struct tdm_attention *a;
     const struct tdm_operand *opened; /* home of the first pages; NULL for K and V */
     const struct tdm_operand *pages;  /* home of the others */
-    unsigned char *room;
+    unsigned char *buffer;
     bool back;
 };
 
@@ -131,7 +131,7 @@ static void move_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct move *m = context;
     const struct tdm_attention *a = m->a;
-    uint64_t list = index / a->gathered.room, place = index % a->gathered.room;
+    uint64_t list = index / a->gathered.buffer_pages, place = index % a->gathered.buffer_pages;
     (void)thread_scratch;
     if (place >= a->gathered.count[list])
         return;
@@ -139,9 +139,10 @@ static void move_task(void *context, void *thread_scratch, uint64_t index)
     uint64_t size = tdm_dtype_bytes(dtype), line = a->kv_heads * a->head_dim * size;
     uint64_t bytes = line / a->list_count;
     unsigned char *home = home_of(m, a->gathered.table[index]) + list * bytes;
-    unsigned char *room = m->room + place * tdm_page_bytes_of(a->pages, dtype) + list * bytes;
+    unsigned char *buffer = m->buffer + place * tdm_page_bytes_of(a->pages, dtype) + list * bytes;
     for (uint64_t row = 0; row < 2 * a->rule.page_tokens; row++)
-        memcpy((m->back ? home : room) + row * line, (m->back ? room : home) + row * line, bytes);
+        memcpy((m->back ? home : buffer) + row * line, (m->back ? buffer : home) + row * line,
+               bytes);
 }
 
 /* Moves the batch's pages of K and V, or of the sums of their gradients (`sums`). Counts the bytes
@@ -155,7 +156,7 @@ static void move_pages(struct tdm_executor *executor, const struct tdm_attention
     struct move m = {a, NULL, &operand[TDM_ATTENTION_KV], a->gathered.kv, back};
     const struct tdm_program *program = a->launch->program;
     uint64_t all = tdm_size_ceil_div(a->tokens, a->rule.page_tokens);
-    if (a->gathered.room == 0)
+    if (a->gathered.buffer_pages == 0)
         return;
     if (sums) {
         m = (struct move){a, &operand[TDM_ATTENTION_GRAD_DKV_OPENED],
@@ -164,7 +165,7 @@ static void move_pages(struct tdm_executor *executor, const struct tdm_attention
         if (home->buffer == TDM_NONE)
             home = &access[TDM_ATTENTION_GRAD_DKV_ADDED];
     }
-    tdm_cpu_for(executor, a->list_count * a->gathered.room, move_task, &m);
+    tdm_cpu_for(executor, a->list_count * a->gathered.buffer_pages, move_task, &m);
 
     uint64_t page = tdm_page_bytes_of(a->pages, sums ? a->pages->kv_gradients : a->pages->kv);
     uint64_t pages = 0;
@@ -184,7 +185,7 @@ bool tdm_attention_next(struct tdm_executor *executor, struct tdm_attention *a)
     if (a->begin_page == pages)
         return false;
     a->end_page = pages;
-    if (a->gathered.room == 0)
+    if (a->gathered.buffer_pages == 0)
         return true;
     for (uint64_t list = 0; list < a->list_count; list++)
         a->gathered.count[list] = 0;
@@ -213,7 +214,7 @@ void tdm_gather_open_sums(struct tdm_executor *executor, const struct tdm_attent
     const struct tdm_operand *opened = &a->launch->operand[TDM_ATTENTION_GRAD_DKV_OPENED];
     const struct tdm_access *access = &a->launch->op->access[TDM_ATTENTION_GRAD_DKV_OPENED];
     const struct tdm_program *program = a->launch->program;
-    if (a->gathered.room == 0 || opened->data == NULL)
+    if (a->gathered.buffer_pages == 0 || opened->data == NULL)
         return;
     for (uint32_t slot = 0; slot < opened->slots; slot++)
         open_slot(a, (unsigned char *)opened->data + slot * opened->slot_bytes,

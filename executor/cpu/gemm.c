@@ -116,7 +116,7 @@ void tdm_gemm(uint64_t m, uint64_t n, uint64_t k, struct tdm_factor a, struct td
 }
 
 /* The largest BUFFER_SIZE of OpenBLAS on x86-64: common_x86_64.h, 32 << 22. */
-uint64_t tdm_gemm_room_bytes(void)
+uint64_t tdm_gemm_mapped_bytes(void)
 {
     return UINT64_C(32) << 22;
 }
@@ -144,7 +144,7 @@ void tdm_gemm(uint64_t m, uint64_t n, uint64_t k, struct tdm_factor a, struct td
     tdm_gemm_plain(m, n, k, a, b, add, c, stride);
 }
 
-uint64_t tdm_gemm_room_bytes(void)
+uint64_t tdm_gemm_mapped_bytes(void)
 {
     return 0;
 }

@@ -25,7 +25,7 @@ void tdm_gemm_plain(uint64_t m, uint64_t n, uint64_t k, struct tdm_factor a, str
 
 /* Bytes of address space that the library maps per thread at first use; 0: none. OpenBLAS retries
  * forever if it cannot map them, so check beforehand. */
-uint64_t tdm_gemm_room_bytes(void);
+uint64_t tdm_gemm_mapped_bytes(void);
 
 /* Makes the library single-threaded and uses it once on the calling thread, so that later calls
  * allocate nothing. */

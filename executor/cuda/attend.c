@@ -178,7 +178,7 @@ static enum tdm_status attend_gathered(struct tdm_executor *executor,
                                        bool backward, struct tdm_error *err)
 {
     const struct tdm_pages_params *own = &tdm_launch_params(launch)->pages;
-    const struct tdm_gather_params *room = &tdm_launch_params(launch)->attention.gather;
+    const struct tdm_gather_params *params = &tdm_launch_params(launch)->attention.gather;
     cudaStream_t stream = tdm_cuda_compute(executor);
     uint32_t batches = (uint32_t)tdm_gather_batches(tdm_launch_params(launch), attend.tokens);
     struct gathering x = {.gather = {.lists = attend.lists,
@@ -187,30 +187,30 @@ static enum tdm_status attend_gathered(struct tdm_executor *executor,
                                      .documents = attend.documents,
                                      .kv_heads = attend.kv_heads,
                                      .head_dim = attend.head_dim,
-                                     .room = room->pages}};
+                                     .buffer_pages = params->pages}};
     x.gather.first_page = tdm_page_of(&attend.lists.rule, attend.key_token);
     take_gathering(launch, &x);
     struct tdm_page_home pages = {.pages = attend.pages,
                                   .slot_elements = attend.slot_elements,
-                                  .room = {x.pages, attend.pages.dtype},
-                                  .room_slot_elements =
-                                      room->kv_slot_bytes / tdm_dtype_bytes(own->kv)};
+                                  .buffer = {x.pages, attend.pages.dtype},
+                                  .buffer_slot_elements =
+                                      params->kv_slot_bytes / tdm_dtype_bytes(own->kv)};
     struct tdm_page_home sums = {.opened = attend.written,
                                  .pages = attend.added,
                                  .opened_slots = attend.written_slots,
                                  .slot_elements = attend.gradient_slot_elements,
-                                 .room = {x.gradients, own->kv_gradients},
-                                 .room_slot_elements =
-                                     room->dkv_slot_bytes / tdm_dtype_bytes(own->kv_gradients)};
+                                 .buffer = {x.gradients, own->kv_gradients},
+                                 .buffer_slot_elements =
+                                     params->dkv_slot_bytes / tdm_dtype_bytes(own->kv_gradients)};
     attend.key_token = 0;
-    attend.first_token = x.gather.room * attend.page_tokens;
+    attend.first_token = x.gather.buffer_pages * attend.page_tokens;
     attend.lists.pages = x.gather.listed;
-    attend.pages = pages.room;
-    attend.slot_elements = pages.room_slot_elements;
+    attend.pages = pages.buffer;
+    attend.slot_elements = pages.buffer_slot_elements;
     attend.written = (struct tdm_array){0};
     attend.written_slots = 0;
-    attend.added = sums.room;
-    attend.gradient_slot_elements = sums.room_slot_elements;
+    attend.added = sums.buffer;
+    attend.gradient_slot_elements = sums.buffer_slot_elements;
     attend.from = x.gather.from;
     attend.start = x.gather.start;
     attend.sight_stride = attend.lists.lists > 1 ? attend.tokens : 0;

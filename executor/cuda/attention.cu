@@ -121,30 +121,30 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     const uint32_t of_k = stages + tdm_lane_columns<D>();
     const uint32_t of_v = stages + tile_bytes + tdm_lane_rows<D>();
 
-    tdm_key_walk walk;
-    tdm_list_walk<KEYS> step = {}, next_step = {}; /* over a list */
-    uint32_t next = begin, next_stage = 0;         /* next to be copied */
+    tdm_key_cursor cursor;
+    tdm_list_cursor<KEYS> step = {}, next_step = {}; /* over a list */
+    uint32_t next = begin, next_stage = 0;           /* next to be copied */
     if constexpr (LISTS) {
         step.begin(a, t0, kv_head);
         next_step = step;
         if (step.left == 0)
             return;
     } else if constexpr (WHOLE) {
-        walk = tdm_walk_from(a, begin, kv_head);
+        cursor = tdm_key_cursor_at(a, begin, kv_head);
     }
     const auto fetch_next = [&]() {
         const uint32_t to = stages + next_stage * 2 * tile_bytes;
         if constexpr (LISTS) {
             if (next_step.left > 0) {
-                walk = tdm_walk_from(a, next_step.key, kv_head);
-                tdm_fetch_walk<D, KEYS, THREADS>(to, to + tile_bytes, walk, a,
-                                                 next_step.key < end ? end - next_step.key : 0);
+                cursor = tdm_key_cursor_at(a, next_step.key, kv_head);
+                tdm_fetch_at_cursor<D, KEYS, THREADS>(
+                    to, to + tile_bytes, cursor, a, next_step.key < end ? end - next_step.key : 0);
                 next_step.next(a);
             }
         } else if (next < end) {
             if constexpr (WHOLE) {
-                tdm_fetch_walk<D, KEYS, THREADS>(to, to + tile_bytes, walk, a, end - next);
-                tdm_walk_on<KEYS>(walk, a);
+                tdm_fetch_at_cursor<D, KEYS, THREADS>(to, to + tile_bytes, cursor, a, end - next);
+                tdm_key_cursor_advance<KEYS>(cursor, a);
             } else {
                 tdm_fetch_keys<D, KEYS, THREADS>(to, to + tile_bytes, a, next, end, kv_head);
             }

@@ -172,30 +172,31 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
     const uint32_t of_q = q + first_row * row_bytes + tdm_lane_rows<D>();
     const uint32_t of_d_out = d_out + first_row * row_bytes + tdm_lane_rows<D>();
 
-    tdm_key_walk walk;
-    tdm_list_walk<STEP_KEYS> step = {}, next_step = {}; /* over a list */
-    uint32_t next = begin, next_stage = 0;              /* next to be copied */
+    tdm_key_cursor cursor;
+    tdm_list_cursor<STEP_KEYS> step = {}, next_step = {}; /* over a list */
+    uint32_t next = begin, next_stage = 0;                /* next to be copied */
     if constexpr (LISTS) {
         step.begin(a, t0, kv_head);
         next_step = step;
         if (step.left == 0)
             return;
     } else if constexpr (WHOLE) {
-        walk = tdm_walk_from(a, begin, kv_head);
+        cursor = tdm_key_cursor_at(a, begin, kv_head);
     }
     const auto fetch_next = [&]() {
         const uint32_t to = stages + next_stage * 2 * tile_bytes;
         if constexpr (LISTS) {
             if (next_step.left > 0) {
-                walk = tdm_walk_from(a, next_step.key, kv_head);
-                tdm_fetch_walk<D, STEP_KEYS, THREADS>(
-                    to, to + tile_bytes, walk, a, next_step.key < end ? end - next_step.key : 0);
+                cursor = tdm_key_cursor_at(a, next_step.key, kv_head);
+                tdm_fetch_at_cursor<D, STEP_KEYS, THREADS>(
+                    to, to + tile_bytes, cursor, a, next_step.key < end ? end - next_step.key : 0);
                 next_step.next(a);
             }
         } else if (next < end) {
             if constexpr (WHOLE) {
-                tdm_fetch_walk<D, STEP_KEYS, THREADS>(to, to + tile_bytes, walk, a, end - next);
-                tdm_walk_on<STEP_KEYS>(walk, a);
+                tdm_fetch_at_cursor<D, STEP_KEYS, THREADS>(to, to + tile_bytes, cursor, a,
+                                                           end - next);
+                tdm_key_cursor_advance<STEP_KEYS>(cursor, a);
             } else {
                 tdm_fetch_keys<D, STEP_KEYS, THREADS>(to, to + tile_bytes, a, next, end, kv_head);
             }
@@ -326,15 +327,15 @@ add_rows(of_keys<D> &of, uint32_t q, uint32_t d_out, const tdm_row_fact *facts, 
 
 /* Loops over the tokens that may see a tile of keys, STEP_ROWS at a time, for each query head of
  * the KV head. The tokens are a range, or those of the query pages that list the keys' page. */
-template <bool LISTS> struct row_walk {
+template <bool LISTS> struct row_cursor {
     uint32_t t, head, begin, end, first_head, end_head;
     uint32_t all_begin, all_end; /* tokens in this range all see all keys */
     bool whole;                  /* with lists: is the page seen whole? */
     uint32_t word, bits, whole_bits;
     const uint2 *readers;
 
-    __device__ __forceinline__ row_walk(const tdm_attend &a, uint32_t key0, uint32_t last_key,
-                                        uint32_t kv_head, const uint2 *of_page)
+    __device__ __forceinline__ row_cursor(const tdm_attend &a, uint32_t key0, uint32_t last_key,
+                                          uint32_t kv_head, const uint2 *of_page)
     {
         first_head = head = kv_head * (a.query_heads / a.kv_heads);
         end_head = head + a.query_heads / a.kv_heads;
@@ -492,7 +493,8 @@ static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float s
             return;
     }
     const uint32_t last_key = (key0 + KEYS < end ? key0 + KEYS : end) - 1;
-    row_walk<LISTS> step(a, key0, last_key, kv_head, readers), next = step; /* next to be copied */
+    row_cursor<LISTS> step(a, key0, last_key, kv_head, readers),
+        next = step; /* next to be copied */
 
     of_keys<D> of;
     clear(of.dk);

@@ -293,9 +293,9 @@ static __device__ __forceinline__ uint32_t again(uint32_t parameter)
 /* Iterator over the steps of an item; a step is a tile of rows of one query head. For a range of
  * keys: query heads one after the other, each with falling rows. Over lists: query pages by falling
  * number, for each its query heads, each with falling rows. */
-template <bool LISTS> struct walk;
+template <bool LISTS> struct step_cursor;
 
-template <> struct walk<false> {
+template <> struct step_cursor<false> {
     uint32_t row_tile, head, begin_tile, end_tile;
 
     __device__ __forceinline__ void begin(const tdm_attend &a, const plan &, const item &w)
@@ -337,7 +337,7 @@ template <> struct walk<false> {
     }
 };
 
-template <> struct walk<true> {
+template <> struct step_cursor<true> {
     uint32_t row_tile, head, word, bits, page;
 
     __device__ __forceinline__ void begin(const tdm_attend &, const plan &x, const item &w)
@@ -401,7 +401,7 @@ template <> struct walk<true> {
 /* The state of a thread that copies or sends. It is in shared memory because these threads have few
  * registers. */
 template <bool LISTS> struct role {
-    walk<LISTS> at;
+    step_cursor<LISTS> at;
     uint32_t it;     /* number of the item */
     uint32_t before; /* steps of the items before */
     uint32_t phases; /* bit i: what to wait for at stage i */
@@ -412,7 +412,7 @@ template <bool LISTS> struct role {
 /* Takes the next item of the block, number `it`. */
 template <typename T, bool LISTS>
 static __device__ __forceinline__ void take_item(const tdm_attend &a, const plan &x, state &s,
-                                                 walk<LISTS> &at, uint32_t it)
+                                                 step_cursor<LISTS> &at, uint32_t it)
 {
     item &w = s.work[it % 2];
     uint32_t count = NO_WORK, ticket;
@@ -451,7 +451,7 @@ static __device__ __forceinline__ void produce(const tdm_attend &a, const maps &
                                                const areas<P> &shared, state &s, role<LISTS> &r,
                                                uint32_t facts)
 {
-    walk<LISTS> &at = r.at;
+    step_cursor<LISTS> &at = r.at;
     r.phases = ~0u;
 #pragma unroll 1
     for (r.it = 0;; r.it++) {
@@ -561,7 +561,7 @@ static __device__ __forceinline__ void send_dq(const tdm_attend &a, const maps &
                                                const areas<P> &shared, state &s, role<LISTS> &r,
                                                uint32_t sender)
 {
-    walk<LISTS> &at = r.at;
+    step_cursor<LISTS> &at = r.at;
     uint32_t task = sender; /* the next one */
     r.before = 0;
 #pragma unroll 1

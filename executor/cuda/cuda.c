@@ -60,9 +60,9 @@ static uint64_t starts_of(const struct tdm_program *program)
     return count;
 }
 
-/* Copies the starts of all documents of `sequences` to `room` on the device. */
+/* Copies the starts of all documents of `sequences` to `starts` on the device. */
 static enum tdm_status put_documents(const struct tdm_cuda_program *program,
-                                     const struct tdm_sequence *sequences, uint64_t *room,
+                                     const struct tdm_sequence *sequences, uint64_t *starts,
                                      struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
@@ -72,11 +72,11 @@ static enum tdm_status put_documents(const struct tdm_cuda_program *program,
         if (sequence->document_count == 1)
             continue;
         status =
-            TDM_CUDA(cudaMemcpy(room, sequence->document_starts,
-                                sequence->document_count * sizeof(*room), cudaMemcpyHostToDevice),
+            TDM_CUDA(cudaMemcpy(starts, sequence->document_starts,
+                                sequence->document_count * sizeof(*starts), cudaMemcpyHostToDevice),
                      err);
-        program->documents[s] = (struct tdm_documents){room, sequence->document_count};
-        room += sequence->document_count;
+        program->documents[s] = (struct tdm_documents){starts, sequence->document_count};
+        starts += sequence->document_count;
     }
     return status;
 }
@@ -98,15 +98,15 @@ static enum tdm_status open_documents(struct tdm_executor *executor, uint32_t co
     enum tdm_status status = TDM_OK;
     if (bytes > 0)
         status = TDM_CUDA(cudaMalloc((void **)&executor->document_starts, bytes), err);
-    uint64_t *room = executor->document_starts;
+    uint64_t *starts = executor->document_starts;
     for (uint32_t i = 0; i < count && status == TDM_OK; i++) {
         struct tdm_cuda_program *program = &executor->programs[i];
         program->documents = calloc(programs[i]->sequence_count, sizeof(*program->documents));
         if (program->documents == NULL)
             return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the documents of a run");
-        program->step_starts = programs[i]->documents_of_text ? room : NULL;
-        status = put_documents(program, programs[i]->sequences, room, err);
-        room += starts_of(programs[i]);
+        program->step_starts = programs[i]->documents_of_text ? starts : NULL;
+        status = put_documents(program, programs[i]->sequences, starts, err);
+        starts += starts_of(programs[i]);
     }
     return status;
 }
@@ -300,7 +300,7 @@ static uint64_t outside_bytes_cuda(const struct tdm_executor *executor)
     return executor->table_bytes;
 }
 
-static void watch_cuda(struct tdm_executor *executor, const struct tdm_watch *watch)
+static void watch_cuda(struct tdm_executor *executor, const struct tdm_arena_watch *watch)
 {
     executor->watch = watch;
 }

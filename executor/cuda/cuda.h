@@ -100,7 +100,7 @@ struct tdm_executor {
 
     struct tdm_cuda_arena arenas[TDM_MAX_PLACES];
     uint32_t arena_count;
-    const struct tdm_watch *watch; /* NULL: no observer */
+    const struct tdm_arena_watch *watch; /* NULL: no observer */
 };
 
 static inline cudaStream_t tdm_cuda_compute(const struct tdm_executor *executor)

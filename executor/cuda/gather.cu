@@ -86,7 +86,7 @@ static __global__ void __launch_bounds__(THREADS) find_end(const tdm_gather g, u
         if (fresh > 0)
             atomicAdd(&total, fresh);
         __syncthreads();
-        const bool full = total > g.room;
+        const bool full = total > g.buffer_pages;
         __syncthreads();
         if (full)
             break;
@@ -126,7 +126,7 @@ static __device__ uint32_t key_of(const tdm_gather &g, const marks &m, uint64_t 
     const tdm_page_rule *rule = &g.lists.rule;
     const uint64_t page = tdm_page_of(rule, token);
     if (token >= g.first_token)
-        return (uint32_t)(g.room * rule->page_tokens + (token - g.first_token));
+        return (uint32_t)(g.buffer_pages * rule->page_tokens + (token - g.first_token));
     if (page < g.first_page)
         return 0;
     const uint32_t number = (uint32_t)(page - g.first_page);
@@ -157,7 +157,7 @@ static __global__ void __launch_bounds__(THREADS) find_pages(const tdm_gather g,
     }
     for (uint32_t page = threadIdx.x; page < m.chunk_page; page += THREADS)
         if (m.has(page))
-            g.table[list * g.room + m.place(page)] = page;
+            g.table[list * g.buffer_pages + m.place(page)] = page;
 
     for (uint32_t number = 0; number < query_pages; number++) {
         const uint32_t *entries = list_of(g, number, list);
@@ -167,9 +167,9 @@ static __global__ void __launch_bounds__(THREADS) find_pages(const tdm_gather g,
         for (uint32_t i = threadIdx.x; i < entry_count; i += THREADS) {
             const uint32_t entry = entries[1 + i];
             const uint32_t page = (entry & TDM_PAGE_NUMBER) - (uint32_t)g.first_page;
-            listed[1 + i] =
-                (entry & TDM_PAGE_WHOLE) |
-                (page < m.chunk_page ? m.place(page) : (uint32_t)g.room + page - m.chunk_page);
+            listed[1 + i] = (entry & TDM_PAGE_WHOLE) |
+                            (page < m.chunk_page ? m.place(page)
+                                                 : (uint32_t)g.buffer_pages + page - m.chunk_page);
         }
         if (threadIdx.x == 0)
             listed[0] = entry_count;
@@ -215,7 +215,7 @@ extern "C" enum tdm_status tdm_cuda_gather_batch(const struct tdm_gather *g, uin
 
 /* A page of a list: its columns on the host and in the buffer, and its number of tokens. */
 struct page_move {
-    unsigned char *home, *room;
+    unsigned char *home, *buffer;
     uint32_t row_bytes, tokens;
 };
 
@@ -244,11 +244,11 @@ static __device__ bool find_move(const tdm_gather &g, const tdm_page_home &h, ui
     uint64_t column = 0;
     if (list < g.lists.lists) {
         place = number;
-        page = g.table[list * g.room + number];
+        page = g.table[list * g.buffer_pages + number];
         move->row_bytes /= g.lists.lists;
         column = list * move->row_bytes;
     } else if (own && number < query_pages_of(g)) {
-        place = g.room + number;
+        place = g.buffer_pages + number;
         page = chunk_page + number;
         move->tokens = tokens_of(g.tokens, rule->page_tokens, number);
     } else {
@@ -261,8 +261,8 @@ static __device__ bool find_move(const tdm_gather &g, const tdm_page_home &h, ui
         home = (unsigned char *)h.pages.data;
     }
     move->home = home + slot * h.slot_elements * size + page % pages * page_bytes + column;
-    move->room = (unsigned char *)h.room.data + place / pages * h.room_slot_elements * size +
-                 place % pages * page_bytes + column;
+    move->buffer = (unsigned char *)h.buffer.data + place / pages * h.buffer_slot_elements * size +
+                   place % pages * page_bytes + column;
     return true;
 }
 
@@ -293,7 +293,7 @@ static __global__ void __launch_bounds__(MOVE_THREADS)
     page_move move;
     for (uint32_t item = blockIdx.x; find_move(g, h, size, own, item, &move); item += gridDim.x) {
         const page_words<Word> words(g, size, move.row_bytes, move.tokens);
-        unsigned char *from = back ? move.room : move.home, *to = back ? move.home : move.room;
+        unsigned char *from = back ? move.buffer : move.home, *to = back ? move.home : move.buffer;
         for (uint32_t first = threadIdx.x; first < 2 * words.half;
              first += AT_ONCE * MOVE_THREADS) {
             Word word[AT_ONCE];
@@ -340,7 +340,7 @@ extern "C" enum tdm_status tdm_cuda_move_pages(const struct tdm_gather *g,
                                                bool back, cudaStream_t stream,
                                                struct tdm_error *err)
 {
-    const uint32_t size = (uint32_t)tdm_dtype_bytes(home->room.dtype);
+    const uint32_t size = (uint32_t)tdm_dtype_bytes(home->buffer.dtype);
     if (is_wide(g, size))
         move_pages<uint4><<<MOVE_BLOCKS, MOVE_THREADS, 0, stream>>>(*g, *home, size, own, back);
     else
@@ -352,7 +352,7 @@ extern "C" enum tdm_status tdm_cuda_open_pages(const struct tdm_gather *g,
                                                const struct tdm_page_home *home,
                                                cudaStream_t stream, struct tdm_error *err)
 {
-    const uint32_t size = (uint32_t)tdm_dtype_bytes(home->room.dtype);
+    const uint32_t size = (uint32_t)tdm_dtype_bytes(home->buffer.dtype);
     const unsigned pages = (unsigned)(home->opened_slots * tdm_pages_of_chunk(&g->lists.rule));
     if (pages == 0)
         return TDM_OK;

@@ -329,20 +329,20 @@ enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *attend, cudaStream
 
 /* Pages stored on the host, which are gathered for a chunk's query pages in batches
  * (schedule/gather.h). For one batch, all pages that a list's query pages see are in a device
- * buffer of `room` pages, sorted by page number. The chunk's own pages follow them. */
+ * buffer of `buffer_pages` pages, sorted by page number. The chunk's own pages follow them. */
 struct tdm_gather {
     struct tdm_lists lists; /* of all query pages; page numbers are those of the sequence */
     uint64_t tokens, first_token;
     uint64_t first_page; /* page number in the sequence of the first slot on the host */
     struct tdm_documents documents;
     uint32_t kv_heads, head_dim;
-    uint64_t room;
+    uint64_t buffer_pages;
     /* scratch: */
     uint32_t *bounds; /* [batches + 1] first query page of each batch */
     uint32_t *ends;   /* [lists] query page at which the list's pages no longer fit in the buffer */
     uint32_t *count;  /* [lists] number of pages in the batch */
     uint32_t *total;  /* [lists] number of pages in all batches so far */
-    uint32_t *table;  /* [lists, room] numbers of the batch's pages */
+    uint32_t *table;  /* [lists, buffer_pages] numbers of the batch's pages */
     uint32_t *listed; /* lists of the batch, with page numbers in the buffer, laid out as `lists`;
                        * empty for query pages of other batches */
     uint32_t *from, *start; /* [lists, tokens] as in tdm_attend, but counted in the buffer */
@@ -358,8 +358,8 @@ enum tdm_status tdm_cuda_gather_batch(const struct tdm_gather *gather, uint32_t 
 struct tdm_page_home {
     struct tdm_array opened, pages;
     uint64_t opened_slots, slot_elements;
-    struct tdm_array room;
-    uint64_t room_slot_elements;
+    struct tdm_array buffer;
+    uint64_t buffer_slot_elements;
 };
 
 /* Copies the batch's pages from the host to the buffer, or back; with `own` also the chunk's own

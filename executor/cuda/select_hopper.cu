@@ -109,10 +109,10 @@ static __device__ __forceinline__ uint32_t voters_on(const state &state, uint32_
 /* Loops over the runs of a block that have work. A block has an equal share, as one range, of the
  * (query pages, query head, tile) or (KV head, tile, query page). In find_lse a share is at least
  * all tiles of a row, so a row's tiles are in at most two parts. */
-template <bool VOTES> struct run_walk {
+template <bool VOTES> struct run_cursor {
     uint32_t at, end;
 
-    __device__ __forceinline__ run_walk(const tdm_select &s, const block &b)
+    __device__ __forceinline__ run_cursor(const tdm_select &s, const block &b)
     {
         uint64_t units;
         if constexpr (VOTES) {
@@ -211,10 +211,10 @@ template <bool VOTES>
 static __device__ void produce(const tdm_select &s, const block &b, state &state)
 {
     const uint32_t ratio = s.query_heads / s.kv_heads;
-    run_walk<VOTES> walk(s, b);
+    run_cursor<VOTES> cursor(s, b);
     tdm_producer producer;
     uint32_t number = 0, runs = 0;
-    for (run r; walk.next(s, b, state, r); runs++) {
+    for (run r; cursor.next(s, b, state, r); runs++) {
         if (runs > 0)
             producer.wait(&state.empty_held, runs - 1);
         for (uint32_t i = 0; i < CONSUMERS; i++) {
@@ -469,11 +469,11 @@ static __device__ __forceinline__ void consume(const tdm_select &s, const block 
                                                float scale)
 {
     const uint32_t group = threadIdx.x / TDM_WARPGROUP - 1;
-    run_walk<VOTES> walk(s, b);
+    run_cursor<VOTES> cursor(s, b);
     uint32_t number = 0, runs = 0;
     if (group == 1) /* consumers take turns in issuing products: group i waits for turn i + 1 */
         tdm_turn_give(1);
-    for (run r; walk.next(s, b, state, r); runs++) {
+    for (run r; cursor.next(s, b, state, r); runs++) {
         factor held[2];
         tdm_barrier_wait(&state.full_held, runs);
         tdm_hopper_load_a(held[0], b.held + group * TILE_BYTES, TILE);

@@ -118,55 +118,56 @@ static __device__ __forceinline__ void tdm_fetch_keys(uint32_t k, uint32_t v, co
 }
 
 /* An iterator over keys, KEYS at a time. KEYS keys from a multiple of KEYS on must share a page. */
-struct tdm_key_walk {
+struct tdm_key_cursor {
     const __nv_bfloat16 *slot, *at; /* the slot's first K, and the next K to read */
     uint32_t in_slot, in_page;
 };
 
-static __device__ __forceinline__ tdm_key_walk tdm_walk_from(const tdm_attend &a, uint32_t key,
-                                                             uint32_t kv_head)
+static __device__ __forceinline__ tdm_key_cursor tdm_key_cursor_at(const tdm_attend &a,
+                                                                   uint32_t key, uint32_t kv_head)
 {
     const uint32_t slot = key / (uint32_t)a.chunk_tokens;
     const __nv_bfloat16 *pages = (const __nv_bfloat16 *)a.pages.data;
-    tdm_key_walk walk;
-    walk.slot = pages + slot * a.slot_elements + (uint64_t)kv_head * a.head_dim;
-    walk.at = pages + tdm_key_at(a, key, kv_head, a.slot_elements);
-    walk.in_slot = key - slot * (uint32_t)a.chunk_tokens;
-    walk.in_page = walk.in_slot % (uint32_t)a.page_tokens;
-    return walk;
+    tdm_key_cursor cursor;
+    cursor.slot = pages + slot * a.slot_elements + (uint64_t)kv_head * a.head_dim;
+    cursor.at = pages + tdm_key_at(a, key, kv_head, a.slot_elements);
+    cursor.in_slot = key - slot * (uint32_t)a.chunk_tokens;
+    cursor.in_page = cursor.in_slot % (uint32_t)a.page_tokens;
+    return cursor;
 }
 
 /* Advances to the next KEYS keys. */
 template <int KEYS>
-static __device__ __forceinline__ void tdm_walk_on(tdm_key_walk &walk, const tdm_attend &a)
+static __device__ __forceinline__ void tdm_key_cursor_advance(tdm_key_cursor &cursor,
+                                                              const tdm_attend &a)
 {
-    walk.at += KEYS * a.kv_heads * a.head_dim;
-    walk.in_slot += KEYS;
-    walk.in_page += KEYS;
-    if (walk.in_slot >= (uint32_t)a.chunk_tokens) {
-        walk.slot += a.slot_elements;
-        walk.at = walk.slot;
-        walk.in_slot = walk.in_page = 0;
-    } else if (walk.in_page >= (uint32_t)a.page_tokens) {
-        walk.at += tdm_plane_of(a);
-        walk.in_page = 0;
+    cursor.at += KEYS * a.kv_heads * a.head_dim;
+    cursor.in_slot += KEYS;
+    cursor.in_page += KEYS;
+    if (cursor.in_slot >= (uint32_t)a.chunk_tokens) {
+        cursor.slot += a.slot_elements;
+        cursor.at = cursor.slot;
+        cursor.in_slot = cursor.in_page = 0;
+    } else if (cursor.in_page >= (uint32_t)a.page_tokens) {
+        cursor.at += tdm_plane_of(a);
+        cursor.in_page = 0;
     }
 }
 
-/* Begins to copy K and V of the next KEYS keys of a walk, of which `count` exist. */
+/* Begins to copy K and V of the next KEYS keys of a cursor, of which `count` exist. */
 template <int D, int KEYS, int THREADS>
-static __device__ __forceinline__ void tdm_fetch_walk(uint32_t k, uint32_t v,
-                                                      const tdm_key_walk &walk, const tdm_attend &a,
-                                                      uint32_t count)
+static __device__ __forceinline__ void tdm_fetch_at_cursor(uint32_t k, uint32_t v,
+                                                           const tdm_key_cursor &cursor,
+                                                           const tdm_attend &a, uint32_t count)
 {
     const uint32_t stride = a.kv_heads * D;
-    tdm_fetch<D, KEYS, THREADS>(k, walk.at, stride, count);
-    tdm_fetch<D, KEYS, THREADS>(v, walk.at + tdm_plane_of(a), stride, count);
+    tdm_fetch<D, KEYS, THREADS>(k, cursor.at, stride, count);
+    tdm_fetch<D, KEYS, THREADS>(v, cursor.at + tdm_plane_of(a), stride, count);
 }
 
 /* An iterator over the pages that a tile of rows of one query page sees, KEYS keys at a time. A
  * page is a multiple of KEYS. */
-template <int KEYS> struct tdm_list_walk {
+template <int KEYS> struct tdm_list_cursor {
     uint32_t key, left, in_page; /* first key of this step; steps left, this one included; offset of
                                   * `key` in its page */
     bool whole;                  /* whether the page is seen whole */

@@ -92,12 +92,12 @@ enum tdm_status tdm_chunk_pages_create(struct tdm_chunk_run *run, struct tdm_err
     else
         a_chunk = 2;
     run->layers = calloc(run->config->layers, sizeof(*run->layers));
-    run->block_room =
+    run->all_blocks =
         calloc(run->config->layers * run->chunks * a_chunk, sizeof(struct tdm_eager_value *));
     enum tdm_status status =
-        run->layers == NULL || run->block_room == NULL ? TDM_NO_MEMORY : TDM_OK;
+        run->layers == NULL || run->all_blocks == NULL ? TDM_NO_MEMORY : TDM_OK;
     for (uint32_t l = 0; status == TDM_OK && l < run->config->layers; l++)
-        status = create_layer(run, &run->layers[l], run->block_room + l * run->chunks * a_chunk,
+        status = create_layer(run, &run->layers[l], run->all_blocks + l * run->chunks * a_chunk,
                               a_chunk);
     return status == TDM_OK ? TDM_OK : tdm_fail(err, status, "out of memory for chunks");
 }
@@ -110,7 +110,7 @@ void tdm_chunk_pages_free(struct tdm_chunk_run *run)
         free(run->layers[l].loaded);
     }
     free(run->layers);
-    free(run->block_room);
+    free(run->all_blocks);
     free(run->rows);
 }
 

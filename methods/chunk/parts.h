@@ -37,7 +37,7 @@ struct tdm_chunk_run {
     uint64_t held;                       /* chunks whose K and V exist */
     uint64_t number;                     /* the chunk that is running */
     bool sweep;                          /* the first forward, without a graph */
-    struct tdm_eager_value **block_room; /* the array that all blocks share */
+    struct tdm_eager_value **all_blocks; /* those of all layers and chunks */
     /* Tensors of the chunks that are not run, and the latest block of K and V, and of gradients
      * (rows.c). */
     struct tdm_eager_value **rows;
@@ -46,7 +46,7 @@ struct tdm_chunk_run {
         struct tdm_torch_block *block;
     } row_ends[2];
     struct tdm_torch_block *row_last; /* of the last row */
-    uint32_t row_count, row_room;
+    uint32_t row_count, row_capacity;
 };
 
 /* ---- pages (pages.c) ---- */

@@ -19,15 +19,16 @@ bool tdm_chunk_is_run(const struct tdm_chunk_run *run, uint64_t number)
 static void start_row(struct tdm_chunk_run *run, unsigned kind, uint64_t bytes)
 {
     struct tdm_eager *m = run->m;
-    if (run->row_count == run->row_room) {
-        uint32_t room = run->row_room == 0 ? 64 : 2 * run->row_room;
-        struct tdm_eager_value **rows = realloc(run->rows, room * sizeof(struct tdm_eager_value *));
+    if (run->row_count == run->row_capacity) {
+        uint32_t capacity = run->row_capacity == 0 ? 64 : 2 * run->row_capacity;
+        struct tdm_eager_value **rows =
+            realloc(run->rows, capacity * sizeof(struct tdm_eager_value *));
         if (rows == NULL) {
             m->status = TDM_NO_MEMORY;
             return;
         }
         run->rows = rows;
-        run->row_room = room;
+        run->row_capacity = capacity;
     }
     struct tdm_eager_value *row = run->rows[run->row_count++] = tdm_value_new(m, bytes, 1, 1);
     run->row_ends[kind] = (struct chunk_row_end){.row = row, .block = row->storage->block};

@@ -29,7 +29,7 @@ static uint32_t user_bit(uint32_t module)
 
 /* ---- gathering ---- */
 
-/* On one rank without offload nothing is gathered: the part is the whole parameter. */
+/* On one rank without offload nothing is gathered: the partition is the whole parameter. */
 static bool has_memory(const struct tdm_deepspeed *d)
 {
     return d->ranks > 1 || d->s.offload_param;
@@ -44,7 +44,7 @@ static void occupy(struct tdm_torch_model *t, uint32_t number)
     t->m->stream = ZERO_COMPUTE;
 }
 
-/* The copy of this rank's parts on the GPU, if they are in host memory. */
+/* The copy of this rank's partitions on the GPU, if they are in host memory. */
 static struct tdm_eager_value *bring(struct tdm_torch_model *t, uint64_t elements)
 {
     const struct tdm_deepspeed *d = t->wrapped;
@@ -86,9 +86,9 @@ static void gather(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t 
         return;
     }
     for (uint32_t i = 0; i < count; i++) {
-        struct tdm_eager_value *part = bring(t, tdm_zero3_share(d, numbers[i]));
+        struct tdm_eager_value *partition = bring(t, tdm_zero3_share(d, numbers[i]));
         occupy(t, numbers[i]);
-        tdm_drop(t->m, part);
+        tdm_drop(t->m, partition);
     }
 }
 
@@ -127,15 +127,15 @@ static void give_back(struct tdm_torch_model *t, uint32_t number)
 static void record(struct tdm_torch_model *t, uint32_t module)
 {
     struct zero_trace *trace = &tdm_zero_of(t)->trace;
-    if (trace->length == trace->room) {
-        uint32_t room = trace->room == 0 ? 1024 : 2 * trace->room;
-        uint32_t *modules = realloc(trace->modules, room * sizeof(*modules));
+    if (trace->length == trace->capacity) {
+        uint32_t capacity = trace->capacity == 0 ? 1024 : 2 * trace->capacity;
+        uint32_t *modules = realloc(trace->modules, capacity * sizeof(*modules));
         if (modules == NULL) {
             t->m->status = TDM_NO_MEMORY;
             return;
         }
         trace->modules = modules;
-        trace->room = room;
+        trace->capacity = capacity;
     }
     trace->modules[trace->length++] = module;
 }
@@ -187,8 +187,8 @@ static void fetch_ahead(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
     struct zero_trace *trace = &d->trace;
-    int64_t room = (int64_t)d->s.max_live_parameters - trace->here;
-    int64_t bucket = (int64_t)d->s.prefetch_bucket_size, most = room < bucket ? room : bucket;
+    int64_t left = (int64_t)d->s.max_live_parameters - trace->here;
+    int64_t bucket = (int64_t)d->s.prefetch_bucket_size, most = left < bucket ? left : bucket;
     int64_t sum = 0;
     uint32_t count = 0;
     while (trace->next_use < trace->use_count && sum < most) {

@@ -27,7 +27,7 @@ struct zero_parameter {
     bool trained, persists;
     /* Stage 3 only. */
     struct tdm_eager_value
-        *partition; /* this rank's part; NULL: in the flat buffer, or in host memory */
+        *partition; /* this rank's partition; NULL: in the flat buffer, or in host memory */
     enum zero_status status;
     uint32_t users; /* one bit for each kind of module that is using it */
     uint32_t
@@ -44,7 +44,7 @@ struct zero_use {
 /* The order in which modules run, as ZeRO-3 records it. */
 struct zero_trace {
     bool recording, complete;
-    uint32_t *modules, length, room; /* one entry for each trace step */
+    uint32_t *modules, length, capacity; /* one entry for each trace step */
     struct zero_use *uses;
     uint32_t use_count, next_use, step;
     int64_t here;                       /* gathered elements: __n_available_params */
@@ -60,10 +60,10 @@ struct tdm_deepspeed {
     struct zero_parameter *parameters; /* in the order of tdm_torch_model.parameters */
     struct zero_module *modules;
     uint32_t module_count;
-    uint64_t trained; /* elements */
-    uint64_t part;    /* elements of a rank's part, padded */
+    uint64_t trained;            /* elements */
+    uint64_t partition_elements; /* of a rank, padded */
     struct tdm_eager_value
-        *flat; /* bf16: all trained parameters (stage 2), or this rank's part of them */
+        *flat; /* bf16: all trained parameters (stage 2), or this rank's partition of them */
     struct tdm_eager_value **masters, **firsts, **seconds; /* fp32, for each sub-group */
     uint64_t *group_elements;
     uint32_t group_count;
@@ -75,7 +75,7 @@ struct tdm_deepspeed {
     bool ready;       /* the buckets are allocated */
     bool states_made; /* the optimizer states in host memory are allocated */
     struct tdm_eager_value
-        *collected; /* reduced gradients of this rank's part, from the current backward */
+        *collected; /* reduced gradients of this rank's partition, from the current backward */
     struct tdm_eager_value *gradients; /* the same, summed over the backwards since the last step */
     struct tdm_eager_value *offload_buffer;
     struct zero_trace trace;

@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ZeRO-2. Every rank has the bf16 parameters in one flat buffer, and its part of the fp32 masters,
- * moments and gradients. Gradients are copied to buckets, and a bucket is reduced as a whole.
- * Gradients of this rank's part are collected in bf16 until the step, which flattens them, casts
- * them to fp32 and updates. Source: runtime/zero/stage_1_and_2.py (__init__, setup_buckets,
- * reduce_independent_p_g_buckets_and_remove_grads, average_tensor, reduce_ipg_grads,
+/* ZeRO-2. Every rank has the bf16 parameters in one flat buffer, and its partition of the fp32
+ * masters, moments and gradients. Gradients are copied to buckets, and a bucket is reduced as a
+ * whole. Gradients of this rank's partition are collected in bf16 until the step, which flattens
+ * them, casts them to fp32 and updates. Source: runtime/zero/stage_1_and_2.py (__init__,
+ * setup_buckets, reduce_independent_p_g_buckets_and_remove_grads, average_tensor, reduce_ipg_grads,
  * copy_grads_in_partition, independent_gradient_partition_epilogue, step). */
 #include "methods/deepspeed/parts.h"
 
 #include "base/size.h"
 
-/* The first rank's part starts at the first parameter. */
+/* The first rank's partition starts at the first parameter. */
 static bool in_part(const struct tdm_deepspeed *d, uint32_t number)
 {
-    return d->parameters[number].trained && d->parameters[number].offset < d->part;
+    return d->parameters[number].trained && d->parameters[number].offset < d->partition_elements;
 }
 
-/* Number of elements of a parameter within the part. */
+/* Number of elements of a parameter within the partition. */
 static uint64_t elements_in_part(const struct tdm_deepspeed *d, uint32_t number)
 {
     const struct zero_parameter *p = &d->parameters[number];
-    return p->offset + p->elements <= d->part ? p->elements : d->part - p->offset;
+    return p->offset + p->elements <= d->partition_elements ? p->elements
+                                                            : d->partition_elements - p->offset;
 }
 
 /* ---- deepspeed.initialize ---- */
@@ -30,7 +31,7 @@ static void flatten_parameters(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
     struct tdm_torch_allocator *allocator = t->m->allocator;
-    uint64_t elements = tdm_size_mul(d->part, d->ranks);
+    uint64_t elements = tdm_size_mul(d->partition_elements, d->ranks);
     tdm_torch_empty_cache(allocator);
     uint64_t taken = tdm_torch_current(allocator).reserved;
     if (tdm_torch_capacity(allocator) < tdm_size_add(taken, tdm_size_mul(elements, BF16))) {
@@ -51,22 +52,24 @@ void tdm_zero2_start(struct tdm_torch_model *t)
     uint64_t align = 2 * d->ranks, largest = 0;
     if (d->s.offload_optimizer)
         d->s.contiguous_gradients = true; /* DeepSpeed enforces it */
-    d->part = tdm_size_mul(tdm_size_ceil_div(d->trained, align), 2);
+    d->partition_elements = tdm_size_mul(tdm_size_ceil_div(d->trained, align), 2);
     d->group_count = 1;
-    d->group_elements[0] = d->part;
+    d->group_elements[0] = d->partition_elements;
     flatten_parameters(t);
     struct tdm_eager_value *clone =
-        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WORKSPACE, d->part, BF16);
+        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WORKSPACE, d->partition_elements, BF16);
     if (d->s.offload_optimizer) { /* masters, bf16 copies of the updated parameters, gradients */
-        tdm_zero_host(t, d->part, FP32);
-        tdm_zero_host(t, d->part, BF16);
-        tdm_zero_host(t, d->part, FP32);
+        tdm_zero_host(t, d->partition_elements, FP32);
+        tdm_zero_host(t, d->partition_elements, BF16);
+        tdm_zero_host(t, d->partition_elements, FP32);
     } else {
-        d->masters[0] = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, d->part, FP32);
+        d->masters[0] =
+            tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, d->partition_elements, FP32);
     }
     tdm_drop(t->m, clone);
     if (!d->s.offload_optimizer) {
-        tdm_drop(t->m, tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->part, FP32));
+        tdm_drop(t->m,
+                 tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->partition_elements, FP32));
         return;
     }
     for (uint32_t i = 0; i < t->parameter_count; i++)
@@ -79,16 +82,17 @@ void tdm_zero2_start(struct tdm_torch_model *t)
     d->offload_buffer = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_COMMUNICATION, largest, BF16);
 }
 
-/* A bucket with gradients of several ranks' parts is copied before it is reduced, even if it is
- * contiguous. */
+/* A bucket with gradients of several ranks' partitions is copied before it is reduced, even if it
+ * is contiguous. */
 
-/* A bucket that lies in the parts of several ranks is reduced as a copy; contiguous or not. */
+/* A bucket that lies in the partitions of several ranks is reduced as a copy; contiguous or not. */
 static bool spans_ranks(const struct tdm_deepspeed *d)
 {
     uint64_t rank = UINT64_MAX;
     for (uint32_t i = 0; i < d->waiting_count; i++) {
         const struct zero_parameter *p = &d->parameters[d->waiting[i]];
-        uint64_t first = p->offset / d->part, last = (p->offset + p->elements - 1) / d->part;
+        uint64_t first = p->offset / d->partition_elements,
+                 last = (p->offset + p->elements - 1) / d->partition_elements;
         if (first != last || (rank != UINT64_MAX && rank != first))
             return true;
         rank = first;
@@ -214,7 +218,7 @@ void tdm_zero2_after_backward(struct tdm_torch_model *t)
         if (!d->parameters[i].trained)
             continue;
         if (!d->s.contiguous_gradients && t->parameters[i]->grad != NULL)
-            continue; /* gradients of the part stay in place */
+            continue; /* gradients of the partition stay in place */
         drop_gradient(t, i);
     }
 }
@@ -242,9 +246,9 @@ void tdm_zero2_step(struct tdm_torch_model *t)
     }
     check_and_measure(t);
     struct tdm_eager_value *flat =
-        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->part, BF16);
+        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->partition_elements, BF16);
     struct tdm_eager_value *wide =
-        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->part, FP32);
+        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->partition_elements, FP32);
     tdm_drop(t->m, flat);
     tdm_drop(t->m, d->gradients);
     d->gradients = NULL;

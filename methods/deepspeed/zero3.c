@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ZeRO-3. Of every parameter this rank has a bf16 part: one buffer holds the parts of trained
- * parameters, and each frozen parameter has its own. Masters, moments and gradients are divided
- * likewise, by sub-groups. Gradients are copied to one bucket, rearranged by rank, reduced and
- * scattered to a buffer that is allocated at the start. Source: runtime/zero/stage3.py
+/* ZeRO-3. Of every parameter this rank has a bf16 partition: one buffer holds the partitions of
+ * trained parameters, and each frozen parameter has its own. Masters, moments and gradients are
+ * divided likewise, by sub-groups. Gradients are copied to one bucket, rearranged by rank, reduced
+ * and scattered to a buffer that is allocated at the start. Source: runtime/zero/stage3.py
  * (_create_fp16_partitions_with_defragmentation, _create_fp32_partitions,
  * initialize_optimizer_states, _setup_for_real_optimizer, __add_grad_to_ipg_bucket,
  * __avg_scatter_grads, partition_grads, step), partition_parameters.py (_partition_param),
@@ -48,7 +48,7 @@ struct tdm_eager_value *tdm_zero3_parameter(struct tdm_torch_model *t, uint32_t 
     return value;
 }
 
-/* Divides trained parameters into sub-groups. Returns the sum of this rank's parts of them. */
+/* Divides trained parameters into sub-groups. Returns the sum of this rank's partitions of them. */
 static uint64_t make_groups(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
@@ -69,8 +69,8 @@ static uint64_t make_groups(struct tdm_torch_model *t)
     return all;
 }
 
-/* Moves the parts through the host into one buffer, which is on the GPU, or with offload_param on
- * the host. */
+/* Moves the partitions through the host into one buffer, which is on the GPU, or with offload_param
+ * on the host. */
 static void defragment(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
@@ -81,14 +81,14 @@ static void defragment(struct tdm_torch_model *t)
         d->parameters[i].partition = NULL;
     }
     if (d->s.offload_param) {
-        tdm_zero_host(t, d->part, BF16);
+        tdm_zero_host(t, d->partition_elements, BF16);
         return;
     }
     tdm_torch_empty_cache(t->m->allocator);
-    d->flat = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WEIGHTS, d->part, BF16);
+    d->flat = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WEIGHTS, d->partition_elements, BF16);
 }
 
-/* Each part is cast, then cloned. The cast copy lives until the next one is made. */
+/* Each partition is cast, then cloned. The cast copy lives until the next one is made. */
 static void make_masters(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
@@ -116,16 +116,17 @@ static void make_masters(struct tdm_torch_model *t)
 void tdm_zero3_start(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
-    d->part = make_groups(t);
+    d->partition_elements = make_groups(t);
     defragment(t);
     make_masters(t);
     if (d->s.contiguous_gradients)
         d->buckets[0] = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_COMMUNICATION,
                                      d->s.reduce_bucket_size, communicated(d));
     if (d->s.offload_optimizer)
-        tdm_zero_host(t, d->part, accumulated(d));
+        tdm_zero_host(t, d->partition_elements, accumulated(d));
     else
-        d->gradients = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->part, accumulated(d));
+        d->gradients = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->partition_elements,
+                                    accumulated(d));
     if (d->ranks > 1 || d->s.offload_param)
         for (uint32_t i = 0; i < t->parameter_count; i++) {
             if (!d->parameters[i].trained)
@@ -155,10 +156,10 @@ static bool in_bucket(const struct tdm_deepspeed *d)
 static void offload_gradient(struct tdm_torch_model *t, uint64_t share)
 {
     const struct tdm_deepspeed *d = t->wrapped;
-    uint64_t part = share < NORM_ELEMENTS ? share : NORM_ELEMENTS;
+    uint64_t normed = share < NORM_ELEMENTS ? share : NORM_ELEMENTS;
     struct tdm_eager_value *back =
         tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_GRADIENTS, share, accumulated(d));
-    tdm_zero_norm(t, ZERO_REDUCE, part);
+    tdm_zero_norm(t, ZERO_REDUCE, normed);
     if (accumulated(d) != FP32)
         tdm_drop(t->m, tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_GRADIENTS, share, FP32));
     tdm_drop(t->m, back);

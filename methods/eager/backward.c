@@ -39,15 +39,15 @@ static bool comes_first(const struct tdm_node *a, const struct tdm_node *b)
 
 static void heap_push(struct tdm_eager *m, struct tdm_heap *heap, struct tdm_node *node)
 {
-    if (heap->count == heap->room) {
-        uint32_t room = heap->room == 0 ? 64 : 2 * heap->room;
-        struct tdm_node **nodes = realloc(heap->nodes, room * sizeof(struct tdm_node *));
+    if (heap->count == heap->capacity) {
+        uint32_t capacity = heap->capacity == 0 ? 64 : 2 * heap->capacity;
+        struct tdm_node **nodes = realloc(heap->nodes, capacity * sizeof(struct tdm_node *));
         if (nodes == NULL) {
             m->status = TDM_NO_MEMORY;
             return;
         }
         heap->nodes = nodes;
-        heap->room = room;
+        heap->capacity = capacity;
     }
     uint32_t at = heap->count++;
     while (at > 0 && comes_first(node, heap->nodes[(at - 1) / 2])) {

@@ -10,7 +10,7 @@ void tdm_frame_drop(struct tdm_eager *m, struct tdm_frame *frame)
 {
     if (--frame->references > 0)
         return;
-    for (uint32_t i = 0; i < frame->room; i++)
+    for (uint32_t i = 0; i < frame->made_capacity; i++)
         tdm_drop(m, frame->made[i]);
     free(frame->made);
     tdm_drop(m, frame->input);
@@ -50,10 +50,10 @@ void tdm_frame_save_again(struct tdm_eager *m, struct tdm_frame *frame,
 static void run_again(struct tdm_eager *m, struct tdm_frame *frame)
 {
     frame->has_run_again = true;
-    frame->room = frame->saved_count;
-    frame->made = calloc(frame->room, sizeof(struct tdm_eager_value *));
+    frame->made_capacity = frame->saved_count;
+    frame->made = calloc(frame->made_capacity, sizeof(struct tdm_eager_value *));
     if (frame->made == NULL) {
-        frame->room = 0;
+        frame->made_capacity = 0;
         m->status = TDM_NO_MEMORY;
         return;
     }
@@ -167,7 +167,8 @@ struct tdm_eager_value *tdm_node_saved(struct tdm_eager *m, struct tdm_node *nod
     struct tdm_frame *frame = saved->frame;
     if (!frame->has_run_again)
         run_again(m, frame);
-    struct tdm_eager_value *value = saved->index < frame->room ? frame->made[saved->index] : NULL;
+    struct tdm_eager_value *value =
+        saved->index < frame->made_capacity ? frame->made[saved->index] : NULL;
     if (value == NULL) /* after a failure */
         return tdm_value_new(m, 1, 1, 1);
     frame->made[saved->index] = NULL;

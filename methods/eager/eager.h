@@ -172,7 +172,7 @@ struct tdm_function {
 
 /* One run of a checkpointed function and what its nodes saved. */
 struct tdm_frame {
-    uint32_t references, saved_count, made_again, room;
+    uint32_t references, saved_count, made_again, made_capacity;
     struct tdm_function function;
     struct tdm_eager_value *input;
     struct tdm_eager_value **made; /* the saved tensors, once recomputed */
@@ -182,7 +182,7 @@ struct tdm_frame {
 
 struct tdm_heap {
     struct tdm_node **nodes;
-    uint32_t count, room;
+    uint32_t count, capacity;
 };
 
 /* Facts of the GPU that determine the scratch of kernels. */

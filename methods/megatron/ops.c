@@ -13,16 +13,16 @@
 struct tdm_eager_value *megatron_keep(struct tdm_eager *m, struct megatron_kept *kept,
                                       struct tdm_eager_value *value)
 {
-    if (kept->count == kept->room) {
-        uint32_t room = kept->room == 0 ? 16 : 2 * kept->room;
+    if (kept->count == kept->capacity) {
+        uint32_t capacity = kept->capacity == 0 ? 16 : 2 * kept->capacity;
         struct tdm_eager_value **values =
-            realloc(kept->values, room * sizeof(struct tdm_eager_value *));
+            realloc(kept->values, capacity * sizeof(struct tdm_eager_value *));
         if (values == NULL) {
             m->status = TDM_NO_MEMORY;
             return value;
         }
         kept->values = values;
-        kept->room = room;
+        kept->capacity = capacity;
     }
     kept->values[kept->count++] = value;
     return value;

@@ -86,7 +86,7 @@ struct tdm_megatron {
 
 struct megatron_kept {
     struct tdm_eager_value **values;
-    uint32_t count, room;
+    uint32_t count, capacity;
 };
 
 struct tdm_eager_value *megatron_keep(struct tdm_eager *m, struct megatron_kept *kept,

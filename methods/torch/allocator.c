@@ -50,14 +50,14 @@ struct tdm_torch_allocator {
     uint64_t next_address, retries;
     struct gap gaps[GAPS]; /* in the order of creation, at falling addresses */
     uint32_t gap_count;
-    uint64_t no_gap_from; /* no gap has room for a segment of this size or more; 0: not known */
+    uint64_t no_gap_from; /* every gap is smaller than this; 0: not known */
     struct slab *slabs;
     struct tdm_torch_block *spares;
     struct tdm_torch_block *waiting; /* freed blocks that another stream still uses */
 };
 
 /* The size to which a block of an expandable segment can grow. */
-static uint64_t room_to_grow(const struct tdm_torch_block *block)
+static uint64_t grown_size(const struct tdm_torch_block *block)
 {
     const struct tdm_torch_block *after = block->after;
     return block->size + (after != NULL && !after->mapped ? after->size : 0);
@@ -126,7 +126,7 @@ static struct tdm_torch_block *find_free(struct tdm_torch_allocator *a, uint32_t
         return last;
     for (struct tdm_torch_block *next; a->expandable && block != NULL; block = next) {
         next = tdm_free_next(others, block);
-        if (next == NULL || room_to_grow(next) >= room_to_grow(block))
+        if (next == NULL || grown_size(next) >= grown_size(block))
             break;
     }
     return block;
@@ -241,8 +241,8 @@ static bool take_from_device(struct tdm_torch_allocator *a, uint64_t bytes)
     return true;
 }
 
-/* The lowest gap with enough room, or NULL. Gaps only shrink, so a size for which none had room has
- * room only in a new gap. */
+/* The lowest gap of at least `bytes`, or NULL. Gaps only shrink, so a size for which all were too
+ * small fits only in a new gap. */
 static struct gap *lowest_gap(struct tdm_torch_allocator *a, uint64_t bytes)
 {
     if (a->no_gap_from > 0 && bytes >= a->no_gap_from)
@@ -256,7 +256,7 @@ static struct gap *lowest_gap(struct tdm_torch_allocator *a, uint64_t bytes)
 
 /* Chooses the address of a segment, which matters because the lowest address is used among equal
  * blocks. As observed on H100 and H200, cudaMalloc goes downward in steps of 32 MiB, and places a
- * smaller segment in the lowest gap that has room. */
+ * smaller segment in the lowest gap that is large enough. */
 static uint64_t place(struct tdm_torch_allocator *a, uint64_t bytes)
 {
     struct gap *lowest = bytes < STEP ? lowest_gap(a, bytes) : NULL;
@@ -295,18 +295,18 @@ static enum tdm_status add_segment(struct tdm_torch_allocator *a, uint32_t pool,
 }
 
 /* The first place in the range where free and unmapped blocks together have `size` bytes. */
-static struct tdm_torch_block *find_room(const struct tdm_torch_allocator *a, uint32_t pool,
-                                         uint64_t size)
+static struct tdm_torch_block *find_unallocated(const struct tdm_torch_allocator *a, uint32_t pool,
+                                                uint64_t size)
 {
     for (struct tdm_torch_block *block = a->unmapped[pool]; block != NULL; block = block->after) {
         if (block->mapped)
             continue;
         struct tdm_torch_block *first = is_free(block->before) ? block->before : block;
-        uint64_t room = 0;
-        for (struct tdm_torch_block *b = first; b != NULL && !b->allocated && room < size;
+        uint64_t together = 0;
+        for (struct tdm_torch_block *b = first; b != NULL && !b->allocated && together < size;
              b = b->after)
-            room += b->size;
-        if (room >= size)
+            together += b->size;
+        if (together >= size)
             return first;
     }
     return NULL;
@@ -342,7 +342,7 @@ static enum tdm_status expand(struct tdm_torch_allocator *a, uint32_t pool, uint
         range->mapped = false;
         a->range[pool] = a->unmapped[pool] = range;
     }
-    struct tdm_torch_block *block = find_room(a, pool, size);
+    struct tdm_torch_block *block = find_unallocated(a, pool, size);
     if (block == NULL)
         return TDM_INFEASIBLE;
     enum tdm_status status = TDM_OK;

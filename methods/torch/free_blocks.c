@@ -126,15 +126,15 @@ _Static_assert(SLOTS / 64 == 64, "one bit for each word");
 /* False: out of memory. */
 static bool make_page(struct tdm_free_blocks *f, size_t number)
 {
-    if (number >= f->page_room) {
-        size_t room = 2 * number + 16;
-        struct tdm_free_page **pages = realloc(f->pages, room * sizeof(struct tdm_free_page *));
+    if (number >= f->page_capacity) {
+        size_t capacity = 2 * number + 16;
+        struct tdm_free_page **pages = realloc(f->pages, capacity * sizeof(struct tdm_free_page *));
         if (pages == NULL)
             return false;
-        for (size_t i = f->page_room; i < room; i++)
+        for (size_t i = f->page_capacity; i < capacity; i++)
             pages[i] = NULL;
         f->pages = pages;
-        f->page_room = room;
+        f->page_capacity = capacity;
     }
     if (f->pages[number] != NULL)
         return true;
@@ -205,7 +205,7 @@ void tdm_free_blocks_free(struct tdm_free_blocks *f)
 {
     if (f == NULL)
         return;
-    for (size_t i = 0; i < f->page_room; i++)
+    for (size_t i = 0; i < f->page_capacity; i++)
         free(f->pages[i]);
     free(f->pages);
     free(f);

@@ -33,7 +33,7 @@ struct tdm_free_page;
 struct tdm_free_blocks {
     uint64_t segment_bytes;       /* the usual size of segments; 0: there are no segments */
     struct tdm_free_page **pages; /* of the map, from the highest addresses on; may be NULL */
-    size_t page_room, lowest;     /* `lowest`: the page of the lowest address in the map */
+    size_t page_capacity, lowest; /* `lowest`: the page of the lowest address in the map */
     uint64_t count;               /* segments in the map */
     uint32_t random;
     uint64_t filled[TDM_FREE_WORDS]; /* bins that are not empty */

@@ -31,11 +31,12 @@ static bool gathers_the_same(uint64_t seed, uint64_t *gathered, uint64_t *batche
     if (outcome.error > *worst)
         *worst = outcome.error;
     if (!passed) {
-        fprintf(stderr,
-                "seed %llu: with room for all %s, with the least losses %s and off by %.1e: %s\n",
-                (unsigned long long)seed, outcome.same ? "the same" : "not the same",
-                outcome.same_losses ? "the same" : "not the same", outcome.error,
-                tdm_schedule_describe(schedule, text, sizeof(text)));
+        fprintf(
+            stderr,
+            "seed %llu: with a buffer for all %s, with the least losses %s and off by %.1e: %s\n",
+            (unsigned long long)seed, outcome.same ? "the same" : "not the same",
+            outcome.same_losses ? "the same" : "not the same", outcome.error,
+            tdm_schedule_describe(schedule, text, sizeof(text)));
         tdm_case_again("executor/property_gather", seed);
     }
     tdm_schedule_free(schedule);

@@ -34,7 +34,7 @@ enum {
     NOTHING = 0,
     SOMETHING = 1, /* data of an op */
     /* Touched or not: working space, and gaps that copies include. */
-    ROOM = 2,
+    ALLOWED = 2,
 };
 
 /* What the ops of a program declare for a buffer. */
@@ -145,11 +145,11 @@ static void mark_slot(const struct plan *plan, const struct tdm_op *op,
     unsigned char *here = calloc(buffer->slot_bytes + 1, 1);
     assert_non_null(here);
     mark_content(program->schedule, access, tokens, tdm_dtype_bytes(buffer->dtype), here);
-    bool room =
+    bool allowed =
         (op->kind == TDM_OP_COPY && access->mode == TDM_WRITE) || content == TDM_TOKEN_ORDER;
-    uint64_t end = room ? tdm_content_bytes(program->schedule, content, unit, tokens) : 0;
+    uint64_t end = allowed ? tdm_content_bytes(program->schedule, content, unit, tokens) : 0;
     for (uint64_t i = 0; i < buffer->slot_bytes; i++)
-        bytes[i] |= here[i] != NOTHING ? SOMETHING : i < end ? ROOM : NOTHING;
+        bytes[i] |= here[i] != NOTHING ? SOMETHING : i < end ? ALLOWED : NOTHING;
     free(here);
 }
 
@@ -171,7 +171,7 @@ static void mark_scratch(const struct plan *plan)
     struct planned *planned = &plan->buffers[program->scratch];
     planned->used[0] = true;
     planned->most_bytes = most_bytes(program, TDM_SCRATCH, 0);
-    memset(planned->bytes, ROOM, program->buffers[program->scratch].bytes);
+    memset(planned->bytes, ALLOWED, program->buffers[program->scratch].bytes);
 }
 
 /* Marks the state that exists before the step. */
@@ -396,7 +396,7 @@ static enum tdm_status observe(const struct tdm_schedule *schedule, const char *
 }
 
 /* The planned end of the touched bytes in words of 8 bytes, as the scan counts: it must be at least
- * due[place] and at most most[place]. Bytes of ROOM need not be touched, because a copy may write
+ * due[place] and at most most[place]. ALLOWED bytes need not be touched, because a copy may write
  * back what was there before. */
 static void planned_ends(const struct tdm_program *program, uint64_t due[TDM_MAX_PLACES],
                          uint64_t most[TDM_MAX_PLACES])

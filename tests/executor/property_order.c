@@ -49,19 +49,19 @@ struct script {
     size_t *lanes[TDM_MAX_LANES]; /* numbers of their launches */
     size_t lane_count[TDM_MAX_LANES];
     struct value *values;
-    size_t value_count, value_room;
+    size_t value_count, value_capacity;
     size_t *uses; /* values */
-    size_t use_count, use_room;
+    size_t use_count, use_capacity;
 };
 
 /* ---- values ---- */
 
-static void *grow(void *array, size_t count, size_t *room, size_t bytes)
+static void *grow(void *array, size_t count, size_t *capacity, size_t bytes)
 {
-    if (count < *room)
+    if (count < *capacity)
         return array;
-    *room = 2 * *room + 256;
-    array = realloc(array, *room * bytes);
+    *capacity = 2 * *capacity + 256;
+    array = realloc(array, *capacity * bytes);
     assert_non_null(array);
     return array;
 }
@@ -85,7 +85,7 @@ static void use(struct script *s, const struct tdm_op *op, const struct tdm_acce
 {
     bool fresh = access->mode == TDM_WRITE && !works_in_place(op, access, slot);
     if (*current == SIZE_MAX || fresh) {
-        s->values = grow(s->values, s->value_count, &s->value_room, sizeof(*s->values));
+        s->values = grow(s->values, s->value_count, &s->value_capacity, sizeof(*s->values));
         *current = s->value_count++;
         s->values[*current] = (struct value){.buffer = access->buffer,
                                              .slot = slot,
@@ -93,7 +93,7 @@ static void use(struct script *s, const struct tdm_op *op, const struct tdm_acce
                                              .unit = of_unit ? access->after.layer : TDM_NONE};
     }
     s->values[*current].uses++;
-    s->uses = grow(s->uses, s->use_count, &s->use_room, sizeof(*s->uses));
+    s->uses = grow(s->uses, s->use_count, &s->use_capacity, sizeof(*s->uses));
     s->uses[s->use_count++] = *current;
 }
 

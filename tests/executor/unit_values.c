@@ -33,14 +33,14 @@ struct use {
 struct uses {
     const struct tdm_program *program;
     struct use *use;
-    size_t count, room;
+    size_t count, capacity;
 };
 
 static void add_use(struct uses *uses, struct use use)
 {
-    if (uses->count == uses->room) {
-        uses->room = 2 * uses->room + 1024;
-        uses->use = realloc(uses->use, uses->room * sizeof(*uses->use));
+    if (uses->count == uses->capacity) {
+        uses->capacity = 2 * uses->capacity + 1024;
+        uses->use = realloc(uses->use, uses->capacity * sizeof(*uses->use));
         assert_non_null(uses->use);
     }
     use.turn = uses->count;

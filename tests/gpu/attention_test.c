@@ -271,13 +271,13 @@ static void free_noise(struct noise *noise)
     cudaFree(noise->to);
 }
 
-/* True if device memory holds what `due` holds. `room` is host memory of `bytes` bytes. */
-static bool is_same(const void *due, const void *on_device, uint64_t bytes, void *room)
+/* True if device memory holds what `due` holds. `copied` is host memory of `bytes` bytes. */
+static bool is_same(const void *due, const void *on_device, uint64_t bytes, void *copied)
 {
     struct tdm_error err = {0};
-    if (TDM_CUDA(cudaMemcpy(room, on_device, bytes, cudaMemcpyDeviceToHost), &err) != TDM_OK)
+    if (TDM_CUDA(cudaMemcpy(copied, on_device, bytes, cudaMemcpyDeviceToHost), &err) != TDM_OK)
         die(&err);
-    return memcmp(due, room, bytes) == 0;
+    return memcmp(due, copied, bytes) == 0;
 }
 
 /* Repeats forward and backward. The results must be those of the first run. */
@@ -294,7 +294,7 @@ static void repeat(struct gpu_test *test, const struct tdm_attend *a, const stru
     struct tdm_error err = {0};
     struct result got = new_result(elements, rows, gradients, sums);
     void *const left[] = {got.out, got.lse, got.dq, got.gradients};
-    void *due[4], *room = host(bytes[0] > bytes[3] ? bytes[0] : bytes[3]);
+    void *due[4], *copied = host(bytes[0] > bytes[3] ? bytes[0] : bytes[3]);
     struct noise noise = new_noise();
     int differing = 0;
     for (int i = 0; i <= repeats; i++) {
@@ -311,7 +311,7 @@ static void repeat(struct gpu_test *test, const struct tdm_attend *a, const stru
             if (i == 0 && TDM_CUDA(cudaMemcpy(due[k], left[k], bytes[k], cudaMemcpyDeviceToHost),
                                    &err) != TDM_OK)
                 die(&err);
-            same = is_same(due[k], left[k], bytes[k], room) && same;
+            same = is_same(due[k], left[k], bytes[k], copied) && same;
         }
         differing += !same;
     }
@@ -320,7 +320,7 @@ static void repeat(struct gpu_test *test, const struct tdm_attend *a, const stru
                   (unsigned long long)s->tokens, differing, repeats);
     for (int k = 0; k < 4; k++)
         free(due[k]);
-    free(room);
+    free(copied);
     free_noise(&noise);
     free_result(&got);
 }

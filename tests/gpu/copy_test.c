@@ -70,7 +70,7 @@ static enum tdm_status copy(struct circle *circle, enum tdm_lane lane, enum tdm_
 
 /* Counts the ops of a lane as they end. Returns false if the count does not grow, or exceeds the
  * ops launched. */
-static bool watch_end(struct circle *circle, enum tdm_lane lane, struct tdm_error *err)
+static bool await_end(struct circle *circle, enum tdm_lane lane, struct tdm_error *err)
 {
     uint64_t before = 0, ended = 0;
     while (ended < circle->position[lane]) {
@@ -105,7 +105,7 @@ static void run_rounds(struct gpu_test *test, struct circle *circle, uint64_t *h
     }
     bool counted = true;
     for (int lane = 0; lane < TDM_LANES && status == TDM_OK; lane++)
-        counted = watch_end(circle, (enum tdm_lane)lane, &err) && counted;
+        counted = await_end(circle, (enum tdm_lane)lane, &err) && counted;
     if (status == TDM_OK)
         status = circle->backend->finish(circle->executor, &err);
     int64_t end = circle->backend->now(circle->executor);

@@ -29,7 +29,7 @@ static void run_case(struct gpu_test *test, const struct tdm_backend *backend, u
                   outcome.error <= (large ? ROUNDING_BF16 : ROUNDING_FP32);
     *batched += outcome.batched;
     gpu_test_case(test, passed,
-                  "seed %llu %s%s: with room for all %s; with the least losses %s, off by %.1e",
+                  "seed %llu %s%s: with a buffer for all %s; with the least losses %s, off by %.1e",
                   (unsigned long long)seed, large ? "large" : "small",
                   outcome.batched ? ", in batches" : "", outcome.same ? "the same" : "differs",
                   outcome.same_losses ? "the same" : "differ", outcome.error);

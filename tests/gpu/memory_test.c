@@ -3,7 +3,7 @@
  * driver reports what is planned, within 64 MiB. What does not fit is refused before it is
  * allocated, and everything is freed. Op times exist only if they are asked for. */
 #include "executor/arenas.h"
-#include "executor/room.h"
+#include "executor/free_memory.h"
 #include "executor/state.h"
 #include "executor/tokens.h"
 #include "executor/walk.h"
@@ -145,30 +145,30 @@ static void test_all_fits(struct gpu_test *test, const struct tdm_backend *backe
     struct tdm_schedule *schedule = schedule_of("qwen2.5-0.5b", 4096, 1024);
     struct tdm_program *program = NULL;
     struct tdm_executor *executor;
-    struct tdm_device_room room;
+    struct tdm_device_memory memory;
     struct tdm_error err = {0};
     struct cudaDeviceProp properties;
     uint64_t all = schedule->machine->topology.places[TDM_DEVICE].capacity_bytes;
     uint64_t arena = all - schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
     void *base;
-    room.runtime_bytes = schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
+    memory.runtime_bytes = schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
     if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess)
         exit(1);
     if (properties.totalGlobalMem < all || properties.totalGlobalMem > all + DRIVER_BOUND ||
-        properties.totalGlobalMem - free_bytes() > DRIVER_BOUND + room.runtime_bytes) {
+        properties.totalGlobalMem - free_bytes() > DRIVER_BOUND + memory.runtime_bytes) {
         printf("# this card is not an idle H200\n");
         goto free_schedule;
     }
     if (tdm_program_lower(schedule, &program, &err) != TDM_OK ||
         backend->open(1, (const struct tdm_program *const *)&program, &executor, &err) != TDM_OK ||
-        backend->used(executor, &room.used_bytes, &room.free_bytes, &err) != TDM_OK)
+        backend->used(executor, &memory.used_bytes, &memory.free_bytes, &err) != TDM_OK)
         die(&err);
-    enum tdm_status status = tdm_room_check_device(&room, arena, &err);
+    enum tdm_status status = tdm_free_memory_check_device(&memory, arena, &err);
     if (status == TDM_OK)
         status = backend->arena(executor, TDM_DEVICE, arena, &base, &err);
     gpu_test_case(test, status == TDM_OK,
                   "an arena of %" PRIu64 " MiB, %" PRIu64 " MiB free of %" PRIu64 ": %s",
-                  arena / MIB, room.free_bytes / MIB, (uint64_t)properties.totalGlobalMem / MIB,
+                  arena / MIB, memory.free_bytes / MIB, (uint64_t)properties.totalGlobalMem / MIB,
                   status == TDM_OK ? "taken" : err.message);
     backend->close(executor);
     tdm_program_free(program);

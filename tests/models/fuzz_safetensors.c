@@ -99,11 +99,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
 #include "executor/random.h"
 
-#define ROOM 65536u /* for an edited file */
+#define CAPACITY 65536u /* for an edited file */
 
 struct buffer {
     uint64_t bytes;
-    unsigned char data[ROOM];
+    unsigned char data[CAPACITY];
 };
 
 static uint64_t state;
@@ -178,7 +178,7 @@ enum { WORDS = sizeof(words) / sizeof(words[0]), SEEDS = sizeof(seeds) / sizeof(
 static void replace(struct buffer *text, uint64_t at, uint64_t gone, const void *data,
                     uint64_t bytes)
 {
-    if (text->bytes - gone + bytes > ROOM / 2)
+    if (text->bytes - gone + bytes > CAPACITY / 2)
         return;
     memmove(text->data + at + bytes, text->data + at + gone, text->bytes - at - gone);
     memcpy(text->data + at, data, bytes);

@@ -285,11 +285,11 @@ static void test_full_disk(void **unused)
     struct rlimit old, low;
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
-    for (uint64_t room = 0; room <= bytes; room += 7) {
+    for (uint64_t limit = 0; limit <= bytes; limit += 7) {
         struct tdm_safetensors_writer writer;
         struct tdm_error err = {0};
         low = old;
-        low.rlim_cur = room + 7 > bytes ? bytes : room;
+        low.rlim_cur = limit + 7 > bytes ? bytes : limit;
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
         enum tdm_status status =
             tdm_safetensors_create(FILE_NAME, TDM_DTYPE_FP32, 1, &tensor, &writer, &err);

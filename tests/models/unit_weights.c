@@ -300,8 +300,8 @@ static void test_full_disk(void **unused)
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     low = old;
     enum tdm_status status = TDM_IO;
-    for (rlim_t room = 0; status != TDM_OK; room += 97) {
-        low.rlim_cur = room;
+    for (rlim_t limit = 0; status != TDM_OK; limit += 97) {
+        low.rlim_cur = limit;
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
         status = try_save(&target, &err);
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);

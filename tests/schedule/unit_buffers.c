@@ -101,7 +101,7 @@ static void test_many(void **unused)
     }
 
     /* one more needs an allocation */
-    while (program.buffer_count < builder.buffer_room)
+    while (program.buffer_count < builder.buffer_capacity)
         tdm_declare(&builder, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_RING, TDM_X, 0, 1, 1, "more");
     assert_false(builder.out_of_memory);
     until_failure = 1;
@@ -110,7 +110,7 @@ static void test_many(void **unused)
         0);
     until_failure = 0;
     assert_true(builder.out_of_memory);
-    assert_int_equal(program.buffer_count, builder.buffer_room);
+    assert_int_equal(program.buffer_count, builder.buffer_capacity);
     assert_string_equal(program.buffers[0].name, "buffer 0");
     free(program.buffers);
     tdm_schedule_free(schedule);

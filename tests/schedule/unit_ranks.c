@@ -111,11 +111,11 @@ static enum tdm_status note(void *self, const struct tdm_body *body, struct tdm_
     return TDM_OK;
 }
 
-static struct visits walk(const struct tdm_program *program, uint32_t rank)
+static struct visits visits_of(const struct tdm_program *program, uint32_t rank)
 {
     struct visits visits = {.program = program, .rank = rank};
     struct tdm_error err;
-    must(tdm_nest_walk(program, rank, note, &visits, &err), &err);
+    must(tdm_nest_visit(program, rank, note, &visits, &err), &err);
     return visits;
 }
 
@@ -139,13 +139,13 @@ static void test_walks(void **state)
         struct tdm_error err;
         must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
         must(tdm_program_lower(schedule, &program, &err), &err);
-        struct visits alone = walk(program, 0);
+        struct visits alone = visits_of(program, 0);
         assert_int_equal(tdm_program_emit_rank(program, 1, nothing, NULL, &err), TDM_INTERNAL);
         for (uint32_t ranks = 2; ranks <= RANKS_MOST; ranks++) {
             uint32_t of_chunks = 0, slots = 0;
             tdm_ranks_deal(program->chunks, program->chunk_count, ranks);
             for (uint32_t rank = 0; rank < ranks; rank++) {
-                struct visits mine = walk(program, rank);
+                struct visits mine = visits_of(program, rank);
                 assert_int_equal(mine.others, alone.others);
                 of_chunks += mine.of_chunks;
             }

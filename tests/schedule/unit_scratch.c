@@ -90,7 +90,7 @@ static void test_is_counted(void **state)
 }
 
 /* Bytes from `at`, the beginning of an array, to the beginning of the next array. */
-static uint64_t room_of(uint64_t at, const uint64_t *begins, size_t count)
+static uint64_t bytes_to_next(uint64_t at, const uint64_t *begins, size_t count)
 {
     uint64_t next = TDM_SIZE_MAX;
     for (size_t i = 0; i < count; i++)
@@ -138,7 +138,8 @@ static void check_arrays(const struct tdm_schedule *schedule, uint64_t tokens)
     for (size_t i = 0; i < sizeof(due) / sizeof(due[0]); i++) {
         assert_int_equal(due[i].at % 256, 0);
         assert_true(due[i].at < x.bytes);
-        assert_true(room_of(due[i].at, begins, sizeof(begins) / sizeof(begins[0])) >= due[i].bytes);
+        assert_true(bytes_to_next(due[i].at, begins, sizeof(begins) / sizeof(begins[0])) >=
+                    due[i].bytes);
     }
     assert_true(vote.votes - vote.lse >= 2 * 4 * tokens * heads);
     assert_true(vote.bytes - vote.votes >=

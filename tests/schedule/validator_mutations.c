@@ -987,8 +987,8 @@ static bool range_shifted_with_tags(struct trial *t)
 /* Removes the last slot of a range. */
 static void shorten(struct trial *t, struct tdm_access *access)
 {
-    uint64_t room = --access->slots * buffer_at(t, access->buffer)->slot_bytes;
-    access->bytes = access->bytes < room ? access->bytes : room;
+    uint64_t left = --access->slots * buffer_at(t, access->buffer)->slot_bytes;
+    access->bytes = access->bytes < left ? access->bytes : left;
 }
 
 static bool range_short_above(struct trial *t)

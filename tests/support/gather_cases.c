@@ -87,7 +87,7 @@ static enum tdm_status run(struct tdm_schedule *schedule, uint32_t gather,
                             : status;
 }
 
-static uint32_t least_room(struct tdm_schedule *schedule)
+static uint32_t least_gather(struct tdm_schedule *schedule)
 {
     struct tdm_error err;
     for (uint32_t gather = 1;; gather++) {
@@ -125,7 +125,7 @@ enum tdm_status tdm_gather_compare(struct tdm_schedule *schedule, const struct t
     if (status == TDM_OK)
         status = run(schedule, TDM_MAX_GATHER, backend, &data, seed, &all, err);
     if (status == TDM_OK)
-        status = run(schedule, least_room(schedule), backend, &data, seed, &least, err);
+        status = run(schedule, least_gather(schedule), backend, &data, seed, &least, err);
     if (status == TDM_OK) {
         outcome->same = tdm_steps_same(&whole, &all);
         outcome->gathered = tdm_gathers_at_all(schedule);

@@ -84,10 +84,10 @@ static void free_setting(struct setting *s)
 /* A limit between the least that fits and what an ample plan uses, often close to the least. */
 static uint64_t draw_limit(struct tdm_dice *dice, uint64_t least, uint64_t ample)
 {
-    uint64_t room = ample > least ? ample - least : 0;
+    uint64_t spare = ample > least ? ample - least : 0;
     if (tdm_dice_chance(dice, 25))
         return least;
-    return least + tdm_dice_roll(dice, 0, tdm_dice_chance(dice, 50) ? room : room / 8);
+    return least + tdm_dice_roll(dice, 0, tdm_dice_chance(dice, 50) ? spare : spare / 8);
 }
 
 /* Draws limits that some schedule is known to fit. */

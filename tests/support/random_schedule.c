@@ -587,7 +587,7 @@ enum tdm_status tdm_random_evaluation(const struct tdm_schedule *schedule, uint6
 
 struct text {
     char *out;
-    size_t used, room;
+    size_t used, capacity;
 };
 
 static void add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -596,11 +596,11 @@ static void add(struct text *text, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    int written = vsnprintf(text->out + text->used, text->room - text->used, format, args);
+    int written = vsnprintf(text->out + text->used, text->capacity - text->used, format, args);
     va_end(args);
     text->used += written > 0 ? (size_t)written : 0;
-    if (text->used >= text->room)
-        text->used = text->room - 1;
+    if (text->used >= text->capacity)
+        text->used = text->capacity - 1;
 }
 
 const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out, size_t out_bytes)

@@ -5,22 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum tdm_status make_room(struct tdm_recording *recording, size_t room,
-                                 struct tdm_error *err)
+static enum tdm_status reserve(struct tdm_recording *recording, size_t capacity,
+                               struct tdm_error *err)
 {
-    struct tdm_recorded *items = realloc(recording->items, room * sizeof(*items));
+    struct tdm_recorded *items = realloc(recording->items, capacity * sizeof(*items));
     if (items == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu items", room);
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu items", capacity);
     recording->items = items;
-    recording->room = room;
+    recording->capacity = capacity;
     return TDM_OK;
 }
 
 static enum tdm_status take_item(void *self, const struct tdm_item *item, struct tdm_error *err)
 {
     struct tdm_recording *recording = self;
-    if (recording->count == recording->room) {
-        enum tdm_status status = make_room(recording, 2 * recording->room + 64, err);
+    if (recording->count == recording->capacity) {
+        enum tdm_status status = reserve(recording, 2 * recording->capacity + 64, err);
         if (status != TDM_OK)
             return status;
     }
@@ -67,7 +67,7 @@ enum tdm_status tdm_recording_copy(const struct tdm_recording *from, struct tdm_
     enum tdm_status status = own_buffers(&made, err);
     if (status != TDM_OK)
         return status;
-    status = make_room(&made, from->count + 2, err);
+    status = reserve(&made, from->count + 2, err);
     if (status != TDM_OK) {
         tdm_recording_free(&made);
         return status;

@@ -16,7 +16,7 @@ struct tdm_recorded {
 struct tdm_recording {
     struct tdm_program program;
     struct tdm_recorded *items;
-    size_t count, room;
+    size_t count, capacity;
 };
 
 /* Records one step, or copies a recording. The caller owns the result (tdm_recording_free). */

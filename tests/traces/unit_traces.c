@@ -776,7 +776,7 @@ static void test_unwritable(void **state)
 }
 
 /* There is no space for the schema: an old file is unchanged, a new one does not appear. */
-static int open_without_room(const char *path)
+static int open_without_space(const char *path)
 {
     struct rlimit limit = {.rlim_cur = 20000, .rlim_max = 20000};
     struct tdm_trace *trace = NULL;
@@ -789,20 +789,20 @@ static int open_without_room(const char *path)
     return strstr(err.message, path) == err.message && err.hint[0] != '\0' ? 0 : 3;
 }
 
-static void test_no_room_to_open(void **state)
+static void test_no_space_to_open(void **state)
 {
     (void)state;
     char path[640];
-    assert_int_equal(in_child(open_without_room, in_folder("new.trace", path), false), 0);
+    assert_int_equal(in_child(open_without_space, in_folder("new.trace", path), false), 0);
     assert_int_equal(count_files(folder), 0);
     write_trace(in_folder("old.trace", path), 3);
-    assert_int_equal(in_child(open_without_room, path, false), 0);
+    assert_int_equal(in_child(open_without_space, path, false), 0);
     assert_int_equal(ask(path, "SELECT count(*) FROM step"), 3);
     assert_int_equal(count_files(folder), 1);
 }
 
 /* The file system refuses to let files grow in the middle of a run. */
-static int run_out_of_room(const char *path)
+static int run_out_of_space(const char *path)
 {
     struct rlimit limit;
     struct tdm_error err = {0};
@@ -846,7 +846,7 @@ static void test_disk_full(void **state)
 {
     (void)state;
     char path[640];
-    assert_int_equal(in_child(run_out_of_room, in_folder("run.trace", path), false), 0);
+    assert_int_equal(in_child(run_out_of_space, in_folder("run.trace", path), false), 0);
     assert_sound(path);
     assert_true(ask(path, "SELECT count(*) FROM step") >= 1);
     assert_int_equal(ask(path, "SELECT (SELECT count(*) FROM timing) = "
@@ -894,7 +894,7 @@ static void test_bad_batches(void **state)
     char path[640];
     struct tdm_error err = {0};
     struct tdm_trace_batch *batch;
-    struct tdm_trace *trace = open_trace(in_folder("room.trace", path));
+    struct tdm_trace *trace = open_trace(in_folder("capacity.trace", path));
     int64_t program = write_program(trace, "one");
     assert_int_equal(tdm_trace_take(trace, &batch, &err), TDM_OK);
     batch->program_id = program;
@@ -1251,7 +1251,7 @@ int main(void)
         cmocka_unit_test_setup(test_refuses_and_forces, setup_case),
         cmocka_unit_test_setup(test_odd_names, setup_case),
         cmocka_unit_test_setup(test_unwritable, setup_case),
-        cmocka_unit_test_setup(test_no_room_to_open, setup_case),
+        cmocka_unit_test_setup(test_no_space_to_open, setup_case),
         cmocka_unit_test_setup(test_disk_full, setup_case),
         cmocka_unit_test_setup(test_bad_program, setup_case),
         cmocka_unit_test_setup(test_bad_batches, setup_case),

@@ -7,7 +7,7 @@
 #include "executor/host_arena.h"
 #include "executor/host_memory.h"
 #include "executor/numa.h"
-#include "executor/room.h"
+#include "executor/free_memory.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,38 +33,40 @@ static void test_device(void **state)
 {
     (void)state;
     struct tdm_error err = {0};
-    struct tdm_device_room room = {
+    struct tdm_device_memory memory = {
         .used_bytes = 500 * MIB, .free_bytes = 70 * GIB, .runtime_bytes = 600 * MIB};
-    assert_int_equal(tdm_room_check_device(&room, 70 * GIB - 100 * MIB, &err), TDM_OK);
-    assert_int_equal(tdm_room_check_device(&room, 0, &err), TDM_OK);
+    assert_int_equal(tdm_free_memory_check_device(&memory, 70 * GIB - 100 * MIB, &err), TDM_OK);
+    assert_int_equal(tdm_free_memory_check_device(&memory, 0, &err), TDM_OK);
 
     /* the arena would fit, but not the rest of the runtime with it */
-    assert_int_equal(tdm_room_check_device(&room, 70 * GIB - 99 * MIB, &err), TDM_INFEASIBLE);
+    assert_int_equal(tdm_free_memory_check_device(&memory, 70 * GIB - 99 * MIB, &err),
+                     TDM_INFEASIBLE);
     assert_string_equal(err.message, "needs 70.00 GiB of the GPU's memory, 70 GiB are free: 1 MiB "
                                      "too little");
     /* free bytes and our own used bytes: 70.48 GiB, rounded down */
     assert_non_null(strstr(err.hint, "--memory 70.48G"));
 
     /* the runtime uses more than planned; those bytes are no longer free, but all else stays */
-    room.used_bytes = 700 * MIB;
-    assert_int_equal(tdm_room_check_device(&room, 70 * GIB, &err), TDM_OK);
-    assert_int_equal(tdm_room_check_device(&room, 70 * GIB + 1, &err), TDM_INFEASIBLE);
-    assert_int_equal(tdm_room_check_device(&room, UINT64_MAX, &err), TDM_INFEASIBLE);
+    memory.used_bytes = 700 * MIB;
+    assert_int_equal(tdm_free_memory_check_device(&memory, 70 * GIB, &err), TDM_OK);
+    assert_int_equal(tdm_free_memory_check_device(&memory, 70 * GIB + 1, &err), TDM_INFEASIBLE);
+    assert_int_equal(tdm_free_memory_check_device(&memory, UINT64_MAX, &err), TDM_INFEASIBLE);
 }
 
 static void test_host(void **state)
 {
     (void)state;
     struct tdm_error err = {0};
-    assert_int_equal(tdm_room_check_host(64 * GIB, 0, 64 * GIB, &err), TDM_OK);
-    assert_int_equal(tdm_room_check_host(TDM_SIZE_MAX, 64 * GIB, 640 * GIB, &err), TDM_OK);
-    assert_int_equal(tdm_room_check_host(64 * GIB, 0, 80 * GIB, &err), TDM_INFEASIBLE);
+    assert_int_equal(tdm_free_memory_check_host(64 * GIB, 0, 64 * GIB, &err), TDM_OK);
+    assert_int_equal(tdm_free_memory_check_host(TDM_SIZE_MAX, 64 * GIB, 640 * GIB, &err), TDM_OK);
+    assert_int_equal(tdm_free_memory_check_host(64 * GIB, 0, 80 * GIB, &err), TDM_INFEASIBLE);
     assert_string_equal(err.message, "needs 80 GiB of this computer's memory, 64 GiB are "
                                      "available: 16 GiB too little");
     assert_non_null(strstr(err.hint, "--host-memory 64.00G"));
-    assert_int_equal(tdm_room_check_host(64 * GIB, 40 * GIB, 30 * GIB, &err), TDM_INFEASIBLE);
+    assert_int_equal(tdm_free_memory_check_host(64 * GIB, 40 * GIB, 30 * GIB, &err),
+                     TDM_INFEASIBLE);
     assert_non_null(strstr(err.hint, "--memory and --host-memory of 64.00G together"));
-    assert_int_equal(tdm_room_check_host(64 * GIB, UINT64_MAX, 1, &err), TDM_INFEASIBLE);
+    assert_int_equal(tdm_free_memory_check_host(64 * GIB, UINT64_MAX, 1, &err), TDM_INFEASIBLE);
 }
 
 /* ---- the computer ---- */
@@ -112,10 +114,10 @@ static void test_plain_computer(void **state)
     struct tdm_host_memory memory = read_root(root);
     assert_int_equal(memory.available_bytes, 100 * GIB);
     assert_true(memory.allowed_bytes == TDM_SIZE_MAX && memory.to_come_bytes == 0);
-    assert_int_equal(tdm_host_memory_room(&memory), 100 * GIB - RESERVE);
+    assert_int_equal(tdm_host_memory_usable_bytes(&memory), 100 * GIB - RESERVE);
 
     memory = read_root(root_of("empty")); /* nothing is known, so nothing is refused */
-    assert_true(tdm_host_memory_room(&memory) == TDM_SIZE_MAX);
+    assert_true(tdm_host_memory_usable_bytes(&memory) == TDM_SIZE_MAX);
 }
 
 /* The smallest limit of our group and its parents counts. File cache can be freed. */
@@ -133,11 +135,11 @@ static void test_groups(void **state)
         "anon 2147483648\ninactive_file 805306368\nactive_file 268435456\n");
     struct tdm_host_memory memory = read_root(root);
     assert_int_equal(memory.allowed_bytes, 14 * GIB);
-    assert_int_equal(tdm_host_memory_room(&memory), 14 * GIB - RESERVE);
+    assert_int_equal(tdm_host_memory_usable_bytes(&memory), 14 * GIB - RESERVE);
 
     put(root, "sys/fs/cgroup/user.slice/memory.max", "1073741824\n"); /* below what is used */
     memory = read_root(root);
-    assert_int_equal(tdm_host_memory_room(&memory), 0);
+    assert_int_equal(tdm_host_memory_usable_bytes(&memory), 0);
 }
 
 /* cgroups version 1, in a container that sees only the top group, under the host's path. */
@@ -168,12 +170,12 @@ static void test_growing_computer(void **state)
     put(root, "sys/bus/virtio/drivers/virtio_mem/virtio3/device", "1\n");
     struct tdm_host_memory memory = read_root(root);
     assert_true(memory.to_come_bytes == TDM_SIZE_MAX);
-    assert_true(tdm_host_memory_room(&memory) == TDM_SIZE_MAX);
+    assert_true(tdm_host_memory_usable_bytes(&memory) == TDM_SIZE_MAX);
     put(root, "proc/self/cgroup", "0::/\n");
     put(root, "sys/fs/cgroup/memory.max", "274877906944\n");
     put(root, "sys/fs/cgroup/memory.current", "0\n");
     memory = read_root(root);
-    assert_int_equal(tdm_host_memory_room(&memory), 256 * GIB - RESERVE);
+    assert_int_equal(tdm_host_memory_usable_bytes(&memory), 256 * GIB - RESERVE);
 }
 
 /* ---- the host arena ---- */
@@ -227,7 +229,7 @@ static enum tdm_status take(const char *root, struct pins *pins, uint64_t bytes,
                             struct watched *seen, struct tdm_error *err)
 {
     const struct tdm_host_pinning pinning = {pins, 0, pin, unpin};
-    const struct tdm_watch watch = {seen, taken, pageable, &pins->stop};
+    const struct tdm_arena_watch watch = {seen, taken, pageable, &pins->stop};
     struct tdm_host_arena arena = {0};
     *seen = (struct watched){0};
     enum tdm_status status = tdm_host_arena_take(bytes, &pinning, &watch, root, &arena, err);
@@ -421,14 +423,14 @@ static void test_sleeping_memory(void **state)
     struct tdm_host_memory memory = read_root(root);
     /* MemTotal has 125 of 126 GiB: the kernel took the rest. */
     assert_int_equal(memory.to_come_bytes, 0);
-    assert_int_equal(tdm_host_memory_room(&memory), 100 * GIB - RESERVE);
+    assert_int_equal(tdm_host_memory_usable_bytes(&memory), 100 * GIB - RESERVE);
     for (int i = 126; i < 256; i++) {
         snprintf(path, sizeof(path), "sys/devices/system/memory/memory%d/state", i);
         put(root, path, "online\n");
     }
     memory = read_root(root);
     assert_int_equal(memory.to_come_bytes, 131 * GIB);
-    assert_int_equal(tdm_host_memory_room(&memory), 231 * GIB - RESERVE);
+    assert_int_equal(tdm_host_memory_usable_bytes(&memory), 231 * GIB - RESERVE);
 }
 
 int main(void)

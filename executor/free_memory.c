@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks that the memory of a plan fits, and writes the error if it does not. */
-#include "executor/room.h"
+#include "executor/free_memory.h"
 
 #include "base/size.h"
 #include "base/units.h"
@@ -19,36 +19,36 @@ static const char *as_option(uint64_t bytes, char out[TDM_FORMAT_SIZE])
     return out;
 }
 
-enum tdm_status tdm_room_check_device(const struct tdm_device_room *room, uint64_t arena_bytes,
-                                      struct tdm_error *err)
+enum tdm_status tdm_free_memory_check_device(const struct tdm_device_memory *memory,
+                                             uint64_t arena_bytes, struct tdm_error *err)
 {
     uint64_t to_come =
-        room->runtime_bytes > room->used_bytes ? room->runtime_bytes - room->used_bytes : 0;
+        memory->runtime_bytes > memory->used_bytes ? memory->runtime_bytes - memory->used_bytes : 0;
     uint64_t needed = tdm_size_add(arena_bytes, to_come);
-    if (needed <= room->free_bytes)
+    if (needed <= memory->free_bytes)
         return TDM_OK;
     char need[TDM_FORMAT_SIZE], have[TDM_FORMAT_SIZE], missing[TDM_FORMAT_SIZE];
-    uint64_t most = tdm_size_add(room->free_bytes, room->used_bytes);
+    uint64_t most = tdm_size_add(memory->free_bytes, memory->used_bytes);
     tdm_fail(err, TDM_INFEASIBLE, "needs %s of the GPU's memory, %s are free: %s too little",
-             tdm_format_bytes(needed, need), tdm_format_bytes(room->free_bytes, have),
-             tdm_format_bytes(needed - room->free_bytes, missing));
+             tdm_format_bytes(needed, need), tdm_format_bytes(memory->free_bytes, have),
+             tdm_format_bytes(needed - memory->free_bytes, missing));
     return tdm_hint(err, "plan with --memory %s, or free the card: nvidia-smi shows who uses it",
                     as_option(most, need));
 }
 
-enum tdm_status tdm_room_check_host(uint64_t room_bytes, uint64_t device_bytes, uint64_t host_bytes,
-                                    struct tdm_error *err)
+enum tdm_status tdm_free_memory_check_host(uint64_t usable_bytes, uint64_t device_bytes,
+                                           uint64_t host_bytes, struct tdm_error *err)
 {
     uint64_t needed = tdm_size_add(device_bytes, host_bytes);
-    if (needed <= room_bytes)
+    if (needed <= usable_bytes)
         return TDM_OK;
     char need[TDM_FORMAT_SIZE], have[TDM_FORMAT_SIZE], missing[TDM_FORMAT_SIZE];
     tdm_fail(err, TDM_INFEASIBLE,
              "needs %s of this computer's memory, %s are available: %s too little",
-             tdm_format_bytes(needed, need), tdm_format_bytes(room_bytes, have),
-             tdm_format_bytes(needed - room_bytes, missing));
+             tdm_format_bytes(needed, need), tdm_format_bytes(usable_bytes, have),
+             tdm_format_bytes(needed - usable_bytes, missing));
     if (device_bytes == 0)
-        return tdm_hint(err, "plan with --host-memory %s", as_option(room_bytes, need));
+        return tdm_hint(err, "plan with --host-memory %s", as_option(usable_bytes, need));
     return tdm_hint(err, "plan with --memory and --host-memory of %s together",
-                    as_option(room_bytes, need));
+                    as_option(usable_bytes, need));
 }
