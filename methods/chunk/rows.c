@@ -23,10 +23,8 @@ static void start_row(struct tdm_chunk_run *run, unsigned kind, uint64_t bytes)
         uint32_t capacity = run->row_capacity == 0 ? 64 : 2 * run->row_capacity;
         struct tdm_eager_value **rows =
             realloc(run->rows, capacity * sizeof(struct tdm_eager_value *));
-        if (rows == NULL) {
-            m->status = TDM_NO_MEMORY;
-            return;
-        }
+        if (rows == NULL)
+            tdm_eager_no_memory(m);
         run->rows = rows;
         run->row_capacity = capacity;
     }

@@ -59,10 +59,8 @@ static void gather_many(struct tdm_torch_model *t, const uint32_t *numbers, uint
     struct tdm_deepspeed *d = t->wrapped;
     struct zero_gather *gather = calloc(1, sizeof(*gather) + count * sizeof(gather->numbers[0]));
     uint64_t share = 0;
-    if (gather == NULL) {
-        t->m->status = TDM_NO_MEMORY;
-        return;
-    }
+    if (gather == NULL)
+        tdm_eager_no_memory(t->m);
     for (uint32_t i = 0; i < count; i++) {
         gather->numbers[i] = numbers[i];
         share += tdm_zero3_share(d, numbers[i]);
@@ -130,10 +128,8 @@ static void record(struct tdm_torch_model *t, uint32_t module)
     if (trace->length == trace->capacity) {
         uint32_t capacity = trace->capacity == 0 ? 1024 : 2 * trace->capacity;
         uint32_t *modules = realloc(trace->modules, capacity * sizeof(*modules));
-        if (modules == NULL) {
-            t->m->status = TDM_NO_MEMORY;
-            return;
-        }
+        if (modules == NULL)
+            tdm_eager_no_memory(t->m);
         trace->modules = modules;
         trace->capacity = capacity;
     }
@@ -145,10 +141,8 @@ static void complete_trace(struct tdm_torch_model *t)
     const struct tdm_deepspeed *d = t->wrapped;
     struct zero_trace *trace = &tdm_zero_of(t)->trace;
     trace->uses = calloc((size_t)trace->length * ZERO_MODULE_PARAMETERS + 1, sizeof(*trace->uses));
-    if (trace->uses == NULL) {
-        t->m->status = TDM_NO_MEMORY;
-        return;
-    }
+    if (trace->uses == NULL)
+        tdm_eager_no_memory(t->m);
     for (uint32_t step = 0; step < trace->length; step++) {
         const struct zero_module *module = &d->modules[trace->modules[step]];
         for (uint32_t i = 0; i < module->count; i++)

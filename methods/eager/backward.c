@@ -42,10 +42,8 @@ static void heap_push(struct tdm_eager *m, struct tdm_heap *heap, struct tdm_nod
     if (heap->count == heap->capacity) {
         uint32_t capacity = heap->capacity == 0 ? 64 : 2 * heap->capacity;
         struct tdm_node **nodes = realloc(heap->nodes, capacity * sizeof(struct tdm_node *));
-        if (nodes == NULL) {
-            m->status = TDM_NO_MEMORY;
-            return;
-        }
+        if (nodes == NULL)
+            tdm_eager_no_memory(m);
         heap->nodes = nodes;
         heap->capacity = capacity;
     }

@@ -22,10 +22,8 @@ void tdm_frame_drop(struct tdm_eager *m, struct tdm_frame *frame)
 struct tdm_frame *tdm_frame_new(struct tdm_eager *m, const struct tdm_function *function)
 {
     struct tdm_frame *frame = calloc(1, sizeof(*frame));
-    if (frame == NULL) {
-        m->status = TDM_NO_MEMORY;
-        return NULL;
-    }
+    if (frame == NULL)
+        tdm_eager_no_memory(m);
     frame->references = 1;
     frame->function = *function;
     frame->autocast = m->autocast;
@@ -52,11 +50,8 @@ static void run_again(struct tdm_eager *m, struct tdm_frame *frame)
     frame->has_run_again = true;
     frame->made_capacity = frame->saved_count;
     frame->made = calloc(frame->made_capacity, sizeof(struct tdm_eager_value *));
-    if (frame->made == NULL) {
-        frame->made_capacity = 0;
-        m->status = TDM_NO_MEMORY;
-        return;
-    }
+    if (frame->made == NULL)
+        tdm_eager_no_memory(m);
     struct tdm_frame *repeating = m->repeating;
     bool grad_enabled = m->grad_enabled, autocast = m->autocast;
     struct tdm_label label = m->label;

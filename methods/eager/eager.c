@@ -26,19 +26,22 @@ const char *tdm_method_category_name(enum tdm_method_category category)
     return category_names[category];
 }
 
+_Noreturn void tdm_eager_no_memory(struct tdm_eager *m)
+{
+    m->status = TDM_NO_MEMORY;
+    assert(m->can_leave);
+    longjmp(m->no_memory, 1);
+}
+
 /* ---- pools of equal items ---- */
 
-/* The first `cleared` bytes of the item are 0. If there is no memory it does not return: the run of
- * all steps ends (tdm_torch_run), as nothing that follows could be right. */
+/* The first `cleared` bytes of the item are 0. */
 static void *take_item(struct tdm_eager *m, void **spares, size_t bytes, size_t cleared)
 {
     if (*spares == NULL) {
         struct tdm_pool *pool = malloc(sizeof(*pool) + POOL_ITEMS * bytes);
-        if (pool == NULL) {
-            m->status = TDM_NO_MEMORY;
-            assert(m->can_leave);
-            longjmp(m->no_memory, 1);
-        }
+        if (pool == NULL)
+            tdm_eager_no_memory(m);
         pool->next = m->pools;
         m->pools = pool;
         for (unsigned i = 0; i < POOL_ITEMS; i++) {
@@ -120,6 +123,8 @@ static struct tdm_torch_block *take_block(struct tdm_eager *m, uint64_t bytes)
         m->status = TDM_INFEASIBLE;
     else
         m->status = tdm_torch_malloc(m->allocator, m->stream, bytes, &block);
+    if (m->status == TDM_NO_MEMORY)
+        tdm_eager_no_memory(m);
     return block;
 }
 

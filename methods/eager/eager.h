@@ -244,6 +244,9 @@ void tdm_eager_start(struct tdm_eager *m, struct tdm_torch_allocator *allocator,
                      const struct tdm_gpu_facts *gpu);
 void tdm_eager_end(struct tdm_eager *m);
 
+/* The process has no memory: leaves to m->no_memory, as nothing that follows could be right. */
+_Noreturn void tdm_eager_no_memory(struct tdm_eager *m);
+
 /* ---- values ---- */
 
 /* A new value with memory of its own and one reference. */

@@ -192,10 +192,8 @@ void megatron_make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk)
 {
     struct tdm_eager *m = t->m;
     uint64_t *starts = calloc(chunk->parameter_count, sizeof(*starts));
-    if (starts == NULL) {
-        m->status = TDM_NO_MEMORY;
-        return;
-    }
+    if (starts == NULL)
+        tdm_eager_no_memory(m);
     uint64_t elements = lay_out(t, chunk, starts);
     m->label = (struct tdm_label){.name = "param_buffer", .layer = TDM_NO_LAYER};
     if (t->set.distributed_optimizer) {

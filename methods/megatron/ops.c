@@ -17,10 +17,8 @@ struct tdm_eager_value *megatron_keep(struct tdm_eager *m, struct megatron_kept 
         uint32_t capacity = kept->capacity == 0 ? 16 : 2 * kept->capacity;
         struct tdm_eager_value **values =
             realloc(kept->values, capacity * sizeof(struct tdm_eager_value *));
-        if (values == NULL) {
-            m->status = TDM_NO_MEMORY;
-            return value;
-        }
+        if (values == NULL)
+            tdm_eager_no_memory(m);
         kept->values = values;
         kept->capacity = capacity;
     }

@@ -74,10 +74,8 @@ static void shard(struct tdm_torch_model *t)
     if (!t->settings.fsdp.shards_on_gpu)
         return;
     struct tdm_eager_value **whole = calloc(t->parameter_count, sizeof(struct tdm_eager_value *));
-    if (whole == NULL) {
-        t->m->status = TDM_NO_MEMORY;
-        return;
-    }
+    if (whole == NULL)
+        tdm_eager_no_memory(t->m);
     for (uint32_t i = 0; i < t->parameter_count; i++)
         whole[i] =
             tdm_value_new(t->m, tdm_fsdp_of(t)->wholes[i]->rows, tdm_fsdp_of(t)->wholes[i]->columns,

@@ -31,10 +31,8 @@ static bool trained(const struct tdm_torch_model *t, uint32_t i)
 static void foreach_roots(struct tdm_torch_model *t)
 {
     struct tdm_eager_value **roots = calloc(t->parameter_count, sizeof(struct tdm_eager_value *));
-    if (roots == NULL) {
-        t->m->status = TDM_NO_MEMORY;
-        return;
-    }
+    if (roots == NULL)
+        tdm_eager_no_memory(t->m);
     tdm_label(t->m, "exp_avg_sq.sqrt()");
     for (uint32_t i = 0; i < t->parameter_count; i++)
         if (trained(t, i))
