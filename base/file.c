@@ -4,6 +4,7 @@
 #include "base/file.h"
 
 #include "base/directory.h"
+#include "base/lock.h"
 #include "base/temporary.h"
 
 #include <errno.h>
@@ -137,6 +138,16 @@ static void remove_left(void *unused, const char *path)
     (void)unlink(path);
 }
 
+/* Does a process that writes the file hold the lock of base/lock.h, as a run does on its trace? */
+static bool is_locked(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    bool locked = fd >= 0 && tdm_lock_take(fd) == EAGAIN;
+    if (fd >= 0)
+        close(fd);
+    return locked;
+}
+
 enum tdm_status tdm_file_check(const char *path, bool force, struct tdm_error *err)
 {
     struct stat info;
@@ -154,6 +165,10 @@ enum tdm_status tdm_file_check(const char *path, bool force, struct tdm_error *e
     if (exists && !force) {
         tdm_fail(err, TDM_USAGE, "%s: exists already", path);
         return tdm_hint(err, "pass --force to overwrite it");
+    }
+    if (exists && is_locked(path)) {
+        tdm_fail(err, TDM_USAGE, "%s: another run is writing it", path);
+        return tdm_hint(err, "wait until that ends, or name another file");
     }
     char *target = exists ? realpath(path, NULL) : strdup(path);
     int reason = target == NULL ? errno : tdm_directory_reason(target);

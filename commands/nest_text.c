@@ -182,21 +182,33 @@ const char *tdm_nest_on_host(const struct tdm_schedule *schedule, char out[TDM_N
     return or_nothing(out);
 }
 
-/* Appends "attention kept", "q, K, V kept in part", "attention held" or "attention recomputed". */
+#define ALL 0.995 /* shares from here on count as all */
+
+/* Appends what is kept of the most bodies: "attention kept", "all kept in part"; "q, K, V or more
+ * kept" if all bodies keep at least that; or "attention held", "attention recomputed". */
 static void add_stores(const struct tdm_schedule *schedule, char out[TDM_NEST_TEXT])
 {
-    double able, kept = 0, held = 0;
+    double able, kept = 0, held = 0, most = 0;
     struct shares k = kept_shares(schedule), h = held_shares(schedule, &able);
-    enum tdm_set richest = TDM_SET_ATTENTION_OUTPUT;
-    for (int set = TDM_SET_ATTENTION_OUTPUT; set < TDM_SETS; set++)
+    enum tdm_set largest = TDM_SET_ATTENTION_OUTPUT, poorest = TDM_SETS;
+    for (int set = TDM_SET_ATTENTION_OUTPUT; set < TDM_SETS; set++) {
+        double share = 0;
         for (uint32_t place = 0; place < schedule->machine->topology.place_count; place++) {
-            kept += k.of[set][place];
+            share += k.of[set][place];
             held += h.of[set][place];
-            if (k.of[set][place] > 0)
-                richest = (enum tdm_set)set;
         }
-    if (kept > 0)
-        add(out, "%s kept%s", tdm_set_short_name(richest), kept > 0.995 ? "" : " in part");
+        kept += share;
+        if (share > 0 && poorest == TDM_SETS)
+            poorest = (enum tdm_set)set;
+        if (share > most) {
+            most = share;
+            largest = (enum tdm_set)set;
+        }
+    }
+    if (kept > ALL && most <= ALL)
+        add(out, "%s or more kept", tdm_set_short_name(poorest));
+    else if (kept > 0)
+        add(out, "%s kept%s", tdm_set_short_name(largest), most > ALL ? "" : " in part");
     else
         add(out, "attention %s", able > 0 && held > 0 ? "held" : "recomputed");
 }

@@ -171,8 +171,8 @@ const struct tdm_option tdm_plan_options[] = {
              "used: as 3% or 0.03; 3% by default, 0 for none"},
     {.as = &tdm_option_host_memory,
      .read = read_host_memory,
-     .help = "host memory that may be used, driver and libraries included; less than those, or 0, "
-             "is just those; what the machine's description says to plan on by default"},
+     .help = "host memory that may be used, driver and libraries included; 0: no more than they "
+             "take; what the machine's description says to plan on by default"},
     {.as = &tdm_option_batch,
      .formerly = "sequences",
      .place = PLACE(request.sequences),

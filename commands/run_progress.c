@@ -127,14 +127,15 @@ static void tokens(void *self, const struct tdm_tokens *tokens, double entropy)
 {
     struct tdm_progress *progress = self;
     unsigned long long count = tdm_tokens_count(tokens), documents = tdm_tokens_documents(tokens);
+    char shown[TDM_TEXT_SHOWN];
     leave(progress);
     if (count == 0) {
         fprintf(progress->out,
                 "  random tokens: the loss cannot fall below %.3f (--tokens FILE trains on text)\n",
                 entropy);
     } else {
-        fprintf(progress->out, "  %s: %llu tokens (%s)", tdm_tokens_name(tokens), count,
-                tdm_tokens_format(tokens));
+        fprintf(progress->out, "  %s: %llu tokens (%s)",
+                tdm_text_shown(tdm_tokens_name(tokens), shown), count, tdm_tokens_format(tokens));
         if (documents > 0)
             fprintf(progress->out, ", %llu document%s", documents, documents == 1 ? "" : "s");
         fprintf(progress->out, ", unigram entropy %.3f nats\n", entropy);

@@ -46,11 +46,21 @@ enum tdm_status tdm_memory_check(const char *what, uint64_t bytes,
                : tdm_hint(err, "a number without a unit is bytes; for example --memory 80G");
 }
 
+#define LEAST_HOST_BYTES (UINT64_C(1) << 20)
+
 enum tdm_status tdm_host_memory_parse(const char *text, uint64_t *bytes, struct tdm_error *err)
 {
     enum tdm_status status = tdm_parse_bytes(text, "--host-memory", bytes, err);
     if (status == TDM_OK && *bytes > TDM_MOST_HOST_BYTES)
         return tdm_fail(err, TDM_USAGE, "--host-memory: \"%s\" is more than 1 EiB", text);
+    if (status == TDM_OK && *bytes > 0 && *bytes < LEAST_HOST_BYTES) {
+        char asked[TDM_FORMAT_SIZE];
+        tdm_fail(err, TDM_USAGE, "--host-memory: %s is too little for any step",
+                 tdm_format_bytes(*bytes, asked));
+        return tdm_hint(err,
+                        "a number without a unit is bytes; for example --host-memory 64G, or 0 "
+                        "for what driver and libraries take");
+    }
     return status;
 }
 
