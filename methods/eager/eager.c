@@ -281,8 +281,7 @@ void tdm_value_set_category(struct tdm_eager *m, struct tdm_eager_value *value,
 static struct tdm_eager_value *bare_value(struct tdm_eager *m, uint64_t rows, uint64_t columns,
                                           uint16_t element_bytes)
 {
-    struct tdm_eager_value *value =
-        take_item(m, &m->spare_values, sizeof(*value), sizeof(*value));
+    struct tdm_eager_value *value = take_item(m, &m->spare_values, sizeof(*value), sizeof(*value));
     value->references = 1;
     value->rows = rows;
     value->columns = columns;
@@ -327,8 +326,8 @@ void tdm_value_set_data(struct tdm_eager *m, struct tdm_eager_value *value,
 
 static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_eager_op *op)
 {
-    struct tdm_node *node = take_item(m, &m->spare_nodes, sizeof(*node),
-                                      offsetof(struct tdm_node, saved));
+    struct tdm_node *node =
+        take_item(m, &m->spare_nodes, sizeof(*node), offsetof(struct tdm_node, saved));
     node->op = op;
     node->references = 1;
     node->sequence = ++m->sequence;

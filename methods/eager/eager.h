@@ -235,8 +235,8 @@ struct tdm_eager {
     struct tdm_node *dropped; /* nodes to free */
     bool dropping;
     void *spare_values, *spare_storages, *spare_nodes;
-    jmp_buf no_memory;      /* where to go if the process has no memory for another item, */
-    bool can_leave;         /* once this is set */
+    jmp_buf no_memory; /* where to go if the process has no memory for another item, */
+    bool can_leave;    /* once this is set */
 };
 
 /* `allocator` is borrowed. */

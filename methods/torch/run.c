@@ -99,8 +99,8 @@ static enum tdm_status make_and_run(struct running *r, const struct tdm_model *c
     return r->eager.status == TDM_NO_MEMORY ? TDM_NO_MEMORY : TDM_OK;
 }
 
-/* The same. If the process has no memory, the eager machine leaves from wherever it is, and what the
- * system holds is half made: it is not freed. */
+/* The same. If the process has no memory, the eager machine leaves from wherever it is, and what
+ * the system holds is half made: it is not freed. */
 static enum tdm_status run_guarded(struct running *r, const struct tdm_model *config,
                                    const struct tdm_method_settings *settings, uint32_t steps,
                                    struct tdm_torch_run *run, struct tdm_error *err)
