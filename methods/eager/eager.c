@@ -26,7 +26,7 @@ const char *tdm_method_category_name(enum tdm_method_category category)
     return category_names[category];
 }
 
-_Noreturn void tdm_eager_no_memory(struct tdm_eager *m)
+void tdm_eager_no_memory(struct tdm_eager *m)
 {
     m->status = TDM_NO_MEMORY;
     assert(m->can_leave);

@@ -245,7 +245,7 @@ void tdm_eager_start(struct tdm_eager *m, struct tdm_torch_allocator *allocator,
 void tdm_eager_end(struct tdm_eager *m);
 
 /* The process has no memory: leaves to m->no_memory, as nothing that follows could be right. */
-_Noreturn void tdm_eager_no_memory(struct tdm_eager *m);
+void tdm_eager_no_memory(struct tdm_eager *m) __attribute__((noreturn));
 
 /* ---- values ---- */
 
