@@ -381,8 +381,8 @@ enum tdm_status tdm_token_file_read(const char *what, uint32_t vocabulary,
     struct tdm_token_file file = {0};
     enum tdm_status status = read_any(what, vocabulary, &file, err);
     if (status == TDM_OK && file.count < 2)
-        status = tdm_fail(err, TDM_INPUT, "%s: has %" PRIu64 " tokens; at least 2 are needed",
-                          file.path, file.count);
+        status = tdm_fail(err, TDM_INPUT, "%s: has %" PRIu64 " token%s; at least 2 are needed",
+                          file.path, file.count, file.count == 1 ? "" : "s");
     if (status == TDM_OK)
         status = check_vocabulary(&file, vocabulary, err);
     if (status != TDM_OK) {

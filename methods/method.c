@@ -82,8 +82,9 @@ enum tdm_status tdm_method_find(const char *name, const struct tdm_method **meth
     }
     tdm_fail(err, TDM_USAGE, "method \"%.64s\" is not known", name);
     if (alias != NULL)
-        snprintf(suggestion, sizeof(suggestion), "did you mean %s, %s%s%s? ", alias[0], alias[1],
-                 alias[2] != NULL ? ", " : "", alias[2] != NULL ? alias[2] : "");
+        snprintf(suggestion, sizeof(suggestion), "did you mean %s%s%s or %s? ", alias[0],
+                 alias[2] != NULL ? ", " : "", alias[2] != NULL ? alias[1] : "",
+                 alias[2] != NULL ? alias[2] : alias[1]);
     else
         tdm_name_suggest(name, names, suggestion);
     return tdm_hint(err, "%smethods: %s", suggestion,

@@ -85,19 +85,34 @@ static bool has_value(const struct tdm_method_key *key, const char *value)
     return false;
 }
 
+static const char *const words[2][5] = {{"no", "off", "false", "0", NULL},
+                                        {"yes", "on", "true", "1", NULL}};
+
+/* 1 if the text says yes, 0 if it says no; -1: neither. */
+static int yes_or_no(const char *text)
+{
+    for (int yes = 0; yes < 2; yes++)
+        for (unsigned i = 0; words[yes][i] != NULL; i++)
+            if (strcasecmp(words[yes][i], text) == 0)
+                return yes;
+    return -1;
+}
+
+/* Are they the same value, in any of the words for yes and no? */
+static bool is_same(const char *value, const char *text)
+{
+    int yes = yes_or_no(text);
+    return strcasecmp(value, text) == 0 ||
+           (yes >= 0 && strcmp(value, yes == 1 ? "true" : "false") == 0);
+}
+
 /* Translates yes and no to the words of the key: "on" for "True". */
 static const char *as_key_has_it(const struct tdm_method_key *key, const char *value)
 {
-    static const char *const words[2][4] = {{"no", "off", "false", NULL},
-                                            {"yes", "on", "true", NULL}};
-    for (unsigned yes = 0; yes < 2; yes++)
-        for (unsigned said = 0; words[yes][said] != NULL; said++) {
-            if (has_value(key, value) || strcasecmp(words[yes][said], value) != 0)
-                continue;
-            for (unsigned has = 0; words[yes][has] != NULL; has++)
-                if (has_value(key, words[yes][has]))
-                    return words[yes][has];
-        }
+    int yes = has_value(key, value) ? -1 : yes_or_no(value);
+    for (unsigned i = 0; yes >= 0 && words[yes][i] != NULL; i++)
+        if (has_value(key, words[yes][i]))
+            return words[yes][i];
     return value;
 }
 
@@ -107,15 +122,15 @@ bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, siz
     bool option =
         strncmp(pair, "--", 2) == 0; /* "--sequence-parallel", "--recompute-granularity full" */
     size_t length = strcspn(pair, option ? "=: " : "=:");
-    bool has_separator = option || pair[length] != '\0';
-    const char *text = pair + length + (pair[length] != '\0');
+    bool is_bare = pair[length] == '\0'; /* "use_liger_kernel" */
+    const char *text = pair + length + (is_bare ? 0 : 1);
     text += strspn(text, " ");
-    if (option && *text == '\0')
+    if ((option || is_bare) && *text == '\0')
         text = "true";
     for (size_t i = 0; i < ALIASES; i++) {
         const struct alias *alias = &aliases[i];
         if (!is_word(pair, length, alias->name) ||
-            (alias->value != NULL && strcasecmp(alias->value, text) != 0) ||
+            (alias->value != NULL && !is_same(alias->value, text)) ||
             (find_key(method, pair, length) < TDM_METHOD_MOST_KEYS && alias->stands_for == NULL))
             continue;
         size_t k = find_key(method, alias->key, strlen(alias->key));
@@ -127,11 +142,12 @@ bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, siz
         *number = k;
         *value = alias->stands_for != NULL ? alias->stands_for
                                            : as_key_has_it(tdm_method_key(method, k), text);
-        return has_separator;
+        return option || !is_bare || alias->value != NULL ||
+               has_value(tdm_method_key(method, k), *value);
     }
     *number = find_key(method, pair, length);
-    if (*number == TDM_METHOD_MOST_KEYS || !has_separator)
+    if (*number == TDM_METHOD_MOST_KEYS)
         return false;
     *value = as_key_has_it(tdm_method_key(method, *number), text);
-    return true;
+    return option || !is_bare || has_value(tdm_method_key(method, *number), *value);
 }

@@ -194,7 +194,7 @@ static void test_headers(void **unused)
         2, 2, 0);
     refused("not little-endian integers");
     put_row(1, "<u2", 2, 1);
-    refused("has 1 tokens; at least 2 are needed");
+    refused("has 1 token; at least 2 are needed");
     put(1, "{'descr': '<u2', 'fortran_order': False, 'shape': (2, 2), }", 2, 4, 0);
     refused("has 2 dimensions");
     put(1, "{'descr': '<u2', 'fortran_order': False, 'shape': (), }", 2, 1, 0);

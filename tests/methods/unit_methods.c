@@ -361,6 +361,10 @@ static void words_are_read(void **state)
         {"torch", "gradient_checkpointing: true", "checkpointing", "on"},
         {"torch", "gradient_checkpointing=false", "checkpointing", "off"},
         {"HF", "use_liger_kernel=True", "logits", "fused"},
+        {"HF", "use_liger_kernel", "logits", "fused"},
+        {"HF", "use_liger_kernel=no", "logits", "hf"},
+        {"torch", "gradient_checkpointing", "checkpointing", "on"},
+        {"torch", "gradient_checkpointing=1", "checkpointing", "on"},
         {"transformers", "optim: adamw_torch_fused", "optimizer", "adamw-fused"},
         {"parallel", "PYTORCH_ALLOC_CONF=expandable_segments:True", "allocator_conf",
          "expandable_segments:True"},
@@ -384,6 +388,8 @@ static void words_are_read(void **state)
         assert_string_equal(value, words[i].value);
     }
     assert_false(tdm_method_read_pair(method, "gradient_checkpointing=true", &k, &value));
+    assert_int_equal(tdm_method_find("torch", &method, NULL), TDM_OK);
+    assert_false(tdm_method_read_pair(method, "lora_rank", &k, &value)); /* not yes or no */
     assert_int_equal(tdm_method_find("deepspeed", &method, &err), TDM_USAGE);
     assert_non_null(strstr(err.hint, "did you mean zero2, zero3"));
 }
@@ -394,7 +400,7 @@ static void keys_are_checked(void **state)
         const char *pairs[2];
         size_t count;
     } bad[] = {{{"colour=red"}, 1},
-               {{"checkpointing"}, 1},
+               {{"lora_rank"}, 1},
                {{"checkpointing=maybe"}, 1},
                {{"step=4"}, 1},
                {{"lora_rank=x"}, 1},
