@@ -709,7 +709,7 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
     return TDM_OK;
 }
 
-/* Workspace for gathered pages, with K and V of all layers on the host. */
+/* Workspace for gathered pages, with K and V of all layers on the host, beyond that of the base. */
 static void find_gather_work(struct tdm_estimator *e)
 {
     struct tdm_group all = {.layers = e->layers, .kv = TDM_KV_KEEP, .kv_place = TDM_HOST};
@@ -717,8 +717,9 @@ static void find_gather_work(struct tdm_estimator *e)
     far.order = TDM_CHUNK_MAJOR;
     far.groups = &all;
     far.group_count = 1;
-    e->gather_work = tdm_scratch_bytes(&far, e->longest_tokens) -
-                     tdm_scratch_product_bytes(&far, e->longest_tokens);
+    const uint64_t bytes = tdm_scratch_bytes(&far, e->longest_tokens);
+    const uint64_t base_bytes = tdm_scratch_bytes(e->base, e->longest_tokens);
+    e->gather_work = bytes > base_bytes ? bytes - base_bytes : 0;
 }
 
 /* Assigns all chunks to classes and times their attention. `lengths` has space for two classes per
