@@ -25,7 +25,6 @@
 #define LEAST_EFFORT 0.2     /* and at the bound this share of it */
 #define QUICK_ESTIMATES 800u /* of one rounding, */
 #define GRID_ESTIMATES 600u  /* of the best one of an order and chunk size, */
-#define GRID_TRAVELLED 0u    /* and points of its walk */
 #define MOST_TRAVELLED 10000u
 #define MOST_ESTIMATES 8000u /* and of each of the most promising ones */
 #define MOST_DEEPENED 4u     /* of them, at one place of updates, */
@@ -345,7 +344,6 @@ static enum tdm_status try_grid(struct run *run, enum tdm_order order, uint32_t 
     }
     limits.grid = true;
     limits.most_estimates = GRID_ESTIMATES;
-    limits.travelled = GRID_TRAVELLED;
     return best == NULL ? TDM_OK : tdm_improve(&run->kitchen, &limits, best, err);
 }
 
