@@ -63,8 +63,8 @@ TDM_ANYWHERE uint64_t tdm_attend_parts(uint64_t read_pages, uint64_t query_pages
 
 /* Largest number of blocks for one key page and one query page each, of a KV head. `capacity`:
  * pages of a list. */
-TDM_ANYWHERE uint64_t tdm_attend_items_of_few(uint64_t key_pages, uint64_t query_pages,
-                                              uint64_t lists, uint64_t capacity)
+TDM_ANYWHERE uint64_t tdm_attend_items_of_some(uint64_t key_pages, uint64_t query_pages,
+                                               uint64_t lists, uint64_t capacity)
 {
     const uint64_t before = key_pages > query_pages ? key_pages - query_pages : 0;
     return (before < capacity ? before : capacity) * query_pages * lists;
@@ -76,7 +76,7 @@ TDM_ANYWHERE uint64_t tdm_attend_items_of_few(uint64_t key_pages, uint64_t query
 TDM_ANYWHERE uint64_t tdm_attend_order(uint64_t key_pages, uint64_t query_pages, uint64_t lists,
                                        uint64_t ratio, uint64_t capacity)
 {
-    return 2 * tdm_attend_items_of_few(key_pages, query_pages, lists, capacity) + 3 +
+    return 2 * tdm_attend_items_of_some(key_pages, query_pages, lists, capacity) + 3 +
            query_pages * lists + tdm_attend_parts(key_pages, query_pages, lists, ratio) +
            (key_pages * lists * query_pages + 1) / 2;
 }

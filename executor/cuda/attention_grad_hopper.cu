@@ -30,13 +30,13 @@
  * of a tile then add dK and dV one after the other. Otherwise the last tiles would leave most of
  * the card idle. find_part defines the order in which these items are handed out.
  *
- * Over lists of pages (LISTS) a page is a tile of keys. A page that many query pages list is one
+ * Over lists of pages (LISTS) a page is a tile of keys. A page that all query pages list is one
  * item, which iterates over all of them by the page's inverse list (lists.cu), or is split into
  * items of two query heads. Any other page before the chunk gets one item for each query page that
  * lists it (find_pairs). A single item over several query pages would often wait for another block
- * that reaches the same rows after different ones. These items are handed out by position in the
- * lists, the first entries of all lists first, so that two of them rarely work on the same rows.
- * dQ's sums add the pages of many query pages first, then those of few, then the chunk's own.
+ * that reaches the same rows after different ones. These items are handed out by place in the
+ * lists, the first ones of all lists first, so that two of them rarely work on the same rows.
+ * dQ's sums add the pages of all query pages first, then those of some, then the chunk's own.
  */
 #include "executor/cuda/gradients.cuh"
 #include "executor/cuda/hopper_maps.h"
@@ -58,8 +58,9 @@
 /* Approximate capacity of the L2 cache. */
 #define CACHE_BYTES ((uint64_t)48 << 20)
 
-/* Pages that few query pages list are ranked separately; their ranks have this bit. */
-#define RANK_OF_FEW 0x8000u
+/* Pages before the chunk that some but not all query pages list, "pages of some", are ranked
+ * separately. Their ranks have this bit. */
+#define RANK_OF_SOME 0x8000u
 
 /* An entry of `pairs`: (page, with PAIR_SHARED if other query pages list it too); then how many of
  * these add to its dK and dV before this one, and the rank of the pair among the sums of dQ, of 16
@@ -67,9 +68,9 @@
 #define PAIR_SHARED 0x80000000u
 #define NO_PAIR UINT32_MAX
 
-/* Indices in `order`: number of part entries; how many of these come before the pages of few;
- * number of items of the pages of few. */
-enum { ORDER_PARTS, ORDER_BEFORE, ORDER_OF_FEW, ORDER_NUMBERS };
+/* Indices in `order`: number of part entries; how many of these come before the pages of some;
+ * number of items of the pages of some. */
+enum { ORDER_PARTS, ORDER_BEFORE, ORDER_OF_SOME, ORDER_NUMBERS };
 
 /* An entry of `order`: (page, list), and the number of a part of its query heads. */
 #define ENTRY_PART_BITS 6u
@@ -96,11 +97,11 @@ struct plan {
     uint32_t part_lag;          /* how many tiles a part lags behind the part before it */
     uint32_t whole_tiles;       /* leading tiles of keys that are not split by query heads */
     /* Over lists: number of query pages, and of words for a bit each; the rank of a page in the
-     * list of each query page, [page, list, query page], with or without RANK_OF_FEW; and for each
-     * list the number of its pages of many and of its pages of few, [query page, list, 2] */
+     * list of each query page, [page, list, query page], with or without RANK_OF_SOME; and for each
+     * list the number of its pages of all and of its pages of some, [query page, list, 2] */
     uint32_t query_pages, words;
     uint16_t *ranks, *list_pages;
-    uint2 *pairs;        /* the pages of few, [place in the list, query page, list] */
+    uint2 *pairs;        /* the pages of some, [place in the list, query page, list] */
     uint32_t *order;     /* ORDER_NUMBERS counts, then entries */
     const float *facts;  /* [query head, row tile, 2, STEP]: LSE in base 2, rowsum(dO * O); see
                           * fact_at */
@@ -120,7 +121,7 @@ struct item {
     uint32_t part, turn;  /* how many of them add before this one, and the index of their counter */
     const uint2 *readers; /* over lists: the page's inverse list, and its row of `ranks` */
     const uint16_t *ranks;
-    uint32_t reader, rank; /* for a page of few: the query page, and the rank for this pair */
+    uint32_t reader, rank; /* for a page of some: the query page, and the rank for this pair */
 };
 #define ALL_READERS UINT32_MAX
 
@@ -205,13 +206,13 @@ static __device__ __forceinline__ void find_part(const plan &x, uint32_t parts, 
     tile = low - x.part_lag * part;
 }
 
-/* Item `number` of the pages of few: a KV head, a query page, and one of the pages of few in its
+/* Item `number` of the pages of some: a KV head, a query page, and one of the pages of some in its
  * list. KV heads come one after the other, so that a head's rows and their sums stay in the L2
  * cache. False if the list has fewer such pages. */
-static __device__ __forceinline__ bool find_item_of_few(const tdm_attend &a, const plan &x,
-                                                        uint32_t number, uint32_t &page, item &w)
+static __device__ __forceinline__ bool find_item_of_some(const tdm_attend &a, const plan &x,
+                                                         uint32_t number, uint32_t &page, item &w)
 {
-    const uint32_t each = x.order[ORDER_OF_FEW] / a.kv_heads; /* items of a KV head */
+    const uint32_t each = x.order[ORDER_OF_SOME] / a.kv_heads; /* items of a KV head */
     w.kv_head = number / each;
     number -= w.kv_head * each;
     const uint32_t list = w.kv_head / (a.kv_heads / a.lists.lists);
@@ -238,13 +239,13 @@ static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan
     w.is_split = false;
     if constexpr (LISTS) {
         const uint32_t heads = a.kv_heads / a.lists.lists;
-        const uint32_t before = x.order[ORDER_BEFORE] * heads, of_few = x.order[ORDER_OF_FEW];
+        const uint32_t before = x.order[ORDER_BEFORE] * heads, of_some = x.order[ORDER_OF_SOME];
         w.reader = ALL_READERS;
-        if (ticket >= before && ticket - before < of_few) {
-            if (!find_item_of_few(a, x, ticket - before, tile, w))
+        if (ticket >= before && ticket - before < of_some) {
+            if (!find_item_of_some(a, x, ticket - before, tile, w))
                 return false;
         } else {
-            ticket -= ticket < before ? 0 : of_few;
+            ticket -= ticket < before ? 0 : of_some;
             if (ticket / heads >= x.order[ORDER_PARTS])
                 return false;
             const uint32_t entry = x.order[ORDER_NUMBERS + ticket / heads];
@@ -1062,57 +1063,57 @@ static __device__ __forceinline__ uint32_t count_readers(const tdm_attend &a, co
     return read;
 }
 
-static __device__ __forceinline__ bool is_of_many(const plan &x, uint32_t read)
+static __device__ __forceinline__ bool is_of_all(const plan &x, uint32_t read)
 {
-    return 2 * read >= x.query_pages;
+    return read == x.query_pages;
 }
 
 /* Computes the rank of each page in the list of each query page. One block per list. Pages of the
- * chunk have the last ranks. `with_few`: pages of few are treated separately. */
+ * chunk have the last ranks. `separate`: pages of some are treated separately. */
 static __global__ void __launch_bounds__(128)
-    find_ranks(const tdm_attend a, const plan x, bool with_few)
+    find_ranks(const tdm_attend a, const plan x, bool separate)
 {
     __shared__ uint32_t of_warp[128 / TDM_WARP];
     const uint32_t list = blockIdx.x % a.lists.lists, query_page = blockIdx.x / a.lists.lists;
     const uint32_t *entries = tdm_list_of(a, query_page, list * (a.kv_heads / a.lists.lists));
     const uint32_t first = tdm_first_page(a), warp = threadIdx.x / TDM_WARP;
     const uint32_t own = (uint32_t)tdm_attend_key_pages(&a) - x.query_pages;
-    uint32_t of_many = 0, of_few = 0; /* counts over the entries so far */
+    uint32_t of_all = 0, of_some = 0; /* counts over the entries so far */
     for (uint32_t begin = 0; begin < entries[0]; begin += 128) {
         const uint32_t i = begin + threadIdx.x;
         const uint32_t page = i < entries[0] ? (entries[1 + i] & TDM_PAGE_NUMBER) - first : own;
-        const bool few = with_few && page < own && !is_of_many(x, count_readers(a, x, page, list));
-        const uint32_t bits = __ballot_sync(TDM_FULL_WARP, few);
+        const bool some = separate && page < own && !is_of_all(x, count_readers(a, x, page, list));
+        const uint32_t bits = __ballot_sync(TDM_FULL_WARP, some);
         if (threadIdx.x % TDM_WARP == 0)
             of_warp[warp] = (uint32_t)__popc(bits);
         __syncthreads();
-        uint32_t before = of_few + (uint32_t)__popc(bits & ((1u << threadIdx.x % TDM_WARP) - 1));
+        uint32_t before = of_some + (uint32_t)__popc(bits & ((1u << threadIdx.x % TDM_WARP) - 1));
         for (uint32_t k = 0; k < 128 / TDM_WARP; k++) {
             before += k < warp ? of_warp[k] : 0;
-            of_few += of_warp[k];
+            of_some += of_warp[k];
         }
-        const uint32_t many = page < own && !few;
-        of_many += (uint32_t)__syncthreads_count((int)many);
-        const uint32_t rank = few ? RANK_OF_FEW | before : page < own ? i - before : i;
+        const uint32_t all = page < own && !some;
+        of_all += (uint32_t)__syncthreads_count((int)all);
+        const uint32_t rank = some ? RANK_OF_SOME | before : page < own ? i - before : i;
         if (i < entries[0])
             x.ranks[(uint64_t)(page * a.lists.lists + list) * x.query_pages + query_page] =
                 (uint16_t)rank;
     }
     if (threadIdx.x == 0) {
-        x.list_pages[2 * blockIdx.x] = (uint16_t)of_many;
-        x.list_pages[2 * blockIdx.x + 1] = (uint16_t)of_few;
+        x.list_pages[2 * blockIdx.x] = (uint16_t)of_all;
+        x.list_pages[2 * blockIdx.x + 1] = (uint16_t)of_some;
     }
 }
 
-/* Computes the order in which the parts of (page, list) are processed: pages of many before the
- * chunk by rising position, then the pages of few, then the pages of the chunk in find_part's
+/* Computes the order in which the parts of (page, list) are processed: pages of all before the
+ * chunk by rising position, then the pages of some, then the pages of the chunk in find_part's
  * order. One block, after find_ranks. `parts`: number of parts of a split page. */
 #define ORDER_THREADS 1024u
 
 static __global__ void __launch_bounds__(ORDER_THREADS)
-    order_pages(const tdm_attend a, const plan x, uint32_t items, uint32_t parts, bool with_few)
+    order_pages(const tdm_attend a, const plan x, uint32_t items, uint32_t parts, bool separate)
 {
-    __shared__ uint32_t of_warp[ORDER_THREADS / TDM_WARP], most_of_few;
+    __shared__ uint32_t of_warp[ORDER_THREADS / TDM_WARP], most_of_some;
     const uint32_t lane = threadIdx.x % TDM_WARP, warp = threadIdx.x / TDM_WARP;
     const uint32_t lists = a.lists.lists;
     const uint32_t own = items - x.query_pages * lists; /* first item of the chunk's own pages */
@@ -1147,35 +1148,35 @@ static __global__ void __launch_bounds__(ORDER_THREADS)
     };
 
     if (threadIdx.x == 0)
-        most_of_few = 0;
+        most_of_some = 0;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < x.query_pages * lists; i += ORDER_THREADS)
-        atomicMax(&most_of_few, (uint32_t)x.list_pages[2 * i + 1]);
+        atomicMax(&most_of_some, (uint32_t)x.list_pages[2 * i + 1]);
     /* each thread has consecutive items before the chunk's own */
     const uint32_t each = (own + ORDER_THREADS - 1) / ORDER_THREADS;
     const uint32_t first = min(threadIdx.x * each, own), end = min(first + each, own);
-    uint32_t of_many = 0, of_few = 0, popular;
+    uint32_t of_all = 0, of_some = 0, popular;
 #pragma unroll 4
     for (uint32_t item = first; item < end; item++) {
         const uint32_t read = readers_of(item);
-        of_many += read > 0 && is_of_many(x, read);
-        of_few += read > 0 && !is_of_many(x, read);
+        of_all += read > 0 && is_of_all(x, read);
+        of_some += read > 0 && !is_of_all(x, read);
     }
-    sum_before(of_many, popular);
+    sum_before(of_all, popular);
     const bool splits = parts > 1 && popular <= TDM_ATTEND_FEW_PAGES * lists;
     const uint32_t pieces = splits ? parts : 1;
-    uint32_t *to = append(of_many * pieces + (with_few ? 0 : of_few));
+    uint32_t *to = append(of_all * pieces + (separate ? 0 : of_some));
     for (uint32_t item = first; item < end; item++) {
         const uint32_t read = readers_of(item);
-        const bool many = read > 0 && is_of_many(x, read);
-        if (read == 0 || (with_few && !many))
+        const bool all = read > 0 && is_of_all(x, read);
+        if (read == 0 || (separate && !all))
             continue;
-        for (uint32_t i = 0; i < (many ? pieces : 1); i++)
-            *to++ = item << ENTRY_PART_BITS | (many && splits ? i : ENTRY_WHOLE);
+        for (uint32_t i = 0; i < (all ? pieces : 1); i++)
+            *to++ = item << ENTRY_PART_BITS | (all && splits ? i : ENTRY_WHOLE);
     }
     if (threadIdx.x == 0) {
         x.order[ORDER_BEFORE] = count;
-        x.order[ORDER_OF_FEW] = most_of_few * x.query_pages * a.kv_heads;
+        x.order[ORDER_OF_SOME] = most_of_some * x.query_pages * a.kv_heads;
     }
     for (uint32_t first = 0; first < (items - own) * parts; first += ORDER_THREADS) {
         const uint32_t number = first + threadIdx.x;
@@ -1193,38 +1194,51 @@ static __global__ void __launch_bounds__(ORDER_THREADS)
         x.order[ORDER_PARTS] = count;
 }
 
+/* Where a query page's list has the page of some number `number` among `of_some`. Query pages that
+ * follow each other often list the same pages, and blocks that add to the same dK, dV wait for each
+ * other. So each list begins at another of its pages. */
+static __device__ __forceinline__ uint32_t place_of_some(const plan &x, uint32_t query_page,
+                                                         uint32_t number, uint32_t of_some)
+{
+    const uint32_t place = number + query_page * of_some / x.query_pages;
+    return place < of_some ? place : place - of_some;
+}
+
 /* Fills x.pairs. One block per list of a query page, after order_pages. */
 static __global__ void __launch_bounds__(128) find_pairs(const tdm_attend a, const plan x)
 {
     const uint32_t list = blockIdx.x % a.lists.lists, query_page = blockIdx.x / a.lists.lists;
     const uint32_t *entries = tdm_list_of(a, query_page, list * (a.kv_heads / a.lists.lists));
-    const uint32_t of_many = x.list_pages[2 * blockIdx.x];
-    const uint32_t of_few = x.list_pages[2 * blockIdx.x + 1];
-    const uint32_t places = x.order[ORDER_OF_FEW] / (x.query_pages * a.kv_heads);
+    const uint32_t of_all = x.list_pages[2 * blockIdx.x];
+    const uint32_t of_some = x.list_pages[2 * blockIdx.x + 1];
+    const uint32_t places = x.order[ORDER_OF_SOME] / (x.query_pages * a.kv_heads);
     const auto put = [&](uint32_t place, uint2 pair) {
         x.pairs[(place * x.query_pages + query_page) * a.lists.lists + list] = pair;
     };
-    for (uint32_t place = of_few + threadIdx.x; place < places; place += 128)
+    for (uint32_t place = of_some + threadIdx.x; place < places; place += 128)
         put(place, make_uint2(NO_PAIR, 0));
     for (uint32_t i = threadIdx.x; i < entries[0]; i += 128) {
         const uint32_t page = (entries[1 + i] & TDM_PAGE_NUMBER) - tdm_first_page(a);
         const uint16_t *ranks = ranks_of(a, x, page, list);
-        const uint32_t rank = ranks[query_page];
-        if ((rank & RANK_OF_FEW) == 0)
+        const auto place_in = [&](uint32_t reader) {
+            return place_of_some(x, reader, ranks[reader] & ~RANK_OF_SOME,
+                                 x.list_pages[2 * (reader * a.lists.lists + list) + 1]);
+        };
+        if ((ranks[query_page] & RANK_OF_SOME) == 0)
             continue;
         /* dK and dV are summed in the order in which the items are handed out */
         const uint2 *readers = tdm_readers_of(a, page, list);
+        const uint32_t place = place_in(query_page);
         uint32_t part = 0, others = 0;
         for (uint32_t word = 0; word < x.words; word++)
             for (uint32_t bits = readers[word].x; bits != 0; bits &= bits - 1) {
                 const uint32_t other = word * 32 + (uint32_t)__ffs((int)bits) - 1;
-                const uint32_t its = ranks[other];
+                const uint32_t its = place_in(other);
                 others += other != query_page;
-                part += its < rank || (its == rank && other < query_page);
+                part += its < place || (its == place && other < query_page);
             }
-        const uint32_t place = rank & ~RANK_OF_FEW;
         put(place,
-            make_uint2(page | (others > 0 ? PAIR_SHARED : 0), part << 16 | (of_many + place)));
+            make_uint2(page | (others > 0 ? PAIR_SHARED : 0), part << 16 | (of_all + place)));
     }
 }
 
@@ -1343,22 +1357,22 @@ static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, co
     x.tickets = (x.whole_tiles + (x.key_tiles - x.whole_tiles) * x.parts) * a.kv_heads;
     if (LISTS) {
         const uint64_t pages = tdm_attend_key_pages(&a);
-        const bool with_few =
+        const bool separate =
             sizeof(T) == sizeof(float); /* only fp32 sums may be added to in several steps */
-        const uint32_t split = with_few && x.parts < ENTRY_WHOLE ? x.parts : 1;
-        /* at least half of the query pages list a page of many */
+        const uint32_t split = separate && x.parts < ENTRY_WHOLE ? x.parts : 1;
+        /* all query pages list a page of all */
         const uint64_t entries = (uint64_t)x.query_pages * a.lists.capacity;
-        const uint64_t read = with_few ? 2 * (uint64_t)a.lists.capacity + x.query_pages : entries;
+        const uint64_t read = separate ? (uint64_t)a.lists.capacity + x.query_pages : entries;
         uint64_t items =
             tdm_attend_parts(pages < read ? pages : read, x.query_pages, a.lists.lists, split);
-        if (with_few)
+        if (separate)
             items += entries_before(a, x) * a.lists.lists;
         x.tickets = (uint32_t)(items * (a.kv_heads / a.lists.lists));
         tdm_launch_unread<T>(&a, stream);
-        find_ranks<<<x.query_pages * a.lists.lists, 128, 0, stream>>>(a, x, with_few);
+        find_ranks<<<x.query_pages * a.lists.lists, 128, 0, stream>>>(a, x, separate);
         order_pages<<<1, ORDER_THREADS, 0, stream>>>(a, x, (uint32_t)(pages * a.lists.lists), split,
-                                                     with_few);
-        if (with_few)
+                                                     separate);
+        if (separate)
             find_pairs<<<x.query_pages * a.lists.lists, 128, 0, stream>>>(a, x);
     }
     if ((a.first_token + a.tokens - a.key_token) <=
@@ -1403,8 +1417,8 @@ static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, stru
         x.query_pages = (uint32_t)((a->tokens + a->page_tokens - 1) / a->page_tokens);
         x.words = (uint32_t)tdm_attend_words(a);
         x.pairs = (uint2 *)a->order;
-        x.order = a->order + 2 * tdm_attend_items_of_few(tdm_attend_key_pages(a), x.query_pages,
-                                                         a->lists.lists, a->lists.capacity);
+        x.order = a->order + 2 * tdm_attend_items_of_some(tdm_attend_key_pages(a), x.query_pages,
+                                                          a->lists.lists, a->lists.capacity);
         x.list_pages = (uint16_t *)(x.order + ORDER_NUMBERS +
                                     tdm_attend_parts(tdm_attend_key_pages(a), x.query_pages,
                                                      a->lists.lists, ratio));
