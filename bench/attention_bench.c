@@ -6,8 +6,9 @@
  * power.
  *
  *   attention_bench [--seconds S] [--peer "python3 bench/attention_peer.py"] [--all] [--row N]
- *       Chunks of 4,096 and 16,384 queries over up to 256K keys, with the heads of Qwen2.5-7B, and
- *       shapes with heads of 64. Beside each, the peer's (cuDNN's) figures for it. --all: all
+ *       Chunks of 4,096 and 16,384 queries over up to 256K keys, with the heads of Qwen2.5-7B,
+ *       shapes with heads of 64, a ragged last chunk, windows, and documents of equal length.
+ *       Beside each of those that see all keys, the peer's (cuDNN's) figures for it. --all: all
  *       kernels, not only the first that suits. --row: only shape N, counted from 1.
  *   attention_bench --budget TOKENS
  *       4,096 queries over up to 1M keys, dense and over page lists: `voted` pages won the vote of
@@ -21,7 +22,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { HEADS = 28, KV_HEADS = 4, DIM = 128, PAGE = 128 };
+enum { HEADS = 28, KV_HEADS = 4, DIM = 128, PAGE = 128, CHUNK = 4096 };
 
 static void stop_on(enum tdm_status status, const struct tdm_error *err)
 {
@@ -246,6 +247,7 @@ static void measure_budget(uint64_t budget)
 struct shape {
     uint64_t tokens, keys;
     uint32_t query_heads, kv_heads, head_dim;
+    uint64_t window, document; /* tokens; 0: all keys before, one document */
 };
 
 /* A program that measures the same shapes on request. */
@@ -276,17 +278,39 @@ static struct peer start_peer(const char *command)
     return peer;
 }
 
+/* Pairs that are visible, or all of them. */
 static double pairs_of(const struct shape *s, bool all)
 {
-    const double tokens = (double)s->tokens, before = (double)(s->keys - s->tokens);
-    return s->query_heads * tokens * (all ? (double)s->keys : before + (tokens + 1) / 2.0);
+    uint64_t pairs = 0;
+    for (uint64_t token = s->keys - s->tokens; token < s->keys; token++) {
+        const uint64_t seen = (s->document > 0 ? token % s->document : token) + 1;
+        pairs += all ? s->keys : s->window > 0 && seen > s->window ? s->window : seen;
+    }
+    return (double)pairs * s->query_heads;
+}
+
+/* Documents of equal length; the last one may be shorter. */
+static struct tdm_documents documents_of(const struct shape *s)
+{
+    struct tdm_error err = {0};
+    uint64_t starts[64];
+    uint32_t count = 0;
+    void *memory;
+    if (s->document == 0)
+        return (struct tdm_documents){NULL, 1};
+    for (uint64_t at = 0; at < s->keys && count < 64; at += s->document)
+        starts[count++] = at;
+    stop_on(TDM_CUDA(cudaMalloc(&memory, sizeof(starts)), &err), &err);
+    stop_on(TDM_CUDA(cudaMemcpy(memory, starts, sizeof(starts), cudaMemcpyHostToDevice), &err),
+            &err);
+    return (struct tdm_documents){memory, count};
 }
 
 static void print_peer(const struct peer *peer, const struct shape *s, double seconds)
 {
     char line[512];
     double times[4];
-    if (peer->to == NULL)
+    if (peer->to == NULL || s->window > 0 || s->document > 0)
         return;
     fprintf(peer->to, "%llu %llu %u %u %u %g\n", (unsigned long long)s->tokens,
             (unsigned long long)s->keys, s->query_heads, s->kv_heads, s->head_dim, seconds);
@@ -309,16 +333,26 @@ static void measure_shape(const struct tdm_attend *memory, const struct shape *s
 {
     struct tdm_error err = {0};
     struct tdm_attend a = *memory;
-    a.tokens = a.chunk_tokens = s->tokens;
+    a.tokens = s->tokens;
+    a.chunk_tokens = (s->tokens + CHUNK - 1) / CHUNK * CHUNK;
+    a.documents = documents_of(s);
+    if (s->window > 0)
+        a.lists.rule.selector =
+            (struct tdm_selector){.kind = TDM_SELECT_WINDOW, .window = s->window};
     a.lists.rule.chunk_tokens = a.chunk_tokens;
     a.lists.rule.page_tokens = PAGE;
     a.first_token = s->keys - s->tokens;
     a.query_heads = s->query_heads;
     a.kv_heads = s->kv_heads;
     a.head_dim = s->head_dim;
-    a.slot_elements = a.gradient_slot_elements = 2 * s->tokens * s->kv_heads * s->head_dim;
+    a.slot_elements = a.gradient_slot_elements = 2 * a.chunk_tokens * s->kv_heads * s->head_dim;
     stop_on(tdm_cuda_attend_from(&a, NULL, &err), &err);
     const double work = 1e-9 * s->head_dim * pairs_of(s, false);
+    char mask[64] = "";
+    if (s->window > 0)
+        snprintf(mask, sizeof(mask), "window %llu", (unsigned long long)s->window);
+    if (s->document > 0)
+        snprintf(mask, sizeof(mask), "documents of %llu", (unsigned long long)s->document);
     for (const struct tdm_attention_kind *kind = tdm_cuda_attention_kinds; kind->suits != NULL;
          kind++) {
         if (!kind->suits(&a))
@@ -332,25 +366,33 @@ static void measure_shape(const struct tdm_attend *memory, const struct shape *s
         usleep(200000);
         printf(
             "%-13s %6llu %7llu %2u/%u x %-3u | %6.0f %6.0f %8.3f %4.0f MHz %3.0f W | %6.0f %6.0f "
-            "%8.3f %4.0f MHz %3.0f W\n",
+            "%8.3f %4.0f MHz %3.0f W%s%s\n",
             kind->name, (unsigned long long)s->tokens, (unsigned long long)s->keys, s->query_heads,
             s->kv_heads, s->head_dim, 4 * work / forth.milliseconds,
             4 * work / forth_held.milliseconds, forth_held.milliseconds, forth_held.megahertz,
             forth_held.watts, 10 * work / back.milliseconds, 10 * work / back_held.milliseconds,
-            back_held.milliseconds, back_held.megahertz, back_held.watts);
+            back_held.milliseconds, back_held.megahertz, back_held.watts, mask[0] ? "  " : "",
+            mask);
         fflush(stdout);
         if (!all_kinds)
             break;
     }
+    if (s->document > 0)
+        cudaFree((void *)(uintptr_t)a.documents.starts);
 }
 
 int main(int argc, char **argv)
 {
-    static const struct shape all[] = {{4096, 4096, 28, 4, 128},    {4096, 8192, 28, 4, 128},
-                                       {4096, 32768, 28, 4, 128},   {4096, 131072, 28, 4, 128},
-                                       {4096, 262144, 28, 4, 128},  {16384, 16384, 28, 4, 128},
-                                       {16384, 131072, 28, 4, 128}, {4096, 32768, 14, 2, 64},
-                                       {4096, 32768, 32, 8, 64},    {16384, 16384, 14, 2, 64}};
+    static const struct shape all[] = {
+        {4096, 4096, 28, 4, 128, 0, 0},       {4096, 8192, 28, 4, 128, 0, 0},
+        {4096, 32768, 28, 4, 128, 0, 0},      {4096, 131072, 28, 4, 128, 0, 0},
+        {4096, 262144, 28, 4, 128, 0, 0},     {16384, 16384, 28, 4, 128, 0, 0},
+        {16384, 131072, 28, 4, 128, 0, 0},    {4096, 32768, 14, 2, 64, 0, 0},
+        {4096, 32768, 32, 8, 64, 0, 0},       {16384, 16384, 14, 2, 64, 0, 0},
+        {3001, 31673, 28, 4, 128, 0, 0},      {4096, 32768, 28, 4, 128, 16384, 0},
+        {4096, 32768, 28, 4, 128, 4096, 0},   {16384, 16384, 28, 4, 128, 0, 5000},
+        {16384, 65536, 28, 4, 128, 0, 20000},
+    };
     const uint64_t most = 262144, most_tokens = 16384, row = (uint64_t)HEADS * DIM;
     const char *command = NULL;
     double seconds = 1;

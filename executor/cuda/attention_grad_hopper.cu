@@ -28,7 +28,8 @@
  *
  * If the chunk itself has few tiles, each query head of them is an item (item.is_split). The items
  * of a tile then add dK and dV one after the other. Otherwise the last tiles would leave most of
- * the card idle. find_part defines the order in which these items are handed out.
+ * the card idle. With a window all tiles are split. find_part defines the order in which these
+ * items are handed out.
  *
  * Over lists of pages (LISTS) a page is a tile of keys. A page that all query pages list is one
  * item, which iterates over all of them by the page's inverse list (lists.cu), or is split into
@@ -423,10 +424,12 @@ static __device__ __forceinline__ void take_item(const tdm_attend &a, const plan
         if (ticket < x.tickets && find_item<LISTS>(a, x, ticket, w)) {
             at.begin(a, x, w);
             count = at.count(x, w);
+            w.slot = w.key0 / (uint32_t)a.chunk_tokens;
+            if (count == 0 && w.slot >= a.written_slots) /* there is nothing to add */
+                count = NO_WORK;
         }
     } while (count == NO_WORK && ticket < x.tickets);
     s.count[it % 2] = count;
-    w.slot = w.key0 / (uint32_t)a.chunk_tokens;
     w.in_page = w.key0 - w.slot * (uint32_t)a.chunk_tokens;
     w.page = w.in_page / (uint32_t)a.page_tokens;
     w.in_page -= w.page * (uint32_t)a.page_tokens;
@@ -1413,6 +1416,15 @@ static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, stru
     const uint64_t part_bytes = a->tokens * x.part_heads * P::DIM * (2 + 2 + 4);
     x.part_lag = 3 * a->kv_heads * part_bytes <= CACHE_BYTES ? (3 * own_tiles + 7) / 8 : own_tiles;
     x.whole_tiles = x.key_tiles;
+    /* Where a window ends before the chunk does, tiles have rising numbers of rows. Blocks with all
+     * query heads of such tiles would soon be at different heads, and the rows of all heads do not
+     * fit in the L2 cache. So all tiles are split. A part lags by the tiles before the chunk: its
+     * rising tiles then run beside the falling ones of the part before. */
+    const struct tdm_selector *selector = &a->lists.rule.selector;
+    const bool is_window =
+        selector->kind == TDM_SELECT_WINDOW && selector->window < a->first_token + a->tokens;
+    if (is_window && x.key_tiles > own_tiles)
+        x.part_lag = x.key_tiles - own_tiles;
     if (lists) {
         x.query_pages = (uint32_t)((a->tokens + a->page_tokens - 1) / a->page_tokens);
         x.words = (uint32_t)tdm_attend_words(a);
@@ -1425,8 +1437,8 @@ static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, stru
         x.ranks = x.list_pages + 2 * x.query_pages * a->lists.lists;
     }
     if (gradients == TDM_DTYPE_FP32 && x.parts > 1 &&
-        (x.key_tiles - before / TILE) * a->kv_heads < FEW_TILES)
-        x.whole_tiles = (uint32_t)(before / TILE);
+        (is_window || (x.key_tiles - before / TILE) * a->kv_heads < FEW_TILES))
+        x.whole_tiles = is_window ? 0 : (uint32_t)(before / TILE);
     const uint64_t turns = (uint64_t)(x.ticket + 1 - x.dq_turns);
     enum tdm_status status = tdm_cuda_map_pages(a, TILE, P::COLUMNS, &m.keys, err);
     if (status == TDM_OK)
