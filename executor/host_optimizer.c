@@ -291,6 +291,14 @@ static float clip_scale(const struct tdm_host_update *x)
     return norm > x->clip_norm ? (float)(x->clip_norm / norm) : 1.0f;
 }
 
+/* Turns the address of element `first` of a unit into that of the unit. */
+static void to_unit(struct tdm_operand *operand, uint64_t first)
+{
+    if (operand->data != NULL)
+        operand->data =
+            (void *)((uintptr_t)operand->data - first * tdm_dtype_bytes(operand->dtype));
+}
+
 struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch)
 {
     const struct tdm_params *params = tdm_launch_params(launch);
@@ -323,6 +331,13 @@ struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch)
     };
     for (int i = 0; i < TDM_OPTIMIZER_OPERANDS; i++)
         update.operand[i] = operand[i];
+    update.first = launch->op->first_element;
+    update.end = update.first + launch->op->elements;
+    if (launch->op->slices > 1) {
+        to_unit(&update.operand[TDM_OPTIMIZER_MASTER], update.first);
+        to_unit(&update.operand[TDM_OPTIMIZER_MOMENT1], update.first);
+        to_unit(&update.operand[TDM_OPTIMIZER_MOMENT2], update.first);
+    }
     return update;
 }
 
@@ -330,14 +345,14 @@ void tdm_host_update_run(const struct tdm_host_update *update, uint32_t threads)
 {
     range_function range = widths[update->width].range;
     float scale = clip_scale(update);
-    uint64_t elements = update->unit->elements, task = tdm_unit_task_elements(elements);
+    const uint64_t task = tdm_unit_task_elements(update->end - update->first);
 #ifdef _OPENMP
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
 #else
     (void)threads;
 #endif
-    for (uint64_t begin = 0; begin < elements; begin += task)
-        range(update, scale, begin, tdm_least(begin + task, elements));
+    for (uint64_t begin = update->first; begin < update->end; begin += task)
+        range(update, scale, begin, tdm_least(begin + task, update->end));
 }
 
 uint32_t tdm_host_update_threads(uint32_t spare)

@@ -16,7 +16,10 @@
 struct tdm_host_update {
     const struct tdm_tensor *tensors; /* the model's */
     const struct tdm_unit *unit;
-    struct tdm_operand operand[TDM_OPTIMIZER_OPERANDS]; /* in host memory */
+    /* Where the elements of the unit are. Of a slice of masters or moments only [first, end) are
+     * there; its address is that of the unit if all of it were. */
+    struct tdm_operand operand[TDM_OPTIMIZER_OPERANDS];
+    uint64_t first, end; /* the elements of the unit that it changes */
     bool adamw;                                         /* else SGD */
     bool random;                                        /* something is rounded stochastically */
     uint32_t width; /* of vectors: below tdm_host_update_widths(), set to the widest */
@@ -28,7 +31,7 @@ struct tdm_host_update {
     double clip_norm;
 };
 
-/* Makes an update from a launch of TDM_OP_OPTIMIZER. Does not read the memory of its operands. */
+/* Makes an update from a launch of TDM_OP_OPTIMIZER, for the host or for a device. Does not read the memory of its operands. */
 struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch);
 
 /* Runs it on `threads` threads. Allocates nothing once that many threads have run. */

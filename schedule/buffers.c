@@ -7,6 +7,7 @@
 #include "schedule/layout.h"
 #include "schedule/operands.h"
 #include "schedule/scratch.h"
+#include "schedule/slices.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -57,6 +58,16 @@ uint32_t tdm_declare(struct tdm_builder *b, enum tdm_place place, enum tdm_categ
         tdm_size_align(tdm_content_bytes(b->schedule, content, unit, tokens), TDM_SLOT_ALIGN);
     buffer->bytes = tdm_size_mul(buffer->slot_bytes, slots);
     return number;
+}
+
+void tdm_declare_slices(struct tdm_builder *b, uint32_t number, uint32_t unit, uint32_t slots)
+{
+    struct tdm_buffer *buffer = &b->program->buffers[number];
+    uint64_t elements = tdm_slice_at(b->model, unit, 0).elements;
+    buffer->slots = slots;
+    buffer->slot_bytes =
+        tdm_size_align(tdm_size_mul(elements, tdm_dtype_bytes(buffer->dtype)), TDM_SLOT_ALIGN);
+    buffer->bytes = tdm_size_mul(buffer->slot_bytes, slots);
 }
 
 uint32_t tdm_declare_resident(struct tdm_builder *b, uint32_t number, enum tdm_content content,

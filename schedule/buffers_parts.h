@@ -31,6 +31,9 @@ uint32_t tdm_declare(struct tdm_builder *b, enum tdm_place place, enum tdm_categ
                      uint32_t slots, const char *format, ...)
     __attribute__((format(printf, 9, 10)));
 
+/* Gives a buffer `slots` slots, each for a slice of a unit. */
+void tdm_declare_slices(struct tdm_builder *b, uint32_t number, uint32_t unit, uint32_t slots);
+
 /* Marks a buffer as resident: it outlives the step, and its first slot holds this content before
  * the first step. Returns its number. */
 uint32_t tdm_declare_resident(struct tdm_builder *b, uint32_t number, enum tdm_content content,

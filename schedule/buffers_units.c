@@ -8,6 +8,7 @@
 #include "schedule/layout.h"
 #include "schedule/operands.h"
 #include "schedule/optimizer.h"
+#include "schedule/slices.h"
 
 #include <stdio.h>
 
@@ -96,6 +97,19 @@ bool tdm_program_home(const struct tdm_program *program, enum tdm_content conten
     return home.buffer != TDM_NONE;
 }
 
+/* Home of a content of embedding or head. */
+static uint32_t declare_unit_home(struct tdm_builder *b, enum tdm_place place,
+                                  enum tdm_category category, enum tdm_content content,
+                                  uint32_t unit, const char *name, const char *of)
+{
+    bool sliced = tdm_is_sliced(b->model, content, unit);
+    uint32_t number = tdm_declare(b, place, category, TDM_AXIS_UNIT, content, unit, 0, 1, "%s.%s",
+                                  name, of);
+    if (sliced)
+        tdm_declare_slices(b, number, unit, tdm_slice_count(b->model, unit));
+    return tdm_declare_resident(b, number, content, unit, sliced ? 0 : TDM_NONE);
+}
+
 /* Homes of a content of units: a row of layers at each place, one buffer each for embedding and
  * head. */
 static void declare_homes(struct tdm_builder *b, enum tdm_content content, const char *name)
@@ -124,14 +138,8 @@ static void declare_homes(struct tdm_builder *b, enum tdm_content content, const
                                              layers - near, "%s.host_layers", name),
                                  content, tdm_home_layer(home, layers, far, 0), TDM_NONE);
     rows[TDM_ROW_EMBEDDING] =
-        tdm_declare_resident(b,
-                             tdm_declare(b, home->embedding, category, TDM_AXIS_UNIT, content,
-                                         embedding, 0, 1, "%s.embedding", name),
-                             content, embedding, TDM_NONE);
-    rows[TDM_ROW_HEAD] = tdm_declare_resident(
-        b,
-        tdm_declare(b, home->head, category, TDM_AXIS_UNIT, content, head, 0, 1, "%s.head", name),
-        content, head, TDM_NONE);
+        declare_unit_home(b, home->embedding, category, content, embedding, name, "embedding");
+    rows[TDM_ROW_HEAD] = declare_unit_home(b, home->head, category, content, head, name, "head");
 }
 
 /* Is a content of a unit at home on the host and used on the device? If the host updates the unit,
@@ -142,7 +150,8 @@ static bool is_staged(const struct tdm_builder *b, enum tdm_content content, uin
            (content == TDM_UNIT_WEIGHTS || !tdm_updates_on_host(b->schedule, unit));
 }
 
-/* Declares the device buffers for a content of units that are at home on the host. */
+/* Declares the device buffers for a content of units that are at home on the host: a ring for
+ * layers, and one buffer each for embedding and head. */
 static void declare_staged(struct tdm_builder *b, enum tdm_content content, uint32_t slots,
                            const char *name)
 {
@@ -168,6 +177,31 @@ static void declare_staged(struct tdm_builder *b, enum tdm_content content, uint
                         tdm_model_head_unit(b->model), 0, 1, "staged_%s.head", name);
 }
 
+/* Declares the ring for masters or moments of units that are at home on the host: layers, and the
+ * slices of embedding and head. */
+static void declare_state_ring(struct tdm_builder *b, enum tdm_content content, const char *name)
+{
+    if (tdm_content_dtype(b->schedule, content) == TDM_DTYPE_NONE)
+        return;
+    uint32_t slots = b->schedule->rings.optimizer, layers = b->model->layers;
+    uint32_t far = 0, largest = TDM_NONE; /* number of passes, and the unit with the most bytes */
+    for (uint32_t unit = 0; unit < b->model->unit_count; unit++) {
+        if (!is_staged(b, content, unit))
+            continue;
+        far += tdm_slice_count(b->model, unit);
+        if (largest == TDM_NONE || tdm_slice_at(b->model, unit, 0).elements >
+                                       tdm_slice_at(b->model, largest, 0).elements)
+            largest = unit;
+    }
+    if (far == 0)
+        return;
+    uint32_t number = tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, content, largest, 0,
+                                  slots < far ? slots : far, "staged_%s.layers", name);
+    if (largest >= layers)
+        tdm_declare_slices(b, number, largest, slots < far ? slots : far);
+    b->layout->staged[content - TDM_UNIT_WEIGHTS][TDM_ROW_LAYERS] = number;
+}
+
 void tdm_declare_state(struct tdm_builder *b)
 {
     const struct tdm_rings *rings = &b->schedule->rings;
@@ -178,9 +212,9 @@ void tdm_declare_state(struct tdm_builder *b)
     declare_homes(b, TDM_UNIT_MASTER, "master");
     declare_homes(b, TDM_UNIT_MOMENT1, "moment1");
     declare_homes(b, TDM_UNIT_MOMENT2, "moment2");
-    declare_staged(b, TDM_UNIT_MASTER, rings->optimizer, "master");
-    declare_staged(b, TDM_UNIT_MOMENT1, rings->optimizer, "moment1");
-    declare_staged(b, TDM_UNIT_MOMENT2, rings->optimizer, "moment2");
+    declare_state_ring(b, TDM_UNIT_MASTER, "master");
+    declare_state_ring(b, TDM_UNIT_MOMENT1, "moment1");
+    declare_state_ring(b, TDM_UNIT_MOMENT2, "moment2");
 }
 
 bool tdm_gradient_is_transient(const struct tdm_program *program, uint32_t unit)

@@ -202,7 +202,7 @@ static void group_begin(struct tdm_lowering *l, const struct tdm_body *body)
 static void group_end(struct tdm_lowering *l, const struct tdm_body *body)
 {
     if (body->group == 0 && body->pass == TDM_PASS_BACKWARD && !tdm_updates_at_end(l->schedule))
-        tdm_low_close_states(l);
+        tdm_low_end_layers(l);
     if (tdm_low_layer_major(l))
         return;
     uint32_t first = first_layer(l, body->group);

@@ -5,6 +5,7 @@
 #include "base/size.h"
 #include "ops/move.h"
 #include "schedule/cost.h"
+#include "schedule/slices.h"
 
 #include <string.h>
 
@@ -160,6 +161,13 @@ void tdm_low_adds_layer_gradient(struct tdm_lowering *l, uint32_t operand, enum 
     tdm_low_adds_gradient(l, operand, l->op.layer, part, l->op.chunk);
 }
 
+uint64_t tdm_low_slice_bytes(const struct tdm_lowering *l, enum tdm_content content, uint32_t unit,
+                             uint32_t slice)
+{
+    return tdm_slice_at(l->model, unit, slice).elements *
+           tdm_dtype_bytes(tdm_content_dtype(l->schedule, content));
+}
+
 /* ---- moving between places ---- */
 
 void tdm_low_route(struct tdm_lowering *l, uint32_t from, uint32_t to)
@@ -195,10 +203,12 @@ void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum
                        struct tdm_ref from, struct tdm_ref to, struct tdm_tag what)
 {
     bool by_part = l->program->buffers[from.buffer].by_part;
-    uint64_t bytes = part == TDM_PART_ALL
-                         ? tdm_content_bytes(l->schedule, what.content, what.layer, 0)
-                         : tdm_part_bytes(l->model, what.layer, part,
-                                          tdm_content_dtype(l->schedule, what.content));
+    uint64_t bytes = part != TDM_PART_ALL
+                         ? tdm_part_bytes(l->model, what.layer, part,
+                                          tdm_content_dtype(l->schedule, what.content))
+                     : what.chunk != TDM_NONE
+                         ? tdm_low_slice_bytes(l, what.content, what.layer, what.chunk)
+                         : tdm_content_bytes(l->schedule, what.content, what.layer, 0);
     uint32_t copied = by_part ? (uint32_t)part : 0;
     tdm_low_op_begin(l, body, TDM_OP_COPY, part == TDM_PART_ALL ? 0 : part);
     tdm_low_route(l, from.buffer, to.buffer);

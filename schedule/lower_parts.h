@@ -35,6 +35,8 @@ struct tdm_weight_ring {
 
 /* Contents of the rings of state, in the order of the layout's list of updates. */
 struct tdm_state_ring {
+    bool open;   /* they are allocated */
+    bool layers; /* state of a layer passes through them */
     uint32_t update, next;    /* next update to run; first one not completely fetched */
     uint32_t content;         /* next content of update `next` to fetch */
     uint32_t bodies, fetched; /* counts since the last update: bodies, contents fetched */
@@ -135,6 +137,10 @@ void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum
 void tdm_low_copy_unit(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref from,
                        struct tdm_ref to, struct tdm_tag what);
 
+/* Bytes of a slice of a content of a unit. */
+uint64_t tdm_low_slice_bytes(const struct tdm_lowering *l, enum tdm_content content, uint32_t unit,
+                             uint32_t slice);
+
 /* ---- lower_stream.c ---- */
 
 /* The device slot in which a unit's weights, master or moments are used. */
@@ -154,17 +160,26 @@ void tdm_low_unstage_weights(struct tdm_lowering *l, uint32_t unit);
  * meanwhile. */
 void tdm_low_stream_body(struct tdm_lowering *l, const struct tdm_body *body);
 
-/* Before and after the update of a unit: fetches the state that it changes, then sends it home. */
-void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit);
-void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit);
+/* In how many slices the device updates a unit: one, unless some of its state passes through the
+ * rings. */
+uint32_t tdm_low_update_slices(const struct tdm_lowering *l, uint32_t unit);
+
+/* Before and after the update of a slice of a unit: fetches the state that it changes, then sends
+ * it home. Slices are updated in their order. */
+void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit,
+                          uint32_t slice);
+void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit,
+                        uint32_t slice);
 
 /* Allocate and free the ring of weights for the whole step, and the rings of state for a phase of
  * updates. */
 void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, bool begin);
 
-/* Allocate the rings of state before the first update of a layer, and free them after the last. */
+/* Before the first update of a layer, allocates the rings of state if layers need them and they are
+ * not there yet, and fills them. */
 void tdm_low_open_states(struct tdm_lowering *l, const struct tdm_body *body);
-void tdm_low_close_states(struct tdm_lowering *l);
+/* After the last update of a layer, frees the rings unless the embedding needs them too. */
+void tdm_low_end_layers(struct tdm_lowering *l);
 
 /* ---- lower_where.c ---- */
 

@@ -7,11 +7,13 @@
  * and fetches them. A layer that is still in the ring at its next visit (where the forward turns
  * into the backward) is not fetched again. Embedding and head each have a staging buffer, which
  * is filled while a body uses it. Masters and moments pass through rings of their own, in the order
- * of the updates: after an update they go home, and the slot is filled for the next one. Gradients
- * that stayed at home on the host until the end of the backward are fetched with them.
+ * of the updates: after an update they go home, and the slot is filled for the next one. Those of
+ * embedding and head pass in slices (slices.h). Gradients that stayed at home on the host until the
+ * end of the backward are fetched with them; those of embedding and head to buffers of their own.
  */
 #include "schedule/lower_parts.h"
 #include "schedule/optimizer.h"
+#include "schedule/slices.h"
 
 #include <stdlib.h>
 
@@ -57,10 +59,19 @@ static const enum tdm_content states[] = {TDM_UNIT_MASTER, TDM_UNIT_MOMENT1, TDM
                                           TDM_UNIT_GRADIENT};
 #define STATES (sizeof(states) / sizeof(states[0]))
 
+/* Does a content of a unit pass through its ring? Weights and gradients of embedding and head have
+ * buffers of their own. */
+static bool passes(const struct tdm_program *program, enum tdm_content content, uint32_t unit)
+{
+    bool any_unit = content != TDM_UNIT_WEIGHTS && content != TDM_UNIT_GRADIENT;
+    return tdm_home_is_far(program, content, unit) &&
+           (any_unit || unit < program->schedule->model->layers);
+}
+
 static bool has_far_state(const struct tdm_program *program, uint32_t unit)
 {
     for (size_t i = 0; i < STATES; i++)
-        if (tdm_home_is_far(program, states[i], unit))
+        if (passes(program, states[i], unit))
             return true;
     return false;
 }
@@ -70,13 +81,16 @@ static enum tdm_status plan_body(void *self, const struct tdm_body *body, struct
     struct planning *planning = self;
     const struct tdm_program *program = planning->program;
     bool stored = true;
-    if (!uses_layer(program->schedule, body))
-        return TDM_OK;
-    if (body->layer != planning->last && tdm_home_is_far(program, TDM_UNIT_WEIGHTS, body->layer))
-        stored = add(&planning->visits, body->layer);
-    planning->last = body->layer;
-    if (body->kind == TDM_BODY_OPTIMIZER && has_far_state(program, body->layer))
-        stored &= add(&planning->updates, body->layer);
+    if (uses_layer(program->schedule, body)) {
+        if (body->layer != planning->last &&
+            tdm_home_is_far(program, TDM_UNIT_WEIGHTS, body->layer))
+            stored = add(&planning->visits, body->layer);
+        planning->last = body->layer;
+    }
+    if (body->kind == TDM_BODY_OPTIMIZER &&
+        !tdm_updates_on_host(program->schedule, body->layer) && has_far_state(program, body->layer))
+        for (uint32_t i = tdm_slice_count(program->schedule->model, body->layer); i-- > 0;)
+            stored &= add(&planning->updates, body->layer);
     return stored ? TDM_OK : tdm_fail(err, TDM_NO_MEMORY, "out of memory for streaming layers");
 }
 
@@ -138,7 +152,7 @@ struct tdm_ref tdm_low_unit_on_device(const struct tdm_lowering *l, enum tdm_con
 {
     if (!tdm_home_is_far(l->program, content, unit))
         return tdm_home_of(l->program, content, unit);
-    if (!is_layer(l, unit))
+    if (!is_layer(l, unit) && !passes(l->program, content, unit))
         return (struct tdm_ref){staged(l, content, row_of(l, unit)), 0};
     uint32_t ring = staged(l, content, TDM_ROW_LAYERS);
     uint32_t slot = content == TDM_UNIT_WEIGHTS
@@ -193,13 +207,33 @@ void tdm_low_unstage_weights(struct tdm_lowering *l, uint32_t unit)
 
 /* ---- masters and moments ---- */
 
-static void fetch_state(struct tdm_lowering *l, const struct tdm_body *body,
-                        enum tdm_content content, uint32_t unit, struct tdm_ref to)
+/* Where a slice of a content is at home. */
+static struct tdm_ref home_of_slice(const struct tdm_lowering *l, enum tdm_content content,
+                                    uint32_t unit, uint32_t slice)
 {
-    if (tdm_home_is_far(l->program, content, unit))
-        tdm_low_copy_unit(l, body, tdm_home_of(l->program, content, unit), to,
-                          content == TDM_UNIT_GRADIENT ? tdm_low_sum_tag(content, unit, TDM_NONE, 0)
-                                                       : tdm_low_tag(content, unit, TDM_NONE));
+    struct tdm_ref home = tdm_home_of(l->program, content, unit);
+    home.slot += tdm_is_sliced(l->model, content, unit) ? slice : 0;
+    return home;
+}
+
+static void fetch_state(struct tdm_lowering *l, const struct tdm_body *body,
+                        enum tdm_content content, uint32_t unit, uint32_t slice, struct tdm_ref to)
+{
+    struct tdm_tag what =
+        tdm_low_tag(content, unit, tdm_is_sliced(l->model, content, unit) ? slice : TDM_NONE);
+    if (content == TDM_UNIT_GRADIENT)
+        what.contributor = 0;
+    tdm_low_copy_unit(l, body, home_of_slice(l, content, unit, slice), to, what);
+}
+
+/* Fetches the gradient of embedding or head that stayed at home on the host. */
+static void fetch_gradient(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
+{
+    if (!tdm_home_is_far(l->program, TDM_UNIT_GRADIENT, unit))
+        return;
+    struct tdm_ref to = {staged(l, TDM_UNIT_GRADIENT, row_of(l, unit)), 0};
+    tdm_low_alloc(l, to.buffer);
+    fetch_state(l, body, TDM_UNIT_GRADIENT, unit, 0, to);
 }
 
 /* Fetches the part of a tied embedding's gradient that the head made. */
@@ -219,7 +253,7 @@ static bool has_slots(const struct tdm_lowering *l, uint32_t unit, uint32_t numb
 {
     for (size_t i = 0; i < STATES; i++) {
         uint32_t ring = staged(l, states[i], TDM_ROW_LAYERS);
-        if (tdm_home_is_far(l->program, states[i], unit) &&
+        if (passes(l->program, states[i], unit) &&
             number >= l->states.update + l->program->buffers[ring].slots)
             return false;
     }
@@ -232,15 +266,17 @@ static bool fetch_next(struct tdm_lowering *l, const struct tdm_body *body)
     const struct tdm_layout *layout = l->layout;
     struct tdm_state_ring *ring = &l->states;
     while (ring->next < layout->update_count) {
-        uint32_t unit = layout->updates[ring->next];
+        uint32_t unit = layout->updates[ring->next], slice = 0;
+        while (slice < ring->next && layout->updates[ring->next - slice - 1] == unit)
+            slice++;
         if (ring->content == 0 && !has_slots(l, unit, ring->next))
             return false;
         for (; ring->content < STATES; ring->content++) {
             enum tdm_content content = states[ring->content];
             uint32_t row = staged(l, content, TDM_ROW_LAYERS);
-            if (!tdm_home_is_far(l->program, content, unit))
+            if (!passes(l->program, content, unit))
                 continue;
-            fetch_state(l, body, content, unit,
+            fetch_state(l, body, content, unit, slice,
                         (struct tdm_ref){row, ring->next % l->program->buffers[row].slots});
             ring->content++;
             return true;
@@ -274,71 +310,101 @@ void tdm_low_stream_body(struct tdm_lowering *l, const struct tdm_body *body)
 }
 
 static void send_home(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_content content,
-                      uint32_t unit)
+                      uint32_t unit, uint32_t slice)
 {
+    uint32_t number = tdm_is_sliced(l->model, content, unit) ? slice : TDM_NONE;
     if (tdm_home_is_far(l->program, content, unit))
         tdm_low_copy_unit(l, body, tdm_low_unit_on_device(l, content, unit),
-                          tdm_home_of(l->program, content, unit),
-                          tdm_low_sum_tag(content, unit, TDM_NONE, 0));
+                          home_of_slice(l, content, unit, slice),
+                          tdm_low_sum_tag(content, unit, number, 0));
 }
 
-void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
+static void open_rings(struct tdm_lowering *l)
 {
-    if (is_layer(l, unit)) {
+    for (size_t i = 0; i < STATES; i++)
+        tdm_low_alloc(l, staged(l, states[i], TDM_ROW_LAYERS));
+    l->states.open = true;
+}
+
+static void close_rings(struct tdm_lowering *l)
+{
+    for (size_t i = 0; i < STATES; i++)
+        tdm_low_release(l, staged(l, states[i], TDM_ROW_LAYERS));
+    l->states.open = false;
+}
+
+uint32_t tdm_low_update_slices(const struct tdm_lowering *l, uint32_t unit)
+{
+    return has_far_state(l->program, unit) ? tdm_slice_count(l->model, unit) : 1;
+}
+
+void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit,
+                          uint32_t slice)
+{
+    if (!is_layer(l, unit) && slice == 0) {
+        tdm_low_stage_weights(l, body, unit);
+        fetch_gradient(l, body, unit);
+        fetch_tied_gradient(l, body, unit);
+    }
+    if (has_far_state(l->program, unit)) {
+        if (!l->states.open)
+            open_rings(l);
         fetch_states(l, body);
-        tdm_low_visit(l, body, unit);
-        return;
     }
-    tdm_low_stage_weights(l, body, unit);
-    for (size_t i = 0; i < STATES; i++)
-        if (tdm_home_is_far(l->program, states[i], unit)) {
-            struct tdm_ref to = {staged(l, states[i], row_of(l, unit)), 0};
-            tdm_low_alloc(l, to.buffer);
-            fetch_state(l, body, states[i], unit, to);
-        }
-    fetch_tied_gradient(l, body, unit);
+    if (is_layer(l, unit))
+        tdm_low_visit(l, body, unit);
 }
 
-void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
+void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit,
+                        uint32_t slice)
 {
-    send_home(l, body, TDM_UNIT_WEIGHTS, unit);
+    bool far = has_far_state(l->program, unit), at_end = tdm_updates_at_end(l->schedule);
+    bool last = slice + 1 == tdm_low_update_slices(l, unit);
+    if (last)
+        send_home(l, body, TDM_UNIT_WEIGHTS, unit, 0);
     for (size_t i = 0; i < STATES && states[i] != TDM_UNIT_GRADIENT; i++)
-        send_home(l, body, states[i], unit);
-    if (is_layer(l, unit)) {
-        if (has_far_state(l->program, unit)) {
-            l->states.update++;
-            l->states.bodies = l->states.fetched = 0;
-            if (tdm_updates_at_end(l->schedule)) /* no bodies of layers run between updates */
-                fetch_states(l, body);
-        }
-        return;
+        send_home(l, body, states[i], unit, slice);
+    if (far) {
+        l->states.update++;
+        l->states.bodies = l->states.fetched = 0;
+        if (at_end) /* no bodies of layers run between updates */
+            fetch_states(l, body);
     }
+    if (is_layer(l, unit) || !last)
+        return;
+    bool embedding = unit == tdm_model_embedding_unit(l->model);
     tdm_low_unstage_weights(l, unit);
-    for (size_t i = 0; i < STATES; i++)
-        if (tdm_home_is_far(l->program, states[i], unit))
-            tdm_low_release(l, staged(l, states[i], row_of(l, unit)));
-    if (unit == tdm_model_embedding_unit(l->model))
+    if (tdm_home_is_far(l->program, TDM_UNIT_GRADIENT, unit))
+        tdm_low_release(l, staged(l, TDM_UNIT_GRADIENT, row_of(l, unit)));
+    if (embedding)
         tdm_low_release(l, l->layout->staged_tied);
+    if (far && !at_end && (embedding || !l->states.layers))
+        close_rings(l);
 }
 
 /* ---- phases ---- */
 
 void tdm_low_open_states(struct tdm_lowering *l, const struct tdm_body *body)
 {
-    for (size_t i = 0; i < STATES; i++)
-        tdm_low_alloc(l, staged(l, states[i], TDM_ROW_LAYERS));
+    if (!l->states.layers && !tdm_updates_at_end(l->schedule))
+        return;
+    if (!l->states.open)
+        open_rings(l);
     fetch_states(l, body);
 }
 
-void tdm_low_close_states(struct tdm_lowering *l)
+void tdm_low_end_layers(struct tdm_lowering *l)
 {
-    for (size_t i = 0; i < STATES; i++)
-        tdm_low_release(l, staged(l, states[i], TDM_ROW_LAYERS));
+    if (l->states.open && !has_far_state(l->program, tdm_model_embedding_unit(l->model)))
+        close_rings(l);
 }
 
 void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, bool begin)
 {
     bool forward = body->phase == TDM_FORWARD;
+    for (uint32_t layer = 0; forward && begin && layer < l->model->layers; layer++)
+        l->states.layers |= has_far_state(l->program, layer) &&
+                            !tdm_updates_on_host(l->schedule, layer);
     if (forward && begin)
         for (uint32_t slot = 0; slot < TDM_MAX_RING; slot++)
             l->ring.layer[slot] = TDM_NONE;
@@ -357,5 +423,5 @@ void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, b
     if (begin && (tdm_updates_at_end(l->schedule) || !tdm_low_layer_major(l)))
         tdm_low_open_states(l, body);
     if (!begin && tdm_updates_at_end(l->schedule))
-        tdm_low_close_states(l);
+        close_rings(l);
 }

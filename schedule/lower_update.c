@@ -12,6 +12,7 @@
 
 #include "ops/update.h"
 #include "schedule/optimizer.h"
+#include "schedule/slices.h"
 
 /* ---- what goes to the host ---- */
 
@@ -127,26 +128,44 @@ static struct tdm_ref updated(const struct tdm_lowering *l, enum tdm_content con
                                                   : tdm_low_unit_on_device(l, content, unit);
 }
 
-static void updates(struct tdm_lowering *l, uint32_t operand, enum tdm_content content,
-                    enum tdm_dtype dtype)
+/* Bytes of a content of the op's unit that the op uses: of all tensors, or of its slice. */
+static uint64_t used_bytes(const struct tdm_lowering *l, enum tdm_content content)
 {
-    struct tdm_ref ref = updated(l, content, l->op.layer);
+    return l->op.slices > 1
+               ? tdm_low_slice_bytes(l, content, l->op.layer, l->op.slice)
+               : tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL,
+                                tdm_content_dtype(l->schedule, content));
+}
+
+static void updates(struct tdm_lowering *l, uint32_t operand, enum tdm_content content)
+{
+    uint32_t unit = l->op.layer, slots = 1;
+    struct tdm_ref ref = updated(l, content, unit);
     if (ref.buffer == TDM_NONE)
         return;
     /* contributor 0: as this step leaves it */
-    tdm_low_access(l, operand, ref, 1, TDM_ACCUMULATE, TDM_PART_ALL,
-                   tdm_low_tag(content, l->op.layer, TDM_NONE),
-                   tdm_low_sum_tag(content, l->op.layer, TDM_NONE, 0),
-                   tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL, dtype));
+    struct tdm_tag before = tdm_low_tag(content, unit, TDM_NONE);
+    struct tdm_tag after = tdm_low_sum_tag(content, unit, TDM_NONE, 0);
+    if (tdm_is_sliced(l->model, content, unit)) { /* slices are at home each in its slot */
+        before.chunk = after.chunk = l->op.slice;
+        if (l->op.slices == 1)
+            slots = tdm_slice_count(l->model, unit);
+        else if (!tdm_home_is_far(l->program, content, unit))
+            ref.slot += l->op.slice;
+    } else if (l->op.slices > 1) { /* weights, which are whole: a slice changes a share of them */
+        after.contributor = l->op.slices - 1 - l->op.slice;
+        before.contributor = l->op.slice == 0 ? TDM_NONE : after.contributor + 1;
+    }
+    tdm_low_access(l, operand, ref, slots, TDM_ACCUMULATE, TDM_PART_ALL, before, after,
+                   used_bytes(l, content));
 }
 
 /* Reads the complete gradient of the op's unit, at `ref`. */
 static void reads_gradient(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref)
 {
     struct tdm_tag complete = tdm_low_sum_tag(TDM_UNIT_GRADIENT, l->op.layer, TDM_NONE, 0);
-    tdm_low_access(
-        l, operand, ref, 1, TDM_READ, TDM_PART_ALL, complete, complete,
-        tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL, l->schedule->dtypes.gradients));
+    tdm_low_access(l, operand, ref, 1, TDM_READ, TDM_PART_ALL, complete, complete,
+                   used_bytes(l, TDM_UNIT_GRADIENT));
 }
 
 /* Reads the part of a tied embedding's gradient that the head made. */
@@ -157,7 +176,7 @@ static void reads_tied_gradient(struct tdm_lowering *l, uint32_t operand, uint32
         return;
     struct tdm_tag complete = tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, 0);
     tdm_low_access(l, operand, (struct tdm_ref){buffer, 0}, 1, TDM_READ, 0, complete, complete,
-                   tdm_part_bytes(l->model, unit, TDM_PART_ALL, l->schedule->dtypes.gradients));
+                   used_bytes(l, TDM_TIED_GRADIENT));
 }
 
 /* Reads the norms by which the update scales its gradient: none, that of its unit, or all. */
@@ -217,20 +236,23 @@ static void release_gradient(struct tdm_lowering *l, uint32_t unit)
     }
 }
 
-void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
+/* Updates a slice of a unit, or all of it if it is the only one. */
+static void update(struct tdm_lowering *l, const struct tdm_body *body, uint32_t slice,
+                   uint32_t slices)
 {
-    const struct tdm_dtypes *dtypes = &l->schedule->dtypes;
     uint32_t unit = body->layer;
     bool on_host = tdm_updates_on_host(l->schedule, unit);
-
-    if (on_host)
-        host_update_begin(l, body);
-    else
-        tdm_low_update_begin(l, body, unit);
     tdm_low_op_begin(l, body, TDM_OP_OPTIMIZER, TDM_PART_ALL);
+    l->op.slice = slice;
+    l->op.slices = slices;
+    struct tdm_slice range = {0, l->model->units[unit].elements};
+    if (slices > 1)
+        range = tdm_slice_at(l->model, unit, slice);
+    l->op.first_element = range.first;
+    l->op.elements = range.elements;
     if (on_host)
         l->op.lane = tdm_lane_at(&l->schedule->machine->topology, l->schedule->optimizer.on);
-    updates(l, TDM_OPTIMIZER_WEIGHTS, TDM_UNIT_WEIGHTS, dtypes->weights);
+    updates(l, TDM_OPTIMIZER_WEIGHTS, TDM_UNIT_WEIGHTS);
     if (on_host)
         reads_gradient(l, TDM_OPTIMIZER_GRADIENT, l->host_gradient);
     else
@@ -238,15 +260,28 @@ void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
                        tdm_gradients_stay(l->schedule)
                            ? tdm_low_unit_on_device(l, TDM_UNIT_GRADIENT, unit)
                            : tdm_low_gradient_ref(l, unit));
-    updates(l, TDM_OPTIMIZER_MASTER, TDM_UNIT_MASTER, dtypes->master);
-    updates(l, TDM_OPTIMIZER_MOMENT1, TDM_UNIT_MOMENT1, dtypes->moments);
-    updates(l, TDM_OPTIMIZER_MOMENT2, TDM_UNIT_MOMENT2, dtypes->moments);
+    updates(l, TDM_OPTIMIZER_MASTER, TDM_UNIT_MASTER);
+    updates(l, TDM_OPTIMIZER_MOMENT1, TDM_UNIT_MOMENT1);
+    updates(l, TDM_OPTIMIZER_MOMENT2, TDM_UNIT_MOMENT2);
     reads_norms(l, on_host ? l->layout->host_norms : l->layout->norms);
     reads_tied_gradient(l, TDM_OPTIMIZER_TIED, tied_part(l, on_host));
     tdm_low_op_end(l);
-    if (on_host)
+}
+
+void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t unit = body->layer;
+    if (tdm_updates_on_host(l->schedule, unit)) {
+        host_update_begin(l, body);
+        update(l, body, 0, 1);
         host_update_end(l, unit);
-    else
-        tdm_low_update_end(l, body, unit);
+    } else {
+        uint32_t slices = tdm_low_update_slices(l, unit);
+        for (uint32_t slice = 0; slice < slices; slice++) {
+            tdm_low_update_begin(l, body, unit, slice);
+            update(l, body, slice, slices);
+            tdm_low_update_end(l, body, unit, slice);
+        }
+    }
     release_gradient(l, unit);
 }

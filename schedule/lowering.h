@@ -79,7 +79,7 @@ struct tdm_layout {
     uint32_t vocabulary_tiles;  /* number of tiles that the vocabulary is cut into */
 
     /* What streams through the rings of units, in order: the layers whose weights bodies use, and
-     * the layers that are updated. Owned. */
+     * the units that are updated, each as often as it has slices. Owned. */
     uint32_t *visits, *updates;
     uint32_t visit_count, update_count;
 };

@@ -6,6 +6,7 @@
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/optimizer.h"
+#include "schedule/slices.h"
 
 #include <stdio.h>
 
@@ -30,7 +31,8 @@ const char *tdm_tag_show(struct tdm_tag tag, char text[TDM_TAG_TEXT])
     if (tag.layer != TDM_NONE && tag.content != TDM_EMPTY)
         used += snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " of layer %u", tag.layer);
     if (tag.chunk != TDM_NONE)
-        used += snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " chunk %u", tag.chunk);
+        used += snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " %s %u",
+                         tdm_content_is_of_unit(tag.content) ? "slice" : "chunk", tag.chunk);
     if (tag.contributor != TDM_NONE)
         snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " down to contributor %u",
                  tag.contributor);
@@ -345,9 +347,9 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
     case SO_FAR:
         *before = *after = op->chunk;
         return false;
-    case CLOSES:
-        *before = TDM_NONE;
-        *after = 0;
+    case CLOSES: /* of a unit that is updated in slices, each slice adds one share */
+        *after = op->slices > 1 ? op->slices - 1 - op->slice : 0;
+        *before = op->slice == 0 ? TDM_NONE : *after + 1;
         return false;
     case NOT_YET:
         *before = *after = program->chunk_count;
@@ -483,6 +485,11 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
     if (tdm_content_is_of_unit(rule->after)) {
         due.part = op->part;
         due.before.chunk = due.after.chunk = TDM_NONE;
+        if (op->kind == TDM_OP_OPTIMIZER && tdm_is_sliced(model, rule->after, op->layer)) {
+            due.before = (struct tdm_tag){rule->after, op->layer, op->slice, TDM_NONE};
+            due.after = (struct tdm_tag){rule->after, op->layer, op->slice, 0};
+            due.slots = op->slices > 1 ? 1 : tdm_slice_count(model, op->layer);
+        }
         if (is_of_head(op) && model->tied) {
             due.part = TDM_PART_EMBEDDING;
             if (rule->after == TDM_UNIT_GRADIENT) { /* it has its own buffer */
@@ -528,6 +535,8 @@ static uint64_t due_bytes(const struct step *step, const struct tdm_op *op,
     bool of_entries = tdm_content_is_of_unit(content) || content == TDM_TIED_GRADIENT;
     if (is_of_head(op) && of_entries) /* a row of the output weight for each entry */
         return tdm_size_mul(op->entries, (uint64_t)model->hidden * tdm_dtype_bytes(dtype));
+    if (op->kind == TDM_OP_OPTIMIZER && op->slices > 1 && of_entries)
+        return tdm_slice_at(model, op->layer, op->slice).elements * tdm_dtype_bytes(dtype);
     if (content == TDM_LOGIT_TILE)
         return tdm_logit_bytes(schedule, op->tokens, op->entries);
     if (content == TDM_TIED_GRADIENT)
@@ -614,13 +623,28 @@ static bool vocabulary_is_right(const struct tdm_schedule *schedule, const struc
     }
 }
 
+/* An update is of all of its unit, or of one of its slices. */
+static bool slice_is_right(const struct tdm_model *model, const struct tdm_op *op)
+{
+    if (op->kind != TDM_OP_OPTIMIZER)
+        return op->slices == 0 && op->elements == 0;
+    if (op->slice >= op->slices ||
+        (op->slices > 1 && op->slices != tdm_slice_count(model, op->layer)))
+        return false;
+    struct tdm_slice due = {0, model->units[op->layer].elements};
+    if (op->slices > 1)
+        due = tdm_slice_at(model, op->layer, op->slice);
+    return op->first_element == due.first && op->elements == due.elements;
+}
+
 /* Are layer, chunk, tokens and rows that an op names right? */
 static bool shape_is_right(const struct step *step, const struct tdm_op *op)
 {
     const struct tdm_program *program = step->program;
     const struct tdm_model *model = program->schedule->model;
     if (op->kind == TDM_OP_GRADIENT_NORM || op->kind == TDM_OP_OPTIMIZER)
-        return op->layer < model->unit_count && op->chunk == TDM_NONE && op->tokens == 0;
+        return op->layer < model->unit_count && op->chunk == TDM_NONE && op->tokens == 0 &&
+               slice_is_right(model, op);
     if (op->chunk >= program->chunk_count)
         return false;
 

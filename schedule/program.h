@@ -40,7 +40,8 @@ enum tdm_phase { TDM_FORWARD, TDM_BACKWARD, TDM_OPTIMIZER_PHASE, TDM_PHASES };
 
 const char *tdm_phase_name(enum tdm_phase phase);
 
-/* What a slot (or one part of it) holds: content, layer (or unit) and chunk. For a running sum also
+/* What a slot (or one part of it) holds: content, layer (or unit) and chunk (or slice of the unit,
+ * slices.h). For a running sum also
  * its last contributor: the chunk that added last (the tile, in sums over LM-head tiles). Each sum
  * runs in program order with chunks in reverse, so the first contributor has the highest number
  * (ranks.h). In an access of several slots the chunk of the k-th slot is `chunk + k`; layer and
@@ -81,6 +82,9 @@ struct tdm_op {
     uint64_t first_row;    /* first row of a tile inside its chunk */
     uint32_t first_entry;  /* of an LM-head tile: its first vocabulary entry, */
     uint32_t entries;      /* and the number of entries; 0 in other ops */
+    uint32_t slice;        /* of an update: the slice of its unit, and */
+    uint32_t slices;       /* their number, or 1: all at once; 0 in other ops */
+    uint64_t first_element, elements; /* of an update: the elements of the unit that it changes */
     uint32_t access_count; /* operands of its kind, absent ones included: tdm_op_type.operands */
     struct tdm_access access[TDM_OPERANDS];
     uint64_t flops;

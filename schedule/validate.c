@@ -18,6 +18,7 @@
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/operands.h"
+#include "schedule/slices.h"
 #include "schedule/validate_cost.h"
 
 #include <stdio.h>
@@ -203,6 +204,17 @@ static bool has_part(const struct tdm_program *program, const struct record *rec
                           TDM_DTYPE_BF16) > 0;
 }
 
+/* Bytes of the slice that a tag names; TDM_SIZE_MAX if there is none. */
+static uint64_t slice_bytes(const struct tdm_validator *v, struct tdm_tag tag)
+{
+    const struct tdm_model *model = v->program->schedule->model;
+    if (!tdm_is_sliced(model, tag.content, tag.layer) ||
+        tag.chunk >= tdm_slice_count(model, tag.layer))
+        return TDM_SIZE_MAX;
+    return tdm_size_mul(tdm_slice_at(model, tag.layer, tag.chunk).elements,
+                        tdm_dtype_bytes(tdm_content_dtype(v->program->schedule, tag.content)));
+}
+
 /* Bytes that each slot of an access must have, for its largest chunk or for its unit. */
 static uint64_t slot_need(const struct tdm_validator *v, const struct tdm_op *op,
                           const struct tdm_access *access)
@@ -211,6 +223,8 @@ static uint64_t slot_need(const struct tdm_validator *v, const struct tdm_op *op
     enum tdm_content content = access->after.content;
     if (tdm_content_is_of_unit(content) && access->after.layer >= schedule->model->unit_count)
         return TDM_SIZE_MAX;
+    if (tdm_content_is_of_unit(content) && access->after.chunk != TDM_NONE)
+        return slice_bytes(v, access->after);
     bool of_tile = content == TDM_LOGIT_TILE || content == TDM_HEAD_LSE || content == TDM_HEAD_SUM;
     uint64_t tokens = of_tile ? op->tokens : 0;
     for (uint32_t k = 0; k < access->slots && !of_tile; k++) {
@@ -414,7 +428,9 @@ static bool is_of_unit(const struct tdm_validator *v, const struct tdm_op *op, s
     bool by_part = tdm_content_is_of_unit(what.content);
     bool is_sum = what.content == TDM_UNIT_GRADIENT || what.content == TDM_TIED_GRADIENT;
     return what.layer == op->layer && what.layer < v->program->schedule->model->unit_count &&
-           what.chunk == TDM_NONE && op->chunk == TDM_NONE && op->tokens == 0 &&
+           (what.chunk != TDM_NONE) ==
+               tdm_is_sliced(v->program->schedule->model, what.content, what.layer) &&
+           op->chunk == TDM_NONE && op->tokens == 0 &&
            (what.contributor == 0 || (what.contributor == TDM_NONE && !is_sum)) &&
            ((op->access[TDM_COPY_FROM].part == (by_part ? (uint32_t)TDM_PART_ALL : 0) &&
              op->part == 0) ||
@@ -426,6 +442,8 @@ static uint64_t unit_bytes(const struct tdm_validator *v, const struct tdm_op *o
 {
     const struct tdm_schedule *schedule = v->program->schedule;
     uint32_t part = op->access[TDM_COPY_FROM].part;
+    if (what.chunk != TDM_NONE)
+        return slice_bytes(v, what);
     return tdm_content_is_of_unit(what.content) && part < TDM_PARTS
                ? tdm_part_bytes(schedule->model, what.layer, (enum tdm_part)part,
                                 tdm_content_dtype(schedule, what.content))

@@ -3,6 +3,7 @@
 #include "schedule/values.h"
 
 #include "schedule/lowering.h"
+#include "schedule/slices.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -158,6 +159,20 @@ static void touch(struct tdm_values *values, uint32_t buffer, struct value *valu
         value->bytes = bytes;
 }
 
+/* An access to slices of a unit: they have no parts. */
+static void touch_slices(struct tdm_values *values, const struct tdm_access *access,
+                         struct value *slots, uint64_t op)
+{
+    const struct tdm_program *program = values->program;
+    uint64_t element_bytes = tdm_dtype_bytes(program->buffers[access->buffer].dtype);
+    for (uint32_t k = 0; k < access->slots; k++)
+        touch(values, access->buffer, &slots[(size_t)k * TDM_PARTS],
+              tdm_slice_at(program->schedule->model, access->after.layer, access->after.chunk + k)
+                      .elements *
+                  element_bytes,
+              access->mode, op);
+}
+
 /* An access to all parts of a unit. Each part has its own bytes; those between tensors count for
  * none. */
 static void touch_parts(struct tdm_values *values, const struct tdm_access *access,
@@ -201,6 +216,10 @@ void tdm_values_take(struct tdm_values *values, const struct tdm_op *op)
         struct seen *seen = &values->seen[access->buffer];
         struct value *of_slot = &seen->values[(size_t)access->first_slot * seen->parts];
         note_use(seen, op->number);
+        if (seen->parts > 1 && access->after.chunk != TDM_NONE) {
+            touch_slices(values, access, of_slot, op->number);
+            continue;
+        }
         if (seen->parts > 1 && access->part >= TDM_PARTS) {
             touch_parts(values, access, of_slot, op->number);
             continue;

@@ -195,6 +195,7 @@ struct tdm_update {
     bool adamw; /* else SGD */
     float beta1, beta2, rest1, rest2, step_rate, root_scale, epsilon, rate, decay;
     uint64_t random_stream; /* random.h: stream of (seed, step, tensor) */
+    uint64_t first;         /* number of the first element in its tensor */
     /* The gradient is clipped by clip_norm / norm. The norm is the square root of the sum of
      * `norm_count` sums of squares, which are `norm_stride` apart. norm_count 0: no clipping */
     const double *norms;

@@ -164,7 +164,7 @@ static __global__ void __launch_bounds__(THREADS) update(const tdm_update x, boo
         if (random_due) {
 #pragma unroll
             for (int j = 0; j < W; j++)
-                random[j] = tdm_random_draw(x.random_stream, i + j);
+                random[j] = tdm_random_draw(x.random_stream, x.first + i + j);
         }
         load_weights<W>(x, i, weight);
         load_gradient<W>(x.gradient, x.second_gradient, i, gradient);

@@ -252,7 +252,7 @@ enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
         return tdm_cuda_run_host_update(executor, launch, err);
     /* the same values on host and device */
     const struct tdm_host_update x = tdm_host_update_of(launch);
-    const struct tdm_operand *operand = launch->operand, *norms = &operand[TDM_OPTIMIZER_NORMS];
+    const struct tdm_operand *operand = x.operand, *norms = &operand[TDM_OPTIMIZER_NORMS];
     struct tdm_update update = {
         .adamw = x.adamw,
         .beta1 = x.beta1,
@@ -272,13 +272,18 @@ enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
     for (uint32_t i = 0; i < x.unit->tensor_count && status == TDM_OK; i++) {
         uint32_t number_of_tensor = x.unit->first_tensor + i;
         const struct tdm_tensor *tensor = &x.tensors[number_of_tensor];
-        update.elements = tensor->elements;
-        update.weights = tdm_array_at(&operand[TDM_OPTIMIZER_WEIGHTS], tensor->offset);
-        update.gradient = tdm_array_at(&operand[TDM_OPTIMIZER_GRADIENT], tensor->offset);
-        update.second_gradient = tdm_array_at(&operand[TDM_OPTIMIZER_TIED], tensor->offset);
-        update.master = tdm_array_at(&operand[TDM_OPTIMIZER_MASTER], tensor->offset);
-        update.moment1 = tdm_array_at(&operand[TDM_OPTIMIZER_MOMENT1], tensor->offset);
-        update.moment2 = tdm_array_at(&operand[TDM_OPTIMIZER_MOMENT2], tensor->offset);
+        const uint64_t first = tdm_most(x.first, tensor->offset);
+        const uint64_t end = tdm_least(x.end, tensor->offset + tensor->elements);
+        if (first >= end)
+            continue;
+        update.elements = end - first;
+        update.first = first - tensor->offset;
+        update.weights = tdm_array_at(&operand[TDM_OPTIMIZER_WEIGHTS], first);
+        update.gradient = tdm_array_at(&operand[TDM_OPTIMIZER_GRADIENT], first);
+        update.second_gradient = tdm_array_at(&operand[TDM_OPTIMIZER_TIED], first);
+        update.master = tdm_array_at(&operand[TDM_OPTIMIZER_MASTER], first);
+        update.moment1 = tdm_array_at(&operand[TDM_OPTIMIZER_MOMENT1], first);
+        update.moment2 = tdm_array_at(&operand[TDM_OPTIMIZER_MOMENT2], first);
         update.decay = tensor->rows > 1 ? x.decay : 0.0f;
         update.random_stream = tdm_random_stream(x.seed, x.step, number_of_tensor);
         status = tdm_cuda_update(&update, tdm_cuda_compute(executor), err);

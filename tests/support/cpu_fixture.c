@@ -264,6 +264,10 @@ void bench_op(struct bench *bench, enum tdm_op_kind kind, enum tdm_part part, ui
     tdm_program_set_schedule(&bench->program, &bench->schedule); /* a test may have changed it */
     bench->op = (struct tdm_op){
         .kind = kind, .part = part, .layer = layer, .chunk = chunk, .tokens = tokens};
+    if (kind == TDM_OP_OPTIMIZER) {
+        bench->op.slices = 1;
+        bench->op.elements = bench->model->units[layer].elements;
+    }
     for (int i = 0; i < TDM_OPERANDS; i++)
         bench->op.access[i].buffer = TDM_NONE;
     bench->launch =
