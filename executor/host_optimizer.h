@@ -20,9 +20,9 @@ struct tdm_host_update {
      * there; its address is that of the unit if all of it were. */
     struct tdm_operand operand[TDM_OPTIMIZER_OPERANDS];
     uint64_t first, end; /* the elements of the unit that it changes */
-    bool adamw;                                         /* else SGD */
-    bool random;                                        /* something is rounded stochastically */
-    uint32_t width; /* of vectors: below tdm_host_update_widths(), set to the widest */
+    bool adamw;          /* else SGD */
+    bool random;         /* something is rounded stochastically */
+    uint32_t width;      /* of vectors: below tdm_host_update_widths(), set to the widest */
     uint64_t seed, step;
     float beta1, beta2, rest1, rest2; /* rest = 1 - beta */
     float step_rate;                  /* rate / (1 - beta1^step) */
@@ -31,7 +31,8 @@ struct tdm_host_update {
     double clip_norm;
 };
 
-/* Makes an update from a launch of TDM_OP_OPTIMIZER, for the host or for a device. Does not read the memory of its operands. */
+/* Makes an update from a launch of TDM_OP_OPTIMIZER, for the host or for a device. Does not read
+ * the memory of its operands. */
 struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch);
 
 /* Runs it on `threads` threads. Allocates nothing once that many threads have run. */

@@ -48,9 +48,8 @@ enum tdm_status tdm_host_update_rate(const struct tdm_schedule *schedule, uint32
 {
     struct tdm_program program = {0};
     const struct tdm_step step = {.number = 1, .learning_rate = 1e-5, .seed = 1};
-    const struct tdm_op op = {.kind = TDM_OP_OPTIMIZER,
-                              .slices = 1,
-                              .elements = schedule->model->units[0].elements};
+    const struct tdm_op op = {
+        .kind = TDM_OP_OPTIMIZER, .slices = 1, .elements = schedule->model->units[0].elements};
     struct tdm_launch launch = {.program = &program, .op = &op, .step = &step};
     enum tdm_status status = TDM_OK;
     double moved = 0, passed = 0, begin;

@@ -103,8 +103,8 @@ static uint32_t declare_unit_home(struct tdm_builder *b, enum tdm_place place,
                                   uint32_t unit, const char *name, const char *of)
 {
     bool sliced = tdm_is_sliced(b->model, content, unit);
-    uint32_t number = tdm_declare(b, place, category, TDM_AXIS_UNIT, content, unit, 0, 1, "%s.%s",
-                                  name, of);
+    uint32_t number =
+        tdm_declare(b, place, category, TDM_AXIS_UNIT, content, unit, 0, 1, "%s.%s", name, of);
     if (sliced)
         tdm_declare_slices(b, number, unit, tdm_slice_count(b->model, unit));
     return tdm_declare_resident(b, number, content, unit, sliced ? 0 : TDM_NONE);
@@ -189,8 +189,8 @@ static void declare_state_ring(struct tdm_builder *b, enum tdm_content content, 
         if (!is_staged(b, content, unit))
             continue;
         far += tdm_slice_count(b->model, unit);
-        if (largest == TDM_NONE || tdm_slice_at(b->model, unit, 0).elements >
-                                       tdm_slice_at(b->model, largest, 0).elements)
+        if (largest == TDM_NONE ||
+            tdm_slice_at(b->model, unit, 0).elements > tdm_slice_at(b->model, largest, 0).elements)
             largest = unit;
     }
     if (far == 0)

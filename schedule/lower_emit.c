@@ -203,12 +203,11 @@ void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum
                        struct tdm_ref from, struct tdm_ref to, struct tdm_tag what)
 {
     bool by_part = l->program->buffers[from.buffer].by_part;
-    uint64_t bytes = part != TDM_PART_ALL
-                         ? tdm_part_bytes(l->model, what.layer, part,
-                                          tdm_content_dtype(l->schedule, what.content))
-                     : what.chunk != TDM_NONE
-                         ? tdm_low_slice_bytes(l, what.content, what.layer, what.chunk)
-                         : tdm_content_bytes(l->schedule, what.content, what.layer, 0);
+    uint64_t bytes =
+        part != TDM_PART_ALL     ? tdm_part_bytes(l->model, what.layer, part,
+                                                  tdm_content_dtype(l->schedule, what.content))
+        : what.chunk != TDM_NONE ? tdm_low_slice_bytes(l, what.content, what.layer, what.chunk)
+                                 : tdm_content_bytes(l->schedule, what.content, what.layer, 0);
     uint32_t copied = by_part ? (uint32_t)part : 0;
     tdm_low_op_begin(l, body, TDM_OP_COPY, part == TDM_PART_ALL ? 0 : part);
     tdm_low_route(l, from.buffer, to.buffer);

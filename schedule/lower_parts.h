@@ -35,8 +35,8 @@ struct tdm_weight_ring {
 
 /* Contents of the rings of state, in the order of the layout's list of updates. */
 struct tdm_state_ring {
-    bool open;   /* they are allocated */
-    bool layers; /* state of a layer passes through them */
+    bool open;                /* they are allocated */
+    bool layers;              /* state of a layer passes through them */
     uint32_t update, next;    /* next update to run; first one not completely fetched */
     uint32_t content;         /* next content of update `next` to fetch */
     uint32_t bodies, fetched; /* counts since the last update: bodies, contents fetched */

@@ -87,8 +87,8 @@ static enum tdm_status plan_body(void *self, const struct tdm_body *body, struct
             stored = add(&planning->visits, body->layer);
         planning->last = body->layer;
     }
-    if (body->kind == TDM_BODY_OPTIMIZER &&
-        !tdm_updates_on_host(program->schedule, body->layer) && has_far_state(program, body->layer))
+    if (body->kind == TDM_BODY_OPTIMIZER && !tdm_updates_on_host(program->schedule, body->layer) &&
+        has_far_state(program, body->layer))
         for (uint32_t i = tdm_slice_count(program->schedule->model, body->layer); i-- > 0;)
             stored &= add(&planning->updates, body->layer);
     return stored ? TDM_OK : tdm_fail(err, TDM_NO_MEMORY, "out of memory for streaming layers");
@@ -403,8 +403,8 @@ void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, b
 {
     bool forward = body->phase == TDM_FORWARD;
     for (uint32_t layer = 0; forward && begin && layer < l->model->layers; layer++)
-        l->states.layers |= has_far_state(l->program, layer) &&
-                            !tdm_updates_on_host(l->schedule, layer);
+        l->states.layers |=
+            has_far_state(l->program, layer) && !tdm_updates_on_host(l->schedule, layer);
     if (forward && begin)
         for (uint32_t slot = 0; slot < TDM_MAX_RING; slot++)
             l->ring.layer[slot] = TDM_NONE;

@@ -131,10 +131,9 @@ static struct tdm_ref updated(const struct tdm_lowering *l, enum tdm_content con
 /* Bytes of a content of the op's unit that the op uses: of all tensors, or of its slice. */
 static uint64_t used_bytes(const struct tdm_lowering *l, enum tdm_content content)
 {
-    return l->op.slices > 1
-               ? tdm_low_slice_bytes(l, content, l->op.layer, l->op.slice)
-               : tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL,
-                                tdm_content_dtype(l->schedule, content));
+    return l->op.slices > 1 ? tdm_low_slice_bytes(l, content, l->op.layer, l->op.slice)
+                            : tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL,
+                                             tdm_content_dtype(l->schedule, content));
 }
 
 static void updates(struct tdm_lowering *l, uint32_t operand, enum tdm_content content)

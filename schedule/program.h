@@ -76,14 +76,14 @@ struct tdm_op {
     /* link of the machine: that a copy between two places uses, or over which attention gathers;
      * TDM_NO_LINK in other ops */
     uint32_t link;
-    uint32_t layer;        /* or unit; TDM_NONE if none */
-    uint32_t chunk;        /* TDM_NONE if none */
-    uint64_t tokens;       /* rows it works on */
-    uint64_t first_row;    /* first row of a tile inside its chunk */
-    uint32_t first_entry;  /* of an LM-head tile: its first vocabulary entry, */
-    uint32_t entries;      /* and the number of entries; 0 in other ops */
-    uint32_t slice;        /* of an update: the slice of its unit, and */
-    uint32_t slices;       /* their number, or 1: all at once; 0 in other ops */
+    uint32_t layer;                   /* or unit; TDM_NONE if none */
+    uint32_t chunk;                   /* TDM_NONE if none */
+    uint64_t tokens;                  /* rows it works on */
+    uint64_t first_row;               /* first row of a tile inside its chunk */
+    uint32_t first_entry;             /* of an LM-head tile: its first vocabulary entry, */
+    uint32_t entries;                 /* and the number of entries; 0 in other ops */
+    uint32_t slice;                   /* of an update: the slice of its unit, and */
+    uint32_t slices;                  /* their number, or 1: all at once; 0 in other ops */
     uint64_t first_element, elements; /* of an update: the elements of the unit that it changes */
     uint32_t access_count; /* operands of its kind, absent ones included: tdm_op_type.operands */
     struct tdm_access access[TDM_OPERANDS];

@@ -56,7 +56,7 @@ EXTRA_DIST += tests/reference/huggingface.json tests/reference/huggingface.py
 
 # Random schedules, and what executing them must give.
 random_schedule = tests/support/random_schedule.c tests/support/random_schedule.h \
-	tests/support/cases.c tests/support/cases.h
+	tests/support/cases.c tests/support/cases.h tests/support/slot_tensors.h
 run_steps = tests/support/run_steps.c tests/support/run_steps.h tests/support/step_data.c \
 	tests/support/step_data.h \
 	$(random_schedule)

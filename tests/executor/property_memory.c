@@ -17,6 +17,7 @@
 #include "schedule/operands.h"
 #include "tests/support/execution.h"
 #include "tests/support/random_schedule.h"
+#include "tests/support/slot_tensors.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,14 +50,15 @@ struct plan {
     struct planned *buffers;
 };
 
-/* Marks the tensors of a part of a unit, or of the whole unit. */
-static void mark_unit(const struct tdm_model *model, uint32_t unit, uint32_t part, uint64_t size,
-                      unsigned char *slot)
+/* Marks the tensors of a part of a unit or of its slice, or all of them. */
+static void mark_unit(const struct tdm_model *model, struct tdm_tag tag, uint32_t part,
+                      uint64_t size, unsigned char *slot)
 {
-    for (uint32_t i = 0; i < model->units[unit].tensor_count; i++) {
-        const struct tdm_tensor *tensor = &model->tensors[model->units[unit].first_tensor + i];
+    for (uint32_t i = 0; i < model->units[tag.layer].tensor_count; i++) {
+        const struct tdm_tensor *tensor = &model->tensors[model->units[tag.layer].first_tensor + i];
+        uint64_t at, elements = tdm_slot_elements(model, tensor, tag.chunk, &at);
         if (part >= TDM_PARTS || tdm_part_of(tensor->role) == (enum tdm_part)part)
-            memset(slot + tensor->offset * size, SOMETHING, tensor->elements * size);
+            memset(slot + at * size, SOMETHING, elements * size);
     }
 }
 
@@ -75,16 +77,16 @@ static void mark_pages(const struct tdm_schedule *schedule, uint64_t tokens, uin
 }
 
 /* Marks the bytes of a content in a slot, without the gaps between them. */
-static void mark_content(const struct tdm_schedule *schedule, const struct tdm_access *access,
+static void mark_content(const struct tdm_schedule *schedule, struct tdm_tag tag, uint32_t part,
                          uint64_t tokens, uint64_t size, unsigned char *slot)
 {
     const struct tdm_model *model = schedule->model;
-    enum tdm_content content = access->after.content;
+    enum tdm_content content = tag.content;
     uint64_t row = (uint64_t)model->query_heads * model->head_dim * size;
     if (tdm_content_is_of_unit(content)) {
-        mark_unit(model, access->after.layer, access->part, size, slot);
+        mark_unit(model, tag, part, size, slot);
     } else if (content == TDM_TIED_GRADIENT) {
-        mark_unit(model, access->after.layer, TDM_PART_ALL, size, slot);
+        mark_unit(model, tag, TDM_PART_ALL, size, slot);
     } else if (content == TDM_KVPAGES || content == TDM_DKVPAGES) {
         mark_pages(schedule, tokens, size, slot);
     } else if (content == TDM_ATTENTION_OUT) {
@@ -106,7 +108,7 @@ static bool is_of_tile(enum tdm_content content)
 }
 
 /* Bytes of a content for the largest chunk or tile. For a content of units: bytes for the largest
- * layer, or for the unit if it is not a layer. */
+ * layer, or for the unit or its first slice if it is not a layer. */
 static uint64_t most_bytes(const struct tdm_program *program, enum tdm_content content,
                            uint32_t unit)
 {
@@ -116,6 +118,9 @@ static uint64_t most_bytes(const struct tdm_program *program, enum tdm_content c
         tokens = program->chunks[i].tokens > tokens ? program->chunks[i].tokens : tokens;
     if (is_of_tile(content) && schedule->head_tile_tokens < tokens)
         tokens = schedule->head_tile_tokens;
+    if (tdm_content_is_of_unit(content) && tdm_is_sliced(schedule->model, content, unit))
+        return tdm_slice_at(schedule->model, unit, 0).elements *
+               tdm_dtype_bytes(tdm_content_dtype(schedule, content));
     if (!tdm_content_is_of_unit(content) || unit >= schedule->model->layers)
         return tdm_content_bytes(schedule, content, unit, tokens);
     for (uint32_t layer = 0; layer < schedule->model->layers; layer++) {
@@ -132,9 +137,11 @@ static void mark_slot(const struct plan *plan, const struct tdm_op *op,
     const struct tdm_buffer *buffer = &program->buffers[access->buffer];
     struct planned *planned = &plan->buffers[access->buffer];
     enum tdm_content content = access->after.content;
-    uint32_t unit = access->after.layer, chunk = tdm_tag_at(access->after, k).chunk;
+    const struct tdm_tag tag = tdm_tag_at(access->after, k);
+    uint32_t unit = tag.layer, chunk = tag.chunk;
     uint32_t slot = access->first_slot + k;
     uint64_t most = most_bytes(program, content, unit);
+    bool sliced = tdm_content_is_of_unit(content) && chunk != TDM_NONE;
     uint64_t tokens = chunk < program->chunk_count ? program->chunks[chunk].tokens : 0;
     if (is_of_tile(content))
         tokens = op->tokens;
@@ -144,10 +151,14 @@ static void mark_slot(const struct plan *plan, const struct tdm_op *op,
     unsigned char *bytes = planned->bytes + slot * buffer->slot_bytes;
     unsigned char *here = calloc(buffer->slot_bytes + 1, 1);
     assert_non_null(here);
-    mark_content(program->schedule, access, tokens, tdm_dtype_bytes(buffer->dtype), here);
+    mark_content(program->schedule, tag, access->part, tokens, tdm_dtype_bytes(buffer->dtype),
+                 here);
     bool allowed =
         (op->kind == TDM_OP_COPY && access->mode == TDM_WRITE) || content == TDM_TOKEN_ORDER;
     uint64_t end = allowed ? tdm_content_bytes(program->schedule, content, unit, tokens) : 0;
+    if (allowed && sliced)
+        end = tdm_slice_at(program->schedule->model, unit, chunk).elements *
+              tdm_dtype_bytes(buffer->dtype);
     for (uint64_t i = 0; i < buffer->slot_bytes; i++)
         bytes[i] |= here[i] != NOTHING ? SOMETHING : i < end ? ALLOWED : NOTHING;
     free(here);
@@ -183,10 +194,10 @@ static void mark_state(const struct plan *plan)
         struct planned *planned = &plan->buffers[i];
         bool state = buffer->resident && buffer->by_part && buffer->initial.content != TDM_EMPTY;
         for (uint32_t slot = 0; slot < buffer->slots && state; slot++) {
-            uint32_t unit = tdm_program_initial(plan->program, buffer, slot).layer;
+            struct tdm_tag tag = tdm_program_initial(plan->program, buffer, slot);
             planned->used[slot] = true;
-            planned->most_bytes = most_bytes(plan->program, buffer->initial.content, unit);
-            mark_unit(schedule->model, unit, TDM_PART_ALL, tdm_dtype_bytes(buffer->dtype),
+            planned->most_bytes = most_bytes(plan->program, buffer->initial.content, tag.layer);
+            mark_unit(schedule->model, tag, TDM_PART_ALL, tdm_dtype_bytes(buffer->dtype),
                       planned->bytes + slot * buffer->slot_bytes);
         }
     }

@@ -15,6 +15,7 @@
 #include "tests/support/execution.h"
 #include "tests/support/random_schedule.h"
 #include "tests/support/recording.h"
+#include "tests/support/slot_tensors.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +31,7 @@ enum { STEPS = 2, DRAWS = 4, MOST_OPS = 6000, BASE_SEED = 52000 };
 /* What a slot, or a part of a unit in it, holds from one write to the next. */
 struct value {
     uint32_t buffer, slot, part;
-    uint32_t unit; /* TDM_NONE: the whole slot */
+    uint32_t unit, slice; /* TDM_NONE: the whole slot; all of the unit */
     uint32_t uses, left;
     bool kept; /* it outlives the step */
 };
@@ -87,10 +88,12 @@ static void use(struct script *s, const struct tdm_op *op, const struct tdm_acce
     if (*current == SIZE_MAX || fresh) {
         s->values = grow(s->values, s->value_count, &s->value_capacity, sizeof(*s->values));
         *current = s->value_count++;
-        s->values[*current] = (struct value){.buffer = access->buffer,
-                                             .slot = slot,
-                                             .part = part,
-                                             .unit = of_unit ? access->after.layer : TDM_NONE};
+        s->values[*current] =
+            (struct value){.buffer = access->buffer,
+                           .slot = slot,
+                           .part = part,
+                           .unit = of_unit ? access->after.layer : TDM_NONE,
+                           .slice = tdm_tag_at(access->after, slot - access->first_slot).chunk};
     }
     s->values[*current].uses++;
     s->uses = grow(s->uses, s->use_count, &s->use_capacity, sizeof(*s->uses));
@@ -184,8 +187,9 @@ static void poison_value(struct tdm_execution *e, const struct value *value)
     uint64_t bytes = tdm_dtype_bytes(buffer->dtype);
     for (uint32_t i = 0; i < unit->tensor_count; i++) {
         const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + i];
+        uint64_t at, elements = tdm_slot_elements(model, tensor, value->slice, &at);
         if (tdm_part_of(tensor->role) == (enum tdm_part)value->part)
-            memset(slot + tensor->offset * bytes, TDM_POISON, tensor->elements * bytes);
+            memset(slot + at * bytes, TDM_POISON, elements * bytes);
     }
 }
 

@@ -4,6 +4,7 @@
  * one that receives anything else must not. */
 #include "executor/observer.h"
 #include "schedule/lowering.h"
+#include "schedule/slices.h"
 #include "tests/support/random_schedule.h"
 
 #include <setjmp.h>
@@ -51,9 +52,13 @@ static void add_access(struct uses *uses, const struct tdm_op *op, const struct 
 {
     const struct tdm_program *program = uses->program;
     const struct tdm_buffer *buffer = &program->buffers[access->buffer];
-    bool all = buffer->by_part && access->part >= TDM_PARTS;
+    bool sliced = buffer->by_part && access->after.chunk != TDM_NONE;
+    bool all = buffer->by_part && access->part >= TDM_PARTS && !sliced;
     for (uint32_t k = 0; k < access->slots; k++)
-        for (uint32_t part = all ? 0 : access->part; part < (all ? TDM_PARTS : access->part + 1u);
+        for (uint32_t part = all || sliced ? 0 : access->part;
+             part < (all      ? TDM_PARTS
+                     : sliced ? 1
+                              : access->part + 1u);
              part++) {
             struct use use = {.buffer = access->buffer,
                               .slot = access->first_slot + k,
@@ -65,6 +70,13 @@ static void add_access(struct uses *uses, const struct tdm_op *op, const struct 
             if (all)
                 use.bytes = tdm_part_bytes(program->schedule->model, access->after.layer,
                                            (enum tdm_part)part, buffer->dtype);
+            if (sliced) {
+                use.shared = false;
+                use.bytes = tdm_slice_at(program->schedule->model, access->after.layer,
+                                         access->after.chunk + k)
+                                .elements *
+                            tdm_dtype_bytes(buffer->dtype);
+            }
             if (!all || use.bytes > 0)
                 add_use(uses, use);
         }

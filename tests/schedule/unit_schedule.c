@@ -5,6 +5,7 @@
  */
 #include "base/digest.h"
 #include "ops/move.h"
+#include "schedule/slices.h"
 #include "simulator/simulate.h"
 #include "schedule/attend.h"
 #include "schedule/cost.h"
@@ -330,6 +331,7 @@ static void test_state_passes_once(void **state)
                     !tdm_updates_on_host(schedule, unit) &&
                     tdm_program_home(program, (enum tdm_content)content, unit, &buffer, &slot) &&
                     program->buffers[buffer].place == TDM_HOST;
+                due *= tdm_slice_count(schedule->model, unit);
                 assert_int_equal(traffic.copies[at + TDM_LANE_H2D], due);
                 assert_int_equal(traffic.copies[at + TDM_LANE_D2H], due);
             }

@@ -2,6 +2,7 @@
 /* Counts how many schedules of a test had each feature that a schedule can have. */
 #include "tests/support/coverage.h"
 
+#include "schedule/slices.h"
 #include "schedule/layout.h"
 
 #include <stdio.h>
@@ -131,6 +132,15 @@ static void note_model(struct tdm_coverage *c, const struct tdm_schedule *s)
     }
     for (size_t i = 0; i < sizeof(architectures) / sizeof(architectures[0]); i++)
         note(c, architectures[i], strcmp(model->architecture, architectures[i]) == 0);
+    uint32_t embedding = tdm_model_embedding_unit(model), head = tdm_model_head_unit(model);
+    bool device = s->pass == TDM_TRAIN && s->optimizer.on == TDM_DEVICE &&
+                  s->dtypes.moments != TDM_DTYPE_NONE;
+    note(c, "embedding in slices",
+         device && tdm_slice_count(model, embedding) > 1 &&
+             s->homes[TDM_STATE_MOMENTS].embedding != TDM_DEVICE);
+    note(c, "head in slices",
+         device && tdm_slice_count(model, head) > 1 &&
+             s->homes[TDM_STATE_MOMENTS].head != TDM_DEVICE);
     note(c, "tied", model->tied);
     note(c, "not tied", !model->tied);
     note(c, "windows", windows);

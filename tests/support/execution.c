@@ -6,6 +6,7 @@
 #include "executor/state.h"
 #include "executor/weights.h"
 #include "schedule/learning_rate.h"
+#include "tests/support/slot_tensors.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -74,14 +75,15 @@ enum tdm_status tdm_execution_launch(struct tdm_execution *e, const struct tdm_o
     return e->arenas.backend->run[op->kind](e->arenas.executor, &launch, err);
 }
 
-/* Copies only the tensors of a unit, without the padding between and after them. */
-static void copy_unit(const struct tdm_model *model, uint32_t unit, uint64_t element_bytes,
-                      const unsigned char *from, unsigned char *to)
+/* Copies only the tensors of a unit, or of its slice, without the padding between and after
+ * them. */
+static void copy_unit(const struct tdm_model *model, uint32_t unit, uint32_t slice,
+                      uint64_t element_bytes, const unsigned char *from, unsigned char *to)
 {
     for (uint32_t i = 0; i < model->units[unit].tensor_count; i++) {
         const struct tdm_tensor *tensor = &model->tensors[model->units[unit].first_tensor + i];
-        memcpy(to + tensor->offset * element_bytes, from + tensor->offset * element_bytes,
-               tensor->elements * element_bytes);
+        uint64_t at, elements = tdm_slot_elements(model, tensor, slice, &at);
+        memcpy(to + at * element_bytes, from + at * element_bytes, elements * element_bytes);
     }
 }
 
@@ -94,10 +96,10 @@ static void copy_slot(const struct tdm_execution *e, const struct tdm_buffer *bu
     const unsigned char *from = tdm_arenas_slot(&e->arenas, buffer, slot);
     uint64_t element_bytes = tdm_dtype_bytes(buffer->dtype);
     if (buffer->by_part) {
-        uint32_t unit = tdm_program_initial(e->program, buffer, slot).layer;
-        copy_unit(model, unit, element_bytes, from, to);
+        struct tdm_tag tag = tdm_program_initial(e->program, buffer, slot);
+        copy_unit(model, tag.layer, tag.chunk, element_bytes, from, to);
     } else if (buffer->content == TDM_TIED_GRADIENT) {
-        copy_unit(model, tdm_model_embedding_unit(model), element_bytes, from, to);
+        copy_unit(model, tdm_model_embedding_unit(model), TDM_NONE, element_bytes, from, to);
     } else {
         uint64_t tokens = buffer->axis == TDM_AXIS_CHUNK ? e->program->chunks[slot].tokens : 1;
         memcpy(to, from, tdm_content_bytes(schedule, buffer->content, 0, tokens));

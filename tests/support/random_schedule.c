@@ -129,7 +129,9 @@ static json_t *random_config(struct tdm_dice *dice)
     set_count(config, "num_key_value_heads", kv_heads);
     /* Qwen3 applies a norm to every head */
     set_count(config, "head_dim", 2 * tdm_dice_roll(dice, architecture == 2 ? 4 : 1, 7));
-    set_count(config, "vocab_size", tdm_dice_roll(dice, 2, 67));
+    /* without another roll, some have an embedding that is larger than a layer */
+    uint64_t vocabulary = tdm_dice_roll(dice, 2, 67);
+    set_count(config, "vocab_size", vocabulary % 4 == 3 ? 12 * vocabulary : vocabulary);
     json_t *rope = random_rope(dice);
     double theta = tdm_dice_chance(dice, 50) ? 10000 : 500;
     if (tdm_dice_chance(dice, 50)) {
