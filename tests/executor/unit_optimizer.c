@@ -421,6 +421,30 @@ static void test_stochastic_repeats(void **unused)
         free(first[i]);
 }
 
+/* Updates unit 0 in slices of 768 elements, each with its share of masters and moments alone. */
+static void run_in_slices(struct bench *bench, uint32_t width)
+{
+    const uint64_t elements = bench->op.elements, each = 768;
+    struct tdm_operand *operand = bench->launch.operand;
+    const struct tdm_operand whole[] = {operand[TDM_OPTIMIZER_MASTER],
+                                        operand[TDM_OPTIMIZER_MOMENT1],
+                                        operand[TDM_OPTIMIZER_MOMENT2]};
+    assert_true(elements > 3 * each);
+    bench->op.slices = (uint32_t)((elements + each - 1) / each);
+    for (bench->op.slice = 0; bench->op.slice < bench->op.slices; bench->op.slice++) {
+        uint64_t first = bench->op.slice * each;
+        bench->op.first_element = first;
+        bench->op.elements = elements - first < each ? elements - first : each;
+        for (int i = 0; i < 3; i++)
+            if (whole[i].data != NULL)
+                operand[TDM_OPTIMIZER_MASTER + i].data =
+                    (char *)whole[i].data + first * tdm_dtype_bytes(whole[i].dtype);
+        struct tdm_host_update update = tdm_host_update_of(&bench->launch);
+        update.width = width;
+        tdm_host_update_run(&update, 1);
+    }
+}
+
 /* A step of a kind of optimizer gives the same bits with vectors of all widths, on one thread and
  * on three. */
 static void check_widths(enum tdm_optimizer kind, enum tdm_dtype master, enum tdm_dtype gradients,
@@ -474,7 +498,10 @@ static void check_widths(enum tdm_optimizer kind, enum tdm_dtype master, enum td
         update.width = width / 2;
         for (int i = 0; i < CELLS; i++)
             memcpy(cells[i].data, before[i], elements * tdm_dtype_bytes(cells[i].dtype));
-        tdm_host_update_run(&update, width % 2 == 0 ? 1 : 3);
+        if (width + 1 < 2 * tdm_host_update_widths())
+            tdm_host_update_run(&update, width % 2 == 0 ? 1 : 3);
+        else
+            run_in_slices(&bench, update.width);
         for (int i = 0; i < CELLS; i++) {
             uint64_t bytes = elements * tdm_dtype_bytes(cells[i].dtype);
             if (width > 0) {
