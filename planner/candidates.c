@@ -4,6 +4,7 @@
 #include "planner/candidates.h"
 
 #include "base/size.h"
+#include "planner/places.h"
 #include "planner/recipes.h"
 #include "planner/relaxation.h"
 #include "planner/rounding.h"
@@ -66,14 +67,14 @@ void tdm_pins_free(struct tdm_pins *pins)
 /* A heap of recipes: the next one to examine is first. */
 struct queue {
     struct tdm_recipe *recipes;
-    size_t count, room;
-    int place; /* sorted by bytes of this place, or by seconds if TDM_PLACES */
+    size_t count, capacity;
+    int place; /* sorted by bytes of this place, or by seconds if TDM_MAX_PLACES */
 };
 
 static bool goes_before(const struct queue *queue, const struct tdm_recipe *a,
                         const struct tdm_recipe *b)
 {
-    if (queue->place < TDM_PLACES) {
+    if (queue->place < (int)TDM_MAX_PLACES) {
         if (a->bytes[queue->place] != b->bytes[queue->place])
             return a->bytes[queue->place] < b->bytes[queue->place];
     } else if (a->seconds < b->seconds || a->seconds > b->seconds) {
@@ -84,13 +85,13 @@ static bool goes_before(const struct queue *queue, const struct tdm_recipe *a,
 
 static bool queue_push(struct queue *queue, const struct tdm_recipe *recipe)
 {
-    if (queue->count == queue->room) {
-        size_t room = queue->room == 0 ? 1024 : queue->room * 2;
-        struct tdm_recipe *moved = realloc(queue->recipes, room * sizeof(*moved));
+    if (queue->count == queue->capacity) {
+        size_t capacity = queue->capacity == 0 ? 1024 : queue->capacity * 2;
+        struct tdm_recipe *moved = realloc(queue->recipes, capacity * sizeof(*moved));
         if (moved == NULL)
             return false;
         queue->recipes = moved;
-        queue->room = room;
+        queue->capacity = capacity;
     }
     size_t at = queue->count++;
     for (; at > 0; at = (at - 1) / 2) {
@@ -192,17 +193,17 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
                                 const uint64_t limit_bytes[TDM_MAX_PLACES], int queue_place,
                                 struct run *run, struct tdm_error *err)
 {
-    *run = (struct run){.queue = {.place = queue_place},
-                        .bound_of = {NO_BOUND, NO_BOUND},
-                        .bound_seconds = NO_BOUND};
+    *run = (struct run){.queue = {.place = queue_place}, .bound_seconds = NO_BOUND};
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
+        run->bound_of[place] = NO_BOUND;
     memcpy(run->limit_bytes, limit_bytes, sizeof(run->limit_bytes));
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++)
         run->least_seconds[i / TDM_BASES][i % TDM_BASES] = NO_BOUND;
     enum tdm_status status =
-        tdm_kitchen_open(schedule, pins, queue_place < TDM_PLACES, &run->kitchen, err);
+        tdm_kitchen_open(schedule, pins, queue_place < (int)TDM_MAX_PLACES, &run->kitchen, err);
     if (status != TDM_OK)
         return status;
-    if (schedule->pass == TDM_TRAIN && queue_place == TDM_PLACES) {
+    if (schedule->pass == TDM_TRAIN && queue_place == (int)TDM_MAX_PLACES) {
         run->kitchen.estimates = tdm_memo_new(sizeof(struct tdm_estimate), ESTIMATES_LOG2);
         run->measured = tdm_memo_new(sizeof(struct measured), MEASURED_LOG2);
     }
@@ -257,14 +258,14 @@ static bool may_round(const struct run *run)
     return !switched_off(run, TDM_ROUNDING) && !pins->has_attention && !pins->has_input_place &&
            !pins->has_kept_place && !pins->has_held_place && !pins->has_kv &&
            pins->kept_set == TDM_SET_INPUT && pins->held_set == TDM_SET_INPUT &&
-           pins->kept_from_unit == TDM_SPLIT_FREE && pins->kv_place == TDM_DEVICE &&
-           pins->kv_gradients_place == TDM_DEVICE;
+           pins->kept_from_unit == TDM_SPLIT_FREE && !tdm_is_far(pins->kv_place) &&
+           !tdm_is_far(pins->kv_gradients_place);
 }
 
 /* Homes that must not move: pinned ones; all of them if updates run on the host. */
 static void fixed_homes(const struct run *run, uint32_t size, bool fixed[TDM_STATES])
 {
-    bool host = run->kitchen.bases[size].optimizer.on == TDM_HOST;
+    bool host = tdm_is_far(run->kitchen.bases[size].optimizer.on);
     for (int state = 0; state < TDM_STATES; state++)
         fixed[state] = host || run->kitchen.pins->has_home[state];
 }
@@ -509,7 +510,8 @@ static enum tdm_status lower(struct run *run, bool quick, struct tdm_program **p
 {
     struct tdm_schedule *schedule = run->kitchen.schedule;
     uint64_t capacity_bytes[TDM_MAX_PLACES] = {0};
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+        enum tdm_place place = tdm_planned_place(schedule, i);
         uint64_t runtime = schedule->machine->topology.places[place].runtime_bytes;
         uint64_t limit = run->limit_bytes[place];
         capacity_bytes[place] = limit > runtime ? limit - runtime : 0;
@@ -522,17 +524,21 @@ static enum tdm_status lower(struct run *run, bool quick, struct tdm_program **p
         return status;
     run->counts.lowered++;
     run->ops += (*program)->op_count;
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+        enum tdm_place place = tdm_planned_place(schedule, i);
         used_bytes[place] = tdm_size_add((*program)->arena_bytes[place],
                                          schedule->machine->topology.places[place].runtime_bytes);
+    }
     return TDM_OK;
 }
 
 static bool within(const struct run *run, const uint64_t used_bytes[TDM_MAX_PLACES])
 {
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+        enum tdm_place place = tdm_planned_place(run->kitchen.schedule, i);
         if (used_bytes[place] > run->limit_bytes[place])
             return false;
+    }
     return true;
 }
 
@@ -541,10 +547,12 @@ static void add_reserve(const struct run *run, const uint64_t used_bytes[TDM_MAX
                         const uint64_t estimated_bytes[TDM_MAX_PLACES],
                         uint64_t reserve[TDM_MAX_PLACES])
 {
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+        enum tdm_place place = tdm_planned_place(run->kitchen.schedule, i);
         if (used_bytes[place] > run->limit_bytes[place])
             reserve[place] = used_bytes[place] -
                              (reserve[place] == 0 ? run->limit_bytes : estimated_bytes)[place];
+    }
 }
 
 /* Lowers the kitchen's schedule with the large tile, and if that is not within the limits, with the
@@ -881,13 +889,14 @@ static enum tdm_status try_recipes(struct run *run, struct tdm_error *err)
 static void stream_state(struct run *run)
 {
     struct tdm_kitchen *kitchen = &run->kitchen;
+    const enum tdm_place far = tdm_far_place(kitchen->schedule);
     for (uint32_t i = 0; i < kitchen->size_count; i++) {
         struct tdm_schedule *base = &kitchen->bases[i];
-        if (base->optimizer.on == TDM_HOST)
+        if (tdm_is_far(base->optimizer.on))
             continue;
         for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
             if (!kitchen->pins->has_home[state])
-                base->homes[state] = (struct tdm_home){0, TDM_HOST, TDM_HOST};
+                base->homes[state] = (struct tdm_home){0, far, far};
         tdm_estimator_set_state(kitchen->estimators[i], base->homes, &base->rings);
     }
 }
@@ -937,15 +946,15 @@ static bool is_far_behind(const struct run *run)
 
 /* Sets all groups of a point to one set at one place. K and V are on the device, on the host, or on
  * the host for the lower half of the groups. */
-static void start_over(struct tdm_rounded *point, unsigned start)
+static void start_over(enum tdm_place far, struct tdm_rounded *point, unsigned start)
 {
     for (uint32_t g = 0; g < point->group_count; g++) {
         struct tdm_group *group = &point->groups[g];
         group->kept = (enum tdm_set)(TDM_SET_ATTENTION_OUTPUT + start % 3);
         group->kept_from_chunk = 0;
-        group->kept_place = start / 3 % 2 == 0 ? TDM_DEVICE : TDM_HOST;
-        bool far = start / 6 % 3 == 1 || (start / 6 % 3 == 2 && 2 * g + 1 < point->group_count);
-        group->kv_place = far ? TDM_HOST : TDM_DEVICE;
+        group->kept_place = start / 3 % 2 == 0 ? TDM_DEVICE : far;
+        bool far_kv = start / 6 % 3 == 1 || (start / 6 % 3 == 2 && 2 * g + 1 < point->group_count);
+        group->kv_place = far_kv ? far : TDM_DEVICE;
         group->kv = TDM_KV_KEEP;
     }
 }
@@ -999,7 +1008,7 @@ static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *f
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     point.order = order;
     if (start > 0)
-        start_over(&point, start - 1);
+        start_over(tdm_far_place(run->kitchen.schedule), &point, start - 1);
     enum tdm_status status =
         tdm_polish(&run->kitchen, &limits, &point, start > 0 ? TDM_UNMEASURED : point.seconds,
                    measure, run, err);
@@ -1183,10 +1192,12 @@ static enum tdm_status validate(struct run *run, struct tdm_error *err)
     enum tdm_status status = lower(run, false, &program, used_bytes, err);
     if (status != TDM_OK)
         return status;
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+        enum tdm_place place = tdm_planned_place(run->kitchen.schedule, i);
         capacity_bytes[place] =
             run->limit_bytes[place] -
             run->kitchen.schedule->machine->topology.places[place].runtime_bytes;
+    }
     struct tdm_error reason;
     if (!run->kitchen.pins->unchecked)
         status = tdm_program_validate(program, capacity_bytes, &reason);
@@ -1243,7 +1254,7 @@ static enum tdm_status forget_homes(struct tdm_schedule *schedule, const struct 
                 (struct tdm_home){schedule->model->layers, TDM_DEVICE, TDM_DEVICE};
     if (!pins->has_rings)
         schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;
-    if (schedule->optimizer.on == TDM_HOST &&
+    if (tdm_is_far(schedule->optimizer.on) &&
         !tdm_host_homes(schedule, pins, schedule->homes, err)) {
         err->status = TDM_USAGE;
         return TDM_USAGE;
@@ -1267,7 +1278,7 @@ static enum tdm_status look_at_recipes(struct run *run, bool trains, struct tdm_
     enum tdm_status status = enumerate(run, err);
     if (status == TDM_OK)
         status = try_recipes(run, err);
-    if (status != TDM_OK || run->found || !trains || run->on == TDM_HOST)
+    if (status != TDM_OK || run->found || !trains || tdm_is_far(run->on))
         return status;
     stream_state(run);
     status = enumerate(run, err);
@@ -1304,9 +1315,9 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
     enum tdm_status status = TDM_OK;
     const bool bounds = trains && !run->kitchen.pins->quick;
     run->counts.complete = true;
-    for (int on = 0; on < TDM_PLACES && status == TDM_OK; on++) {
+    for (int i = 0; i < TDM_PLANNED_PLACES && status == TDM_OK; i++) {
         double floor_seconds = 0;
-        run->on = (enum tdm_place)on;
+        run->on = tdm_planned_place(run->kitchen.schedule, i);
         if (fixed && run->on != asked_on)
             continue;
         if (bounds)
@@ -1318,8 +1329,9 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
         run->found = false;
         if (status == TDM_OK && bounds)
             status = relax(run, err);
-        if (status != TDM_OK || (winner != NULL && run->bound_of[on] < NO_BOUND &&
-                                 simulation.step_seconds <= WORTH_THE_HOST * run->bound_of[on]))
+        if (status != TDM_OK ||
+            (winner != NULL && run->bound_of[run->on] < NO_BOUND &&
+             simulation.step_seconds <= WORTH_THE_HOST * run->bound_of[run->on]))
             continue;
         status = look(run, trains, err);
         if (run->found && (winner == NULL || WORTH_THE_HOST * run->simulation.step_seconds <=
@@ -1337,10 +1349,11 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
 
 /* Checks that both places together can hold the state. Otherwise the search is skipped: a model
  * that is far too large often has many layers, and a search would take long. */
-static bool has_room(const struct run *run)
+static bool can_hold_state(const struct run *run)
 {
     const struct tdm_kitchen *kitchen = &run->kitchen;
-    uint64_t most = tdm_size_add(run->limit_bytes[TDM_DEVICE], run->limit_bytes[TDM_HOST]);
+    uint64_t most = tdm_size_add(run->limit_bytes[TDM_DEVICE],
+                                 run->limit_bytes[tdm_far_place(kitchen->schedule)]);
     for (uint32_t i = 0; i < kitchen->size_count; i++)
         if (tdm_estimator_resident_bytes(kitchen->estimators[i]) <= most)
             return true;
@@ -1350,19 +1363,19 @@ static bool has_room(const struct run *run)
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                       struct tdm_search *search, struct tdm_error *err)
 {
-    const uint64_t limit_bytes[TDM_MAX_PLACES] = {schedule->memory_bytes,
-                                                  schedule->host_memory_bytes};
+    uint64_t limit_bytes[TDM_MAX_PLACES];
     bool trains = schedule->pass == TDM_TRAIN;
     enum tdm_status status = forget_homes(schedule, pins, err);
     if (status != TDM_OK)
         return status;
+    tdm_place_limits(schedule, limit_bytes);
     struct tdm_home homes[TDM_STATES];
     const struct tdm_rings rings = schedule->rings;
     const enum tdm_place asked_on = schedule->optimizer.on;
     struct run run;
     memcpy(homes, schedule->homes, sizeof(homes));
-    status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
-    if (status == TDM_OK && has_room(&run))
+    status = run_open(schedule, pins, limit_bytes, (int)TDM_MAX_PLACES, &run, err);
+    if (status == TDM_OK && can_hold_state(&run))
         status = look_at_places(&run, trains, pins->has_update_place || !trains, asked_on, err);
     if (status == TDM_OK && trains && !pins->quick)
         status = enrich(&run, err);
@@ -1391,7 +1404,7 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
 static enum tdm_status find_least(struct run *run, enum tdm_place place, bool estimated,
                                   uint64_t *least, struct tdm_error *err)
 {
-    const enum tdm_place other = place == TDM_DEVICE ? TDM_HOST : TDM_DEVICE;
+    const enum tdm_place other = tdm_other_place(run->kitchen.schedule, place);
     run->queue.count = 0;
     enum tdm_status status = enumerate(run, err);
     if (estimated && run->queue.count > 0 && run->queue.recipes[0].bytes[place] < *least)
@@ -1426,19 +1439,20 @@ static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struc
     const enum tdm_place asked_on = schedule->optimizer.on;
     bool trains = schedule->pass == TDM_TRAIN;
     memcpy(homes, schedule->homes, sizeof(homes));
-    uint64_t limit_bytes[TDM_MAX_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
+    uint64_t limit_bytes[TDM_MAX_PLACES];
+    tdm_place_limits(schedule, limit_bytes);
     limit_bytes[place] = TDM_SIZE_MAX;
     struct run run;
     status = run_open(schedule, pins, limit_bytes, (int)place, &run, err);
     run.on = asked_on;
     if (status == TDM_OK)
         status = find_least(&run, place, estimated, &least, err);
-    if (status == TDM_OK && trains && asked_on == TDM_DEVICE) {
+    if (status == TDM_OK && trains && !tdm_is_far(asked_on)) {
         stream_state(&run);
         status = find_least(&run, place, estimated, &least, err);
     }
-    if (status == TDM_OK && trains && asked_on == TDM_DEVICE && !pins->has_update_place) {
-        run.on = TDM_HOST;
+    if (status == TDM_OK && trains && !tdm_is_far(asked_on) && !pins->has_update_place) {
+        run.on = tdm_far_place(schedule);
         status = find_least(&run, place, estimated, &least, err);
     }
     run_close(&run);
@@ -1447,9 +1461,9 @@ static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struc
     if (status != TDM_OK)
         return status;
     if (least == TDM_SIZE_MAX)
-        return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits the memory of the %s",
-                        tdm_place_name(&schedule->machine->topology,
-                                       place == TDM_DEVICE ? TDM_HOST : TDM_DEVICE));
+        return tdm_fail(
+            err, TDM_INFEASIBLE, "no schedule fits the memory of the %s",
+            tdm_place_name(&schedule->machine->topology, tdm_other_place(schedule, place)));
     *bytes = least;
     return TDM_OK;
 }

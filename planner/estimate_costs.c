@@ -233,7 +233,7 @@ uint64_t tdm_estimator_unit_bytes(const struct tdm_estimator *e, enum tdm_state 
 
 bool tdm_estimator_comes(const struct tdm_estimator *e, enum tdm_state state)
 {
-    return state == TDM_STATE_WEIGHTS || e->base->optimizer.on == TDM_DEVICE;
+    return state == TDM_STATE_WEIGHTS || !tdm_is_far(e->base->optimizer.on);
 }
 
 uint64_t tdm_estimator_sent_bytes(const struct tdm_estimator *e, enum tdm_state state,
@@ -241,12 +241,13 @@ uint64_t tdm_estimator_sent_bytes(const struct tdm_estimator *e, enum tdm_state 
 {
     if (e->base->optimizer.kind == TDM_OPTIMIZER_NONE)
         return 0;
-    if (e->base->optimizer.on == TDM_DEVICE)
+    if (!tdm_is_far(e->base->optimizer.on))
         return e->unit_bytes[state][unit];
     return state == TDM_STATE_WEIGHTS ? e->gradient_bytes[unit] : 0;
 }
 
-/* Device bytes for state at home on the host: a ring for layers; room_bytes(): one unit. */
+/* Device bytes for state at home on the host: a ring for layers; buffer_bytes(): the buffer of one
+ * unit. */
 static uint64_t ring_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t slots)
 {
     uint64_t most = e->unit_bytes[state][0];
@@ -255,9 +256,9 @@ static uint64_t ring_bytes(const struct tdm_estimator *e, enum tdm_state state, 
     return smaller(slots, e->layers - e->base->homes[state].device_layers) * most;
 }
 
-static uint64_t room_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+static uint64_t buffer_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
-    bool far = tdm_schedule_home(e->base, state, unit) == TDM_HOST;
+    bool far = tdm_is_far(tdm_schedule_home(e->base, state, unit));
     return far ? e->unit_bytes[state][unit] : 0;
 }
 
@@ -265,7 +266,7 @@ static uint64_t update_bytes(const struct tdm_estimator *e, uint32_t unit)
 {
     if (tdm_updates_on_host(e->base, unit))
         return 0;
-    return room_bytes(e, TDM_STATE_MASTER, unit) + room_bytes(e, TDM_STATE_MOMENTS, unit);
+    return buffer_bytes(e, TDM_STATE_MASTER, unit) + buffer_bytes(e, TDM_STATE_MOMENTS, unit);
 }
 
 /* Host bytes for gradients that are sent there to be used. */
@@ -277,7 +278,7 @@ static void note_host_updates(struct tdm_estimator *e)
     bool stay = tdm_gradients_stay(base);
     e->host_ring = e->host_head = e->host_embedding = 0;
     for (uint32_t unit = 0; unit < base->model->unit_count; unit++) {
-        bool far = stay && tdm_schedule_home(base, TDM_STATE_GRADIENTS, unit) == TDM_HOST;
+        bool far = stay && tdm_is_far(tdm_schedule_home(base, TDM_STATE_GRADIENTS, unit));
         uint64_t bytes = e->gradient_bytes[unit];
         if (far || !tdm_updates_on_host(base, unit))
             continue;
@@ -316,16 +317,16 @@ static void note_rings(struct tdm_estimator *e)
     uint32_t slots = base->rings.optimizer;
     uint32_t head = tdm_model_head_unit(base->model);
     e->weight_ring = ring_bytes(e, TDM_STATE_WEIGHTS, base->rings.weights);
-    e->embedding_room = room_bytes(e, TDM_STATE_WEIGHTS, embedding);
-    e->head_room =
-        room_bytes(e, TDM_STATE_WEIGHTS, head) + (base->model->tied ? e->embedding_room : 0);
+    e->embedding_buffer = buffer_bytes(e, TDM_STATE_WEIGHTS, embedding);
+    e->head_buffer =
+        buffer_bytes(e, TDM_STATE_WEIGHTS, head) + (base->model->tied ? e->embedding_buffer : 0);
     if (base->optimizer.kind == TDM_OPTIMIZER_NONE || base->pass == TDM_EVALUATE)
         return;
     note_host_updates(e);
     e->embedding_update = update_bytes(e, embedding);
     e->head_update = update_bytes(e, head);
     e->state_rings = 0;
-    if (base->optimizer.on == TDM_HOST)
+    if (tdm_is_far(base->optimizer.on))
         return;
     e->state_rings =
         ring_bytes(e, TDM_STATE_MASTER, slots) + ring_bytes(e, TDM_STATE_MOMENTS, slots);
@@ -341,7 +342,7 @@ static uint64_t gradient_bytes(const struct tdm_schedule *base, uint32_t unit, u
     enum tdm_place home = tdm_schedule_home(base, TDM_STATE_GRADIENTS, unit);
     if (tdm_updates_at_end(base))
         stays[home] = bytes;
-    return tdm_gradients_stay(base) && !tdm_updates_at_end(base) && home == TDM_DEVICE ? 0 : bytes;
+    return tdm_gradients_stay(base) && !tdm_updates_at_end(base) && !tdm_is_far(home) ? 0 : bytes;
 }
 
 static void note_gradients(struct tdm_estimator *e)
@@ -356,7 +357,7 @@ static void note_gradients(struct tdm_estimator *e)
         uint64_t stays[TDM_MAX_PLACES] = {0};
         uint64_t passes = gradient_bytes(base, layer, bytes, stays) - stays[TDM_DEVICE];
         e->passing_below[layer + 1] = e->passing_below[layer] + passes;
-        for (int place = 0; place < TDM_PLACES; place++)
+        for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
             e->staying_below[place][layer + 1] = e->staying_below[place][layer] + stays[place];
     }
     uint64_t bytes = e->gradient_bytes[embedding];
@@ -364,7 +365,7 @@ static void note_gradients(struct tdm_estimator *e)
     if (model->tied) {
         uint64_t tied = tdm_content_bytes(base, TDM_TIED_GRADIENT, 0, 0);
         e->tied_gradient = e->embedding_gradient == 0 ? 0 : tied;
-        for (int place = 0; place < TDM_PLACES; place++)
+        for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
             if (e->embedding_stays[place] > 0)
                 e->embedding_stays[place] += tied;
     }
@@ -436,7 +437,7 @@ static void note_tail(struct tdm_estimator *e)
     const struct tdm_machine *machine = e->base->machine;
     const struct tdm_home *weights = &e->base->homes[TDM_STATE_WEIGHTS];
     uint32_t embedding = tdm_model_embedding_unit(e->base->model);
-    bool all = weights->device_layers == 0 && weights->head == TDM_HOST;
+    bool all = weights->device_layers == 0 && tdm_is_far(weights->head);
     double beside[TDM_ORDERS] = {e->optimizer_seconds, e->optimizer_seconds};
     double goes = machine->copy_seconds + (double)e->gradient_bytes[embedding] /
                                               tdm_machine_link_rate(machine, TDM_LINK_D2H);
@@ -712,7 +713,7 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
 /* Workspace for gathered pages, with K and V of all layers on the host, beyond that of the base. */
 static void find_gather_work(struct tdm_estimator *e)
 {
-    struct tdm_group all = {.layers = e->layers, .kv = TDM_KV_KEEP, .kv_place = TDM_HOST};
+    struct tdm_group all = {.layers = e->layers, .kv = TDM_KV_KEEP, .kv_place = e->far};
     struct tdm_schedule far = *e->base;
     far.order = TDM_CHUNK_MAJOR;
     far.groups = &all;
@@ -796,7 +797,7 @@ static bool take_sums(struct tdm_estimator *e, const struct tdm_model *model, ui
         (e->memory = tdm_lanes_new(model->layers, model->unit_count, (uint32_t)chunks)) != NULL;
     complete &= (e->passing_below = calloc(count, sizeof(uint64_t))) != NULL;
     complete &= (e->votes_below = calloc(count, sizeof(uint64_t))) != NULL;
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         complete &= (e->staying_below[place] = calloc(count, sizeof(uint64_t))) != NULL;
     return complete;
 }
@@ -830,6 +831,7 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
     e->base = &e->own;
     e->layers = base->model->layers;
     e->chunks = (uint32_t)chunks;
+    e->far = tdm_far_place(base);
     note_sizes(e);
     note_votes(e);
     if (!note_units(e)) {
@@ -848,7 +850,7 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
     if (status == TDM_OK) {
         uint64_t states[TDM_MAX_PLACES] = {0};
         add_states(e, states);
-        for (int place = 0; place < TDM_PLACES; place++)
+        for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
             e->stateless_bytes[place] = e->resident_bytes[place] - states[place];
     }
 
@@ -876,7 +878,7 @@ void tdm_estimator_free(struct tdm_estimator *e)
     free(e->around_backward);
     free(e->passing_below);
     free(e->votes_below);
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         free(e->staying_below[place]);
     free(e->class_before);
     free(e->costs);

@@ -8,7 +8,7 @@
  * a direction follow each other, and are slower while the other direction is busy. Computing waits
  * for what it reads, a fetch waits for its slot and its source, and a slot that stages state is
  * free when its content was sent home. Left out: that operations of a body wait one by one, and
- * that buffers share bytes of the arena. For the latter, rooms and rings of state wait until
+ * that buffers share bytes of the arena. For the latter, buffers and rings of state wait until
  * everything before them was computed.
  */
 #include "planner/estimate_lanes.h"
@@ -100,10 +100,10 @@ struct clocks {
     uint32_t state_slots[CONTENTS];
     double state_free[CONTENTS][SLOTS], state_ready[CONTENTS][SLOTS];
     bool states_open;
-    double rooms_free;
-    /* weights of embedding and head */
-    uint32_t room_users[2];
-    double room_ready[2];
+    double buffers_free;
+    /* weights of embedding [0] and head [1], while they have users */
+    uint32_t users[2];
+    double unit_ready[2];
     /* updates on the host */
     double gradient_free, host_free[SLOTS];
     uint32_t host_gradients;
@@ -345,11 +345,11 @@ static bool fetch_next_state(struct clocks *c)
 
 static void open_states(struct clocks *c)
 {
-    if (!c->trains || c->e->base->optimizer.on != TDM_DEVICE)
+    if (!c->trains || tdm_is_far(c->e->base->optimizer.on))
         return;
     for (uint32_t i = 0; i < CONTENTS; i++)
         for (uint32_t slot = 0; slot < SLOTS; slot++)
-            c->state_free[i][slot] = later(c->compute, c->rooms_free);
+            c->state_free[i][slot] = later(c->compute, c->buffers_free);
     c->states_open = true;
     while (fetch_next_state(c))
         ;
@@ -368,32 +368,32 @@ static void stream_states(struct clocks *c, uint32_t layer)
         c->fetched_contents++;
 }
 
-/* ---- embedding and head ---- */
+/* ---- embedding and head, the units at the ends ---- */
 
-static uint32_t unit_of_room(const struct clocks *c, int head)
+static uint32_t end_unit(const struct clocks *c, int head)
 {
     const struct tdm_model *model = c->e->base->model;
     return head ? tdm_model_head_unit(model) : tdm_model_embedding_unit(model);
 }
 
-static void enter_room(struct clocks *c, int head)
+static void begin_use(struct clocks *c, int head)
 {
-    uint32_t unit = unit_of_room(c, head);
-    if (c->m->far[TDM_STATE_WEIGHTS][unit] && c->room_users[head]++ == 0)
-        c->room_ready[head] = copy_to_device(
+    uint32_t unit = end_unit(c, head);
+    if (c->m->far[TDM_STATE_WEIGHTS][unit] && c->users[head]++ == 0)
+        c->unit_ready[head] = copy_to_device(
             c, c->compute, (double)tdm_estimator_unit_bytes(c->e, TDM_STATE_WEIGHTS, unit));
 }
 
-static void leave_room(struct clocks *c, int head)
+static void end_use(struct clocks *c, int head)
 {
-    if (c->m->far[TDM_STATE_WEIGHTS][unit_of_room(c, head)])
-        c->room_users[head]--;
+    if (c->m->far[TDM_STATE_WEIGHTS][end_unit(c, head)])
+        c->users[head]--;
 }
 
 static void use_head(struct clocks *c, bool begin)
 {
     for (int head = c->e->base->model->tied ? 0 : 1; head < 2; head++)
-        (begin ? enter_room : leave_room)(c, head);
+        (begin ? begin_use : end_use)(c, head);
 }
 
 /* ---- updates ---- */
@@ -437,7 +437,7 @@ static void send_states(struct clocks *c, uint32_t unit)
 
 static void update(struct clocks *c, uint32_t unit)
 {
-    const int head = unit == unit_of_room(c, 1);
+    const int head = unit == end_unit(c, 1);
     double ready = 0;
     if (tdm_updates_on_host(c->e->base, unit)) {
         update_on_host(c, unit);
@@ -452,8 +452,8 @@ static void update(struct clocks *c, uint32_t unit)
             if (content_far(c, i, unit))
                 ready = later(ready, c->state_ready[i][c->update % c->state_slots[i]]);
     } else {
-        enter_room(c, head);
-        ready = c->room_ready[head];
+        begin_use(c, head);
+        ready = c->unit_ready[head];
         for (uint32_t i = 0; i < CONTENTS; i++)
             if (content_far(c, i, unit))
                 ready = copy_to_device(c, later(c->compute, head ? 0 : c->d2h),
@@ -462,9 +462,9 @@ static void update(struct clocks *c, uint32_t unit)
     c->compute = later(c->compute, ready) + update_seconds(c, unit, c->e->optimizer_seconds);
     send_states(c, unit);
     if (head && has_far_state(c, unit))
-        c->rooms_free = c->d2h;
+        c->buffers_free = c->d2h;
     if (unit >= c->layers) {
-        leave_room(c, head);
+        end_use(c, head);
     } else if (has_far_state(c, unit)) {
         c->update++;
         c->passed = c->fetched_contents = 0;
@@ -490,7 +490,7 @@ static void fetch_body(struct clocks *c, struct body *body)
     const struct stored *stored = &c->m->stored[at];
     enum tdm_place input =
         body->layer == span->first ? span->group->input_place : span->group->held_place;
-    if (on_host(input) && reads_input(c, body, span)) {
+    if (tdm_is_far(input) && reads_input(c, body, span)) {
         body->fetches |= BIT_OF_INPUT;
         body->fetched = copy_to_device(c, later(*take_slot(&c->fetched_x), c->m->x_sent[at]),
                                        of_chunk(c, c->e->x, body->chunk));
@@ -553,7 +553,7 @@ static void free_row(struct clocks *c, uint32_t layer, double at)
 /* Chunk-major: the sums of K and V gradients, if they are on the host. */
 static bool sums_far(const struct clocks *c, uint32_t layer)
 {
-    return !c->by_layer && on_host(c->m->spans[layer].group->kv_gradients_place);
+    return !c->by_layer && tdm_is_far(c->m->spans[layer].group->kv_gradients_place);
 }
 
 static double sums_seen(const struct clocks *c, const struct body *body)
@@ -588,7 +588,7 @@ static void send_input(struct clocks *c, const struct body *body)
     const size_t at = (size_t)(body->layer + 1) * c->n + body->chunk;
     if (body->layer + 1 == c->layers || first != top)
         return;
-    if (!on_host(first ? span->group[1].input_place : span->group->held_place))
+    if (!tdm_is_far(first ? span->group[1].input_place : span->group->held_place))
         return;
     double sent = copy_to_host(c, c->compute, of_chunk(c, c->e->x, body->chunk));
     c->m->x_sent[at] = sent;
@@ -693,7 +693,7 @@ static void run_backward(struct clocks *c, const struct body *body, double ready
 
 static void run_head(struct clocks *c, const struct body *body)
 {
-    double ready = c->room_ready[c->e->base->model->tied ? 0 : 1];
+    double ready = c->unit_ready[c->e->base->model->tied ? 0 : 1];
     double share = (c->e->tokens_before[body->chunk + 1] - c->e->tokens_before[body->chunk]) /
                    c->e->tokens_before[c->n];
     c->compute = later(c->compute, ready) + c->e->head_seconds * share;
@@ -709,11 +709,11 @@ static void run_body(struct clocks *c, const struct body *body)
         return;
     case KIND_LAYER_BEGIN:
         if (body->layer == 0)
-            enter_room(c, 0);
+            begin_use(c, 0);
         return;
     case KIND_LAYER_END:
         if (body->layer == 0)
-            leave_room(c, 0);
+            end_use(c, 0);
         return;
     case KIND_HEAD_BEGIN:
         use_head(c, true);
@@ -736,7 +736,7 @@ static void run_body(struct clocks *c, const struct body *body)
         stream_states(c, body->layer);
         ready = later(weights_ready(c, body->layer), body->fetched);
         if (body->layer == 0)
-            ready = later(ready, c->room_ready[0]);
+            ready = later(ready, c->unit_ready[0]);
         if (body->kind == KIND_FORWARD)
             run_forward(c, body, ready);
         else if (body->kind == KIND_KV)
@@ -780,7 +780,7 @@ static void layer_major(struct clocks *c)
     add(c, KIND_HEAD_BEGIN, PASS_BACKWARD, 0, 0);
     for (uint32_t i = c->n; i-- > 0;)
         add(c, KIND_HEAD, PASS_BACKWARD, 0, i);
-    add_update(c, unit_of_room(c, 1));
+    add_update(c, end_unit(c, 1));
     add(c, KIND_HEAD_END, PASS_BACKWARD, 0, 0);
     for (uint32_t end = c->layers; end > 0;) {
         const struct span *span = &c->m->spans[end - 1];
@@ -799,7 +799,7 @@ static void layer_major(struct clocks *c)
         add(c, KIND_MARK, PASS_BACKWARD, 0, 0);
         end = span->first;
     }
-    add_update(c, unit_of_room(c, 0));
+    add_update(c, end_unit(c, 0));
 }
 
 /* Begins or ends a group; the lowest one uses the embedding. */
@@ -835,12 +835,12 @@ static void chunk_major(struct clocks *c)
             add_update(c, layer);
         add_group(c, false, first);
         if (last) {
-            add_update(c, unit_of_room(c, 1));
+            add_update(c, end_unit(c, 1));
             add(c, KIND_HEAD_END, PASS_BACKWARD, 0, 0);
         }
         end = first;
     }
-    add_update(c, unit_of_room(c, 0));
+    add_update(c, end_unit(c, 0));
 }
 
 /* Lists the visits of layers whose weights are far, and the updates with far state. */
@@ -869,7 +869,7 @@ static void find_homes(struct clocks *c)
     for (int s = 0; s <= TDM_STATE_MOMENTS; s++)
         for (uint32_t unit = 0; unit < base->model->unit_count; unit++)
             c->m->far[s][unit] = tdm_estimator_unit_bytes(c->e, (enum tdm_state)s, unit) > 0 &&
-                                 tdm_schedule_home(base, (enum tdm_state)s, unit) != TDM_DEVICE;
+                                 tdm_is_far(tdm_schedule_home(base, (enum tdm_state)s, unit));
     for (uint32_t i = 0; i < CONTENTS; i++) {
         const struct tdm_home *home = &base->homes[i == 0 ? TDM_STATE_MASTER : TDM_STATE_MOMENTS];
         c->state_slots[i] =
@@ -902,8 +902,8 @@ static void find_stored(struct clocks *c, const struct span *span, uint32_t laye
         if (HAS(stored->kept, TDM_STORE_ATTENTION))
             stored->held &= (uint8_t)(1u << TDM_STORE_GATE_UP);
         stored->held &= (uint8_t)~stored->kept;
-        stored->far = (uint8_t)((on_host(group->kept_place) ? stored->kept : 0) |
-                                (on_host(group->held_place) ? stored->held : 0));
+        stored->far = (uint8_t)((tdm_is_far(group->kept_place) ? stored->kept : 0) |
+                                (tdm_is_far(group->held_place) ? stored->held : 0));
     }
 }
 

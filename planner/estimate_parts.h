@@ -6,6 +6,7 @@
 #define TDM_PLANNER_ESTIMATE_PARTS_H
 
 #include "planner/estimate.h"
+#include "planner/places.h"
 
 /* Seconds of the parts of a layer for one chunk, without attention itself. */
 struct layer_cost {
@@ -51,6 +52,7 @@ struct tdm_estimator {
     const struct tdm_schedule *base; /* points to `own` */
     struct tdm_schedule own;         /* a shallow copy, with its own homes */
     uint32_t layers, chunks;
+    enum tdm_place far; /* of the machine */
 
     /* Chunks are classified by length. The last chunk, which begins every sum of gradients, has its
      * own class. */
@@ -96,11 +98,11 @@ struct tdm_estimator {
      * excludes these states */
     uint64_t resident_bytes[TDM_MAX_PLACES], stateless_bytes[TDM_MAX_PLACES];
     /* device bytes for state whose home is the host: ring of weights (whole step), rings of masters
-     * and moments (while layers go backward), space for the weights of head (with a tied embedding)
-     * and of embedding */
-    uint64_t weight_ring, state_rings, head_room, embedding_room;
+     * and moments (while layers go backward), buffers for the weights of head (with a tied
+     * embedding) and of embedding */
+    uint64_t weight_ring, state_rings, head_buffer, embedding_buffer;
     uint64_t head_update,
-        embedding_update; /* space for their masters and moments, during their update */
+        embedding_update; /* buffers of their masters and moments, during their update */
     /* host bytes for gradients that are used there: of layers (while there are updates), head and
      * embedding */
     uint64_t host_ring, host_head, host_embedding;

@@ -15,6 +15,7 @@ libtidemark_a_SOURCES += \
 	planner/memo.c planner/memo.h \
 	planner/nest_cost.c planner/nest_cost.h \
 	planner/objective.c planner/objective.h \
+	planner/places.h \
 	planner/presets.c planner/presets.h \
 	planner/recipes.c planner/recipes.h \
 	planner/relaxation.c planner/relaxation.h \

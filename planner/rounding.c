@@ -3,6 +3,7 @@
 #include "planner/rounding.h"
 
 #include "base/size.h"
+#include "planner/places.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -152,7 +153,7 @@ static bool fits(struct search *s)
     tdm_estimate_bytes_only(s->estimator, kitchen->schedule, &estimate);
     tdm_tiles_choose(kitchen, s->point.size, 0, &estimate, &tiles);
     s->left -= s->left > 0 ? 1 : 0;
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         if (tdm_size_add(estimate.bytes[place], s->limits->reserve[place]) >
             s->limits->bytes[place])
             return false;
@@ -171,7 +172,7 @@ static double cost_of(struct search *s)
     s->point.fits = true;
     s->point.likely_seconds = estimate->likely_seconds;
     double cost = estimate->likely_seconds + s->limits->copies * estimate->copy_seconds;
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++) {
         uint64_t bytes = tdm_size_add(estimate->bytes[place], s->limits->reserve[place]);
         s->point.bytes[place] = estimate->bytes[place];
         if (bytes > s->limits->bytes[place]) {
@@ -269,11 +270,6 @@ static void move_held(struct tdm_group *group, int32_t by, uint32_t chunks)
     group->held_from_chunk = from == chunks ? 0 : from;
 }
 
-static enum tdm_place other(enum tdm_place place)
-{
-    return place == TDM_DEVICE ? TDM_HOST : TDM_DEVICE;
-}
-
 enum {
     MOVE_KEPT_RICHER,
     MOVE_KEPT_POORER,
@@ -293,8 +289,10 @@ static enum tdm_set richer(enum tdm_set set, enum tdm_set richest)
     return set == richest ? set : tdm_set_richer(set);
 }
 
-static void change(struct tdm_group *group, int move, enum tdm_set richest)
+static void change(const struct search *s, struct tdm_group *group, int move)
 {
+    const enum tdm_set richest = s->limits->richest;
+    const struct tdm_schedule *schedule = s->kitchen->schedule;
     switch (move) {
     case MOVE_KEPT_RICHER:
         group->kept = richer(group->kept, richest);
@@ -314,22 +312,22 @@ static void change(struct tdm_group *group, int move, enum tdm_set richest)
         group->held = tdm_set_poorer(group->held);
         break;
     case MOVE_KEPT_PLACE:
-        group->kept_place = other(group->kept_place);
+        group->kept_place = tdm_other_place(schedule, group->kept_place);
         break;
     case MOVE_HELD_PLACE:
-        group->held_place = other(group->held_place);
+        group->held_place = tdm_other_place(schedule, group->held_place);
         break;
     case MOVE_INPUT_PLACE:
-        group->input_place = other(group->input_place);
+        group->input_place = tdm_other_place(schedule, group->input_place);
         break;
     case MOVE_KV:
         group->kv = group->kv == TDM_KV_KEEP ? TDM_KV_RECOMPUTE : TDM_KV_KEEP;
         break;
     case MOVE_KV_PLACE:
-        group->kv_place = other(group->kv_place);
+        group->kv_place = tdm_other_place(schedule, group->kv_place);
         break;
     default:
-        group->kv_gradients_place = other(group->kv_gradients_place);
+        group->kv_gradients_place = tdm_other_place(schedule, group->kv_gradients_place);
     }
 }
 
@@ -381,7 +379,7 @@ static void move_group(const struct search *s, struct tdm_group *group, size_t m
     else if (move < 2 * STEPS)
         move_held(group, steps[move - STEPS], chunks);
     else
-        change(group, (int)(move - 2 * STEPS), s->limits->richest);
+        change(s, group, (int)(move - 2 * STEPS));
 }
 
 /* Tries all moves on the groups [from, to) together; repeats a move of a split while it helps. */
@@ -418,8 +416,8 @@ static bool move_pair(struct search *s)
     return false;
 }
 
-/* Homes and rings change together with what fills the memory that a change leaves, or makes room
- * for it: as many layers of one state at home on the device as fit. */
+/* Homes and rings change together with what fills the memory that a change leaves, or frees what it
+ * needs: as many layers of one state at home on the device as fit. */
 enum { FILL_NOTHING = TDM_STATE_MOMENTS + 1, FILLS };
 
 static void fill(struct search *s, int state)
@@ -460,7 +458,7 @@ static bool change_home(struct search *s, uint32_t change, int *state)
         return false;
     if (move >= STEPS) {
         enum tdm_place *place = move == STEPS ? &home->embedding : &home->head;
-        *place = other(*place);
+        *place = tdm_other_place(s->kitchen->schedule, *place);
         return true;
     }
     const uint32_t before = home->device_layers;
@@ -493,6 +491,7 @@ static bool move_homes(struct search *s, bool (*decided)(struct search *))
 static void start_homes(struct search *s)
 {
     const uint32_t layers = s->kitchen->schedule->model->layers;
+    const enum tdm_place far_place = tdm_far_place(s->kitchen->schedule);
     const bool *fixed = s->limits->fixed_homes;
     if (fixed[TDM_STATE_WEIGHTS] || fixed[TDM_STATE_MASTER] || fixed[TDM_STATE_MOMENTS])
         return;
@@ -502,7 +501,7 @@ static void start_homes(struct search *s)
                 for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
                     bool far = (start >> (state > 0 ? 2 * state - 1 : 0)) & 1;
                     bool ends_far = state > 0 ? (start >> (2 * state)) & 1 : far;
-                    enum tdm_place ends = ends_far ? TDM_HOST : TDM_DEVICE;
+                    enum tdm_place ends = ends_far ? far_place : TDM_DEVICE;
                     s->point.homes[state] = (struct tdm_home){far ? 0 : layers, ends, ends};
                 }
                 if (!s->limits->fixed_rings)
@@ -558,7 +557,7 @@ static bool move_places(struct search *s, uint32_t from, uint32_t to)
     bool better = false;
     for (int move = MOVE_KEPT_PLACE; move <= MOVE_INPUT_PLACE; move++) {
         for (uint32_t g = from; g < to; g++)
-            change(&s->point.groups[g], move, s->limits->richest);
+            change(s, &s->point.groups[g], move);
         better = decide_fit(s) || better;
     }
     return better;
@@ -870,9 +869,9 @@ enum tdm_status tdm_enrich(const struct tdm_kitchen *kitchen,
 
 /* ---- from shares to counts ---- */
 
-static enum tdm_place place_of(double share)
+static enum tdm_place place_of(const struct tdm_schedule *schedule, double share)
 {
-    return share >= 0.5 ? TDM_DEVICE : TDM_HOST;
+    return share >= 0.5 ? TDM_DEVICE : tdm_far_place(schedule);
 }
 
 enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum tdm_order order,
@@ -901,7 +900,7 @@ enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum
             rounding == TDM_NEAR
                 ? (struct tdm_home){schedule->model->layers, TDM_DEVICE, TDM_DEVICE}
                 : (struct tdm_home){(uint32_t)(relaxed->device_layers[state] + 1e-6),
-                                    place_of(relaxed->embedding[state]),
-                                    place_of(relaxed->head[state])};
+                                    place_of(schedule, relaxed->embedding[state]),
+                                    place_of(schedule, relaxed->head[state])};
     return TDM_OK;
 }
