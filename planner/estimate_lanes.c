@@ -58,6 +58,14 @@ struct stored {
     uint8_t kept, held, far;
 };
 
+/* Seconds of a layer: [chunks + 1], sums of the chunks before; and how many times longer than the
+ * forward of a chunk's attention its gradient takes. */
+struct times {
+    const struct layer_cost *cost_before;
+    const double *attention_before;
+    double attention_grad;
+};
+
 /* A ring of chunk slots, in the order of their use. */
 struct ring {
     double *free; /* [slots]: when each slot is free */
@@ -77,6 +85,7 @@ struct tdm_lanes {
     uint32_t *far_rows;           /* [layers]: number of lower layers with K and V on the host */
     bool *far[TDM_STATE_MOMENTS + 1]; /* [units]: is a state at home on the host, and not empty? */
     struct span *spans;               /* [layers]: of the layer's group */
+    struct times *times;              /* [layers] */
 };
 
 /* The clocks of a step. */
@@ -133,6 +142,7 @@ void tdm_lanes_free(struct tdm_lanes *m)
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         free(m->far[state]);
     free(m->spans);
+    free(m->times);
     free(m);
 }
 
@@ -157,6 +167,7 @@ struct tdm_lanes *tdm_lanes_new(uint32_t layers, uint32_t units, uint32_t chunks
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         ok &= (m->far[state] = calloc((size_t)units + 1, sizeof(bool))) != NULL;
     ok &= (m->spans = calloc(layers, sizeof(*m->spans))) != NULL;
+    ok &= (m->times = calloc(layers, sizeof(*m->times))) != NULL;
     if (!ok) {
         tdm_lanes_free(m);
         return NULL;
@@ -202,8 +213,7 @@ static void release_slot(struct ring *ring, double at)
 
 static const struct layer_cost *cost_before(const struct clocks *c, const struct body *body)
 {
-    return c->e->costs_before + (size_t)c->e->row_of[body->layer] * ((size_t)c->n + 1) +
-           body->chunk;
+    return &c->m->times[body->layer].cost_before[body->chunk];
 }
 
 /* Of a chunk. */
@@ -211,17 +221,13 @@ static const struct layer_cost *cost_before(const struct clocks *c, const struct
 
 static double attention(const struct clocks *c, const struct body *body)
 {
-    const double *before = c->e->attention_before +
-                           (size_t)c->e->kind_of[body->layer] * ((size_t)c->n + 1) + body->chunk;
+    const double *before = &c->m->times[body->layer].attention_before[body->chunk];
     return before[1] - before[0];
 }
 
-/* Its gradient takes as many times longer in each chunk. */
 static double attention_grad(const struct clocks *c, const struct body *body)
 {
-    const uint32_t kind = c->e->kind_of[body->layer];
-    double all = c->e->attention_before[(size_t)kind * ((size_t)c->n + 1) + c->n];
-    return all > 0 ? c->e->attention_grad_seconds[kind] / all * attention(c, body) : 0;
+    return c->m->times[body->layer].attention_grad * attention(c, body);
 }
 
 static const struct stored *stored_of(const struct clocks *c, const struct body *body)
@@ -620,7 +626,7 @@ static void run_forward(struct clocks *c, const struct body *body, double ready)
     } else {
         before += COST(norm) + COST(q) + (first || !keeps_kv(span) ? COST(kv) : 0);
     }
-    for (int s = 0; s < TDM_STORES; s++)
+    for (int s = 0; made >> s != 0; s++)
         if (HAS(made, s))
             ready = later(ready, c->stashed[s].free[c->stashed[s].next]);
     c->compute = later(later(c->compute, ready) + before, fetch_row(c, body, seen > 0));
@@ -635,7 +641,7 @@ static void run_forward(struct clocks *c, const struct body *body, double ready)
     c->compute += rest;
     if (first && c->by_layer)
         c->compute = later(c->compute, c->m->stream_free[body->chunk]);
-    for (int s = 0; s < TDM_STORES; s++)
+    for (int s = 0; made >> s != 0; s++)
         if (HAS(made, s)) {
             double from = s == TDM_STORE_GATE_UP ? c->compute - rest / 3 : attended;
             double sent = copy_to_host(c, from, of_chunk(c, c->e->store[s], body->chunk));
@@ -907,6 +913,18 @@ static void find_stored(struct clocks *c, const struct span *span, uint32_t laye
     }
 }
 
+static void find_times(struct clocks *c, uint32_t layer)
+{
+    const struct tdm_estimator *e = c->e;
+    const size_t row = (size_t)c->n + 1;
+    const uint32_t kind = e->kind_of[layer];
+    const double *before = e->attention_before + kind * row;
+    c->m->times[layer] = (struct times){
+        .cost_before = e->costs_before + e->row_of[layer] * row,
+        .attention_before = before,
+        .attention_grad = before[c->n] > 0 ? e->attention_grad_seconds[kind] / before[c->n] : 0};
+}
+
 static void take_ring(struct ring *ring, uint32_t slots, double **memory)
 {
     *ring = (struct ring){.free = *memory, .slots = slots};
@@ -950,6 +968,7 @@ static void prepare(struct clocks *c)
             c->m->far_rows[layer] = far;
             far += far_kv(&span);
             find_stored(c, &span, layer);
+            find_times(c, layer);
         }
     }
 }
