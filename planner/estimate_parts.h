@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internal to the estimates: the contents of an estimator. estimate_costs.c fills it.
- * estimate_seconds.c, estimate_bytes.c and, for a pass that only evaluates, estimate_evaluate.c
- * read it. */
+/* Internal to the estimates: the contents of an estimator. estimator.c makes it, with the costs of
+ * a small step (estimate_costs.c), the bytes of states (estimate_state.c) and the attention of the
+ * chunks (estimate_chunks.c). estimate_seconds.c, estimate_bytes.c and, for a pass that only
+ * evaluates, estimate_evaluate.c read it. */
 #ifndef TDM_PLANNER_ESTIMATE_PARTS_H
 #define TDM_PLANNER_ESTIMATE_PARTS_H
 
@@ -136,6 +137,41 @@ bool tdm_estimator_comes(const struct tdm_estimator *e, enum tdm_state state);
 
 /* Number of chunks of class `c` in [from, to). */
 uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t from, uint32_t to);
+
+/* ---- making an estimator ---- */
+
+/* Chunks of a sequence. */
+uint64_t tdm_estimator_chunks_of(const struct tdm_schedule *schedule, uint32_t sequence);
+
+/* Assigns all chunks to classes and times their attention. `lengths` has space for two classes per
+ * sequence and one more. *class_list is [chunks]; the caller frees it. */
+enum tdm_status tdm_estimator_walk_chunks(struct tdm_estimator *e, uint64_t *lengths,
+                                          uint32_t **class_list, struct tdm_error *err);
+
+/* Counts the chunks of each class. `class_list` is [chunks]. */
+enum tdm_status tdm_estimator_count_classes(struct tdm_estimator *e, const uint32_t *class_list,
+                                            struct tdm_error *err);
+
+/* Takes the costs of a chunk of each class from small steps. `lengths`: tokens of a chunk of each
+ * class. */
+enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const uint64_t *lengths,
+                                         struct tdm_error *err);
+
+/* Sums of costs, one row for all layers with equal costs. `class_list` is [chunks]. */
+enum tdm_status tdm_estimator_sum_layers(struct tdm_estimator *e, const uint32_t *class_list,
+                                         struct tdm_error *err);
+
+/* Tables of the sizes of states, which do not depend on homes. Layers share slots of one size, so
+ * each counts as the largest, except with its gradients. */
+bool tdm_estimator_note_units(struct tdm_estimator *e);
+
+/* Adds all states at their homes. */
+void tdm_estimator_add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_MAX_PLACES]);
+
+/* Computes what depends on the homes. */
+void tdm_estimator_note_homes(struct tdm_estimator *e);
+
+/* ---- estimating ---- */
 
 /* Computes the copies of state for the current homes. Call after every change of homes. */
 void tdm_estimate_note_state(struct tdm_estimator *e);
