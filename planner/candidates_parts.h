@@ -18,7 +18,7 @@
 /* Effort limits: ops lowered and simulated for roundings; as many for recipes after a first
  * schedule was found; and again for polishing. One core does about five million a second. */
 #define MOST_OPS 3000000u
-#define COPIES 0.01 /* rounding.h; raised where the simulator finds stalls */
+#define COPIES 0.01 /* tdm_rounding_limits.copies; raised where the simulator finds stalls */
 #define NO_BOUND 1e300
 
 /* Updates move to the host only if the step becomes faster by this factor: simulated times are not
@@ -129,7 +129,8 @@ double tdm_candidates_best_seconds(const struct tdm_candidates *run);
 /* Is the best so far much slower than the best with updates at the other place? */
 bool tdm_candidates_is_far_behind(const struct tdm_candidates *run);
 
-/* The nearer the best schedule is to the bound, the less there is to gain. */
+/* The share of an effort that is worth it: 1 if the gap to the bound is at least `wide_gap`. The
+ * nearer the best schedule is to the bound, the less there is to gain. */
 double tdm_candidates_share_of_effort(const struct tdm_candidates *run, double wide_gap);
 
 /* ---- candidates_queue.c ---- */
@@ -181,7 +182,7 @@ enum tdm_status tdm_candidates_lower(struct tdm_candidates *run, bool quick,
                                      struct tdm_program **program,
                                      uint64_t used_bytes[TDM_MAX_PLACES], struct tdm_error *err);
 
-/* Bytes that packing took beyond an estimate are reserved the next time. */
+/* Reserves the bytes that packing took beyond an estimate, for the next try. */
 void tdm_candidates_add_reserve(const struct tdm_candidates *run,
                                 const uint64_t used_bytes[TDM_MAX_PLACES],
                                 const uint64_t estimated_bytes[TDM_MAX_PLACES],

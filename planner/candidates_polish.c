@@ -3,7 +3,6 @@
  * them. */
 #include "planner/candidates_parts.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
