@@ -326,10 +326,11 @@ static void update_moments(const struct tdm_estimator *e, const struct tdm_sched
     uint32_t embedding = tdm_model_embedding_unit(e->base->model);
     uint64_t buffer = tdm_updates_on_host(e->base, embedding) ? 0 : e->embedding_buffer;
     raise_to(&estimate->body_bytes, all + e->embedding_gradient + buffer + e->embedding_update);
+    uint64_t state = e->head_update;
     if (schedule->order == TDM_CHUNK_MAJOR) /* layers have already gone backward */
-        all += state_rings(e);
+        state = larger(state, state_rings(e));
     raise_to(&estimate->body_bytes,
-             all + slots * e->x + e->head_gradient + e->head_buffer + e->head_update + kept);
+             all + state + slots * e->x + e->head_gradient + e->head_buffer + kept);
     raise_to(&estimate->bytes[e->far], e->host_ring + e->host_embedding);
     raise_to(&estimate->bytes[e->far], e->host_ring + e->host_head + stored->kept[e->far] +
                                            stored->inputs[e->far] + stored->kv[e->far]);

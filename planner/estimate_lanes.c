@@ -14,6 +14,7 @@
 #include "planner/estimate_lanes_parts.h"
 
 #include "schedule/optimizer.h"
+#include "schedule/slices.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,9 +45,13 @@ void tdm_lanes_free(struct tdm_lanes *m)
     free(m);
 }
 
-struct tdm_lanes *tdm_lanes_new(uint32_t layers, uint32_t units, uint32_t chunks)
+struct tdm_lanes *tdm_lanes_new(const struct tdm_model *model, uint32_t chunks)
 {
     struct tdm_lanes *m = calloc(1, sizeof(*m));
+    const uint32_t layers = model->layers, units = model->unit_count;
+    size_t updates = 0;
+    for (uint32_t unit = 0; unit < units; unit++)
+        updates += tdm_slice_count(model, unit);
     /* of a layer: three sweeps and their markers */
     const uint64_t bodies = (uint64_t)layers * (4 * (uint64_t)chunks + 10) + chunks + OVERHEAD;
     if (m == NULL || (uint64_t)layers * chunks * 3 > MOST_BODIES)
@@ -54,7 +59,7 @@ struct tdm_lanes *tdm_lanes_new(uint32_t layers, uint32_t units, uint32_t chunks
     const size_t all = (size_t)layers * chunks;
     bool ok = (m->bodies = calloc(bodies, sizeof(*m->bodies))) != NULL;
     ok &= (m->visits = calloc(bodies, sizeof(*m->visits))) != NULL;
-    ok &= (m->updates = calloc((size_t)layers + 1, sizeof(*m->updates))) != NULL;
+    ok &= (m->updates = calloc(updates, sizeof(*m->updates))) != NULL;
     ok &= (m->stored = calloc(all, sizeof(*m->stored))) != NULL;
     ok &= (m->x_sent = calloc(all + chunks, sizeof(double))) != NULL;
     ok &= (m->stored_sent = calloc(all, sizeof(double))) != NULL;
@@ -84,9 +89,13 @@ static void find_homes(struct lane_clocks *c)
             c->m->far[s][unit] = tdm_estimator_unit_bytes(c->e, (enum tdm_state)s, unit) > 0 &&
                                  tdm_is_far(tdm_schedule_home(base, (enum tdm_state)s, unit));
     for (uint32_t i = 0; i < CONTENTS; i++) {
-        const struct tdm_home *home = &base->homes[i == 0 ? TDM_STATE_MASTER : TDM_STATE_MOMENTS];
-        c->state_slots[i] =
-            (uint32_t)smaller(c->schedule->rings.optimizer, c->layers - home->device_layers);
+        const bool *far = c->m->far[i == 0 ? TDM_STATE_MASTER : TDM_STATE_MOMENTS];
+        uint64_t passes = 0;
+        for (uint32_t unit = 0; unit < base->model->unit_count; unit++) {
+            passes += far[unit] ? tdm_slice_count(base->model, unit) : 0;
+            c->layers_pass |= far[unit] && unit < c->layers;
+        }
+        c->state_slots[i] = (uint32_t)smaller(c->schedule->rings.optimizer, passes);
     }
     for (uint32_t unit = 0; unit < base->model->unit_count; unit++)
         c->gradient_bytes += (double)c->e->gradient_bytes[unit];

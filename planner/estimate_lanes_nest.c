@@ -3,6 +3,7 @@
 #include "planner/estimate_lanes_parts.h"
 
 #include "schedule/optimizer.h"
+#include "schedule/slices.h"
 
 static void add(struct lane_clocks *c, enum kind kind, enum pass pass, uint32_t layer,
                 uint32_t chunk)
@@ -98,19 +99,28 @@ void tdm_lanes_chunk_major(struct lane_clocks *c)
     add_update(c, tdm_lanes_end_unit(c, 0));
 }
 
+static void add_slices(struct lane_clocks *c, uint32_t unit)
+{
+    const struct tdm_model *model = c->e->base->model;
+    const uint32_t slices = tdm_slice_count(model, unit);
+    for (uint32_t i = 0; i < slices; i++)
+        c->m->updates[c->update_count++] =
+            (struct lane_update){unit, (double)tdm_slice_at(model, unit, i).elements /
+                                           (double)model->units[unit].elements};
+}
+
 void tdm_lanes_plan_streams(struct lane_clocks *c)
 {
     uint32_t last = UINT32_MAX;
     for (uint32_t i = 0; i < c->body_count; i++) {
         const struct lane_body *body = &c->m->bodies[i];
-        bool updates = body->kind == KIND_UPDATE && body->layer < c->layers &&
-                       !tdm_updates_on_host(c->e->base, body->layer);
-        if (!updates && body->kind < KIND_FORWARD)
+        bool updates = body->kind == KIND_UPDATE && !tdm_updates_on_host(c->e->base, body->layer);
+        if (updates && tdm_lanes_has_far_state(c, body->layer))
+            add_slices(c, body->layer);
+        if ((!updates || body->layer >= c->layers) && body->kind < KIND_FORWARD)
             continue;
         if (body->layer != last && c->m->far[TDM_STATE_WEIGHTS][body->layer])
             c->m->visits[c->visit_count++] = body->layer;
         last = body->layer;
-        if (updates && tdm_lanes_has_far_state(c, body->layer))
-            c->m->updates[c->update_count++] = body->layer;
     }
 }

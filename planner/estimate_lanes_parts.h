@@ -61,10 +61,18 @@ struct lane_ring {
 };
 #define RINGS (2 * TDM_STORES + 2)
 
+/* An update that state passes through the rings for: of a layer, or a slice of embedding or head.
+ */
+struct lane_update {
+    uint32_t unit;
+    double share; /* of the unit's elements */
+};
+
 struct tdm_lanes {
     uint32_t most_bodies; /* 0: the step has too many bodies for this estimate */
     struct lane_body *bodies;
-    uint32_t *visits, *updates;
+    uint32_t *visits;
+    struct lane_update *updates;
     struct lane_stored *stored;   /* [layers * chunks] */
     double *x_sent, *stored_sent; /* [layers * chunks]: when inputs and stores are on the host */
     double *stream_free;          /* [chunks]: until then a copy reads the row of the stream */
@@ -96,8 +104,7 @@ struct lane_clocks {
     uint32_t update_count, update, next_update, next_content, passed, fetched_contents;
     uint32_t state_slots[CONTENTS];
     double state_free[CONTENTS][SLOTS], state_ready[CONTENTS][SLOTS];
-    bool states_open;
-    double buffers_free;
+    bool states_open, layers_pass; /* the rings are there; state of layers passes through them */
     /* weights of embedding [0] and head [1], while they have users */
     uint32_t users[2];
     double unit_ready[2];

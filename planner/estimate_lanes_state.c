@@ -65,7 +65,7 @@ static bool has_slots(const struct lane_clocks *c, uint32_t unit)
 static bool fetch_next_state(struct lane_clocks *c)
 {
     while (c->next_update < c->update_count) {
-        uint32_t unit = c->m->updates[c->next_update];
+        const uint32_t unit = c->m->updates[c->next_update].unit;
         if (c->next_content == 0 && !has_slots(c, unit))
             return false;
         for (; c->next_content < CONTENTS; c->next_content++) {
@@ -74,7 +74,8 @@ static bool fetch_next_state(struct lane_clocks *c)
                 continue;
             uint32_t slot = c->next_update % c->state_slots[i];
             c->state_ready[i][slot] =
-                copy_to_device(c, c->state_free[i][slot], content_bytes(c, i, unit));
+                copy_to_device(c, c->state_free[i][slot],
+                               content_bytes(c, i, unit) * c->m->updates[c->next_update].share);
             c->next_content++;
             return true;
         }
@@ -84,14 +85,19 @@ static bool fetch_next_state(struct lane_clocks *c)
     return false;
 }
 
+static void open_rings(struct lane_clocks *c)
+{
+    for (uint32_t i = 0; i < CONTENTS && !c->states_open; i++)
+        for (uint32_t slot = 0; slot < SLOTS; slot++)
+            c->state_free[i][slot] = c->compute;
+    c->states_open = true;
+}
+
 void tdm_lanes_open_states(struct lane_clocks *c)
 {
-    if (!c->trains || tdm_is_far(c->e->base->optimizer.on))
+    if (!c->trains || !c->layers_pass || tdm_is_far(c->e->base->optimizer.on))
         return;
-    for (uint32_t i = 0; i < CONTENTS; i++)
-        for (uint32_t slot = 0; slot < SLOTS; slot++)
-            c->state_free[i][slot] = later(c->compute, c->buffers_free);
-    c->states_open = true;
+    open_rings(c);
     while (fetch_next_state(c))
         ;
 }
@@ -156,55 +162,80 @@ static void update_on_host(struct lane_clocks *c, uint32_t unit)
         c->gradient_free = sent;
 }
 
-static void send_states(struct lane_clocks *c, uint32_t unit)
+static void send_weights(struct lane_clocks *c, uint32_t unit)
 {
-    if (c->m->far[TDM_STATE_WEIGHTS][unit]) {
-        double sent = copy_to_host(c, c->compute,
-                                   (double)tdm_estimator_unit_bytes(c->e, TDM_STATE_WEIGHTS, unit));
-        if (unit < c->layers)
-            use_weights(c, unit, sent);
+    if (!c->m->far[TDM_STATE_WEIGHTS][unit])
+        return;
+    double sent = copy_to_host(c, c->compute,
+                               (double)tdm_estimator_unit_bytes(c->e, TDM_STATE_WEIGHTS, unit));
+    if (unit < c->layers)
+        use_weights(c, unit, sent);
+}
+
+/* When the state of the next update is on the device. */
+static double states_ready(const struct lane_clocks *c, uint32_t unit)
+{
+    double ready = 0;
+    for (uint32_t i = 0; i < CONTENTS; i++)
+        if (content_far(c, i, unit))
+            ready = later(ready, c->state_ready[i][c->update % c->state_slots[i]]);
+    return ready;
+}
+
+/* Sends the state of an update home. */
+static void send_states(struct lane_clocks *c, uint32_t unit, double share)
+{
+    for (uint32_t i = 0; i < CONTENTS; i++)
+        if (content_far(c, i, unit))
+            c->state_free[i][c->update % c->state_slots[i]] =
+                copy_to_host(c, c->compute, content_bytes(c, i, unit) * share);
+    c->update++;
+    c->passed = c->fetched_contents = 0;
+}
+
+static void update_end_unit(struct lane_clocks *c, uint32_t unit)
+{
+    const int head = unit == tdm_lanes_end_unit(c, 1);
+    const double seconds = update_seconds(c, unit, c->e->optimizer_seconds);
+    tdm_lanes_begin_use(c, head);
+    c->compute = later(c->compute, c->unit_ready[head]);
+    if (!tdm_lanes_has_far_state(c, unit)) {
+        c->compute += seconds;
+        send_weights(c, unit);
+        tdm_lanes_end_use(c, head);
+        return;
     }
-    for (uint32_t i = 0; i < CONTENTS; i++) {
-        if (!content_far(c, i, unit))
-            continue;
-        double sent = copy_to_host(c, c->compute, content_bytes(c, i, unit));
-        if (unit < c->layers)
-            c->state_free[i][c->update % c->state_slots[i]] = sent;
+    open_rings(c);
+    while (c->update < c->update_count && c->m->updates[c->update].unit == unit) {
+        const double share = c->m->updates[c->update].share;
+        while (fetch_next_state(c))
+            ;
+        c->compute = later(c->compute, states_ready(c, unit)) + seconds * share;
+        if (c->update + 1 == c->update_count || c->m->updates[c->update + 1].unit != unit)
+            send_weights(c, unit);
+        send_states(c, unit, share);
     }
+    if (!head || !c->layers_pass)
+        c->states_open = false;
+    tdm_lanes_end_use(c, head);
 }
 
 void tdm_lanes_update(struct lane_clocks *c, uint32_t unit)
 {
-    const int head = unit == tdm_lanes_end_unit(c, 1);
-    double ready = 0;
     if (tdm_updates_on_host(c->e->base, unit)) {
         update_on_host(c, unit);
         return;
     }
-    if (unit < c->layers) {
-        while (fetch_next_state(c))
-            ;
-        visit_layer(c, unit);
-        ready = weights_ready(c, unit);
-        for (uint32_t i = 0; i < CONTENTS; i++)
-            if (content_far(c, i, unit))
-                ready = later(ready, c->state_ready[i][c->update % c->state_slots[i]]);
-    } else {
-        tdm_lanes_begin_use(c, head);
-        ready = c->unit_ready[head];
-        for (uint32_t i = 0; i < CONTENTS; i++)
-            if (content_far(c, i, unit))
-                ready = copy_to_device(c, later(c->compute, head ? 0 : c->d2h),
-                                       content_bytes(c, i, unit));
-    }
-    c->compute = later(c->compute, ready) + update_seconds(c, unit, c->e->optimizer_seconds);
-    send_states(c, unit);
-    if (head && tdm_lanes_has_far_state(c, unit))
-        c->buffers_free = c->d2h;
     if (unit >= c->layers) {
-        tdm_lanes_end_use(c, head);
-    } else if (tdm_lanes_has_far_state(c, unit)) {
-        c->update++;
-        c->passed = c->fetched_contents = 0;
+        update_end_unit(c, unit);
+        return;
     }
+    while (c->states_open && fetch_next_state(c))
+        ;
+    visit_layer(c, unit);
+    c->compute = later(c->compute, later(weights_ready(c, unit), states_ready(c, unit))) +
+                 update_seconds(c, unit, c->e->optimizer_seconds);
+    send_weights(c, unit);
+    if (tdm_lanes_has_far_state(c, unit))
+        send_states(c, unit, 1);
 }

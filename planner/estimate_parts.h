@@ -102,8 +102,8 @@ struct tdm_estimator {
      * and moments (while layers go backward), buffers for the weights of head (with a tied
      * embedding) and of embedding */
     uint64_t weight_ring, state_rings, head_buffer, embedding_buffer;
-    uint64_t head_update,
-        embedding_update; /* buffers of their masters and moments, during their update */
+    /* rings of masters and moments, if theirs pass through them, during their update */
+    uint64_t head_update, embedding_update;
     /* host bytes for gradients that are used there: of layers (while there are updates), head and
      * embedding */
     uint64_t host_ring, host_head, host_embedding;
@@ -133,6 +133,10 @@ uint64_t tdm_estimator_unit_bytes(const struct tdm_estimator *e, enum tdm_state 
  * on the host get fetched to the device? */
 uint64_t tdm_estimator_sent_bytes(const struct tdm_estimator *e, enum tdm_state state,
                                   uint32_t unit);
+
+/* Bytes of a unit's state that pass at a time: of a slice (schedule/slices.h). */
+uint64_t tdm_estimator_slice_bytes(const struct tdm_estimator *e, enum tdm_state state,
+                                   uint32_t unit);
 bool tdm_estimator_comes(const struct tdm_estimator *e, enum tdm_state state);
 
 /* Number of chunks of class `c` in [from, to). */

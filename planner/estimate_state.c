@@ -6,6 +6,7 @@
 #include "base/size.h"
 #include "schedule/layout.h"
 #include "schedule/optimizer.h"
+#include "schedule/slices.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -81,8 +82,9 @@ uint64_t tdm_estimator_sent_bytes(const struct tdm_estimator *e, enum tdm_state 
 
 /* ---- rings and buffers ---- */
 
-/* Device bytes for state at home on the host: a ring for layers; buffer_bytes(): the buffer of one
- * unit. */
+/* Device bytes of the ring for weights or gradients of layers at home on the host. buffer_bytes():
+ * of the buffer of one unit. state_ring_bytes(): of the ring for masters or moments, through which
+ * embedding and head pass too. */
 static uint64_t ring_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t slots)
 {
     uint64_t most = e->unit_bytes[state][0];
@@ -97,11 +99,34 @@ static uint64_t buffer_bytes(const struct tdm_estimator *e, enum tdm_state state
     return far ? e->unit_bytes[state][unit] : 0;
 }
 
-static uint64_t update_bytes(const struct tdm_estimator *e, uint32_t unit)
+static bool has_far_state(const struct tdm_estimator *e, uint32_t unit)
 {
-    if (tdm_updates_on_host(e->base, unit))
-        return 0;
-    return buffer_bytes(e, TDM_STATE_MASTER, unit) + buffer_bytes(e, TDM_STATE_MOMENTS, unit);
+    return !tdm_updates_on_host(e->base, unit) && (buffer_bytes(e, TDM_STATE_MASTER, unit) > 0 ||
+                                                   buffer_bytes(e, TDM_STATE_MOMENTS, unit) > 0);
+}
+
+uint64_t tdm_estimator_slice_bytes(const struct tdm_estimator *e, enum tdm_state state,
+                                   uint32_t unit)
+{
+    const struct tdm_model *model = e->base->model;
+    const double share =
+        (double)tdm_slice_at(model, unit, 0).elements / (double)model->units[unit].elements;
+    return tdm_slice_count(model, unit) == 1
+               ? e->unit_bytes[state][unit]
+               : (uint64_t)(share * (double)e->unit_bytes[state][unit]);
+}
+
+static uint64_t state_ring_bytes(const struct tdm_estimator *e, enum tdm_state state,
+                                 uint32_t slots)
+{
+    uint64_t passes = 0, most = 0;
+    for (uint32_t unit = 0; unit < e->base->model->unit_count; unit++) {
+        if (buffer_bytes(e, state, unit) == 0 || tdm_updates_on_host(e->base, unit))
+            continue;
+        passes += tdm_slice_count(e->base->model, unit);
+        most = larger(most, tdm_estimator_slice_bytes(e, state, unit));
+    }
+    return smaller(slots, passes) * most;
 }
 
 /* Host bytes for gradients that are sent there to be used. */
@@ -143,13 +168,18 @@ static void note_rings(struct tdm_estimator *e)
     if (base->optimizer.kind == TDM_OPTIMIZER_NONE || base->pass == TDM_EVALUATE)
         return;
     note_host_updates(e);
-    e->embedding_update = update_bytes(e, embedding);
-    e->head_update = update_bytes(e, head);
-    e->state_rings = 0;
+    e->embedding_update = e->head_update = e->state_rings = 0;
     if (tdm_is_far(base->optimizer.on))
         return;
-    e->state_rings =
-        ring_bytes(e, TDM_STATE_MASTER, slots) + ring_bytes(e, TDM_STATE_MOMENTS, slots);
+    const uint64_t rings = state_ring_bytes(e, TDM_STATE_MASTER, slots) +
+                           state_ring_bytes(e, TDM_STATE_MOMENTS, slots);
+    /* rings are there while units need them; for layers, all the time that these go backward */
+    bool of_layers = tdm_updates_at_end(base);
+    for (uint32_t layer = 0; layer < e->layers; layer++)
+        of_layers |= has_far_state(e, layer);
+    e->state_rings = of_layers ? rings : 0;
+    e->embedding_update = has_far_state(e, embedding) ? rings : 0;
+    e->head_update = has_far_state(e, head) ? rings : 0;
     if (tdm_updates_at_end(base))
         e->state_rings += ring_bytes(e, TDM_STATE_GRADIENTS, slots);
 }

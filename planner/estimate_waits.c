@@ -12,6 +12,7 @@
 #include "planner/estimate_parts.h"
 
 #include "schedule/optimizer.h"
+#include "schedule/slices.h"
 
 struct clocks {
     double compute;
@@ -118,7 +119,8 @@ static struct state_copies around_backward(const struct tdm_estimator *e, uint32
     return copies;
 }
 
-/* Embedding and head come in one piece when they are needed. The embedding is sent home last. */
+/* Weights of embedding and head come in one piece when they are needed, their state in slices, of
+ * which the first must be waited for. The embedding's are sent home last. */
 static double exposed_seconds(const struct tdm_estimator *e)
 {
     const struct tdm_model *model = e->base->model;
@@ -130,9 +132,10 @@ static double exposed_seconds(const struct tdm_estimator *e)
         for (int s = 0; s <= TDM_STATE_MOMENTS && trains; s++) {
             enum tdm_state state = (enum tdm_state)s;
             bool again = state == TDM_STATE_WEIGHTS && tdm_is_far(e->base->optimizer.on);
-            seconds += again ? 0 : fetch_seconds(e, state, units[i]);
+            double pieces = state == TDM_STATE_WEIGHTS ? 1 : tdm_slice_count(model, units[i]);
+            seconds += again ? 0 : fetch_seconds(e, state, units[i]) / pieces;
             /* if updated on the host, it is part of the tail */
-            seconds += i == 0 && !again ? send_seconds(e, state, units[i]) : 0;
+            seconds += i == 0 && !again ? send_seconds(e, state, units[i]) / pieces : 0;
         }
     }
     return seconds;

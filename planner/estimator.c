@@ -58,8 +58,7 @@ static bool take_sums(struct tdm_estimator *e, const struct tdm_model *model, ui
     e->around_backward = calloc(count, sizeof(*e->around_backward));
     bool complete = e->tokens_before != NULL && e->sweeps != NULL && e->before_forward != NULL &&
                     e->around_backward != NULL;
-    complete &=
-        (e->memory = tdm_lanes_new(model->layers, model->unit_count, (uint32_t)chunks)) != NULL;
+    complete &= (e->memory = tdm_lanes_new(model, (uint32_t)chunks)) != NULL;
     complete &= (e->passing_below = calloc(count, sizeof(uint64_t))) != NULL;
     complete &= (e->votes_below = calloc(count, sizeof(uint64_t))) != NULL;
     for (int place = 0; place < (int)TDM_MAX_PLACES; place++)

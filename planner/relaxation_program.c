@@ -4,6 +4,7 @@
 #include "planner/relaxation_parts.h"
 
 #include "schedule/optimizer.h"
+#include "schedule/slices.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -213,6 +214,22 @@ static bool is_sent_last(const struct tdm_estimator *e, uint32_t unit)
     return !tdm_is_far(e->base->optimizer.on) && unit == tdm_model_embedding_unit(e->base->model);
 }
 
+/* Seconds that its state is sent after that. Slices are sent while later ones are updated; what the
+ * update of all slices takes is at most its share of the elements. */
+static double seconds_after_all(const struct tdm_relaxation *r, enum tdm_state state, uint32_t unit)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const struct tdm_model *model = e->base->model;
+    double all = 0, sent = sent_seconds(e, state, unit);
+    if (!is_sent_last(e, unit))
+        return 0;
+    if (state == TDM_STATE_WEIGHTS || tdm_slice_count(model, unit) == 1)
+        return sent;
+    for (uint32_t i = 0; i < model->unit_count; i++)
+        all += (double)model->units[i].elements;
+    return fmax(sent - e->optimizer_seconds * (double)model->units[unit].elements / all, 0);
+}
+
 static enum tdm_status add_rows(struct tdm_relaxation *r,
                                 const uint64_t limit_bytes[TDM_MAX_PLACES], struct tdm_error *err)
 {
@@ -355,7 +372,7 @@ static void put_copies(struct column *column, enum tdm_state state, uint32_t uni
     put(column, r->row[ROW_SEND_BACKWARD], sent_seconds(e, state, unit));
     put(column, r->row[ROW_SEND_UPDATED],
         is_updated_late(r, unit) ? sent_seconds(e, state, unit) : 0);
-    put(column, r->row[ROW_COMPUTE], is_sent_last(e, unit) ? sent_seconds(e, state, unit) : 0);
+    put(column, r->row[ROW_COMPUTE], seconds_after_all(r, state, unit));
     put(column, r->row[ROW_BOTH], both / tdm_machine_both_ways_rate(e->base->machine));
 }
 
@@ -376,13 +393,36 @@ static bool has_rings_at_end(const struct tdm_estimator *e)
     return !tdm_is_far(e->base->optimizer.on);
 }
 
-static bool has_buffer(const struct tdm_relaxation *r, enum tdm_state state, bool head, uint32_t i)
+/* MiB in row `i` for a state of embedding or head at home on the host: its weights while they are
+ * used; the ring's slot for its masters and moments in its update. */
+static double buffer_mib(const struct tdm_relaxation *r, enum tdm_state state, bool head,
+                         uint32_t i)
 {
+    const struct tdm_estimator *e = r->pricing.e;
+    const struct tdm_model *model = e->base->model;
+    uint32_t unit = head ? tdm_model_head_unit(model) : tdm_model_embedding_unit(model);
     bool weights = state == TDM_STATE_WEIGHTS;
-    if (!head)
-        return weights && i == 0 && r->pricing.order == TDM_LAYER_MAJOR;
-    return (i == r->layers + TDM_AT_UPDATE && has_rings_at_end(r->pricing.e)) ||
-           (weights && i == r->layers + TDM_AT_HEAD);
+    bool in_update = head && i == r->layers + TDM_AT_UPDATE && has_rings_at_end(e);
+    bool in_use = weights && (head ? i == r->layers + TDM_AT_HEAD
+                                   : i == 0 && r->pricing.order == TDM_LAYER_MAJOR);
+    if (!in_update && !in_use)
+        return 0;
+    return (double)(weights ? tdm_estimator_unit_bytes(e, state, unit)
+                            : tdm_estimator_slice_bytes(e, state, unit)) /
+           TDM_MIB;
+}
+
+/* The same in the row of the embedding's update. */
+static double buffer_mib_at_embedding(const struct tdm_relaxation *r, enum tdm_state state,
+                                      bool head)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    uint32_t unit = tdm_model_embedding_unit(e->base->model);
+    if (head || !has_rings_at_end(e))
+        return 0;
+    return (double)(state == TDM_STATE_WEIGHTS ? tdm_estimator_unit_bytes(e, state, unit)
+                                               : tdm_estimator_slice_bytes(e, state, unit)) /
+           TDM_MIB;
 }
 
 /* Adds the column of layers at home on the device. Rows already count all layers as if none were,
@@ -422,17 +462,15 @@ static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state,
     struct column column = {r, 0};
     uint32_t unit = head ? tdm_model_head_unit(base->model) : tdm_model_embedding_unit(base->model);
     double mib = (double)tdm_estimator_unit_bytes(e, state, unit) / TDM_MIB;
-    bool weights = state == TDM_STATE_WEIGHTS;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        /* 0 in rows that have a buffer anyway: for weights while they are used, for other state in
-         * updates */
-        put(&column, r->place[TDM_DEVICE][i], has_buffer(r, state, head, i) ? 0 : mib);
+        put(&column, r->place[TDM_DEVICE][i], mib - buffer_mib(r, state, head, i));
         put(&column, r->place[e->far][i], -mib);
     }
-    put(&column, r->row[ROW_EMBEDDING], head || !has_rings_at_end(e) ? mib : 0);
+    put(&column, r->row[ROW_EMBEDDING], mib - buffer_mib_at_embedding(r, state, head));
     put(&column, r->row[ROW_END], mib);
     put(&column, r->row[ROW_FAR_END], -mib);
-    put_copies(&column, state, unit, weights && !head, tdm_estimator_comes(e, state));
+    bool in_forward = state == TDM_STATE_WEIGHTS && !head;
+    put_copies(&column, state, unit, in_forward, tdm_estimator_comes(e, state));
     char name[48];
     snprintf(name, sizeof(name), "%s_%s", tdm_state_name(state), head ? "head" : "embedding");
     bool near = !tdm_is_far(head ? base->homes[state].head : base->homes[state].embedding);
@@ -476,17 +514,17 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             double sent = sent_seconds(e, state, k < r->layers ? 0 : unit);
             alone[ROW_SEND_BACKWARD] -= sent;
             alone[ROW_SEND_UPDATED] -= is_updated_late(r, unit) ? sent : 0;
-            alone[ROW_COMPUTE] -= is_sent_last(e, unit) ? sent : 0;
+            alone[ROW_COMPUTE] -= seconds_after_all(r, state, unit);
             alone[ROW_BOTH] -= (times * bytes + sent_bytes(e, state, k < r->layers ? 0 : unit)) /
                                tdm_machine_both_ways_rate(base->machine);
             if (k < r->layers)
                 continue;
             bool head = unit == units[1];
             for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-                device[i] += has_buffer(r, state, head, i) ? bytes / TDM_MIB : 0;
+                device[i] += buffer_mib(r, state, head, i);
                 far[i] += bytes / TDM_MIB;
             }
-            alone[ROW_EMBEDDING] += head || !has_rings_at_end(e) ? 0 : bytes / TDM_MIB;
+            alone[ROW_EMBEDDING] += buffer_mib_at_embedding(r, state, head);
             alone[ROW_FAR_END] += bytes / TDM_MIB;
         }
     }
