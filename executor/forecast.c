@@ -119,37 +119,26 @@ enum tdm_status tdm_forecast_end(struct tdm_forecast *forecast, struct tdm_error
     return forecast->values != NULL ? keep_changes(forecast, err) : TDM_OK;
 }
 
-/* A forecast of a program that nobody else reads. */
-struct lone {
-    struct tdm_forecast *forecast;
-    struct tdm_order_tracker *order;
-};
-
-static enum tdm_status take_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+static enum tdm_status take_item(void *self, const struct tdm_item *item,
+                                 const struct tdm_waits *waits, struct tdm_error *err)
 {
-    const struct lone *lone = self;
-    struct tdm_waits waits;
-    tdm_order_push(lone->order, item, &waits);
-    return tdm_forecast_take(lone->forecast, item, &waits, err);
+    return tdm_forecast_take(self, item, waits, err);
 }
 
 enum tdm_status tdm_forecast_new(const struct tdm_program *program, struct tdm_forecast **out,
                                  struct tdm_error *err)
 {
-    struct lone lone = {NULL, NULL};
-    enum tdm_status status = tdm_order_new(program, &lone.order, err);
+    struct tdm_forecast *forecast = NULL;
+    enum tdm_status status = tdm_forecast_begin(program, false, &forecast, err);
     if (status == TDM_OK)
-        status = tdm_forecast_begin(program, false, &lone.forecast, err);
+        status = tdm_order_emit(program, take_item, forecast, err);
     if (status == TDM_OK)
-        status = tdm_program_emit(program, take_item, &lone, err);
-    if (status == TDM_OK)
-        status = tdm_forecast_end(lone.forecast, err);
-    tdm_order_free(lone.order);
+        status = tdm_forecast_end(forecast, err);
     if (status != TDM_OK) {
-        tdm_forecast_free(lone.forecast);
+        tdm_forecast_free(forecast);
         return status;
     }
-    *out = lone.forecast;
+    *out = forecast;
     return TDM_OK;
 }
 

@@ -60,7 +60,7 @@ double tdm_estimate_least_seconds(const struct tdm_estimator *e,
 
 uint64_t tdm_estimator_resident_bytes(const struct tdm_estimator *e)
 {
-    return tdm_size_add(e->resident_bytes[TDM_DEVICE], e->resident_bytes[TDM_HOST]);
+    return tdm_size_add(e->resident_bytes[TDM_DEVICE], e->resident_bytes[e->far]);
 }
 
 void tdm_estimate_without_tile(const struct tdm_estimator *e, const struct tdm_schedule *schedule,

@@ -84,22 +84,22 @@ static struct needs needs_of(const struct tdm_estimator *e, const struct tdm_sch
         struct span span = span_of(e, schedule, g, first);
         const struct tdm_group *group = span.group;
         bool keeps = !by_chunk || !span.last || group->layers > 1;
-        bool holds = !by_chunk && group->layers > 1 && on_host(group->held_place);
-        needs.inputs |= g > 0 && on_host(group->input_place);
+        bool holds = !by_chunk && group->layers > 1 && tdm_is_far(group->held_place);
+        needs.inputs |= g > 0 && tdm_is_far(group->input_place);
         needs.inner |= holds;
         for (int i = 0; i < TDM_STORES; i++) {
             enum tdm_store store = (enum tdm_store)i;
             bool is_kept = tdm_set_has(group->kept, store);
             uint32_t held_to = store == TDM_STORE_GATE_UP && !is_kept ? e->chunks : span.kept;
             needs.kept[store] |=
-                keeps && span.kept < e->chunks && is_kept && on_host(group->kept_place);
+                keeps && span.kept < e->chunks && is_kept && tdm_is_far(group->kept_place);
             needs.held[store] |=
                 holds && tdm_set_has(group->held, store) && group->held_from_chunk < held_to;
         }
         for (uint32_t layer = first; layer <= span.top && by_chunk; layer++) {
             if (far_kv(&span))
                 add_layer(&needs.far_kv, schedule, gathers(e, layer));
-            if (on_host(group->kv_gradients_place))
+            if (tdm_is_far(group->kv_gradients_place))
                 add_layer(&needs.far_gradients, schedule, far_kv(&span) && gathers(e, layer));
         }
         first += group->layers;
@@ -169,7 +169,7 @@ static uint64_t sweep_bytes(const struct tdm_estimator *e, const struct span *sp
     rings += state_rings(e);
     uint64_t work = backward_work(e, span, TDM_LAYER_MAJOR, layer);
     if (layer == 0)
-        work += e->embedding_room;
+        work += e->embedding_buffer;
     return e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient + e->head_stays[TDM_DEVICE] +
            layer_gradients(e, layer, layer) + e->chunks * e->x +
            e->row_slots * ((own_kv(span) ? 0 : e->kv) + e->dkv) + work;
@@ -178,7 +178,7 @@ static uint64_t sweep_bytes(const struct tdm_estimator *e, const struct span *sp
 /* Host bytes of gradients of layers above `top`, which are complete. */
 static uint64_t host_gradients(const struct tdm_estimator *e, uint32_t top)
 {
-    const uint64_t *staying = e->staying_below[TDM_HOST];
+    const uint64_t *staying = e->staying_below[e->far];
     return staying[e->layers] - staying[top + 1];
 }
 
@@ -220,14 +220,13 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
     uint64_t outputs = held_bytes(e, span);
     /* inner layers that hold K and V have their own rows, on the device */
     uint64_t rows = !keeps_kv(span) && tdm_set_has(span->group->held, TDM_STORE_KV) ? n * e->kv : 0;
-    bool far_kept = on_host(span->group->kept_place), far = on_host(span->group->held_place);
+    bool far_kept = tdm_is_far(span->group->kept_place), far = tdm_is_far(span->group->held_place);
     uint64_t device = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
     raise_to(&estimate->body_bytes, sweep_bytes(e, span, rings, span->top) + device + above * rows +
                                         (far ? 0 : above * (held + outputs)));
-    raise_to(&estimate->bytes[TDM_HOST], stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] +
-                                             (far ? above * (held + outputs) : 0) +
-                                             e->head_stays[TDM_HOST] +
-                                             host_gradients(e, span->top) + host_ring(e));
+    raise_to(&estimate->bytes[e->far],
+             stored->kept[e->far] + stored->inputs[e->far] + (far ? above * (held + outputs) : 0) +
+                 e->head_stays[e->far] + host_gradients(e, span->top) + host_ring(e));
     if (above > 0)
         raise_to(&estimate->body_bytes,
                  sweep_bytes(e, span, rings, span->first) + device - (far_kept ? 0 : above * kept) -
@@ -238,12 +237,12 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
 
 /* Space for weights of embedding and head in chunk-major order, while the group that uses them
  * runs. */
-static uint64_t group_rooms(const struct tdm_estimator *e, const struct span *span)
+static uint64_t group_buffers(const struct tdm_estimator *e, const struct span *span)
 {
     if (span->last)
-        return e->base->model->tied ? e->head_room
-                                    : e->head_room + (span->first == 0 ? e->embedding_room : 0);
-    return span->first == 0 ? e->embedding_room : 0;
+        return e->base->model->tied ? e->head_buffer
+                                    : e->head_buffer + (span->first == 0 ? e->embedding_buffer : 0);
+    return span->first == 0 ? e->embedding_buffer : 0;
 }
 
 /* Moments of a group in chunk-major order: K and V of all layers up to its top are live, and dK, dV
@@ -265,11 +264,11 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
     for (uint32_t layer = span->first; layer <= span->top; layer++)
         any = any || (far_kv(span) && gathers(e, layer));
     uint64_t kv = stored->kv[TDM_DEVICE] + (any ? e->gather_work : 0);
-    uint64_t dkv = on_host(span->group->kv_gradients_place) ? 0 : layers * n * e->dkv;
+    uint64_t dkv = tdm_is_far(span->group->kv_gradients_place) ? 0 : layers * n * e->dkv;
     uint64_t group =
         e->resident_bytes[TDM_DEVICE] + rings + state_rings(e) + e->tied_gradient +
         (one_group ? 1 : n) * e->x + (span->last ? e->head_gradient : e->head_stays[TDM_DEVICE]) +
-        group_rooms(e, span) + kv + dkv + layer_gradients(e, span->first, span->top) + held +
+        group_buffers(e, span) + kv + dkv + layer_gradients(e, span->first, span->top) + held +
         stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE] + (span->last ? means_bytes(e) : 0);
     raise_to(&estimate->body_bytes, group + backward_work(e, span, TDM_CHUNK_MAJOR, span->top));
     if (one_group)
@@ -277,10 +276,10 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
                  group + beside_embedding_gradient(e, backward_work(e, span, TDM_CHUNK_MAJOR, 0)));
     if (span->last)
         raise_to(&estimate->head_bytes, group + e->work_head);
-    raise_to(&estimate->bytes[TDM_HOST], stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] +
-                                             stored->kv[TDM_HOST] +
-                                             (span->last ? 0 : e->head_stays[TDM_HOST]) +
-                                             host_gradients(e, span->top) + host_ring(e));
+    raise_to(&estimate->bytes[e->far], stored->kept[e->far] + stored->inputs[e->far] +
+                                           stored->kv[e->far] +
+                                           (span->last ? 0 : e->head_stays[e->far]) +
+                                           host_gradients(e, span->top) + host_ring(e));
 }
 
 /* The end of the forward and, in layer-major order, the head after it. */
@@ -303,11 +302,11 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
     uint64_t work = e->work_forward - (keeps ? set_bytes(e, last->kept) : 0);
     if (keeps && tdm_set_has(last->kept, TDM_STORE_NORMED)) /* no longer in the workspace */
         work += e->store[TDM_STORE_NORMED];
-    bool own_kv = last->kv == TDM_KV_KEEP && !on_host(last->kv_place);
+    bool own_kv = last->kv == TDM_KV_KEEP && !tdm_is_far(last->kv_place);
     raise_to(&estimate->body_bytes, all + forward_rings + means_bytes(e) + n * e->x +
                                         (own_kv ? 0 : e->row_slots * e->kv) + work);
     raise_to(&estimate->head_bytes, all + backward_rings + n * e->x + e->tied_gradient +
-                                        e->head_gradient + e->work_head + e->head_room);
+                                        e->head_gradient + e->work_head + e->head_buffer);
 }
 
 /* Updates of head and embedding in the backward, which need space for state from the host.
@@ -325,15 +324,15 @@ static void update_moments(const struct tdm_estimator *e, const struct tdm_sched
         return;
     /* an update on the host needs no weights on the device */
     uint32_t embedding = tdm_model_embedding_unit(e->base->model);
-    uint64_t room = tdm_updates_on_host(e->base, embedding) ? 0 : e->embedding_room;
-    raise_to(&estimate->body_bytes, all + e->embedding_gradient + room + e->embedding_update);
+    uint64_t buffer = tdm_updates_on_host(e->base, embedding) ? 0 : e->embedding_buffer;
+    raise_to(&estimate->body_bytes, all + e->embedding_gradient + buffer + e->embedding_update);
     if (schedule->order == TDM_CHUNK_MAJOR) /* layers have already gone backward */
         all += state_rings(e);
     raise_to(&estimate->body_bytes,
-             all + slots * e->x + e->head_gradient + e->head_room + e->head_update + kept);
-    raise_to(&estimate->bytes[TDM_HOST], e->host_ring + e->host_embedding);
-    raise_to(&estimate->bytes[TDM_HOST], e->host_ring + e->host_head + stored->kept[TDM_HOST] +
-                                             stored->inputs[TDM_HOST] + stored->kv[TDM_HOST]);
+             all + slots * e->x + e->head_gradient + e->head_buffer + e->head_update + kept);
+    raise_to(&estimate->bytes[e->far], e->host_ring + e->host_embedding);
+    raise_to(&estimate->bytes[e->far], e->host_ring + e->host_head + stored->kept[e->far] +
+                                           stored->inputs[e->far] + stored->kv[e->far]);
 }
 
 /* Updates after the backward begin with all gradients live. */
@@ -342,14 +341,14 @@ static void end_moments(const struct tdm_estimator *e, struct tdm_estimate *esti
     uint64_t gradients[TDM_MAX_PLACES];
     if (!tdm_updates_at_end(e->base))
         return;
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         gradients[place] =
             e->staying_below[place][e->layers] + e->head_stays[place] + e->embedding_stays[place];
-    uint64_t weights = e->base->optimizer.on == TDM_HOST ? 0 : e->weight_ring;
+    uint64_t weights = tdm_is_far(e->base->optimizer.on) ? 0 : e->weight_ring;
     raise_to(&estimate->body_bytes,
              e->resident_bytes[TDM_DEVICE] + weights + e->state_rings + gradients[TDM_DEVICE]);
-    raise_to(&estimate->bytes[TDM_HOST], gradients[TDM_HOST] + e->host_ring + e->host_head);
-    raise_to(&estimate->bytes[TDM_HOST], e->host_ring + e->host_embedding);
+    raise_to(&estimate->bytes[e->far], gradients[e->far] + e->host_ring + e->host_head);
+    raise_to(&estimate->bytes[e->far], e->host_ring + e->host_embedding);
 }
 
 void tdm_estimate_bytes(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
@@ -386,7 +385,7 @@ void tdm_estimate_bytes(const struct tdm_estimator *e, const struct tdm_schedule
     update_moments(e, schedule, by_layer ? &stored : &below, backward_rings, estimate);
     end_moments(e, estimate);
 
-    estimate->bytes[TDM_HOST] += e->resident_bytes[TDM_HOST] + places[TDM_HOST].runtime_bytes;
+    estimate->bytes[e->far] += e->resident_bytes[e->far] + places[e->far].runtime_bytes;
     estimate->body_bytes += places[TDM_DEVICE].runtime_bytes;
     estimate->head_bytes += places[TDM_DEVICE].runtime_bytes;
 }

@@ -22,10 +22,10 @@ void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_sched
                    e->weight_ring + slots * e->x;
     struct tdm_estimate estimate = {
         .seconds = tdm_estimator_forward_seconds(e) + e->head_seconds,
-        .bytes[TDM_HOST] = places[TDM_HOST].runtime_bytes + e->resident_bytes[TDM_HOST],
         .body_bytes = all + most * row * e->kv + e->work_forward,
-        .head_bytes = all + last * n * e->kv + e->work_head + e->head_room,
+        .head_bytes = all + last * n * e->kv + e->work_head + e->head_buffer,
     };
+    estimate.bytes[e->far] = places[e->far].runtime_bytes + e->resident_bytes[e->far];
     for (uint32_t layer = 0; layer < e->layers && by_layer; layer++)
         estimate.seconds += e->moves[e->kind_of[layer]].rising;
     estimate.likely_seconds = estimate.seconds;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internal to the estimates: the contents of an estimator. estimate_costs.c fills it.
- * estimate_seconds.c, estimate_bytes.c and, for a pass that only evaluates, estimate_evaluate.c
- * read it. */
+/* Internal to the estimates: the contents of an estimator. estimator.c makes it, with the costs of
+ * a small step (estimate_costs.c), the bytes of states (estimate_state.c) and the attention of the
+ * chunks (estimate_chunks.c). estimate_seconds.c, estimate_bytes.c and, for a pass that only
+ * evaluates, estimate_evaluate.c read it. */
 #ifndef TDM_PLANNER_ESTIMATE_PARTS_H
 #define TDM_PLANNER_ESTIMATE_PARTS_H
 
 #include "planner/estimate.h"
+#include "planner/places.h"
 
 /* Seconds of the parts of a layer for one chunk, without attention itself. */
 struct layer_cost {
@@ -51,6 +53,7 @@ struct tdm_estimator {
     const struct tdm_schedule *base; /* points to `own` */
     struct tdm_schedule own;         /* a shallow copy, with its own homes */
     uint32_t layers, chunks;
+    enum tdm_place far; /* of the machine */
 
     /* Chunks are classified by length. The last chunk, which begins every sum of gradients, has its
      * own class. */
@@ -96,11 +99,11 @@ struct tdm_estimator {
      * excludes these states */
     uint64_t resident_bytes[TDM_MAX_PLACES], stateless_bytes[TDM_MAX_PLACES];
     /* device bytes for state whose home is the host: ring of weights (whole step), rings of masters
-     * and moments (while layers go backward), space for the weights of head (with a tied embedding)
-     * and of embedding */
-    uint64_t weight_ring, state_rings, head_room, embedding_room;
+     * and moments (while layers go backward), buffers for the weights of head (with a tied
+     * embedding) and of embedding */
+    uint64_t weight_ring, state_rings, head_buffer, embedding_buffer;
     uint64_t head_update,
-        embedding_update; /* space for their masters and moments, during their update */
+        embedding_update; /* buffers of their masters and moments, during their update */
     /* host bytes for gradients that are used there: of layers (while there are updates), head and
      * embedding */
     uint64_t host_ring, host_head, host_embedding;
@@ -134,6 +137,41 @@ bool tdm_estimator_comes(const struct tdm_estimator *e, enum tdm_state state);
 
 /* Number of chunks of class `c` in [from, to). */
 uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t from, uint32_t to);
+
+/* ---- making an estimator ---- */
+
+/* Chunks of a sequence. */
+uint64_t tdm_estimator_chunks_of(const struct tdm_schedule *schedule, uint32_t sequence);
+
+/* Assigns all chunks to classes and times their attention. `lengths` has space for two classes per
+ * sequence and one more. *class_list is [chunks]; the caller frees it. */
+enum tdm_status tdm_estimator_walk_chunks(struct tdm_estimator *e, uint64_t *lengths,
+                                          uint32_t **class_list, struct tdm_error *err);
+
+/* Counts the chunks of each class. `class_list` is [chunks]. */
+enum tdm_status tdm_estimator_count_classes(struct tdm_estimator *e, const uint32_t *class_list,
+                                            struct tdm_error *err);
+
+/* Takes the costs of a chunk of each class from small steps. `lengths`: tokens of a chunk of each
+ * class. */
+enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const uint64_t *lengths,
+                                         struct tdm_error *err);
+
+/* Sums of costs, one row for all layers with equal costs. `class_list` is [chunks]. */
+enum tdm_status tdm_estimator_sum_layers(struct tdm_estimator *e, const uint32_t *class_list,
+                                         struct tdm_error *err);
+
+/* Tables of the sizes of states, which do not depend on homes. Layers share slots of one size, so
+ * each counts as the largest, except with its gradients. */
+bool tdm_estimator_note_units(struct tdm_estimator *e);
+
+/* Adds all states at their homes. */
+void tdm_estimator_add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_MAX_PLACES]);
+
+/* Computes what depends on the homes. */
+void tdm_estimator_note_homes(struct tdm_estimator *e);
+
+/* ---- estimating ---- */
 
 /* Computes the copies of state for the current homes. Call after every change of homes. */
 void tdm_estimate_note_state(struct tdm_estimator *e);

@@ -84,18 +84,18 @@ static struct link link_seconds(const struct tdm_estimator *e, enum tdm_link_num
 }
 
 /* Is the stored input of a layer on the host, where its backward reads it? */
-static bool input_on_host(const struct span *span, uint32_t layer)
+static bool input_is_far(const struct span *span, uint32_t layer)
 {
     if (layer == 0)
         return false;
-    return on_host(layer == span->first ? span->group->input_place : span->group->held_place);
+    return tdm_is_far(layer == span->first ? span->group->input_place : span->group->held_place);
 }
 
 /* Seconds to fetch a layer's stored input from the host, if it is there. */
 static struct link fetch_input(const struct tdm_estimator *e, const struct span *span,
                                uint32_t layer)
 {
-    return input_on_host(span, layer) ? link_seconds(e, TDM_LINK_H2D, 0, e->chunks, e->x) : no_link;
+    return input_is_far(span, layer) ? link_seconds(e, TDM_LINK_H2D, 0, e->chunks, e->x) : no_link;
 }
 
 /* Seconds to copy what is kept on the host: all of it, or only what a rerun reads. */
@@ -109,7 +109,7 @@ static struct link copy_kept(const struct tdm_estimator *e, const struct span *s
         bool read = all || tdm_store_type(store)->needed_without == store;
         bytes += read && tdm_set_has(kept, store) ? e->store[store] : 0;
     }
-    if (!on_host(span->group->kept_place) || bytes == 0)
+    if (!tdm_is_far(span->group->kept_place) || bytes == 0)
         return no_link;
     return link_seconds(e, way, span->kept, e->chunks, bytes);
 }
@@ -118,7 +118,7 @@ static struct link copy_kept(const struct tdm_estimator *e, const struct span *s
 static struct link copy_held(const struct tdm_estimator *e, const struct span *span,
                              enum tdm_link_number way)
 {
-    if (!on_host(span->group->held_place))
+    if (!tdm_is_far(span->group->held_place))
         return no_link;
     return both(
         link_seconds(e, way, span->held, span->kept, set_bytes(e, span->group->held)),
@@ -201,7 +201,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
         bool far = far_kv(span), again = layer < span->top;
         if (far)
             send = both(send, link_seconds(e, TDM_LINK_D2H, 0, n, e->kv));
-        if (layer == span->top && !span->last && on_host(group[1].input_place))
+        if (layer == span->top && !span->last && tdm_is_far(group[1].input_place))
             send = both(send, link_seconds(e, TDM_LINK_D2H, 0, n, e->x));
         const struct row_moves *moves = &e->moves[e->kind_of[layer]];
         bool holds_kv = again && !keeps_kv(span) && tdm_set_has(group->held, TDM_STORE_KV);
@@ -222,7 +222,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
             if (span->kept == n && !holds_kv)
                 compute += moved;
             send = copy_held(e, span, TDM_LINK_D2H);
-            if (on_host(group->held_place))
+            if (tdm_is_far(group->held_place))
                 send = both(send, link_seconds(e, TDM_LINK_D2H, 0, n, e->x));
             sweeps->again = add_sweep(&phases->backward, compute,
                                       both(fetch, copy_kept(e, span, TDM_LINK_H2D, false)), send);
@@ -270,7 +270,7 @@ static double gather_backward_seconds(const struct tdm_estimator *e, const struc
                      gather_seconds(e, layer, again ? span->held : span->kept);
     if (again)
         seconds += gather_seconds(e, layer, span->kept);
-    if (on_host(span->group->kv_gradients_place))
+    if (tdm_is_far(span->group->kv_gradients_place))
         seconds += sums / tdm_machine_link_rate(machine, TDM_LINK_H2D) +
                    sums / tdm_machine_link_rate(machine, TDM_LINK_D2H);
     return seconds;
@@ -305,7 +305,7 @@ static void chunk_major_seconds(const struct tdm_estimator *e, const struct span
         if (!only_kv)
             forward += all->q + all->rest + sum_attention(e, layer, 0, n);
         sent = both(sent, copy_kept(e, &span, TDM_LINK_D2H, true));
-        if (layer == span.top && !span.last && on_host(span.group[1].input_place))
+        if (layer == span.top && !span.last && tdm_is_far(span.group[1].input_place))
             sent = both(sent, link_seconds(e, TDM_LINK_D2H, 0, n, e->x));
         if (again)
             backward += all->embed + before->norm + before->q + all->rest +
@@ -330,7 +330,7 @@ static void chunk_major_seconds(const struct tdm_estimator *e, const struct span
             early_prefixes += only_kv ? 0 : prefix_seconds(e, TDM_LINK_H2D, layer, e->kv, false);
             prefixes += prefix_seconds(e, TDM_LINK_H2D, layer, e->kv, true);
         }
-        if (on_host(span.group->kv_gradients_place))
+        if (tdm_is_far(span.group->kv_gradients_place))
             sums += prefix_seconds(e, TDM_LINK_D2H, layer, e->dkv, false);
     }
     struct link early = {early_prefixes, 0}, late = {prefixes, prefixes}, gradients = {sums, 0};
@@ -403,7 +403,7 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
         through_ring += comes ? bytes : 0;
         sent += far * (double)tdm_estimator_sent_bytes(e, state, 0);
         for (int i = 0; i < 2; i++)
-            if (tdm_schedule_home(e->base, state, last[i]) == TDM_HOST) {
+            if (tdm_is_far(tdm_schedule_home(e->base, state, last[i]))) {
                 bytes += (double)tdm_estimator_unit_bytes(e, state, last[i]);
                 sent += (double)tdm_estimator_sent_bytes(e, state, last[i]);
             }

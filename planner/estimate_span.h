@@ -84,11 +84,6 @@ static inline uint64_t spared_bytes(const struct tdm_estimator *e, uint32_t laye
     return twice ? 2 * e->store[store] : e->store[store];
 }
 
-static inline bool on_host(enum tdm_place place)
-{
-    return place != TDM_DEVICE;
-}
-
 static inline bool keeps_kv(const struct span *span)
 {
     return span->group->kv == TDM_KV_KEEP;
@@ -96,13 +91,13 @@ static inline bool keeps_kv(const struct span *span)
 
 static inline bool far_kv(const struct span *span)
 {
-    return keeps_kv(span) && on_host(span->group->kv_place);
+    return keeps_kv(span) && tdm_is_far(span->group->kv_place);
 }
 
 /* In layer-major order, does a layer have its own row of K and V? The row is counted as kept. */
 static inline bool own_kv(const struct span *span)
 {
-    return keeps_kv(span) && !on_host(span->group->kv_place);
+    return keeps_kv(span) && !tdm_is_far(span->group->kv_place);
 }
 
 /* Bytes that a layer's attention gathers for the chunks before a chunk. */

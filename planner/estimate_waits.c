@@ -75,7 +75,7 @@ static void advance(const struct tdm_estimator *e, const struct slowdowns *slowe
 /* Seconds to fetch a unit's state for its use; send_seconds(): to send to the host. */
 static double fetch_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
-    if (tdm_schedule_home(e->base, state, unit) == TDM_DEVICE || !tdm_estimator_comes(e, state))
+    if (!tdm_is_far(tdm_schedule_home(e->base, state, unit)) || !tdm_estimator_comes(e, state))
         return 0;
     return (double)tdm_estimator_unit_bytes(e, state, unit) /
            tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
@@ -83,7 +83,7 @@ static double fetch_seconds(const struct tdm_estimator *e, enum tdm_state state,
 
 static double send_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
-    if (tdm_schedule_home(e->base, state, unit) == TDM_DEVICE)
+    if (!tdm_is_far(tdm_schedule_home(e->base, state, unit)))
         return 0;
     return (double)tdm_estimator_sent_bytes(e, state, unit) /
            tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
@@ -129,7 +129,7 @@ static double exposed_seconds(const struct tdm_estimator *e)
         seconds += fetch_seconds(e, TDM_STATE_WEIGHTS, units[i]);
         for (int s = 0; s <= TDM_STATE_MOMENTS && trains; s++) {
             enum tdm_state state = (enum tdm_state)s;
-            bool again = state == TDM_STATE_WEIGHTS && e->base->optimizer.on == TDM_HOST;
+            bool again = state == TDM_STATE_WEIGHTS && tdm_is_far(e->base->optimizer.on);
             seconds += again ? 0 : fetch_seconds(e, state, units[i]);
             /* if updated on the host, it is part of the tail */
             seconds += i == 0 && !again ? send_seconds(e, state, units[i]) : 0;

@@ -3,6 +3,7 @@
 #include "planner/recipes.h"
 
 #include "base/size.h"
+#include "planner/places.h"
 #include "schedule/gather.h"
 #include "schedule/optimizer.h"
 
@@ -64,7 +65,7 @@ static enum tdm_status keep_gatherable(const struct tdm_schedule *schedule,
 {
     uint32_t kept = 0;
     if ((pins->has_order && pins->order != TDM_CHUNK_MAJOR) ||
-        (pins->has_kv && (pins->kv != TDM_KV_KEEP || pins->kv_place != TDM_HOST)))
+        (pins->has_kv && (pins->kv != TDM_KV_KEEP || !tdm_is_far(pins->kv_place))))
         return TDM_OK;
     for (uint32_t i = 0; i < *count; i++) {
         struct tdm_schedule of_size = *schedule;
@@ -102,14 +103,15 @@ bool tdm_host_homes(const struct tdm_schedule *schedule, const struct tdm_pins *
                     struct tdm_home homes[TDM_STATES], struct tdm_error *err)
 {
     struct tdm_schedule trial = *schedule;
-    struct tdm_home all = {0, TDM_HOST, TDM_HOST};
+    const enum tdm_place far = tdm_far_place(schedule);
+    struct tdm_home all = {0, far, far};
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         if (pins->has_home[state])
             all = schedule->homes[state];
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         if (!pins->has_home[state])
             trial.homes[state] = all;
-    trial.optimizer.on = TDM_HOST;
+    trial.optimizer.on = far;
     if (tdm_update_place_check(&trial, "plan", err) != TDM_OK)
         return false;
     memcpy(homes, trial.homes, sizeof(trial.homes));
@@ -127,7 +129,7 @@ static enum tdm_status add_base(struct tdm_kitchen *kitchen, enum tdm_place on,
     bool trains = schedule->pass == TDM_TRAIN; /* otherwise the place of updates is not searched */
     *base = *schedule;
     if (((pins->has_update_place || !trains) && on != schedule->optimizer.on) ||
-        (on == TDM_HOST && trains && !tdm_host_homes(schedule, pins, base->homes, &refused)))
+        (tdm_is_far(on) && trains && !tdm_host_homes(schedule, pins, base->homes, &refused)))
         return TDM_OK;
     base->optimizer.on = on;
     base->chunk_tokens = chunk_tokens;
@@ -176,9 +178,9 @@ enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm
                  (unsigned long long)chunks, (unsigned long long)sizes[0], CHUNK_LIMIT);
         return tdm_hint(err, "use larger chunks");
     }
-    for (int on = 0; on < TDM_PLACES; on++)
+    for (int on = 0; on < TDM_PLANNED_PLACES; on++)
         for (uint32_t i = 0; i < count && status == TDM_OK; i++)
-            status = add_base(kitchen, (enum tdm_place)on, sizes[i], err);
+            status = add_base(kitchen, tdm_planned_place(schedule, on), sizes[i], err);
     return status;
 }
 
@@ -230,11 +232,12 @@ static void vary_kept(struct enumeration *e)
     bool asked = pins->has_attention && pins->attention == TDM_ATTENTION_KEPT;
     if (!asked && (pins->has_attention || e->kitchen->least))
         return;
-    for (int place = 0; place < TDM_PLACES; place++) {
-        if (pins->has_kept_place && (int)pins->kept_place != place)
+    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+        enum tdm_place place = tdm_planned_place(e->kitchen->schedule, i);
+        if (pins->has_kept_place && pins->kept_place != place)
             continue;
         e->recipe.kept = true;
-        e->recipe.kept_place = (enum tdm_place)place;
+        e->recipe.kept_place = place;
         offer(e);
     }
 }
@@ -252,13 +255,13 @@ static void vary_held(struct enumeration *e)
         bool makes_sense = held ? (inner || !by_layer || asked) && !refused : !asked;
         if (!makes_sense)
             continue;
-        for (int place = 0; place < TDM_PLACES; place++) {
+        for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+            enum tdm_place place = tdm_planned_place(e->kitchen->schedule, i);
             bool pinned = pins->has_held_place && by_layer;
-            if (pinned ? (int)pins->held_place != place
-                       : place != TDM_DEVICE && !(by_layer && inner))
+            if (pinned ? pins->held_place != place : tdm_is_far(place) && !(by_layer && inner))
                 continue;
             e->recipe.held = held;
-            e->recipe.held_place = (enum tdm_place)place;
+            e->recipe.held_place = place;
             vary_kept(e);
         }
     }
@@ -268,11 +271,11 @@ static void vary_input_place(struct enumeration *e)
 {
     const struct tdm_pins *pins = e->kitchen->pins;
     bool one_group = e->kitchen->lists.lists[e->recipe.list].count == 1;
-    for (int place = 0; place < TDM_PLACES; place++) {
-        if (pins->has_input_place ? (int)pins->input_place != place
-                                  : one_group && place != TDM_DEVICE)
+    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+        enum tdm_place place = tdm_planned_place(e->kitchen->schedule, i);
+        if (pins->has_input_place ? pins->input_place != place : one_group && tdm_is_far(place))
             continue;
-        e->recipe.input_place = (enum tdm_place)place;
+        e->recipe.input_place = place;
         vary_held(e);
     }
 }
@@ -393,7 +396,7 @@ static bool fits_at(const struct tdm_recipe *recipe, const uint64_t limit_bytes[
 
 static bool fits(const struct tdm_recipe *recipe, const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         if (!fits_at(recipe, limit_bytes, place))
             return false;
     return true;

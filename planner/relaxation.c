@@ -107,9 +107,11 @@ static void find_prices(struct tdm_relaxation *r)
 void tdm_relaxation_use(struct tdm_relaxation *r, const double *found)
 {
     struct tdm_amounts *prices = &r->pricing.prices;
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int k = 0; k < TDM_PLANNED_PLACES; k++) {
+        enum tdm_place place = tdm_planned_place(r->pricing.e->base, k);
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
             prices->place[place][i] = tdm_price_at_most(found, r->place[place][i]);
+    }
     prices->compute = fmax(found[r->row[ROW_COMPUTE]], 0);
     prices->fetch[TDM_IN_FORWARD] = fmax(found[r->row[ROW_FETCH_FORWARD]], 0);
     prices->fetch[TDM_IN_BACKWARD] = fmax(found[r->row[ROW_FETCH_BACKWARD]], 0);
@@ -181,7 +183,8 @@ static enum tdm_status take_memory(struct tdm_relaxation *r, const struct tdm_gr
     const struct tdm_estimator *e = r->pricing.e;
     size_t rows = (size_t)r->layers + TDM_MORE_ROWS;
     bool ok = (r->node = calloc(rows, sizeof(int))) != NULL;
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+        enum tdm_place place = tdm_planned_place(e->base, i);
         ok = (r->place[place] = calloc(rows, sizeof(int))) != NULL && ok;
         ok = (r->fixed[place] = calloc(rows, sizeof(double))) != NULL && ok;
     }
@@ -203,11 +206,11 @@ static enum tdm_status take_memory(struct tdm_relaxation *r, const struct tdm_gr
 }
 
 /* Adds the first paths, so that the program begins near a solution: the best ones if a byte costs
- * the same during the whole step, from what nobody pays down to almost nothing, on the host 0, 1 or
- * 4 times as much. */
+ * the same during the whole step, from what nobody pays down to almost nothing, at the far place 0,
+ * 1 or 4 times as much. */
 static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_error *err)
 {
-    static const double host_shares[] = {0, 1, 4};
+    static const double far_shares[] = {0, 1, 4};
     const struct tdm_estimator *e = r->pricing.e;
     struct tdm_amounts *prices = &r->pricing.prices;
     double most = tdm_estimator_forward_seconds(e) / 1024; /* per MiB: one forward per GiB */
@@ -218,7 +221,7 @@ static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_erro
             prices->compute = 1;
             for (uint32_t layer = 0; layer < r->layers; layer++) {
                 prices->place[TDM_DEVICE][layer] = price / r->layers;
-                prices->place[TDM_HOST][layer] = price / r->layers * host_shares[share];
+                prices->place[e->far][layer] = price / r->layers * far_shares[share];
             }
             tdm_pricing_prepare(&r->pricing);
             tdm_relaxation_path(r);
@@ -279,7 +282,7 @@ void tdm_relaxation_free(struct tdm_relaxation *r)
     tdm_pricing_close(&r->pricing);
     tdm_solver_free(r->solver);
     free(r->node);
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++) {
         free(r->place[place]);
         free(r->fixed[place]);
     }

@@ -12,7 +12,7 @@
 
 #define TDM_MIB 1048576.0
 
-/* Device rows after those of the layers; the host has only the first. */
+/* Rows of the device after those of the layers; the far place has only the first. */
 enum { TDM_AT_FORWARD, TDM_AT_HEAD, TDM_AT_UPDATE, TDM_MORE_ROWS };
 
 enum { TDM_IN_FORWARD, TDM_IN_BACKWARD, TDM_IN_PHASES };
@@ -36,12 +36,13 @@ struct tdm_attention_list {
 struct tdm_choice {
     double kept[TDM_STORES][TDM_MAX_PLACES], held[TDM_STORES][TDM_MAX_PLACES];
     double kv_kept[TDM_MAX_PLACES], kv_held;
-    double kv_gradients_on_host;
+    double far_kv_gradients;
 };
 
 struct tdm_pricing {
     const struct tdm_estimator *e;
     enum tdm_order order;
+    enum tdm_place far;               /* of the machine */
     struct tdm_attention_list *lists; /* [kinds][classes] */
     double *class_chunks;             /* [classes]: chunks of a class */
     double *fixed_seconds[2]; /* [layers]: backward seconds that no store changes; [1]: of a layer
@@ -88,7 +89,7 @@ uint64_t tdm_least_work(const struct tdm_estimator *e, uint32_t layer);
 enum {
     ROW_EMBEDDING,
     ROW_END,
-    ROW_HOST_END,
+    ROW_FAR_END,
     ROW_COMPUTE,
     ROW_FETCH_FORWARD,
     ROW_FETCH_BACKWARD,
@@ -117,7 +118,7 @@ struct tdm_plain_column {
  * resources. */
 enum {
     TDM_SHORT_OF_DEVICE,
-    TDM_SHORT_OF_HOST,
+    TDM_SHORT_OF_FAR,
     TDM_SHORT_OF_COMPUTE,
     TDM_SHORT_OF_COPIES,
     TDM_SHORT
@@ -152,8 +153,8 @@ struct tdm_relaxation {
     uint32_t *from;         /* [layers + 1] */
     struct tdm_amounts use; /* of the column under construction */
     struct tdm_entry *entries;
-    struct tdm_arc *arcs; /* [arc_room] */
-    uint32_t arc_count, arc_room;
+    struct tdm_arc *arcs; /* [arc_capacity] */
+    uint32_t arc_count, arc_capacity;
     bool is_warm; /* `found` has prices of a similar program */
     double bound_seconds;
     struct tdm_relaxed relaxed;

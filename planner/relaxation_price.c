@@ -35,18 +35,22 @@ enum tdm_status tdm_amounts_new(const struct tdm_estimator *e, struct tdm_amount
                                 struct tdm_error *err)
 {
     *amounts = (struct tdm_amounts){0};
-    for (int place = 0; place < TDM_PLACES; place++)
-        amounts->place[place] = calloc((size_t)e->layers + TDM_MORE_ROWS, sizeof(double));
-    if (amounts->place[TDM_DEVICE] != NULL && amounts->place[TDM_HOST] != NULL)
-        return TDM_OK;
-    tdm_amounts_free(amounts);
-    return no_memory(err);
+    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+        double **rows = &amounts->place[tdm_planned_place(e->base, i)];
+        *rows = calloc((size_t)e->layers + TDM_MORE_ROWS, sizeof(double));
+        if (*rows == NULL) {
+            tdm_amounts_free(amounts);
+            return no_memory(err);
+        }
+    }
+    return TDM_OK;
 }
 
 void tdm_amounts_clear(const struct tdm_estimator *e, struct tdm_amounts *amounts)
 {
     struct tdm_amounts empty = {0};
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+        enum tdm_place place = tdm_planned_place(e->base, i);
         empty.place[place] = amounts->place[place];
         memset(empty.place[place], 0, ((size_t)e->layers + TDM_MORE_ROWS) * sizeof(double));
     }
@@ -55,7 +59,7 @@ void tdm_amounts_clear(const struct tdm_estimator *e, struct tdm_amounts *amount
 
 void tdm_amounts_free(struct tdm_amounts *amounts)
 {
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         free(amounts->place[place]);
     *amounts = (struct tdm_amounts){0};
 }
@@ -108,14 +112,16 @@ static double fixed_seconds(const struct tdm_estimator *e, uint32_t layer, bool 
 enum tdm_status tdm_pricing_open(const struct tdm_estimator *e, enum tdm_order order,
                                  struct tdm_pricing *pricing, struct tdm_error *err)
 {
-    *pricing = (struct tdm_pricing){.e = e, .order = order};
+    *pricing = (struct tdm_pricing){.e = e, .order = order, .far = e->far};
     enum tdm_status status = tdm_amounts_new(e, &pricing->prices, err);
     if (status != TDM_OK)
         return status;
     pricing->lists = calloc((size_t)e->kinds * e->classes + 1, sizeof(*pricing->lists));
     bool ok = pricing->lists != NULL;
-    for (int place = 0; place < TDM_PLACES; place++)
-        ok = (pricing->from[place] = calloc((size_t)e->layers + 1, sizeof(double))) != NULL && ok;
+    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+        double **from = &pricing->from[tdm_planned_place(e->base, i)];
+        ok = (*from = calloc((size_t)e->layers + 1, sizeof(double))) != NULL && ok;
+    }
     for (uint32_t kind = 0; kind < e->kinds && ok; kind++)
         for (uint32_t c = 0; c < e->classes && ok; c++)
             ok = fill_list(e, kind, c, &pricing->lists[kind * e->classes + c]);
@@ -144,7 +150,7 @@ void tdm_pricing_close(struct tdm_pricing *pricing)
     free(pricing->class_chunks);
     free(pricing->fixed_seconds[0]);
     free(pricing->fixed_seconds[1]);
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         free(pricing->from[place]);
     tdm_amounts_free(&pricing->prices);
     pricing->lists = NULL;
@@ -154,7 +160,8 @@ void tdm_pricing_close(struct tdm_pricing *pricing)
 
 void tdm_pricing_prepare(struct tdm_pricing *pricing)
 {
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+        enum tdm_place place = tdm_planned_place(pricing->e->base, i);
         const double *price = pricing->prices.place[place];
         double *from = pricing->from[place];
         from[pricing->e->layers] = 0;
@@ -251,7 +258,7 @@ static void price_kv_bytes(struct member *m)
     m->kv_price[KV_SWEPT] = 0;
     m->kv_price[KV_NEAR] =
         mib * price_of(p, TDM_DEVICE, m->kv_kept) + row_mib * price_of(p, TDM_DEVICE, m->row_kept);
-    m->kv_price[KV_FAR] = mib * price_of(p, TDM_HOST, m->kept) +
+    m->kv_price[KV_FAR] = mib * price_of(p, p->far, m->kept) +
                           price_send(p, TDM_IN_FORWARD, m->kv_bytes) +
                           price_fetch(p, TDM_IN_BACKWARD, m->kv_bytes);
     m->kv_price[KV_HELD] = !m->again ? NEVER
@@ -286,16 +293,16 @@ static struct member member_of(const struct tdm_pricing *p, uint32_t j, uint32_t
         bool rerun =
             (int)tdm_store_type((enum tdm_store)s)->needed_without == s; /* the rerun reads it */
         m.reads[s] = m.again && rerun ? 2 : 1;
-        double device = mib * price_of(p, TDM_DEVICE, m.kept);
-        double host = mib * price_of(p, TDM_HOST, m.kept) + price_send(p, TDM_IN_FORWARD, bytes) +
-                      m.reads[s] * price_fetch(p, TDM_IN_BACKWARD, bytes);
-        m.kept_place[s] = host < device ? TDM_HOST : TDM_DEVICE;
-        m.kept_price[s] = !m.keeps ? NEVER : host < device ? host : device;
-        device = mib * price_of(p, TDM_DEVICE, m.held);
-        host = mib * price_of(p, TDM_HOST, m.held) + price_send(p, TDM_IN_BACKWARD, bytes) +
-               price_fetch(p, TDM_IN_BACKWARD, bytes);
-        m.held_place[s] = m.by_layer && host < device ? TDM_HOST : TDM_DEVICE;
-        m.held_price[s] = m.held_place[s] == TDM_HOST ? host : device;
+        double near = mib * price_of(p, TDM_DEVICE, m.kept);
+        double far = mib * price_of(p, p->far, m.kept) + price_send(p, TDM_IN_FORWARD, bytes) +
+                     m.reads[s] * price_fetch(p, TDM_IN_BACKWARD, bytes);
+        m.kept_place[s] = far < near ? p->far : TDM_DEVICE;
+        m.kept_price[s] = !m.keeps ? NEVER : far < near ? far : near;
+        near = mib * price_of(p, TDM_DEVICE, m.held);
+        far = mib * price_of(p, p->far, m.held) + price_send(p, TDM_IN_BACKWARD, bytes) +
+              price_fetch(p, TDM_IN_BACKWARD, bytes);
+        m.held_place[s] = m.by_layer && far < near ? p->far : TDM_DEVICE;
+        m.held_price[s] = tdm_is_far(m.held_place[s]) ? far : near;
     }
     if (m.by_layer)
         price_kv_bytes(&m);
@@ -305,7 +312,7 @@ static struct member member_of(const struct tdm_pricing *p, uint32_t j, uint32_t
 static void use_kept(const struct member *m, struct tdm_amounts *use, int s, double count)
 {
     add_life(m->p, use, m->kept_place[s], m->kept, count * m->bytes[s] / TDM_MIB);
-    if (m->kept_place[s] == TDM_HOST) {
+    if (tdm_is_far(m->kept_place[s])) {
         add_send(m->p, use, TDM_IN_FORWARD, count, m->bytes[s]);
         add_fetch(m->p, use, TDM_IN_BACKWARD, count * m->reads[s], m->bytes[s]);
     }
@@ -314,7 +321,7 @@ static void use_kept(const struct member *m, struct tdm_amounts *use, int s, dou
 static void use_held(const struct member *m, struct tdm_amounts *use, int s, double count)
 {
     add_life(m->p, use, m->held_place[s], m->held, count * m->bytes[s] / TDM_MIB);
-    if (m->held_place[s] == TDM_HOST) {
+    if (tdm_is_far(m->held_place[s])) {
         add_send(m->p, use, TDM_IN_BACKWARD, count, m->bytes[s]);
         add_fetch(m->p, use, TDM_IN_BACKWARD, count, m->bytes[s]);
     }
@@ -484,7 +491,7 @@ static void use_kv(const struct member *m, const struct layer_cost *cost, bool m
         add_life(m->p, use, TDM_DEVICE, m->row_kept, row_mib);
         break;
     case KV_FAR:
-        add_life(m->p, use, TDM_HOST, m->kept, mib);
+        add_life(m->p, use, m->p->far, m->kept, mib);
         add_send(m->p, use, TDM_IN_FORWARD, count, m->kv_bytes);
         add_fetch(m->p, use, TDM_IN_BACKWARD, count, m->kv_bytes);
         break;
@@ -529,7 +536,7 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
     double send = 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
     double near = mib * price_of(p, TDM_DEVICE, m->kv_kept);
     double far =
-        mib * (price_of(p, TDM_HOST, m->kept) + ring * price_of(p, TDM_DEVICE, m->held)) +
+        mib * (price_of(p, p->far, m->kept) + ring * price_of(p, TDM_DEVICE, m->held)) +
         n * price_send(p, TDM_IN_FORWARD, bytes) +
         (p->prices.fetch[TDM_IN_FORWARD] * (seen - n) + p->prices.fetch[TDM_IN_BACKWARD] * seen) *
             bytes * fetch +
@@ -541,11 +548,11 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
             (p->prices.send[TDM_IN_BACKWARD] * send + p->prices.both * both_seconds(p, 1));
     bool is_far = far < near, sum_is_far = sum_far < sum_near;
     if (choice != NULL) {
-        choice->kv_kept[is_far ? TDM_HOST : TDM_DEVICE] = n;
-        choice->kv_gradients_on_host = sum_is_far ? 1 : 0;
+        choice->kv_kept[is_far ? p->far : TDM_DEVICE] = n;
+        choice->far_kv_gradients = sum_is_far ? 1 : 0;
     }
     if (use != NULL && is_far) {
-        add_life(p, use, TDM_HOST, m->kept, mib);
+        add_life(p, use, p->far, m->kept, mib);
         add_life(p, use, TDM_DEVICE, m->held, mib * ring);
         add_send(p, use, TDM_IN_FORWARD, n, bytes);
         use->fetch[TDM_IN_FORWARD] += (seen - n) * bytes * fetch;
@@ -690,7 +697,7 @@ static void use_cuts(const struct member *m, bool slot, bool spare, struct tdm_a
                 int way = lines.kv[runs];
                 choice->kv_held += way == KV_HELD ? counts[runs] : 0;
                 if (way == KV_NEAR || way == KV_FAR)
-                    choice->kv_kept[way == KV_FAR ? TDM_HOST : TDM_DEVICE] += counts[runs];
+                    choice->kv_kept[way == KV_FAR ? m->p->far : TDM_DEVICE] += counts[runs];
             }
         }
         if (use == NULL)
@@ -778,13 +785,13 @@ double tdm_price_input(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint
         return mib * price_of(p, TDM_DEVICE, life);
     }
     double near = mib * price_of(p, TDM_DEVICE, life);
-    double far = mib * price_of(p, TDM_HOST, life) +
+    double far = mib * price_of(p, p->far, life) +
                  n * (price_send(p, phase, bytes) + reads * price_fetch(p, TDM_IN_BACKWARD, bytes));
     if (far < near)
-        *place = TDM_HOST;
+        *place = p->far;
     if (use != NULL) {
         add_life(p, use, *place, life, mib);
-        if (*place == TDM_HOST) {
+        if (tdm_is_far(*place)) {
             add_send(p, use, phase, n, bytes);
             add_fetch(p, use, TDM_IN_BACKWARD, n * reads, bytes);
         }

@@ -55,13 +55,12 @@ static void find_fixed(struct tdm_relaxation *r)
         else
             bytes += e->staying_below[TDM_DEVICE][e->layers] - e->staying_below[TDM_DEVICE][layer];
         r->fixed[TDM_DEVICE][layer] = (double)bytes / TDM_MIB;
-        uint64_t host = e->stateless_bytes[TDM_HOST] +
-                        e->base->machine->topology.places[TDM_HOST].runtime_bytes +
-                        e->staying_below[TDM_HOST][e->layers] -
-                        e->staying_below[TDM_HOST][layer + 1];
+        uint64_t far = e->stateless_bytes[e->far] +
+                       e->base->machine->topology.places[e->far].runtime_bytes +
+                       e->staying_below[e->far][e->layers] - e->staying_below[e->far][layer + 1];
         if (by_layer || layer < top)
-            host += e->head_stays[TDM_HOST];
-        r->fixed[TDM_HOST][layer] = (double)host / TDM_MIB;
+            far += e->head_stays[e->far];
+        r->fixed[e->far][layer] = (double)far / TDM_MIB;
     }
     double *device = r->fixed[TDM_DEVICE] + e->layers;
     uint64_t stored = set_bytes(e, TDM_SEARCHED_SET);
@@ -74,9 +73,9 @@ static void find_fixed(struct tdm_relaxation *r)
                           TDM_MIB;
     device[TDM_AT_UPDATE] =
         (double)(all + n * e->x + e->tied_gradient + e->head_gradient) / TDM_MIB;
-    r->fixed[TDM_HOST][e->layers + TDM_AT_FORWARD] =
-        (double)(e->stateless_bytes[TDM_HOST] +
-                 e->base->machine->topology.places[TDM_HOST].runtime_bytes) /
+    r->fixed[e->far][e->layers + TDM_AT_FORWARD] =
+        (double)(e->stateless_bytes[e->far] +
+                 e->base->machine->topology.places[e->far].runtime_bytes) /
         TDM_MIB;
 }
 
@@ -96,9 +95,9 @@ static enum tdm_status add_row(struct tdm_relaxation *r, const char *name, doubl
     return status;
 }
 
-static const char *place_name(const struct tdm_relaxation *r, int place)
+static const char *place_name(const struct tdm_relaxation *r, enum tdm_place place)
 {
-    return tdm_place_name(&r->pricing.e->base->machine->topology, (enum tdm_place)place);
+    return tdm_place_name(&r->pricing.e->base->machine->topology, place);
 }
 
 static enum tdm_status add_place_rows(struct tdm_relaxation *r,
@@ -108,13 +107,14 @@ static enum tdm_status add_place_rows(struct tdm_relaxation *r,
     static const char *const more[TDM_MORE_ROWS] = {"forward", "head", "update"};
     bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
     enum tdm_status status = TDM_OK;
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int k = 0; k < TDM_PLANNED_PLACES; k++)
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS && status == TDM_OK; i++) {
+            enum tdm_place place = tdm_planned_place(r->pricing.e->base, k);
             uint32_t other = i - r->layers;
             char name[48];
             r->place[place][i] = -1;
             if (i >= r->layers && other != TDM_AT_FORWARD &&
-                (place == TDM_HOST || !by_layer ||
+                (tdm_is_far(place) || !by_layer ||
                  (other == TDM_AT_UPDATE && !updates_in_backward(r->pricing.e))))
                 continue;
             if (i < r->layers)
@@ -192,7 +192,7 @@ static double seconds_to_update(const struct tdm_estimator *e)
 {
     const uint32_t top = e->layers - 1;
     double seconds = e->head_seconds;
-    if (e->base->optimizer.on == TDM_HOST)
+    if (tdm_is_far(e->base->optimizer.on))
         return seconds;
     for (uint32_t c = 0; c < e->classes; c++)
         seconds += tdm_estimator_count(e, c, 0, e->chunks) *
@@ -210,7 +210,7 @@ static bool is_updated_late(const struct tdm_relaxation *r, uint32_t unit)
 /* Is a unit's state sent home when everything was computed? The embedding is updated last. */
 static bool is_sent_last(const struct tdm_estimator *e, uint32_t unit)
 {
-    return e->base->optimizer.on == TDM_DEVICE && unit == tdm_model_embedding_unit(e->base->model);
+    return !tdm_is_far(e->base->optimizer.on) && unit == tdm_model_embedding_unit(e->base->model);
 }
 
 static enum tdm_status add_rows(struct tdm_relaxation *r,
@@ -223,13 +223,13 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
                     (double)(e->stateless_bytes[TDM_DEVICE] +
                              base->machine->topology.places[TDM_DEVICE].runtime_bytes) /
                         TDM_MIB;
-    double host = (double)limit_bytes[TDM_HOST] / TDM_MIB -
-                  (double)(e->stateless_bytes[TDM_HOST] +
-                           base->machine->topology.places[TDM_HOST].runtime_bytes) /
-                      TDM_MIB;
+    double far = (double)limit_bytes[e->far] / TDM_MIB -
+                 (double)(e->stateless_bytes[e->far] +
+                          base->machine->topology.places[e->far].runtime_bytes) /
+                     TDM_MIB;
     double embedding = (double)(e->x + e->tied_gradient + e->embedding_gradient) / TDM_MIB;
     double ends[TDM_MAX_PLACES];
-    for (int place = 0; place < TDM_PLACES; place++)
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         ends[place] = (double)(e->staying_below[place][e->layers] + e->head_stays[place] +
                                e->embedding_stays[place]) /
                       TDM_MIB;
@@ -248,8 +248,7 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
                            updates_in_backward(e) ? device - embedding : TDM_UNBOUNDED},
         [ROW_END] = {"device_end", -TDM_UNBOUNDED,
                      at_end ? device - ends[TDM_DEVICE] : TDM_UNBOUNDED},
-        [ROW_HOST_END] = {"host_end", -TDM_UNBOUNDED,
-                          at_end ? host - ends[TDM_HOST] : TDM_UNBOUNDED},
+        [ROW_FAR_END] = {"host_end", -TDM_UNBOUNDED, at_end ? far - ends[e->far] : TDM_UNBOUNDED},
         [ROW_COMPUTE] = {"compute", backward, TDM_UNBOUNDED},
         [ROW_FETCH_FORWARD] = {"fetch_forward", 0, TDM_UNBOUNDED},
         [ROW_FETCH_BACKWARD] = {"fetch_backward", -fetched - turn, TDM_UNBOUNDED},
@@ -326,13 +325,14 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
 {
     enum tdm_status status = TDM_OK;
     double price = 0.1 * tdm_estimator_forward_seconds(r->pricing.e);
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+    for (int k = 0; k < TDM_PLANNED_PLACES && status == TDM_OK; k++) {
+        enum tdm_place place = tdm_planned_place(r->pricing.e->base, k);
         struct column column = {r, 0};
         char name[32];
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
             put(&column, r->place[place][i], -1);
-        put(&column, r->row[place == TDM_DEVICE ? ROW_END : ROW_HOST_END], -1);
-        if (place == TDM_DEVICE)
+        put(&column, r->row[tdm_is_far(place) ? ROW_FAR_END : ROW_END], -1);
+        if (!tdm_is_far(place))
             put(&column, r->row[ROW_EMBEDDING], -1);
         snprintf(name, sizeof(name), "excess_%s", place_name(r, place));
         status = add_plain(&column, name, 0, TDM_UNBOUNDED, price, &r->excess[place], err);
@@ -369,14 +369,14 @@ static bool has_ring(const struct tdm_relaxation *r, enum tdm_state state, uint3
     return tdm_estimator_comes(e, state) && row < r->layers && !tdm_updates_at_end(e->base);
 }
 
-/* Does the device have rings for updates after the backward, and space for updates of embedding and
- * head? */
+/* Does the device have rings for updates after the backward, and buffers for updates of embedding
+ * and head? */
 static bool has_rings_at_end(const struct tdm_estimator *e)
 {
-    return e->base->optimizer.on == TDM_DEVICE;
+    return !tdm_is_far(e->base->optimizer.on);
 }
 
-static bool has_room(const struct tdm_relaxation *r, enum tdm_state state, bool head, uint32_t i)
+static bool has_buffer(const struct tdm_relaxation *r, enum tdm_state state, bool head, uint32_t i)
 {
     bool weights = state == TDM_STATE_WEIGHTS;
     if (!head)
@@ -400,11 +400,11 @@ static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, 
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
         put(&column, r->place[TDM_DEVICE][i],
             mib * (has_ring(r, state, i) ? 1 - slots / layers : 1));
-        put(&column, r->place[TDM_HOST][i], -mib);
+        put(&column, r->place[e->far][i], -mib);
     }
     put(&column, r->row[ROW_EMBEDDING], mib * (weights ? 1 - slots / layers : 1));
     put(&column, r->row[ROW_END], mib * (has_rings_at_end(e) ? 1 - slots / layers : 1));
-    put(&column, r->row[ROW_HOST_END], -mib);
+    put(&column, r->row[ROW_FAR_END], -mib);
     put_copies(&column, state, 0, weights, tdm_estimator_comes(e, state));
     if (weights)
         put(&column, r->row[ROW_AGAIN], 1);
@@ -424,18 +424,18 @@ static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state,
     double mib = (double)tdm_estimator_unit_bytes(e, state, unit) / TDM_MIB;
     bool weights = state == TDM_STATE_WEIGHTS;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        /* 0 in rows that have space anyway: for weights while they are used, for other state in
+        /* 0 in rows that have a buffer anyway: for weights while they are used, for other state in
          * updates */
-        put(&column, r->place[TDM_DEVICE][i], has_room(r, state, head, i) ? 0 : mib);
-        put(&column, r->place[TDM_HOST][i], -mib);
+        put(&column, r->place[TDM_DEVICE][i], has_buffer(r, state, head, i) ? 0 : mib);
+        put(&column, r->place[e->far][i], -mib);
     }
     put(&column, r->row[ROW_EMBEDDING], head || !has_rings_at_end(e) ? mib : 0);
     put(&column, r->row[ROW_END], mib);
-    put(&column, r->row[ROW_HOST_END], -mib);
+    put(&column, r->row[ROW_FAR_END], -mib);
     put_copies(&column, state, unit, weights && !head, tdm_estimator_comes(e, state));
     char name[48];
     snprintf(name, sizeof(name), "%s_%s", tdm_state_name(state), head ? "head" : "embedding");
-    bool near = (head ? base->homes[state].head : base->homes[state].embedding) == TDM_DEVICE;
+    bool near = !tdm_is_far(head ? base->homes[state].head : base->homes[state].embedding);
     double least = fixed && near ? 1 : 0, most = fixed && !near ? 0 : 1;
     return add_plain(&column, name, least, most, 0, head ? &r->head[state] : &r->embedding[state],
                      err);
@@ -452,7 +452,7 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
     double *device = calloc(rows, sizeof(double));
     if (device == NULL)
         return no_memory(err);
-    double *host = device + r->layers + TDM_MORE_ROWS, *alone = host + r->layers + TDM_MORE_ROWS;
+    double *far = device + r->layers + TDM_MORE_ROWS, *alone = far + r->layers + TDM_MORE_ROWS;
     for (int s = 0; s <= TDM_STATE_MOMENTS; s++) {
         enum tdm_state state = (enum tdm_state)s;
         bool weights = state == TDM_STATE_WEIGHTS, comes = tdm_estimator_comes(e, state);
@@ -460,11 +460,11 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
         double mib = (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB;
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
             device[i] += has_ring(r, state, i) ? slots * mib : 0;
-            host[i] += r->layers * mib;
+            far[i] += r->layers * mib;
         }
         alone[ROW_EMBEDDING] += weights ? slots * mib : 0;
         alone[ROW_END] += has_rings_at_end(e) ? slots * mib : 0;
-        alone[ROW_HOST_END] += r->layers * mib;
+        alone[ROW_FAR_END] += r->layers * mib;
         for (uint32_t k = 0; k < r->layers + 2; k++) {
             uint32_t unit = k < r->layers ? k : units[k - r->layers];
             bool in_forward = weights && (k < r->layers || unit == units[0]);
@@ -483,18 +483,18 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
                 continue;
             bool head = unit == units[1];
             for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-                device[i] += has_room(r, state, head, i) ? bytes / TDM_MIB : 0;
-                host[i] += bytes / TDM_MIB;
+                device[i] += has_buffer(r, state, head, i) ? bytes / TDM_MIB : 0;
+                far[i] += bytes / TDM_MIB;
             }
             alone[ROW_EMBEDDING] += head || !has_rings_at_end(e) ? 0 : bytes / TDM_MIB;
-            alone[ROW_HOST_END] += bytes / TDM_MIB;
+            alone[ROW_FAR_END] += bytes / TDM_MIB;
         }
     }
     struct column column = {r, 0};
     int number;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
         put(&column, r->place[TDM_DEVICE][i], device[i]);
-        put(&column, r->place[TDM_HOST][i], host[i]);
+        put(&column, r->place[e->far][i], far[i]);
     }
     for (int i = 0; i < ROWS; i++)
         put(&column, r->row[i], alone[i]);
@@ -545,16 +545,16 @@ enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
 }
 
 /* Grows the array if it is full. */
-static enum tdm_status room_for_arc(struct tdm_relaxation *r, struct tdm_error *err)
+static enum tdm_status grow_arcs(struct tdm_relaxation *r, struct tdm_error *err)
 {
-    if (r->arc_count < r->arc_room)
+    if (r->arc_count < r->arc_capacity)
         return TDM_OK;
-    uint32_t room = r->arc_room == 0 ? 256 : 2 * r->arc_room;
-    struct tdm_arc *arcs = realloc(r->arcs, room * sizeof(*arcs));
+    uint32_t capacity = r->arc_capacity == 0 ? 256 : 2 * r->arc_capacity;
+    struct tdm_arc *arcs = realloc(r->arcs, capacity * sizeof(*arcs));
     if (arcs == NULL)
         return no_memory(err);
     r->arcs = arcs;
-    r->arc_room = room;
+    r->arc_capacity = capacity;
     return TDM_OK;
 }
 
@@ -569,7 +569,7 @@ static void note_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b)
         .to = b,
         .group = tdm_relaxation_group(r, a, b),
         .uses = {use->place[TDM_DEVICE][r->layers + TDM_AT_FORWARD],
-                 use->place[TDM_HOST][r->layers + TDM_AT_FORWARD], use->compute, copies}};
+                 use->place[r->pricing.far][r->layers + TDM_AT_FORWARD], use->compute, copies}};
 }
 
 enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,
@@ -577,16 +577,18 @@ enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uin
 {
     char name[48];
     struct column column = {r, 0};
-    enum tdm_status status = room_for_arc(r, err);
+    enum tdm_status status = grow_arcs(r, err);
     if (status != TDM_OK)
         return status;
     note_arc(r, a, b);
     struct tdm_arc *arc = &r->arcs[r->arc_count - 1];
     put(&column, r->node[a], 1);
     put(&column, b + 1 < r->layers ? r->node[b + 1] : -1, -1);
-    for (int where = 0; where < TDM_PLACES; where++)
+    for (int k = 0; k < TDM_PLANNED_PLACES; k++) {
+        enum tdm_place place = tdm_planned_place(r->pricing.e->base, k);
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
-            put(&column, r->place[where][i], r->use.place[where][i]);
+            put(&column, r->place[place][i], r->use.place[place][i]);
+    }
     put(&column, r->row[ROW_COMPUTE], -r->use.compute);
     put(&column, r->row[ROW_FETCH_FORWARD], -r->use.fetch[TDM_IN_FORWARD]);
     put(&column, r->row[ROW_FETCH_BACKWARD], -r->use.fetch[TDM_IN_BACKWARD]);

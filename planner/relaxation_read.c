@@ -16,10 +16,10 @@ void tdm_relaxation_read(struct tdm_relaxation *r)
 static double place_price(const struct tdm_relaxation *r, enum tdm_place place)
 {
     const double *prices = r->centre;
-    double price = tdm_price_at_most(prices, r->row[place == TDM_DEVICE ? ROW_END : ROW_HOST_END]);
+    double price = tdm_price_at_most(prices, r->row[tdm_is_far(place) ? ROW_FAR_END : ROW_END]);
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
         price += tdm_price_at_most(prices, r->place[place][i]);
-    return place == TDM_DEVICE ? price + tdm_price_at_most(prices, r->row[ROW_EMBEDDING]) : price;
+    return tdm_is_far(place) ? price : price + tdm_price_at_most(prices, r->row[ROW_EMBEDDING]);
 }
 
 static void add_binding(struct tdm_relaxed *relaxed, const char *name, bool of_bytes,
@@ -43,12 +43,14 @@ static void add_binding(struct tdm_relaxed *relaxed, const char *name, bool of_b
 static void find_binding(const struct tdm_relaxation *r, struct tdm_relaxed *relaxed)
 {
     relaxed->row_count = 0;
-    for (int place = 0; place < TDM_PLACES; place++)
-        for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
+    for (int k = 0; k < TDM_PLANNED_PLACES; k++)
+        for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
+            enum tdm_place place = tdm_planned_place(r->pricing.e->base, k);
             if (r->place[place][i] >= 0)
                 add_binding(relaxed, tdm_solver_row_name(r->solver, r->place[place][i]), true,
                             1024 * tdm_price_at_most(r->centre, r->place[place][i]));
-    for (int i = ROW_EMBEDDING; i <= ROW_HOST_END; i++)
+        }
+    for (int i = ROW_EMBEDDING; i <= ROW_FAR_END; i++)
         add_binding(relaxed, tdm_solver_row_name(r->solver, r->row[i]), true,
                     1024 * tdm_price_at_most(r->centre, r->row[i]));
     for (int i = ROW_COMPUTE; i <= ROW_BOTH; i++)
@@ -60,7 +62,7 @@ void tdm_relaxation_weigh(struct tdm_relaxation *r)
 {
     r->relaxed.bound_seconds = r->bound_seconds;
     r->relaxed.device_seconds_per_gib = 1024 * place_price(r, TDM_DEVICE);
-    r->relaxed.host_seconds_per_gib = 1024 * place_price(r, TDM_HOST);
+    r->relaxed.host_seconds_per_gib = 1024 * place_price(r, r->pricing.far);
     find_binding(r, &r->relaxed);
 }
 
@@ -72,19 +74,23 @@ enum tdm_status tdm_relaxation_write(const struct tdm_relaxation *r, const char 
 
 /* ---- groups by prices ---- */
 
-static double sum2(const double of[TDM_MAX_PLACES])
+static double sum_of(const double of[TDM_MAX_PLACES])
 {
-    return of[TDM_DEVICE] + of[TDM_HOST];
+    double sum = 0;
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
+        sum += of[place];
+    return sum;
 }
 
-static enum tdm_place most_at(const double of[TDM_MAX_PLACES])
+/* The place with most; the device, if both have as much. */
+static enum tdm_place most_at(enum tdm_place far, const double of[TDM_MAX_PLACES])
 {
-    return of[TDM_HOST] > of[TDM_DEVICE] ? TDM_HOST : TDM_DEVICE;
+    return of[far] > of[TDM_DEVICE] ? far : TDM_DEVICE;
 }
 
 static void add_choice(struct tdm_choice *sum, const struct tdm_choice *choice)
 {
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++) {
         for (int store = 0; store < TDM_STORES; store++) {
             sum->kept[store][place] += choice->kept[store][place];
             sum->held[store][place] += choice->held[store][place];
@@ -92,17 +98,17 @@ static void add_choice(struct tdm_choice *sum, const struct tdm_choice *choice)
         sum->kv_kept[place] += choice->kv_kept[place];
     }
     sum->kv_held += choice->kv_held;
-    sum->kv_gradients_on_host += choice->kv_gradients_on_host;
+    sum->far_kv_gradients += choice->far_kv_gradients;
 }
 
 /* The richest set that at least half of the chunks with an attention output store. */
 static enum tdm_set set_of(const double stored[TDM_STORES][TDM_MAX_PLACES], double layers)
 {
     enum tdm_set richest = TDM_SET_INPUT;
-    double attention = sum2(stored[TDM_STORE_ATTENTION]) / layers;
+    double attention = sum_of(stored[TDM_STORE_ATTENTION]) / layers;
     for (int store = 0; store < TDM_STORES && attention >= 0.5; store++) {
         enum tdm_set set = tdm_set_with((enum tdm_store)store);
-        if (sum2(stored[store]) / layers >= attention / 2 && !tdm_set_covers(richest, set))
+        if (sum_of(stored[store]) / layers >= attention / 2 && !tdm_set_covers(richest, set))
             richest = set;
     }
     return richest;
@@ -129,35 +135,35 @@ struct tdm_group tdm_relaxation_group(const struct tdm_relaxation *r, uint32_t a
         add_choice(&sum, &choice);
     }
     tdm_price_input(p, a, a, b, NULL, &group.input_place);
-    double kept = sum2(sum.kept[TDM_STORE_ATTENTION]) / layers;
+    double kept = sum_of(sum.kept[TDM_STORE_ATTENTION]) / layers;
     group.kept = set_of(sum.kept, layers);
     group.kept_from_chunk = group.kept == TDM_SET_INPUT ? 0 : split(n, kept);
-    group.kept_place = most_at(sum.kept[TDM_STORE_ATTENTION]);
-    double held = sum2(sum.held[TDM_STORE_ATTENTION]) / inner;
+    group.kept_place = most_at(p->far, sum.kept[TDM_STORE_ATTENTION]);
+    double held = sum_of(sum.held[TDM_STORE_ATTENTION]) / inner;
     group.held = set_of(sum.held, inner);
     if (group.held != TDM_SET_INPUT)
         group.held_from_chunk = split(n, kept + held);
     if (p->order == TDM_CHUNK_MAJOR) {
         group.kv = TDM_KV_KEEP;
-        group.kv_place = most_at(sum.kv_kept);
-        group.kv_gradients_place = sum.kv_gradients_on_host > layers / 2 ? TDM_HOST : TDM_DEVICE;
+        group.kv_place = most_at(p->far, sum.kv_kept);
+        group.kv_gradients_place = sum.far_kv_gradients > layers / 2 ? p->far : TDM_DEVICE;
         return group;
     }
     if (b > a) {
         tdm_price_input(p, b, a, b, NULL, &place);
         group.held_place = place;
     }
-    if (tdm_set_has(group.kept, TDM_STORE_KV) || sum2(sum.kv_kept) > layers * n / 2) {
+    if (tdm_set_has(group.kept, TDM_STORE_KV) || sum_of(sum.kv_kept) > layers * n / 2) {
         group.kv = TDM_KV_KEEP;
-        group.kv_place = most_at(sum.kv_kept);
+        group.kv_place = most_at(p->far, sum.kv_kept);
     }
     return group;
 }
 
-/* Price per MiB, in forwards: so low that only what is otherwise free goes to the host. */
+/* Price per MiB, in forwards: so low that only what is otherwise free goes to the far place. */
 #define NEARLY_FREE 1e-12
 
-static void prefer_host(struct tdm_relaxation *r)
+static void prefer_far(struct tdm_relaxation *r)
 {
     double *prices = r->pricing.prices.place[TDM_DEVICE];
     double least = NEARLY_FREE * tdm_estimator_forward_seconds(r->pricing.e);
@@ -175,7 +181,7 @@ enum tdm_status tdm_relaxation_groups(struct tdm_relaxation *r, enum tdm_roundin
     uint32_t at;
     tdm_relaxation_use(r, r->centre);
     if (rounding == TDM_FAR)
-        prefer_host(r);
+        prefer_far(r);
     tdm_relaxation_path(r);
     *count = 0;
     for (uint32_t k = r->layers; k > 0; k = r->from[k])

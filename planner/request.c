@@ -3,6 +3,7 @@
 #include "planner/request.h"
 
 #include "base/units.h"
+#include "planner/places.h"
 #include "planner/recipes.h"
 #include "planner/set_keys.h"
 #include "schedule/optimizer.h"
@@ -204,7 +205,7 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
     if (status == TDM_OK && request->like != NULL)
         status = check_like(request, schedule, err);
     /* state moves too, or tdm_schedule_check() says why not */
-    if (status == TDM_OK && schedule->optimizer.on != TDM_DEVICE)
+    if (status == TDM_OK && tdm_is_far(schedule->optimizer.on))
         tdm_host_homes(schedule, pins, schedule->homes, err);
     if (status == TDM_OK && tdm_schedule_check(schedule, "--set", err) != TDM_OK)
         status = err->status = TDM_USAGE; /* it came from the command line */

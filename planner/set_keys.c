@@ -3,6 +3,7 @@
 #include "planner/set_keys.h"
 
 #include "base/units.h"
+#include "planner/places.h"
 #include "schedule/optimizer.h"
 #include "ops/selector_fields.h"
 #include "schedule/training_settings.h"
@@ -49,12 +50,12 @@ static enum tdm_status read_groups(struct reading *r, size_t field)
 {
     (void)field;
     char *copy = strdup(r->value);
-    size_t room = 1;
+    size_t capacity = 1;
     for (const char *c = r->value; *c != '\0'; c++)
-        room += *c == ',';
+        capacity += *c == ',';
     enum tdm_status status = TDM_OK;
-    uint32_t *sizes = room <= MAX_GROUPS ? calloc(room, sizeof(*sizes)) : NULL;
-    if (copy == NULL || (sizes == NULL && room <= MAX_GROUPS))
+    uint32_t *sizes = capacity <= MAX_GROUPS ? calloc(capacity, sizeof(*sizes)) : NULL;
+    if (copy == NULL || (sizes == NULL && capacity <= MAX_GROUPS))
         status = tdm_fail(r->err, TDM_NO_MEMORY, "out of memory for groups");
     else if (sizes == NULL)
         status = tdm_fail(r->err, TDM_USAGE, "%s: more than %u groups", r->what, MAX_GROUPS);
@@ -188,7 +189,8 @@ static enum tdm_status read_prefetch(struct reading *r, size_t field)
 static bool parse_place(const struct reading *r, enum tdm_place *place)
 {
     enum tdm_place found;
-    if (!tdm_place_parse(&r->schedule->machine->topology, r->value, &found) || found >= TDM_PLACES)
+    if (!tdm_place_parse(&r->schedule->machine->topology, r->value, &found) ||
+        (tdm_is_far(found) && found != tdm_far_place(r->schedule)))
         return false;
     *place = found;
     return true;
@@ -325,7 +327,7 @@ static enum tdm_status read_home(struct reading *r, size_t field)
     enum tdm_place place;
     uint64_t count;
     if (parse_place(r, &place)) {
-        *home = (struct tdm_home){place == TDM_DEVICE ? layers : 0, place, place};
+        *home = (struct tdm_home){tdm_is_far(place) ? 0 : layers, place, place};
         return TDM_OK;
     }
     if (r->value[0] < '0' || r->value[0] > '9')
@@ -518,13 +520,13 @@ static enum tdm_status check_order(struct tdm_pins *pins, struct tdm_error *err)
         enum tdm_order order;
         const char *text;
     } rules[] = {
-        {pins->has_held_place && pins->held_place != TDM_DEVICE, TDM_LAYER_MAJOR,
+        {pins->has_held_place && tdm_is_far(pins->held_place), TDM_LAYER_MAJOR,
          "held_place=host needs order=layer-major: in chunk-major order what is held lives for one "
          "chunk"},
         {pins->has_kv && pins->kv == TDM_KV_RECOMPUTE, TDM_LAYER_MAJOR,
          "kv=recompute needs order=layer-major: chunk-major order would make K and V of all chunks "
          "again for every chunk"},
-        {pins->kv_gradients_place != TDM_DEVICE, TDM_CHUNK_MAJOR,
+        {tdm_is_far(pins->kv_gradients_place), TDM_CHUNK_MAJOR,
          "kv_gradients_place=host needs order=chunk-major: in layer-major order they live for one "
          "layer"},
     };
@@ -546,8 +548,8 @@ static enum tdm_status check_together(struct tdm_pins *pins, enum tdm_purpose pa
     bool stores = pins->has_attention && pins->attention != TDM_ATTENTION_NONE;
     stores = stores || pins->has_input_place || pins->has_kept_place || pins->has_held_place ||
              pins->kept_from_unit != TDM_SPLIT_FREE || pins->kept_set != TDM_SET_INPUT ||
-             pins->held_set != TDM_SET_INPUT || pins->has_kv || pins->kv_place != TDM_DEVICE ||
-             pins->kv_gradients_place != TDM_DEVICE;
+             pins->held_set != TDM_SET_INPUT || pins->has_kv || tdm_is_far(pins->kv_place) ||
+             tdm_is_far(pins->kv_gradients_place);
     if (pass == TDM_EVALUATE && stores)
         return tdm_fail(
             err, TDM_USAGE,
@@ -567,12 +569,12 @@ static enum tdm_status check_together(struct tdm_pins *pins, enum tdm_purpose pa
         pins->has_attention = true;
         pins->attention = TDM_ATTENTION_HELD;
     }
-    if (pins->kv_place != TDM_DEVICE && !pins->has_kv) { /* only what is kept has a place */
+    if (tdm_is_far(pins->kv_place) && !pins->has_kv) { /* only what is kept has a place */
         pins->has_kv = true;
         pins->kv = TDM_KV_KEEP;
     }
     if (pins->has_kv && pins->kv == TDM_KV_RECOMPUTE &&
-        (tdm_set_has(pins->kept_set, TDM_STORE_KV) || pins->kv_place != TDM_DEVICE))
+        (tdm_set_has(pins->kept_set, TDM_STORE_KV) || tdm_is_far(pins->kv_place)))
         return tdm_fail(err, TDM_USAGE,
                         "--set: kv=recompute does not go with kept=qkv, kept=all, kept=normed or "
                         "kv_place=host, which keep K and V");

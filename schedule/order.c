@@ -262,3 +262,30 @@ void tdm_order_push(struct tdm_order_tracker *order, const struct tdm_item *item
     else if (item->kind == TDM_RUN)
         take_op(order, item->op, waits);
 }
+
+/* ---- a program that nobody else reads ---- */
+
+struct ordered {
+    struct tdm_order_tracker *order;
+    tdm_ordered_sink take;
+    void *self;
+};
+
+static enum tdm_status take_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    const struct ordered *ordered = self;
+    struct tdm_waits waits;
+    tdm_order_push(ordered->order, item, &waits);
+    return ordered->take(ordered->self, item, &waits, err);
+}
+
+enum tdm_status tdm_order_emit(const struct tdm_program *program, tdm_ordered_sink take, void *self,
+                               struct tdm_error *err)
+{
+    struct ordered ordered = {.take = take, .self = self};
+    enum tdm_status status = tdm_order_new(program, &ordered.order, err);
+    if (status == TDM_OK)
+        status = tdm_program_emit(program, take_item, &ordered, err);
+    tdm_order_free(ordered.order);
+    return status;
+}

@@ -35,4 +35,13 @@ void tdm_order_reset(struct tdm_order_tracker *order);
 void tdm_order_push(struct tdm_order_tracker *order, const struct tdm_item *item,
                     struct tdm_waits *waits);
 
+/* Receives an item, and for TDM_RUN what it waits for. */
+typedef enum tdm_status (*tdm_ordered_sink)(void *self, const struct tdm_item *item,
+                                            const struct tdm_waits *waits, struct tdm_error *err);
+
+/* Emits a program (tdm_program_emit()) to a reader of its own, with what each op waits for. Returns
+ * errors of `take`. TDM_NO_MEMORY. */
+enum tdm_status tdm_order_emit(const struct tdm_program *program, tdm_ordered_sink take, void *self,
+                               struct tdm_error *err);
+
 #endif

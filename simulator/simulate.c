@@ -173,32 +173,21 @@ void tdm_simulator_finish(const struct tdm_simulator *s, struct tdm_simulation *
     *simulation = result;
 }
 
-/* A simulator of a program that nobody else reads. */
-struct lone {
-    struct tdm_simulator *simulator;
-    struct tdm_order_tracker *order;
-};
-
-static enum tdm_status take_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+static enum tdm_status take_item(void *self, const struct tdm_item *item,
+                                 const struct tdm_waits *waits, struct tdm_error *err)
 {
-    const struct lone *lone = self;
-    struct tdm_waits waits;
-    tdm_order_push(lone->order, item, &waits);
-    return tdm_simulator_take(lone->simulator, item, &waits, err);
+    return tdm_simulator_take(self, item, waits, err);
 }
 
 enum tdm_status tdm_simulate(const struct tdm_program *program, tdm_simulated see, void *self,
                              struct tdm_simulation *simulation, struct tdm_error *err)
 {
-    struct lone lone = {NULL, NULL};
-    enum tdm_status status = tdm_order_new(program, &lone.order, err);
+    struct tdm_simulator *simulator = NULL;
+    enum tdm_status status = tdm_simulator_new(program, see, self, &simulator, err);
     if (status == TDM_OK)
-        status = tdm_simulator_new(program, see, self, &lone.simulator, err);
+        status = tdm_order_emit(program, take_item, simulator, err);
     if (status == TDM_OK)
-        status = tdm_program_emit(program, take_item, &lone, err);
-    if (status == TDM_OK)
-        tdm_simulator_finish(lone.simulator, simulation);
-    tdm_simulator_free(lone.simulator);
-    tdm_order_free(lone.order);
+        tdm_simulator_finish(simulator, simulation);
+    tdm_simulator_free(simulator);
     return status;
 }

@@ -298,6 +298,7 @@ all_goldens = $(golden_tests) $(long_goldens)
 long_tests += \
 	tests/models/fuzz_safetensors \
 	tests/gpu/without-gpu \
+	tests/executor/calibrate-run \
 	tests/executor/huggingface-run \
 	tests/executor/lockstep_faults \
 	tests/executor/no_allocation \
@@ -330,15 +331,14 @@ long_tests += \
 	$(long_goldens) \
 	$(gpu_tests)
 
+# The dearest ones are not the last, when only one core may have work.
 check_PROGRAMS = $(plain_tests)
-TESTS = $(plain_tests) $(script_tests) $(golden_tests)
-
 if HAVE_CMOCKA
 check_PROGRAMS += $(cmocka_tests)
-TESTS += $(cmocka_tests)
+TESTS = $(cmocka_tests) $(plain_tests) $(script_tests) $(golden_tests)
 AM_CPPFLAGS += $(CMOCKA_CFLAGS)
 else
-TESTS += tests/no-cmocka
+TESTS = $(plain_tests) $(script_tests) $(golden_tests) tests/no-cmocka
 endif
 
 if HAVE_CUDA

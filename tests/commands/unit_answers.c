@@ -191,7 +191,7 @@ static struct target target(void)
 {
     if (tdm_case_long())
         return (struct target){"llama-3.2-1b", 65536, 24 * GIB, 4 * GIB, 5, 3};
-    return (struct target){"byte-1m", 65536, 700 * (GIB >> 10), 0, 0.1, 0.04};
+    return (struct target){"byte-1m", 16384, 580 * (GIB >> 10), 0, 0.01, 0.01};
 }
 
 /* A context that is clearly longer does not fit, or takes too long. */
@@ -344,10 +344,10 @@ static void test_sweep(void **state)
     struct tdm_sweep_result result;
     struct tdm_error err;
     const struct tdm_sweep_options all = {0};
-    struct tdm_request request = new_request("llama-3.2-1b", 65536);
+    struct tdm_request request = new_request("qwen2.5-0.5b", 16384);
     request.has_host_memory = true;
     request.host_memory_bytes = 2 * GIB;
-    must(tdm_sweep_parse("memory=2G,20G,24G,30G,1000G", &sweep, &err), &err);
+    must(tdm_sweep_parse("memory=2G,11G,14G,17G,1000G", &sweep, &err), &err);
     must(tdm_sweep_run(&request, &sweep, &all, &result, &err), &err);
     assert_int_equal(result.count, 5);
     assert_null(result.points[0].schedule);

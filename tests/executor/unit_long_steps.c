@@ -234,7 +234,7 @@ static struct seen {
 static enum tdm_status look(void *self, uint64_t ended, double seconds, struct tdm_error *err)
 {
     (void)self, (void)err;
-    uint64_t truly = 0;
+    uint64_t truly = seen.ended; /* what had ended still has */
     while (truly < slow.launched[TDM_LANE_COMPUTE] &&
            slow.ends_ns[TDM_LANE_COMPUTE][truly] <= clock_ns)
         truly++;

@@ -41,22 +41,44 @@ static void must(enum tdm_status status, const char *what, const struct tdm_erro
 
 /* ---- the digest of a stream ---- */
 
+/* A checksum over many small parts: they are collected first. */
 struct stream {
     struct tdm_checksum sum;
     const struct tdm_program *program;
+    size_t held;
+    unsigned char bytes[4096];
 };
+
+static void add_held(struct stream *s)
+{
+    tdm_checksum_add(&s->sum, s->bytes, s->held);
+    s->held = 0;
+}
+
+/* Of at most so many bytes. */
+enum { LONGEST = 256 };
+
+static unsigned char *next_bytes(struct stream *s)
+{
+    if (s->held + LONGEST > sizeof(s->bytes))
+        add_held(s);
+    return s->bytes + s->held;
+}
 
 static void add_text(struct stream *s, const char *text)
 {
-    tdm_checksum_add(&s->sum, text, strlen(text) + 1);
+    size_t count = strlen(text) + 1;
+    assert_true(count <= LONGEST);
+    memcpy(next_bytes(s), text, count);
+    s->held += count;
 }
 
 static void add_number(struct stream *s, uint64_t number)
 {
-    unsigned char bytes[8];
+    unsigned char *bytes = next_bytes(s);
     for (unsigned i = 0; i < 8; i++)
         bytes[i] = (unsigned char)(number >> (8 * i));
-    tdm_checksum_add(&s->sum, bytes, sizeof(bytes));
+    s->held += 8;
 }
 
 static void add_tag(struct stream *s, const struct tdm_tag *tag)
@@ -157,6 +179,7 @@ static uint64_t digest(const struct tdm_schedule *schedule, const char *what)
     struct stream s = {.program = program};
     add_buffers(&s);
     must(tdm_program_emit(program, add_item, &s, &err), what, &err);
+    add_held(&s);
     tdm_program_free(program);
     return tdm_checksum_value(&s.sum);
 }

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bounds of a search: the linear programs of its orders and chunk sizes, and schedules rounded from
+ * their solutions. */
+#include "planner/candidates_parts.h"
+
+#include "planner/relaxation.h"
+
+#include <math.h>
+#include <string.h>
+
+#define MOST_SOLUTIONS 60u  /* of one linear program */
+#define TOLERANCE 3e-4      /* of its bound */
+#define GRID_ESTIMATES 600u /* of the best rounding of an order and chunk size, */
+#define FREE_GIB 1e6        /* a GiB that saves less than this share of the step counts as free */
+
+/* ---- roundings ---- */
+
+enum tdm_status tdm_candidates_improve_new(struct tdm_candidates *run,
+                                           const struct tdm_rounding_limits *limits,
+                                           struct tdm_rounded *rounded, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_improve(&run->kitchen, limits, rounded, err);
+    if (status == TDM_OK && rounded->fits)
+        run->rounded_count++;
+    else
+        tdm_rounded_free(rounded);
+    return status;
+}
+
+static enum tdm_status round_one(struct tdm_candidates *run, enum tdm_order order, uint32_t size,
+                                 struct tdm_relaxation *relaxation,
+                                 const struct tdm_relaxed *relaxed, enum tdm_rounding rounding,
+                                 struct tdm_error *err)
+{
+    struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
+    const struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
+    enum tdm_status status =
+        tdm_round(&run->kitchen, size, order, relaxation, relaxed, rounding, rounded, err);
+    if (status != TDM_OK)
+        return status;
+    if (rounded->group_count == 0) {
+        tdm_rounded_free(rounded);
+        return TDM_OK;
+    }
+    return tdm_candidates_improve_new(run, &limits, rounded, err);
+}
+
+/* Improves the best rounding of an order and chunk size from a grid of homes. Solutions of the
+ * program hardly tell one home from another, and single moves seldom lead to the best ones. */
+static enum tdm_status try_grid(struct tdm_candidates *run, enum tdm_order order, uint32_t size,
+                                struct tdm_error *err)
+{
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
+    struct tdm_rounded *best = NULL;
+    for (uint32_t i = 0; i < run->rounded_count; i++) {
+        struct tdm_rounded *of = &run->rounded[i];
+        if (of->size == size && of->order == order && of->fits &&
+            (best == NULL || of->cost < best->cost))
+            best = of;
+    }
+    limits.grid = true;
+    limits.most_estimates = GRID_ESTIMATES;
+    return best == NULL ? TDM_OK : tdm_improve(&run->kitchen, &limits, best, err);
+}
+
+/* ---- one program ---- */
+
+/* The only allowed list of groups, or NULL. */
+static const struct tdm_group_list *pinned_list(const struct tdm_kitchen *kitchen)
+{
+    return kitchen->pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL;
+}
+
+static void note_least(struct tdm_candidates *run, int order, uint32_t size, double seconds)
+{
+    const struct tdm_pins *pins = run->kitchen.pins;
+    bool may_be_richer = tdm_candidates_may_round(run) ||
+                         !tdm_set_covers(TDM_SEARCHED_SET, pins->kept_set) ||
+                         !tdm_set_covers(TDM_SEARCHED_SET, pins->held_set);
+    double saves = may_be_richer ? tdm_estimator_richer_seconds(run->kitchen.estimators[size]) : 0;
+    run->least_seconds[order][size] = fmax(seconds - saves, 0);
+}
+
+enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_order order,
+                                         uint32_t size, struct tdm_error *err)
+{
+    const struct tdm_kitchen *kitchen = &run->kitchen;
+    const struct tdm_pins *pins = kitchen->pins;
+    struct tdm_relaxation *relaxation, **last = &run->last[order];
+    struct tdm_relaxed relaxed;
+    bool fixed[TDM_STATES];
+    tdm_candidates_fixed_homes(run, size, fixed);
+    enum tdm_status status = tdm_relaxation_new(kitchen->estimators[size], order, run->limit_bytes,
+                                                fixed, pinned_list(kitchen), &relaxation, err);
+    double *bound = &run->bound_of[kitchen->bases[size].optimizer.on];
+    if (status == TDM_INTERNAL) {
+        *bound = run->bound_seconds = 0;
+        return TDM_OK;
+    }
+    if (status != TDM_OK)
+        return status;
+    if (*last != NULL)
+        tdm_relaxation_warm(relaxation, *last);
+    status = tdm_relaxation_solve(relaxation, *bound, TOLERANCE, MOST_SOLUTIONS, &relaxed, err);
+    if (status != TDM_OK) {
+        tdm_relaxation_free(relaxation);
+        return status;
+    }
+    run->counts.programs++;
+    note_least(run, order, size, relaxed.bound_seconds);
+    if (relaxed.bound_seconds < *bound)
+        *bound = relaxed.bound_seconds;
+    if (relaxed.bound_seconds < run->bound_seconds) {
+        run->bound_seconds = relaxed.bound_seconds;
+        run->binding = relaxed;
+        if (pins->program_path != NULL)
+            status = tdm_relaxation_write(relaxation, pins->program_path, err);
+        run->program_written = true;
+    }
+    for (int rounding = 0; rounding < TDM_ROUNDINGS && status == TDM_OK; rounding++) {
+        if (!relaxed.solved || !tdm_candidates_may_round(run) ||
+            (rounding == TDM_NEAR && fixed[0]) ||
+            (rounding == TDM_FAR &&
+             relaxed.device_seconds_per_gib * FREE_GIB >= relaxed.bound_seconds))
+            continue;
+        status =
+            round_one(run, order, size, relaxation, &relaxed, (enum tdm_rounding)rounding, err);
+    }
+    if (status == TDM_OK)
+        status = try_grid(run, order, size, err);
+    tdm_relaxation_free(*last);
+    *last = relaxation;
+    return status;
+}
+
+double tdm_candidates_bound_of_all(const struct tdm_candidates *run)
+{
+    double least = NO_BOUND;
+    for (int order = 0; order < TDM_ORDERS; order++)
+        for (uint32_t size = 0; size < run->kitchen.size_count; size++)
+            least = fmin(least, run->least_seconds[order][size]);
+    /* 0: a program was too large for the solver, or none was made */
+    return run->bound_seconds > 0 && least < NO_BOUND ? least : 0;
+}
+
+/* ---- all orders and chunk sizes ---- */
+
+enum tdm_status tdm_candidates_find_floors(struct tdm_candidates *run, double *least,
+                                           struct tdm_error *err)
+{
+    const struct tdm_kitchen *kitchen = &run->kitchen;
+    *least = NO_BOUND;
+    for (int order = 0; order < TDM_ORDERS; order++)
+        for (uint32_t size = 0; size < kitchen->size_count; size++) {
+            double *floor_seconds = &run->floor_seconds[order][size];
+            bool fixed[TDM_STATES];
+            if (!tdm_candidates_is_due(run, size) || !tdm_candidates_may_have(run, order))
+                continue;
+            tdm_candidates_fixed_homes(run, size, fixed);
+            enum tdm_status status = tdm_relaxation_floor(
+                kitchen->estimators[size], (enum tdm_order)order, run->limit_bytes, fixed,
+                pinned_list(kitchen), floor_seconds, err);
+            if (status == TDM_INTERNAL) /* too large for the solver */
+                *floor_seconds = 0;
+            else if (status != TDM_OK)
+                return status;
+            *least = fmin(*least, *floor_seconds);
+            note_least(run, order, size, *floor_seconds);
+        }
+    return TDM_OK;
+}
+
+bool tdm_candidates_size_could_win(const struct tdm_candidates *run, int order, uint32_t size)
+{
+    double floor_seconds = run->floor_seconds[order][size];
+    if (run->other_seconds > 0 && WORTH_THE_HOST * floor_seconds >= run->other_seconds &&
+        floor_seconds >= run->bound_seconds)
+        return false;
+    return !run->found || floor_seconds < run->simulation.step_seconds;
+}
+
+bool tdm_candidates_next_put_off(const struct tdm_candidates *run, int *order, uint32_t *size)
+{
+    double least = NO_BOUND;
+    for (int o = 0; o < TDM_ORDERS; o++)
+        for (uint32_t i = 0; i < run->kitchen.size_count; i++)
+            if (run->is_put_off[o][i] && tdm_candidates_is_due(run, i) &&
+                tdm_candidates_size_could_win(run, o, i) && run->floor_seconds[o][i] < least) {
+                least = run->floor_seconds[o][i];
+                *order = o;
+                *size = i;
+            }
+    return least < NO_BOUND;
+}
+
+/* Chunk sizes by rising forward time: the first one most likely has the lowest bound. */
+static void sort_sizes(const struct tdm_kitchen *kitchen, uint32_t sizes[TDM_BASES])
+{
+    double seconds[TDM_BASES];
+    for (uint32_t i = 0; i < kitchen->size_count; i++) {
+        double time = tdm_estimator_forward_seconds(kitchen->estimators[i]);
+        uint32_t at = i;
+        for (; at > 0 && seconds[at - 1] > time; at--) {
+            seconds[at] = seconds[at - 1];
+            sizes[at] = sizes[at - 1];
+        }
+        seconds[at] = time;
+        sizes[at] = i;
+    }
+}
+
+/* The minimum likely time of the roundings with updates at run->on, or NO_BOUND. */
+static double promised_seconds(const struct tdm_candidates *run)
+{
+    double least = NO_BOUND;
+    for (uint32_t i = 0; i < run->rounded_count; i++)
+        if (run->rounded[i].fits && tdm_candidates_is_due(run, run->rounded[i].size))
+            least = fmin(least, run->rounded[i].likely_seconds);
+    return least;
+}
+
+#define CLEARLY_SLOWER 1.02
+
+enum tdm_status tdm_candidates_relax(struct tdm_candidates *run, struct tdm_error *err)
+{
+    uint32_t sizes[TDM_BASES];
+    enum tdm_status status = TDM_OK;
+    sort_sizes(&run->kitchen, sizes);
+    for (int order = 0; order < TDM_ORDERS; order++) {
+        tdm_relaxation_free(run->last[order]);
+        run->last[order] = NULL;
+        for (uint32_t i = 0; i < run->kitchen.size_count && tdm_candidates_may_have(run, order);
+             i++) {
+            if (!tdm_candidates_is_due(run, sizes[i]) || status != TDM_OK)
+                continue;
+            if (run->floor_seconds[order][sizes[i]] > CLEARLY_SLOWER * promised_seconds(run) ||
+                !tdm_candidates_size_could_win(run, order, sizes[i]))
+                run->is_put_off[order][sizes[i]] = true;
+            else
+                status = tdm_candidates_relax_one(run, (enum tdm_order)order, sizes[i], err);
+        }
+    }
+    return status;
+}

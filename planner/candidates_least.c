@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The least memory of a place for which some schedule fits. */
+#include "planner/candidates_parts.h"
+
+#include <string.h>
+
+/* When the minimum memory is sought, estimates this close to the minimum are not lowered. */
+#define NEAR 0.9995
+
+/* Finds the minimum of `place` with updates at run->on; lowers *least. */
+static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place place, bool estimated,
+                                  uint64_t *least, struct tdm_error *err)
+{
+    const enum tdm_place other = tdm_other_place(run->kitchen.schedule, place);
+    run->queue.count = 0;
+    enum tdm_status status = tdm_candidates_enumerate(run, err);
+    if (estimated && run->queue.count > 0 && run->queue.recipes[0].bytes[place] < *least)
+        *least = run->queue.recipes[0].bytes[place];
+    while (status == TDM_OK && !estimated && run->queue.count > 0) {
+        struct tdm_recipe recipe = tdm_candidates_pop(&run->queue);
+        if ((double)recipe.bytes[place] >= NEAR * (double)*least)
+            break;
+        struct tdm_program *program;
+        uint64_t used_bytes[TDM_MAX_PLACES];
+        tdm_recipe_write(&run->kitchen, &recipe);
+        status = tdm_candidates_lower(run, false, &program, used_bytes, err);
+        if (status != TDM_OK)
+            break;
+        tdm_program_free(program);
+        if (used_bytes[other] <= run->limit_bytes[other] && used_bytes[place] < *least)
+            *least = used_bytes[place];
+    }
+    return status;
+}
+
+/* Tries state where the user put it, then streamed from the host, then updated on the host. */
+static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                      enum tdm_place place, bool estimated, uint64_t *bytes,
+                                      struct tdm_error *err)
+{
+    struct tdm_home homes[TDM_STATES];
+    uint64_t least = TDM_SIZE_MAX;
+    enum tdm_status status = tdm_candidates_forget_homes(schedule, pins, err);
+    if (status != TDM_OK)
+        return status;
+    const enum tdm_place asked_on = schedule->optimizer.on;
+    bool trains = schedule->pass == TDM_TRAIN;
+    memcpy(homes, schedule->homes, sizeof(homes));
+    uint64_t limit_bytes[TDM_MAX_PLACES];
+    tdm_place_limits(schedule, limit_bytes);
+    limit_bytes[place] = TDM_SIZE_MAX;
+    struct tdm_candidates run;
+    status = tdm_candidates_open(schedule, pins, limit_bytes, (int)place, &run, err);
+    run.on = asked_on;
+    if (status == TDM_OK)
+        status = find_least(&run, place, estimated, &least, err);
+    if (status == TDM_OK && trains && !tdm_is_far(asked_on)) {
+        tdm_candidates_stream_state(&run);
+        status = find_least(&run, place, estimated, &least, err);
+    }
+    if (status == TDM_OK && trains && !tdm_is_far(asked_on) && !pins->has_update_place) {
+        run.on = tdm_far_place(schedule);
+        status = find_least(&run, place, estimated, &least, err);
+    }
+    tdm_candidates_close(&run);
+    memcpy(schedule->homes, homes, sizeof(homes));
+    schedule->optimizer.on = asked_on;
+    if (status != TDM_OK)
+        return status;
+    if (least == TDM_SIZE_MAX)
+        return tdm_fail(
+            err, TDM_INFEASIBLE, "no schedule fits the memory of the %s",
+            tdm_place_name(&schedule->machine->topology, tdm_other_place(schedule, place)));
+    *bytes = least;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                     enum tdm_place place, uint64_t *bytes, struct tdm_error *err)
+{
+    return least_anywhere(schedule, pins, place, false, bytes, err);
+}
+
+enum tdm_status tdm_candidates_least_estimate(struct tdm_schedule *schedule,
+                                              const struct tdm_pins *pins, enum tdm_place place,
+                                              uint64_t *bytes, struct tdm_error *err)
+{
+    return least_anywhere(schedule, pins, place, true, bytes, err);
+}

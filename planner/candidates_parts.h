@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Internal to the search: its state, and the questions and steps of its files.
+ *
+ * candidates.c goes through the places of updates and calls the steps. candidates_run.c opens,
+ * closes and answers questions. candidates_bounds.c solves linear programs and rounds their
+ * solutions. candidates_try.c lowers and simulates a schedule, and validates the winner.
+ * candidates_rounded.c decides which roundings are simulated or searched longer.
+ * candidates_recipes.c and candidates_queue.c go through recipes. candidates_polish.c searches
+ * neighbours by simulation. candidates_least.c finds the least memory. */
+#ifndef TDM_PLANNER_CANDIDATES_PARTS_H
+#define TDM_PLANNER_CANDIDATES_PARTS_H
+
+#include "planner/candidates.h"
+#include "planner/places.h"
+#include "planner/recipes.h"
+#include "planner/rounding.h"
+
+/* Effort limits: ops lowered and simulated for roundings; as many for recipes after a first
+ * schedule was found; and again for polishing. One core does about five million a second. */
+#define MOST_OPS 3000000u
+#define COPIES 0.01 /* tdm_rounding_limits.copies; raised where the simulator finds stalls */
+#define NO_BOUND 1e300
+
+/* Updates move to the host only if the step becomes faster by this factor: simulated times are not
+ * more exact. If the bound rules that out, the host is not searched. */
+#define WORTH_THE_HOST 1.005
+
+/* A heap of recipes: the next one to examine is first. */
+struct tdm_recipe_queue {
+    struct tdm_recipe *recipes;
+    size_t count, capacity;
+    int place; /* sorted by bytes of this place, or by seconds if TDM_MAX_PLACES */
+};
+
+/* Result of a tried schedule: its step time (TDM_UNMEASURED: it did not fit) and the effort. */
+struct measured {
+    double step_seconds;
+    uint64_t ops;
+};
+
+/* State of a search. */
+struct tdm_candidates {
+    struct tdm_kitchen kitchen;
+    struct tdm_recipe_queue queue;
+    uint64_t limit_bytes[TDM_MAX_PLACES];
+    struct tdm_search_counts counts;
+    uint64_t ops;
+    bool no_memory;
+
+    struct tdm_rounded *rounded; /* [rounded_count], those that fit */
+    /* how many of them were searched longer, and of each order and chunk size */
+    uint32_t all_deepened, deepened[TDM_ORDERS][TDM_BASES];
+    /* simulated over likely seconds of the last simulated schedule of each; 0: none was */
+    double ratio[TDM_ORDERS][TDM_BASES];
+    uint32_t rounded_count;
+    enum tdm_place on; /* place of updates in the current pass over the two places */
+    double bound_of[TDM_MAX_PLACES],
+        bound_seconds;          /* with updates at each place; the minimum of both */
+    struct tdm_relaxed binding; /* the solution that sets bound_seconds */
+    /* For each order and chunk size: a lower bound on all schedules; whether its linear program is
+     * deferred until the best schedule found is slower than this bound */
+    double floor_seconds[TDM_ORDERS][TDM_BASES];
+    bool is_put_off[TDM_ORDERS][TDM_BASES];
+    /* The same bound, or that of its program, less the savings of sets richer than those of the
+     * search; NO_BOUND: not examined */
+    double least_seconds[TDM_ORDERS][TDM_BASES];
+    struct tdm_relaxation *last[TDM_ORDERS]; /* warm starts for the next programs */
+    bool program_written;                    /* for --write-lp */
+
+    enum tdm_status status; /* of the last measurement while polishing */
+    struct tdm_error err;
+    bool found;
+    /* for each order and chunk size; `fits`: one was found */
+    struct tdm_rounded best[TDM_ORDERS * TDM_BASES];
+    const struct tdm_rounded *winner; /* one of these, or `grown` */
+    struct tdm_rounded grown;         /* the winner with a larger LM-head tile */
+    double other_seconds; /* of the fastest schedule with updates at the other place; 0: none */
+    struct tdm_simulation simulation; /* of the winner */
+    uint64_t most_ops;                /* limit while polishing */
+    struct tdm_memo *measured; /* results of neighbours while polishing; NULL: not remembered */
+};
+
+/* ---- candidates_run.c ---- */
+
+/* Opens a search within limits. Its queue is sorted by the bytes of `queue_place`, or by seconds if
+ * TDM_MAX_PLACES. Must be closed also on failure. TDM_USAGE, TDM_INPUT, TDM_NO_MEMORY. */
+enum tdm_status tdm_candidates_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                    const uint64_t limit_bytes[TDM_MAX_PLACES], int queue_place,
+                                    struct tdm_candidates *run, struct tdm_error *err);
+
+/* Frees what a search owns. */
+void tdm_candidates_close(struct tdm_candidates *run);
+
+/* Is a part of the search disabled (tdm_pins.without)? */
+bool tdm_candidates_without(const struct tdm_candidates *run, enum tdm_heuristic heuristic);
+
+/* Do the pins allow an order? */
+bool tdm_candidates_may_have(const struct tdm_candidates *run, int order);
+
+/* Does a base update units at the place of the current pass? */
+bool tdm_candidates_is_due(const struct tdm_candidates *run, uint32_t size);
+
+/* False if pins fix what rounding moves: then only recipes are candidates. */
+bool tdm_candidates_may_round(const struct tdm_candidates *run);
+
+/* Homes that must not move: pinned ones; all of them if updates run on the host. */
+void tdm_candidates_fixed_homes(const struct tdm_candidates *run, uint32_t size,
+                                bool fixed[TDM_STATES]);
+
+/* Limits of a rounding of a chunk size, with the effort of a quick one. */
+struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candidates *run,
+                                                          uint32_t size);
+
+/* Moves state that is not pinned to the host, except where it is updated there. */
+void tdm_candidates_stream_state(struct tdm_candidates *run);
+
+/* State that is not pinned starts on the device, whatever an earlier search found; on the host if
+ * updates run there. TDM_USAGE: host updates are requested and homes do not allow them. */
+enum tdm_status tdm_candidates_forget_homes(struct tdm_schedule *schedule,
+                                            const struct tdm_pins *pins, struct tdm_error *err);
+
+/* Could a schedule that takes `seconds` or more be faster than the best so far, and is that one not
+ * at the bound? */
+bool tdm_candidates_could_win(const struct tdm_candidates *run, double seconds);
+
+/* The best step so far; once something was found, with updates at any place. */
+double tdm_candidates_best_seconds(const struct tdm_candidates *run);
+
+/* Is the best so far much slower than the best with updates at the other place? */
+bool tdm_candidates_is_far_behind(const struct tdm_candidates *run);
+
+/* The share of an effort that is worth it: 1 if the gap to the bound is at least `wide_gap`. The
+ * nearer the best schedule is to the bound, the less there is to gain. */
+double tdm_candidates_share_of_effort(const struct tdm_candidates *run, double wide_gap);
+
+/* ---- candidates_queue.c ---- */
+
+/* Adds a recipe to the queue. False: out of memory. */
+bool tdm_candidates_push(struct tdm_recipe_queue *queue, const struct tdm_recipe *recipe);
+
+/* Takes the first recipe from a queue that is not empty. */
+struct tdm_recipe tdm_candidates_pop(struct tdm_recipe_queue *queue);
+
+/* ---- candidates_bounds.c ---- */
+
+/* Computes a floor, below which no schedule is, for each order and chunk size with updates at
+ * run->on. *least: the minimum of them, or NO_BOUND if there are none. */
+enum tdm_status tdm_candidates_find_floors(struct tdm_candidates *run, double *least,
+                                           struct tdm_error *err);
+
+/* Could a schedule of an order and chunk size be faster than the best so far, or lower the
+ * bound? */
+bool tdm_candidates_size_could_win(const struct tdm_candidates *run, int order, uint32_t size);
+
+/* Solves the programs of all orders and chunk sizes with updates at run->on. Defers those whose
+ * floor is clearly slower than an existing rounding. */
+enum tdm_status tdm_candidates_relax(struct tdm_candidates *run, struct tdm_error *err);
+
+/* Computes the bound of an order and chunk size, and schedules rounded from its program. If the
+ * program is too large for the solver, as with a model of hundreds of layers, no bound is known. */
+enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_order order,
+                                         uint32_t size, struct tdm_error *err);
+
+/* Finds the deferred program with the lowest floor among those that could still win. False: there
+ * is none. */
+bool tdm_candidates_next_put_off(const struct tdm_candidates *run, int *order, uint32_t *size);
+
+/* Improves a schedule stored after the rounded ones. Adds it to them if it fits; else frees its
+ * groups. */
+enum tdm_status tdm_candidates_improve_new(struct tdm_candidates *run,
+                                           const struct tdm_rounding_limits *limits,
+                                           struct tdm_rounded *rounded, struct tdm_error *err);
+
+/* A lower bound on schedules with any sets. */
+double tdm_candidates_bound_of_all(const struct tdm_candidates *run);
+
+/* ---- candidates_try.c ---- */
+
+/* Lowers the kitchen's schedule and reports its used bytes. `quick`: packing stops once it is
+ * within the limits. */
+enum tdm_status tdm_candidates_lower(struct tdm_candidates *run, bool quick,
+                                     struct tdm_program **program,
+                                     uint64_t used_bytes[TDM_MAX_PLACES], struct tdm_error *err);
+
+/* Reserves the bytes that packing took beyond an estimate, for the next try. */
+void tdm_candidates_add_reserve(const struct tdm_candidates *run,
+                                const uint64_t used_bytes[TDM_MAX_PLACES],
+                                const uint64_t estimated_bytes[TDM_MAX_PLACES],
+                                uint64_t reserve[TDM_MAX_PLACES]);
+
+/* Lowers and simulates the kitchen's schedule with one of two tiles; keeps it if it is the fastest
+ * so far of its order and chunk size. *fits: it was within the limits and takes *step_seconds; else
+ * `used_bytes` shows the excess. */
+enum tdm_status tdm_candidates_try_schedule(struct tdm_candidates *run, uint32_t size,
+                                            const struct tdm_tiles *tiles, bool *fits,
+                                            uint64_t used_bytes[TDM_MAX_PLACES],
+                                            double *step_seconds, struct tdm_error *err);
+
+/* Validates the winner; uses the larger tile only if it is no slower after complete packing. */
+enum tdm_status tdm_candidates_validate_best(struct tdm_candidates *run, struct tdm_error *err);
+
+/* ---- candidates_rounded.c ---- */
+
+/* Simulates the roundings, the most promising one first. Of each order and chunk size, first one as
+ * it is, which shows how far estimates are off; then the best ones are searched longer. */
+enum tdm_status tdm_candidates_try_rounded(struct tdm_candidates *run, struct tdm_error *err);
+
+/* Solves the deferred programs that could still win, and simulates their roundings. */
+enum tdm_status tdm_candidates_try_put_off(struct tdm_candidates *run, struct tdm_error *err);
+
+/* Tries the best schedule so far in the other chunk sizes. */
+enum tdm_status tdm_candidates_try_other_sizes(struct tdm_candidates *run, struct tdm_error *err);
+
+/* ---- candidates_recipes.c ---- */
+
+/* Enumerates recipes with updates at run->on. */
+enum tdm_status tdm_candidates_enumerate(struct tdm_candidates *run, struct tdm_error *err);
+
+/* Tries recipes with state where the user put it. If nothing fits, moves state that is not pinned
+ * to the host, as tdm_candidates_least() does. */
+enum tdm_status tdm_candidates_look_at_recipes(struct tdm_candidates *run, bool trains,
+                                               struct tdm_error *err);
+
+/* ---- candidates_polish.c ---- */
+
+/* Polishes the best few orders and chunk sizes by simulation, as far as the effort allows; of
+ * small steps also the neighbours of other starting points. */
+enum tdm_status tdm_candidates_polish(struct tdm_candidates *run, struct tdm_error *err);
+
+/* The last phase: tries richer sets on the fastest schedule of each order. */
+enum tdm_status tdm_candidates_enrich(struct tdm_candidates *run, struct tdm_error *err);
+
+#endif

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Polishing: searches the neighbours of the best schedules by simulation, and tries richer sets in
+ * them. */
+#include "planner/candidates_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SMALL_OPS 600u /* of a small step */
+#define WIDE_GAP 0.05  /* from this gap on polishing gets its full effort */
+
+/* Counts a remembered schedule as effort and as tried, so that a memo does not change the
+ * result. */
+static void count_again(struct tdm_candidates *run, const struct measured *measured)
+{
+    run->ops += measured->ops;
+    run->counts.lowered++;
+    run->counts.simulated += measured->step_seconds < TDM_UNMEASURED;
+}
+
+static bool measure(void *self, const struct tdm_rounded *rounded, double *seconds)
+{
+    struct tdm_candidates *run = self;
+    struct measured measured;
+    const struct tdm_memo_key key = tdm_rounded_key(rounded);
+    uint64_t used_bytes[TDM_MAX_PLACES], before = run->ops;
+    bool fits;
+    *seconds = TDM_UNMEASURED;
+    if (run->ops + run->simulation.op_count > run->most_ops || !tdm_candidates_could_win(run, 0))
+        return false;
+    if (tdm_memo_find(run->measured, key, &measured)) {
+        count_again(run, &measured);
+        *seconds = measured.step_seconds;
+        return true;
+    }
+    tdm_rounded_write(&run->kitchen, rounded);
+    run->status = tdm_candidates_try_schedule(run, rounded->size, &rounded->tiles, &fits,
+                                              used_bytes, seconds, &run->err);
+    measured = (struct measured){.step_seconds = *seconds, .ops = run->ops - before};
+    if (run->status == TDM_OK)
+        tdm_memo_note(run->measured, key, &measured);
+    return run->status == TDM_OK;
+}
+
+/* ---- a point ---- */
+
+#define STARTS 18u
+#define POLISHED 2u   /* orders and chunk sizes, */
+#define PARTS 4u      /* each with this part of the effort */
+#define HOPELESS 1.03 /* times the best; slower ones are not polished */
+
+/* Sets all groups of a point to one set at one place. K and V are on the device, on the host, or on
+ * the host for the lower half of the groups. */
+static void start_over(enum tdm_place far, struct tdm_rounded *point, unsigned start)
+{
+    for (uint32_t g = 0; g < point->group_count; g++) {
+        struct tdm_group *group = &point->groups[g];
+        group->kept = (enum tdm_set)(TDM_SET_ATTENTION_OUTPUT + start % 3);
+        group->kept_from_chunk = 0;
+        group->kept_place = start / 3 % 2 == 0 ? TDM_DEVICE : far;
+        bool far_kv = start / 6 % 3 == 1 || (start / 6 % 3 == 2 && 2 * g + 1 < point->group_count);
+        group->kv_place = far_kv ? far : TDM_DEVICE;
+        group->kv = TDM_KV_KEEP;
+    }
+}
+
+/* The best of an order (TDM_ORDERS: of any) among those not polished yet, or NULL. */
+static const struct tdm_rounded *best_of(const struct tdm_candidates *run, int order,
+                                         const bool *polished)
+{
+    const struct tdm_rounded *best = NULL;
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
+        const struct tdm_rounded *of = &run->best[i];
+        if (of->fits && tdm_candidates_is_due(run, of->size) &&
+            (order == TDM_ORDERS || (int)of->order == order) &&
+            (polished == NULL || !polished[i]) && (best == NULL || of->seconds < best->seconds))
+            best = of;
+    }
+    return best;
+}
+
+/* Copies with separate groups, which the caller frees. False: out of memory. */
+static bool copy_rounded(const struct tdm_candidates *run, const struct tdm_rounded *from,
+                         struct tdm_rounded *copy)
+{
+    *copy = *from;
+    copy->groups = calloc((size_t)run->kitchen.schedule->model->layers + 1, sizeof(*copy->groups));
+    if (copy->groups == NULL)
+        return false;
+    memcpy(copy->groups, from->groups, copy->group_count * sizeof(*copy->groups));
+    return true;
+}
+
+/* Is a step so small that simulations are cheap, and waits inside bodies matter? */
+static bool is_small(const struct tdm_candidates *run)
+{
+    return run->simulation.op_count < SMALL_OPS;
+}
+
+/* Searches the neighbours of a point by simulation. `start` above 0: begins at the variant of the
+ * point that start_over() makes, in `order`. */
+static enum tdm_status polish_point(struct tdm_candidates *run, const struct tdm_rounded *from,
+                                    enum tdm_order order, unsigned start, enum tdm_set richest,
+                                    struct tdm_error *err)
+{
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, from->size);
+    struct tdm_rounded point;
+    limits.richest = richest;
+    limits.doubtful = is_small(run);
+    if (!copy_rounded(run, from, &point))
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    point.order = order;
+    if (start > 0)
+        start_over(tdm_far_place(run->kitchen.schedule), &point, start - 1);
+    enum tdm_status status =
+        tdm_polish(&run->kitchen, &limits, &point, start > 0 ? TDM_UNMEASURED : point.seconds,
+                   measure, run, err);
+    tdm_rounded_free(&point);
+    if (status == TDM_OK && run->status != TDM_OK)
+        *err = run->err;
+    return status == TDM_OK ? run->status : status;
+}
+
+/* ---- the best points ---- */
+
+/* Ops that polishing may simulate. */
+static uint64_t polishing_ops(const struct tdm_candidates *run)
+{
+    return (uint64_t)(MOST_OPS * tdm_candidates_share_of_effort(run, WIDE_GAP));
+}
+
+/* Polishes small steps from other starting points of each order too. */
+static enum tdm_status polish_starts(struct tdm_candidates *run, enum tdm_set richest,
+                                     struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    const uint64_t most_ops = polishing_ops(run);
+    if (!is_small(run))
+        return TDM_OK;
+    run->most_ops = most_ops / 4;
+    for (int order = 0; order < TDM_ORDERS; order++) {
+        run->ops = 0;
+        for (unsigned start = 1; start <= STARTS && run->ops < most_ops / 8; start++) {
+            const struct tdm_rounded *best = best_of(run, order, NULL);
+            if (best == NULL)
+                best = best_of(run, TDM_ORDERS, NULL);
+            if (best != NULL && status == TDM_OK && tdm_candidates_may_have(run, order) &&
+                tdm_candidates_could_win(run, 0))
+                status = polish_point(run, best, (enum tdm_order)order, start, richest, err);
+        }
+    }
+    return status;
+}
+
+enum tdm_status tdm_candidates_polish(struct tdm_candidates *run, struct tdm_error *err)
+{
+    bool polished[TDM_ORDERS * TDM_BASES] = {false};
+    enum tdm_status status = TDM_OK;
+    const struct tdm_rounded *best;
+    if (!tdm_candidates_may_round(run) || tdm_candidates_without(run, TDM_POLISH) ||
+        run->kitchen.pins->quick || tdm_candidates_is_far_behind(run))
+        return TDM_OK;
+    run->most_ops = polishing_ops(run) / PARTS;
+    for (unsigned i = 0; i < POLISHED && status == TDM_OK && tdm_candidates_could_win(run, 0);
+         i++) {
+        run->ops = 0;
+        best = best_of(run, TDM_ORDERS, polished);
+        if (best == NULL || best->seconds > HOPELESS * tdm_candidates_best_seconds(run))
+            break;
+        polished[best - run->best] = true;
+        status = polish_point(run, best, best->order, 0, TDM_SEARCHED_SET, err);
+    }
+    return status == TDM_OK ? polish_starts(run, TDM_SEARCHED_SET, err) : status;
+}
+
+/* ---- richer sets ---- */
+
+/* Sets richer than those of the search must save this share of a step to be worth their bytes:
+ * simulated times are not more exact. */
+#define WORTH_RICHER 0.001
+
+static enum tdm_status enrich_point(struct tdm_candidates *run, const struct tdm_rounded *from,
+                                    struct tdm_error *err)
+{
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, from->size);
+    struct tdm_rounded point;
+    limits.richest = TDM_SETS - 1;
+    limits.doubtful = is_small(run);
+    if (!copy_rounded(run, from, &point))
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    run->ops = 0;
+    enum tdm_status status =
+        tdm_enrich(&run->kitchen, &limits, &point, point.seconds, measure, run, err);
+    tdm_rounded_free(&point);
+    if (status == TDM_OK && run->status != TDM_OK)
+        *err = run->err;
+    return status == TDM_OK ? run->status : status;
+}
+
+/* Are richer sets worth a search? If the schedule keeps all searched sets already, richer sets use
+ * the memory that is left. Otherwise a byte saves more time for what is not kept yet, and richer
+ * sets are tried only if they could save this share of a step. */
+#define MAYBE_WORTH_RICHER 0.01
+
+static bool may_enrich(const struct tdm_candidates *run)
+{
+    const struct tdm_rounded *winner = run->winner;
+    bool keeps_all = true;
+    for (uint32_t g = 0; g < winner->group_count; g++)
+        keeps_all = keeps_all && winner->groups[g].kept == TDM_SEARCHED_SET &&
+                    winner->groups[g].kept_from_chunk == 0;
+    return keeps_all || tdm_estimator_richer_seconds(run->kitchen.estimators[winner->size]) >=
+                            MAYBE_WORTH_RICHER * run->simulation.step_seconds;
+}
+
+enum tdm_status tdm_candidates_enrich(struct tdm_candidates *run, struct tdm_error *err)
+{
+    const struct tdm_simulation simulation = run->simulation;
+    struct tdm_rounded poorer;
+    enum tdm_status status = TDM_OK;
+    if (!run->found || !tdm_candidates_may_round(run) || !may_enrich(run))
+        return TDM_OK;
+    if (!copy_rounded(run, run->winner, &poorer))
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    run->on = run->kitchen.bases[poorer.size].optimizer.on;
+    run->bound_of[run->on] = tdm_candidates_bound_of_all(run);
+    run->most_ops = MOST_OPS / 8;
+    for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++) {
+        const struct tdm_rounded *best = best_of(run, order, NULL);
+        if (best != NULL)
+            status = enrich_point(run, best, err);
+    }
+    if (status == TDM_OK)
+        status = polish_starts(run, TDM_SETS - 1, err);
+    if (run->simulation.step_seconds > (1 - WORTH_RICHER) * simulation.step_seconds) {
+        struct tdm_rounded *was = &run->best[poorer.order * TDM_BASES + poorer.size];
+        tdm_rounded_copy(was, &poorer);
+        run->winner = was;
+        run->simulation = simulation;
+    }
+    tdm_rounded_free(&poorer);
+    return status;
+}

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Roundings as candidates: which is simulated next, searched again with other limits, or searched
+ * longer, and in which other chunk sizes the best one is tried. */
+#include "planner/candidates_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DEEP_GAP 0.01        /* from this gap on longer searches get their full effort: */
+#define MOST_ESTIMATES 8000u /* of each of the most promising roundings, */
+#define MOST_TRAVELLED 10000u
+#define MOST_DEEPENED 4u    /* of them, at one place of updates, */
+#define DEEPENED_OF_KIND 1u /* and of one order and chunk size */
+#define TOO_SLOW 1.06       /* likely cost over the best step; deepening and polishing gain less */
+#define STALLED 1.003       /* simulated over estimated */
+#define FREE_SLOTS 2u       /* of a ring of state: enough that copies do not wait */
+#define MOST_MENDED 3u      /* retries of a rounding because packing took more than estimated */
+
+/* Simulated over likely seconds of the last simulated schedule of an order and chunk size; 0: none
+ * was simulated. */
+static double *ratio_of(struct tdm_candidates *run, const struct tdm_rounded *rounded)
+{
+    return &run->ratio[rounded->order][rounded->size];
+}
+
+/* The likely cost of a rounding, corrected by simulations of its kind. */
+static double corrected_cost(struct tdm_candidates *run, const struct tdm_rounded *rounded)
+{
+    double ratio = *ratio_of(run, rounded);
+    return ratio > 0 ? ratio * rounded->cost : rounded->cost;
+}
+
+static bool may_deepen(const struct tdm_candidates *run, const struct tdm_rounded *rounded)
+{
+    return !rounded->deepened &&
+           run->all_deepened < MOST_DEEPENED * tdm_candidates_share_of_effort(run, DEEP_GAP) &&
+           run->deepened[rounded->order][rounded->size] < DEEPENED_OF_KIND;
+}
+
+/* A lower bound on what a rounding is or, if it is searched longer, becomes. */
+static double least_of(const struct tdm_candidates *run, const struct tdm_rounded *rounded)
+{
+    return may_deepen(run, rounded) ? run->floor_seconds[rounded->order][rounded->size]
+                                    : rounded->seconds;
+}
+
+/* Among the roundings that could win, the one with the lowest corrected cost, or NULL. */
+static struct tdm_rounded *fastest_rounded(struct tdm_candidates *run)
+{
+    const double most = TOO_SLOW * tdm_candidates_best_seconds(run);
+    struct tdm_rounded *fastest = NULL;
+    for (uint32_t i = 0; i < run->rounded_count; i++) {
+        struct tdm_rounded *rounded = &run->rounded[i];
+        double cost = corrected_cost(run, rounded);
+        if (rounded->fits && tdm_candidates_is_due(run, rounded->size) && cost < most &&
+            tdm_candidates_could_win(run, least_of(run, rounded)) &&
+            (fastest == NULL || cost < corrected_cost(run, fastest)))
+            fastest = rounded;
+    }
+    return fastest;
+}
+
+/* Simulates a rounding. If packing takes more than estimated, searches it again with less memory.
+ * If the compute lane stalls more than a rough estimate says, searches it again with dearer copies.
+ * The result waits for its next turn. */
+static enum tdm_status try_one(struct tdm_candidates *run, struct tdm_rounded *rounded,
+                               struct tdm_error *err)
+{
+    static const double dearer[] = {1, 10, 50, 200};
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, rounded->size);
+    uint64_t used_bytes[TDM_MAX_PLACES];
+    double step_seconds, estimated = rounded->likely_seconds;
+    bool fits, rough = !tdm_estimator_knows_lanes(run->kitchen.estimators[rounded->size]);
+    tdm_rounded_write(&run->kitchen, rounded);
+    enum tdm_status status = tdm_candidates_try_schedule(run, rounded->size, &rounded->tiles, &fits,
+                                                         used_bytes, &step_seconds, err);
+    if (status != TDM_OK)
+        return status;
+    rounded->simulated = fits;
+    if (fits)
+        *ratio_of(run, rounded) = step_seconds / estimated;
+    if (!fits) {
+        tdm_candidates_add_reserve(run, used_bytes, rounded->bytes, rounded->reserve);
+        rounded->mended++;
+        limits.no_structure = true;
+    } else if (rough && step_seconds >= STALLED * estimated) {
+        rounded->dearer++;
+    } else {
+        return TDM_OK;
+    }
+    if (rounded->mended > MOST_MENDED || rounded->dearer == sizeof(dearer) / sizeof(dearer[0])) {
+        rounded->fits = false; /* finished */
+        return TDM_OK;
+    }
+    rounded->simulated = false;
+    limits.copies = COPIES * dearer[rounded->dearer];
+    /* with one slot, a fetch waits until the previous content was sent, and delays the chunks'
+     * copies */
+    if (rounded->dearer > 0 && !limits.fixed_rings && rounded->rings.optimizer < FREE_SLOTS) {
+        rounded->rings.optimizer = FREE_SLOTS;
+        limits.fixed_rings = true;
+    }
+    memcpy(limits.reserve, rounded->reserve, sizeof(limits.reserve));
+    return tdm_improve(&run->kitchen, &limits, rounded, err);
+}
+
+/* Searches longer from a rounding. */
+static enum tdm_status deepen(struct tdm_candidates *run, struct tdm_rounded *rounded,
+                              struct tdm_error *err)
+{
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, rounded->size);
+    limits.most_estimates =
+        (unsigned)(MOST_ESTIMATES * tdm_candidates_share_of_effort(run, DEEP_GAP));
+    limits.deep = limits.grid = true;
+    limits.travelled = (unsigned)(MOST_TRAVELLED * tdm_candidates_share_of_effort(run, DEEP_GAP));
+    memcpy(limits.reserve, rounded->reserve, sizeof(limits.reserve));
+    rounded->deepened = true;
+    rounded->simulated = false;
+    run->deepened[rounded->order][rounded->size]++;
+    run->all_deepened++;
+    return tdm_improve(&run->kitchen, &limits, rounded, err);
+}
+
+/* Is a rounding like one that was simulated? */
+static bool is_known(const struct tdm_candidates *run, const struct tdm_rounded *rounded)
+{
+    const struct tdm_memo_key key = tdm_rounded_key(rounded);
+    for (uint32_t i = 0; i < run->rounded_count; i++) {
+        const struct tdm_rounded *other = &run->rounded[i];
+        struct tdm_memo_key known = tdm_rounded_key(other);
+        if (other != rounded && other->simulated && memcmp(&known, &key, sizeof(key)) == 0)
+            return true;
+    }
+    return false;
+}
+
+enum tdm_status tdm_candidates_try_rounded(struct tdm_candidates *run, struct tdm_error *err)
+{
+    struct tdm_rounded *rounded;
+    enum tdm_status status = TDM_OK;
+    while (status == TDM_OK && (rounded = fastest_rounded(run)) != NULL && run->ops < MOST_OPS)
+        if (*ratio_of(run, rounded) > 0 && may_deepen(run, rounded))
+            status = deepen(run, rounded, err);
+        else if (!rounded->simulated && !is_known(run, rounded))
+            status = try_one(run, rounded, err);
+        else
+            rounded->fits = false; /* finished */
+    return status;
+}
+
+/* ---- other chunk sizes, and deferred programs ---- */
+
+/* Converts a split to another chunk size. */
+static void scale_split(enum tdm_set *set, uint32_t *from, uint32_t chunks, uint32_t to_chunks)
+{
+    *from = (uint32_t)(((uint64_t)*from * to_chunks + chunks / 2) / chunks);
+    if (*from >= to_chunks)
+        *set = TDM_SET_INPUT;
+}
+
+/* Improves the winner with another chunk size. A schedule found for one chunk size is a good start
+ * for others, sometimes better than their own. */
+static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, struct tdm_error *err)
+{
+    const struct tdm_kitchen *kitchen = &run->kitchen;
+    const struct tdm_rounded *from = run->winner;
+    const struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
+    struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
+    uint32_t chunks = tdm_estimator_chunks(kitchen->estimators[from->size]);
+    uint32_t to_chunks = tdm_estimator_chunks(kitchen->estimators[size]);
+    struct tdm_group *groups =
+        calloc((size_t)kitchen->schedule->model->layers + 1, sizeof(*groups));
+    if (groups == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    *rounded = *from;
+    rounded->size = size;
+    rounded->deepened = rounded->simulated = false;
+    rounded->groups = groups;
+    memcpy(groups, from->groups, from->group_count * sizeof(*groups));
+    for (uint32_t g = 0; g < from->group_count; g++) {
+        scale_split(&groups[g].kept, &groups[g].kept_from_chunk, chunks, to_chunks);
+        scale_split(&groups[g].held, &groups[g].held_from_chunk, chunks, to_chunks);
+    }
+    return tdm_candidates_improve_new(run, &limits, rounded, err);
+}
+
+enum tdm_status tdm_candidates_try_other_sizes(struct tdm_candidates *run, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    const struct tdm_rounded *from = run->winner;
+    if (!run->found || !tdm_candidates_may_round(run) || !tdm_candidates_is_due(run, from->size) ||
+        !tdm_candidates_could_win(run, 0))
+        return TDM_OK;
+    for (uint32_t size = 0; size < run->kitchen.size_count && status == TDM_OK; size++)
+        if (size != from->size && tdm_candidates_is_due(run, size) &&
+            tdm_candidates_size_could_win(run, (int)from->order, size))
+            status = vary_size(run, size, err);
+    run->ops = 0;
+    return status == TDM_OK ? tdm_candidates_try_rounded(run, err) : status;
+}
+
+enum tdm_status tdm_candidates_try_put_off(struct tdm_candidates *run, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    int order;
+    uint32_t size;
+    while (status == TDM_OK && tdm_candidates_next_put_off(run, &order, &size)) {
+        run->is_put_off[order][size] = false;
+        status = tdm_candidates_relax_one(run, (enum tdm_order)order, size, err);
+        if (status == TDM_OK)
+            status = tdm_candidates_try_rounded(run, err);
+    }
+    return status;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state of a search: opening, closing, and what its steps ask: what pins allow, what is due,
+ * and what could still win. */
+#include "planner/candidates_parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ESTIMATES_LOG2 16u   /* estimates remembered in a search */
+#define MEASURED_LOG2 12u    /* and simulations remembered while polishing */
+#define QUICK_ESTIMATES 800u /* of one rounding */
+#define LEAST_EFFORT 0.2     /* share of the effort that remains at the bound */
+
+/* ---- opening and closing ---- */
+
+enum tdm_status tdm_candidates_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                    const uint64_t limit_bytes[TDM_MAX_PLACES], int queue_place,
+                                    struct tdm_candidates *run, struct tdm_error *err)
+{
+    *run = (struct tdm_candidates){.queue = {.place = queue_place}, .bound_seconds = NO_BOUND};
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
+        run->bound_of[place] = NO_BOUND;
+    memcpy(run->limit_bytes, limit_bytes, sizeof(run->limit_bytes));
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++)
+        run->least_seconds[i / TDM_BASES][i % TDM_BASES] = NO_BOUND;
+    enum tdm_status status =
+        tdm_kitchen_open(schedule, pins, queue_place < (int)TDM_MAX_PLACES, &run->kitchen, err);
+    if (status != TDM_OK)
+        return status;
+    if (schedule->pass == TDM_TRAIN && queue_place == (int)TDM_MAX_PLACES) {
+        run->kitchen.estimates = tdm_memo_new(sizeof(struct tdm_estimate), ESTIMATES_LOG2);
+        run->measured = tdm_memo_new(sizeof(struct measured), MEASURED_LOG2);
+    }
+    /* one for every order, chunk size and rounding, and one per chunk size for variants of the
+     * winner */
+    run->rounded =
+        calloc((size_t)TDM_BASES * (TDM_ORDERS * TDM_ROUNDINGS + 1), sizeof(*run->rounded));
+    bool ok = run->rounded != NULL;
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
+        struct tdm_rounded *best = &run->best[i];
+        best->groups = calloc((size_t)schedule->model->layers + 1, sizeof(*best->groups));
+        ok = ok && best->groups != NULL;
+    }
+    if (!ok)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates");
+    return TDM_OK;
+}
+
+void tdm_candidates_close(struct tdm_candidates *run)
+{
+    for (uint32_t i = 0; i < run->rounded_count; i++)
+        tdm_rounded_free(&run->rounded[i]);
+    free(run->rounded);
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++)
+        tdm_rounded_free(&run->best[i]);
+    free(run->queue.recipes);
+    tdm_memo_free(run->measured);
+    for (int order = 0; order < TDM_ORDERS; order++)
+        tdm_relaxation_free(run->last[order]);
+    tdm_kitchen_close(&run->kitchen);
+}
+
+/* ---- what pins and passes allow ---- */
+
+bool tdm_candidates_without(const struct tdm_candidates *run, enum tdm_heuristic heuristic)
+{
+    return (run->kitchen.pins->without >> heuristic) & 1;
+}
+
+bool tdm_candidates_may_have(const struct tdm_candidates *run, int order)
+{
+    const struct tdm_pins *pins = run->kitchen.pins;
+    return !pins->has_order || (int)pins->order == order;
+}
+
+bool tdm_candidates_is_due(const struct tdm_candidates *run, uint32_t size)
+{
+    return run->kitchen.bases[size].optimizer.on == run->on;
+}
+
+bool tdm_candidates_may_round(const struct tdm_candidates *run)
+{
+    const struct tdm_pins *pins = run->kitchen.pins;
+    return !tdm_candidates_without(run, TDM_ROUNDING) && !pins->has_attention &&
+           !pins->has_input_place && !pins->has_kept_place && !pins->has_held_place &&
+           !pins->has_kv && pins->kept_set == TDM_SET_INPUT && pins->held_set == TDM_SET_INPUT &&
+           pins->kept_from_unit == TDM_SPLIT_FREE && !tdm_is_far(pins->kv_place) &&
+           !tdm_is_far(pins->kv_gradients_place);
+}
+
+void tdm_candidates_fixed_homes(const struct tdm_candidates *run, uint32_t size,
+                                bool fixed[TDM_STATES])
+{
+    bool host = tdm_is_far(run->kitchen.bases[size].optimizer.on);
+    for (int state = 0; state < TDM_STATES; state++)
+        fixed[state] = host || run->kitchen.pins->has_home[state];
+}
+
+struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candidates *run,
+                                                          uint32_t size)
+{
+    const struct tdm_pins *pins = run->kitchen.pins;
+    struct tdm_rounding_limits limits = {.fixed_groups = pins->group_count > 0,
+                                         .no_structure = tdm_candidates_without(run, TDM_STRUCTURE),
+                                         .no_fine = tdm_candidates_without(run, TDM_FINE),
+                                         .most_estimates = QUICK_ESTIMATES,
+                                         .richest = TDM_SEARCHED_SET,
+                                         .copies = COPIES};
+    memcpy(limits.bytes, run->limit_bytes, sizeof(limits.bytes));
+    limits.fixed_rings = pins->has_rings;
+    tdm_candidates_fixed_homes(run, size, limits.fixed_homes);
+    return limits;
+}
+
+/* ---- homes of state ---- */
+
+void tdm_candidates_stream_state(struct tdm_candidates *run)
+{
+    struct tdm_kitchen *kitchen = &run->kitchen;
+    const enum tdm_place far = tdm_far_place(kitchen->schedule);
+    for (uint32_t i = 0; i < kitchen->size_count; i++) {
+        struct tdm_schedule *base = &kitchen->bases[i];
+        if (tdm_is_far(base->optimizer.on))
+            continue;
+        for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+            if (!kitchen->pins->has_home[state])
+                base->homes[state] = (struct tdm_home){0, far, far};
+        tdm_estimator_set_state(kitchen->estimators[i], base->homes, &base->rings);
+    }
+}
+
+enum tdm_status tdm_candidates_forget_homes(struct tdm_schedule *schedule,
+                                            const struct tdm_pins *pins, struct tdm_error *err)
+{
+    if (!pins->has_update_place)
+        schedule->optimizer.on = TDM_DEVICE;
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        if (!pins->has_home[state])
+            schedule->homes[state] =
+                (struct tdm_home){schedule->model->layers, TDM_DEVICE, TDM_DEVICE};
+    if (!pins->has_rings)
+        schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;
+    if (tdm_is_far(schedule->optimizer.on) &&
+        !tdm_host_homes(schedule, pins, schedule->homes, err)) {
+        err->status = TDM_USAGE;
+        return TDM_USAGE;
+    }
+    return TDM_OK;
+}
+
+/* ---- what could win ---- */
+
+/* A schedule this close to the bound needs no improvement. */
+#define ENOUGH (1 + 1e-5)
+
+bool tdm_candidates_could_win(const struct tdm_candidates *run, double seconds)
+{
+    double best = run->simulation.step_seconds;
+    double bound = run->bound_of[run->on];
+    bool done = bound < NO_BOUND && best <= ENOUGH * bound;
+    return !run->found || (seconds < best && !done);
+}
+
+double tdm_candidates_best_seconds(const struct tdm_candidates *run)
+{
+    double seconds = run->found ? run->simulation.step_seconds : NO_BOUND;
+    return run->found && run->other_seconds > 0 ? fmin(seconds, run->other_seconds) : seconds;
+}
+
+/* Times the best with updates at the other place. A guess: the rest of a search seldom gains more
+ * than a few percent. */
+#define FAR_BEHIND 1.1
+
+bool tdm_candidates_is_far_behind(const struct tdm_candidates *run)
+{
+    return run->found && run->other_seconds > 0 &&
+           run->simulation.step_seconds > FAR_BEHIND * run->other_seconds;
+}
+
+double tdm_candidates_share_of_effort(const struct tdm_candidates *run, double wide_gap)
+{
+    double bound = run->bound_of[run->on];
+    double gap =
+        run->found && bound > 0 && bound < NO_BOUND ? run->simulation.step_seconds / bound - 1 : 1;
+    return fmin(fmax(gap / wide_gap, LEAST_EFFORT), 1);
+}

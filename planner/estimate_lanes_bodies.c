@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bodies in the estimate by lanes: what a chunk of a layer fetches, computes and sends. */
+#include "planner/estimate_lanes_parts.h"
+
+/* Shares of a layer's backward: before the first and after the last reader of K and V. */
+#define BEFORE_ATTENTION 0.55
+#define AFTER_ATTENTION 0.2
+#define GRADIENT_BEGINS 0.1 /* share before the first gradient of weights */
+
+/* ---- costs ---- */
+
+static const struct layer_cost *cost_before(const struct lane_clocks *c,
+                                            const struct lane_body *body)
+{
+    return c->m->times[body->layer].cost_before + body->chunk;
+}
+
+/* Of a chunk. */
+#define COST(field) (cost[1].field - cost[0].field)
+
+static double attention(const struct lane_clocks *c, const struct lane_body *body)
+{
+    const double *before = c->m->times[body->layer].attention_before + body->chunk;
+    return before[1] - before[0];
+}
+
+static double attention_grad(const struct lane_clocks *c, const struct lane_body *body)
+{
+    return c->m->times[body->layer].attention_grad * attention(c, body);
+}
+
+static const struct lane_stored *stored_of(const struct lane_clocks *c,
+                                           const struct lane_body *body)
+{
+    return &c->m->stored[(size_t)body->layer * c->n + body->chunk];
+}
+
+static bool holds_kv(const struct lane_clocks *c, const struct span *span, uint32_t layer)
+{
+    return c->by_layer && layer < span->top && !keeps_kv(span) &&
+           tdm_set_has(span->group->held, TDM_STORE_KV);
+}
+
+/* ---- fetches ---- */
+
+static bool reads_input(const struct lane_clocks *c, const struct lane_body *body,
+                        const struct span *span)
+{
+    if (body->layer == 0)
+        return false;
+    if (body->pass == PASS_FIRST)
+        return !c->by_layer && body->layer == span->first;
+    return body->kind != KIND_KV || (!keeps_kv(span) && !holds_kv(c, span, body->layer));
+}
+
+/* Emits the fetches of a body. */
+static void fetch_body(struct lane_clocks *c, struct lane_body *body)
+{
+    const struct span *span = &c->m->spans[body->layer];
+    const size_t at = (size_t)body->layer * c->n + body->chunk;
+    const struct lane_stored *stored = &c->m->stored[at];
+    enum tdm_place input =
+        body->layer == span->first ? span->group->input_place : span->group->held_place;
+    if (tdm_is_far(input) && reads_input(c, body, span)) {
+        body->fetches |= BIT_OF_INPUT;
+        body->fetched = copy_to_device(c, later(*take_slot(&c->fetched_x), c->m->x_sent[at]),
+                                       of_chunk(c, c->e->x, body->chunk));
+    }
+    if (stored->far == 0 || body->pass == PASS_FIRST || body->kind == KIND_KV)
+        return;
+    for (int s = 0; s < TDM_STORES; s++) {
+        bool rerun = (int)tdm_store_type((enum tdm_store)s)->needed_without == s;
+        if (!HAS(stored->far, s) ||
+            (body->kind == KIND_FORWARD && !(rerun && HAS(stored->kept, s))))
+            continue;
+        body->fetches |= (uint8_t)(1u << s);
+        body->fetched = copy_to_device(c, later(*take_slot(&c->fetched[s]), c->m->stored_sent[at]),
+                                       of_chunk(c, c->e->store[s], body->chunk));
+    }
+}
+
+static void release_fetches(struct lane_clocks *c, const struct lane_body *body)
+{
+    if (body->fetches == 0)
+        return;
+    if (body->fetches & BIT_OF_INPUT)
+        release_slot(&c->fetched_x, c->compute);
+    for (int s = 0; s < TDM_STORES; s++)
+        if (HAS(body->fetches, s))
+            release_slot(&c->fetched[s], c->compute);
+}
+
+/* ---- chunk-major: rows of K and V on the host, and of their gradients ---- */
+
+static double *row_of(struct lane_clocks *c, uint32_t layer)
+{
+    return &c->row_free[c->m->far_rows[layer] % c->schedule->rings.kv];
+}
+
+/* Chunk-major: fetches the K and V that a body sees, if they are on the host. Returns the end. */
+static double fetch_row(struct lane_clocks *c, const struct lane_body *body, bool asked)
+{
+    const struct span *span = &c->m->spans[body->layer];
+    if (c->by_layer || !far_kv(span) || !asked)
+        return 0;
+    double all = (double)c->n * (c->n + 1) / 2;
+    double chunks = body->chunk + (body->pass == PASS_FIRST ? 0 : 1);
+    chunks *= (double)c->e->seen_chunks[c->e->kind_of[body->layer]] / all;
+    double ready = later(*row_of(c, body->layer), c->m->kv_sent[body->layer]);
+    return chunks > 0 ? copy_to_device(c, ready, chunks * (double)c->e->kv) : 0;
+}
+
+static void free_row(struct lane_clocks *c, uint32_t layer, double at)
+{
+    if (!c->by_layer && far_kv(&c->m->spans[layer]))
+        *row_of(c, layer) = at;
+}
+
+/* Chunk-major: the sums of K and V gradients, if they are on the host. */
+static bool sums_far(const struct lane_clocks *c, uint32_t layer)
+{
+    return !c->by_layer && tdm_is_far(c->m->spans[layer].group->kv_gradients_place);
+}
+
+static double sums_seen(const struct lane_clocks *c, const struct lane_body *body)
+{
+    double all = (double)c->n * (c->n + 1) / 2;
+    return (double)c->e->seen_chunks[c->e->kind_of[body->layer]] / all * (double)c->e->dkv;
+}
+
+static double fetch_sums(struct lane_clocks *c, const struct lane_body *body)
+{
+    if (!sums_far(c, body->layer) || body->chunk + 1 == c->n)
+        return 0;
+    return copy_to_device(c, c->sums_sent, (body->chunk + 1) * sums_seen(c, body));
+}
+
+static void send_sums(struct lane_clocks *c, const struct lane_body *body)
+{
+    if (sums_far(c, body->layer) && body->chunk > 0)
+        c->sums_sent = copy_to_host(c, c->compute, body->chunk * sums_seen(c, body));
+}
+
+/* ---- what a body sends ---- */
+
+/* Bits of the stores on the host that a forward makes. */
+static unsigned stashes(const struct lane_clocks *c, const struct lane_body *body)
+{
+    const struct lane_stored *stored = stored_of(c, body);
+    return stored->far & (body->pass == PASS_FIRST ? stored->kept : stored->held);
+}
+
+static void send_kv(struct lane_clocks *c, const struct lane_body *body, double made)
+{
+    if (body->pass == PASS_FIRST && far_kv(&c->m->spans[body->layer]))
+        c->m->kv_sent[body->layer] = copy_to_host(c, made, of_chunk(c, c->e->kv, body->chunk));
+}
+
+static void send_input(struct lane_clocks *c, const struct lane_body *body)
+{
+    const struct span *span = &c->m->spans[body->layer];
+    const bool first = body->pass == PASS_FIRST, top = body->layer == span->top;
+    const size_t at = (size_t)(body->layer + 1) * c->n + body->chunk;
+    if (body->layer + 1 == c->layers || first != top)
+        return;
+    if (!tdm_is_far(first ? span->group[1].input_place : span->group->held_place))
+        return;
+    double sent = copy_to_host(c, c->compute, of_chunk(c, c->e->x, body->chunk));
+    c->m->x_sent[at] = sent;
+    if (first && c->by_layer)
+        c->m->stream_free[body->chunk] = sent;
+    else
+        *take_slot(&c->stashed_x) = sent;
+}
+
+/* ---- bodies ---- */
+
+/* Layer-major: fetches K and V of a chunk into the row that the layer above has used. */
+static void fetch_kv(struct lane_clocks *c, const struct lane_body *body)
+{
+    c->kv_ready = copy_to_device(c, c->kv_free, of_chunk(c, c->e->kv, body->chunk));
+}
+
+static void run_forward(struct lane_clocks *c, const struct lane_body *body, double ready)
+{
+    const struct span *span = &c->m->spans[body->layer];
+    const struct layer_cost *cost = cost_before(c, body);
+    const struct lane_stored *stored = stored_of(c, body);
+    const bool first = body->pass == PASS_FIRST;
+    const unsigned made = stashes(c, body);
+    double rest = COST(rest), seen = attention(c, body), before = COST(embed);
+    if (!first && HAS(stored->kept, TDM_STORE_GATE_UP))
+        rest -= COST(mlp_norm) + COST(gate_up);
+    if (!first && HAS(stored->kept, TDM_STORE_ATTENTION)) {
+        seen = 0;
+        before += holds_kv(c, span, body->layer) ? COST(norm) + COST(kv) : 0;
+    } else {
+        before += COST(norm) + COST(q) + (first || !keeps_kv(span) ? COST(kv) : 0);
+    }
+    for (int s = 0; made >> s != 0; s++)
+        if (HAS(made, s))
+            ready = later(ready, c->stashed[s].free[c->stashed[s].next]);
+    c->compute = later(later(c->compute, ready) + before, fetch_row(c, body, seen > 0));
+    if (c->by_layer && !first && seen > 0 && far_kv(span)) {
+        fetch_kv(c, body);
+        c->compute = later(c->compute, c->kv_ready);
+    }
+    send_kv(c, body, c->compute);
+    c->compute += seen;
+    free_row(c, body->layer, c->compute);
+    double attended = c->compute;
+    c->compute += rest;
+    if (first && c->by_layer)
+        c->compute = later(c->compute, c->m->stream_free[body->chunk]);
+    for (int s = 0; made >> s != 0; s++)
+        if (HAS(made, s)) {
+            double from = s == TDM_STORE_GATE_UP ? c->compute - rest / 3 : attended;
+            double sent = copy_to_host(c, from, of_chunk(c, c->e->store[s], body->chunk));
+            *take_slot(&c->stashed[s]) = sent;
+            c->m->stored_sent[(size_t)body->layer * c->n + body->chunk] = sent;
+        }
+    send_input(c, body);
+}
+
+/* K and V of a chunk: made, or in a sweep fetched. */
+static void run_kv(struct lane_clocks *c, const struct lane_body *body, double ready)
+{
+    const struct span *span = &c->m->spans[body->layer];
+    const struct layer_cost *cost = cost_before(c, body);
+    if (body->pass != PASS_FIRST && far_kv(span))
+        fetch_kv(c, body);
+    if (body->pass != PASS_FIRST && (keeps_kv(span) || holds_kv(c, span, body->layer)))
+        return;
+    c->compute = later(c->compute, ready) + COST(embed) + COST(norm) + COST(kv);
+    send_kv(c, body, c->compute);
+}
+
+static void run_backward(struct lane_clocks *c, const struct lane_body *body, double ready)
+{
+    const struct tdm_group *group = c->m->spans[body->layer].group;
+    const struct layer_cost *cost = cost_before(c, body);
+    const struct lane_stored *stored = stored_of(c, body);
+    const bool kept = HAS(stored->kept, TDM_STORE_ATTENTION);
+    const bool held = !kept && HAS(stored->held, TDM_STORE_ATTENTION);
+    const double least = COST(backward[kept ? group->kept : held ? group->held : TDM_SET_INPUT]);
+    double seconds = least + attention_grad(c, body), before = BEFORE_ATTENTION * least;
+    if (!kept && !held) {
+        seconds += attention(c, body);
+        before = COST(norm) + COST(q);
+    }
+    if (kept && HAS(stored->held & ~stored->kept, TDM_STORE_GATE_UP))
+        seconds -= COST(gate_up);
+    c->compute = later(c->compute, ready);
+    /* chunk-major: the gradient of the group above leaves the same bytes */
+    if (!c->by_layer && body->chunk + 1 == c->n)
+        c->compute = later(c->compute, c->gradient_free - GRADIENT_BEGINS * least);
+    c->compute = later(c->compute + before, fetch_row(c, body, true));
+    c->compute = later(c->compute, fetch_sums(c, body));
+    if (c->by_layer && far_kv(&c->m->spans[body->layer]))
+        c->compute = later(c->compute, c->kv_ready);
+    c->compute += seconds - before;
+    if (body->chunk == 0)
+        c->kv_free = c->compute - AFTER_ATTENTION * least;
+    free_row(c, body->layer, c->compute - AFTER_ATTENTION * least);
+    send_sums(c, body);
+    /* it adds to the bytes from which the gradient of the layer above is sent */
+    if (c->by_layer && body->chunk + 1 == c->n)
+        c->compute = later(c->compute, c->gradient_free);
+}
+
+static void run_head(struct lane_clocks *c, const struct lane_body *body)
+{
+    double ready = c->unit_ready[c->e->base->model->tied ? 0 : 1];
+    double share = (c->e->tokens_before[body->chunk + 1] - c->e->tokens_before[body->chunk]) /
+                   c->e->tokens_before[c->n];
+    c->compute = later(c->compute, ready) + c->e->head_seconds * share;
+}
+
+static void run_body(struct lane_clocks *c, const struct lane_body *body)
+{
+    double ready;
+    switch ((enum kind)body->kind) {
+    case KIND_BACKWARD_BEGIN:
+        if (!c->by_layer)
+            tdm_lanes_open_states(c);
+        return;
+    case KIND_LAYER_BEGIN:
+        if (body->layer == 0)
+            tdm_lanes_begin_use(c, 0);
+        return;
+    case KIND_LAYER_END:
+        if (body->layer == 0)
+            tdm_lanes_end_use(c, 0);
+        return;
+    case KIND_HEAD_BEGIN:
+        tdm_lanes_use_head(c, true);
+        return;
+    case KIND_HEAD_END:
+        tdm_lanes_use_head(c, false);
+        if (c->by_layer)
+            tdm_lanes_open_states(c);
+        return;
+    case KIND_MARK:
+        return;
+    case KIND_HEAD:
+        run_head(c, body);
+        return;
+    case KIND_UPDATE:
+        tdm_lanes_update(c, body->layer);
+        return;
+    default:
+        visit_layer(c, body->layer);
+        stream_states(c, body->layer);
+        ready = later(weights_ready(c, body->layer), body->fetched);
+        if (body->layer == 0)
+            ready = later(ready, c->unit_ready[0]);
+        if (body->kind == KIND_FORWARD)
+            run_forward(c, body, ready);
+        else if (body->kind == KIND_KV)
+            run_kv(c, body, ready);
+        else
+            run_backward(c, body, ready);
+        use_weights(c, body->layer, c->compute);
+        release_fetches(c, body);
+    }
+}
+
+void tdm_lanes_run(struct lane_clocks *c)
+{
+    uint32_t run = 0;
+    for (uint32_t i = 0; i < c->body_count; i++) {
+        struct lane_body *body = &c->m->bodies[i];
+        bool phase = body->kind == KIND_BACKWARD_BEGIN;
+        while (i - run > (phase ? 0 : c->depth))
+            run_body(c, &c->m->bodies[run++]);
+        if (phase)
+            run_body(c, &c->m->bodies[run++]);
+        else if (body->kind >= KIND_FORWARD)
+            fetch_body(c, body);
+    }
+    while (run < c->body_count)
+        run_body(c, &c->m->bodies[run++]);
+}

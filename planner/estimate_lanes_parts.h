@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Internal to the estimate by lanes: the clocks of a step, its bodies, and what each file does.
+ *
+ * estimate_lanes.c describes the estimate, and runs the bodies. estimate_lanes_nest.c lists them in
+ * the order of the nest. estimate_lanes_state.c fetches weights, masters and moments and updates
+ * units. estimate_lanes_bodies.c runs the bodies of layers and head. */
+#ifndef TDM_PLANNER_ESTIMATE_LANES_PARTS_H
+#define TDM_PLANNER_ESTIMATE_LANES_PARTS_H
+
+#include "planner/estimate_lanes.h"
+#include "planner/estimate_span.h"
+
+#define SLOTS 32u   /* more than any ring of layers has */
+#define CONTENTS 3u /* of the optimizer: master, two moments */
+
+enum kind {
+    KIND_BACKWARD_BEGIN, /* of the phase; the queue is empty */
+    KIND_LAYER_BEGIN,
+    KIND_LAYER_END,
+    KIND_HEAD_BEGIN,
+    KIND_HEAD_END,
+    KIND_MARK, /* only takes a place in the queue */
+    KIND_HEAD,
+    KIND_UPDATE,
+    KIND_FORWARD, /* from here on: a layer and a chunk */
+    KIND_KV,
+    KIND_BACKWARD
+};
+
+enum pass { PASS_FIRST, PASS_RERUN, PASS_BACKWARD };
+
+/* A body of the nest, or a mark between bodies. */
+struct lane_body {
+    uint8_t kind, pass;
+    uint8_t fetches; /* bits of the stores that it fetched; bit TDM_STORES: the input */
+    uint32_t layer, chunk;
+    double fetched; /* end of its chunk fetches */
+};
+#define BIT_OF_INPUT (1u << TDM_STORES)
+
+/* A chunk of a layer: bits of the stores that the forward keeps, that a rerun holds, and those of
+ * both that are on the host. */
+struct lane_stored {
+    uint8_t kept, held, far;
+};
+
+#define HAS(mask, store) (((mask) >> (store)) & 1u)
+
+/* Seconds of a layer: [chunks + 1], sums of the chunks before; and how many times longer than the
+ * forward of a chunk's attention its gradient takes. */
+struct lane_times {
+    const struct layer_cost *cost_before;
+    const double *attention_before;
+    double attention_grad;
+};
+
+/* A ring of chunk slots, in the order of their use. */
+struct lane_ring {
+    double *free; /* [slots]: when each slot is free */
+    uint32_t next, released, slots;
+};
+#define RINGS (2 * TDM_STORES + 2)
+
+struct tdm_lanes {
+    uint32_t most_bodies; /* 0: the step has too many bodies for this estimate */
+    struct lane_body *bodies;
+    uint32_t *visits, *updates;
+    struct lane_stored *stored;   /* [layers * chunks] */
+    double *x_sent, *stored_sent; /* [layers * chunks]: when inputs and stores are on the host */
+    double *stream_free;          /* [chunks]: until then a copy reads the row of the stream */
+    double *slots;                /* of rings */
+    double *kv_sent;              /* [layers]: when the last chunk's K and V are on the host */
+    uint32_t *far_rows;           /* [layers]: number of lower layers with K and V on the host */
+    bool *far[TDM_STATE_MOMENTS + 1]; /* [units]: is a state at home on the host, and not empty? */
+    struct span *spans;               /* [layers]: of the layer's group */
+    struct lane_times *times;         /* [layers] */
+};
+
+/* The clocks of a step. */
+struct lane_clocks {
+    const struct tdm_estimator *e;
+    const struct tdm_schedule *schedule;
+    struct tdm_lanes *m; /* memory */
+    uint32_t n, layers, depth, body_count;
+    bool by_layer, trains;
+    double copy_seconds, to_device[2], to_host[2]; /* seconds per byte: alone, and both ways */
+    double compute, h2d, d2h, host;
+    struct lane_ring fetched_x, fetched[TDM_STORES], stashed_x, stashed[TDM_STORES];
+    double gradient_bytes; /* of all units */
+
+    /* the ring of weights, as in lower_stream.c */
+    uint32_t visit_count, next_visit, visit, current;
+    uint32_t ring_layer[SLOTS], ring_needed[SLOTS];
+    double ring_free[SLOTS], ring_ready[SLOTS];
+    /* rings of masters and moments, as there */
+    uint32_t update_count, update, next_update, next_content, passed, fetched_contents;
+    uint32_t state_slots[CONTENTS];
+    double state_free[CONTENTS][SLOTS], state_ready[CONTENTS][SLOTS];
+    bool states_open;
+    double buffers_free;
+    /* weights of embedding [0] and head [1], while they have users */
+    uint32_t users[2];
+    double unit_ready[2];
+    /* updates on the host */
+    double gradient_free, host_free[SLOTS];
+    uint32_t host_gradients;
+    double sums_sent;
+    double kv_ready, kv_free; /* layer-major: K and V from the host, and the row that they enter */
+    double row_free[SLOTS];   /* chunk-major: rows for K and V that are on the host */
+};
+
+/* ---- copies ---- */
+
+static inline double copy_to_device(struct lane_clocks *c, double ready, double bytes)
+{
+    double start = later(c->h2d, ready);
+    return c->h2d = start + c->copy_seconds + bytes * c->to_device[c->d2h > start];
+}
+
+static inline double copy_to_host(struct lane_clocks *c, double ready, double bytes)
+{
+    double start = later(c->d2h, ready);
+    return c->d2h = start + c->copy_seconds + bytes * c->to_host[c->h2d > start];
+}
+
+/* Bytes of a chunk whose slot has `bytes`. */
+static inline double of_chunk(const struct lane_clocks *c, uint64_t bytes, uint32_t chunk)
+{
+    return (double)bytes * (c->e->tokens_before[chunk + 1] - c->e->tokens_before[chunk]);
+}
+
+static inline double *take_slot(struct lane_ring *ring)
+{
+    double *slot = &ring->free[ring->next];
+    ring->next = ring->next + 1 == ring->slots ? 0 : ring->next + 1;
+    return slot;
+}
+
+static inline void release_slot(struct lane_ring *ring, double at)
+{
+    ring->free[ring->released] = at;
+    ring->released = ring->released + 1 == ring->slots ? 0 : ring->released + 1;
+}
+
+/* ---- estimate_lanes_state.c ---- */
+
+/* As tdm_low_visit(). Most bodies are of the current layer, so the check is made here. */
+void tdm_lanes_next_layer(struct lane_clocks *c, uint32_t layer);
+
+static inline void visit_layer(struct lane_clocks *c, uint32_t layer)
+{
+    if (layer != c->current)
+        tdm_lanes_next_layer(c, layer);
+}
+
+/* The slot of the ring that has a layer's weights; SLOTS: none has. */
+static inline uint32_t find_slot(const struct lane_clocks *c, uint32_t layer)
+{
+    const uint32_t slots = c->schedule->rings.weights;
+    uint32_t slot = 0;
+    while (slot < slots && c->ring_layer[slot] != layer)
+        slot++;
+    return slot < slots ? slot : SLOTS;
+}
+
+/* When a layer's weights are on the device. */
+static inline double weights_ready(const struct lane_clocks *c, uint32_t layer)
+{
+    uint32_t slot = c->m->far[TDM_STATE_WEIGHTS][layer] ? find_slot(c, layer) : SLOTS;
+    return slot < SLOTS ? c->ring_ready[slot] : 0;
+}
+
+/* Their slot is in use until then. */
+static inline void use_weights(struct lane_clocks *c, uint32_t layer, double until)
+{
+    uint32_t slot = c->m->far[TDM_STATE_WEIGHTS][layer] ? find_slot(c, layer) : SLOTS;
+    if (slot < SLOTS)
+        c->ring_free[slot] = later(c->ring_free[slot], until);
+}
+
+/* Has a unit masters or moments at home on the host? */
+bool tdm_lanes_has_far_state(const struct lane_clocks *c, uint32_t unit);
+
+/* Opens the rings of masters and moments, and fills them. */
+void tdm_lanes_open_states(struct lane_clocks *c);
+
+/* As tdm_low_stream_body(): the contents of a slot are fetched one by one. */
+void tdm_lanes_fetch_states(struct lane_clocks *c, uint32_t layer);
+
+static inline void stream_states(struct lane_clocks *c, uint32_t layer)
+{
+    if (c->states_open && c->next_update < c->update_count)
+        tdm_lanes_fetch_states(c, layer);
+}
+
+/* The unit of the head, or of the embedding. */
+uint32_t tdm_lanes_end_unit(const struct lane_clocks *c, int head);
+
+/* Weights of head or embedding come with the first of their users. */
+void tdm_lanes_begin_use(struct lane_clocks *c, int head);
+
+/* One user less. */
+void tdm_lanes_end_use(struct lane_clocks *c, int head);
+
+/* Begins or ends the use of the head; with a tied embedding, of both. */
+void tdm_lanes_use_head(struct lane_clocks *c, bool begin);
+
+/* Updates a unit at its place, and sends its state home. */
+void tdm_lanes_update(struct lane_clocks *c, uint32_t unit);
+
+/* ---- estimate_lanes_bodies.c ---- */
+
+/* Runs all bodies in turn, each as soon as those that fetch ahead of it are in the queue. */
+void tdm_lanes_run(struct lane_clocks *c);
+
+/* ---- estimate_lanes_nest.c ---- */
+
+/* Lists the bodies of a step. */
+void tdm_lanes_layer_major(struct lane_clocks *c);
+void tdm_lanes_chunk_major(struct lane_clocks *c);
+
+/* Lists the visits of layers whose weights are far, and the updates with far state. */
+void tdm_lanes_plan_streams(struct lane_clocks *c);
+
+#endif

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* State in the estimate by lanes: rings of weights, masters and moments, weights of embedding and
+ * head, and the updates of units. */
+#include "planner/estimate_lanes_parts.h"
+
+#include "schedule/optimizer.h"
+
+/* ---- weights of layers ---- */
+
+static uint32_t free_slot(const struct lane_clocks *c)
+{
+    uint32_t best = SLOTS;
+    for (uint32_t slot = 0; slot < c->schedule->rings.weights; slot++)
+        if (c->ring_needed[slot] <= c->visit &&
+            (best == SLOTS || c->ring_needed[slot] < c->ring_needed[best]))
+            best = slot;
+    return best;
+}
+
+void tdm_lanes_next_layer(struct lane_clocks *c, uint32_t layer)
+{
+    const bool *far = c->m->far[TDM_STATE_WEIGHTS];
+    c->current = layer;
+    while (far[layer] && c->next_visit < c->visit_count) {
+        uint32_t due = c->m->visits[c->next_visit], slot = find_slot(c, due);
+        if (slot == SLOTS && (slot = free_slot(c)) == SLOTS)
+            break;
+        if (c->ring_layer[slot] != due) {
+            c->ring_ready[slot] =
+                copy_to_device(c, c->ring_free[slot],
+                               (double)tdm_estimator_unit_bytes(c->e, TDM_STATE_WEIGHTS, due));
+            c->ring_layer[slot] = due;
+        }
+        c->ring_needed[slot] = ++c->next_visit;
+    }
+    c->visit += far[layer];
+}
+
+/* ---- masters and moments ---- */
+
+static bool content_far(const struct lane_clocks *c, uint32_t content, uint32_t unit)
+{
+    return c->m->far[content == 0 ? TDM_STATE_MASTER : TDM_STATE_MOMENTS][unit];
+}
+
+static double content_bytes(const struct lane_clocks *c, uint32_t content, uint32_t unit)
+{
+    return content == 0 ? (double)tdm_estimator_unit_bytes(c->e, TDM_STATE_MASTER, unit)
+                        : (double)tdm_estimator_unit_bytes(c->e, TDM_STATE_MOMENTS, unit) / 2;
+}
+
+bool tdm_lanes_has_far_state(const struct lane_clocks *c, uint32_t unit)
+{
+    return content_far(c, 0, unit) || content_far(c, 1, unit);
+}
+
+static bool has_slots(const struct lane_clocks *c, uint32_t unit)
+{
+    for (uint32_t i = 0; i < CONTENTS; i++)
+        if (content_far(c, i, unit) && c->next_update >= c->update + c->state_slots[i])
+            return false;
+    return true;
+}
+
+static bool fetch_next_state(struct lane_clocks *c)
+{
+    while (c->next_update < c->update_count) {
+        uint32_t unit = c->m->updates[c->next_update];
+        if (c->next_content == 0 && !has_slots(c, unit))
+            return false;
+        for (; c->next_content < CONTENTS; c->next_content++) {
+            uint32_t i = c->next_content;
+            if (!content_far(c, i, unit))
+                continue;
+            uint32_t slot = c->next_update % c->state_slots[i];
+            c->state_ready[i][slot] =
+                copy_to_device(c, c->state_free[i][slot], content_bytes(c, i, unit));
+            c->next_content++;
+            return true;
+        }
+        c->next_content = 0;
+        c->next_update++;
+    }
+    return false;
+}
+
+void tdm_lanes_open_states(struct lane_clocks *c)
+{
+    if (!c->trains || tdm_is_far(c->e->base->optimizer.on))
+        return;
+    for (uint32_t i = 0; i < CONTENTS; i++)
+        for (uint32_t slot = 0; slot < SLOTS; slot++)
+            c->state_free[i][slot] = later(c->compute, c->buffers_free);
+    c->states_open = true;
+    while (fetch_next_state(c))
+        ;
+}
+
+void tdm_lanes_fetch_states(struct lane_clocks *c, uint32_t layer)
+{
+    uint64_t bodies = c->n;
+    if (!c->by_layer)
+        bodies *= c->m->spans[layer].group->layers;
+    uint64_t due = (uint64_t)++c->passed * (CONTENTS + 2) / bodies;
+    while (c->fetched_contents < due && fetch_next_state(c))
+        c->fetched_contents++;
+}
+
+/* ---- embedding and head, the units at the ends ---- */
+
+uint32_t tdm_lanes_end_unit(const struct lane_clocks *c, int head)
+{
+    const struct tdm_model *model = c->e->base->model;
+    return head ? tdm_model_head_unit(model) : tdm_model_embedding_unit(model);
+}
+
+void tdm_lanes_begin_use(struct lane_clocks *c, int head)
+{
+    uint32_t unit = tdm_lanes_end_unit(c, head);
+    if (c->m->far[TDM_STATE_WEIGHTS][unit] && c->users[head]++ == 0)
+        c->unit_ready[head] = copy_to_device(
+            c, c->compute, (double)tdm_estimator_unit_bytes(c->e, TDM_STATE_WEIGHTS, unit));
+}
+
+void tdm_lanes_end_use(struct lane_clocks *c, int head)
+{
+    if (c->m->far[TDM_STATE_WEIGHTS][tdm_lanes_end_unit(c, head)])
+        c->users[head]--;
+}
+
+void tdm_lanes_use_head(struct lane_clocks *c, bool begin)
+{
+    for (int head = c->e->base->model->tied ? 0 : 1; head < 2; head++)
+        (begin ? tdm_lanes_begin_use : tdm_lanes_end_use)(c, head);
+}
+
+/* ---- updates ---- */
+
+/* A unit's share of the seconds of all updates. */
+static double update_seconds(const struct lane_clocks *c, uint32_t unit, double all)
+{
+    return c->gradient_bytes > 0 ? all * (double)c->e->gradient_bytes[unit] / c->gradient_bytes : 0;
+}
+
+/* The gradient goes to the host, where its lane updates the unit. */
+static void update_on_host(struct lane_clocks *c, uint32_t unit)
+{
+    double unused = 0, *free_at = &unused;
+    if (unit < c->layers)
+        free_at = &c->host_free[c->host_gradients++ % c->schedule->rings.optimizer];
+    double sent = copy_to_host(c, later(c->compute, *free_at), (double)c->e->gradient_bytes[unit]);
+    c->host = later(c->host, sent) + update_seconds(c, unit, c->e->host_seconds);
+    c->compute += update_seconds(c, unit, c->e->optimizer_seconds);
+    *free_at = c->host;
+    if (unit < c->layers)
+        c->gradient_free = sent;
+}
+
+static void send_states(struct lane_clocks *c, uint32_t unit)
+{
+    if (c->m->far[TDM_STATE_WEIGHTS][unit]) {
+        double sent = copy_to_host(c, c->compute,
+                                   (double)tdm_estimator_unit_bytes(c->e, TDM_STATE_WEIGHTS, unit));
+        if (unit < c->layers)
+            use_weights(c, unit, sent);
+    }
+    for (uint32_t i = 0; i < CONTENTS; i++) {
+        if (!content_far(c, i, unit))
+            continue;
+        double sent = copy_to_host(c, c->compute, content_bytes(c, i, unit));
+        if (unit < c->layers)
+            c->state_free[i][c->update % c->state_slots[i]] = sent;
+    }
+}
+
+void tdm_lanes_update(struct lane_clocks *c, uint32_t unit)
+{
+    const int head = unit == tdm_lanes_end_unit(c, 1);
+    double ready = 0;
+    if (tdm_updates_on_host(c->e->base, unit)) {
+        update_on_host(c, unit);
+        return;
+    }
+    if (unit < c->layers) {
+        while (fetch_next_state(c))
+            ;
+        visit_layer(c, unit);
+        ready = weights_ready(c, unit);
+        for (uint32_t i = 0; i < CONTENTS; i++)
+            if (content_far(c, i, unit))
+                ready = later(ready, c->state_ready[i][c->update % c->state_slots[i]]);
+    } else {
+        tdm_lanes_begin_use(c, head);
+        ready = c->unit_ready[head];
+        for (uint32_t i = 0; i < CONTENTS; i++)
+            if (content_far(c, i, unit))
+                ready = copy_to_device(c, later(c->compute, head ? 0 : c->d2h),
+                                       content_bytes(c, i, unit));
+    }
+    c->compute = later(c->compute, ready) + update_seconds(c, unit, c->e->optimizer_seconds);
+    send_states(c, unit);
+    if (head && tdm_lanes_has_far_state(c, unit))
+        c->buffers_free = c->d2h;
+    if (unit >= c->layers) {
+        tdm_lanes_end_use(c, head);
+    } else if (tdm_lanes_has_far_state(c, unit)) {
+        c->update++;
+        c->passed = c->fetched_contents = 0;
+    }
+}

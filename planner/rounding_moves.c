@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The moves of a local search: splits and settings of groups, homes and rings, boundaries of
+ * groups. */
+#include "planner/rounding_parts.h"
+
+#include <string.h>
+
+/* Steps of a split, or of the layers at home on the device. */
+static const int32_t steps[STEPS] = {-64, -16, -4, -1, 1, 4, 16, 64};
+
+/* ---- groups ---- */
+
+static uint32_t moved(uint32_t from, int32_t by, uint32_t chunks)
+{
+    int64_t to = (int64_t)from + by;
+    return to < 0 ? 0 : to > (int64_t)chunks ? chunks : (uint32_t)to;
+}
+
+/* Moves the split of what is kept; at the end nothing is kept. */
+static void move_kept(struct tdm_group *group, int32_t by, uint32_t chunks)
+{
+    uint32_t from = group->kept == TDM_SET_INPUT ? chunks : group->kept_from_chunk;
+    from = moved(from, by, chunks);
+    if (from == chunks)
+        group->kept = TDM_SET_INPUT;
+    else if (group->kept == TDM_SET_INPUT)
+        group->kept = TDM_SET_ATTENTION_OUTPUT;
+    group->kept_from_chunk = from == chunks ? 0 : from;
+}
+
+static void move_held(struct tdm_group *group, int32_t by, uint32_t chunks)
+{
+    uint32_t from = group->held == TDM_SET_INPUT ? chunks : group->held_from_chunk;
+    from = moved(from, by, chunks);
+    if (from == chunks)
+        group->held = TDM_SET_INPUT;
+    else if (group->held == TDM_SET_INPUT)
+        group->held = TDM_SET_ATTENTION_OUTPUT;
+    group->held_from_chunk = from == chunks ? 0 : from;
+}
+
+static enum tdm_set richer(enum tdm_set set, enum tdm_set richest)
+{
+    return set == richest ? set : tdm_set_richer(set);
+}
+
+static void change(const struct tdm_local_search *s, struct tdm_group *group, int move)
+{
+    const enum tdm_set richest = s->limits->richest;
+    const struct tdm_schedule *schedule = s->kitchen->schedule;
+    switch (move) {
+    case MOVE_KEPT_RICHER:
+        group->kept = richer(group->kept, richest);
+        if (tdm_set_has(group->kept, TDM_STORE_KV) &&
+            group->kv == TDM_KV_RECOMPUTE) { /* K and V are needed by the set */
+            group->kv = TDM_KV_KEEP;
+            group->kv_place = group->kept_place;
+        }
+        break;
+    case MOVE_KEPT_POORER:
+        group->kept = tdm_set_poorer(group->kept);
+        break;
+    case MOVE_HELD_RICHER:
+        group->held = richer(group->held, richest);
+        break;
+    case MOVE_HELD_POORER:
+        group->held = tdm_set_poorer(group->held);
+        break;
+    case MOVE_KEPT_PLACE:
+        group->kept_place = tdm_other_place(schedule, group->kept_place);
+        break;
+    case MOVE_HELD_PLACE:
+        group->held_place = tdm_other_place(schedule, group->held_place);
+        break;
+    case MOVE_INPUT_PLACE:
+        group->input_place = tdm_other_place(schedule, group->input_place);
+        break;
+    case MOVE_KV:
+        group->kv = group->kv == TDM_KV_KEEP ? TDM_KV_RECOMPUTE : TDM_KV_KEEP;
+        break;
+    case MOVE_KV_PLACE:
+        group->kv_place = tdm_other_place(schedule, group->kv_place);
+        break;
+    default:
+        group->kv_gradients_place = tdm_other_place(schedule, group->kv_gradients_place);
+    }
+}
+
+void tdm_rounding_move_group(const struct tdm_local_search *s, struct tdm_group *group, size_t move,
+                             uint32_t chunks)
+{
+    if (move < STEPS)
+        move_kept(group, steps[move], chunks);
+    else if (move < 2 * STEPS)
+        move_held(group, steps[move - STEPS], chunks);
+    else
+        change(s, group, (int)(move - 2 * STEPS));
+}
+
+bool tdm_rounding_move_groups(struct tdm_local_search *s, uint32_t from, uint32_t to)
+{
+    uint32_t chunks = tdm_estimator_chunks(s->estimator);
+    bool better = false;
+    for (size_t move = 0; move < GROUP_MOVES; move++)
+        do {
+            for (uint32_t g = from; g < to; g++)
+                tdm_rounding_move_group(s, &s->point.groups[g], move, chunks);
+            if (!tdm_rounding_decide(s))
+                break;
+            better = true;
+        } while (s->left > 0 && move < 2 * STEPS);
+    return better;
+}
+
+bool tdm_rounding_move_pair(struct tdm_local_search *s)
+{
+    uint32_t chunks = tdm_estimator_chunks(s->estimator);
+    for (uint32_t apart = 0; apart < s->point.group_count; apart++)
+        for (uint32_t g = 0; g + apart < s->point.group_count; g++)
+            for (size_t first = 0; first < GROUP_MOVES; first++)
+                for (size_t second = apart == 0 ? first + 1 : 0; second < GROUP_MOVES; second++) {
+                    if (s->left == 0)
+                        return false;
+                    tdm_rounding_move_group(s, &s->point.groups[g], first, chunks);
+                    tdm_rounding_move_group(s, &s->point.groups[g + apart], second, chunks);
+                    if (tdm_rounding_decide(s))
+                        return true;
+                }
+    return false;
+}
+
+bool tdm_rounding_move_places(struct tdm_local_search *s, uint32_t from, uint32_t to)
+{
+    bool better = false;
+    for (int move = MOVE_KEPT_PLACE; move <= MOVE_INPUT_PLACE; move++) {
+        for (uint32_t g = from; g < to; g++)
+            change(s, &s->point.groups[g], move);
+        better = tdm_rounding_decide_fit(s) || better;
+    }
+    return better;
+}
+
+/* ---- homes and rings ---- */
+
+void tdm_rounding_fill(struct tdm_local_search *s, int state)
+{
+    uint32_t low = 0, high = s->kitchen->schedule->model->layers;
+    while (low < high) {
+        uint32_t middle = high - (high - low) / 2;
+        s->point.homes[state].device_layers = middle;
+        if (tdm_rounding_fits(s))
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    s->point.homes[state].device_layers = low;
+}
+
+bool tdm_rounding_change_home(struct tdm_local_search *s, uint32_t change, int *state)
+{
+    const uint32_t layers = s->kitchen->schedule->model->layers;
+    *state = FILL_NOTHING;
+    if (change < RING_CHANGES) {
+        struct tdm_rings *rings = &s->point.rings;
+        uint32_t *slots = change % 2 == 0 ? &rings->optimizer : &rings->weights, before = *slots;
+        *slots = change >= 2 ? *slots + (*slots < TDM_MOST_SLOTS) : *slots - (*slots > 1);
+        return !s->limits->fixed_rings && *slots != before;
+    }
+    const uint32_t move = (change - RING_CHANGES) % CHANGES_OF_STATE;
+    *state = (int)((change - RING_CHANGES) / CHANGES_OF_STATE);
+    struct tdm_home *home = &s->point.homes[*state];
+    if (s->limits->fixed_homes[*state])
+        return false;
+    if (move >= STEPS) {
+        enum tdm_place *place = move == STEPS ? &home->embedding : &home->head;
+        *place = tdm_other_place(s->kitchen->schedule, *place);
+        return true;
+    }
+    const uint32_t before = home->device_layers;
+    home->device_layers = moved(before, steps[move], layers);
+    return home->device_layers != before;
+}
+
+bool tdm_rounding_move_homes(struct tdm_local_search *s, bool (*decided)(struct tdm_local_search *))
+{
+    bool better = false;
+    for (uint32_t change = 0; change < HOME_CHANGES; change++)
+        for (int with = FILLS - 1; with >= (s->limits->deep ? 0 : FILL_NOTHING); with--) {
+            int state;
+            bool changed = tdm_rounding_change_home(s, change, &state) && with != state;
+            if (changed && with < FILL_NOTHING && s->limits->fixed_homes[with])
+                changed = false;
+            if (!changed) {
+                tdm_rounded_copy(&s->point, s->best);
+                continue;
+            }
+            if (with < FILL_NOTHING)
+                tdm_rounding_fill(s, with);
+            better = decided(s) || better;
+        }
+    return better;
+}
+
+/* ---- boundaries ---- */
+
+void tdm_rounding_move_layer(struct tdm_local_search *s, uint32_t g, bool up)
+{
+    struct tdm_group *from = &s->point.groups[up ? g : g + 1];
+    struct tdm_group *to = &s->point.groups[up ? g + 1 : g];
+    to->layers++;
+    if (--from->layers > 0)
+        return;
+    memmove(from, from + 1,
+            (size_t)(s->point.groups + s->point.group_count - from - 1) * sizeof(*from));
+    s->point.group_count--;
+}
+
+bool tdm_rounding_move_boundaries(struct tdm_local_search *s,
+                                  bool (*decided)(struct tdm_local_search *))
+{
+    bool better = false;
+    uint32_t layers = s->kitchen->schedule->model->layers;
+    if (s->limits->fixed_groups)
+        return false;
+    for (uint32_t g = 0; g + 1 < s->point.group_count; g++)
+        for (int up = 0; up < 2 && g + 1 < s->point.group_count; up++) {
+            tdm_rounding_move_layer(s, g, up);
+            better = decided(s) || better;
+        }
+    for (uint32_t g = 0; g < s->point.group_count && s->point.group_count < layers; g++) {
+        struct tdm_group *group = &s->point.groups[g];
+        if (group->layers < 2)
+            continue;
+        memmove(group + 1, group, (s->point.group_count - g) * sizeof(*group));
+        group->layers -= group->layers / 2;
+        group[1].layers /= 2;
+        s->point.group_count++;
+        better = decided(s) || better;
+    }
+    return better;
+}

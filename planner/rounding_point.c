@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The point of a local search: its estimate and cost, and whether it is better than the best. */
+#include "planner/rounding_parts.h"
+
+#include "base/size.h"
+
+#include <math.h>
+#include <string.h>
+
+/* likely seconds of a neighbour that is worth a simulation, over those of the best */
+#define HOPEFUL 1.001
+
+/* The effort limit is given for a model of so many layers, and at most so many layers times
+ * chunks. */
+#define LAYERS 28u
+#define BODIES 448u
+
+unsigned tdm_rounding_affordable(const struct tdm_kitchen *kitchen, uint32_t size, bool deep,
+                                 unsigned estimates)
+{
+    const uint32_t layers = kitchen->schedule->model->layers;
+    const uint64_t bodies = (uint64_t)layers * tdm_estimator_chunks(kitchen->estimators[size]);
+    if (deep && tdm_estimator_knows_lanes(kitchen->estimators[size]) && bodies > BODIES)
+        return (unsigned)((uint64_t)estimates * BODIES / bodies);
+    return layers < LAYERS ? estimates * LAYERS / layers : estimates;
+}
+
+/* Adjusts settings to what the order and the sets allow. */
+static void mend(const struct tdm_local_search *s)
+{
+    for (uint32_t g = 0; g < s->point.group_count; g++) {
+        struct tdm_group *group = &s->point.groups[g];
+        if (s->point.order == TDM_CHUNK_MAJOR) {
+            group->kv = TDM_KV_KEEP;
+            group->held_place = TDM_DEVICE;
+        } else {
+            group->kv_gradients_place = TDM_DEVICE;
+            if (tdm_set_has(group->kept, TDM_STORE_KV))
+                group->kv = TDM_KV_KEEP;
+            if (group->kv == TDM_KV_RECOMPUTE)
+                group->kv_place = TDM_DEVICE;
+            if (group->layers == 1) {
+                group->held = TDM_SET_INPUT;
+                group->held_from_chunk = 0;
+            }
+        }
+        if (group->kept == TDM_SET_INPUT)
+            group->kept_from_chunk = 0;
+        if (group->held == TDM_SET_INPUT)
+            group->held_from_chunk = 0;
+    }
+}
+
+/* Sets the estimator's state to the point's. */
+static void set_state(struct tdm_local_search *s)
+{
+    if (memcmp(s->homes, s->point.homes, sizeof(s->homes)) == 0 &&
+        memcmp(&s->rings, &s->point.rings, sizeof(s->rings)) == 0)
+        return;
+    memcpy(s->homes, s->point.homes, sizeof(s->homes));
+    s->rings = s->point.rings;
+    tdm_estimator_set_state(s->estimator, s->homes, &s->rings);
+}
+
+/* Estimates the point without a tile, after mend(). A search that finds nothing better visits all
+ * neighbours of its best once more, so the memo answers more than half of the requests. */
+static struct tdm_estimate estimate_point(struct tdm_local_search *s)
+{
+    struct tdm_estimate known;
+    const struct tdm_kitchen *kitchen = s->kitchen;
+    const struct tdm_memo_key key = tdm_rounded_key(&s->point);
+    set_state(s);
+    tdm_rounded_write(kitchen, &s->point);
+    if (tdm_memo_find(kitchen->estimates, key, &known))
+        return known;
+    tdm_estimate_without_tile(s->estimator, kitchen->schedule, s->enough, &known);
+    if (known.seconds < s->enough)
+        tdm_memo_note(kitchen->estimates, key, &known);
+    return known;
+}
+
+bool tdm_rounding_fits(struct tdm_local_search *s)
+{
+    const struct tdm_kitchen *kitchen = s->kitchen;
+    struct tdm_estimate estimate;
+    struct tdm_tiles tiles;
+    mend(s);
+    set_state(s);
+    tdm_rounded_write(kitchen, &s->point);
+    tdm_estimate_bytes_only(s->estimator, kitchen->schedule, &estimate);
+    tdm_tiles_choose(kitchen, s->point.size, 0, &estimate, &tiles);
+    s->left -= s->left > 0 ? 1 : 0;
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
+        if (tdm_size_add(estimate.bytes[place], s->limits->reserve[place]) >
+            s->limits->bytes[place])
+            return false;
+    return true;
+}
+
+double tdm_rounding_cost_of(struct tdm_local_search *s)
+{
+    mend(s);
+    struct tdm_estimate of_point = estimate_point(s);
+    const struct tdm_estimate *estimate = &of_point;
+    tdm_tiles_choose(s->kitchen, s->point.size,
+                     tdm_size_left(s->limits->bytes[TDM_DEVICE], s->limits->reserve[TDM_DEVICE]),
+                     &of_point, &s->point.tiles);
+    s->point.seconds = estimate->seconds;
+    s->point.fits = true;
+    s->point.likely_seconds = estimate->likely_seconds;
+    double cost = estimate->likely_seconds + s->limits->copies * estimate->copy_seconds;
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++) {
+        uint64_t bytes = tdm_size_add(estimate->bytes[place], s->limits->reserve[place]);
+        s->point.bytes[place] = estimate->bytes[place];
+        if (bytes > s->limits->bytes[place]) {
+            s->point.fits = false;
+            cost += s->price * (double)(bytes - s->limits->bytes[place]);
+        }
+    }
+    s->point.cost = cost;
+    s->left -= s->left > 0 ? 1 : 0;
+    return cost;
+}
+
+/* A group with its unused fields normalised, for comparison. */
+static struct tdm_group plain(struct tdm_group group, enum tdm_order order, bool first)
+{
+    if (first)
+        group.input_place = TDM_DEVICE;
+    if (group.kept == TDM_SET_INPUT)
+        group.kept_place = TDM_DEVICE;
+    if (order == TDM_LAYER_MAJOR && group.layers == 1)
+        group.held_place = TDM_DEVICE;
+    return group;
+}
+
+/* Is the point equal to the best, except in unused fields? Call after mend(). */
+static bool is_best(const struct tdm_local_search *s)
+{
+    const struct tdm_rounded *a = &s->point, *b = s->best;
+    if (a->order != b->order || a->group_count != b->group_count ||
+        memcmp(a->homes, b->homes, sizeof(a->homes)) != 0 ||
+        memcmp(&a->rings, &b->rings, sizeof(a->rings)) != 0)
+        return false;
+    for (uint32_t g = 0; g < a->group_count; g++) {
+        struct tdm_group left = plain(a->groups[g], a->order, g == 0);
+        struct tdm_group right = plain(b->groups[g], b->order, g == 0);
+        if (memcmp(&left, &right, sizeof(left)) != 0)
+            return false;
+    }
+    return true;
+}
+
+bool tdm_rounding_decide(struct tdm_local_search *s)
+{
+    s->enough = s->best_cost;
+    double cost = tdm_rounding_cost_of(s);
+    s->enough = HUGE_VAL;
+    if (s->measure != NULL && s->best_cost < TDM_UNMEASURED && is_best(s))
+        return false;
+    if (s->measure != NULL) {
+        bool hopeful =
+            s->point.fits && s->point.seconds < s->best_cost &&
+            (s->limits->doubtful || s->point.likely_seconds < HOPEFUL * s->best->likely_seconds);
+        cost = TDM_UNMEASURED;
+        if (hopeful && !s->measure(s->self, &s->point, &cost))
+            s->left = 0;
+    }
+    if (cost < s->best_cost * (1 - 1e-9)) {
+        s->best_cost = cost;
+        tdm_rounded_copy(s->best, &s->point);
+        return true;
+    }
+    tdm_rounded_copy(&s->point, s->best);
+    return false;
+}
+
+/* ---- the same splits in all groups ---- */
+
+/* Sets the same splits in all groups. Below `chunks`: kept from chunk `at` on, held before. From
+ * `chunks` on: nothing is kept, and held from chunk `at - chunks` on. */
+static void set_splits(struct tdm_local_search *s, uint32_t at, uint32_t chunks)
+{
+    for (uint32_t g = 0; g < s->point.group_count; g++) {
+        struct tdm_group *group = &s->point.groups[g];
+        group->kept = at < chunks ? s->kept : TDM_SET_INPUT;
+        group->kept_from_chunk = at < chunks ? at : 0;
+        group->held = at < 2 * chunks ? s->held : TDM_SET_INPUT;
+        group->held_from_chunk = at < chunks ? 0 : at < 2 * chunks ? at - chunks : 0;
+        if (s->point.order == TDM_LAYER_MAJOR) {
+            group->kv = tdm_set_has(group->kept, TDM_STORE_KV) ? TDM_KV_KEEP : TDM_KV_RECOMPUTE;
+            group->kv_place = s->far_kv ? group->kept_place : TDM_DEVICE;
+        }
+    }
+}
+
+bool tdm_rounding_decide_fit(struct tdm_local_search *s)
+{
+    uint32_t chunks = tdm_estimator_chunks(s->estimator), low = 0, high = 2 * chunks;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        set_splits(s, middle, chunks);
+        if (tdm_rounding_fits(s))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    set_splits(s, high, chunks);
+    return tdm_rounding_decide(s);
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Local search: improves a schedule by its estimates, or by measurements of its neighbours. */
+#include "planner/rounding_parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Tries homes from a grid: layers' masters and moments all at one place, embedding and head
+ * likewise, and the memory that is left for one state, or for what groups keep. */
+static void start_homes(struct tdm_local_search *s)
+{
+    const uint32_t layers = s->kitchen->schedule->model->layers;
+    const enum tdm_place far_place = tdm_far_place(s->kitchen->schedule);
+    const bool *fixed = s->limits->fixed_homes;
+    if (fixed[TDM_STATE_WEIGHTS] || fixed[TDM_STATE_MASTER] || fixed[TDM_STATE_MOMENTS])
+        return;
+    for (unsigned start = 0; start < 32; start++)
+        for (int with = FILLS - 1; with >= 0; with--)
+            for (uint32_t slots = 1; slots <= 2; slots++) {
+                for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
+                    bool far = (start >> (state > 0 ? 2 * state - 1 : 0)) & 1;
+                    bool ends_far = state > 0 ? (start >> (2 * state)) & 1 : far;
+                    enum tdm_place ends = ends_far ? far_place : TDM_DEVICE;
+                    s->point.homes[state] = (struct tdm_home){far ? 0 : layers, ends, ends};
+                }
+                if (!s->limits->fixed_rings)
+                    s->point.rings.optimizer = slots;
+                if (with < FILL_NOTHING)
+                    tdm_rounding_fill(s, with);
+                tdm_rounding_decide_fit(s);
+            }
+}
+
+/* Searches places, homes and groups, each with the splits that fit. */
+static void search_structure(struct tdm_local_search *s)
+{
+    static const struct {
+        enum tdm_set kept, held;
+        bool far_kv;
+    } sets[] = {
+        {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ATTENTION_OUTPUT, false},
+        {TDM_SET_ALL, TDM_SET_ATTENTION_OUTPUT, false},
+        {TDM_SET_ALL, TDM_SET_ATTENTION_OUTPUT, true},
+        {TDM_SET_QKV, TDM_SET_ATTENTION_OUTPUT, false},
+        {TDM_SET_QKV, TDM_SET_ATTENTION_OUTPUT, true},
+        {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ALL, false},
+    };
+    size_t count = sizeof(sets) / sizeof(sets[0]), best = 0;
+    for (size_t i = 0; i <= count; i++) {
+        size_t at = i < count ? i : best;
+        s->kept = sets[at].kept;
+        s->held = sets[at].held;
+        s->far_kv = sets[at].far_kv;
+        if (i < count && tdm_rounding_decide_fit(s))
+            best = i;
+    }
+    if (s->limits->grid) {
+        const unsigned left = s->left;
+        start_homes(s);
+        s->left = left;
+    }
+    for (bool better = true; better && s->left > 0;) {
+        better = tdm_rounding_move_places(s, 0, s->point.group_count);
+        better = tdm_rounding_move_homes(s, tdm_rounding_decide_fit) || better;
+        for (uint32_t g = 0; g < s->point.group_count && s->left > 0; g++)
+            better = tdm_rounding_move_places(s, g, g + 1) || better;
+        better = tdm_rounding_move_boundaries(s, tdm_rounding_decide_fit) || better;
+    }
+}
+
+static void search_finely(struct tdm_local_search *s)
+{
+    for (bool better = true; better && s->left > 0;) {
+        better = tdm_rounding_move_groups(s, 0, s->point.group_count);
+        better = tdm_rounding_move_homes(s, tdm_rounding_decide) || better;
+        for (uint32_t g = 0; g < s->point.group_count && s->left > 0; g++)
+            better = tdm_rounding_move_groups(s, g, g + 1) || better;
+        better = tdm_rounding_move_boundaries(s, tdm_rounding_decide) || better;
+        better = better || tdm_rounding_move_pair(s);
+    }
+}
+
+/* Starts a search from a schedule. */
+static enum tdm_status open_search(const struct tdm_kitchen *kitchen,
+                                   const struct tdm_rounding_limits *limits,
+                                   struct tdm_rounded *rounded, struct tdm_local_search *s,
+                                   struct tdm_error *err)
+{
+    uint32_t layers = kitchen->schedule->model->layers;
+    struct tdm_group *groups = calloc((size_t)layers + 1, sizeof(*groups));
+    *s = (struct tdm_local_search){
+        .kitchen = kitchen,
+        .limits = limits,
+        .estimator = kitchen->estimators[rounded->size],
+        .point = *rounded,
+        .best = rounded,
+        .enough = HUGE_VAL,
+        .left =
+            tdm_rounding_affordable(kitchen, rounded->size, limits->deep, limits->most_estimates)};
+    if (groups == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    s->point.groups = groups;
+    memcpy(groups, rounded->groups, rounded->group_count * sizeof(*groups));
+    memcpy(s->homes, rounded->homes, sizeof(s->homes));
+    s->rings = rounded->rings;
+    tdm_estimator_set_state(s->estimator, s->homes, &s->rings);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
+                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
+                            struct tdm_error *err)
+{
+    struct tdm_local_search s;
+    enum tdm_status status = open_search(kitchen, limits, rounded, &s, err);
+    if (status != TDM_OK)
+        return status;
+    tdm_rounding_cost_of(&s);
+    /* a price above what any byte saves: a tenth of the step for a thousandth of the limit */
+    s.price = 100 * s.point.seconds / (double)limits->bytes[TDM_DEVICE];
+    s.best_cost = tdm_rounding_cost_of(&s);
+    tdm_rounded_copy(rounded, &s.point);
+    if (!limits->no_structure)
+        search_structure(&s);
+    if (!limits->no_fine)
+        search_finely(&s);
+    if (limits->travelled > 0)
+        status = tdm_rounding_travel(&s, err);
+    if (status == TDM_OK && limits->deep)
+        search_finely(&s);
+    free(s.point.groups);
+    return status;
+}
+
+enum tdm_status tdm_polish(const struct tdm_kitchen *kitchen,
+                           const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
+                           double seconds, tdm_measure measure, void *self, struct tdm_error *err)
+{
+    struct tdm_local_search s;
+    enum tdm_status status = open_search(kitchen, limits, rounded, &s, err);
+    if (status != TDM_OK)
+        return status;
+    s.measure = measure;
+    s.self = self;
+    s.best_cost = TDM_UNMEASURED;
+    tdm_rounding_cost_of(&s);
+    rounded->likely_seconds = s.point.likely_seconds;
+    s.best_cost = seconds;
+    if (seconds >= TDM_UNMEASURED)
+        tdm_rounding_decide(&s);
+    search_finely(&s);
+    free(s.point.groups);
+    return TDM_OK;
+}
+
+/* ---- sets richer than those of the search ---- */
+
+/* Changes the search's richest set to the richest of all, in the top `count` groups. */
+static void set_richest(struct tdm_local_search *s, bool held, uint32_t count)
+{
+    for (uint32_t g = s->point.group_count - count; g < s->point.group_count; g++) {
+        struct tdm_group *group = &s->point.groups[g];
+        enum tdm_set *set = held ? &group->held : &group->kept;
+        *set = *set == TDM_SEARCHED_SET ? s->limits->richest : *set;
+    }
+}
+
+/* Enriches as many groups as fit by the estimate; if measurement refuses them, fewer. */
+static void decide_richest(struct tdm_local_search *s, bool held)
+{
+    uint32_t fitting = 0, high = s->point.group_count;
+    while (fitting < high) {
+        uint32_t middle = high - (high - fitting) / 2;
+        set_richest(s, held, middle);
+        tdm_rounding_cost_of(s);
+        if (s->point.fits)
+            fitting = middle;
+        else
+            high = middle - 1;
+        tdm_rounded_copy(&s->point, s->best);
+    }
+    for (uint32_t count = fitting; count > 0 && s->left > 0; count /= 2) {
+        set_richest(s, held, count);
+        if (tdm_rounding_decide(s))
+            break;
+    }
+}
+
+enum tdm_status tdm_enrich(const struct tdm_kitchen *kitchen,
+                           const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
+                           double seconds, tdm_measure measure, void *self, struct tdm_error *err)
+{
+    struct tdm_local_search s;
+    enum tdm_status status = open_search(kitchen, limits, rounded, &s, err);
+    if (status != TDM_OK)
+        return status;
+    s.measure = measure;
+    s.self = self;
+    s.best_cost = TDM_UNMEASURED;
+    tdm_rounding_cost_of(&s);
+    rounded->likely_seconds = s.point.likely_seconds;
+    s.best_cost = seconds;
+    decide_richest(&s, false);
+    decide_richest(&s, true);
+    search_finely(&s);
+    free(s.point.groups);
+    return TDM_OK;
+}

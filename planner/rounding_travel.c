@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Travel: a walk that also accepts slightly slower points, and so leaves local optima. */
+#include "planner/rounding_parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * A longer search, which leaves local optima. From the current point it goes to one that differs in
+ * a few moves, if that is not much slower; at first by up to SLOWER, in the end not at all. Moves
+ * come in one fixed scrambled order, so the same request gives the same plan.
+ */
+#define SLOWER 0.006
+#define MORE_MOVES 0.45 /* share of points that differ in one move more */
+#define SCRAMBLE 6364136223846793005u
+#define KINDS_OF_MOVES 16u /* of which: */
+#define OF_SETTINGS 7u
+#define OF_COPIES 1u
+#define OF_BOUNDARIES 3u
+
+/* The next number of the scrambled order, below `below`. */
+static uint32_t draw(struct tdm_local_search *s, uint32_t below)
+{
+    s->scramble = s->scramble * SCRAMBLE + 1442695040888963407u;
+    return (uint32_t)(((s->scramble >> 33) * below) >> 31);
+}
+
+/* One setting of a group, of some groups or of all. */
+static void travel_settings(struct tdm_local_search *s)
+{
+    const uint32_t chunks = tdm_estimator_chunks(s->estimator), count = s->point.group_count;
+    uint32_t from = draw(s, count), to = from + 1, range = draw(s, 4);
+    if (range == 0) {
+        from = 0;
+        to = count;
+    } else if (range == 1) {
+        to += draw(s, count - from);
+    }
+    size_t move = draw(s, 2) == 0 ? draw(s, 2 * STEPS) : 2 * STEPS + draw(s, MOVES);
+    for (uint32_t g = from; g < to; g++)
+        tdm_rounding_move_group(s, &s->point.groups[g], move, chunks);
+}
+
+/* A group gets the settings of another; half of the time, that one gets its own. */
+static void travel_copy(struct tdm_local_search *s)
+{
+    struct tdm_group *a = &s->point.groups[draw(s, s->point.group_count)];
+    struct tdm_group *b = &s->point.groups[draw(s, s->point.group_count)], settings = *a;
+    const uint32_t layers = a->layers;
+    settings.layers = b->layers;
+    if (draw(s, 2) == 0) {
+        *a = *b;
+        a->layers = layers;
+    }
+    *b = settings;
+}
+
+/* Cuts a group, or moves a layer to the group above or below. */
+static void travel_boundary(struct tdm_local_search *s)
+{
+    const uint32_t layers = s->kitchen->schedule->model->layers;
+    uint32_t g = draw(s, s->point.group_count), what = draw(s, 5);
+    struct tdm_group *group = &s->point.groups[g];
+    if (s->limits->fixed_groups)
+        return;
+    if (what < 2 && group->layers >= 2 && s->point.group_count < layers) {
+        uint32_t below = 1 + draw(s, group->layers - 1);
+        memmove(group + 1, group, (s->point.group_count - g) * sizeof(*group));
+        group[1].layers = group->layers - below;
+        group->layers = below;
+        s->point.group_count++;
+    } else if (g + 1 < s->point.group_count) {
+        tdm_rounding_move_layer(s, g, draw(s, 2) == 0);
+    }
+}
+
+/* A home or a ring, often with what fills the memory again. */
+static void travel_home(struct tdm_local_search *s)
+{
+    int state, with = (int)draw(s, FILLS + 1);
+    if (tdm_rounding_change_home(s, draw(s, HOME_CHANGES), &state) && with < FILL_NOTHING &&
+        with != state && !s->limits->fixed_homes[with])
+        tdm_rounding_fill(s, with);
+}
+
+static void travel_once(struct tdm_local_search *s)
+{
+    do {
+        uint32_t what = draw(s, KINDS_OF_MOVES);
+        if (what < OF_SETTINGS)
+            travel_settings(s);
+        else if (what < OF_SETTINGS + OF_COPIES)
+            travel_copy(s);
+        else if (what < OF_SETTINGS + OF_COPIES + OF_BOUNDARIES)
+            travel_boundary(s);
+        else
+            travel_home(s);
+    } while (draw(s, 1000) < (uint32_t)(1000 * MORE_MOVES));
+}
+
+enum tdm_status tdm_rounding_travel(struct tdm_local_search *s, struct tdm_error *err)
+{
+    const uint32_t layers = s->kitchen->schedule->model->layers;
+    struct tdm_rounded here = *s->best;
+    double here_cost = s->best_cost;
+    here.groups = calloc((size_t)layers + 1, sizeof(*here.groups));
+    if (here.groups == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    tdm_rounded_copy(&here, s->best);
+    const unsigned count =
+        tdm_rounding_affordable(s->kitchen, s->best->size, true, s->limits->travelled);
+    s->scramble = 1;
+    for (unsigned i = 0; i < count; i++) {
+        double left = (double)(count - i) / count;
+        tdm_rounded_copy(&s->point, &here);
+        travel_once(s);
+        if (!tdm_rounding_fits(s))
+            continue;
+        s->enough = here_cost * (1 + SLOWER * left * left);
+        double cost = tdm_rounding_cost_of(s);
+        if (!s->point.fits || cost >= s->enough)
+            continue;
+        here_cost = cost;
+        tdm_rounded_copy(&here, &s->point);
+        if (cost < s->best_cost * (1 - 1e-9)) {
+            s->best_cost = cost;
+            tdm_rounded_copy(s->best, &s->point);
+        }
+    }
+    s->enough = HUGE_VAL;
+    tdm_rounded_copy(&s->point, s->best);
+    free(here.groups);
+    return TDM_OK;
+}
