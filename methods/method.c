@@ -147,11 +147,17 @@ static enum tdm_status unknown_key(const struct tdm_method *method, const char *
 {
     const struct tdm_method_key *key;
     const char *names[TDM_METHOD_MOST_KEYS + 1] = {NULL};
-    char list[1024], suggestion[TDM_SUGGESTION_BYTES], name[64];
+    char list[1024], suggestion[TDM_SUGGESTION_BYTES], name[64], expected[TDM_OTHER_VALUES];
     for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL && k < TDM_METHOD_MOST_KEYS; k++)
         names[k] = key->name;
     bool option = strncmp(pair, "--", 2) == 0;
-    snprintf(name, sizeof(name), "%.*s", (int)strcspn(pair, option ? "=: " : "=:"), pair);
+    size_t length = strcspn(pair, option ? "=: " : "=:");
+    snprintf(name, sizeof(name), "%.*s", (int)length, pair);
+    if (pair[length] != '\0' && tdm_method_other_values(method, pair, expected)) {
+        const char *value = pair + length + 1;
+        return tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is not known; expected %s",
+                        name + (option ? 2 : 0), value + strspn(value, " "), expected);
+    }
     if (option)
         tdm_fail(err, TDM_USAGE, "--set: method %s has no setting \"%s\"", method->name, name);
     else if (strcspn(pair, "=:") == strlen(pair) || name[0] == '\0')

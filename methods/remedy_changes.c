@@ -377,6 +377,8 @@ const char *tdm_remedies_text(const struct tdm_remedies *remedies, char out[TDM_
     }
     if (remedies->longest_tokens > 0)
         put(out, "; as it is, %s tokens fit", tdm_format_tokens(remedies->longest_tokens, text));
+    else if (remedies->count == 0 && remedies->context_alone)
+        put(out, ", not with any context");
     else if (remedies->count == 0)
         put(out, ", not with any batch or context, and no more GPUs or other method found does");
     return out;

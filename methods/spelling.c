@@ -151,3 +151,24 @@ bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, siz
     *value = as_key_has_it(tdm_method_key(method, *number), text);
     return option || !is_bare || has_value(tdm_method_key(method, *number), *value);
 }
+
+bool tdm_method_other_values(const struct tdm_method *method, const char *pair,
+                             char expected[TDM_OTHER_VALUES])
+{
+    size_t length = strcspn(pair, strncmp(pair, "--", 2) == 0 ? "=: " : "=:"), used = 0;
+    bool yes_no = false;
+    expected[0] = '\0';
+    for (size_t i = 0; i < ALIASES; i++) {
+        const struct alias *alias = &aliases[i];
+        if (alias->value == NULL || !is_word(pair, length, alias->name) ||
+            find_key(method, alias->key, strlen(alias->key)) == TDM_METHOD_MOST_KEYS)
+            continue;
+        yes_no |= yes_or_no(alias->value) >= 0 && strlen(alias->value) > 1; /* a word, no number */
+        if (used < TDM_OTHER_VALUES)
+            used += (size_t)snprintf(expected + used, TDM_OTHER_VALUES - used, "%s%s",
+                                     used > 0 ? "|" : "", alias->value);
+    }
+    if (yes_no)
+        snprintf(expected, TDM_OTHER_VALUES, "yes or no");
+    return used > 0;
+}

@@ -1387,10 +1387,13 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     return status;
 }
 
-/* Finds the minimum of `place` with updates at run->on; lowers *least. */
+/* Finds the minimum of `place` with updates at run->on; lowers *least. It ends as soon as it is known
+ * whether the minimum is at most `enough`. */
 static enum tdm_status find_least(struct run *run, enum tdm_place place, bool estimated,
-                                  uint64_t *least, struct tdm_error *err)
+                                  uint64_t enough, uint64_t *least, struct tdm_error *err)
 {
+    if (*least <= enough)
+        return TDM_OK;
     const enum tdm_place other = place == TDM_DEVICE ? TDM_HOST : TDM_DEVICE;
     run->queue.count = 0;
     enum tdm_status status = enumerate(run, err);
@@ -1398,7 +1401,8 @@ static enum tdm_status find_least(struct run *run, enum tdm_place place, bool es
         *least = run->queue.recipes[0].bytes[place];
     while (status == TDM_OK && !estimated && run->queue.count > 0) {
         struct tdm_recipe recipe = queue_pop(&run->queue);
-        if ((double)recipe.bytes[place] >= NEAR * (double)*least)
+        bool hopeless = enough > 0 && recipe.bytes[place] > enough; /* estimates are never too high */
+        if (hopeless || *least <= enough || (double)recipe.bytes[place] >= NEAR * (double)*least)
             break;
         struct tdm_program *program;
         uint64_t used_bytes[TDM_MAX_PLACES];
@@ -1415,8 +1419,8 @@ static enum tdm_status find_least(struct run *run, enum tdm_place place, bool es
 
 /* Tries state where the user put it, then streamed from the host, then updated on the host. */
 static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                      enum tdm_place place, bool estimated, uint64_t *bytes,
-                                      struct tdm_error *err)
+                                      enum tdm_place place, bool estimated, uint64_t enough,
+                                      uint64_t *bytes, struct tdm_error *err)
 {
     struct tdm_home homes[TDM_STATES];
     uint64_t least = TDM_SIZE_MAX;
@@ -1432,14 +1436,14 @@ static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struc
     status = run_open(schedule, pins, limit_bytes, (int)place, &run, err);
     run.on = asked_on;
     if (status == TDM_OK)
-        status = find_least(&run, place, estimated, &least, err);
+        status = find_least(&run, place, estimated, enough, &least, err);
     if (status == TDM_OK && trains && asked_on == TDM_DEVICE) {
         stream_state(&run);
-        status = find_least(&run, place, estimated, &least, err);
+        status = find_least(&run, place, estimated, enough, &least, err);
     }
     if (status == TDM_OK && trains && asked_on == TDM_DEVICE && !pins->has_update_place) {
         run.on = TDM_HOST;
-        status = find_least(&run, place, estimated, &least, err);
+        status = find_least(&run, place, estimated, enough, &least, err);
     }
     run_close(&run);
     memcpy(schedule->homes, homes, sizeof(homes));
@@ -1457,12 +1461,22 @@ static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struc
 enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                      enum tdm_place place, uint64_t *bytes, struct tdm_error *err)
 {
-    return least_anywhere(schedule, pins, place, false, bytes, err);
+    return least_anywhere(schedule, pins, place, false, 0, bytes, err);
+}
+
+enum tdm_status tdm_candidates_enough(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                      enum tdm_place place, uint64_t enough, bool *is_enough,
+                                      struct tdm_error *err)
+{
+    uint64_t bytes = TDM_SIZE_MAX;
+    enum tdm_status status = least_anywhere(schedule, pins, place, false, enough, &bytes, err);
+    *is_enough = status == TDM_OK && bytes <= enough;
+    return status == TDM_INFEASIBLE ? TDM_OK : status;
 }
 
 enum tdm_status tdm_candidates_least_estimate(struct tdm_schedule *schedule,
                                               const struct tdm_pins *pins, enum tdm_place place,
                                               uint64_t *bytes, struct tdm_error *err)
 {
-    return least_anywhere(schedule, pins, place, true, bytes, err);
+    return least_anywhere(schedule, pins, place, true, 0, bytes, err);
 }
