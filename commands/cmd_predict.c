@@ -136,16 +136,16 @@ static struct own_device own_device(const struct tdm_predict_request *r,
 }
 
 static const char *own_verdict(const struct tdm_predict_request *r,
-                               const struct tdm_predict_answer *a,
-                               const struct tdm_own_step *step, char out[TDM_PREDICT_TEXT])
+                               const struct tdm_predict_answer *a, const struct tdm_own_step *step,
+                               char out[TDM_PREDICT_TEXT])
 {
     char used[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE], host[2][TDM_FORMAT_SIZE];
     struct own_device device = own_device(r, a, step->device_limit_bytes);
-    int length = snprintf(out, TDM_PREDICT_TEXT, "needs %s of %s, and %s of %s of host memory: fits",
-                          tdm_format_bytes(step->used_bytes, used),
-                          tdm_format_bytes(device.bytes, has),
-                          tdm_format_bytes(step->host_bytes, host[0]),
-                          tdm_format_bytes(step->host_limit_bytes, host[1]));
+    int length =
+        snprintf(out, TDM_PREDICT_TEXT, "needs %s of %s, and %s of %s of host memory: fits",
+                 tdm_format_bytes(step->used_bytes, used), tdm_format_bytes(device.bytes, has),
+                 tdm_format_bytes(step->host_bytes, host[0]),
+                 tdm_format_bytes(step->host_limit_bytes, host[1]));
     if (device.margin > 0)
         snprintf(out + length, TDM_PREDICT_TEXT - (size_t)length, " with a margin of %g%%",
                  100 * device.margin);

@@ -7,7 +7,7 @@
 
 #define GRAIN UINT64_C(1024)
 #define CLOSE 512u /* precision: one part in so many */
-#define NEAR 8 /* points are near if so many times their distance is less than their tokens */
+#define NEAR 8     /* points are near if so many times their distance is less than their tokens */
 #define FAR_PART 16u
 #define MOST_TOKENS (UINT64_C(1) << 40)
 #define MORE_TRIES 3u /* tries above a context that does not fit */
@@ -27,14 +27,15 @@ uint64_t tdm_context_grain(const struct tdm_model *model,
     return 0;
 }
 
-/* Two points, the newer one last: allocated bytes grow along the line through them. The older one is
- * at 0 tokens until two contexts are known. */
+/* Two points, the newer one last: allocated bytes grow along the line through them. The older one
+ * is at 0 tokens until two contexts are known. */
 struct line {
     double tokens[2], allocated[2];
     double cached; /* bytes beyond those allocated, at the newer point */
 };
 
-/* A newer point that is near the last one replaces it, because the slope between them says little. */
+/* A newer point that is near the last one replaces it, because the slope between them says little.
+ */
 static void add_point(struct line *line, uint64_t tokens, uint64_t used, uint64_t cached)
 {
     double apart = (double)tokens - line->tokens[1];
@@ -249,11 +250,8 @@ enum tdm_status tdm_method_longest(const struct tdm_model *model, const struct t
                                    struct tdm_method_prediction *prediction, uint64_t *work,
                                    struct tdm_error *err)
 {
-    struct longest l = {.model = model,
-                        .machine = machine,
-                        .settings = settings,
-                        .margin = margin,
-                        .grain = grain};
+    struct longest l = {
+        .model = model, .machine = machine, .settings = settings, .margin = margin, .grain = grain};
     bool holds;
     enum tdm_status status = find(&l, fits, fails, err);
     if (status == TDM_OK)
@@ -271,8 +269,7 @@ enum tdm_status tdm_method_longest(const struct tdm_model *model, const struct t
     return TDM_OK;
 }
 
-/* Bytes at the peak that do not depend on the context. With K and V of chunks, only these depend on
- * it. */
+/* Bytes at the peak that do not depend on the context. Logits do not where they are a chunk's. */
 static uint64_t fixed_bytes(const struct tdm_method_prediction *asked)
 {
     const uint64_t *at_peak = asked->steps[asked->highest].torch.categories;
@@ -280,7 +277,7 @@ static uint64_t fixed_bytes(const struct tdm_method_prediction *asked)
     uint64_t fixed = tdm_torch_runtime_bytes(&asked->runtime);
     for (unsigned c = 0; c < TDM_METHOD_CATEGORIES; c++)
         if (c == TDM_METHOD_WEIGHTS || c == TDM_METHOD_GRADIENTS || c == TDM_METHOD_OPTIMIZER ||
-            (chunks > 0 && c != TDM_METHOD_KV && c != TDM_METHOD_KV_GRADIENTS))
+            (chunks > 0 && c == TDM_METHOD_LOGITS))
             fixed += at_peak[c];
     return fixed;
 }

@@ -22,6 +22,9 @@ static const struct {
     {"single", {"parallel"}}, /* the name in tables of measured peaks */
     {"fsdp2", {"fsdp"}},
     {"deepspeed", {"zero2", "zero3", "zero3-offload"}},
+    {"deepspeed-zero2", {"zero2"}},
+    {"deepspeed-zero3", {"zero3"}},
+    {"accelerate", {"parallel", "ddp", "fsdp"}},
     {"zero", {"zero2", "zero3", "zero3-offload"}},
     {"megatron", {"tensor-parallel", "megatron-cp"}},
     {"megatron-lm", {"tensor-parallel", "megatron-cp"}},
@@ -146,7 +149,7 @@ static enum tdm_status unknown_key(const struct tdm_method *method, const char *
                                    struct tdm_error *err)
 {
     const struct tdm_method_key *key;
-    const char *names[TDM_METHOD_MOST_KEYS + 1] = {NULL};
+    const char *names[TDM_METHOD_MOST_KEYS + 1] = {NULL}, *meant = tdm_method_option_meant(pair);
     char list[1024], suggestion[TDM_SUGGESTION_BYTES], name[64], expected[TDM_OTHER_VALUES];
     for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL && k < TDM_METHOD_MOST_KEYS; k++)
         names[k] = key->name;
@@ -164,6 +167,8 @@ static enum tdm_status unknown_key(const struct tdm_method *method, const char *
         tdm_fail(err, TDM_USAGE, "--set: \"%.64s\" is not KEY=VALUE", pair);
     else
         tdm_fail(err, TDM_USAGE, "--set: method %s has no key \"%s\"", method->name, name);
+    if (meant != NULL)
+        return tdm_hint(err, "that is %s", meant);
     return tdm_hint(err, "%s%skeys: %s", option ? "leave it out if it changes no memory; " : "",
                     tdm_name_suggest(name, names, suggestion),
                     tdm_names_join((char *const *)names, list, sizeof(list)));

@@ -172,3 +172,18 @@ bool tdm_method_other_values(const struct tdm_method *method, const char *pair,
         snprintf(expected, TDM_OTHER_VALUES, "yes or no");
     return used > 0;
 }
+
+const char *tdm_method_option_meant(const char *pair)
+{
+    static const char *const options[][2] = {{"per_device_train_batch_size", "--batch"},
+                                             {"train_micro_batch_size_per_gpu", "--batch"},
+                                             {"micro_batch_size", "--batch"},
+                                             {"max_seq_length", "--context"},
+                                             {"seq_length", "--context"},
+                                             {"nproc_per_node", "--gpus"}};
+    size_t length = strcspn(pair, strncmp(pair, "--", 2) == 0 ? "=: " : "=:");
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+        if (is_word(pair, length, options[i][0]))
+            return options[i][1];
+    return NULL;
+}

@@ -1387,8 +1387,8 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     return status;
 }
 
-/* Finds the minimum of `place` with updates at run->on; lowers *least. It ends as soon as it is known
- * whether the minimum is at most `enough`. */
+/* Finds the minimum of `place` with updates at run->on; lowers *least. It ends as soon as it is
+ * known whether the minimum is at most `enough`. */
 static enum tdm_status find_least(struct run *run, enum tdm_place place, bool estimated,
                                   uint64_t enough, uint64_t *least, struct tdm_error *err)
 {
@@ -1401,7 +1401,8 @@ static enum tdm_status find_least(struct run *run, enum tdm_place place, bool es
         *least = run->queue.recipes[0].bytes[place];
     while (status == TDM_OK && !estimated && run->queue.count > 0) {
         struct tdm_recipe recipe = queue_pop(&run->queue);
-        bool hopeless = enough > 0 && recipe.bytes[place] > enough; /* estimates are never too high */
+        bool hopeless =
+            enough > 0 && recipe.bytes[place] > enough; /* estimates are never too high */
         if (hopeless || *least <= enough || (double)recipe.bytes[place] >= NEAR * (double)*least)
             break;
         struct tdm_program *program;

@@ -96,8 +96,8 @@ static enum tdm_status try_streaming(struct tdm_schedule *schedule, const struct
             if (streamed[state])
                 tdm_schedule_set_home(schedule, (enum tdm_state)state, 0,
                                       schedule->machine->topology.far);
-        status = tdm_candidates_enough(schedule, pins, TDM_DEVICE, schedule->memory_bytes, &fits,
-                                       err);
+        status =
+            tdm_candidates_enough(schedule, pins, TDM_DEVICE, schedule->memory_bytes, &fits, err);
         if (status == TDM_OK && fits)
             status = least_bytes(schedule, pins, TDM_DEVICE, &bytes, err);
     }

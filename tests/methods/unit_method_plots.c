@@ -88,7 +88,8 @@ static void lines_of_comparisons(void **state)
 /* Every dot is a point of a line: labels have none. */
 static void dots_are_points(void **state)
 {
-    struct tdm_compare_line lines[2] = {{.name = "a", .dot_count = 3}, {.name = "b", .dot_count = 2}};
+    struct tdm_compare_line lines[2] = {{.name = "a", .dot_count = 3},
+                                        {.name = "b", .dot_count = 2}};
     struct tdm_compare_plot plot = {
         .bar_context = 8192, .device_bytes = 100 * GIB, .count = 2, .lines = lines};
     char path[TDM_PICTURE_PATH];
@@ -97,7 +98,8 @@ static void dots_are_points(void **state)
         skip();
     for (uint64_t i = 0; i < 2; i++)
         for (uint64_t k = 0; k < lines[i].dot_count; k++)
-            lines[i].dots[k] = (struct tdm_compare_dot){UINT64_C(8192) << k, (20 + 9 * k + i) * GIB};
+            lines[i].dots[k] =
+                (struct tdm_compare_dot){UINT64_C(8192) << k, (20 + 9 * k + i) * GIB};
     const struct tdm_picture picture = {tdm_picture_path(path), true, 1600, 900};
     struct tdm_error err;
     assert_int_equal(tdm_compare_plot_draw(&plot, &picture, &err), TDM_OK);
