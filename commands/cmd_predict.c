@@ -21,8 +21,8 @@
 #include <string.h>
 
 #define MOST_BATCH 65536u
-/* Work limit of a refusal, about 0.1 s. The hint may use the rest of it, or half of the work done
- * before the hint if that is more. */
+/* Work limit of a refusal, less than 0.1 s. The hint may use the rest of it, or
+ * half of the work done before the hint if that is more. */
 #define REFUSAL_WORK 1000000u
 
 static bool draws(const struct tdm_predict_request *r)
@@ -119,28 +119,55 @@ static enum tdm_status load(const struct tdm_predict_request *r, struct tdm_pred
 
 /* ---- tidemark's own schedule ---- */
 
-static const char *own_verdict(const struct tdm_predict_answer *a, const struct tdm_own_step *step,
+/* The device's memory, and the margin kept of it: none of an amount that --set memory gives. */
+struct own_device {
+    uint64_t bytes;
+    double margin;
+};
+
+static struct own_device own_device(const struct tdm_predict_request *r,
+                                    const struct tdm_predict_answer *a, uint64_t limit_bytes)
+{
+    const char *set = tdm_method_value(a->method, &a->choices, "memory");
+    if (set != NULL && strcmp(set, "all") != 0)
+        return (struct own_device){.bytes = limit_bytes};
+    return (struct own_device){.bytes = a->machine->topology.places[TDM_DEVICE].capacity_bytes,
+                               .margin = r->margin};
+}
+
+static const char *own_verdict(const struct tdm_predict_request *r,
+                               const struct tdm_predict_answer *a, const struct tdm_own_step *step,
                                char out[TDM_PREDICT_TEXT])
 {
-    char used[TDM_FORMAT_SIZE], device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE];
-    snprintf(out, TDM_PREDICT_TEXT, "needs %s of %s, and %s of host memory: fits",
-             tdm_format_bytes(step->used_bytes, used),
-             tdm_format_bytes(a->machine->topology.places[TDM_DEVICE].capacity_bytes, device),
-             tdm_format_bytes(step->host_bytes, host));
+    char used[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE], host[2][TDM_FORMAT_SIZE];
+    struct own_device device = own_device(r, a, step->device_limit_bytes);
+    int length =
+        snprintf(out, TDM_PREDICT_TEXT, "needs %s of %s, and %s of %s of host memory: fits",
+                 tdm_format_bytes(step->used_bytes, used), tdm_format_bytes(device.bytes, has),
+                 tdm_format_bytes(step->host_bytes, host[0]),
+                 tdm_format_bytes(step->host_limit_bytes, host[1]));
+    if (device.margin > 0)
+        snprintf(out + length, TDM_PREDICT_TEXT - (size_t)length, " with a margin of %g%%",
+                 100 * device.margin);
     return out;
 }
 
-static const char *own_refusal(const struct tdm_own_miss *miss, char out[TDM_PREDICT_TEXT])
+/* "needs 16.50 GiB of 8 GiB" */
+static const char *own_need(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
+                            const struct tdm_own_miss *miss, char out[TDM_PREDICT_TEXT])
 {
-    char need[2][TDM_FORMAT_SIZE], has[2][TDM_FORMAT_SIZE], tokens[TDM_FORMAT_SIZE];
+    char need[2][TDM_FORMAT_SIZE], has[2][TDM_FORMAT_SIZE], margin[48] = "";
+    struct own_device device = own_device(r, a, miss->device_bytes);
     bool both = strcmp(miss->binding, "both") == 0;
     tdm_format_bytes(miss->needed_device_bytes, need[0]);
     tdm_format_bytes(miss->needed_host_bytes, need[1]);
-    tdm_format_bytes(miss->device_bytes, has[0]);
+    tdm_format_bytes(device.bytes, has[0]);
     tdm_format_bytes(miss->host_bytes, has[1]);
+    if (miss->needed_device_bytes <= device.bytes && device.margin > 0)
+        snprintf(margin, sizeof(margin), " and a margin of %g%%", 100 * device.margin);
     int length = 0;
     if (miss->needed_device_bytes > 0)
-        length = snprintf(out, TDM_PREDICT_TEXT, "needs %s of %s", need[0], has[0]);
+        length = snprintf(out, TDM_PREDICT_TEXT, "needs %s%s of %s", need[0], margin, has[0]);
     if (miss->needed_host_bytes > 0)
         length +=
             snprintf(out + length, TDM_PREDICT_TEXT - (size_t)length, "%s%s of %s of host memory",
@@ -149,14 +176,21 @@ static const char *own_refusal(const struct tdm_own_miss *miss, char out[TDM_PRE
                                  : ", or ",
                      need[1], has[1]);
     if (length == 0)
-        length = snprintf(out, TDM_PREDICT_TEXT, "needs more than %s and %s of host memory", has[0],
-                          has[1]);
+        snprintf(out, TDM_PREDICT_TEXT, "needs more than %s and %s of host memory", has[0], has[1]);
+    return out;
+}
+
+static const char *own_refusal(const struct tdm_predict_request *r,
+                               const struct tdm_predict_answer *a, const struct tdm_own_miss *miss,
+                               char out[TDM_PREDICT_TEXT])
+{
+    char tokens[TDM_FORMAT_SIZE];
+    size_t length = strlen(own_need(r, a, miss, out));
     if (miss->longest_context > 0)
-        snprintf(out + length, TDM_PREDICT_TEXT - (size_t)length,
-                 ": does not fit; longest context %s",
+        snprintf(out + length, TDM_PREDICT_TEXT - length, ": does not fit; longest context %s",
                  tdm_format_tokens(miss->longest_context, tokens));
     else
-        snprintf(out + length, TDM_PREDICT_TEXT - (size_t)length, ": does not fit");
+        snprintf(out + length, TDM_PREDICT_TEXT - length, ": does not fit; no context does");
     return out;
 }
 
@@ -166,7 +200,7 @@ static enum tdm_status fail_own(const struct tdm_predict_request *r, struct tdm_
                                 struct tdm_own_schedule *own, struct tdm_error *err)
 {
     struct tdm_own_miss miss;
-    char hint[TDM_REMEDY_TEXT], answer[TDM_PREDICT_TEXT];
+    char hint[TDM_REMEDY_TEXT], need[TDM_PREDICT_TEXT], answer[TDM_PREDICT_TEXT];
     enum tdm_status status = tdm_own_fail(own, &miss, err);
     if (status != TDM_INFEASIBLE)
         return status;
@@ -175,9 +209,10 @@ static enum tdm_status fail_own(const struct tdm_predict_request *r, struct tdm_
                                 (1 - r->margin)),
                      &a->remedies);
     if (miss.binding != NULL) {
+        tdm_fail(err, TDM_INFEASIBLE, "does not fit: %s", own_need(r, a, &miss, need));
         tdm_hint(err, "%s", tdm_remedies_text(&a->remedies, hint));
         if (!r->as_json) {
-            tdm_predict_print_head(r, a, own_refusal(&miss, answer));
+            tdm_predict_print_head(r, a, own_refusal(r, a, &miss, answer));
             tdm_predict_print_assumed(r, a);
         }
     }
@@ -216,7 +251,7 @@ static enum tdm_status answer_own(const struct tdm_predict_request *r, struct td
         struct tdm_own_step step;
         char answer[TDM_PREDICT_TEXT];
         tdm_own_step(own, &step);
-        tdm_predict_print_head(r, a, own_verdict(a, &step, answer));
+        tdm_predict_print_head(r, a, own_verdict(r, a, &step, answer));
         tdm_own_table(stdout, own);
         tdm_predict_print_assumed(r, a);
     }

@@ -187,16 +187,20 @@ const char *tdm_predict_need_text(const struct tdm_predict_request *r,
 {
     const struct tdm_method_prediction *p = &a->prediction;
     uint64_t device_bytes = a->machine->topology.places[TDM_DEVICE].capacity_bytes;
-    char need[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE], margin[48] = "";
+    char need[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE], margin[48] = "", peak[TDM_FORMAT_SIZE],
+                                                      without[64] = "";
     bool known = p->runs || p->endless;
     uint64_t used_bytes = p->fits_device ? p->kept_bytes
                           : known        ? tdm_method_peak_bytes(p)
                                          : p->least_bytes;
     if (!p->fits_device && used_bytes <= device_bytes)
         snprintf(margin, sizeof(margin), " and a margin of %g%%", 100 * r->margin);
-    int length =
-        snprintf(out, TDM_PREDICT_TEXT, "needs %s%s%s of %s", known ? "" : "more than ",
-                 tdm_format_bytes(used_bytes, need), margin, tdm_format_bytes(device_bytes, has));
+    if (p->fits_device && p->gives_back) /* the table has the peak */
+        snprintf(without, sizeof(without), " (%s without the margin)",
+                 tdm_format_bytes(tdm_method_peak_bytes(p), peak));
+    int length = snprintf(out, TDM_PREDICT_TEXT, "needs %s%s%s of %s%s", known ? "" : "more than ",
+                          tdm_format_bytes(used_bytes, need), margin,
+                          tdm_format_bytes(device_bytes, has), without);
     if (p->host_peak_bytes == 0)
         return out;
     length += snprintf(out + length, TDM_PREDICT_TEXT - (size_t)length,

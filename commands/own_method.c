@@ -62,7 +62,7 @@ static void list_way(const struct tdm_shortage_way *way, struct tdm_remedy *reme
 void tdm_own_remedies(const struct tdm_own_miss *miss, uint64_t most_bytes,
                       struct tdm_remedies *out)
 {
-    *out = (struct tdm_remedies){.gpus = 1};
+    *out = (struct tdm_remedies){.gpus = 1, .complete = true, .context_alone = true};
     for (size_t i = 0; i < miss->way_count; i++)
         if (strcmp(miss->ways[i].changes[0].key, "context") == 0)
             tdm_parse_tokens(miss->ways[i].changes[0].value, "context", &out->longest_tokens, NULL);

@@ -19,6 +19,8 @@ void tdm_own_step(const struct tdm_own_schedule *own, struct tdm_own_step *step)
                                   .reserved_bytes = s->arena_bytes[TDM_DEVICE],
                                   .allocated_bytes = s->live_peak_bytes[TDM_DEVICE],
                                   .host_bytes = s->used_peak_bytes[schedule->machine->topology.far],
+                                  .device_limit_bytes = schedule->memory_bytes,
+                                  .host_limit_bytes = schedule->host_memory_bytes,
                                   .product_flops = s->product_flops,
                                   .attention_flops = s->flops - s->product_flops,
                                   .step_seconds = s->step_seconds};

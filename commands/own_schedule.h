@@ -49,7 +49,8 @@ struct tdm_own_step {
     uint64_t context, sequences;
     uint64_t used_bytes, reserved_bytes, allocated_bytes; /* at the device's peak */
     uint64_t host_bytes;
-    uint64_t categories[TDM_CATEGORIES]; /* sum: used_bytes */
+    uint64_t device_limit_bytes, host_limit_bytes; /* that the planner was given */
+    uint64_t categories[TDM_CATEGORIES];           /* sum: used_bytes */
     double product_flops, attention_flops, moved_bytes;
     double step_seconds;
 };

@@ -288,7 +288,7 @@ static enum tdm_status unknown_machine(const char *name, struct tdm_error *err)
     char list[400], suggestion[TDM_SUGGESTION_BYTES];
     tdm_fail(err, TDM_INPUT,
              "\"%.256s\" is not a shipped machine, \"local\", or a file that describes one", name);
-    tdm_hint(err, "%sshipped machines: %s",
+    tdm_hint(err, "%sshipped machines: %s; for another card name one like it, and --memory",
              tdm_name_suggest(plain_name(name), (const char *const *)names, suggestion),
              tdm_names_join(names, list, sizeof(list)));
     free(names);

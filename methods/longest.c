@@ -7,6 +7,8 @@
 
 #define GRAIN UINT64_C(1024)
 #define CLOSE 512u /* precision: one part in so many */
+#define NEAR 8     /* points are near if so many times their distance is less than their tokens */
+#define FAR_PART 16u
 #define MOST_TOKENS (UINT64_C(1) << 40)
 #define MORE_TRIES 3u /* tries above a context that does not fit */
 
@@ -25,40 +27,49 @@ uint64_t tdm_context_grain(const struct tdm_model *model,
     return 0;
 }
 
-/* Two points of allocated bytes, the newer one last. The first is the origin until two contexts are
- * known. */
+/* Two points, the newer one last: allocated bytes grow along the line through them. The older one
+ * is at 0 tokens until two contexts are known. */
 struct line {
-    double tokens[2], bytes[2];
-    double beside; /* cached bytes beyond those allocated, at the newer point */
+    double tokens[2], allocated[2];
+    double cached; /* bytes beyond those allocated, at the newer point */
 };
 
+/* A newer point that is near the last one replaces it, because the slope between them says little.
+ */
 static void add_point(struct line *line, uint64_t tokens, uint64_t used, uint64_t cached)
 {
-    if (used == 0 || tokens == 0 || tokens == (uint64_t)line->tokens[1])
+    double apart = (double)tokens - line->tokens[1];
+    if (used == 0 || tokens == 0)
         return;
-    line->tokens[0] = line->tokens[1];
-    line->bytes[0] = line->bytes[1];
+    if (apart * NEAR > line->tokens[1] || apart * NEAR < -line->tokens[1]) {
+        line->tokens[0] = line->tokens[1];
+        line->allocated[0] = line->allocated[1];
+    }
     line->tokens[1] = (double)tokens;
-    line->bytes[1] = (double)(used - cached);
-    line->beside = (double)cached;
+    line->allocated[1] = (double)(used - cached);
+    line->cached = (double)cached;
 }
 
-/* Tokens at which the line reaches so many bytes; 0: it does not. */
-static double meets(const struct line *line, double bytes)
+/* Tokens at which the line reaches so many bytes if `cached` bytes come on top of it, of which the
+ * part `grows` is in proportion to what the line rises; 0: it does not. */
+static double meets(const struct line *line, double bytes, double cached, double grows)
 {
-    double rise = (line->bytes[1] - line->bytes[0]) / (line->tokens[1] - line->tokens[0]);
+    double step = line->tokens[1] - line->tokens[0];
+    double rise = (line->allocated[1] - line->allocated[0] + cached * grows) / step;
     if (!(rise > 0))
         return 0;
-    double tokens = line->tokens[1] + (bytes - line->beside - line->bytes[1]) / rise;
+    double tokens = line->tokens[1] + (bytes - cached - line->allocated[1]) / rise;
     return tokens > 0 && tokens < (double)MOST_TOKENS ? tokens : 0;
 }
 
-#define MOST_FAILED 64u
+/* The context at which used bytes should reach so many. Far from the only known context, cached
+ * bytes are in proportion. */
+static double guess(const struct line *line, double bytes)
+{
+    return meets(line, bytes, line->cached, line->tokens[0] > 0 ? 0 : 1);
+}
 
-/* A context that was tried and does not fit, in grains. The search may ask for it again. */
-struct failed {
-    uint64_t tried, work;
-};
+#define MOST_FAILED 64u
 
 /* State of a search, in grains. */
 struct search {
@@ -67,18 +78,19 @@ struct search {
     uint64_t stride; /* minimum distance of the next try above `fits`, in steps; it grows with small
                         successes */
     unsigned missed; /* consecutive tries that failed */
+    bool gives_back; /* the longest that fits does so because cached memory is given back */
     unsigned tries;  /* left above what does not fit */
     struct line line;
-    struct failed failed[MOST_FAILED];
+    uint64_t failed[MOST_FAILED]; /* those that did not fit. The search may ask for them again. */
     unsigned failed_count;
 };
 
-static const struct failed *find_failed(const struct search *s, uint64_t tried)
+static bool has_failed(const struct search *s, uint64_t tried)
 {
     for (unsigned i = 0; i < s->failed_count; i++)
-        if (s->failed[i].tried == tried)
-            return &s->failed[i];
-    return NULL;
+        if (s->failed[i] == tried)
+            return true;
+    return false;
 }
 
 /* Distance at which `fits` and `fails` count as neighbours. */
@@ -92,11 +104,32 @@ static bool are_neighbours(const struct search *s)
     return s->fails > 0 && s->fails <= s->fits + step_of(s);
 }
 
+/* No context from here on fits, as far as can be told. */
+static uint64_t end_of(const struct search *s, double bytes, uint64_t grain)
+{
+    uint64_t allocated = (uint64_t)(meets(&s->line, bytes, 0, 0) / (double)grain) + 1;
+    bool known = s->line.tokens[0] > 0 && allocated > s->fits + 1;
+    if (!known || (s->fails > 0 && s->fails < allocated))
+        return s->fails;
+    return allocated;
+}
+
+/* How far below a context that does not fit to try next: a little, and with every further failure
+ * twice as much. */
+static uint64_t step_down(const struct search *s)
+{
+    uint64_t half = (s->fails - s->fits + 1) / 2;
+    uint64_t step = s->line.tokens[0] > 0 ? step_of(s) : step_of(s) + s->fails / FAR_PART;
+    uint64_t steps = s->missed < 32 ? UINT64_C(1) << (s->missed > 0 ? s->missed - 1 : 0) : 1;
+    return s->missed < 32 && step * steps < half ? step * steps : half;
+}
+
 /* The next context to try; 0: the search is over. */
 static uint64_t next_try(struct search *s, double bytes, uint64_t grain)
 {
     uint64_t least = s->fits + step_of(s) * s->stride;
-    uint64_t next = (uint64_t)(meets(&s->line, bytes) / (double)grain);
+    uint64_t next = (uint64_t)(guess(&s->line, bytes) / (double)grain);
+    uint64_t end = end_of(s, bytes, grain);
     if (are_neighbours(s)) {
         if (s->tries == 0)
             return 0;
@@ -105,16 +138,18 @@ static uint64_t next_try(struct search *s, double bytes, uint64_t grain)
     }
     if (s->fails == 0 && next == 0)
         next = 2 * s->fits;
+    if (s->gives_back && end > 0)
+        next = s->fits + (end - s->fits) / 2;
+    if (s->fails > 0 && next >= s->fails)
+        next = s->fails - step_down(s);
     if (next < least)
-        next = least;
-    if (s->fails > 0 && (s->missed > 1 || next >= s->fails))
-        next = s->fits + (s->fails - s->fits) / 2;
+        next = s->fails == 0 || least < s->fails ? least : s->fits + (s->fails - s->fits) / 2;
     if (next > s->most)
         next = s->most;
     return next > s->fits ? next : 0;
 }
 
-static void note_try(struct search *s, uint64_t tried, bool fits)
+static void note_try(struct search *s, uint64_t tried, bool fits, bool gives_back)
 {
     if (!fits && are_neighbours(s))
         return;
@@ -130,6 +165,82 @@ static void note_try(struct search *s, uint64_t tried, bool fits)
     s->missed = 0;
     s->tries = MORE_TRIES;
     s->fits = tried;
+    s->gives_back = gives_back;
+}
+
+/* What is searched, and what was found. */
+struct longest {
+    const struct tdm_model *model;
+    const struct tdm_machine *machine;
+    const struct tdm_method_settings *settings;
+    double margin;
+    bool whole; /* every try is also predicted on the whole device */
+    uint64_t grain, tokens;
+    struct tdm_method_prediction prediction; /* for `tokens`, unless these were known */
+    uint64_t work;
+};
+
+static enum tdm_status try_tokens(const struct longest *l, uint64_t tokens, bool whole,
+                                  struct tdm_method_prediction *p, struct tdm_error *err)
+{
+    struct tdm_method_settings at = *l->settings;
+    at.torch.tokens = tokens;
+    *p = (struct tdm_method_prediction){.work = 0};
+    if (tdm_method_check(l->model, &at, NULL) != TDM_OK)
+        return TDM_OK;
+    return whole ? tdm_method_try(l->model, l->machine, &at, l->margin, p, err)
+                 : tdm_method_probe(l->model, l->machine, &at, l->margin, p, err);
+}
+
+static enum tdm_status find(struct longest *l, const struct tdm_known_context *fits,
+                            const struct tdm_known_context *fails, struct tdm_error *err)
+{
+    const double bytes =
+        (double)l->machine->topology.places[TDM_DEVICE].capacity_bytes * (1 - l->margin);
+    struct search s = {.fits = fits->tokens / l->grain,
+                       .most = (fails->tokens > 0 ? fails->tokens - 1 : MOST_TOKENS) / l->grain,
+                       .stride = 1,
+                       .tries = MORE_TRIES};
+    s.fails = fails->tokens > 0 ? s.most + 1 : 0;
+    s.line.allocated[1] = (double)fails->fixed_bytes;
+    add_point(&s.line, fails->tokens, fails->used_bytes, fails->cached_bytes);
+    add_point(&s.line, fits->tokens, fits->used_bytes, fits->cached_bytes);
+    l->tokens = fits->tokens;
+    for (uint64_t next; (next = next_try(&s, bytes, l->grain)) > 0;) {
+        struct tdm_method_prediction p;
+        if (has_failed(&s, next)) {
+            note_try(&s, next, false, false);
+            continue;
+        }
+        enum tdm_status status = try_tokens(l, next * l->grain, l->whole, &p, err);
+        if (status != TDM_OK)
+            return status;
+        l->work += p.work;
+        note_try(&s, next, p.fits, p.gives_back);
+        if (!p.fits && !p.runs && s.failed_count < MOST_FAILED)
+            s.failed[s.failed_count++] = next;
+        if (p.runs)
+            add_point(&s.line, next * l->grain, tdm_method_peak_bytes(&p),
+                      tdm_method_cached_bytes(&p.steps[p.highest]));
+        if (p.fits) {
+            l->tokens = next * l->grain;
+            l->prediction = p;
+        }
+    }
+    return TDM_OK;
+}
+
+/* Predicts what was found on the whole device. *holds: it fits. */
+static enum tdm_status confirm(struct longest *l, const struct tdm_known_context *fits, bool *holds,
+                               struct tdm_error *err)
+{
+    *holds = l->tokens == fits->tokens || !l->prediction.gives_back;
+    if (*holds)
+        return TDM_OK;
+    enum tdm_status status = try_tokens(l, l->tokens, true, &l->prediction, err);
+    *holds = l->prediction.fits;
+    l->work += l->prediction.work;
+    return status;
 }
 
 enum tdm_status tdm_method_longest(const struct tdm_model *model, const struct tdm_machine *machine,
@@ -139,43 +250,36 @@ enum tdm_status tdm_method_longest(const struct tdm_model *model, const struct t
                                    struct tdm_method_prediction *prediction, uint64_t *work,
                                    struct tdm_error *err)
 {
-    const double bytes = (double)machine->topology.places[TDM_DEVICE].capacity_bytes * (1 - margin);
-    struct search s = {.fits = fits->tokens / grain,
-                       .most = (fails->tokens > 0 ? fails->tokens - 1 : MOST_TOKENS) / grain,
-                       .stride = 1,
-                       .tries = MORE_TRIES};
-    s.fails = fails->tokens > 0 ? s.most + 1 : 0;
-    add_point(&s.line, fails->tokens, fails->used_bytes, fails->cached_bytes);
-    add_point(&s.line, fits->tokens, fits->used_bytes, fits->cached_bytes);
-    *tokens = fits->tokens;
-    for (uint64_t next; (next = next_try(&s, bytes, grain)) > 0;) {
-        struct tdm_method_settings at = *settings;
-        struct tdm_method_prediction p = {.work = 0};
-        at.torch.tokens = next * grain;
-        enum tdm_status status = TDM_OK;
-        const struct failed *failed = find_failed(&s, next);
-        if (failed != NULL) {
-            *work += failed->work;
-            note_try(&s, next, false);
-            continue;
-        }
-        if (tdm_method_check(model, &at, NULL) == TDM_OK)
-            status = tdm_method_try(model, machine, &at, margin, &p, err);
-        if (status != TDM_OK)
-            return status;
-        *work += p.work;
-        note_try(&s, next, p.fits);
-        if (!p.fits && !p.runs && s.failed_count < MOST_FAILED)
-            s.failed[s.failed_count++] = (struct failed){.tried = next, .work = p.work};
-        if (p.runs)
-            add_point(&s.line, at.torch.tokens, tdm_method_peak_bytes(&p),
-                      tdm_method_cached_bytes(&p.steps[p.highest]));
-        if (p.fits) {
-            *tokens = at.torch.tokens;
-            *prediction = p;
-        }
+    struct longest l = {
+        .model = model, .machine = machine, .settings = settings, .margin = margin, .grain = grain};
+    bool holds;
+    enum tdm_status status = find(&l, fits, fails, err);
+    if (status == TDM_OK)
+        status = confirm(&l, fits, &holds, err);
+    if (status == TDM_OK && !holds) { /* rare: with more memory other blocks are cut */
+        l.whole = true;
+        status = find(&l, fits, fails, err);
     }
+    if (status != TDM_OK)
+        return status;
+    *tokens = l.tokens;
+    *work += l.work;
+    if (l.tokens > fits->tokens)
+        *prediction = l.prediction;
     return TDM_OK;
+}
+
+/* Bytes at the peak that do not depend on the context. Logits do not where they are a chunk's. */
+static uint64_t fixed_bytes(const struct tdm_method_prediction *asked)
+{
+    const uint64_t *at_peak = asked->steps[asked->highest].torch.categories;
+    uint64_t chunks = at_peak[TDM_METHOD_KV] + at_peak[TDM_METHOD_KV_GRADIENTS];
+    uint64_t fixed = tdm_torch_runtime_bytes(&asked->runtime);
+    for (unsigned c = 0; c < TDM_METHOD_CATEGORIES; c++)
+        if (c == TDM_METHOD_WEIGHTS || c == TDM_METHOD_GRADIENTS || c == TDM_METHOD_OPTIMIZER ||
+            (chunks > 0 && c == TDM_METHOD_LOGITS))
+            fixed += at_peak[c];
+    return fixed;
 }
 
 enum tdm_status tdm_method_longest_below(const struct tdm_model *model,
@@ -191,6 +295,7 @@ enum tdm_status tdm_method_longest_below(const struct tdm_model *model,
     if (asked->endless) {
         fails.used_bytes = tdm_method_peak_bytes(asked);
         fails.cached_bytes = tdm_method_cached_bytes(&asked->steps[asked->highest]);
+        fails.fixed_bytes = fixed_bytes(asked);
     }
     *tokens = 0;
     return grain == 0 ? TDM_OK

@@ -6,8 +6,11 @@
  * beyond them change in jumps, so a step may fit although a slightly shorter one does not. The
  * search extrapolates a line to the size of the device, tries the context found there, and
  * corrects the line, until the longest context that fits and the shortest that does not are
- * neighbours. It then tries three more contexts above, and continues from there if one of them
- * fits. That takes about eight predictions.
+ * neighbours. Below a context that does not fit it goes down in steps that double. Where cached
+ * memory must be given back, it halves what lies below the context whose allocated bytes alone
+ * reach the size of the device. It then tries three more contexts above, and continues from there
+ * if one of them fits. That takes about ten predictions, on a device smaller by the margin; the
+ * context found is predicted on the whole device too.
  */
 #ifndef TDM_METHODS_LONGEST_H
 #define TDM_METHODS_LONGEST_H
@@ -19,6 +22,7 @@ struct tdm_known_context {
     uint64_t tokens;                   /* 0: no context is known */
     uint64_t used_bytes, cached_bytes; /* at the peak; cached_bytes are those of used_bytes that are
                                           not allocated; 0: not known */
+    uint64_t fixed_bytes; /* those of used_bytes that do not depend on the context; 0: not known */
 };
 
 /* The granularity of contexts near `tokens`: 1K tokens, or else the least common multiple of 1K and

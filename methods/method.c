@@ -22,6 +22,9 @@ static const struct {
     {"single", {"parallel"}}, /* the name in tables of measured peaks */
     {"fsdp2", {"fsdp"}},
     {"deepspeed", {"zero2", "zero3", "zero3-offload"}},
+    {"deepspeed-zero2", {"zero2"}},
+    {"deepspeed-zero3", {"zero3"}},
+    {"accelerate", {"parallel", "ddp", "fsdp"}},
     {"zero", {"zero2", "zero3", "zero3-offload"}},
     {"megatron", {"tensor-parallel", "megatron-cp"}},
     {"megatron-lm", {"tensor-parallel", "megatron-cp"}},
@@ -146,18 +149,26 @@ static enum tdm_status unknown_key(const struct tdm_method *method, const char *
                                    struct tdm_error *err)
 {
     const struct tdm_method_key *key;
-    const char *names[TDM_METHOD_MOST_KEYS + 1] = {NULL};
-    char list[1024], suggestion[TDM_SUGGESTION_BYTES], name[64];
+    const char *names[TDM_METHOD_MOST_KEYS + 1] = {NULL}, *meant = tdm_method_option_meant(pair);
+    char list[1024], suggestion[TDM_SUGGESTION_BYTES], name[64], expected[TDM_OTHER_VALUES];
     for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL && k < TDM_METHOD_MOST_KEYS; k++)
         names[k] = key->name;
     bool option = strncmp(pair, "--", 2) == 0;
-    snprintf(name, sizeof(name), "%.*s", (int)strcspn(pair, option ? "=: " : "=:"), pair);
+    size_t length = strcspn(pair, option ? "=: " : "=:");
+    snprintf(name, sizeof(name), "%.*s", (int)length, pair);
+    if (pair[length] != '\0' && tdm_method_other_values(method, pair, expected)) {
+        const char *value = pair + length + 1;
+        return tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is not known; expected %s",
+                        name + (option ? 2 : 0), value + strspn(value, " "), expected);
+    }
     if (option)
         tdm_fail(err, TDM_USAGE, "--set: method %s has no setting \"%s\"", method->name, name);
     else if (strcspn(pair, "=:") == strlen(pair) || name[0] == '\0')
         tdm_fail(err, TDM_USAGE, "--set: \"%.64s\" is not KEY=VALUE", pair);
     else
         tdm_fail(err, TDM_USAGE, "--set: method %s has no key \"%s\"", method->name, name);
+    if (meant != NULL)
+        return tdm_hint(err, "that is %s", meant);
     return tdm_hint(err, "%s%skeys: %s", option ? "leave it out if it changes no memory; " : "",
                     tdm_name_suggest(name, names, suggestion),
                     tdm_names_join((char *const *)names, list, sizeof(list)));

@@ -83,6 +83,17 @@ struct tdm_method_choices {
 bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, size_t *number,
                           const char **value);
 
+#define TDM_OTHER_VALUES 128u
+
+/* The values that a pair may have whose key is one that only users of the system write, such as
+ * "yes or no" of use_liger_kernel. False: it is no such key. */
+bool tdm_method_other_values(const struct tdm_method *method, const char *pair,
+                             char expected[TDM_OTHER_VALUES]);
+
+/* The option of `predict` that says what this pair says, as --batch for
+ * per_device_train_batch_size; NULL: none does. */
+const char *tdm_method_option_meant(const char *pair);
+
 /* The value of a key, as set or by default; NULL if it has none, or if there is no such key. */
 const char *tdm_method_value(const struct tdm_method *method,
                              const struct tdm_method_choices *choices, const char *name);

@@ -248,9 +248,23 @@ static bool gave_back(const struct tdm_torch_run *out)
     return retries > 0;
 }
 
-enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_machine *machine,
-                               const struct tdm_method_settings *settings, double margin,
-                               struct tdm_method_prediction *prediction, struct tdm_error *err)
+/* Takes the result of a run on a device smaller by the margin as the prediction. */
+static void take_limited(const struct asked *asked, const struct tdm_machine *machine,
+                         const struct tdm_torch_run *out, struct tdm_method_prediction *p)
+{
+    p->parameters_bytes = out->weight_bytes;
+    note_steps(out, asked->settings.step, p);
+    judge_host(machine, &asked->settings, p);
+    p->runs = p->fits_device = !failed(out);
+    p->gives_back = p->fits_device && gave_back(out);
+    p->kept_bytes = p->fits_device ? p->steps[p->highest].used_bytes : 0;
+    p->fits = p->fits_device && p->fits_host;
+}
+
+static enum tdm_status try_limited(const struct tdm_model *model, const struct tdm_machine *machine,
+                                   const struct tdm_method_settings *settings, double margin,
+                                   bool whole, struct tdm_method_prediction *prediction,
+                                   struct tdm_error *err)
 {
     struct asked asked;
     struct tdm_torch_run out;
@@ -259,22 +273,31 @@ enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_m
     p.runtime = asked.runtime;
     enum tdm_status status =
         run(&asked, less_runtime(less_margin(machine, margin), &p.runtime), &out, &p, err);
-    if (status == TDM_OK && !failed(&out) &&
+    if (status == TDM_OK && whole && !failed(&out) &&
         gave_back(&out)) { /* the result on the whole device differs */
         uint64_t work = p.work;
         status = predict(&asked, machine, settings, margin, &out, &p, err);
         p.work += work;
     } else if (status == TDM_OK) {
-        p.parameters_bytes = out.weight_bytes;
-        note_steps(&out, settings->step, &p);
-        judge_host(machine, settings, &p);
-        p.runs = p.fits_device = !failed(&out);
-        p.kept_bytes = p.fits_device ? p.steps[p.highest].used_bytes : 0;
-        p.fits = p.fits_device && p.fits_host;
+        take_limited(&asked, machine, &out, &p);
     }
     if (status == TDM_OK)
         *prediction = p;
     return status;
+}
+
+enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_machine *machine,
+                               const struct tdm_method_settings *settings, double margin,
+                               struct tdm_method_prediction *prediction, struct tdm_error *err)
+{
+    return try_limited(model, machine, settings, margin, true, prediction, err);
+}
+
+enum tdm_status tdm_method_probe(const struct tdm_model *model, const struct tdm_machine *machine,
+                                 const struct tdm_method_settings *settings, double margin,
+                                 struct tdm_method_prediction *prediction, struct tdm_error *err)
+{
+    return try_limited(model, machine, settings, margin, false, prediction, err);
 }
 
 /* Lower bound of the need of a run on a device without a memory limit, if it was stopped early.

@@ -73,6 +73,13 @@ enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_m
                                const struct tdm_method_settings *settings, double margin,
                                struct tdm_method_prediction *prediction, struct tdm_error *err);
 
+/* The same, faster still where cached memory must be given back: what the steps take on the whole
+ * device is not found out. Steps and peaks are those with the margin kept, and that all steps
+ * complete on the whole device is assumed. */
+enum tdm_status tdm_method_probe(const struct tdm_model *model, const struct tdm_machine *machine,
+                                 const struct tdm_method_settings *settings, double margin,
+                                 struct tdm_method_prediction *prediction, struct tdm_error *err);
+
 /* Finds the total need after a prediction that does not fit the device. Steps, peaks and host
  * memory become those of a device with unlimited memory; failure, runs, fits_device and kept_bytes
  * stay. Only least_bytes is set if even TDM_TORCH_ENDLESS bytes are too few, or if finding out

@@ -44,6 +44,7 @@ struct tdm_remedies {
     struct tdm_remedy list[TDM_REMEDY_MOST];
     size_t count;
     bool complete;           /* false: the search ended before it tried everything */
+    bool context_alone;      /* neither other batches nor GPUs nor methods were tried */
     uint64_t gpus;           /* number that the user asked for */
     uint64_t longest_tokens; /* the longest context that fits without changes; 0: none does */
 };

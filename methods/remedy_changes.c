@@ -340,8 +340,10 @@ static void put_opening(const struct tdm_remedies *remedies, char out[TDM_REMEDY
         put(out, "it fits with ");
         return;
     }
-    put(out, "nothing that this method has%s makes it fit on %" PRIu64 " GPU%s", alone,
-        remedies->gpus, remedies->gpus == 1 ? "" : "s");
+    bool tried_all = remedies->complete || remedies->count > 0;
+    put(out, "nothing %s%s makes it fit on %" PRIu64 " GPU%s",
+        tried_all ? "that this method has" : "tried so far", alone, remedies->gpus,
+        remedies->gpus == 1 ? "" : "s");
     if (first != NULL)
         put(out, "; it fits with ");
 }
@@ -377,6 +379,10 @@ const char *tdm_remedies_text(const struct tdm_remedies *remedies, char out[TDM_
     }
     if (remedies->longest_tokens > 0)
         put(out, "; as it is, %s tokens fit", tdm_format_tokens(remedies->longest_tokens, text));
+    else if (remedies->count == 0 && remedies->context_alone)
+        put(out, ", not with any context");
+    else if (remedies->count == 0 && !remedies->complete)
+        put(out, ", and no context does");
     else if (remedies->count == 0)
         put(out, ", not with any batch or context, and no more GPUs or other method found does");
     return out;

@@ -151,3 +151,39 @@ bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, siz
     *value = as_key_has_it(tdm_method_key(method, *number), text);
     return option || !is_bare || has_value(tdm_method_key(method, *number), *value);
 }
+
+bool tdm_method_other_values(const struct tdm_method *method, const char *pair,
+                             char expected[TDM_OTHER_VALUES])
+{
+    size_t length = strcspn(pair, strncmp(pair, "--", 2) == 0 ? "=: " : "=:"), used = 0;
+    bool yes_no = false;
+    expected[0] = '\0';
+    for (size_t i = 0; i < ALIASES; i++) {
+        const struct alias *alias = &aliases[i];
+        if (alias->value == NULL || !is_word(pair, length, alias->name) ||
+            find_key(method, alias->key, strlen(alias->key)) == TDM_METHOD_MOST_KEYS)
+            continue;
+        yes_no |= yes_or_no(alias->value) >= 0 && strlen(alias->value) > 1; /* a word, no number */
+        if (used < TDM_OTHER_VALUES)
+            used += (size_t)snprintf(expected + used, TDM_OTHER_VALUES - used, "%s%s",
+                                     used > 0 ? "|" : "", alias->value);
+    }
+    if (yes_no)
+        snprintf(expected, TDM_OTHER_VALUES, "yes or no");
+    return used > 0;
+}
+
+const char *tdm_method_option_meant(const char *pair)
+{
+    static const char *const options[][2] = {{"per_device_train_batch_size", "--batch"},
+                                             {"train_micro_batch_size_per_gpu", "--batch"},
+                                             {"micro_batch_size", "--batch"},
+                                             {"max_seq_length", "--context"},
+                                             {"seq_length", "--context"},
+                                             {"nproc_per_node", "--gpus"}};
+    size_t length = strcspn(pair, strncmp(pair, "--", 2) == 0 ? "=: " : "=:");
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+        if (is_word(pair, length, options[i][0]))
+            return options[i][1];
+    return NULL;
+}

@@ -109,6 +109,12 @@ enum tdm_status tdm_candidates_least_estimate(struct tdm_schedule *schedule,
                                               const struct tdm_pins *pins, enum tdm_place place,
                                               uint64_t *bytes, struct tdm_error *err);
 
+/* Is so much of `place` enough for some schedule, with the limit on the other place kept? Faster
+ * than the minimum. The nest of `schedule` is overwritten. */
+enum tdm_status tdm_candidates_enough(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                      enum tdm_place place, uint64_t enough, bool *is_enough,
+                                      struct tdm_error *err);
+
 const char *tdm_attention_store_name(enum tdm_attention_store store); /* "none", "held", "kept" */
 
 void tdm_pins_free(struct tdm_pins *pins); /* frees what the pins own, not the struct */

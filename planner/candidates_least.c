@@ -7,10 +7,13 @@
 /* When the minimum memory is sought, estimates this close to the minimum are not lowered. */
 #define NEAR 0.9995
 
-/* Finds the minimum of `place` with updates at run->on; lowers *least. */
+/* Finds the minimum of `place` with updates at run->on; lowers *least. It ends as soon as it is
+ * known whether the minimum is at most `enough`. */
 static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place place, bool estimated,
-                                  uint64_t *least, struct tdm_error *err)
+                                  uint64_t enough, uint64_t *least, struct tdm_error *err)
 {
+    if (*least <= enough)
+        return TDM_OK;
     const enum tdm_place other = tdm_other_place(run->kitchen.schedule, place);
     run->queue.count = 0;
     enum tdm_status status = tdm_candidates_enumerate(run, err);
@@ -18,7 +21,9 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
         *least = run->queue.recipes[0].bytes[place];
     while (status == TDM_OK && !estimated && run->queue.count > 0) {
         struct tdm_recipe recipe = tdm_candidates_pop(&run->queue);
-        if ((double)recipe.bytes[place] >= NEAR * (double)*least)
+        bool hopeless =
+            enough > 0 && recipe.bytes[place] > enough; /* estimates are never too high */
+        if (hopeless || *least <= enough || (double)recipe.bytes[place] >= NEAR * (double)*least)
             break;
         struct tdm_program *program;
         uint64_t used_bytes[TDM_MAX_PLACES];
@@ -35,8 +40,8 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
 
 /* Tries state where the user put it, then streamed from the host, then updated on the host. */
 static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                      enum tdm_place place, bool estimated, uint64_t *bytes,
-                                      struct tdm_error *err)
+                                      enum tdm_place place, bool estimated, uint64_t enough,
+                                      uint64_t *bytes, struct tdm_error *err)
 {
     struct tdm_home homes[TDM_STATES];
     uint64_t least = TDM_SIZE_MAX;
@@ -53,14 +58,14 @@ static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struc
     status = tdm_candidates_open(schedule, pins, limit_bytes, (int)place, &run, err);
     run.on = asked_on;
     if (status == TDM_OK)
-        status = find_least(&run, place, estimated, &least, err);
+        status = find_least(&run, place, estimated, enough, &least, err);
     if (status == TDM_OK && trains && !tdm_is_far(asked_on)) {
         tdm_candidates_stream_state(&run);
-        status = find_least(&run, place, estimated, &least, err);
+        status = find_least(&run, place, estimated, enough, &least, err);
     }
     if (status == TDM_OK && trains && !tdm_is_far(asked_on) && !pins->has_update_place) {
         run.on = tdm_far_place(schedule);
-        status = find_least(&run, place, estimated, &least, err);
+        status = find_least(&run, place, estimated, enough, &least, err);
     }
     tdm_candidates_close(&run);
     memcpy(schedule->homes, homes, sizeof(homes));
@@ -78,12 +83,22 @@ static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struc
 enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                      enum tdm_place place, uint64_t *bytes, struct tdm_error *err)
 {
-    return least_anywhere(schedule, pins, place, false, bytes, err);
+    return least_anywhere(schedule, pins, place, false, 0, bytes, err);
+}
+
+enum tdm_status tdm_candidates_enough(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                      enum tdm_place place, uint64_t enough, bool *is_enough,
+                                      struct tdm_error *err)
+{
+    uint64_t bytes = TDM_SIZE_MAX;
+    enum tdm_status status = least_anywhere(schedule, pins, place, false, enough, &bytes, err);
+    *is_enough = status == TDM_OK && bytes <= enough;
+    return status == TDM_INFEASIBLE ? TDM_OK : status;
 }
 
 enum tdm_status tdm_candidates_least_estimate(struct tdm_schedule *schedule,
                                               const struct tdm_pins *pins, enum tdm_place place,
                                               uint64_t *bytes, struct tdm_error *err)
 {
-    return least_anywhere(schedule, pins, place, true, bytes, err);
+    return least_anywhere(schedule, pins, place, true, 0, bytes, err);
 }

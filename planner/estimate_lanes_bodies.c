@@ -12,7 +12,7 @@
 static const struct layer_cost *cost_before(const struct lane_clocks *c,
                                             const struct lane_body *body)
 {
-    return &c->m->times[body->layer].cost_before[body->chunk];
+    return c->m->times[body->layer].cost_before + body->chunk;
 }
 
 /* Of a chunk. */
@@ -20,7 +20,7 @@ static const struct layer_cost *cost_before(const struct lane_clocks *c,
 
 static double attention(const struct lane_clocks *c, const struct lane_body *body)
 {
-    const double *before = &c->m->times[body->layer].attention_before[body->chunk];
+    const double *before = c->m->times[body->layer].attention_before + body->chunk;
     return before[1] - before[0];
 }
 

@@ -36,11 +36,8 @@ static void set_context(struct tdm_schedule *schedule, uint64_t context)
 static enum tdm_status context_fits(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                     uint64_t context, bool *fits, struct tdm_error *err)
 {
-    uint64_t bytes;
     set_context(schedule, context);
-    enum tdm_status status = least_bytes(schedule, pins, TDM_DEVICE, &bytes, err);
-    *fits = status == TDM_OK && bytes != 0 && bytes <= schedule->memory_bytes;
-    return status;
+    return tdm_candidates_enough(schedule, pins, TDM_DEVICE, schedule->memory_bytes, fits, err);
 }
 
 /* Bisection between a context that fits and one that does not, to about a thousandth. */
@@ -99,8 +96,10 @@ static enum tdm_status try_streaming(struct tdm_schedule *schedule, const struct
             if (streamed[state])
                 tdm_schedule_set_home(schedule, (enum tdm_state)state, 0,
                                       schedule->machine->topology.far);
-        status = least_bytes(schedule, pins, TDM_DEVICE, &bytes, err);
-        fits = status == TDM_OK && bytes != 0 && bytes <= schedule->memory_bytes;
+        status =
+            tdm_candidates_enough(schedule, pins, TDM_DEVICE, schedule->memory_bytes, &fits, err);
+        if (status == TDM_OK && fits)
+            status = least_bytes(schedule, pins, TDM_DEVICE, &bytes, err);
     }
     memcpy(schedule->homes, homes, sizeof(homes));
     if (fits) {

@@ -32,8 +32,8 @@ top_edge = 1 - Y(top_margin)
 tics_font = font(12) # a function is not taken there
 columns = 7
 
-# Lines are told apart by what stands at their ends, by dots and dashes: colours are those of categories. The first is
-# the thickest.
+# Lines are told apart by the labels to which thin lines lead from their ends, by dots and dashes: colours are those of
+# categories. The first is the thickest.
 dots_of_lines = "7 5 9 13 11 6 4 8"
 colour_of(i) = i == 1 ? colour_text : "#6E6E6E"
 dash_of(i) = i <= 4 ? 1 : 3
@@ -119,11 +119,11 @@ do for [i = 1:lines] {
     set arrow from first real(word(end, 1)), first real(word(end, 2)) to first real(word(end, 1)), screen label_y \
         nohead back linecolor rgb colour_quiet linewidth 0.7 * scale
     begins = word(end, 4) eq "1"
+    # The label has no dot of its own, which would look like a point of the line.
     set label i value(sprintf("label_%d", i)) at first real(word(end, 1)), screen label_y left front boxed \
-        point pointtype int(word(dots_of_lines, i)) pointsize dot_size * 1.6 * scale linecolor rgb colour_of(i) \
-        offset 1.2, 0 font tics_font textcolor rgb colour_text
+        offset 0.7, 0 font tics_font textcolor rgb colour_text
     if (!begins) {
-        set label i right offset -1.2, 0
+        set label i right offset -0.7, 0
     }
 }
 plot for [i = lines:1:-1] folder . "/lines" index i - 1 using 1:2 with linespoints \

@@ -224,7 +224,7 @@ static void load(struct tdm_chunk_run *run, uint32_t number)
 static void finish_leaving(struct tdm_chunk_run *run, struct chunk_layer *layer)
 {
     drop_loaded(run->m, layer, 0);
-    for (uint64_t c = 0; c < run->held; c++)
+    for (uint64_t c = 0; c < run->held; c = tdm_chunk_next_run(run, c))
         drop_pages(run->m, &layer->chunks[c]);
     layer->place = CHUNK_IN_HOST;
 }
@@ -359,17 +359,25 @@ void tdm_chunk_choose(struct tdm_chunk_run *run, uint32_t number, struct tdm_eag
 void tdm_chunk_remove(struct tdm_chunk_run *run)
 {
     uint64_t last = run->held - 1;
-    if (!tdm_chunk_is_run(run, last)) /* none of them is read any more */
+    bool was_run = tdm_chunk_is_run(run, last);
+    /* SeCO's gradients of K and V are those of all chunks. */
+    bool has_pages = was_run || run->settings->chunk.page_tokens == 0;
+    if (run->settings->chunk.offload)
+        tdm_host_give(run->m, tdm_size_mul(run->config->layers, host_bytes(run, last)));
+    if (!was_run) /* none of them is read any more */
         tdm_chunk_rows_drop(run);
+    if (!has_pages && run->settings->chunk.budget == 0 && !run->settings->chunk.offload) {
+        run->held = last;
+        return;
+    }
     for (uint32_t l = 0; l < run->config->layers; l++) {
         struct chunk_layer *layer = &run->layers[l];
         if (layer->place == CHUNK_LEAVING)
             finish_leaving(run, layer);
-        drop_pages(run->m, &layer->chunks[last]);
+        if (has_pages)
+            drop_pages(run->m, &layer->chunks[last]);
         tdm_drop(run->m, layer->lists[last]);
         layer->lists[last] = NULL;
-        if (run->settings->chunk.offload)
-            tdm_host_give(run->m, host_bytes(run, last));
         if (last > 0)
             continue;
         drop_loaded(run->m, layer, 0);

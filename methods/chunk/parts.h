@@ -77,6 +77,8 @@ void tdm_chunk_remove(struct tdm_chunk_run *run);
 /* ---- chunks that are not run (rows.c) ---- */
 
 bool tdm_chunk_is_run(const struct tdm_chunk_run *run, uint64_t number);
+/* The next chunk that is run, if this one is. */
+uint64_t tdm_chunk_next_run(const struct tdm_chunk_run *run, uint64_t number);
 /* Adds a tensor of such a chunk, with the category and label that are set. */
 void tdm_chunk_row_add(struct tdm_chunk_run *run, uint64_t bytes);
 void tdm_chunk_rows_drop(struct tdm_chunk_run *run);

@@ -16,6 +16,12 @@ bool tdm_chunk_is_run(const struct tdm_chunk_run *run, uint64_t number)
     return number < FIRST_CHUNKS || number + LAST_CHUNKS >= run->chunks;
 }
 
+uint64_t tdm_chunk_next_run(const struct tdm_chunk_run *run, uint64_t number)
+{
+    bool skips = number + 1 >= FIRST_CHUNKS && number + 1 + LAST_CHUNKS < run->chunks;
+    return skips ? run->chunks - LAST_CHUNKS : number + 1;
+}
+
 static void start_row(struct tdm_chunk_run *run, unsigned kind, uint64_t bytes)
 {
     struct tdm_eager *m = run->m;

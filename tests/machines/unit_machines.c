@@ -420,7 +420,8 @@ static void test_unknown(void **state)
         assert_string_equal(
             err.hint,
             "shipped machines: a100-40, a100-80, a10g, b200, h100, h200, h200-published, l4, l40s, "
-            "mi300x, rtx-3090, rtx-4090, rtx-5090");
+            "mi300x, rtx-3090, rtx-4090, rtx-5090; for another card name one like it, and "
+            "--memory");
     }
     assert_null(machine);
     tdm_machine_free(NULL);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -84,6 +85,35 @@ static void lines_of_comparisons(void **state)
     tdm_expect_words(tdm_compare_plot_draw(&plot, &picture, &err), &err, path, words);
 }
 
+/* Every dot is a point of a line: labels have none. */
+static void dots_are_points(void **state)
+{
+    struct tdm_compare_line lines[2] = {{.name = "a", .dot_count = 3},
+                                        {.name = "b", .dot_count = 2}};
+    struct tdm_compare_plot plot = {
+        .bar_context = 8192, .device_bytes = 100 * GIB, .count = 2, .lines = lines};
+    char path[TDM_PICTURE_PATH];
+    (void)state;
+    if (!tdm_has_gnuplot())
+        skip();
+    for (uint64_t i = 0; i < 2; i++)
+        for (uint64_t k = 0; k < lines[i].dot_count; k++)
+            lines[i].dots[k] =
+                (struct tdm_compare_dot){UINT64_C(8192) << k, (20 + 9 * k + i) * GIB};
+    const struct tdm_picture picture = {tdm_picture_path(path), true, 1600, 900};
+    struct tdm_error err;
+    assert_int_equal(tdm_compare_plot_draw(&plot, &picture, &err), TDM_OK);
+    char *text = tdm_picture_text_of(path);
+    unsigned dots = 0;
+    for (const char *at = text; (at = strstr(at, "<use xlink:href='#gpPt")) != NULL; at++) {
+        const char *placed = strstr(at, "transform='translate("), *end = strchr(at, '>');
+        dots += placed != NULL && placed < end;
+    }
+    assert_int_equal(dots, 5);
+    free(text);
+    unlink(path);
+}
+
 static void steps(void **state)
 {
     static const char *const words[] = {"allocations and frees", "GiB allocated", "backward", NULL};
@@ -118,6 +148,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comparisons),
         cmocka_unit_test(lines_of_comparisons),
+        cmocka_unit_test(dots_are_points),
         cmocka_unit_test(steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

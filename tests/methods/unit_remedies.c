@@ -250,7 +250,12 @@ static void there_is_always_an_answer(void **state)
     assert_null(value_of(&remedies.list[0], "lora_rank"));
     assert_non_null(strstr(tdm_remedies_text(&remedies, text), "--method fsdp"));
     memset(&remedies, 0, sizeof(remedies));
+    assert_non_null(strstr(tdm_remedies_text(&remedies, text), "nothing tried so far makes"));
+    remedies.complete = true;
     assert_non_null(strstr(tdm_remedies_text(&remedies, text), "nothing that this method has"));
+    assert_non_null(strstr(text, "no more GPUs"));
+    remedies.context_alone = true; /* and nothing more is said than was tried */
+    assert_null(strstr(tdm_remedies_text(&remedies, text), "no more GPUs"));
 }
 
 /* Asks about steps of each method that do not fit, on machines with little and with ample host
@@ -331,6 +336,8 @@ static void longest_context_is_found(void **state)
         {"parallel", "checkpointing=off", 1, {11 * 1024 + 512, 32768, 1u << 20}},
         {"zero3", "checkpointing=on", 2, {65536, 131072, 1u << 20}},
         {"ring", "checkpointing=off", 4, {65536, 131072, 1u << 20}},
+        {"usp", "checkpointing=on", 2, {1u << 20, 3u << 19, 1u << 21}},
+        {"seco", "optimizer=none", 1, {1u << 19, 3u << 18, 1u << 20}},
     };
     struct tdm_model *model;
     struct tdm_machine *machine;

@@ -187,6 +187,12 @@ static void test_exhaustive(void **state)
         tdm_dice_seed(&dice, seed);
         schedule->memory_bytes = schedule->host_memory_bytes = UINT64_C(1) << 40;
         must(tdm_candidates_least(schedule, &pins, TDM_DEVICE, &least, &err), &err);
+        bool enough;
+        must(tdm_candidates_enough(schedule, &pins, TDM_DEVICE, least, &enough, &err), &err);
+        assert_true(enough);
+        must(tdm_candidates_enough(schedule, &pins, TDM_DEVICE, least - least / 500, &enough, &err),
+             &err);
+        assert_false(enough);
         const struct tdm_place_row *places = schedule->machine->topology.places;
         uint64_t extra = (least - places[TDM_DEVICE].runtime_bytes) / 50;
         schedule->memory_bytes = least + extra * tdm_dice_roll(&dice, 0, 40);
