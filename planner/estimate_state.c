@@ -227,6 +227,23 @@ static void note_gradients(struct tdm_estimator *e)
 
 /* ---- homes ---- */
 
+/* Bytes of embedding's or head's state at its home, where slices have slots of one size. */
+static uint64_t home_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+{
+    static const enum tdm_content contents[TDM_STATES][2] = {
+        [TDM_STATE_MASTER] = {TDM_UNIT_MASTER},
+        [TDM_STATE_MOMENTS] = {TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT2},
+    };
+    const struct tdm_model *model = e->base->model;
+    uint64_t slots = 0;
+    for (int i = 0; i < 2; i++) {
+        enum tdm_content content = contents[state][i];
+        if (content != TDM_EMPTY && tdm_is_sliced(model, content, unit))
+            slots += tdm_slice_slot_bytes(model, unit, tdm_content_dtype(e->base, content));
+    }
+    return slots > 0 ? slots * tdm_slice_count(model, unit) : e->unit_bytes[state][unit];
+}
+
 void tdm_estimator_add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_MAX_PLACES])
 {
     const uint32_t last[] = {tdm_model_embedding_unit(e->base->model),
@@ -237,7 +254,7 @@ void tdm_estimator_add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_
                 tdm_estimator_unit_bytes(e, (enum tdm_state)state, unit);
         for (int i = 0; i < 2; i++)
             bytes[tdm_schedule_home(e->base, (enum tdm_state)state, last[i])] +=
-                tdm_estimator_unit_bytes(e, (enum tdm_state)state, last[i]);
+                home_bytes(e, (enum tdm_state)state, last[i]);
     }
 }
 

@@ -63,10 +63,8 @@ uint32_t tdm_declare(struct tdm_builder *b, enum tdm_place place, enum tdm_categ
 void tdm_declare_slices(struct tdm_builder *b, uint32_t number, uint32_t unit, uint32_t slots)
 {
     struct tdm_buffer *buffer = &b->program->buffers[number];
-    uint64_t elements = tdm_slice_at(b->model, unit, 0).elements;
     buffer->slots = slots;
-    buffer->slot_bytes =
-        tdm_size_align(tdm_size_mul(elements, tdm_dtype_bytes(buffer->dtype)), TDM_SLOT_ALIGN);
+    buffer->slot_bytes = tdm_slice_slot_bytes(b->model, unit, buffer->dtype);
     buffer->bytes = tdm_size_mul(buffer->slot_bytes, slots);
 }
 

@@ -37,6 +37,7 @@ struct tdm_weight_ring {
 struct tdm_state_ring {
     bool open;                /* they are allocated */
     bool layers;              /* state of a layer passes through them */
+    bool layers_ended;        /* all layers have gone backward */
     uint32_t update, next;    /* next update to run; first one not completely fetched */
     uint32_t content;         /* next content of update `next` to fetch */
     uint32_t bodies, fetched; /* counts since the last update: bodies, contents fetched */

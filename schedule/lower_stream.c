@@ -260,6 +260,14 @@ static bool has_slots(const struct tdm_lowering *l, uint32_t unit, uint32_t numb
     return true;
 }
 
+/* May state for an update of a unit be fetched now? Rings through which no layer's state passes are
+ * closed between the updates of head and embedding. */
+static bool may_fetch(const struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
+{
+    return l->states.open &&
+           (l->states.layers || tdm_updates_at_end(l->schedule) || body->layer == unit);
+}
+
 /* Fetches the next content for an update. False: there is no free slot, or nothing is left. */
 static bool fetch_next(struct tdm_lowering *l, const struct tdm_body *body)
 {
@@ -269,7 +277,7 @@ static bool fetch_next(struct tdm_lowering *l, const struct tdm_body *body)
         uint32_t unit = layout->updates[ring->next], slice = 0;
         while (slice < ring->next && layout->updates[ring->next - slice - 1] == unit)
             slice++;
-        if (ring->content == 0 && !has_slots(l, unit, ring->next))
+        if (!may_fetch(l, body, unit) || (ring->content == 0 && !has_slots(l, unit, ring->next)))
             return false;
         for (; ring->content < STATES; ring->content++) {
             enum tdm_content content = states[ring->content];
@@ -333,6 +341,12 @@ static void close_rings(struct tdm_lowering *l)
     l->states.open = false;
 }
 
+/* Have all layers gone backward, and all updates been made that need the rings? */
+static bool nothing_passes(const struct tdm_lowering *l)
+{
+    return l->states.layers_ended && l->states.update == l->layout->update_count;
+}
+
 uint32_t tdm_low_update_slices(const struct tdm_lowering *l, uint32_t unit)
 {
     return has_far_state(l->program, unit) ? tdm_slice_count(l->model, unit) : 1;
@@ -369,17 +383,16 @@ void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uin
         l->states.bodies = l->states.fetched = 0;
         if (at_end) /* no bodies of layers run between updates */
             fetch_states(l, body);
+        else if (last && (!l->states.layers || nothing_passes(l)))
+            close_rings(l);
     }
     if (is_layer(l, unit) || !last)
         return;
-    bool embedding = unit == tdm_model_embedding_unit(l->model);
     tdm_low_unstage_weights(l, unit);
     if (tdm_home_is_far(l->program, TDM_UNIT_GRADIENT, unit))
         tdm_low_release(l, staged(l, TDM_UNIT_GRADIENT, row_of(l, unit)));
-    if (embedding)
+    if (unit == tdm_model_embedding_unit(l->model))
         tdm_low_release(l, l->layout->staged_tied);
-    if (far && !at_end && (embedding || !l->states.layers))
-        close_rings(l);
 }
 
 /* ---- phases ---- */
@@ -395,7 +408,8 @@ void tdm_low_open_states(struct tdm_lowering *l, const struct tdm_body *body)
 
 void tdm_low_end_layers(struct tdm_lowering *l)
 {
-    if (l->states.open && !has_far_state(l->program, tdm_model_embedding_unit(l->model)))
+    l->states.layers_ended = true;
+    if (l->states.open && nothing_passes(l))
         close_rings(l);
 }
 

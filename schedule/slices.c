@@ -2,6 +2,7 @@
 #include "schedule/slices.h"
 
 #include "base/size.h"
+#include "schedule/layout.h"
 
 /* Elements of a unit's slices, the last one apart. */
 static uint64_t slice_elements(const struct tdm_model *model, uint32_t unit)
@@ -25,6 +26,12 @@ struct tdm_slice tdm_slice_at(const struct tdm_model *model, uint32_t unit, uint
 {
     uint64_t each = slice_elements(model, unit), first = slice * each;
     return (struct tdm_slice){first, tdm_least(each, model->units[unit].elements - first)};
+}
+
+uint64_t tdm_slice_slot_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_dtype dtype)
+{
+    uint64_t elements = tdm_slice_at(model, unit, 0).elements;
+    return tdm_size_align(tdm_size_mul(elements, tdm_dtype_bytes(dtype)), TDM_SLOT_ALIGN);
 }
 
 bool tdm_is_sliced(const struct tdm_model *model, enum tdm_content content, uint32_t unit)

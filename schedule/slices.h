@@ -10,6 +10,7 @@
 #ifndef TDM_SCHEDULE_SLICES_H
 #define TDM_SCHEDULE_SLICES_H
 
+#include "base/dtype.h"
 #include "models/model.h"
 #include "ops/content.h"
 
@@ -26,6 +27,9 @@ struct tdm_slice {
 
 uint32_t tdm_slice_count(const struct tdm_model *model, uint32_t unit);
 struct tdm_slice tdm_slice_at(const struct tdm_model *model, uint32_t unit, uint32_t slice);
+
+/* Bytes of a slot for a slice of a unit. */
+uint64_t tdm_slice_slot_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_dtype dtype);
 
 /* Is a content of a unit stored slice by slice? Then its home has a slot for each slice, and tags
  * number the slices as chunks. */

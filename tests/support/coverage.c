@@ -2,8 +2,8 @@
 /* Counts how many schedules of a test had each feature that a schedule can have. */
 #include "tests/support/coverage.h"
 
-#include "schedule/slices.h"
 #include "schedule/layout.h"
+#include "schedule/slices.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -141,6 +141,11 @@ static void note_model(struct tdm_coverage *c, const struct tdm_schedule *s)
     note(c, "head in slices",
          device && tdm_slice_count(model, head) > 1 &&
              s->homes[TDM_STATE_MOMENTS].head != TDM_DEVICE);
+    note(c, "layers' states on the device, others in slices",
+         device && tdm_slice_count(model, head) > 1 &&
+             s->homes[TDM_STATE_MOMENTS].head != TDM_DEVICE &&
+             s->homes[TDM_STATE_MOMENTS].device_layers == model->layers &&
+             s->homes[TDM_STATE_MASTER].device_layers == model->layers);
     note(c, "tied", model->tied);
     note(c, "not tied", !model->tied);
     note(c, "windows", windows);

@@ -218,6 +218,18 @@ static void random_update_place(const struct tdm_dice *drawn, struct tdm_schedul
     homes[TDM_STATE_MASTER] = homes[TDM_STATE_MOMENTS] = *weights;
 }
 
+/* In some schedules the states that the rings pass are those of embedding and head alone. Separate
+ * dice, as above. */
+static void random_end_homes(const struct tdm_dice *drawn, struct tdm_schedule *schedule)
+{
+    struct tdm_dice dice;
+    tdm_dice_seed(&dice, drawn->state[0] ^ 0x0908);
+    if (schedule->optimizer.on != TDM_DEVICE || !tdm_dice_chance(&dice, 15))
+        return;
+    struct tdm_home ends = {schedule->model->layers, TDM_HOST, TDM_HOST};
+    schedule->homes[TDM_STATE_MASTER] = schedule->homes[TDM_STATE_MOMENTS] = ends;
+}
+
 static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, bool device_only)
 {
     for (int state = 0; state < TDM_STATES; state++) {
@@ -226,6 +238,8 @@ static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, b
             random_home(dice, schedule, (enum tdm_state)state);
     }
     random_update_place(dice, schedule, device_only);
+    if (!device_only)
+        random_end_homes(dice, schedule);
     schedule->rings.weights = (uint32_t)tdm_dice_roll(dice, 1, 4);
     schedule->rings.optimizer = (uint32_t)tdm_dice_roll(dice, 1, 3);
     schedule->rings.stashed = (uint32_t)tdm_dice_roll(dice, 1, 4);
