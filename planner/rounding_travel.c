@@ -18,6 +18,7 @@
 #define OF_SETTINGS 7u
 #define OF_COPIES 1u
 #define OF_BOUNDARIES 3u
+#define CORNERS 16u /* one in so many changes of homes moves all of a state */
 
 /* The next number of the scrambled order, below `below`. */
 static uint32_t draw(struct tdm_local_search *s, uint32_t below)
@@ -49,7 +50,7 @@ static void travel_copy(struct tdm_local_search *s)
     struct tdm_group *b = &s->point.groups[draw(s, s->point.group_count)], settings = *a;
     const uint32_t layers = a->layers;
     settings.layers = b->layers;
-    if (draw(s, 2) == 0) {
+    if (draw(s, CORNERS) == 0) {
         *a = *b;
         a->layers = layers;
     }
@@ -75,9 +76,29 @@ static void travel_boundary(struct tdm_local_search *s)
     }
 }
 
+/* All of a state at one place, embedding and head at another or the same; then as much of some
+ * state on the device as fits. */
+static void travel_corner(struct tdm_local_search *s)
+{
+    const enum tdm_place far_place = tdm_far_place(s->kitchen->schedule);
+    const uint32_t layers = s->kitchen->schedule->model->layers,
+                   state = draw(s, TDM_STATE_MOMENTS + 1);
+    const uint32_t where = draw(s, 4), with = draw(s, FILLS);
+    const enum tdm_place ends = where / 2 == 0 ? TDM_DEVICE : far_place;
+    if (s->limits->fixed_homes[state])
+        return;
+    s->point.homes[state] = (struct tdm_home){where % 2 == 0 ? layers : 0, ends, ends};
+    if (with < FILL_NOTHING && !s->limits->fixed_homes[with])
+        tdm_rounding_fill(s, (int)with);
+}
+
 /* A home or a ring, often with what fills the memory again. */
 static void travel_home(struct tdm_local_search *s)
 {
+    if (draw(s, CORNERS) == 0) {
+        travel_corner(s);
+        return;
+    }
     int state, with = (int)draw(s, FILLS + 1);
     if (tdm_rounding_change_home(s, draw(s, HOME_CHANGES), &state) && with < FILL_NOTHING &&
         with != state && !s->limits->fixed_homes[with])
