@@ -93,7 +93,7 @@ static void find_homes(struct lane_clocks *c)
         uint64_t passes = 0;
         for (uint32_t unit = 0; unit < base->model->unit_count; unit++) {
             passes += far[unit] ? tdm_slice_count(base->model, unit) : 0;
-            c->layers_pass |= far[unit] && unit < c->layers;
+            c->layers_pass |= unit < c->layers && far[unit];
         }
         c->state_slots[i] = (uint32_t)smaller(c->schedule->rings.optimizer, passes);
     }

@@ -7,6 +7,7 @@
 #include "schedule/optimizer.h"
 #include "schedule/program.h"
 #include "schedule/validate.h"
+#include "schedule/slices.h"
 #include "tests/support/random_schedule.h"
 
 #include <stdarg.h>
@@ -132,10 +133,11 @@ static void test_bytes(void **state)
         must(tdm_program_lower(schedule, &program, &err), &err);
         must(tdm_program_validate(program, no_limit, &err), &err);
         for (uint32_t unit = 0; unit < schedule->model->unit_count; unit++) {
-            uint64_t elements = schedule->model->units[unit].elements;
+            uint64_t elements = tdm_slice_at(schedule->model, unit, 0).elements;
+            uint64_t slices = tdm_slice_count(schedule->model, unit);
             uint64_t master = elements * tdm_dtype_bytes(legal[i].master);
             uint64_t moment = elements * tdm_dtype_bytes(legal[i].moments);
-            due += (master + 255) / 256 * 256 + 2 * ((moment + 255) / 256 * 256);
+            due += slices * ((master + 255) / 256 * 256 + 2 * ((moment + 255) / 256 * 256));
         }
         for (uint32_t b = 0; b < program->buffer_count; b++)
             if (program->buffers[b].category == TDM_OPTIMIZER)
