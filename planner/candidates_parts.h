@@ -40,7 +40,7 @@ struct measured {
 
 /* State of a search. */
 struct tdm_candidates {
-    struct tdm_kitchen kitchen;
+    struct tdm_search_space space;
     struct tdm_recipe_queue queue;
     uint64_t limit_bytes[TDM_MAX_PLACES];
     struct tdm_search_counts counts;
@@ -176,7 +176,7 @@ double tdm_candidates_bound_of_all(const struct tdm_candidates *run);
 
 /* ---- candidates_try.c ---- */
 
-/* Lowers the kitchen's schedule and reports its used bytes. `quick`: packing stops once it is
+/* Lowers the search space's schedule and reports its used bytes. `quick`: packing stops once it is
  * within the limits. */
 enum tdm_status tdm_candidates_lower(struct tdm_candidates *run, bool quick,
                                      struct tdm_program **program,
@@ -188,9 +188,9 @@ void tdm_candidates_add_reserve(const struct tdm_candidates *run,
                                 const uint64_t estimated_bytes[TDM_MAX_PLACES],
                                 uint64_t reserve[TDM_MAX_PLACES]);
 
-/* Lowers and simulates the kitchen's schedule with one of two tiles; keeps it if it is the fastest
- * so far of its order and chunk size. *fits: it was within the limits and takes *step_seconds; else
- * `used_bytes` shows the excess. */
+/* Lowers and simulates the search space's schedule with one of two tiles; keeps it if it is the
+ * fastest so far of its order and chunk size. *fits: it was within the limits and takes
+ * *step_seconds; else `used_bytes` shows the excess. */
 enum tdm_status tdm_candidates_try_schedule(struct tdm_candidates *run, uint32_t size,
                                             const struct tdm_tiles *tiles, bool *fits,
                                             uint64_t used_bytes[TDM_MAX_PLACES],
