@@ -48,7 +48,7 @@ struct tdm_candidates {
     bool no_memory;
 
     struct tdm_rounded *rounded; /* [rounded_count], those that fit */
-    /* how many of them were searched longer, and of each order and chunk size */
+    /* roundings that got a longer search: in all; by order and chunk size */
     uint32_t all_deepened, deepened[TDM_ORDERS][TDM_BASES];
     /* simulated over likely seconds of the last simulated schedule of each; 0: none was */
     double ratio[TDM_ORDERS][TDM_BASES];

@@ -2,9 +2,9 @@
 /*
  * Recipes: the nests that the search enumerates, each a few bytes, with estimates.
  *
- * A recipe is a point in the space of knobs; writing it into a schedule gives the nest. A search
- * space holds what all recipes of a search share: the group lists and an estimator for each chunk
- * size and place of updates.
+ * A recipe is a point in the space of knobs; writing it into a schedule gives the nest. The search
+ * space: what all recipes share, which is the group lists and an estimator for each chunk size and
+ * place of updates.
  */
 #ifndef TDM_PLANNER_RECIPES_H
 #define TDM_PLANNER_RECIPES_H

@@ -20,7 +20,7 @@ struct tdm_local_search {
     struct tdm_rounded point; /* being changed */
     struct tdm_rounded *best;
     double best_cost, price; /* seconds per byte beyond a limit */
-    double enough;           /* a point that takes so long is refused: no need to know how long */
+    double enough;           /* points slower than this are refused without an exact estimate */
     unsigned left;           /* remaining estimates */
     enum tdm_set kept, held; /* sets that tdm_rounding_decide_fit() stores */
     uint64_t scramble;       /* state of the order of tdm_rounding_travel() */
