@@ -167,7 +167,7 @@ enum tdm_status tdm_directory_check(const char *path, bool force, bool sweeps,
         sweep(target, owns);
     if (status == TDM_OK && stat(target, &info) == 0)
         status = S_ISDIR(info.st_mode) ? check_content(target, force, owns, err)
-                                       : tdm_fail(err, TDM_USAGE, "%s: is no directory", path);
+                                       : tdm_fail(err, TDM_USAGE, "%s: is not a directory", path);
     if (status == TDM_OK && reason != 0)
         status = tdm_file_failed(path, reason, err);
     free(target);

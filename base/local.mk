@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 libtidemark_a_SOURCES += \
+	base/anywhere.h \
 	base/data.c \
 	base/digest.c base/digest.h \
 	base/directory.c base/directory.h \

@@ -158,7 +158,8 @@ enum tdm_status tdm_parse_tokens(const char *text, const char *what, uint64_t *t
     switch (flaw) {
     case FLAW_NONE:
         if (value == 0)
-            return tdm_fail(err, TDM_USAGE, "%s: \"%s\" is no tokens; give at least 1", what, text);
+            return tdm_fail(err, TDM_USAGE, "%s: \"%s\" is zero tokens; expected at least 1", what,
+                            text);
         *tokens = value;
         return TDM_OK;
     case FLAW_FRACTION:

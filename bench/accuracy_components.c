@@ -121,7 +121,7 @@ static void mlp(struct component *c)
 {
     struct tdm_eager *m = &c->m;
     struct tdm_eager_value *gate = tdm_linear(m, c->x, c->weights[0], NULL, false);
-    struct tdm_eager_value *active = tdm_silu(m, gate);
+    struct tdm_eager_value *active = tdm_activate(m, TDM_ACTIVATION_SILU, gate);
     struct tdm_eager_value *up = tdm_linear(m, c->x, c->weights[1], NULL, false);
     struct tdm_eager_value *product = tdm_mul(m, active, up);
     struct tdm_eager_value *y = tdm_linear(m, product, c->weights[2], NULL, false);

@@ -66,7 +66,7 @@ enum tdm_status tdm_calibrate_arguments_read(int argc, char **argv,
     if (status != TDM_OK || *help)
         return status;
     if (first < argc)
-        return tdm_fail(err, TDM_USAGE, "calibrate: \"%s\" is no option", argv[first]);
+        return tdm_fail(err, TDM_USAGE, "calibrate: takes no arguments; found \"%s\"", argv[first]);
     if (a->trace != NULL && (a->backend != NULL || a->quick))
         return tdm_fail(err, TDM_USAGE, "calibrate: --from measures nothing; leave %s out",
                         a->quick ? "--quick" : "--backend");

@@ -357,7 +357,9 @@ static enum tdm_status judge(const struct tdm_methods_comparison *c, struct tdm_
         any_fits |= c->rows[i]->longest.fits;
     }
     if (!any_runs)
-        return tdm_fail(err, TDM_INPUT, "compare: no method can run so; why is said beside each");
+        return tdm_fail(
+            err, TDM_INPUT,
+            "compare: no method can run with these settings; each line gives the reason");
     return any_fits ? TDM_OK
                     : tdm_fail(err, TDM_INFEASIBLE,
                                "compare: no method fits, however short the context");

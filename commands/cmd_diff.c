@@ -44,8 +44,9 @@ static void print_knobs(const struct tdm_comparison *c)
                c->knobs[i].values[1]);
 }
 
-static void print_cost(const struct tdm_cost_row *row, bool total)
+static void print_cost(const struct tdm_cost_row *row)
 {
+    bool total = row->is_total;
     char a[TDM_FORMAT_SIZE], b[TDM_FORMAT_SIZE], size[TDM_FORMAT_SIZE];
     double more = row->values[1] - row->values[0];
     format_value(row->unit, fabs(more), size);
@@ -64,20 +65,19 @@ static void print_cost(const struct tdm_cost_row *row, bool total)
  * parts. */
 static void print_costs(const struct tdm_comparison *c)
 {
-    const char *section = NULL;
+    const char *section = "";
     double total = 0;
     printf("\n%-24s %12s %12s %12s\n", "", "A", "B", "B - A");
     for (size_t i = 0; i < c->cost_count; i++) {
         const struct tdm_cost_row *row = &c->costs[i];
-        bool is_total = row->section == row->name;
-        if (is_total)
+        if (row->is_total)
             total = fmax(row->values[0], row->values[1]);
         else if (fabs(row->values[1] - row->values[0]) <= LEAST_SHARE * total)
             continue;
-        else if (section != row->section)
+        else if (strcmp(section, row->section) != 0)
             printf("%s\n", row->section);
         section = row->section;
-        print_cost(row, is_total);
+        print_cost(row);
     }
 }
 

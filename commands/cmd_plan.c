@@ -321,7 +321,7 @@ static enum tdm_status plan(const struct tdm_plan_arguments *a, struct tdm_error
             note_search(&found.search);
     }
     if (status == TDM_INFEASIBLE && found.schedule != NULL &&
-        tdm_kitchen_check(found.schedule, &found.pins, err) == TDM_OK)
+        tdm_search_space_check(found.schedule, &found.pins, err) == TDM_OK)
         status = explain_shortage(a, found.schedule, &found.pins, &found.search, err);
     else if (status == TDM_INFEASIBLE && a->json) /* fits in memory, but not in the time limit */
         status = print_refusal(err);

@@ -234,7 +234,7 @@ static enum tdm_status answer_own(const struct tdm_predict_request *r, struct td
 {
     struct tdm_own_schedule *own = NULL;
     if (r->timeline.path != NULL) {
-        tdm_fail(err, TDM_USAGE, "predict: -o is of other systems");
+        tdm_fail(err, TDM_USAGE, "predict: -o draws predictions of other systems only");
         return tdm_hint(err, "tidemark plan -o plan.json, and tidemark plot plan.json, draw it");
     }
     const struct tdm_own_words words =

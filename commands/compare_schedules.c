@@ -201,7 +201,8 @@ static enum tdm_status compare_knobs(const struct tdm_schedule *const schedules[
 static enum tdm_status add_cost(struct tdm_comparison *c, const char *section, const char *name,
                                 enum tdm_cost_unit unit, double a, double b, struct tdm_error *err)
 {
-    if (a <= 0 && b <= 0 && section != name)
+    bool is_total = strcmp(section, name) == 0;
+    if (a <= 0 && b <= 0 && !is_total)
         return TDM_OK;
     if (c->cost_count == c->cost_capacity) {
         size_t capacity = c->cost_capacity == 0 ? 64 : 2 * c->cost_capacity;
@@ -211,7 +212,10 @@ static enum tdm_status add_cost(struct tdm_comparison *c, const char *section, c
         c->costs = moved;
         c->cost_capacity = capacity;
     }
-    c->costs[c->cost_count++] = (struct tdm_cost_row){section, name, unit, {a, b}};
+    struct tdm_cost_row *row = &c->costs[c->cost_count++];
+    *row = (struct tdm_cost_row){.is_total = is_total, .unit = unit, .values = {a, b}};
+    snprintf(row->section, sizeof(row->section), "%s", section);
+    snprintf(row->name, sizeof(row->name), "%s", name);
     return TDM_OK;
 }
 
@@ -260,36 +264,112 @@ static enum tdm_status add_flops(struct tdm_comparison *c,
     return status;
 }
 
-static enum tdm_status add_peak(struct tdm_comparison *c, enum tdm_place place,
+/* A place by name: the schedules may be for machines with other tables. `number`: its row in the
+ * table of each; ABSENT: the machine has no such place. */
+#define ABSENT UINT32_MAX
+struct named_place {
+    const char *name;
+    uint32_t number[2];
+};
+
+static double of_place(const struct named_place *row, int side, const uint64_t bytes[])
+{
+    return row->number[side] == ABSENT ? 0 : (double)bytes[row->number[side]];
+}
+
+static enum tdm_status add_peak(struct tdm_comparison *c, const struct named_place *place,
                                 struct tdm_error *err)
 {
-    const struct tdm_simulation *a = &c->simulation[0], *b = &c->simulation[1];
-    const char *peak = place == TDM_DEVICE ? "device peak" : "host peak";
+    const struct tdm_simulation *s = c->simulation;
+    char peak[TDM_ROW_NAME + 8];
+    double packing[2] = {0, 0};
+    snprintf(peak, sizeof(peak), "%s peak", place->name);
     enum tdm_status status =
-        add_cost(c, peak, peak, TDM_COST_BYTES, (double)a->used_peak_bytes[place],
-                 (double)b->used_peak_bytes[place], err);
-    for (int i = 0; i < TDM_CATEGORIES && status == TDM_OK; i++)
+        add_cost(c, peak, peak, TDM_COST_BYTES, of_place(place, 0, s[0].used_peak_bytes),
+                 of_place(place, 1, s[1].used_peak_bytes), err);
+    for (int i = 0; i < TDM_CATEGORIES && status == TDM_OK; i++) {
+        double bytes[2] = {0, 0};
+        for (int side = 0; side < 2; side++)
+            if (place->number[side] != ABSENT)
+                bytes[side] = (double)s[side].peak_categories[place->number[side]][i];
         status = add_cost(c, peak, tdm_category_name((enum tdm_category)i), TDM_COST_BYTES,
-                          (double)a->peak_categories[place][i],
-                          (double)b->peak_categories[place][i], err);
-    if (status == TDM_OK)
-        status = add_cost(c, peak, "packing", TDM_COST_BYTES,
-                          (double)(a->arena_bytes[place] - a->live_peak_bytes[place]),
-                          (double)(b->arena_bytes[place] - b->live_peak_bytes[place]), err);
+                          bytes[0], bytes[1], err);
+    }
+    for (int side = 0; side < 2; side++)
+        packing[side] = of_place(place, side, s[side].arena_bytes) -
+                        of_place(place, side, s[side].live_peak_bytes);
+    return status == TDM_OK
+               ? add_cost(c, peak, "packing", TDM_COST_BYTES, packing[0], packing[1], err)
+               : status;
+}
+
+static enum tdm_status add_peaks(struct tdm_comparison *c,
+                                 const struct tdm_topology *const topologies[2],
+                                 struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (int side = 0; side < 2; side++)
+        for (uint32_t i = 0; i < topologies[side]->place_count && status == TDM_OK; i++) {
+            struct named_place place = {.name = topologies[side]->places[i].name,
+                                        .number = {ABSENT, ABSENT}};
+            enum tdm_place number;
+            for (int other = 0; other < 2; other++)
+                if (tdm_place_parse(topologies[other], place.name, &number))
+                    place.number[other] = number;
+            if (side == 0 || place.number[0] == ABSENT)
+                status = add_peak(c, &place, err);
+        }
     return status;
 }
 
-static enum tdm_status add_copies(struct tdm_comparison *c, struct tdm_error *err)
+/* The link between places of these names, or TDM_NO_LINK. */
+static uint32_t link_between(const struct tdm_topology *topology, const char *from, const char *to)
+{
+    enum tdm_place begin, end;
+    return tdm_place_parse(topology, from, &begin) && tdm_place_parse(topology, to, &end)
+               ? tdm_link_find(topology, begin, end)
+               : TDM_NO_LINK;
+}
+
+/* Adds the bytes that were copied over each link, by the places that it connects. */
+static enum tdm_status add_links(struct tdm_comparison *c, const char *section,
+                                 const struct tdm_topology *const topologies[2],
+                                 struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    bool more = topologies[0]->link_count > TDM_LINKS || topologies[1]->link_count > TDM_LINKS;
+    for (int side = 0; side < 2; side++)
+        for (uint32_t i = 0; i < topologies[side]->link_count && status == TDM_OK; i++) {
+            const struct tdm_link *link = &topologies[side]->links[i];
+            const char *from = tdm_place_name(topologies[side], link->from);
+            const char *to = tdm_place_name(topologies[side], link->to);
+            char name[2 * TDM_ROW_NAME + 8];
+            double bytes[2] = {0, 0};
+            bool in_first = link_between(topologies[0], from, to) != TDM_NO_LINK;
+            if (side == 1 && in_first)
+                continue;
+            for (int s = 0; s < 2; s++) {
+                uint32_t number = link_between(topologies[s], from, to);
+                if (number != TDM_NO_LINK)
+                    bytes[s] = (double)c->simulation[s].links[number].bytes;
+            }
+            snprintf(name, sizeof(name), "%s%sto %s", more ? from : "", more ? " " : "", to);
+            status = add_cost(c, section, name, TDM_COST_BYTES, bytes[0], bytes[1], err);
+        }
+    return status;
+}
+
+static enum tdm_status add_copies(struct tdm_comparison *c,
+                                  const struct tdm_topology *const topologies[2],
+                                  struct tdm_error *err)
 {
     static const char *const copied = "copied";
-    const uint64_t *a = c->simulation[0].copied_bytes, *b = c->simulation[1].copied_bytes;
-    enum tdm_status status =
-        add_cost(c, copied, copied, TDM_COST_BYTES, (double)(a[TDM_LANE_H2D] + a[TDM_LANE_D2H]),
-                 (double)(b[TDM_LANE_H2D] + b[TDM_LANE_D2H]), err);
-    for (int lane = TDM_LANE_H2D; lane <= TDM_LANE_D2H && status == TDM_OK; lane++)
-        status = add_cost(c, copied, lane == TDM_LANE_H2D ? "to device" : "to host", TDM_COST_BYTES,
-                          (double)a[lane], (double)b[lane], err);
-    return status;
+    double bytes[2] = {0, 0};
+    for (int side = 0; side < 2; side++)
+        for (uint32_t link = 0; link < topologies[side]->link_count; link++)
+            bytes[side] += (double)c->simulation[side].links[link].bytes;
+    enum tdm_status status = add_cost(c, copied, copied, TDM_COST_BYTES, bytes[0], bytes[1], err);
+    return status == TDM_OK ? add_links(c, copied, topologies, err) : status;
 }
 
 static enum tdm_status simulate(const struct tdm_schedule *schedule,
@@ -306,6 +386,8 @@ static enum tdm_status simulate(const struct tdm_schedule *schedule,
 enum tdm_status tdm_compare_schedules(const struct tdm_schedule *const schedules[2],
                                       struct tdm_comparison *out, struct tdm_error *err)
 {
+    const struct tdm_topology *const topologies[2] = {&schedules[0]->machine->topology,
+                                                      &schedules[1]->machine->topology};
     struct tdm_comparison comparison = {0};
     enum tdm_status status = simulate(schedules[0], &comparison.simulation[0], err);
     if (status == TDM_OK)
@@ -316,10 +398,10 @@ enum tdm_status tdm_compare_schedules(const struct tdm_schedule *const schedules
         status = add_seconds(&comparison, err);
     if (status == TDM_OK)
         status = add_flops(&comparison, schedules, err);
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++)
-        status = add_peak(&comparison, (enum tdm_place)place, err);
     if (status == TDM_OK)
-        status = add_copies(&comparison, err);
+        status = add_peaks(&comparison, topologies, err);
+    if (status == TDM_OK)
+        status = add_copies(&comparison, topologies, err);
     if (status != TDM_OK) {
         tdm_comparison_free(&comparison);
         return status;

@@ -19,8 +19,9 @@ enum tdm_cost_unit { TDM_COST_SECONDS, TDM_COST_FLOPS, TDM_COST_BYTES };
 
 /* One cost of both schedules: the total of a section ("step", "device peak"), or one part of it. */
 struct tdm_cost_row {
-    const char *section; /* static */
-    const char *name;    /* static; equal to `section` for the total */
+    char section[24]; /* "copied" */
+    char name[48];    /* "host to device"; for the total the name of the section */
+    bool is_total;
     enum tdm_cost_unit unit;
     double values[2];
 };

@@ -371,9 +371,9 @@ static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struc
         return status;
     bool says_memory = a->request.has_memory || (a->sweeps && a->sweep.axis == TDM_SWEEP_MEMORY);
     if (a->has_margin && says_memory) {
-        tdm_fail(err, TDM_USAGE, "plan: --margin and --%s both say how much may be used",
-                 a->request.has_memory ? "memory" : "sweep memory");
-        return tdm_hint(err, "memory that is said is used as it is; leave --margin out");
+        const char *option = a->request.has_memory ? "memory" : "sweep memory";
+        tdm_fail(err, TDM_USAGE, "plan: --margin and --%s both say how much may be used", option);
+        return tdm_hint(err, "--%s is used exactly as given; leave --margin out", option);
     }
     if (a->objective == TDM_OBJECTIVE_CONTEXT && a->request.context != 0)
         return tdm_fail(err, TDM_USAGE,

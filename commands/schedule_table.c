@@ -333,12 +333,15 @@ static void print_time(FILE *out, const struct tdm_schedule *schedule,
     const struct tdm_topology *topology = &schedule->machine->topology;
     for (uint32_t i = 0; i < topology->link_count; i++) {
         const struct tdm_link *link = &topology->links[i];
-        if (s->copied_bytes[link->lane] == 0)
+        const struct tdm_link_use *use = &s->links[i];
+        if (use->bytes == 0)
             continue;
         char title[32];
         snprintf(title, sizeof(title), "copied to %s", place_name(schedule, link->to));
-        fprintf(out, ROW "%s", title, tdm_format_bytes(s->copied_bytes[link->lane], text));
-        fprintf(out, " in %s\n", tdm_format_seconds(s->busy_seconds[link->lane], text));
+        fprintf(out, ROW "%s", title, tdm_format_bytes(use->bytes, text));
+        if (topology->link_count > TDM_LINKS) /* several may end at the same place */
+            fprintf(out, " from %s", place_name(schedule, link->from));
+        fprintf(out, " in %s\n", tdm_format_seconds(use->seconds, text));
     }
     if (s->busy_seconds[TDM_LANE_HOST] > 0)
         fprintf(out, ROW "%s\n", "updated on the host",

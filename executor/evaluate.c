@@ -149,11 +149,6 @@ void tdm_evaluation_free(struct tdm_evaluation *evaluation)
     free(evaluation);
 }
 
-uint64_t tdm_evaluation_windows(const struct tdm_evaluation *evaluation)
-{
-    return evaluation->windows;
-}
-
 uint64_t tdm_evaluation_tokens(const struct tdm_evaluation *evaluation)
 {
     return evaluation->trained_tokens;

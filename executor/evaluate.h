@@ -42,8 +42,7 @@ enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
                                    struct tdm_evaluation **evaluation, struct tdm_error *err);
 void tdm_evaluation_free(struct tdm_evaluation *evaluation);
 
-/* Number of windows of an evaluation, and of the tokens in them that have a target. */
-uint64_t tdm_evaluation_windows(const struct tdm_evaluation *evaluation);
+/* Number of tokens in an evaluation's windows that have a target. */
 uint64_t tdm_evaluation_tokens(const struct tdm_evaluation *evaluation);
 
 /* Evaluates after step `step`. *loss is the mean over all tokens that have a target (NAN if nothing

@@ -67,8 +67,8 @@ static enum tdm_status find_arrays(const char *path, const unsigned char *data, 
                         version);
     dataset->width = width_of(code, &dataset->is_signed);
     if (dataset->width == 0)
-        return tdm_fail(err, TDM_INPUT, "%s: its dtype code is %u, which is no whole number", path,
-                        code);
+        return tdm_fail(err, TDM_INPUT, "%s: its dtype code is %u, which is not a whole number",
+                        path, code);
     *a = (struct arrays){
         .path = path, .sequences = read_u64(data + 18), .entries = read_u64(data + 26)};
     uint64_t lengths = tdm_size_mul(a->sequences, sizeof(int32_t));

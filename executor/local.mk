@@ -45,7 +45,6 @@ libexecutor_a_SOURCES += \
 	executor/numa.h \
 	executor/observer.c \
 	executor/observer.h \
-	executor/on_device.h \
 	executor/pattern.h \
 	executor/products.c \
 	executor/products.h \

@@ -34,8 +34,8 @@ void tdm_midstep_open(struct tdm_midstep *midstep, const struct tdm_arenas *aren
 /* Begins a step; `start_ns` is on the backend's clock. */
 void tdm_midstep_begin(struct tdm_midstep *midstep, uint64_t step, int64_t start_ns);
 
-/* The step the current one will not end, and `ended` ops of the compute lane have: the trace gets
- * what there is. */
+/* Called when the current step will not finish, after `ended` ops of the compute lane. Sends what
+ * was measured to the trace. */
 enum tdm_status tdm_midstep_cut(struct tdm_midstep *midstep, uint64_t ended, int64_t now_ns,
                                 struct tdm_error *err);
 

@@ -8,12 +8,12 @@
 #ifndef TDM_EXECUTOR_PATTERN_H
 #define TDM_EXECUTOR_PATTERN_H
 
-#include "executor/on_device.h"
+#include "base/anywhere.h"
 
 #include <stdint.h>
 
 /* Word `index` of an arena. */
-static TDM_ON_DEVICE inline uint64_t tdm_pattern_word(uint64_t index)
+TDM_ANYWHERE uint64_t tdm_pattern_word(uint64_t index)
 {
     uint64_t x = (index + 1) * 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -7,11 +7,11 @@
 #ifndef TDM_EXECUTOR_RANDOM_H
 #define TDM_EXECUTOR_RANDOM_H
 
-#include "executor/on_device.h"
+#include "base/anywhere.h"
 
 #include <stdint.h>
 
-static TDM_ON_DEVICE inline uint64_t tdm_random_mix(uint64_t x)
+TDM_ANYWHERE uint64_t tdm_random_mix(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -20,25 +20,24 @@ static TDM_ON_DEVICE inline uint64_t tdm_random_mix(uint64_t x)
 }
 
 /* The stream of one tensor in one step; drawing from it costs less than mixing all four. */
-static TDM_ON_DEVICE inline uint64_t tdm_random_stream(uint64_t seed, uint64_t step,
-                                                       uint64_t tensor)
+TDM_ANYWHERE uint64_t tdm_random_stream(uint64_t seed, uint64_t step, uint64_t tensor)
 {
     return tdm_random_mix(tdm_random_mix(tdm_random_mix(seed) ^ step) ^ tensor);
 }
 
-static TDM_ON_DEVICE inline uint64_t tdm_random_draw(uint64_t stream, uint64_t element)
+TDM_ANYWHERE uint64_t tdm_random_draw(uint64_t stream, uint64_t element)
 {
     return tdm_random_mix(stream ^ tdm_random_mix(element));
 }
 
-static TDM_ON_DEVICE inline uint64_t tdm_random_bits(uint64_t seed, uint64_t step, uint64_t tensor,
-                                                     uint64_t element)
+TDM_ANYWHERE uint64_t tdm_random_bits(uint64_t seed, uint64_t step, uint64_t tensor,
+                                      uint64_t element)
 {
     return tdm_random_draw(tdm_random_stream(seed, step, tensor), element);
 }
 
 /* In (0, 1]. */
-static TDM_ON_DEVICE inline double tdm_random_unit(uint64_t bits)
+TDM_ANYWHERE double tdm_random_unit(uint64_t bits)
 {
     return (double)((bits >> 11) + 1) * 0x1p-53;
 }

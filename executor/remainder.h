@@ -12,14 +12,13 @@
 #ifndef TDM_EXECUTOR_REMAINDER_H
 #define TDM_EXECUTOR_REMAINDER_H
 
-#include "executor/on_device.h"
+#include "base/anywhere.h"
 
 #include <stdint.h>
 #include <string.h>
 
 /* Splits a master. A NaN stays a NaN, with remainder 0. */
-static TDM_ON_DEVICE inline void tdm_master_split(float master, uint16_t *weight,
-                                                  uint16_t *remainder)
+TDM_ANYWHERE void tdm_master_split(float master, uint16_t *weight, uint16_t *remainder)
 {
     uint32_t bits;
     memcpy(&bits, &master, sizeof(bits));
@@ -30,7 +29,7 @@ static TDM_ON_DEVICE inline void tdm_master_split(float master, uint16_t *weight
 }
 
 /* The bf16 weight of a master, as tdm_master_split rounds it. */
-static TDM_ON_DEVICE inline uint16_t tdm_master_weight(float master)
+TDM_ANYWHERE uint16_t tdm_master_weight(float master)
 {
     uint16_t weight, remainder;
     tdm_master_split(master, &weight, &remainder);
@@ -38,7 +37,7 @@ static TDM_ON_DEVICE inline uint16_t tdm_master_weight(float master)
 }
 
 /* The master that was split into `weight` and `remainder`. */
-static TDM_ON_DEVICE inline float tdm_master_join(uint16_t weight, uint16_t remainder)
+TDM_ANYWHERE float tdm_master_join(uint16_t weight, uint16_t remainder)
 {
     uint32_t bits = ((uint32_t)weight << 16) + remainder;
     if (remainder & 0x8000u) /* the difference is negative */

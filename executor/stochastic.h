@@ -12,7 +12,7 @@
 #ifndef TDM_EXECUTOR_STOCHASTIC_H
 #define TDM_EXECUTOR_STOCHASTIC_H
 
-#include "executor/on_device.h"
+#include "base/anywhere.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -27,7 +27,7 @@ enum tdm_random_share {
 /* Rounds `value` to one of its two bf16 neighbours: to the one further from zero with probability
  * (bits cut off) / 2^16 over `random` in [0, 65535]. A bf16 value is unchanged, and so is an
  * infinity; a NaN stays a NaN. */
-static TDM_ON_DEVICE inline uint16_t tdm_bf16_stochastic(float value, uint32_t random)
+TDM_ANYWHERE uint16_t tdm_bf16_stochastic(float value, uint32_t random)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));

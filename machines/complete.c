@@ -118,7 +118,7 @@ static enum tdm_status load_base(const char *file, const char *name, json_t **ba
     if (status == TDM_OK && strchr(name, '/') == NULL)
         status = tdm_json_load(path, base, err);
     else if (status == TDM_OK)
-        status = tdm_fail(err, TDM_INPUT, "\"%.64s\" is no name", name);
+        status = tdm_fail(err, TDM_INPUT, "\"%.64s\" is not a name", name);
     if (status == TDM_OK)
         return TDM_OK;
     tdm_fail(err, TDM_INPUT, "%s: \"base\" is \"%.64s\", which is not a shipped machine", file,

@@ -163,11 +163,6 @@ const char *tdm_rate_key(enum tdm_rate rate)
     return kinds[rate].key;
 }
 
-enum tdm_rate tdm_rate_substitute(enum tdm_rate rate)
-{
-    return kinds[rate].substitute;
-}
-
 const char *tdm_rate_size_name(enum tdm_rate rate)
 {
     return kinds[rate].size;

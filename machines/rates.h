@@ -140,8 +140,6 @@ void tdm_rate_add(struct tdm_rate_table *table, double size, double rate);
 
 /* The rate's key in the description of a machine: "product_flops_per_second". */
 const char *tdm_rate_key(enum tdm_rate rate);
-/* The rate that replaces it if it is not described; itself if there is none. */
-enum tdm_rate tdm_rate_substitute(enum tdm_rate rate);
 /* The meaning of its sizes: "FLOPs", "keys", "tokens"; NULL: no sizes, the rate is a number. */
 const char *tdm_rate_size_name(enum tdm_rate rate);
 /* Is it a refinement of another rate, by part of the model or place in the sequence? */

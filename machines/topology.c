@@ -72,6 +72,26 @@ bool tdm_place_parse(const struct tdm_topology *topology, const char *name, enum
     return false;
 }
 
+const char *tdm_place_list(const struct tdm_topology *topology, bool that_compute,
+                           char text[TDM_PLACE_LIST])
+{
+    const char *names[TDM_MAX_PLACES];
+    uint32_t count = 0;
+    size_t used = 0;
+    for (uint32_t i = 0; i < topology->place_count; i++)
+        if (!that_compute ||
+            (uint32_t)tdm_lane_at(topology, (enum tdm_place)i) < topology->lane_count)
+            names[count++] = topology->places[i].name;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < count; i++)
+        used += (size_t)snprintf(text + used, TDM_PLACE_LIST - used, "%s%s",
+                                 i == 0           ? ""
+                                 : i + 1 == count ? " or "
+                                                  : ", ",
+                                 names[i]);
+    return text;
+}
+
 bool tdm_lane_parse(const struct tdm_topology *topology, const char *name, enum tdm_lane *lane)
 {
     for (uint32_t i = 0; i < topology->lane_count; i++)

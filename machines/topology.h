@@ -95,6 +95,12 @@ const char *tdm_place_prefix(const struct tdm_topology *topology, enum tdm_place
 bool tdm_place_parse(const struct tdm_topology *topology, const char *name, enum tdm_place *place);
 bool tdm_lane_parse(const struct tdm_topology *topology, const char *name, enum tdm_lane *lane);
 
+/* The names of all places, or of those where a lane computes, as in "device, host or second".
+ * Returns `text`. */
+#define TDM_PLACE_LIST (TDM_MAX_PLACES * (TDM_ROW_NAME + 4)) /* bytes that hold all names */
+const char *tdm_place_list(const struct tdm_topology *topology, bool that_compute,
+                           char text[TDM_PLACE_LIST]);
+
 /* The link from one place to another, and the link in the opposite direction; TDM_NO_LINK if there
  * is none. */
 uint32_t tdm_link_find(const struct tdm_topology *topology, enum tdm_place from, enum tdm_place to);

@@ -50,8 +50,8 @@ static void add_point(struct line *line, uint64_t tokens, uint64_t used, uint64_
     line->cached = (double)cached;
 }
 
-/* Tokens at which the line reaches so many bytes if `cached` bytes come on top of it, of which the
- * part `grows` is in proportion to what the line rises; 0: it does not. */
+/* Tokens at which the line plus `cached` reaches `bytes`. `grows`: the part of `cached` that grows
+ * with the line. 0: never. */
 static double meets(const struct line *line, double bytes, double cached, double grows)
 {
     double step = line->tokens[1] - line->tokens[0];
@@ -62,7 +62,7 @@ static double meets(const struct line *line, double bytes, double cached, double
     return tokens > 0 && tokens < (double)MOST_TOKENS ? tokens : 0;
 }
 
-/* The context at which used bytes should reach so many. Far from the only known context, cached
+/* The context at which used bytes should reach `bytes`. Far from the only known context, cached
  * bytes are in proportion. */
 static double guess(const struct line *line, double bytes)
 {

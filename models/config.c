@@ -23,7 +23,6 @@ enum windows {
  * predictions. */
 enum family { FAMILY_LLAMA, FAMILY_GEMMA2, FAMILY_MIXTRAL, FAMILY_OLMOE, FAMILY_QWEN3_MOE };
 
-#define TANH_GELU "gelu_pytorch_tanh"
 #define WINDOW_DEFAULT 4096u      /* sliding_window, if the field is absent */
 #define WINDOW_LAYERS_DEFAULT 28u /* max_window_layers */
 
@@ -106,21 +105,40 @@ static const struct architecture *find_architecture(struct tdm_json_reader *read
     return unsupported(reader, "architectures", name);
 }
 
-/* Reads the activation of the MLP's gate: SiLU or GELU by tanh. Gemma must have GELU, mixtures of
- * experts SiLU. */
+const struct tdm_activation_type tdm_activation_types[TDM_ACTIVATIONS] = {
+    [TDM_ACTIVATION_SILU] = {"silu", "SwiGLU", ""}, /* older digests do not name it */
+    [TDM_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "GeGLU", " gelu"},
+};
+
+/* Can a family have an activation? Llama's can have all, Gemma must have GELU, mixtures of experts
+ * SiLU. */
+static bool has_activation(enum family family, enum tdm_activation activation)
+{
+    return family == FAMILY_LLAMA ||
+           activation == (family == FAMILY_GEMMA2 ? TDM_ACTIVATION_GELU_TANH : TDM_ACTIVATION_SILU);
+}
+
 static void read_activation(struct tdm_json_reader *reader, enum family family,
                             struct tdm_model *model)
 {
-    bool gemma = family == FAMILY_GEMMA2, llama = family == FAMILY_LLAMA;
+    const struct tdm_activation_type *types = tdm_activation_types;
+    bool gemma = family == FAMILY_GEMMA2;
     const char *key = gemma ? "hidden_activation" : "hidden_act";
-    const char *name = tdm_json_string_or(reader, key, gemma ? TANH_GELU : "silu");
-    model->gelu = strcmp(name, TANH_GELU) == 0;
-    if (model->gelu ? gemma || llama : !gemma && strcmp(name, "silu") == 0)
-        return;
-    tdm_json_fail(reader, key, "is \"%.40s\"; only %s is supported", name,
-                  gemma   ? "\"" TANH_GELU "\""
-                  : llama ? "\"silu\" (SwiGLU) or \"" TANH_GELU "\" (GeGLU)"
-                          : "\"silu\" (SwiGLU)");
+    const char *name = tdm_json_string_or(
+        reader, key, types[gemma ? TDM_ACTIVATION_GELU_TANH : TDM_ACTIVATION_SILU].name);
+    char known[160] = "";
+    size_t used = 0;
+    for (int i = 0; i < TDM_ACTIVATIONS; i++) {
+        if (!has_activation(family, (enum tdm_activation)i))
+            continue;
+        if (strcmp(name, types[i].name) == 0) {
+            model->activation = (enum tdm_activation)i;
+            return;
+        }
+        used += (size_t)snprintf(known + used, sizeof(known) - used, "%s\"%s\" (%s)",
+                                 used > 0 ? " or " : "", types[i].name, types[i].mlp);
+    }
+    tdm_json_fail(reader, key, "is \"%.40s\"; only %s is supported", name, known);
 }
 
 /* Refuses options that would add tensors or change results. The details of a switched-off option do

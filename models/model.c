@@ -73,8 +73,9 @@ static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *e
             used +=
                 snprintf(text + used, capacity - (size_t)used, "window=%" PRIu64 ",", kind.window);
     }
-    if (model->gelu && !model->sized_only) /* for sized_only models the architecture implies it */
-        used += snprintf(text + used, capacity - (size_t)used, " gelu");
+    if (!model->sized_only) /* for sized_only models the architecture implies it */
+        used += snprintf(text + used, capacity - (size_t)used, "%s",
+                         tdm_activation_types[model->activation].digest);
     if (model->experts.count > 0)
         snprintf(text + used, capacity - (size_t)used, " experts=%" PRIu32 ",%" PRIu32 ",%" PRIu32,
                  model->experts.count, model->experts.per_token, model->experts.intermediate);

@@ -36,6 +36,9 @@ struct tdm_rope {
     double attention_factor;      /* yarn: scale of cos and sin; 1 for the other kinds */
 };
 
+/* The activation of the MLP's gate: SwiGLU, GeGLU with the GELU by tanh. */
+enum tdm_activation { TDM_ACTIVATION_SILU, TDM_ACTIVATION_GELU_TANH, TDM_ACTIVATIONS };
+
 /* The kind of one layer. */
 struct tdm_layer_kind {
     bool qkv_bias;
@@ -126,9 +129,9 @@ struct tdm_model {
     double initializer_range;
     bool tied;
     struct tdm_rope rope;
+    enum tdm_activation activation;
     struct tdm_experts experts;
     bool sized_only;                          /* predictions support it, schedules do not */
-    bool gelu;                                /* the MLP uses GELU by tanh instead of SiLU */
     bool scaled_embedding;                    /* embeddings are multiplied by sqrt(hidden) */
     bool offset_norms;                        /* norms multiply by 1 + weight, in fp32 */
     bool whole_qk_norm;                       /* q and k are normed over all heads at once */

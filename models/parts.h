@@ -11,6 +11,13 @@
 #define TDM_LAYER_LIMIT (UINT64_C(1) << 10)
 #define TDM_PARAMETER_LIMIT (UINT64_C(1) << 48)
 
+/* Activations (models/config.c): the name in a config.json, what an MLP with it is called, and the
+ * word of it in a digest. */
+struct tdm_activation_type {
+    const char *name, *mlp, *digest;
+};
+extern const struct tdm_activation_type tdm_activation_types[TDM_ACTIVATIONS];
+
 /* Fills architecture, dimensions, options, rope and layer_kinds (models/config.c). */
 enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model *model);
 

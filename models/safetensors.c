@@ -117,7 +117,7 @@ static enum tdm_status read_tensor(const char *path, const json_t *entry, uint64
 {
     uint64_t element_bytes = 0, begin, end;
     if (!json_is_object(entry))
-        return tensor_fail(path, tensor->name, "is no object", err);
+        return tensor_fail(path, tensor->name, "is not an object", err);
     enum tdm_status status = read_type(path, entry, tensor, &element_bytes, err);
     if (status == TDM_OK)
         status = read_shape(path, entry, tensor, err);
@@ -261,7 +261,7 @@ static enum tdm_status read_lengths(const struct tdm_safetensors *file, uint64_t
     if (fstat(file->fd, &info) != 0)
         return tdm_fail(err, TDM_IO, "%s: cannot be read: %s", file->path, strerror(errno));
     if (!S_ISREG(info.st_mode))
-        return tdm_fail(err, TDM_INPUT, "%s: is no regular file", file->path);
+        return tdm_fail(err, TDM_INPUT, "%s: is not a regular file", file->path);
     uint64_t bytes = (uint64_t)info.st_size, length;
     if (bytes < sizeof(length))
         return tdm_fail(err, TDM_INPUT,
@@ -289,7 +289,7 @@ static enum tdm_status parse(struct tdm_safetensors *file, const char *text, uin
 {
     if (bytes == 0 || text[0] != '{')
         return tdm_fail(err, TDM_INPUT, "%s: its header does not begin with {: %s", file->path,
-                        "it is no safetensors file");
+                        "it is not a safetensors file");
     char where[512];
     snprintf(where, sizeof(where), "%.480s: its header", file->path);
     return tdm_json_parse(where, text, bytes, &file->header, err);

@@ -86,7 +86,8 @@ enum tdm_status tdm_selector_check(const struct tdm_selector *selector, uint64_t
 {
     const struct tdm_selector_field *field;
     if ((unsigned)selector->kind >= TDM_SELECTORS)
-        return tdm_fail(err, TDM_INPUT, "%s.kind is no selector", what);
+        return tdm_fail(err, TDM_INPUT, "%s.kind is %d, which is not a selector", what,
+                        (int)selector->kind);
     const char *kind = tdm_selector_name(selector->kind);
     char list[LIST_BYTES];
     for (size_t i = 0; (field = tdm_selector_field(i)) != NULL; i++) {

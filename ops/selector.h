@@ -32,14 +32,10 @@
 #ifndef TDM_OPS_SELECTOR_H
 #define TDM_OPS_SELECTOR_H
 
+#include "base/anywhere.h"
+
 #include <stdbool.h>
 #include <stdint.h>
-
-#ifdef __CUDACC__
-#define TDM_ANYWHERE static __host__ __device__ __forceinline__
-#else
-#define TDM_ANYWHERE static inline
-#endif
 
 enum tdm_selector_kind {
     TDM_SELECT_DENSE,

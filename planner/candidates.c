@@ -46,7 +46,7 @@ static void say_bound(const struct tdm_candidates *run, bool trains, struct tdm_
  * from there would keep this search away from points that lead to its best. */
 static enum tdm_status look(struct tdm_candidates *run, bool trains, struct tdm_error *err)
 {
-    struct tdm_kitchen *kitchen = &run->kitchen;
+    struct tdm_search_space *space = &run->space;
     run->found = false;
     run->ops = 0;
     run->all_deepened = 0;
@@ -55,9 +55,9 @@ static enum tdm_status look(struct tdm_candidates *run, bool trains, struct tdm_
         status = tdm_candidates_try_put_off(run, err);
     if (status == TDM_OK)
         status = tdm_candidates_try_other_sizes(run, err);
-    for (uint32_t i = 0; i < kitchen->size_count; i++)
-        tdm_estimator_set_state(kitchen->estimators[i], kitchen->bases[i].homes,
-                                &kitchen->bases[i].rings);
+    for (uint32_t i = 0; i < space->size_count; i++)
+        tdm_estimator_set_state(space->estimators[i], space->bases[i].homes,
+                                &space->bases[i].rings);
     if (status == TDM_OK)
         status = tdm_candidates_look_at_recipes(run, trains, err);
     return status == TDM_OK && trains ? tdm_candidates_polish(run, err) : status;
@@ -70,11 +70,11 @@ static enum tdm_status look_at_places(struct tdm_candidates *run, bool trains, b
     const struct tdm_rounded *winner = NULL;
     struct tdm_simulation simulation = {0};
     enum tdm_status status = TDM_OK;
-    const bool bounds = trains && !run->kitchen.pins->quick;
+    const bool bounds = trains && !run->space.pins->quick;
     run->counts.complete = true;
     for (int i = 0; i < TDM_PLANNED_PLACES && status == TDM_OK; i++) {
         double floor_seconds = 0;
-        run->on = tdm_planned_place(run->kitchen.schedule, i);
+        run->on = tdm_planned_place(run->space.schedule, i);
         if (fixed && run->on != asked_on)
             continue;
         if (bounds)
@@ -108,13 +108,13 @@ static enum tdm_status look_at_places(struct tdm_candidates *run, bool trains, b
  * that is far too large often has many layers, and a search would take long. */
 static bool can_hold_state(const struct tdm_candidates *run)
 {
-    const struct tdm_kitchen *kitchen = &run->kitchen;
+    const struct tdm_search_space *space = &run->space;
     uint64_t most = tdm_size_add(run->limit_bytes[TDM_DEVICE],
-                                 run->limit_bytes[tdm_far_place(kitchen->schedule)]);
-    for (uint32_t i = 0; i < kitchen->size_count; i++)
-        if (tdm_estimator_resident_bytes(kitchen->estimators[i]) <= most)
+                                 run->limit_bytes[tdm_far_place(space->schedule)]);
+    for (uint32_t i = 0; i < space->size_count; i++)
+        if (tdm_estimator_resident_bytes(space->estimators[i]) <= most)
             return true;
-    return kitchen->pins->program_path != NULL; /* the program is written even if nothing fits */
+    return space->pins->program_path != NULL; /* the program is written even if nothing fits */
 }
 
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,

@@ -19,7 +19,7 @@ enum tdm_status tdm_candidates_improve_new(struct tdm_candidates *run,
                                            const struct tdm_rounding_limits *limits,
                                            struct tdm_rounded *rounded, struct tdm_error *err)
 {
-    enum tdm_status status = tdm_improve(&run->kitchen, limits, rounded, err);
+    enum tdm_status status = tdm_improve(&run->space, limits, rounded, err);
     if (status == TDM_OK && rounded->fits)
         run->rounded_count++;
     else
@@ -35,7 +35,7 @@ static enum tdm_status round_one(struct tdm_candidates *run, enum tdm_order orde
     struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
     const struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
     enum tdm_status status =
-        tdm_round(&run->kitchen, size, order, relaxation, relaxed, rounding, rounded, err);
+        tdm_round(&run->space, size, order, relaxation, relaxed, rounding, rounded, err);
     if (status != TDM_OK)
         return status;
     if (rounded->group_count == 0) {
@@ -60,39 +60,39 @@ static enum tdm_status try_grid(struct tdm_candidates *run, enum tdm_order order
     }
     limits.grid = true;
     limits.most_estimates = GRID_ESTIMATES;
-    return best == NULL ? TDM_OK : tdm_improve(&run->kitchen, &limits, best, err);
+    return best == NULL ? TDM_OK : tdm_improve(&run->space, &limits, best, err);
 }
 
 /* ---- one program ---- */
 
 /* The only allowed list of groups, or NULL. */
-static const struct tdm_group_list *pinned_list(const struct tdm_kitchen *kitchen)
+static const struct tdm_group_list *pinned_list(const struct tdm_search_space *space)
 {
-    return kitchen->pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL;
+    return space->pins->group_count > 0 ? &space->lists.lists[0] : NULL;
 }
 
 static void note_least(struct tdm_candidates *run, int order, uint32_t size, double seconds)
 {
-    const struct tdm_pins *pins = run->kitchen.pins;
+    const struct tdm_pins *pins = run->space.pins;
     bool may_be_richer = tdm_candidates_may_round(run) ||
                          !tdm_set_covers(TDM_SEARCHED_SET, pins->kept_set) ||
                          !tdm_set_covers(TDM_SEARCHED_SET, pins->held_set);
-    double saves = may_be_richer ? tdm_estimator_richer_seconds(run->kitchen.estimators[size]) : 0;
+    double saves = may_be_richer ? tdm_estimator_richer_seconds(run->space.estimators[size]) : 0;
     run->least_seconds[order][size] = fmax(seconds - saves, 0);
 }
 
 enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_order order,
                                          uint32_t size, struct tdm_error *err)
 {
-    const struct tdm_kitchen *kitchen = &run->kitchen;
-    const struct tdm_pins *pins = kitchen->pins;
+    const struct tdm_search_space *space = &run->space;
+    const struct tdm_pins *pins = space->pins;
     struct tdm_relaxation *relaxation, **last = &run->last[order];
     struct tdm_relaxed relaxed;
     bool fixed[TDM_STATES];
     tdm_candidates_fixed_homes(run, size, fixed);
-    enum tdm_status status = tdm_relaxation_new(kitchen->estimators[size], order, run->limit_bytes,
-                                                fixed, pinned_list(kitchen), &relaxation, err);
-    double *bound = &run->bound_of[kitchen->bases[size].optimizer.on];
+    enum tdm_status status = tdm_relaxation_new(space->estimators[size], order, run->limit_bytes,
+                                                fixed, pinned_list(space), &relaxation, err);
+    double *bound = &run->bound_of[space->bases[size].optimizer.on];
     if (status == TDM_INTERNAL) {
         *bound = run->bound_seconds = 0;
         return TDM_OK;
@@ -137,7 +137,7 @@ double tdm_candidates_bound_of_all(const struct tdm_candidates *run)
 {
     double least = NO_BOUND;
     for (int order = 0; order < TDM_ORDERS; order++)
-        for (uint32_t size = 0; size < run->kitchen.size_count; size++)
+        for (uint32_t size = 0; size < run->space.size_count; size++)
             least = fmin(least, run->least_seconds[order][size]);
     /* 0: a program was too large for the solver, or none was made */
     return run->bound_seconds > 0 && least < NO_BOUND ? least : 0;
@@ -148,18 +148,18 @@ double tdm_candidates_bound_of_all(const struct tdm_candidates *run)
 enum tdm_status tdm_candidates_find_floors(struct tdm_candidates *run, double *least,
                                            struct tdm_error *err)
 {
-    const struct tdm_kitchen *kitchen = &run->kitchen;
+    const struct tdm_search_space *space = &run->space;
     *least = NO_BOUND;
     for (int order = 0; order < TDM_ORDERS; order++)
-        for (uint32_t size = 0; size < kitchen->size_count; size++) {
+        for (uint32_t size = 0; size < space->size_count; size++) {
             double *floor_seconds = &run->floor_seconds[order][size];
             bool fixed[TDM_STATES];
             if (!tdm_candidates_is_due(run, size) || !tdm_candidates_may_have(run, order))
                 continue;
             tdm_candidates_fixed_homes(run, size, fixed);
             enum tdm_status status = tdm_relaxation_floor(
-                kitchen->estimators[size], (enum tdm_order)order, run->limit_bytes, fixed,
-                pinned_list(kitchen), floor_seconds, err);
+                space->estimators[size], (enum tdm_order)order, run->limit_bytes, fixed,
+                pinned_list(space), floor_seconds, err);
             if (status == TDM_INTERNAL) /* too large for the solver */
                 *floor_seconds = 0;
             else if (status != TDM_OK)
@@ -183,7 +183,7 @@ bool tdm_candidates_next_put_off(const struct tdm_candidates *run, int *order, u
 {
     double least = NO_BOUND;
     for (int o = 0; o < TDM_ORDERS; o++)
-        for (uint32_t i = 0; i < run->kitchen.size_count; i++)
+        for (uint32_t i = 0; i < run->space.size_count; i++)
             if (run->is_put_off[o][i] && tdm_candidates_is_due(run, i) &&
                 tdm_candidates_size_could_win(run, o, i) && run->floor_seconds[o][i] < least) {
                 least = run->floor_seconds[o][i];
@@ -194,11 +194,11 @@ bool tdm_candidates_next_put_off(const struct tdm_candidates *run, int *order, u
 }
 
 /* Chunk sizes by rising forward time: the first one most likely has the lowest bound. */
-static void sort_sizes(const struct tdm_kitchen *kitchen, uint32_t sizes[TDM_BASES])
+static void sort_sizes(const struct tdm_search_space *space, uint32_t sizes[TDM_BASES])
 {
     double seconds[TDM_BASES];
-    for (uint32_t i = 0; i < kitchen->size_count; i++) {
-        double time = tdm_estimator_forward_seconds(kitchen->estimators[i]);
+    for (uint32_t i = 0; i < space->size_count; i++) {
+        double time = tdm_estimator_forward_seconds(space->estimators[i]);
         uint32_t at = i;
         for (; at > 0 && seconds[at - 1] > time; at--) {
             seconds[at] = seconds[at - 1];
@@ -225,11 +225,11 @@ enum tdm_status tdm_candidates_relax(struct tdm_candidates *run, struct tdm_erro
 {
     uint32_t sizes[TDM_BASES];
     enum tdm_status status = TDM_OK;
-    sort_sizes(&run->kitchen, sizes);
+    sort_sizes(&run->space, sizes);
     for (int order = 0; order < TDM_ORDERS; order++) {
         tdm_relaxation_free(run->last[order]);
         run->last[order] = NULL;
-        for (uint32_t i = 0; i < run->kitchen.size_count && tdm_candidates_may_have(run, order);
+        for (uint32_t i = 0; i < run->space.size_count && tdm_candidates_may_have(run, order);
              i++) {
             if (!tdm_candidates_is_due(run, sizes[i]) || status != TDM_OK)
                 continue;

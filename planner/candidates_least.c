@@ -14,7 +14,7 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
 {
     if (*least <= enough)
         return TDM_OK;
-    const enum tdm_place other = tdm_other_place(run->kitchen.schedule, place);
+    const enum tdm_place other = tdm_other_place(run->space.schedule, place);
     run->queue.count = 0;
     enum tdm_status status = tdm_candidates_enumerate(run, err);
     if (estimated && run->queue.count > 0 && run->queue.recipes[0].bytes[place] < *least)
@@ -27,7 +27,7 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
             break;
         struct tdm_program *program;
         uint64_t used_bytes[TDM_MAX_PLACES];
-        tdm_recipe_write(&run->kitchen, &recipe);
+        tdm_recipe_write(&run->space, &recipe);
         status = tdm_candidates_lower(run, false, &program, used_bytes, err);
         if (status != TDM_OK)
             break;

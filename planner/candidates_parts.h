@@ -40,7 +40,7 @@ struct measured {
 
 /* State of a search. */
 struct tdm_candidates {
-    struct tdm_kitchen kitchen;
+    struct tdm_search_space space;
     struct tdm_recipe_queue queue;
     uint64_t limit_bytes[TDM_MAX_PLACES];
     struct tdm_search_counts counts;
@@ -48,7 +48,7 @@ struct tdm_candidates {
     bool no_memory;
 
     struct tdm_rounded *rounded; /* [rounded_count], those that fit */
-    /* how many of them were searched longer, and of each order and chunk size */
+    /* roundings that got a longer search: in all; by order and chunk size */
     uint32_t all_deepened, deepened[TDM_ORDERS][TDM_BASES];
     /* simulated over likely seconds of the last simulated schedule of each; 0: none was */
     double ratio[TDM_ORDERS][TDM_BASES];
@@ -176,7 +176,7 @@ double tdm_candidates_bound_of_all(const struct tdm_candidates *run);
 
 /* ---- candidates_try.c ---- */
 
-/* Lowers the kitchen's schedule and reports its used bytes. `quick`: packing stops once it is
+/* Lowers the search space's schedule and reports its used bytes. `quick`: packing stops once it is
  * within the limits. */
 enum tdm_status tdm_candidates_lower(struct tdm_candidates *run, bool quick,
                                      struct tdm_program **program,
@@ -188,9 +188,9 @@ void tdm_candidates_add_reserve(const struct tdm_candidates *run,
                                 const uint64_t estimated_bytes[TDM_MAX_PLACES],
                                 uint64_t reserve[TDM_MAX_PLACES]);
 
-/* Lowers and simulates the kitchen's schedule with one of two tiles; keeps it if it is the fastest
- * so far of its order and chunk size. *fits: it was within the limits and takes *step_seconds; else
- * `used_bytes` shows the excess. */
+/* Lowers and simulates the search space's schedule with one of two tiles; keeps it if it is the
+ * fastest so far of its order and chunk size. *fits: it was within the limits and takes
+ * *step_seconds; else `used_bytes` shows the excess. */
 enum tdm_status tdm_candidates_try_schedule(struct tdm_candidates *run, uint32_t size,
                                             const struct tdm_tiles *tiles, bool *fits,
                                             uint64_t used_bytes[TDM_MAX_PLACES],

@@ -33,7 +33,7 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
         *seconds = measured.step_seconds;
         return true;
     }
-    tdm_rounded_write(&run->kitchen, rounded);
+    tdm_rounded_write(&run->space, rounded);
     run->status = tdm_candidates_try_schedule(run, rounded->size, &rounded->tiles, &fits,
                                               used_bytes, seconds, &run->err);
     measured = (struct measured){.step_seconds = *seconds, .ops = run->ops - before};
@@ -84,7 +84,7 @@ static bool copy_rounded(const struct tdm_candidates *run, const struct tdm_roun
                          struct tdm_rounded *copy)
 {
     *copy = *from;
-    copy->groups = calloc((size_t)run->kitchen.schedule->model->layers + 1, sizeof(*copy->groups));
+    copy->groups = calloc((size_t)run->space.schedule->model->layers + 1, sizeof(*copy->groups));
     if (copy->groups == NULL)
         return false;
     memcpy(copy->groups, from->groups, copy->group_count * sizeof(*copy->groups));
@@ -111,9 +111,9 @@ static enum tdm_status polish_point(struct tdm_candidates *run, const struct tdm
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     point.order = order;
     if (start > 0)
-        start_over(tdm_far_place(run->kitchen.schedule), &point, start - 1);
+        start_over(tdm_far_place(run->space.schedule), &point, start - 1);
     enum tdm_status status =
-        tdm_polish(&run->kitchen, &limits, &point, start > 0 ? TDM_UNMEASURED : point.seconds,
+        tdm_polish(&run->space, &limits, &point, start > 0 ? TDM_UNMEASURED : point.seconds,
                    measure, run, err);
     tdm_rounded_free(&point);
     if (status == TDM_OK && run->status != TDM_OK)
@@ -158,7 +158,7 @@ enum tdm_status tdm_candidates_polish(struct tdm_candidates *run, struct tdm_err
     enum tdm_status status = TDM_OK;
     const struct tdm_rounded *best;
     if (!tdm_candidates_may_round(run) || tdm_candidates_without(run, TDM_POLISH) ||
-        run->kitchen.pins->quick || tdm_candidates_is_far_behind(run))
+        run->space.pins->quick || tdm_candidates_is_far_behind(run))
         return TDM_OK;
     run->most_ops = polishing_ops(run) / PARTS;
     for (unsigned i = 0; i < POLISHED && status == TDM_OK && tdm_candidates_could_win(run, 0);
@@ -190,7 +190,7 @@ static enum tdm_status enrich_point(struct tdm_candidates *run, const struct tdm
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     run->ops = 0;
     enum tdm_status status =
-        tdm_enrich(&run->kitchen, &limits, &point, point.seconds, measure, run, err);
+        tdm_enrich(&run->space, &limits, &point, point.seconds, measure, run, err);
     tdm_rounded_free(&point);
     if (status == TDM_OK && run->status != TDM_OK)
         *err = run->err;
@@ -209,7 +209,7 @@ static bool may_enrich(const struct tdm_candidates *run)
     for (uint32_t g = 0; g < winner->group_count; g++)
         keeps_all = keeps_all && winner->groups[g].kept == TDM_SEARCHED_SET &&
                     winner->groups[g].kept_from_chunk == 0;
-    return keeps_all || tdm_estimator_richer_seconds(run->kitchen.estimators[winner->size]) >=
+    return keeps_all || tdm_estimator_richer_seconds(run->space.estimators[winner->size]) >=
                             MAYBE_WORTH_RICHER * run->simulation.step_seconds;
 }
 
@@ -222,7 +222,7 @@ enum tdm_status tdm_candidates_enrich(struct tdm_candidates *run, struct tdm_err
         return TDM_OK;
     if (!copy_rounded(run, run->winner, &poorer))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
-    run->on = run->kitchen.bases[poorer.size].optimizer.on;
+    run->on = run->space.bases[poorer.size].optimizer.on;
     run->bound_of[run->on] = tdm_candidates_bound_of_all(run);
     run->most_ops = MOST_OPS / 8;
     for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++) {

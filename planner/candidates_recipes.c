@@ -10,7 +10,7 @@ static bool take_recipe(void *self, const struct tdm_recipe *offered)
     struct tdm_candidates *run = self;
     struct tdm_recipe recipe = *offered;
     run->counts.examined++;
-    if (!tdm_recipe_estimate(&run->kitchen, &recipe, run->limit_bytes))
+    if (!tdm_recipe_estimate(&run->space, &recipe, run->limit_bytes))
         run->counts.too_large++;
     else if (!tdm_candidates_push(&run->queue, &recipe))
         run->no_memory = true;
@@ -19,7 +19,7 @@ static bool take_recipe(void *self, const struct tdm_recipe *offered)
 
 enum tdm_status tdm_candidates_enumerate(struct tdm_candidates *run, struct tdm_error *err)
 {
-    tdm_recipes_enumerate(&run->kitchen, run->on, take_recipe, run);
+    tdm_recipes_enumerate(&run->space, run->on, take_recipe, run);
     return run->no_memory ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates") : TDM_OK;
 }
 
@@ -29,7 +29,7 @@ static enum tdm_status try_recipe(struct tdm_candidates *run, struct tdm_recipe 
     uint64_t used_bytes[TDM_MAX_PLACES];
     double step_seconds;
     bool fits;
-    tdm_recipe_write(&run->kitchen, recipe);
+    tdm_recipe_write(&run->space, recipe);
     enum tdm_status status = tdm_candidates_try_schedule(run, recipe->size, &recipe->tiles, &fits,
                                                          used_bytes, &step_seconds, err);
     if (status != TDM_OK || fits || !recipe->kept)
@@ -37,7 +37,7 @@ static enum tdm_status try_recipe(struct tdm_candidates *run, struct tdm_recipe 
     /* queued again with a larger reserve, if it still fits */
     uint32_t before = recipe->kept_from_chunk;
     tdm_candidates_add_reserve(run, used_bytes, recipe->bytes, recipe->reserve);
-    if (tdm_recipe_estimate(&run->kitchen, recipe, run->limit_bytes) &&
+    if (tdm_recipe_estimate(&run->space, recipe, run->limit_bytes) &&
         recipe->kept_from_chunk != before && !tdm_candidates_push(&run->queue, recipe))
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates");
     return status;
@@ -45,7 +45,7 @@ static enum tdm_status try_recipe(struct tdm_candidates *run, struct tdm_recipe 
 
 static enum tdm_status try_recipes(struct tdm_candidates *run, struct tdm_error *err)
 {
-    const uint64_t most_ops = run->kitchen.pins->quick ? MOST_OPS / QUICK_PARTS : MOST_OPS;
+    const uint64_t most_ops = run->space.pins->quick ? MOST_OPS / QUICK_PARTS : MOST_OPS;
     enum tdm_status status = TDM_OK;
     run->ops = 0;
     while (run->queue.count > 0 && status == TDM_OK) {

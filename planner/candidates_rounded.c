@@ -70,8 +70,8 @@ static enum tdm_status try_one(struct tdm_candidates *run, struct tdm_rounded *r
     struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, rounded->size);
     uint64_t used_bytes[TDM_MAX_PLACES];
     double step_seconds, estimated = rounded->likely_seconds;
-    bool fits, rough = !tdm_estimator_knows_lanes(run->kitchen.estimators[rounded->size]);
-    tdm_rounded_write(&run->kitchen, rounded);
+    bool fits, rough = !tdm_estimator_knows_lanes(run->space.estimators[rounded->size]);
+    tdm_rounded_write(&run->space, rounded);
     enum tdm_status status = tdm_candidates_try_schedule(run, rounded->size, &rounded->tiles, &fits,
                                                          used_bytes, &step_seconds, err);
     if (status != TDM_OK)
@@ -101,7 +101,7 @@ static enum tdm_status try_one(struct tdm_candidates *run, struct tdm_rounded *r
         limits.fixed_rings = true;
     }
     memcpy(limits.reserve, rounded->reserve, sizeof(limits.reserve));
-    return tdm_improve(&run->kitchen, &limits, rounded, err);
+    return tdm_improve(&run->space, &limits, rounded, err);
 }
 
 /* Searches longer from a rounding. */
@@ -118,7 +118,7 @@ static enum tdm_status deepen(struct tdm_candidates *run, struct tdm_rounded *ro
     rounded->simulated = false;
     run->deepened[rounded->order][rounded->size]++;
     run->all_deepened++;
-    return tdm_improve(&run->kitchen, &limits, rounded, err);
+    return tdm_improve(&run->space, &limits, rounded, err);
 }
 
 /* Is a rounding like one that was simulated? */
@@ -162,14 +162,13 @@ static void scale_split(enum tdm_set *set, uint32_t *from, uint32_t chunks, uint
  * for others, sometimes better than their own. */
 static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, struct tdm_error *err)
 {
-    const struct tdm_kitchen *kitchen = &run->kitchen;
+    const struct tdm_search_space *space = &run->space;
     const struct tdm_rounded *from = run->winner;
     const struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
     struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
-    uint32_t chunks = tdm_estimator_chunks(kitchen->estimators[from->size]);
-    uint32_t to_chunks = tdm_estimator_chunks(kitchen->estimators[size]);
-    struct tdm_group *groups =
-        calloc((size_t)kitchen->schedule->model->layers + 1, sizeof(*groups));
+    uint32_t chunks = tdm_estimator_chunks(space->estimators[from->size]);
+    uint32_t to_chunks = tdm_estimator_chunks(space->estimators[size]);
+    struct tdm_group *groups = calloc((size_t)space->schedule->model->layers + 1, sizeof(*groups));
     if (groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     *rounded = *from;
@@ -191,7 +190,7 @@ enum tdm_status tdm_candidates_try_other_sizes(struct tdm_candidates *run, struc
     if (!run->found || !tdm_candidates_may_round(run) || !tdm_candidates_is_due(run, from->size) ||
         !tdm_candidates_could_win(run, 0))
         return TDM_OK;
-    for (uint32_t size = 0; size < run->kitchen.size_count && status == TDM_OK; size++)
+    for (uint32_t size = 0; size < run->space.size_count && status == TDM_OK; size++)
         if (size != from->size && tdm_candidates_is_due(run, size) &&
             tdm_candidates_size_could_win(run, (int)from->order, size))
             status = vary_size(run, size, err);

@@ -25,11 +25,11 @@ enum tdm_status tdm_candidates_open(struct tdm_schedule *schedule, const struct 
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++)
         run->least_seconds[i / TDM_BASES][i % TDM_BASES] = NO_BOUND;
     enum tdm_status status =
-        tdm_kitchen_open(schedule, pins, queue_place < (int)TDM_MAX_PLACES, &run->kitchen, err);
+        tdm_search_space_open(schedule, pins, queue_place < (int)TDM_MAX_PLACES, &run->space, err);
     if (status != TDM_OK)
         return status;
     if (schedule->pass == TDM_TRAIN && queue_place == (int)TDM_MAX_PLACES) {
-        run->kitchen.estimates = tdm_memo_new(sizeof(struct tdm_estimate), ESTIMATES_LOG2);
+        run->space.estimates = tdm_memo_new(sizeof(struct tdm_estimate), ESTIMATES_LOG2);
         run->measured = tdm_memo_new(sizeof(struct measured), MEASURED_LOG2);
     }
     /* one for every order, chunk size and rounding, and one per chunk size for variants of the
@@ -58,30 +58,30 @@ void tdm_candidates_close(struct tdm_candidates *run)
     tdm_memo_free(run->measured);
     for (int order = 0; order < TDM_ORDERS; order++)
         tdm_relaxation_free(run->last[order]);
-    tdm_kitchen_close(&run->kitchen);
+    tdm_search_space_close(&run->space);
 }
 
 /* ---- what pins and passes allow ---- */
 
 bool tdm_candidates_without(const struct tdm_candidates *run, enum tdm_heuristic heuristic)
 {
-    return (run->kitchen.pins->without >> heuristic) & 1;
+    return (run->space.pins->without >> heuristic) & 1;
 }
 
 bool tdm_candidates_may_have(const struct tdm_candidates *run, int order)
 {
-    const struct tdm_pins *pins = run->kitchen.pins;
+    const struct tdm_pins *pins = run->space.pins;
     return !pins->has_order || (int)pins->order == order;
 }
 
 bool tdm_candidates_is_due(const struct tdm_candidates *run, uint32_t size)
 {
-    return run->kitchen.bases[size].optimizer.on == run->on;
+    return run->space.bases[size].optimizer.on == run->on;
 }
 
 bool tdm_candidates_may_round(const struct tdm_candidates *run)
 {
-    const struct tdm_pins *pins = run->kitchen.pins;
+    const struct tdm_pins *pins = run->space.pins;
     return !tdm_candidates_without(run, TDM_ROUNDING) && !pins->has_attention &&
            !pins->has_input_place && !pins->has_kept_place && !pins->has_held_place &&
            !pins->has_kv && pins->kept_set == TDM_SET_INPUT && pins->held_set == TDM_SET_INPUT &&
@@ -92,15 +92,15 @@ bool tdm_candidates_may_round(const struct tdm_candidates *run)
 void tdm_candidates_fixed_homes(const struct tdm_candidates *run, uint32_t size,
                                 bool fixed[TDM_STATES])
 {
-    bool host = tdm_is_far(run->kitchen.bases[size].optimizer.on);
+    bool host = tdm_is_far(run->space.bases[size].optimizer.on);
     for (int state = 0; state < TDM_STATES; state++)
-        fixed[state] = host || run->kitchen.pins->has_home[state];
+        fixed[state] = host || run->space.pins->has_home[state];
 }
 
 struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candidates *run,
                                                           uint32_t size)
 {
-    const struct tdm_pins *pins = run->kitchen.pins;
+    const struct tdm_pins *pins = run->space.pins;
     struct tdm_rounding_limits limits = {.fixed_groups = pins->group_count > 0,
                                          .no_structure = tdm_candidates_without(run, TDM_STRUCTURE),
                                          .no_fine = tdm_candidates_without(run, TDM_FINE),
@@ -117,16 +117,16 @@ struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candi
 
 void tdm_candidates_stream_state(struct tdm_candidates *run)
 {
-    struct tdm_kitchen *kitchen = &run->kitchen;
-    const enum tdm_place far = tdm_far_place(kitchen->schedule);
-    for (uint32_t i = 0; i < kitchen->size_count; i++) {
-        struct tdm_schedule *base = &kitchen->bases[i];
+    struct tdm_search_space *space = &run->space;
+    const enum tdm_place far = tdm_far_place(space->schedule);
+    for (uint32_t i = 0; i < space->size_count; i++) {
+        struct tdm_schedule *base = &space->bases[i];
         if (tdm_is_far(base->optimizer.on))
             continue;
         for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
-            if (!kitchen->pins->has_home[state])
+            if (!space->pins->has_home[state])
                 base->homes[state] = (struct tdm_home){0, far, far};
-        tdm_estimator_set_state(kitchen->estimators[i], base->homes, &base->rings);
+        tdm_estimator_set_state(space->estimators[i], base->homes, &base->rings);
     }
 }
 

@@ -11,7 +11,7 @@ enum tdm_status tdm_candidates_lower(struct tdm_candidates *run, bool quick,
                                      struct tdm_program **program,
                                      uint64_t used_bytes[TDM_MAX_PLACES], struct tdm_error *err)
 {
-    struct tdm_schedule *schedule = run->kitchen.schedule;
+    struct tdm_schedule *schedule = run->space.schedule;
     uint64_t capacity_bytes[TDM_MAX_PLACES] = {0};
     for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
         enum tdm_place place = tdm_planned_place(schedule, i);
@@ -38,7 +38,7 @@ enum tdm_status tdm_candidates_lower(struct tdm_candidates *run, bool quick,
 static bool within(const struct tdm_candidates *run, const uint64_t used_bytes[TDM_MAX_PLACES])
 {
     for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
-        enum tdm_place place = tdm_planned_place(run->kitchen.schedule, i);
+        enum tdm_place place = tdm_planned_place(run->space.schedule, i);
         if (used_bytes[place] > run->limit_bytes[place])
             return false;
     }
@@ -51,25 +51,25 @@ void tdm_candidates_add_reserve(const struct tdm_candidates *run,
                                 uint64_t reserve[TDM_MAX_PLACES])
 {
     for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
-        enum tdm_place place = tdm_planned_place(run->kitchen.schedule, i);
+        enum tdm_place place = tdm_planned_place(run->space.schedule, i);
         if (used_bytes[place] > run->limit_bytes[place])
             reserve[place] = used_bytes[place] -
                              (reserve[place] == 0 ? run->limit_bytes : estimated_bytes)[place];
     }
 }
 
-/* Lowers the kitchen's schedule with the large tile, and if that is not within the limits, with the
- * safe one. */
+/* Lowers the search space's schedule with the large tile, and if that is not within the limits,
+ * with the safe one. */
 static enum tdm_status lower_with(struct tdm_candidates *run, const struct tdm_tiles *tiles,
                                   struct tdm_program **program, uint64_t used_bytes[TDM_MAX_PLACES],
                                   struct tdm_error *err)
 {
-    run->kitchen.schedule->head_tile_tokens = tiles->large;
+    run->space.schedule->head_tile_tokens = tiles->large;
     enum tdm_status status = tdm_candidates_lower(run, true, program, used_bytes, err);
     if (status != TDM_OK || tiles->large == tiles->safe || within(run, used_bytes))
         return status;
     tdm_program_free(*program);
-    run->kitchen.schedule->head_tile_tokens = tiles->safe;
+    run->space.schedule->head_tile_tokens = tiles->safe;
     return tdm_candidates_lower(run, true, program, used_bytes, err);
 }
 
@@ -78,7 +78,7 @@ enum tdm_status tdm_candidates_try_schedule(struct tdm_candidates *run, uint32_t
                                             uint64_t used_bytes[TDM_MAX_PLACES],
                                             double *step_seconds, struct tdm_error *err)
 {
-    const struct tdm_schedule *schedule = run->kitchen.schedule;
+    const struct tdm_schedule *schedule = run->space.schedule;
     struct tdm_program *program;
     struct tdm_simulation simulation;
     enum tdm_status status = lower_with(run, tiles, &program, used_bytes, err);
@@ -119,9 +119,9 @@ enum tdm_status tdm_candidates_try_schedule(struct tdm_candidates *run, uint32_t
  * head's weights is read and written once per tile. */
 static enum tdm_status grow_tile(struct tdm_candidates *run, struct tdm_error *err)
 {
-    const uint64_t most = run->kitchen.bases[run->winner->size].head_tile_tokens;
+    const uint64_t most = run->space.bases[run->winner->size].head_tile_tokens;
     enum tdm_status status = TDM_OK;
-    bool grows = run->kitchen.pins->head_tile_tokens == 0;
+    bool grows = run->space.pins->head_tile_tokens == 0;
     run->grown = *run->winner; /* shares the winner's groups */
     while (grows && run->grown.tiles.safe < most) {
         struct tdm_rounded larger = run->grown;
@@ -131,7 +131,7 @@ static enum tdm_status grow_tile(struct tdm_candidates *run, struct tdm_error *e
         larger.tiles.safe = tdm_size_mul(2, larger.tiles.safe);
         if (larger.tiles.safe > most)
             larger.tiles.safe = most;
-        tdm_rounded_write(&run->kitchen, &larger);
+        tdm_rounded_write(&run->space, &larger);
         status = tdm_candidates_lower(run, true, &program, used_bytes, err);
         if (status != TDM_OK)
             break;
@@ -157,18 +157,17 @@ static enum tdm_status validate(struct tdm_candidates *run, struct tdm_error *er
 {
     struct tdm_program *program;
     uint64_t used_bytes[TDM_MAX_PLACES], capacity_bytes[TDM_MAX_PLACES] = {0};
-    tdm_rounded_write(&run->kitchen, run->winner);
+    tdm_rounded_write(&run->space, run->winner);
     enum tdm_status status = tdm_candidates_lower(run, false, &program, used_bytes, err);
     if (status != TDM_OK)
         return status;
     for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
-        enum tdm_place place = tdm_planned_place(run->kitchen.schedule, i);
-        capacity_bytes[place] =
-            run->limit_bytes[place] -
-            run->kitchen.schedule->machine->topology.places[place].runtime_bytes;
+        enum tdm_place place = tdm_planned_place(run->space.schedule, i);
+        capacity_bytes[place] = run->limit_bytes[place] -
+                                run->space.schedule->machine->topology.places[place].runtime_bytes;
     }
     struct tdm_error reason;
-    if (!run->kitchen.pins->unchecked)
+    if (!run->space.pins->unchecked)
         status = tdm_program_validate(program, capacity_bytes, &reason);
     if (status == TDM_OK) /* complete packing changes offsets, and with them waits */
         status = tdm_simulate(program, NULL, NULL, &run->simulation, err);

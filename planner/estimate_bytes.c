@@ -8,7 +8,6 @@
  */
 #include "planner/estimate_span.h"
 
-#include "schedule/lowering.h"
 #include "schedule/nest.h"
 #include "schedule/optimizer.h"
 

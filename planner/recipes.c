@@ -17,7 +17,7 @@
 #define CHUNK_LIMIT 65536u /* maximum chunks of a program */
 #define SPLIT_STEPS 8u     /* splits tried, including the earliest one */
 
-/* ---- kitchen ---- */
+/* ---- search space ---- */
 
 static uint64_t chunks_at(const struct tdm_schedule *schedule, uint64_t chunk_tokens)
 {
@@ -79,8 +79,8 @@ static enum tdm_status keep_gatherable(const struct tdm_schedule *schedule,
     return kept > 0 ? TDM_OK : TDM_INFEASIBLE;
 }
 
-enum tdm_status tdm_kitchen_check(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                  struct tdm_error *err)
+enum tdm_status tdm_search_space_check(const struct tdm_schedule *schedule,
+                                       const struct tdm_pins *pins, struct tdm_error *err)
 {
     uint64_t sizes[TDM_CHUNK_SIZES];
     uint32_t count = chunk_sizes(schedule, pins, sizes);
@@ -119,12 +119,12 @@ bool tdm_host_homes(const struct tdm_schedule *schedule, const struct tdm_pins *
 }
 
 /* Adds a base for a chunk size and a place of updates, if that place is searched. */
-static enum tdm_status add_base(struct tdm_kitchen *kitchen, enum tdm_place on,
+static enum tdm_status add_base(struct tdm_search_space *space, enum tdm_place on,
                                 uint64_t chunk_tokens, struct tdm_error *err)
 {
-    const struct tdm_schedule *schedule = kitchen->schedule;
-    const struct tdm_pins *pins = kitchen->pins;
-    struct tdm_schedule *base = &kitchen->bases[kitchen->size_count];
+    const struct tdm_schedule *schedule = space->schedule;
+    const struct tdm_pins *pins = space->pins;
+    struct tdm_schedule *base = &space->bases[space->size_count];
     struct tdm_error refused;
     bool trains = schedule->pass == TDM_TRAIN; /* otherwise the place of updates is not searched */
     *base = *schedule;
@@ -139,22 +139,22 @@ static enum tdm_status add_base(struct tdm_kitchen *kitchen, enum tdm_place on,
     if (pins->head_tile_tokens != 0)
         base->head_tile_tokens =
             pins->head_tile_tokens < chunk_tokens ? pins->head_tile_tokens : chunk_tokens;
-    enum tdm_status status =
-        tdm_estimator_new(base, &kitchen->estimators[kitchen->size_count], err);
-    kitchen->size_count += status == TDM_OK;
+    enum tdm_status status = tdm_estimator_new(base, &space->estimators[space->size_count], err);
+    space->size_count += status == TDM_OK;
     return status;
 }
 
-enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                 bool least, struct tdm_kitchen *kitchen, struct tdm_error *err)
+enum tdm_status tdm_search_space_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                      bool least, struct tdm_search_space *space,
+                                      struct tdm_error *err)
 {
     uint32_t layers = schedule->model->layers;
     uint64_t sizes[TDM_CHUNK_SIZES];
-    *kitchen = (struct tdm_kitchen){.schedule = schedule, .pins = pins, .least = least};
+    *space = (struct tdm_search_space){.schedule = schedule, .pins = pins, .least = least};
     enum tdm_status status =
         pins->group_count > 0
-            ? tdm_group_lists_fixed(layers, pins->groups, pins->group_count, &kitchen->lists, err)
-            : tdm_group_lists_make(layers, &kitchen->lists, err);
+            ? tdm_group_lists_fixed(layers, pins->groups, pins->group_count, &space->lists, err)
+            : tdm_group_lists_make(layers, &space->lists, err);
     if (status != TDM_OK)
         return status;
 
@@ -180,23 +180,23 @@ enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm
     }
     for (int on = 0; on < TDM_PLANNED_PLACES; on++)
         for (uint32_t i = 0; i < count && status == TDM_OK; i++)
-            status = add_base(kitchen, tdm_planned_place(schedule, on), sizes[i], err);
+            status = add_base(space, tdm_planned_place(schedule, on), sizes[i], err);
     return status;
 }
 
-void tdm_kitchen_close(struct tdm_kitchen *kitchen)
+void tdm_search_space_close(struct tdm_search_space *space)
 {
-    tdm_group_lists_free(&kitchen->lists);
-    for (uint32_t i = 0; i < kitchen->size_count; i++)
-        tdm_estimator_free(kitchen->estimators[i]);
-    tdm_memo_free(kitchen->estimates);
-    kitchen->size_count = 0;
+    tdm_group_lists_free(&space->lists);
+    for (uint32_t i = 0; i < space->size_count; i++)
+        tdm_estimator_free(space->estimators[i]);
+    tdm_memo_free(space->estimates);
+    space->size_count = 0;
 }
 
 /* ---- enumeration ---- */
 
 struct enumeration {
-    const struct tdm_kitchen *kitchen;
+    const struct tdm_search_space *space;
     tdm_recipe_visitor visit;
     void *self;
     struct tdm_recipe recipe;
@@ -222,7 +222,7 @@ static bool has_inner_layers(const struct tdm_group_list *list)
 /* Varies attention outputs: not kept, kept on the device, kept on the host. */
 static void vary_kept(struct enumeration *e)
 {
-    const struct tdm_pins *pins = e->kitchen->pins;
+    const struct tdm_pins *pins = e->space->pins;
     e->recipe.kept_from_chunk = 0;
     if (!pins->has_attention || pins->attention != TDM_ATTENTION_KEPT) {
         e->recipe.kept = false;
@@ -230,10 +230,10 @@ static void vary_kept(struct enumeration *e)
         offer(e);
     }
     bool asked = pins->has_attention && pins->attention == TDM_ATTENTION_KEPT;
-    if (!asked && (pins->has_attention || e->kitchen->least))
+    if (!asked && (pins->has_attention || e->space->least))
         return;
     for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
-        enum tdm_place place = tdm_planned_place(e->kitchen->schedule, i);
+        enum tdm_place place = tdm_planned_place(e->space->schedule, i);
         if (pins->has_kept_place && pins->kept_place != place)
             continue;
         e->recipe.kept = true;
@@ -245,9 +245,9 @@ static void vary_kept(struct enumeration *e)
 /* Varies whether groups hold attention outputs, and where they hold. */
 static void vary_held(struct enumeration *e)
 {
-    const struct tdm_pins *pins = e->kitchen->pins;
+    const struct tdm_pins *pins = e->space->pins;
     bool by_layer = e->recipe.order == TDM_LAYER_MAJOR;
-    bool inner = has_inner_layers(&e->kitchen->lists.lists[e->recipe.list]);
+    bool inner = has_inner_layers(&e->space->lists.lists[e->recipe.list]);
     bool asked = (pins->has_attention && pins->attention == TDM_ATTENTION_HELD) ||
                  pins->held_set != TDM_SET_INPUT;
     bool refused = pins->has_attention && pins->attention == TDM_ATTENTION_NONE;
@@ -256,7 +256,7 @@ static void vary_held(struct enumeration *e)
         if (!makes_sense)
             continue;
         for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
-            enum tdm_place place = tdm_planned_place(e->kitchen->schedule, i);
+            enum tdm_place place = tdm_planned_place(e->space->schedule, i);
             bool pinned = pins->has_held_place && by_layer;
             if (pinned ? pins->held_place != place : tdm_is_far(place) && !(by_layer && inner))
                 continue;
@@ -269,10 +269,10 @@ static void vary_held(struct enumeration *e)
 
 static void vary_input_place(struct enumeration *e)
 {
-    const struct tdm_pins *pins = e->kitchen->pins;
-    bool one_group = e->kitchen->lists.lists[e->recipe.list].count == 1;
+    const struct tdm_pins *pins = e->space->pins;
+    bool one_group = e->space->lists.lists[e->recipe.list].count == 1;
     for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
-        enum tdm_place place = tdm_planned_place(e->kitchen->schedule, i);
+        enum tdm_place place = tdm_planned_place(e->space->schedule, i);
         if (pins->has_input_place ? pins->input_place != place : one_group && tdm_is_far(place))
             continue;
         e->recipe.input_place = place;
@@ -284,7 +284,7 @@ static void vary_input_place(struct enumeration *e)
  * of only one layer. Groups matter only if chunk-major order is pinned. */
 static void vary_evaluate(struct enumeration *e)
 {
-    bool pinned = e->kitchen->pins->has_order;
+    bool pinned = e->space->pins->has_order;
     if (e->recipe.order == TDM_LAYER_MAJOR ? e->recipe.list > 0 : !pinned)
         return;
     e->recipe.input_place = e->recipe.held_place = e->recipe.kept_place = TDM_DEVICE;
@@ -292,20 +292,20 @@ static void vary_evaluate(struct enumeration *e)
     offer(e);
 }
 
-void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, enum tdm_place on,
+void tdm_recipes_enumerate(const struct tdm_search_space *space, enum tdm_place on,
                            tdm_recipe_visitor visit, void *self)
 {
-    const struct tdm_pins *pins = kitchen->pins;
-    struct enumeration e = {.kitchen = kitchen, .visit = visit, .self = self, .go_on = true};
+    const struct tdm_pins *pins = space->pins;
+    struct enumeration e = {.space = space, .visit = visit, .self = self, .go_on = true};
     for (int order = 0; order < TDM_ORDERS; order++) {
         if (pins->has_order && (int)pins->order != order)
             continue;
         e.recipe.order = (enum tdm_order)order;
-        for (e.recipe.size = 0; e.recipe.size < kitchen->size_count; e.recipe.size++) {
-            if (kitchen->bases[e.recipe.size].optimizer.on != on)
+        for (e.recipe.size = 0; e.recipe.size < space->size_count; e.recipe.size++) {
+            if (space->bases[e.recipe.size].optimizer.on != on)
                 continue;
-            for (e.recipe.list = 0; e.recipe.list < kitchen->lists.count; e.recipe.list++)
-                if (kitchen->schedule->pass == TDM_EVALUATE)
+            for (e.recipe.list = 0; e.recipe.list < space->lists.count; e.recipe.list++)
+                if (space->schedule->pass == TDM_EVALUATE)
                     vary_evaluate(&e);
                 else
                     vary_input_place(&e);
@@ -332,15 +332,15 @@ static void write_kv(const struct tdm_pins *pins, struct tdm_group *group)
     group->kv_gradients_place = pins->kv_gradients_place;
 }
 
-void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe *recipe)
+void tdm_recipe_write(const struct tdm_search_space *space, const struct tdm_recipe *recipe)
 {
-    struct tdm_schedule *schedule = kitchen->schedule;
-    const struct tdm_group_list *list = &kitchen->lists.lists[recipe->list];
-    schedule->chunk_tokens = kitchen->bases[recipe->size].chunk_tokens;
-    schedule->prefetch = kitchen->bases[recipe->size].prefetch;
-    memcpy(schedule->homes, kitchen->bases[recipe->size].homes, sizeof(schedule->homes));
-    schedule->optimizer.on = kitchen->bases[recipe->size].optimizer.on;
-    schedule->rings = kitchen->bases[recipe->size].rings;
+    struct tdm_schedule *schedule = space->schedule;
+    const struct tdm_group_list *list = &space->lists.lists[recipe->list];
+    schedule->chunk_tokens = space->bases[recipe->size].chunk_tokens;
+    schedule->prefetch = space->bases[recipe->size].prefetch;
+    memcpy(schedule->homes, space->bases[recipe->size].homes, sizeof(schedule->homes));
+    schedule->optimizer.on = space->bases[recipe->size].optimizer.on;
+    schedule->rings = space->bases[recipe->size].rings;
     schedule->head_tile_tokens = recipe->tiles.safe;
     schedule->group_count = list->count;
     for (uint32_t i = 0; i < list->count; i++) {
@@ -349,40 +349,40 @@ void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe
                                     .input_place = recipe->input_place,
                                     .held_place = recipe->held_place};
         if (recipe->held)
-            group->held = at_least_attention(kitchen->pins->held_set);
+            group->held = at_least_attention(space->pins->held_set);
         if (recipe->kept) {
-            group->kept = at_least_attention(kitchen->pins->kept_set);
+            group->kept = at_least_attention(space->pins->kept_set);
             group->kept_from_chunk = recipe->kept_from_chunk;
             group->kept_place = recipe->kept_place;
         }
     }
     tdm_schedule_set_order(schedule, recipe->order);
     for (uint32_t i = 0; i < list->count; i++)
-        write_kv(kitchen->pins, &schedule->groups[i]);
+        write_kv(space->pins, &schedule->groups[i]);
 }
 
 /* ---- estimates ---- */
 
-void tdm_tiles_choose(const struct tdm_kitchen *kitchen, uint32_t size, uint64_t most_bytes,
+void tdm_tiles_choose(const struct tdm_search_space *space, uint32_t size, uint64_t most_bytes,
                       struct tdm_estimate *estimate, struct tdm_tiles *tiles)
 {
-    const struct tdm_estimator *e = kitchen->estimators[size];
-    const uint64_t most = kitchen->bases[size].head_tile_tokens;
-    const bool fixed = kitchen->pins->head_tile_tokens != 0;
+    const struct tdm_estimator *e = space->estimators[size];
+    const uint64_t most = space->bases[size].head_tile_tokens;
+    const bool fixed = space->pins->head_tile_tokens != 0;
     tiles->large = tdm_estimate_add_tile(e, most, fixed, most_bytes, estimate);
     tiles->safe = tdm_estimate_add_tile(e, most, fixed, 0, estimate);
 }
 
 /* Estimates the bytes of a recipe with its current split, with the safe LM-head tile. */
-static void estimate_bytes(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
+static void estimate_bytes(const struct tdm_search_space *space, struct tdm_recipe *recipe,
                            const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
-    const uint64_t most = kitchen->bases[recipe->size].head_tile_tokens;
+    const uint64_t most = space->bases[recipe->size].head_tile_tokens;
     struct tdm_estimate estimate;
     recipe->tiles = (struct tdm_tiles){.safe = most, .large = most};
-    tdm_recipe_write(kitchen, recipe);
-    tdm_estimate_bytes_only(kitchen->estimators[recipe->size], kitchen->schedule, &estimate);
-    tdm_tiles_choose(kitchen, recipe->size,
+    tdm_recipe_write(space, recipe);
+    tdm_estimate_bytes_only(space->estimators[recipe->size], space->schedule, &estimate);
+    tdm_tiles_choose(space, recipe->size,
                      tdm_size_left(limit_bytes[TDM_DEVICE], recipe->reserve[TDM_DEVICE]), &estimate,
                      &recipe->tiles);
     memcpy(recipe->bytes, estimate.bytes, sizeof(recipe->bytes));
@@ -403,53 +403,53 @@ static bool fits(const struct tdm_recipe *recipe, const uint64_t limit_bytes[TDM
 }
 
 /* Estimates a recipe with its current split; its seconds only if it fits. */
-static bool estimate_point(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
+static bool estimate_point(const struct tdm_search_space *space, struct tdm_recipe *recipe,
                            const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
-    estimate_bytes(kitchen, recipe, limit_bytes);
+    estimate_bytes(space, recipe, limit_bytes);
     if (!fits(recipe, limit_bytes))
         return false;
-    if (!kitchen->least)
+    if (!space->least)
         recipe->seconds =
-            tdm_estimate_least_seconds(kitchen->estimators[recipe->size], kitchen->schedule);
+            tdm_estimate_least_seconds(space->estimators[recipe->size], space->schedule);
     return true;
 }
 
 /* Does a split fit the place where outputs are kept? */
-static bool split_fits(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
+static bool split_fits(const struct tdm_search_space *space, struct tdm_recipe *recipe,
                        uint32_t kept_from_chunk, const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
     recipe->kept_from_chunk = kept_from_chunk;
-    estimate_bytes(kitchen, recipe, limit_bytes);
+    estimate_bytes(space, recipe, limit_bytes);
     return fits_at(recipe, limit_bytes, recipe->kept_place);
 }
 
 /* Finds the earliest split that fits the place where outputs are kept, then the fastest from it on:
  * over a slow link, fewer kept outputs can be faster. */
-static bool estimate_best_split(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
+static bool estimate_best_split(const struct tdm_search_space *space, struct tdm_recipe *recipe,
                                 const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
-    uint32_t chunks = tdm_estimator_chunks(kitchen->estimators[recipe->size]);
+    uint32_t chunks = tdm_estimator_chunks(space->estimators[recipe->size]);
     uint32_t low = 0, high = chunks - 1, last;
-    if (!split_fits(kitchen, recipe, high, limit_bytes) || kitchen->least)
+    if (!split_fits(space, recipe, high, limit_bytes) || space->least)
         return fits(recipe, limit_bytes);
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (split_fits(kitchen, recipe, middle, limit_bytes))
+        if (split_fits(space, recipe, middle, limit_bytes))
             high = middle;
         else
             low = middle + 1;
     }
 
     recipe->kept_from_chunk = last = low;
-    bool any = estimate_point(kitchen, recipe, limit_bytes);
+    bool any = estimate_point(space, recipe, limit_bytes);
     struct tdm_recipe best = *recipe;
     for (uint32_t step = 1; step < SPLIT_STEPS; step++) {
         uint32_t split = low + (uint32_t)((uint64_t)(chunks - 1 - low) * step / SPLIT_STEPS);
         if (split == last)
             continue;
         recipe->kept_from_chunk = last = split;
-        if (estimate_point(kitchen, recipe, limit_bytes) &&
+        if (estimate_point(space, recipe, limit_bytes) &&
             (!any || recipe->seconds < best.seconds)) {
             best = *recipe;
             any = true;
@@ -459,17 +459,17 @@ static bool estimate_best_split(const struct tdm_kitchen *kitchen, struct tdm_re
     return any;
 }
 
-bool tdm_recipe_estimate(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
+bool tdm_recipe_estimate(const struct tdm_search_space *space, struct tdm_recipe *recipe,
                          const uint64_t limit_bytes[TDM_MAX_PLACES])
 {
-    const struct tdm_pins *pins = kitchen->pins;
+    const struct tdm_pins *pins = space->pins;
     if (recipe->kept && pins->kept_from_unit == TDM_SPLIT_FREE)
-        return estimate_best_split(kitchen, recipe, limit_bytes);
+        return estimate_best_split(space, recipe, limit_bytes);
     if (recipe->kept) {
-        uint64_t chunks = tdm_estimator_chunks(kitchen->estimators[recipe->size]);
+        uint64_t chunks = tdm_estimator_chunks(space->estimators[recipe->size]);
         recipe->kept_from_chunk = pins->kept_from_unit == TDM_SPLIT_CHUNK
                                       ? pins->kept_from
                                       : (uint32_t)((chunks * pins->kept_from + 50) / 100);
     }
-    return estimate_point(kitchen, recipe, limit_bytes);
+    return estimate_point(space, recipe, limit_bytes);
 }

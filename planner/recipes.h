@@ -2,9 +2,9 @@
 /*
  * Recipes: the nests that the search enumerates, each a few bytes, with estimates.
  *
- * A recipe is a point in the space of knobs; writing it into a schedule gives the nest. A kitchen
- * holds what all recipes of a search share: the group lists and an estimator for each chunk size
- * and place of updates.
+ * A recipe is a point in the space of knobs; writing it into a schedule gives the nest. The search
+ * space: what all recipes share, which is the group lists and an estimator for each chunk size and
+ * place of updates.
  */
 #ifndef TDM_PLANNER_RECIPES_H
 #define TDM_PLANNER_RECIPES_H
@@ -26,7 +26,7 @@ struct tdm_tiles {
 struct tdm_recipe {
     uint32_t number; /* in order of enumeration */
     uint32_t list;   /* index of the group list */
-    uint32_t size;   /* index into the kitchen's bases: chunk size and place of updates */
+    uint32_t size;   /* index into the search space's bases: chunk size and place of updates */
     enum tdm_order order;
     enum tdm_place input_place, kept_place, held_place;
     bool kept, held;
@@ -41,7 +41,7 @@ struct tdm_recipe {
 /* Bases of a search: chunk sizes with updates on the device and on the host. */
 #define TDM_BASES (2 * TDM_CHUNK_SIZES)
 
-struct tdm_kitchen {
+struct tdm_search_space {
     struct tdm_schedule *schedule; /* borrowed; recipes are written into it */
     const struct tdm_pins *pins;   /* borrowed */
     bool least; /* the minimum memory is sought: enumerates only suitable recipes; keeps as little
@@ -55,41 +55,42 @@ struct tdm_kitchen {
 
 /* Checks that some chunk size can be searched. TDM_INFEASIBLE: for none is there space for the
  * pages that attention gathers. */
-enum tdm_status tdm_kitchen_check(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                  struct tdm_error *err);
+enum tdm_status tdm_search_space_check(const struct tdm_schedule *schedule,
+                                       const struct tdm_pins *pins, struct tdm_error *err);
 
 /* Homes of state if units are updated on the host: all state there; unpinned state follows the
  * pinned homes. False: pins or the optimizer do not allow it; `err` says why. */
 bool tdm_host_homes(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
                     struct tdm_home homes[TDM_STATES], struct tdm_error *err);
 
-/* Opens a kitchen. Must be closed also on failure. TDM_USAGE: pins contradict the model; TDM_INPUT,
- * TDM_NO_MEMORY. */
-enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                 bool least, struct tdm_kitchen *kitchen, struct tdm_error *err);
-void tdm_kitchen_close(struct tdm_kitchen *kitchen);
+/* Opens a search space. Must be closed also on failure. TDM_USAGE: pins contradict the model;
+ * TDM_INPUT, TDM_NO_MEMORY. */
+enum tdm_status tdm_search_space_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                      bool least, struct tdm_search_space *space,
+                                      struct tdm_error *err);
+void tdm_search_space_close(struct tdm_search_space *space);
 
 /* Receives a recipe; false ends the enumeration. */
 typedef bool (*tdm_recipe_visitor)(void *self, const struct tdm_recipe *recipe);
 
 /* Calls `visit` for every combination that the pins allow, with updates at one place. Estimates are
  * not filled. */
-void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, enum tdm_place on,
+void tdm_recipes_enumerate(const struct tdm_search_space *space, enum tdm_place on,
                            tdm_recipe_visitor visit, void *self);
 
 /* Chooses the tiles for an estimate without one, and adds the safe one to it. `most_bytes`: of the
  * device, with the large tile. */
-void tdm_tiles_choose(const struct tdm_kitchen *kitchen, uint32_t size, uint64_t most_bytes,
+void tdm_tiles_choose(const struct tdm_search_space *space, uint32_t size, uint64_t most_bytes,
                       struct tdm_estimate *estimate, struct tdm_tiles *tiles);
 
-/* Writes a recipe into the kitchen's schedule, with the safe tile. */
-void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe *recipe);
+/* Writes a recipe into the search space's schedule, with the safe tile. */
+void tdm_recipe_write(const struct tdm_search_space *space, const struct tdm_recipe *recipe);
 
 /* Fills the estimates, with the LM-head tiles and (unless pinned) the split that are best within
  * `limit_bytes` less the recipe's reserve. False if it cannot fit: then the bytes are of the
  * nearest attempt, and the seconds are meaningless. They are also meaningless if the minimum memory
  * is sought. */
-bool tdm_recipe_estimate(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
+bool tdm_recipe_estimate(const struct tdm_search_space *space, struct tdm_recipe *recipe,
                          const uint64_t limit_bytes[TDM_MAX_PLACES]);
 
 #endif

@@ -1,29 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* clang-format off */
 /*
- * The relaxation: a linear program whose value no schedule of one loop order and chunk size is
- * below.
+ * The relaxation: a linear program whose optimum bounds from below the step time of every schedule
+ * of one order and chunk size.
  *
  * Sets. Layers j; chunks of a few classes; arcs (a, b): a group of layers a to b. A path of arcs
  * from layer 0 to the last is a list of groups.
- * Variables. `arc`: share of a group with all that its layers keep and hold of every chunk, and
- * where; they are made as they are needed (column generation): for the prices of a solution a
- * dynamic program over the layers finds the list of groups, and every chunk of every layer the sets
- * and places, that serve best. `weights`, `master`, `moments`: layers at home on the device;
- * `*_embedding`, `*_head`: share of these at home there. `refetched`: layers of which the weights
- * are fetched once more for running forward again. `forward`, `backward`: seconds of the phases.
- * `excess_*`: MiB that are too much, at a price that no schedule pays.
+ * Variables. `arc`: share of one group with one choice of what is kept and held, and where. Columns
+ * are generated: for the prices of a solution a dynamic program over the layers finds the list of
+ * groups, and every chunk of every layer the sets and places, that serve best. `weights`, `master`,
+ * `moments`: layers at home on the device; `*_embedding`, `*_head`: share of these at home there.
+ * `refetched`: layers of which the weights are fetched once more for running forward again.
+ * `forward`, `backward`: seconds of the phases. `excess_*`: MiB that are too much, at a price that
+ * no schedule pays.
  * Constraints, in MiB and seconds.
- *   node_k      flow: what ends at a layer begins there
- *   device_j    bytes at the first backward chunk of layer j; device_forward: at the end of the
- *               forward; device_head: in the LM head; device_update: in its update;
- *               device_embedding: in the update of the embedding
- *   host_j, host_forward: the same on the host
- *   compute     backward >= all its ops, and then the copies of the embedding's updated state to
- * the host; fetch_*, send_*: each phase >= its copies of a direction, less what rings let run ahead
- * into it; both_ways: both phases >= all copies at the rate of both directions together
- *   send_updated  backward >= head and top layer, and then all copies of updated state to the host,
- *               which begin when the first update is done; in layer-major order without the head's
- *   refetched   >= layers that run again less those at home on the device
+ *   node_k         flow: what ends at a layer begins there
+ *   device_j       bytes at the first backward chunk of layer j; device_forward: at the end of the
+ *                  forward; device_head: in the LM head; device_update: in its update;
+ *                  device_embedding: in the update of the embedding
+ *   host_j         the same on the host; host_forward: at the end of the forward
+ *   compute        backward >= all its ops, and then the copies of the embedding's updated state to
+ *                  the host
+ *   fetch_*        each phase >= its copies to the device, less what rings let run ahead into it
+ *   send_*         each phase >= its copies to the host, less the same
+ *   both_ways      both phases >= all copies at the rate of both directions together
+ *   send_updated   backward >= head and top layer, and then all copies of updated state to the
+ *                  host, which begin when the first update is done; in layer-major order without
+ *                  the head's
+ *   refetched      >= layers that run again less those at home on the device
  * Objective: forward + backward.
  *
  * Why it is a bound, for sets up to TDM_SEARCHED_SET: every schedule is a path with whole layers at
@@ -31,6 +35,7 @@
  * where in a schedule the chunks of a group share a set, a place and a split. Rings of states that
  * stream are on the line between none and all on the device, below what they are.
  */
+/* clang-format on */
 #ifndef TDM_PLANNER_RELAXATION_H
 #define TDM_PLANNER_RELAXATION_H
 

@@ -21,13 +21,13 @@ void tdm_rounded_copy(struct tdm_rounded *to, const struct tdm_rounded *from)
     to->groups = groups;
 }
 
-void tdm_rounded_write(const struct tdm_kitchen *kitchen, const struct tdm_rounded *rounded)
+void tdm_rounded_write(const struct tdm_search_space *space, const struct tdm_rounded *rounded)
 {
-    struct tdm_schedule *schedule = kitchen->schedule;
+    struct tdm_schedule *schedule = space->schedule;
     schedule->order = rounded->order;
-    schedule->chunk_tokens = kitchen->bases[rounded->size].chunk_tokens;
-    schedule->prefetch = kitchen->bases[rounded->size].prefetch;
-    schedule->optimizer.on = kitchen->bases[rounded->size].optimizer.on;
+    schedule->chunk_tokens = space->bases[rounded->size].chunk_tokens;
+    schedule->prefetch = space->bases[rounded->size].prefetch;
+    schedule->optimizer.on = space->bases[rounded->size].optimizer.on;
     schedule->head_tile_tokens = rounded->tiles.safe;
     schedule->group_count = rounded->group_count;
     memcpy(schedule->groups, rounded->groups, rounded->group_count * sizeof(*rounded->groups));
@@ -51,13 +51,13 @@ static enum tdm_place place_of(const struct tdm_schedule *schedule, double share
     return share >= 0.5 ? TDM_DEVICE : tdm_far_place(schedule);
 }
 
-enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum tdm_order order,
+enum tdm_status tdm_round(const struct tdm_search_space *space, uint32_t size, enum tdm_order order,
                           struct tdm_relaxation *relaxation, const struct tdm_relaxed *relaxed,
                           enum tdm_rounding rounding, struct tdm_rounded *rounded,
                           struct tdm_error *err)
 {
-    const struct tdm_schedule *schedule = kitchen->schedule;
-    const uint64_t tile = kitchen->bases[size].head_tile_tokens;
+    const struct tdm_schedule *schedule = space->schedule;
+    const uint64_t tile = space->bases[size].head_tile_tokens;
     *rounded = (struct tdm_rounded){.size = size,
                                     .order = order,
                                     .rings = schedule->rings,
@@ -71,7 +71,7 @@ enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum
         tdm_rounded_free(rounded);
         return status;
     }
-    memcpy(rounded->homes, kitchen->bases[size].homes, sizeof(rounded->homes));
+    memcpy(rounded->homes, space->bases[size].homes, sizeof(rounded->homes));
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         rounded->homes[state] =
             rounding == TDM_NEAR

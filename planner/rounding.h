@@ -13,9 +13,9 @@
 #include "planner/recipes.h"
 #include "planner/relaxation.h"
 
-/* A schedule of the kitchen, with its estimate. */
+/* A schedule of the search space, with its estimate. */
 struct tdm_rounded {
-    uint32_t size; /* index of the chunk size in the kitchen */
+    uint32_t size; /* index of the chunk size in the search space */
     enum tdm_order order;
     uint32_t group_count;
     struct tdm_group *groups; /* owned; space for one per layer */
@@ -50,7 +50,7 @@ struct tdm_rounding_limits {
 
 /* Takes homes from `relaxed` and groups from the relaxation. The caller owns rounded->groups
  * (tdm_rounded_free). group_count is 0 if there are none. TDM_NO_MEMORY. */
-enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum tdm_order order,
+enum tdm_status tdm_round(const struct tdm_search_space *space, uint32_t size, enum tdm_order order,
                           struct tdm_relaxation *relaxation, const struct tdm_relaxed *relaxed,
                           enum tdm_rounding rounding, struct tdm_rounded *rounded,
                           struct tdm_error *err);
@@ -60,7 +60,7 @@ void tdm_rounded_free(struct tdm_rounded *rounded);
 void tdm_rounded_copy(struct tdm_rounded *to, const struct tdm_rounded *from);
 
 /* Improves a schedule by local search; the result is never worse. TDM_NO_MEMORY. */
-enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
+enum tdm_status tdm_improve(const struct tdm_search_space *space,
                             const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                             struct tdm_error *err);
 
@@ -72,21 +72,22 @@ typedef bool (*tdm_measure)(void *self, const struct tdm_rounded *rounded, doubl
 /* The same search by measurement: measures neighbours whose estimates promise less time. The first
  * schedule takes `seconds` (TDM_UNMEASURED: it is measured first). Ends when no neighbour is
  * better, or no more can be measured. TDM_NO_MEMORY. */
-enum tdm_status tdm_polish(const struct tdm_kitchen *kitchen,
+enum tdm_status tdm_polish(const struct tdm_search_space *space,
                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                            double seconds, tdm_measure measure, void *self, struct tdm_error *err);
 
-/* The key of a kitchen's schedule: all fields except the LM-head tile, which follows from them. */
+/* The key of a search space's schedule: all fields except the LM-head tile, which follows from
+ * them. */
 struct tdm_memo_key tdm_rounded_key(const struct tdm_rounded *rounded);
 
 /* The same with sets up to limits->richest, richer than those of the search. First gives the
  * richest set to as many groups as fit, among those that have the search's richest set.
  * TDM_NO_MEMORY. */
-enum tdm_status tdm_enrich(const struct tdm_kitchen *kitchen,
+enum tdm_status tdm_enrich(const struct tdm_search_space *space,
                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                            double seconds, tdm_measure measure, void *self, struct tdm_error *err);
 
-/* Writes a rounded schedule into the kitchen's schedule. */
-void tdm_rounded_write(const struct tdm_kitchen *kitchen, const struct tdm_rounded *rounded);
+/* Writes a rounded schedule into the search space's schedule. */
+void tdm_rounded_write(const struct tdm_search_space *space, const struct tdm_rounded *rounded);
 
 #endif

@@ -47,7 +47,7 @@ static enum tdm_set richer(enum tdm_set set, enum tdm_set richest)
 static void change(const struct tdm_local_search *s, struct tdm_group *group, int move)
 {
     const enum tdm_set richest = s->limits->richest;
-    const struct tdm_schedule *schedule = s->kitchen->schedule;
+    const struct tdm_schedule *schedule = s->space->schedule;
     switch (move) {
     case MOVE_KEPT_RICHER:
         group->kept = richer(group->kept, richest);
@@ -144,7 +144,7 @@ bool tdm_rounding_move_places(struct tdm_local_search *s, uint32_t from, uint32_
 
 void tdm_rounding_fill(struct tdm_local_search *s, int state)
 {
-    uint32_t low = 0, high = s->kitchen->schedule->model->layers;
+    uint32_t low = 0, high = s->space->schedule->model->layers;
     while (low < high) {
         uint32_t middle = high - (high - low) / 2;
         s->point.homes[state].device_layers = middle;
@@ -158,7 +158,7 @@ void tdm_rounding_fill(struct tdm_local_search *s, int state)
 
 bool tdm_rounding_change_home(struct tdm_local_search *s, uint32_t change, int *state)
 {
-    const uint32_t layers = s->kitchen->schedule->model->layers;
+    const uint32_t layers = s->space->schedule->model->layers;
     *state = FILL_NOTHING;
     if (change < RING_CHANGES) {
         struct tdm_rings *rings = &s->point.rings;
@@ -173,7 +173,7 @@ bool tdm_rounding_change_home(struct tdm_local_search *s, uint32_t change, int *
         return false;
     if (move >= STEPS) {
         enum tdm_place *place = move == STEPS ? &home->embedding : &home->head;
-        *place = tdm_other_place(s->kitchen->schedule, *place);
+        *place = tdm_other_place(s->space->schedule, *place);
         return true;
     }
     const uint32_t before = home->device_layers;
@@ -219,7 +219,7 @@ bool tdm_rounding_move_boundaries(struct tdm_local_search *s,
                                   bool (*decided)(struct tdm_local_search *))
 {
     bool better = false;
-    uint32_t layers = s->kitchen->schedule->model->layers;
+    uint32_t layers = s->space->schedule->model->layers;
     if (s->limits->fixed_groups)
         return false;
     for (uint32_t g = 0; g + 1 < s->point.group_count; g++)

@@ -12,7 +12,7 @@
 
 /* State of a local search. */
 struct tdm_local_search {
-    const struct tdm_kitchen *kitchen;
+    const struct tdm_search_space *space;
     const struct tdm_rounding_limits *limits;
     struct tdm_estimator *estimator;
     struct tdm_home homes[TDM_STATES]; /* current homes of the estimator */
@@ -20,7 +20,7 @@ struct tdm_local_search {
     struct tdm_rounded point; /* being changed */
     struct tdm_rounded *best;
     double best_cost, price; /* seconds per byte beyond a limit */
-    double enough;           /* a point that takes so long is refused: no need to know how long */
+    double enough;           /* points slower than this are refused without an exact estimate */
     unsigned left;           /* remaining estimates */
     enum tdm_set kept, held; /* sets that tdm_rounding_decide_fit() stores */
     uint64_t scramble;       /* state of the order of tdm_rounding_travel() */
@@ -34,7 +34,7 @@ struct tdm_local_search {
 /* The effort of a search in estimates, if it is `estimates` for a model of 28 layers. An estimate
  * takes less time for a model of few layers, and more for a step of many bodies, on which a deep
  * search is shorter. */
-unsigned tdm_rounding_affordable(const struct tdm_kitchen *kitchen, uint32_t size, bool deep,
+unsigned tdm_rounding_affordable(const struct tdm_search_space *space, uint32_t size, bool deep,
                                  unsigned estimates);
 
 /* Does the point fit by its estimate? Like tdm_rounding_cost_of(), without the cost. */

@@ -15,12 +15,12 @@
 #define LAYERS 28u
 #define BODIES 448u
 
-unsigned tdm_rounding_affordable(const struct tdm_kitchen *kitchen, uint32_t size, bool deep,
+unsigned tdm_rounding_affordable(const struct tdm_search_space *space, uint32_t size, bool deep,
                                  unsigned estimates)
 {
-    const uint32_t layers = kitchen->schedule->model->layers;
-    const uint64_t bodies = (uint64_t)layers * tdm_estimator_chunks(kitchen->estimators[size]);
-    if (deep && tdm_estimator_knows_lanes(kitchen->estimators[size]) && bodies > BODIES)
+    const uint32_t layers = space->schedule->model->layers;
+    const uint64_t bodies = (uint64_t)layers * tdm_estimator_chunks(space->estimators[size]);
+    if (deep && tdm_estimator_knows_lanes(space->estimators[size]) && bodies > BODIES)
         return (unsigned)((uint64_t)estimates * BODIES / bodies);
     return layers < LAYERS ? estimates * LAYERS / layers : estimates;
 }
@@ -67,28 +67,28 @@ static void set_state(struct tdm_local_search *s)
 static struct tdm_estimate estimate_point(struct tdm_local_search *s)
 {
     struct tdm_estimate known;
-    const struct tdm_kitchen *kitchen = s->kitchen;
+    const struct tdm_search_space *space = s->space;
     const struct tdm_memo_key key = tdm_rounded_key(&s->point);
     set_state(s);
-    tdm_rounded_write(kitchen, &s->point);
-    if (tdm_memo_find(kitchen->estimates, key, &known))
+    tdm_rounded_write(space, &s->point);
+    if (tdm_memo_find(space->estimates, key, &known))
         return known;
-    tdm_estimate_without_tile(s->estimator, kitchen->schedule, s->enough, &known);
+    tdm_estimate_without_tile(s->estimator, space->schedule, s->enough, &known);
     if (known.seconds < s->enough)
-        tdm_memo_note(kitchen->estimates, key, &known);
+        tdm_memo_note(space->estimates, key, &known);
     return known;
 }
 
 bool tdm_rounding_fits(struct tdm_local_search *s)
 {
-    const struct tdm_kitchen *kitchen = s->kitchen;
+    const struct tdm_search_space *space = s->space;
     struct tdm_estimate estimate;
     struct tdm_tiles tiles;
     mend(s);
     set_state(s);
-    tdm_rounded_write(kitchen, &s->point);
-    tdm_estimate_bytes_only(s->estimator, kitchen->schedule, &estimate);
-    tdm_tiles_choose(kitchen, s->point.size, 0, &estimate, &tiles);
+    tdm_rounded_write(space, &s->point);
+    tdm_estimate_bytes_only(s->estimator, space->schedule, &estimate);
+    tdm_tiles_choose(space, s->point.size, 0, &estimate, &tiles);
     s->left -= s->left > 0 ? 1 : 0;
     for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         if (tdm_size_add(estimate.bytes[place], s->limits->reserve[place]) >
@@ -102,7 +102,7 @@ double tdm_rounding_cost_of(struct tdm_local_search *s)
     mend(s);
     struct tdm_estimate of_point = estimate_point(s);
     const struct tdm_estimate *estimate = &of_point;
-    tdm_tiles_choose(s->kitchen, s->point.size,
+    tdm_tiles_choose(s->space, s->point.size,
                      tdm_size_left(s->limits->bytes[TDM_DEVICE], s->limits->reserve[TDM_DEVICE]),
                      &of_point, &s->point.tiles);
     s->point.seconds = estimate->seconds;

@@ -10,8 +10,8 @@
  * likewise, and the memory that is left for one state, or for what groups keep. */
 static void start_homes(struct tdm_local_search *s)
 {
-    const uint32_t layers = s->kitchen->schedule->model->layers;
-    const enum tdm_place far_place = tdm_far_place(s->kitchen->schedule);
+    const uint32_t layers = s->space->schedule->model->layers;
+    const enum tdm_place far_place = tdm_far_place(s->space->schedule);
     const bool *fixed = s->limits->fixed_homes;
     if (fixed[TDM_STATE_WEIGHTS] || fixed[TDM_STATE_MASTER] || fixed[TDM_STATE_MOMENTS])
         return;
@@ -82,22 +82,21 @@ static void search_finely(struct tdm_local_search *s)
 }
 
 /* Starts a search from a schedule. */
-static enum tdm_status open_search(const struct tdm_kitchen *kitchen,
+static enum tdm_status open_search(const struct tdm_search_space *space,
                                    const struct tdm_rounding_limits *limits,
                                    struct tdm_rounded *rounded, struct tdm_local_search *s,
                                    struct tdm_error *err)
 {
-    uint32_t layers = kitchen->schedule->model->layers;
+    uint32_t layers = space->schedule->model->layers;
     struct tdm_group *groups = calloc((size_t)layers + 1, sizeof(*groups));
-    *s = (struct tdm_local_search){
-        .kitchen = kitchen,
-        .limits = limits,
-        .estimator = kitchen->estimators[rounded->size],
-        .point = *rounded,
-        .best = rounded,
-        .enough = HUGE_VAL,
-        .left =
-            tdm_rounding_affordable(kitchen, rounded->size, limits->deep, limits->most_estimates)};
+    *s = (struct tdm_local_search){.space = space,
+                                   .limits = limits,
+                                   .estimator = space->estimators[rounded->size],
+                                   .point = *rounded,
+                                   .best = rounded,
+                                   .enough = HUGE_VAL,
+                                   .left = tdm_rounding_affordable(
+                                       space, rounded->size, limits->deep, limits->most_estimates)};
     if (groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     s->point.groups = groups;
@@ -108,12 +107,12 @@ static enum tdm_status open_search(const struct tdm_kitchen *kitchen,
     return TDM_OK;
 }
 
-enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
+enum tdm_status tdm_improve(const struct tdm_search_space *space,
                             const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                             struct tdm_error *err)
 {
     struct tdm_local_search s;
-    enum tdm_status status = open_search(kitchen, limits, rounded, &s, err);
+    enum tdm_status status = open_search(space, limits, rounded, &s, err);
     if (status != TDM_OK)
         return status;
     tdm_rounding_cost_of(&s);
@@ -133,12 +132,12 @@ enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
     return status;
 }
 
-enum tdm_status tdm_polish(const struct tdm_kitchen *kitchen,
+enum tdm_status tdm_polish(const struct tdm_search_space *space,
                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                            double seconds, tdm_measure measure, void *self, struct tdm_error *err)
 {
     struct tdm_local_search s;
-    enum tdm_status status = open_search(kitchen, limits, rounded, &s, err);
+    enum tdm_status status = open_search(space, limits, rounded, &s, err);
     if (status != TDM_OK)
         return status;
     s.measure = measure;
@@ -187,12 +186,12 @@ static void decide_richest(struct tdm_local_search *s, bool held)
     }
 }
 
-enum tdm_status tdm_enrich(const struct tdm_kitchen *kitchen,
+enum tdm_status tdm_enrich(const struct tdm_search_space *space,
                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                            double seconds, tdm_measure measure, void *self, struct tdm_error *err)
 {
     struct tdm_local_search s;
-    enum tdm_status status = open_search(kitchen, limits, rounded, &s, err);
+    enum tdm_status status = open_search(space, limits, rounded, &s, err);
     if (status != TDM_OK)
         return status;
     s.measure = measure;

@@ -60,7 +60,7 @@ static void travel_copy(struct tdm_local_search *s)
 /* Cuts a group, or moves a layer to the group above or below. */
 static void travel_boundary(struct tdm_local_search *s)
 {
-    const uint32_t layers = s->kitchen->schedule->model->layers;
+    const uint32_t layers = s->space->schedule->model->layers;
     uint32_t g = draw(s, s->point.group_count), what = draw(s, 5);
     struct tdm_group *group = &s->point.groups[g];
     if (s->limits->fixed_groups)
@@ -122,7 +122,7 @@ static void travel_once(struct tdm_local_search *s)
 
 enum tdm_status tdm_rounding_travel(struct tdm_local_search *s, struct tdm_error *err)
 {
-    const uint32_t layers = s->kitchen->schedule->model->layers;
+    const uint32_t layers = s->space->schedule->model->layers;
     struct tdm_rounded here = *s->best;
     double here_cost = s->best_cost;
     here.groups = calloc((size_t)layers + 1, sizeof(*here.groups));
@@ -130,7 +130,7 @@ enum tdm_status tdm_rounding_travel(struct tdm_local_search *s, struct tdm_error
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     tdm_rounded_copy(&here, s->best);
     const unsigned count =
-        tdm_rounding_affordable(s->kitchen, s->best->size, true, s->limits->travelled);
+        tdm_rounding_affordable(s->space, s->best->size, true, s->limits->travelled);
     s->scramble = 1;
     for (unsigned i = 0; i < count; i++) {
         double left = (double)(count - i) / count;

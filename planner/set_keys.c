@@ -196,10 +196,27 @@ static bool parse_place(const struct reading *r, enum tdm_place *place)
     return true;
 }
 
+/* Refuses a value that is not the name of a place that plans use, nor what `also` names ("", or
+ * such as " or the number of layers"). */
+static enum tdm_status bad_place(const struct reading *r, const char *also)
+{
+    const struct tdm_topology *topology = &r->schedule->machine->topology;
+    const char *device = tdm_place_name(topology, TDM_DEVICE);
+    const char *far = tdm_place_name(topology, tdm_far_place(r->schedule));
+    const char *between = also[0] == '\0' ? " or " : ", ";
+    enum tdm_place other;
+    if (!tdm_place_parse(topology, r->value, &other))
+        return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is not known; expected %s%s%s%s", r->what,
+                        r->value, device, between, far, also);
+    tdm_fail(r->err, TDM_USAGE, "%s: plans put nothing at \"%s\"; expected %s%s%s%s", r->what,
+             r->value, device, between, far, also);
+    return tdm_hint(r->err, "write other places into the schedule by hand");
+}
+
 static enum tdm_status read_place(struct reading *r, bool *has, enum tdm_place *place)
 {
     *has = true;
-    return parse_place(r, place) ? TDM_OK : bad(r, "device or host");
+    return parse_place(r, place) ? TDM_OK : bad_place(r, "");
 }
 
 static enum tdm_status read_inputs(struct reading *r, size_t field)
@@ -331,7 +348,7 @@ static enum tdm_status read_home(struct reading *r, size_t field)
         return TDM_OK;
     }
     if (r->value[0] < '0' || r->value[0] > '9')
-        return bad(r, "device, host or the number of layers that are on the device");
+        return bad_place(r, " or the number of layers that are on the device");
     enum tdm_status status = tdm_parse_count(r->value, r->what, 0, layers, &count, r->err);
     if (status == TDM_OK)
         home->device_layers = (uint32_t)count;
@@ -342,7 +359,7 @@ static enum tdm_status read_home_place(struct reading *r, size_t field)
 {
     enum tdm_place *place = (enum tdm_place *)(void *)((char *)r->schedule + field);
     pin_home(r, field);
-    return parse_place(r, place) ? TDM_OK : bad(r, "device or host");
+    return parse_place(r, place) ? TDM_OK : bad_place(r, "");
 }
 
 static enum tdm_status read_ring(struct reading *r, size_t field)
@@ -375,7 +392,7 @@ static enum tdm_status read_on(struct reading *r, size_t field)
 {
     (void)field;
     r->pins->has_update_place = true;
-    return parse_place(r, &r->schedule->optimizer.on) ? TDM_OK : bad(r, "device or host");
+    return parse_place(r, &r->schedule->optimizer.on) ? TDM_OK : bad_place(r, "");
 }
 
 #define FIELD(member) offsetof(struct tdm_schedule, member)

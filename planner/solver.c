@@ -327,8 +327,3 @@ bool tdm_solver_has_threads(void)
 {
     return glp_config("TLS") != NULL; /* an environment for each thread */
 }
-
-const char *tdm_solver_version(void)
-{
-    return glp_version();
-}

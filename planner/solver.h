@@ -62,7 +62,4 @@ enum tdm_status tdm_solver_write(struct tdm_solver *solver, const char *path,
 /* Can several threads solve programs of their own at the same time? */
 bool tdm_solver_has_threads(void);
 
-/* The solver's name and version. */
-const char *tdm_solver_version(void);
-
 #endif

@@ -334,6 +334,10 @@ static void write_used(const struct drawing *drawing, unsigned panel, char *fact
 {
     const struct tdm_plot *plot = drawing->plot;
     bool predicted = drawing->sides[panel] == TDM_PREDICTED, any = false;
+    unsigned used = 0;
+    for (uint32_t place = 0; place < plot->topology.place_count; place++)
+        used += drawing->place_used[place];
+    bool is_wide = drawing->panel_count == 1 || used <= 2; /* has space for limits */
     char text[TDM_FORMAT_SIZE];
     for (uint32_t place = 0; place < drawing->plot->topology.place_count; place++) {
         uint64_t bytes = predicted ? planned_bytes(plot, place) : plot->used_bytes[place];
@@ -346,7 +350,8 @@ static void write_used(const struct drawing *drawing, unsigned panel, char *fact
                  tdm_format_bytes(bytes, text));
         any = true;
         length = strlen(facts);
-        if (predicted && limit > 0 && !shows_limit(drawing, place)) /* else its line shows it */
+        if (is_wide && predicted && limit > 0 &&
+            !shows_limit(drawing, place)) /* else its line shows it */
             snprintf(facts + length, size - length, " of %s", tdm_format_bytes(limit, text));
     }
 }

@@ -8,9 +8,11 @@
 
 #include "plots/timeline.h"
 
-/* As `step`: the last step of the trace whose ops were timed and whose memory was observed; else
- * the last whose ops were timed; else one that did not end, with the ops that had ended; else only
- * the predicted panel. */
+/* As `step`: the first of these that the trace has.
+ * 1. The last step whose ops were timed and whose memory was observed.
+ * 2. The last step whose ops were timed.
+ * 3. A step that did not end, with the ops that had ended.
+ * 4. No step: only the predicted panel. */
 #define TDM_PLOT_LAST_STEP INT64_C(-1)
 
 enum tdm_plot_side { TDM_PREDICTED, TDM_MEASURED, TDM_PLOT_SIDES };

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The memory timeline: bytes of the device that hold values, stacked by category, with allocated bytes as a line above;
-# the host below where it is used, and the lanes as a strip; one column of panels if predicted alone, two if measured
-# stands beside, on the same axes.
+# the other places that are used below, and the lanes as a strip; one column of panels if predicted alone, two if
+# measured stands beside, on the same axes.
 #
 # Run by plots/picture.c as `gnuplot -d settings.gp colours.gp page.gp timeline.gp`; settings.gp, which plot.c
 # writes, says what is set there:
@@ -14,7 +14,7 @@
 #   observed_P                          whether anything is known of memory
 #   end                                 seconds at the right end
 #   phases_P                            "forward 0 33.2 backward 33.2 120.6": name, begin, end
-#   places                              "device host" or "device"
+#   places                              "device host" or "device"; the device is the first
 #   categories                          of all places, from the bottom of the stack up
 #   PLACE_categories                    from the bottom of the stack up
 #   PLACE_unit PLACE_highest            unit of the numbers ("GiB"); the highest that is drawn
@@ -28,17 +28,28 @@
 # lane and group, in which a lane is one unit high. Lengths are in pixels of a picture of 1600 x 1000 and grow
 # with it.
 
-# From the bottom: legend, time axis, lanes, host, device, phases, headings, title.
+# Letters of the longest word.
+longest(text) = (most = 0, sum [i = 1:words(text)] (most = strlen(word(text, i)) > most ? strlen(word(text, i)) \
+    : most, 0), most)
+letter = 8.4 # pixels of a letter
+
+# From the bottom: legend, time axis, lanes, the other places with the last one lowest, device, phases, headings,
+# title. Several other places share a larger band.
 lane_count = words(lanes)
-has_host = words(places) > 1
+lower_count = words(places) - 1
 lanes_bottom = Y(146)
 lanes_top = lanes_bottom + Y(36 * lane_count + 4)
-host_bottom = lanes_top + Y(26)
-host_top = has_host ? host_bottom + 0.14 * (1 - lanes_top) : lanes_top
-device_bottom = host_top + Y(26)
+lower_share = lower_count > 1 ? 0.24 / lower_count : 0.14
+lower_height = lower_share * (1 - lanes_top) > Y(64) ? lower_share * (1 - lanes_top) : Y(64)
+lower_bottom(i) = lanes_top + Y(26) + (lower_count - i) * (lower_height + Y(26))
+device_bottom = lower_bottom(0)
 device_top = 1 - Y(142)
+# The caption of a place is beside its axis, or above if another place's caption would meet it there.
+captions_beside = letter * (longest(places) + strlen(" (GiB)")) < lower_height / Y(1) + 20
 
-left_edge = X(104)
+legend_left = X(104)
+lane_pixels = 9.6 * longest(lanes) + 16 # of the longest name
+left_edge = lane_pixels > 104 ? X(lane_pixels) : X(104)
 right_edge = 1 - X(66)
 gap = X(86)
 panel_width = (right_edge - left_edge - (panels - 1) * gap) / panels
@@ -78,7 +89,7 @@ do for [p = 1:panels] {
         textcolor rgb colour_quiet
 }
 
-legend_x = left_edge
+legend_x = legend_left
 legend_y = Y(56)
 set label "memory" at screen legend_x - X(14), legend_y right font font(12) textcolor rgb colour_quiet
 do for [category in categories] {
@@ -94,7 +105,7 @@ do for [category in categories] {
 set arrow from screen legend_x, legend_y to screen legend_x + X(20), legend_y nohead \
     linecolor rgb colour_allocated linewidth 1.5 * scale
 set label "allocated" at screen legend_x + X(28), legend_y left font font(12) textcolor rgb colour_text
-legend_x = left_edge
+legend_x = legend_left
 legend_y = Y(24)
 set label "ops" at screen legend_x - X(14), legend_y right font font(12) textcolor rgb colour_quiet
 do for [group in groups] {
@@ -118,20 +129,20 @@ set tics out nomirror scale 0.6 font tics_font textcolor rgb colour_text
 set border 3 linecolor rgb colour_quiet linewidth scale
 set style fill solid noborder
 panel_pixels = panel_width / X(1)
-letter = 8.4
 do for [p = 1:panels] {
     phases = value("phases_" . p)
     set lmargin at screen panel_left(p)
     set rmargin at screen panel_right(p)
     set xrange [0:end]
 
-    do for [place in places] {
-        is_device = place eq "device"
+    do for [number = 0:lower_count] {
+        place = word(places, number + 1)
+        is_device = number == 0
         stacked = value(place . "_categories")
         count = words(stacked)
         file = sprintf("%s/%s_%d", folder, place, p)
-        bottom = is_device ? device_bottom : host_bottom
-        top = is_device ? device_top : host_top
+        bottom = lower_bottom(number)
+        top = is_device ? device_top : bottom + lower_height
         height_pixels = (top - bottom) / Y(1)
         highest = value(place . "_highest")
         axis = highest * height_pixels / (height_pixels - 42)
@@ -143,9 +154,14 @@ do for [p = 1:panels] {
         set ytics out nomirror step_of(axis * (is_device ? (height_pixels > 600 ? 0.1 : 60 / height_pixels) : 32 / height_pixels)) format (p == 1 ? "%g" : "")
         set grid ytics back linetype 1 linecolor rgb colour_grid linewidth scale
         if (p == 1) {
-            set label sprintf("%s (%s)", place, \
-                value(place . "_unit")) center rotate by 90 \
-                at screen X(30), (bottom + top) / 2 font font(13) textcolor rgb colour_text
+            caption = sprintf("%s (%s)", place, value(place . "_unit"))
+            if (is_device || captions_beside) {
+                set label caption center rotate by 90 \
+                    at screen X(30), (bottom + top) / 2 font font(13) textcolor rgb colour_text
+            } else {
+                set label caption left at screen left_edge + X(6), top + Y(9) font font(12) \
+                    textcolor rgb colour_text
+            }
         }
 
         # Phases: a band above the device, and a thin line down through each panel.

@@ -10,13 +10,6 @@ static uint64_t start_of(const struct tdm_schedule *schedule, uint32_t sequence,
     return tdm_document_start(s, tdm_document_of(s, token));
 }
 
-uint64_t tdm_attend_near_token(const struct tdm_schedule *schedule, uint32_t layer,
-                               uint32_t sequence, uint64_t token)
-{
-    struct tdm_page_rule rule = tdm_schedule_page_rule(schedule, layer);
-    return tdm_near_token(&rule, start_of(schedule, sequence, token), token);
-}
-
 struct tdm_query_page tdm_attend_query_page(const struct tdm_page_rule *rule,
                                             const struct tdm_chunk *chunk,
                                             const struct tdm_sequence *sequence, uint64_t number)

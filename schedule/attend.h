@@ -12,10 +12,6 @@
 
 #include "schedule/program.h"
 
-/* First near token of a token of a sequence. The last near token is the token itself. */
-uint64_t tdm_attend_near_token(const struct tdm_schedule *schedule, uint32_t layer,
-                               uint32_t sequence, uint64_t token);
-
 /* Query page `number` of a chunk of a sequence, by the rule of its layer. */
 struct tdm_query_page tdm_attend_query_page(const struct tdm_page_rule *rule,
                                             const struct tdm_chunk *chunk,

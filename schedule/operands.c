@@ -561,7 +561,7 @@ static uint64_t due_bytes(const struct step *step, const struct tdm_op *op,
 
 static const char *mode_name(enum tdm_mode mode)
 {
-    return mode == TDM_READ ? "reads" : mode == TDM_WRITE ? "writes" : "changes";
+    return mode == TDM_READ ? "read" : mode == TDM_WRITE ? "write" : "change";
 }
 
 #define OPERAND_TEXT 96
@@ -583,12 +583,11 @@ static enum tdm_status check_operand(const struct tdm_op *op, uint32_t number,
     char due_text[TDM_TAG_TEXT], text[TDM_TAG_TEXT], operand[OPERAND_TEXT];
     if (access->mode != due->mode || access->part != due->part || access->slots != due->slots)
         return tdm_fail(err, TDM_INPUT,
-                        "op %llu (%s, layer %d, chunk %d) %s %u slots, part %u, as %s; due "
-                        "is that it %s %u, part %u",
+                        "op %llu (%s, layer %d, chunk %d) %s: mode, slots, part are %s, %u, %u; "
+                        "expected %s, %u, %u",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->layer,
-                        (int)op->chunk, mode_name(access->mode), access->slots, access->part,
-                        show_operand(op, number, operand), mode_name(due->mode), due->slots,
-                        due->part);
+                        (int)op->chunk, show_operand(op, number, operand), mode_name(access->mode),
+                        access->slots, access->part, mode_name(due->mode), due->slots, due->part);
     if (access->mode != TDM_WRITE && !tdm_tag_same(access->before, due->before))
         return tdm_fail(err, TDM_INPUT,
                         "op %llu (%s, layer %d, chunk %d) works on %s as %s, not on %s",
@@ -694,12 +693,13 @@ enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint
                         tdm_lane_name(&program->schedule->machine->topology, op->lane),
                         op->access_count);
     if (!shape_is_right(step, op))
-        return tdm_fail(err, TDM_INPUT,
-                        "op %llu (%s) is said to work on %llu tokens from row %llu of layer %d, "
-                        "chunk %d, which is no part of the step",
-                        (unsigned long long)op->number, tdm_op_kind_name(op->kind),
-                        (unsigned long long)op->tokens, (unsigned long long)op->first_row,
-                        (int)op->layer, (int)op->chunk);
+        return tdm_fail(
+            err, TDM_INPUT,
+            "op %llu (%s) has %llu tokens from row %llu of layer %d, chunk %d; the step "
+            "has no such rows",
+            (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+            (unsigned long long)op->tokens, (unsigned long long)op->first_row, (int)op->layer,
+            (int)op->chunk);
     for (uint32_t i = 0; i < TDM_OPERANDS; i++) {
         bool there = i < op->access_count && op->access[i].buffer != TDM_NONE;
         if (there != operand_is_due(step, op, &rule->operand[i]))

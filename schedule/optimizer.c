@@ -188,7 +188,8 @@ static enum tdm_status check_clip(const struct tdm_optimizer_settings *o, const 
     return TDM_OK;
 }
 
-/* The host updates a unit where its state is: weights, master and moments must all be there. */
+/* A place that is not the device updates a unit where its state is: weights, master and moments
+ * must all be there. */
 enum tdm_status tdm_update_place_check(const struct tdm_schedule *schedule, const char *file,
                                        struct tdm_error *err)
 {
@@ -197,26 +198,29 @@ enum tdm_status tdm_update_place_check(const struct tdm_schedule *schedule, cons
     const enum tdm_dtype kept[] = {dtypes->master, dtypes->moments};
     const struct tdm_home *weights = &schedule->homes[TDM_STATE_WEIGHTS];
     const struct tdm_topology *topology = &schedule->machine->topology;
+    const char *on = tdm_place_name(topology, schedule->optimizer.on);
+    char places[TDM_PLACE_LIST];
     if (schedule->optimizer.on == TDM_DEVICE)
         return TDM_OK;
     if ((uint32_t)tdm_lane_at(topology, schedule->optimizer.on) >= topology->lane_count)
         return tdm_fail(
             err, TDM_INPUT,
             "%s: \"optimizer.on\" is %s, where no lane of the machine computes; it must "
-            "be device or host",
-            file, tdm_place_name(topology, schedule->optimizer.on));
+            "be %s",
+            file, on, tdm_place_list(topology, true, places));
     if (schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
         return tdm_fail(err, TDM_INPUT,
-                        "%s: \"optimizer.on\" is host, but optimizer none updates nothing; it must "
+                        "%s: \"optimizer.on\" is %s, but optimizer none updates nothing; it must "
                         "be device",
-                        file);
+                        file, on);
     if (weights->device_layers == schedule->model->layers && weights->embedding == TDM_DEVICE &&
         weights->head == TDM_DEVICE) {
         tdm_fail(err, TDM_INPUT,
-                 "%s: \"optimizer.on\" is host, which updates what is at home there, but "
+                 "%s: \"optimizer.on\" is %s, which updates what is at home there, but "
                  "by \"homes\" no unit has its weights, master and moments there",
-                 file);
-        return tdm_hint(err, "set weights, master and moments to host, or optimizer.on to device");
+                 file, on);
+        return tdm_hint(err, "set weights, master and moments to %s, or optimizer.on to device",
+                        on);
     }
     for (int i = 0; i < 2; i++) {
         const struct tdm_home *home = &schedule->homes[states[i]];
@@ -224,12 +228,12 @@ enum tdm_status tdm_update_place_check(const struct tdm_schedule *schedule, cons
             (home->device_layers == weights->device_layers &&
              home->embedding == weights->embedding && home->head == weights->head))
             continue;
-        tdm_fail(
-            err, TDM_INPUT,
-            "%s: \"optimizer.on\" is host, which updates units where all of their state is, but "
-            "\"homes.%s\" is not as \"homes.weights\"",
-            file, tdm_state_name(states[i]));
-        return tdm_hint(err, "set weights, master and moments to host, or optimizer.on to device");
+        tdm_fail(err, TDM_INPUT,
+                 "%s: \"optimizer.on\" is %s, which updates units where all of their state is, but "
+                 "\"homes.%s\" is not as \"homes.weights\"",
+                 file, on, tdm_state_name(states[i]));
+        return tdm_hint(err, "set weights, master and moments to %s, or optimizer.on to device",
+                        on);
     }
     return TDM_OK;
 }

@@ -59,6 +59,11 @@ static bool sums_dq(const struct tdm_schedule *schedule)
            schedule->page_tokens % TDM_ATTEND_KEYS == 0;
 }
 
+static struct tdm_gate gate_of(enum tdm_activation activation)
+{
+    return activation == TDM_ACTIVATION_GELU_TANH ? TDM_GATE_GELU : TDM_GATE_SILU;
+}
+
 static struct tdm_update_params update_of(const struct tdm_optimizer_settings *settings)
 {
     return (struct tdm_update_params){.adamw = settings->kind != TDM_OPTIMIZER_SGD,
@@ -88,8 +93,7 @@ void tdm_params_fill(const struct tdm_schedule *schedule, struct tdm_params *par
         .attention = {.query_heads = model->query_heads,
                       .sums_dq = sums_dq(schedule),
                       .gather = tdm_gather_params_of(schedule)},
-        .mlp = {.intermediate = model->intermediate,
-                .gate = model->gelu ? TDM_GATE_GELU : TDM_GATE_SILU},
+        .mlp = {.intermediate = model->intermediate, .gate = gate_of(model->activation)},
         .head = {.hidden = model->hidden,
                  .vocabulary = model->vocabulary,
                  .trained_tokens = tdm_schedule_trained_tokens(schedule)},

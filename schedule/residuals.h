@@ -25,7 +25,7 @@ enum tdm_store {
     TDM_STORE_KV = TDM_STORES
 };
 
-/* Sets, from the smallest up: each has the stores of the one before, and one more. */
+/* Sets, from the smallest up: each has the stores of the one before, and more. */
 enum tdm_set {
     TDM_SET_INPUT,
     TDM_SET_ATTENTION_OUTPUT,

@@ -303,7 +303,7 @@ static enum tdm_status check_place(const struct tdm_schedule *schedule, enum tdm
     if (place == TDM_DEVICE || linked)
         return TDM_OK;
     tdm_fail(err, TDM_INPUT,
-             "%s: something is to be at place %s, to and from which machine %s has no link", file,
+             "%s: place %s is used, but machine %s has no links between it and the device", file,
              tdm_place_name(topology, place), machine->name);
     return tdm_hint(err, "add links from and to the device to its description, or choose the host");
 }

@@ -159,9 +159,11 @@ static void read_dtype(struct tdm_json_reader *reader, const char *key, enum tdm
 static void read_place(struct tdm_json_reader *reader, const struct tdm_topology *topology,
                        const char *key, enum tdm_place *place)
 {
+    char places[TDM_PLACE_LIST];
     const char *name = tdm_json_string(reader, key);
     if (name != NULL && !tdm_place_parse(topology, name, place))
-        tdm_json_fail(reader, key, "is \"%s\"; expected device or host", name);
+        tdm_json_fail(reader, key, "is \"%s\"; expected %s", name,
+                      tdm_place_list(topology, false, places));
 }
 
 static void read_set(struct tdm_json_reader *reader, const char *key, enum tdm_set *set)

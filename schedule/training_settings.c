@@ -35,11 +35,6 @@ static const struct {
     [TDM_SETTING_CLIP_NORM] = {"optimizer.clip_norm", NUMBER, FIELD(clip_norm)},
 };
 
-const char *tdm_training_setting_key(enum tdm_training_setting setting)
-{
-    return settings[setting].key;
-}
-
 static enum tdm_status read_number(const char *value, const char *what, double *out,
                                    struct tdm_error *err)
 {

@@ -22,9 +22,6 @@ enum tdm_training_setting {
     TDM_TRAINING_SETTINGS
 };
 
-/* Its key in --set: "optimizer.learning_rate". */
-const char *tdm_training_setting_key(enum tdm_training_setting setting);
-
 /* Parses a value. `what` names the option in messages. Ranges are checked by tdm_schedule_check().
  * TDM_USAGE. */
 enum tdm_status tdm_training_setting_read(enum tdm_training_setting setting, const char *value,

@@ -75,8 +75,14 @@ static void note_work(struct tdm_simulator *s, const struct tdm_op *op, double s
         result->phase_seconds[op->phase] += seconds;
     if (op->kind == TDM_OP_ATTENTION)
         result->attention_forward_flops += (double)op->flops;
-    if (op->kind == TDM_OP_COPY)
-        result->copied_bytes[op->lane] += op->access[TDM_COPY_FROM].bytes;
+    if (op->kind == TDM_OP_COPY) {
+        uint64_t bytes = op->access[TDM_COPY_FROM].bytes;
+        result->copied_bytes[op->lane] += bytes;
+        if (op->link != TDM_NO_LINK) {
+            result->links[op->link].bytes += bytes;
+            result->links[op->link].seconds += seconds;
+        }
+    }
     if (op->kind == TDM_OP_PRODUCT || op->kind == TDM_OP_PRODUCT_GRAD_INPUT ||
         op->kind == TDM_OP_PRODUCT_GRAD_WEIGHT || op->part == TDM_PART_HEAD)
         result->product_flops += (double)op->flops;

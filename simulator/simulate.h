@@ -17,6 +17,12 @@ typedef enum tdm_status (*tdm_simulated)(void *self, const struct tdm_op *op, do
                                          const uint64_t live_bytes[TDM_MAX_PLACES][TDM_CATEGORIES],
                                          struct tdm_error *err);
 
+/* Copies over a link. */
+struct tdm_link_use {
+    uint64_t bytes;
+    double seconds;
+};
+
 struct tdm_simulation {
     double step_seconds;
     double phase_seconds[TDM_PHASES]; /* compute lane, by the phase of the op */
@@ -26,7 +32,8 @@ struct tdm_simulation {
     double flops;                   /* all ops, with recompute */
     double attention_forward_flops; /* of all passes */
     double product_flops;
-    uint64_t copied_bytes[TDM_MAX_LANES];
+    uint64_t copied_bytes[TDM_MAX_LANES]; /* several links may have the same lane */
+    struct tdm_link_use links[TDM_MAX_LINKS];
     uint64_t arena_bytes[TDM_MAX_PLACES]; /* as packed */
     uint64_t live_peak_bytes[TDM_MAX_PLACES];
     uint64_t used_peak_bytes[TDM_MAX_PLACES]; /* arena + the machine's runtime */

@@ -253,6 +253,7 @@ golden_tests += \
 	tests/goldens/models.test \
 	tests/goldens/names.test \
 	tests/goldens/peaks.test \
+	tests/goldens/places.test \
 	tests/goldens/plan-bad-values.test \
 	tests/goldens/plan-budget.test \
 	tests/goldens/plan-byte-1m.test \

@@ -60,14 +60,21 @@ enum tdm_status tdm_cuda_pattern_scan(const uint64_t *words, uint64_t count, uin
 /* ---- norm_grad.cu ---- */
 
 /* Gradients of RMSNorm (norm.h). With s = 1 / sqrt(mean(x^2) + epsilon) of each row: dx (+)= s w dy
- * - x s^3 / hidden * sum(w dy x), dw (+)= sum over rows of dy x s. `add_input` and `add_weight`
- * select which results are added to. dx may alias x or dy. Scratch: fp32 [TDM_NORM_SLICES, hidden].
- * */
-enum tdm_status tdm_cuda_rms_norm_grad(struct tdm_array x, struct tdm_array weight,
-                                       struct tdm_array dy, uint64_t rows, uint32_t hidden,
-                                       float epsilon, bool add_input, struct tdm_array dx,
-                                       bool add_weight, struct tdm_array dw, void *scratch,
-                                       cudaStream_t stream, struct tdm_error *err);
+ * - x s^3 / hidden * sum(w dy x), dw (+)= sum over rows of dy x s. */
+struct tdm_norm_grad {
+    uint64_t rows;
+    uint32_t hidden;
+    float epsilon;
+    struct tdm_array x, dy; /* [rows, hidden] */
+    struct tdm_array weight;
+    struct tdm_array dx; /* may alias x or dy */
+    struct tdm_array dw;
+    bool add_input, add_weight; /* dx, dw are added to */
+    float *partial;             /* scratch [TDM_NORM_SLICES, hidden] */
+};
+
+enum tdm_status tdm_cuda_rms_norm_grad(const struct tdm_norm_grad *norm, cudaStream_t stream,
+                                       struct tdm_error *err);
 
 /* ---- sums.cu ---- */
 

@@ -154,28 +154,27 @@ template <typename X, int W, int V> static auto kernel_of(uint32_t hidden)
         return rms_norm_grad<X, W, V>;
 }
 
-extern "C" enum tdm_status tdm_cuda_rms_norm_grad(struct tdm_array x, struct tdm_array weight,
-                                                  struct tdm_array dy, uint64_t rows,
-                                                  uint32_t hidden, float epsilon, bool add_input,
-                                                  struct tdm_array dx, bool add_weight,
-                                                  struct tdm_array dw, void *scratch,
+extern "C" enum tdm_status tdm_cuda_rms_norm_grad(const struct tdm_norm_grad *norm,
                                                   cudaStream_t stream, struct tdm_error *err)
 {
-    const void *const pointers[] = {x.data, weight.data, dy.data, dx.data, scratch};
+    const struct tdm_array &x = norm->x, &dy = norm->dy, &dx = norm->dx;
+    const uint32_t hidden = norm->hidden;
+    const void *const pointers[] = {x.data, norm->weight.data, dy.data, dx.data, norm->partial};
     const bool eights = tdm_in_eights(hidden, pointers, 5);
-    float *partial = (float *)scratch;
     if (dy.dtype != x.dtype || dx.dtype != x.dtype || hidden > TDM_CUDA_MOST_HIDDEN)
         return tdm_fail(err, TDM_INTERNAL, "no gradient of RMSNorm for hidden size %u in %s, %s",
                         hidden, tdm_dtype_name(x.dtype), tdm_dtype_name(dy.dtype));
     enum tdm_status status = tdm_with_type(x.dtype, err, [&](auto *type) {
         using X = std::remove_pointer_t<decltype(type)>;
         auto *kernel = eights ? kernel_of<X, 8, 1>(hidden) : kernel_of<X, 1, 4>(hidden);
-        kernel<<<SLICES, THREADS, 0, stream>>>((const X *)x.data, weight, (const X *)dy.data, rows,
-                                               hidden, epsilon, add_input, (X *)dx.data, partial);
+        kernel<<<SLICES, THREADS, 0, stream>>>((const X *)x.data, norm->weight, (const X *)dy.data,
+                                               norm->rows, hidden, norm->epsilon, norm->add_input,
+                                               (X *)dx.data, norm->partial);
     });
     if (status == TDM_OK)
         status = tdm_cuda_status(cudaGetLastError(), "rms_norm_grad launch", err);
     if (status != TDM_OK)
         return status;
-    return tdm_cuda_sum_slices(partial, SLICES, hidden, add_weight, dw, stream, err);
+    return tdm_cuda_sum_slices(norm->partial, SLICES, hidden, norm->add_weight, norm->dw, stream,
+                               err);
 }

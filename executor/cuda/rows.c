@@ -97,13 +97,19 @@ enum tdm_status tdm_cuda_run_norm_grad(struct tdm_executor *executor,
     enum tdm_status status = norm_tensor(launch, &offset, err);
     if (status != TDM_OK)
         return status;
-    return tdm_cuda_rms_norm_grad(
-        whole(&operand[TDM_NORM_GRAD_X]), tdm_array_at(&operand[TDM_NORM_GRAD_WEIGHTS], offset),
-        whole(&operand[TDM_NORM_GRAD_DOUT]), launch->op->tokens, params->hidden,
-        (float)params->epsilon, adds(&operand[TDM_NORM_GRAD_DX]), whole(&operand[TDM_NORM_GRAD_DX]),
-        adds(&operand[TDM_NORM_GRAD_DWEIGHTS]),
-        tdm_array_at(&operand[TDM_NORM_GRAD_DWEIGHTS], offset), executor->scratch,
-        tdm_cuda_compute(executor), err);
+    const struct tdm_norm_grad norm = {.rows = launch->op->tokens,
+                                       .hidden = params->hidden,
+                                       .epsilon = (float)params->epsilon,
+                                       .x = whole(&operand[TDM_NORM_GRAD_X]),
+                                       .dy = whole(&operand[TDM_NORM_GRAD_DOUT]),
+                                       .weight =
+                                           tdm_array_at(&operand[TDM_NORM_GRAD_WEIGHTS], offset),
+                                       .dx = whole(&operand[TDM_NORM_GRAD_DX]),
+                                       .dw = tdm_array_at(&operand[TDM_NORM_GRAD_DWEIGHTS], offset),
+                                       .add_input = adds(&operand[TDM_NORM_GRAD_DX]),
+                                       .add_weight = adds(&operand[TDM_NORM_GRAD_DWEIGHTS]),
+                                       .partial = executor->scratch};
+    return tdm_cuda_rms_norm_grad(&norm, tdm_cuda_compute(executor), err);
 }
 
 /* ---- RoPE ---- */

@@ -109,7 +109,7 @@ static struct tdm_eager_value *mlp(struct tdm_chunk_run *run, const struct torch
     struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
     struct tdm_eager_value *up = tdm_torch_project(m, t, layer, TDM_PROJECTION_UP, x);
     tdm_label(m, "mlp.act_fn");
-    struct tdm_eager_value *active = run->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
+    struct tdm_eager_value *active = tdm_activate(m, run->config->activation, gate);
     struct tdm_eager_value *product = tdm_mul(m, active, up);
     tdm_drop(m, active);
     struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, product);

@@ -174,7 +174,7 @@ static struct tdm_eager_value *mlp(struct burst_model *b, uint32_t layer, struct
     gate = adapt(m, block, BURST_GATE, x, gate);
     up = adapt(m, block, BURST_UP, x, up);
     tdm_label(m, "mlp.act_fn");
-    struct tdm_eager_value *active = b->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
+    struct tdm_eager_value *active = tdm_activate(m, b->config->activation, gate);
     struct tdm_eager_value *product = tdm_mul(m, active, up);
     tdm_drop(m, active);
     tdm_drop(m, gate);

@@ -14,11 +14,6 @@ uint64_t tdm_block_query_rows(const struct tdm_block_shape *shape)
     return tdm_size_mul(shape->batch * shape->query_heads, shape->query_tokens);
 }
 
-uint64_t tdm_block_key_rows(const struct tdm_block_shape *shape)
-{
-    return tdm_size_mul(shape->batch * shape->kv_heads, shape->key_tokens);
-}
-
 void tdm_flash_forward(struct tdm_eager *m, const struct tdm_block_shape *shape,
                        struct tdm_eager_value **output, struct tdm_eager_value **sums)
 {

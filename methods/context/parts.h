@@ -17,7 +17,6 @@ struct tdm_block_shape {
 
 /* Rows of head_dim numbers. */
 uint64_t tdm_block_query_rows(const struct tdm_block_shape *shape);
-uint64_t tdm_block_key_rows(const struct tdm_block_shape *shape);
 
 /* _flash_attn_forward of the flash_attn package, which makes output and log-sum-exps; and the
  * scratch of _flash_attn_backward, whose results are allocated by the caller. `has_sums`: the row

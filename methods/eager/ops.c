@@ -183,18 +183,14 @@ struct tdm_eager_value *tdm_rsqrt(struct tdm_eager *m, struct tdm_eager_value *x
     return finish_saving(m, node, tdm_value_like(m, x));
 }
 
-struct tdm_eager_value *tdm_silu(struct tdm_eager *m, struct tdm_eager_value *x)
+struct tdm_eager_value *tdm_activate(struct tdm_eager *m, enum tdm_activation activation,
+                                     struct tdm_eager_value *x)
 {
-    static const struct tdm_eager_op op = {"SiluBackward0", false, map_saved};
-    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    tdm_node_save(m, node, x);
-    return tdm_node_finish(m, node, tdm_value_like(m, x));
-}
-
-struct tdm_eager_value *tdm_gelu(struct tdm_eager *m, struct tdm_eager_value *x)
-{
-    static const struct tdm_eager_op op = {"GeluBackward0", false, map_saved};
-    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    static const struct tdm_eager_op ops[TDM_ACTIVATIONS] = {
+        [TDM_ACTIVATION_SILU] = {"SiluBackward0", false, map_saved},
+        [TDM_ACTIVATION_GELU_TANH] = {"GeluBackward0", false, map_saved},
+    };
+    struct tdm_node *node = tdm_node_new(m, &ops[activation], &x, 1);
     tdm_node_save(m, node, x);
     return tdm_node_finish(m, node, tdm_value_like(m, x));
 }

@@ -9,6 +9,7 @@
 #define TDM_METHODS_EAGER_OPS_H
 
 #include "methods/eager/eager.h"
+#include "models/model.h"
 
 /* x.to(dtype): x itself if it has that dtype. */
 struct tdm_eager_value *tdm_cast(struct tdm_eager *m, struct tdm_eager_value *x,
@@ -26,8 +27,8 @@ struct tdm_eager_value *tdm_mul_number(struct tdm_eager *m, struct tdm_eager_val
 struct tdm_eager_value *tdm_add_number(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_square(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_rsqrt(struct tdm_eager *m, struct tdm_eager_value *x);
-struct tdm_eager_value *tdm_silu(struct tdm_eager *m, struct tdm_eager_value *x);
-struct tdm_eager_value *tdm_gelu(struct tdm_eager *m, struct tdm_eager_value *x);
+struct tdm_eager_value *tdm_activate(struct tdm_eager *m, enum tdm_activation activation,
+                                     struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_tanh(struct tdm_eager *m, struct tdm_eager_value *x);
 /* softmax over the columns, in the dtype of x. */
 struct tdm_eager_value *tdm_softmax(struct tdm_eager *m, struct tdm_eager_value *x);

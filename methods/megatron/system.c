@@ -72,7 +72,7 @@ static enum tdm_status divide_layers(const struct tdm_model *model,
         l->microbatches = l->pipeline == 1 ? 1 : 2 * l->pipeline;
     if (l->chunks > 1 && l->microbatches % l->pipeline != 0)
         return tdm_fail(err, TDM_USAGE,
-                        "--set num_microbatches: %" PRIu64 " is no multiple of the %" PRIu64
+                        "--set num_microbatches: %" PRIu64 " is not a multiple of the %" PRIu64
                         " stages that are interleaved",
                         l->microbatches, l->pipeline);
     return TDM_OK;
@@ -129,7 +129,7 @@ static enum tdm_status divide_heads(const struct tdm_model *model,
         parts = parts % 2 == 0 ? parts * l->tensor / (l->tensor % 2 == 0 ? 2 : 1) : l->tensor;
     if (tokens % parts != 0) {
         tdm_fail(err, TDM_USAGE,
-                 "--context: %" PRIu64 " is no multiple of the %" PRIu64
+                 "--context: %" PRIu64 " is not a multiple of the %" PRIu64
                  " parts of context and sequence parallelism",
                  tokens, parts);
         return tdm_hint(err, "--context %" PRIu64 ", padded",

@@ -250,7 +250,7 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
     tdm_drop(m, made);
     struct tdm_eager_value *gate, *up;
     tdm_halves(m, both, &gate, &up);
-    struct tdm_eager_value *active = t->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
+    struct tdm_eager_value *active = tdm_activate(m, t->config->activation, gate);
     struct tdm_eager_value *product = tdm_mul(m, active, up);
     tdm_drop(m, active);
     tdm_drop(m, gate);

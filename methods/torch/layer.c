@@ -340,7 +340,7 @@ static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_m
     struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
     tdm_label(m, "mlp.act_fn");
     gate = tdm_replace(m, gate, tdm_module_enter(t, module, gate));
-    struct tdm_eager_value *active = t->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
+    struct tdm_eager_value *active = tdm_activate(m, t->config->activation, gate);
     active = tdm_module_leave(t, module, active);
     tdm_drop(m, gate);
     struct tdm_eager_value *up = tdm_torch_project(m, t, layer, TDM_PROJECTION_UP, x);

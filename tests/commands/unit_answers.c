@@ -466,6 +466,59 @@ static void test_compare(void **state)
     tdm_schedule_free(b);
 }
 
+/* A machine with another place: each link has its own bytes, also links of one lane. */
+#define LINKS                                                                       \
+    "{\"places\": [{\"name\": \"second\", \"bytes\": 1099511627776}],"              \
+    " \"links\": [{\"from\": \"second\", \"to\": \"device\", \"lane\": \"second\"," \
+    "              \"bytes_per_second\": 3e11},"                                    \
+    "             {\"from\": \"device\", \"to\": \"second\", \"lane\": \"second\"," \
+    "              \"bytes_per_second\": 3e11}]}"
+
+static void test_compare_places(void **state)
+{
+    (void)state;
+    struct tdm_schedule *a = by_hand(8), *b = by_hand(8);
+    const struct tdm_schedule *const both[2] = {a, b};
+    struct tdm_machine *machine;
+    struct tdm_comparison c;
+    struct tdm_error err;
+    enum tdm_place second;
+    json_t *tables, *description = json_deep_copy(b->machine->description);
+    must(tdm_json_parse("links", LINKS, strlen(LINKS), &tables, &err), &err);
+    assert_int_equal(json_object_update(description, tables), 0);
+    must(tdm_machine_from_json("links", description, &machine, &err), &err);
+    json_decref(tables);
+    json_decref(description);
+    tdm_machine_free(b->machine);
+    b->machine = machine;
+    assert_true(tdm_place_parse(&machine->topology, "second", &second));
+    for (uint32_t g = 0; g < a->group_count; g++) {
+        a->groups[g].input_place = TDM_HOST;
+        b->groups[g].input_place = second;
+    }
+
+    /* the same bytes, over other links and in another place */
+    must(tdm_compare_schedules(both, &c, &err), &err);
+    const struct tdm_cost_row *total = find_cost(&c, "copied", "copied");
+    assert_true(total->values[0] > 0 && fabs(total->values[0] - total->values[1]) < 1);
+    static const char *const directions[2][2] = {{"host to device", "second to device"},
+                                                 {"device to host", "device to second"}};
+    double sum = 0;
+    for (int i = 0; i < 2; i++) {
+        const struct tdm_cost_row *host = find_cost(&c, "copied", directions[i][0]);
+        const struct tdm_cost_row *other = find_cost(&c, "copied", directions[i][1]);
+        assert_true(fabs(other->values[0]) <= 0 && other->values[1] > 0);
+        assert_true(fabs(host->values[0] - host->values[1] - other->values[1]) < 1);
+        sum += host->values[1] + other->values[1];
+    }
+    assert_true(fabs(sum - total->values[1]) < 1);
+    const struct tdm_cost_row *peak = find_cost(&c, "second peak", "second peak");
+    assert_true(fabs(peak->values[0]) <= 0 && peak->values[1] > 0);
+    tdm_comparison_free(&c);
+    tdm_schedule_free(a);
+    tdm_schedule_free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -474,6 +527,7 @@ int main(void)
         cmocka_unit_test(test_least_memory),        cmocka_unit_test(test_objectives_out_of_reach),
         cmocka_unit_test(test_sweep_values),        cmocka_unit_test(test_sweep),
         cmocka_unit_test(test_nest_texts),          cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_compare_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

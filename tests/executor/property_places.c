@@ -161,6 +161,9 @@ static void check_refusals(struct tdm_schedule *schedule, const struct tdm_progr
     struct tdm_backend few = tdm_null_backend;
     few.places = TDM_PLACES;
     refused(tdm_backend_check(&few, 1, &program, &err), &err, "has no place \"second\"");
+    few.places = TDM_MAX_PLACES;
+    few.lanes = TDM_LANES;
+    refused(tdm_backend_check(&few, 1, &program, &err), &err, "has no lane \"");
     other_machine.topology.link_count = TDM_LINKS;
     refused(validate_for(program, &other_machine, &err), &err, "over no link of the machine");
     other_machine.topology = *topology; /* the two links are swapped */

@@ -322,7 +322,7 @@ static void check_swiglu(struct bench *bench)
     for (uint64_t t = 0; t < tokens; t++)
         for (uint64_t j = 0; j < columns; j++) {
             double g = v[t * 2 * columns + j], u = v[t * 2 * columns + columns + j];
-            bool gelu = bench->model->gelu;
+            bool gelu = bench->model->activation == TDM_ACTIVATION_GELU_TANH;
             double inner = sqrt(2 / acos(-1)) * (g + 0.044715 * g * g * g);
             double slope = gelu ? sqrt(8 / acos(-1)) * (1 + 3 * 0.044715 * g * g) : 1;
             double s = gelu ? 0.5 * (1 + tanh(inner)) : 1 / (1 + exp(-g));

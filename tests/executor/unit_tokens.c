@@ -502,7 +502,7 @@ static void test_broken_index(void **unused)
     } while (0)
     BROKEN(index.magic[0] = 'T', "does not begin as an index of Megatron-LM does");
     BROKEN(index.version = 2, "is of version 2");
-    BROKEN(index.code = 7, "its dtype code is 7, which is no whole number");
+    BROKEN(index.code = 7, "its dtype code is 7, which is not a whole number");
     BROKEN(index.code = 200, "its dtype code is 200");
     BROKEN(index.sequences = 6, "an index of 6 sequences and 5 document entries has");
     BROKEN(index.sequences = UINT64_MAX / 4, "an index of");

@@ -52,7 +52,7 @@ static struct tdm_eager_value *count_run(struct tdm_eager *m, const void *model,
     unsigned *runs = *(unsigned *const *)model;
     (void)layer;
     (*runs)++;
-    return tdm_silu(m, x);
+    return tdm_activate(m, TDM_ACTIVATION_SILU, x);
 }
 
 /* Runs a tiled function forward and backward on a device that has room for some tiles of the

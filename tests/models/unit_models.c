@@ -441,7 +441,7 @@ static void test_defaults(void **state)
     assert_int_equal(model->head_dim, 128);
     assert_true(model->layer_kinds[1].qk_norm);
     assert_false(model->layer_kinds[1].qkv_bias);
-    assert_false(model->gelu);
+    assert_int_equal(model->activation, TDM_ACTIVATION_SILU);
     tdm_model_free(model);
 }
 
@@ -452,7 +452,9 @@ static void test_activation(void **state)
     char unknown[TDM_MODEL_UNKNOWN];
     struct tdm_model *silu = changed_model("{\"hidden_act\": \"silu\"}");
     struct tdm_model *gelu = changed_model("{\"hidden_act\": \"gelu_pytorch_tanh\"}");
-    assert_true(gelu->gelu && !silu->gelu && !gelu->sized_only);
+    assert_int_equal(gelu->activation, TDM_ACTIVATION_GELU_TANH);
+    assert_int_equal(silu->activation, TDM_ACTIVATION_SILU);
+    assert_false(gelu->sized_only);
     assert_string_equal(tdm_model_unknown(gelu, unknown), "");
     assert_string_not_equal(gelu->digest, silu->digest);
     tdm_model_free(silu);

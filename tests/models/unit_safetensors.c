@@ -80,10 +80,10 @@ static void test_bad_lengths(void **unused)
     unlink(FILE_NAME);
     refused(TDM_IO, "cannot be opened", "");
     assert_int_equal(mkdir(FILE_NAME, 0777), 0);
-    refused(TDM_INPUT, "no regular file", "");
+    refused(TDM_INPUT, "not a regular file", "");
     assert_int_equal(rmdir(FILE_NAME), 0);
     assert_int_equal(mkfifo(FILE_NAME, 0666), 0);
-    refused(TDM_INPUT, "no regular file", "");
+    refused(TDM_INPUT, "not a regular file", "");
     assert_int_equal(unlink(FILE_NAME), 0);
 }
 
@@ -102,7 +102,7 @@ static void test_bad_headers(void **unused)
         "duplicate object key", "");
     bad("{\"__metadata__\":[]}", 0, "\"__metadata__\" is not an object of strings", "");
     bad("{\"__metadata__\":{\"a\":1}}", 0, "\"__metadata__\" is not an object of strings", "");
-    bad("{\"w\":7}", 0, "is no object", "\"w\"");
+    bad("{\"w\":7}", 0, "is not an object", "\"w\"");
     bad("{\"w\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "no \"dtype\"", "\"w\"");
     bad("{" ENTRY("w", "F31", "[1]", "[0,4]") "}", 4, "dtype \"F31\", which is not known", "\"w\"");
     bad("{\"w\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "no \"shape\"", "\"w\"");

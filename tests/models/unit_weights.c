@@ -226,7 +226,7 @@ static void test_replace(void **unused)
 
     assert_int_equal(tdm_file_write(DIRECTORY, "", 0, false, &err), TDM_OK);
     assert_int_equal(try_save(&target, &err), TDM_USAGE);
-    assert_non_null(strstr(err.message, "is no directory"));
+    assert_non_null(strstr(err.message, "is not a directory"));
     assert_int_equal(unlink(DIRECTORY), 0);
     target.directory = "no-such/" DIRECTORY;
     assert_int_equal(try_save(&target, &err), TDM_IO);

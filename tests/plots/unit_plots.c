@@ -644,6 +644,92 @@ static void test_legend(void **state)
     tdm_plot_free(plot);
 }
 
+#define TWO_MORE                                                                             \
+    "{\"places\": [{\"name\": \"second\", \"bytes\": 1099511627776},"                        \
+    "              {\"name\": \"third\", \"bytes\": 1099511627776}],"                        \
+    " \"links\": [{\"from\": \"second\", \"to\": \"device\", \"lane\": \"second_to_first\"," \
+    "              \"bytes_per_second\": 3e11},"                                             \
+    "             {\"from\": \"device\", \"to\": \"second\", \"lane\": \"to_second\","       \
+    "              \"bytes_per_second\": 3e11},"                                             \
+    "             {\"from\": \"third\", \"to\": \"device\", \"lane\": \"from_third\","       \
+    "              \"bytes_per_second\": 3e11},"                                             \
+    "             {\"from\": \"device\", \"to\": \"third\", \"lane\": \"to_third\","         \
+    "              \"bytes_per_second\": 3e11}]}"
+
+/* Writes a schedule of a machine with two more places, which has inputs of groups at all of them.
+ */
+static void write_schedule_of_places(const char *path)
+{
+    struct tdm_schedule *schedule = make_schedule(true);
+    struct tdm_error err = {0};
+    struct tdm_machine *machine;
+    json_t *root, *tables, *description = json_deep_copy(schedule->machine->description);
+    assert_int_equal(tdm_json_parse("tables", TWO_MORE, strlen(TWO_MORE), &tables, &err), TDM_OK);
+    assert_int_equal(json_object_update(description, tables), 0);
+    if (tdm_machine_from_json("tables", description, &machine, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    json_decref(tables);
+    json_decref(description);
+    tdm_machine_free(schedule->machine);
+    schedule->machine = machine;
+    assert_int_equal(schedule->group_count, 4);
+    for (uint32_t group = 1; group < 4; group++)
+        schedule->groups[group].input_place = (enum tdm_place)group; /* host, second, third */
+    if (tdm_schedule_check(schedule, "test", &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(tdm_schedule_to_json(schedule, NULL, &root, NULL), TDM_OK);
+    assert_int_equal(json_dump_file(root, path, 0), 0);
+    json_decref(root);
+    tdm_schedule_free(schedule);
+}
+
+/* Finds where in an SVG picture a text that begins so stands. */
+static void find_text(const char *svg, const char *begin, double *x, double *y)
+{
+    char word[64];
+    snprintf(word, sizeof(word), "<text>%s", begin);
+    const char *text = strstr(svg, word);
+    if (text == NULL)
+        fail_msg("\"%s\" is not in the picture", begin);
+    while (text > svg && strncmp(text, "translate(", 10) != 0)
+        text--;
+    assert_int_equal(sscanf(text, "translate(%lf,%lf)", x, y), 2);
+}
+
+/* Each place has a panel of its own below the device's, and names of lanes are not cut. */
+static void test_places(void **state)
+{
+    (void)state;
+    static const char *const captions[] = {"host (", "second (", "third (", "compute"};
+    static const char *const lanes[] = {"compute", "second_to_first"};
+    if (system("gnuplot --version >/dev/null 2>&1") != 0)
+        skip();
+    char path[768];
+    struct tdm_error err = {0};
+    struct tdm_plot *plot;
+    double x, y, above = 0;
+    write_schedule_of_places(in_folder("places.json", path));
+    if (tdm_plot_read(path, TDM_PLOT_LAST_STEP, &plot, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    const struct tdm_picture picture = {in_folder("places.svg", path), true, 1600, 1000};
+    if (tdm_plot_draw(plot, &picture, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    char *text = tdm_picture_text_of(path);
+    for (size_t i = 0; i < sizeof(captions) / sizeof(captions[0]); i++) {
+        find_text(text, captions[i], &x, &y);
+        if (y < above + 60)
+            fail_msg("\"%s\" is at %.0f, and what is above it at %.0f", captions[i], y, above);
+        above = y;
+    }
+    for (size_t i = 0; i < sizeof(lanes) / sizeof(lanes[0]); i++) {
+        find_text(text, lanes[i], &x, &y);
+        if (x < 9 * (double)strlen(lanes[i])) /* where it ends; letters of 16 pixels height */
+            fail_msg("\"%s\" ends at %.0f, so its begin is cut", lanes[i], x);
+    }
+    free(text);
+    tdm_plot_free(plot);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -810,6 +896,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_read_neither, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_draw, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_legend, setup_folder, teardown_folder),
+        cmocka_unit_test_setup_teardown(test_places, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_refused, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_gnuplot_fails, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_unwritable, setup_folder, teardown_folder),

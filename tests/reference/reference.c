@@ -320,8 +320,8 @@ static void layer_forward(const struct tdm_reference *r, uint32_t number,
     tdm_reference_linear(tokens, hidden, wide, layer->mlp_norm, w[TDM_ROLE_UP], NULL, layer->up);
     store(r, TDM_REFERENCE_GATE_UP, tokens * wide, layer->gate);
     store(r, TDM_REFERENCE_GATE_UP, tokens * wide, layer->up);
-    (model->gelu ? tdm_reference_geglu : tdm_reference_swiglu)(tokens * wide, layer->gate,
-                                                               layer->up, layer->product);
+    (model->activation == TDM_ACTIVATION_GELU_TANH ? tdm_reference_geglu : tdm_reference_swiglu)(
+        tokens * wide, layer->gate, layer->up, layer->product);
     store(r, TDM_REFERENCE_PRODUCT, tokens * wide, layer->product);
     tdm_reference_linear(tokens, wide, hidden, layer->product, w[TDM_ROLE_DOWN], NULL, output);
     add(tokens * hidden, layer->middle, output);
@@ -365,7 +365,8 @@ static void layer_backward(const struct tdm_reference *r, uint32_t number,
     linear_backward(r, a, chunk, wide, hidden, layer->product, w[TDM_ROLE_DOWN], a->d_hidden,
                     a->d_product, g[TDM_ROLE_DOWN], NULL);
     store(r, TDM_REFERENCE_D_PRODUCT, tokens * wide, a->d_product);
-    (model->gelu ? tdm_reference_geglu_backward : tdm_reference_swiglu_backward)(
+    (model->activation == TDM_ACTIVATION_GELU_TANH ? tdm_reference_geglu_backward
+                                                   : tdm_reference_swiglu_backward)(
         tokens * wide, layer->gate, layer->up, a->d_product, a->d_gate, a->d_up);
     store(r, TDM_REFERENCE_D_GATE_UP, tokens * wide, a->d_gate);
     store(r, TDM_REFERENCE_D_GATE_UP, tokens * wide, a->d_up);
