@@ -80,8 +80,8 @@ static void travel_boundary(struct tdm_local_search *s)
  * state on the device as fits. */
 static void travel_corner(struct tdm_local_search *s)
 {
-    const enum tdm_place far_place = tdm_far_place(s->kitchen->schedule);
-    const uint32_t layers = s->kitchen->schedule->model->layers,
+    const enum tdm_place far_place = tdm_far_place(s->space->schedule);
+    const uint32_t layers = s->space->schedule->model->layers,
                    state = draw(s, TDM_STATE_MOMENTS + 1);
     const uint32_t where = draw(s, 4), with = draw(s, FILLS);
     const enum tdm_place ends = where / 2 == 0 ? TDM_DEVICE : far_place;
