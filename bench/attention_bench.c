@@ -181,6 +181,7 @@ static void measure_budget(uint64_t budget)
         .from = zeros(tokens * sizeof(uint32_t)),
         .d = zeros(2 * tokens * HEADS * sizeof(float)),
         .dq_sums = zeros(tokens * row * sizeof(float)),
+        .parts = zeros(tokens * row * sizeof(float)),
         .turns = zeros(tdm_attend_turns(tokens, most, HEADS, KV_HEADS) * sizeof(uint32_t)),
         .start = zeros(tokens * sizeof(uint32_t)),
         .readers = zeros(most / PAGE * KV_HEADS * 2 * sizeof(uint32_t)),
@@ -429,6 +430,7 @@ int main(int argc, char **argv)
         .from = zeros(most_tokens * sizeof(uint32_t)),
         .d = zeros(2 * most_tokens * 32 * sizeof(float)),
         .dq_sums = zeros(most_tokens * row * sizeof(float)),
+        .parts = zeros(most_tokens * row * sizeof(float)),
         .turns = zeros(tdm_attend_turns(most_tokens, most, 32, 8) * sizeof(uint32_t)),
     };
     printf("%-13s %6s %7s %11s | %6s %6s %8s %16s | %6s %6s %8s\n", "TFLOP/s", "tokens", "keys",

@@ -68,6 +68,12 @@ struct tdm_attention_scratch tdm_attention_scratch(const struct tdm_params *para
             take(&x.bytes, tdm_size_mul(rows, heads * sizeof(float) * (uint64_t)pages->head_dim));
         x.turns = take(&x.bytes, tdm_size_mul(turns, sizeof(uint32_t)));
     }
+    if (attention->divides_keys) {
+        uint64_t tile = TDM_ATTEND_TILE * sizeof(float) * (uint64_t)pages->head_dim;
+        x.parts = attention->sums_dq
+                      ? x.dq_sums
+                      : take(&x.bytes, tdm_size_mul(tdm_attend_part_tiles(tokens, heads), tile));
+    }
     if (pages->lists_by != TDM_SELECT_DENSE)
         take_lists(params, tokens, &x);
     if (attention->gather.pages > 0)

@@ -29,7 +29,9 @@ struct tdm_gather_params {
 
 struct tdm_attention_params {
     uint32_t query_heads;
-    bool sums_dq; /* dtypes, head dim and pages suit the kernels that sum dQ in scratch */
+    /* dtypes, head dim and pages suit the kernels that divide the keys of some items, and in a step
+     * that trains those that sum dQ in scratch */
+    bool divides_keys, sums_dq;
     struct tdm_gather_params gather;
 };
 
@@ -39,7 +41,10 @@ struct tdm_attention_scratch {
     uint64_t from;    /* uint32_t [tokens], with 8 bytes reserved for each */
     uint64_t d;       /* fp32 [2, rows, query_heads], tdm_attend_rows() rows */
     uint64_t dq_sums; /* fp32 [rows, query_heads, head_dim] */
-    uint64_t turns;   /* uint32_t, tdm_attend_turns() */
+    /* forward: fp32 [tdm_attend_part_tiles(), TDM_ATTEND_TILE, head_dim]; at dq_sums if that is
+     * there. Their LSEs are at d. */
+    uint64_t parts;
+    uint64_t turns; /* uint32_t, tdm_attend_turns() */
     /* with lists: */
     uint64_t start;   /* uint32_t [tokens] */
     uint64_t readers; /* uint32_t [key pages, lists, words, 2] */

@@ -24,6 +24,62 @@
 /* The largest number of partial sums of squares of a tensor. */
 #define TDM_SQUARE_BLOCKS 1024u
 
+/* ---- forward of attention ----
+ *
+ * Blocks take items one after the other: tiles of rows of a query head, several in a cluster of
+ * blocks. In the last round there may be fewer items than multiprocessors. Then the keys of these
+ * items are divided into parts, whose results are joined from scratch
+ * (executor/cuda/attention_hopper.cu). How is decided by the shape alone, so that results do not
+ * depend on the GPU. */
+
+#define TDM_ATTEND_TILE 128u   /* tokens of a tile of rows */
+#define TDM_ATTEND_BLOCKS 132u /* multiprocessors of an H100 or H200 */
+#define TDM_ATTEND_MOST_PARTS 8u
+#define TDM_ATTEND_PART_STEPS 8u /* least number of steps of a part; a step has up to 176 keys */
+
+/* The first `whole` items are not divided. Each of the others is divided into up to `parts`. */
+struct tdm_attend_split {
+    uint32_t whole, parts;
+};
+
+/* Number of partial results that scratch has space for: tiles of rows, all columns in fp32. Four
+ * for each multiprocessor are enough for all shapes that were measured. */
+TDM_ANYWHERE uint64_t tdm_attend_part_tiles(uint64_t tokens, uint64_t query_heads)
+{
+    const uint64_t all = tokens / TDM_ATTEND_TILE * query_heads, most = 4 * TDM_ATTEND_BLOCKS;
+    return all < most ? all : most;
+}
+
+/* Time of the last round, in thousandths of a step: `left` items of `steps` steps each, divided
+ * into `parts`, on blocks that take `at_once`. A part takes about two steps more than its own, the
+ * joining kernel as long as 4. */
+TDM_ANYWHERE uint64_t tdm_attend_last_round(uint64_t left, uint64_t steps, uint64_t parts,
+                                            uint64_t at_once)
+{
+    const uint64_t rounds = (left * parts + at_once - 1) / at_once;
+    return rounds * (steps + 2 * parts) * 1000 / parts + (parts > 1 ? 4000 : 0);
+}
+
+/* How `items` items of `tiles` tiles each are divided, if none has more than `steps` steps, and
+ * scratch has space for `space` partial results. */
+TDM_ANYWHERE struct tdm_attend_split tdm_attend_split_of(uint64_t items, uint64_t tiles,
+                                                         uint64_t steps, uint64_t space)
+{
+    struct tdm_attend_split split = {(uint32_t)items, 1};
+    const uint64_t at_once = TDM_ATTEND_BLOCKS / tiles, left = items % at_once;
+    uint64_t least = tdm_attend_last_round(left, steps, 1, at_once);
+    for (uint64_t parts = 2; parts <= TDM_ATTEND_MOST_PARTS && left * parts * tiles <= space;
+         parts++) {
+        const uint64_t time = tdm_attend_last_round(left, steps, parts, at_once);
+        if (items < at_once || left == 0 || steps < parts * TDM_ATTEND_PART_STEPS || time >= least)
+            continue;
+        least = time;
+        split.whole = (uint32_t)(items - left);
+        split.parts = (uint32_t)parts;
+    }
+    return split;
+}
+
 /* ---- backward of attention ----
  *
  * Kernels that sum dQ in scratch do so for tiles of rows and tiles of keys, with a counter for each

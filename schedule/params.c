@@ -49,11 +49,11 @@ static struct tdm_pages_params pages_of(const struct tdm_schedule *schedule)
                                      .voted_pages = tdm_page_list_voted(schedule)};
 }
 
-/* Can the backward of attention use a kernel that sums dQ in scratch? */
-static bool sums_dq(const struct tdm_schedule *schedule)
+/* Can attention use kernels that keep partial results in scratch? */
+static bool has_partial_results(const struct tdm_schedule *schedule)
 {
     const struct tdm_model *model = schedule->model;
-    return schedule->pass == TDM_TRAIN && schedule->dtypes.activations == TDM_DTYPE_BF16 &&
+    return schedule->dtypes.activations == TDM_DTYPE_BF16 &&
            schedule->dtypes.kv == TDM_DTYPE_BF16 &&
            (model->head_dim == 64 || model->head_dim == 128) &&
            schedule->page_tokens % TDM_ATTEND_KEYS == 0;
@@ -91,7 +91,9 @@ void tdm_params_fill(const struct tdm_schedule *schedule, struct tdm_params *par
                  .norm_epsilon = model->norm_epsilon},
         .pages = pages_of(schedule),
         .attention = {.query_heads = model->query_heads,
-                      .sums_dq = sums_dq(schedule),
+                      .divides_keys = has_partial_results(schedule) &&
+                                      tdm_schedule_lists(schedule) == TDM_SELECT_DENSE,
+                      .sums_dq = has_partial_results(schedule) && schedule->pass == TDM_TRAIN,
                       .gather = tdm_gather_params_of(schedule)},
         .mlp = {.intermediate = model->intermediate, .gate = gate_of(model->activation)},
         .head = {.hidden = model->hidden,

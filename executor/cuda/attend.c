@@ -27,6 +27,8 @@ static void take_attention(const struct tdm_launch *launch, struct tdm_attend *a
         attend->dq_sums = (void *)(scratch + at.dq_sums);
         attend->turns = (void *)(scratch + at.turns);
     }
+    if (params->attention.divides_keys)
+        attend->parts = (void *)(scratch + at.parts);
     if (params->pages.lists_by != TDM_SELECT_DENSE) {
         attend->start = (void *)(scratch + at.start);
         attend->readers = (void *)(scratch + at.readers);

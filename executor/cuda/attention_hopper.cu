@@ -15,6 +15,9 @@
  * exponentials exceeds LARGEST_SUM or is NaN, the cluster computes that item again, with all steps
  * careful. This depends on the data alone.
  *
+ * The keys of the items of the last round may be divided into parts (ops/scratch.h); a second
+ * kernel joins their results.
+ *
  * Steps of 176 keys need fewer turns than steps of 128. They are composed of pieces of pages. Over
  * lists of pages (LISTS) a page of 128 keys is a step. The producer reads an entry of the list one
  * step ahead, and passes the first key and whether to mask to the consumers.
@@ -23,7 +26,7 @@
 #include "executor/cuda/hopper_tiles.cuh"
 #include "executor/cuda/scores.cuh"
 
-#define ROWS 128u
+#define ROWS TDM_ATTEND_TILE
 #define STAGES 2u
 #define CONSUMERS 2u
 #define THREADS ((CONSUMERS + 1) * TDM_WARPGROUP)
@@ -36,6 +39,7 @@
 #define NO_ITEM 0xffffffffu /* the queue is empty */
 #define NOT_YET 0xfffffffeu
 #define AGAIN 0x80000000u /* flag in an item's number: a sum was too large */
+#define UNDIVIDED 0xffffffffu
 
 /* Parameters of a kernel. */
 template <int DIM_, uint32_t KEYS_, uint32_t CLUSTER_, bool LISTS_> struct made_for {
@@ -55,7 +59,7 @@ struct maps {
 /* What the consumers of a block need to know of an item. */
 struct facts {
     uint32_t number, at; /* NO_ITEM: no items are left; index in board.items */
-    uint32_t t0, head, kv_head, begin, count, last_from;
+    uint32_t t0, head, kv_head, begin, count, last_from, space;
     bool is_extra;
 };
 
@@ -81,11 +85,14 @@ struct queue {
 
 static __device__ struct queue queues[QUEUES];
 
-/* The work of a block. Keys [begin, end) are those that some row of the cluster sees. */
+/* The work of a block. Keys [begin, end) are those that some row of the cluster sees; those of a
+ * part begin at `begin`. */
 template <class P> struct item {
-    uint32_t t0, head, kv_head, before, begin, end;
-    bool is_extra; /* there is no tile for the second block: it repeats the first one's and writes
-                    * nothing */
+    uint32_t t0, head, kv_head, before, begin, end, steps;
+    uint32_t parts; /* of the item */
+    uint32_t space; /* tile for the part's results in scratch; UNDIVIDED: it has all keys */
+    bool is_extra;  /* there is no tile for the second block: it repeats the first one's and writes
+                     * nothing */
     const uint32_t *list;
 
     /* Number of clusters of a KV head. KV heads come one after the other, so that the L2 cache
@@ -97,32 +104,52 @@ template <class P> struct item {
     }
 
     /* For each KV head its row tiles, longest first; for each row tile its query heads. Neighbours
-     * form a cluster. */
-    __device__ __forceinline__ item(const tdm_attend &a, uint32_t cluster)
+     * form a cluster. After the undivided ones come the parts of each of the others. */
+    __device__ __forceinline__ item(const tdm_attend &a, const tdm_attend_split &split,
+                                    uint32_t number, uint32_t rank)
     {
         const uint32_t ratio = a.query_heads / a.kv_heads;
         const uint32_t row_tiles = (uint32_t)((a.tokens + ROWS - 1) / ROWS),
                        all = row_tiles * ratio;
-        const uint32_t rank = blockIdx.x % P::CLUSTER;
+        const uint32_t divided = number < split.whole ? 0 : number - split.whole;
+        const uint32_t cluster =
+            number < split.whole ? number : split.whole + divided / split.parts;
         kv_head = cluster / clusters(a);
         const uint32_t first = (cluster - kv_head * clusters(a)) * P::CLUSTER;
         const uint32_t last = first + P::CLUSTER - 1 < all ? first + P::CLUSTER - 1 : all - 1;
-        const uint32_t number = first + rank < all ? first + rank : last;
+        const uint32_t tile = first + rank < all ? first + rank : last;
         const uint32_t top = (row_tiles - 1 - first / ratio) * ROWS;
         const uint32_t bottom = (row_tiles - 1 - last / ratio) * ROWS;
         is_extra = first + rank > last;
-        head = kv_head * ratio + number % ratio;
-        t0 = (row_tiles - 1 - number / ratio) * ROWS;
+        head = kv_head * ratio + tile % ratio;
+        t0 = (row_tiles - 1 - tile / ratio) * ROWS;
         before = (uint32_t)(a.first_token - a.key_token);
         end = before + (top + ROWS < a.tokens ? top + ROWS : (uint32_t)a.tokens);
-        begin = P::LISTS ? 0 : a.from[bottom] / PIECE * PIECE;
-        if (P::LISTS)
+        space = UNDIVIDED;
+        parts = 1;
+        if constexpr (P::LISTS) {
+            begin = 0;
             list = tdm_list_of(a, t0 / ROWS, kv_head);
+            steps = list[0];
+        } else {
+            begin = a.from[bottom] / PIECE * PIECE;
+            steps = (end - begin + P::KEYS - 1) / P::KEYS;
+            if (number >= split.whole)
+                divide(split, divided, rank);
+        }
     }
 
-    __device__ __forceinline__ uint32_t count(void) const
+    /* Limits an item to a part of its steps. Parts that there are not have no steps. */
+    __device__ __forceinline__ void divide(const tdm_attend_split &split, uint32_t divided,
+                                           uint32_t rank)
     {
-        return P::LISTS ? list[0] : (end - begin + P::KEYS - 1) / P::KEYS;
+        const uint32_t part = divided % split.parts, most = steps / TDM_ATTEND_PART_STEPS;
+        parts = most < 1 ? 1 : most < split.parts ? most : split.parts;
+        if (parts > 1)
+            space = divided * P::CLUSTER + rank;
+        const uint32_t first = part < parts ? steps * part / parts : steps;
+        steps = part < parts ? steps * (part + 1) / parts - first : 0;
+        begin += first * P::KEYS;
     }
 
     __device__ __forceinline__ uint32_t last_token(const tdm_attend &a) const
@@ -130,6 +157,13 @@ template <class P> struct item {
         return (t0 + ROWS < a.tokens ? t0 + ROWS : (uint32_t)a.tokens) - 1;
     }
 };
+
+/* Numbers of items and parts to draw. */
+static __host__ __device__ __forceinline__ uint32_t numbers(const tdm_attend_split &split,
+                                                            uint32_t items)
+{
+    return split.whole + (items - split.whole) * split.parts;
+}
 
 /* Waits for entry `at` of the cluster's items and returns it. In the second pass returns the next
  * one from there that must be computed again. NO_ITEM after the last. */
@@ -147,11 +181,11 @@ static __device__ __forceinline__ uint32_t item_at(const board &shared, uint32_t
 
 /* Draws the cluster's item `at` from the queue, if there are more items than clusters. */
 template <class P>
-static __device__ __forceinline__ void draw(const tdm_attend &a, board &shared, queue &from,
-                                            uint32_t at)
+static __device__ __forceinline__ void draw(const tdm_attend &a, const tdm_attend_split &split,
+                                            board &shared, queue &from, uint32_t at)
 {
     const uint32_t clusters = gridDim.x / P::CLUSTER;
-    const uint32_t items = item<P>::clusters(a) * a.kv_heads;
+    const uint32_t items = numbers(split, item<P>::clusters(a) * a.kv_heads);
     uint32_t number = NO_ITEM;
     if (clusters < items) {
         if (at < MOST_ITEMS)
@@ -245,28 +279,29 @@ static __device__ __forceinline__ uint32_t step_of(uint32_t entry, uint32_t firs
 
 /* Copies Q of all items of a pass. One block of the cluster also draws the items. */
 template <class P>
-static __device__ __forceinline__ void produce_rows(const tdm_attend &a, const maps &m,
-                                                    uint32_t tiles, board &shared, queue &from,
-                                                    uint32_t pass)
+static __device__ __forceinline__ void
+produce_rows(const tdm_attend &a, const tdm_attend_split &split, const maps &m, uint32_t tiles,
+             board &shared, queue &from, uint32_t pass)
 {
     barriers &b = shared.of_pass[pass];
     uint32_t number, made = 0;
     for (uint32_t at = 0; (number = item_at(shared, pass, at)) != NO_ITEM; at++) {
-        const item<P> w(a, number);
-        if (w.count() > 0) {
+        const item<P> w(a, split, number, blockIdx.x % P::CLUSTER);
+        if (w.steps > 0) {
             tdm_barrier_wait(&b.empty_q, made++ + 1);
             tdm_barrier_expect(&b.full_q, P::Q_BYTES);
             tdm_copy_rows(tiles, m.q, w.t0, w.head * P::COLUMNS, &b.full_q);
         }
         if (pass == 0 && blockIdx.x % P::CLUSTER == 0)
-            draw<P>(a, shared, from, at + 1);
+            draw<P>(a, split, shared, from, at + 1);
     }
 }
 
 /* Copies K, or V (`plane` 1), for all steps of all items of a pass. Each has its own thread, so
  * that neither waits for the other's free stages. */
 template <class P, uint32_t plane>
-static __device__ __forceinline__ void produce_keys(const tdm_attend &a, const maps &m,
+static __device__ __forceinline__ void produce_keys(const tdm_attend &a,
+                                                    const tdm_attend_split &split, const maps &m,
                                                     uint32_t tiles, board &shared, uint32_t pass)
 {
     barriers &b = shared.of_pass[pass];
@@ -277,10 +312,9 @@ static __device__ __forceinline__ void produce_keys(const tdm_attend &a, const m
     uint64_t *const empty = plane == 0 ? b.empty_k : b.empty_v;
     uint32_t number, step = 0, made = 0;
     for (uint32_t at = 0; (number = item_at(shared, pass, at)) != NO_ITEM; at++) {
-        const item<P> w(a, number);
-        const uint32_t count = w.count(), end = step + count,
-                       column = w.kv_head * P::COLUMNS + rank;
-        if (count == 0)
+        const item<P> w(a, split, number, rank);
+        const uint32_t end = step + w.steps, column = w.kv_head * P::COLUMNS + rank;
+        if (w.steps == 0)
             continue;
         if (plane == 0) {
             /* consumers read it after the item's first keys have arrived */
@@ -291,8 +325,9 @@ static __device__ __forceinline__ void produce_keys(const tdm_attend &a, const m
             f.head = w.head;
             f.kv_head = w.kv_head;
             f.begin = w.begin;
-            f.count = count;
+            f.count = w.steps;
             f.last_from = a.from[w.last_token(a)];
+            f.space = w.space;
             f.is_extra = w.is_extra;
         }
         if constexpr (P::LISTS) {
@@ -429,6 +464,32 @@ static __device__ __forceinline__ void put_rows(const float (&out)[P::DIM / 8][4
     }
 }
 
+/* Writes a warp's 16 rows of a part, from row `row` of its tile on, and their LSE, to scratch. */
+template <class P>
+static __device__ __forceinline__ void put_part(const float (&out)[P::DIM / 8][4],
+                                                const tdm_softmax<1> &rows, const tdm_attend &a,
+                                                const facts &w, uint32_t row)
+{
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint32_t of_tile = row + 8 * h + lane / 4;
+        const uint64_t at = (uint64_t)w.space * ROWS + of_tile;
+        float sum = rows.sum[0][h];
+        sum += __shfl_xor_sync(TDM_FULL_WARP, sum, 1);
+        sum += __shfl_xor_sync(TDM_FULL_WARP, sum, 2);
+        const float share = sum > 0 ? 1.0f / sum : 0.0f; /* a row may see none of the part's keys */
+        float2 *to = (float2 *)(a.parts + at * P::DIM) + lane % 4;
+        if (w.t0 + of_tile >= a.tokens)
+            continue;
+#pragma unroll
+        for (int g = 0; g < P::DIM / 8; g++)
+            to[4 * g] = make_float2(out[g][2 * h] * share, out[g][2 * h + 1] * share);
+        if (lane % 4 == 0)
+            a.d[at] = rows.shift[0][h] / TDM_LOG2_E + logf(sum);
+    }
+}
+
 /* Computes an item whose first keys have arrived. `number`: the item's first step among all steps
  * of the pass; on return that of the next item. True if a sum of the warp's rows was too large.
  * Values that are rarely needed are read from `w` again, to save registers. */
@@ -540,8 +601,10 @@ static __device__ __forceinline__ bool consume(const tdm_attend &a, const facts 
     tdm_products_hold(out[0]);
     release<P>(&b.empty_v[number % STAGES]);
     number++;
-    if (!w.is_extra)
+    if (!w.is_extra && w.space == UNDIVIDED)
         put_rows<P>(out[0], rows, a, w.t0 + group * 64 + tdm_hopper_warp_row(), w.head);
+    else if (!w.is_extra)
+        put_part<P>(out[0], rows, a, w, group * 64 + tdm_hopper_warp_row());
     const float most = fmaxf(rows.sum[0][0], rows.sum[0][1]);
     return !(most <= LARGEST_SUM) || rows.sum[0][0] != rows.sum[0][0] ||
            rows.sum[0][1] != rows.sum[0][1];
@@ -601,7 +664,8 @@ static __device__ __forceinline__ void consume_all(const tdm_attend &a, uint32_t
 template <class P>
 static __global__ void __launch_bounds__(THREADS, 1)
     attend_hopper(const __grid_constant__ tdm_attend a, const __grid_constant__ maps m,
-                  uint32_t queue_number, float scale)
+                  const __grid_constant__ tdm_attend_split split, uint32_t queue_number,
+                  float scale)
 {
     extern __shared__ unsigned char memory[];
     __shared__ board shared;
@@ -620,11 +684,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll 1
         for (uint32_t pass = 0; pass == 0 || (shared.again != 0 && pass < 2); pass++) {
             if (threadIdx.x == 0)
-                produce_keys<P, 0>(a, m, tiles, shared, pass);
+                produce_keys<P, 0>(a, split, m, tiles, shared, pass);
             else if (threadIdx.x == 32)
-                produce_keys<P, 1>(a, m, tiles, shared, pass);
+                produce_keys<P, 1>(a, split, m, tiles, shared, pass);
             else if (threadIdx.x == 64)
-                produce_rows<P>(a, m, tiles, shared, queues[queue_number], pass);
+                produce_rows<P>(a, split, m, tiles, shared, queues[queue_number], pass);
             __syncwarp();
             end_pass<P>();
         }
@@ -636,6 +700,50 @@ static __global__ void __launch_bounds__(THREADS, 1)
             end_pass<P>();
         }
     }
+}
+
+#define JOIN_THREADS 256u
+
+/* Joins the parts of divided items: a block has some rows of a tile, a thread 8 columns. */
+template <class P>
+static __global__ void __launch_bounds__(JOIN_THREADS)
+    join_parts(const __grid_constant__ tdm_attend a, const __grid_constant__ tdm_attend_split split)
+{
+    constexpr uint32_t of_row = P::DIM / 8, rows = JOIN_THREADS / of_row;
+    const uint32_t tile = blockIdx.x / (ROWS / rows), rank = tile % P::CLUSTER;
+    const uint32_t divided = tile / P::CLUSTER * split.parts;
+    const uint32_t row = blockIdx.x % (ROWS / rows) * rows + threadIdx.x / of_row;
+    const uint32_t columns = threadIdx.x % of_row * 8;
+    const item<P> w(a, split, split.whole + divided, rank);
+    const uint64_t token = w.t0 + row, to = token * a.query_heads + w.head;
+    float most = -INFINITY, sum = 0, out[8] = {};
+    if (w.parts == 1 || w.is_extra || token >= a.tokens)
+        return;
+    const auto at = [&](uint32_t part) {
+        return (uint64_t)((divided + part) * P::CLUSTER + rank) * ROWS + row;
+    };
+    for (uint32_t part = 0; part < w.parts; part++)
+        most = fmaxf(most, a.d[at(part)]);
+    for (uint32_t part = 0; part < w.parts; part++) {
+        const float share = expf(a.d[at(part)] - most);
+        const float4 *from = (const float4 *)(a.parts + at(part) * P::DIM + columns);
+        const float4 low = from[0], high = from[1];
+        sum += share;
+        out[0] += share * low.x;
+        out[1] += share * low.y;
+        out[2] += share * low.z;
+        out[3] += share * low.w;
+        out[4] += share * high.x;
+        out[5] += share * high.y;
+        out[6] += share * high.z;
+        out[7] += share * high.w;
+    }
+    const float by = 1.0f / sum;
+    *(uint4 *)((__nv_bfloat16 *)a.out.data + to * P::DIM + columns) =
+        make_uint4(tdm_pack(out[0] * by, out[1] * by), tdm_pack(out[2] * by, out[3] * by),
+                   tdm_pack(out[4] * by, out[5] * by), tdm_pack(out[6] * by, out[7] * by));
+    if (columns == 0)
+        a.lse[to] = most + logf(sum);
 }
 
 extern "C" bool tdm_cuda_attention_hopper_suits(const struct tdm_attend *a)
@@ -655,7 +763,11 @@ static enum tdm_status launch(const struct tdm_attend *attend, cudaStream_t stre
 {
     struct tdm_attend a = *attend;
     const uint64_t keys = a.first_token + a.tokens - a.key_token;
-    const uint32_t items = item<P>::clusters(a) * a.kv_heads;
+    const uint64_t all = (uint64_t)item<P>::clusters(a) * a.kv_heads;
+    const tdm_attend_split split = tdm_attend_split_of(
+        all, P::CLUSTER, keys / P::KEYS,
+        P::LISTS || a.parts == NULL ? 0 : tdm_attend_part_tiles(a.tokens, a.query_heads));
+    const uint32_t items = numbers(split, (uint32_t)all);
     static uint32_t launches; /* shared by all host threads */
     const uint32_t queue_number = __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED) % QUEUES;
     const float scale = (float)(1.0 / sqrt((double)P::DIM)) * TDM_LOG2_E;
@@ -691,8 +803,18 @@ static enum tdm_status launch(const struct tdm_attend *attend, cudaStream_t stre
     config.stream = stream;
     config.attrs = &cluster;
     config.numAttrs = 1;
-    return tdm_cuda_status(cudaLaunchKernelEx(&config, attend_hopper<P>, a, m, queue_number, scale),
-                           "attention launch", err);
+    status = tdm_cuda_status(
+        cudaLaunchKernelEx(&config, attend_hopper<P>, a, m, split, queue_number, scale),
+        "attention launch", err);
+    if constexpr (!P::LISTS) {
+        const uint32_t tiles = (uint32_t)(all - split.whole) * P::CLUSTER;
+        if (status == TDM_OK && tiles > 0) {
+            join_parts<P>
+                <<<tiles *(ROWS * P::DIM / 8 / JOIN_THREADS), JOIN_THREADS, 0, stream>>>(a, split);
+            status = tdm_cuda_status(cudaGetLastError(), "attention launch", err);
+        }
+    }
+    return status;
 }
 
 extern "C" enum tdm_status tdm_cuda_attention_hopper(const struct tdm_attend *a,

@@ -306,6 +306,9 @@ struct tdm_attend {
      * query_heads, head_dim], and tdm_attend_turns() counters */
     float *d, *dq_sums;
     uint32_t *turns;
+    /* forward: results of parts of the keys, [tdm_attend_part_tiles(), TDM_ATTEND_TILE, head_dim],
+     * whose LSEs are in d. NULL: keys are not divided */
+    float *parts;
     /* with lists: */
     uint32_t *start; /* [tokens] first token of its document, counted from key_token, at least 0 */
     /* offset in both arrays from one KV head to the next; 0 if all KV heads see the same */

@@ -62,6 +62,15 @@ static const struct shape shapes[] = {
     {128, 1, 8, 2048, 128, 2, 2048, 2, 1},
     {128, 2, 2, 512, 128, 5, 400, 0, 9},
     {128, 4, 7, 1024, 128, 2, 1024, 0, 12},
+    /* so many items and keys that the keys of the last items are divided (ops/scratch.h): into 2 to
+     * 8 parts, with a tile for one block of a cluster alone, by windows and documents too */
+    {128, 4, 7, 1024, 128, 9, 700, 0, 1},
+    {128, 4, 7, 1024, 128, 12, 600, 0, 1},
+    {128, 24, 1, 1024, 128, 9, 600, 0, 1},
+    {64, 2, 7, 2048, 128, 6, 1200, 0, 1},
+    {64, 8, 4, 1024, 128, 5, 577, 0, 1},
+    {128, 4, 7, 1024, 128, 6, 700, 3100, 3},
+    {64, 2, 7, 2048, 128, 4, 1200, 0, 3},
 };
 
 /* Shapes whose scores grow so much after the first tile that their exponentials overflow. The last
@@ -69,12 +78,14 @@ static const struct shape shapes[] = {
 static const struct shape steep_shapes[] = {
     {128, 2, 7, 512, 128, 4, 512, 0, 1},    {64, 2, 3, 512, 128, 3, 300, 0, 1},
     {128, 1, 2, 1024, 128, 3, 900, 600, 4}, {128, 4, 7, 1024, 128, 2, 1024, 0, 1},
-    {64, 4, 8, 1024, 128, 2, 1000, 0, 1},
+    {64, 4, 8, 1024, 128, 2, 1000, 0, 1},   {128, 4, 7, 1024, 128, 9, 700, 0, 1},
+    {64, 2, 7, 2048, 128, 6, 1200, 0, 1},
 };
 
 static const struct shape repeated_shapes[] = {
     {128, 4, 7, 1024, 128, 4, 1024, 0, 1},
     {64, 2, 8, 1024, 128, 3, 1000, 300, 3},
+    {128, 4, 7, 1024, 128, 6, 650, 0, 1},
 };
 
 /* Elements of a slot of pages. */
@@ -370,6 +381,8 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale,
         .dq_sums = device(NULL, tdm_attend_rows(s->tokens) * heads * s->head_dim * sizeof(float)),
         .turns =
             device(NULL, tdm_attend_turns(s->tokens, keys, heads, s->kv_heads) * sizeof(uint32_t)),
+        .parts = device(NULL, 1 + tdm_attend_part_tiles(s->tokens, heads) * TDM_ATTEND_TILE *
+                                      s->head_dim * sizeof(float)),
     };
     a.written_slots = s->slots > 1 ? 1 : 0;
     if (tdm_cuda_attend_from(&a, stream, &err) != TDM_OK)
@@ -405,6 +418,7 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale,
     cudaFree(a.d);
     cudaFree(a.dq_sums);
     cudaFree(a.turns);
+    cudaFree(a.parts);
     free(q);
     free(d_out);
     free(kv);
@@ -412,9 +426,24 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale,
     cudaStreamDestroy(stream);
 }
 
+/* Does the kernel for Hopper divide the keys of a shape's last items? */
+static bool is_divided(const struct shape *s)
+{
+    const uint64_t tiles = s->head_dim == 128 ? 2 : 1; /* of a cluster */
+    const uint64_t rows = (s->tokens + TDM_ATTEND_TILE - 1) / TDM_ATTEND_TILE;
+    const uint64_t items = (rows * s->ratio + tiles - 1) / tiles * s->kv_heads;
+    const uint64_t space = tdm_attend_part_tiles(s->tokens, (uint64_t)s->kv_heads * s->ratio);
+    const uint64_t keys = (s->slots - 1) * s->chunk_tokens + s->tokens;
+    return tdm_attend_split_of(items, tiles, keys / 176, space).parts > 1;
+}
+
 int main(void)
 {
     struct gpu_test test = gpu_test_begin();
+    int divided = 0;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        divided += is_divided(&shapes[i]);
+    gpu_test_case(&test, divided >= 7, "the last items of %d shapes have divided keys", divided);
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
         run_shape(&test, &shapes[i], 2.0f, false);
     for (size_t i = 0; i < sizeof(steep_shapes) / sizeof(steep_shapes[0]); i++)

@@ -46,8 +46,9 @@ static void test_bytes(void **state)
     uint64_t turns = 2 * 28 * ((uint64_t)1 << 20) / 64 + 131072 / 128 * 4 + 1;
     assert_int_equal(many, ((uint64_t)1 << 20) * (8 + 2 * 4 * 28 + 28 * 128 * 4) +
                                tdm_size_align(4 * turns, 256));
-    schedule->pass = TDM_EVALUATE;
-    assert_int_equal(tdm_scratch_bytes(schedule, 1 << 20), ((uint64_t)1 << 20) * (8 + 2 * 4 * 28));
+    schedule->pass = TDM_EVALUATE; /* without dQ, but with results of parts of the keys */
+    assert_int_equal(tdm_scratch_bytes(schedule, 1 << 20),
+                     ((uint64_t)1 << 20) * (8 + 2 * 4 * 28) + 4 * 132 * 128 * 128 * 4);
     schedule->pass = TDM_TRAIN;
     schedule->dtypes.activations = TDM_DTYPE_FP32; /* no kernel sums dQ in scratch */
     assert_int_equal(tdm_scratch_bytes(schedule, 1 << 20), ((uint64_t)1 << 20) * (8 + 2 * 4 * 28));
@@ -134,7 +135,7 @@ static void check_arrays(const struct tdm_schedule *schedule, uint64_t tokens)
         {x.bounds, 4 * (tdm_gather_batches(&params, tokens) + 1)},
         {x.ends, 4 * 3 * lists},
     };
-    assert_true(gather->pages > 0 && params.attention.sums_dq);
+    assert_true(gather->pages > 0 && params.attention.sums_dq && !params.attention.divides_keys);
     for (size_t i = 0; i < sizeof(due) / sizeof(due[0]); i++) {
         assert_int_equal(due[i].at % 256, 0);
         assert_true(due[i].at < x.bytes);
@@ -162,13 +163,51 @@ static void test_arrays(void **state)
     tdm_schedule_free(schedule);
 }
 
+/* Scratch has space for the results of all parts, in a step that trains and in an evaluation, and
+ * for their LSEs. Fewer than all items are divided, into parts that are long enough. */
+static void test_parts(void **state)
+{
+    (void)state;
+    int divided = 0;
+    for (int i = 0; i < 2; i++) {
+        struct tdm_schedule *schedule = schedule_of(i == 0 ? "qwen2.5-7b" : "qwen2.5-0.5b", 65536);
+        for (int pass = 0; pass < 2; pass++) {
+            struct tdm_params params;
+            schedule->pass = pass == 0 ? TDM_TRAIN : TDM_EVALUATE;
+            tdm_params_fill(schedule, &params);
+            const uint64_t heads = params.attention.query_heads, kv = params.pages.kv_heads;
+            const uint64_t dim = params.pages.head_dim, tiles = dim == 128 ? 2 : 1;
+            assert_true(params.attention.divides_keys);
+            for (uint64_t tokens = 1; tokens <= 16384; tokens += tokens / 9 + 1) {
+                struct tdm_attention_scratch x = tdm_attention_scratch(&params, tokens);
+                uint64_t rows = tdm_size_ceil_div(tokens, 128), steps = 65536 / 176;
+                uint64_t items = kv * tdm_size_ceil_div(rows * (heads / kv), tiles);
+                struct tdm_attend_split split =
+                    tdm_attend_split_of(items, tiles, steps, tdm_attend_part_tiles(tokens, heads));
+                uint64_t parts = (items - split.whole) * split.parts * tiles;
+                uint64_t end = pass == 0 ? x.turns : x.bytes;
+                assert_true(split.parts == 1 || split.whole >= 132 / tiles);
+                assert_true(split.parts > 1 ? split.whole % (132 / tiles) == 0
+                                            : split.whole == items);
+                assert_true(split.parts * 8 <= steps);
+                assert_true(end - x.parts >= parts * 128 * dim * 4 || split.parts == 1);
+                assert_true(x.dq_sums == 0 || x.dq_sums == x.parts);
+                assert_true((pass == 0 ? x.dq_sums : x.parts) - x.d >= parts * 128 * 4 ||
+                            split.parts == 1);
+                divided += split.parts > 1;
+            }
+        }
+        tdm_schedule_free(schedule);
+    }
+    assert_true(divided > 40);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_is_counted),
-        cmocka_unit_test(test_arrays),
+        cmocka_unit_test(test_bytes),      cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_is_counted), cmocka_unit_test(test_arrays),
+        cmocka_unit_test(test_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
