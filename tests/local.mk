@@ -249,6 +249,7 @@ golden_tests += \
 	tests/goldens/help.test \
 	tests/goldens/inputs.test \
 	tests/goldens/machine-rates.test \
+	tests/goldens/machine-shipped.test \
 	tests/goldens/machines.test \
 	tests/goldens/megatron.test \
 	tests/goldens/models.test \
