@@ -402,9 +402,10 @@ static enum tdm_status check_outputs(const struct tdm_plan_arguments *a, struct 
 {
     const struct tdm_request *r = &a->request;
     const struct tdm_input like = {.option = "--like", .path = r->like_path};
-    enum tdm_status status = tdm_inputs_spare(&like, 1, "plan: -o", a->output, err);
+    enum tdm_status status =
+        tdm_model_inputs_spare(r->model, r->machine, "plan: -o", a->output, err);
     if (status == TDM_OK)
-        status = tdm_model_inputs_spare(r->model, r->machine, "plan: -o", a->output, err);
+        status = tdm_inputs_spare(&like, 1, "plan: -o", a->output, err);
     if (status == TDM_OK)
         status =
             tdm_model_inputs_spare(r->model, r->machine, "plan: --write-lp", r->program_path, err);

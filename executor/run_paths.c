@@ -53,7 +53,7 @@ static enum tdm_status check_outputs(const struct tdm_run_options *options,
                                       {"--validation", texts->validation.documents, NULL},
                                       {"--evaluate", options->evaluate_path, NULL},
                                       {"--weights", options->weights_path, tdm_weights_reads}};
-    enum tdm_status status = TDM_OK;
+    enum tdm_status status = tdm_output_check_name("--trace", options->trace_path, err);
     for (size_t i = 0; i < count && status == TDM_OK; i++) {
         const char *path = outputs[i].path, *option = outputs[i].option;
         status = tdm_inputs_spare(given, sizeof(given) / sizeof(given[0]), option, path, err);

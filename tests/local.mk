@@ -254,6 +254,7 @@ golden_tests += \
 	tests/goldens/megatron.test \
 	tests/goldens/models.test \
 	tests/goldens/names.test \
+	tests/goldens/output-names.test \
 	tests/goldens/peaks.test \
 	tests/goldens/plan-bad-values.test \
 	tests/goldens/plan-budget.test \
