@@ -25,8 +25,8 @@ enum tdm_training_setting {
 /* Its key in --set: "optimizer.learning_rate". */
 const char *tdm_training_setting_key(enum tdm_training_setting setting);
 
-/* The setting that a name of `length` stands for: its key, what follows "optimizer." in it, or "lr";
- * case, "-" and "_" are ignored in the last two. TDM_TRAINING_SETTINGS: none. */
+/* The setting that a name of `length` stands for: its key, what follows "optimizer." in it, or
+ * "lr"; case, "-" and "_" are ignored in the last two. TDM_TRAINING_SETTINGS: none. */
 enum tdm_training_setting tdm_training_setting_meant(const char *name, size_t length);
 
 /* Parses a value. `what` names the option in messages. Ranges are checked by tdm_schedule_check().
