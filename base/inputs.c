@@ -91,9 +91,29 @@ bool tdm_input_is(const struct tdm_input *input, const char *path)
            (input->reads != NULL && folder_reads(input, path));
 }
 
+static enum tdm_status is_empty(const char *option, struct tdm_error *err)
+{
+    return tdm_fail(err, TDM_USAGE, "%s: the name of what to write is empty", option);
+}
+
+enum tdm_status tdm_output_check_name(const char *option, const char *path, struct tdm_error *err)
+{
+    struct stat info;
+    if (path == NULL)
+        return TDM_OK;
+    if (path[0] == '\0')
+        return is_empty(option, err);
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "%s %s: is a folder", option, path);
+    return tdm_hint(err, "name a file in it");
+}
+
 enum tdm_status tdm_inputs_spare(const struct tdm_input *inputs, size_t count, const char *option,
                                  const char *path, struct tdm_error *err)
 {
+    if (path != NULL && path[0] == '\0')
+        return is_empty(option, err);
     for (size_t i = 0; i < count && path != NULL; i++) {
         const struct tdm_input *input = &inputs[i];
         if (!tdm_input_is(input, path))

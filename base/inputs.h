@@ -24,10 +24,14 @@ struct tdm_input {
  * that is read in the folder, or if it is a directory that contains the input. "-" never is. */
 bool tdm_input_is(const struct tdm_input *input, const char *path);
 
-/* Refuses to write `path`, given as `option`, if it is one of the inputs: TDM_USAGE. `path` NULL:
- * nothing is to be written. */
+/* Refuses to write `path`, given as `option`, if it is one of the inputs, or empty: TDM_USAGE.
+ * `path` NULL: nothing is to be written. */
 enum tdm_status tdm_inputs_spare(const struct tdm_input *inputs, size_t count, const char *option,
                                  const char *path, struct tdm_error *err);
+
+/* Refuses a name for a file that is empty, or is that of a folder: TDM_USAGE. NULL: nothing is to
+ * be written. */
+enum tdm_status tdm_output_check_name(const char *option, const char *path, struct tdm_error *err);
 
 /* Are both the same file or directory, or is `path` in the directory `other`? Neither has to exist
  * yet. */

@@ -243,6 +243,10 @@ const char *tdm_format_seconds(double seconds, char out[TDM_FORMAT_SIZE])
     double size = fabs(seconds);
     if (seconds == 0 || !isfinite(seconds) || size >= 1e12)
         snprintf(out, TDM_FORMAT_SIZE, "%.4g s", seconds);
+    else if (size >= 99.95 * 3600)
+        snprintf(out, TDM_FORMAT_SIZE, "%.1f days", seconds / 86400);
+    else if (size >= 9999.5)
+        snprintf(out, TDM_FORMAT_SIZE, "%.1f h", seconds / 3600);
     else if (size >= 99.995)
         snprintf(out, TDM_FORMAT_SIZE, "%.0f s", seconds);
     else if (size >= 0.99995)

@@ -41,7 +41,8 @@ const char *tdm_format_enough_bytes(uint64_t bytes, char out[TDM_FORMAT_SIZE]);
 /* "256K", "1M"; 4096 gives "4K", 5000 stays "5000". Returns `out`. */
 const char *tdm_format_tokens(uint64_t tokens, char out[TDM_FORMAT_SIZE]);
 
-/* "102 s", "31.50 s", "12.3 ms", "45 us". Returns `out`. */
+/* "4.2 days" from 100 h on, "35.4 h" from 10,000 s on, "102 s", "31.50 s", "12.3 ms", "45 us".
+ * Returns `out`. */
 const char *tdm_format_seconds(double seconds, char out[TDM_FORMAT_SIZE]);
 
 #endif

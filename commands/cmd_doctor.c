@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "models/model.h"
 #include "ops/kernels.h"
 #include "commands/common_options.h"
@@ -106,10 +107,11 @@ static void check_data(struct check *check)
 {
     char **names;
     struct tdm_error err;
+    char shown[TDM_TEXT_SHOWN];
     bool ok = tdm_model_names(&names, &err) == TDM_OK;
     if (ok)
         free(names);
-    set(check, ok, tdm_data_directory());
+    set(check, ok, tdm_text_shown(tdm_data_directory(), shown));
 }
 
 static void check_here(struct check *check)

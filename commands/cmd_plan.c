@@ -8,6 +8,7 @@
 #include "base/ticker.h"
 #include "base/units.h"
 #include "ops/kernels.h"
+#include "commands/common_options.h"
 #include "commands/explain.h"
 #include "commands/plan_arguments.h"
 #include "commands/prediction.h"
@@ -377,5 +378,6 @@ const struct tdm_command tdm_cmd_plan = {
              "  tidemark plan byte-1m --context 2048 --machine local --set chunk=256 --set "
              "groups=2\n",
     .arguments = TDM_VALUES_MODELS,
+    .refused = tdm_training_explain,
     .run = run,
 };

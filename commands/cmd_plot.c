@@ -82,7 +82,9 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
     }
     arguments->source = argv[first];
     const struct tdm_input input = {.option = "SCHEDULE|TRACE", .path = arguments->source};
-    return tdm_inputs_spare(&input, 1, "plot: -o", arguments->picture.path, err);
+    status = tdm_output_check_name("plot: -o", arguments->picture.path, err);
+    return status == TDM_OK ? tdm_inputs_spare(&input, 1, "plot: -o", arguments->picture.path, err)
+                            : status;
 }
 
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)

@@ -141,9 +141,9 @@ static const struct tdm_option options[] = {
      .read = read_pair,
      .help =
          "train with another setting than the schedule has; may be repeated, a key only once. "
-         "Those that change neither memory nor operations: optimizer.NAME=X with learning_rate, "
-         "schedule, final_learning_rate, decay_steps, warmup_steps, beta1, beta2, epsilon, "
-         "weight_decay, clip_norm",
+         "Those that change neither memory nor operations: optimizer.NAME=X, or NAME=X, with "
+         "learning_rate, schedule, final_learning_rate, decay_steps, warmup_steps, beta1, beta2, "
+         "epsilon, weight_decay, clip_norm",
      .details = "A trace records the schedule as it was run."},
     {.name = "evaluate",
      .word = "FILE",
@@ -269,6 +269,7 @@ const struct tdm_command tdm_cmd_run = {
              "trained/\n"
              "  tidemark run plan.json --backend null --dry-run\n",
     .arguments = TDM_VALUES_FILES,
+    .refused = tdm_training_explain,
 };
 
 /* ---- checks of combinations ---- */

@@ -4,6 +4,10 @@
 
 #include "base/units.h"
 #include "planner/margin.h"
+#include "schedule/training_settings.h"
+
+#include <getopt.h>
+#include <string.h>
 
 static enum tdm_status read_memory(const char *text, void *value, struct tdm_error *err)
 {
@@ -90,3 +94,19 @@ const struct tdm_option tdm_option_force = {
 
 const struct tdm_option tdm_option_json = {
     .name = "json", .help = "one JSON object on stdout", .type = TDM_OPTION_FLAG};
+
+void tdm_training_explain(const char *command, int argc, char **argv, struct tdm_error *err)
+{
+    const char *option = optind >= 1 && optind <= argc ? argv[optind - 1] : "";
+    const char *next = optind < argc ? argv[optind] : "VALUE";
+    if (strncmp(option, "--", 2) != 0)
+        return;
+    const size_t length = strcspn(option + 2, "=");
+    const enum tdm_training_setting meant = tdm_training_setting_meant(option + 2, length);
+    if (length == 0 || meant == TDM_TRAINING_SETTINGS)
+        return;
+    tdm_fail(err, TDM_USAGE, "%s: \"%.*s\" is a setting of training: give it with --set", command,
+             (int)length + 2, option);
+    tdm_hint(err, "--set %s=%.64s", tdm_training_setting_key(meant),
+             option[2 + length] == '=' ? option + 3 + length : next);
+}

@@ -22,4 +22,7 @@ extern const struct tdm_option tdm_option_output;      /* const char *, a path *
 extern const struct tdm_option tdm_option_force;       /* bool */
 extern const struct tdm_option tdm_option_json;        /* bool */
 
+/* For tdm_command.refused: "--lr 1e-3" is a setting, given with --set. */
+void tdm_training_explain(const char *command, int argc, char **argv, struct tdm_error *err);
+
 #endif

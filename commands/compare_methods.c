@@ -50,6 +50,7 @@ static void note_step(const struct tdm_method_prediction *p, struct tdm_compared
     point->categories[TDM_RUNTIME] = tdm_torch_runtime_bytes(&p->runtime);
     point->categories[TDM_ALLOCATOR] = tdm_method_cached_bytes(step);
     point->used_bytes = step->used_bytes;
+    point->enough_bytes = p->gives_back ? p->kept_bytes : step->used_bytes;
     point->host_bytes = step->torch.host_bytes;
     point->fits = p->fits;
 }
@@ -159,6 +160,7 @@ static enum tdm_status find_own(const struct tdm_own_words *words, bool longest,
         *point = (struct tdm_compared_point){.context = step.context,
                                              .fits = true,
                                              .used_bytes = step.used_bytes,
+                                             .enough_bytes = step.used_bytes,
                                              .host_bytes = step.host_bytes,
                                              .cost = {.product_flops = step.product_flops,
                                                       .attention_flops = step.attention_flops,

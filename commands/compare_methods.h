@@ -41,6 +41,7 @@ struct tdm_compared_point {
     uint64_t context; /* 0: none; larger than requested if the method needs a multiple */
     bool fits;
     uint64_t used_bytes, host_bytes;     /* peaks of a GPU and of its share of host memory */
+    uint64_t enough_bytes;               /* of used_bytes, if cached memory is given back */
     uint64_t categories[TDM_CATEGORIES]; /* at the peak of a GPU */
     struct tdm_method_cost cost;
     double step_seconds; /* rough; for tidemark's own schedule the simulated time */

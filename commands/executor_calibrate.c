@@ -53,7 +53,9 @@ static enum tdm_status find_output(const struct tdm_calibrate_arguments *a, char
     const struct tdm_input input = {.option = "--from", .path = a->trace};
     if (a->output != NULL) {
         snprintf(path, path_bytes, "%s", a->output);
-        enum tdm_status status = tdm_inputs_spare(&input, 1, "calibrate: -o", path, err);
+        enum tdm_status status = tdm_output_check_name("calibrate: -o", path, err);
+        if (status == TDM_OK)
+            status = tdm_inputs_spare(&input, 1, "calibrate: -o", path, err);
         /* check before measuring for a minute */
         return status == TDM_OK ? tdm_file_check(a->output, a->force, err) : status;
     }

@@ -89,7 +89,7 @@ static enum tdm_status print_json(const struct tdm_run_arguments *arguments,
     }
     json_t *root = json_pack("{s:s, s:b, s:b, s:o}", "backend", arguments->run.backend->name,
                              "fits", status != TDM_INFEASIBLE, "finished",
-                             status == TDM_OK && !arguments->run.dry_run, "runs", array);
+                             tdm_progress_finished(&arguments->run, results), "runs", array);
     return tdm_json_write(stdout, true, root, err);
 }
 
@@ -144,8 +144,8 @@ enum tdm_status tdm_executor_run(int argc, char **argv, const volatile sig_atomi
     status = tdm_run(&arguments.run, &listener, results, err);
     tdm_progress_end(&progress, &arguments.run, results, status);
     enum tdm_status printed = TDM_OK;
-    if (arguments.json &&
-        (status == TDM_OK || status == TDM_INTERRUPTED || status == TDM_INFEASIBLE))
+    if (arguments.json && (status == TDM_OK || tdm_progress_finished(&arguments.run, results) ||
+                           status == TDM_INTERRUPTED || status == TDM_INFEASIBLE))
         printed = print_json(&arguments, results, status, err);
     if (printed != TDM_OK)
         status = printed;

@@ -11,8 +11,8 @@ enum tdm_status tdm_model_inputs_spare(const char *model, const char *machine, c
 {
     char files[2][4096];
     struct tdm_input inputs[2] = {{.option = "MODEL"}, {.option = "--machine"}};
-    enum tdm_status status = TDM_OK;
-    if (model != NULL) {
+    enum tdm_status status = tdm_output_check_name(option, path, err);
+    if (model != NULL && status == TDM_OK) {
         status = tdm_model_path(model, files[0], sizeof(files[0]), err);
         inputs[0].path = files[0];
         inputs[0].reads = tdm_model_is_directory(model) ? tdm_weights_reads : NULL;

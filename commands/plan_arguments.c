@@ -220,11 +220,10 @@ const struct tdm_option tdm_plan_options[] = {
      .word = "WHAT",
      .place = PLACE(request),
      .read = read_budget,
-     .help =
-         "sparse attention: tokens that the queries of a page retrieve by page-level top-k "
-         "beside their own chunk (of 4K tokens, if --set says nothing else), a multiple of a "
-         "page; as many as the context or more are dense. auto: the largest, to within one part "
-         "in 64, of which a step takes at most --step-time; dense (default): all",
+     .help = "sparse attention: tokens that the queries of a page retrieve by page-level top-k "
+             "beside their own chunk (of 4K tokens, if --set says nothing else), a multiple of a "
+             "page; as many as the context or more are dense. auto: the largest with which a step "
+             "takes at most --step-time, to within one part in 64; dense (default): all",
      .details = "It is of layers to which the model gives no window. Each query of the page scores "
                 "the means of the keys of the pages before its chunk, a softmax over these is its "
                 "vote, and the pages with most votes of the page's queries and of the query heads "
@@ -403,9 +402,10 @@ static enum tdm_status check_outputs(const struct tdm_plan_arguments *a, struct 
 {
     const struct tdm_request *r = &a->request;
     const struct tdm_input like = {.option = "--like", .path = r->like_path};
-    enum tdm_status status = tdm_inputs_spare(&like, 1, "plan: -o", a->output, err);
+    enum tdm_status status =
+        tdm_model_inputs_spare(r->model, r->machine, "plan: -o", a->output, err);
     if (status == TDM_OK)
-        status = tdm_model_inputs_spare(r->model, r->machine, "plan: -o", a->output, err);
+        status = tdm_inputs_spare(&like, 1, "plan: -o", a->output, err);
     if (status == TDM_OK)
         status =
             tdm_model_inputs_spare(r->model, r->machine, "plan: --write-lp", r->program_path, err);

@@ -25,7 +25,7 @@ const char *tdm_format_digits(uint64_t number, char out[TDM_DIGITS_SIZE])
 void tdm_warn_machine(const char *name, const struct tdm_machine *machine)
 {
     const char *base = json_string_value(json_object_get(machine->description, "base"));
-    if (machine->missing[0] == '\0')
+    if (machine->missing[0] == '\0' || machine->shipped)
         return;
     fprintf(stderr, "tidemark: %s: warning: lacks %s; ", name, machine->missing);
     if (base != NULL)
@@ -37,7 +37,8 @@ void tdm_warn_machine(const char *name, const struct tdm_machine *machine)
 bool tdm_rates_note(const struct tdm_machine *machine, char out[TDM_RATES_NOTE_SIZE])
 {
     if (!machine->measured)
-        snprintf(out, TDM_RATES_NOTE_SIZE, "not measured by tidemark: %s", machine->source);
+        snprintf(out, TDM_RATES_NOTE_SIZE,
+                 "not measured by tidemark: %s; tidemark calibrate measures them", machine->source);
     return !machine->measured;
 }
 

@@ -15,14 +15,15 @@
 /* "7,615,616,512". Returns `out`. */
 const char *tdm_format_digits(uint64_t number, char out[TDM_DIGITS_SIZE]);
 
-/* Prints one line to stderr if the machine description lacks rates: which ones, and the
- * substitutes. `name` is the user's name for the machine. */
+/* Prints one line to stderr if the user's machine description lacks rates: which ones, and the
+ * substitutes. Of a shipped one tdm_rates_note() says all that a user can do. `name` is the user's
+ * name for the machine. */
 void tdm_warn_machine(const char *name, const struct tdm_machine *machine);
 
 #define TDM_RATES_NOTE_SIZE 256
 
-/* Writes "not measured by tidemark: datasheet, derated" to `out`. Returns false if calibrate
- * measured the rates. */
+/* Writes "not measured by tidemark: datasheet, derated; tidemark calibrate measures them" to `out`.
+ * Returns false if calibrate measured the rates. */
 bool tdm_rates_note(const struct tdm_machine *machine, char out[TDM_RATES_NOTE_SIZE]);
 
 /* Prints an object to stdout with tdm_json_write(). `err` may already hold the reason that nothing

@@ -31,7 +31,7 @@ static const char *show_error(double error, char out[TDM_FORMAT_SIZE])
     if (isnan(error))
         return "-";
     if (error > 9.995)
-        snprintf(out, TDM_FORMAT_SIZE, "x%.0f", error + 1);
+        snprintf(out, TDM_FORMAT_SIZE, "%.0f times", error + 1); /* the measured figure */
     else
         snprintf(out, TDM_FORMAT_SIZE, "%+.1f%%", 100 * error);
     return out;

@@ -273,6 +273,16 @@ static void evaluated(void *self, uint64_t step, double loss, uint64_t count, do
     fflush(progress->out);
 }
 
+static void trace_lost(void *self, const struct tdm_error *failure)
+{
+    struct tdm_progress *progress = self;
+    leave(progress);
+    if (progress->terminal)
+        fputs("\r\033[K", progress->out);
+    fprintf(progress->out, "warning: %s; the training goes on without it\n", failure->message);
+    fflush(progress->out);
+}
+
 struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
 {
     return (struct tdm_run_listener){.self = progress,
@@ -283,7 +293,8 @@ struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
                                      .moved = moved,
                                      .within = within,
                                      .stepped = stepped,
-                                     .evaluated = evaluated};
+                                     .evaluated = evaluated,
+                                     .trace_lost = trace_lost};
 }
 
 /* Prints the driver's memory use, and the part outside the arena: context, kernels, libraries. */
@@ -345,6 +356,15 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
                 tdm_format_bytes(result->outside_bytes, outside));
 }
 
+bool tdm_progress_finished(const struct tdm_run_options *options,
+                           const struct tdm_run_result *results)
+{
+    bool finished = true;
+    for (uint32_t i = 0; i < options->schedule_count; i++)
+        finished = finished && results[i].finished;
+    return finished;
+}
+
 void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_options *options,
                       const struct tdm_run_result *results, enum tdm_status status)
 {
@@ -355,10 +375,11 @@ void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_option
         if (results[i].steps > 0)
             print_result(progress->out, options->schedule_paths[i], &results[i]);
     char shown[TDM_TEXT_SHOWN];
-    if (status == TDM_OK && !options->dry_run && options->save_path != NULL)
+    const bool finished = tdm_progress_finished(options, results);
+    if (finished && options->save_path != NULL)
         fprintf(progress->out, "  weights saved to %s\n",
                 tdm_text_shown(options->save_path, shown));
-    if (status == TDM_OK && !options->dry_run && options->gradients_path != NULL)
+    if (finished && options->gradients_path != NULL)
         fprintf(progress->out, "  gradients saved to %s\n",
                 tdm_text_shown(options->gradients_path, shown));
 }

@@ -34,6 +34,10 @@ double tdm_progress_pause(double seconds);
 /* A listener that reports to `progress`, which must outlive it. */
 struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress);
 
+/* Did all schedules train to their end, and was saved what was to be saved? */
+bool tdm_progress_finished(const struct tdm_run_options *options,
+                           const struct tdm_run_result *results);
+
 /* Prints the summary: losses, speed, memory planned and touched. */
 void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_options *options,
                       const struct tdm_run_result *results, enum tdm_status status);

@@ -163,17 +163,18 @@ static void print_mixed_stores(FILE *out, const struct tdm_schedule *schedule)
     fprintf(out, ROW "%s\n", "kept", tdm_nest_kept(schedule, text));
     fprintf(out, ROW "%s\n", "held", tdm_nest_held(schedule, text));
     if (kept_kv > 0) {
-        fprintf(out, ROW "kept of %u layer%s on the device", "K and V", kv[TDM_DEVICE],
+        fprintf(out, ROW "kept on the device for %u layer%s", "K and V", kv[TDM_DEVICE],
                 kv[TDM_DEVICE] == 1 ? "" : "s");
         for (uint32_t place = TDM_DEVICE + 1; place < topology->place_count; place++)
             if (place < TDM_PLACES || kv[place] > 0)
-                fprintf(out, ", of %u on the %s", kv[place], topology->places[place].name);
+                fprintf(out, ", on the %s for %u", topology->places[place].name, kv[place]);
         fputc('\n', out);
     }
     for (uint32_t place = TDM_DEVICE + 1; place < topology->place_count; place++)
         if (gradients[place] > 0)
-            fprintf(out, ROW "of %u layers on the %s, between the chunks that add to them\n",
-                    "their gradients", gradients[place], topology->places[place].name);
+            fprintf(out, ROW "on the %s for %u layer%s, between the chunks that add to them\n",
+                    "their gradients", topology->places[place].name, gradients[place],
+                    gradients[place] == 1 ? "" : "s");
 }
 
 /* Prints the tensors of a set besides the attention outputs. */
@@ -374,10 +375,10 @@ static void print_peak(FILE *out, const struct tdm_schedule *schedule,
     snprintf(title, sizeof(title), "%s peak", place_name(schedule, place));
     fprintf(out, ROW "%s of %s\n", title, tdm_format_bytes(s->used_peak_bytes[place], used),
             tdm_format_bytes(limit_bytes, limit));
-    fprintf(out, "    %-18s %-12s %s\n", "allocated", "at this peak", "at its own peak");
+    fprintf(out, "    %-18s %-14s %s\n", "allocated", "at this peak", "at its own peak");
     for (int c = 0; c < TDM_CATEGORIES; c++)
         if (s->category_peaks[place][c] > 0)
-            fprintf(out, "    %-18s %-12s %s\n", tdm_category_name((enum tdm_category)c),
+            fprintf(out, "    %-18s %-14s %s\n", tdm_category_name((enum tdm_category)c),
                     tdm_format_bytes(s->peak_categories[place][c], used),
                     tdm_format_bytes(s->category_peaks[place][c], limit));
     if (place == TDM_DEVICE)
@@ -401,7 +402,8 @@ void tdm_schedule_table(FILE *out, const struct tdm_schedule *schedule,
 
 void tdm_search_line(FILE *out, const struct tdm_search_counts *counts)
 {
-    char examined[TDM_DIGITS_SIZE], large[TDM_DIGITS_SIZE], slow[TDM_DIGITS_SIZE];
+    char examined[TDM_DIGITS_SIZE], large[TDM_DIGITS_SIZE], slow[TDM_DIGITS_SIZE],
+        simulated[TDM_DIGITS_SIZE];
     if (counts->examined == 0 &&
         counts->complete) { /* close enough to the bound that no recipe was tried */
         fprintf(out,
@@ -410,9 +412,11 @@ void tdm_search_line(FILE *out, const struct tdm_search_counts *counts)
         return;
     }
     fprintf(out,
-            "\nenumerated %s schedules: %s cannot fit, %s cannot be faster; simulated %" PRIu64
-            ", rounded ones among them%s\n",
-            tdm_format_digits(counts->examined, examined),
+            "\nof %s standard schedule%s, by estimate, %s do not fit and %s are no faster; %s "
+            "schedule%s simulated%s\n",
+            tdm_format_digits(counts->examined, examined), counts->examined == 1 ? "" : "s",
             tdm_format_digits(counts->too_large, large), tdm_format_digits(counts->too_slow, slow),
-            counts->simulated, counts->complete ? "" : "; the search was cut short");
+            tdm_format_digits(counts->simulated, simulated),
+            counts->simulated == 1 ? " was" : "s were",
+            counts->complete ? "" : "; the search was cut short");
 }

@@ -234,6 +234,11 @@ enum tdm_status tdm_npy_find(const char *path, const void *data, uint64_t bytes,
                  header.dimensions);
         return tdm_hint(err, "save array.ravel()");
     }
+    if (header.count == TDM_SIZE_MAX)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: has %" PRIu64 " bytes of data, but more numbers by its header than 64 "
+                        "bits can count",
+                        path, bytes - offset);
     if (tdm_size_mul(header.count, width) != bytes - offset)
         return tdm_fail(err, TDM_INPUT,
                         "%s: has %" PRIu64 " bytes of data, but %" PRIu64 " numbers of %" PRIu32

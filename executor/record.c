@@ -14,7 +14,10 @@
 
 struct tdm_recorder {
     struct tdm_trace *trace;
+    const struct tdm_run_listener *listener;
     const volatile sig_atomic_t *stop; /* NULL: never */
+    bool is_lost; /* the trace could not be written, and the run goes on without it */
+    struct tdm_error why_lost;
     uint64_t timed_every, first_step;
     int64_t program_id;         /* the program that is trained */
     int64_t evaluator_id;       /* 0: none yet */
@@ -58,6 +61,7 @@ uint64_t tdm_recorder_op_bytes(void)
 }
 
 enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
+                                  const struct tdm_run_listener *listener,
                                   struct tdm_recorded_memory memory, uint32_t count,
                                   const struct tdm_program *const *programs, uint64_t timed_every,
                                   struct tdm_recorder **out, struct tdm_error *err)
@@ -74,6 +78,7 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
     struct tdm_recorder *recorder = calloc(1, sizeof(*recorder));
     if (recorder == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a recorder");
+    recorder->listener = listener;
     recorder->stop = options->stop;
     recorder->timed_every = timed_every;
     recorder->timing_capacity = capacity.timings;
@@ -92,6 +97,27 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
         return status;
     }
     *out = recorder;
+    return TDM_OK;
+}
+
+/* A trace that cannot be written does not end a training that has begun: its weights are worth
+ * more. The recorder then drops what it is given, and closing reports the failure. Returns the
+ * status of other failures. */
+static enum tdm_status lose(struct tdm_recorder *recorder, const struct tdm_error *failure,
+                            struct tdm_error *err)
+{
+    const enum tdm_status status = failure->status;
+    if (status == TDM_OK)
+        return TDM_OK;
+    if ((status != TDM_IO && status != TDM_NO_MEMORY) || recorder->run_start_ns == 0) {
+        if (err != NULL)
+            *err = *failure;
+        return status;
+    }
+    recorder->is_lost = true;
+    recorder->why_lost = *failure;
+    if (recorder->listener->trace_lost != NULL)
+        recorder->listener->trace_lost(recorder->listener->self, failure);
     return TDM_OK;
 }
 
@@ -161,16 +187,22 @@ enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *
                                      const struct tdm_forecast *forecast, uint64_t first_step,
                                      struct tdm_error *err)
 {
+    struct tdm_error failure = {.status = TDM_OK};
     recorder->first_step = first_step;
-    return record_program(recorder, name, forecast, &recorder->program_id, err);
+    if (recorder->is_lost)
+        return TDM_OK;
+    (void)record_program(recorder, name, forecast, &recorder->program_id, &failure);
+    return lose(recorder, &failure, err);
 }
 
 enum tdm_status tdm_recorder_evaluator(struct tdm_recorder *recorder, const char *name,
                                        const struct tdm_forecast *forecast, struct tdm_error *err)
 {
-    if (recorder->evaluator_id != 0)
+    struct tdm_error failure = {.status = TDM_OK};
+    if (recorder->evaluator_id != 0 || recorder->is_lost)
         return TDM_OK;
-    return record_program(recorder, name, forecast, &recorder->evaluator_id, err);
+    (void)record_program(recorder, name, forecast, &recorder->evaluator_id, &failure);
+    return lose(recorder, &failure, err);
 }
 
 /* ---- what is measured ---- */
@@ -242,7 +274,8 @@ void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas 
 
 bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step)
 {
-    return step == recorder->first_step || step % recorder->timed_every == 0;
+    return !recorder->is_lost &&
+           (step == recorder->first_step || step % recorder->timed_every == 0);
 }
 
 enum tdm_status tdm_recorder_unfinished(struct tdm_recorder *recorder,
@@ -251,12 +284,16 @@ enum tdm_status tdm_recorder_unfinished(struct tdm_recorder *recorder,
                                         bool *sent, struct tdm_error *err)
 {
     struct tdm_trace_batch *batch = NULL;
-    enum tdm_status status = wait ? tdm_trace_take(recorder->trace, &batch, err)
-                                  : tdm_trace_take_free(recorder->trace, &batch, err);
-    *sent = status == TDM_OK && batch != NULL;
-    if (!*sent)
-        return status;
+    struct tdm_error failure = {.status = TDM_OK};
     start_run(recorder, unfinished->start_ns);
+    *sent = recorder->is_lost;
+    if (recorder->is_lost)
+        return TDM_OK;
+    (void)(wait ? tdm_trace_take(recorder->trace, &batch, &failure)
+                : tdm_trace_take_free(recorder->trace, &batch, &failure));
+    *sent = batch != NULL;
+    if (batch == NULL)
+        return lose(recorder, &failure, err);
     batch->program_id = recorder->program_id;
     batch->step = unfinished->step;
     batch->unfinished = true;
@@ -272,11 +309,13 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
                                   const struct tdm_arenas *arenas,
                                   const struct tdm_recorded_step *recorded, struct tdm_error *err)
 {
-    struct tdm_trace_batch *batch;
-    enum tdm_status status = tdm_trace_take(recorder->trace, &batch, err);
-    if (status != TDM_OK)
-        return status;
+    struct tdm_trace_batch *batch = NULL;
+    struct tdm_error failure = {.status = TDM_OK};
     start_run(recorder, recorded->start_ns);
+    if (recorder->is_lost)
+        return TDM_OK;
+    if (tdm_trace_take(recorder->trace, &batch, &failure) != TDM_OK)
+        return lose(recorder, &failure, err);
     batch->program_id = recorder->program_id;
     batch->step = recorded->step;
     batch->loss = recorded->loss;
@@ -304,10 +343,12 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
 enum tdm_status tdm_recorder_evaluated(struct tdm_recorder *recorder, uint64_t step, double loss,
                                        uint64_t tokens, double seconds, struct tdm_error *err)
 {
-    struct tdm_trace_batch *batch;
-    enum tdm_status status = tdm_trace_take(recorder->trace, &batch, err);
-    if (status != TDM_OK)
-        return status;
+    struct tdm_trace_batch *batch = NULL;
+    struct tdm_error failure = {.status = TDM_OK};
+    if (recorder->is_lost)
+        return TDM_OK;
+    if (tdm_trace_take(recorder->trace, &batch, &failure) != TDM_OK)
+        return lose(recorder, &failure, err);
     batch->program_id = recorder->program_id;
     batch->evaluated_by = recorder->evaluator_id;
     batch->step = step;
@@ -323,11 +364,20 @@ enum tdm_status tdm_recorder_close(struct tdm_recorder *recorder, enum tdm_statu
 {
     if (recorder == NULL)
         return status;
-    const char *ending = status == TDM_OK            ? "finished"
+    const char *ending = recorder->is_lost           ? "failed"
+                         : status == TDM_OK          ? "finished"
                          : status == TDM_INTERRUPTED ? "interrupted"
                                                      : "failed";
     struct tdm_error late = {.status = TDM_OK};
     enum tdm_status closed = tdm_trace_close(recorder->trace, ending, &late);
+    if (recorder->is_lost) {
+        if (closed == TDM_OK)
+            late = recorder->why_lost;
+        closed = recorder->why_lost.status;
+        size_t length = strlen(late.message);
+        snprintf(late.message + length, sizeof(late.message) - length,
+                 "; the training went on without it");
+    }
     /* if the run failed because the trace could not be written, closing knows what is left of the
      * trace */
     if (closed != TDM_OK && err != NULL &&

@@ -250,8 +250,8 @@ static enum tdm_status open_recorder(struct tdm_run *run, struct tdm_error *err)
         memory.pinned_bytes = options->backend->pinned_bytes(run->arenas.executor);
     if (options->backend->executes)
         memory.pageable_bytes = pageable_bytes(run, memory.pinned_bytes);
-    return tdm_recorder_open(options, memory, run->program_count, run->programs, every,
-                             &run->recorder, err);
+    return tdm_recorder_open(options, run->listener, memory, run->program_count, run->programs,
+                             every, &run->recorder, err);
 }
 
 enum tdm_status tdm_run(const struct tdm_run_options *options,

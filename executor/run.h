@@ -76,6 +76,8 @@ struct tdm_run_listener {
                     double gradient_norm, double seconds);
     /* An evaluation after a step has ended. */
     void (*evaluated)(void *self, uint64_t step, double loss, uint64_t tokens, double seconds);
+    /* The trace cannot be written any more; the run goes on without it. May be NULL. */
+    void (*trace_lost)(void *self, const struct tdm_error *failure);
 };
 
 /* Results of the evaluations of one schedule. A loss is NAN if the backend computes nothing. */
@@ -89,6 +91,7 @@ struct tdm_run_validation {
 /* Results of one schedule. */
 struct tdm_run_result {
     bool begun;     /* its first step has begun */
+    bool finished;  /* all steps are done, and all that was to be saved is saved */
     uint64_t steps; /* done */
     uint64_t tokens;
     double first_loss, late_loss; /* of step 1; mean of the last tenth; NAN: not computed */
@@ -107,7 +110,8 @@ struct tdm_run_result {
 };
 
 /* Runs all schedules; `results` is [schedule_count]. After TDM_INTERRUPTED the trace is complete up
- * to there, and so are the results. */
+ * to there, and so are the results. If the trace could not be written to its end, the run goes on,
+ * saves, and then fails with the reason. */
 enum tdm_status tdm_run(const struct tdm_run_options *options,
                         const struct tdm_run_listener *listener, struct tdm_run_result *results,
                         struct tdm_error *err);

@@ -323,5 +323,6 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
             status = evaluate(&t, err);
     }
     close_training(&t);
+    result->finished = status == TDM_OK;
     return status;
 }

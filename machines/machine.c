@@ -314,6 +314,15 @@ enum tdm_status tdm_machine_path(const char *name_or_path, char *out, size_t out
     return TDM_OK;
 }
 
+/* Is this the path of a shipped description, as tdm_machine_path() writes it? */
+static bool is_shipped(const char *path)
+{
+    char folder[4096];
+    struct tdm_error err;
+    return tdm_data_path(TDM_MACHINE_FOLDER, "", "", folder, sizeof(folder), &err) == TDM_OK &&
+           strncmp(path, folder, strlen(folder)) == 0;
+}
+
 enum tdm_status tdm_machine_load(const char *name_or_path, struct tdm_machine **machine,
                                  struct tdm_error *err)
 {
@@ -332,5 +341,8 @@ enum tdm_status tdm_machine_load(const char *name_or_path, struct tdm_machine **
         if (!found)
             return unknown_machine(name_or_path, err);
     }
-    return tdm_machine_load_file(path, machine, err);
+    status = tdm_machine_load_file(path, machine, err);
+    if (status == TDM_OK)
+        (*machine)->shipped = is_shipped(path);
+    return status;
 }

@@ -34,6 +34,7 @@ struct tdm_machine {
     double launch_seconds;  /* shortest time of one op on the compute lane */
     double copy_seconds;    /* fixed time of one copy */
     bool measured;          /* calibrate measured all rates, according to the provenance */
+    bool shipped;           /* loaded from a description that comes with tidemark */
     char missing[400];      /* keys missing in the file, "" if none: see tdm_machine_from_json */
     json_t *description;    /* the complete description, kept for the schedule; owned */
 };

@@ -28,6 +28,10 @@ static const struct alias {
     /* PyTorch */
     {"PYTORCH_ALLOC_CONF", NULL, "allocator_conf", NULL},
     {"PYTORCH_CUDA_ALLOC_CONF", NULL, "allocator_conf", NULL},
+    /* PEFT's LoraConfig */
+    {"lora_r", NULL, "lora_rank", NULL},
+    {"r", NULL, "lora_rank", NULL},
+    {"target_modules", NULL, "lora_targets", NULL},
     /* DeepSpeed's config */
     {"offload_optimizer", "{\"device\": \"cpu\"}", "offload_optimizer", "cpu"},
     {"offload_optimizer", "{\"device\": \"none\"}", "offload_optimizer", "none"},

@@ -26,6 +26,8 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
     uint64_t used_bytes[TDM_MAX_PLACES], before = run->ops;
     bool fits;
     *seconds = TDM_UNMEASURED;
+    if (run->status != TDM_OK) /* the search asks on until its turn is over */
+        return false;
     if (run->ops + run->simulation.op_count > run->most_ops || !tdm_candidates_could_win(run, 0))
         return false;
     if (tdm_memo_find(run->measured, key, &measured)) {

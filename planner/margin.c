@@ -43,7 +43,7 @@ enum tdm_status tdm_memory_check(const char *what, uint64_t bytes,
                  tdm_format_bytes(machine->topology.places[TDM_DEVICE].runtime_bytes, runtime));
     return strcmp(what, "--margin") == 0
                ? tdm_hint(err, "choose a smaller margin; 3%% is usual")
-               : tdm_hint(err, "a number without a unit is bytes; for example --memory 80G");
+               : tdm_hint(err, "a number without a unit is bytes; for example --memory 24G");
 }
 
 #define LEAST_HOST_BYTES (UINT64_C(1) << 20)
@@ -69,19 +69,13 @@ enum tdm_status tdm_machine_give_memory(struct tdm_machine *machine,
 {
     struct tdm_place_row *places = machine->topology.places;
     enum tdm_place far = machine->topology.far;
-    char has[TDM_FORMAT_SIZE], takes[TDM_FORMAT_SIZE];
     if (said->has_device)
         places[TDM_DEVICE].capacity_bytes = said->device_bytes;
     if (said->has_host)
         places[far].capacity_bytes = said->host_bytes;
     else if (machine->server_host_bytes > 0)
         places[far].capacity_bytes = machine->server_host_bytes;
-    if (places[TDM_DEVICE].capacity_bytes > machine->topology.places[TDM_DEVICE].runtime_bytes)
-        return TDM_OK;
-    tdm_fail(err, TDM_USAGE, "--memory: %s is no more than the %s that the runtime takes",
-             tdm_format_bytes(places[TDM_DEVICE].capacity_bytes, has),
-             tdm_format_bytes(machine->topology.places[TDM_DEVICE].runtime_bytes, takes));
-    return tdm_hint(err, "a size has a unit: --memory 24G");
+    return tdm_memory_check("--memory", places[TDM_DEVICE].capacity_bytes, machine, err);
 }
 
 const char *tdm_host_source(const struct tdm_machine *machine, const struct tdm_said_memory *said,

@@ -494,7 +494,10 @@ static enum tdm_status unknown_key(const char *key, size_t length, struct tdm_er
         memcpy(list + used, keys[i].name, name + 1);
         used += name;
     }
-    tdm_hint(err, "keys: %s", list);
+    const enum tdm_training_setting meant = tdm_training_setting_meant(key, length);
+    const bool found = meant < TDM_TRAINING_SETTINGS;
+    tdm_hint(err, "%s%s%skeys: %s", found ? "did you mean " : "",
+             found ? tdm_training_setting_key(meant) : "", found ? "? " : "", list);
     return TDM_USAGE;
 }
 

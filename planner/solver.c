@@ -84,6 +84,10 @@ enum tdm_status tdm_solver_new(const char *name, struct tdm_solver **out, struct
     struct tdm_solver *solver = calloc(1, sizeof(*solver));
     if (solver == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the solver");
+    if (glp_init_env() == 2) { /* any other call would abort */
+        free(solver);
+        return tdm_fail(err, TDM_NO_MEMORY, "the solver cannot start: it is out of memory");
+    }
     if (setjmp(stopped) != 0) {
         free(solver);
         return broken(err);

@@ -2,6 +2,7 @@
 /* Settings of training by key: read for a plan, and for a run of a plan. */
 #include "schedule/training_settings.h"
 
+#include "base/names.h"
 #include "base/units.h"
 #include "schedule/learning_rate.h"
 
@@ -34,6 +35,39 @@ static const struct {
                                          FIELD(final_learning_rate)},
     [TDM_SETTING_CLIP_NORM] = {"optimizer.clip_norm", NUMBER, FIELD(clip_norm)},
 };
+
+const char *tdm_training_setting_key(enum tdm_training_setting setting)
+{
+    return settings[setting].key;
+}
+
+#define GROUP "optimizer."
+
+static void list_shorts(const char *shorts[TDM_TRAINING_SETTINGS + 1])
+{
+    for (int s = 0; s < TDM_TRAINING_SETTINGS; s++)
+        shorts[s] = settings[s].key + strlen(GROUP);
+    shorts[TDM_TRAINING_SETTINGS] = NULL;
+}
+
+enum tdm_training_setting tdm_training_setting_meant(const char *name, size_t length)
+{
+    const char *shorts[TDM_TRAINING_SETTINGS + 1];
+    char text[64];
+    list_shorts(shorts);
+    if (length >= sizeof(text))
+        return TDM_TRAINING_SETTINGS;
+    memcpy(text, name, length);
+    text[length] = '\0';
+    if (strcmp(text, "lr") == 0)
+        return TDM_SETTING_LEARNING_RATE;
+    const char *meant = tdm_name_meant(
+        strncmp(text, GROUP, strlen(GROUP)) == 0 ? text + strlen(GROUP) : text, shorts);
+    int found = 0;
+    while (found < TDM_TRAINING_SETTINGS && shorts[found] != meant)
+        found++;
+    return (enum tdm_training_setting)found;
+}
 
 static enum tdm_status read_number(const char *value, const char *what, double *out,
                                    struct tdm_error *err)
@@ -71,8 +105,11 @@ enum tdm_status tdm_training_setting_read(enum tdm_training_setting setting, con
 
 static enum tdm_status refuse(const char *pair, struct tdm_error *err)
 {
-    char keys[512] = "";
+    const char *shorts[TDM_TRAINING_SETTINGS + 1];
+    char keys[512] = "", name[64], suggestion[TDM_SUGGESTION_BYTES];
     size_t length = strcspn(pair, "="), used = 0;
+    list_shorts(shorts);
+    snprintf(name, sizeof(name), "%.*s", (int)(length < 63 ? length : 63), pair);
     if (pair[length] == '\0' || length == 0)
         return tdm_fail(err, TDM_USAGE, "--set: \"%.64s\" is not KEY=VALUE", pair);
     for (int s = 0; s < TDM_TRAINING_SETTINGS; s++)
@@ -83,26 +120,22 @@ static enum tdm_status refuse(const char *pair, struct tdm_error *err)
         "--set %.*s: a run takes only settings that change neither memory nor operations; plan "
         "again for it",
         (int)(length < 64 ? length : 64), pair);
-    return tdm_hint(err, "keys of a run: %s", keys);
+    return tdm_hint(err, "%skeys of a run: %s", tdm_name_suggest(name, shorts, suggestion), keys);
 }
 
 static enum tdm_status apply_pair(const char *pair, bool said[TDM_TRAINING_SETTINGS],
                                   struct tdm_optimizer_settings *optimizer, struct tdm_error *err)
 {
     size_t length = strcspn(pair, "=");
-    for (int s = 0; s < TDM_TRAINING_SETTINGS; s++) {
-        char what[64];
-        if (pair[length] == '\0' || strlen(settings[s].key) != length ||
-            memcmp(settings[s].key, pair, length) != 0)
-            continue;
-        if (said[s])
-            return tdm_fail(err, TDM_USAGE, "--set: \"%s\" is given twice", settings[s].key);
-        said[s] = true;
-        snprintf(what, sizeof(what), "--set %s", settings[s].key);
-        return tdm_training_setting_read((enum tdm_training_setting)s, pair + length + 1, what,
-                                         optimizer, err);
-    }
-    return refuse(pair, err);
+    enum tdm_training_setting s = tdm_training_setting_meant(pair, length);
+    char what[64];
+    if (s == TDM_TRAINING_SETTINGS || pair[length] == '\0')
+        return refuse(pair, err);
+    if (said[s])
+        return tdm_fail(err, TDM_USAGE, "--set: \"%s\" is given twice", settings[s].key);
+    said[s] = true;
+    snprintf(what, sizeof(what), "--set %s", settings[s].key);
+    return tdm_training_setting_read(s, pair + length + 1, what, optimizer, err);
 }
 
 enum tdm_status tdm_training_settings_apply(const char *const *pairs, size_t count,

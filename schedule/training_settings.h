@@ -22,6 +22,13 @@ enum tdm_training_setting {
     TDM_TRAINING_SETTINGS
 };
 
+/* Its key in --set: "optimizer.learning_rate". */
+const char *tdm_training_setting_key(enum tdm_training_setting setting);
+
+/* The setting that a name of `length` stands for: its key, what follows "optimizer." in it, or
+ * "lr"; case, "-" and "_" are ignored in the last two. TDM_TRAINING_SETTINGS: none. */
+enum tdm_training_setting tdm_training_setting_meant(const char *name, size_t length);
+
 /* Parses a value. `what` names the option in messages. Ranges are checked by tdm_schedule_check().
  * TDM_USAGE. */
 enum tdm_status tdm_training_setting_read(enum tdm_training_setting setting, const char *value,
@@ -29,7 +36,8 @@ enum tdm_status tdm_training_setting_read(enum tdm_training_setting setting, con
                                           struct tdm_optimizer_settings *optimizer,
                                           struct tdm_error *err);
 
-/* Applies "KEY=VALUE" pairs to a planned schedule, and checks it. A rate schedule that becomes
+/* Applies "KEY=VALUE" pairs to a planned schedule, and checks it. A KEY may also be what
+ * tdm_training_setting_meant() accepts. A rate schedule that becomes
  * constant loses its decay. TDM_USAGE: a malformed pair, a key given twice, a key that would need
  * another plan, a value out of range. */
 enum tdm_status tdm_training_settings_apply(const char *const *pairs, size_t count,

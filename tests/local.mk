@@ -29,15 +29,16 @@ script_tests += \
 	tests/base/json-checked \
 	tests/traces/killed-run \
 	tests/executor/left-behind \
+	tests/planner/failed-allocations \
 	tests/base/links \
 	tests/traces/two-writers
 
 # Preloaded into programs by scripts.
-check_DATA = tests/support/fast_clock.so
-tests/support/fast_clock.so: tests/support/fast_clock.c
+check_DATA = tests/support/fail_allocation.so tests/support/fast_clock.so
+tests/support/fail_allocation.so tests/support/fast_clock.so: %.so: %.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC $< -o $@
-EXTRA_DIST += tests/support/fast_clock.c
-CLEANFILES += tests/support/fast_clock.so
+EXTRA_DIST += tests/support/fail_allocation.c tests/support/fast_clock.c
+CLEANFILES += tests/support/fail_allocation.so tests/support/fast_clock.so
 
 # The reference: a double-precision transformer that other tests compare with, and the tests of itself.
 check_LIBRARIES += tests/reference/libreference.a
@@ -248,10 +249,12 @@ golden_tests += \
 	tests/goldens/help.test \
 	tests/goldens/inputs.test \
 	tests/goldens/machine-rates.test \
+	tests/goldens/machine-shipped.test \
 	tests/goldens/machines.test \
 	tests/goldens/megatron.test \
 	tests/goldens/models.test \
 	tests/goldens/names.test \
+	tests/goldens/output-names.test \
 	tests/goldens/peaks.test \
 	tests/goldens/places.test \
 	tests/goldens/plan-bad-values.test \
@@ -311,6 +314,7 @@ long_tests += \
 	tests/executor/property_memory \
 	tests/executor/property_order \
 	tests/executor/property_places \
+	tests/planner/failed-allocations \
 	tests/planner/property_plans \
 	tests/planner/property_search \
 	tests/executor/property_selectors \

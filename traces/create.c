@@ -10,10 +10,10 @@
 #include "base/file.h"
 #include "base/lock.h"
 #include "base/temporary.h"
+#include "traces/companions.h"
 #include "traces/sqlite.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,37 +35,10 @@ static enum tdm_status create_failed(const char *path, int reason, struct tdm_er
     return TDM_IO;
 }
 
-static void unlink_beside(const char *file, const char *suffix)
-{
-    size_t bytes = strlen(file) + strlen(suffix) + 1;
-    char *name = malloc(bytes);
-    if (name == NULL)
-        return;
-    snprintf(name, bytes, "%s%s", file, suffix);
-    (void)unlink(name);
-    free(name);
-}
-
-/* Removes the files that SQLite keeps beside a database. If a killed run left them, they would be
- * read as part of the new one. */
-static void unlink_companions(const char *file)
-{
-    unlink_beside(file, "-wal");
-    unlink_beside(file, "-shm");
-    unlink_beside(file, "-journal");
-}
-
-bool tdm_trace_has_companions(const char *file)
-{
-    char name[PATH_MAX];
-    int length = snprintf(name, sizeof(name), "%s-wal", file);
-    return length > 0 && (size_t)length < sizeof(name) && access(name, F_OK) == 0;
-}
-
 void tdm_trace_remove(const char *file)
 {
     (void)unlink(file);
-    unlink_companions(file);
+    tdm_companions_remove(file);
 }
 
 static enum tdm_status execute(sqlite3 *db, const char *path, const char *sql,
@@ -197,7 +170,7 @@ static enum tdm_status create_file(const char *file, const char *path, bool repl
 
     enum tdm_status status = fill_database(temporary, path, run, err);
     if (status == TDM_OK) {
-        unlink_companions(file);
+        tdm_companions_remove(file);
         reason = rename_to(temporary, file, replace);
         if (reason == EEXIST)
             status = exists_already(path, err);
@@ -214,7 +187,8 @@ static enum tdm_status create_file(const char *file, const char *path, bool repl
     return status;
 }
 
-/* Finds the file that `path` names, following symbolic links, and whether it exists. */
+/* Finds the file that `path` names, following symbolic links, and whether it exists. Refuses what
+ * must not be replaced. */
 static enum tdm_status find_file(const char *path, bool force, char **file, bool *exists,
                                  mode_t *mode, struct tdm_error *err)
 {
@@ -234,7 +208,12 @@ static enum tdm_status find_file(const char *path, bool force, char **file, bool
         *mode = info.st_mode & 07777;
     }
     *file = *exists ? realpath(path, NULL) : strdup(path);
-    return *file == NULL ? create_failed(path, errno, err) : TDM_OK;
+    if (*file == NULL)
+        return create_failed(path, errno, err);
+    enum tdm_status status = tdm_companions_check(*file, *exists, force, err);
+    if (status != TDM_OK)
+        free(*file);
+    return status;
 }
 
 static void remove_left(void *unused, const char *path)

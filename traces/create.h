@@ -8,7 +8,8 @@
 #include <sqlite3.h>
 
 /* Fails early where tdm_trace_create() would: an existing file without `force`, a file that another
- * run is writing, a dangling link, a directory that is not writable. With `sweeps`, also removes
+ * run is writing, a file beside it that SQLite would need and did not write, a dangling link, a
+ * directory that is not writable. With `sweeps`, also removes
  * temporary files that killed runs left beside it. */
 enum tdm_status tdm_trace_check(const char *path, bool force, bool sweeps, struct tdm_error *err);
 
@@ -19,10 +20,6 @@ enum tdm_status tdm_trace_check(const char *path, bool force, bool sweeps, struc
  * from replacing the file. Close *lock after *db. */
 enum tdm_status tdm_trace_create(const char *path, bool force, const struct tdm_trace_run *run,
                                  char **file, sqlite3 **db, int *lock, struct tdm_error *err);
-
-/* Does a closed trace still have SQLite's files beside it, because SQLite could not write its end?
- * */
-bool tdm_trace_has_companions(const char *file);
 
 /* Removes a trace that is not open, and SQLite's files beside it. */
 void tdm_trace_remove(const char *file);

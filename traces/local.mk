@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 libtidemark_a_SOURCES += \
 	traces/check_schema.c \
+	traces/companions.c traces/companions.h \
 	traces/create.c traces/create.h \
 	traces/query.c traces/query.h \
 	traces/reader.c traces/reader.h \

@@ -10,6 +10,7 @@
 
 #include "ops/move.h"
 #include "schedule/operands.h"
+#include "traces/companions.h"
 #include "traces/create.h"
 #include "traces/sqlite.h"
 
@@ -400,7 +401,7 @@ enum tdm_status tdm_trace_close(struct tdm_trace *trace, const char *ending, str
         late = trace->failure;
     status = late.status != TDM_OK ? late.status : status;
     close_database(trace);
-    if (status != TDM_OK && tdm_trace_has_companions(trace->file))
+    if (status != TDM_OK && tdm_companions_left(trace->file))
         name_companions(trace->path, &late);
     if (status != TDM_OK && err != NULL)
         *err = late;

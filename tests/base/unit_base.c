@@ -187,6 +187,10 @@ static void test_format(void **state)
     assert_string_equal(tdm_format_tokens(UINT64_MAX, out), "18446744073709551615");
 
     assert_string_equal(tdm_format_seconds(102.3, out), "102 s");
+    assert_string_equal(tdm_format_seconds(9999.4, out), "9999 s");
+    assert_string_equal(tdm_format_seconds(9999.6, out), "2.8 h");
+    assert_string_equal(tdm_format_seconds(127435, out), "35.4 h");
+    assert_string_equal(tdm_format_seconds(100 * 3600, out), "4.2 days");
     assert_string_equal(tdm_format_seconds(99.996, out), "100 s");
     assert_string_equal(tdm_format_seconds(31.5, out), "31.50 s");
     assert_string_equal(tdm_format_seconds(0.99996, out), "1.00 s");

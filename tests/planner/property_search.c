@@ -15,8 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How much slower than the best a plan may be. Of 700 instances 98% were equal; the worst plan was
- * 4.8% slower. */
+/* The share of plans that must be as fast as the best, and of fresh seeds the usual one: of 700
+ * instances 98% were, of 240 others 97%. */
+#define LEAST_EQUAL 0.9
+#define USUALLY_EQUAL 0.97
+/* How much slower than the best a plan may be. The worst of 700 was 4.8% slower. */
 #define MOST_OVER 0.1
 /* How much lower the bound may be. With two layers and two chunks one choice can be a quarter of
  * the step, and the linear program takes half of it: of 20,000 instances five had gaps of 25 to
@@ -230,8 +233,9 @@ static void test_exhaustive(void **state)
                   compared, equal, near, 100 * worst, 100 * gaps / (double)compared,
                   100 * worst_gap);
     assert_true(tdm_case_enough("instances fit", compared, cases, 0.8));
-    assert_true(tdm_case_enough("plans are as fast as the best of exhaustive search", equal,
-                                compared, 0.9));
+    const char *what = "plans are as fast as the best of exhaustive search";
+    assert_true(tdm_case_fixed() ? tdm_case_enough(what, equal, compared, LEAST_EQUAL)
+                                 : tdm_case_usual(what, equal, compared, USUALLY_EQUAL));
     assert_true(worst < MOST_OVER);
     assert_true(worst_gap < MOST_GAP);
     assert_true(compared < ENOUGH_FOR_MEAN || gaps < MOST_MEAN_GAP * (double)compared);

@@ -30,4 +30,11 @@ void tdm_case_again(const char *test, uint64_t seed);
  * for so few cases that chance decides (share * drawn < 5). */
 bool tdm_case_enough(const char *what, uint64_t had, uint64_t drawn, double share);
 
+/* Prints "HAD of DRAWN WHAT". False if so few of them mean that something is wrong: if a case has
+ * it with probability `usual`, chance gives as few in less than one of 100,000 tests. */
+bool tdm_case_usual(const char *what, uint64_t had, uint64_t drawn, double usual);
+
+/* Are the seeds those of the test, and not from the environment? */
+bool tdm_case_fixed(void);
+
 #endif

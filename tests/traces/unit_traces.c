@@ -701,6 +701,14 @@ static void test_peaks_as_views(void **state)
     tdm_trace_reader_close(reader);
 }
 
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
 static void test_refuses_and_forces(void **state)
 {
     (void)state;
@@ -715,14 +723,16 @@ static void test_refuses_and_forces(void **state)
     assert_non_null(strstr(err.hint, "--force"));
     assert_int_equal(ask(path, "SELECT count(*) FROM step"), 3);
 
-    /* Through a link the file is replaced. What a killed run left next to it is removed. */
+    /* Through a link the file is replaced. What a killed run left next to it is removed, but
+     * nothing that SQLite did not write. */
     char wal[700];
     snprintf(wal, sizeof(wal), "%s-wal", path);
-    FILE *file = fopen(wal, "w");
-    assert_non_null(file);
-    fputs("left by a killed run", file);
-    fclose(file);
     assert_int_equal(symlink(path, in_folder("link", link)), 0);
+    write_file(wal, "a text of the user's");
+    assert_int_equal(tdm_trace_open(link, true, &example_run, capacity, &trace, &err), TDM_USAGE);
+    assert_non_null(strstr(err.message, wal));
+    assert_int_equal(ask(path, "SELECT count(*) FROM step"), 3);
+    write_file(wal, "\x37\x7f\x06\x82 left by a killed run");
     assert_int_equal(tdm_trace_open(link, true, &example_run, capacity, &trace, &err), TDM_OK);
     close_trace(trace);
     assert_int_equal(ask(path, "SELECT count(*) FROM step"), 0);
