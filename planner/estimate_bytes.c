@@ -345,8 +345,10 @@ static void end_moments(const struct tdm_estimator *e, struct tdm_estimate *esti
         gradients[place] =
             e->staying_below[place][e->layers] + e->head_stays[place] + e->embedding_stays[place];
     uint64_t weights = tdm_is_far(e->base->optimizer.on) ? 0 : e->weight_ring;
-    raise_to(&estimate->body_bytes,
-             e->resident_bytes[TDM_DEVICE] + weights + e->state_rings + gradients[TDM_DEVICE]);
+    uint64_t all = e->resident_bytes[TDM_DEVICE] + weights + e->state_rings;
+    /* the head is updated first, the embedding last */
+    raise_to(&estimate->body_bytes, all + gradients[TDM_DEVICE] + e->head_fetched);
+    raise_to(&estimate->body_bytes, all + e->embedding_stays[TDM_DEVICE] + e->embedding_fetched);
     raise_to(&estimate->bytes[e->far], gradients[e->far] + e->host_ring + e->host_head);
     raise_to(&estimate->bytes[e->far], e->host_ring + e->host_embedding);
 }

@@ -104,6 +104,8 @@ struct tdm_estimator {
     uint64_t weight_ring, state_rings, head_buffer, embedding_buffer;
     /* rings of masters and moments, if theirs pass through them, during their update */
     uint64_t head_update, embedding_update;
+    /* what updates after the backward fetch besides */
+    uint64_t head_fetched, embedding_fetched;
     /* host bytes for gradients that are used there: of layers (while there are updates), head and
      * embedding */
     uint64_t host_ring, host_head, host_embedding;

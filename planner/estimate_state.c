@@ -155,6 +155,16 @@ static void note_host_updates(struct tdm_estimator *e)
     e->host_ring = smaller(base->rings.optimizer, visitors) * most;
 }
 
+/* Device bytes for weights and gradient of embedding or head that an update after the backward
+ * fetches from the host. */
+static uint64_t fetched_bytes(const struct tdm_estimator *e, uint32_t unit)
+{
+    bool far = tdm_is_far(tdm_schedule_home(e->base, TDM_STATE_GRADIENTS, unit));
+    if (tdm_updates_on_host(e->base, unit) || !tdm_updates_at_end(e->base))
+        return 0;
+    return buffer_bytes(e, TDM_STATE_WEIGHTS, unit) + (far ? e->gradient_bytes[unit] : 0);
+}
+
 static void note_rings(struct tdm_estimator *e)
 {
     const struct tdm_schedule *base = e->base;
@@ -169,6 +179,8 @@ static void note_rings(struct tdm_estimator *e)
         return;
     note_host_updates(e);
     e->embedding_update = e->head_update = e->state_rings = 0;
+    e->embedding_fetched = fetched_bytes(e, embedding);
+    e->head_fetched = fetched_bytes(e, head);
     if (tdm_is_far(base->optimizer.on))
         return;
     const uint64_t rings = state_ring_bytes(e, TDM_STATE_MASTER, slots) +
