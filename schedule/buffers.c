@@ -8,6 +8,7 @@
 #include "schedule/operands.h"
 #include "schedule/scratch.h"
 #include "schedule/slices.h"
+#include "schedule/streams.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -59,6 +59,7 @@ libtidemark_a_SOURCES += \
 	schedule/gather.h \
 	schedule/shared_state.c schedule/shared_state.h \
 	schedule/slices.c schedule/slices.h \
+	schedule/streams.c schedule/streams.h \
 	schedule/training_settings.c schedule/training_settings.h \
 	schedule/sequence.c \
 	schedule/sequence.h \

@@ -119,10 +119,6 @@ bool tdm_gradient_is_transient(const struct tdm_program *program, uint32_t unit)
 /* Must a unit's gradient be copied to the host for an update there? No if its home is the host. */
 bool tdm_gradient_visits_host(const struct tdm_program *program, uint32_t unit);
 
-/* Determines what will stream through the rings of units: fills layout->visits and
- * layout->updates. */
-enum tdm_status tdm_stream_plan(struct tdm_program *program, struct tdm_error *err);
-
 /* Emits the items of one step of a rank. */
 enum tdm_status tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_sink sink,
                           void *self, struct tdm_error *err);

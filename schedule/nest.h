@@ -30,6 +30,12 @@ enum tdm_body_kind {
     TDM_BODY_OPTIMIZER,     /* of unit `layer` */
 };
 
+/* Does a body compute with the weights of its layer, for its chunk? */
+static inline bool tdm_body_is_of_layer(enum tdm_body_kind kind)
+{
+    return kind == TDM_BODY_FORWARD || kind == TDM_BODY_KV || kind == TDM_BODY_BACKWARD;
+}
+
 enum tdm_pass {
     TDM_PASS_FIRST, /* the forward */
     TDM_PASS_RERUN, /* a group run forward again */
