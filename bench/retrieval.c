@@ -34,6 +34,7 @@
 #include "executor/weights.h"
 #include "schedule/learning_rate.h"
 #include "schedule/lowering.h"
+#include "schedule/program.h"
 #include "schedule/validate.h"
 
 #include <errno.h>

@@ -5,6 +5,7 @@
 
 #include "executor/remainder.h"
 #include "schedule/lowering.h"
+#include "schedule/program.h"
 
 #include <math.h>
 #include <stdlib.h>

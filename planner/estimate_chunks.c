@@ -12,6 +12,7 @@
 #include "schedule/gather.h"
 #include "schedule/kv_row.h"
 #include "schedule/layout.h"
+#include "schedule/program.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,6 +3,8 @@
 #include "planner/estimate_parts.h"
 
 #include "base/size.h"
+#include "schedule/program.h"
+#include "schedule/scratch.h"
 #include "simulator/simulate.h"
 
 #include <stdlib.h>
@@ -135,7 +137,7 @@ static void note_residents(struct profile *profile)
         if (buffer->axis == TDM_AXIS_CHUNK)
             bytes = tdm_size_mul(buffer->slot_bytes, e->chunks);
         else if (i == profile->program->scratch) /* part of it depends on the sequence's length */
-            bytes = tdm_content_bytes(e->base, TDM_SCRATCH, 0, e->longest_tokens);
+            bytes = tdm_scratch_bytes(e->base, e->longest_tokens);
         *resident = tdm_size_add(*resident, bytes);
     }
 }

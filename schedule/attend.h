@@ -10,7 +10,7 @@
 #ifndef TDM_SCHEDULE_ATTEND_H
 #define TDM_SCHEDULE_ATTEND_H
 
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 /* Query page `number` of a chunk of a sequence, by the rule of its layer. */
 struct tdm_query_page tdm_attend_query_page(const struct tdm_page_rule *rule,

@@ -6,7 +6,6 @@
 #include "schedule/buffers_parts.h"
 
 #include "schedule/layout.h"
-#include "schedule/operands.h"
 #include "schedule/optimizer.h"
 #include "schedule/slices.h"
 
@@ -74,27 +73,6 @@ bool tdm_home_is_far(const struct tdm_program *program, enum tdm_content content
 {
     uint32_t home = tdm_home_of(program, content, unit).buffer;
     return home != TDM_NONE && program->buffers[home].place != TDM_DEVICE;
-}
-
-struct tdm_tag tdm_program_initial(const struct tdm_program *program,
-                                   const struct tdm_buffer *buffer, uint32_t slot)
-{
-    const struct tdm_model *model = program->schedule->model;
-    struct tdm_tag tag = tdm_tag_at(buffer->initial, slot);
-    if (buffer->axis == TDM_AXIS_UNIT && tag.content != TDM_EMPTY &&
-        buffer->initial.layer < model->layers)
-        tag.layer = tdm_home_layer(&program->schedule->homes[tdm_state_of(tag.content)],
-                                   model->layers, buffer->place, slot);
-    return tag;
-}
-
-bool tdm_program_home(const struct tdm_program *program, enum tdm_content content, uint32_t unit,
-                      uint32_t *buffer, uint32_t *slot)
-{
-    struct tdm_ref home = tdm_home_of(program, content, unit);
-    *buffer = home.buffer;
-    *slot = home.slot;
-    return home.buffer != TDM_NONE;
 }
 
 /* Home of a content of embedding or head. */

@@ -4,7 +4,6 @@
 
 #include "base/size.h"
 #include "ops/attention.h"
-#include "schedule/scratch.h"
 #include "schedule/ranks.h"
 
 enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_content content)
@@ -176,6 +175,7 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
     uint64_t element_bytes = tdm_dtype_bytes(tdm_content_dtype(schedule, content));
     switch (content) {
     case TDM_EMPTY:
+    case TDM_SCRATCH: /* scratch.h */
     case TDM_CONTENTS:
         return 0;
     case TDM_UNIT_WEIGHTS:
@@ -204,8 +204,6 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
     case TDM_LOSS:
     case TDM_GRADIENT_NORM:
         return element_bytes;
-    case TDM_SCRATCH:
-        return tdm_scratch_bytes(schedule, tokens);
     case TDM_LOGIT_TILE: {
         uint64_t most = schedule->head_tile_vocabulary;
         return tdm_logit_bytes(schedule, tokens,

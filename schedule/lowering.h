@@ -8,7 +8,7 @@
 #ifndef TDM_SCHEDULE_LOWERING_H
 #define TDM_SCHEDULE_LOWERING_H
 
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 /* A slot of a buffer. */
 struct tdm_ref {

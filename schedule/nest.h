@@ -9,7 +9,7 @@
 #ifndef TDM_SCHEDULE_NEST_H
 #define TDM_SCHEDULE_NEST_H
 
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 enum tdm_body_kind {
     TDM_BODY_PHASE_BEGIN,

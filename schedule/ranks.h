@@ -11,7 +11,7 @@
 #ifndef TDM_SCHEDULE_RANKS_H
 #define TDM_SCHEDULE_RANKS_H
 
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 #define TDM_MAX_RANKS 1024u
 

@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "schedule/learning_rate.h"
+#include "schedule/schedule_check.h"
 
 #include <errno.h>
 #include <math.h>

@@ -12,6 +12,8 @@
 #include "schedule/lowering.h"
 #include "schedule/operands.h"
 #include "schedule/order.h"
+#include "schedule/program.h"
+#include "schedule/tags.h"
 #include "tests/support/execution.h"
 #include "tests/support/random_schedule.h"
 #include "tests/support/recording.h"

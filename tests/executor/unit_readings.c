@@ -6,6 +6,7 @@
 #include "executor/examples.h"
 #include "executor/run.h"
 #include "schedule/lowering.h"
+#include "schedule/program.h"
 #include "simulator/simulate.h"
 #include "tests/support/random_schedule.h"
 

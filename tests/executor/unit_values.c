@@ -4,7 +4,9 @@
  * one that receives anything else must not. */
 #include "executor/observer.h"
 #include "schedule/lowering.h"
+#include "schedule/program.h"
 #include "schedule/slices.h"
+#include "schedule/values_predict.h"
 #include "tests/support/random_schedule.h"
 
 #include <setjmp.h>

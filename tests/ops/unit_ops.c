@@ -6,6 +6,7 @@
  * find for their parts. */
 #include "ops/ops.h"
 #include "schedule/cost.h"
+#include "schedule/program.h"
 #include "tests/support/random_schedule.h"
 
 #include <setjmp.h>

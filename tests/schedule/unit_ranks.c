@@ -4,6 +4,7 @@
  * of a rank visits the rank's own chunks.
  */
 #include "schedule/nest.h"
+#include "schedule/program.h"
 #include "schedule/ranks.h"
 #include "tests/support/random_schedule.h"
 

@@ -16,6 +16,7 @@
 #include "ops/update.h"
 #include "schedule/cost.h"
 #include "schedule/lowering.h"
+#include "schedule/program.h"
 #include "schedule/validate.h"
 #include "tests/support/random_schedule.h"
 #include "tests/support/recording.h"
