@@ -371,10 +371,11 @@ static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chu
 static void seen_chunks(const struct step *step, const struct tdm_op *op, enum sum sum,
                         uint32_t *first, uint32_t *slots)
 {
-    uint32_t next = op->chunk + 1, end = next;
+    uint32_t before = added_before(step, op->chunk), end = op->chunk + 1, joins = end;
     *first = first_seen(step, op->layer, op->chunk);
-    /* the next chunk has already added to the chunks from here on */
-    uint32_t joins = next < step->program->chunk_count ? first_seen(step, op->layer, next) : next;
+    /* `before` has already added to the chunks from here on */
+    if (before < step->program->chunk_count && first_seen(step, op->layer, before) < end)
+        joins = first_seen(step, op->layer, before);
     if (sum == OPENS)
         end = joins;
     else if (sum == JOINS)

@@ -28,4 +28,7 @@ uint32_t tdm_sum_before(const struct tdm_program *program, uint32_t chunk);
 /* Is `chunk` the first of its rank to add to the sums over all chunks? */
 bool tdm_sum_opens(const struct tdm_program *program, uint32_t chunk);
 
+/* Is it the last of its rank to add? Then the rank's sums over all chunks are complete. */
+bool tdm_sum_closes(const struct tdm_program *program, uint32_t chunk);
+
 #endif
