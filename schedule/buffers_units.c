@@ -35,19 +35,6 @@ static uint32_t largest_layer(const struct tdm_model *model)
     return largest;
 }
 
-uint64_t tdm_part_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_part part,
-                        enum tdm_dtype dtype)
-{
-    const struct tdm_unit *u = &model->units[unit];
-    uint64_t elements = 0;
-    for (uint32_t i = 0; i < u->tensor_count; i++) {
-        const struct tdm_tensor *tensor = &model->tensors[u->first_tensor + i];
-        if (part == TDM_PART_ALL || tdm_part_of(tensor->role) == part)
-            elements += tensor->elements;
-    }
-    return elements * tdm_dtype_bytes(dtype);
-}
-
 struct tdm_ref tdm_home_of(const struct tdm_program *program, enum tdm_content content,
                            uint32_t unit)
 {

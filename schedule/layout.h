@@ -24,6 +24,10 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
 uint64_t tdm_chunks_bytes(const struct tdm_program *program, enum tdm_content content,
                           uint32_t first, uint32_t end);
 
+/* Bytes of the tensors of one part (TDM_PART_ALL: of all) of a unit, at a dtype. */
+uint64_t tdm_part_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_part part,
+                        enum tdm_dtype dtype);
+
 /* dtype of a content under this schedule. */
 enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_content content);
 

@@ -84,10 +84,6 @@ struct tdm_layout {
     uint32_t visit_count, update_count;
 };
 
-/* Bytes of the tensors of one part (TDM_PART_ALL: of all) of a unit, at a dtype. */
-uint64_t tdm_part_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_part part,
-                        enum tdm_dtype dtype);
-
 /* The kind of state that a content of units belongs to. */
 enum tdm_state tdm_state_of(enum tdm_content content);
 

@@ -4,7 +4,6 @@
 
 #include "base/size.h"
 #include "schedule/layout.h"
-#include "schedule/lowering.h"
 #include "schedule/optimizer.h"
 #include "schedule/slices.h"
 #include "schedule/tags.h"

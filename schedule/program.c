@@ -298,3 +298,30 @@ bool tdm_program_home(const struct tdm_program *program, enum tdm_content conten
     *slot = home.slot;
     return home.buffer != TDM_NONE;
 }
+
+static const struct tdm_buffer *buffer_at(const struct tdm_program *program, uint32_t number)
+{
+    return number == TDM_NONE ? NULL : &program->buffers[number];
+}
+
+const struct tdm_buffer *tdm_program_tokens_buffer(const struct tdm_program *program)
+{
+    return buffer_at(program, program->layout->tokens);
+}
+
+const struct tdm_buffer *tdm_program_loss_buffer(const struct tdm_program *program)
+{
+    return buffer_at(program, program->layout->loss);
+}
+
+const struct tdm_buffer *tdm_program_norms_buffer(const struct tdm_program *program)
+{
+    return buffer_at(program, program->layout->norms);
+}
+
+const struct tdm_buffer *tdm_program_tied_buffer(const struct tdm_program *program)
+{
+    const struct tdm_layout *layout = program->layout;
+    return buffer_at(program,
+                     layout->tied_home != TDM_NONE ? layout->tied_home : layout->tied_gradient);
+}

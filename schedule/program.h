@@ -48,4 +48,12 @@ struct tdm_tag tdm_program_initial(const struct tdm_program *program,
 bool tdm_program_home(const struct tdm_program *program, enum tdm_content content, uint32_t unit,
                       uint32_t *buffer, uint32_t *slot);
 
+/* Buffers of a program that a step is given, or leaves its results in: tokens (layout.h), losses of
+ * the chunks, norms of the gradients of units, and the part of a tied embedding's gradient that the
+ * head makes, at its home. NULL if this schedule has none. */
+const struct tdm_buffer *tdm_program_tokens_buffer(const struct tdm_program *program);
+const struct tdm_buffer *tdm_program_loss_buffer(const struct tdm_program *program);
+const struct tdm_buffer *tdm_program_norms_buffer(const struct tdm_program *program);
+const struct tdm_buffer *tdm_program_tied_buffer(const struct tdm_program *program);
+
 #endif

@@ -16,7 +16,6 @@
 #include "ops/move.h"
 #include "schedule/gather.h"
 #include "schedule/layout.h"
-#include "schedule/lowering.h"
 #include "schedule/operands.h"
 #include "schedule/program.h"
 #include "schedule/slices.h"

@@ -2,7 +2,7 @@
 /* Values: how many bytes hold a live value while an op runs. */
 #include "schedule/values.h"
 
-#include "schedule/lowering.h"
+#include "schedule/layout.h"
 #include "schedule/slices.h"
 
 #include <stdlib.h>

@@ -13,7 +13,6 @@
 #include "executor/weights.h"
 #include "simulator/simulate.h"
 #include "schedule/layout.h"
-#include "schedule/lowering.h"
 #include "schedule/operands.h"
 #include "schedule/program.h"
 #include "schedule/scratch.h"

@@ -9,7 +9,6 @@
  * allocated. An op that reads too late, too early, or what was never written computes with
  * poison. */
 #include "executor/walk.h"
-#include "schedule/lowering.h"
 #include "schedule/operands.h"
 #include "schedule/order.h"
 #include "schedule/program.h"

@@ -3,7 +3,7 @@
  * slot by slot. An observer that receives the launches of a program must count what is predicted;
  * one that receives anything else must not. */
 #include "executor/observer.h"
-#include "schedule/lowering.h"
+#include "schedule/layout.h"
 #include "schedule/program.h"
 #include "schedule/slices.h"
 #include "schedule/values_predict.h"

@@ -15,7 +15,7 @@
 #include "ops/select.h"
 #include "ops/update.h"
 #include "schedule/cost.h"
-#include "schedule/lowering.h"
+#include "schedule/layout.h"
 #include "schedule/program.h"
 #include "schedule/validate.h"
 #include "tests/support/random_schedule.h"
