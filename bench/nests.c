@@ -6,6 +6,8 @@
  */
 #include "models/model.h"
 #include "planner/nest_cost.h"
+#include "schedule/program.h"
+#include "schedule/schedule_check.h"
 #include "schedule/validate.h"
 
 #include <stdio.h>

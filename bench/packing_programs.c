@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "models/model.h"
 #include "schedule/program.h"
+#include "schedule/schedule_check.h"
 
 #include <stdio.h>
 #include <stdlib.h>

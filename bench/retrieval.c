@@ -33,7 +33,7 @@
 #include "executor/walk.h"
 #include "executor/weights.h"
 #include "schedule/learning_rate.h"
-#include "schedule/lowering.h"
+#include "schedule/program.h"
 #include "schedule/validate.h"
 
 #include <errno.h>
@@ -178,7 +178,7 @@ static enum tdm_status read_losses(const struct options *o, const struct tdm_are
                                    const struct tdm_program *program, double losses[PLACES],
                                    struct tdm_error *err)
 {
-    const struct tdm_buffer *buffer = &program->buffers[program->layout->loss];
+    const struct tdm_buffer *buffer = tdm_program_loss_buffer(program);
     enum tdm_status status = TDM_OK;
     losses[NEAR] = losses[FAR] = 0.0;
     for (uint32_t i = 0; i < program->chunk_count && status == TDM_OK; i++) {

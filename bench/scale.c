@@ -6,6 +6,7 @@
 #include "models/model.h"
 #include "simulator/simulate.h"
 #include "schedule/order.h"
+#include "schedule/program.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "schedule/cost.h"
+#include "schedule/program.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,6 +7,7 @@
 #include "planner/nest_cost.h"
 #include "commands/print.h"
 #include "schedule/legality.h"
+#include "schedule/program.h"
 
 #include <stdio.h>
 

@@ -11,6 +11,7 @@
 #include "executor/calibrate_parts.h"
 #include "executor/host_optimizer.h"
 #include "executor/host_update_rate.h"
+#include "schedule/program.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -3,6 +3,7 @@
 #include "executor/calibrate_parts.h"
 
 #include "ops/move.h"
+#include "schedule/program.h"
 
 #include <stdlib.h>
 

@@ -9,6 +9,8 @@
 #include "executor/walk.h"
 #include "executor/weights.h"
 #include "schedule/optimizer.h"
+#include "schedule/program.h"
+#include "schedule/schedule_check.h"
 #include "schedule/validate.h"
 
 #include <stdlib.h>

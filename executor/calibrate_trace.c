@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/units.h"
+#include "schedule/program.h"
 #include "simulator/rate_fit.h"
 #include "traces/reader.h"
 

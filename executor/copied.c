@@ -3,7 +3,8 @@
 #include "executor/copied.h"
 
 #include "ops/move.h"
-#include "schedule/operands.h"
+#include "schedule/layout.h"
+#include "schedule/tags.h"
 
 /* The bytes of one part of a unit. The tensors of a part lie one after the other. */
 static struct tdm_copied part_of_unit(const struct tdm_launch *launch)

@@ -4,6 +4,7 @@
 
 #include "executor/host_optimizer.h"
 #include "schedule/layout.h"
+#include "schedule/program.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,6 +10,7 @@
 #include "executor/run_paths.h"
 #include "executor/token_file.h"
 #include "schedule/cost.h"
+#include "schedule/program.h"
 #include "schedule/training_settings.h"
 #include "schedule/validate.h"
 

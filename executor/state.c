@@ -4,7 +4,7 @@
 #include "executor/state.h"
 
 #include "executor/remainder.h"
-#include "schedule/lowering.h"
+#include "schedule/program.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -173,15 +173,14 @@ static enum tdm_status add_tied(const struct tdm_arenas *arenas, const struct td
                                 const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
                                 float *values, struct tdm_error *err)
 {
-    const struct tdm_layout *layout = program->layout;
-    uint32_t tied = layout->tied_home != TDM_NONE ? layout->tied_home : layout->tied_gradient;
+    const struct tdm_buffer *tied = tdm_program_tied_buffer(program);
     float *of_head = malloc(count * sizeof(*of_head) + 1);
     if (of_head == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading %llu elements",
                         (unsigned long long)count);
     enum tdm_status status =
-        read_elements(arenas, tdm_arenas_slot(arenas, &program->buffers[tied], 0),
-                      program->schedule->dtypes.gradients, tensor, first, count, of_head, err);
+        read_elements(arenas, tdm_arenas_slot(arenas, tied, 0), program->schedule->dtypes.gradients,
+                      tensor, first, count, of_head, err);
     for (uint64_t i = 0; i < count && status == TDM_OK; i++)
         values[i] += of_head[i];
     free(of_head);
@@ -262,7 +261,7 @@ enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
                                        const struct tdm_program *program, const int32_t *inputs,
                                        const int32_t *targets, struct tdm_error *err)
 {
-    const struct tdm_buffer *buffer = &program->buffers[program->layout->tokens];
+    const struct tdm_buffer *buffer = tdm_program_tokens_buffer(program);
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < program->chunk_count && status == TDM_OK; i++) {
         const struct tdm_chunk *chunk = &program->chunks[i];
@@ -288,22 +287,22 @@ enum tdm_status tdm_state_read_loss(const struct tdm_arenas *arenas,
                                     const struct tdm_program *program, double *loss,
                                     double *gradient_norm, struct tdm_error *err)
 {
-    const struct tdm_layout *layout = program->layout;
+    const struct tdm_buffer *losses = tdm_program_loss_buffer(program);
+    const struct tdm_buffer *norms = tdm_program_norms_buffer(program);
     enum tdm_status status = TDM_OK;
     double sum = 0, squares = 0, number = 0;
     for (uint32_t i = 0; i < program->chunk_count && status == TDM_OK; i++) {
-        status = read_number(arenas, &program->buffers[layout->loss], i, &number, err);
+        status = read_number(arenas, losses, i, &number, err);
         sum += number;
     }
-    bool norms = layout->norms != TDM_NONE;
-    for (uint32_t i = 0; norms && i < program->schedule->model->unit_count && status == TDM_OK;
-         i++) {
-        status = read_number(arenas, &program->buffers[layout->norms], i, &number, err);
+    for (uint32_t i = 0;
+         norms != NULL && i < program->schedule->model->unit_count && status == TDM_OK; i++) {
+        status = read_number(arenas, norms, i, &number, err);
         squares += number;
     }
     if (status != TDM_OK)
         return status;
     *loss = sum;
-    *gradient_norm = norms ? sqrt(squares) : NAN;
+    *gradient_norm = norms != NULL ? sqrt(squares) : NAN;
     return TDM_OK;
 }

@@ -3,6 +3,7 @@
 #include "executor/walk.h"
 
 #include "schedule/order.h"
+#include "schedule/program.h"
 
 #include <math.h>
 #include <stdlib.h>

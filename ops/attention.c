@@ -125,6 +125,7 @@ const struct tdm_op_type tdm_attention_type = {
             [TDM_ATTENTION_LISTS] = {"page lists", TDM_READS, true},
         },
     .sight = TDM_SIGHT_KEYS,
+    .rate = TDM_RATE_ATTENTION_FORWARD,
     .flops = forward_flops,
     .scratch = scratch_bytes,
 };
@@ -146,6 +147,7 @@ const struct tdm_op_type tdm_attention_grad_type = {
             [TDM_ATTENTION_GRAD_LISTS] = {"page lists", TDM_READS, true},
         },
     .sight = TDM_SIGHT_KEYS,
+    .rate = TDM_RATE_ATTENTION_BACKWARD,
     .flops = backward_flops,
     .scratch = scratch_bytes,
 };

@@ -11,6 +11,7 @@ const struct tdm_op_type tdm_embed_type = {
             [TDM_EMBED_WEIGHTS] = {"weights", TDM_READS, false},
             [TDM_EMBED_OUT] = {"output", TDM_WRITES, false},
         },
+    .rate = TDM_RATE_EMBED,
     .flops = tdm_no_flops,
 };
 
@@ -24,5 +25,6 @@ const struct tdm_op_type tdm_embed_grad_type = {
             [TDM_EMBED_GRAD_DOUT] = {"output's gradient", TDM_READS, false},
             [TDM_EMBED_GRAD_DWEIGHTS] = {"weights' gradient", TDM_CHANGES, false},
         },
+    .rate = TDM_RATE_EMBED_GRAD,
     .flops = tdm_no_flops,
 };

@@ -35,6 +35,7 @@ const struct tdm_op_type tdm_head_type = {
             [TDM_HEAD_DWEIGHTS] = {"weights' gradient", TDM_WRITES | TDM_CHANGES, false},
             [TDM_HEAD_LOSS] = {"loss", TDM_WRITES | TDM_CHANGES, false},
         },
+    .rate = TDM_RATE_HEAD,
     .flops = all_flops,
     .scratch = loss_bytes,
 };
@@ -51,6 +52,7 @@ const struct tdm_op_type tdm_loss_type = {
             [TDM_LOSS_LSE] = {"logits' LSE", TDM_WRITES | TDM_CHANGES, true},
             [TDM_LOSS_LOSS] = {"loss", TDM_WRITES | TDM_CHANGES, true},
         },
+    .rate = TDM_RATE_HEAD,
     .flops = logits_flops,
     .scratch = loss_bytes,
 };
@@ -68,6 +70,7 @@ const struct tdm_op_type tdm_head_grad_type = {
             [TDM_HEAD_GRAD_LSE] = {"logits' LSE", TDM_READS, false},
             [TDM_HEAD_GRAD_SUM] = {"sum of the rows' gradient", TDM_WRITES | TDM_CHANGES, false},
         },
+    .rate = TDM_RATE_HEAD,
     .flops = all_flops,
     .scratch = loss_bytes,
 };

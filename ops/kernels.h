@@ -10,7 +10,8 @@
 
 #include "ops/ops.h"
 
-/* KERNEL(kind, function) for each kind. The backend defines the functions. */
+/* KERNEL(kind, function) for each kind. The backend declares the functions by its list, and
+ * defines them. */
 #define TDM_CPU_KERNELS(KERNEL)                              \
     KERNEL(COPY, tdm_cpu_copy)                               \
     KERNEL(ZERO, tdm_cpu_zero)                               \

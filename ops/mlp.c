@@ -10,6 +10,7 @@ const struct tdm_op_type tdm_swiglu_type = {
             [TDM_SWIGLU_GATE_UP] = {"gate and up", TDM_READS, false},
             [TDM_SWIGLU_OUT] = {"output", TDM_WRITES, false},
         },
+    .rate = TDM_RATE_SWIGLU,
     .flops = tdm_no_flops,
 };
 
@@ -21,5 +22,6 @@ const struct tdm_op_type tdm_swiglu_grad_type = {
             [TDM_SWIGLU_GRAD_GATE_UP] = {"gate and up", TDM_CHANGES, false},
             [TDM_SWIGLU_GRAD_DOUT] = {"output's gradient", TDM_READS, false},
         },
+    .rate = TDM_RATE_SWIGLU_GRAD,
     .flops = tdm_no_flops,
 };

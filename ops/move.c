@@ -10,6 +10,7 @@ const struct tdm_op_type tdm_copy_type = {
             [TDM_COPY_FROM] = {"source", TDM_READS, false},
             [TDM_COPY_TO] = {"destination", TDM_WRITES, false},
         },
+    .rate = TDM_RATE_ELEMENTWISE, /* on the compute lane */
     .flops = tdm_no_flops,
 };
 
@@ -20,6 +21,7 @@ const struct tdm_op_type tdm_zero_type = {
         {
             [TDM_ZERO_SLOT] = {"slot", TDM_WRITES, false},
         },
+    .rate = TDM_RATE_ZERO,
     .flops = tdm_no_flops,
 };
 
@@ -31,5 +33,6 @@ const struct tdm_op_type tdm_sort_tokens_type = {
             [TDM_SORT_TOKENS_TOKENS] = {"tokens", TDM_READS, false},
             [TDM_SORT_TOKENS_ORDER] = {"token order", TDM_WRITES, false},
         },
+    .rate = TDM_RATE_SORT_TOKENS,
     .flops = tdm_no_flops,
 };

@@ -22,6 +22,7 @@ const struct tdm_op_type tdm_norm_type = {
             [TDM_NORM_WEIGHTS] = {"weights", TDM_READS, false},
             [TDM_NORM_OUT] = {"output", TDM_WRITES, false},
         },
+    .rate = TDM_RATE_NORM,
     .flops = tdm_no_flops,
 };
 
@@ -36,6 +37,7 @@ const struct tdm_op_type tdm_norm_grad_type = {
             [TDM_NORM_GRAD_DX] = {"input's gradient", TDM_WRITES | TDM_CHANGES, false},
             [TDM_NORM_GRAD_DWEIGHTS] = {"weights' gradient", TDM_WRITES | TDM_CHANGES, false},
         },
+    .rate = TDM_RATE_NORM_GRAD,
     .flops = tdm_no_flops,
     .scratch = weight_bytes,
 };

@@ -15,39 +15,43 @@
 #ifndef TDM_OPS_OPS_H
 #define TDM_OPS_OPS_H
 
+#include "machines/rates.h"
 #include "ops/content.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum tdm_op_kind {
-    TDM_OP_COPY, /* move.h */
-    TDM_OP_ZERO,
-    TDM_OP_EMBED, /* embed.h; sort_tokens is in move.h */
-    TDM_OP_SORT_TOKENS,
-    TDM_OP_EMBED_GRAD,
-    TDM_OP_NORM, /* norm.h */
-    TDM_OP_NORM_GRAD,
-    TDM_OP_PRODUCT, /* product.h */
-    TDM_OP_PRODUCT_GRAD_INPUT,
-    TDM_OP_PRODUCT_GRAD_WEIGHT,
-    TDM_OP_ROPE, /* rope.h */
-    TDM_OP_ROPE_GRAD,
-    TDM_OP_KV_WRITE,
-    TDM_OP_KV_GRAD_READ,
-    TDM_OP_PAGE_MEANS, /* select.h */
-    TDM_OP_SELECT,
-    TDM_OP_ATTENTION, /* attention.h */
-    TDM_OP_ATTENTION_GRAD,
-    TDM_OP_SWIGLU, /* mlp.h */
-    TDM_OP_SWIGLU_GRAD,
-    TDM_OP_HEAD, /* head.h */
-    TDM_OP_LOSS,
-    TDM_OP_HEAD_GRAD,
-    TDM_OP_GRADIENT_NORM, /* update.h */
-    TDM_OP_OPTIMIZER,
-    TDM_OP_KINDS
-};
+/* All kinds, in families: OP(kind, record). Kinds are numbered in this order. */
+#define TDM_OPS(OP)                                          \
+    OP(COPY, copy) /* move.h */                              \
+    OP(ZERO, zero)                                           \
+    OP(EMBED, embed) /* embed.h; sort_tokens is in move.h */ \
+    OP(SORT_TOKENS, sort_tokens)                             \
+    OP(EMBED_GRAD, embed_grad)                               \
+    OP(NORM, norm) /* norm.h */                              \
+    OP(NORM_GRAD, norm_grad)                                 \
+    OP(PRODUCT, product) /* product.h */                     \
+    OP(PRODUCT_GRAD_INPUT, product_grad_input)               \
+    OP(PRODUCT_GRAD_WEIGHT, product_grad_weight)             \
+    OP(ROPE, rope) /* rope.h */                              \
+    OP(ROPE_GRAD, rope_grad)                                 \
+    OP(KV_WRITE, kv_write)                                   \
+    OP(KV_GRAD_READ, kv_grad_read)                           \
+    OP(PAGE_MEANS, page_means) /* select.h */                \
+    OP(SELECT, select)                                       \
+    OP(ATTENTION, attention) /* attention.h */               \
+    OP(ATTENTION_GRAD, attention_grad)                       \
+    OP(SWIGLU, swiglu) /* mlp.h */                           \
+    OP(SWIGLU_GRAD, swiglu_grad)                             \
+    OP(HEAD, head) /* head.h */                              \
+    OP(LOSS, loss)                                           \
+    OP(HEAD_GRAD, head_grad)                                 \
+    OP(GRADIENT_NORM, gradient_norm) /* update.h */          \
+    OP(OPTIMIZER, optimizer)
+
+#define TDM_OP_NUMBER(kind, record) TDM_OP_##kind,
+enum tdm_op_kind { TDM_OPS(TDM_OP_NUMBER) TDM_OP_KINDS };
+#undef TDM_OP_NUMBER
 
 /* A set of kinds of ops: bit `1u << kind`. */
 typedef uint32_t tdm_kinds;
@@ -106,6 +110,9 @@ struct tdm_op_type {
     uint32_t operands;                             /* absent ones included */
     struct tdm_operand_type operand[TDM_OPERANDS]; /* in the order of the family's enum */
     enum tdm_sight sight;
+    /* by which a machine says how long it takes; schedule/cost.c has rates of its own for narrow
+     * heads, and for updates on the host or with rounding */
+    enum tdm_rate rate;
     /* FLOPs; tdm_no_flops() if the op's time follows from its bytes. Saturates. */
     uint64_t (*flops)(const struct tdm_params *params, const struct tdm_work *work);
     /* Bytes of scratch on the device for chunks of at most `tokens` tokens: scratch.h. NULL: none.

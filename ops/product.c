@@ -29,6 +29,7 @@ const struct tdm_op_type tdm_product_type = {
             [TDM_PRODUCT_OUT] = {"output", TDM_WRITES, false},
             [TDM_PRODUCT_ADDEND] = {"addend", TDM_READS, true},
         },
+    .rate = TDM_RATE_PRODUCT,
     .flops = flops,
 };
 
@@ -41,6 +42,7 @@ const struct tdm_op_type tdm_product_grad_input_type = {
             [TDM_PRODUCT_GRAD_INPUT_WEIGHTS] = {"weights", TDM_READS, false},
             [TDM_PRODUCT_GRAD_INPUT_DX] = {"input's gradient", TDM_WRITES | TDM_CHANGES, false},
         },
+    .rate = TDM_RATE_PRODUCT_GRAD_INPUT,
     .flops = flops,
 };
 
@@ -54,6 +56,7 @@ const struct tdm_op_type tdm_product_grad_weight_type = {
             [TDM_PRODUCT_GRAD_WEIGHT_DWEIGHTS] = {"weights' gradient", TDM_WRITES | TDM_CHANGES,
                                                   false},
         },
+    .rate = TDM_RATE_PRODUCT_GRAD_WEIGHT,
     .flops = flops,
     .scratch = bias_bytes,
 };

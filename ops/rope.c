@@ -22,6 +22,7 @@ const struct tdm_op_type tdm_rope_type = {
             [TDM_ROPE_WEIGHTS] = {"weights", TDM_READS, true},
             [TDM_ROPE_OUT] = {"output", TDM_WRITES, true},
         },
+    .rate = TDM_RATE_ROPE,
     .flops = tdm_no_flops,
 };
 
@@ -35,6 +36,7 @@ const struct tdm_op_type tdm_rope_grad_type = {
             [TDM_ROPE_GRAD_WEIGHTS] = {"weights", TDM_READS, true},
             [TDM_ROPE_GRAD_DWEIGHTS] = {"weights' gradient", TDM_WRITES | TDM_CHANGES, true},
         },
+    .rate = TDM_RATE_ROPE_GRAD,
     .flops = tdm_no_flops,
     .scratch = weight_bytes,
 };
@@ -48,6 +50,7 @@ const struct tdm_op_type tdm_kv_write_type = {
             [TDM_KV_WRITE_PAGES] = {"k, v pages", TDM_WRITES, false},
             [TDM_KV_WRITE_WEIGHTS] = {"weights", TDM_READS, true},
         },
+    .rate = TDM_RATE_KV_WRITE,
     .flops = tdm_no_flops,
 };
 
@@ -62,6 +65,7 @@ const struct tdm_op_type tdm_kv_grad_read_type = {
             [TDM_KV_GRAD_READ_WEIGHTS] = {"weights", TDM_READS, true},
             [TDM_KV_GRAD_READ_DWEIGHTS] = {"weights' gradient", TDM_WRITES | TDM_CHANGES, true},
         },
+    .rate = TDM_RATE_KV_GRAD_READ,
     .flops = tdm_no_flops,
     .scratch = weight_bytes,
 };

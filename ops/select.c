@@ -42,6 +42,7 @@ const struct tdm_op_type tdm_page_means_type = {
             [TDM_PAGE_MEANS_PAGES] = {"k, v pages", TDM_READS, false},
             [TDM_PAGE_MEANS_OUT] = {"page means", TDM_WRITES, false},
         },
+    .rate = TDM_RATE_PAGE_MEANS,
     .flops = tdm_no_flops,
 };
 
@@ -55,6 +56,7 @@ const struct tdm_op_type tdm_select_type = {
             [TDM_SELECT_LISTS] = {"page lists", TDM_WRITES, false},
         },
     .sight = TDM_SIGHT_PAGES,
+    .rate = TDM_RATE_SELECT,
     .flops = vote_flops,
     .scratch = vote_bytes,
 };

@@ -26,6 +26,7 @@ const struct tdm_op_type tdm_gradient_norm_type = {
             [TDM_GRADIENT_NORM_NORM] = {"norm", TDM_WRITES, false},
             [TDM_GRADIENT_NORM_TIED] = {"tied gradient", TDM_READS, true},
         },
+    .rate = TDM_RATE_GRADIENT_NORM,
     .flops = tdm_no_flops,
     .scratch = squares_bytes,
 };
@@ -43,5 +44,6 @@ const struct tdm_op_type tdm_optimizer_type = {
             [TDM_OPTIMIZER_NORMS] = {"norms", TDM_READS, true},
             [TDM_OPTIMIZER_TIED] = {"tied gradient", TDM_READS, true},
         },
+    .rate = TDM_RATE_OPTIMIZER,
     .flops = tdm_no_flops,
 };

@@ -2,6 +2,8 @@
 /* The least memory of a place for which some schedule fits. */
 #include "planner/candidates_parts.h"
 
+#include "schedule/program.h"
+
 #include <string.h>
 
 /* When the minimum memory is sought, estimates this close to the minimum are not lowered. */

@@ -12,9 +12,10 @@
 #define MOST_DEEPENED 4u    /* of them, at one place of updates, */
 #define DEEPENED_OF_KIND 1u /* and of one order and chunk size */
 #define TOO_SLOW 1.06       /* likely cost over the best step; deepening and polishing gain less */
-#define STALLED 1.003       /* simulated over estimated */
-#define FREE_SLOTS 2u       /* of a ring of state: enough that copies do not wait */
-#define MOST_MENDED 3u      /* retries of a rounding because packing took more than estimated */
+#define TOO_SLOW_UNTRIED 1.16 /* the same for an order of which nothing was deepened yet */
+#define STALLED 1.003         /* simulated over estimated */
+#define FREE_SLOTS 2u         /* of a ring of state: enough that copies do not wait */
+#define MOST_MENDED 3u        /* retries of a rounding because packing took more than estimated */
 
 /* Simulated over likely seconds of the last simulated schedule of an order and chunk size; 0: none
  * was simulated. */
@@ -44,16 +45,28 @@ static double least_of(const struct tdm_candidates *run, const struct tdm_rounde
                                     : rounded->seconds;
 }
 
+/* Was a rounding of an order deepened, with updates at the current place? */
+static bool is_tried(const struct tdm_candidates *run, enum tdm_order order)
+{
+    for (uint32_t size = 0; size < run->space.size_count; size++)
+        if (tdm_candidates_is_due(run, size) && run->deepened[order][size] > 0)
+            return true;
+    return false;
+}
+
 /* Among the roundings that could win, the one with the lowest corrected cost, or NULL. */
 static struct tdm_rounded *fastest_rounded(struct tdm_candidates *run)
 {
-    const double most = TOO_SLOW * tdm_candidates_best_seconds(run);
     struct tdm_rounded *fastest = NULL;
+    double most[TDM_ORDERS];
+    for (int order = 0; order < TDM_ORDERS; order++)
+        most[order] = tdm_candidates_best_seconds(run) *
+                      (is_tried(run, (enum tdm_order)order) ? TOO_SLOW : TOO_SLOW_UNTRIED);
     for (uint32_t i = 0; i < run->rounded_count; i++) {
         struct tdm_rounded *rounded = &run->rounded[i];
         double cost = corrected_cost(run, rounded);
-        if (rounded->fits && tdm_candidates_is_due(run, rounded->size) && cost < most &&
-            tdm_candidates_could_win(run, least_of(run, rounded)) &&
+        if (rounded->fits && tdm_candidates_is_due(run, rounded->size) &&
+            cost < most[rounded->order] && tdm_candidates_could_win(run, least_of(run, rounded)) &&
             (fastest == NULL || cost < corrected_cost(run, fastest)))
             fastest = rounded;
     }

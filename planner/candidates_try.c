@@ -3,6 +3,8 @@
 #include "planner/candidates_parts.h"
 
 #include "base/size.h"
+#include "schedule/program.h"
+#include "schedule/schedule_check.h"
 #include "schedule/validate.h"
 
 #include <string.h>

@@ -12,6 +12,7 @@
 #include "schedule/gather.h"
 #include "schedule/kv_row.h"
 #include "schedule/layout.h"
+#include "schedule/program.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -209,9 +210,9 @@ enum tdm_status tdm_estimator_walk_chunks(struct tdm_estimator *e, uint64_t *len
     struct tdm_program program = {.chunk_count = e->chunks};
     uint32_t *list = calloc((size_t)e->chunks + 1, sizeof(*list));
     struct tdm_chunk *chunks = calloc((size_t)e->chunks + 1, sizeof(*chunks));
+    e->chunk_list = chunks;
     if (list == NULL || chunks == NULL) {
         free(list);
-        free(chunks);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks", e->chunks);
     }
 
@@ -234,7 +235,6 @@ enum tdm_status tdm_estimator_walk_chunks(struct tdm_estimator *e, uint64_t *len
         }
     }
     enum tdm_status status = time_attention(e, &program, err);
-    free(chunks);
     if (status != TDM_OK) {
         free(list);
         return status;

@@ -3,6 +3,8 @@
 #include "planner/estimate_parts.h"
 
 #include "base/size.h"
+#include "schedule/program.h"
+#include "schedule/scratch.h"
 #include "simulator/simulate.h"
 
 #include <stdlib.h>
@@ -17,43 +19,27 @@ struct profile {
     uint64_t resident_work;
 };
 
-/* The cost to which an op of the small step adds its time. Every kind is listed, so that none is
- * missed. */
+/* The cost to which an op of the small step adds its time. */
 enum account {
-    ACCOUNT_NONE,
     ACCOUNT_BESIDE, /* copies of units, which may overlap computing */
     ACCOUNT_SIGHT,  /* depends on what its chunk sees: attention_seconds(), select_seconds() */
     ACCOUNT_EMBED,
     ACCOUNT_LAYER, /* by the op's part */
 };
 
-static const enum account accounts[TDM_OP_KINDS] = {
-    [TDM_OP_COPY] = ACCOUNT_BESIDE,
-    [TDM_OP_ZERO] = ACCOUNT_LAYER,
-    [TDM_OP_EMBED] = ACCOUNT_EMBED,
-    [TDM_OP_SORT_TOKENS] = ACCOUNT_LAYER,
-    [TDM_OP_EMBED_GRAD] = ACCOUNT_LAYER,
-    [TDM_OP_NORM] = ACCOUNT_LAYER,
-    [TDM_OP_NORM_GRAD] = ACCOUNT_LAYER,
-    [TDM_OP_PRODUCT] = ACCOUNT_LAYER,
-    [TDM_OP_PRODUCT_GRAD_INPUT] = ACCOUNT_LAYER,
-    [TDM_OP_PRODUCT_GRAD_WEIGHT] = ACCOUNT_LAYER,
-    [TDM_OP_ROPE] = ACCOUNT_LAYER,
-    [TDM_OP_ROPE_GRAD] = ACCOUNT_LAYER,
-    [TDM_OP_KV_WRITE] = ACCOUNT_LAYER,
-    [TDM_OP_KV_GRAD_READ] = ACCOUNT_LAYER,
-    [TDM_OP_PAGE_MEANS] = ACCOUNT_SIGHT,
-    [TDM_OP_SELECT] = ACCOUNT_SIGHT,
-    [TDM_OP_ATTENTION] = ACCOUNT_SIGHT,
-    [TDM_OP_ATTENTION_GRAD] = ACCOUNT_SIGHT,
-    [TDM_OP_SWIGLU] = ACCOUNT_LAYER,
-    [TDM_OP_SWIGLU_GRAD] = ACCOUNT_LAYER,
-    [TDM_OP_HEAD] = ACCOUNT_LAYER,
-    [TDM_OP_LOSS] = ACCOUNT_LAYER,
-    [TDM_OP_HEAD_GRAD] = ACCOUNT_LAYER,
-    [TDM_OP_GRADIENT_NORM] = ACCOUNT_LAYER,
-    [TDM_OP_OPTIMIZER] = ACCOUNT_LAYER,
-};
+static enum account account_of(enum tdm_op_kind kind)
+{
+    switch (kind) {
+    case TDM_OP_COPY:
+        return ACCOUNT_BESIDE;
+    case TDM_OP_EMBED:
+        return ACCOUNT_EMBED;
+    case TDM_OP_PAGE_MEANS: /* made for the selection */
+        return ACCOUNT_SIGHT;
+    default:
+        return tdm_op_type(kind)->sight != TDM_SIGHT_NONE ? ACCOUNT_SIGHT : ACCOUNT_LAYER;
+    }
+}
 
 static enum tdm_status note_op(void *self, const struct tdm_op *op, double start, double end,
                                const uint64_t live[TDM_MAX_PLACES][TDM_CATEGORIES],
@@ -63,11 +49,9 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     struct tdm_estimator *e = profile->estimator;
     double seconds = end - start;
     uint64_t work = live[TDM_DEVICE][TDM_WORKSPACE] - profile->resident_work;
-    enum account account = accounts[op->kind];
+    enum account account = account_of(op->kind);
 
-    if (account == ACCOUNT_NONE)
-        return tdm_fail(err, TDM_INTERNAL, "estimates do not count the time of %s",
-                        tdm_op_kind_name(op->kind));
+    (void)err;
     if (account == ACCOUNT_BESIDE)
         return TDM_OK;
     if (profile->kept != TDM_SET_INPUT &&
@@ -135,7 +119,7 @@ static void note_residents(struct profile *profile)
         if (buffer->axis == TDM_AXIS_CHUNK)
             bytes = tdm_size_mul(buffer->slot_bytes, e->chunks);
         else if (i == profile->program->scratch) /* part of it depends on the sequence's length */
-            bytes = tdm_content_bytes(e->base, TDM_SCRATCH, 0, e->longest_tokens);
+            bytes = tdm_scratch_bytes(e->base, e->longest_tokens);
         *resident = tdm_size_add(*resident, bytes);
     }
 }

@@ -29,8 +29,12 @@ void tdm_lanes_free(struct tdm_lanes *m)
     if (m == NULL)
         return;
     free(m->bodies);
-    free(m->visits);
-    free(m->updates);
+    free(m->group_layers);
+    free(m->streaming);
+    tdm_streams_free(&m->streams);
+    free(m->slices);
+    free(m->passing_slices);
+    free(m->shares);
     free(m->stored);
     free(m->x_sent);
     free(m->stored_sent);
@@ -50,16 +54,20 @@ struct tdm_lanes *tdm_lanes_new(const struct tdm_model *model, uint32_t chunks)
     struct tdm_lanes *m = calloc(1, sizeof(*m));
     const uint32_t layers = model->layers, units = model->unit_count;
     size_t updates = 0;
-    for (uint32_t unit = 0; unit < units; unit++)
-        updates += tdm_slice_count(model, unit);
-    /* of a layer: three sweeps and their markers */
-    const uint64_t bodies = (uint64_t)layers * (4 * (uint64_t)chunks + 10) + chunks + OVERHEAD;
+    /* of a layer: three sweeps and their markers; of a chunk: head and embedding */
+    const uint64_t bodies =
+        (uint64_t)layers * (4 * (uint64_t)chunks + 10) + 2 * (uint64_t)chunks + OVERHEAD;
     if (m == NULL || (uint64_t)layers * chunks * 3 > MOST_BODIES)
         return m;
     const size_t all = (size_t)layers * chunks;
     bool ok = (m->bodies = calloc(bodies, sizeof(*m->bodies))) != NULL;
-    ok &= (m->visits = calloc(bodies, sizeof(*m->visits))) != NULL;
-    ok &= (m->updates = calloc(updates, sizeof(*m->updates))) != NULL;
+    ok &= (m->group_layers = calloc(layers, sizeof(*m->group_layers))) != NULL;
+    ok &= (m->streaming = calloc(bodies, sizeof(*m->streaming))) != NULL;
+    ok &= (m->slices = calloc(units, sizeof(*m->slices))) != NULL;
+    ok &= (m->passing_slices = calloc(units, sizeof(*m->passing_slices))) != NULL;
+    for (uint32_t unit = 0; unit < units && ok; unit++)
+        updates += m->slices[unit] = tdm_slice_count(model, unit);
+    ok &= (m->shares = calloc(updates, sizeof(*m->shares))) != NULL;
     ok &= (m->stored = calloc(all, sizeof(*m->stored))) != NULL;
     ok &= (m->x_sent = calloc(all + chunks, sizeof(double))) != NULL;
     ok &= (m->stored_sent = calloc(all, sizeof(double))) != NULL;
@@ -92,7 +100,7 @@ static void find_homes(struct lane_clocks *c)
         const bool *far = c->m->far[i == 0 ? TDM_STATE_MASTER : TDM_STATE_MOMENTS];
         uint64_t passes = 0;
         for (uint32_t unit = 0; unit < base->model->unit_count; unit++) {
-            passes += far[unit] ? tdm_slice_count(base->model, unit) : 0;
+            passes += far[unit] ? c->m->slices[unit] : 0;
             c->layers_pass |= unit < c->layers && far[unit];
         }
         c->state_slots[i] = (uint32_t)smaller(c->schedule->rings.optimizer, passes);
@@ -227,8 +235,8 @@ double tdm_estimate_lanes(const struct tdm_estimator *e, const struct tdm_schedu
     if (!is_known(e, schedule))
         return 0;
     prepare(c);
-    (c->by_layer ? tdm_lanes_layer_major : tdm_lanes_chunk_major)(c);
-    tdm_lanes_plan_streams(c);
+    if (!tdm_lanes_list(c) || !tdm_lanes_plan_streams(c))
+        return 0;
     tdm_lanes_run(c);
     return later(later(c->compute, c->h2d), later(c->d2h, c->host));
 }

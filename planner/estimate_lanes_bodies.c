@@ -48,9 +48,9 @@ static bool reads_input(const struct lane_clocks *c, const struct lane_body *bod
 {
     if (body->layer == 0)
         return false;
-    if (body->pass == PASS_FIRST)
+    if (body->pass == TDM_PASS_FIRST)
         return !c->by_layer && body->layer == span->first;
-    return body->kind != KIND_KV || (!keeps_kv(span) && !holds_kv(c, span, body->layer));
+    return body->kind != TDM_BODY_KV || (!keeps_kv(span) && !holds_kv(c, span, body->layer));
 }
 
 /* Emits the fetches of a body. */
@@ -59,6 +59,8 @@ static void fetch_body(struct lane_clocks *c, struct lane_body *body)
     const struct span *span = &c->m->spans[body->layer];
     const size_t at = (size_t)body->layer * c->n + body->chunk;
     const struct lane_stored *stored = &c->m->stored[at];
+    body->fetches = 0;
+    body->fetched = 0;
     enum tdm_place input =
         body->layer == span->first ? span->group->input_place : span->group->held_place;
     if (tdm_is_far(input) && reads_input(c, body, span)) {
@@ -66,12 +68,12 @@ static void fetch_body(struct lane_clocks *c, struct lane_body *body)
         body->fetched = copy_to_device(c, later(*take_slot(&c->fetched_x), c->m->x_sent[at]),
                                        of_chunk(c, c->e->x, body->chunk));
     }
-    if (stored->far == 0 || body->pass == PASS_FIRST || body->kind == KIND_KV)
+    if (stored->far == 0 || body->pass == TDM_PASS_FIRST || body->kind == TDM_BODY_KV)
         return;
     for (int s = 0; s < TDM_STORES; s++) {
         bool rerun = (int)tdm_store_type((enum tdm_store)s)->needed_without == s;
         if (!HAS(stored->far, s) ||
-            (body->kind == KIND_FORWARD && !(rerun && HAS(stored->kept, s))))
+            (body->kind == TDM_BODY_FORWARD && !(rerun && HAS(stored->kept, s))))
             continue;
         body->fetches |= (uint8_t)(1u << s);
         body->fetched = copy_to_device(c, later(*take_slot(&c->fetched[s]), c->m->stored_sent[at]),
@@ -104,7 +106,7 @@ static double fetch_row(struct lane_clocks *c, const struct lane_body *body, boo
     if (c->by_layer || !far_kv(span) || !asked)
         return 0;
     double all = (double)c->n * (c->n + 1) / 2;
-    double chunks = body->chunk + (body->pass == PASS_FIRST ? 0 : 1);
+    double chunks = body->chunk + (body->pass == TDM_PASS_FIRST ? 0 : 1);
     chunks *= (double)c->e->seen_chunks[c->e->kind_of[body->layer]] / all;
     double ready = later(*row_of(c, body->layer), c->m->kv_sent[body->layer]);
     return chunks > 0 ? copy_to_device(c, ready, chunks * (double)c->e->kv) : 0;
@@ -147,19 +149,19 @@ static void send_sums(struct lane_clocks *c, const struct lane_body *body)
 static unsigned stashes(const struct lane_clocks *c, const struct lane_body *body)
 {
     const struct lane_stored *stored = stored_of(c, body);
-    return stored->far & (body->pass == PASS_FIRST ? stored->kept : stored->held);
+    return stored->far & (body->pass == TDM_PASS_FIRST ? stored->kept : stored->held);
 }
 
 static void send_kv(struct lane_clocks *c, const struct lane_body *body, double made)
 {
-    if (body->pass == PASS_FIRST && far_kv(&c->m->spans[body->layer]))
+    if (body->pass == TDM_PASS_FIRST && far_kv(&c->m->spans[body->layer]))
         c->m->kv_sent[body->layer] = copy_to_host(c, made, of_chunk(c, c->e->kv, body->chunk));
 }
 
 static void send_input(struct lane_clocks *c, const struct lane_body *body)
 {
     const struct span *span = &c->m->spans[body->layer];
-    const bool first = body->pass == PASS_FIRST, top = body->layer == span->top;
+    const bool first = body->pass == TDM_PASS_FIRST, top = body->layer == span->top;
     const size_t at = (size_t)(body->layer + 1) * c->n + body->chunk;
     if (body->layer + 1 == c->layers || first != top)
         return;
@@ -186,7 +188,7 @@ static void run_forward(struct lane_clocks *c, const struct lane_body *body, dou
     const struct span *span = &c->m->spans[body->layer];
     const struct layer_cost *cost = cost_before(c, body);
     const struct lane_stored *stored = stored_of(c, body);
-    const bool first = body->pass == PASS_FIRST;
+    const bool first = body->pass == TDM_PASS_FIRST;
     const unsigned made = stashes(c, body);
     double rest = COST(rest), seen = attention(c, body), before = COST(embed);
     if (!first && HAS(stored->kept, TDM_STORE_GATE_UP))
@@ -227,9 +229,9 @@ static void run_kv(struct lane_clocks *c, const struct lane_body *body, double r
 {
     const struct span *span = &c->m->spans[body->layer];
     const struct layer_cost *cost = cost_before(c, body);
-    if (body->pass != PASS_FIRST && far_kv(span))
+    if (body->pass != TDM_PASS_FIRST && far_kv(span))
         fetch_kv(c, body);
-    if (body->pass != PASS_FIRST && (keeps_kv(span) || holds_kv(c, span, body->layer)))
+    if (body->pass != TDM_PASS_FIRST && (keeps_kv(span) || holds_kv(c, span, body->layer)))
         return;
     c->compute = later(c->compute, ready) + COST(embed) + COST(norm) + COST(kv);
     send_kv(c, body, c->compute);
@@ -276,68 +278,80 @@ static void run_head(struct lane_clocks *c, const struct lane_body *body)
     c->compute = later(c->compute, ready) + c->e->head_seconds * share;
 }
 
+static void use_embedding(struct lane_clocks *c, bool begin)
+{
+    (begin ? tdm_lanes_begin_use : tdm_lanes_end_use)(c, 0);
+}
+
 static void run_body(struct lane_clocks *c, const struct lane_body *body)
 {
     double ready;
-    switch ((enum kind)body->kind) {
-    case KIND_BACKWARD_BEGIN:
-        if (!c->by_layer)
+    switch ((enum tdm_body_kind)body->kind) {
+    case TDM_BODY_PHASE_BEGIN:
+        if (body->phase == TDM_BACKWARD && !c->by_layer)
             tdm_lanes_open_states(c);
         return;
-    case KIND_LAYER_BEGIN:
-        if (body->layer == 0)
-            tdm_lanes_begin_use(c, 0);
+    case TDM_BODY_GROUP_BEGIN:
+    case TDM_BODY_GROUP_END:
+        if (!c->by_layer && body->group == 0)
+            use_embedding(c, body->kind == TDM_BODY_GROUP_BEGIN);
         return;
-    case KIND_LAYER_END:
+    case TDM_BODY_LAYER_BEGIN:
+    case TDM_BODY_LAYER_END:
         if (body->layer == 0)
-            tdm_lanes_end_use(c, 0);
+            use_embedding(c, body->kind == TDM_BODY_LAYER_BEGIN);
         return;
-    case KIND_HEAD_BEGIN:
+    case TDM_BODY_HEAD_BEGIN:
         tdm_lanes_use_head(c, true);
         return;
-    case KIND_HEAD_END:
+    case TDM_BODY_HEAD_END:
         tdm_lanes_use_head(c, false);
         if (c->by_layer)
             tdm_lanes_open_states(c);
         return;
-    case KIND_MARK:
-        return;
-    case KIND_HEAD:
+    case TDM_BODY_HEAD:
         run_head(c, body);
         return;
-    case KIND_UPDATE:
+    case TDM_BODY_OPTIMIZER:
         tdm_lanes_update(c, body->layer);
         return;
-    default:
+    case TDM_BODY_FORWARD:
+    case TDM_BODY_KV:
+    case TDM_BODY_BACKWARD:
         visit_layer(c, body->layer);
         stream_states(c, body->layer);
         ready = later(weights_ready(c, body->layer), body->fetched);
         if (body->layer == 0)
             ready = later(ready, c->unit_ready[0]);
-        if (body->kind == KIND_FORWARD)
+        if (body->kind == TDM_BODY_FORWARD)
             run_forward(c, body, ready);
-        else if (body->kind == KIND_KV)
+        else if (body->kind == TDM_BODY_KV)
             run_kv(c, body, ready);
         else
             run_backward(c, body, ready);
         use_weights(c, body->layer, c->compute);
         release_fetches(c, body);
+        return;
+    default: /* takes a place in the queue */
+        return;
     }
 }
 
 void tdm_lanes_run(struct lane_clocks *c)
 {
+    struct lane_body *bodies = c->m->bodies;
+    const uint32_t count = c->m->body_count;
     uint32_t run = 0;
-    for (uint32_t i = 0; i < c->body_count; i++) {
-        struct lane_body *body = &c->m->bodies[i];
-        bool phase = body->kind == KIND_BACKWARD_BEGIN;
+    for (uint32_t i = 0; i < count; i++) {
+        const enum tdm_body_kind kind = (enum tdm_body_kind)bodies[i].kind;
+        const bool phase = kind == TDM_BODY_PHASE_BEGIN || kind == TDM_BODY_PHASE_END;
         while (i - run > (phase ? 0 : c->depth))
-            run_body(c, &c->m->bodies[run++]);
+            run_body(c, &bodies[run++]);
         if (phase)
-            run_body(c, &c->m->bodies[run++]);
-        else if (body->kind >= KIND_FORWARD)
-            fetch_body(c, body);
+            run_body(c, &bodies[run++]);
+        else if (tdm_body_is_of_layer(kind))
+            fetch_body(c, &bodies[i]);
     }
-    while (run < c->body_count)
-        run_body(c, &c->m->bodies[run++]);
+    while (run < count)
+        run_body(c, &bodies[run++]);
 }

@@ -1,126 +1,104 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bodies of a step in the estimate by lanes, in the order of its nest. */
+/* The bodies of a step in the estimate by lanes: the nest's own, and what streams between them. */
 #include "planner/estimate_lanes_parts.h"
 
-#include "schedule/optimizer.h"
 #include "schedule/slices.h"
 
-static void add(struct lane_clocks *c, enum kind kind, enum pass pass, uint32_t layer,
-                uint32_t chunk)
+#include <string.h>
+
+/* ---- bodies ---- */
+
+/* Does the list in memory have the schedule's nest? Besides what all schedules of an estimator
+ * share, the nest depends on the order and the sizes of groups. */
+static bool is_listed(const struct tdm_lanes *m, const struct tdm_schedule *schedule)
 {
-    c->m->bodies[c->body_count++] = (struct lane_body){
-        .kind = (uint8_t)kind, .pass = (uint8_t)pass, .layer = layer, .chunk = chunk};
+    if (m->body_count == 0 || m->order != schedule->order ||
+        m->group_count != schedule->group_count)
+        return false;
+    for (uint32_t g = 0; g < schedule->group_count; g++)
+        if (m->group_layers[g] != schedule->groups[g].layers)
+            return false;
+    return true;
 }
 
-static void add_forward(struct lane_clocks *c, enum pass pass, uint32_t layer)
+static enum tdm_status take_body(void *self, const struct tdm_body *body, struct tdm_error *err)
 {
-    add(c, KIND_LAYER_BEGIN, pass, layer, 0);
-    for (uint32_t i = 0; i < c->n; i++)
-        add(c, KIND_FORWARD, pass, layer, i);
-    add(c, KIND_LAYER_END, pass, layer, 0);
+    struct tdm_lanes *m = self;
+    (void)err;
+    if (m->body_count == m->most_bodies)
+        return TDM_INTERNAL;
+    const bool of_layer = tdm_body_is_of_layer(body->kind);
+    /* of bodies in a row that use one layer, the first streams what all need */
+    if (body->kind == TDM_BODY_OPTIMIZER || (of_layer && body->layer != m->last_layer))
+        m->streaming[m->streaming_count++] = m->body_count;
+    if (of_layer)
+        m->last_layer = body->layer;
+    else if (body->kind == TDM_BODY_OPTIMIZER)
+        m->last_layer = TDM_NONE;
+    m->bodies[m->body_count++] = (struct lane_body){.kind = (uint8_t)body->kind,
+                                                    .pass = (uint8_t)body->pass,
+                                                    .phase = (uint8_t)body->phase,
+                                                    .group = body->group,
+                                                    .layer = body->layer,
+                                                    .chunk = body->chunk};
+    return TDM_OK;
 }
 
-/* The gradient of a unit is complete. */
-static void add_update(struct lane_clocks *c, uint32_t unit)
+bool tdm_lanes_list(struct lane_clocks *c)
 {
-    add(c, KIND_MARK, PASS_BACKWARD, unit, 0);
-    if (c->trains)
-        add(c, KIND_UPDATE, PASS_BACKWARD, unit, 0);
-}
-
-void tdm_lanes_layer_major(struct lane_clocks *c)
-{
-    for (uint32_t layer = 0; layer < c->layers; layer++)
-        add_forward(c, PASS_FIRST, layer);
-    add(c, KIND_BACKWARD_BEGIN, PASS_BACKWARD, 0, 0);
-    add(c, KIND_HEAD_BEGIN, PASS_BACKWARD, 0, 0);
-    for (uint32_t i = c->n; i-- > 0;)
-        add(c, KIND_HEAD, PASS_BACKWARD, 0, i);
-    add_update(c, tdm_lanes_end_unit(c, 1));
-    add(c, KIND_HEAD_END, PASS_BACKWARD, 0, 0);
-    for (uint32_t end = c->layers; end > 0;) {
-        const struct span *span = &c->m->spans[end - 1];
-        add(c, KIND_MARK, PASS_BACKWARD, 0, 0);
-        for (uint32_t layer = span->first; layer < span->top; layer++)
-            add_forward(c, PASS_RERUN, layer);
-        for (uint32_t layer = span->top + 1; layer-- > span->first;) {
-            add(c, KIND_LAYER_BEGIN, PASS_BACKWARD, layer, 0);
-            for (uint32_t i = 0; i < c->n; i++)
-                add(c, KIND_KV, PASS_BACKWARD, layer, i);
-            for (uint32_t i = c->n; i-- > 0;)
-                add(c, KIND_BACKWARD, PASS_BACKWARD, layer, i);
-            add_update(c, layer);
-            add(c, KIND_LAYER_END, PASS_BACKWARD, layer, 0);
-        }
-        add(c, KIND_MARK, PASS_BACKWARD, 0, 0);
-        end = span->first;
+    struct tdm_lanes *m = c->m;
+    const struct tdm_schedule *schedule = c->schedule;
+    const struct tdm_program step = {
+        .schedule = schedule, .chunks = c->e->chunk_list, .chunk_count = c->n};
+    struct tdm_error err;
+    if (is_listed(m, schedule))
+        return true;
+    m->body_count = m->streaming_count = 0;
+    m->last_layer = TDM_NONE;
+    if (tdm_nest_visit(&step, 0, take_body, m, &err) != TDM_OK) {
+        m->body_count = 0;
+        return false;
     }
-    add_update(c, tdm_lanes_end_unit(c, 0));
+    m->order = schedule->order;
+    m->group_count = schedule->group_count;
+    for (uint32_t g = 0; g < schedule->group_count; g++)
+        m->group_layers[g] = schedule->groups[g].layers;
+    return true;
 }
 
-/* Begins or ends a group; the lowest one uses the embedding. */
-static void add_group(struct lane_clocks *c, bool begin, uint32_t first)
-{
-    add(c, begin ? KIND_LAYER_BEGIN : KIND_LAYER_END, PASS_FIRST, first, 0);
-}
+/* ---- streams ---- */
 
-void tdm_lanes_chunk_major(struct lane_clocks *c)
-{
-    for (uint32_t first = 0; first < c->layers; first = c->m->spans[first].top + 1) {
-        add_group(c, true, first);
-        for (uint32_t i = 0; i < c->n; i++)
-            for (uint32_t layer = first; layer <= c->m->spans[first].top; layer++)
-                add(c, layer + 1 == c->layers ? KIND_KV : KIND_FORWARD, PASS_FIRST, layer, i);
-        add_group(c, false, first);
-    }
-    add(c, KIND_BACKWARD_BEGIN, PASS_BACKWARD, 0, 0);
-    add(c, KIND_HEAD_BEGIN, PASS_BACKWARD, 0, 0);
-    for (uint32_t end = c->layers; end > 0;) {
-        const uint32_t first = c->m->spans[end - 1].first;
-        const bool last = end == c->layers;
-        add_group(c, true, first);
-        for (uint32_t i = c->n; i-- > 0;) {
-            for (uint32_t layer = first; layer + !last < end; layer++)
-                add(c, KIND_FORWARD, PASS_RERUN, layer, i);
-            if (last)
-                add(c, KIND_HEAD, PASS_BACKWARD, 0, i);
-            for (uint32_t layer = end; layer-- > first;)
-                add(c, KIND_BACKWARD, PASS_BACKWARD, layer, i);
-        }
-        for (uint32_t layer = end; layer-- > first;)
-            add_update(c, layer);
-        add_group(c, false, first);
-        if (last) {
-            add_update(c, tdm_lanes_end_unit(c, 1));
-            add(c, KIND_HEAD_END, PASS_BACKWARD, 0, 0);
-        }
-        end = first;
-    }
-    add_update(c, tdm_lanes_end_unit(c, 0));
-}
-
-static void add_slices(struct lane_clocks *c, uint32_t unit)
+/* The shares of their units that the updates make. */
+static void find_shares(struct lane_clocks *c)
 {
     const struct tdm_model *model = c->e->base->model;
-    const uint32_t slices = tdm_slice_count(model, unit);
-    for (uint32_t i = 0; i < slices; i++)
-        c->m->updates[c->update_count++] =
-            (struct lane_update){unit, (double)tdm_slice_at(model, unit, i).elements /
-                                           (double)model->units[unit].elements};
+    const struct tdm_unit_list *updates = &c->m->streams.updates;
+    for (uint32_t i = 0, slice = 0; i < updates->count; i++) {
+        const uint32_t unit = updates->units[i];
+        slice = i > 0 && updates->units[i - 1] == unit ? slice + 1 : 0;
+        c->m->shares[i] = unit < c->layers ? 1
+                                           : (double)tdm_slice_at(model, unit, slice).elements /
+                                                 (double)model->units[unit].elements;
+    }
 }
 
-void tdm_lanes_plan_streams(struct lane_clocks *c)
+bool tdm_lanes_plan_streams(struct lane_clocks *c)
 {
-    uint32_t last = UINT32_MAX;
-    for (uint32_t i = 0; i < c->body_count; i++) {
-        const struct lane_body *body = &c->m->bodies[i];
-        bool updates = body->kind == KIND_UPDATE && !tdm_updates_on_host(c->e->base, body->layer);
-        if (updates && tdm_lanes_has_far_state(c, body->layer))
-            add_slices(c, body->layer);
-        if ((!updates || body->layer >= c->layers) && body->kind < KIND_FORWARD)
-            continue;
-        if (body->layer != last && c->m->far[TDM_STATE_WEIGHTS][body->layer])
-            c->m->visits[c->visit_count++] = body->layer;
-        last = body->layer;
+    struct tdm_lanes *m = c->m;
+    m->streams.schedule = c->e->base;
+    m->streams.far_weights = m->far[TDM_STATE_WEIGHTS];
+    m->streams.passing_slices = m->passing_slices;
+    m->streams.visits.count = m->streams.updates.count = 0;
+    m->streams.last = TDM_NONE;
+    for (uint32_t unit = 0; unit < c->e->base->model->unit_count; unit++)
+        m->passing_slices[unit] = tdm_lanes_has_far_state(c, unit) ? m->slices[unit] : 0;
+    for (uint32_t i = 0; i < m->streaming_count; i++) {
+        const struct lane_body *body = &m->bodies[m->streaming[i]];
+        const struct tdm_body of_nest = {.kind = (enum tdm_body_kind)body->kind,
+                                         .layer = body->layer};
+        if (!tdm_streams_add(&m->streams, &of_nest))
+            return false;
     }
+    find_shares(c);
+    return true;
 }

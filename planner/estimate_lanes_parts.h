@@ -1,39 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Internal to the estimate by lanes: the clocks of a step, its bodies, and what each file does.
  *
- * estimate_lanes.c describes the estimate, and runs the bodies. estimate_lanes_nest.c lists them in
- * the order of the nest. estimate_lanes_state.c fetches weights, masters and moments and updates
+ * estimate_lanes.c describes the estimate, and runs the bodies. estimate_lanes_nest.c takes them
+ * from the nest. estimate_lanes_state.c fetches weights, masters and moments and updates
  * units. estimate_lanes_bodies.c runs the bodies of layers and head. */
 #ifndef TDM_PLANNER_ESTIMATE_LANES_PARTS_H
 #define TDM_PLANNER_ESTIMATE_LANES_PARTS_H
 
 #include "planner/estimate_lanes.h"
 #include "planner/estimate_span.h"
+#include "schedule/streams.h"
 
 #define SLOTS 32u   /* more than any ring of layers has */
 #define CONTENTS 3u /* of the optimizer: master, two moments */
 
-enum kind {
-    KIND_BACKWARD_BEGIN, /* of the phase; the queue is empty */
-    KIND_LAYER_BEGIN,
-    KIND_LAYER_END,
-    KIND_HEAD_BEGIN,
-    KIND_HEAD_END,
-    KIND_MARK, /* only takes a place in the queue */
-    KIND_HEAD,
-    KIND_UPDATE,
-    KIND_FORWARD, /* from here on: a layer and a chunk */
-    KIND_KV,
-    KIND_BACKWARD
-};
-
-enum pass { PASS_FIRST, PASS_RERUN, PASS_BACKWARD };
-
-/* A body of the nest, or a mark between bodies. */
+/* A body of the nest (schedule/nest.h), and what it fetched. */
 struct lane_body {
-    uint8_t kind, pass;
-    uint8_t fetches; /* bits of the stores that it fetched; bit TDM_STORES: the input */
-    uint32_t layer, chunk;
+    uint8_t kind, pass, phase; /* enum tdm_body_kind, tdm_pass, tdm_phase */
+    uint8_t fetches;           /* bits of the stores that it fetched; bit TDM_STORES: the input */
+    uint32_t group, layer, chunk;
     double fetched; /* end of its chunk fetches */
 };
 #define BIT_OF_INPUT (1u << TDM_STORES)
@@ -61,19 +46,19 @@ struct lane_ring {
 };
 #define RINGS (2 * TDM_STORES + 2)
 
-/* An update that state passes through the rings for: of a layer, or a slice of embedding or head.
- */
-struct lane_update {
-    uint32_t unit;
-    double share; /* of the unit's elements */
-};
-
 struct tdm_lanes {
     uint32_t most_bodies; /* 0: the step has too many bodies for this estimate */
+    /* the bodies of the nest with this order and these groups; none: nothing is listed */
     struct lane_body *bodies;
-    uint32_t *visits;
-    struct lane_update *updates;
-    struct lane_stored *stored;   /* [layers * chunks] */
+    uint32_t body_count;
+    enum tdm_order order;
+    uint32_t group_count, *group_layers;  /* [layers] */
+    uint32_t *streaming, streaming_count; /* bodies with which something may stream */
+    uint32_t last_layer;                  /* while listing: that the last body used */
+    struct tdm_streams streams;
+    uint32_t *slices, *passing_slices; /* [units]: number, and if state passes */
+    double *shares;                    /* of their units' elements that streams.updates change */
+    struct lane_stored *stored;        /* [layers * chunks] */
     double *x_sent, *stored_sent; /* [layers * chunks]: when inputs and stores are on the host */
     double *stream_free;          /* [chunks]: until then a copy reads the row of the stream */
     double *slots;                /* of rings */
@@ -89,7 +74,7 @@ struct lane_clocks {
     const struct tdm_estimator *e;
     const struct tdm_schedule *schedule;
     struct tdm_lanes *m; /* memory */
-    uint32_t n, layers, depth, body_count;
+    uint32_t n, layers, depth;
     bool by_layer, trains;
     double copy_seconds, to_device[2], to_host[2]; /* seconds per byte: alone, and both ways */
     double compute, h2d, d2h, host;
@@ -97,11 +82,11 @@ struct lane_clocks {
     double gradient_bytes; /* of all units */
 
     /* the ring of weights, as in lower_stream.c */
-    uint32_t visit_count, next_visit, visit, current;
+    uint32_t next_visit, visit, current;
     uint32_t ring_layer[SLOTS], ring_needed[SLOTS];
     double ring_free[SLOTS], ring_ready[SLOTS];
     /* rings of masters and moments, as there */
-    uint32_t update_count, update, next_update, next_content, passed, fetched_contents;
+    uint32_t update, next_update, next_content, passed, fetched_contents;
     uint32_t state_slots[CONTENTS];
     double state_free[CONTENTS][SLOTS], state_ready[CONTENTS][SLOTS];
     bool states_open, layers_pass; /* the rings are there; state of layers passes through them */
@@ -196,7 +181,7 @@ void tdm_lanes_fetch_states(struct lane_clocks *c, uint32_t layer);
 
 static inline void stream_states(struct lane_clocks *c, uint32_t layer)
 {
-    if (c->states_open && c->next_update < c->update_count)
+    if (c->states_open && c->next_update < c->m->streams.updates.count)
         tdm_lanes_fetch_states(c, layer);
 }
 
@@ -222,11 +207,10 @@ void tdm_lanes_run(struct lane_clocks *c);
 
 /* ---- estimate_lanes_nest.c ---- */
 
-/* Lists the bodies of a step. */
-void tdm_lanes_layer_major(struct lane_clocks *c);
-void tdm_lanes_chunk_major(struct lane_clocks *c);
+/* Lists the bodies of the schedule's nest, unless they are listed. False: they are too many. */
+bool tdm_lanes_list(struct lane_clocks *c);
 
-/* Lists the visits of layers whose weights are far, and the updates with far state. */
-void tdm_lanes_plan_streams(struct lane_clocks *c);
+/* Finds what streams with these bodies. False: out of memory. */
+bool tdm_lanes_plan_streams(struct lane_clocks *c);
 
 #endif

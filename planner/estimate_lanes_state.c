@@ -21,8 +21,8 @@ void tdm_lanes_next_layer(struct lane_clocks *c, uint32_t layer)
 {
     const bool *far = c->m->far[TDM_STATE_WEIGHTS];
     c->current = layer;
-    while (far[layer] && c->next_visit < c->visit_count) {
-        uint32_t due = c->m->visits[c->next_visit], slot = find_slot(c, due);
+    while (far[layer] && c->next_visit < c->m->streams.visits.count) {
+        uint32_t due = c->m->streams.visits.units[c->next_visit], slot = find_slot(c, due);
         if (slot == SLOTS && (slot = free_slot(c)) == SLOTS)
             break;
         if (c->ring_layer[slot] != due) {
@@ -64,8 +64,8 @@ static bool has_slots(const struct lane_clocks *c, uint32_t unit)
 
 static bool fetch_next_state(struct lane_clocks *c)
 {
-    while (c->next_update < c->update_count) {
-        const uint32_t unit = c->m->updates[c->next_update].unit;
+    while (c->next_update < c->m->streams.updates.count) {
+        const uint32_t unit = c->m->streams.updates.units[c->next_update];
         if (c->next_content == 0 && !has_slots(c, unit))
             return false;
         for (; c->next_content < CONTENTS; c->next_content++) {
@@ -75,7 +75,7 @@ static bool fetch_next_state(struct lane_clocks *c)
             uint32_t slot = c->next_update % c->state_slots[i];
             c->state_ready[i][slot] =
                 copy_to_device(c, c->state_free[i][slot],
-                               content_bytes(c, i, unit) * c->m->updates[c->next_update].share);
+                               content_bytes(c, i, unit) * c->m->shares[c->next_update]);
             c->next_content++;
             return true;
         }
@@ -206,12 +206,13 @@ static void update_end_unit(struct lane_clocks *c, uint32_t unit)
         return;
     }
     open_rings(c);
-    while (c->update < c->update_count && c->m->updates[c->update].unit == unit) {
-        const double share = c->m->updates[c->update].share;
+    const struct tdm_unit_list *updates = &c->m->streams.updates;
+    while (c->update < updates->count && updates->units[c->update] == unit) {
+        const double share = c->m->shares[c->update];
         while (fetch_next_state(c))
             ;
         c->compute = later(c->compute, states_ready(c, unit)) + seconds * share;
-        if (c->update + 1 == c->update_count || c->m->updates[c->update + 1].unit != unit)
+        if (c->update + 1 == updates->count || updates->units[c->update + 1] != unit)
             send_weights(c, unit);
         send_states(c, unit, share);
     }

@@ -8,6 +8,7 @@
 
 #include "planner/estimate.h"
 #include "planner/places.h"
+#include "schedule/program.h"
 
 /* Seconds of the parts of a layer for one chunk, without attention itself. */
 struct layer_cost {
@@ -53,7 +54,8 @@ struct tdm_estimator {
     const struct tdm_schedule *base; /* points to `own` */
     struct tdm_schedule own;         /* a shallow copy, with its own homes */
     uint32_t layers, chunks;
-    enum tdm_place far; /* of the machine */
+    struct tdm_chunk *chunk_list; /* [chunks] */
+    enum tdm_place far;           /* of the machine */
 
     /* Chunks are classified by length. The last chunk, which begins every sum of gradients, has its
      * own class. */

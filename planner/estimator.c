@@ -126,6 +126,7 @@ void tdm_estimator_free(struct tdm_estimator *e)
     for (int state = 0; state < TDM_STATES; state++)
         free(e->unit_bytes[state]);
     free(e->gradient_bytes);
+    free(e->chunk_list);
     free(e->tokens_before);
     free(e->sweeps);
     tdm_lanes_free(e->memory);

@@ -8,6 +8,7 @@
 #include "planner/set_keys.h"
 #include "schedule/optimizer.h"
 #include "ops/selector_fields.h"
+#include "schedule/schedule_check.h"
 #include "schedule/shared_state.h"
 
 #include <string.h>

@@ -4,6 +4,8 @@
 
 #include "base/json.h"
 #include "base/units.h"
+#include "schedule/program.h"
+#include "schedule/values_predict.h"
 #include "simulator/simulate.h"
 #include "traces/reader.h"
 

@@ -3,6 +3,7 @@
 #include "schedule/attend.h"
 
 #include "base/size.h"
+#include "schedule/ranks.h"
 
 static uint64_t start_of(const struct tdm_schedule *schedule, uint32_t sequence, uint64_t token)
 {
@@ -37,9 +38,11 @@ uint32_t tdm_attend_first(const struct tdm_program *program, uint32_t layer, uin
 
 uint32_t tdm_attend_shared(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
 {
-    if (chunk == program->chunks[chunk].last_chunk)
-        return chunk + 1;
-    return tdm_attend_first(program, layer, chunk + 1);
+    const uint32_t end = chunk + 1, before = tdm_sum_before(program, chunk);
+    if (before > program->chunks[chunk].last_chunk)
+        return end;
+    const uint32_t first = tdm_attend_first(program, layer, before);
+    return first < end ? first : end;
 }
 
 uint32_t tdm_attend_last(const struct tdm_program *program, uint32_t layer, uint32_t chunk)

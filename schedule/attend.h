@@ -10,7 +10,7 @@
 #ifndef TDM_SCHEDULE_ATTEND_H
 #define TDM_SCHEDULE_ATTEND_H
 
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 /* Query page `number` of a chunk of a sequence, by the rule of its layer. */
 struct tdm_query_page tdm_attend_query_page(const struct tdm_page_rule *rule,
@@ -20,9 +20,9 @@ struct tdm_query_page tdm_attend_query_page(const struct tdm_page_rule *rule,
 /* First chunk whose K and V a chunk reads. The last one is the chunk itself. */
 uint32_t tdm_attend_first(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 
-/* Among the chunks that a chunk reads: the first that the next chunk reads too, or chunk + 1 if
- * there is none. No later chunk reads the chunks before it, so this chunk is the first to add to
- * their dK and dV. */
+/* Among the chunks that a chunk reads: the first that the chunk that adds before it reads too
+ * (ranks.h), or chunk + 1 if there is none. No later chunk of the rank reads the chunks before it,
+ * so this chunk is the first to add to their dK and dV. */
 uint32_t tdm_attend_shared(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 
 /* Last chunk that reads K and V of a chunk. The first one is the chunk itself. */

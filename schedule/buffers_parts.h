@@ -2,9 +2,10 @@
 /*
  * Shared by the files that declare buffers. Not for use outside schedule/buffers*.c.
  *
- * buffers.c declares all buffers in their order. buffers_units.c declares the state of units, at
- * home and where it is used. buffers_kv.c declares K and V and the page lists. buffers_residuals.c
- * declares what groups keep and hold. buffers_layout.c allocates the arrays of buffer numbers.
+ * buffers.c declares all buffers in their order; buffers_declare.c adds one. buffers_units.c
+ * declares the state of units, at home and where it is used. buffers_kv.c declares K and V and the
+ * page lists. buffers_residuals.c declares what groups keep and hold. buffers_layout.c allocates
+ * the arrays of buffer numbers.
  */
 #ifndef TDM_SCHEDULE_BUFFERS_PARTS_H
 #define TDM_SCHEDULE_BUFFERS_PARTS_H
@@ -21,7 +22,10 @@ struct tdm_builder {
     bool out_of_memory;       /* a buffer is missing: the program is unusable */
 };
 
-/* ---- buffers.c ---- */
+/* ---- buffers_declare.c ---- */
+
+/* Reserves capacity for one more buffer. False: out of memory. */
+bool tdm_builder_grow(struct tdm_builder *b);
 
 /* Adds a buffer of `slots` slots for `content` and returns its number. If memory runs out, it
  * records that in the builder and returns the number of the first buffer, so that declaring can go

@@ -6,7 +6,6 @@
 #include "schedule/buffers_parts.h"
 
 #include "schedule/layout.h"
-#include "schedule/operands.h"
 #include "schedule/optimizer.h"
 #include "schedule/slices.h"
 
@@ -36,19 +35,6 @@ static uint32_t largest_layer(const struct tdm_model *model)
     return largest;
 }
 
-uint64_t tdm_part_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_part part,
-                        enum tdm_dtype dtype)
-{
-    const struct tdm_unit *u = &model->units[unit];
-    uint64_t elements = 0;
-    for (uint32_t i = 0; i < u->tensor_count; i++) {
-        const struct tdm_tensor *tensor = &model->tensors[u->first_tensor + i];
-        if (part == TDM_PART_ALL || tdm_part_of(tensor->role) == part)
-            elements += tensor->elements;
-    }
-    return elements * tdm_dtype_bytes(dtype);
-}
-
 struct tdm_ref tdm_home_of(const struct tdm_program *program, enum tdm_content content,
                            uint32_t unit)
 {
@@ -74,27 +60,6 @@ bool tdm_home_is_far(const struct tdm_program *program, enum tdm_content content
 {
     uint32_t home = tdm_home_of(program, content, unit).buffer;
     return home != TDM_NONE && program->buffers[home].place != TDM_DEVICE;
-}
-
-struct tdm_tag tdm_program_initial(const struct tdm_program *program,
-                                   const struct tdm_buffer *buffer, uint32_t slot)
-{
-    const struct tdm_model *model = program->schedule->model;
-    struct tdm_tag tag = tdm_tag_at(buffer->initial, slot);
-    if (buffer->axis == TDM_AXIS_UNIT && tag.content != TDM_EMPTY &&
-        buffer->initial.layer < model->layers)
-        tag.layer = tdm_home_layer(&program->schedule->homes[tdm_state_of(tag.content)],
-                                   model->layers, buffer->place, slot);
-    return tag;
-}
-
-bool tdm_program_home(const struct tdm_program *program, enum tdm_content content, uint32_t unit,
-                      uint32_t *buffer, uint32_t *slot)
-{
-    struct tdm_ref home = tdm_home_of(program, content, unit);
-    *buffer = home.buffer;
-    *slot = home.slot;
-    return home.buffer != TDM_NONE;
 }
 
 /* Home of a content of embedding or head. */

@@ -71,33 +71,6 @@ double tdm_model_flops(const struct tdm_schedule *schedule)
 
 enum tdm_rate tdm_op_rate(const struct tdm_op *op)
 {
-    static const enum tdm_rate rates[TDM_OP_KINDS] = {
-        [TDM_OP_COPY] = TDM_RATE_ELEMENTWISE, /* on the compute lane */
-        [TDM_OP_ZERO] = TDM_RATE_ZERO,
-        [TDM_OP_EMBED] = TDM_RATE_EMBED,
-        [TDM_OP_SORT_TOKENS] = TDM_RATE_SORT_TOKENS,
-        [TDM_OP_EMBED_GRAD] = TDM_RATE_EMBED_GRAD,
-        [TDM_OP_NORM] = TDM_RATE_NORM,
-        [TDM_OP_NORM_GRAD] = TDM_RATE_NORM_GRAD,
-        [TDM_OP_PRODUCT] = TDM_RATE_PRODUCT,
-        [TDM_OP_PRODUCT_GRAD_INPUT] = TDM_RATE_PRODUCT_GRAD_INPUT,
-        [TDM_OP_PRODUCT_GRAD_WEIGHT] = TDM_RATE_PRODUCT_GRAD_WEIGHT,
-        [TDM_OP_ROPE] = TDM_RATE_ROPE,
-        [TDM_OP_ROPE_GRAD] = TDM_RATE_ROPE_GRAD,
-        [TDM_OP_KV_WRITE] = TDM_RATE_KV_WRITE,
-        [TDM_OP_KV_GRAD_READ] = TDM_RATE_KV_GRAD_READ,
-        [TDM_OP_PAGE_MEANS] = TDM_RATE_PAGE_MEANS,
-        [TDM_OP_SELECT] = TDM_RATE_SELECT,
-        [TDM_OP_ATTENTION] = TDM_RATE_ATTENTION_FORWARD,
-        [TDM_OP_ATTENTION_GRAD] = TDM_RATE_ATTENTION_BACKWARD,
-        [TDM_OP_SWIGLU] = TDM_RATE_SWIGLU,
-        [TDM_OP_SWIGLU_GRAD] = TDM_RATE_SWIGLU_GRAD,
-        [TDM_OP_HEAD] = TDM_RATE_HEAD,
-        [TDM_OP_LOSS] = TDM_RATE_HEAD,
-        [TDM_OP_HEAD_GRAD] = TDM_RATE_HEAD,
-        [TDM_OP_GRADIENT_NORM] = TDM_RATE_GRADIENT_NORM,
-        [TDM_OP_OPTIMIZER] = TDM_RATE_OPTIMIZER,
-    };
     bool narrow = op->head_dim <= TDM_NARROW_HEAD_DIM;
     if (op->kind == TDM_OP_OPTIMIZER) { /* rounded: it has moments but no master */
         bool rounded = op->access_count > TDM_OPTIMIZER_MOMENT1 &&
@@ -111,7 +84,7 @@ enum tdm_rate tdm_op_rate(const struct tdm_op *op)
         return TDM_RATE_NARROW_ATTENTION_FORWARD;
     if (op->kind == TDM_OP_ATTENTION_GRAD && narrow)
         return TDM_RATE_NARROW_ATTENTION_BACKWARD;
-    return rates[op->kind];
+    return tdm_op_type(op->kind)->rate;
 }
 
 /* The refined rate of a part. `of_q`: that of TDM_PART_Q, for a kind of product. */

@@ -3,7 +3,7 @@
 #ifndef TDM_SCHEDULE_COST_H
 #define TDM_SCHEDULE_COST_H
 
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 /* Sets op->flops and op->bytes, and for attention op->keys and op->head_dim. A product takes 2
  * FLOPs per multiply-add. Attention is counted by visited (query, key) pairs (attend.h): the

@@ -5,7 +5,6 @@
 
 #include "base/size.h"
 #include "ops/attention.h"
-#include "schedule/attend.h"
 #include "schedule/layout.h"
 
 #include <math.h>

@@ -17,7 +17,7 @@
 #define TDM_SCHEDULE_GATHER_H
 
 #include "ops/attention.h"
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 /* Does a layer's attention gather? Does any layer's? If no sequence has a second chunk there is
  * nothing to gather. */

@@ -17,7 +17,7 @@
 #ifndef TDM_SCHEDULE_KV_ROW_H
 #define TDM_SCHEDULE_KV_ROW_H
 
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 /* The maximum number of chunks that a chunk of any layer sees, itself included; or the chunks of
  * the longest sequence if a shorter span would not shorten a row. Reads only `chunks` and

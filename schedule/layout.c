@@ -4,7 +4,7 @@
 
 #include "base/size.h"
 #include "ops/attention.h"
-#include "schedule/scratch.h"
+#include "ops/weights.h"
 #include "schedule/ranks.h"
 
 enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_content content)
@@ -176,6 +176,7 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
     uint64_t element_bytes = tdm_dtype_bytes(tdm_content_dtype(schedule, content));
     switch (content) {
     case TDM_EMPTY:
+    case TDM_SCRATCH: /* scratch.h */
     case TDM_CONTENTS:
         return 0;
     case TDM_UNIT_WEIGHTS:
@@ -204,8 +205,6 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
     case TDM_LOSS:
     case TDM_GRADIENT_NORM:
         return element_bytes;
-    case TDM_SCRATCH:
-        return tdm_scratch_bytes(schedule, tokens);
     case TDM_LOGIT_TILE: {
         uint64_t most = schedule->head_tile_vocabulary;
         return tdm_logit_bytes(schedule, tokens,
@@ -214,6 +213,19 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
     default:
         return tdm_size_mul(tdm_size_mul(tokens, row_elements(model, content)), element_bytes);
     }
+}
+
+uint64_t tdm_part_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_part part,
+                        enum tdm_dtype dtype)
+{
+    const struct tdm_unit *u = &model->units[unit];
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < u->tensor_count; i++) {
+        const struct tdm_tensor *tensor = &model->tensors[u->first_tensor + i];
+        if (part == TDM_PART_ALL || tdm_part_of(tensor->role) == part)
+            elements += tensor->elements;
+    }
+    return elements * tdm_dtype_bytes(dtype);
 }
 
 uint64_t tdm_chunks_bytes(const struct tdm_program *program, enum tdm_content content,

@@ -9,11 +9,24 @@
 #ifndef TDM_SCHEDULE_LAYOUT_H
 #define TDM_SCHEDULE_LAYOUT_H
 
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 /* Slots are aligned to 256 bytes (128 elements of 16 bits), as bulk copies and vector loads
  * need. */
 #define TDM_SLOT_ALIGN 256u
+
+/* Bytes of a content for a number of tokens of the schedule's model (for unit contents: `layer` is
+ * the unit and `tokens` is ignored). */
+uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content content,
+                           uint32_t layer, uint64_t tokens);
+
+/* Bytes of a content for the chunks [first, end), all of one sequence. */
+uint64_t tdm_chunks_bytes(const struct tdm_program *program, enum tdm_content content,
+                          uint32_t first, uint32_t end);
+
+/* Bytes of the tensors of one part (TDM_PART_ALL: of all) of a unit, at a dtype. */
+uint64_t tdm_part_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_part part,
+                        enum tdm_dtype dtype);
 
 /* dtype of a content under this schedule. */
 enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_content content);

@@ -2,12 +2,14 @@
 libtidemark_a_SOURCES += \
 	schedule/attend.c \
 	schedule/attend.h \
+	schedule/buffers_declare.c \
 	schedule/buffers.c schedule/buffers_parts.h \
 	schedule/buffers_kv.c \
 	schedule/buffers_layout.c \
 	schedule/buffers_residuals.c \
 	schedule/buffers_units.c \
-	schedule/category.h \
+	schedule/category.c schedule/category.h \
+	schedule/conflicts.c schedule/conflicts.h \
 	schedule/cost.c \
 	schedule/cost.h \
 	schedule/kv_row.c \
@@ -46,10 +48,12 @@ libtidemark_a_SOURCES += \
 	schedule/pack_search.h \
 	schedule/program.c \
 	schedule/program.h \
+	schedule/program_types.c schedule/program_types.h \
 	schedule/ranks.c \
 	schedule/ranks.h \
 	schedule/schedule.c \
 	schedule/schedule.h \
+	schedule/schedule_check.c schedule/schedule_check.h \
 	schedule/schedule_json.c \
 	schedule/params.c schedule/params.h \
 	schedule/residuals.c schedule/residuals.h \
@@ -59,6 +63,8 @@ libtidemark_a_SOURCES += \
 	schedule/gather.h \
 	schedule/shared_state.c schedule/shared_state.h \
 	schedule/slices.c schedule/slices.h \
+	schedule/streams.c schedule/streams.h \
+	schedule/tags.c schedule/tags.h \
 	schedule/training_settings.c schedule/training_settings.h \
 	schedule/sequence.c \
 	schedule/sequence.h \
@@ -66,4 +72,5 @@ libtidemark_a_SOURCES += \
 	schedule/validate.h \
 	schedule/validate_cost.c schedule/validate_cost.h \
 	schedule/values.c \
-	schedule/values.h
+	schedule/values.h \
+	schedule/values_predict.c schedule/values_predict.h

@@ -406,7 +406,10 @@ static enum tdm_status take_body(void *self, const struct tdm_body *body, struct
         run_body(l, &pending);
         return l->status;
     }
-    tdm_low_fetch(l, &pending);
+    uint64_t made = 0, read = 0;
+    if (tdm_body_is_of_layer(body->kind))
+        read = tdm_low_reads_of_body(l, body, &made);
+    tdm_low_fetch(l, &pending, read, made);
     l->queue[(l->queue_first + l->queue_count) % MAX_QUEUE] = pending;
     l->queue_count++;
     return l->status;

@@ -226,7 +226,7 @@ void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body)
                    before, after, rows < bytes ? rows : bytes); /* at most a row for each token */
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_TOKEN_ORDER);
-    if (body->chunk == 0)
+    if (tdm_sum_closes(l->program, body->chunk))
         tdm_low_release(l, l->layout->stream); /* no later op reads it */
 }
 

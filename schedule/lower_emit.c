@@ -118,14 +118,6 @@ void tdm_low_release_work(struct tdm_lowering *l, enum tdm_content content)
 
 /* ---- units: weights, gradients, moments ---- */
 
-void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
-                           enum tdm_part part)
-{
-    struct tdm_tag what = tdm_low_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE);
-    tdm_low_access(l, operand, tdm_low_unit_on_device(l, TDM_UNIT_WEIGHTS, unit), 1, TDM_READ, part,
-                   what, what, tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.weights));
-}
-
 void tdm_low_alloc_gradient(struct tdm_lowering *l, uint32_t buffer)
 {
     if (buffer != TDM_NONE && !l->program->buffers[buffer].resident)

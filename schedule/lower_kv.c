@@ -11,7 +11,6 @@
  * rows, which have a slot for one chunk.
  */
 #include "ops/move.h"
-#include "ops/rope.h"
 #include "schedule/attend.h"
 #include "schedule/gather.h"
 #include "schedule/kv_row.h"
@@ -162,6 +161,19 @@ static void kv_move_if_full(struct tdm_lowering *l, const struct tdm_body *body,
         move_if_full(l, body, row, reader, tdm_low_tag(TDM_KVPAGES, body->layer, TDM_NONE));
 }
 
+void tdm_low_kv_enter(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref made)
+{
+    kv_move_if_full(l, body, made.buffer);
+}
+
+void tdm_low_kv_send(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref made)
+{
+    uint32_t host = l->layout->host_kv[body->layer];
+    if (body->pass == TDM_PASS_FIRST && host != TDM_NONE)
+        copy_chunks(l, body, made, (struct tdm_ref){host, body->chunk}, body->chunk,
+                    body->chunk + 1, tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk));
+}
+
 void tdm_low_dkv_move_if_full(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t row = l->layout->dkv[body->layer];
@@ -169,28 +181,6 @@ void tdm_low_dkv_move_if_full(struct tdm_lowering *l, const struct tdm_body *bod
         move_if_full(l, body, row, body->chunk,
                      tdm_low_sum_tag(TDM_DKVPAGES, body->layer, TDM_NONE,
                                      tdm_sum_before(l->program, body->chunk)));
-}
-
-void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref normed)
-{
-    struct tdm_tag raw = tdm_low_tag(TDM_KVRAW, body->layer, body->chunk);
-    struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk);
-    struct tdm_ref row = tdm_low_made_kv(l, body);
-    bool norm = tdm_low_qk_norm(l, body);
-    kv_move_if_full(l, body, row.buffer);
-    tdm_low_kv_raw(l, body, normed);
-    tdm_low_op_begin(l, body, TDM_OP_KV_WRITE, norm ? TDM_PART_K_NORM : TDM_PART_KV);
-    tdm_low_reads(l, TDM_KV_WRITE_RAW, tdm_low_work(l, TDM_KVRAW), raw);
-    tdm_low_writes(l, TDM_KV_WRITE_PAGES, row, pages);
-    if (norm)
-        tdm_low_reads_weights(l, TDM_KV_WRITE_WEIGHTS, body->layer, TDM_PART_K_NORM);
-    tdm_low_op_end(l);
-    tdm_low_release_work(l, TDM_KVRAW);
-    tdm_low_page_means(l, body);
-    uint32_t host = l->layout->host_kv[body->layer];
-    if (body->pass == TDM_PASS_FIRST && host != TDM_NONE)
-        copy_chunks(l, body, row, (struct tdm_ref){host, body->chunk}, body->chunk, body->chunk + 1,
-                    pages);
 }
 
 void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)

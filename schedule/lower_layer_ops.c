@@ -113,6 +113,25 @@ void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, stru
     tdm_low_op_end(l);
 }
 
+void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref normed)
+{
+    struct tdm_tag raw = tdm_low_tag(TDM_KVRAW, body->layer, body->chunk);
+    struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk);
+    struct tdm_ref row = tdm_low_made_kv(l, body);
+    bool norm = tdm_low_qk_norm(l, body);
+    tdm_low_kv_enter(l, body, row);
+    tdm_low_kv_raw(l, body, normed);
+    tdm_low_op_begin(l, body, TDM_OP_KV_WRITE, norm ? TDM_PART_K_NORM : TDM_PART_KV);
+    tdm_low_reads(l, TDM_KV_WRITE_RAW, tdm_low_work(l, TDM_KVRAW), raw);
+    tdm_low_writes(l, TDM_KV_WRITE_PAGES, row, pages);
+    if (norm)
+        tdm_low_reads_weights(l, TDM_KV_WRITE_WEIGHTS, body->layer, TDM_PART_K_NORM);
+    tdm_low_op_end(l);
+    tdm_low_release_work(l, TDM_KVRAW);
+    tdm_low_page_means(l, body);
+    tdm_low_kv_send(l, body, row);
+}
+
 void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                        struct tdm_ref output, struct tdm_ref lists)
 {

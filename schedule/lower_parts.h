@@ -18,6 +18,9 @@
 /* Capacity of the queue of bodies; larger than any prefetch. */
 #define MAX_QUEUE 32u
 
+/* A set of contents as a mask. */
+#define TDM_BIT(content) ((uint64_t)1 << (content))
+
 /* A body in the queue, and the destinations of its fetches. */
 struct tdm_pending {
     struct tdm_body body;
@@ -106,9 +109,6 @@ struct tdm_ref tdm_low_work(const struct tdm_lowering *l, enum tdm_content conte
 void tdm_low_alloc_work(struct tdm_lowering *l, enum tdm_content content);
 void tdm_low_release_work(struct tdm_lowering *l, enum tdm_content content);
 
-/* Weights of a unit as an operand. */
-void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
-                           enum tdm_part part);
 /* Allocates a gradient buffer, unless it outlives the step, as it does without an optimizer. */
 void tdm_low_alloc_gradient(struct tdm_lowering *l, uint32_t buffer);
 struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit);
@@ -148,6 +148,9 @@ uint64_t tdm_low_slice_bytes(const struct tdm_lowering *l, enum tdm_content cont
 struct tdm_ref tdm_low_unit_on_device(const struct tdm_lowering *l, enum tdm_content content,
                                       uint32_t unit);
 
+/* Weights of a unit as an operand. */
+void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
+                           enum tdm_part part);
 /* To be called before a body uses a layer's weights: fetches them, and prefetches those of the next
  * layers. */
 void tdm_low_visit(struct tdm_lowering *l, const struct tdm_body *body, uint32_t layer);
@@ -212,8 +215,10 @@ struct tdm_ref tdm_low_target(struct tdm_lowering *l, const struct tdm_body *bod
 void tdm_low_stash(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_store store,
                    struct tdm_ref at);
 
-/* Emits the copies of everything that a body will read from the host. */
-void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending);
+/* Emits the copies of everything that a body will read from the host. `read`, `made`: contents of
+ * its layer and chunk (tdm_low_reads_of_body()). */
+void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending, uint64_t read,
+                   uint64_t made);
 /* Where a forward writes the next layer's input on the device. *home: where it must be copied from
  * there. */
 struct tdm_ref tdm_low_output_of(struct tdm_lowering *l, const struct tdm_body *body,
@@ -256,10 +261,14 @@ void tdm_low_chunks(struct tdm_lowering *l, uint32_t operand, const struct tdm_b
  * if the row is full, moves the chunks that are still seen. */
 void tdm_low_dkv_move_if_full(struct tdm_lowering *l, const struct tdm_body *body);
 
-/* Fetch K and V of a body's chunk from the host (in chunk-major order with everything that it
- * sees); or compute them from the normed input. */
+/* Fetches K and V of a body's chunk from the host, in chunk-major order with everything that it
+ * sees. */
 void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body);
-void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref normed);
+
+/* Before and after a body makes the K and V of its chunk in `made`: makes space in the row, and
+ * sends them home. */
+void tdm_low_kv_enter(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref made);
+void tdm_low_kv_send(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref made);
 
 /* Gradients of K and V whose home is the host: fetch those that later chunks have added to, and
  * send them back. */
@@ -311,15 +320,14 @@ bool tdm_low_qk_norm(const struct tdm_lowering *l, const struct tdm_body *body);
 /* The raw products, into workspaces that are allocated here. */
 void tdm_low_q_raw(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref normed);
 void tdm_low_kv_raw(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref normed);
+/* K and V of a body's chunk from the normed input. */
+void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref normed);
 void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                        struct tdm_ref output, struct tdm_ref lists);
 void tdm_low_activation(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref gate_up,
                         struct tdm_ref output);
 
 /* ---- lower_layer.c ---- */
-
-/* A set of contents as a mask. */
-#define TDM_BIT(content) ((uint64_t)1 << (content))
 
 /* The values of a layer for a chunk, while a body runs. */
 struct tdm_values {

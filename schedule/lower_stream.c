@@ -3,108 +3,19 @@
  * Streaming of units whose home is the host.
  *
  * Weights of layers pass through a ring on the device. An earlier traversal of the nest has listed
- * the layers that bodies will use. A visit of a layer reserves free slots for the visits after it
- * and fetches them. A layer that is still in the ring at its next visit (where the forward turns
- * into the backward) is not fetched again. Embedding and head each have a staging buffer, which
- * is filled while a body uses it. Masters and moments pass through rings of their own, in the order
- * of the updates: after an update they go home, and the slot is filled for the next one. Those of
- * embedding and head pass in slices (slices.h). Gradients that stayed at home on the host until the
- * end of the backward are fetched with them; those of embedding and head to buffers of their own.
+ * the layers that bodies will use (streams.h). A visit of a layer reserves free slots for the
+ * visits after it and fetches them. A layer that is still in the ring at its next visit (where the
+ * forward turns into the backward) is not fetched again. Embedding and head each have a staging
+ * buffer, which is filled while a body uses it. Masters and moments pass through rings of their
+ * own, in the order of the updates: after an update they go home, and the slot is filled for the
+ * next one. Those of embedding and head pass in slices (slices.h). Gradients that stayed at home on
+ * the host until the end of the backward are fetched with them; those of embedding and head to
+ * buffers of their own.
  */
 #include "schedule/lower_parts.h"
 #include "schedule/optimizer.h"
 #include "schedule/slices.h"
-
-#include <stdlib.h>
-
-/* ---- the plan ---- */
-
-struct list {
-    uint32_t *units, count, capacity;
-};
-
-struct planning {
-    const struct tdm_program *program;
-    struct list visits, updates;
-    uint32_t last; /* layer that was visited last */
-};
-
-static bool add(struct list *list, uint32_t unit)
-{
-    if (list->count == list->capacity) {
-        uint32_t capacity = list->capacity == 0 ? 256 : 2 * list->capacity;
-        uint32_t *units = realloc(list->units, capacity * sizeof(*units));
-        if (units == NULL)
-            return false;
-        list->units = units;
-        list->capacity = capacity;
-    }
-    list->units[list->count++] = unit;
-    return true;
-}
-
-/* Does a body use a layer's weights on the device? */
-static bool uses_layer(const struct tdm_schedule *schedule, const struct tdm_body *body)
-{
-    if (body->layer >= schedule->model->layers)
-        return false;
-    if (body->kind == TDM_BODY_OPTIMIZER)
-        return !tdm_updates_on_host(schedule, body->layer);
-    return body->kind == TDM_BODY_FORWARD || body->kind == TDM_BODY_KV ||
-           body->kind == TDM_BODY_BACKWARD;
-}
-
-/* State that an update needs besides the weights. The gradient, which is last, does not change. */
-static const enum tdm_content states[] = {TDM_UNIT_MASTER, TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT2,
-                                          TDM_UNIT_GRADIENT};
-#define STATES (sizeof(states) / sizeof(states[0]))
-
-/* Does a content of a unit pass through its ring? Weights and gradients of embedding and head have
- * buffers of their own. */
-static bool passes(const struct tdm_program *program, enum tdm_content content, uint32_t unit)
-{
-    bool any_unit = content != TDM_UNIT_WEIGHTS && content != TDM_UNIT_GRADIENT;
-    return tdm_home_is_far(program, content, unit) &&
-           (any_unit || unit < program->schedule->model->layers);
-}
-
-static bool has_far_state(const struct tdm_program *program, uint32_t unit)
-{
-    for (size_t i = 0; i < STATES; i++)
-        if (passes(program, states[i], unit))
-            return true;
-    return false;
-}
-
-static enum tdm_status plan_body(void *self, const struct tdm_body *body, struct tdm_error *err)
-{
-    struct planning *planning = self;
-    const struct tdm_program *program = planning->program;
-    bool stored = true;
-    if (uses_layer(program->schedule, body)) {
-        if (body->layer != planning->last &&
-            tdm_home_is_far(program, TDM_UNIT_WEIGHTS, body->layer))
-            stored = add(&planning->visits, body->layer);
-        planning->last = body->layer;
-    }
-    if (body->kind == TDM_BODY_OPTIMIZER && !tdm_updates_on_host(program->schedule, body->layer) &&
-        has_far_state(program, body->layer))
-        for (uint32_t i = tdm_slice_count(program->schedule->model, body->layer); i-- > 0;)
-            stored &= add(&planning->updates, body->layer);
-    return stored ? TDM_OK : tdm_fail(err, TDM_NO_MEMORY, "out of memory for streaming layers");
-}
-
-enum tdm_status tdm_stream_plan(struct tdm_program *program, struct tdm_error *err)
-{
-    struct tdm_layout *layout = program->layout;
-    struct planning planning = {.program = program, .last = TDM_NONE};
-    enum tdm_status status = tdm_nest_visit(program, 0, plan_body, &planning, err);
-    layout->visits = planning.visits.units;
-    layout->visit_count = planning.visits.count;
-    layout->updates = planning.updates.units;
-    layout->update_count = planning.updates.count;
-    return status;
-}
+#include "schedule/streams.h"
 
 /* ---- weights ---- */
 
@@ -152,13 +63,21 @@ struct tdm_ref tdm_low_unit_on_device(const struct tdm_lowering *l, enum tdm_con
 {
     if (!tdm_home_is_far(l->program, content, unit))
         return tdm_home_of(l->program, content, unit);
-    if (!is_layer(l, unit) && !passes(l->program, content, unit))
+    if (!is_layer(l, unit) && !tdm_passes_ring(l->program, content, unit))
         return (struct tdm_ref){staged(l, content, row_of(l, unit)), 0};
     uint32_t ring = staged(l, content, TDM_ROW_LAYERS);
     uint32_t slot = content == TDM_UNIT_WEIGHTS
                         ? find_layer(l, unit)
                         : l->states.update % l->program->buffers[ring].slots;
     return (struct tdm_ref){ring, slot};
+}
+
+void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
+                           enum tdm_part part)
+{
+    struct tdm_tag what = tdm_low_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE);
+    tdm_low_access(l, operand, tdm_low_unit_on_device(l, TDM_UNIT_WEIGHTS, unit), 1, TDM_READ, part,
+                   what, what, tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.weights));
 }
 
 void tdm_low_visit(struct tdm_lowering *l, const struct tdm_body *body, uint32_t layer)
@@ -251,9 +170,9 @@ static void fetch_tied_gradient(struct tdm_lowering *l, const struct tdm_body *b
 /* Does every ring that a unit's state passes through have a free slot for update `number`? */
 static bool has_slots(const struct tdm_lowering *l, uint32_t unit, uint32_t number)
 {
-    for (size_t i = 0; i < STATES; i++) {
-        uint32_t ring = staged(l, states[i], TDM_ROW_LAYERS);
-        if (passes(l->program, states[i], unit) &&
+    for (size_t i = 0; i < TDM_STREAMED_STATES; i++) {
+        uint32_t ring = staged(l, tdm_streamed_states[i], TDM_ROW_LAYERS);
+        if (tdm_passes_ring(l->program, tdm_streamed_states[i], unit) &&
             number >= l->states.update + l->program->buffers[ring].slots)
             return false;
     }
@@ -279,10 +198,10 @@ static bool fetch_next(struct tdm_lowering *l, const struct tdm_body *body)
             slice++;
         if (!may_fetch(l, body, unit) || (ring->content == 0 && !has_slots(l, unit, ring->next)))
             return false;
-        for (; ring->content < STATES; ring->content++) {
-            enum tdm_content content = states[ring->content];
+        for (; ring->content < TDM_STREAMED_STATES; ring->content++) {
+            enum tdm_content content = tdm_streamed_states[ring->content];
             uint32_t row = staged(l, content, TDM_ROW_LAYERS);
-            if (!passes(l->program, content, unit))
+            if (!tdm_passes_ring(l->program, content, unit))
                 continue;
             fetch_state(l, body, content, unit, slice,
                         (struct tdm_ref){row, ring->next % l->program->buffers[row].slots});
@@ -312,7 +231,7 @@ void tdm_low_stream_body(struct tdm_lowering *l, const struct tdm_body *body)
         return;
     if (l->schedule->order == TDM_CHUNK_MAJOR)
         bodies *= l->schedule->groups[body->group].layers;
-    uint64_t due = (uint64_t)++ring->bodies * (STATES + 1) / bodies;
+    uint64_t due = (uint64_t)++ring->bodies * (TDM_STREAMED_STATES + 1) / bodies;
     while (ring->fetched < due && fetch_next(l, body))
         ring->fetched++;
 }
@@ -329,15 +248,15 @@ static void send_home(struct tdm_lowering *l, const struct tdm_body *body, enum 
 
 static void open_rings(struct tdm_lowering *l)
 {
-    for (size_t i = 0; i < STATES; i++)
-        tdm_low_alloc(l, staged(l, states[i], TDM_ROW_LAYERS));
+    for (size_t i = 0; i < TDM_STREAMED_STATES; i++)
+        tdm_low_alloc(l, staged(l, tdm_streamed_states[i], TDM_ROW_LAYERS));
     l->states.open = true;
 }
 
 static void close_rings(struct tdm_lowering *l)
 {
-    for (size_t i = 0; i < STATES; i++)
-        tdm_low_release(l, staged(l, states[i], TDM_ROW_LAYERS));
+    for (size_t i = 0; i < TDM_STREAMED_STATES; i++)
+        tdm_low_release(l, staged(l, tdm_streamed_states[i], TDM_ROW_LAYERS));
     l->states.open = false;
 }
 
@@ -349,7 +268,7 @@ static bool nothing_passes(const struct tdm_lowering *l)
 
 uint32_t tdm_low_update_slices(const struct tdm_lowering *l, uint32_t unit)
 {
-    return has_far_state(l->program, unit) ? tdm_slice_count(l->model, unit) : 1;
+    return tdm_has_passing_state(l->program, unit) ? tdm_slice_count(l->model, unit) : 1;
 }
 
 void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit,
@@ -360,7 +279,7 @@ void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, u
         fetch_gradient(l, body, unit);
         fetch_tied_gradient(l, body, unit);
     }
-    if (has_far_state(l->program, unit)) {
+    if (tdm_has_passing_state(l->program, unit)) {
         if (!l->states.open)
             open_rings(l);
         fetch_states(l, body);
@@ -372,12 +291,12 @@ void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, u
 void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit,
                         uint32_t slice)
 {
-    bool far = has_far_state(l->program, unit), at_end = tdm_updates_at_end(l->schedule);
+    bool far = tdm_has_passing_state(l->program, unit), at_end = tdm_updates_at_end(l->schedule);
     bool last = slice + 1 == tdm_low_update_slices(l, unit);
     if (last)
         send_home(l, body, TDM_UNIT_WEIGHTS, unit, 0);
-    for (size_t i = 0; i < STATES && states[i] != TDM_UNIT_GRADIENT; i++)
-        send_home(l, body, states[i], unit, slice);
+    for (size_t i = 0; i < TDM_STREAMED_STATES && tdm_streamed_states[i] != TDM_UNIT_GRADIENT; i++)
+        send_home(l, body, tdm_streamed_states[i], unit, slice);
     if (far) {
         l->states.update++;
         l->states.bodies = l->states.fetched = 0;
@@ -418,7 +337,7 @@ void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, b
     bool forward = body->phase == TDM_FORWARD;
     for (uint32_t layer = 0; forward && begin && layer < l->model->layers; layer++)
         l->states.layers |=
-            has_far_state(l->program, layer) && !tdm_updates_on_host(l->schedule, layer);
+            tdm_has_passing_state(l->program, layer) && !tdm_updates_on_host(l->schedule, layer);
     if (forward && begin)
         for (uint32_t slot = 0; slot < TDM_MAX_RING; slot++)
             l->ring.layer[slot] = TDM_NONE;

@@ -74,7 +74,7 @@ static void take_host_gradient(struct tdm_lowering *l, uint32_t unit)
 void tdm_low_send_part(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part)
 {
     uint32_t unit = body->layer;
-    if (body->chunk > 0 || !goes_by_part(l, unit))
+    if (!tdm_sum_closes(l->program, body->chunk) || !goes_by_part(l, unit))
         return;
     take_host_gradient(l, unit);
     send_gradient(l, body, TDM_UNIT_GRADIENT, part, complete_gradient(l, unit), l->host_gradient);

@@ -107,22 +107,16 @@ void tdm_low_stash(struct tdm_lowering *l, const struct tdm_body *body, enum tdm
 
 /* ---- fetches ---- */
 
-static bool has_layer_input(const struct tdm_body *body)
-{
-    return body->kind == TDM_BODY_FORWARD || body->kind == TDM_BODY_KV ||
-           body->kind == TDM_BODY_BACKWARD;
-}
-
-void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending)
+void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending, uint64_t read,
+                   uint64_t made)
 {
     const struct tdm_body *body = &pending->body;
     pending->fetched_x = tdm_nowhere;
     for (int store = 0; store < TDM_STORES; store++)
         pending->fetched[store] = tdm_nowhere;
-    if (!has_layer_input(body))
+    if (read == 0)
         return;
 
-    uint64_t made, read = tdm_low_reads_of_body(l, body, &made);
     struct tdm_ref x = tdm_low_stored_x(l, body);
     if ((read & TDM_BIT(TDM_X)) != 0 && tdm_low_is_far(l, x.buffer)) {
         pending->fetched_x = tdm_low_next_slot(l, l->layout->fetched_x, &l->next_fetched_x);

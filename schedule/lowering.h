@@ -8,7 +8,7 @@
 #ifndef TDM_SCHEDULE_LOWERING_H
 #define TDM_SCHEDULE_LOWERING_H
 
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 /* A slot of a buffer. */
 struct tdm_ref {
@@ -84,10 +84,6 @@ struct tdm_layout {
     uint32_t visit_count, update_count;
 };
 
-/* Bytes of the tensors of one part (TDM_PART_ALL: of all) of a unit, at a dtype. */
-uint64_t tdm_part_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_part part,
-                        enum tdm_dtype dtype);
-
 /* The kind of state that a content of units belongs to. */
 enum tdm_state tdm_state_of(enum tdm_content content);
 
@@ -118,10 +114,6 @@ bool tdm_gradient_is_transient(const struct tdm_program *program, uint32_t unit)
 
 /* Must a unit's gradient be copied to the host for an update there? No if its home is the host. */
 bool tdm_gradient_visits_host(const struct tdm_program *program, uint32_t unit);
-
-/* Determines what will stream through the rings of units: fills layout->visits and
- * layout->updates. */
-enum tdm_status tdm_stream_plan(struct tdm_program *program, struct tdm_error *err);
 
 /* Emits the items of one step of a rank. */
 enum tdm_status tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_sink sink,

@@ -9,7 +9,7 @@
 #ifndef TDM_SCHEDULE_NEST_H
 #define TDM_SCHEDULE_NEST_H
 
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 enum tdm_body_kind {
     TDM_BODY_PHASE_BEGIN,
@@ -29,6 +29,12 @@ enum tdm_body_kind {
     TDM_BODY_GRADIENT_NORM, /* of unit `layer`, whose gradient is complete */
     TDM_BODY_OPTIMIZER,     /* of unit `layer` */
 };
+
+/* Does a body compute with the weights of its layer, for its chunk? */
+static inline bool tdm_body_is_of_layer(enum tdm_body_kind kind)
+{
+    return kind == TDM_BODY_FORWARD || kind == TDM_BODY_KV || kind == TDM_BODY_BACKWARD;
+}
 
 enum tdm_pass {
     TDM_PASS_FIRST, /* the forward */

@@ -4,47 +4,11 @@
 
 #include "base/size.h"
 #include "schedule/layout.h"
-#include "schedule/lowering.h"
 #include "schedule/optimizer.h"
 #include "schedule/slices.h"
+#include "schedule/tags.h"
 
 #include <stdio.h>
-
-bool tdm_tag_same(struct tdm_tag a, struct tdm_tag b)
-{
-    return a.content == b.content && a.layer == b.layer && a.chunk == b.chunk &&
-           a.contributor == b.contributor;
-}
-
-struct tdm_tag tdm_tag_at(struct tdm_tag tag, uint32_t k)
-{
-    if (tag.chunk != TDM_NONE)
-        tag.chunk += k;
-    else if (tag.layer != TDM_NONE)
-        tag.layer += k;
-    return tag;
-}
-
-const char *tdm_tag_show(struct tdm_tag tag, char text[TDM_TAG_TEXT])
-{
-    int used = snprintf(text, TDM_TAG_TEXT, "%s", tdm_content_name(tag.content));
-    if (tag.layer != TDM_NONE && tag.content != TDM_EMPTY)
-        used += snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " of layer %u", tag.layer);
-    if (tag.chunk != TDM_NONE)
-        used += snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " %s %u",
-                         tdm_content_is_of_unit(tag.content) ? "slice" : "chunk", tag.chunk);
-    if (tag.contributor != TDM_NONE)
-        snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " down to contributor %u",
-                 tag.contributor);
-    return text;
-}
-
-bool tdm_content_is_of_unit(enum tdm_content content)
-{
-    return content == TDM_UNIT_WEIGHTS || content == TDM_UNIT_MASTER ||
-           content == TDM_UNIT_MOMENT1 || content == TDM_UNIT_MOMENT2 ||
-           content == TDM_UNIT_GRADIENT;
-}
 
 /* What the rules are applied to. */
 struct step {
@@ -406,10 +370,11 @@ static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chu
 static void seen_chunks(const struct step *step, const struct tdm_op *op, enum sum sum,
                         uint32_t *first, uint32_t *slots)
 {
-    uint32_t next = op->chunk + 1, end = next;
+    uint32_t before = added_before(step, op->chunk), end = op->chunk + 1, joins = end;
     *first = first_seen(step, op->layer, op->chunk);
-    /* the next chunk has already added to the chunks from here on */
-    uint32_t joins = next < step->program->chunk_count ? first_seen(step, op->layer, next) : next;
+    /* `before` has already added to the chunks from here on */
+    if (before < step->program->chunk_count && first_seen(step, op->layer, before) < end)
+        joins = first_seen(step, op->layer, before);
     if (sum == OPENS)
         end = joins;
     else if (sum == JOINS)

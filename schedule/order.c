@@ -12,6 +12,8 @@
  */
 #include "schedule/order.h"
 
+#include "schedule/program.h"
+
 #include <stdlib.h>
 #include <string.h>
 

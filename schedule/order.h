@@ -12,7 +12,7 @@
 #ifndef TDM_SCHEDULE_ORDER_H
 #define TDM_SCHEDULE_ORDER_H
 
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 struct tdm_order_tracker;
 

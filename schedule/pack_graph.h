@@ -6,7 +6,7 @@
 #ifndef TDM_SCHEDULE_PACK_GRAPH_H
 #define TDM_SCHEDULE_PACK_GRAPH_H
 
-#include "schedule/pack.h"
+#include "schedule/conflicts.h"
 
 /* A list of buffers or cliques, in the graph's memory. Users may change the order of members. */
 struct tdm_pack_list {

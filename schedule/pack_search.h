@@ -10,7 +10,7 @@
 #ifndef TDM_SCHEDULE_PACK_SEARCH_H
 #define TDM_SCHEDULE_PACK_SEARCH_H
 
-#include "schedule/pack.h"
+#include "schedule/conflicts.h"
 
 /* Maximum number of buffers: memory is quadratic in it. */
 #define TDM_PACK_SEARCH_MOST 2048u

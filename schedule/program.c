@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program: its chunks, the two runs of the lowering with packing between them, and names. */
+/* A program: its chunks, the two runs of the lowering with packing between them, and homes. */
 #include "schedule/program.h"
 
 #include "base/size.h"
@@ -7,8 +7,9 @@
 #include "schedule/lowering.h"
 #include "schedule/pack.h"
 #include "schedule/params.h"
-#include "schedule/values.h"
 #include "schedule/ranks.h"
+#include "schedule/tags.h"
+#include "schedule/values.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -210,14 +211,6 @@ void tdm_program_set_schedule(struct tdm_program *program, const struct tdm_sche
     tdm_params_fill(schedule, &program->params);
 }
 
-uint64_t tdm_program_tokens(const struct tdm_program *program)
-{
-    if (program->chunk_count == 0)
-        return 0;
-    const struct tdm_chunk *last = &program->chunks[program->chunk_count - 1];
-    return last->row + last->tokens;
-}
-
 static enum tdm_status lower(const struct tdm_schedule *schedule,
                              const uint64_t capacity_bytes[TDM_MAX_PLACES], bool quick,
                              struct tdm_program **out, struct tdm_error *err)
@@ -285,24 +278,50 @@ void tdm_program_free(struct tdm_program *program)
     free(program);
 }
 
-uint32_t tdm_program_find(const struct tdm_program *program, const char *name)
+struct tdm_tag tdm_program_initial(const struct tdm_program *program,
+                                   const struct tdm_buffer *buffer, uint32_t slot)
 {
-    for (uint32_t i = 0; i < program->buffer_count; i++)
-        if (strcmp(program->buffers[i].name, name) == 0)
-            return i;
-    return TDM_NONE;
+    const struct tdm_model *model = program->schedule->model;
+    struct tdm_tag tag = tdm_tag_at(buffer->initial, slot);
+    if (buffer->axis == TDM_AXIS_UNIT && tag.content != TDM_EMPTY &&
+        buffer->initial.layer < model->layers)
+        tag.layer = tdm_home_layer(&program->schedule->homes[tdm_state_of(tag.content)],
+                                   model->layers, buffer->place, slot);
+    return tag;
 }
 
-const char *tdm_category_name(enum tdm_category category)
+bool tdm_program_home(const struct tdm_program *program, enum tdm_content content, uint32_t unit,
+                      uint32_t *buffer, uint32_t *slot)
 {
-    static const char *const names[TDM_CATEGORIES] = {
-        "weights",   "gradients", "optimizer", "residuals",     "kv",      "kv_gradients",
-        "workspace", "logits",    "staging",   "communication", "runtime", "allocator"};
-    return names[category];
+    struct tdm_ref home = tdm_home_of(program, content, unit);
+    *buffer = home.buffer;
+    *slot = home.slot;
+    return home.buffer != TDM_NONE;
 }
 
-const char *tdm_phase_name(enum tdm_phase phase)
+static const struct tdm_buffer *buffer_at(const struct tdm_program *program, uint32_t number)
 {
-    static const char *const names[TDM_PHASES] = {"forward", "backward", "optimizer"};
-    return names[phase];
+    return number == TDM_NONE ? NULL : &program->buffers[number];
+}
+
+const struct tdm_buffer *tdm_program_tokens_buffer(const struct tdm_program *program)
+{
+    return buffer_at(program, program->layout->tokens);
+}
+
+const struct tdm_buffer *tdm_program_loss_buffer(const struct tdm_program *program)
+{
+    return buffer_at(program, program->layout->loss);
+}
+
+const struct tdm_buffer *tdm_program_norms_buffer(const struct tdm_program *program)
+{
+    return buffer_at(program, program->layout->norms);
+}
+
+const struct tdm_buffer *tdm_program_tied_buffer(const struct tdm_program *program)
+{
+    const struct tdm_layout *layout = program->layout;
+    return buffer_at(program,
+                     layout->tied_home != TDM_NONE ? layout->tied_home : layout->tied_gradient);
 }

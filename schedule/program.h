@@ -9,161 +9,11 @@
 #ifndef TDM_SCHEDULE_PROGRAM_H
 #define TDM_SCHEDULE_PROGRAM_H
 
-#include "base/dtype.h"
-#include "base/status.h"
-#include "machines/machine.h"
-#include "ops/content.h"
-#include "ops/ops.h"
-#include "ops/params.h"
-#include "schedule/category.h"
-#include "schedule/schedule.h"
-
-#include <stdbool.h>
-#include <stdint.h>
-
-#define TDM_NONE UINT32_MAX /* no layer, chunk, buffer, contributor */
-
-/* Tokens processed together: a part of one sequence. Chunks are numbered over the whole step. */
-struct tdm_chunk {
-    uint32_t sequence;
-    uint32_t first_chunk; /* of its sequence */
-    uint32_t last_chunk;  /* of its sequence */
-    uint64_t first_token; /* inside its sequence */
-    uint64_t tokens;
-    uint64_t row;   /* number of its first token over all sequences of the step */
-    uint32_t rank;  /* rank that works on it: ranks.h */
-    uint32_t round; /* round of the step in which that rank does */
-    uint32_t slot;  /* which of the rank's chunks it is */
-};
-
-enum tdm_phase { TDM_FORWARD, TDM_BACKWARD, TDM_OPTIMIZER_PHASE, TDM_PHASES };
-
-const char *tdm_phase_name(enum tdm_phase phase);
-
-/* What a slot (or one part of it) holds: content, layer (or unit) and chunk (or slice of the unit,
- * slices.h). For a running sum also
- * its last contributor: the chunk that added last (the tile, in sums over LM-head tiles). Each sum
- * runs in program order with chunks in reverse, so the first contributor has the highest number
- * (ranks.h). In an access of several slots the chunk of the k-th slot is `chunk + k`; layer and
- * contributor are common. */
-struct tdm_tag {
-    enum tdm_content content;
-    uint32_t layer;
-    uint32_t chunk;
-    uint32_t contributor;
-};
-
-/* One operand of an op: slots [first_slot, first_slot + slots) of a buffer; ranges do not wrap.
- * An operand that this op does not have is {.buffer = TDM_NONE}. */
-struct tdm_access {
-    uint32_t buffer;
-    uint32_t first_slot;
-    uint32_t slots;
-    enum tdm_mode mode;
-    uint32_t part; /* enum tdm_part in buffers of units; 0 in others */
-    struct tdm_tag before, after;
-    uint64_t bytes; /* meaningful bytes in all the slots (a ragged chunk fills less than a slot) */
-};
-
-/* Operations. The headers of the op families say what the operands of each kind are (ops/ops.h).
- * What all ops of a family share is in tdm_program.params. */
-struct tdm_op {
-    uint64_t number; /* in program order, from 0 */
-    enum tdm_op_kind kind;
-    enum tdm_part part; /* part of the weights that it uses; 0 if none */
-    enum tdm_phase phase;
-    enum tdm_lane lane;
-    /* link of the machine: that a copy between two places uses, or over which attention gathers;
-     * TDM_NO_LINK in other ops */
-    uint32_t link;
-    uint32_t layer;                   /* or unit; TDM_NONE if none */
-    uint32_t chunk;                   /* TDM_NONE if none */
-    uint64_t tokens;                  /* rows it works on */
-    uint64_t first_row;               /* first row of a tile inside its chunk */
-    uint32_t first_entry;             /* of an LM-head tile: its first vocabulary entry, */
-    uint32_t entries;                 /* and the number of entries; 0 in other ops */
-    uint32_t slice;                   /* of an update: the slice of its unit, and */
-    uint32_t slices;                  /* their number, or 1: all at once; 0 in other ops */
-    uint64_t first_element, elements; /* of an update: the elements of the unit that it changes */
-    uint32_t access_count; /* operands of its kind, absent ones included: tdm_op_type.operands */
-    struct tdm_access access[TDM_OPERANDS];
-    uint64_t flops;
-    uint64_t bytes;         /* read and written: the minimum that the algorithm needs */
-    uint64_t fetched_bytes; /* moved by an op of the compute lane over its link: fetched, and */
-    uint64_t sent_bytes;    /* sent back; estimates, see gather.h */
-    /* attention: keys in the chunks that it sees, plus one; 0 in other ops */
-    uint64_t keys;
-    /* attention, select: (query, key) pairs; with lists, as many as the lists have space for */
-    uint64_t pairs;
-    uint32_t head_dim; /* attention; 0 in other ops */
-    bool by_lists;     /* attention: over top-k lists */
-    /* attention: K and V are at home on the host, and the listed pages are gathered */
-    bool gathers;
-};
-
-/* What numbers the slots of a buffer. */
-enum tdm_axis { TDM_AXIS_CHUNK, TDM_AXIS_UNIT, TDM_AXIS_RING };
-
-/* A ring or row of equal slots at one place. It may be allocated and freed many times in a step,
- * always at the same offset. */
-struct tdm_buffer {
-    char name[40];
-    enum tdm_place place;
-    enum tdm_category category;
-    enum tdm_dtype dtype;
-    enum tdm_content content; /* content that it was declared for: determines the slot size */
-    enum tdm_axis axis;
-    bool by_part;  /* slots hold units, tracked part by part */
-    bool resident; /* its contents outlive the step; slots hold `initial` before the first one */
-    struct tdm_tag initial; /* of the first slot: tdm_program_initial() */
-    uint32_t slots;
-    uint64_t slot_bytes;
-    uint64_t bytes;  /* slots * slot_bytes */
-    uint64_t offset; /* in the arena of its place; set by packing */
-    bool used;       /* some item names it; unused buffers take no bytes */
-};
-
-struct tdm_program {
-    const struct tdm_schedule *schedule;  /* borrowed */
-    struct tdm_params params;             /* of its ops */
-    const struct tdm_sequence *sequences; /* of the step; the schedule's */
-    uint32_t sequence_count;
-    bool documents_of_text; /* the text of a run determines where documents begin */
-    uint32_t ranks;         /* number of ranks that share the chunks; 1 so far */
-    struct tdm_chunk *chunks;
-    uint32_t chunk_count;
-    struct tdm_buffer *buffers;
-    uint32_t buffer_count;
-    uint64_t arena_bytes[TDM_MAX_PLACES]; /* as packed */
-    /* maximum bytes of live buffers: the lower bound of packing */
-    uint64_t live_peak_bytes[TDM_MAX_PLACES];
-    uint64_t op_count;
-    uint64_t written_values; /* values that its ops begin in a step (values.h) */
-    tdm_kinds kinds;         /* of its ops */
-    uint32_t lanes;          /* bits of the lanes that have ops, by number */
-    /* buffer that ops use besides their operands; live for the whole step */
-    uint32_t scratch;
-    uint64_t product_bytes;    /* part of it for products: tdm_scratch_product_bytes() */
-    struct tdm_layout *layout; /* lower.c's own numbering of the buffers */
-};
-
-enum tdm_item_kind { TDM_ALLOC, TDM_FREE, TDM_RUN };
-
-struct tdm_item {
-    enum tdm_item_kind kind;
-    uint32_t buffer;         /* TDM_ALLOC, TDM_FREE */
-    const struct tdm_op *op; /* TDM_RUN; valid during the call */
-};
-
-/* Takes one item. A failure ends the emission and is returned by it. */
-typedef enum tdm_status (*tdm_sink)(void *self, const struct tdm_item *item, struct tdm_error *err);
+#include "schedule/program_types.h"
 
 /* Sets the fields that are taken directly from the schedule: parameters, sequences. Lowering begins
  * with this. */
 void tdm_program_set_schedule(struct tdm_program *program, const struct tdm_schedule *schedule);
-
-/* Tokens of all chunks. */
-uint64_t tdm_program_tokens(const struct tdm_program *program);
 
 /* Expands a checked schedule, which must outlive the program: chunks, buffers, live ranges,
  * offsets. Packing aims at the live peak. It meets the schedule's own limits whenever
@@ -198,16 +48,12 @@ struct tdm_tag tdm_program_initial(const struct tdm_program *program,
 bool tdm_program_home(const struct tdm_program *program, enum tdm_content content, uint32_t unit,
                       uint32_t *buffer, uint32_t *slot);
 
-/* Finds a buffer by name: its number, or TDM_NONE. */
-uint32_t tdm_program_find(const struct tdm_program *program, const char *name);
-
-/* Bytes of a content for a number of tokens of the schedule's model (for unit contents: `layer` is
- * the unit and `tokens` is ignored). The layout inside is in layout.h. */
-uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content content,
-                           uint32_t layer, uint64_t tokens);
-
-/* Bytes of a content for the chunks [first, end), all of one sequence. */
-uint64_t tdm_chunks_bytes(const struct tdm_program *program, enum tdm_content content,
-                          uint32_t first, uint32_t end);
+/* Buffers of a program that a step is given, or leaves its results in: tokens (layout.h), losses of
+ * the chunks, norms of the gradients of units, and the part of a tied embedding's gradient that the
+ * head makes, at its home. NULL if this schedule has none. */
+const struct tdm_buffer *tdm_program_tokens_buffer(const struct tdm_program *program);
+const struct tdm_buffer *tdm_program_loss_buffer(const struct tdm_program *program);
+const struct tdm_buffer *tdm_program_norms_buffer(const struct tdm_program *program);
+const struct tdm_buffer *tdm_program_tied_buffer(const struct tdm_program *program);
 
 #endif

@@ -33,3 +33,12 @@ bool tdm_sum_opens(const struct tdm_program *program, uint32_t chunk)
 {
     return tdm_sum_before(program, chunk) == program->chunk_count;
 }
+
+bool tdm_sum_closes(const struct tdm_program *program, uint32_t chunk)
+{
+    const uint32_t rank = program->chunks[chunk].rank;
+    while (chunk-- > 0)
+        if (program->chunks[chunk].rank == rank)
+            return false;
+    return true;
+}

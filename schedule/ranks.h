@@ -11,7 +11,7 @@
 #ifndef TDM_SCHEDULE_RANKS_H
 #define TDM_SCHEDULE_RANKS_H
 
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 #define TDM_MAX_RANKS 1024u
 
@@ -27,5 +27,8 @@ uint32_t tdm_sum_before(const struct tdm_program *program, uint32_t chunk);
 
 /* Is `chunk` the first of its rank to add to the sums over all chunks? */
 bool tdm_sum_opens(const struct tdm_program *program, uint32_t chunk);
+
+/* Is it the last of its rank to add? Then the rank's sums over all chunks are complete. */
+bool tdm_sum_closes(const struct tdm_program *program, uint32_t chunk);
 
 #endif

@@ -187,12 +187,6 @@ enum tdm_status tdm_schedule_set_groups(struct tdm_schedule *schedule, uint32_t 
 
 void tdm_schedule_free(struct tdm_schedule *schedule);
 
-/* Checks everything that can be checked without lowering: ranges, group sizes, dtype combinations,
- * what an order can keep and hold. `file` names the schedule in messages. TDM_INPUT with the
- * reason. */
-enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const char *file,
-                                   struct tdm_error *err);
-
 /* JSON of a schedule (new reference) and back. Reading checks the format, that the digest matches
  * the config in the file, every field, and then runs tdm_schedule_check(). `predicted` (may be
  * NULL, borrowed) is stored in the file and ignored when reading. */

@@ -4,6 +4,7 @@
 #include "schedule/learning_rate.h"
 #include "schedule/optimizer.h"
 #include "schedule/schedule.h"
+#include "schedule/schedule_check.h"
 #include "ops/selector_fields.h"
 
 #include <stdio.h>

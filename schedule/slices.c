@@ -8,9 +8,11 @@
 static uint64_t slice_elements(const struct tdm_model *model, uint32_t unit)
 {
     uint64_t layer = 0, elements = model->units[unit].elements;
+    if (unit < model->layers)
+        return elements;
     for (uint32_t i = 0; i < model->layers; i++)
         layer = tdm_most(layer, model->units[i].elements);
-    if (unit < model->layers || elements <= layer)
+    if (elements <= layer)
         return elements;
     uint64_t most = tdm_most(layer / TDM_SLICE_ALIGN, 1) * TDM_SLICE_ALIGN;
     uint64_t each = tdm_size_ceil_div(elements, tdm_size_ceil_div(elements, most));

@@ -5,6 +5,7 @@
 #include "base/names.h"
 #include "base/units.h"
 #include "schedule/learning_rate.h"
+#include "schedule/schedule_check.h"
 
 #include <errno.h>
 #include <math.h>

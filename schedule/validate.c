@@ -16,9 +16,10 @@
 #include "ops/move.h"
 #include "schedule/gather.h"
 #include "schedule/layout.h"
-#include "schedule/lowering.h"
 #include "schedule/operands.h"
+#include "schedule/program.h"
 #include "schedule/slices.h"
+#include "schedule/tags.h"
 #include "schedule/validate_cost.h"
 
 #include <stdio.h>

@@ -12,7 +12,7 @@
 #define TDM_SCHEDULE_VALIDATE_H
 
 #include "schedule/order.h"
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 struct tdm_validator;
 

@@ -5,6 +5,7 @@
 #include "base/size.h"
 #include "ops/attention.h"
 #include "ops/select.h"
+#include "schedule/layout.h"
 
 #include <math.h>
 #include <stdlib.h>

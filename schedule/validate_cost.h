@@ -10,7 +10,7 @@
 #ifndef TDM_SCHEDULE_VALIDATE_COST_H
 #define TDM_SCHEDULE_VALIDATE_COST_H
 
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 struct tdm_cost_check;
 

@@ -2,7 +2,7 @@
 /* Values: how many bytes hold a live value while an op runs. */
 #include "schedule/values.h"
 
-#include "schedule/lowering.h"
+#include "schedule/layout.h"
 #include "schedule/slices.h"
 
 #include <stdlib.h>
@@ -290,28 +290,4 @@ enum tdm_status tdm_values_read(void *self, const struct tdm_item *item, struct 
     if (item->kind == TDM_RUN)
         tdm_values_take(self, item->op);
     return TDM_OK;
-}
-
-enum tdm_status tdm_values_predict(const struct tdm_program *program,
-                                   struct tdm_values_change **out, size_t *count,
-                                   struct tdm_error *err)
-{
-    struct tdm_values *values;
-    enum tdm_status status = tdm_values_new(program, &values, err);
-    if (status != TDM_OK)
-        return status;
-    struct tdm_values_change *changes = calloc(values->change_capacity + 1, sizeof(*changes));
-    if (changes == NULL)
-        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu changes of memory",
-                          values->change_capacity);
-    if (status == TDM_OK)
-        status = tdm_program_emit(program, tdm_values_read, values, err);
-    if (status == TDM_OK) {
-        *count = tdm_values_changes(values, changes);
-        *out = changes;
-    } else {
-        free(changes);
-    }
-    tdm_values_free(values);
-    return status;
 }

@@ -15,7 +15,7 @@
 #ifndef TDM_SCHEDULE_VALUES_H
 #define TDM_SCHEDULE_VALUES_H
 
-#include "schedule/program.h"
+#include "schedule/program_types.h"
 
 #include <stddef.h>
 
@@ -65,10 +65,5 @@ enum tdm_status tdm_values_read(void *self, const struct tdm_item *item, struct 
  * number, with at most one entry per place and category for an op; 0 before the first. Returns how
  * many. Call tdm_values_reset() afterwards. */
 size_t tdm_values_changes(struct tdm_values *values, struct tdm_values_change *changes);
-
-/* The prediction: the changes of the ops of a program; malloc'ed, the caller frees. */
-enum tdm_status tdm_values_predict(const struct tdm_program *program,
-                                   struct tdm_values_change **changes, size_t *count,
-                                   struct tdm_error *err);
 
 #endif

@@ -9,7 +9,7 @@
 #include "traces/trace.h"
 
 #include "ops/move.h"
-#include "schedule/operands.h"
+#include "schedule/tags.h"
 #include "traces/companions.h"
 #include "traces/create.h"
 #include "traces/sqlite.h"

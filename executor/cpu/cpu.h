@@ -13,6 +13,7 @@
 #include "executor/backend.h"
 #include "executor/simd.h"
 #include "executor/timings.h"
+#include "ops/kernels.h"
 
 /* The largest ops of the programs that a backend was opened for; determines the size of scratch. */
 struct tdm_cpu_shape {
@@ -86,54 +87,15 @@ bool tdm_rope_open(struct tdm_executor *executor, const struct tdm_rope_params *
 enum tdm_status tdm_cpu_check_tokens(const struct tdm_launch *launch, const int32_t *tokens,
                                      uint64_t count, struct tdm_error *err);
 
-/* The ops. Their operands are named in ops/. */
+/* The ops. Their operands are named in ops/, they themselves in ops/kernels.h. */
 typedef enum tdm_status (*tdm_cpu_op)(struct tdm_executor *executor,
                                       const struct tdm_launch *launch, struct tdm_error *err);
 
-enum tdm_status tdm_cpu_copy(struct tdm_executor *executor, const struct tdm_launch *launch,
+#define TDM_KERNEL_DECLARE(kind, function)                                                   \
+    enum tdm_status function(struct tdm_executor *executor, const struct tdm_launch *launch, \
                              struct tdm_error *err);
-enum tdm_status tdm_cpu_zero(struct tdm_executor *executor, const struct tdm_launch *launch,
-                             struct tdm_error *err);
-enum tdm_status tdm_cpu_embed(struct tdm_executor *executor, const struct tdm_launch *launch,
-                              struct tdm_error *err);
-enum tdm_status tdm_cpu_sort_tokens(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                    struct tdm_error *err);
-enum tdm_status tdm_cpu_embed_grad(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                   struct tdm_error *err);
-enum tdm_status tdm_cpu_norm(struct tdm_executor *executor, const struct tdm_launch *launch,
-                             struct tdm_error *err);
-enum tdm_status tdm_cpu_norm_grad(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                  struct tdm_error *err);
-enum tdm_status tdm_cpu_product(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                struct tdm_error *err);
-enum tdm_status tdm_cpu_product_grad_weight(struct tdm_executor *executor,
-                                            const struct tdm_launch *launch, struct tdm_error *err);
-enum tdm_status tdm_cpu_rope(struct tdm_executor *executor, const struct tdm_launch *launch,
-                             struct tdm_error *err);
-enum tdm_status tdm_cpu_rope_grad(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                  struct tdm_error *err);
-enum tdm_status tdm_cpu_kv_write(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                 struct tdm_error *err);
-enum tdm_status tdm_cpu_kv_grad_read(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                     struct tdm_error *err);
-enum tdm_status tdm_cpu_page_means(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                   struct tdm_error *err);
-enum tdm_status tdm_cpu_select(struct tdm_executor *executor, const struct tdm_launch *launch,
-                               struct tdm_error *err);
-enum tdm_status tdm_cpu_attention(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                  struct tdm_error *err);
-enum tdm_status tdm_cpu_attention_grad(struct tdm_executor *executor,
-                                       const struct tdm_launch *launch, struct tdm_error *err);
-enum tdm_status tdm_cpu_swiglu(struct tdm_executor *executor, const struct tdm_launch *launch,
-                               struct tdm_error *err);
-enum tdm_status tdm_cpu_swiglu_grad(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                    struct tdm_error *err);
-enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_launch *launch,
-                             struct tdm_error *err);
-enum tdm_status tdm_cpu_gradient_norm(struct tdm_executor *executor,
-                                      const struct tdm_launch *launch, struct tdm_error *err);
-enum tdm_status tdm_cpu_optimizer(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                  struct tdm_error *err);
+TDM_CPU_KERNELS(TDM_KERNEL_DECLARE)
+#undef TDM_KERNEL_DECLARE
 
 /* Arenas and ordinary memory. */
 enum tdm_status tdm_cpu_take_arena(struct tdm_executor *executor, enum tdm_place place,

@@ -11,6 +11,7 @@
 #include "executor/copied.h"
 #include "executor/pattern.h"
 #include "ops/move.h"
+#include "schedule/program.h"
 
 static enum tdm_status pin(void *self, void *start, uint64_t bytes, struct tdm_error *err)
 {

@@ -17,6 +17,7 @@
 #include "executor/host_arena.h"
 #include "executor/host_optimizer.h"
 #include "executor/timings.h"
+#include "ops/kernels.h"
 
 #include <cuda_runtime_api.h>
 
@@ -142,55 +143,15 @@ enum tdm_status tdm_cuda_launch(struct tdm_executor *executor, const struct tdm_
 enum tdm_status tdm_cuda_prepare(struct tdm_executor *executor, const struct tdm_launch *launch,
                                  struct tdm_error *err);
 
-/* The ops. ops/ names their operands. */
+/* The ops. ops/ names their operands, ops/kernels.h the functions. */
 typedef enum tdm_status (*tdm_cuda_op)(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err);
 
-enum tdm_status tdm_cuda_run_copy(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                  struct tdm_error *err);
-enum tdm_status tdm_cuda_run_zero(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                  struct tdm_error *err);
-enum tdm_status tdm_cuda_run_embed(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                   struct tdm_error *err);
-enum tdm_status tdm_cuda_run_sort_tokens(struct tdm_executor *executor,
-                                         const struct tdm_launch *launch, struct tdm_error *err);
-enum tdm_status tdm_cuda_run_embed_grad(struct tdm_executor *executor,
-                                        const struct tdm_launch *launch, struct tdm_error *err);
-enum tdm_status tdm_cuda_run_norm(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                  struct tdm_error *err);
-enum tdm_status tdm_cuda_run_norm_grad(struct tdm_executor *executor,
-                                       const struct tdm_launch *launch, struct tdm_error *err);
-enum tdm_status tdm_cuda_run_product(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                     struct tdm_error *err);
-enum tdm_status tdm_cuda_run_product_grad_weight(struct tdm_executor *executor,
-                                                 const struct tdm_launch *launch,
-                                                 struct tdm_error *err);
-enum tdm_status tdm_cuda_run_rope(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                  struct tdm_error *err);
-enum tdm_status tdm_cuda_run_rope_grad(struct tdm_executor *executor,
-                                       const struct tdm_launch *launch, struct tdm_error *err);
-enum tdm_status tdm_cuda_run_kv_write(struct tdm_executor *executor,
-                                      const struct tdm_launch *launch, struct tdm_error *err);
-enum tdm_status tdm_cuda_run_kv_grad_read(struct tdm_executor *executor,
-                                          const struct tdm_launch *launch, struct tdm_error *err);
-enum tdm_status tdm_cuda_run_page_means(struct tdm_executor *executor,
-                                        const struct tdm_launch *launch, struct tdm_error *err);
-enum tdm_status tdm_cuda_run_select(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                    struct tdm_error *err);
-enum tdm_status tdm_cuda_run_attention(struct tdm_executor *executor,
-                                       const struct tdm_launch *launch, struct tdm_error *err);
-enum tdm_status tdm_cuda_run_attention_grad(struct tdm_executor *executor,
-                                            const struct tdm_launch *launch, struct tdm_error *err);
-enum tdm_status tdm_cuda_run_swiglu(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                    struct tdm_error *err);
-enum tdm_status tdm_cuda_run_swiglu_grad(struct tdm_executor *executor,
-                                         const struct tdm_launch *launch, struct tdm_error *err);
-enum tdm_status tdm_cuda_run_head(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                  struct tdm_error *err);
-enum tdm_status tdm_cuda_run_gradient_norm(struct tdm_executor *executor,
-                                           const struct tdm_launch *launch, struct tdm_error *err);
-enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
-                                       const struct tdm_launch *launch, struct tdm_error *err);
+#define TDM_KERNEL_DECLARE(kind, function)                                                   \
+    enum tdm_status function(struct tdm_executor *executor, const struct tdm_launch *launch, \
+                             struct tdm_error *err);
+TDM_CUDA_KERNELS(TDM_KERNEL_DECLARE)
+#undef TDM_KERNEL_DECLARE
 
 /* Updates on the host: host_lane.c. Opened after the lanes. `calls` is freed when the lanes are
  * closed. */

@@ -9,6 +9,7 @@ cuda_sources = \
 	executor/cuda/attention_plain.cu \
 	executor/cuda/cuda.c executor/cuda/cuda.h \
 	executor/cuda/cuda_error.c executor/cuda/cuda_error.h \
+	executor/cuda/attention_grad_pages.cuh \
 	executor/cuda/device.cuh \
 	executor/cuda/driver_use.c executor/cuda/driver_use.h \
 	executor/cuda/embed.cu \

@@ -11,6 +11,7 @@
 #include "executor/walk.h"
 #include "executor/weights.h"
 #include "schedule/learning_rate.h"
+#include "schedule/program.h"
 #include "schedule/validate.h"
 #include "tests/support/random_schedule.h"
 #include "tests/reference/reference.h"

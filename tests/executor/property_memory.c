@@ -13,8 +13,11 @@
 #include "executor/weights.h"
 #include "simulator/simulate.h"
 #include "schedule/layout.h"
-#include "schedule/lowering.h"
 #include "schedule/operands.h"
+#include "schedule/program.h"
+#include "schedule/scratch.h"
+#include "schedule/tags.h"
+#include "schedule/values_predict.h"
 #include "tests/support/execution.h"
 #include "tests/support/random_schedule.h"
 #include "tests/support/slot_tensors.h"
@@ -107,15 +110,21 @@ static bool is_of_tile(enum tdm_content content)
     return content == TDM_LOGIT_TILE || content == TDM_HEAD_LSE || content == TDM_HEAD_SUM;
 }
 
+static uint64_t longest_chunk(const struct tdm_program *program)
+{
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < program->chunk_count; i++)
+        tokens = program->chunks[i].tokens > tokens ? program->chunks[i].tokens : tokens;
+    return tokens;
+}
+
 /* Bytes of a content for the largest chunk or tile. For a content of units: bytes for the largest
  * layer, or for the unit or its first slice if it is not a layer. */
 static uint64_t most_bytes(const struct tdm_program *program, enum tdm_content content,
                            uint32_t unit)
 {
     const struct tdm_schedule *schedule = program->schedule;
-    uint64_t most = 0, tokens = 0;
-    for (uint32_t i = 0; i < program->chunk_count; i++)
-        tokens = program->chunks[i].tokens > tokens ? program->chunks[i].tokens : tokens;
+    uint64_t most = 0, tokens = longest_chunk(program);
     if (is_of_tile(content) && schedule->head_tile_tokens < tokens)
         tokens = schedule->head_tile_tokens;
     if (tdm_content_is_of_unit(content) && tdm_is_sliced(schedule->model, content, unit))
@@ -181,7 +190,7 @@ static void mark_scratch(const struct plan *plan)
     const struct tdm_program *program = plan->program;
     struct planned *planned = &plan->buffers[program->scratch];
     planned->used[0] = true;
-    planned->most_bytes = most_bytes(program, TDM_SCRATCH, 0);
+    planned->most_bytes = tdm_scratch_bytes(program->schedule, longest_chunk(program));
     memset(planned->bytes, ALLOWED, program->buffers[program->scratch].bytes);
 }
 

@@ -9,9 +9,10 @@
  * allocated. An op that reads too late, too early, or what was never written computes with
  * poison. */
 #include "executor/walk.h"
-#include "schedule/lowering.h"
 #include "schedule/operands.h"
 #include "schedule/order.h"
+#include "schedule/program.h"
+#include "schedule/tags.h"
 #include "tests/support/execution.h"
 #include "tests/support/random_schedule.h"
 #include "tests/support/recording.h"

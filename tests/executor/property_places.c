@@ -10,6 +10,8 @@
 #include "commands/prediction.h"
 #include "executor/backends.h"
 #include "ops/move.h"
+#include "schedule/program.h"
+#include "schedule/schedule_check.h"
 #include "schedule/validate.h"
 #include "simulator/simulate.h"
 #include "tests/support/random_schedule.h"

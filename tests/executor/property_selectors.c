@@ -8,6 +8,7 @@
  * schedule's selector gets the same window instead. */
 #include "executor/backends.h"
 #include "models/model.h"
+#include "schedule/schedule_check.h"
 #include "tests/support/random_schedule.h"
 #include "tests/support/run_steps.h"
 

@@ -7,6 +7,7 @@
 #include "executor/arenas.h"
 #include "executor/backends.h"
 #include "ops/kernels.h"
+#include "schedule/program.h"
 #include "tests/support/random_schedule.h"
 
 #include <setjmp.h>

@@ -7,6 +7,7 @@
 #include "commands/run_progress.h"
 #include "executor/timings.h"
 #include "executor/walk.h"
+#include "schedule/program.h"
 #include "tests/support/random_schedule.h"
 #include "traces/reader.h"
 

@@ -5,7 +5,7 @@
 #include "executor/backend.h"
 #include "executor/examples.h"
 #include "executor/run.h"
-#include "schedule/lowering.h"
+#include "schedule/program.h"
 #include "simulator/simulate.h"
 #include "tests/support/random_schedule.h"
 

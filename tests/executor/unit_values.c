@@ -3,8 +3,10 @@
  * slot by slot. An observer that receives the launches of a program must count what is predicted;
  * one that receives anything else must not. */
 #include "executor/observer.h"
-#include "schedule/lowering.h"
+#include "schedule/layout.h"
+#include "schedule/program.h"
 #include "schedule/slices.h"
+#include "schedule/values_predict.h"
 #include "tests/support/random_schedule.h"
 
 #include <setjmp.h>

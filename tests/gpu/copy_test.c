@@ -9,6 +9,7 @@
  * is repeated with host memory that cannot be pinned. */
 #include "executor/arenas.h"
 #include "ops/move.h"
+#include "schedule/program.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/random_schedule.h"
 

@@ -3,6 +3,7 @@
  * the cuda backend (tests/support/text_documents.h). Small, wide and large cases take turns, each
  * with at least two documents per sequence. TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1;
  * TDM_BACKEND=cpu needs no GPU. */
+#include "schedule/schedule_check.h"
 #include "tests/support/backend_cases.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/random_schedule.h"

@@ -8,6 +8,8 @@
 #include "executor/tokens.h"
 #include "executor/walk.h"
 #include "executor/weights.h"
+#include "schedule/program.h"
+#include "schedule/schedule_check.h"
 #include "tests/gpu/gpu_test.h"
 
 #include <inttypes.h>

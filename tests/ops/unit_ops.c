@@ -6,6 +6,7 @@
  * find for their parts. */
 #include "ops/ops.h"
 #include "schedule/cost.h"
+#include "schedule/program.h"
 #include "tests/support/random_schedule.h"
 
 #include <setjmp.h>
@@ -132,7 +133,7 @@ static void test_records(void **unused)
         assert_ptr_equal(type->name, tdm_op_kind_name((enum tdm_op_kind)kind));
         assert_in_range(type->operands, 1, TDM_OPERANDS);
         assert_non_null(type->flops);
-        /* a kind that is missing in the table of rates would have the first rate */
+        /* a record that names none would have the first rate */
         enum tdm_rate rate = tdm_op_rate(&(struct tdm_op){.kind = (enum tdm_op_kind)kind});
         assert_true((rate == 0) == (kind == TDM_OP_PRODUCT));
         for (uint32_t i = 0; i < TDM_OPERANDS; i++) {

@@ -3,6 +3,7 @@
 #include "planner/candidates.h"
 #include "planner/estimate.h"
 #include "schedule/legality.h"
+#include "schedule/program.h"
 #include "tests/support/random_schedule.h"
 
 #include <stdarg.h>

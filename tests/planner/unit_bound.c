@@ -4,6 +4,7 @@
 #include "planner/relaxation.h"
 #include "simulator/simulate.h"
 #include "planner/solver.h"
+#include "schedule/program.h"
 #include "tests/support/random_schedule.h"
 
 #include <stdarg.h>

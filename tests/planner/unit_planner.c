@@ -9,6 +9,8 @@
 #include "planner/set_keys.h"
 #include "planner/shortage.h"
 #include "schedule/optimizer.h"
+#include "schedule/program.h"
+#include "schedule/schedule_check.h"
 #include "schedule/validate.h"
 #include "tests/support/random_schedule.h"
 

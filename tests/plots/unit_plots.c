@@ -4,6 +4,8 @@
 #include "models/model.h"
 #include "simulator/simulate.h"
 #include "plots/plot.h"
+#include "schedule/program.h"
+#include "schedule/schedule_check.h"
 #include "tests/support/pictures.h"
 #include "traces/trace.h"
 

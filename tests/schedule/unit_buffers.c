@@ -4,6 +4,7 @@
  * TDM_NO_MEMORY whichever allocation fails.
  */
 #include "schedule/buffers_parts.h"
+#include "schedule/program.h"
 #include "tests/support/random_schedule.h"
 
 #include <setjmp.h>

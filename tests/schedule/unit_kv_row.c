@@ -3,6 +3,8 @@
  * it, whatever is moved; and its length. */
 #include "schedule/attend.h"
 #include "schedule/kv_row.h"
+#include "schedule/program.h"
+#include "schedule/schedule_check.h"
 #include "schedule/validate.h"
 #include "tests/support/random_schedule.h"
 

@@ -3,6 +3,7 @@
  * Tests of the order of ops: compares waits with those derived from all pairs of accesses.
  */
 #include "schedule/order.h"
+#include "schedule/program.h"
 #include "tests/support/random_schedule.h"
 #include "tests/support/recording.h"
 

@@ -4,6 +4,7 @@
  * of a rank visits the rank's own chunks.
  */
 #include "schedule/nest.h"
+#include "schedule/program.h"
 #include "schedule/ranks.h"
 #include "tests/support/random_schedule.h"
 
@@ -55,6 +56,7 @@ static void test_two_ranks(void **state)
         assert_int_equal(chunks[i].slot, slots[i]);
         assert_int_equal(tdm_sum_before(&program, i), before[i]);
         assert_int_equal(tdm_sum_opens(&program, i), before[i] == program.chunk_count);
+        assert_int_equal(tdm_sum_closes(&program, i), i < 2); /* each rank's first chunk */
     }
 }
 
@@ -71,6 +73,7 @@ static void test_one_rank(void **state)
         assert_int_equal(chunks[i].round, i);
         assert_int_equal(chunks[i].slot, i);
         assert_int_equal(tdm_sum_before(&program, i), i + 1);
+        assert_int_equal(tdm_sum_closes(&program, i), i == 0);
     }
 }
 

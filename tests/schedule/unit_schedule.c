@@ -10,6 +10,8 @@
 #include "schedule/attend.h"
 #include "schedule/cost.h"
 #include "schedule/optimizer.h"
+#include "schedule/program.h"
+#include "schedule/schedule_check.h"
 #include "schedule/validate.h"
 #include "tests/support/random_schedule.h"
 

@@ -3,6 +3,7 @@
  * Tests of schedules as JSON. They come back identical. An edited schedule is refused with one line
  * that names file and field, or can be lowered; it never causes a crash.
  */
+#include "schedule/program.h"
 #include "schedule/validate.h"
 #include "tests/support/random_schedule.h"
 

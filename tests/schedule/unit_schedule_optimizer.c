@@ -6,6 +6,7 @@
 #include "schedule/learning_rate.h"
 #include "schedule/optimizer.h"
 #include "schedule/program.h"
+#include "schedule/schedule_check.h"
 #include "schedule/validate.h"
 #include "schedule/slices.h"
 #include "tests/support/random_schedule.h"

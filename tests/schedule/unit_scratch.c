@@ -4,6 +4,8 @@
 #include "models/model.h"
 #include "simulator/simulate.h"
 #include "schedule/params.h"
+#include "schedule/program.h"
+#include "schedule/schedule_check.h"
 #include "schedule/scratch.h"
 
 #include <setjmp.h>

@@ -4,6 +4,7 @@
 #include "executor/batch.h"
 #include "schedule/attend.h"
 #include "schedule/layout.h"
+#include "schedule/program.h"
 #include "tests/support/random_schedule.h"
 
 #include <stdarg.h>

@@ -11,6 +11,7 @@
 #include "ops/attention.h"
 #include "ops/update.h"
 #include "schedule/program.h"
+#include "schedule/schedule_check.h"
 #include "tests/support/random_schedule.h"
 
 #include <stdarg.h>

@@ -3,6 +3,7 @@
 #include "simulator/rate_fit.h"
 #include "simulator/simulate.h"
 #include "schedule/cost.h"
+#include "schedule/program.h"
 
 #include <stdarg.h>
 #include <stddef.h>

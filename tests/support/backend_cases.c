@@ -3,6 +3,7 @@
 #include "tests/support/backend_cases.h"
 
 #include "schedule/optimizer.h"
+#include "schedule/schedule_check.h"
 #include "tests/support/random_schedule.h"
 
 #include <stdlib.h>

@@ -4,6 +4,7 @@
 
 #include "base/digest.h"
 #include "executor/backends.h"
+#include "schedule/program.h"
 
 #include <stdarg.h>
 #include <stddef.h>

@@ -5,7 +5,9 @@
 #include "base/size.h"
 #include "executor/state.h"
 #include "executor/weights.h"
+#include "schedule/layout.h"
 #include "schedule/learning_rate.h"
+#include "schedule/program.h"
 #include "tests/support/slot_tensors.h"
 
 #include <stdlib.h>

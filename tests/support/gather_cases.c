@@ -5,6 +5,7 @@
 #include "schedule/gather.h"
 #include "schedule/optimizer.h"
 #include "schedule/params.h"
+#include "schedule/schedule_check.h"
 #include "tests/support/backend_cases.h"
 #include "tests/support/random_schedule.h"
 #include "tests/support/run_steps.h"

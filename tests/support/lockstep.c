@@ -4,6 +4,8 @@
 
 #include "schedule/learning_rate.h"
 #include "schedule/operands.h"
+#include "schedule/program.h"
+#include "schedule/tags.h"
 #include "tests/support/step_data.h"
 
 #include <math.h>

@@ -4,6 +4,7 @@
 
 #include "schedule/optimizer.h"
 #include "ops/selector_fields.h"
+#include "schedule/schedule_check.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -2,6 +2,8 @@
 /* A program's items in memory, in a growing array. */
 #include "tests/support/recording.h"
 
+#include "schedule/program.h"
+
 #include <stdlib.h>
 #include <string.h>
 

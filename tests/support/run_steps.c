@@ -5,6 +5,7 @@
 #include "executor/state.h"
 #include "executor/walk.h"
 #include "schedule/learning_rate.h"
+#include "schedule/program.h"
 #include "schedule/validate.h"
 
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 /* Compares documents of a text with documents of a schedule. */
 #include "tests/support/text_documents.h"
 
+#include "schedule/schedule_check.h"
 #include "tests/support/run_steps.h"
 
 #include <math.h>

@@ -4,6 +4,7 @@
 
 #include "schedule/layout.h"
 #include "schedule/operands.h"
+#include "schedule/tags.h"
 
 #include <math.h>
 #include <string.h>

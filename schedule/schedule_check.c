@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The checks of a schedule that need no lowering. */
+#include "schedule/schedule_check.h"
+
+#include "ops/pages.h"
+#include "ops/selector_fields.h"
+#include "schedule/gather.h"
+#include "schedule/legality.h"
+#include "schedule/optimizer.h"
+
+#include <stdio.h>
+
+#define MAX_SEQUENCES 65536u
+#define MAX_PREFETCH 16u
+#define MAX_TOKENS ((uint64_t)1 << 40)
+
+/* Can tensors of values be stored in this dtype? */
+static bool is_value(enum tdm_dtype dtype)
+{
+    return dtype == TDM_DTYPE_FP32 || dtype == TDM_DTYPE_BF16;
+}
+
+static enum tdm_status check_dtypes(const struct tdm_schedule *schedule, const char *file,
+                                    struct tdm_error *err)
+{
+    const struct tdm_dtypes *dtypes = &schedule->dtypes;
+    const struct {
+        const char *name;
+        enum tdm_dtype dtype;
+    } values[] = {{"weights", dtypes->weights},
+                  {"activations", dtypes->activations},
+                  {"kv", dtypes->kv},
+                  {"kv_gradients", dtypes->kv_gradients},
+                  {"gradients", dtypes->gradients},
+                  {"logits", dtypes->logits}};
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+        if (!is_value(values[i].dtype))
+            return tdm_fail(err, TDM_INPUT, "%s: \"dtypes.%s\" is %s; expected bf16 or fp32", file,
+                            values[i].name, tdm_dtype_name(values[i].dtype));
+    return TDM_OK;
+}
+
+/* A pass without a backward stores nothing for it. A field that says otherwise is a mistake. */
+static enum tdm_status check_evaluate(const struct tdm_schedule *schedule, uint32_t number,
+                                      const char *file, struct tdm_error *err)
+{
+    const struct tdm_group *group = &schedule->groups[number];
+    bool keeps_kv = schedule->order == TDM_LAYER_MAJOR && group->kv == TDM_KV_KEEP;
+    const char *field = NULL, *due = NULL;
+    if (group->kept != TDM_SET_INPUT)
+        field = "kept", due = "input";
+    else if (group->held != TDM_SET_INPUT)
+        field = "held", due = "input";
+    else if (group->input_place != TDM_DEVICE)
+        field = "input_place", due = "device";
+    else if (keeps_kv)
+        field = "kv", due = "recompute";
+    else if (group->kv_place != TDM_DEVICE)
+        field = "kv_place", due = "device";
+    else if (group->kv_gradients_place != TDM_DEVICE)
+        field = "kv_gradients_place", due = "device";
+    else if (group->kept_place != TDM_DEVICE)
+        field = "kept_place", due = "device";
+    else if (group->held_place != TDM_DEVICE)
+        field = "held_place", due = "device";
+    if (field == NULL)
+        return TDM_OK;
+    tdm_fail(err, TDM_INPUT, "%s: \"groups[%u].%s\" must be %s: the pass evaluate stores nothing",
+             file, number, field, due);
+    return tdm_hint(err, "tidemark plan MODEL --context N --pass evaluate writes one");
+}
+
+static enum tdm_status check_groups(const struct tdm_schedule *schedule, const char *file,
+                                    struct tdm_error *err)
+{
+    uint64_t layers = 0;
+    for (uint32_t i = 0; i < schedule->group_count; i++) {
+        const struct tdm_group *group = &schedule->groups[i];
+        if (group->layers == 0)
+            return tdm_fail(err, TDM_INPUT, "%s: group %u has no layers", file, i);
+        layers += group->layers;
+        if (schedule->pass == TDM_EVALUATE && check_evaluate(schedule, i, file, err) != TDM_OK)
+            return TDM_INPUT;
+        const char *refusal = tdm_group_refusal(schedule->order, group);
+        if (refusal != NULL)
+            return tdm_fail(err, TDM_INPUT, "%s: group %u %s", file, i, refusal);
+    }
+    if (layers != schedule->model->layers) {
+        tdm_fail(err, TDM_INPUT, "%s: \"groups\" have %llu layers, the model has %u", file,
+                 (unsigned long long)layers, schedule->model->layers);
+        return tdm_hint(err, "the sizes of all groups must add up to %u", schedule->model->layers);
+    }
+    return TDM_OK;
+}
+
+/* Everything that is not on the device is copied to it and back: both links must exist. */
+static enum tdm_status check_place(const struct tdm_schedule *schedule, enum tdm_place place,
+                                   const char *file, struct tdm_error *err)
+{
+    const struct tdm_machine *machine = schedule->machine;
+    const struct tdm_topology *topology = &machine->topology;
+    bool linked = tdm_link_find(topology, place, TDM_DEVICE) != TDM_NO_LINK &&
+                  tdm_link_find(topology, TDM_DEVICE, place) != TDM_NO_LINK;
+    if (place == TDM_DEVICE || linked)
+        return TDM_OK;
+    tdm_fail(err, TDM_INPUT,
+             "%s: place %s is used, but machine %s has no links between it and the device", file,
+             tdm_place_name(topology, place), machine->name);
+    return tdm_hint(err, "add links from and to the device to its description, or choose the host");
+}
+
+static enum tdm_status check_places(const struct tdm_schedule *schedule, const char *file,
+                                    struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < schedule->group_count && status == TDM_OK; i++) {
+        const struct tdm_group *group = &schedule->groups[i];
+        const enum tdm_place places[] = {group->input_place, group->kept_place, group->held_place,
+                                         group->kv_place, group->kv_gradients_place};
+        for (size_t k = 0; k < sizeof(places) / sizeof(places[0]) && status == TDM_OK; k++)
+            status = check_place(schedule, places[k], file, err);
+    }
+    for (int state = 0; state < TDM_STATES && status == TDM_OK; state++) {
+        const struct tdm_home *home = &schedule->homes[state];
+        status = check_place(schedule, home->embedding, file, err);
+        if (status == TDM_OK)
+            status = check_place(schedule, home->head, file, err);
+    }
+    return status;
+}
+
+static enum tdm_status check_homes(const struct tdm_schedule *schedule, const char *file,
+                                   struct tdm_error *err)
+{
+    const struct tdm_model *model = schedule->model;
+    for (int state = 0; state < TDM_STATES; state++)
+        if (schedule->homes[state].device_layers > model->layers)
+            return tdm_fail(err, TDM_INPUT, "%s: \"homes.%s.device_layers\" is %u of %u layers",
+                            file, tdm_state_name((enum tdm_state)state),
+                            schedule->homes[state].device_layers, model->layers);
+    for (uint32_t unit = 0; unit < model->unit_count; unit++)
+        if (tdm_schedule_home(schedule, TDM_STATE_GRADIENTS, unit) != TDM_DEVICE &&
+            !tdm_gradients_stay(schedule))
+            return tdm_fail(err, TDM_INPUT,
+                            "%s: \"homes.gradients\" has the host, but updates take gradients as "
+                            "soon as they are complete; it must be the device, or "
+                            "\"optimizer.when\" end",
+                            file);
+    const struct {
+        const char *name;
+        uint32_t slots;
+    } rings[] = {{"weights", schedule->rings.weights},
+                 {"optimizer", schedule->rings.optimizer},
+                 {"stashed", schedule->rings.stashed},
+                 {"kv", schedule->rings.kv}};
+    for (size_t i = 0; i < sizeof(rings) / sizeof(rings[0]); i++)
+        if (rings[i].slots == 0 || rings[i].slots > TDM_MAX_RING)
+            return tdm_fail(err, TDM_INPUT, "%s: \"rings.%s\" is %u; use 1 to %u slots", file,
+                            rings[i].name, rings[i].slots, TDM_MAX_RING);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const char *file,
+                                   struct tdm_error *err)
+{
+    if (schedule->sequence_count == 0 || schedule->sequence_count > MAX_SEQUENCES)
+        return tdm_fail(err, TDM_INPUT, "%s: \"sequences\" has %u entries; expected 1 to %u", file,
+                        schedule->sequence_count, MAX_SEQUENCES);
+    uint64_t tokens = tdm_schedule_tokens(schedule);
+    for (uint32_t i = 0; i < schedule->sequence_count; i++) {
+        if (schedule->sequences[i].tokens == 0)
+            return tdm_fail(err, TDM_INPUT, "%s: \"sequences[%u]\" has no tokens", file, i);
+        if (schedule->documents_of_text && schedule->sequences[i].document_count > 1)
+            return tdm_fail(err, TDM_INPUT,
+                            "%s: \"sequences[%u]\" has documents, but \"documents\" says that they "
+                            "come from the text",
+                            file, i);
+    }
+    if (tokens > MAX_TOKENS)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"sequences\" have %llu tokens in all; at most 2^40 are supported",
+                        file, (unsigned long long)tokens);
+    if (schedule->chunk_tokens == 0 || schedule->chunk_tokens > MAX_TOKENS)
+        return tdm_fail(err, TDM_INPUT, "%s: \"chunk_tokens\" is %llu; expected 1 to 2^40", file,
+                        (unsigned long long)schedule->chunk_tokens);
+    if (schedule->page_tokens == 0 || schedule->page_tokens > 65536)
+        return tdm_fail(err, TDM_INPUT, "%s: \"page_tokens\" is %llu; expected 1 to 65536", file,
+                        (unsigned long long)schedule->page_tokens);
+    char selector[512];
+    snprintf(selector, sizeof(selector), "%s: selector", file);
+    enum tdm_status status =
+        tdm_selector_check(&schedule->selector, schedule->page_tokens, selector, err);
+    if (status != TDM_OK)
+        return status;
+    if (schedule->documents_of_text && schedule->selector.kind == TDM_SELECT_BLOCK) {
+        tdm_fail(
+            err, TDM_INPUT,
+            "%s: \"selector.kind\" is block, whose blocks begin with the documents; the documents must "
+            "be known when the step is planned, not come from the text",
+            file);
+        return tdm_hint(err, "use another selector, or --set documents=N");
+    }
+    if (tdm_schedule_lists(schedule) != TDM_SELECT_DENSE &&
+        (tokens / schedule->chunk_tokens + 1) *
+                (schedule->chunk_tokens / schedule->page_tokens + 1) >
+            TDM_PAGE_NUMBER)
+        return tdm_fail(err, TDM_INPUT, "%s: the sequences have more than 2^31 pages", file);
+    if (schedule->head_tile_tokens == 0 || schedule->head_tile_tokens > MAX_TOKENS)
+        return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_tokens\" is %llu; expected 1 to 2^40",
+                        file, (unsigned long long)schedule->head_tile_tokens);
+    if (schedule->head_tile_vocabulary == 0 || schedule->head_tile_vocabulary > UINT32_MAX)
+        return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_vocabulary\" is %llu; use 1 to 2^32 - 1",
+                        file, (unsigned long long)schedule->head_tile_vocabulary);
+    if (schedule->prefetch > MAX_PREFETCH)
+        return tdm_fail(err, TDM_INPUT, "%s: \"prefetch\" is %u; expected 0 to %u", file,
+                        schedule->prefetch, MAX_PREFETCH);
+    status = check_dtypes(schedule, file, err);
+    if (status == TDM_OK)
+        status = check_groups(schedule, file, err);
+    if (status == TDM_OK)
+        status = check_homes(schedule, file, err);
+    if (status == TDM_OK)
+        status = check_places(schedule, file, err);
+    if (status == TDM_OK)
+        status = tdm_gather_check(schedule, file, err);
+    return status == TDM_OK ? tdm_optimizer_check(schedule, file, err) : status;
+}

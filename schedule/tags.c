@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tags: comparing, numbering, describing. */
+#include "schedule/tags.h"
+
+#include <stdio.h>
+
+bool tdm_content_is_of_unit(enum tdm_content content)
+{
+    return content == TDM_UNIT_WEIGHTS || content == TDM_UNIT_MASTER ||
+           content == TDM_UNIT_MOMENT1 || content == TDM_UNIT_MOMENT2 ||
+           content == TDM_UNIT_GRADIENT;
+}
+
+bool tdm_tag_same(struct tdm_tag a, struct tdm_tag b)
+{
+    return a.content == b.content && a.layer == b.layer && a.chunk == b.chunk &&
+           a.contributor == b.contributor;
+}
+
+struct tdm_tag tdm_tag_at(struct tdm_tag tag, uint32_t k)
+{
+    if (tag.chunk != TDM_NONE)
+        tag.chunk += k;
+    else if (tag.layer != TDM_NONE)
+        tag.layer += k;
+    return tag;
+}
+
+const char *tdm_tag_show(struct tdm_tag tag, char text[TDM_TAG_TEXT])
+{
+    int used = snprintf(text, TDM_TAG_TEXT, "%s", tdm_content_name(tag.content));
+    if (tag.layer != TDM_NONE && tag.content != TDM_EMPTY)
+        used += snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " of layer %u", tag.layer);
+    if (tag.chunk != TDM_NONE)
+        used += snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " %s %u",
+                         tdm_content_is_of_unit(tag.content) ? "slice" : "chunk", tag.chunk);
+    if (tag.contributor != TDM_NONE)
+        snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " down to contributor %u",
+                 tag.contributor);
+    return text;
+}
