@@ -120,7 +120,7 @@ enum tdm_status tdm_inputs_spare(const struct tdm_input *inputs, size_t count, c
             continue;
         bool holds = tdm_path_within(input->path, path);
         if (holds && tdm_path_within(path, input->path))
-            tdm_fail(err, TDM_USAGE, "%s %s: is what this command reads as %s", option, path,
+            tdm_fail(err, TDM_USAGE, "%s %s: this command reads that file as %s", option, path,
                      input->option);
         else
             tdm_fail(err, TDM_USAGE, "%s %s: %s %s, which this command reads as %s", option, path,
