@@ -9,6 +9,7 @@ libtidemark_a_SOURCES += \
 	base/inputs.c base/inputs.h \
 	base/json.c base/json.h \
 	base/lock.c base/lock.h \
+	base/meeting.c base/meeting.h \
 	base/names.c base/names.h \
 	base/parallel.c base/parallel.h \
 	base/process.c base/process.h \

@@ -251,8 +251,8 @@ static enum tdm_status train(const struct options *o, const char *path, struct c
     if (status == TDM_OK)
         status = tdm_program_validate(program, program->arena_bytes, err);
     if (status == TDM_OK)
-        status =
-            tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, &arenas, err);
+        status = tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, NULL,
+                                 &arenas, err);
     if (status == TDM_OK)
         status = tdm_walk_new(program, NULL, &arenas, &walk, err);
     if (status == TDM_OK)
@@ -262,7 +262,7 @@ static enum tdm_status train(const struct options *o, const char *path, struct c
     if (status == TDM_OK)
         status = train_steps(o, program, &arenas, walk, tokens, curve, err);
     tdm_walk_free(walk);
-    tdm_arenas_release(&arenas);
+    tdm_arenas_release(&arenas, 1);
     tdm_program_free(program);
     tdm_schedule_free(schedule);
     free(tokens);

@@ -15,6 +15,7 @@
 #include "commands/print.h"
 #include "commands/schedule_table.h"
 #include "planner/shortage.h"
+#include "planner/team_search.h"
 #include "commands/weights_report.h"
 #include "planner/recipes.h"
 #include "schedule/gather.h"
@@ -144,6 +145,8 @@ static enum tdm_status explain_shortage(const struct tdm_plan_arguments *a,
 static enum tdm_status find_fastest(const struct tdm_request *request,
                                     struct tdm_objective_found *found, struct tdm_error *err)
 {
+    if (request->ranks > 1)
+        return tdm_team_search(request, found, err);
     enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
     return status == TDM_OK
                ? tdm_candidates_search(found->schedule, &found->pins, &found->search, err)

@@ -72,6 +72,15 @@ static enum tdm_status read_pass(const char *text, void *value, struct tdm_error
                           text);
 }
 
+static enum tdm_status read_ranks(const char *text, void *value, struct tdm_error *err)
+{
+    uint64_t ranks;
+    enum tdm_status status = tdm_parse_count(text, "--ranks", 1, TDM_MAX_RANKS, &ranks, err);
+    if (status == TDM_OK)
+        *(uint32_t *)value = (uint32_t)ranks;
+    return status;
+}
+
 /* Parses "dense", "auto" or a number of tokens. */
 static enum tdm_status read_budget(const char *text, void *value, struct tdm_error *err)
 {
@@ -178,6 +187,17 @@ const struct tdm_option tdm_plan_options[] = {
      .place = PLACE(request.sequences),
      .high = TDM_MOST_SEQUENCES,
      .details = "Their gradients are added up, as the mean over all tokens of the step."},
+    {.name = "ranks",
+     .word = "R",
+     .place = PLACE(request.ranks),
+     .read = read_ranks,
+     .help =
+         "plan for R devices of one computer, each with the memory of --memory, which share the "
+         "step and the host's memory; 1 by default",
+     .details =
+         "Each rank has its part of every sequence's chunks, and all weights with their "
+         "state. K and V of a layer are gathered from all ranks, and the gradients are summed "
+         "over them. Order is layer-major; attention may be all but top-k."},
     {.name = "optimizer",
      .word = "KIND",
      .read = read_optimizer,
@@ -368,6 +388,13 @@ static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struc
     enum tdm_status status = a->sweeps ? check_sweep(a, err) : TDM_OK;
     if (status != TDM_OK)
         return status;
+    if (a->request.ranks > 1 &&
+        (a->sweeps || a->objective != TDM_OBJECTIVE_TIME || a->request.budget > TDM_BUDGET_DENSE))
+        return tdm_fail(err, TDM_USAGE,
+                        "plan: --ranks goes with neither --sweep nor --objective nor --budget yet");
+    if (a->request.ranks > 1 && (a->request.program_path != NULL || a->explain))
+        return tdm_fail(err, TDM_USAGE, "plan: --%s is about a plan for one rank",
+                        a->explain ? "explain" : "write-lp");
     bool says_memory = a->request.has_memory || (a->sweeps && a->sweep.axis == TDM_SWEEP_MEMORY);
     if (a->has_margin && says_memory) {
         const char *option = a->request.has_memory ? "memory" : "sweep memory";

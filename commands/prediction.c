@@ -15,7 +15,8 @@ static json_t *count(uint64_t number)
 double tdm_prediction_mfu(const struct tdm_schedule *schedule,
                           const struct tdm_simulation *simulation)
 {
-    return tdm_model_flops(schedule) / (simulation->step_seconds * schedule->machine->peak_flops);
+    return tdm_model_flops(schedule) /
+           (simulation->step_seconds * schedule->machine->peak_flops * schedule->ranks);
 }
 
 double tdm_prediction_overhead(const struct tdm_simulation *simulation)
@@ -74,6 +75,16 @@ static void set_of_place(json_t **object, const struct tdm_topology *topology, u
     tdm_json_set(object, key, value);
 }
 
+/* Of several ranks: what rank 0 exchanges with the others in a step, and how long ranks wait for
+ * each other. */
+static json_t *ranks_json(const struct tdm_schedule *schedule, const struct tdm_simulation *s)
+{
+    return json_pack("{s:o, s:o, s:o, s:f, s:f}", "count", count(schedule->ranks), "received_bytes",
+                     count(s->team.received_bytes), "sent_bytes", count(s->team.sent_bytes),
+                     "least_wait_seconds", s->team.least_wait_seconds, "most_wait_seconds",
+                     s->team.most_wait_seconds);
+}
+
 json_t *tdm_prediction_json(const struct tdm_schedule *schedule,
                             const struct tdm_simulation *simulation)
 {
@@ -100,6 +111,8 @@ json_t *tdm_prediction_json(const struct tdm_schedule *schedule,
     for (uint32_t place = 0; place < topology->place_count; place++)
         set_of_place(&object, topology, place, "category_peaks",
                      bytes_json(s->category_peaks[place]));
+    if (schedule->ranks > 1)
+        tdm_json_set(&object, "ranks", ranks_json(schedule, s));
     tdm_json_set(&object, "ops", count(s->op_count));
     tdm_json_set(&object, "page_list_bytes", count(s->peak_list_bytes));
     tdm_json_set(&object, "page_mean_bytes", count(s->peak_mean_bytes));

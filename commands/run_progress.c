@@ -237,7 +237,8 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
     clock_gettime(CLOCK_MONOTONIC, &progress->printed);
 
     double tokens_per_second = (double)tdm_schedule_tokens(schedule) / seconds;
-    double mfu = tdm_model_flops(schedule) / seconds / schedule->machine->peak_flops;
+    double mfu =
+        tdm_model_flops(schedule) / seconds / (schedule->machine->peak_flops * schedule->ranks);
     double left = progress->seconds / (double)step * (double)(progress->steps - step);
     char device[TDM_FORMAT_SIZE], remaining[TDM_FORMAT_SIZE];
     if (progress->terminal)

@@ -71,8 +71,17 @@ static void print_step(FILE *out, const struct tdm_schedule *schedule)
     if (schedule->memory_bytes != machine->topology.places[TDM_DEVICE].capacity_bytes)
         fprintf(out, " of %s",
                 tdm_format_bytes(machine->topology.places[TDM_DEVICE].capacity_bytes, text));
-    fprintf(out, " of device memory used, %s of host memory\n",
+    fprintf(out, " of device memory used%s, %s of host memory\n",
+            schedule->ranks > 1 ? " by each rank" : "",
             tdm_format_bytes(schedule->host_memory_bytes, text));
+}
+
+/* How the chunks of a sequence are dealt to several ranks. */
+static void print_ranks(FILE *out, const struct tdm_schedule *schedule)
+{
+    if (schedule->ranks > 1)
+        fprintf(out, ROW "%u, each with a chunk of every round, in turns from both ends\n", "ranks",
+                schedule->ranks);
 }
 
 static void print_chunks(FILE *out, const struct tdm_schedule *schedule)
@@ -283,6 +292,7 @@ static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
         fprintf(out, ROW "evaluate: forward to the loss, all state stays as it is\n", "pass");
     fprintf(out, ROW "%s\n", "order", tdm_order_name(schedule->order));
     print_groups(out, schedule);
+    print_ranks(out, schedule);
     print_chunks(out, schedule);
     print_selector(out, schedule);
     print_stores(out, schedule);
@@ -318,6 +328,18 @@ static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
                 o->clip_norm);
 }
 
+/* What ranks receive from each other, and how long they wait for each other. */
+static void print_team(FILE *out, const struct tdm_simulation *s)
+{
+    char bytes[TDM_FORMAT_SIZE], least[TDM_FORMAT_SIZE], most[TDM_FORMAT_SIZE];
+    if (s->team.ranks <= 1)
+        return;
+    fprintf(out, ROW "%s by rank 0; ranks wait %s to %s for others\n", "from other ranks",
+            tdm_format_bytes(s->team.received_bytes, bytes),
+            tdm_format_seconds(s->team.least_wait_seconds, least),
+            tdm_format_seconds(s->team.most_wait_seconds, most));
+}
+
 static void print_time(FILE *out, const struct tdm_schedule *schedule,
                        const struct tdm_simulation *s)
 {
@@ -331,6 +353,7 @@ static void print_time(FILE *out, const struct tdm_schedule *schedule,
             fprintf(out, "    %-18s %s\n", tdm_phase_name((enum tdm_phase)phase),
                     tdm_format_seconds(s->phase_seconds[phase], text));
     fprintf(out, "    %-18s %s\n", "stalls", tdm_format_seconds(s->stall_seconds, text));
+    print_team(out, s);
     const struct tdm_topology *topology = &schedule->machine->topology;
     for (uint32_t i = 0; i < topology->link_count; i++) {
         const struct tdm_link *link = &topology->links[i];

@@ -15,6 +15,7 @@ struct tdm_amounts tdm_amounts_of(const struct tdm_program *program,
         uint64_t *bytes = topology->places[place].host_memory ? &host_bytes : &device_bytes;
         *bytes = tdm_size_add(*bytes, program->arena_bytes[place]);
     }
+    host_bytes = tdm_size_mul(host_bytes, program->ranks); /* the ranks share the host */
     uint64_t tokens = backend->executes ? tdm_schedule_tokens(program->schedule) : 0;
     struct tdm_amounts amounts = {
         .device_bytes = device_bytes,

@@ -9,10 +9,10 @@
 #include "executor/backend.h"
 
 struct tdm_amounts {
-    uint64_t device_bytes; /* the device arena; without a device it is host memory */
-    uint64_t pinned_bytes; /* the host arena, if the backend has a device */
+    uint64_t device_bytes; /* the device arena of a rank; without a device it is host memory */
+    uint64_t pinned_bytes; /* the host arenas of all ranks, if the backend has a device */
     uint64_t
-        pageable_bytes; /* the host arena otherwise; tokens; op times, also those in the trace */
+        pageable_bytes; /* the host arenas otherwise; tokens; op times, also those in the trace */
 };
 
 /* The amounts of one program. Memory that grows with neither the context nor the number of ops is

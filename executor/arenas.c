@@ -62,12 +62,14 @@ static uint64_t usable_host_bytes(void)
     return tdm_host_memory_usable_bytes(&memory);
 }
 
-static enum tdm_status check_host(const struct tdm_arenas *arenas, uint64_t usable_bytes,
-                                  struct tdm_error *err)
+/* Checks the host's memory for the arenas of all ranks. */
+static enum tdm_status check_host(const struct tdm_arenas *arenas, uint32_t ranks,
+                                  uint64_t usable_bytes, struct tdm_error *err)
 {
     bool stands_in = !arenas->backend->own_device_memory; /* for device memory */
-    return tdm_free_memory_check_host(usable_bytes, stands_in ? tdm_arenas_device_bytes(arenas) : 0,
-                                      tdm_arenas_host_bytes(arenas), err);
+    uint64_t device_bytes = stands_in ? tdm_arenas_device_bytes(arenas) : 0;
+    return tdm_free_memory_check_host(usable_bytes, tdm_size_mul(device_bytes, ranks),
+                                      tdm_size_mul(tdm_arenas_host_bytes(arenas), ranks), err);
 }
 
 enum tdm_status tdm_arenas_check(const struct tdm_backend *backend, uint32_t count,
@@ -84,7 +86,7 @@ enum tdm_status tdm_arenas_check(const struct tdm_backend *backend, uint32_t cou
         return TDM_OK;
     if (backend->free_bytes != NULL && backend->free_bytes(&memory->device_bytes, NULL) != TDM_OK)
         memory->device_bytes = TDM_SIZE_MAX;
-    status = check_host(&arenas, memory->host_bytes, err);
+    status = check_host(&arenas, programs[0]->ranks, memory->host_bytes, err);
     if (status != TDM_OK || backend->free_bytes == NULL)
         return status;
     const struct tdm_device_memory device = {.free_bytes = memory->device_bytes,
@@ -104,25 +106,14 @@ static enum tdm_status check_device(const struct tdm_arenas *arenas, uint64_t ru
                             : status;
 }
 
-enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t count,
-                                const struct tdm_program *const *programs, struct tdm_arenas *out,
-                                struct tdm_error *err)
-{
-    return tdm_arenas_take_watched(backend, count, programs, NULL, out, err);
-}
-
-enum tdm_status tdm_arenas_take_watched(const struct tdm_backend *backend, uint32_t count,
-                                        const struct tdm_program *const *programs,
-                                        const struct tdm_arena_watch *watch, struct tdm_arenas *out,
-                                        struct tdm_error *err)
+static enum tdm_status take(const struct tdm_backend *backend, uint32_t count,
+                            const struct tdm_program *const *programs,
+                            const struct tdm_arena_watch *watch, struct tdm_arenas *out,
+                            struct tdm_error *err)
 {
     struct tdm_arenas arenas = {.backend = backend};
     size_arenas(&arenas, count, programs);
-    enum tdm_status status = tdm_backend_check(backend, count, programs, err);
-    if (status == TDM_OK && backend->executes)
-        status = check_host(&arenas, usable_host_bytes(), err);
-    if (status == TDM_OK)
-        status = backend->open(count, programs, &arenas.executor, err);
+    enum tdm_status status = backend->open(count, programs, &arenas.executor, err);
     if (status != TDM_OK)
         return status;
     if (backend->watch != NULL)
@@ -140,11 +131,34 @@ enum tdm_status tdm_arenas_take_watched(const struct tdm_backend *backend, uint3
     return TDM_OK;
 }
 
-void tdm_arenas_release(struct tdm_arenas *arenas)
+enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t count,
+                                const struct tdm_program *const *programs,
+                                const struct tdm_arena_watch *watch, struct tdm_arenas *out,
+                                struct tdm_error *err)
 {
-    if (arenas->executor != NULL)
-        arenas->backend->close(arenas->executor);
-    memset(arenas, 0, sizeof(*arenas));
+    const uint32_t ranks = programs[0]->ranks;
+    struct tdm_arenas arenas = {.backend = backend};
+    size_arenas(&arenas, count, programs);
+    enum tdm_status status = tdm_backend_check(backend, count, programs, err);
+    if (status == TDM_OK && backend->executes)
+        status = check_host(&arenas, ranks, usable_host_bytes(), err);
+    uint32_t taken = 0;
+    while (status == TDM_OK && taken < ranks) {
+        status = take(backend, count, programs, watch, &out[taken], err);
+        taken += status == TDM_OK;
+    }
+    if (status != TDM_OK)
+        tdm_arenas_release(out, taken);
+    return status;
+}
+
+void tdm_arenas_release(struct tdm_arenas *arenas, uint32_t ranks)
+{
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        if (arenas[rank].executor != NULL)
+            arenas[rank].backend->close(arenas[rank].executor);
+        memset(&arenas[rank], 0, sizeof(arenas[rank]));
+    }
 }
 
 void *tdm_arenas_slot(const struct tdm_arenas *arenas, const struct tdm_buffer *buffer,

@@ -29,20 +29,17 @@ enum tdm_status tdm_arenas_check(const struct tdm_backend *backend, uint32_t cou
                                  const struct tdm_program *const *programs,
                                  struct tdm_free_memory *memory, struct tdm_error *err);
 
-/* Opens the backend for `count` programs and allocates an arena at each place. Before any
+/* Opens the backend for `count` programs and allocates an arena at each place, for each of their
+ * ranks: `arenas` has programs[0]->ranks elements, and all programs have as many ranks. Before any
  * allocation it fails with TDM_INPUT if the backend lacks a kernel (tdm_backend_check()), and with
  * TDM_INFEASIBLE if the machine has less free memory than the programs need. With the cpu backend
- * all arenas are memory of this computer. On success the caller owns *arenas. */
+ * all arenas are memory of this computer. Reports progress to `watch` (may be NULL). On success the
+ * caller owns the arenas. */
 enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t count,
                                 const struct tdm_program *const *programs,
-                                struct tdm_arenas *arenas, struct tdm_error *err);
-
-/* The same; reports progress to `watch` (may be NULL). */
-enum tdm_status tdm_arenas_take_watched(const struct tdm_backend *backend, uint32_t count,
-                                        const struct tdm_program *const *programs,
-                                        const struct tdm_arena_watch *watch,
-                                        struct tdm_arenas *arenas, struct tdm_error *err);
-void tdm_arenas_release(struct tdm_arenas *arenas);
+                                const struct tdm_arena_watch *watch, struct tdm_arenas *arenas,
+                                struct tdm_error *err);
+void tdm_arenas_release(struct tdm_arenas *arenas, uint32_t ranks);
 
 /* First byte of a slot. */
 void *tdm_arenas_slot(const struct tdm_arenas *arenas, const struct tdm_buffer *buffer,

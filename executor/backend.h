@@ -44,13 +44,16 @@ struct tdm_step {
 /* Maximum number of documents of a step, over all sequences, if they come from the text. */
 #define TDM_MOST_STEP_DOCUMENTS 65536u
 
+struct tdm_team;
+
 /* One op, ready to run. */
 struct tdm_launch {
     const struct tdm_program *program;
     const struct tdm_op *op;
     const struct tdm_step *step;
     struct tdm_operand operand[TDM_OPERANDS]; /* same order as op->access */
-    void *scratch; /* program->scratch on the device, for a backend that wants it */
+    void *scratch;         /* program->scratch on the device, for a backend that wants it */
+    struct tdm_team *team; /* in which the ranks meet (team.h); NULL with one rank */
 };
 
 /* The parameters that all ops of a family share; and the tensors of the op's part. */

@@ -248,7 +248,7 @@ static enum tdm_status take_memory(struct session *s, struct tdm_error *err)
         uint32_t largest = 0;
         enum tdm_status status =
             tdm_arenas_take(s->calibration->options->backend, s->count,
-                            (const struct tdm_program *const *)s->programs, &s->arenas, err);
+                            (const struct tdm_program *const *)s->programs, NULL, &s->arenas, err);
         if (status != TDM_INFEASIBLE || s->count == 1)
             return status;
         for (uint32_t i = 1; i < s->count; i++)
@@ -278,7 +278,7 @@ enum tdm_status tdm_calibrate_steps(struct tdm_calibration *calibration, uint32_
         status = measure_program(&s, i, err);
     if (status == TDM_OK)
         status = read_runtime(&s, err);
-    tdm_arenas_release(&s.arenas);
+    tdm_arenas_release(&s.arenas, 1);
     while (s.count > 0)
         leave_out(&s, s.count - 1);
     return status;

@@ -5,7 +5,7 @@
 
 #include "executor/batch.h"
 #include "executor/state.h"
-#include "executor/walk.h"
+#include "executor/team_walk.h"
 #include "schedule/shared_state.h"
 
 #include <math.h>
@@ -72,7 +72,7 @@ struct tdm_evaluation {
     const struct tdm_program *program;
     const struct tdm_arenas *arenas;
     uint64_t seed, windows;
-    struct tdm_walk *walk;
+    struct tdm_team_walk *walk;
     struct tdm_batch *batch; /* NULL: nothing is computed */
     uint64_t trained_tokens; /* of all windows of an evaluation */
 };
@@ -122,9 +122,9 @@ enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for an evaluation");
     *evaluation = (struct tdm_evaluation){
         .program = program, .arenas = arenas, .seed = seed, .windows = windows};
-    enum tdm_status status = tdm_walk_new(program, forecast, arenas, &evaluation->walk, err);
+    enum tdm_status status = tdm_team_walk_new(program, forecast, arenas, &evaluation->walk, err);
     if (status == TDM_OK)
-        status = tdm_walk_prepare(evaluation->walk, err);
+        status = tdm_team_walk_prepare(evaluation->walk, err);
     if (status == TDM_OK && tokens != NULL) {
         status = tdm_batch_new(tokens, program->schedule, &evaluation->batch, err);
         if (tdm_batch_windows(tokens, program->schedule) < windows)
@@ -144,7 +144,7 @@ void tdm_evaluation_free(struct tdm_evaluation *evaluation)
 {
     if (evaluation == NULL)
         return;
-    tdm_walk_free(evaluation->walk);
+    tdm_team_walk_free(evaluation->walk);
     tdm_batch_free(evaluation->batch);
     free(evaluation);
 }
@@ -188,7 +188,7 @@ static enum tdm_status run_window(struct tdm_evaluation *evaluation, uint64_t wi
                                         evaluation->batch->targets, err);
     }
     if (status == TDM_OK)
-        status = tdm_walk_step(evaluation->walk, &at, NULL, stop, err);
+        status = tdm_team_walk_step(evaluation->walk, &at, NULL, stop, err);
     if (status == TDM_OK && evaluation->batch != NULL)
         status = tdm_state_read_loss(arenas, program, loss, &norm, err);
     return status;

@@ -69,6 +69,7 @@ libexecutor_a_SOURCES += \
 	executor/tokens.c \
 	executor/tokens.h \
 	executor/train.c \
+	executor/team.c executor/team.h executor/team_walk.c executor/team_walk.h \
 	executor/walk.c \
 	executor/walk.h \
 	executor/weights.c \
@@ -83,7 +84,7 @@ libexecutor_a_SOURCES += \
 	executor/cpu/cpu.c \
 	executor/cpu/cpu.h \
 	executor/cpu/embed.c \
-	executor/cpu/sort_tokens.c \
+	executor/cpu/sort_tokens.c executor/cpu/team.c \
 	executor/cpu/exp.h \
 	executor/cpu/gemm.c \
 	executor/cpu/gemm.h \

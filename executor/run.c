@@ -31,8 +31,9 @@ static enum tdm_status check_limits(const struct tdm_program *program, struct td
     const struct tdm_topology *topology = &schedule->machine->topology;
     for (uint32_t place = 0; place < topology->place_count; place++) {
         uint64_t limit_bytes = tdm_schedule_limit(schedule, (enum tdm_place)place);
-        uint64_t needed =
-            tdm_size_add(program->arena_bytes[place], topology->places[place].runtime_bytes);
+        uint64_t arenas = tdm_size_mul(program->arena_bytes[place],
+                                       tdm_schedule_sharers(schedule, (enum tdm_place)place));
+        uint64_t needed = tdm_size_add(arenas, topology->places[place].runtime_bytes);
         if (needed <= limit_bytes)
             continue;
         char need[TDM_FORMAT_SIZE], limit[TDM_FORMAT_SIZE], prefix[TDM_PLACE_PREFIX];
@@ -66,11 +67,39 @@ static enum tdm_status check_item(void *self, const struct tdm_item *item, struc
                : status;
 }
 
+static enum tdm_status forecast_item(void *self, const struct tdm_item *item,
+                                     const struct tdm_waits *waits, struct tdm_error *err)
+{
+    return tdm_forecast_take(self, item, waits, err);
+}
+
+/* Validates a program of several ranks, and simulates rank 0. */
+static enum tdm_status check_team(const struct tdm_program *program, bool for_trace,
+                                  struct tdm_forecast **out, struct tdm_error *err)
+{
+    struct tdm_forecast *forecast = NULL;
+    enum tdm_status status = tdm_program_validate(program, program->arena_bytes, err);
+    if (status == TDM_OK)
+        status = tdm_forecast_begin(program, for_trace, &forecast, err);
+    if (status == TDM_OK)
+        status = tdm_order_emit(program, forecast_item, forecast, err);
+    if (status == TDM_OK)
+        status = tdm_forecast_end(forecast, err);
+    if (status != TDM_OK) {
+        tdm_forecast_free(forecast);
+        return status;
+    }
+    *out = forecast;
+    return TDM_OK;
+}
+
 /* Validates and simulates a program in one emission of its items. */
 static enum tdm_status check(const struct tdm_program *program, bool for_trace,
                              struct tdm_forecast **forecast, struct tdm_error *err)
 {
     struct check c = {NULL, NULL};
+    if (program->ranks > 1)
+        return check_team(program, for_trace, forecast, err);
     enum tdm_status status = tdm_validation_new(program, program->arena_bytes, &c.validation, err);
     if (status == TDM_OK)
         status = tdm_forecast_begin(program, for_trace, &c.forecast, err);
@@ -123,6 +152,22 @@ static enum tdm_status check_stop(const struct tdm_run_options *options, struct 
                : TDM_OK;
 }
 
+/* All programs of a run share the arenas of their ranks. */
+static enum tdm_status check_ranks(const struct tdm_run *run, uint32_t index, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = run->options;
+    const struct tdm_program *evaluator = run->programs[options->schedule_count];
+    const uint32_t ranks = run->programs[index]->ranks;
+    const bool alone = options->evaluate_path == NULL;
+    if (ranks == run->programs[0]->ranks && (alone || evaluator->ranks == ranks))
+        return TDM_OK;
+    tdm_fail(err, TDM_INPUT, "%s: is a schedule for %u ranks, and %s for %u",
+             options->schedule_paths[index], ranks,
+             ranks != run->programs[0]->ranks ? options->schedule_paths[0] : options->evaluate_path,
+             ranks != run->programs[0]->ranks ? run->programs[0]->ranks : evaluator->ranks);
+    return tdm_hint(err, "schedules of one run must have the same ranks");
+}
+
 static enum tdm_status load_all(struct tdm_run *run, struct tdm_run_result *results,
                                 struct tdm_error *err)
 {
@@ -151,6 +196,9 @@ static enum tdm_status load_all(struct tdm_run *run, struct tdm_run_result *resu
             return tdm_hint(err, "schedules of one run must be for the same model");
         }
         run->programs[i] = run->loaded[i].program;
+        status = check_ranks(run, i, err);
+        if (status != TDM_OK)
+            return status;
         if (options->evaluate_path != NULL)
             status = tdm_evaluation_check(options->evaluate_path, evaluator->program,
                                           options->schedule_paths[i], run->loaded[i].program, err);
@@ -221,10 +269,8 @@ static uint64_t pageable_bytes(const struct tdm_run *run, uint64_t pinned_bytes)
         most = amounts.pageable_bytes > most ? amounts.pageable_bytes : most;
     }
     if (backend->own_device_memory)
-        most = tdm_size_add(most, tdm_arenas_host_bytes(&run->arenas) - pinned_bytes);
-    else
-        most = tdm_size_add(most, tdm_arenas_device_bytes(&run->arenas));
-    return most;
+        return tdm_size_add(most, tdm_arenas_host_bytes(run->arenas) - pinned_bytes);
+    return tdm_size_add(most, tdm_size_mul(tdm_arenas_device_bytes(run->arenas), run->ranks));
 }
 
 /* Ops of all steps are timed if they are not too many and timing them costs little; else only
@@ -248,7 +294,7 @@ static enum tdm_status open_recorder(struct tdm_run *run, struct tdm_error *err)
     uint64_t every = options->timed_every != 0 ? options->timed_every : choose_timed(run);
     struct tdm_recorded_memory memory = {0};
     if (options->backend->pinned_bytes != NULL)
-        memory.pinned_bytes = options->backend->pinned_bytes(run->arenas.executor);
+        memory.pinned_bytes = options->backend->pinned_bytes(run->arenas[0].executor);
     if (options->backend->executes)
         memory.pageable_bytes = pageable_bytes(run, memory.pinned_bytes);
     return tdm_recorder_open(options, run->listener, memory, run->program_count, run->programs,
@@ -288,14 +334,20 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
     if (status != TDM_OK || options->dry_run)
         goto free_programs;
 
-    status = tdm_arenas_take_watched(options->backend, run.program_count, run.programs, &taking,
-                                     &run.arenas, err);
+    run.ranks = run.programs[0]->ranks;
+    run.arenas = calloc(run.ranks, sizeof(*run.arenas));
+    if (run.arenas == NULL) {
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", run.ranks);
+        goto free_programs;
+    }
+    status = tdm_arenas_take(options->backend, run.program_count, run.programs, &taking, run.arenas,
+                             err);
     /* not earlier: a run that cannot begin leaves no trace */
     if (status == TDM_OK && options->trace_path != NULL)
         status = open_recorder(&run, err);
     for (uint32_t i = 0; i < options->schedule_count && status == TDM_OK; i++)
         status = tdm_train(&run, i, &results[i], err);
-    tdm_arenas_release(&run.arenas);
+    tdm_arenas_release(run.arenas, run.ranks);
     status = tdm_recorder_close(run.recorder, status, err);
 
 free_programs:
@@ -307,6 +359,7 @@ free_programs:
         tdm_program_free(run.loaded[i].program);
         tdm_schedule_free(run.loaded[i].schedule);
     }
+    free(run.arenas);
     free(run.loaded);
     free(run.programs);
     return status;

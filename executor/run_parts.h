@@ -24,7 +24,8 @@ struct tdm_run {
     uint32_t program_count;
     struct tdm_tokens *tokens, *validation; /* validation NULL: no evaluation */
     struct tdm_run_weights weights;
-    struct tdm_arenas arenas;
+    uint32_t ranks;                /* of all programs */
+    struct tdm_arenas *arenas;     /* [ranks] */
     struct tdm_recorder *recorder; /* NULL: no trace */
 };
 

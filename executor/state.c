@@ -265,12 +265,13 @@ enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < program->chunk_count && status == TDM_OK; i++) {
         const struct tdm_chunk *chunk = &program->chunks[i];
+        const struct tdm_arenas *of_rank = &arenas[chunk->rank];
         uint64_t bytes = chunk->tokens * sizeof(int32_t);
-        char *slot = tdm_arenas_slot(arenas, buffer, i);
-        status = arenas->backend->upload(arenas->executor, slot, inputs + chunk->row, bytes, err);
+        char *slot = tdm_arenas_slot(of_rank, buffer, i);
+        status = of_rank->backend->upload(of_rank->executor, slot, inputs + chunk->row, bytes, err);
         if (status == TDM_OK)
-            status = arenas->backend->upload(arenas->executor, slot + bytes, targets + chunk->row,
-                                             bytes, err);
+            status = of_rank->backend->upload(of_rank->executor, slot + bytes, targets + chunk->row,
+                                              bytes, err);
     }
     return status;
 }
@@ -292,7 +293,7 @@ enum tdm_status tdm_state_read_loss(const struct tdm_arenas *arenas,
     enum tdm_status status = TDM_OK;
     double sum = 0, squares = 0, number = 0;
     for (uint32_t i = 0; i < program->chunk_count && status == TDM_OK; i++) {
-        status = read_number(arenas, losses, i, &number, err);
+        status = read_number(&arenas[program->chunks[i].rank], losses, i, &number, err);
         sum += number;
     }
     for (uint32_t i = 0;

@@ -51,13 +51,15 @@ enum tdm_status tdm_state_read_moment(const struct tdm_arenas *arenas,
                                       const struct tdm_program *program, uint32_t unit, bool second,
                                       float *values, struct tdm_error *err);
 
-/* Writes the tokens of a step: inputs and targets of all sequences, [tokens of the step] each. */
+/* Writes the tokens of a step, each chunk's to its rank: `arenas` has program->ranks elements.
+ * Inputs and targets of all sequences, [tokens of the step] each. */
 enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
                                        const struct tdm_program *program, const int32_t *inputs,
                                        const int32_t *targets, struct tdm_error *err);
 
 /* After a step: reads the mean loss over its tokens that have a target, summed in chunk order, and
- * the norm of the whole gradient before clipping (NAN for an evaluation). */
+ * the norm of the whole gradient before clipping (NAN for an evaluation). `arenas` has
+ * program->ranks elements. */
 enum tdm_status tdm_state_read_loss(const struct tdm_arenas *arenas,
                                     const struct tdm_program *program, double *loss,
                                     double *gradient_norm, struct tdm_error *err);

@@ -7,7 +7,7 @@
 #include "executor/evaluate.h"
 #include "executor/midstep.h"
 #include "executor/state.h"
-#include "executor/walk.h"
+#include "executor/team_walk.h"
 #include "schedule/learning_rate.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ struct training {
     const struct tdm_program *program;
     struct tdm_run_result *result;
     struct position position;
-    struct tdm_walk *walk;
+    struct tdm_team_walk *walk;
     struct tdm_observer *observer; /* of the first step, which is measured; NULL after it */
     struct tdm_midstep midstep;
     struct tdm_evaluation *evaluation; /* NULL: none */
@@ -51,22 +51,24 @@ static enum tdm_status write_tokens(const struct training *t, struct tdm_step *s
         return TDM_OK;
     tdm_batch_step(t->batch, step->seed, step->number);
     tdm_batch_describe(t->batch, step);
-    return tdm_state_write_tokens(&t->run->arenas, t->program, t->batch->inputs, t->batch->targets,
+    return tdm_state_write_tokens(t->run->arenas, t->program, t->batch->inputs, t->batch->targets,
                                   err);
 }
 
 static enum tdm_status walk(struct training *t, const struct tdm_step *step,
                             struct ended_step *ended, struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = &t->run->arenas;
+    const struct tdm_arenas *arenas = t->run->arenas;
     ended->number = step->number;
     ended->start_ns = arenas->backend->now(arenas->executor);
     t->result->begun = true;
     tdm_midstep_begin(&t->midstep, step->number, ended->start_ns);
-    enum tdm_status status = tdm_walk_step(t->walk, step, t->observer, t->run->options->stop, err);
+    enum tdm_status status =
+        tdm_team_walk_step(t->walk, step, t->observer, t->run->options->stop, err);
     ended->end_ns = arenas->backend->now(arenas->executor);
     if (status == TDM_INTERRUPTED)
-        (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(t->walk), ended->end_ns, NULL);
+        (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(tdm_team_walk_of(t->walk, 0)),
+                              ended->end_ns, NULL);
     return status;
 }
 
@@ -76,7 +78,7 @@ static enum tdm_status scan(const struct training *t, struct tdm_error *err)
     enum tdm_status status = TDM_OK;
     for (uint32_t place = 0; place < t->result->topology.place_count && status == TDM_OK; place++) {
         struct tdm_trace_arena *arena = &t->result->arenas[place];
-        status = tdm_arenas_scan(&t->run->arenas, (enum tdm_place)place, &arena->touched_bytes,
+        status = tdm_arenas_scan(t->run->arenas, (enum tdm_place)place, &arena->touched_bytes,
                                  &arena->highest_byte, err);
     }
     return status;
@@ -86,7 +88,7 @@ static enum tdm_status scan(const struct training *t, struct tdm_error *err)
 static enum tdm_status read_device_use(const struct training *t, uint64_t *used_bytes,
                                        struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = &t->run->arenas;
+    const struct tdm_arenas *arenas = t->run->arenas;
     struct tdm_run_result *result = t->result;
     if (arenas->backend->used == NULL)
         return TDM_OK;
@@ -103,7 +105,7 @@ static enum tdm_status read_device_use(const struct training *t, uint64_t *used_
 static enum tdm_status read_results(const struct training *t, struct ended_step *ended,
                                     struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = &t->run->arenas;
+    const struct tdm_arenas *arenas = t->run->arenas;
     enum tdm_status status = TDM_OK;
     if (arenas->backend->executes)
         status = tdm_state_read_loss(arenas, t->program, &ended->loss, &ended->gradient_norm, err);
@@ -126,7 +128,7 @@ static enum tdm_status record(const struct training *t, const struct ended_step 
                                                .device_used_bytes = ended->used_bytes};
     return t->run->recorder == NULL
                ? TDM_OK
-               : tdm_recorder_step(t->run->recorder, t->program, &t->run->arenas, &recorded, err);
+               : tdm_recorder_step(t->run->recorder, t->program, t->run->arenas, &recorded, err);
 }
 
 /* Averages the last tenth of the steps: the loss of one step depends mostly on its text. */
@@ -230,7 +232,7 @@ static enum tdm_status open_evaluation(struct training *t, struct tdm_error *err
     const struct tdm_loaded *evaluator = &t->run->loaded[options->schedule_count];
     if (options->evaluate_path == NULL)
         return TDM_OK;
-    return tdm_evaluation_new(evaluator->program, evaluator->forecast, &t->run->arenas,
+    return tdm_evaluation_new(evaluator->program, evaluator->forecast, t->run->arenas,
                               options->backend->executes ? t->run->validation : NULL,
                               t->position.seed, options->evaluate_windows, &t->evaluation, err);
 }
@@ -243,9 +245,13 @@ static enum tdm_status fill_arenas(struct training *t, struct tdm_error *err)
         return TDM_OK;
     t->result->unigram_entropy = tdm_tokens_unigram_entropy(run->tokens);
     run->listener->tokens(run->listener->self, run->tokens, t->result->unigram_entropy);
-    enum tdm_status status = tdm_arenas_fill(&run->arenas, run->options->stop, err);
-    return status == TDM_OK ? tdm_run_weights_init(&run->weights, &run->arenas, t->program, err)
-                            : status;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t rank = 0; rank < run->ranks && status == TDM_OK; rank++) {
+        status = tdm_arenas_fill(&run->arenas[rank], run->options->stop, err);
+        if (status == TDM_OK)
+            status = tdm_run_weights_init(&run->weights, &run->arenas[rank], t->program, err);
+    }
+    return status;
 }
 
 /* Records the forecasts in the trace. Then drops what only the trace needs. */
@@ -274,14 +280,14 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     struct tdm_run *run = t->run;
     const struct tdm_backend *backend = run->options->backend;
     const struct tdm_forecast *forecast = run->loaded[index].forecast;
-    t->result->outside_bytes = backend->outside_bytes(run->arenas.executor);
-    enum tdm_status status = tdm_walk_new(t->program, forecast, &run->arenas, &t->walk, err);
+    t->result->outside_bytes = backend->outside_bytes(run->arenas[0].executor);
+    enum tdm_status status = tdm_team_walk_new(t->program, forecast, run->arenas, &t->walk, err);
     if (status == TDM_OK)
-        status = tdm_observer_new(t->program, &run->arenas, &t->observer, err);
+        status = tdm_observer_new(t->program, run->arenas, &t->observer, err);
     if (status == TDM_OK && backend->executes)
         status = tdm_batch_new(run->tokens, t->program->schedule, &t->batch, err);
     if (status == TDM_OK)
-        status = tdm_walk_prepare(t->walk, err);
+        status = tdm_team_walk_prepare(t->walk, err);
     if (status == TDM_OK)
         status = open_evaluation(t, err);
     if (status == TDM_OK)
@@ -290,9 +296,10 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
         status = record_forecasts(t, index, err);
     if (status != TDM_OK)
         return status;
-    tdm_midstep_open(&t->midstep, &run->arenas, forecast, run->listener, run->recorder,
-                     tdm_size_add(run->arenas.bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
-    tdm_walk_watch(t->walk, &t->midstep.watch);
+    tdm_midstep_open(
+        &t->midstep, run->arenas, forecast, run->listener, run->recorder,
+        tdm_size_add(run->arenas[0].bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
+    tdm_walk_watch(tdm_team_walk_of(t->walk, 0), &t->midstep.watch);
     return TDM_OK;
 }
 
@@ -301,7 +308,7 @@ static void close_training(struct training *t)
     tdm_evaluation_free(t->evaluation);
     tdm_batch_free(t->batch);
     tdm_observer_free(t->observer);
-    tdm_walk_free(t->walk);
+    tdm_team_walk_free(t->walk);
 }
 
 enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_result *result,
@@ -318,7 +325,7 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
         status = next_step(&t, err);
         if (status == TDM_OK) /* before an evaluation overwrites the gradients */
             status =
-                tdm_run_weights_save(&run->weights, &run->arenas, program, t.position.step, err);
+                tdm_run_weights_save(&run->weights, run->arenas, program, t.position.step, err);
         if (status == TDM_OK)
             status = evaluate(&t, err);
     }

@@ -26,6 +26,7 @@ struct tdm_walk {
     const struct tdm_program *program;
     const struct tdm_arenas *arenas;
     struct tdm_order_tracker *order;
+    struct tdm_team *team; /* NULL: one rank */
     const struct tdm_forecast *forecast;
     struct tdm_forecast *own_forecast;  /* NULL: the caller gave one */
     const struct tdm_walk_watch *watch; /* may be NULL */
@@ -80,6 +81,11 @@ void tdm_walk_free(struct tdm_walk *walk)
 void tdm_walk_watch(struct tdm_walk *walk, const struct tdm_walk_watch *watch)
 {
     walk->watch = watch;
+}
+
+void tdm_walk_join(struct tdm_walk *walk, struct tdm_team *team)
+{
+    walk->team = team;
 }
 
 uint64_t tdm_walk_launched(const struct tdm_walk *walk)
@@ -189,6 +195,7 @@ static struct tdm_launch launch_of(const struct tdm_walk *walk, const struct tdm
     struct tdm_launch launch = {.program = walk->program,
                                 .op = op,
                                 .step = walk->step,
+                                .team = walk->team,
                                 .scratch = tdm_arenas_scratch(walk->arenas, walk->program)};
     for (uint32_t i = 0; i < op->access_count; i++)
         resolve(walk, &op->access[i], &launch.operand[i]);

@@ -27,6 +27,10 @@ enum tdm_status tdm_walk_new(const struct tdm_program *program, const struct tdm
                              struct tdm_error *err);
 void tdm_walk_free(struct tdm_walk *walk);
 
+/* With several ranks: the team in which the walk's rank runs its steps (team.h), which must outlive
+ * it. */
+void tdm_walk_join(struct tdm_walk *walk, struct tdm_team *team);
+
 /* Prepares the backend for the ops of the program. The contents of the arenas are lost. */
 enum tdm_status tdm_walk_prepare(struct tdm_walk *walk, struct tdm_error *err);
 

@@ -37,7 +37,10 @@
     KERNEL(LOSS, tdm_cpu_head)                               \
     KERNEL(HEAD_GRAD, tdm_cpu_head)                          \
     KERNEL(GRADIENT_NORM, tdm_cpu_gradient_norm)             \
-    KERNEL(OPTIMIZER, tdm_cpu_optimizer)
+    KERNEL(OPTIMIZER, tdm_cpu_optimizer)                     \
+    KERNEL(GATHER, tdm_cpu_gather_round)                     \
+    KERNEL(REDUCE, tdm_cpu_reduce)                           \
+    KERNEL(REDUCE_ALL, tdm_cpu_reduce_all)
 
 #define TDM_CUDA_KERNELS(KERNEL)                                  \
     KERNEL(COPY, tdm_cuda_run_copy)                               \

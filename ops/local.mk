@@ -12,6 +12,7 @@ libtidemark_a_SOURCES += \
 	ops/product.c ops/product.h \
 	ops/rope.c ops/rope.h \
 	ops/select.c ops/select.h \
+	ops/team.c ops/team.h \
 	ops/gate.h ops/pages.h ops/params.h ops/scratch.h \
 	ops/selector.c ops/selector.h ops/selector_fields.h \
 	ops/update.c ops/update.h \

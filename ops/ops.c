@@ -11,6 +11,7 @@
 #include "ops/product.h"
 #include "ops/rope.h"
 #include "ops/select.h"
+#include "ops/team.h"
 #include "ops/update.h"
 
 const struct tdm_op_type *tdm_op_type(enum tdm_op_kind kind)

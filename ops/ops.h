@@ -5,9 +5,9 @@
  * A record names the operands of a kind, tells how an op may work on each of them, and counts FLOPs
  * and scratch. Everything else that a family must know of the model and the schedule is in its
  * parameters (params.h). Each family of ops has its own header (move.h, embed.h, norm.h, product.h,
- * rope.h, select.h, attention.h, mlp.h, head.h, update.h) with an enum of operands for each kind.
- * That enum is the home of the contract: what an operand holds, and what the op does with it. An
- * operand's number is its index in tdm_op.access and in tdm_launch.operand.
+ * rope.h, select.h, attention.h, mlp.h, head.h, update.h, team.h) with an enum of operands for each
+ * kind. That enum is the home of the contract: what an operand holds, and what the op does with it.
+ * An operand's number is its index in tdm_op.access and in tdm_launch.operand.
  *
  * The validator has its own table (schedule/operands.c) of what an op must find for each part of
  * the model. It does not use the modes of the records.
@@ -47,7 +47,10 @@
     OP(LOSS, loss)                                           \
     OP(HEAD_GRAD, head_grad)                                 \
     OP(GRADIENT_NORM, gradient_norm) /* update.h */          \
-    OP(OPTIMIZER, optimizer)
+    OP(OPTIMIZER, optimizer)                                 \
+    OP(GATHER, gather) /* team.h */                          \
+    OP(REDUCE, reduce)                                       \
+    OP(REDUCE_ALL, reduce_all)
 
 #define TDM_OP_NUMBER(kind, record) TDM_OP_##kind,
 enum tdm_op_kind { TDM_OPS(TDM_OP_NUMBER) TDM_OP_KINDS };

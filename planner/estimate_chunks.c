@@ -10,6 +10,7 @@
 #include "schedule/attend.h"
 #include "schedule/cost.h"
 #include "schedule/gather.h"
+#include "schedule/ranks.h"
 #include "schedule/kv_row.h"
 #include "schedule/layout.h"
 #include "schedule/program.h"
@@ -207,7 +208,7 @@ enum tdm_status tdm_estimator_walk_chunks(struct tdm_estimator *e, uint64_t *len
 {
     const struct tdm_schedule *base = e->base;
     struct tdm_chunk chunk = {0};
-    struct tdm_program program = {.chunk_count = e->chunks};
+    struct tdm_program program = {.chunk_count = e->chunks, .ranks = 1};
     uint32_t *list = calloc((size_t)e->chunks + 1, sizeof(*list));
     struct tdm_chunk *chunks = calloc((size_t)e->chunks + 1, sizeof(*chunks));
     e->chunk_list = chunks;
@@ -234,6 +235,7 @@ enum tdm_status tdm_estimator_walk_chunks(struct tdm_estimator *e, uint64_t *len
             chunk.first_token += chunk.tokens;
         }
     }
+    tdm_ranks_deal(chunks, e->chunks, program.ranks);
     enum tdm_status status = time_attention(e, &program, err);
     if (status != TDM_OK) {
         free(list);

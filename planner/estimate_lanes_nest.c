@@ -49,13 +49,13 @@ bool tdm_lanes_list(struct lane_clocks *c)
     struct tdm_lanes *m = c->m;
     const struct tdm_schedule *schedule = c->schedule;
     const struct tdm_program step = {
-        .schedule = schedule, .chunks = c->e->chunk_list, .chunk_count = c->n};
+        .schedule = schedule, .chunks = c->e->chunk_list, .chunk_count = c->n, .ranks = 1};
     struct tdm_error err;
     if (is_listed(m, schedule))
         return true;
     m->body_count = m->streaming_count = 0;
     m->last_layer = TDM_NONE;
-    if (tdm_nest_visit(&step, 0, take_body, m, &err) != TDM_OK) {
+    if (tdm_nest_visit(&step, take_body, m, &err) != TDM_OK) {
         m->body_count = 0;
         return false;
     }

@@ -52,7 +52,8 @@ libtidemark_a_SOURCES += \
 	planner/shortage.c planner/shortage.h \
 	planner/solver.c planner/solver.h \
 	planner/sweep.c planner/sweep.h \
-	planner/ways.h
+	planner/ways.h \
+	planner/team_search.c planner/team_search.h
 
 cmocka_tests += tests/planner/unit_planner
 tests_planner_unit_planner_SOURCES = tests/planner/unit_planner.c $(random_schedule)

@@ -28,6 +28,7 @@ struct tdm_request {
     const char *pairs[TDM_MOST_PAIRS]; /* of --set */
     size_t pair_count;
     uint64_t context, sequences;
+    uint32_t ranks; /* 0: one */
     bool has_memory,
         has_host_memory; /* false: all of the machine's memory, less the device's margin */
     uint64_t memory_bytes, host_memory_bytes;

@@ -5,6 +5,7 @@
 
 #include "base/size.h"
 #include "schedule/layout.h"
+#include "schedule/ranks.h"
 #include "schedule/scratch.h"
 #include "schedule/slices.h"
 #include "schedule/streams.h"
@@ -79,7 +80,7 @@ static void declare_workspaces(struct tdm_builder *b)
     /* without a backward, X passes through it in chunk-major order too */
     layout->stream_slots = b->schedule->order == TDM_CHUNK_MAJOR && b->schedule->group_count == 1
                                ? 1
-                               : b->program->chunk_count;
+                               : tdm_rank_chunks(b->program, 0, b->program->chunk_count);
     layout->stream = tdm_declare(b, TDM_DEVICE, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_X, 0,
                                  b->chunk_capacity, layout->stream_slots, "stream");
 }

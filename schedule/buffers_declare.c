@@ -70,6 +70,6 @@ uint32_t tdm_declare_resident(struct tdm_builder *b, uint32_t number, enum tdm_c
 {
     struct tdm_buffer *buffer = &b->program->buffers[number];
     buffer->resident = true;
-    buffer->initial = (struct tdm_tag){content, layer, chunk, TDM_NONE};
+    buffer->initial = (struct tdm_tag){content, layer, chunk, TDM_NONE, 0};
     return number;
 }

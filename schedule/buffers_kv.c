@@ -6,6 +6,7 @@
 #include "schedule/attend.h"
 #include "schedule/gather.h"
 #include "schedule/kv_row.h"
+#include "schedule/ranks.h"
 
 #include <stdlib.h>
 
@@ -104,9 +105,9 @@ bool tdm_declare_kv(struct tdm_builder *b)
                                                 0, b->chunk_capacity, chunks, "%s_kv.layer%u",
                                                 held ? "held" : "kept", layer);
         else if (kept)
-            layout->host_kv[layer] =
-                tdm_declare(b, group->kv_place, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0,
-                            b->chunk_capacity, chunks, "kept_kv.layer%u", layer);
+            layout->host_kv[layer] = tdm_declare(
+                b, group->kv_place, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0, b->chunk_capacity,
+                tdm_rank_chunks(b->program, 0, chunks), "kept_kv.layer%u", layer);
         layout->dkv[layer] = shared_gradients;
         if (row || !backward)
             continue;
@@ -142,6 +143,7 @@ void tdm_declare_lists(struct tdm_builder *b)
         if (b->schedule->pass == TDM_TRAIN)
             layout->lists[layer] = tdm_declare(
                 b, TDM_DEVICE, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_PAGE_LISTS, 0, b->chunk_capacity,
-                row || layer + 1 < b->model->layers ? chunks : 1, "page_lists.layer%u", layer);
+                row || layer + 1 < b->model->layers ? tdm_rank_chunks(b->program, 0, chunks) : 1,
+                "page_lists.layer%u", layer);
     }
 }

@@ -3,6 +3,8 @@
  * keep or hold for a chunk, and the rings that stage them to the host and back. */
 #include "schedule/buffers_parts.h"
 
+#include "schedule/ranks.h"
+
 bool tdm_store_kept(const struct tdm_program *program, enum tdm_store store, uint32_t layer,
                     uint32_t chunk)
 {
@@ -22,7 +24,7 @@ bool tdm_store_held(const struct tdm_program *program, enum tdm_store store, uin
 
 uint32_t tdm_prefetch_depth(const struct tdm_program *program)
 {
-    uint32_t most = program->chunk_count - 1;
+    uint32_t most = tdm_rank_chunks_least(program) - 1;
     return program->schedule->prefetch < most ? program->schedule->prefetch : most;
 }
 
@@ -47,10 +49,10 @@ static void declare_store(struct tdm_builder *b, enum tdm_store store, uint32_t 
     bool forwarded = row || layer + 1 < b->model->layers;
 
     if (forwarded && tdm_set_has(group->kept, store) && group->kept_from_chunk < chunks)
-        layout->kept[store][layer] =
-            tdm_declare(b, group->kept_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, type->content, 0,
-                        b->chunk_capacity, chunks - group->kept_from_chunk, "kept_%s.layer%u",
-                        type->name, layer);
+        layout->kept[store][layer] = tdm_declare(
+            b, group->kept_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, type->content, 0,
+            b->chunk_capacity, tdm_rank_chunks(b->program, group->kept_from_chunk, chunks),
+            "kept_%s.layer%u", type->name, layer);
     /* a layer that does not run forward again cannot hold; kept values need not be held */
     uint32_t held_to =
         layout->kept[type->needed_without][layer] == TDM_NONE ? chunks : group->kept_from_chunk;
@@ -58,7 +60,8 @@ static void declare_store(struct tdm_builder *b, enum tdm_store store, uint32_t 
         group->held_from_chunk < held_to)
         layout->held[store][layer] =
             tdm_declare(b, group->held_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, type->content, 0,
-                        b->chunk_capacity, row ? held_to - group->held_from_chunk : 1,
+                        b->chunk_capacity,
+                        row ? tdm_rank_chunks(b->program, group->held_from_chunk, held_to) : 1,
                         "held_%s.layer%u", type->name, layer);
 }
 
@@ -66,7 +69,7 @@ void tdm_declare_stores(struct tdm_builder *b)
 {
     const struct tdm_schedule *schedule = b->schedule;
     struct tdm_layout *layout = b->layout;
-    uint32_t chunks = b->program->chunk_count;
+    uint32_t chunks = tdm_rank_chunks(b->program, 0, b->program->chunk_count);
     bool row = schedule->order == TDM_LAYER_MAJOR;
 
     for (uint32_t group = 1; group < schedule->group_count; group++)
@@ -101,7 +104,7 @@ void tdm_declare_rings(struct tdm_builder *b)
     uint32_t layers = b->model->layers, groups = b->schedule->group_count;
     bool host_inputs = any_far(program, layout->input, groups);
     bool host_held = any_far(program, layout->held_input, layers);
-    uint32_t chunks = program->chunk_count;
+    uint32_t chunks = tdm_rank_chunks(program, 0, program->chunk_count);
     uint32_t fetch_slots = tdm_prefetch_depth(program) + 1;
     uint32_t stash_slots =
         b->schedule->rings.stashed < chunks ? b->schedule->rings.stashed : chunks;

@@ -4,9 +4,11 @@
 
 #include "base/size.h"
 #include "ops/move.h"
+#include "ops/team.h"
 #include "ops/update.h"
 #include "schedule/attend.h"
 #include "schedule/gather.h"
+#include "schedule/ranks.h"
 
 static uint64_t access_bytes(const struct tdm_access *access)
 {
@@ -29,6 +31,47 @@ static uint64_t keys_of(const struct tdm_program *program, const struct tdm_op *
         keys > op->pairs / op->tokens + op->tokens / 2 + 1)
         keys = op->pairs / op->tokens + op->tokens / 2 + 1;
     return keys;
+}
+
+static uint64_t operand_bytes(const struct tdm_op *op, uint32_t operand)
+{
+    const struct tdm_access *access = &op->access[operand];
+    return access->buffer == TDM_NONE ? 0 : access->bytes;
+}
+
+/* Other ranks that have a share of a chunk's dK and dV. */
+static uint32_t other_shares(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
+{
+    uint32_t shares = 0;
+    for (uint32_t rank = 0; rank < program->ranks; rank++)
+        shares += rank != program->rank && tdm_share_last(program, rank, layer, chunk) != TDM_NONE;
+    return shares;
+}
+
+/* The bytes that a team op receives from other ranks and sends to them. */
+static void team_cost(const struct tdm_program *program, struct tdm_op *op)
+{
+    uint64_t own;
+    switch (op->kind) {
+    case TDM_OP_GATHER:
+        op->fetched_bytes =
+            operand_bytes(op, TDM_GATHER_BELOW) + operand_bytes(op, TDM_GATHER_ABOVE);
+        op->sent_bytes = tdm_size_mul(operand_bytes(op, TDM_GATHER_OWN), program->ranks - 1);
+        break;
+    case TDM_OP_REDUCE:
+        own = operand_bytes(op, TDM_REDUCE_OWN);
+        if (own > 0)
+            op->fetched_bytes = tdm_size_mul(
+                own, other_shares(program, op->layer, op->access[TDM_REDUCE_OWN].before.chunk));
+        op->sent_bytes = operand_bytes(op, TDM_REDUCE_BELOW) + operand_bytes(op, TDM_REDUCE_ABOVE);
+        break;
+    case TDM_OP_REDUCE_ALL: /* shares of the other ranks' slices, then sums of one's own */
+        own = operand_bytes(op, TDM_REDUCE_ALL_SUM);
+        op->fetched_bytes = op->sent_bytes = 2 * (own - own / program->ranks);
+        break;
+    default:
+        break;
+    }
 }
 
 void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
@@ -56,6 +99,8 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     }
     if (type->sight == TDM_SIGHT_PAGES)
         work.scores = tdm_attend_scores(program, op->layer, op->chunk);
+    if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
+        team_cost(program, op);
     op->flops = type->flops(&program->params, &work);
 }
 
@@ -190,11 +235,23 @@ static double gather_seconds(const struct tdm_topology *topology, const struct t
     return seconds;
 }
 
+/* A rank sends and receives at once. Where the way between ranks is not known, it is through the
+ * host. */
+static double team_seconds(const struct tdm_machine *machine, const struct tdm_op *op)
+{
+    uint64_t bytes = op->fetched_bytes > op->sent_bytes ? op->fetched_bytes : op->sent_bytes;
+    double rate =
+        machine->peer_rate > 0 ? machine->peer_rate : machine->rate[TDM_RATE_BOTH_WAYS] / 2;
+    return machine->launch_seconds + (double)bytes / rate;
+}
+
 double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, uint32_t busy)
 {
     if (op->kind == TDM_OP_COPY && op->link != TDM_NO_LINK)
         return machine->copy_seconds + (double)op->access[TDM_COPY_FROM].bytes /
                                            tdm_link_rate(&machine->topology, op->link, busy);
+    if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
+        return team_seconds(machine, op);
     enum tdm_rate kind = tdm_op_refined_rate(op);
     if (machine->table[kind].of != kind) /* the machine does not describe it */
         kind = tdm_op_rate(op);

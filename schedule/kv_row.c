@@ -29,6 +29,8 @@ uint32_t tdm_kv_span(const struct tdm_program *program)
 {
     const struct tdm_model *model = program->schedule->model;
     uint32_t longest = longest_sequence(program), most = 0;
+    if (program->ranks > 1) /* chunks of other ranks enter in rounds, not one by one */
+        return longest;
     for (uint32_t layer = 0; layer < model->layers && 2 * most < longest; layer++) {
         if (layer > 0 && model->layer_kinds[layer].window == model->layer_kinds[layer - 1].window)
             continue;

@@ -30,11 +30,14 @@ libtidemark_a_SOURCES += \
 	schedule/lower_layer_ops.c \
 	schedule/lower_lists.c \
 	schedule/lower_parts.h \
+	schedule/lower_team.c \
 	schedule/lower_where.c \
 	schedule/lowering.h \
 	schedule/nest.c \
 	schedule/nest.h \
 	schedule/operands.c \
+	schedule/operands_team.c \
+	schedule/team_check.c schedule/team_check.h \
 	schedule/operands.h \
 	schedule/optimizer.c \
 	schedule/optimizer.h \

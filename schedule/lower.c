@@ -313,9 +313,23 @@ static void head_gradients(struct tdm_lowering *l, const struct tdm_body *body, 
 
 /* ---- the queue ---- */
 
+/* A round in which the rank has no chunk. */
+static void run_absent(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    tdm_low_visit(l, body, body->layer);
+    if (body->kind == TDM_BODY_BACKWARD)
+        tdm_low_reduce(l, body);
+    else
+        tdm_low_gather(l, body);
+}
+
 static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)
 {
     const struct tdm_body *body = &pending->body;
+    if (body->absent) {
+        run_absent(l, body);
+        return;
+    }
     switch (body->kind) {
     case TDM_BODY_PHASE_BEGIN:
     case TDM_BODY_PHASE_END:
@@ -407,7 +421,7 @@ static enum tdm_status take_body(void *self, const struct tdm_body *body, struct
         return l->status;
     }
     uint64_t made = 0, read = 0;
-    if (tdm_body_is_of_layer(body->kind))
+    if (tdm_body_is_of_layer(body->kind) && !body->absent)
         read = tdm_low_reads_of_body(l, body, &made);
     tdm_low_fetch(l, &pending, read, made);
     l->queue[(l->queue_first + l->queue_count) % MAX_QUEUE] = pending;
@@ -415,8 +429,8 @@ static enum tdm_status take_body(void *self, const struct tdm_body *body, struct
     return l->status;
 }
 
-enum tdm_status tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_sink sink,
-                          void *self, struct tdm_error *err)
+enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void *self,
+                          struct tdm_error *err)
 {
     struct tdm_lowering l = {.program = program,
                              .schedule = program->schedule,
@@ -434,7 +448,7 @@ enum tdm_status tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_
             tdm_low_alloc(&l, i);
     tdm_low_alloc(&l, program->scratch);
     if (l.status == TDM_OK)
-        l.status = tdm_nest_visit(program, rank, take_body, &l, err);
+        l.status = tdm_nest_visit(program, take_body, &l, err);
     tdm_low_release(&l, program->scratch);
     for (uint32_t i = program->buffer_count; i-- > 0;)
         if (program->buffers[i].resident)

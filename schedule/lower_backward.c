@@ -96,7 +96,7 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_values *v)
     uint32_t first = tdm_attend_first(l->program, layer, chunk);
     uint32_t shared = tdm_attend_shared(l->program, layer, chunk);
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, layer, first);
-    struct tdm_tag after = tdm_low_sum_tag(TDM_DKVPAGES, layer, first, chunk);
+    struct tdm_tag after = tdm_low_share_tag(l, TDM_DKVPAGES, layer, first, chunk);
     struct tdm_tag before = after;
     before.contributor = tdm_sum_before(l->program, chunk);
 
@@ -192,9 +192,9 @@ void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body)
     uint64_t bytes =
         tdm_part_bytes(l->model, unit, TDM_PART_EMBEDDING, l->schedule->dtypes.gradients);
     struct tdm_ref gradient = tdm_low_gradient_ref(l, unit);
-    struct tdm_tag before =
-        tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, tdm_sum_before(l->program, body->chunk));
-    struct tdm_tag after = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, body->chunk);
+    struct tdm_tag after = tdm_low_share_tag(l, TDM_UNIT_GRADIENT, unit, TDM_NONE, body->chunk);
+    struct tdm_tag before = after;
+    before.contributor = tdm_sum_before(l->program, body->chunk);
     struct tdm_body on_unit = *body;
     on_unit.layer = unit;
 
@@ -284,5 +284,6 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
 {
     struct tdm_values v;
     backward_to_attention(l, pending, &v);
+    tdm_low_reduce(l, &pending->body);
     backward_from_attention(l, &pending->body, &v);
 }

@@ -59,13 +59,19 @@ void tdm_low_op_end(struct tdm_lowering *l)
 
 struct tdm_tag tdm_low_tag(enum tdm_content content, uint32_t layer, uint32_t chunk)
 {
-    return (struct tdm_tag){content, layer, chunk, TDM_NONE};
+    return (struct tdm_tag){content, layer, chunk, TDM_NONE, 0};
 }
 
 struct tdm_tag tdm_low_sum_tag(enum tdm_content content, uint32_t layer, uint32_t chunk,
                                uint32_t contributor)
 {
-    return (struct tdm_tag){content, layer, chunk, contributor};
+    return (struct tdm_tag){content, layer, chunk, contributor, 0};
+}
+
+struct tdm_tag tdm_low_share_tag(const struct tdm_lowering *l, enum tdm_content content,
+                                 uint32_t layer, uint32_t chunk, uint32_t contributor)
+{
+    return (struct tdm_tag){content, layer, chunk, contributor, tdm_rank_share(l->program)};
 }
 
 void tdm_low_access(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref, uint32_t slots,
@@ -137,7 +143,7 @@ struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit)
 void tdm_low_adds_gradient(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
                            enum tdm_part part, uint32_t chunk)
 {
-    struct tdm_tag after = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, chunk);
+    struct tdm_tag after = tdm_low_share_tag(l, TDM_UNIT_GRADIENT, unit, TDM_NONE, chunk);
     struct tdm_tag before = after;
     bool opens = tdm_sum_opens(l->program, chunk);
     before.contributor = tdm_sum_before(l->program, chunk);

@@ -110,14 +110,18 @@ static void tile_gradient(struct tdm_lowering *l, const struct head_tile *at)
 {
     enum tdm_part part;
     uint32_t unit = output_unit(l, &part);
-    uint32_t last = l->layout->tile_base[l->program->chunk_count] - 1;
     uint32_t contributor = with_column(l, at, at->number);
-    bool tied = l->model->tied;
-    struct tdm_tag after =
-        tdm_low_sum_tag(tied ? TDM_TIED_GRADIENT : TDM_UNIT_GRADIENT, unit, TDM_NONE, contributor);
+    bool tied = l->model->tied, opens = false;
+    struct tdm_tag after = tdm_low_share_tag(l, tied ? TDM_TIED_GRADIENT : TDM_UNIT_GRADIENT, unit,
+                                             TDM_NONE, contributor);
     struct tdm_tag before = after;
     before.contributor = contributor + 1;
-    bool opens = at->number == last && first_column(l, at);
+    if (at->first &&
+        first_column(l, at)) { /* of its chunk: before it the rank's next chunk added */
+        before.contributor = l->layout->tile_base[tdm_sum_before(l->program, l->op.chunk)] *
+                             l->layout->vocabulary_tiles;
+        opens = tdm_sum_opens(l->program, l->op.chunk);
+    }
     tdm_low_access(l, TDM_HEAD_DWEIGHTS,
                    tied ? (struct tdm_ref){l->layout->tied_gradient, 0}
                         : tdm_low_gradient_ref(l, unit),

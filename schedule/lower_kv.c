@@ -166,12 +166,18 @@ void tdm_low_kv_enter(struct tdm_lowering *l, const struct tdm_body *body, struc
     kv_move_if_full(l, body, made.buffer);
 }
 
+/* K and V of a chunk on the host, which keeps those of the rank's chunks. */
+static struct tdm_ref at_home(const struct tdm_lowering *l, uint32_t host, uint32_t chunk)
+{
+    return (struct tdm_ref){host, l->program->chunks[chunk].slot};
+}
+
 void tdm_low_kv_send(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref made)
 {
     uint32_t host = l->layout->host_kv[body->layer];
     if (body->pass == TDM_PASS_FIRST && host != TDM_NONE)
-        copy_chunks(l, body, made, (struct tdm_ref){host, body->chunk}, body->chunk,
-                    body->chunk + 1, tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk));
+        copy_chunks(l, body, made, at_home(l, host, body->chunk), body->chunk, body->chunk + 1,
+                    tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk));
 }
 
 void tdm_low_dkv_move_if_full(struct tdm_lowering *l, const struct tdm_body *body)
@@ -196,8 +202,8 @@ void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
         first = tdm_attend_first(l->program, layer, chunk);
     if (step == TDM_KV_FETCH)
         kv_move_if_full(l, body, row);
-    copy_chunks(l, body, (struct tdm_ref){host, first}, tdm_low_kv_ref(l, body, row, first), first,
-                end, tdm_low_tag(TDM_KVPAGES, layer, TDM_NONE));
+    copy_chunks(l, body, at_home(l, host, first), tdm_low_kv_ref(l, body, row, first), first, end,
+                tdm_low_tag(TDM_KVPAGES, layer, TDM_NONE));
 }
 
 /* The slots of the host's sums, from a chunk on. */

@@ -246,12 +246,20 @@ void tdm_low_values_make(struct tdm_lowering *l, struct tdm_values *v)
 
 /* ---- bodies ---- */
 
+/* K and V that the body does not make itself. Those that it makes are gathered when it has. */
+static void fetch_kv(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    tdm_low_kv_fetch(l, body);
+    if (tdm_low_kv_step(l, body) != TDM_KV_MAKE)
+        tdm_low_gather(l, body);
+}
+
 void tdm_low_forward_body(struct tdm_lowering *l, const struct tdm_pending *pending)
 {
     const struct tdm_body *body = &pending->body;
     struct tdm_values v;
     tdm_low_values_begin(l, pending, &v);
-    tdm_low_kv_fetch(l, body);
+    fetch_kv(l, body);
     tdm_low_values_make(l, &v);
 
     struct tdm_ref home;
@@ -270,6 +278,6 @@ void tdm_low_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending)
 {
     struct tdm_values v;
     tdm_low_values_begin(l, pending, &v);
-    tdm_low_kv_fetch(l, &pending->body);
+    fetch_kv(l, &pending->body);
     tdm_low_values_make(l, &v);
 }

@@ -67,7 +67,8 @@ struct tdm_ref tdm_low_lists(struct tdm_lowering *l, const struct tdm_body *body
 {
     uint32_t layer = body->layer;
     bool first = tdm_low_first_selects(l, layer);
-    struct tdm_ref kept = {l->layout->lists[layer], first ? body->chunk : 0};
+    struct tdm_ref kept = {l->layout->lists[layer],
+                           first ? l->program->chunks[body->chunk].slot : 0};
     *work = false;
     if (!tdm_selector_lists(tdm_schedule_page_rule(l->schedule, layer).selector.kind))
         return tdm_nowhere;

@@ -89,6 +89,9 @@ void tdm_low_op_end(struct tdm_lowering *l);
 struct tdm_tag tdm_low_tag(enum tdm_content content, uint32_t layer, uint32_t chunk);
 struct tdm_tag tdm_low_sum_tag(enum tdm_content content, uint32_t layer, uint32_t chunk,
                                uint32_t contributor);
+/* The same for the rank's share of a sum over ranks; with one rank that is the sum. */
+struct tdm_tag tdm_low_share_tag(const struct tdm_lowering *l, enum tdm_content content,
+                                 uint32_t layer, uint32_t chunk, uint32_t contributor);
 
 /* Sets any operand. */
 void tdm_low_access(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref, uint32_t slots,
@@ -274,6 +277,17 @@ void tdm_low_kv_send(struct tdm_lowering *l, const struct tdm_body *body, struct
  * send them back. */
 void tdm_low_dkv_fetch(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_dkv_send(struct tdm_lowering *l, const struct tdm_body *body);
+
+/* ---- lower_team.c ---- */
+
+/* With several ranks: gathers the K and V of the round of a body's chunk, as far as bodies of its
+ * layer and pass make them; and reduces the shares of the round's dK and dV. All ranks call them in
+ * the same order, also those without a chunk in the round. */
+void tdm_low_gather(struct tdm_lowering *l, const struct tdm_body *body);
+void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body);
+
+/* With several ranks: sums the shares of the gradient of a body's unit. */
+void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* ---- lower_lists.c ---- */
 

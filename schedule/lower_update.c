@@ -44,10 +44,11 @@ static uint32_t host_buffer_of(const struct tdm_lowering *l, uint32_t unit)
  * layer-major order the next layer sums in the same place and would wait for a copy that begins
  * after the last op. If both layers have their parts at the same bytes, each part waits only for
  * its own copy. In chunk-major order the layers of a group have places of their own. Gradients that
- * stay are used after the backward. */
+ * stay are used after the backward. With several ranks a part is complete only when the shares of
+ * all are summed. */
 static bool goes_by_part(const struct tdm_lowering *l, uint32_t unit)
 {
-    return unit < l->model->layers && tdm_low_layer_major(l) &&
+    return unit < l->model->layers && tdm_low_layer_major(l) && l->program->ranks == 1 &&
            tdm_gradient_visits_host(l->program, unit) && !tdm_gradients_stay(l->schedule) &&
            l->layers_alike;
 }
@@ -207,6 +208,7 @@ void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *b
     const struct tdm_layout *layout = l->layout;
     uint32_t unit = body->layer;
     struct tdm_tag norm = tdm_low_tag(TDM_GRADIENT_NORM, unit, TDM_NONE);
+    tdm_low_reduce_gradient(l, body);
     tdm_low_op_begin(l, body, TDM_OP_GRADIENT_NORM, TDM_PART_ALL);
     reads_gradient(l, TDM_GRADIENT_NORM_GRADIENT, tdm_low_gradient_ref(l, unit));
     tdm_low_access(l, TDM_GRADIENT_NORM_NORM, (struct tdm_ref){layout->norms, unit}, 1, TDM_WRITE,

@@ -27,12 +27,19 @@ bool tdm_low_top_of_group(const struct tdm_lowering *l, uint32_t layer)
 
 struct tdm_ref tdm_low_stream_ref(const struct tdm_lowering *l, uint32_t chunk)
 {
-    return (struct tdm_ref){l->layout->stream, l->layout->stream_slots == 1 ? 0 : chunk};
+    return (struct tdm_ref){l->layout->stream,
+                            l->layout->stream_slots == 1 ? 0 : l->program->chunks[chunk].slot};
+}
+
+static struct tdm_ref input_ref(const struct tdm_lowering *l, uint32_t group, uint32_t chunk)
+{
+    return (struct tdm_ref){l->layout->input[group], l->program->chunks[chunk].slot};
 }
 
 static struct tdm_ref held_input_ref(const struct tdm_lowering *l, uint32_t layer, uint32_t chunk)
 {
-    return (struct tdm_ref){l->layout->held_input[layer], tdm_low_layer_major(l) ? chunk : 0};
+    return (struct tdm_ref){l->layout->held_input[layer],
+                            tdm_low_layer_major(l) ? l->program->chunks[chunk].slot : 0};
 }
 
 struct tdm_ref tdm_low_stored_x(const struct tdm_lowering *l, const struct tdm_body *body)
@@ -41,11 +48,11 @@ struct tdm_ref tdm_low_stored_x(const struct tdm_lowering *l, const struct tdm_b
     if (body->layer == 0)
         return tdm_nowhere;
     if (body->pass != TDM_PASS_FIRST)
-        return first ? (struct tdm_ref){l->layout->input[body->group], body->chunk}
+        return first ? input_ref(l, body->group, body->chunk)
                      : held_input_ref(l, body->layer, body->chunk);
     if (!first)
         return tdm_nowhere;
-    struct tdm_ref input = {l->layout->input[body->group], body->chunk};
+    struct tdm_ref input = input_ref(l, body->group, body->chunk);
     /* in layer-major order the stream still holds what was copied to the host */
     return tdm_low_layer_major(l) && tdm_low_is_far(l, input.buffer) ? tdm_nowhere : input;
 }
@@ -57,10 +64,12 @@ static struct tdm_ref home_of(const struct tdm_lowering *l, const struct tdm_bod
     uint32_t layer = body->layer, chunk = body->chunk;
     const struct tdm_group *group = &l->schedule->groups[body->group];
     if (tdm_store_kept(l->program, store, layer, chunk))
-        return (struct tdm_ref){l->layout->kept[store][layer], chunk - group->kept_from_chunk};
+        return (struct tdm_ref){l->layout->kept[store][layer],
+                                tdm_rank_slot(l->program, chunk, group->kept_from_chunk)};
     if (body->pass != TDM_PASS_FIRST && tdm_store_held(l->program, store, layer, chunk))
-        return (struct tdm_ref){l->layout->held[store][layer],
-                                tdm_low_layer_major(l) ? chunk - group->held_from_chunk : 0};
+        return (struct tdm_ref){
+            l->layout->held[store][layer],
+            tdm_low_layer_major(l) ? tdm_rank_slot(l->program, chunk, group->held_from_chunk) : 0};
     return tdm_nowhere;
 }
 
@@ -148,7 +157,7 @@ struct tdm_ref tdm_low_output_of(struct tdm_lowering *l, const struct tdm_body *
     if (body->pass == TDM_PASS_RERUN)
         target = held_input_ref(l, next, body->chunk);
     else if (tdm_low_top_of_group(l, body->layer))
-        target = (struct tdm_ref){l->layout->input[body->group + 1], body->chunk};
+        target = input_ref(l, body->group + 1, body->chunk);
 
     if (target.buffer == TDM_NONE) /* inside a group, in the first forward */
         return tdm_low_streams_x(l) ? tdm_low_stream_ref(l, body->chunk) : tdm_low_work(l, TDM_X);

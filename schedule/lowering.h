@@ -71,12 +71,12 @@ struct tdm_layout {
     uint32_t *host_dkv;              /* [layers] the buffers of those gradients */
     uint32_t kv_rows[TDM_MAX_RING];  /* chunk-major: rows that layers share whose K and V ... */
     uint32_t dkv_rows[TDM_MAX_RING]; /* ... or whose gradients are on the host */
-    uint32_t *kept[TDM_STORES];      /* [layers] slot of a chunk: chunk - kept_from_chunk */
-    uint32_t *held[TDM_STORES]; /* [layers] slot: chunk - held_from_chunk, or 0 in chunk-major */
-    uint32_t *held_input;       /* [layers] slot: chunk, or 0 in chunk-major */
-    uint32_t *group_of;         /* [layers] */
-    uint32_t *tile_base;        /* [chunks + 1] LM-head tiles before a chunk */
-    uint32_t vocabulary_tiles;  /* number of tiles that the vocabulary is cut into */
+    uint32_t *kept[TDM_STORES];      /* [layers] slot: tdm_rank_slot() from kept_from_chunk */
+    uint32_t *held[TDM_STORES];      /* [layers] slot: likewise, or 0 in chunk-major */
+    uint32_t *held_input;            /* [layers] slot: chunk, or 0 in chunk-major */
+    uint32_t *group_of;              /* [layers] */
+    uint32_t *tile_base;             /* [chunks + 1] LM-head tiles before a chunk */
+    uint32_t vocabulary_tiles;       /* number of tiles that the vocabulary is cut into */
 
     /* What streams through the rings of units, in order: the layers whose weights bodies use, and
      * the units that are updated, each as often as it has slices. Owned. */
@@ -115,8 +115,8 @@ bool tdm_gradient_is_transient(const struct tdm_program *program, uint32_t unit)
 /* Must a unit's gradient be copied to the host for an update there? No if its home is the host. */
 bool tdm_gradient_visits_host(const struct tdm_program *program, uint32_t unit);
 
-/* Emits the items of one step of a rank. */
-enum tdm_status tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_sink sink,
-                          void *self, struct tdm_error *err);
+/* Emits the items of one step of program->rank. */
+enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void *self,
+                          struct tdm_error *err);
 
 #endif

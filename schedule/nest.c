@@ -4,6 +4,7 @@
 
 #include "schedule/attend.h"
 #include "schedule/optimizer.h"
+#include "schedule/ranks.h"
 
 bool tdm_nest_embeds_apart(const struct tdm_schedule *schedule)
 {
@@ -14,7 +15,6 @@ struct nest {
     const struct tdm_program *program;
     const struct tdm_schedule *schedule;
     uint32_t chunks;
-    uint32_t rank; /* whose chunks are visited */
     tdm_body_visitor visit;
     void *self;
     struct tdm_error *err;
@@ -26,12 +26,27 @@ static void visit(struct nest *nest, enum tdm_body_kind kind, enum tdm_pass pass
                   uint32_t layer, uint32_t chunk)
 {
     if (nest->status != TDM_OK ||
-        (chunk != TDM_NONE && nest->program->chunks[chunk].rank != nest->rank))
+        (chunk != TDM_NONE && nest->program->chunks[chunk].rank != nest->program->rank))
         return;
-    struct tdm_body body = {kind, nest->phase, pass, group, layer, chunk};
+    struct tdm_body body = {kind, nest->phase, pass, group, layer, chunk, false};
     if (kind == TDM_BODY_GRADIENT_NORM || kind == TDM_BODY_OPTIMIZER)
         body.phase = TDM_OPTIMIZER_PHASE;
     nest->status = nest->visit(nest->self, &body, nest->err);
+}
+
+/* A layer's body for the rank's chunk of a round, which begins with chunk `first`. Without a chunk
+ * in the round, the rank is absent. */
+static void visit_round(struct nest *nest, enum tdm_body_kind kind, enum tdm_pass pass,
+                        uint32_t group, uint32_t layer, uint32_t first)
+{
+    uint32_t own = tdm_round_own(nest->program, first);
+    if (own != TDM_NONE) {
+        visit(nest, kind, pass, group, layer, own);
+        return;
+    }
+    const struct tdm_body body = {kind, nest->phase, pass, group, layer, first, true};
+    if (nest->status == TDM_OK)
+        nest->status = nest->visit(nest->self, &body, nest->err);
 }
 
 static void phase_begin(struct nest *nest, enum tdm_phase phase)
@@ -84,17 +99,32 @@ static void update_at_end(struct nest *nest)
 static void forward_sweep(struct nest *nest, enum tdm_pass pass, uint32_t group, uint32_t layer)
 {
     visit(nest, TDM_BODY_LAYER_BEGIN, pass, group, layer, TDM_NONE);
-    for (uint32_t chunk = 0; chunk < nest->chunks; chunk++)
-        visit(nest, TDM_BODY_FORWARD, pass, group, layer, chunk);
+    for (uint32_t first = 0; first < nest->chunks; first = tdm_round_end(nest->program, first))
+        visit_round(nest, TDM_BODY_FORWARD, pass, group, layer, first);
     visit(nest, TDM_BODY_LAYER_END, pass, group, layer, TDM_NONE);
+}
+
+/* A layer backward over all chunks, by several ranks: for each sequence, all K and V that its
+ * chunks see, then its rounds in reverse. */
+static void backward_rounds(struct nest *nest, uint32_t group, uint32_t layer)
+{
+    const struct tdm_program *program = nest->program;
+    for (uint32_t end = nest->chunks, begin; end > 0; end = begin) {
+        begin = program->chunks[end - 1].first_chunk;
+        for (uint32_t first = begin; first < end; first = tdm_round_end(program, first))
+            visit_round(nest, TDM_BODY_KV, TDM_PASS_BACKWARD, group, layer, first);
+        for (uint32_t first = end; first > begin;) {
+            first = tdm_round_first(program, first - 1);
+            visit_round(nest, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, first);
+        }
+    }
 }
 
 /* A layer backward over all chunks, in reverse: all later chunks have added to a chunk's dK, dV. K
  * and V of the chunks that it sees are made just before, so that only as many are live as windows
  * let a chunk see. */
-static void backward_sweep(struct nest *nest, uint32_t group, uint32_t layer)
+static void backward_chunks(struct nest *nest, uint32_t group, uint32_t layer)
 {
-    visit(nest, TDM_BODY_LAYER_BEGIN, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
     for (uint32_t chunk = nest->chunks, made = chunk; chunk-- > 0;) {
         uint32_t first = tdm_attend_first(nest->program, layer, chunk);
         for (uint32_t seen = first; seen < made; seen++)
@@ -102,6 +132,15 @@ static void backward_sweep(struct nest *nest, uint32_t group, uint32_t layer)
         made = first;
         visit(nest, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, chunk);
     }
+}
+
+static void backward_sweep(struct nest *nest, uint32_t group, uint32_t layer)
+{
+    visit(nest, TDM_BODY_LAYER_BEGIN, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
+    if (nest->program->ranks > 1)
+        backward_rounds(nest, group, layer);
+    else
+        backward_chunks(nest, group, layer);
     gradient_complete(nest, layer);
     visit(nest, TDM_BODY_LAYER_END, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
 }
@@ -247,14 +286,13 @@ static void evaluate(struct nest *nest)
     phase_end(nest);
 }
 
-enum tdm_status tdm_nest_visit(const struct tdm_program *program, uint32_t rank,
-                               tdm_body_visitor visitor, void *self, struct tdm_error *err)
+enum tdm_status tdm_nest_visit(const struct tdm_program *program, tdm_body_visitor visitor,
+                               void *self, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = program->schedule;
     struct nest nest = {.program = program,
                         .schedule = schedule,
                         .chunks = program->chunk_count,
-                        .rank = rank,
                         .visit = visitor,
                         .self = self,
                         .err = err,

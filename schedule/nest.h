@@ -47,6 +47,9 @@ struct tdm_body {
     enum tdm_phase phase;
     enum tdm_pass pass;
     uint32_t group, layer, chunk; /* TDM_NONE where it has none */
+    /* with several ranks: the rank has no chunk in this round, whose first one is `chunk`, and only
+     * takes part in the team ops of others (ops/team.h) */
+    bool absent;
 };
 
 typedef enum tdm_status (*tdm_body_visitor)(void *self, const struct tdm_body *body,
@@ -57,9 +60,10 @@ typedef enum tdm_status (*tdm_body_visitor)(void *self, const struct tdm_body *b
  * once. */
 bool tdm_nest_embeds_apart(const struct tdm_schedule *schedule);
 
-/* Calls `visit` for every body of one step, in program order: the bodies of a rank's chunks, and
- * the bodies without a chunk. Reads only the program's schedule and chunks. */
-enum tdm_status tdm_nest_visit(const struct tdm_program *program, uint32_t rank,
-                               tdm_body_visitor visit, void *self, struct tdm_error *err);
+/* Calls `visit` for every body of one step of program->rank, in program order: the bodies of the
+ * rank's chunks, and the bodies without a chunk. Reads only the program's schedule, chunks and
+ * rank. */
+enum tdm_status tdm_nest_visit(const struct tdm_program *program, tdm_body_visitor visit,
+                               void *self, struct tdm_error *err);
 
 #endif

@@ -329,8 +329,13 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
         return sum == OPENS;
     case TILES:
         mine = (step->tile_base[op->chunk] + tile_of(step, op)) * columns + column;
-        last = step->tile_base[program->chunk_count] * columns - 1;
-        break;
+        last = step->tile_base[op->chunk + 1] * columns - 1;
+        if (mine < last)
+            break;
+        /* the first of its chunk: before it the rank's next chunk has added */
+        *after = (uint32_t)mine;
+        *before = (uint32_t)(step->tile_base[added_before(step, op->chunk)] * columns);
+        return added_before(step, op->chunk) == program->chunk_count;
     case COLUMNS:
         mine = tile_of(step, op) * columns + column;
         last = tile_of(step, op) * columns + columns - 1;
@@ -349,13 +354,13 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
     return mine == last;
 }
 
-/* First chunk with a token that some token of `chunk` sees: its first token sees the farthest,
- * because the first token seen never decreases and is of its document. */
-static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chunk)
+/* Its first token sees the farthest, because the first token seen never decreases and is of its
+ * document. */
+uint32_t tdm_operands_first_seen(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
 {
-    const struct tdm_chunk *chunks = step->program->chunks, *from = &chunks[chunk];
-    const struct tdm_sequence *sequence = &step->program->schedule->sequences[from->sequence];
-    struct tdm_page_rule rule = tdm_schedule_page_rule(step->program->schedule, layer);
+    const struct tdm_chunk *chunks = program->chunks, *from = &chunks[chunk];
+    const struct tdm_sequence *sequence = &program->schedule->sequences[from->sequence];
+    struct tdm_page_rule rule = tdm_schedule_page_rule(program->schedule, layer);
     uint64_t start = tdm_document_start(sequence, tdm_document_of(sequence, from->first_token));
     uint64_t far = tdm_far_token(&rule, start, from->first_token);
     uint32_t first = chunk;
@@ -363,6 +368,11 @@ static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chu
            chunks[first - 1].first_token + chunks[first - 1].tokens > far)
         first--;
     return first;
+}
+
+static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chunk)
+{
+    return tdm_operands_first_seen(step->program, layer, chunk);
 }
 
 /* The chunks whose K and V an op works on. For dK and dV: those to which it is (OPENS) or is not
@@ -436,23 +446,32 @@ static void turn_rows(const struct step *step, const struct tdm_op *op, bool fir
     }
 }
 
+/* Is it a sum over the chunks of all ranks, of which a rank has a share? */
+static bool adds_to_share(enum sum sum)
+{
+    return sum == NOT_YET || sum == CHUNKS || sum == OPENS || sum == JOINS || sum == TILES;
+}
+
 /* The access that a rule asks for, without buffer, slot and bytes. */
 static struct tdm_access due_access(const struct step *step, const struct tdm_op *op,
                                     const struct operand_rule *rule)
 {
     const struct tdm_model *model = step->program->schedule->model;
     struct tdm_access due = {.slots = 1, .mode = rule->mode};
-    due.before =
-        (struct tdm_tag){rule->before, unit_of(model, op, rule->whose_before), op->chunk, TDM_NONE};
-    due.after = (struct tdm_tag){rule->after, unit_of(model, op, rule->whose), op->chunk, TDM_NONE};
+    due.before = (struct tdm_tag){rule->before, unit_of(model, op, rule->whose_before), op->chunk,
+                                  TDM_NONE, 0};
+    due.after =
+        (struct tdm_tag){rule->after, unit_of(model, op, rule->whose), op->chunk, TDM_NONE, 0};
     bool first = share_of(step, op, rule->sum, &due.before.contributor, &due.after.contributor);
+    if (step->program->ranks > 1 && adds_to_share(rule->sum))
+        due.before.share = due.after.share = step->program->rank + 1;
 
     if (tdm_content_is_of_unit(rule->after)) {
         due.part = op->part;
         due.before.chunk = due.after.chunk = TDM_NONE;
         if (op->kind == TDM_OP_OPTIMIZER && tdm_is_sliced(model, rule->after, op->layer)) {
-            due.before = (struct tdm_tag){rule->after, op->layer, op->slice, TDM_NONE};
-            due.after = (struct tdm_tag){rule->after, op->layer, op->slice, 0};
+            due.before = (struct tdm_tag){rule->after, op->layer, op->slice, TDM_NONE, 0};
+            due.after = (struct tdm_tag){rule->after, op->layer, op->slice, 0, 0};
             due.slots = op->slices > 1 ? 1 : tdm_slice_count(model, op->layer);
         }
         if (is_of_head(op) && model->tied) {

@@ -16,4 +16,12 @@
 enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint64_t *tile_base,
                                    const struct tdm_op *op, struct tdm_error *err);
 
+/* The same of a team op (ops/team.h). */
+enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
+                                        const uint64_t *tile_base, const struct tdm_op *op,
+                                        struct tdm_error *err);
+
+/* First chunk with a token that some token of `chunk` sees in a layer. */
+uint32_t tdm_operands_first_seen(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
+
 #endif

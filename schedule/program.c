@@ -23,6 +23,22 @@
 /* Maximum number of LM-head tiles of a step. */
 #define MAX_TILES 16777216u
 
+/* Every rank needs a chunk: it would have no share of the gradients. */
+static enum tdm_status check_ranks(const struct tdm_program *program, struct tdm_error *err)
+{
+    bool has[TDM_MAX_RANKS] = {false};
+    for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++)
+        has[program->chunks[chunk].rank] = true;
+    for (uint32_t rank = 0; rank < program->ranks; rank++)
+        if (!has[rank]) {
+            tdm_fail(err, TDM_INPUT, "%u chunks of %llu tokens leave rank %u of %u without work",
+                     program->chunk_count, (unsigned long long)program->schedule->chunk_tokens,
+                     rank, program->ranks);
+            return tdm_hint(err, "use smaller chunks (--set chunk=N) or fewer ranks (--ranks)");
+        }
+    return TDM_OK;
+}
+
 static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = program->schedule;
@@ -72,12 +88,13 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
             program->chunks[chunk].last_chunk = program->chunk_count - 1;
     }
     tdm_ranks_deal(program->chunks, program->chunk_count, program->ranks);
-    return TDM_OK;
+    return check_ranks(program, err);
 }
 
 /* The first run of the lowering: live ranges as conflicts, peaks, number of ops. */
 struct ranges {
     struct tdm_program *program;
+    struct tdm_rank_counts *counts; /* of the rank under way */
     struct tdm_conflicts conflicts;
     uint64_t *live; /* bits */
     uint64_t live_bytes[TDM_MAX_PLACES];
@@ -88,8 +105,8 @@ static enum tdm_status note_range(void *self, const struct tdm_item *item, struc
     struct ranges *ranges = self;
     struct tdm_program *program = ranges->program;
     if (item->kind == TDM_RUN) {
-        program->op_count++;
-        program->written_values += tdm_values_written(item->op);
+        ranges->counts->ops++;
+        ranges->counts->written_values += tdm_values_written(item->op);
         program->kinds |= 1u << item->op->kind;
         program->lanes |= 1u << item->op->lane;
         return TDM_OK;
@@ -191,8 +208,14 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
     ranges.live = calloc((size_t)ranges.conflicts.words + 1, sizeof(*ranges.live));
     if (ranges.live == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for live ranges");
-    if (status == TDM_OK)
-        status = tdm_lower(program, 0, note_range, &ranges, err);
+    /* all ranks have the same buffers at the same offsets: those that are live together on any */
+    for (uint32_t rank = 0; rank < program->ranks && status == TDM_OK; rank++) {
+        const struct tdm_program view = tdm_program_of_rank(program, rank);
+        ranges.counts = &program->counts[rank];
+        status = tdm_lower(&view, note_range, &ranges, err);
+    }
+    program->op_count = program->counts[0].ops;
+    program->written_values = program->counts[0].written_values;
     uint32_t places = program->schedule->machine->topology.place_count;
     for (uint32_t place = 0; place < places && status == TDM_OK; place++)
         status = pack_place(program, &ranges.conflicts, (enum tdm_place)place,
@@ -219,8 +242,12 @@ static enum tdm_status lower(const struct tdm_schedule *schedule,
     if (program == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a program");
     tdm_program_set_schedule(program, schedule);
-    program->ranks = 1;
-    enum tdm_status status = make_chunks(program, err);
+    program->ranks = schedule->ranks;
+    program->counts = calloc(program->ranks, sizeof(*program->counts));
+    enum tdm_status status =
+        program->counts == NULL
+            ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", program->ranks)
+            : make_chunks(program, err);
     if (status == TDM_OK)
         status = tdm_buffers_declare(program, err);
     if (status == TDM_OK)
@@ -242,6 +269,7 @@ enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct td
         uint64_t runtime = topology->places[place].runtime_bytes;
         uint64_t limit = tdm_schedule_limit(schedule, (enum tdm_place)place);
         capacity_bytes[place] = limit > runtime ? limit - runtime : 0;
+        capacity_bytes[place] /= tdm_schedule_sharers(schedule, (enum tdm_place)place);
     }
     return lower(schedule, capacity_bytes, false, program, err);
 }
@@ -253,19 +281,19 @@ enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
     return lower(schedule, capacity_bytes, true, program, err);
 }
 
-enum tdm_status tdm_program_emit_rank(const struct tdm_program *program, uint32_t rank,
-                                      tdm_sink sink, void *self, struct tdm_error *err)
+struct tdm_program tdm_program_of_rank(const struct tdm_program *program, uint32_t rank)
 {
-    if (rank >= program->ranks)
-        return tdm_fail(err, TDM_INTERNAL, "rank %u of a program of %u ranks", rank,
-                        program->ranks);
-    return tdm_lower(program, rank, sink, self, err);
+    struct tdm_program view = *program;
+    view.rank = rank;
+    view.op_count = program->counts[rank].ops;
+    view.written_values = program->counts[rank].written_values;
+    return view;
 }
 
 enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sink, void *self,
                                  struct tdm_error *err)
 {
-    return tdm_program_emit_rank(program, 0, sink, self, err);
+    return tdm_lower(program, sink, self, err);
 }
 
 void tdm_program_free(struct tdm_program *program)
@@ -275,6 +303,7 @@ void tdm_program_free(struct tdm_program *program)
     tdm_layout_free(program->layout);
     free(program->chunks);
     free(program->buffers);
+    free(program->counts);
     free(program);
 }
 

@@ -28,12 +28,13 @@ enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
                                          const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                          struct tdm_program **program, struct tdm_error *err);
 
-/* Streams one step of a rank into `sink`. Every call gives the same items in the same order.
- * TDM_INTERNAL if the program has no such rank. */
-enum tdm_status tdm_program_emit_rank(const struct tdm_program *program, uint32_t rank,
-                                      tdm_sink sink, void *self, struct tdm_error *err);
+/* The program as `rank` (below program->ranks) runs it: the same chunks and buffers, which belong
+ * to `program`, with the ops of that rank. A program itself is that of rank 0. The result is not
+ * freed. */
+struct tdm_program tdm_program_of_rank(const struct tdm_program *program, uint32_t rank);
 
-/* The same for the first rank. With one rank that is the whole step. */
+/* Streams one step of program->rank into `sink`. Every call gives the same items in the same
+ * order. */
 enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sink, void *self,
                                  struct tdm_error *err);
 

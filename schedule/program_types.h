@@ -48,6 +48,7 @@ struct tdm_tag {
     uint32_t layer;
     uint32_t chunk;
     uint32_t contributor;
+    uint32_t share; /* 0: the whole; else one rank's share of a sum over ranks: its number + 1 */
 };
 
 /* One operand of an op: slots [first_slot, first_slot + slots) of a buffer; ranges do not wrap.
@@ -73,12 +74,13 @@ struct tdm_op {
     /* link of the machine: that a copy between two places uses, or over which attention gathers;
      * TDM_NO_LINK in other ops */
     uint32_t link;
-    uint32_t layer;                   /* or unit; TDM_NONE if none */
-    uint32_t chunk;                   /* TDM_NONE if none */
-    uint64_t tokens;                  /* rows it works on */
-    uint64_t first_row;               /* first row of a tile inside its chunk */
-    uint32_t first_entry;             /* of an LM-head tile: its first vocabulary entry, */
-    uint32_t entries;                 /* and the number of entries; 0 in other ops */
+    uint32_t layer;       /* or unit; TDM_NONE if none */
+    uint32_t chunk;       /* TDM_NONE if none */
+    uint64_t tokens;      /* rows it works on */
+    uint64_t first_row;   /* first row of a tile inside its chunk */
+    uint32_t first_entry; /* of an LM-head tile: its first vocabulary entry, */
+    uint32_t entries;     /* and the number of entries; 0 in other ops */
+    /* of a round: its first chunk in `chunk`, its tokens in `tokens` (team.h) */
     uint32_t slice;                   /* of an update: the slice of its unit, and */
     uint32_t slices;                  /* their number, or 1: all at once; 0 in other ops */
     uint64_t first_element, elements; /* of an update: the elements of the unit that it changes */
@@ -120,13 +122,19 @@ struct tdm_buffer {
     bool used;       /* some item names it; unused buffers take no bytes */
 };
 
+struct tdm_rank_counts {
+    uint64_t ops, written_values;
+};
+
 struct tdm_program {
     const struct tdm_schedule *schedule;  /* borrowed */
     struct tdm_params params;             /* of its ops */
     const struct tdm_sequence *sequences; /* of the step; the schedule's */
     uint32_t sequence_count;
     bool documents_of_text; /* the text of a run determines where documents begin */
-    uint32_t ranks;         /* number of ranks that share the chunks; 1 so far */
+    uint32_t ranks;         /* number of ranks that share the chunks */
+    /* the rank whose step tdm_program_emit() gives, and whose ops are counted below */
+    uint32_t rank;
     struct tdm_chunk *chunks;
     uint32_t chunk_count;
     struct tdm_buffer *buffers;
@@ -135,9 +143,10 @@ struct tdm_program {
     /* maximum bytes of live buffers: the lower bound of packing */
     uint64_t live_peak_bytes[TDM_MAX_PLACES];
     uint64_t op_count;
-    uint64_t written_values; /* values that its ops begin in a step (values.h) */
-    tdm_kinds kinds;         /* of its ops */
-    uint32_t lanes;          /* bits of the lanes that have ops, by number */
+    uint64_t written_values;        /* values that its ops begin in a step (values.h) */
+    struct tdm_rank_counts *counts; /* [ranks] the same of every rank */
+    tdm_kinds kinds;                /* of the ops of all ranks */
+    uint32_t lanes;                 /* bits of the lanes that have ops, by number */
     /* buffer that ops use besides their operands; live for the whole step */
     uint32_t scratch;
     uint64_t product_bytes;    /* part of it for products: tdm_scratch_product_bytes() */

@@ -2,6 +2,8 @@
 /* Ranks: deals chunks to ranks, and orders the sums over a rank's chunks. */
 #include "schedule/ranks.h"
 
+#include "schedule/attend.h"
+
 void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks)
 {
     uint32_t next_slot[TDM_MAX_RANKS] = {0};
@@ -18,6 +20,76 @@ void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks)
         }
         first += dealt;
     }
+}
+
+uint32_t tdm_round_first(const struct tdm_program *program, uint32_t chunk)
+{
+    while (chunk > 0 && program->chunks[chunk - 1].round == program->chunks[chunk].round)
+        chunk--;
+    return chunk;
+}
+
+uint32_t tdm_round_end(const struct tdm_program *program, uint32_t chunk)
+{
+    uint32_t round = program->chunks[chunk].round;
+    while (chunk < program->chunk_count && program->chunks[chunk].round == round)
+        chunk++;
+    return chunk;
+}
+
+uint32_t tdm_round_own(const struct tdm_program *program, uint32_t chunk)
+{
+    uint32_t end = tdm_round_end(program, chunk);
+    for (uint32_t i = tdm_round_first(program, chunk); i < end; i++)
+        if (program->chunks[i].rank == program->rank)
+            return i;
+    return TDM_NONE;
+}
+
+uint32_t tdm_rank_chunks(const struct tdm_program *program, uint32_t first, uint32_t end)
+{
+    uint32_t most = 0;
+    if (program->ranks <= 1)
+        return end - first;
+    for (uint32_t i = first; i < end; i++) {
+        uint32_t slot = tdm_rank_slot(program, i, first);
+        most = slot >= most ? slot + 1 : most;
+    }
+    return most;
+}
+
+uint32_t tdm_rank_chunks_least(const struct tdm_program *program)
+{
+    uint32_t least = program->chunk_count;
+    for (uint32_t rank = 0; program->ranks > 1 && rank < program->ranks; rank++) {
+        uint32_t chunks = 0;
+        for (uint32_t i = 0; i < program->chunk_count; i++)
+            chunks += program->chunks[i].rank == rank;
+        least = chunks < least ? chunks : least;
+    }
+    return least;
+}
+
+uint32_t tdm_rank_slot(const struct tdm_program *program, uint32_t chunk, uint32_t first)
+{
+    const struct tdm_chunk *of = &program->chunks[chunk];
+    while (program->chunks[first].rank != of->rank)
+        first++;
+    return of->slot - program->chunks[first].slot;
+}
+
+uint32_t tdm_rank_share(const struct tdm_program *program)
+{
+    return program->ranks > 1 ? program->rank + 1 : 0;
+}
+
+uint32_t tdm_share_last(const struct tdm_program *program, uint32_t rank, uint32_t layer,
+                        uint32_t chunk)
+{
+    for (uint32_t i = chunk; i <= program->chunks[chunk].last_chunk; i++)
+        if (program->chunks[i].rank == rank)
+            return tdm_attend_first(program, layer, i) <= chunk ? i : TDM_NONE;
+    return TDM_NONE;
 }
 
 uint32_t tdm_sum_before(const struct tdm_program *program, uint32_t chunk)

@@ -5,20 +5,44 @@
  * A rank is one device with its own arena and lanes. Chunks are dealt in rounds: a round is the
  * next chunks of a sequence, one for each rank, in rank order in one round and in reverse rank
  * order in the next. Under a causal mask later chunks cost more; over every two rounds all ranks
- * have the same cost. Programs have one rank so far: then a round is one chunk, and a chunk's slot
- * is its number.
+ * have the same cost. With one rank a round is one chunk, and a chunk's slot is its number.
+ *
+ * Buffers of a rank's own chunks (residuals, the stream) have a slot for each of them. Rows of K
+ * and V and of their gradients, tokens and losses have a slot for every chunk of the step or
+ * sequence.
  */
 #ifndef TDM_SCHEDULE_RANKS_H
 #define TDM_SCHEDULE_RANKS_H
 
 #include "schedule/program_types.h"
 
-#define TDM_MAX_RANKS 1024u
-
 /* Sets rank, round and slot of all chunks of a step, whose sequence, first_chunk and last_chunk are
  * set. `ranks` is 1 to TDM_MAX_RANKS. A round belongs to one sequence; the last round of a sequence
  * may have no chunk for some ranks. */
 void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks);
+
+/* The rounds: first chunk of the round of `chunk`, and the chunk after it. */
+uint32_t tdm_round_first(const struct tdm_program *program, uint32_t chunk);
+uint32_t tdm_round_end(const struct tdm_program *program, uint32_t chunk);
+
+/* The chunk of program->rank in the round of `chunk`; TDM_NONE if it has none. */
+uint32_t tdm_round_own(const struct tdm_program *program, uint32_t chunk);
+
+/* The most chunks that any rank has among [first, end); and the fewest that any has in a step. */
+uint32_t tdm_rank_chunks(const struct tdm_program *program, uint32_t first, uint32_t end);
+uint32_t tdm_rank_chunks_least(const struct tdm_program *program);
+
+/* The number of the chunks among [first, chunk) that the rank of `chunk` has: its slot in a buffer
+ * for the rank's chunks from `first` on. */
+uint32_t tdm_rank_slot(const struct tdm_program *program, uint32_t chunk, uint32_t first);
+
+/* What a tag says of a sum to which only the chunks of program->rank have added (tdm_tag.share). */
+uint32_t tdm_rank_share(const struct tdm_program *program);
+
+/* The chunk of a rank that is the last to add to dK and dV of `chunk`, its own or not; TDM_NONE if
+ * none of the rank's chunks sees `chunk` in this layer: then it has no share. */
+uint32_t tdm_share_last(const struct tdm_program *program, uint32_t rank, uint32_t layer,
+                        uint32_t chunk);
 
 /* Sums over chunks (dK, dV of a chunk, gradients of weights) run in reverse order, on each rank
  * over its own chunks. Returns the chunk that added last before `chunk`; chunk_count if `chunk` is

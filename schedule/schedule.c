@@ -91,6 +91,7 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
         free(schedule);
         return status;
     }
+    schedule->ranks = 1;
     schedule->order = TDM_LAYER_MAJOR;
     schedule->chunk_tokens = context < 4096 ? context : 4096;
     schedule->page_tokens = 128;
@@ -162,6 +163,11 @@ enum tdm_status tdm_schedule_set_groups(struct tdm_schedule *schedule, uint32_t 
     schedule->group_count = count;
     tdm_schedule_set_order(schedule, schedule->order);
     return TDM_OK;
+}
+
+uint32_t tdm_schedule_sharers(const struct tdm_schedule *schedule, enum tdm_place place)
+{
+    return schedule->machine->topology.places[place].host_memory ? schedule->ranks : 1;
 }
 
 void tdm_schedule_set_order(struct tdm_schedule *schedule, enum tdm_order order)

@@ -104,6 +104,7 @@ struct tdm_rings {
     uint32_t gather;
 };
 
+#define TDM_MAX_RANKS 1024u
 #define TDM_MAX_RING 16u
 #define TDM_MAX_GATHER 4096u
 #define TDM_DEFAULT_RINGS                                   \
@@ -148,6 +149,8 @@ struct tdm_schedule {
     struct tdm_machine *machine; /* owned: what it was planned for */
     uint64_t memory_bytes;       /* limit on used device bytes for which it was planned */
     uint64_t host_memory_bytes;
+
+    uint32_t ranks; /* devices that share the step, each with these limits: ranks.h */
 
     uint32_t sequence_count;
     struct tdm_sequence *sequences; /* [sequence_count] */
@@ -212,6 +215,10 @@ uint64_t tdm_schedule_trained_tokens(const struct tdm_schedule *schedule);
 /* The limit on used bytes of a place for which it was planned: the schedule's own limit for device
  * and host, the whole capacity for other places. */
 uint64_t tdm_schedule_limit(const struct tdm_schedule *schedule, enum tdm_place place);
+
+/* Ranks whose arenas at a place are in the same memory: all, if it is the computer's own; else one.
+ */
+uint32_t tdm_schedule_sharers(const struct tdm_schedule *schedule, enum tdm_place place);
 
 /* Sets the order, and for all groups the default handling of K and V in that order: layer-major
  * recomputes them, chunk-major keeps them on the device. */

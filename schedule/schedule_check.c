@@ -160,6 +160,26 @@ static enum tdm_status check_homes(const struct tdm_schedule *schedule, const ch
     return TDM_OK;
 }
 
+/* What several ranks cannot do yet. */
+static enum tdm_status check_ranks(const struct tdm_schedule *schedule, const char *file,
+                                   struct tdm_error *err)
+{
+    if (schedule->ranks == 0 || schedule->ranks > TDM_MAX_RANKS)
+        return tdm_fail(err, TDM_INPUT, "%s: \"ranks\" is %u; expected 1 to %u", file,
+                        schedule->ranks, TDM_MAX_RANKS);
+    if (schedule->ranks > 1 && schedule->order != TDM_LAYER_MAJOR)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"order\" is %s, but several ranks share a layer's K and V in rounds, "
+                        "so they need layer-major",
+                        file, tdm_order_name(schedule->order));
+    if (schedule->ranks > 1 && tdm_schedule_lists(schedule) == TDM_SELECT_TOP_K)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"selector.kind\" is top-k, whose page means are not gathered yet; "
+                        "several ranks can use the other selectors",
+                        file);
+    return TDM_OK;
+}
+
 enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const char *file,
                                    struct tdm_error *err)
 {
@@ -211,6 +231,9 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
     if (schedule->head_tile_vocabulary == 0 || schedule->head_tile_vocabulary > UINT32_MAX)
         return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_vocabulary\" is %llu; use 1 to 2^32 - 1",
                         file, (unsigned long long)schedule->head_tile_vocabulary);
+    status = check_ranks(schedule, file, err);
+    if (status != TDM_OK)
+        return status;
     if (schedule->prefetch > MAX_PREFETCH)
         return tdm_fail(err, TDM_INPUT, "%s: \"prefetch\" is %u; expected 0 to %u", file,
                         schedule->prefetch, MAX_PREFETCH);

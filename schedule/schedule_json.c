@@ -140,6 +140,8 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         optimizer_to_json(schedule));
     if (predicted != NULL)
         tdm_json_set(&root, "predicted", json_incref((json_t *)(uintptr_t)predicted));
+    if (schedule->ranks > 1)
+        tdm_json_set(&root, "ranks", count_json(schedule->ranks));
     if (schedule->documents_of_text)
         tdm_json_set(&root, "documents", json_string("file"));
     if (root == NULL)
@@ -468,6 +470,9 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     }
     schedule->memory_bytes = tdm_json_count(reader, "memory_bytes", 0, INT64_MAX);
     schedule->host_memory_bytes = tdm_json_count(reader, "host_memory_bytes", 0, INT64_MAX);
+    schedule->ranks = tdm_json_has(reader, "ranks")
+                          ? (uint32_t)tdm_json_count(reader, "ranks", 1, TDM_MAX_RANKS)
+                          : 1;
     schedule->chunk_tokens = tdm_json_count(reader, "chunk_tokens", 1, MAX_TOKENS);
     schedule->page_tokens = tdm_json_count(reader, "page_tokens", 1, 65536);
     schedule->head_tile_tokens = tdm_json_count(reader, "head_tile_tokens", 1, MAX_TOKENS);
@@ -509,6 +514,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "machine",
                                        "memory_bytes",
                                        "host_memory_bytes",
+                                       "ranks",
                                        "sequences",
                                        "documents",
                                        "order",

@@ -91,7 +91,7 @@ enum tdm_status tdm_stream_plan(struct tdm_program *program, struct tdm_error *e
         far_weights[unit] = tdm_home_is_far(program, TDM_UNIT_WEIGHTS, unit);
         slices[unit] = tdm_has_passing_state(program, unit) ? tdm_slice_count(model, unit) : 0;
     }
-    status = tdm_nest_visit(program, 0, plan_body, &streams, err);
+    status = tdm_nest_visit(program, plan_body, &streams, err);
     layout->visits = streams.visits.units;
     layout->visit_count = streams.visits.count;
     layout->updates = streams.updates.units;

@@ -14,7 +14,7 @@ bool tdm_content_is_of_unit(enum tdm_content content)
 bool tdm_tag_same(struct tdm_tag a, struct tdm_tag b)
 {
     return a.content == b.content && a.layer == b.layer && a.chunk == b.chunk &&
-           a.contributor == b.contributor;
+           a.contributor == b.contributor && a.share == b.share;
 }
 
 struct tdm_tag tdm_tag_at(struct tdm_tag tag, uint32_t k)
@@ -35,7 +35,9 @@ const char *tdm_tag_show(struct tdm_tag tag, char text[TDM_TAG_TEXT])
         used += snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " %s %u",
                          tdm_content_is_of_unit(tag.content) ? "slice" : "chunk", tag.chunk);
     if (tag.contributor != TDM_NONE)
-        snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " down to contributor %u",
-                 tag.contributor);
+        used += snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " down to contributor %u",
+                         tag.contributor);
+    if (tag.share != 0)
+        snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " (share of rank %u)", tag.share - 1);
     return text;
 }

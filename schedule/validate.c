@@ -14,12 +14,14 @@
 
 #include "base/size.h"
 #include "ops/move.h"
+#include "ops/team.h"
 #include "schedule/gather.h"
 #include "schedule/layout.h"
 #include "schedule/operands.h"
 #include "schedule/program.h"
 #include "schedule/slices.h"
 #include "schedule/tags.h"
+#include "schedule/team_check.h"
 #include "schedule/validate_cost.h"
 
 #include <stdio.h>
@@ -157,7 +159,7 @@ static struct tdm_tag initial_tag(const struct tdm_validator *v, const struct td
                                   uint32_t slot)
 {
     if (!buffer->resident)
-        return (struct tdm_tag){TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE};
+        return (struct tdm_tag){TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE, 0};
     return tdm_program_initial(v->program, buffer, slot);
 }
 
@@ -545,7 +547,8 @@ static enum tdm_status check_copy(const struct tdm_validator *v, const struct td
 static enum tdm_status check_cost(const struct tdm_validator *v, const struct tdm_op *op,
                                   struct tdm_error *err)
 {
-    bool update = op->kind == TDM_OP_GRADIENT_NORM || op->kind == TDM_OP_OPTIMIZER;
+    bool update = op->kind == TDM_OP_GRADIENT_NORM || op->kind == TDM_OP_OPTIMIZER ||
+                  op->kind == TDM_OP_REDUCE_ALL;
     bool copy = op->kind == TDM_OP_COPY;
     if ((!copy && update != (op->phase == TDM_OPTIMIZER_PHASE)) || op->phase >= TDM_PHASES)
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of phase %d",
@@ -564,6 +567,16 @@ static enum tdm_status check_cost(const struct tdm_validator *v, const struct td
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of no chunk",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind));
     return tdm_cost_check_op(v->costs, op, err);
+}
+
+static enum tdm_status check_operands(const struct tdm_validator *v, const struct tdm_op *op,
+                                      struct tdm_error *err)
+{
+    if (op->kind == TDM_OP_COPY)
+        return check_copy(v, op, err);
+    return (TDM_TEAM_KINDS & 1u << op->kind) != 0
+               ? tdm_operands_check_team(v->program, v->tile_base, op, err)
+               : tdm_operands_check(v->program, v->tile_base, op, err);
 }
 
 static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op,
@@ -592,8 +605,7 @@ static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op
     if (status == TDM_OK)
         status = check_cost(v, op, err);
     if (status == TDM_OK)
-        status = op->kind == TDM_OP_COPY ? check_copy(v, op, err)
-                                         : tdm_operands_check(v->program, v->tile_base, op, err);
+        status = check_operands(v, op, err);
     for (uint32_t i = 0; i < op->access_count && status == TDM_OK && waits != NULL; i++)
         if (op->access[i].buffer != TDM_NONE)
             status = check_order(v, op, &op->access[i], err);
@@ -609,7 +621,7 @@ static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op
 
 /* What a slot of a resident buffer must hold at the end of the step: weights, masters and moments
  * updated once if the pass trains and there is an optimizer; complete gradients if there is none; a
- * loss for every chunk and a norm for every unit; everything else unchanged. */
+ * loss for every chunk of the rank and a norm for every unit; everything else unchanged. */
 static struct tdm_tag due_at_end(const struct tdm_validator *v, const struct tdm_buffer *buffer,
                                  uint32_t slot)
 {
@@ -621,15 +633,17 @@ static struct tdm_tag due_at_end(const struct tdm_validator *v, const struct tdm
             due.contributor = 0;
         return due;
     }
+    if (buffer->category != TDM_GRADIENTS && buffer->axis == TDM_AXIS_CHUNK)
+        return v->program->chunks[slot].rank == v->program->rank
+                   ? (struct tdm_tag){TDM_LOSS, TDM_NONE, slot, 0, 0}
+                   : due;
     if (buffer->category != TDM_GRADIENTS)
-        return buffer->axis == TDM_AXIS_CHUNK
-                   ? (struct tdm_tag){TDM_LOSS, TDM_NONE, slot, 0}
-                   : (struct tdm_tag){TDM_GRADIENT_NORM, slot, TDM_NONE, TDM_NONE};
+        return (struct tdm_tag){TDM_GRADIENT_NORM, slot, TDM_NONE, TDM_NONE, 0};
     return due.layer != TDM_NONE
-               ? (struct tdm_tag){TDM_UNIT_GRADIENT, due.layer, TDM_NONE, 0}
+               ? (struct tdm_tag){TDM_UNIT_GRADIENT, due.layer, TDM_NONE, 0, 0}
                : (struct tdm_tag){TDM_TIED_GRADIENT,
                                   tdm_model_embedding_unit(v->program->schedule->model), TDM_NONE,
-                                  0};
+                                  0, 0};
 }
 
 static enum tdm_status check_resident(const struct tdm_validator *v, uint32_t number,
@@ -746,16 +760,48 @@ void tdm_validation_free(struct tdm_validation *validation)
     free(validation);
 }
 
+/* A rank of a program under validation. */
+struct rank_check {
+    struct tdm_validation *validation;
+    struct tdm_team_check *team;
+};
+
+static enum tdm_status take_of_rank(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    const struct rank_check *check = self;
+    enum tdm_status status = tdm_validation_take(check->validation, item, err);
+    return status == TDM_OK ? tdm_team_check_take(check->team, item, err) : status;
+}
+
+static enum tdm_status validate_rank(const struct tdm_program *program,
+                                     const uint64_t capacity_bytes[TDM_MAX_PLACES],
+                                     struct tdm_team_check *team, struct tdm_error *err)
+{
+    struct rank_check check = {.team = team};
+    enum tdm_status status = tdm_validation_new(program, capacity_bytes, &check.validation, err);
+    tdm_team_check_rank(team, program->rank);
+    if (status == TDM_OK)
+        status = tdm_program_emit(program, take_of_rank, &check, err);
+    if (status == TDM_OK)
+        status = tdm_validation_finish(check.validation, err);
+    if (status == TDM_OK)
+        status = tdm_team_check_rank_end(team, err);
+    tdm_validation_free(check.validation);
+    return status;
+}
+
 enum tdm_status tdm_program_validate(const struct tdm_program *program,
                                      const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                      struct tdm_error *err)
 {
-    struct tdm_validation *validation = NULL;
-    enum tdm_status status = tdm_validation_new(program, capacity_bytes, &validation, err);
+    struct tdm_team_check *team = NULL;
+    enum tdm_status status = tdm_team_check_new(&team, err);
+    for (uint32_t rank = 0; rank < program->ranks && status == TDM_OK; rank++) {
+        const struct tdm_program view = tdm_program_of_rank(program, rank);
+        status = validate_rank(&view, capacity_bytes, team, err);
+    }
     if (status == TDM_OK)
-        status = tdm_program_emit(program, tdm_validation_take, validation, err);
-    if (status == TDM_OK)
-        status = tdm_validation_finish(validation, err);
-    tdm_validation_free(validation);
+        status = tdm_team_check_finish(team, err);
+    tdm_team_check_free(team);
     return status;
 }

@@ -5,6 +5,7 @@
 #include "base/size.h"
 #include "ops/attention.h"
 #include "ops/select.h"
+#include "ops/team.h"
 #include "schedule/layout.h"
 
 #include <math.h>
@@ -287,6 +288,39 @@ static enum tdm_status check_link_number(const struct tdm_program *program, cons
     return op->link == due ? TDM_OK : fail(op, "link", op->link, due, err);
 }
 
+static uint64_t bytes_of(const struct tdm_op *op, uint32_t operand)
+{
+    return is_there(op, operand) ? op->access[operand].bytes : 0;
+}
+
+/* Checks the bytes that a rank receives from the others and sends to them. In a gather each chunk
+ * goes to all other ranks; in a reduce each share goes to the chunk's rank. A gradient is cut into
+ * a slice for each rank: shares of the other slices are sent, and then the sums of its own. */
+static enum tdm_status check_team_bytes(const struct tdm_program *program, const struct tdm_op *op,
+                                        struct tdm_error *err)
+{
+    uint64_t fetched = 0, sent = 0, own;
+    switch (op->kind) {
+    case TDM_OP_GATHER:
+        fetched = bytes_of(op, TDM_GATHER_BELOW) + bytes_of(op, TDM_GATHER_ABOVE);
+        sent = bytes_of(op, TDM_GATHER_OWN) * (program->ranks - 1);
+        break;
+    case TDM_OP_REDUCE: /* how many others have a share is seen when all ranks are compared */
+        own = bytes_of(op, TDM_REDUCE_OWN);
+        fetched = own == 0 ? 0 : op->fetched_bytes / own * own;
+        if (fetched > own * (program->ranks - 1))
+            fetched = own * (program->ranks - 1);
+        sent = bytes_of(op, TDM_REDUCE_BELOW) + bytes_of(op, TDM_REDUCE_ABOVE);
+        break;
+    default:
+        own = bytes_of(op, TDM_REDUCE_ALL_SUM);
+        fetched = sent = 2 * (own - own / program->ranks);
+    }
+    if (op->fetched_bytes != fetched)
+        return fail(op, "bytes to receive", op->fetched_bytes, fetched, err);
+    return op->sent_bytes == sent ? TDM_OK : fail(op, "bytes to send", op->sent_bytes, sent, err);
+}
+
 /* Checks the bytes over the link. Attention whose K and V are not on the device gathers the chunk's
  * own pages, and at most all earlier ones for every query page. If sums of dK, dV are there too, it
  * fetches and sends as many pages of them, and first sends zeros to those that it is the first to
@@ -300,6 +334,8 @@ static enum tdm_status check_link(const struct tdm_cost_check *check, const stru
     bool adds = is_far(program, op, TDM_ATTENTION_GRAD_DKV_OPENED) ||
                 is_far(program, op, TDM_ATTENTION_GRAD_DKV_ADDED);
     uint64_t pages, zeros = 0, sums = 0;
+    if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
+        return check_team_bytes(program, op, err);
     if (!attends || !is_far(program, op, TDM_ATTENTION_KV))
         return op->fetched_bytes == 0 && op->sent_bytes == 0
                    ? TDM_OK

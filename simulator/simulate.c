@@ -3,7 +3,9 @@
 #include "simulator/simulate.h"
 
 #include "ops/move.h"
+#include "ops/team.h"
 #include "schedule/cost.h"
+#include "simulator/team.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +21,8 @@ struct tdm_simulator {
     uint64_t live_total[TDM_MAX_PLACES];
     uint64_t live_lists, live_means; /* page lists and page means, which are on the device */
     uint64_t next_op;
+    struct tdm_team_clock *clock; /* NULL: no other ranks are simulated */
+    uint32_t member;
     tdm_simulated see;
     void *self;
     struct tdm_simulation result;
@@ -110,6 +114,7 @@ enum tdm_status tdm_simulator_new(const struct tdm_program *program, tdm_simulat
     s->see = see;
     s->self = self;
     s->result.op_count = program->op_count;
+    s->result.team.ranks = program->ranks;
     enum tdm_status status = TDM_OK;
     for (uint32_t lane = 0; lane < s->topology->lane_count && status == TDM_OK; lane++) {
         s->end_seconds[lane] = malloc((program->op_count + 1) * sizeof(double));
@@ -134,6 +139,27 @@ void tdm_simulator_free(struct tdm_simulator *s)
     free(s);
 }
 
+void tdm_simulator_join(struct tdm_simulator *s, struct tdm_team_clock *clock, uint32_t member)
+{
+    s->clock = clock;
+    s->member = member;
+}
+
+/* An op that is ready at *start; a team op starts when all ranks are. */
+static enum tdm_status meet(struct tdm_simulator *s, const struct tdm_op *op, double *start,
+                            struct tdm_error *err)
+{
+    double ready = *start;
+    if ((TDM_TEAM_KINDS & 1u << op->kind) == 0)
+        return TDM_OK;
+    s->result.team.received_bytes += op->fetched_bytes;
+    s->result.team.sent_bytes += op->sent_bytes;
+    enum tdm_status status =
+        s->clock == NULL ? TDM_OK : tdm_team_clock_meet(s->clock, s->member, start, err);
+    s->result.team.wait_seconds += *start - ready;
+    return status;
+}
+
 enum tdm_status tdm_simulator_take(struct tdm_simulator *s, const struct tdm_item *item,
                                    const struct tdm_waits *waits, struct tdm_error *err)
 {
@@ -150,6 +176,9 @@ enum tdm_status tdm_simulator_take(struct tdm_simulator *s, const struct tdm_ite
             if (end > start)
                 start = end;
         }
+    enum tdm_status status = meet(s, op, &start, err);
+    if (status != TDM_OK)
+        return status;
     double seconds = tdm_op_seconds(s->machine, op, links_busy(s, start));
     double end = start + seconds;
     s->end_seconds[op->lane][waits->position - 1] = end;
@@ -171,7 +200,10 @@ void tdm_simulator_finish(const struct tdm_simulator *s, struct tdm_simulation *
     for (uint32_t place = 0; place < s->topology->place_count; place++) {
         uint64_t runtime = s->topology->places[place].runtime_bytes;
         result.arena_bytes[place] = s->program->arena_bytes[place];
-        result.used_peak_bytes[place] = s->program->arena_bytes[place] + runtime;
+        result.used_peak_bytes[place] =
+            s->program->arena_bytes[place] *
+                tdm_schedule_sharers(s->program->schedule, (enum tdm_place)place) +
+            runtime;
         result.peak_categories[place][TDM_RUNTIME] = runtime;
         result.category_peaks[place][TDM_RUNTIME] = runtime;
     }
@@ -189,6 +221,8 @@ enum tdm_status tdm_simulate(const struct tdm_program *program, tdm_simulated se
                              struct tdm_simulation *simulation, struct tdm_error *err)
 {
     struct tdm_simulator *simulator = NULL;
+    if (program->ranks > 1)
+        return tdm_simulate_team(program, see, self, simulation, err);
     enum tdm_status status = tdm_simulator_new(program, see, self, &simulator, err);
     if (status == TDM_OK)
         status = tdm_order_emit(program, take_item, simulator, err);

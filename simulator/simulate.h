@@ -23,6 +23,14 @@ struct tdm_link_use {
     double seconds;
 };
 
+/* Several ranks: team.h. */
+struct tdm_team_use {
+    uint32_t ranks;      /* 1: the rest is 0 */
+    double wait_seconds; /* this rank's, for other ranks that are not ready */
+    double least_wait_seconds, most_wait_seconds; /* over the ranks that were simulated */
+    uint64_t received_bytes, sent_bytes;          /* from and to other ranks */
+};
+
 struct tdm_simulation {
     double step_seconds;
     double phase_seconds[TDM_PHASES]; /* compute lane, by the phase of the op */
@@ -34,9 +42,11 @@ struct tdm_simulation {
     double product_flops;
     uint64_t copied_bytes[TDM_MAX_LANES]; /* several links may have the same lane */
     struct tdm_link_use links[TDM_MAX_LINKS];
+    struct tdm_team_use team;
     uint64_t arena_bytes[TDM_MAX_PLACES]; /* as packed */
     uint64_t live_peak_bytes[TDM_MAX_PLACES];
-    uint64_t used_peak_bytes[TDM_MAX_PLACES]; /* arena + the machine's runtime */
+    /* arena, of all ranks in memory that they share, + the machine's runtime */
+    uint64_t used_peak_bytes[TDM_MAX_PLACES];
     uint64_t peak_categories[TDM_MAX_PLACES]
                             [TDM_CATEGORIES]; /* at the peak of that place; with runtime */
     uint64_t category_peaks[TDM_MAX_PLACES]
@@ -56,11 +66,15 @@ enum tdm_status tdm_simulator_new(const struct tdm_program *program, tdm_simulat
 /* `waits`: what the item waits for, if it is an op (tdm_order_push()). Returns errors of `see`. */
 enum tdm_status tdm_simulator_take(struct tdm_simulator *simulator, const struct tdm_item *item,
                                    const struct tdm_waits *waits, struct tdm_error *err);
+/* Several ranks: the clock on which the program's rank meets the others, as their `member`. */
+struct tdm_team_clock;
+void tdm_simulator_join(struct tdm_simulator *simulator, struct tdm_team_clock *clock,
+                        uint32_t member);
 /* Call after the last item. */
 void tdm_simulator_finish(const struct tdm_simulator *simulator, struct tdm_simulation *simulation);
 void tdm_simulator_free(struct tdm_simulator *simulator);
 
-/* Simulates the whole step; `see` may be NULL. */
+/* Simulates the whole step, of all its ranks (team.h); `see` may be NULL. */
 enum tdm_status tdm_simulate(const struct tdm_program *program, tdm_simulated see, void *self,
                              struct tdm_simulation *simulation, struct tdm_error *err);
 

@@ -72,7 +72,8 @@ static enum tdm_status open_trial(struct trial *t, struct tdm_error *err)
         status = tdm_evaluation_check("evaluation", t->evaluator, "training", t->program, err);
     if (status == TDM_OK) {
         const struct tdm_program *programs[] = {t->program, t->evaluator};
-        status = tdm_arenas_take(backend, t->evaluator == NULL ? 1 : 2, programs, &t->arenas, err);
+        status =
+            tdm_arenas_take(backend, t->evaluator == NULL ? 1 : 2, programs, NULL, &t->arenas, err);
     }
     if (status == TDM_OK)
         status = tdm_walk_new(t->program, NULL, &t->arenas, &t->walk, err);
@@ -97,7 +98,7 @@ static void close_trial(struct trial *t)
     tdm_tokens_free(t->held_out);
     tdm_tokens_free(t->tokens);
     tdm_walk_free(t->walk);
-    tdm_arenas_release(&t->arenas);
+    tdm_arenas_release(&t->arenas, 1);
     tdm_program_free(t->evaluator);
     tdm_program_free(t->program);
 }

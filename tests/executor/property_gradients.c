@@ -124,6 +124,7 @@ struct worst {
 struct tally {
     struct worst worst;
     uint64_t cases, elections;
+    uint64_t teams;        /* cases of several ranks */
     uint64_t close_losses; /* cases whose loss and norm are right to MIXED_CLOSE */
     uint64_t moved[2]; /* cases in which K and V move in their rows: by both schedules, or by one */
     /* Cases with gradients of each role, and those whose gradients are right to MIXED_CLOSE. */
@@ -385,7 +386,8 @@ static bool run_case(uint64_t seed, struct tally tally[2])
                               : TDM_RANDOM_FP32_ACTIVATIONS,
         .optimizer = gradients ? TDM_RANDOM_NO_OPTIMIZER : TDM_RANDOM_UPDATES,
         .pass = seed % 9 == 4 ? TDM_RANDOM_EVALUATE : TDM_RANDOM_TRAIN,
-        .max_tokens = seed % 8 == 5 ? 300 : 64};
+        .max_tokens = seed % 8 == 5 ? 300 : 64,
+        .ranks = seed % 5 == 2 ? 4 : 0};
     const struct tdm_backend *cpu = &tdm_cpu_backend;
     struct tdm_schedule *schedule = NULL, *variant = NULL;
     struct tdm_error err = {0};
@@ -431,6 +433,7 @@ static bool run_case(uint64_t seed, struct tally tally[2])
     }
     note(&here, &tally[mixed]);
     tally[mixed].elections += seen.elections;
+    tally[mixed].teams += schedule->ranks > 1;
     if (first.moves + second.moves > 0)
         tally[mixed].moved[first.moves == 0 || second.moves == 0]++;
     tdm_seen_end(&seen);
@@ -484,6 +487,8 @@ static void gradients_are_those_of_the_reference(void **state)
                   (unsigned long long)one);
     failed += !most_are_close(&tally[1]);
     assert_int_equal(failed, 0);
+    assert_true(
+        tdm_case_enough("cases have several ranks", tally[0].teams + tally[1].teams, cases, 0.08));
     assert_true(tdm_case_enough("cases let K and V move in one schedule alone", one, cases, 0.04));
 }
 

@@ -49,11 +49,12 @@ static tdm_kinds bits_of(const bool has[TDM_OP_KINDS])
 
 static void test_kinds(void **unused)
 {
-    const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS};
     bool seen[TDM_OP_KINDS] = {false};
     struct tdm_error err;
     (void)unused;
     for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+        const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS,
+                                                   .ranks = seed % 4 == 0 ? 3 : 0};
         bool has[TDM_OP_KINDS] = {false};
         struct tdm_schedule *schedule;
         struct tdm_program *program;
@@ -74,7 +75,8 @@ static void test_kinds(void **unused)
             backend.open = open_nothing;
             seen[kind] = true;
             assert_int_equal(tdm_arenas_check(&backend, 1, programs, &memory, &err), TDM_INPUT);
-            assert_int_equal(tdm_arenas_take(&backend, 1, programs, &arenas, &err), TDM_INPUT);
+            assert_int_equal(tdm_arenas_take(&backend, 1, programs, NULL, &arenas, &err),
+                             TDM_INPUT);
             assert_non_null(strstr(err.message, "the cpu backend has no kernel for "));
             assert_non_null(strstr(err.message, tdm_op_kind_name((enum tdm_op_kind)kind)));
         }

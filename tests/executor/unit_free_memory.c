@@ -314,7 +314,7 @@ static void test_dry_run(void **state)
     tdm_topology_begin(&machine.topology);
     machine.topology.places[TDM_DEVICE].runtime_bytes = GIB;
     const struct tdm_schedule schedule = {.machine = &machine};
-    struct tdm_program small = {.schedule = &schedule}, large = {.schedule = &schedule};
+    struct tdm_program small = {.schedule = &schedule, .ranks = 1}, large = small;
     const struct tdm_program *programs[] = {&small, &large};
     struct tdm_backend backend = tdm_null_backend;
     backend.executes = backend.own_device_memory = true;
@@ -356,6 +356,7 @@ static void test_amounts(void **state)
     const struct tdm_schedule schedule = {
         .machine = &machine, .sequences = &sequence, .sequence_count = 1};
     const struct tdm_program program = {.schedule = &schedule,
+                                        .ranks = 1,
                                         .op_count = 50,
                                         .arena_bytes = {[TDM_DEVICE] = 3 * GIB, [TDM_HOST] = GIB}};
     struct tdm_backend backend = {.executes = true, .own_device_memory = true};

@@ -23,15 +23,15 @@ struct counts {
 
 static struct counts so_far, at_first_step;
 
-enum tdm_status __real_tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_sink sink,
-                                 void *self, struct tdm_error *err);
-enum tdm_status __wrap_tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_sink sink,
-                                 void *self, struct tdm_error *err);
-enum tdm_status __wrap_tdm_lower(const struct tdm_program *program, uint32_t rank, tdm_sink sink,
-                                 void *self, struct tdm_error *err)
+enum tdm_status __real_tdm_lower(const struct tdm_program *program, tdm_sink sink, void *self,
+                                 struct tdm_error *err);
+enum tdm_status __wrap_tdm_lower(const struct tdm_program *program, tdm_sink sink, void *self,
+                                 struct tdm_error *err);
+enum tdm_status __wrap_tdm_lower(const struct tdm_program *program, tdm_sink sink, void *self,
+                                 struct tdm_error *err)
 {
     so_far.lowerings++;
-    return __real_tdm_lower(program, rank, sink, self, err);
+    return __real_tdm_lower(program, sink, self, err);
 }
 
 enum tdm_status __real_tdm_simulator_new(const struct tdm_program *program, tdm_simulated see,

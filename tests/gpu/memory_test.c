@@ -90,8 +90,8 @@ static void test_planned_is_used(struct gpu_test *test, const struct tdm_backend
     struct tdm_error err = {0};
     uint64_t touched, highest, used, left;
     if (tdm_program_lower(schedule, &program, &err) != TDM_OK ||
-        tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, &arenas, &err) !=
-            TDM_OK ||
+        tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, NULL, &arenas,
+                        &err) != TDM_OK ||
         tdm_walk_new(program, NULL, &arenas, &walk, &err) != TDM_OK ||
         tdm_walk_prepare(walk, &err) != TDM_OK || tdm_arenas_fill(&arenas, NULL, &err) != TDM_OK ||
         tdm_weights_draw(1, &arenas, program, NULL, &err) != TDM_OK)
@@ -115,7 +115,7 @@ static void test_planned_is_used(struct gpu_test *test, const struct tdm_backend
     timed = run_step(program, &arenas, walk, true);
     gpu_test_case(test, timed == 0, "%zu ops of a step that nobody times are timed", timed);
     tdm_walk_free(walk);
-    tdm_arenas_release(&arenas);
+    tdm_arenas_release(&arenas, 1);
     tdm_program_free(program);
     tdm_schedule_free(schedule);
 }
@@ -129,8 +129,8 @@ static void test_too_large_is_refused(struct gpu_test *test, const struct tdm_ba
     if (tdm_program_lower(schedule, &program, &err) != TDM_OK)
         die(&err);
     uint64_t before = free_bytes();
-    enum tdm_status status =
-        tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, &arenas, &err);
+    enum tdm_status status = tdm_arenas_take(
+        backend, 1, (const struct tdm_program *const *)&program, NULL, &arenas, &err);
     uint64_t after = free_bytes();
     gpu_test_case(test, status == TDM_INFEASIBLE && strstr(err.hint, "--memory") != NULL,
                   "a schedule of %" PRIu64 " GiB: \"%s\"; hint: %s",

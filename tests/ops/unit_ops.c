@@ -106,13 +106,17 @@ static void test_programs(void **unused)
     (void)unused;
     for (uint64_t i = 0; i < PROGRAMS; i++) {
         const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS,
-                                                   .max_tokens = i % 3 == 0 ? 1000 : 64};
+                                                   .max_tokens = i % 3 == 0 ? 1000 : 64,
+                                                   .ranks = i % 4 == 1 ? 4 : 0};
         struct tdm_schedule *schedule;
         struct tdm_program *program;
         struct tdm_error err;
         must(tdm_random_schedule(BASE_SEED + i, &options, &schedule, &err), &err);
         must(tdm_program_lower(schedule, &program, &err), &err);
-        must(tdm_program_emit(program, check_item, NULL, &err), &err);
+        for (uint32_t rank = 0; rank < program->ranks; rank++) {
+            const struct tdm_program view = tdm_program_of_rank(program, rank);
+            must(tdm_program_emit(&view, check_item, NULL, &err), &err);
+        }
         tdm_program_free(program);
         tdm_schedule_free(schedule);
     }

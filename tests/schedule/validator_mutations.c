@@ -139,7 +139,7 @@ static struct tdm_tag held(struct trial *t, size_t i, uint32_t buffer, uint32_t 
                 return shifted(access->after, slot - access->first_slot);
         }
     }
-    return (struct tdm_tag){TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE};
+    return (struct tdm_tag){TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE, 0};
 }
 
 /* Would the slot that an access writes hold something else without the access? */

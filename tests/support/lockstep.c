@@ -198,14 +198,14 @@ static enum tdm_status open_walk(struct lockstep_walk *w, const struct tdm_sched
     w->seen = malloc(all + TDM_OPERANDS * 2 * NEIGHBOUR_BYTES);
     if (w->seen == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a copy of the arena");
-    status = tdm_arenas_take(cpu, 1, programs, &w->cpu, err);
-    return status == TDM_OK ? tdm_arenas_take(backend, 1, programs, &w->other, err) : status;
+    status = tdm_arenas_take(cpu, 1, programs, NULL, &w->cpu, err);
+    return status == TDM_OK ? tdm_arenas_take(backend, 1, programs, NULL, &w->other, err) : status;
 }
 
 static void close_walk(struct lockstep_walk *w)
 {
-    tdm_arenas_release(&w->cpu);
-    tdm_arenas_release(&w->other);
+    tdm_arenas_release(&w->cpu, 1);
+    tdm_arenas_release(&w->other, 1);
     tdm_program_free(w->program);
     free(w->seen);
     free(w->before);

@@ -268,7 +268,7 @@ static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *s
         return status;
 
     uint64_t chunks = chunks_of(schedule);
-    bool chunk_major = tdm_dice_chance(dice, 50);
+    bool chunk_major = tdm_dice_chance(dice, 50) && schedule->ranks == 1;
     bool device_only = tdm_dice_chance(dice, 25);
     tdm_schedule_set_order(schedule, chunk_major ? TDM_CHUNK_MAJOR : TDM_LAYER_MAJOR);
     schedule->prefetch = (uint32_t)tdm_dice_roll(dice, 0, 5);
@@ -488,6 +488,26 @@ static void shorten_sight(struct tdm_dice *dice, struct tdm_schedule *schedule)
     *(window ? &schedule->selector.window : &schedule->selector.block) = tokens;
 }
 
+/* Chunks of the longest sequence. */
+static uint64_t most_chunks(const struct tdm_schedule *schedule)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < schedule->sequence_count; i++)
+        if (schedule->sequences[i].tokens > most)
+            most = schedule->sequences[i].tokens;
+    return (most + schedule->chunk_tokens - 1) / schedule->chunk_tokens;
+}
+
+/* Draws a number of ranks, each of which has a chunk of the longest sequence. */
+static void random_ranks(uint64_t seed, uint32_t most, struct tdm_schedule *schedule)
+{
+    struct tdm_dice dice;
+    uint64_t chunks = most_chunks(schedule);
+    tdm_dice_seed(&dice, seed ^ 0x7a4b5);
+    if (most > 1 && chunks > 1)
+        schedule->ranks = (uint32_t)tdm_dice_roll(&dice, 2, chunks < most ? chunks : most);
+}
+
 enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_options *options,
                                     struct tdm_schedule **out, struct tdm_error *err)
 {
@@ -519,11 +539,14 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
     if (options->pass == TDM_RANDOM_EVALUATE ||
         (options->pass == TDM_RANDOM_ANY_PASS && seed % 5 == 0))
         schedule->pass = TDM_EVALUATE;
+    random_ranks(seed, options->ranks, schedule);
     if (status == TDM_OK)
         status = random_nest(&dice, schedule, err);
     for (uint32_t i = 0; i < schedule->sequence_count && status == TDM_OK; i++)
         status = random_documents(&dice, schedule->chunk_tokens, &schedule->sequences[i], err);
     tdm_random_selector(&dice, schedule);
+    if (schedule->ranks > 1 && schedule->selector.kind == TDM_SELECT_TOP_K)
+        schedule->selector = (struct tdm_selector){0};
     random_gather(&dice, schedule);
     if (shortsighted)
         shorten_sight(&sight, schedule);

@@ -45,6 +45,7 @@ struct tdm_random_options {
     } optimizer;
     enum { TDM_RANDOM_TRAIN, TDM_RANDOM_EVALUATE, TDM_RANDOM_ANY_PASS } pass;
     uint64_t max_tokens; /* of all sequences together; 0: 64 */
+    uint32_t ranks;      /* 2 to this many, if there are as many chunks; 0: one */
 };
 
 /* A random model (1 to 6 layers, all architectures, tied or not, all kinds of RoPE) on the shipped

@@ -3,7 +3,7 @@
 #include "tests/support/run_steps.h"
 
 #include "executor/state.h"
-#include "executor/walk.h"
+#include "executor/team_walk.h"
 #include "schedule/learning_rate.h"
 #include "schedule/program.h"
 #include "schedule/validate.h"
@@ -13,6 +13,7 @@
 
 #define GUARD_BYTES 65536u
 #define POISON 0xff
+#define RANKS_MOST 8u
 
 float *tdm_steps_values(const struct tdm_steps *steps, uint32_t step, enum tdm_left what)
 {
@@ -160,8 +161,9 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
                               struct tdm_error *err)
 {
     struct tdm_program *program = NULL;
-    struct tdm_arenas arenas = {0};
-    struct tdm_walk *walk = NULL;
+    struct tdm_arenas arenas[RANKS_MOST] = {0};
+    struct tdm_team_walk *walk = NULL;
+    uint32_t taken = 0;
     uint64_t no_limit[TDM_MAX_PLACES] = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
     uint64_t planned_bytes[TDM_MAX_PLACES] = {0};
 
@@ -181,35 +183,37 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
         program->arena_bytes[place] += GUARD_BYTES; /* guard bytes that no op may touch */
     }
     if (status == TDM_OK)
-        status =
-            tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, &arenas, err);
+        status = tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, NULL,
+                                 arenas, err);
     if (status == TDM_OK)
-        status = tdm_walk_new(program, NULL, &arenas, &walk, err);
+        taken = program->ranks;
     if (status == TDM_OK)
-        status = tdm_walk_prepare(walk, err);
+        status = tdm_team_walk_new(program, NULL, arenas, &walk, err);
     if (status == TDM_OK)
-        status = poisoned ? poison(&arenas, err) : tdm_arenas_fill(&arenas, NULL, err);
+        status = tdm_team_walk_prepare(walk, err);
+    for (uint32_t rank = 0; status == TDM_OK && rank < taken; rank++)
+        status = poisoned ? poison(&arenas[rank], err) : tdm_arenas_fill(&arenas[rank], NULL, err);
     if (status == TDM_OK)
-        status = tdm_step_data_write(data, &arenas, program, err);
+        status = tdm_step_data_write(data, arenas, program, err);
     for (uint32_t i = 0; i < steps->steps && status == TDM_OK; i++) {
         struct tdm_step step = {.number = i + 1,
                                 .learning_rate = tdm_learning_rate(&schedule->optimizer, i + 1),
                                 .seed = seed,
                                 .sequences = data->sequences,
                                 .trained_tokens = trained_tokens(data)};
-        status = tdm_walk_step(walk, &step, NULL, NULL, err);
+        status = tdm_team_walk_step(walk, &step, NULL, NULL, err);
         if (status == TDM_OK)
-            status = read_step(&arenas, program, i, steps, err);
+            status = read_step(arenas, program, i, steps, err);
         if (status == TDM_OK)
-            status = count_overlapped(program, &arenas, &steps->overlapped, err);
+            status = count_overlapped(program, arenas, &steps->overlapped, err);
     }
     uint64_t left;
     if (status == TDM_OK && backend->used != NULL)
-        status = backend->used(arenas.executor, &steps->used_bytes, &left, err);
-    if (status == TDM_OK && !poisoned)
-        status = check_arenas(&arenas, planned_bytes, err);
-    tdm_walk_free(walk);
-    tdm_arenas_release(&arenas);
+        status = backend->used(arenas[0].executor, &steps->used_bytes, &left, err);
+    for (uint32_t rank = 0; status == TDM_OK && !poisoned && rank < taken; rank++)
+        status = check_arenas(&arenas[rank], planned_bytes, err);
+    tdm_team_walk_free(walk);
+    tdm_arenas_release(arenas, taken);
     tdm_program_free(program);
     return status;
 }

@@ -24,8 +24,8 @@ bool tdm_step_data_draw(struct tdm_step_data *data, const struct tdm_schedule *s
                         uint64_t seed);
 void tdm_step_data_free(struct tdm_step_data *data);
 
-/* Writes them to the arenas of a program lowered from the same schedule or a variant. Masters
- * match; moments are zero. */
+/* Writes them to the arenas [program->ranks] of a program lowered from the same schedule or a
+ * variant. Masters match; moments are zero. */
 enum tdm_status tdm_step_data_write(const struct tdm_step_data *data,
                                     const struct tdm_arenas *arenas,
                                     const struct tdm_program *program, struct tdm_error *err);

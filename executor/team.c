@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A team: a meeting point, and the launches that ranks show each other. */
+#include "executor/team.h"
+
+#include "base/meeting.h"
+
+#include <stdlib.h>
+
+/* A rank that comes this much later than another one is taken to be lost. */
+#define LATE_SECONDS 600u
+
+struct tdm_team {
+    struct tdm_meeting *meeting;
+    const struct tdm_launch **shown; /* [ranks] */
+};
+
+enum tdm_status tdm_team_new(uint32_t ranks, struct tdm_team **out, struct tdm_error *err)
+{
+    struct tdm_team *team = calloc(1, sizeof(*team));
+    if (team != NULL)
+        team->shown = calloc(ranks, sizeof(const struct tdm_launch *));
+    enum tdm_status status =
+        team == NULL || team->shown == NULL
+            ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for a team of %u ranks", ranks)
+            : tdm_meeting_new(ranks, LATE_SECONDS, &team->meeting, err);
+    if (status != TDM_OK) {
+        tdm_team_free(team);
+        return status;
+    }
+    *out = team;
+    return TDM_OK;
+}
+
+void tdm_team_free(struct tdm_team *team)
+{
+    if (team == NULL)
+        return;
+    tdm_meeting_free(team->meeting);
+    free(team->shown);
+    free(team);
+}
+
+void tdm_team_reset(struct tdm_team *team)
+{
+    tdm_meeting_reset(team->meeting);
+}
+
+enum tdm_status tdm_team_enter(struct tdm_team *team, const struct tdm_launch *launch,
+                               struct tdm_error *err)
+{
+    const uint32_t rank = launch->program->rank;
+    const struct tdm_op *op = launch->op;
+    team->shown[rank] = launch;
+    enum tdm_status status = tdm_meeting_wait(team->meeting, rank, err);
+    if (status != TDM_OK)
+        return status;
+    const struct tdm_op *first = team->shown[0]->op;
+    if (first->kind == op->kind && first->layer == op->layer && first->chunk == op->chunk &&
+        first->part == op->part)
+        return TDM_OK;
+    return tdm_fail(err, TDM_INTERNAL, "rank %u is at %s of layer %d, rank 0 at %s of layer %d",
+                    rank, tdm_op_kind_name(op->kind), (int)op->layer, tdm_op_kind_name(first->kind),
+                    (int)first->layer);
+}
+
+const struct tdm_launch *tdm_team_shown(const struct tdm_team *team, uint32_t rank)
+{
+    return team->shown[rank];
+}
+
+enum tdm_status tdm_team_meet(struct tdm_team *team, uint32_t rank, struct tdm_error *err)
+{
+    return tdm_meeting_wait(team->meeting, rank, err);
+}
+
+void tdm_team_fail(struct tdm_team *team, uint32_t rank)
+{
+    tdm_meeting_fail(team->meeting, rank);
+}
+
+uint32_t tdm_team_failed(struct tdm_team *team)
+{
+    uint32_t failed = tdm_meeting_failed(team->meeting);
+    return failed == TDM_NOBODY ? TDM_NONE : failed;
+}

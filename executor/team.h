@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A team: the ranks of one step, each on its own thread, and where they meet for team ops
+ * (ops/team.h).
+ *
+ * A rank enters an op with its launch, and when all have entered it sees the launches of the
+ * others. They stay valid until the next meeting. If a rank fails, the others' meetings end with an
+ * error (base/meeting.h).
+ */
+#ifndef TDM_EXECUTOR_TEAM_H
+#define TDM_EXECUTOR_TEAM_H
+
+#include "executor/backend.h"
+
+struct tdm_team;
+
+/* A team of `ranks`. TDM_NO_MEMORY. */
+enum tdm_status tdm_team_new(uint32_t ranks, struct tdm_team **team, struct tdm_error *err);
+void tdm_team_free(struct tdm_team *team);
+
+/* Before a step: forgets failures. */
+void tdm_team_reset(struct tdm_team *team);
+
+/* Shows a rank's launch, and waits until all ranks show theirs. TDM_INTERNAL if rank 0 shows
+ * another op; TDM_INTERRUPTED if a rank has failed. */
+enum tdm_status tdm_team_enter(struct tdm_team *team, const struct tdm_launch *launch,
+                               struct tdm_error *err);
+
+/* The launch that a rank shows. */
+const struct tdm_launch *tdm_team_shown(const struct tdm_team *team, uint32_t rank);
+
+/* Waits until all ranks are here, in the middle of an op or at its end. */
+enum tdm_status tdm_team_meet(struct tdm_team *team, uint32_t rank, struct tdm_error *err);
+
+/* A rank has failed: the others end at their next meeting. */
+void tdm_team_fail(struct tdm_team *team, uint32_t rank);
+
+/* The first rank that failed; TDM_NONE if none has. */
+uint32_t tdm_team_failed(struct tdm_team *team);
+
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The records of team ops. */
+#include "ops/team.h"
+
+const struct tdm_op_type tdm_gather_type = {
+    .name = "gather",
+    .operands = TDM_GATHER_OPERANDS,
+    .operand =
+        {
+            [TDM_GATHER_OWN] = {"own pages", TDM_READS, true},
+            [TDM_GATHER_BELOW] = {"pages of earlier chunks", TDM_WRITES, true},
+            [TDM_GATHER_ABOVE] = {"pages of later chunks", TDM_WRITES, true},
+        },
+    .rate = TDM_RATE_ELEMENTWISE, /* of the sums; schedule/cost.c has the way between ranks */
+    .flops = tdm_no_flops,
+};
+
+const struct tdm_op_type tdm_reduce_type = {
+    .name = "reduce",
+    .operands = TDM_REDUCE_OPERANDS,
+    .operand =
+        {
+            [TDM_REDUCE_OWN] = {"own sums", TDM_CHANGES, true},
+            [TDM_REDUCE_BELOW] = {"shares of earlier chunks", TDM_READS, true},
+            [TDM_REDUCE_ABOVE] = {"shares of later chunks", TDM_READS, true},
+        },
+    .rate = TDM_RATE_ELEMENTWISE, /* of the sums; schedule/cost.c has the way between ranks */
+    .flops = tdm_no_flops,
+};
+
+const struct tdm_op_type tdm_reduce_all_type = {
+    .name = "reduce_all",
+    .operands = TDM_REDUCE_ALL_OPERANDS,
+    .operand =
+        {
+            [TDM_REDUCE_ALL_SUM] = {"gradient", TDM_CHANGES, false},
+        },
+    .rate = TDM_RATE_ELEMENTWISE, /* of the sums; schedule/cost.c has the way between ranks */
+    .flops = tdm_no_flops,
+};

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Team ops: all ranks run them together, in the same order. Each has operands on its own rank only.
+ *
+ * A round is one chunk of a sequence for each rank (schedule/ranks.h). A rank that has no chunk in
+ * a round takes part without one of its own.
+ */
+#ifndef TDM_OPS_TEAM_H
+#define TDM_OPS_TEAM_H
+
+#include "ops/ops.h"
+
+/* Gives every rank the K and V of all chunks of a round. */
+enum tdm_gather_operand {
+    TDM_GATHER_OWN,   /* read: pages of the rank's own chunk */
+    TDM_GATHER_BELOW, /* written: pages of the chunks of the round before its own, */
+    TDM_GATHER_ABOVE, /* and after it; without a chunk of its own: all of them */
+    TDM_GATHER_OPERANDS
+};
+extern const struct tdm_op_type tdm_gather_type;
+
+/* Gives every rank the sum of all shares of its own chunk's dK and dV, added in rank order in
+ * fp32. A rank has a share of the chunks that its own chunks see. */
+enum tdm_reduce_operand {
+    TDM_REDUCE_OWN,   /* changed: the rank's share becomes the sum */
+    TDM_REDUCE_BELOW, /* read: its shares of other chunks of the round, those before its own, */
+    TDM_REDUCE_ABOVE, /* and those after it */
+    TDM_REDUCE_OPERANDS
+};
+extern const struct tdm_op_type tdm_reduce_type;
+
+/* Gives every rank the sum of all shares of a gradient of weights, added in rank order in fp32. */
+enum tdm_reduce_all_operand {
+    TDM_REDUCE_ALL_SUM, /* changed: the rank's share becomes the sum */
+    TDM_REDUCE_ALL_OPERANDS
+};
+extern const struct tdm_op_type tdm_reduce_all_type;
+
+/* The kinds of team ops. */
+#define TDM_TEAM_KINDS (1u << TDM_OP_GATHER | 1u << TDM_OP_REDUCE | 1u << TDM_OP_REDUCE_ALL)
+
+#endif

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans for several ranks, by way of plans for one with more memory. */
+#include "planner/team_search.h"
+
+#include "base/size.h"
+#include "schedule/program.h"
+#include "schedule/schedule_check.h"
+#include "schedule/validate.h"
+
+#include <stdlib.h>
+
+/* Halvings of the range between the memory that each rank has and that of all together. */
+#define HALVINGS 4u
+
+/* Chunks of each rank: with fewer, the ranks' work differs; with more, chunks are needlessly short
+ * for the kernels. Sizes are tried from the longest that gives so many down. */
+#define LEAST_ROUNDS 4u
+#define LONGEST_CHUNK 16384u
+#define SHORTEST_CHUNK 512u
+#define SIZES 2u
+
+/* What the ranks have, and what the plan for one rank gets. */
+struct memory {
+    uint64_t device_bytes, host_bytes;
+};
+
+struct team {
+    const struct tdm_request *request;
+    struct tdm_objective_found *found; /* the fastest so far; no schedule: none */
+    struct memory most;                /* limits of a rank, and of the computer */
+    uint64_t chunk_tokens;             /* 0: pinned */
+    struct memory given;               /* to one rank's plan: that of the fastest so far */
+    uint64_t given_chunk_tokens;
+    bool quick; /* try few candidates */
+};
+
+static void drop(struct tdm_objective_found *found)
+{
+    tdm_pins_free(&found->pins);
+    tdm_schedule_free(found->schedule);
+    *found = (struct tdm_objective_found){0};
+}
+
+/* Lowers and simulates a schedule of several ranks. *fits: each rank is within the limits. */
+static enum tdm_status simulate(const struct tdm_schedule *schedule,
+                                struct tdm_simulation *simulation, bool *fits,
+                                struct tdm_error *err)
+{
+    const struct tdm_topology *topology = &schedule->machine->topology;
+    struct tdm_program *program;
+    enum tdm_status status = tdm_program_lower(schedule, &program, err);
+    if (status != TDM_OK)
+        return status;
+    *fits = true;
+    for (uint32_t place = 0; place < topology->place_count; place++) {
+        uint64_t shared = tdm_size_mul(program->arena_bytes[place],
+                                       tdm_schedule_sharers(schedule, (enum tdm_place)place));
+        *fits = *fits && tdm_size_add(shared, topology->places[place].runtime_bytes) <=
+                             tdm_schedule_limit(schedule, (enum tdm_place)place);
+    }
+    if (*fits)
+        status = tdm_simulate(program, NULL, NULL, simulation, err);
+    tdm_program_free(program);
+    return status;
+}
+
+/* Plans with some memory for one rank, and tries the result with all. Keeps it if it fits and is
+ * the fastest. */
+static enum tdm_status try(struct team *team, struct memory memory, bool *fits,
+                           struct tdm_error *err)
+{
+    struct tdm_objective_found tried = {0};
+    *fits = false;
+    enum tdm_status status = tdm_request_make(team->request, &tried.schedule, &tried.pins, err);
+    if (status != TDM_OK)
+        return status;
+    struct tdm_schedule *schedule = tried.schedule;
+    schedule->memory_bytes = memory.device_bytes;
+    schedule->host_memory_bytes = memory.host_bytes;
+    tried.pins.has_order = tried.pins.unchecked = true;
+    tried.pins.quick = team->quick;
+    if (team->chunk_tokens != 0)
+        tried.pins.chunk_tokens = team->chunk_tokens;
+    status = tdm_candidates_search(schedule, &tried.pins, &tried.search, err);
+    if (status == TDM_INFEASIBLE) {
+        drop(&tried);
+        return TDM_OK;
+    }
+    schedule->ranks = team->request->ranks;
+    schedule->memory_bytes = team->most.device_bytes;
+    schedule->host_memory_bytes = team->most.host_bytes;
+    if (status == TDM_OK)
+        status = tdm_schedule_check(schedule, "plan", err);
+    if (status == TDM_OK)
+        status = simulate(schedule, &tried.search.simulation, fits, err);
+    const struct tdm_simulation *best = &team->found->search.simulation;
+    if (status != TDM_OK || !*fits ||
+        (team->found->schedule != NULL &&
+         best->step_seconds <= tried.search.simulation.step_seconds)) {
+        drop(&tried);
+        return status;
+    }
+    drop(team->found);
+    tried.search.bound_seconds = tried.search.gap = 0; /* they are of one rank */
+    *team->found = tried;
+    team->given = memory;
+    team->given_chunk_tokens = team->chunk_tokens;
+    return TDM_OK;
+}
+
+/* Gives one of both memories as much as it can have, between a rank's and that of all ranks. */
+static enum tdm_status widen(struct team *team, struct memory *memory, uint64_t *bytes,
+                             struct tdm_error *err)
+{
+    uint64_t low = *bytes, high = tdm_size_mul(low, team->request->ranks);
+    bool fits;
+    *bytes = high;
+    enum tdm_status status = try(team, *memory, &fits, err);
+    for (uint32_t i = 0; i < HALVINGS && status == TDM_OK && !fits && low < high; i++) {
+        bool fits_here;
+        *bytes = low + (high - low) / 2;
+        status = try(team, *memory, &fits_here, err);
+        if (fits_here)
+            low = *bytes;
+        else
+            high = *bytes;
+    }
+    if (status == TDM_OK && !fits)
+        *bytes = low;
+    return status;
+}
+
+/* The fastest schedule with chunks of one size. */
+static enum tdm_status search_size(struct team *team, struct tdm_error *err)
+{
+    struct memory memory = {team->most.device_bytes, team->most.host_bytes / team->request->ranks};
+    bool fits;
+    enum tdm_status status = try(team, memory, &fits, err);
+    if (status != TDM_OK || !fits)
+        return status;
+    status = widen(team, &memory, &memory.device_bytes, err);
+    return status == TDM_OK ? widen(team, &memory, &memory.host_bytes, err) : status;
+}
+
+/* The longest chunks of a power of two tokens that give every rank enough of them. */
+static uint64_t longest_chunk(const struct tdm_request *request)
+{
+    uint64_t chunks = tdm_size_mul(request->ranks, LEAST_ROUNDS), tokens = LONGEST_CHUNK;
+    while (tokens > SHORTEST_CHUNK && tokens * chunks > request->context)
+        tokens /= 2;
+    return tokens;
+}
+
+static enum tdm_status search_sizes(struct team *team, bool pinned, struct tdm_error *err)
+{
+    uint64_t tokens = pinned ? 0 : longest_chunk(team->request);
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < (pinned ? 1 : SIZES) && status == TDM_OK; i++) {
+        team->chunk_tokens = tokens;
+        if (i == 0 || tokens >= SHORTEST_CHUNK)
+            status = search_size(team, err);
+        tokens /= 2;
+    }
+    return status;
+}
+
+/* Searches once more, without haste, with what gave the fastest schedule. */
+static enum tdm_status search_fully(struct team *team, struct tdm_error *err)
+{
+    bool fits;
+    team->quick = false;
+    team->chunk_tokens = team->given_chunk_tokens;
+    return try(team, team->given, &fits, err);
+}
+
+static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_error *err)
+{
+    struct tdm_program *program;
+    enum tdm_status status = tdm_program_lower(schedule, &program, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_program_validate(program, program->arena_bytes, err);
+    tdm_program_free(program);
+    return status;
+}
+
+static enum tdm_status nothing_fits(const struct tdm_request *request, struct tdm_error *err)
+{
+    tdm_fail(err, TDM_INFEASIBLE, "no schedule was found that fits %u ranks", request->ranks);
+    return tdm_hint(err, "every rank has all weights and their state: use more --memory or "
+                         "--host-memory, which the ranks share, or another --optimizer");
+}
+
+enum tdm_status tdm_team_search(const struct tdm_request *request,
+                                struct tdm_objective_found *found, struct tdm_error *err)
+{
+    struct team team = {.request = request, .found = found, .quick = true};
+    struct tdm_schedule *schedule;
+    struct tdm_pins pins;
+    *found = (struct tdm_objective_found){0};
+    enum tdm_status status = tdm_request_make(request, &schedule, &pins, err);
+    if (status != TDM_OK)
+        return status;
+    team.most = (struct memory){schedule->memory_bytes, schedule->host_memory_bytes};
+    bool pinned = pins.chunk_tokens != 0;
+    if (pins.has_order && pins.order != TDM_LAYER_MAJOR)
+        status = tdm_fail(err, TDM_USAGE, "--set order: several ranks need layer-major");
+    tdm_pins_free(&pins);
+    tdm_schedule_free(schedule);
+    if (status == TDM_OK)
+        status = search_sizes(&team, pinned, err);
+    if (status == TDM_OK && found->schedule != NULL)
+        status = search_fully(&team, err);
+    if (status == TDM_OK)
+        status =
+            found->schedule == NULL ? nothing_fits(request, err) : validate(found->schedule, err);
+    if (status != TDM_OK)
+        drop(found);
+    return status;
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Team ops of several ranks (ops/team.h).
+ *
+ * A rank makes the K and V of its own chunks, and rounds gather those of all ranks into the row
+ * that attention reads. In the backward each rank adds to shares of dK and dV of all chunks that
+ * its own chunks see; when a round has run, the shares of its chunks are reduced to the ranks that
+ * own them. All ranks update all weights alike, with the sum of their shares of each gradient.
+ */
+#include "schedule/lower_parts.h"
+
+#include "ops/team.h"
+#include "schedule/attend.h"
+
+/* Begins the op of a body's round, for its chunks [first, end). */
+static void round_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
+                        uint32_t first, uint32_t end)
+{
+    struct tdm_body of_round = *body;
+    of_round.chunk = first;
+    tdm_low_op_begin(l, &of_round, kind, 0);
+    for (uint32_t chunk = first + 1; chunk < end; chunk++)
+        l->op.tokens += l->program->chunks[chunk].tokens;
+}
+
+/* The chunk after those of a round whose K and V bodies like this one make or fetch. */
+static uint32_t made_end(const struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t end = tdm_round_end(l->program, body->chunk);
+    struct tdm_body other = *body;
+    for (other.chunk = tdm_round_first(l->program, body->chunk); other.chunk < end; other.chunk++)
+        if (tdm_low_kv_step(l, &other) == TDM_KV_THERE)
+            break;
+    return other.chunk;
+}
+
+void tdm_low_gather(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    const uint32_t first = tdm_round_first(l->program, body->chunk);
+    const uint32_t end = l->program->ranks > 1 ? made_end(l, body) : first;
+    const uint32_t row = tdm_low_kv_row(l, body->layer, body->pass);
+    const struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, TDM_NONE);
+    const struct tdm_tag empty = tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE);
+    uint32_t own = tdm_round_own(l->program, body->chunk), after = own + 1;
+    if (first == end)
+        return;
+    if (own >= end) /* it has none, or its own is not made */
+        own = after = end;
+    round_begin(l, body, TDM_OP_GATHER, first, end);
+    if (own < end)
+        tdm_low_chunks(l, TDM_GATHER_OWN, body, row, own, after, TDM_READ, pages, pages);
+    tdm_low_chunks(l, TDM_GATHER_BELOW, body, row, first, own, TDM_WRITE, empty, pages);
+    tdm_low_chunks(l, TDM_GATHER_ABOVE, body, row, after, end, TDM_WRITE, empty, pages);
+    tdm_low_op_end(l);
+}
+
+/* Reads the rank's shares of chunks [first, end), to which its chunk `last` was the last to add. */
+static void reads_shares(struct tdm_lowering *l, uint32_t operand, const struct tdm_body *body,
+                         uint32_t first, uint32_t end, uint32_t last)
+{
+    struct tdm_tag share = tdm_low_share_tag(l, TDM_DKVPAGES, body->layer, TDM_NONE, last);
+    uint32_t seen = tdm_attend_first(l->program, body->layer, last);
+    first = first < seen ? seen : first;
+    if (first < end)
+        tdm_low_chunks(l, operand, body, tdm_low_seen_dkv(l, body->layer), first, end, TDM_READ,
+                       share, share);
+}
+
+void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    const uint32_t first = tdm_round_first(l->program, body->chunk);
+    const uint32_t end = tdm_round_end(l->program, body->chunk);
+    const uint32_t own = tdm_round_own(l->program, body->chunk);
+    if (l->program->ranks == 1)
+        return;
+    round_begin(l, body, TDM_OP_REDUCE, first, end);
+    if (own != TDM_NONE) {
+        struct tdm_tag share = tdm_low_share_tag(l, TDM_DKVPAGES, body->layer, own, own);
+        struct tdm_tag sum = tdm_low_sum_tag(TDM_DKVPAGES, body->layer, own, own);
+        uint32_t before = tdm_sum_before(l->program, own);
+        tdm_low_chunks(l, TDM_REDUCE_OWN, body, tdm_low_seen_dkv(l, body->layer), own, own + 1,
+                       TDM_ACCUMULATE, share, sum);
+        reads_shares(l, TDM_REDUCE_BELOW, body, first, own, own);
+        if (before <= l->program->chunks[own].last_chunk)
+            reads_shares(l, TDM_REDUCE_ABOVE, body, own + 1, end, before);
+    }
+    tdm_low_op_end(l);
+}
+
+/* Sums all ranks' shares of a gradient, or of one part of it. */
+static void reduce_all(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
+                       struct tdm_ref at, struct tdm_tag share)
+{
+    struct tdm_tag sum = tdm_low_sum_tag(share.content, share.layer, TDM_NONE, 0);
+    bool tied = share.content == TDM_TIED_GRADIENT;
+    uint64_t bytes = tdm_part_bytes(l->model, share.layer, tied ? TDM_PART_EMBEDDING : part,
+                                    l->schedule->dtypes.gradients);
+    tdm_low_op_begin(l, body, TDM_OP_REDUCE_ALL, part);
+    tdm_low_access(l, TDM_REDUCE_ALL_SUM, at, 1, TDM_ACCUMULATE, tied ? 0 : part, share, sum,
+                   bytes);
+    tdm_low_op_end(l);
+}
+
+void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    const uint32_t unit = body->layer;
+    const bool head = unit == tdm_model_head_unit(l->model);
+    uint32_t last = 0; /* the rank's first chunk, which adds last */
+    if (l->program->ranks == 1)
+        return;
+    while (l->program->chunks[last].rank != l->program->rank)
+        last++;
+    struct tdm_tag share = tdm_low_share_tag(l, TDM_UNIT_GRADIENT, unit, TDM_NONE, last);
+    reduce_all(l, body, head ? TDM_PART_FINAL_NORM : TDM_PART_ALL, tdm_low_gradient_ref(l, unit),
+               share);
+    if (!head)
+        return;
+    share.contributor = l->layout->tile_base[last] * l->layout->vocabulary_tiles;
+    if (!l->model->tied) {
+        reduce_all(l, body, TDM_PART_HEAD, tdm_low_gradient_ref(l, unit), share);
+        return;
+    }
+    share.content = TDM_TIED_GRADIENT;
+    share.layer = tdm_model_embedding_unit(l->model);
+    reduce_all(l, body, TDM_PART_HEAD, (struct tdm_ref){l->layout->tied_gradient, 0}, share);
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operands of team ops: what each must read, write and add to on a rank, written from what a round
+ * and its shares are, independently of how lowering emits them. team_check.h compares the ranks.
+ */
+#include "schedule/operands.h"
+
+#include "base/size.h"
+#include "ops/team.h"
+#include "schedule/layout.h"
+#include "schedule/tags.h"
+
+/* Chunks [first, end) as an operand; absent if there are none. */
+struct due {
+    uint32_t first, end;
+    enum tdm_mode mode;
+    struct tdm_tag before, after;
+};
+
+struct team_step {
+    const struct tdm_program *program;
+    const struct tdm_op *op;
+    uint32_t first, end; /* chunks of the op's round */
+    uint32_t own;        /* the rank's; `end` if it has none */
+};
+
+static uint32_t share_number(const struct tdm_program *program)
+{
+    return program->rank + 1;
+}
+
+static enum tdm_status malformed(const struct tdm_op *op, const char *what, struct tdm_error *err)
+{
+    return tdm_fail(err, TDM_INPUT, "op %llu (%s, layer %d, chunk %d) %s",
+                    (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->layer,
+                    (int)op->chunk, what);
+}
+
+static enum tdm_status check_due(const struct team_step *s, uint32_t operand, const struct due *due,
+                                 struct tdm_error *err)
+{
+    const struct tdm_program *program = s->program;
+    const struct tdm_access *access = &s->op->access[operand];
+    bool there = operand < s->op->access_count && access->buffer != TDM_NONE;
+    uint64_t bytes = 0;
+    if (there != (due->first < due->end))
+        return malformed(s->op, there ? "has an operand that it must not have" : "lacks an operand",
+                         err);
+    if (!there)
+        return TDM_OK;
+    for (uint32_t chunk = due->first; chunk < due->end; chunk++)
+        bytes = tdm_size_add(bytes, tdm_content_bytes(program->schedule, due->after.content, 0,
+                                                      program->chunks[chunk].tokens));
+    struct tdm_tag before = due->before, after = due->after;
+    before.chunk = after.chunk = due->first;
+    if (access->mode != due->mode || access->slots != due->end - due->first || access->part != 0 ||
+        access->bytes != bytes)
+        return malformed(s->op, "has an operand of the wrong chunks, bytes or mode", err);
+    if (!tdm_tag_same(access->after, after) ||
+        (due->mode != TDM_WRITE && !tdm_tag_same(access->before, before))) {
+        char text[TDM_TAG_TEXT];
+        tdm_tag_show(after, text);
+        return tdm_fail(err, TDM_INPUT, "op %llu (%s, layer %d, chunk %d) does not leave %s",
+                        (unsigned long long)s->op->number, tdm_op_kind_name(s->op->kind),
+                        (int)s->op->layer, (int)s->op->chunk, text);
+    }
+    return TDM_OK;
+}
+
+/* The chunks of a gather may end inside the round: later ones need no K and V in this sweep. */
+static enum tdm_status check_gather(struct team_step *s, struct tdm_error *err)
+{
+    const struct tdm_tag pages = {TDM_KVPAGES, s->op->layer, TDM_NONE, TDM_NONE, 0};
+    const struct tdm_tag empty = {TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE, 0};
+    uint64_t tokens = 0;
+    uint32_t end = s->first;
+    while (end < s->end && tokens < s->op->tokens)
+        tokens += s->program->chunks[end++].tokens;
+    if (tokens != s->op->tokens || tokens == 0)
+        return malformed(s->op, "has other tokens than chunks of its round", err);
+    const uint32_t own = s->own < end ? s->own : end;
+    const struct due due[TDM_GATHER_OPERANDS] = {
+        [TDM_GATHER_OWN] = {own, own < end ? own + 1 : own, TDM_READ, pages, pages},
+        [TDM_GATHER_BELOW] = {s->first, own, TDM_WRITE, empty, pages},
+        [TDM_GATHER_ABOVE] = {own + 1, end, TDM_WRITE, empty, pages}};
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < TDM_GATHER_OPERANDS && status == TDM_OK; i++)
+        status = check_due(s, i, &due[i], err);
+    return status;
+}
+
+/* The rank's chunk that adds last to dK, dV of `chunk`: its first one that sees it. */
+static uint32_t last_of_share(const struct team_step *s, uint32_t chunk)
+{
+    const struct tdm_chunk *chunks = s->program->chunks;
+    for (uint32_t i = chunk; i < s->program->chunk_count; i++)
+        if (chunks[i].rank == s->program->rank && chunks[i].sequence == chunks[chunk].sequence &&
+            tdm_operands_first_seen(s->program, s->op->layer, i) <= chunk)
+            return i;
+    return TDM_NONE;
+}
+
+/* The shares that a rank has of chunks [first, end): those of each chunk that it sees from there
+ * on. They lie in a row, and end with the last of them. */
+static struct due shares_of(const struct team_step *s, uint32_t first, uint32_t end)
+{
+    struct due due = {.first = end, .end = end, .mode = TDM_READ};
+    for (uint32_t chunk = end; chunk-- > first;) {
+        uint32_t last = last_of_share(s, chunk);
+        if (last == TDM_NONE)
+            continue;
+        due.first = chunk;
+        due.before = due.after =
+            (struct tdm_tag){TDM_DKVPAGES, s->op->layer, TDM_NONE, last, share_number(s->program)};
+    }
+    return due;
+}
+
+static enum tdm_status check_reduce(struct team_step *s, struct tdm_error *err)
+{
+    const uint32_t own = s->own;
+    const struct tdm_tag sum = {TDM_DKVPAGES, s->op->layer, TDM_NONE, own, 0};
+    struct tdm_tag share = sum;
+    uint64_t tokens = 0;
+    share.share = share_number(s->program);
+    for (uint32_t chunk = s->first; chunk < s->end; chunk++)
+        tokens += s->program->chunks[chunk].tokens;
+    if (tokens != s->op->tokens)
+        return malformed(s->op, "has other tokens than its round", err);
+    struct due due[TDM_REDUCE_OPERANDS] = {
+        [TDM_REDUCE_OWN] = {own, own < s->end ? own + 1 : own, TDM_ACCUMULATE, share, sum},
+        [TDM_REDUCE_BELOW] = shares_of(s, s->first, own),
+        [TDM_REDUCE_ABOVE] = shares_of(s, own < s->end ? own + 1 : s->end, s->end)};
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < TDM_REDUCE_OPERANDS && status == TDM_OK; i++)
+        status = check_due(s, i, &due[i], err);
+    return status;
+}
+
+/* The gradient of a layer or of the embedding is summed at once. That of the head's unit has a part
+ * that sums over chunks and one that sums over tiles; with tied weights the latter is the
+ * embedding's, in a buffer of its own. */
+static enum tdm_status check_reduce_all(const struct tdm_program *program,
+                                        const uint64_t *tile_base, const struct tdm_op *op,
+                                        struct tdm_error *err)
+{
+    const struct tdm_model *model = program->schedule->model;
+    const struct tdm_access *access = &op->access[TDM_REDUCE_ALL_SUM];
+    const bool head = op->layer == tdm_model_head_unit(model);
+    const bool of_tiles = head && op->part == TDM_PART_HEAD, tied = of_tiles && model->tied;
+    uint32_t last = 0;
+    while (last + 1 < program->chunk_count && program->chunks[last].rank != program->rank)
+        last++;
+    uint32_t unit = tied ? tdm_model_embedding_unit(model) : op->layer;
+    uint64_t contributor =
+        of_tiles ? tile_base[last] * tdm_vocabulary_tiles(program->schedule) : last;
+    struct tdm_tag sum = {tied ? TDM_TIED_GRADIENT : TDM_UNIT_GRADIENT, unit, TDM_NONE, 0, 0};
+    struct tdm_tag share = sum;
+    share.contributor = (uint32_t)contributor;
+    share.share = share_number(program);
+    if (op->layer >= model->unit_count || op->chunk != TDM_NONE || op->tokens != 0 ||
+        (head ? op->part != TDM_PART_FINAL_NORM && op->part != TDM_PART_HEAD
+              : op->part != TDM_PART_ALL))
+        return malformed(op, "names no gradient", err);
+    if (op->access_count != TDM_REDUCE_ALL_OPERANDS || access->buffer == TDM_NONE ||
+        access->slots != 1 || access->mode != TDM_ACCUMULATE ||
+        access->part != (tied ? 0 : (uint32_t)op->part) || !tdm_tag_same(access->before, share) ||
+        !tdm_tag_same(access->after, sum))
+        return malformed(op, "does not sum the rank's share of its gradient", err);
+    uint64_t bytes = tdm_part_bytes(model, unit, tied ? TDM_PART_EMBEDDING : op->part,
+                                    tdm_content_dtype(program->schedule, sum.content));
+    return access->bytes == bytes ? TDM_OK : malformed(op, "has the wrong bytes", err);
+}
+
+enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
+                                        const uint64_t *tile_base, const struct tdm_op *op,
+                                        struct tdm_error *err)
+{
+    struct team_step s = {.program = program, .op = op};
+    if (program->ranks == 1 ||
+        op->lane != tdm_lane_at(&program->schedule->machine->topology, TDM_DEVICE))
+        return malformed(op, "is a team op of one rank, or on the wrong lane", err);
+    if (op->kind == TDM_OP_REDUCE_ALL)
+        return check_reduce_all(program, tile_base, op, err);
+    if (op->chunk >= program->chunk_count || op->layer >= program->schedule->model->layers ||
+        op->part != 0)
+        return malformed(op, "is of no round", err);
+    const struct tdm_chunk *chunks = program->chunks;
+    s.first = s.end = op->chunk;
+    if (s.first > 0 && chunks[s.first - 1].round == chunks[s.first].round)
+        return malformed(op, "does not begin its round", err);
+    while (s.end < program->chunk_count && chunks[s.end].round == chunks[s.first].round)
+        s.end++;
+    for (s.own = s.first; s.own < s.end && chunks[s.own].rank != program->rank;)
+        s.own++;
+    return op->kind == TDM_OP_GATHER ? check_gather(&s, err) : check_reduce(&s, err);
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Team ops of all ranks, one beside the other. */
+#include "schedule/team_check.h"
+
+#include "ops/team.h"
+
+#include <stdlib.h>
+
+/* A team op as rank 0 runs it; bytes are summed over the ranks. */
+struct team_op {
+    enum tdm_op_kind kind;
+    enum tdm_part part;
+    uint32_t layer, chunk;
+    uint64_t tokens;
+    uint64_t sent_bytes, fetched_bytes;
+};
+
+struct tdm_team_check {
+    struct team_op *ops;
+    size_t count, capacity;
+    size_t next; /* of the rank under way */
+    uint32_t rank;
+};
+
+enum tdm_status tdm_team_check_new(struct tdm_team_check **out, struct tdm_error *err)
+{
+    *out = calloc(1, sizeof(**out));
+    return *out == NULL ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for team ops") : TDM_OK;
+}
+
+void tdm_team_check_free(struct tdm_team_check *check)
+{
+    if (check != NULL)
+        free(check->ops);
+    free(check);
+}
+
+void tdm_team_check_rank(struct tdm_team_check *check, uint32_t rank)
+{
+    check->rank = rank;
+    check->next = 0;
+}
+
+static enum tdm_status add(struct tdm_team_check *check, const struct tdm_op *op,
+                           struct tdm_error *err)
+{
+    if (check->count == check->capacity) {
+        size_t capacity = check->capacity == 0 ? 256 : 2 * check->capacity;
+        struct team_op *ops = realloc(check->ops, capacity * sizeof(*ops));
+        if (ops == NULL)
+            return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu team ops", capacity);
+        check->ops = ops;
+        check->capacity = capacity;
+    }
+    check->ops[check->count++] = (struct team_op){.kind = op->kind,
+                                                  .part = op->part,
+                                                  .layer = op->layer,
+                                                  .chunk = op->chunk,
+                                                  .tokens = op->tokens};
+    return TDM_OK;
+}
+
+enum tdm_status tdm_team_check_take(struct tdm_team_check *check, const struct tdm_item *item,
+                                    struct tdm_error *err)
+{
+    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & 1u << item->op->kind) == 0)
+        return TDM_OK;
+    const struct tdm_op *op = item->op;
+    enum tdm_status status = check->rank == 0 ? add(check, op, err) : TDM_OK;
+    if (status != TDM_OK)
+        return status;
+    if (check->next == check->count)
+        return tdm_fail(err, TDM_INPUT, "rank %u runs more team ops than rank 0: op %llu (%s)",
+                        check->rank, (unsigned long long)op->number, tdm_op_kind_name(op->kind));
+    struct team_op *due = &check->ops[check->next++];
+    if (op->kind != due->kind || op->part != due->part || op->layer != due->layer ||
+        op->chunk != due->chunk || op->tokens != due->tokens)
+        return tdm_fail(err, TDM_INPUT,
+                        "op %llu of rank %u is %s of layer %d, chunk %d; rank 0 runs %s of layer "
+                        "%d, chunk %d",
+                        (unsigned long long)op->number, check->rank, tdm_op_kind_name(op->kind),
+                        (int)op->layer, (int)op->chunk, tdm_op_kind_name(due->kind),
+                        (int)due->layer, (int)due->chunk);
+    due->sent_bytes += op->sent_bytes;
+    due->fetched_bytes += op->fetched_bytes;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_team_check_rank_end(const struct tdm_team_check *check, struct tdm_error *err)
+{
+    return check->next == check->count
+               ? TDM_OK
+               : tdm_fail(err, TDM_INPUT, "rank %u runs %zu team ops, rank 0 %zu", check->rank,
+                          check->next, check->count);
+}
+
+enum tdm_status tdm_team_check_finish(const struct tdm_team_check *check, struct tdm_error *err)
+{
+    for (size_t i = 0; i < check->count; i++)
+        if (check->ops[i].sent_bytes != check->ops[i].fetched_bytes)
+            return tdm_fail(err, TDM_INPUT,
+                            "ranks send %llu bytes and receive %llu in %s of layer %d, chunk %d",
+                            (unsigned long long)check->ops[i].sent_bytes,
+                            (unsigned long long)check->ops[i].fetched_bytes,
+                            tdm_op_kind_name(check->ops[i].kind), (int)check->ops[i].layer,
+                            (int)check->ops[i].chunk);
+    return TDM_OK;
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ranks of a program on one clock. */
+#include "simulator/team.h"
+
+#include "base/meeting.h"
+#include "schedule/attend.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct tdm_team_clock {
+    struct tdm_meeting *meeting;
+    uint32_t members;
+    /* [2][TDM_SIMULATED_RANKS] by turns: a member that is ready for the next op must not overwrite
+     * what another still reads */
+    double ready[2][TDM_SIMULATED_RANKS];
+    unsigned turn[TDM_SIMULATED_RANKS];
+};
+
+struct member {
+    struct tdm_program program; /* as its rank runs it */
+    struct tdm_team_clock *clock;
+    uint32_t number;
+    tdm_simulated see;
+    void *self;
+    struct tdm_simulation simulation;
+    enum tdm_status status;
+    struct tdm_error err;
+};
+
+enum tdm_status tdm_team_clock_meet(struct tdm_team_clock *clock, uint32_t member, double *seconds,
+                                    struct tdm_error *err)
+{
+    double *ready = clock->ready[clock->turn[member]];
+    clock->turn[member] ^= 1;
+    ready[member] = *seconds;
+    enum tdm_status status = tdm_meeting_wait(clock->meeting, member, err);
+    for (uint32_t i = 0; i < clock->members && status == TDM_OK; i++)
+        *seconds = ready[i] > *seconds ? ready[i] : *seconds;
+    return status;
+}
+
+/* (query, key) pairs of a rank's chunks in the layer that sees most. */
+static double pairs_of(const struct tdm_program *program, uint32_t rank)
+{
+    double most = 0;
+    for (uint32_t layer = 0; layer < program->schedule->model->layers; layer++) {
+        double pairs = 0;
+        for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++)
+            if (program->chunks[chunk].rank == rank)
+                pairs += (double)tdm_attend_pairs(program, layer, chunk);
+        most = pairs > most ? pairs : most;
+        if (layer == 0 && program->schedule->model->layer_kinds[0].window == 0)
+            break; /* no layer sees more */
+    }
+    return most;
+}
+
+/* The ranks that are simulated. Returns their number. */
+static uint32_t choose(const struct tdm_program *program, uint32_t ranks[TDM_SIMULATED_RANKS])
+{
+    uint32_t count = program->ranks <= TDM_SIMULATED_RANKS ? program->ranks : 1, most = 0,
+             least = 0;
+    for (uint32_t rank = 0; rank < count; rank++)
+        ranks[rank] = rank;
+    if (count == program->ranks)
+        return count;
+    double most_pairs = pairs_of(program, 0), least_pairs = most_pairs;
+    for (uint32_t rank = 1; rank < program->ranks; rank++) {
+        double pairs = pairs_of(program, rank);
+        most = pairs > most_pairs ? rank : most;
+        most_pairs = pairs > most_pairs ? pairs : most_pairs;
+        least = pairs < least_pairs ? rank : least;
+        least_pairs = pairs < least_pairs ? pairs : least_pairs;
+    }
+    if (most != 0)
+        ranks[count++] = most;
+    if (least != 0 && least != most)
+        ranks[count++] = least;
+    return count;
+}
+
+static enum tdm_status take_item(void *self, const struct tdm_item *item,
+                                 const struct tdm_waits *waits, struct tdm_error *err)
+{
+    return tdm_simulator_take(self, item, waits, err);
+}
+
+static void *run_member(void *self)
+{
+    struct member *m = self;
+    struct tdm_simulator *simulator = NULL;
+    m->status = tdm_simulator_new(&m->program, m->see, m->self, &simulator, &m->err);
+    if (m->status == TDM_OK) {
+        tdm_simulator_join(simulator, m->clock, m->number);
+        m->status = tdm_order_emit(&m->program, take_item, simulator, &m->err);
+    }
+    if (m->status == TDM_OK)
+        tdm_simulator_finish(simulator, &m->simulation);
+    else
+        tdm_meeting_fail(m->clock->meeting, m->number);
+    tdm_simulator_free(simulator);
+    return NULL;
+}
+
+/* Runs the members, the first one here. */
+static enum tdm_status run_members(struct member *members, uint32_t count, struct tdm_error *err)
+{
+    pthread_t threads[TDM_SIMULATED_RANKS];
+    struct tdm_meeting *meeting = members[0].clock->meeting;
+    uint32_t started = 1;
+    while (started < count &&
+           pthread_create(&threads[started], NULL, run_member, &members[started]) == 0)
+        started++;
+    bool all = started == count;
+    if (all)
+        (void)run_member(&members[0]);
+    else
+        tdm_meeting_fail(meeting, 0);
+    for (uint32_t i = 1; i < started; i++)
+        pthread_join(threads[i], NULL);
+    if (!all)
+        return tdm_fail(err, TDM_NO_MEMORY, "no thread to simulate rank %u",
+                        members[started].program.rank);
+    uint32_t failed = tdm_meeting_failed(meeting);
+    if (failed == TDM_NOBODY)
+        return TDM_OK;
+    if (err != NULL)
+        *err = members[failed].err;
+    return members[failed].status;
+}
+
+/* Rank 0's results, with those of all where they are one number. */
+static void combine(const struct member *members, uint32_t count, struct tdm_simulation *out)
+{
+    *out = members[0].simulation;
+    out->team.ranks = members[0].program.ranks;
+    out->team.least_wait_seconds = out->team.most_wait_seconds = out->team.wait_seconds;
+    for (uint32_t i = 1; i < count; i++) {
+        const struct tdm_simulation *s = &members[i].simulation;
+        if (s->step_seconds > out->step_seconds)
+            out->step_seconds = s->step_seconds;
+        if (s->team.wait_seconds < out->team.least_wait_seconds)
+            out->team.least_wait_seconds = s->team.wait_seconds;
+        if (s->team.wait_seconds > out->team.most_wait_seconds)
+            out->team.most_wait_seconds = s->team.wait_seconds;
+    }
+}
+
+enum tdm_status tdm_simulate_team(const struct tdm_program *program, tdm_simulated see, void *self,
+                                  struct tdm_simulation *simulation, struct tdm_error *err)
+{
+    uint32_t ranks[TDM_SIMULATED_RANKS];
+    struct tdm_team_clock clock = {.members = choose(program, ranks)};
+    struct member *members = calloc(clock.members, sizeof(*members));
+    enum tdm_status status =
+        members == NULL ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", clock.members)
+                        : tdm_meeting_new(clock.members, 0, &clock.meeting, err);
+    for (uint32_t i = 0; i < clock.members && status == TDM_OK; i++)
+        members[i] = (struct member){.program = tdm_program_of_rank(program, ranks[i]),
+                                     .clock = &clock,
+                                     .number = i,
+                                     .see = i == 0 ? see : NULL,
+                                     .self = self};
+    if (status == TDM_OK)
+        status = run_members(members, clock.members, err);
+    if (status == TDM_OK)
+        combine(members, clock.members, simulation);
+    tdm_meeting_free(clock.meeting);
+    free(members);
+    return status;
+}
