@@ -75,9 +75,9 @@ static void sum_shares(const unsigned char *const *shares, uint32_t ranks, enum 
         for (uint32_t rank = 0; rank < ranks; rank++) {
             if (shares[rank] == NULL)
                 continue;
-            tdm_load_row(shares[rank], dtype, first + at, block, begun ? row : sum);
-            for (uint64_t i = 0; begun && i < block; i++)
-                sum[i] += row[i];
+            tdm_load_row(shares[rank], dtype, first + at, block, row);
+            for (uint64_t i = 0; i < block; i++)
+                sum[i] = begun ? sum[i] + row[i] : row[i];
             begun = true;
         }
         tdm_store_row(out, dtype, first + at, block, sum);
