@@ -252,7 +252,7 @@ static enum tdm_status train(const struct options *o, const char *path, struct c
         status = tdm_program_validate(program, program->arena_bytes, err);
     if (status == TDM_OK)
         status = tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, NULL,
-                                 &arenas, err);
+                                 NULL, &arenas, err);
     if (status == TDM_OK)
         status = tdm_walk_new(program, NULL, &arenas, &walk, err);
     if (status == TDM_OK)

@@ -87,6 +87,32 @@ static enum tdm_status read_pair(const char *text, void *value, struct tdm_error
     return TDM_OK;
 }
 
+/* Numbers of devices: "0,1". */
+static enum tdm_status read_devices(const char *text, void *value, struct tdm_error *err)
+{
+    struct tdm_run_arguments *a = value;
+    char number[16];
+    const char *at = text;
+    a->run.device_count = 0;
+    a->run.devices = a->devices;
+    do {
+        size_t length = strcspn(at, ",");
+        uint64_t device = 0;
+        if (length == 0 || length >= sizeof(number) || a->run.device_count == TDM_MAX_RANKS)
+            return tdm_fail(err, TDM_USAGE, "--devices \"%s\"; expected numbers of devices, as 0,1",
+                            text);
+        memcpy(number, at, length);
+        number[length] = '\0';
+        enum tdm_status status =
+            tdm_parse_count(number, "--devices", 0, TDM_MAX_RANKS - 1, &device, err);
+        if (status != TDM_OK)
+            return status;
+        a->devices[a->run.device_count++] = (uint32_t)device;
+        at += length;
+    } while (*at++ == ',');
+    return TDM_OK;
+}
+
 /* ---- the table ---- */
 
 #define PLACE(field) offsetof(struct tdm_run_arguments, field)
@@ -98,6 +124,12 @@ static const struct tdm_option options[] = {
              "build has CUDA; null: walks the program and counts, computes nothing",
      .values = TDM_VALUES_NAMES,
      .names = "cpu, cuda or null"},
+    {.name = "devices",
+     .word = "LIST",
+     .place = 0,
+     .read = read_devices,
+     .help = "of a schedule for several ranks: the number of each rank's device, as 0,1; ranks may "
+             "share one (0,0); by default rank 0 has device 0, and so on"},
     {.name = "weights",
      .word = "WEIGHTS",
      .place = PLACE(run),

@@ -107,13 +107,13 @@ static enum tdm_status check_device(const struct tdm_arenas *arenas, uint64_t ru
 }
 
 static enum tdm_status take(const struct tdm_backend *backend, uint32_t count,
-                            const struct tdm_program *const *programs,
+                            const struct tdm_program *const *programs, uint32_t device,
                             const struct tdm_arena_watch *watch, struct tdm_arenas *out,
                             struct tdm_error *err)
 {
     struct tdm_arenas arenas = {.backend = backend};
     size_arenas(&arenas, count, programs);
-    enum tdm_status status = backend->open(count, programs, &arenas.executor, err);
+    enum tdm_status status = backend->open(count, programs, device, &arenas.executor, err);
     if (status != TDM_OK)
         return status;
     if (backend->watch != NULL)
@@ -131,8 +131,25 @@ static enum tdm_status take(const struct tdm_backend *backend, uint32_t count,
     return TDM_OK;
 }
 
+/* Is there a device for each rank? */
+static enum tdm_status check_devices(const struct tdm_backend *backend, uint32_t ranks,
+                                     const uint32_t *devices, struct tdm_error *err)
+{
+    uint32_t count;
+    enum tdm_status status = backend->devices == NULL ? TDM_OK : backend->devices(&count, err);
+    for (uint32_t rank = 0; backend->devices != NULL && rank < ranks && status == TDM_OK; rank++) {
+        uint32_t device = devices != NULL ? devices[rank] : rank;
+        if (device < count)
+            continue;
+        status = tdm_fail(err, TDM_INFEASIBLE, "rank %u needs device %u; this computer has %u",
+                          rank, device, count);
+        tdm_hint(err, "plan for fewer ranks, or let ranks share a device (--devices 0,0)");
+    }
+    return status;
+}
+
 enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t count,
-                                const struct tdm_program *const *programs,
+                                const struct tdm_program *const *programs, const uint32_t *devices,
                                 const struct tdm_arena_watch *watch, struct tdm_arenas *out,
                                 struct tdm_error *err)
 {
@@ -142,9 +159,12 @@ enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t coun
     enum tdm_status status = tdm_backend_check(backend, count, programs, err);
     if (status == TDM_OK && backend->executes)
         status = check_host(&arenas, ranks, usable_host_bytes(), err);
+    if (status == TDM_OK)
+        status = check_devices(backend, ranks, devices, err);
     uint32_t taken = 0;
     while (status == TDM_OK && taken < ranks) {
-        status = take(backend, count, programs, watch, &out[taken], err);
+        uint32_t device = devices != NULL ? devices[taken] : taken;
+        status = take(backend, count, programs, device, watch, &out[taken], err);
         taken += status == TDM_OK;
     }
     if (status != TDM_OK)

@@ -33,10 +33,11 @@ enum tdm_status tdm_arenas_check(const struct tdm_backend *backend, uint32_t cou
  * ranks: `arenas` has programs[0]->ranks elements, and all programs have as many ranks. Before any
  * allocation it fails with TDM_INPUT if the backend lacks a kernel (tdm_backend_check()), and with
  * TDM_INFEASIBLE if the machine has less free memory than the programs need. With the cpu backend
- * all arenas are memory of this computer. Reports progress to `watch` (may be NULL). On success the
- * caller owns the arenas. */
+ * all arenas are memory of this computer. `devices` [ranks]: the device of each rank by number;
+ * NULL: the rank's number. Reports progress to `watch` (may be NULL). On success the caller owns
+ * the arenas. */
 enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t count,
-                                const struct tdm_program *const *programs,
+                                const struct tdm_program *const *programs, const uint32_t *devices,
                                 const struct tdm_arena_watch *watch, struct tdm_arenas *arenas,
                                 struct tdm_error *err);
 void tdm_arenas_release(struct tdm_arenas *arenas, uint32_t ranks);

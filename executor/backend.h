@@ -123,10 +123,10 @@ struct tdm_backend {
     bool own_device_memory; /* the device arena is not host memory */
     uint32_t places, lanes; /* it supports this many of the machine's, from number 0 */
 
-    /* Initialises for programs of one model. Scratch is sized for the largest of the `count`
-     * programs. */
+    /* Initialises for programs of one model, on a device by number (0 where there is no choice).
+     * Scratch is sized for the largest of the `count` programs. */
     enum tdm_status (*open)(uint32_t count, const struct tdm_program *const *programs,
-                            struct tdm_executor **executor, struct tdm_error *err);
+                            uint32_t device, struct tdm_executor **executor, struct tdm_error *err);
     void (*close)(struct tdm_executor *executor);
 
     /* Allocates `bytes` at a place, aligned to at least 4096. close() releases them. */
@@ -196,6 +196,9 @@ struct tdm_backend {
 
     /* Bytes of the host arena that are pinned. NULL: 0. */
     uint64_t (*pinned_bytes)(const struct tdm_executor *executor);
+
+    /* Number of devices that open() can choose from. NULL: any number of ranks share one. */
+    enum tdm_status (*devices)(uint32_t *count, struct tdm_error *err);
 
     /* Free bytes of the device's memory, as far as they can be known without opening anything.
      * NULL: no device memory of its own. */

@@ -136,7 +136,7 @@ enum tdm_status tdm_calibrate_copies(struct tdm_calibration *calibration,
     enum tdm_status status = tdm_calibration_program(calibration, shape, &schedule, &program, err);
     copies.program = program;
     if (status == TDM_OK)
-        status = copies.backend->open(1, &copies.program, &copies.executor, err);
+        status = copies.backend->open(1, &copies.program, 0, &copies.executor, err);
     if (status == TDM_OK)
         status = take_places(&copies, calibration, err);
     if (status == TDM_OK)

@@ -246,9 +246,9 @@ static enum tdm_status take_memory(struct session *s, struct tdm_error *err)
 {
     for (;;) {
         uint32_t largest = 0;
-        enum tdm_status status =
-            tdm_arenas_take(s->calibration->options->backend, s->count,
-                            (const struct tdm_program *const *)s->programs, NULL, &s->arenas, err);
+        enum tdm_status status = tdm_arenas_take(s->calibration->options->backend, s->count,
+                                                 (const struct tdm_program *const *)s->programs,
+                                                 NULL, NULL, &s->arenas, err);
         if (status != TDM_INFEASIBLE || s->count == 1)
             return status;
         for (uint32_t i = 1; i < s->count; i++)

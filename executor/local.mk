@@ -69,6 +69,7 @@ libexecutor_a_SOURCES += \
 	executor/tokens.c \
 	executor/tokens.h \
 	executor/train.c \
+	executor/shares.c executor/shares.h \
 	executor/team.c executor/team.h executor/team_walk.c executor/team_walk.h \
 	executor/walk.c \
 	executor/walk.h \

@@ -12,10 +12,12 @@ struct tdm_null {
 static struct tdm_null state;
 
 static enum tdm_status open_null(uint32_t count, const struct tdm_program *const *programs,
-                                 struct tdm_executor **executor, struct tdm_error *err)
+                                 uint32_t device, struct tdm_executor **executor,
+                                 struct tdm_error *err)
 {
     (void)count;
     (void)programs;
+    (void)device;
     (void)err;
     *executor = (struct tdm_executor *)&state;
     return TDM_OK;

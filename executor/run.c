@@ -329,6 +329,10 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
         status = open_tokens(&run, err);
     if (status == TDM_OK && options->dry_run)
         status = compare_memory(&run, err);
+    if (status == TDM_OK && options->devices != NULL &&
+        options->device_count != run.programs[0]->ranks)
+        status = tdm_fail(err, TDM_USAGE, "--devices names %u devices for %u ranks",
+                          options->device_count, run.programs[0]->ranks);
     if (status == TDM_OK)
         status = check_stop(options, err);
     if (status != TDM_OK || options->dry_run)
@@ -340,8 +344,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", run.ranks);
         goto free_programs;
     }
-    status = tdm_arenas_take(options->backend, run.program_count, run.programs, &taking, run.arenas,
-                             err);
+    status = tdm_arenas_take(options->backend, run.program_count, run.programs, options->devices,
+                             &taking, run.arenas, err);
     /* not earlier: a run that cannot begin leaves no trace */
     if (status == TDM_OK && options->trace_path != NULL)
         status = open_recorder(&run, err);

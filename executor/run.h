@@ -36,10 +36,12 @@ struct tdm_run_options {
     enum tdm_dtype save_dtype;  /* of saved weights; NONE: the schedule's dtype */
     uint64_t save_every;        /* in steps; also after the last one; 0: only then */
     uint64_t shard_bytes;       /* maximum size of a saved file */
-    bool force;                 /* replace an existing trace or saved directory */
-    uint64_t timed_every;       /* record op times of step 1 and every k-th; 0: automatic */
-    bool dry_run;               /* allocate nothing, run nothing */
-    const char *command;        /* for the trace */
+    const uint32_t *devices;    /* [device_count] of the ranks; NULL: each has its own number */
+    uint32_t device_count;
+    bool force;           /* replace an existing trace or saved directory */
+    uint64_t timed_every; /* record op times of step 1 and every k-th; 0: automatic */
+    bool dry_run;         /* allocate nothing, run nothing */
+    const char *command;  /* for the trace */
     const volatile sig_atomic_t *stop;
 };
 

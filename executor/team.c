@@ -11,14 +11,18 @@
 
 struct tdm_team {
     struct tdm_meeting *meeting;
-    const struct tdm_launch **shown; /* [ranks] */
+    /* what each rank shows */
+    struct shown {
+        const struct tdm_launch *launch;
+        struct tdm_executor *executor;
+    } * shown; /* [ranks] */
 };
 
 enum tdm_status tdm_team_new(uint32_t ranks, struct tdm_team **out, struct tdm_error *err)
 {
     struct tdm_team *team = calloc(1, sizeof(*team));
     if (team != NULL)
-        team->shown = calloc(ranks, sizeof(const struct tdm_launch *));
+        team->shown = calloc(ranks, sizeof(*team->shown));
     enum tdm_status status =
         team == NULL || team->shown == NULL
             ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for a team of %u ranks", ranks)
@@ -46,15 +50,15 @@ void tdm_team_reset(struct tdm_team *team)
 }
 
 enum tdm_status tdm_team_enter(struct tdm_team *team, const struct tdm_launch *launch,
-                               struct tdm_error *err)
+                               struct tdm_executor *executor, struct tdm_error *err)
 {
     const uint32_t rank = launch->program->rank;
     const struct tdm_op *op = launch->op;
-    team->shown[rank] = launch;
+    team->shown[rank] = (struct shown){launch, executor};
     enum tdm_status status = tdm_meeting_wait(team->meeting, rank, err);
     if (status != TDM_OK)
         return status;
-    const struct tdm_op *first = team->shown[0]->op;
+    const struct tdm_op *first = team->shown[0].launch->op;
     if (first->kind == op->kind && first->layer == op->layer && first->chunk == op->chunk &&
         first->part == op->part)
         return TDM_OK;
@@ -65,7 +69,12 @@ enum tdm_status tdm_team_enter(struct tdm_team *team, const struct tdm_launch *l
 
 const struct tdm_launch *tdm_team_shown(const struct tdm_team *team, uint32_t rank)
 {
-    return team->shown[rank];
+    return team->shown[rank].launch;
+}
+
+struct tdm_executor *tdm_team_executor(const struct tdm_team *team, uint32_t rank)
+{
+    return team->shown[rank].executor;
 }
 
 enum tdm_status tdm_team_meet(struct tdm_team *team, uint32_t rank, struct tdm_error *err)

@@ -21,13 +21,14 @@ void tdm_team_free(struct tdm_team *team);
 /* Before a step: forgets failures. */
 void tdm_team_reset(struct tdm_team *team);
 
-/* Shows a rank's launch, and waits until all ranks show theirs. TDM_INTERNAL if rank 0 shows
- * another op; TDM_INTERRUPTED if a rank has failed. */
+/* Shows a rank's launch and executor, and waits until all ranks show theirs. TDM_INTERNAL if rank 0
+ * shows another op; TDM_INTERRUPTED if a rank has failed. */
 enum tdm_status tdm_team_enter(struct tdm_team *team, const struct tdm_launch *launch,
-                               struct tdm_error *err);
+                               struct tdm_executor *executor, struct tdm_error *err);
 
-/* The launch that a rank shows. */
+/* What a rank shows. */
 const struct tdm_launch *tdm_team_shown(const struct tdm_team *team, uint32_t rank);
+struct tdm_executor *tdm_team_executor(const struct tdm_team *team, uint32_t rank);
 
 /* Waits until all ranks are here, in the middle of an op or at its end. */
 enum tdm_status tdm_team_meet(struct tdm_team *team, uint32_t rank, struct tdm_error *err);

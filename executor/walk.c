@@ -2,6 +2,7 @@
 /* The walk: launches the items of a program on a backend. */
 #include "executor/walk.h"
 
+#include "ops/team.h"
 #include "schedule/order.h"
 #include "schedule/program.h"
 
@@ -264,6 +265,8 @@ enum tdm_status tdm_walk_prepare(struct tdm_walk *walk, struct tdm_error *err)
     walk->step = &step;
     for (uint32_t i = 0; i < count && status == TDM_OK; i++) {
         struct tdm_launch launch = launch_of(walk, &ops[i]);
+        if ((TDM_TEAM_KINDS & 1u << ops[i].kind) != 0) /* they need all ranks */
+            continue;
         status = backend->prepare(walk->arenas->executor, &launch, err);
     }
     walk->step = NULL;

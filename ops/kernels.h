@@ -67,7 +67,10 @@
     KERNEL(LOSS, tdm_cuda_run_head)                               \
     KERNEL(HEAD_GRAD, tdm_cuda_run_head)                          \
     KERNEL(GRADIENT_NORM, tdm_cuda_run_gradient_norm)             \
-    KERNEL(OPTIMIZER, tdm_cuda_run_optimizer)
+    KERNEL(OPTIMIZER, tdm_cuda_run_optimizer)                     \
+    KERNEL(GATHER, tdm_cuda_run_gather_round)                     \
+    KERNEL(REDUCE, tdm_cuda_run_reduce)                           \
+    KERNEL(REDUCE_ALL, tdm_cuda_run_reduce_all)
 
 struct tdm_kernels {
     const char *backend; /* "cuda" */

@@ -189,6 +189,7 @@ gpu_tests = \
 	tests/gpu/memory_test \
 	tests/gpu/norm_test \
 	tests/gpu/plans_test \
+	tests/gpu/ranks_test \
 	tests/gpu/sparse_test
 tests_gpu_attention_test_SOURCES = tests/gpu/attention_test.c tests/gpu/gpu_test.h
 tests_gpu_attention_test_CPPFLAGS = $(gpu_test_cppflags)
@@ -227,6 +228,10 @@ tests_gpu_norm_test_LDADD = $(gpu_test_libs)
 tests_gpu_plans_test_SOURCES = tests/gpu/plans_test.c tests/gpu/gpu_test.h $(plan_cases)
 tests_gpu_plans_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_plans_test_LDADD = $(EXECUTOR_LIBS) $(GLPK_LIBS)
+
+tests_gpu_ranks_test_SOURCES = tests/gpu/ranks_test.c tests/gpu/gpu_test.h $(run_steps)
+tests_gpu_ranks_test_CPPFLAGS = $(gpu_test_cppflags)
+tests_gpu_ranks_test_LDADD = $(EXECUTOR_LIBS)
 
 # GPU tests travel to machines that have a driver and little else: the linker drops what they do not use.
 gpu_test_cppflags = $(AM_CPPFLAGS) $(CUDA_CFLAGS)

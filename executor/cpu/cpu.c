@@ -150,9 +150,11 @@ static enum tdm_status check_address_space(const struct tdm_executor *executor,
 }
 
 static enum tdm_status open_cpu(uint32_t count, const struct tdm_program *const *programs,
-                                struct tdm_executor **opened, struct tdm_error *err)
+                                uint32_t device, struct tdm_executor **opened,
+                                struct tdm_error *err)
 {
     struct tdm_executor *executor = calloc(1, sizeof(*executor));
+    (void)device;
     if (executor == NULL || count == 0) {
         free(executor);
         return count == 0 ? tdm_fail(err, TDM_INTERNAL, "the cpu backend was opened for nothing")

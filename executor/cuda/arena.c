@@ -82,8 +82,10 @@ enum tdm_status tdm_cuda_take_arena(struct tdm_executor *executor, enum tdm_plac
         return tdm_fail(err, TDM_INTERNAL, "the cuda backend has an arena at each place already");
     struct tdm_cuda_arena *arena = &executor->arenas[executor->arena_count++];
     *arena = (struct tdm_cuda_arena){.place = place, .bytes = bytes};
-    enum tdm_status status = place == TDM_DEVICE ? TDM_CUDA(cudaMalloc(&arena->base, bytes), err)
-                                                 : take_host(executor, arena, err);
+    enum tdm_status status = tdm_cuda_here(executor, err);
+    if (status == TDM_OK)
+        status = place == TDM_DEVICE ? TDM_CUDA(cudaMalloc(&arena->base, bytes), err)
+                                     : take_host(executor, arena, err);
     if (status == TDM_OK)
         *base = arena->base;
     return status;
@@ -107,8 +109,9 @@ static enum tdm_status copy_now(struct tdm_executor *executor, void *to, const v
                                 uint64_t bytes, struct tdm_error *err)
 {
     cudaStream_t stream = tdm_cuda_compute(executor);
-    enum tdm_status status =
-        TDM_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), err);
+    enum tdm_status status = tdm_cuda_here(executor, err);
+    if (status == TDM_OK)
+        status = TDM_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), err);
     return status == TDM_OK ? TDM_CUDA(cudaStreamSynchronize(stream), err) : status;
 }
 
@@ -140,7 +143,9 @@ enum tdm_status tdm_cuda_upload(struct tdm_executor *executor, void *arena_bytes
         memset(arena_bytes, 0, bytes);
         return TDM_OK;
     }
-    enum tdm_status status = TDM_CUDA(cudaMemsetAsync(arena_bytes, 0, bytes, stream), err);
+    enum tdm_status status = tdm_cuda_here(executor, err);
+    if (status == TDM_OK)
+        status = TDM_CUDA(cudaMemsetAsync(arena_bytes, 0, bytes, stream), err);
     return status == TDM_OK ? TDM_CUDA(cudaStreamSynchronize(stream), err) : status;
 }
 
@@ -149,8 +154,9 @@ enum tdm_status tdm_cuda_fill(struct tdm_executor *executor, void *base, uint64_
 {
     uint64_t *words = base, first = offset / sizeof(*words), end = first + bytes / sizeof(*words);
     if (is_on_device(executor, base)) {
-        enum tdm_status status =
-            tdm_cuda_pattern_fill(words, first, end, tdm_cuda_compute(executor), err);
+        enum tdm_status status = tdm_cuda_here(executor, err);
+        if (status == TDM_OK)
+            status = tdm_cuda_pattern_fill(words, first, end, tdm_cuda_compute(executor), err);
         return status == TDM_OK ? TDM_CUDA(cudaStreamSynchronize(tdm_cuda_compute(executor)), err)
                                 : status;
     }
@@ -171,8 +177,10 @@ enum tdm_status tdm_cuda_scan(struct tdm_executor *executor, const void *base, u
     if (is_on_device(executor, base)) {
         uint64_t found[2];
         uint64_t *found_device = executor->found;
-        enum tdm_status status =
-            tdm_cuda_pattern_scan(words, count, found_device, tdm_cuda_compute(executor), err);
+        enum tdm_status status = tdm_cuda_here(executor, err);
+        if (status == TDM_OK)
+            status =
+                tdm_cuda_pattern_scan(words, count, found_device, tdm_cuda_compute(executor), err);
         if (status == TDM_OK)
             status = copy_now(executor, found, found_device, sizeof(found), err);
         if (status != TDM_OK)

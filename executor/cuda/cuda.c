@@ -111,11 +111,17 @@ static enum tdm_status open_documents(struct tdm_executor *executor, uint32_t co
     return status;
 }
 
+/* Are both the program of a run, as any rank runs it? */
+static bool is_same(const struct tdm_program *one, const struct tdm_program *other)
+{
+    return one->chunks == other->chunks;
+}
+
 static struct tdm_cuda_program *program_of(const struct tdm_executor *executor,
                                            const struct tdm_program *program)
 {
     uint32_t i = 0;
-    while (i + 1 < executor->program_count && executor->programs[i].program != program)
+    while (i + 1 < executor->program_count && !is_same(executor->programs[i].program, program))
         i++;
     return &executor->programs[i];
 }
@@ -126,6 +132,9 @@ static enum tdm_status documents_cuda(struct tdm_executor *executor,
 {
     struct tdm_cuda_program *own = program_of(executor, program);
     uint64_t count = 0;
+    enum tdm_status status = tdm_cuda_here(executor, err);
+    if (status != TDM_OK)
+        return status;
     for (uint32_t s = 0; s < program->sequence_count; s++)
         count += sequences[s].document_count;
     if (own->step_starts == NULL || count > starts_of(program))
@@ -163,6 +172,9 @@ struct tdm_documents tdm_cuda_documents(const struct tdm_executor *executor,
 static enum tdm_status supports_cuda(const struct tdm_program *program, struct tdm_error *err)
 {
     const struct tdm_params *params = &program->params;
+    if (program->ranks > TDM_CUDA_MOST_RANKS)
+        return tdm_fail(err, TDM_INPUT, "%s: the cuda backend takes up to %u ranks, not %u",
+                        params->model, TDM_CUDA_MOST_RANKS, program->ranks);
     if (params->norm.hidden > TDM_CUDA_MOST_HIDDEN)
         return tdm_fail(err, TDM_INPUT, "%s: the cuda backend takes hidden sizes up to %u, not %u",
                         params->model, TDM_CUDA_MOST_HIDDEN, params->norm.hidden);
@@ -202,6 +214,8 @@ static void close_cuda(struct tdm_executor *executor)
 {
     if (executor == NULL)
         return;
+    (void)tdm_cuda_here(executor, NULL);
+    tdm_cuda_close_team(executor);
     tdm_cuda_close_lanes(executor);
     free(executor->calls);
     tdm_cuda_release_arenas(executor);
@@ -220,7 +234,8 @@ static void close_cuda(struct tdm_executor *executor)
 }
 
 static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const *programs,
-                                 struct tdm_executor **opened, struct tdm_error *err)
+                                 uint32_t device, struct tdm_executor **opened,
+                                 struct tdm_error *err)
 {
     struct tdm_executor *executor = calloc(1, sizeof(*executor));
     if (executor == NULL || count == 0 || !tdm_timings_open(&executor->timings, count, programs)) {
@@ -229,14 +244,17 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
                           : tdm_fail(err, TDM_NO_MEMORY, "no memory for the cuda backend");
     }
     executor->topology = programs[0]->schedule->machine->topology;
+    executor->device = (int)device;
     int devices = 0;
     enum tdm_status status = TDM_CUDA(cudaGetDeviceCount(&devices), err);
     if (status == TDM_OK) {
-        tdm_driver_use_open(&executor->driver_use, 0);
-        status = TDM_CUDA(cudaSetDevice(0), err);
+        tdm_driver_use_open(&executor->driver_use, executor->device);
+        status = tdm_cuda_here(executor, err);
     }
     if (status == TDM_OK)
         status = tdm_cuda_open_lanes(executor, err);
+    if (status == TDM_OK)
+        status = tdm_cuda_open_team(executor, err);
     if (status == TDM_OK)
         status = tdm_cuda_open_host_lane(executor, count, programs, err);
     if (status == TDM_OK)
@@ -258,7 +276,9 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
 static enum tdm_status used_cuda(const struct tdm_executor *executor, uint64_t *used_bytes,
                                  uint64_t *free_bytes, struct tdm_error *err)
 {
-    enum tdm_status status = tdm_driver_use_read(&executor->driver_use, used_bytes, err);
+    enum tdm_status status = tdm_cuda_here(executor, err);
+    if (status == TDM_OK)
+        status = tdm_driver_use_read(&executor->driver_use, used_bytes, err);
     return status == TDM_OK && free_bytes != NULL ? tdm_driver_free_read(free_bytes, err) : status;
 }
 
@@ -281,6 +301,14 @@ static enum tdm_status free_bytes_cuda(uint64_t *bytes, struct tdm_error *err)
     bool known = tdm_driver_use_free(&use, bytes);
     tdm_driver_use_close(&use);
     return known ? TDM_OK : tdm_driver_free_read(bytes, err);
+}
+
+static enum tdm_status devices_cuda(uint32_t *count, struct tdm_error *err)
+{
+    int devices = 0;
+    enum tdm_status status = TDM_CUDA(cudaGetDeviceCount(&devices), err);
+    *count = (uint32_t)devices;
+    return status;
 }
 
 static enum tdm_status card_cuda(struct tdm_card *card, struct tdm_error *err)
@@ -331,6 +359,7 @@ const struct tdm_backend tdm_cuda_backend = {
     .scan = tdm_cuda_scan,
     .used = used_cuda,
     .pinned_bytes = pinned_bytes_cuda,
+    .devices = devices_cuda,
     .free_bytes = free_bytes_cuda,
     .card = card_cuda,
     .now = tdm_cuda_now,

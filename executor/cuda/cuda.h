@@ -69,8 +69,14 @@ struct tdm_cuda_arena {
     struct tdm_host_arena host; /* if `place` is the host */
 };
 
+/* Points of a team op at which the streams of all ranks meet: team.c. */
+enum tdm_team_point { TDM_TEAM_COME, TDM_TEAM_SUMMED, TDM_TEAM_READ, TDM_TEAM_POINTS };
+
 struct tdm_executor {
+    int device;                   /* its number */
     struct tdm_topology topology; /* of the machine that the programs are for */
+    cudaEvent_t team_events[TDM_TEAM_POINTS];
+    bool reads_others; /* the device may read the memory of the other ranks' devices */
     struct tdm_cuda_lane lanes[TDM_MAX_LANES];
     struct tdm_cuda_mark base; /* its `end` is the event that others are timed from */
     int64_t base_ns;           /* the time of that event */
@@ -138,6 +144,18 @@ int64_t tdm_cuda_now(struct tdm_executor *executor);
 /* Queues an op on its lane, without events. */
 enum tdm_status tdm_cuda_launch(struct tdm_executor *executor, const struct tdm_launch *launch,
                                 struct tdm_error *err);
+
+/* The events of team ops: team.c. */
+enum tdm_status tdm_cuda_open_team(struct tdm_executor *executor, struct tdm_error *err);
+void tdm_cuda_close_team(struct tdm_executor *executor);
+
+/* Makes the executor's device that of the calling thread. To be called where CUDA's functions do
+ * not get a stream of the device, and before kernels are launched. */
+static inline enum tdm_status tdm_cuda_here(const struct tdm_executor *executor,
+                                            struct tdm_error *err)
+{
+    return TDM_CUDA(cudaSetDevice(executor->device), err);
+}
 
 /* Loads kernels and chooses algorithms for ops like this one: prepare.c. */
 enum tdm_status tdm_cuda_prepare(struct tdm_executor *executor, const struct tdm_launch *launch,

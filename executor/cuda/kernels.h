@@ -27,6 +27,7 @@ extern "C" {
 /* Maximum sizes that the kernels support. Head dims are even. */
 #define TDM_CUDA_MOST_HIDDEN 16384u
 #define TDM_CUDA_MOST_HEAD_DIM 512u
+#define TDM_CUDA_MOST_RANKS 16u /* of one computer */
 
 /* An array of elements in device memory; fp32 or bf16. */
 struct tdm_array {
@@ -56,6 +57,21 @@ enum tdm_status tdm_cuda_pattern_fill(uint64_t *words, uint64_t first, uint64_t 
  * such word. */
 enum tdm_status tdm_cuda_pattern_scan(const uint64_t *words, uint64_t count, uint64_t found[2],
                                       cudaStream_t stream, struct tdm_error *err);
+
+/* ---- several ranks: shares.cu ---- */
+
+/* Shares of a sum, of `count` ranks in their order, each in the memory of any GPU that this one may
+ * read. */
+struct tdm_cuda_shares {
+    const void *of[TDM_CUDA_MOST_RANKS];
+    uint32_t count; /* at least 1 */
+};
+
+/* sum[i] = the sum of all shares' [i], for `count` elements from `first` on. `sum` may be one of
+ * the shares. All are of sum.dtype, and aligned to 256 bytes. */
+enum tdm_status tdm_cuda_sum_shares(const struct tdm_cuda_shares *shares, uint64_t first,
+                                    uint64_t count, struct tdm_array sum, cudaStream_t stream,
+                                    struct tdm_error *err);
 
 /* ---- norm_grad.cu ---- */
 

@@ -104,8 +104,8 @@ enum tdm_status tdm_cuda_run(struct tdm_executor *executor, const struct tdm_lau
                              struct tdm_error *err)
 {
     struct tdm_cuda_lane *lane = &executor->lanes[launch->op->lane];
-    enum tdm_status status = TDM_OK;
-    if (lane->position - lane->ended == TDM_CUDA_RING)
+    enum tdm_status status = tdm_cuda_here(executor, err);
+    if (status == TDM_OK && lane->position - lane->ended == TDM_CUDA_RING)
         status = take_end(executor, lane, err);
     struct tdm_cuda_mark *mark = mark_at(lane, lane->position + 1);
     mark->op_number = launch->op->number;

@@ -35,11 +35,13 @@ cuda_sources = \
 	executor/cuda/rope.cu \
 	executor/cuda/rows.c \
 	executor/cuda/scores.cuh \
+	executor/cuda/shares.cu \
 	executor/cuda/select.cu executor/cuda/select.cuh \
 	executor/cuda/select_votes.cu \
 	executor/cuda/softmax.cu \
 	executor/cuda/sums.cu \
 	executor/cuda/swiglu.cu \
+	executor/cuda/team.c \
 	executor/cuda/tiles.cuh
 
 # With instructions that sm_90a alone has.

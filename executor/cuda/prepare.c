@@ -42,8 +42,8 @@ static enum tdm_status empty_lists(struct tdm_executor *executor, const struct t
 enum tdm_status tdm_cuda_prepare(struct tdm_executor *executor, const struct tdm_launch *launch,
                                  struct tdm_error *err)
 {
-    enum tdm_status status = TDM_OK;
-    if (executor->prepared != launch->program)
+    enum tdm_status status = tdm_cuda_here(executor, err);
+    if (status == TDM_OK && executor->prepared != launch->program)
         status = begin_program(executor, launch->program, err);
     if (status == TDM_OK)
         status = empty_lists(executor, launch, err);

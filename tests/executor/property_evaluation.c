@@ -72,8 +72,8 @@ static enum tdm_status open_trial(struct trial *t, struct tdm_error *err)
         status = tdm_evaluation_check("evaluation", t->evaluator, "training", t->program, err);
     if (status == TDM_OK) {
         const struct tdm_program *programs[] = {t->program, t->evaluator};
-        status =
-            tdm_arenas_take(backend, t->evaluator == NULL ? 1 : 2, programs, NULL, &t->arenas, err);
+        status = tdm_arenas_take(backend, t->evaluator == NULL ? 1 : 2, programs, NULL, NULL,
+                                 &t->arenas, err);
     }
     if (status == TDM_OK)
         status = tdm_walk_new(t->program, NULL, &t->arenas, &t->walk, err);

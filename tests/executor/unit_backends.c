@@ -20,10 +20,12 @@
 enum { PROGRAMS = 12 };
 
 static enum tdm_status open_nothing(uint32_t count, const struct tdm_program *const *programs,
-                                    struct tdm_executor **executor, struct tdm_error *err)
+                                    uint32_t device, struct tdm_executor **executor,
+                                    struct tdm_error *err)
 {
     (void)count;
     (void)programs;
+    (void)device;
     (void)executor;
     (void)err;
     fail_msg("a backend was opened for a program that it cannot run");
@@ -75,7 +77,7 @@ static void test_kinds(void **unused)
             backend.open = open_nothing;
             seen[kind] = true;
             assert_int_equal(tdm_arenas_check(&backend, 1, programs, &memory, &err), TDM_INPUT);
-            assert_int_equal(tdm_arenas_take(&backend, 1, programs, NULL, &arenas, &err),
+            assert_int_equal(tdm_arenas_take(&backend, 1, programs, NULL, NULL, &arenas, &err),
                              TDM_INPUT);
             assert_non_null(strstr(err.message, "the cpu backend has no kernel for "));
             assert_non_null(strstr(err.message, tdm_op_kind_name((enum tdm_op_kind)kind)));

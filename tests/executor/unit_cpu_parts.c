@@ -244,7 +244,7 @@ static void test_table(void **unused)
 
     struct tdm_executor *executor = NULL;
     void *base = &base;
-    assert_int_equal(TDM_OK, backend->open(0, NULL, &executor, &err));
+    assert_int_equal(TDM_OK, backend->open(0, NULL, 0, &executor, &err));
     assert_int_equal(TDM_OK, backend->arena(executor, TDM_DEVICE, (uint64_t)1 << 60, &base, &err));
     assert_null(base);
     assert_int_equal(TDM_OK, backend->run[0](executor, NULL, &err));

@@ -149,7 +149,7 @@ static void travel(struct gpu_test *test, const struct tdm_schedule *schedule, b
     refuses = !pinned;
     if (tdm_program_lower(schedule, &circle.program, &err) != TDM_OK ||
         tdm_backend_find("cuda", &circle.backend, &err) != TDM_OK ||
-        circle.backend->open(1, (const struct tdm_program *const *)&circle.program,
+        circle.backend->open(1, (const struct tdm_program *const *)&circle.program, 0,
                              &circle.executor, &err) != TDM_OK ||
         circle.backend->arena(circle.executor, TDM_HOST, WORDS * sizeof(uint64_t), &host, &err) !=
             TDM_OK ||

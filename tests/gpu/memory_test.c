@@ -90,8 +90,8 @@ static void test_planned_is_used(struct gpu_test *test, const struct tdm_backend
     struct tdm_error err = {0};
     uint64_t touched, highest, used, left;
     if (tdm_program_lower(schedule, &program, &err) != TDM_OK ||
-        tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, NULL, &arenas,
-                        &err) != TDM_OK ||
+        tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, NULL, NULL,
+                        &arenas, &err) != TDM_OK ||
         tdm_walk_new(program, NULL, &arenas, &walk, &err) != TDM_OK ||
         tdm_walk_prepare(walk, &err) != TDM_OK || tdm_arenas_fill(&arenas, NULL, &err) != TDM_OK ||
         tdm_weights_draw(1, &arenas, program, NULL, &err) != TDM_OK)
@@ -130,7 +130,7 @@ static void test_too_large_is_refused(struct gpu_test *test, const struct tdm_ba
         die(&err);
     uint64_t before = free_bytes();
     enum tdm_status status = tdm_arenas_take(
-        backend, 1, (const struct tdm_program *const *)&program, NULL, &arenas, &err);
+        backend, 1, (const struct tdm_program *const *)&program, NULL, NULL, &arenas, &err);
     uint64_t after = free_bytes();
     gpu_test_case(test, status == TDM_INFEASIBLE && strstr(err.hint, "--memory") != NULL,
                   "a schedule of %" PRIu64 " GiB: \"%s\"; hint: %s",
@@ -162,7 +162,8 @@ static void test_all_fits(struct gpu_test *test, const struct tdm_backend *backe
         goto free_schedule;
     }
     if (tdm_program_lower(schedule, &program, &err) != TDM_OK ||
-        backend->open(1, (const struct tdm_program *const *)&program, &executor, &err) != TDM_OK ||
+        backend->open(1, (const struct tdm_program *const *)&program, 0, &executor, &err) !=
+            TDM_OK ||
         backend->used(executor, &memory.used_bytes, &memory.free_bytes, &err) != TDM_OK)
         die(&err);
     enum tdm_status status = tdm_free_memory_check_device(&memory, arena, &err);

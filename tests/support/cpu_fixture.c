@@ -183,7 +183,7 @@ void bench_open(struct bench *bench, const struct shape *shape, uint64_t seed)
     make_chunks(bench);
     bench->step = (struct tdm_step){.number = 1, .learning_rate = 1e-3};
     const struct tdm_program *program = &bench->program;
-    if (tdm_cpu_backend.open(1, &program, &bench->executor, &err) != TDM_OK)
+    if (tdm_cpu_backend.open(1, &program, 0, &bench->executor, &err) != TDM_OK)
         fail_msg("%s", err.message);
 }
 

@@ -24,7 +24,8 @@ enum tdm_status tdm_execution_open(struct tdm_program *program, const char *name
         status = tdm_tokens_open(NULL, program->schedule->model->vocabulary, &e->tokens, err);
     if (status == TDM_OK)
         status = tdm_batch_new(e->tokens, program->schedule, &e->batch, err);
-    return status == TDM_OK ? tdm_arenas_take(backend, 1, programs, NULL, &e->arenas, err) : status;
+    return status == TDM_OK ? tdm_arenas_take(backend, 1, programs, NULL, NULL, &e->arenas, err)
+                            : status;
 }
 
 void tdm_execution_close(struct tdm_execution *e)

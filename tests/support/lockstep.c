@@ -198,8 +198,9 @@ static enum tdm_status open_walk(struct lockstep_walk *w, const struct tdm_sched
     w->seen = malloc(all + TDM_OPERANDS * 2 * NEIGHBOUR_BYTES);
     if (w->seen == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a copy of the arena");
-    status = tdm_arenas_take(cpu, 1, programs, NULL, &w->cpu, err);
-    return status == TDM_OK ? tdm_arenas_take(backend, 1, programs, NULL, &w->other, err) : status;
+    status = tdm_arenas_take(cpu, 1, programs, NULL, NULL, &w->cpu, err);
+    return status == TDM_OK ? tdm_arenas_take(backend, 1, programs, NULL, NULL, &w->other, err)
+                            : status;
 }
 
 static void close_walk(struct lockstep_walk *w)

@@ -155,6 +155,17 @@ static enum tdm_status count_move(void *self, const struct tdm_item *item, struc
     return TDM_OK;
 }
 
+/* The devices that ranks have in turn. */
+static enum tdm_status find_devices(const struct tdm_backend *backend, uint32_t devices[RANKS_MOST],
+                                    struct tdm_error *err)
+{
+    uint32_t count = 1;
+    enum tdm_status status = backend->devices == NULL ? TDM_OK : backend->devices(&count, err);
+    for (uint32_t rank = 0; rank < RANKS_MOST && status == TDM_OK; rank++)
+        devices[rank] = count == 0 ? 0 : rank % count;
+    return status;
+}
+
 enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
                               const struct tdm_backend *backend, const struct tdm_step_data *data,
                               uint64_t seed, bool poisoned, struct tdm_steps *steps,
@@ -163,7 +174,7 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
     struct tdm_program *program = NULL;
     struct tdm_arenas arenas[RANKS_MOST] = {0};
     struct tdm_team_walk *walk = NULL;
-    uint32_t taken = 0;
+    uint32_t devices[RANKS_MOST], taken = 0;
     uint64_t no_limit[TDM_MAX_PLACES] = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
     uint64_t planned_bytes[TDM_MAX_PLACES] = {0};
 
@@ -183,8 +194,10 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
         program->arena_bytes[place] += GUARD_BYTES; /* guard bytes that no op may touch */
     }
     if (status == TDM_OK)
-        status = tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, NULL,
-                                 arenas, err);
+        status = find_devices(backend, devices, err);
+    if (status == TDM_OK)
+        status = tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, devices,
+                                 NULL, arenas, err);
     if (status == TDM_OK)
         taken = program->ranks;
     if (status == TDM_OK)
