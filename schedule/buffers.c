@@ -62,10 +62,13 @@ static void declare_workspaces(struct tdm_builder *b)
         {TDM_PAGE_LISTS, "page_lists"},
     };
     struct tdm_layout *layout = b->layout;
+    /* with several ranks it waits for dK and dV of all ranks (lower_backward.c) */
+    uint32_t waiting =
+        b->program->ranks > 1 ? tdm_rank_chunks(b->program, 0, b->program->chunk_count) : 1;
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
-        layout->work[table[i].content] =
-            tdm_declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_RING, table[i].content, 0,
-                        b->chunk_capacity, 1, "%s", table[i].name);
+        layout->work[table[i].content] = tdm_declare(
+            b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_RING, table[i].content, 0, b->chunk_capacity,
+            table[i].content == TDM_DNORMED ? waiting : 1, "%s", table[i].name);
     uint64_t tile = b->schedule->head_tile_tokens;
     if (tile > b->chunk_capacity)
         tile = b->chunk_capacity;

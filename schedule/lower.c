@@ -128,6 +128,8 @@ static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
     } else if (body->pass == TDM_PASS_RERUN) {
         tdm_low_alloc(l, l->layout->held_input[layer + 1]);
         alloc_held(l, body->group, layer);
+    } else if (l->program->ranks > 1) {
+        tdm_low_alloc_work(l, TDM_DNORMED); /* of all chunks */
     }
 }
 
@@ -142,6 +144,8 @@ static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
     if (body->pass != TDM_PASS_BACKWARD)
         return;
     tdm_low_release(l, l->layout->dkv[layer]);
+    if (l->program->ranks > 1)
+        tdm_low_release_work(l, TDM_DNORMED);
     end_gradient(l, body, layer);
     if (tdm_gradient_is_transient(l->program, layer) && !tdm_low_gradient_goes_on(l, layer))
         tdm_low_release(l, l->layout->layer_gradient[layer]);
@@ -317,9 +321,9 @@ static void head_gradients(struct tdm_lowering *l, const struct tdm_body *body, 
 static void run_absent(struct tdm_lowering *l, const struct tdm_body *body)
 {
     tdm_low_visit(l, body, body->layer);
-    if (body->kind == TDM_BODY_BACKWARD)
+    if (body->kind == TDM_BODY_BACKWARD_KV)
         tdm_low_reduce(l, body);
-    else
+    else if (body->kind == TDM_BODY_KV)
         tdm_low_gather(l, body);
 }
 
@@ -371,6 +375,10 @@ static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)
         tdm_low_visit(l, body, body->layer);
         tdm_low_stream_body(l, body);
         tdm_low_backward_body(l, pending);
+        break;
+    case TDM_BODY_BACKWARD_KV:
+        tdm_low_visit(l, body, body->layer);
+        tdm_low_backward_kv_body(l, pending);
         break;
     case TDM_BODY_EMBEDDING:
         tdm_low_embedding_body(l, body);

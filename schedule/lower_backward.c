@@ -13,6 +13,21 @@
 #include "schedule/attend.h"
 #include "schedule/optimizer.h"
 
+/* Where dX of the attention norm's output is. With several ranks those of all chunks wait for dK
+ * and dV, in a row. */
+static struct tdm_ref d_normed(const struct tdm_lowering *l, uint32_t chunk)
+{
+    struct tdm_ref ref = tdm_low_work(l, TDM_DNORMED);
+    ref.slot = l->program->ranks > 1 ? l->program->chunks[chunk].slot : 0;
+    return ref;
+}
+
+static struct tdm_ref work_of(const struct tdm_lowering *l, enum tdm_content content,
+                              uint32_t chunk)
+{
+    return content == TDM_DNORMED ? d_normed(l, chunk) : tdm_low_work(l, content);
+}
+
 /* input gradient = output gradient * weights; weight gradient += output gradient^T * input. */
 static void grad_input(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
                        struct tdm_ref from, struct tdm_tag gradient, enum tdm_content to,
@@ -23,9 +38,9 @@ static void grad_input(struct tdm_lowering *l, const struct tdm_body *body, enum
     tdm_low_reads(l, TDM_PRODUCT_GRAD_INPUT_DOUT, from, gradient);
     tdm_low_reads_weights(l, TDM_PRODUCT_GRAD_INPUT_WEIGHTS, body->layer, part);
     if (first)
-        tdm_low_writes(l, TDM_PRODUCT_GRAD_INPUT_DX, tdm_low_work(l, to), made);
+        tdm_low_writes(l, TDM_PRODUCT_GRAD_INPUT_DX, work_of(l, to, body->chunk), made);
     else /* the q product's share is there; the KV product's completes the sum */
-        tdm_low_changes(l, TDM_PRODUCT_GRAD_INPUT_DX, tdm_low_work(l, to), made,
+        tdm_low_changes(l, TDM_PRODUCT_GRAD_INPUT_DX, work_of(l, to, body->chunk), made,
                         tdm_low_sum_tag(to, body->layer, body->chunk, 0));
     tdm_low_op_end(l);
 }
@@ -43,14 +58,14 @@ static void grad_weight(struct tdm_lowering *l, const struct tdm_body *body, enu
 }
 
 static void norm_grad(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
-                      struct tdm_ref x, enum tdm_content of, enum tdm_content d_normed,
+                      struct tdm_ref x, enum tdm_content of, enum tdm_content d_out,
                       uint32_t contributor, struct tdm_tag before, struct tdm_tag after)
 {
     tdm_low_op_begin(l, body, TDM_OP_NORM_GRAD, part);
     tdm_low_reads(l, TDM_NORM_GRAD_X, x, tdm_low_tag(of, body->layer, body->chunk));
     tdm_low_reads_weights(l, TDM_NORM_GRAD_WEIGHTS, body->layer, part);
-    tdm_low_reads(l, TDM_NORM_GRAD_DOUT, tdm_low_work(l, d_normed),
-                  tdm_low_sum_tag(d_normed, body->layer, body->chunk, contributor));
+    tdm_low_reads(l, TDM_NORM_GRAD_DOUT, work_of(l, d_out, body->chunk),
+                  tdm_low_sum_tag(d_out, body->layer, body->chunk, contributor));
     tdm_low_changes(l, TDM_NORM_GRAD_DX, tdm_low_stream_ref(l, body->chunk), before, after);
     tdm_low_adds_layer_gradient(l, TDM_NORM_GRAD_DWEIGHTS, part);
     tdm_low_op_end(l);
@@ -146,7 +161,8 @@ static void q_backward(struct tdm_lowering *l, const struct tdm_values *v)
         tdm_low_release_work(l, TDM_QRAW);
     }
     grad_weight(l, body, TDM_PART_Q, v->at[TDM_NORMED], TDM_NORMED, tdm_low_work(l, TDM_DQ), raw);
-    tdm_low_alloc_work(l, TDM_DNORMED);
+    if (l->program->ranks == 1)
+        tdm_low_alloc_work(l, TDM_DNORMED);
     grad_input(l, body, TDM_PART_Q, tdm_low_work(l, TDM_DQ), raw, TDM_DNORMED, true);
     tdm_low_release_work(l, TDM_DQ);
 }
@@ -264,17 +280,17 @@ static void backward_to_attention(struct tdm_lowering *l, const struct tdm_pendi
     tdm_low_value_free(l, v, TDM_ATTENTION_OUT);
 }
 
-/* Second half: from dQ and the chunk's complete dK and dV to dX. */
-static void backward_from_attention(struct tdm_lowering *l, const struct tdm_body *body,
-                                    struct tdm_values *v)
+/* From the chunk's complete dK and dV to dX. */
+static void backward_from_kv(struct tdm_lowering *l, const struct tdm_body *body,
+                             struct tdm_values *v)
 {
     uint32_t layer = body->layer, chunk = body->chunk;
-    q_backward(l, v);
     kv_backward(l, v);
     tdm_low_dkv_send(l, body);
     norm_grad(l, body, TDM_PART_ATTENTION_NORM, v->at[TDM_X], TDM_X, TDM_DNORMED, 0,
               tdm_low_tag(TDM_DY, layer, chunk), tdm_low_tag(TDM_DX, layer, chunk));
-    tdm_low_release_work(l, TDM_DNORMED);
+    if (l->program->ranks == 1)
+        tdm_low_release_work(l, TDM_DNORMED);
     tdm_low_value_free(l, v, TDM_X);
     if (layer == 0 && !tdm_nest_embeds_apart(l->schedule))
         tdm_low_embedding_body(l, body);
@@ -284,6 +300,20 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
 {
     struct tdm_values v;
     backward_to_attention(l, pending, &v);
+    q_backward(l, &v);
+    if (l->program->ranks == 1) {
+        backward_from_kv(l, &pending->body, &v);
+        return;
+    }
+    tdm_low_value_free(l, &v, TDM_NORMED);
+    tdm_low_value_free(l, &v, TDM_X);
+}
+
+void tdm_low_backward_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending)
+{
+    struct tdm_values v;
     tdm_low_reduce(l, &pending->body);
-    backward_from_attention(l, &pending->body, &v);
+    tdm_low_values_begin(l, pending, &v);
+    tdm_low_values_make(l, &v);
+    backward_from_kv(l, &pending->body, &v);
 }

@@ -26,6 +26,9 @@ enum tdm_kv_step tdm_low_kv_step(const struct tdm_lowering *l, const struct tdm_
     const struct tdm_layout *layout = l->layout;
     bool rerun = body->pass == TDM_PASS_RERUN;
     bool asked = !rerun || !tdm_low_is_there(l, body, TDM_STORE_ATTENTION);
+    if (l->program->ranks > 1 &&
+        body->kind == TDM_BODY_FORWARD) /* bodies before it gathered them */
+        return TDM_KV_THERE;
     if (body->pass == TDM_PASS_FIRST)
         return TDM_KV_MAKE;
     if (gathers(l, body->layer))

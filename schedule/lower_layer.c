@@ -148,6 +148,8 @@ static uint64_t wanted_by(const struct tdm_body *body)
         return TDM_BIT(TDM_KVPAGES) | TDM_BIT(TDM_Y) | TDM_BIT(TDM_ACTIVATED);
     case TDM_BODY_KV:
         return TDM_BIT(TDM_KVPAGES);
+    case TDM_BODY_BACKWARD_KV:
+        return TDM_BIT(TDM_X) | TDM_BIT(TDM_NORMED);
     case TDM_BODY_BACKWARD:
         return TDM_BIT(TDM_X) | TDM_BIT(TDM_NORMED) | TDM_BIT(TDM_Q) | TDM_BIT(TDM_KVPAGES) |
                TDM_BIT(TDM_PAGE_LISTS) | TDM_BIT(TDM_ATTENTION_OUT) | TDM_BIT(TDM_Y) |

@@ -383,6 +383,8 @@ void tdm_low_head_body(struct tdm_lowering *l, const struct tdm_body *body);
 /* Recompute of missing values, and backward; a chunk's contribution to the gradient of the
  * embedding. */
 void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pending);
+/* With several ranks, the second half of it. */
+void tdm_low_backward_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending);
 void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* ---- lower_update.c ---- */

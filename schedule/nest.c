@@ -95,28 +95,52 @@ static void update_at_end(struct nest *nest)
     phase_end(nest);
 }
 
+/* Visits the rounds [begin, end) of chunks of one sequence, in ascending order or in reverse. */
+static void visit_rounds(struct nest *nest, enum tdm_body_kind kind, enum tdm_pass pass,
+                         uint32_t group, uint32_t layer, uint32_t begin, uint32_t end)
+{
+    const struct tdm_program *program = nest->program;
+    bool reverse = kind == TDM_BODY_BACKWARD || kind == TDM_BODY_BACKWARD_KV;
+    for (uint32_t first = begin; !reverse && first < end; first = tdm_round_end(program, first))
+        visit_round(nest, kind, pass, group, layer, first);
+    for (uint32_t first = end; reverse && first > begin;) {
+        first = tdm_round_first(program, first - 1);
+        visit_round(nest, kind, pass, group, layer, first);
+    }
+}
+
+/* A layer forward by several ranks. For each sequence they first gather all K and V. So ranks wait
+ * for each other only before attention, of which all have the same over the sequence, though not in
+ * every round. */
+static void forward_rounds(struct nest *nest, enum tdm_pass pass, uint32_t group, uint32_t layer)
+{
+    for (uint32_t begin = 0, end; begin < nest->chunks; begin = end) {
+        end = nest->program->chunks[begin].last_chunk + 1;
+        visit_rounds(nest, TDM_BODY_KV, pass, group, layer, begin, end);
+        visit_rounds(nest, TDM_BODY_FORWARD, pass, group, layer, begin, end);
+    }
+}
+
 /* A layer forward over all chunks, in ascending order. */
 static void forward_sweep(struct nest *nest, enum tdm_pass pass, uint32_t group, uint32_t layer)
 {
     visit(nest, TDM_BODY_LAYER_BEGIN, pass, group, layer, TDM_NONE);
-    for (uint32_t first = 0; first < nest->chunks; first = tdm_round_end(nest->program, first))
-        visit_round(nest, TDM_BODY_FORWARD, pass, group, layer, first);
+    if (nest->program->ranks > 1)
+        forward_rounds(nest, pass, group, layer);
+    for (uint32_t chunk = 0; chunk < nest->chunks && nest->program->ranks == 1; chunk++)
+        visit(nest, TDM_BODY_FORWARD, pass, group, layer, chunk);
     visit(nest, TDM_BODY_LAYER_END, pass, group, layer, TDM_NONE);
 }
 
-/* A layer backward over all chunks, by several ranks: for each sequence, all K and V that its
- * chunks see, then its rounds in reverse. */
+/* A layer backward by several ranks: for each sequence, all K and V that its chunks see, then its
+ * rounds in reverse down to attention, and then, with the complete dK and dV, the rest. */
 static void backward_rounds(struct nest *nest, uint32_t group, uint32_t layer)
 {
-    const struct tdm_program *program = nest->program;
     for (uint32_t end = nest->chunks, begin; end > 0; end = begin) {
-        begin = program->chunks[end - 1].first_chunk;
-        for (uint32_t first = begin; first < end; first = tdm_round_end(program, first))
-            visit_round(nest, TDM_BODY_KV, TDM_PASS_BACKWARD, group, layer, first);
-        for (uint32_t first = end; first > begin;) {
-            first = tdm_round_first(program, first - 1);
-            visit_round(nest, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, first);
-        }
+        begin = nest->program->chunks[end - 1].first_chunk;
+        visit_rounds(nest, TDM_BODY_KV, TDM_PASS_BACKWARD, group, layer, begin, end);
+        visit_rounds(nest, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, begin, end);
+        visit_rounds(nest, TDM_BODY_BACKWARD_KV, TDM_PASS_BACKWARD, group, layer, begin, end);
     }
 }
 

@@ -20,12 +20,13 @@ enum tdm_body_kind {
     TDM_BODY_LAYER_END,
     TDM_BODY_HEAD_BEGIN,
     TDM_BODY_HEAD_END,
-    TDM_BODY_FORWARD,       /* a layer forward for a chunk */
-    TDM_BODY_KV,            /* its K and V alone: norm and KV product */
-    TDM_BODY_HEAD,          /* final norm, LM head and loss of a chunk, forward and backward */
-    TDM_BODY_LOSS,          /* final norm, LM head and loss of a chunk, forward alone */
-    TDM_BODY_BACKWARD,      /* recompute of missing values, and backward */
-    TDM_BODY_EMBEDDING,     /* adds a chunk's rows to the gradient of the embedding */
+    TDM_BODY_FORWARD,  /* a layer forward for a chunk */
+    TDM_BODY_KV,       /* its K and V alone: norm and KV product */
+    TDM_BODY_HEAD,     /* final norm, LM head and loss of a chunk, forward and backward */
+    TDM_BODY_LOSS,     /* final norm, LM head and loss of a chunk, forward alone */
+    TDM_BODY_BACKWARD, /* recompute of missing values, and backward; with several ranks without: */
+    TDM_BODY_BACKWARD_KV, /* several ranks: the rest of it, from a chunk's complete dK and dV on */
+    TDM_BODY_EMBEDDING,   /* adds a chunk's rows to the gradient of the embedding */
     TDM_BODY_GRADIENT_NORM, /* of unit `layer`, whose gradient is complete */
     TDM_BODY_OPTIMIZER,     /* of unit `layer` */
 };
@@ -33,7 +34,8 @@ enum tdm_body_kind {
 /* Does a body compute with the weights of its layer, for its chunk? */
 static inline bool tdm_body_is_of_layer(enum tdm_body_kind kind)
 {
-    return kind == TDM_BODY_FORWARD || kind == TDM_BODY_KV || kind == TDM_BODY_BACKWARD;
+    return kind == TDM_BODY_FORWARD || kind == TDM_BODY_KV || kind == TDM_BODY_BACKWARD ||
+           kind == TDM_BODY_BACKWARD_KV;
 }
 
 enum tdm_pass {
