@@ -333,7 +333,8 @@ struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch)
         update.operand[i] = operand[i];
     update.first = launch->op->first_element;
     update.end = update.first + launch->op->elements;
-    if (launch->op->slices > 1) {
+    if (launch->op->slices > 1 ||
+        launch->program->ranks > 1) { /* the state is that of its elements */
         to_unit(&update.operand[TDM_OPTIMIZER_MASTER], update.first);
         to_unit(&update.operand[TDM_OPTIMIZER_MOMENT1], update.first);
         to_unit(&update.operand[TDM_OPTIMIZER_MOMENT2], update.first);

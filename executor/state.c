@@ -3,14 +3,16 @@
  * moments and losses from them. */
 #include "executor/state.h"
 
+#include "base/size.h"
 #include "executor/remainder.h"
 #include "schedule/program.h"
+#include "schedule/slices.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The home of a content of a unit; NULL if this schedule has none. */
+/* The home of a content of a unit on a rank; NULL if this schedule has none. */
 static void *unit_data(const struct tdm_arenas *arenas, const struct tdm_program *program,
                        enum tdm_content content, uint32_t unit)
 {
@@ -18,6 +20,25 @@ static void *unit_data(const struct tdm_arenas *arenas, const struct tdm_program
     if (!tdm_program_home(program, content, unit, &buffer, &slot))
         return NULL;
     return tdm_arenas_slot(arenas, &program->buffers[buffer], slot);
+}
+
+/* Elements [begin, end) of a unit that a rank has of a content, within others; `at` is the number
+ * of the first one in the rank's home. */
+struct held {
+    uint64_t begin, end, at;
+};
+
+static struct held held_by(const struct tdm_program *program, enum tdm_content content,
+                           uint32_t unit, uint32_t rank, uint64_t first, uint64_t count)
+{
+    struct tdm_slice part = {0, program->schedule->model->units[unit].elements};
+    if (tdm_is_of_state(content))
+        part = tdm_rank_part(program->schedule, unit, rank);
+    struct held held = {tdm_most(first, part.first),
+                        tdm_least(first + count, part.first + part.elements), 0};
+    held.end = tdm_most(held.begin, held.end);
+    held.at = held.begin - part.first;
+    return held;
 }
 
 /* Element `i` of an array of fp32 or bf16. */
@@ -28,25 +49,46 @@ static float load(const void *data, enum tdm_dtype dtype, uint64_t i)
     return tdm_bf16_to_float(((const uint16_t *)data)[i]);
 }
 
-/* The address of an element of a tensor in an array that is laid out like its unit. */
-static void *element_of(void *data, enum tdm_dtype dtype, const struct tdm_tensor *tensor,
-                        uint64_t element)
-{
-    return (char *)data + (tensor->offset + element) * tdm_dtype_bytes(dtype);
-}
-
-/* Writes `count` elements of a content of a tensor's unit, if this schedule has it. If source is
- * NULL, it writes zeros. */
+/* Writes `count` elements of a content of a tensor's unit on all ranks, if this schedule has it. If
+ * source is NULL, it writes zeros. */
 static enum tdm_status upload(const struct tdm_arenas *arenas, const struct tdm_program *program,
                               enum tdm_content content, enum tdm_dtype dtype,
                               const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
                               const void *source, struct tdm_error *err)
 {
-    void *data = unit_data(arenas, program, content, tensor->unit);
-    if (data == NULL)
-        return TDM_OK;
-    return arenas->backend->upload(arenas->executor, element_of(data, dtype, tensor, first), source,
-                                   count * tdm_dtype_bytes(dtype), err);
+    const uint64_t size = tdm_dtype_bytes(dtype), from = tensor->offset + first;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t rank = 0; rank < program->ranks && status == TDM_OK; rank++) {
+        char *data = unit_data(&arenas[rank], program, content, tensor->unit);
+        const struct held held = held_by(program, content, tensor->unit, rank, from, count);
+        if (data == NULL || held.begin == held.end)
+            continue;
+        const char *at = source == NULL ? NULL : (const char *)source + (held.begin - from) * size;
+        status = arenas[rank].backend->upload(arenas[rank].executor, data + held.at * size, at,
+                                              (held.end - held.begin) * size, err);
+    }
+    return status;
+}
+
+/* Reads `count` elements of a content of a tensor's unit, from the ranks that have them. The
+ * schedule has the content. */
+static enum tdm_status download(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                                enum tdm_content content, enum tdm_dtype dtype,
+                                const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
+                                void *destination, struct tdm_error *err)
+{
+    const uint64_t size = tdm_dtype_bytes(dtype), from = tensor->offset + first;
+    const uint32_t ranks = tdm_is_of_state(content) ? program->ranks : 1;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t rank = 0; rank < ranks && status == TDM_OK; rank++) {
+        const char *data = unit_data(&arenas[rank], program, content, tensor->unit);
+        const struct held held = held_by(program, content, tensor->unit, rank, from, count);
+        if (held.begin < held.end)
+            status = arenas[rank].backend->download(
+                arenas[rank].executor, (char *)destination + (held.begin - from) * size,
+                data + held.at * size, (held.end - held.begin) * size, err);
+    }
+    return status;
 }
 
 /* Splits fp32 values into bf16 weights and the remainders of their masters. */
@@ -109,22 +151,21 @@ enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct td
     return status;
 }
 
-/* Reads `count` elements of a tensor in an array that is laid out like its unit. Does nothing if
- * there is no array. */
-static enum tdm_status read_elements(const struct tdm_arenas *arenas, void *data,
+/* Reads elements of a content as fp32. Does nothing if the schedule does not have it. */
+static enum tdm_status read_elements(const struct tdm_arenas *arenas,
+                                     const struct tdm_program *program, enum tdm_content content,
                                      enum tdm_dtype dtype, const struct tdm_tensor *tensor,
                                      uint64_t first, uint64_t count, float *values,
                                      struct tdm_error *err)
 {
-    if (data == NULL)
+    if (unit_data(arenas, program, content, tensor->unit) == NULL)
         return TDM_OK;
-    uint64_t bytes = count * tdm_dtype_bytes(dtype);
-    char *copy = malloc(bytes + 1);
+    char *copy = malloc(count * tdm_dtype_bytes(dtype) + 1);
     if (copy == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading %llu elements",
                         (unsigned long long)count);
-    enum tdm_status status = arenas->backend->download(
-        arenas->executor, copy, element_of(data, dtype, tensor, first), bytes, err);
+    enum tdm_status status =
+        download(arenas, program, content, dtype, tensor, first, count, copy, err);
     for (uint64_t i = 0; i < count && status == TDM_OK; i++)
         values[i] = load(copy, dtype, i);
     free(copy);
@@ -138,12 +179,12 @@ static enum tdm_status read_masters(const struct tdm_arenas *arenas,
                                     float *values, struct tdm_error *err)
 {
     const struct tdm_dtypes *dtypes = &program->schedule->dtypes;
-    void *weights = unit_data(arenas, program, TDM_UNIT_WEIGHTS, tensor->unit);
-    void *master = unit_data(arenas, program, TDM_UNIT_MASTER, tensor->unit);
-    if (master == NULL)
-        return read_elements(arenas, weights, dtypes->weights, tensor, first, count, values, err);
+    if (unit_data(arenas, program, TDM_UNIT_MASTER, tensor->unit) == NULL)
+        return read_elements(arenas, program, TDM_UNIT_WEIGHTS, dtypes->weights, tensor, first,
+                             count, values, err);
     if (dtypes->master == TDM_DTYPE_FP32)
-        return read_elements(arenas, master, TDM_DTYPE_FP32, tensor, first, count, values, err);
+        return read_elements(arenas, program, TDM_UNIT_MASTER, TDM_DTYPE_FP32, tensor, first, count,
+                             values, err);
 
     uint64_t bytes = count * sizeof(uint16_t);
     uint16_t *high = malloc(bytes + 1), *low = malloc(bytes + 1);
@@ -153,12 +194,11 @@ static enum tdm_status read_masters(const struct tdm_arenas *arenas,
                           (unsigned long long)count);
         goto free_halves;
     }
-    status = arenas->backend->download(
-        arenas->executor, high, element_of(weights, TDM_DTYPE_BF16, tensor, first), bytes, err);
+    status = download(arenas, program, TDM_UNIT_WEIGHTS, TDM_DTYPE_BF16, tensor, first, count, high,
+                      err);
     if (status == TDM_OK)
-        status = arenas->backend->download(arenas->executor, low,
-                                           element_of(master, TDM_DTYPE_REMAINDER16, tensor, first),
-                                           bytes, err);
+        status = download(arenas, program, TDM_UNIT_MASTER, TDM_DTYPE_REMAINDER16, tensor, first,
+                          count, low, err);
     for (uint64_t i = 0; i < count && status == TDM_OK; i++)
         values[i] = tdm_master_join(high[i], low[i]);
 
@@ -174,15 +214,17 @@ static enum tdm_status add_tied(const struct tdm_arenas *arenas, const struct td
                                 float *values, struct tdm_error *err)
 {
     const struct tdm_buffer *tied = tdm_program_tied_buffer(program);
-    float *of_head = malloc(count * sizeof(*of_head) + 1);
+    const enum tdm_dtype dtype = program->schedule->dtypes.gradients;
+    const uint64_t size = tdm_dtype_bytes(dtype);
+    const char *data = tdm_arenas_slot(arenas, tied, 0);
+    char *of_head = malloc(count * size + 1);
     if (of_head == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading %llu elements",
                         (unsigned long long)count);
-    enum tdm_status status =
-        read_elements(arenas, tdm_arenas_slot(arenas, tied, 0), program->schedule->dtypes.gradients,
-                      tensor, first, count, of_head, err);
+    enum tdm_status status = arenas->backend->download(
+        arenas->executor, of_head, data + (tensor->offset + first) * size, count * size, err);
     for (uint64_t i = 0; i < count && status == TDM_OK; i++)
-        values[i] += of_head[i];
+        values[i] += load(of_head, dtype, i);
     free(of_head);
     return status;
 }
@@ -197,8 +239,8 @@ static enum tdm_status read_gradients(const struct tdm_arenas *arenas,
         return tdm_fail(err, TDM_INPUT,
                         "only a step that trains without an optimizer leaves its gradients");
     enum tdm_status status =
-        read_elements(arenas, unit_data(arenas, program, TDM_UNIT_GRADIENT, tensor->unit),
-                      schedule->dtypes.gradients, tensor, first, count, values, err);
+        read_elements(arenas, program, TDM_UNIT_GRADIENT, schedule->dtypes.gradients, tensor, first,
+                      count, values, err);
     if (status == TDM_OK && schedule->model->tied && tensor->role == TDM_ROLE_EMBEDDING)
         status = add_tied(arenas, program, tensor, first, count, values, err);
     return status;
@@ -214,7 +256,7 @@ enum tdm_status tdm_state_get(const struct tdm_arenas *arenas, const struct tdm_
         return read_masters(arenas, program, tensor, first, count, values, err);
     if (content == TDM_UNIT_GRADIENT)
         return read_gradients(arenas, program, tensor, first, count, values, err);
-    return read_elements(arenas, unit_data(arenas, program, content, tensor->unit),
+    return read_elements(arenas, program, content,
                          content == TDM_UNIT_WEIGHTS ? dtypes->weights : dtypes->moments, tensor,
                          first, count, values, err);
 }

@@ -2,6 +2,9 @@
 /*
  * State: writes and reads the weights and moments of a model in the arenas of a program, and reads
  * its gradients. Used outside steps; values pass through fp32 memory.
+ *
+ * `arenas` has an element for each rank of the program. Weights are written to all of them, and
+ * masters and moments to the ranks that have them (schedule/slices.h).
  */
 #ifndef TDM_EXECUTOR_STATE_H
 #define TDM_EXECUTOR_STATE_H
@@ -58,8 +61,7 @@ enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
                                        const int32_t *targets, struct tdm_error *err);
 
 /* After a step: reads the mean loss over its tokens that have a target, summed in chunk order, and
- * the norm of the whole gradient before clipping (NAN for an evaluation). `arenas` has
- * program->ranks elements. */
+ * the norm of the whole gradient before clipping (NAN for an evaluation). */
 enum tdm_status tdm_state_read_loss(const struct tdm_arenas *arenas,
                                     const struct tdm_program *program, double *loss,
                                     double *gradient_norm, struct tdm_error *err);

@@ -246,12 +246,10 @@ static enum tdm_status fill_arenas(struct training *t, struct tdm_error *err)
     t->result->unigram_entropy = tdm_tokens_unigram_entropy(run->tokens);
     run->listener->tokens(run->listener->self, run->tokens, t->result->unigram_entropy);
     enum tdm_status status = TDM_OK;
-    for (uint32_t rank = 0; rank < run->ranks && status == TDM_OK; rank++) {
+    for (uint32_t rank = 0; rank < run->ranks && status == TDM_OK; rank++)
         status = tdm_arenas_fill(&run->arenas[rank], run->options->stop, err);
-        if (status == TDM_OK)
-            status = tdm_run_weights_init(&run->weights, &run->arenas[rank], t->program, err);
-    }
-    return status;
+    return status == TDM_OK ? tdm_run_weights_init(&run->weights, run->arenas, t->program, err)
+                            : status;
 }
 
 /* Records the forecasts in the trace. Then drops what only the trace needs. */

@@ -40,7 +40,8 @@
     KERNEL(OPTIMIZER, tdm_cpu_optimizer)                     \
     KERNEL(GATHER, tdm_cpu_gather_round)                     \
     KERNEL(REDUCE, tdm_cpu_reduce)                           \
-    KERNEL(REDUCE_ALL, tdm_cpu_reduce_all)
+    KERNEL(REDUCE_ALL, tdm_cpu_reduce_all)                   \
+    KERNEL(GATHER_ALL, tdm_cpu_gather_all)
 
 #define TDM_CUDA_KERNELS(KERNEL)                                  \
     KERNEL(COPY, tdm_cuda_run_copy)                               \
@@ -70,7 +71,8 @@
     KERNEL(OPTIMIZER, tdm_cuda_run_optimizer)                     \
     KERNEL(GATHER, tdm_cuda_run_gather_round)                     \
     KERNEL(REDUCE, tdm_cuda_run_reduce)                           \
-    KERNEL(REDUCE_ALL, tdm_cuda_run_reduce_all)
+    KERNEL(REDUCE_ALL, tdm_cuda_run_reduce_all)                   \
+    KERNEL(GATHER_ALL, tdm_cuda_run_gather_all)
 
 struct tdm_kernels {
     const char *backend; /* "cuda" */

@@ -50,7 +50,8 @@
     OP(OPTIMIZER, optimizer)                                 \
     OP(GATHER, gather) /* team.h */                          \
     OP(REDUCE, reduce)                                       \
-    OP(REDUCE_ALL, reduce_all)
+    OP(REDUCE_ALL, reduce_all)                               \
+    OP(GATHER_ALL, gather_all)
 
 #define TDM_OP_NUMBER(kind, record) TDM_OP_##kind,
 enum tdm_op_kind { TDM_OPS(TDM_OP_NUMBER) TDM_OP_KINDS };

@@ -38,3 +38,14 @@ const struct tdm_op_type tdm_reduce_all_type = {
     .rate = TDM_RATE_ELEMENTWISE, /* of the sums; schedule/cost.c has the way between ranks */
     .flops = tdm_no_flops,
 };
+
+const struct tdm_op_type tdm_gather_all_type = {
+    .name = "gather_all",
+    .operands = TDM_GATHER_ALL_OPERANDS,
+    .operand =
+        {
+            [TDM_GATHER_ALL_WEIGHTS] = {"weights", TDM_CHANGES, false},
+        },
+    .rate = TDM_RATE_ELEMENTWISE, /* schedule/cost.c has the way between ranks */
+    .flops = tdm_no_flops,
+};

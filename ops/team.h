@@ -36,7 +36,15 @@ enum tdm_reduce_all_operand {
 };
 extern const struct tdm_op_type tdm_reduce_all_type;
 
+/* Gives every rank the weights that each rank has updated (schedule/slices.h). */
+enum tdm_gather_all_operand {
+    TDM_GATHER_ALL_WEIGHTS, /* changed: the parts of other ranks are replaced by theirs */
+    TDM_GATHER_ALL_OPERANDS
+};
+extern const struct tdm_op_type tdm_gather_all_type;
+
 /* The kinds of team ops. */
-#define TDM_TEAM_KINDS (1u << TDM_OP_GATHER | 1u << TDM_OP_REDUCE | 1u << TDM_OP_REDUCE_ALL)
+#define TDM_TEAM_KINDS \
+    (1u << TDM_OP_GATHER | 1u << TDM_OP_REDUCE | 1u << TDM_OP_REDUCE_ALL | 1u << TDM_OP_GATHER_ALL)
 
 #endif

@@ -49,8 +49,9 @@ void tdm_lanes_free(struct tdm_lanes *m)
     free(m);
 }
 
-struct tdm_lanes *tdm_lanes_new(const struct tdm_model *model, uint32_t chunks)
+struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t chunks)
 {
+    const struct tdm_model *model = schedule->model;
     struct tdm_lanes *m = calloc(1, sizeof(*m));
     const uint32_t layers = model->layers, units = model->unit_count;
     size_t updates = 0;
@@ -66,7 +67,7 @@ struct tdm_lanes *tdm_lanes_new(const struct tdm_model *model, uint32_t chunks)
     ok &= (m->slices = calloc(units, sizeof(*m->slices))) != NULL;
     ok &= (m->passing_slices = calloc(units, sizeof(*m->passing_slices))) != NULL;
     for (uint32_t unit = 0; unit < units && ok; unit++)
-        updates += m->slices[unit] = tdm_slice_count(model, unit);
+        updates += m->slices[unit] = tdm_slice_count(schedule, unit);
     ok &= (m->shares = calloc(updates, sizeof(*m->shares))) != NULL;
     ok &= (m->stored = calloc(all, sizeof(*m->stored))) != NULL;
     ok &= (m->x_sent = calloc(all + chunks, sizeof(double))) != NULL;

@@ -8,7 +8,7 @@
 struct tdm_lanes; /* memory for an estimate */
 
 /* Takes memory for steps of these sizes. NULL: out of memory. The caller owns it. */
-struct tdm_lanes *tdm_lanes_new(const struct tdm_model *model, uint32_t chunks);
+struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t chunks);
 void tdm_lanes_free(struct tdm_lanes *lanes);
 
 /* Seconds of a step that trains, with the waits of computing for copies; no bound. 0: the step has

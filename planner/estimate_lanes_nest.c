@@ -76,9 +76,10 @@ static void find_shares(struct lane_clocks *c)
     for (uint32_t i = 0, slice = 0; i < updates->count; i++) {
         const uint32_t unit = updates->units[i];
         slice = i > 0 && updates->units[i - 1] == unit ? slice + 1 : 0;
-        c->m->shares[i] = unit < c->layers ? 1
-                                           : (double)tdm_slice_at(model, unit, slice).elements /
-                                                 (double)model->units[unit].elements;
+        c->m->shares[i] = unit < c->layers
+                              ? 1
+                              : (double)tdm_slice_at(c->e->base, unit, slice).elements /
+                                    (double)model->units[unit].elements;
     }
 }
 

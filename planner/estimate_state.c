@@ -110,8 +110,8 @@ uint64_t tdm_estimator_slice_bytes(const struct tdm_estimator *e, enum tdm_state
 {
     const struct tdm_model *model = e->base->model;
     const double share =
-        (double)tdm_slice_at(model, unit, 0).elements / (double)model->units[unit].elements;
-    return tdm_slice_count(model, unit) == 1
+        (double)tdm_slice_at(e->base, unit, 0).elements / (double)model->units[unit].elements;
+    return tdm_slice_count(e->base, unit) == 1
                ? e->unit_bytes[state][unit]
                : (uint64_t)(share * (double)e->unit_bytes[state][unit]);
 }
@@ -123,7 +123,7 @@ static uint64_t state_ring_bytes(const struct tdm_estimator *e, enum tdm_state s
     for (uint32_t unit = 0; unit < e->base->model->unit_count; unit++) {
         if (buffer_bytes(e, state, unit) == 0 || tdm_updates_on_host(e->base, unit))
             continue;
-        passes += tdm_slice_count(e->base->model, unit);
+        passes += tdm_slice_count(e->base, unit);
         most = larger(most, tdm_estimator_slice_bytes(e, state, unit));
     }
     return smaller(slots, passes) * most;
@@ -246,14 +246,13 @@ static uint64_t home_bytes(const struct tdm_estimator *e, enum tdm_state state, 
         [TDM_STATE_MASTER] = {TDM_UNIT_MASTER},
         [TDM_STATE_MOMENTS] = {TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT2},
     };
-    const struct tdm_model *model = e->base->model;
     uint64_t slots = 0;
     for (int i = 0; i < 2; i++) {
         enum tdm_content content = contents[state][i];
-        if (content != TDM_EMPTY && tdm_is_sliced(model, content, unit))
-            slots += tdm_slice_slot_bytes(model, unit, tdm_content_dtype(e->base, content));
+        if (content != TDM_EMPTY && tdm_is_sliced(e->base, content, unit))
+            slots += tdm_slice_slot_bytes(e->base, unit, tdm_content_dtype(e->base, content));
     }
-    return slots > 0 ? slots * tdm_slice_count(model, unit) : e->unit_bytes[state][unit];
+    return slots > 0 ? slots * tdm_slice_count(e->base, unit) : e->unit_bytes[state][unit];
 }
 
 void tdm_estimator_add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_MAX_PLACES])

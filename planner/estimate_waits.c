@@ -132,7 +132,7 @@ static double exposed_seconds(const struct tdm_estimator *e)
         for (int s = 0; s <= TDM_STATE_MOMENTS && trains; s++) {
             enum tdm_state state = (enum tdm_state)s;
             bool again = state == TDM_STATE_WEIGHTS && tdm_is_far(e->base->optimizer.on);
-            double pieces = state == TDM_STATE_WEIGHTS ? 1 : tdm_slice_count(model, units[i]);
+            double pieces = state == TDM_STATE_WEIGHTS ? 1 : tdm_slice_count(e->base, units[i]);
             seconds += again ? 0 : fetch_seconds(e, state, units[i]) / pieces;
             /* if updated on the host, it is part of the tail */
             seconds += i == 0 && !again ? send_seconds(e, state, units[i]) / pieces : 0;

@@ -49,8 +49,9 @@ static void note_votes(struct tdm_estimator *e)
     }
 }
 
-static bool take_sums(struct tdm_estimator *e, const struct tdm_model *model, uint64_t chunks)
+static bool take_sums(struct tdm_estimator *e, const struct tdm_schedule *base, uint64_t chunks)
 {
+    const struct tdm_model *model = base->model;
     size_t count = (size_t)model->layers + 1;
     e->tokens_before = calloc((size_t)chunks + 1, sizeof(double));
     e->sweeps = calloc(count, sizeof(*e->sweeps));
@@ -58,7 +59,7 @@ static bool take_sums(struct tdm_estimator *e, const struct tdm_model *model, ui
     e->around_backward = calloc(count, sizeof(*e->around_backward));
     bool complete = e->tokens_before != NULL && e->sweeps != NULL && e->before_forward != NULL &&
                     e->around_backward != NULL;
-    complete &= (e->memory = tdm_lanes_new(model, (uint32_t)chunks)) != NULL;
+    complete &= (e->memory = tdm_lanes_new(base, (uint32_t)chunks)) != NULL;
     complete &= (e->passing_below = calloc(count, sizeof(uint64_t))) != NULL;
     complete &= (e->votes_below = calloc(count, sizeof(uint64_t))) != NULL;
     for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
@@ -78,7 +79,7 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
     uint32_t *class_list = NULL;
     uint64_t *lengths = calloc((size_t)base->sequence_count * 2 + 2, sizeof(*lengths));
     struct tdm_estimator *e = calloc(1, sizeof(*e));
-    if (lengths == NULL || e == NULL || !take_sums(e, base->model, chunks)) {
+    if (lengths == NULL || e == NULL || !take_sums(e, base, chunks)) {
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for estimates");
         goto done;
     }

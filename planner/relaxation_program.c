@@ -223,7 +223,7 @@ static double seconds_after_all(const struct tdm_relaxation *r, enum tdm_state s
     double all = 0, sent = sent_seconds(e, state, unit);
     if (!is_sent_last(e, unit))
         return 0;
-    if (state == TDM_STATE_WEIGHTS || tdm_slice_count(model, unit) == 1)
+    if (state == TDM_STATE_WEIGHTS || tdm_slice_count(e->base, unit) == 1)
         return sent;
     for (uint32_t i = 0; i < model->unit_count; i++)
         all += (double)model->units[i].elements;

@@ -61,7 +61,7 @@ void tdm_declare_slices(struct tdm_builder *b, uint32_t number, uint32_t unit, u
 {
     struct tdm_buffer *buffer = &b->program->buffers[number];
     buffer->slots = slots;
-    buffer->slot_bytes = tdm_slice_slot_bytes(b->model, unit, buffer->dtype);
+    buffer->slot_bytes = tdm_slice_slot_bytes(b->schedule, unit, buffer->dtype);
     buffer->bytes = tdm_size_mul(buffer->slot_bytes, slots);
 }
 

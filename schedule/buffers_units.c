@@ -67,11 +67,11 @@ static uint32_t declare_unit_home(struct tdm_builder *b, enum tdm_place place,
                                   enum tdm_category category, enum tdm_content content,
                                   uint32_t unit, const char *name, const char *of)
 {
-    bool sliced = tdm_is_sliced(b->model, content, unit);
+    bool sliced = tdm_is_sliced(b->schedule, content, unit);
     uint32_t number =
         tdm_declare(b, place, category, TDM_AXIS_UNIT, content, unit, 0, 1, "%s.%s", name, of);
     if (sliced)
-        tdm_declare_slices(b, number, unit, tdm_slice_count(b->model, unit));
+        tdm_declare_slices(b, number, unit, tdm_slice_count(b->schedule, unit));
     return tdm_declare_resident(b, number, content, unit, sliced ? 0 : TDM_NONE);
 }
 
@@ -153,9 +153,9 @@ static void declare_state_ring(struct tdm_builder *b, enum tdm_content content, 
     for (uint32_t unit = 0; unit < b->model->unit_count; unit++) {
         if (!is_staged(b, content, unit))
             continue;
-        far += tdm_slice_count(b->model, unit);
-        if (largest == TDM_NONE ||
-            tdm_slice_at(b->model, unit, 0).elements > tdm_slice_at(b->model, largest, 0).elements)
+        far += tdm_slice_count(b->schedule, unit);
+        if (largest == TDM_NONE || tdm_slice_at(b->schedule, unit, 0).elements >
+                                       tdm_slice_at(b->schedule, largest, 0).elements)
             largest = unit;
     }
     if (far == 0)

@@ -9,6 +9,7 @@
 #include "schedule/attend.h"
 #include "schedule/gather.h"
 #include "schedule/ranks.h"
+#include "schedule/slices.h"
 
 static uint64_t access_bytes(const struct tdm_access *access)
 {
@@ -51,7 +52,8 @@ static uint32_t other_shares(const struct tdm_program *program, uint32_t layer, 
 /* The bytes that a team op receives from other ranks and sends to them. */
 static void team_cost(const struct tdm_program *program, struct tdm_op *op)
 {
-    uint64_t own;
+    const uint64_t size = tdm_dtype_bytes(program->schedule->dtypes.weights);
+    uint64_t own, part;
     switch (op->kind) {
     case TDM_OP_GATHER:
         op->fetched_bytes =
@@ -68,6 +70,12 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
     case TDM_OP_REDUCE_ALL: /* shares of the other ranks' slices, then sums of one's own */
         own = operand_bytes(op, TDM_REDUCE_ALL_SUM);
         op->fetched_bytes = op->sent_bytes = 2 * (own - own / program->ranks);
+        break;
+    case TDM_OP_GATHER_ALL:
+        part = tdm_rank_part(program->schedule, op->layer, program->rank).elements;
+        own = program->schedule->model->units[op->layer].elements - part;
+        op->fetched_bytes = tdm_size_mul(own, size);
+        op->sent_bytes = tdm_size_mul(tdm_size_mul(part, size), program->ranks - 1);
         break;
     default:
         break;

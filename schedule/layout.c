@@ -6,6 +6,7 @@
 #include "ops/attention.h"
 #include "ops/weights.h"
 #include "schedule/ranks.h"
+#include "schedule/slices.h"
 
 enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_content content)
 {
@@ -179,10 +180,11 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
     case TDM_SCRATCH: /* scratch.h */
     case TDM_CONTENTS:
         return 0;
-    case TDM_UNIT_WEIGHTS:
     case TDM_UNIT_MASTER:
     case TDM_UNIT_MOMENT1:
-    case TDM_UNIT_MOMENT2:
+    case TDM_UNIT_MOMENT2: /* of the largest part: rank 0's */
+        return tdm_size_mul(tdm_rank_part(schedule, layer, 0).elements, element_bytes);
+    case TDM_UNIT_WEIGHTS:
     case TDM_UNIT_GRADIENT:
         return tdm_size_mul(model->units[layer].elements, element_bytes);
     case TDM_TIED_GRADIENT:

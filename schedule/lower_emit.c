@@ -162,7 +162,7 @@ void tdm_low_adds_layer_gradient(struct tdm_lowering *l, uint32_t operand, enum 
 uint64_t tdm_low_slice_bytes(const struct tdm_lowering *l, enum tdm_content content, uint32_t unit,
                              uint32_t slice)
 {
-    return tdm_slice_at(l->model, unit, slice).elements *
+    return tdm_slice_at(l->schedule, unit, slice).elements *
            tdm_dtype_bytes(tdm_content_dtype(l->schedule, content));
 }
 

@@ -289,6 +289,10 @@ void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body);
 /* With several ranks: sums the shares of the gradient of a body's unit. */
 void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body);
 
+/* With several ranks: gathers the weights of a body's unit at `at`, of which each rank has updated
+ * a part. */
+void tdm_low_gather_weights(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref at);
+
 /* ---- lower_lists.c ---- */
 
 /* Does the first forward of a layer compute attention? */

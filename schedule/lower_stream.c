@@ -131,7 +131,7 @@ static struct tdm_ref home_of_slice(const struct tdm_lowering *l, enum tdm_conte
                                     uint32_t unit, uint32_t slice)
 {
     struct tdm_ref home = tdm_home_of(l->program, content, unit);
-    home.slot += tdm_is_sliced(l->model, content, unit) ? slice : 0;
+    home.slot += tdm_is_sliced(l->schedule, content, unit) ? slice : 0;
     return home;
 }
 
@@ -139,7 +139,7 @@ static void fetch_state(struct tdm_lowering *l, const struct tdm_body *body,
                         enum tdm_content content, uint32_t unit, uint32_t slice, struct tdm_ref to)
 {
     struct tdm_tag what =
-        tdm_low_tag(content, unit, tdm_is_sliced(l->model, content, unit) ? slice : TDM_NONE);
+        tdm_low_tag(content, unit, tdm_is_sliced(l->schedule, content, unit) ? slice : TDM_NONE);
     if (content == TDM_UNIT_GRADIENT)
         what.contributor = 0;
     tdm_low_copy_unit(l, body, home_of_slice(l, content, unit, slice), to, what);
@@ -239,7 +239,7 @@ void tdm_low_stream_body(struct tdm_lowering *l, const struct tdm_body *body)
 static void send_home(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_content content,
                       uint32_t unit, uint32_t slice)
 {
-    uint32_t number = tdm_is_sliced(l->model, content, unit) ? slice : TDM_NONE;
+    uint32_t number = tdm_is_sliced(l->schedule, content, unit) ? slice : TDM_NONE;
     if (tdm_home_is_far(l->program, content, unit))
         tdm_low_copy_unit(l, body, tdm_low_unit_on_device(l, content, unit),
                           home_of_slice(l, content, unit, slice),
@@ -268,7 +268,7 @@ static bool nothing_passes(const struct tdm_lowering *l)
 
 uint32_t tdm_low_update_slices(const struct tdm_lowering *l, uint32_t unit)
 {
-    return tdm_has_passing_state(l->program, unit) ? tdm_slice_count(l->model, unit) : 1;
+    return tdm_has_passing_state(l->program, unit) ? tdm_slice_count(l->schedule, unit) : 1;
 }
 
 void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit,

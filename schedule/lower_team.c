@@ -11,6 +11,7 @@
 
 #include "ops/team.h"
 #include "schedule/attend.h"
+#include "schedule/optimizer.h"
 
 /* Begins the op of a body's round, for its chunks [first, end). */
 static void round_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
@@ -123,4 +124,19 @@ void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body
     share.content = TDM_TIED_GRADIENT;
     share.layer = tdm_model_embedding_unit(l->model);
     reduce_all(l, body, TDM_PART_HEAD, (struct tdm_ref){l->layout->tied_gradient, 0}, share);
+}
+
+void tdm_low_gather_weights(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref at)
+{
+    const uint32_t unit = body->layer;
+    struct tdm_tag all = tdm_low_sum_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE, 0);
+    struct tdm_tag part = tdm_low_share_tag(l, TDM_UNIT_WEIGHTS, unit, TDM_NONE, 0);
+    if (l->program->ranks == 1)
+        return;
+    tdm_low_op_begin(l, body, TDM_OP_GATHER_ALL, TDM_PART_ALL);
+    if (tdm_updates_on_host(l->schedule, unit))
+        l->op.lane = tdm_lane_at(&l->schedule->machine->topology, l->schedule->optimizer.on);
+    tdm_low_access(l, TDM_GATHER_ALL_WEIGHTS, at, 1, TDM_ACCUMULATE, TDM_PART_ALL, part, all,
+                   tdm_part_bytes(l->model, unit, TDM_PART_ALL, l->schedule->dtypes.weights));
+    tdm_low_op_end(l);
 }

@@ -10,6 +10,7 @@
  */
 #include "schedule/lower_parts.h"
 
+#include "base/size.h"
 #include "ops/update.h"
 #include "schedule/optimizer.h"
 #include "schedule/slices.h"
@@ -132,9 +133,10 @@ static struct tdm_ref updated(const struct tdm_lowering *l, enum tdm_content con
 /* Bytes of a content of the op's unit that the op uses: of all tensors, or of its slice. */
 static uint64_t used_bytes(const struct tdm_lowering *l, enum tdm_content content)
 {
-    return l->op.slices > 1 ? tdm_low_slice_bytes(l, content, l->op.layer, l->op.slice)
-                            : tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL,
-                                             tdm_content_dtype(l->schedule, content));
+    enum tdm_dtype dtype = tdm_content_dtype(l->schedule, content);
+    bool all = l->op.kind == TDM_OP_GRADIENT_NORM || (l->op.slices == 1 && l->program->ranks == 1);
+    return all ? tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL, dtype)
+               : tdm_size_mul(l->op.elements, tdm_dtype_bytes(dtype));
 }
 
 static void updates(struct tdm_lowering *l, uint32_t operand, enum tdm_content content)
@@ -146,15 +148,19 @@ static void updates(struct tdm_lowering *l, uint32_t operand, enum tdm_content c
     /* contributor 0: as this step leaves it */
     struct tdm_tag before = tdm_low_tag(content, unit, TDM_NONE);
     struct tdm_tag after = tdm_low_sum_tag(content, unit, TDM_NONE, 0);
-    if (tdm_is_sliced(l->model, content, unit)) { /* slices are at home each in its slot */
+    if (tdm_is_sliced(l->schedule, content, unit)) { /* slices are at home each in its slot */
         before.chunk = after.chunk = l->op.slice;
         if (l->op.slices == 1)
-            slots = tdm_slice_count(l->model, unit);
+            slots = tdm_slice_count(l->schedule, unit);
         else if (!tdm_home_is_far(l->program, content, unit))
             ref.slot += l->op.slice;
     } else if (l->op.slices > 1) { /* weights, which are whole: a slice changes a share of them */
         after.contributor = l->op.slices - 1 - l->op.slice;
         before.contributor = l->op.slice == 0 ? TDM_NONE : after.contributor + 1;
+    }
+    if (content == TDM_UNIT_WEIGHTS) { /* the rank changes its part of them */
+        after.share = tdm_rank_share(l->program);
+        before.share = l->op.slice == 0 ? 0 : after.share;
     }
     tdm_low_access(l, operand, ref, slots, TDM_ACCUMULATE, TDM_PART_ALL, before, after,
                    used_bytes(l, content));
@@ -246,9 +252,8 @@ static void update(struct tdm_lowering *l, const struct tdm_body *body, uint32_t
     tdm_low_op_begin(l, body, TDM_OP_OPTIMIZER, TDM_PART_ALL);
     l->op.slice = slice;
     l->op.slices = slices;
-    struct tdm_slice range = {0, l->model->units[unit].elements};
-    if (slices > 1)
-        range = tdm_slice_at(l->model, unit, slice);
+    const struct tdm_slice range =
+        tdm_update_range(l->schedule, unit, l->program->rank, slice, slices);
     l->op.first_element = range.first;
     l->op.elements = range.elements;
     if (on_host)
@@ -275,12 +280,15 @@ void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
     if (tdm_updates_on_host(l->schedule, unit)) {
         host_update_begin(l, body);
         update(l, body, 0, 1);
+        tdm_low_gather_weights(l, body, updated(l, TDM_UNIT_WEIGHTS, unit));
         host_update_end(l, unit);
     } else {
         uint32_t slices = tdm_low_update_slices(l, unit);
         for (uint32_t slice = 0; slice < slices; slice++) {
             tdm_low_update_begin(l, body, unit, slice);
             update(l, body, slice, slices);
+            if (slice + 1 == slices)
+                tdm_low_gather_weights(l, body, updated(l, TDM_UNIT_WEIGHTS, unit));
             tdm_low_update_end(l, body, unit, slice);
         }
     }

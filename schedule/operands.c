@@ -465,14 +465,20 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
     bool first = share_of(step, op, rule->sum, &due.before.contributor, &due.after.contributor);
     if (step->program->ranks > 1 && adds_to_share(rule->sum))
         due.before.share = due.after.share = step->program->rank + 1;
+    if (step->program->ranks > 1 && op->kind == TDM_OP_OPTIMIZER &&
+        rule->after == TDM_UNIT_WEIGHTS) { /* of which the rank changes its part */
+        due.after.share = step->program->rank + 1;
+        due.before.share = op->slice == 0 ? 0 : due.after.share;
+    }
 
     if (tdm_content_is_of_unit(rule->after)) {
         due.part = op->part;
         due.before.chunk = due.after.chunk = TDM_NONE;
-        if (op->kind == TDM_OP_OPTIMIZER && tdm_is_sliced(model, rule->after, op->layer)) {
+        if (op->kind == TDM_OP_OPTIMIZER &&
+            tdm_is_sliced(step->program->schedule, rule->after, op->layer)) {
             due.before = (struct tdm_tag){rule->after, op->layer, op->slice, TDM_NONE, 0};
             due.after = (struct tdm_tag){rule->after, op->layer, op->slice, 0, 0};
-            due.slots = op->slices > 1 ? 1 : tdm_slice_count(model, op->layer);
+            due.slots = op->slices > 1 ? 1 : tdm_slice_count(step->program->schedule, op->layer);
         }
         if (is_of_head(op) && model->tied) {
             due.part = TDM_PART_EMBEDDING;
@@ -519,8 +525,8 @@ static uint64_t due_bytes(const struct step *step, const struct tdm_op *op,
     bool of_entries = tdm_content_is_of_unit(content) || content == TDM_TIED_GRADIENT;
     if (is_of_head(op) && of_entries) /* a row of the output weight for each entry */
         return tdm_size_mul(op->entries, (uint64_t)model->hidden * tdm_dtype_bytes(dtype));
-    if (op->kind == TDM_OP_OPTIMIZER && op->slices > 1 && of_entries)
-        return tdm_slice_at(model, op->layer, op->slice).elements * tdm_dtype_bytes(dtype);
+    if (op->kind == TDM_OP_OPTIMIZER && (op->slices > 1 || step->program->ranks > 1) && of_entries)
+        return op->elements * tdm_dtype_bytes(dtype); /* slice_is_right() has checked them */
     if (content == TDM_LOGIT_TILE)
         return tdm_logit_bytes(schedule, op->tokens, op->entries);
     if (content == TDM_TIED_GRADIENT)
@@ -607,17 +613,31 @@ static bool vocabulary_is_right(const struct tdm_schedule *schedule, const struc
 }
 
 /* An update is of all of its unit, or of one of its slices. */
-static bool slice_is_right(const struct tdm_model *model, const struct tdm_op *op)
+static bool slice_is_right(const struct step *step, const struct tdm_op *op)
 {
+    const struct tdm_schedule *schedule = step->program->schedule;
     if (op->kind != TDM_OP_OPTIMIZER)
         return op->slices == 0 && op->elements == 0;
     if (op->slice >= op->slices ||
-        (op->slices > 1 && op->slices != tdm_slice_count(model, op->layer)))
+        (op->slices > 1 && op->slices != tdm_slice_count(schedule, op->layer)))
         return false;
-    struct tdm_slice due = {0, model->units[op->layer].elements};
-    if (op->slices > 1)
-        due = tdm_slice_at(model, op->layer, op->slice);
-    return op->first_element == due.first && op->elements == due.elements;
+    /* the rank's part of the unit, or of that a slice of as many elements as all parts have there
+     */
+    uint64_t all = schedule->model->units[op->layer].elements, each = all;
+    if (schedule->ranks > 1)
+        each = (all + schedule->ranks - 1) / schedule->ranks;
+    if (schedule->ranks > 1)
+        each = (each + TDM_SLICE_ALIGN - 1) / TDM_SLICE_ALIGN * TDM_SLICE_ALIGN;
+    uint64_t first = each * step->program->rank, end = first + each;
+    if (op->slices > 1) {
+        struct tdm_slice slice = tdm_slice_at(schedule, op->layer, op->slice);
+        end =
+            first + slice.first + slice.elements < end ? first + slice.first + slice.elements : end;
+        first += slice.first;
+    }
+    end = end < all ? end : all;
+    first = first < end ? first : end;
+    return op->elements == end - first && (op->first_element == first || op->elements == 0);
 }
 
 /* Are layer, chunk, tokens and rows that an op names right? */
@@ -627,7 +647,7 @@ static bool shape_is_right(const struct step *step, const struct tdm_op *op)
     const struct tdm_model *model = program->schedule->model;
     if (op->kind == TDM_OP_GRADIENT_NORM || op->kind == TDM_OP_OPTIMIZER)
         return op->layer < model->unit_count && op->chunk == TDM_NONE && op->tokens == 0 &&
-               slice_is_right(model, op);
+               slice_is_right(step, op);
     if (op->chunk >= program->chunk_count)
         return false;
 

@@ -8,6 +8,7 @@
 #include "base/size.h"
 #include "ops/team.h"
 #include "schedule/layout.h"
+#include "schedule/optimizer.h"
 #include "schedule/tags.h"
 
 /* Chunks [first, end) as an operand; absent if there are none. */
@@ -172,16 +173,46 @@ static enum tdm_status check_reduce_all(const struct tdm_program *program,
     return access->bytes == bytes ? TDM_OK : malformed(op, "has the wrong bytes", err);
 }
 
+/* Each rank has updated a part of the weights of a unit. */
+static enum tdm_status check_gather_all(const struct tdm_program *program, const struct tdm_op *op,
+                                        struct tdm_error *err)
+{
+    const struct tdm_model *model = program->schedule->model;
+    const struct tdm_access *access = &op->access[TDM_GATHER_ALL_WEIGHTS];
+    struct tdm_tag all = {TDM_UNIT_WEIGHTS, op->layer, TDM_NONE, 0, 0}, part = all;
+    part.share = share_number(program);
+    if (op->layer >= model->unit_count || op->chunk != TDM_NONE || op->tokens != 0 ||
+        op->part != TDM_PART_ALL)
+        return malformed(op, "names no unit", err);
+    if (op->access_count != TDM_GATHER_ALL_OPERANDS || access->buffer == TDM_NONE ||
+        access->slots != 1 || access->mode != TDM_ACCUMULATE || access->part != TDM_PART_ALL ||
+        !tdm_tag_same(access->before, part) || !tdm_tag_same(access->after, all))
+        return malformed(op, "does not gather the weights that ranks have updated", err);
+    uint64_t bytes =
+        tdm_part_bytes(model, op->layer, TDM_PART_ALL, program->schedule->dtypes.weights);
+    return access->bytes == bytes ? TDM_OK : malformed(op, "has the wrong bytes", err);
+}
+
+/* The lane of a team op: where its operands are used. */
+static enum tdm_lane lane_of(const struct tdm_program *program, const struct tdm_op *op)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    bool on_host = op->kind == TDM_OP_GATHER_ALL && op->layer < schedule->model->unit_count &&
+                   tdm_updates_on_host(schedule, op->layer);
+    return tdm_lane_at(&schedule->machine->topology, on_host ? schedule->optimizer.on : TDM_DEVICE);
+}
+
 enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
                                         const uint64_t *tile_base, const struct tdm_op *op,
                                         struct tdm_error *err)
 {
     struct team_step s = {.program = program, .op = op};
-    if (program->ranks == 1 ||
-        op->lane != tdm_lane_at(&program->schedule->machine->topology, TDM_DEVICE))
+    if (program->ranks == 1 || op->lane != lane_of(program, op))
         return malformed(op, "is a team op of one rank, or on the wrong lane", err);
     if (op->kind == TDM_OP_REDUCE_ALL)
         return check_reduce_all(program, tile_base, op, err);
+    if (op->kind == TDM_OP_GATHER_ALL)
+        return check_gather_all(program, op, err);
     if (op->chunk >= program->chunk_count || op->layer >= program->schedule->model->layers ||
         op->part != 0)
         return malformed(op, "is of no round", err);

@@ -1,17 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Parts and slices of units. */
 #include "schedule/slices.h"
 
 #include "base/size.h"
 #include "schedule/layout.h"
 
-/* Elements of a unit's slices, the last one apart. */
-static uint64_t slice_elements(const struct tdm_model *model, uint32_t unit)
+/* Elements of the largest part of a unit. */
+static uint64_t part_elements(const struct tdm_schedule *schedule, uint32_t unit)
 {
-    uint64_t layer = 0, elements = model->units[unit].elements;
+    uint64_t elements = schedule->model->units[unit].elements;
+    return schedule->ranks == 1
+               ? elements
+               : tdm_size_align(tdm_size_ceil_div(elements, schedule->ranks), TDM_SLICE_ALIGN);
+}
+
+struct tdm_slice tdm_rank_part(const struct tdm_schedule *schedule, uint32_t unit, uint32_t rank)
+{
+    uint64_t all = schedule->model->units[unit].elements;
+    uint64_t each = part_elements(schedule, unit), first = tdm_least(rank * each, all);
+    return (struct tdm_slice){first, tdm_least(each, all - first)};
+}
+
+/* Elements of the slices of a unit's part, the last one apart. */
+static uint64_t slice_elements(const struct tdm_schedule *schedule, uint32_t unit)
+{
+    const struct tdm_model *model = schedule->model;
+    uint64_t layer = 0, elements = part_elements(schedule, unit);
     if (unit < model->layers)
         return elements;
     for (uint32_t i = 0; i < model->layers; i++)
-        layer = tdm_most(layer, model->units[i].elements);
+        layer = tdm_most(layer, part_elements(schedule, i));
     if (elements <= layer)
         return elements;
     uint64_t most = tdm_most(layer / TDM_SLICE_ALIGN, 1) * TDM_SLICE_ALIGN;
@@ -19,26 +37,44 @@ static uint64_t slice_elements(const struct tdm_model *model, uint32_t unit)
     return tdm_size_align(each, TDM_SLICE_ALIGN);
 }
 
-uint32_t tdm_slice_count(const struct tdm_model *model, uint32_t unit)
+uint32_t tdm_slice_count(const struct tdm_schedule *schedule, uint32_t unit)
 {
-    return (uint32_t)tdm_size_ceil_div(model->units[unit].elements, slice_elements(model, unit));
+    return (uint32_t)tdm_size_ceil_div(part_elements(schedule, unit),
+                                       slice_elements(schedule, unit));
 }
 
-struct tdm_slice tdm_slice_at(const struct tdm_model *model, uint32_t unit, uint32_t slice)
+struct tdm_slice tdm_slice_at(const struct tdm_schedule *schedule, uint32_t unit, uint32_t slice)
 {
-    uint64_t each = slice_elements(model, unit), first = slice * each;
-    return (struct tdm_slice){first, tdm_least(each, model->units[unit].elements - first)};
+    uint64_t each = slice_elements(schedule, unit), first = slice * each;
+    return (struct tdm_slice){first, tdm_least(each, part_elements(schedule, unit) - first)};
 }
 
-uint64_t tdm_slice_slot_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_dtype dtype)
+struct tdm_slice tdm_update_range(const struct tdm_schedule *schedule, uint32_t unit, uint32_t rank,
+                                  uint32_t slice, uint32_t slices)
 {
-    uint64_t elements = tdm_slice_at(model, unit, 0).elements;
+    const struct tdm_slice part = tdm_rank_part(schedule, unit, rank);
+    if (slices == 1)
+        return part;
+    struct tdm_slice range = tdm_slice_at(schedule, unit, slice);
+    range.first = tdm_least(range.first, part.elements);
+    range.elements = tdm_least(range.elements, part.elements - range.first);
+    range.first += part.first;
+    return range;
+}
+
+uint64_t tdm_slice_slot_bytes(const struct tdm_schedule *schedule, uint32_t unit,
+                              enum tdm_dtype dtype)
+{
+    uint64_t elements = tdm_slice_at(schedule, unit, 0).elements;
     return tdm_size_align(tdm_size_mul(elements, tdm_dtype_bytes(dtype)), TDM_SLOT_ALIGN);
 }
 
-bool tdm_is_sliced(const struct tdm_model *model, enum tdm_content content, uint32_t unit)
+bool tdm_is_of_state(enum tdm_content content)
 {
-    return (content == TDM_UNIT_MASTER || content == TDM_UNIT_MOMENT1 ||
-            content == TDM_UNIT_MOMENT2) &&
-           tdm_slice_count(model, unit) > 1;
+    return content == TDM_UNIT_MASTER || content == TDM_UNIT_MOMENT1 || content == TDM_UNIT_MOMENT2;
+}
+
+bool tdm_is_sliced(const struct tdm_schedule *schedule, enum tdm_content content, uint32_t unit)
+{
+    return tdm_is_of_state(content) && tdm_slice_count(schedule, unit) > 1;
 }

@@ -89,7 +89,8 @@ enum tdm_status tdm_stream_plan(struct tdm_program *program, struct tdm_error *e
     }
     for (uint32_t unit = 0; unit < model->unit_count; unit++) {
         far_weights[unit] = tdm_home_is_far(program, TDM_UNIT_WEIGHTS, unit);
-        slices[unit] = tdm_has_passing_state(program, unit) ? tdm_slice_count(model, unit) : 0;
+        slices[unit] =
+            tdm_has_passing_state(program, unit) ? tdm_slice_count(program->schedule, unit) : 0;
     }
     status = tdm_nest_visit(program, plan_body, &streams, err);
     layout->visits = streams.visits.units;

@@ -210,11 +210,10 @@ static bool has_part(const struct tdm_program *program, const struct record *rec
 /* Bytes of the slice that a tag names; TDM_SIZE_MAX if there is none. */
 static uint64_t slice_bytes(const struct tdm_validator *v, struct tdm_tag tag)
 {
-    const struct tdm_model *model = v->program->schedule->model;
-    if (!tdm_is_sliced(model, tag.content, tag.layer) ||
-        tag.chunk >= tdm_slice_count(model, tag.layer))
+    if (!tdm_is_sliced(v->program->schedule, tag.content, tag.layer) ||
+        tag.chunk >= tdm_slice_count(v->program->schedule, tag.layer))
         return TDM_SIZE_MAX;
-    return tdm_size_mul(tdm_slice_at(model, tag.layer, tag.chunk).elements,
+    return tdm_size_mul(tdm_slice_at(v->program->schedule, tag.layer, tag.chunk).elements,
                         tdm_dtype_bytes(tdm_content_dtype(v->program->schedule, tag.content)));
 }
 
@@ -432,7 +431,7 @@ static bool is_of_unit(const struct tdm_validator *v, const struct tdm_op *op, s
     bool is_sum = what.content == TDM_UNIT_GRADIENT || what.content == TDM_TIED_GRADIENT;
     return what.layer == op->layer && what.layer < v->program->schedule->model->unit_count &&
            (what.chunk != TDM_NONE) ==
-               tdm_is_sliced(v->program->schedule->model, what.content, what.layer) &&
+               tdm_is_sliced(v->program->schedule, what.content, what.layer) &&
            op->chunk == TDM_NONE && op->tokens == 0 &&
            (what.contributor == 0 || (what.contributor == TDM_NONE && !is_sum)) &&
            ((op->access[TDM_COPY_FROM].part == (by_part ? (uint32_t)TDM_PART_ALL : 0) &&
@@ -548,7 +547,7 @@ static enum tdm_status check_cost(const struct tdm_validator *v, const struct td
                                   struct tdm_error *err)
 {
     bool update = op->kind == TDM_OP_GRADIENT_NORM || op->kind == TDM_OP_OPTIMIZER ||
-                  op->kind == TDM_OP_REDUCE_ALL;
+                  op->kind == TDM_OP_REDUCE_ALL || op->kind == TDM_OP_GATHER_ALL;
     bool copy = op->kind == TDM_OP_COPY;
     if ((!copy && update != (op->phase == TDM_OPTIMIZER_PHASE)) || op->phase >= TDM_PHASES)
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of phase %d",

@@ -7,6 +7,7 @@
 #include "ops/select.h"
 #include "ops/team.h"
 #include "schedule/layout.h"
+#include "schedule/slices.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -311,6 +312,12 @@ static enum tdm_status check_team_bytes(const struct tdm_program *program, const
         if (fetched > own * (program->ranks - 1))
             fetched = own * (program->ranks - 1);
         sent = bytes_of(op, TDM_REDUCE_BELOW) + bytes_of(op, TDM_REDUCE_ABOVE);
+        break;
+    case TDM_OP_GATHER_ALL:
+        own = tdm_rank_part(program->schedule, op->layer, program->rank).elements;
+        fetched = program->schedule->model->units[op->layer].elements - own;
+        fetched *= tdm_dtype_bytes(program->schedule->dtypes.weights);
+        sent = own * (program->ranks - 1) * tdm_dtype_bytes(program->schedule->dtypes.weights);
         break;
     default:
         own = bytes_of(op, TDM_REDUCE_ALL_SUM);

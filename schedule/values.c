@@ -166,11 +166,11 @@ static void touch_slices(struct tdm_values *values, const struct tdm_access *acc
     const struct tdm_program *program = values->program;
     uint64_t element_bytes = tdm_dtype_bytes(program->buffers[access->buffer].dtype);
     for (uint32_t k = 0; k < access->slots; k++)
-        touch(values, access->buffer, &slots[(size_t)k * TDM_PARTS],
-              tdm_slice_at(program->schedule->model, access->after.layer, access->after.chunk + k)
-                      .elements *
-                  element_bytes,
-              access->mode, op);
+        touch(
+            values, access->buffer, &slots[(size_t)k * TDM_PARTS],
+            tdm_slice_at(program->schedule, access->after.layer, access->after.chunk + k).elements *
+                element_bytes,
+            access->mode, op);
 }
 
 /* An access to all parts of a unit. Each part has its own bytes; those between tensors count for
@@ -180,6 +180,13 @@ static void touch_parts(struct tdm_values *values, const struct tdm_access *acce
 {
     const struct tdm_program *program = values->program;
     enum tdm_dtype dtype = program->buffers[access->buffer].dtype;
+    if (tdm_is_of_state(access->after.content) && program->ranks > 1) { /* the rank's part of all */
+        uint64_t elements =
+            tdm_rank_part(program->schedule, access->after.layer, program->rank).elements;
+        touch(values, access->buffer, &parts[0], elements * tdm_dtype_bytes(dtype), access->mode,
+              op);
+        return;
+    }
     for (uint32_t part = 0; part < TDM_PARTS; part++) {
         uint64_t bytes = tdm_part_bytes(program->schedule->model, access->after.layer,
                                         (enum tdm_part)part, dtype);

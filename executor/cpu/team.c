@@ -6,6 +6,7 @@
 #include "executor/shares.h"
 #include "executor/team.h"
 #include "ops/team.h"
+#include "schedule/slices.h"
 
 #include <string.h>
 
@@ -104,4 +105,25 @@ enum tdm_status tdm_cpu_reduce_all(struct tdm_executor *executor, const struct t
                    shares[rank] + slice.first * size, slice.count * size);
     }
     return tdm_team_meet(launch->team, own, err);
+}
+
+/* Copies the parts of the weights that the other ranks have updated. */
+enum tdm_status tdm_cpu_gather_all(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                   struct tdm_error *err)
+{
+    const struct tdm_operand *weights = &launch->operand[TDM_GATHER_ALL_WEIGHTS];
+    const uint64_t size = tdm_dtype_bytes(weights->dtype);
+    enum tdm_status status = tdm_team_enter(launch->team, launch, executor, err);
+    if (status != TDM_OK)
+        return status;
+    for (uint32_t rank = 0; rank < launch->program->ranks; rank++) {
+        const struct tdm_slice part =
+            tdm_rank_part(launch->program->schedule, launch->op->layer, rank);
+        const struct tdm_launch *other = tdm_team_shown(launch->team, rank);
+        if (rank != launch->program->rank && part.elements > 0)
+            memcpy(tdm_operand_at(weights, part.first),
+                   tdm_operand_at(&other->operand[TDM_GATHER_ALL_WEIGHTS], part.first),
+                   part.elements * size);
+    }
+    return tdm_team_meet(launch->team, launch->program->rank, err);
 }

@@ -11,6 +11,7 @@
 #include "executor/shares.h"
 #include "executor/team.h"
 #include "ops/team.h"
+#include "schedule/slices.h"
 
 /* Records that the rank's stream has come this far, and lets it wait until the streams of all ranks
  * have. All ranks call it at the same points of an op. */
@@ -18,7 +19,7 @@ static enum tdm_status meet(struct tdm_executor *executor, const struct tdm_laun
                             enum tdm_team_point point, struct tdm_error *err)
 {
     const uint32_t own = launch->program->rank;
-    cudaStream_t stream = tdm_cuda_compute(executor);
+    cudaStream_t stream = executor->lanes[launch->op->lane].stream;
     enum tdm_status status = TDM_CUDA(cudaEventRecord(executor->team_events[point], stream), err);
     if (status == TDM_OK) /* the others must not wait for an older record of the event */
         status = point == TDM_TEAM_COME ? tdm_team_enter(launch->team, launch, executor, err)
@@ -126,6 +127,28 @@ enum tdm_status tdm_cuda_run_reduce_all(struct tdm_executor *executor,
                                          slice.count * size, cudaMemcpyDeviceToDevice,
                                          tdm_cuda_compute(executor)),
                          err);
+    }
+    return status == TDM_OK ? meet(executor, launch, TDM_TEAM_READ, err) : status;
+}
+
+/* Copies the parts of the weights that the other ranks have updated, on the lane of the updates. */
+enum tdm_status tdm_cuda_run_gather_all(struct tdm_executor *executor,
+                                        const struct tdm_launch *launch, struct tdm_error *err)
+{
+    const struct tdm_operand *weights = &launch->operand[TDM_GATHER_ALL_WEIGHTS];
+    cudaStream_t stream = executor->lanes[launch->op->lane].stream;
+    enum tdm_status status = begin(executor, launch, err);
+    for (uint32_t rank = 0; rank < launch->program->ranks && status == TDM_OK; rank++) {
+        const struct tdm_slice part =
+            tdm_rank_part(launch->program->schedule, launch->op->layer, rank);
+        const struct tdm_launch *other = tdm_team_shown(launch->team, rank);
+        if (rank != launch->program->rank && part.elements > 0)
+            status = TDM_CUDA(
+                cudaMemcpyAsync(tdm_operand_at(weights, part.first),
+                                tdm_operand_at(&other->operand[TDM_GATHER_ALL_WEIGHTS], part.first),
+                                part.elements * tdm_dtype_bytes(weights->dtype), cudaMemcpyDefault,
+                                stream),
+                err);
     }
     return status == TDM_OK ? meet(executor, launch, TDM_TEAM_READ, err) : status;
 }

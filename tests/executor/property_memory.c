@@ -54,12 +54,13 @@ struct plan {
 };
 
 /* Marks the tensors of a part of a unit or of its slice, or all of them. */
-static void mark_unit(const struct tdm_model *model, struct tdm_tag tag, uint32_t part,
+static void mark_unit(const struct tdm_schedule *schedule, struct tdm_tag tag, uint32_t part,
                       uint64_t size, unsigned char *slot)
 {
+    const struct tdm_model *model = schedule->model;
     for (uint32_t i = 0; i < model->units[tag.layer].tensor_count; i++) {
         const struct tdm_tensor *tensor = &model->tensors[model->units[tag.layer].first_tensor + i];
-        uint64_t at, elements = tdm_slot_elements(model, tensor, tag.chunk, &at);
+        uint64_t at, elements = tdm_slot_elements(schedule, tensor, tag.chunk, &at);
         if (part >= TDM_PARTS || tdm_part_of(tensor->role) == (enum tdm_part)part)
             memset(slot + at * size, SOMETHING, elements * size);
     }
@@ -87,9 +88,9 @@ static void mark_content(const struct tdm_schedule *schedule, struct tdm_tag tag
     enum tdm_content content = tag.content;
     uint64_t row = (uint64_t)model->query_heads * model->head_dim * size;
     if (tdm_content_is_of_unit(content)) {
-        mark_unit(model, tag, part, size, slot);
+        mark_unit(schedule, tag, part, size, slot);
     } else if (content == TDM_TIED_GRADIENT) {
-        mark_unit(model, tag, TDM_PART_ALL, size, slot);
+        mark_unit(schedule, tag, TDM_PART_ALL, size, slot);
     } else if (content == TDM_KVPAGES || content == TDM_DKVPAGES) {
         mark_pages(schedule, tokens, size, slot);
     } else if (content == TDM_ATTENTION_OUT) {
@@ -127,8 +128,8 @@ static uint64_t most_bytes(const struct tdm_program *program, enum tdm_content c
     uint64_t most = 0, tokens = longest_chunk(program);
     if (is_of_tile(content) && schedule->head_tile_tokens < tokens)
         tokens = schedule->head_tile_tokens;
-    if (tdm_content_is_of_unit(content) && tdm_is_sliced(schedule->model, content, unit))
-        return tdm_slice_at(schedule->model, unit, 0).elements *
+    if (tdm_content_is_of_unit(content) && tdm_is_sliced(schedule, content, unit))
+        return tdm_slice_at(schedule, unit, 0).elements *
                tdm_dtype_bytes(tdm_content_dtype(schedule, content));
     if (!tdm_content_is_of_unit(content) || unit >= schedule->model->layers)
         return tdm_content_bytes(schedule, content, unit, tokens);
@@ -166,8 +167,8 @@ static void mark_slot(const struct plan *plan, const struct tdm_op *op,
         (op->kind == TDM_OP_COPY && access->mode == TDM_WRITE) || content == TDM_TOKEN_ORDER;
     uint64_t end = allowed ? tdm_content_bytes(program->schedule, content, unit, tokens) : 0;
     if (allowed && sliced)
-        end = tdm_slice_at(program->schedule->model, unit, chunk).elements *
-              tdm_dtype_bytes(buffer->dtype);
+        end =
+            tdm_slice_at(program->schedule, unit, chunk).elements * tdm_dtype_bytes(buffer->dtype);
     for (uint64_t i = 0; i < buffer->slot_bytes; i++)
         bytes[i] |= here[i] != NOTHING ? SOMETHING : i < end ? ALLOWED : NOTHING;
     free(here);
@@ -206,7 +207,7 @@ static void mark_state(const struct plan *plan)
             struct tdm_tag tag = tdm_program_initial(plan->program, buffer, slot);
             planned->used[slot] = true;
             planned->most_bytes = most_bytes(plan->program, buffer->initial.content, tag.layer);
-            mark_unit(schedule->model, tag, TDM_PART_ALL, tdm_dtype_bytes(buffer->dtype),
+            mark_unit(schedule, tag, TDM_PART_ALL, tdm_dtype_bytes(buffer->dtype),
                       planned->bytes + slot * buffer->slot_bytes);
         }
     }

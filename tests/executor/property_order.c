@@ -188,7 +188,7 @@ static void poison_value(struct tdm_execution *e, const struct value *value)
     uint64_t bytes = tdm_dtype_bytes(buffer->dtype);
     for (uint32_t i = 0; i < unit->tensor_count; i++) {
         const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + i];
-        uint64_t at, elements = tdm_slot_elements(model, tensor, value->slice, &at);
+        uint64_t at, elements = tdm_slot_elements(e->program->schedule, tensor, value->slice, &at);
         if (tdm_part_of(tensor->role) == (enum tdm_part)value->part)
             memset(slot + at * bytes, TDM_POISON, elements * bytes);
     }

@@ -74,10 +74,10 @@ static void add_access(struct uses *uses, const struct tdm_op *op, const struct 
                                            (enum tdm_part)part, buffer->dtype);
             if (sliced) {
                 use.shared = false;
-                use.bytes = tdm_slice_at(program->schedule->model, access->after.layer,
-                                         access->after.chunk + k)
-                                .elements *
-                            tdm_dtype_bytes(buffer->dtype);
+                use.bytes =
+                    tdm_slice_at(program->schedule, access->after.layer, access->after.chunk + k)
+                        .elements *
+                    tdm_dtype_bytes(buffer->dtype);
             }
             if (!all || use.bytes > 0)
                 add_use(uses, use);

@@ -333,7 +333,7 @@ static void test_state_passes_once(void **state)
                     !tdm_updates_on_host(schedule, unit) &&
                     tdm_program_home(program, (enum tdm_content)content, unit, &buffer, &slot) &&
                     program->buffers[buffer].place == TDM_HOST;
-                due *= tdm_slice_count(schedule->model, unit);
+                due *= tdm_slice_count(schedule, unit);
                 assert_int_equal(traffic.copies[at + TDM_LANE_H2D], due);
                 assert_int_equal(traffic.copies[at + TDM_LANE_D2H], due);
             }

@@ -134,8 +134,8 @@ static void test_bytes(void **state)
         must(tdm_program_lower(schedule, &program, &err), &err);
         must(tdm_program_validate(program, no_limit, &err), &err);
         for (uint32_t unit = 0; unit < schedule->model->unit_count; unit++) {
-            uint64_t elements = tdm_slice_at(schedule->model, unit, 0).elements;
-            uint64_t slices = tdm_slice_count(schedule->model, unit);
+            uint64_t elements = tdm_slice_at(schedule, unit, 0).elements;
+            uint64_t slices = tdm_slice_count(schedule, unit);
             uint64_t master = elements * tdm_dtype_bytes(legal[i].master);
             uint64_t moment = elements * tdm_dtype_bytes(legal[i].moments);
             due += slices * ((master + 255) / 256 * 256 + 2 * ((moment + 255) / 256 * 256));

@@ -136,14 +136,12 @@ static void note_model(struct tdm_coverage *c, const struct tdm_schedule *s)
     bool device = s->pass == TDM_TRAIN && s->optimizer.on == TDM_DEVICE &&
                   s->dtypes.moments != TDM_DTYPE_NONE;
     note(c, "embedding in slices",
-         device && tdm_slice_count(model, embedding) > 1 &&
+         device && tdm_slice_count(s, embedding) > 1 &&
              s->homes[TDM_STATE_MOMENTS].embedding != TDM_DEVICE);
     note(c, "head in slices",
-         device && tdm_slice_count(model, head) > 1 &&
-             s->homes[TDM_STATE_MOMENTS].head != TDM_DEVICE);
+         device && tdm_slice_count(s, head) > 1 && s->homes[TDM_STATE_MOMENTS].head != TDM_DEVICE);
     note(c, "layers' states on the device, others in slices",
-         device && tdm_slice_count(model, head) > 1 &&
-             s->homes[TDM_STATE_MOMENTS].head != TDM_DEVICE &&
+         device && tdm_slice_count(s, head) > 1 && s->homes[TDM_STATE_MOMENTS].head != TDM_DEVICE &&
              s->homes[TDM_STATE_MOMENTS].device_layers == model->layers &&
              s->homes[TDM_STATE_MASTER].device_layers == model->layers);
     note(c, "tied", model->tied);

@@ -80,12 +80,13 @@ enum tdm_status tdm_execution_launch(struct tdm_execution *e, const struct tdm_o
 
 /* Copies only the tensors of a unit, or of its slice, without the padding between and after
  * them. */
-static void copy_unit(const struct tdm_model *model, uint32_t unit, uint32_t slice,
+static void copy_unit(const struct tdm_schedule *schedule, uint32_t unit, uint32_t slice,
                       uint64_t element_bytes, const unsigned char *from, unsigned char *to)
 {
+    const struct tdm_model *model = schedule->model;
     for (uint32_t i = 0; i < model->units[unit].tensor_count; i++) {
         const struct tdm_tensor *tensor = &model->tensors[model->units[unit].first_tensor + i];
-        uint64_t at, elements = tdm_slot_elements(model, tensor, slice, &at);
+        uint64_t at, elements = tdm_slot_elements(schedule, tensor, slice, &at);
         memcpy(to + at * element_bytes, from + at * element_bytes, elements * element_bytes);
     }
 }
@@ -100,9 +101,9 @@ static void copy_slot(const struct tdm_execution *e, const struct tdm_buffer *bu
     uint64_t element_bytes = tdm_dtype_bytes(buffer->dtype);
     if (buffer->by_part) {
         struct tdm_tag tag = tdm_program_initial(e->program, buffer, slot);
-        copy_unit(model, tag.layer, tag.chunk, element_bytes, from, to);
+        copy_unit(schedule, tag.layer, tag.chunk, element_bytes, from, to);
     } else if (buffer->content == TDM_TIED_GRADIENT) {
-        copy_unit(model, tdm_model_embedding_unit(model), TDM_NONE, element_bytes, from, to);
+        copy_unit(schedule, tdm_model_embedding_unit(model), TDM_NONE, element_bytes, from, to);
     } else {
         uint64_t tokens = buffer->axis == TDM_AXIS_CHUNK ? e->program->chunks[slot].tokens : 1;
         memcpy(to, from, tdm_content_bytes(schedule, buffer->content, 0, tokens));

@@ -71,12 +71,10 @@ enum tdm_status tdm_step_data_write(const struct tdm_step_data *data,
                                     const struct tdm_program *program, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    for (uint32_t rank = 0; rank < program->ranks; rank++) {
-        const float *at = data->weights;
-        for (uint32_t unit = 0; unit < data->model->unit_count && status == TDM_OK; unit++) {
-            status = tdm_state_write(&arenas[rank], program, unit, at, err);
-            at += data->model->units[unit].elements;
-        }
+    const float *at = data->weights;
+    for (uint32_t unit = 0; unit < data->model->unit_count && status == TDM_OK; unit++) {
+        status = tdm_state_write(arenas, program, unit, at, err);
+        at += data->model->units[unit].elements;
     }
     return status == TDM_OK
                ? tdm_state_write_tokens(arenas, program, data->inputs, data->targets, err)
