@@ -68,6 +68,11 @@ tests_executor_property_gradients_SOURCES = tests/executor/property_gradients.c 
 	tests/support/bf16.h $(seen) $(run_steps)
 tests_executor_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
 
+# Several ranks against one, in other nests, and with pauses.
+cmocka_tests += tests/executor/property_ranks
+hindered = tests/support/hindered.c tests/support/hindered.h
+tests_executor_property_ranks_SOURCES = tests/executor/property_ranks.c $(hindered) $(run_steps)
+
 # Pages gathered from the host.
 cmocka_tests += tests/executor/property_gather
 gather_cases = tests/support/gather_cases.c tests/support/gather_cases.h \
@@ -319,6 +324,7 @@ long_tests += \
 	tests/executor/property_memory \
 	tests/executor/property_order \
 	tests/executor/property_places \
+	tests/executor/property_ranks \
 	tests/planner/failed-allocations \
 	tests/planner/property_plans \
 	tests/planner/property_search \
@@ -413,7 +419,8 @@ check-all:
 PROPERTY = tests/executor/property_gradients tests/executor/property_evaluation tests/executor/property_order \
 	tests/executor/property_documents tests/executor/property_gather tests/methods/property_keys \
 	tests/executor/property_memory \
-	tests/planner/property_plans tests/planner/property_search tests/executor/property_selectors
+	tests/planner/property_plans tests/planner/property_search tests/executor/property_ranks \
+	tests/executor/property_selectors
 check-property: $(PROPERTY)
 	@status=0; $(AM_TESTS_ENVIRONMENT) \
 	CMOCKA_MESSAGE_OUTPUT=STDOUT TDM_LONG=1 TDM_CASES='$(TDM_CASES)' TDM_SEED='$(TDM_SEED)'; \
