@@ -155,6 +155,8 @@ tests_schedule_unit_buffers_SOURCES = tests/schedule/unit_buffers.c $(random_sch
 tests_schedule_unit_buffers_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 cmocka_tests += tests/schedule/unit_ranks
 tests_schedule_unit_ranks_SOURCES = tests/schedule/unit_ranks.c $(random_schedule)
+cmocka_tests += tests/schedule/unit_team_check
+tests_schedule_unit_team_check_SOURCES = tests/schedule/unit_team_check.c $(random_schedule)
 
 cmocka_tests += tests/schedule/unit_kv_row
 tests_schedule_unit_kv_row_SOURCES = tests/schedule/unit_kv_row.c $(random_schedule)
@@ -342,6 +344,7 @@ long_tests += \
 	tests/schedule/unit_schedule \
 	tests/schedule/unit_schedule_json \
 	tests/schedule/unit_sequence \
+	tests/schedule/unit_team_check \
 	tests/executor/unit_values \
 	tests/schedule/validator_mutations \
 	$(long_goldens) \
