@@ -73,6 +73,11 @@ cmocka_tests += tests/executor/property_ranks
 hindered = tests/support/hindered.c tests/support/hindered.h
 tests_executor_property_ranks_SOURCES = tests/executor/property_ranks.c $(hindered) $(run_steps)
 
+# Where ranks meet, and what they do when one fails.
+cmocka_tests += tests/base/unit_meeting tests/executor/unit_team
+tests_executor_unit_team_SOURCES = tests/executor/unit_team.c $(hindered) \
+	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
+
 # Pages gathered from the host.
 cmocka_tests += tests/executor/property_gather
 gather_cases = tests/support/gather_cases.c tests/support/gather_cases.h \
@@ -333,6 +338,7 @@ long_tests += \
 	tests/executor/property_selectors \
 	tests/reference/finite_differences_test \
 	tests/commands/unit_answers \
+	tests/executor/unit_team \
 	tests/planner/unit_bound \
 	tests/executor/unit_cpu \
 	tests/schedule/unit_kv_row \
