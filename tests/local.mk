@@ -285,6 +285,7 @@ golden_tests += \
 	tests/goldens/plan-output.test \
 	tests/goldens/plan-preset.test \
 	tests/goldens/plan-qwen2.5-7b-256K.test \
+	tests/goldens/plan-ranks.test \
 	tests/goldens/plan-sweep.test \
 	tests/goldens/plan-write-lp.test \
 	tests/goldens/plot-unfinished.test \
@@ -300,6 +301,8 @@ golden_tests += \
 	tests/goldens/run-dry.test \
 	tests/goldens/run-evaluate.test \
 	tests/goldens/run-optimizers.test \
+	tests/goldens/run-ranks.test \
+	tests/goldens/run-ranks-cuda.test \
 	tests/goldens/run-set.test \
 	tests/goldens/run-without-executor.test \
 	tests/goldens/run.test \
