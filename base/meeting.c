@@ -16,6 +16,7 @@ struct tdm_meeting {
     uint64_t number; /* of the meeting that they wait for */
     uint64_t *seen;  /* [members] meetings that each has come to */
     uint32_t failed;
+    bool lost; /* it did not come in time */
 };
 
 enum tdm_status tdm_meeting_new(uint32_t members, uint32_t late_seconds, struct tdm_meeting **out,
@@ -55,6 +56,7 @@ void tdm_meeting_reset(struct tdm_meeting *meeting)
 {
     pthread_mutex_lock(&meeting->lock);
     meeting->failed = TDM_NOBODY;
+    meeting->lost = false;
     meeting->here = 0;
     for (uint32_t i = 0; i < meeting->members; i++)
         meeting->seen[i] = meeting->number;
@@ -65,8 +67,10 @@ void tdm_meeting_reset(struct tdm_meeting *meeting)
 static void note_lost(struct tdm_meeting *meeting)
 {
     for (uint32_t i = 0; i < meeting->members && meeting->failed == TDM_NOBODY; i++)
-        if (meeting->seen[i] <= meeting->number)
+        if (meeting->seen[i] <= meeting->number) {
             meeting->failed = i;
+            meeting->lost = true;
+        }
     pthread_cond_broadcast(&meeting->all_here);
 }
 
@@ -101,9 +105,14 @@ enum tdm_status tdm_meeting_wait(struct tdm_meeting *meeting, uint32_t member,
     if (meeting->failed == TDM_NOBODY)
         wait_for_all(meeting, member);
     bool over = meeting->number != number;
+    bool lost = meeting->lost;
     uint32_t failed = meeting->failed;
     pthread_mutex_unlock(&meeting->lock);
-    return over ? TDM_OK
+    if (over)
+        return TDM_OK;
+    return lost ? tdm_fail(err, TDM_INTERRUPTED,
+                           "rank %u has not come to where another rank has waited %u s for it",
+                           failed, meeting->late_seconds)
                 : tdm_fail(err, TDM_INTERRUPTED, "rank %u stops, because rank %u has failed",
                            member, failed);
 }

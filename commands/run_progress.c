@@ -54,18 +54,23 @@ static void planned(void *self, const char *path, const struct tdm_program *prog
                     const struct tdm_amounts *amounts, double predicted_seconds)
 {
     struct tdm_progress *progress = self;
-    char text[3][TDM_FORMAT_SIZE], seconds[TDM_FORMAT_SIZE];
+    char text[3][TDM_FORMAT_SIZE], seconds[TDM_FORMAT_SIZE], ranks[40] = "", takes[40] = "takes";
+    const uint32_t count = program->schedule->ranks;
     leave(progress);
+    if (count > 1) {
+        snprintf(ranks, sizeof(ranks), " on rank 0 of %u", count);
+        snprintf(takes, sizeof(takes), "each rank takes");
+    }
     char shown[TDM_TEXT_SHOWN];
-    fprintf(progress->out, "%s: %s, %llu tokens a step, %llu ops\n", tdm_text_shown(path, shown),
+    fprintf(progress->out, "%s: %s, %llu tokens a step, %llu ops%s\n", tdm_text_shown(path, shown),
             program->schedule->model->name,
             (unsigned long long)tdm_schedule_tokens(program->schedule),
-            (unsigned long long)program->op_count);
+            (unsigned long long)program->op_count, ranks);
     fprintf(progress->out,
-            "  takes %s of device, %s of pinned and %s of pageable host memory; predicted %s a "
+            "  %s %s of device, %s%s of pinned and %s of pageable host memory; predicted %s a "
             "step\n",
-            tdm_format_bytes(amounts->device_bytes, text[0]),
-            tdm_format_bytes(amounts->pinned_bytes, text[1]),
+            takes, tdm_format_bytes(amounts->device_bytes, text[0]),
+            count > 1 ? "all together " : "", tdm_format_bytes(amounts->pinned_bytes, text[1]),
             tdm_format_bytes(amounts->pageable_bytes, text[2]),
             tdm_format_seconds(predicted_seconds, seconds));
     await(progress, "  preparing the run");

@@ -11,9 +11,11 @@
 
 struct tdm_team {
     struct tdm_meeting *meeting;
-    /* what each rank shows */
+    uint32_t ranks;
+    /* What each rank shows: copies, because a rank that fails leaves while others still look. */
     struct shown {
-        const struct tdm_launch *launch;
+        struct tdm_launch launch;
+        struct tdm_op op;
         struct tdm_executor *executor;
     } * shown; /* [ranks] */
 };
@@ -31,6 +33,7 @@ enum tdm_status tdm_team_new(uint32_t ranks, struct tdm_team **out, struct tdm_e
         tdm_team_free(team);
         return status;
     }
+    team->ranks = ranks;
     *out = team;
     return TDM_OK;
 }
@@ -49,27 +52,37 @@ void tdm_team_reset(struct tdm_team *team)
     tdm_meeting_reset(team->meeting);
 }
 
+/* All ranks find the same rank at another op than rank 0, so none looks at memory that the other op
+ * does not have. */
+static enum tdm_status check_same_op(const struct tdm_team *team, struct tdm_error *err)
+{
+    const struct tdm_op *first = &team->shown[0].op;
+    for (uint32_t rank = 1; rank < team->ranks; rank++) {
+        const struct tdm_op *op = &team->shown[rank].op;
+        if (first->kind != op->kind || first->layer != op->layer || first->chunk != op->chunk ||
+            first->part != op->part)
+            return tdm_fail(err, TDM_INTERNAL,
+                            "rank %u is at %s of layer %d, rank 0 at %s of layer %d", rank,
+                            tdm_op_kind_name(op->kind), (int)op->layer,
+                            tdm_op_kind_name(first->kind), (int)first->layer);
+    }
+    return TDM_OK;
+}
+
 enum tdm_status tdm_team_enter(struct tdm_team *team, const struct tdm_launch *launch,
                                struct tdm_executor *executor, struct tdm_error *err)
 {
     const uint32_t rank = launch->program->rank;
-    const struct tdm_op *op = launch->op;
-    team->shown[rank] = (struct shown){launch, executor};
+    struct shown *shown = &team->shown[rank];
+    *shown = (struct shown){.launch = *launch, .op = *launch->op, .executor = executor};
+    shown->launch.op = &shown->op;
     enum tdm_status status = tdm_meeting_wait(team->meeting, rank, err);
-    if (status != TDM_OK)
-        return status;
-    const struct tdm_op *first = team->shown[0].launch->op;
-    if (first->kind == op->kind && first->layer == op->layer && first->chunk == op->chunk &&
-        first->part == op->part)
-        return TDM_OK;
-    return tdm_fail(err, TDM_INTERNAL, "rank %u is at %s of layer %d, rank 0 at %s of layer %d",
-                    rank, tdm_op_kind_name(op->kind), (int)op->layer, tdm_op_kind_name(first->kind),
-                    (int)first->layer);
+    return status == TDM_OK ? check_same_op(team, err) : status;
 }
 
 const struct tdm_launch *tdm_team_shown(const struct tdm_team *team, uint32_t rank)
 {
-    return team->shown[rank].launch;
+    return &team->shown[rank].launch;
 }
 
 struct tdm_executor *tdm_team_executor(const struct tdm_team *team, uint32_t rank)

@@ -4,7 +4,7 @@
  * (ops/team.h).
  *
  * A rank enters an op with its launch, and when all have entered it sees the launches of the
- * others. They stay valid until the next meeting. If a rank fails, the others' meetings end with an
+ * others, until it meets them at the op's end. If a rank fails, the others' meetings end with an
  * error (base/meeting.h).
  */
 #ifndef TDM_EXECUTOR_TEAM_H
@@ -21,12 +21,12 @@ void tdm_team_free(struct tdm_team *team);
 /* Before a step: forgets failures. */
 void tdm_team_reset(struct tdm_team *team);
 
-/* Shows a rank's launch and executor, and waits until all ranks show theirs. TDM_INTERNAL if rank 0
- * shows another op; TDM_INTERRUPTED if a rank has failed. */
+/* Shows a rank's launch and executor, and waits until all ranks show theirs. TDM_INTERNAL on every
+ * rank if one shows another op than rank 0; TDM_INTERRUPTED if a rank has failed. */
 enum tdm_status tdm_team_enter(struct tdm_team *team, const struct tdm_launch *launch,
                                struct tdm_executor *executor, struct tdm_error *err);
 
-/* What a rank shows. */
+/* What a rank shows: a copy, valid until the rank enters its next op. */
 const struct tdm_launch *tdm_team_shown(const struct tdm_team *team, uint32_t rank);
 struct tdm_executor *tdm_team_executor(const struct tdm_team *team, uint32_t rank);
 

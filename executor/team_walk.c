@@ -107,10 +107,14 @@ static enum tdm_status first_failure(const struct tdm_team_walk *team, struct td
         return team->members[0].status;
     }
     uint32_t failed = tdm_team_failed(team->team);
-    if (failed == TDM_NONE || team->members[failed].status == TDM_OK)
+    if (failed == TDM_NONE)
         return TDM_OK;
-    if (err != NULL)
-        *err = team->members[failed].err;
+    /* A rank that others took to be lost may have come to its end: then one of them tells. */
+    for (uint32_t i = 1; i < team->ranks && team->members[failed].status == TDM_OK; i++)
+        failed = (failed + 1) % team->ranks;
+    if (err == NULL)
+        return team->members[failed].status;
+    *err = team->members[failed].err;
     char rank[32];
     snprintf(rank, sizeof(rank), "rank %u", failed);
     return tdm_about(err, rank);

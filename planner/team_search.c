@@ -101,7 +101,8 @@ static enum tdm_status try(struct team *team, struct memory memory, bool *fits,
         return status;
     }
     drop(team->found);
-    tried.search.bound_seconds = tried.search.gap = 0; /* they are of one rank */
+    tried.search.bound_seconds = tried.search.gap = 0; /* they are of one rank, */
+    tried.search.binding = (struct tdm_relaxed){0};    /* and so is what binds it */
     *team->found = tried;
     team->given = memory;
     team->given_chunk_tokens = team->chunk_tokens;

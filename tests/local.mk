@@ -68,6 +68,16 @@ tests_executor_property_gradients_SOURCES = tests/executor/property_gradients.c 
 	tests/support/bf16.h $(seen) $(run_steps)
 tests_executor_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
 
+# Several ranks against one, in other nests, and with pauses.
+cmocka_tests += tests/executor/property_ranks
+hindered = tests/support/hindered.c tests/support/hindered.h
+tests_executor_property_ranks_SOURCES = tests/executor/property_ranks.c $(hindered) $(run_steps)
+
+# Where ranks meet, and what they do when one fails.
+cmocka_tests += tests/base/unit_meeting tests/executor/unit_team
+tests_executor_unit_team_SOURCES = tests/executor/unit_team.c $(hindered) \
+	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
+
 # Pages gathered from the host.
 cmocka_tests += tests/executor/property_gather
 gather_cases = tests/support/gather_cases.c tests/support/gather_cases.h \
@@ -150,6 +160,8 @@ tests_schedule_unit_buffers_SOURCES = tests/schedule/unit_buffers.c $(random_sch
 tests_schedule_unit_buffers_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 cmocka_tests += tests/schedule/unit_ranks
 tests_schedule_unit_ranks_SOURCES = tests/schedule/unit_ranks.c $(random_schedule)
+cmocka_tests += tests/schedule/unit_team_check
+tests_schedule_unit_team_check_SOURCES = tests/schedule/unit_team_check.c $(random_schedule)
 
 cmocka_tests += tests/schedule/unit_kv_row
 tests_schedule_unit_kv_row_SOURCES = tests/schedule/unit_kv_row.c $(random_schedule)
@@ -273,6 +285,7 @@ golden_tests += \
 	tests/goldens/plan-output.test \
 	tests/goldens/plan-preset.test \
 	tests/goldens/plan-qwen2.5-7b-256K.test \
+	tests/goldens/plan-ranks.test \
 	tests/goldens/plan-sweep.test \
 	tests/goldens/plan-write-lp.test \
 	tests/goldens/plot-unfinished.test \
@@ -288,6 +301,8 @@ golden_tests += \
 	tests/goldens/run-dry.test \
 	tests/goldens/run-evaluate.test \
 	tests/goldens/run-optimizers.test \
+	tests/goldens/run-ranks.test \
+	tests/goldens/run-ranks-cuda.test \
 	tests/goldens/run-set.test \
 	tests/goldens/run-without-executor.test \
 	tests/goldens/run.test \
@@ -319,12 +334,14 @@ long_tests += \
 	tests/executor/property_memory \
 	tests/executor/property_order \
 	tests/executor/property_places \
+	tests/executor/property_ranks \
 	tests/planner/failed-allocations \
 	tests/planner/property_plans \
 	tests/planner/property_search \
 	tests/executor/property_selectors \
 	tests/reference/finite_differences_test \
 	tests/commands/unit_answers \
+	tests/executor/unit_team \
 	tests/planner/unit_bound \
 	tests/executor/unit_cpu \
 	tests/schedule/unit_kv_row \
@@ -336,6 +353,7 @@ long_tests += \
 	tests/schedule/unit_schedule \
 	tests/schedule/unit_schedule_json \
 	tests/schedule/unit_sequence \
+	tests/schedule/unit_team_check \
 	tests/executor/unit_values \
 	tests/schedule/validator_mutations \
 	$(long_goldens) \
@@ -413,7 +431,8 @@ check-all:
 PROPERTY = tests/executor/property_gradients tests/executor/property_evaluation tests/executor/property_order \
 	tests/executor/property_documents tests/executor/property_gather tests/methods/property_keys \
 	tests/executor/property_memory \
-	tests/planner/property_plans tests/planner/property_search tests/executor/property_selectors
+	tests/planner/property_plans tests/planner/property_search tests/executor/property_ranks \
+	tests/executor/property_selectors
 check-property: $(PROPERTY)
 	@status=0; $(AM_TESTS_ENVIRONMENT) \
 	CMOCKA_MESSAGE_OUTPUT=STDOUT TDM_LONG=1 TDM_CASES='$(TDM_CASES)' TDM_SEED='$(TDM_SEED)'; \

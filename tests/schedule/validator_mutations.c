@@ -13,6 +13,7 @@
 #include "ops/move.h"
 #include "ops/rope.h"
 #include "ops/select.h"
+#include "ops/team.h"
 #include "ops/update.h"
 #include "schedule/cost.h"
 #include "schedule/layout.h"
@@ -31,6 +32,7 @@
 #include <string.h>
 
 #define BASE_SEED 4000
+#define BASE_SEED_OF_TEAMS 44000
 
 /* A correct program, changed by one fault. */
 struct trial {
@@ -104,7 +106,7 @@ static struct tdm_access *operand_at(struct trial *t, const struct operand *o)
 static bool same_tag(struct tdm_tag a, struct tdm_tag b)
 {
     return a.content == b.content && a.layer == b.layer && a.chunk == b.chunk &&
-           a.contributor == b.contributor;
+           a.contributor == b.contributor && a.share == b.share;
 }
 
 static bool covers(const struct tdm_access *access, uint32_t buffer, uint32_t slot)
@@ -168,6 +170,18 @@ static size_t next_reader(struct trial *t, size_t i, uint32_t buffer, uint32_t s
                 return i;
     }
     return i;
+}
+
+/* Is what a slot holds after item i read before something else is written there? */
+static bool is_read(struct trial *t, size_t i, uint32_t buffer, uint32_t slot)
+{
+    for (i++; i < t->r.count && !is_item(t, i, TDM_FREE, buffer); i++) {
+        const struct tdm_op *op = op_at(t, i);
+        for (uint32_t a = 0; op != NULL && a < op->access_count; a++)
+            if (covers(&op->access[a], buffer, slot))
+                return op->access[a].mode != TDM_WRITE;
+    }
+    return false;
 }
 
 static bool is_fetch(struct trial *t, size_t i)
@@ -1224,12 +1238,13 @@ static bool zero_dropped(struct trial *t)
 
 /* ---- faults of ops ---- */
 
-/* Is this operand never read? Page means of a sequence's last chunk are not. */
+/* Is this operand never read? Page means of a sequence's last chunk are not, nor are K and V that a
+ * rank gathers of a last round's chunks after its own. */
 static bool is_of_no_use(struct trial *t, const struct operand *o)
 {
     const struct tdm_access *access = operand_at(t, o);
-    return is_op(t, o->i, TDM_OP_PAGE_MEANS) &&
-           next_reader(t, o->i + 1, access->buffer, access->first_slot) == t->r.count;
+    return (is_op(t, o->i, TDM_OP_PAGE_MEANS) || is_op(t, o->i, TDM_OP_GATHER)) &&
+           !is_read(t, o->i, access->buffer, access->first_slot);
 }
 
 static bool op_dropped(struct trial *t)
@@ -1269,7 +1284,10 @@ static bool read_before_write(struct trial *t)
         bool between = false; /* an alloc in between would be caught before the read */
         for (size_t k = o.i + 1; k < j && j < t->r.count; k++)
             between |= t->r.items[k].item.kind != TDM_RUN;
-        if (j == t->r.count || between)
+        /* sums over ranks of two parts of a unit are independent */
+        bool parts =
+            j < t->r.count && is_op(t, o.i, TDM_OP_REDUCE_ALL) && is_op(t, j, TDM_OP_REDUCE_ALL);
+        if (j == t->r.count || between || parts)
             continue;
         move(t, j, o.i);
         return true;
@@ -1685,6 +1703,527 @@ static bool operand_left_out(struct trial *t)
     return false;
 }
 
+/* ---- faults of team ops ---- */
+
+static bool is_team_op(struct trial *t, size_t i)
+{
+    return t->r.items[i].item.kind == TDM_RUN &&
+           (TDM_TEAM_KINDS & 1u << t->r.items[i].op.kind) != 0;
+}
+
+/* Some op of a kind that has an operand, or the number of items. */
+static size_t some_with(struct trial *t, enum tdm_op_kind kind, uint32_t operand)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, kind) && op_at(t, i)->access[operand].buffer != TDM_NONE)
+            return i;
+    return t->r.count;
+}
+
+static bool gather_dropped(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_GATHER))
+            continue;
+        for (uint32_t a = TDM_GATHER_BELOW; a <= TDM_GATHER_ABOVE; a++) {
+            const struct tdm_access *access = &op_at(t, i)->access[a];
+            if (access->buffer == TDM_NONE || !leaves_a_trace(t, i, access) ||
+                !is_read(t, i, access->buffer, access->first_slot))
+                continue;
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Without a share of other chunks and without shares from other ranks it would do nothing, but the
+ * sum would not be known to be complete. */
+static bool reduce_dropped(struct trial *t)
+{
+    size_t i = some_with(t, TDM_OP_REDUCE, TDM_REDUCE_OWN);
+    if (i < t->r.count)
+        tdm_recording_remove(&t->r, i);
+    return i < t->r.count;
+}
+
+static bool reduce_all_dropped(struct trial *t)
+{
+    return drop_op(t, TDM_OP_REDUCE_ALL);
+}
+
+static bool twice(struct trial *t, enum tdm_op_kind kind, uint32_t operand)
+{
+    size_t i = some_with(t, kind, operand);
+    if (i < t->r.count)
+        tdm_recording_insert(&t->r, i, &t->r.items[i]);
+    return i < t->r.count;
+}
+
+static bool reduce_twice(struct trial *t)
+{
+    return twice(t, TDM_OP_REDUCE, TDM_REDUCE_OWN);
+}
+
+static bool reduce_all_twice(struct trial *t)
+{
+    return twice(t, TDM_OP_REDUCE_ALL, TDM_REDUCE_ALL_SUM);
+}
+
+static bool gather_after_its_use(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_GATHER))
+            continue;
+        for (uint32_t a = TDM_GATHER_BELOW; a <= TDM_GATHER_ABOVE; a++) {
+            const struct tdm_access *access = &op_at(t, i)->access[a];
+            if (access->buffer == TDM_NONE || !leaves_a_trace(t, i, access) ||
+                !is_read(t, i, access->buffer, access->first_slot))
+                continue;
+            move(t, i, next_reader(t, i + 1, access->buffer, access->first_slot) + 1);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The rank's own K and V travel before they are written. */
+static bool gather_before_its_source(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_GATHER) || op_at(t, i)->access[TDM_GATHER_OWN].buffer == TDM_NONE)
+            continue;
+        const struct tdm_access *own = &op_at(t, i)->access[TDM_GATHER_OWN];
+        for (size_t j = i; j-- > 0;) {
+            const struct tdm_op *op = op_at(t, j);
+            for (uint32_t a = 0; op != NULL && a < op->access_count; a++)
+                if (op->access[a].mode != TDM_READ &&
+                    covers(&op->access[a], own->buffer, own->first_slot)) {
+                    if (!leaves_a_trace(t, j, &op->access[a]))
+                        return false;
+                    move(t, i, j);
+                    return true;
+                }
+        }
+    }
+    return false;
+}
+
+/* Does a team op read anything of the rank? One that does not is the rank's part in the ops of
+ * others, which tests/schedule/unit_team_check looks at. */
+static bool takes_part(struct trial *t, size_t i)
+{
+    return is_team_op(t, i) && op_at(t, i)->access[0].buffer != TDM_NONE;
+}
+
+static bool team_op_of_another_layer(struct trial *t)
+{
+    const uint32_t units = t->r.program.schedule->model->unit_count;
+    for (EACH_ITEM(t, i))
+        if (takes_part(t, i)) {
+            op_at(t, i)->layer = another(t, units, op_at(t, i)->layer);
+            return true;
+        }
+    return false;
+}
+
+static bool team_op_of_another_layer_with_tags(struct trial *t)
+{
+    const uint32_t layers = t->r.program.schedule->model->layers;
+    for (EACH_ITEM(t, i)) {
+        struct tdm_op *op = op_at(t, i);
+        if (!takes_part(t, i) || layers == 1 || op->layer >= layers)
+            continue;
+        op->layer = another(t, layers, op->layer);
+        for (uint32_t a = 0; a < op->access_count; a++) {
+            struct tdm_access *access = &op->access[a];
+            if (access->before.layer != TDM_NONE)
+                access->before.layer = op->layer;
+            if (access->buffer != TDM_NONE)
+                access->after.layer = op->layer;
+        }
+        return true;
+    }
+    return false;
+}
+
+/* Another chunk begins the round. */
+static bool team_op_of_another_round(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_team_op(t, i) && op_at(t, i)->chunk != TDM_NONE && t->r.program.chunk_count > 1) {
+            op_at(t, i)->chunk = another(t, t->r.program.chunk_count, op_at(t, i)->chunk);
+            return true;
+        }
+    return false;
+}
+
+/* A rank takes the K and V of a round's first chunk for its own, or of its last one. */
+static bool gather_of_another_owner(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_access *access = op_at(t, i) == NULL ? NULL : op_at(t, i)->access;
+        if (!is_op(t, i, TDM_OP_GATHER) || access[TDM_GATHER_OWN].buffer == TDM_NONE)
+            continue;
+        for (uint32_t a = TDM_GATHER_BELOW; a <= TDM_GATHER_ABOVE; a++) {
+            if (access[a].buffer == TDM_NONE || access[a].slots != 1)
+                continue;
+            struct tdm_access other = access[a];
+            access[a] = access[TDM_GATHER_OWN];
+            access[a].mode = TDM_WRITE;
+            access[TDM_GATHER_OWN] = other;
+            access[TDM_GATHER_OWN].mode = TDM_READ;
+            access[TDM_GATHER_OWN].before = other.after;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The rank has a chunk in the round, but receives it as if another rank had made it. */
+static bool own_chunk_gathered(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_access *access = op_at(t, i) == NULL ? NULL : op_at(t, i)->access;
+        if (!is_op(t, i, TDM_OP_GATHER) || access[TDM_GATHER_OWN].buffer == TDM_NONE ||
+            access[TDM_GATHER_BELOW].buffer == TDM_NONE)
+            continue;
+        access[TDM_GATHER_BELOW].slots++;
+        access[TDM_GATHER_BELOW].bytes += access[TDM_GATHER_OWN].bytes;
+        leave_out(&access[TDM_GATHER_OWN]);
+        return true;
+    }
+    return false;
+}
+
+/* One of the round's chunks is not received. */
+static bool gather_short_of_a_chunk(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_GATHER))
+            continue;
+        uint32_t a = TDM_GATHER_BELOW + (uint32_t)tdm_dice_roll(t->dice, 0, 1);
+        struct tdm_access *access = &op_at(t, i)->access[a];
+        if (access->buffer == TDM_NONE)
+            continue;
+        access->slots > 1 ? shorten(t, access) : leave_out(access);
+        return true;
+    }
+    return false;
+}
+
+static bool gather_to_another_slot(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_GATHER))
+            continue;
+        uint32_t a = (uint32_t)tdm_dice_roll(t->dice, TDM_GATHER_BELOW, TDM_GATHER_ABOVE);
+        struct tdm_access *access = &op_at(t, i)->access[a];
+        if (access->buffer == TDM_NONE)
+            continue;
+        uint32_t places = buffer_at(t, access->buffer)->slots - access->slots + 1;
+        uint32_t first = access->first_slot, last = first + access->slots - 1;
+        if (places < 2)
+            continue;
+        uint32_t other = another(t, places, first), missed = other > first ? first : last;
+        if (same_tag(held(t, i, access->buffer, missed, 0),
+                     shifted(access->after, missed - first)) ||
+            !is_read(t, i, access->buffer, missed))
+            continue;
+        access->first_slot = other;
+        return true;
+    }
+    return false;
+}
+
+/* K and V of the chunk that is now in a slot, not of the round's. */
+static bool stale_gather(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_GATHER) || op_at(t, i)->access[TDM_GATHER_OWN].buffer == TDM_NONE)
+            continue;
+        struct tdm_access *own = &op_at(t, i)->access[TDM_GATHER_OWN];
+        uint32_t slots = buffer_at(t, own->buffer)->slots;
+        if (slots < 2)
+            continue;
+        own->first_slot = another(t, slots, own->first_slot);
+        own->before = own->after = held(t, i, own->buffer, own->first_slot, 0);
+        return true;
+    }
+    return false;
+}
+
+/* The op that turns dK into the gradient of k reads the rank's share, not the sum. */
+static bool reduce_after_its_use(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_REDUCE) || op_at(t, i)->access[TDM_REDUCE_OWN].buffer == TDM_NONE)
+            continue;
+        const struct tdm_access *own = &op_at(t, i)->access[TDM_REDUCE_OWN];
+        size_t reader = next_reader(t, i + 1, own->buffer, own->first_slot);
+        if (reader == t->r.count)
+            continue;
+        move(t, i, reader + 1);
+        return true;
+    }
+    return false;
+}
+
+/* The shares travel before the rank's own chunk of the round has added to them. */
+static bool reduce_before_the_last_addition(struct trial *t)
+{
+    return too_early(t, TDM_OP_REDUCE, TDM_REDUCE_OWN);
+}
+
+static bool reduce_all_before_the_last_addition(struct trial *t)
+{
+    return too_early(t, TDM_OP_REDUCE_ALL, TDM_REDUCE_ALL_SUM);
+}
+
+/* The norm is that of the rank's share. */
+static bool norm_before_the_reduce(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_REDUCE_ALL))
+            continue;
+        const struct tdm_access *sum = &op_at(t, i)->access[TDM_REDUCE_ALL_SUM];
+        for (size_t j = i + 1; j < t->r.count; j++)
+            if (is_op(t, j, TDM_OP_GRADIENT_NORM) &&
+                covers(&op_at(t, j)->access[TDM_GRADIENT_NORM_GRADIENT], sum->buffer,
+                       sum->first_slot)) {
+                move(t, i, j + 1);
+                return true;
+            }
+    }
+    return false;
+}
+
+/* The rank sums another chunk of the round than its own. */
+static bool reduce_of_another_owner(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_access *access = op_at(t, i) == NULL ? NULL : op_at(t, i)->access;
+        if (!is_op(t, i, TDM_OP_REDUCE) || access[TDM_REDUCE_OWN].buffer == TDM_NONE)
+            continue;
+        for (uint32_t a = TDM_REDUCE_BELOW; a <= TDM_REDUCE_ABOVE; a++) {
+            if (access[a].buffer == TDM_NONE || access[a].slots != 1)
+                continue;
+            struct tdm_access other = access[a];
+            access[a] = access[TDM_REDUCE_OWN];
+            access[a].mode = TDM_READ;
+            access[a].after = access[a].before;
+            access[TDM_REDUCE_OWN] = other;
+            access[TDM_REDUCE_OWN].mode = TDM_ACCUMULATE;
+            access[TDM_REDUCE_OWN].after.share = 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool share_not_sent(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        uint32_t a = TDM_REDUCE_BELOW + (uint32_t)tdm_dice_roll(t->dice, 0, 1);
+        if (!is_op(t, i, TDM_OP_REDUCE) || op_at(t, i)->access[a].buffer == TDM_NONE)
+            continue;
+        struct tdm_access *access = &op_at(t, i)->access[a];
+        access->slots > 1 ? shorten(t, access) : leave_out(access);
+        return true;
+    }
+    return false;
+}
+
+/* The rank's share of its own chunk is sent too, and would be added twice. */
+static bool own_share_sent(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_access *access = op_at(t, i) == NULL ? NULL : op_at(t, i)->access;
+        if (!is_op(t, i, TDM_OP_REDUCE) || access[TDM_REDUCE_OWN].buffer == TDM_NONE)
+            continue;
+        if (access[TDM_REDUCE_BELOW].buffer == TDM_NONE) {
+            access[TDM_REDUCE_BELOW] = access[TDM_REDUCE_OWN];
+            access[TDM_REDUCE_BELOW].mode = TDM_READ;
+            access[TDM_REDUCE_BELOW].after = access[TDM_REDUCE_BELOW].before;
+        } else {
+            access[TDM_REDUCE_BELOW].slots++;
+            access[TDM_REDUCE_BELOW].bytes += access[TDM_REDUCE_OWN].bytes;
+        }
+        return true;
+    }
+    return false;
+}
+
+/* A tag of a share names another rank. */
+static bool share_of_another_rank(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        struct tdm_access *access = operand_at(t, &o);
+        if (access->after.share == 0)
+            continue;
+        uint32_t share = 1 + another(t, t->r.program.ranks, access->after.share - 1);
+        access->after.share = share;
+        if (access->before.share != 0)
+            access->before.share = share;
+        return true;
+    }
+    return false;
+}
+
+/* An op adds to a share, and calls the result a sum over all ranks. */
+static bool share_called_a_sum(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        struct tdm_access *access = operand_at(t, &o);
+        if (access->after.share == 0 || access->mode == TDM_READ)
+            continue;
+        access->after.share = 0;
+        return true;
+    }
+    return false;
+}
+
+/* The sum over ranks stays the rank's share. */
+static bool sum_called_a_share(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_access *sum = op_at(t, i) == NULL ? NULL : &op_at(t, i)->access[0];
+        if ((!is_op(t, i, TDM_OP_REDUCE) && !is_op(t, i, TDM_OP_REDUCE_ALL)) ||
+            sum->buffer == TDM_NONE)
+            continue;
+        sum->after.share = sum->before.share;
+        return true;
+    }
+    return false;
+}
+
+/* A share with an addition less than the rank has made. */
+static bool share_incomplete(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        uint32_t a = (uint32_t)tdm_dice_roll(t->dice, TDM_REDUCE_OWN, TDM_REDUCE_ABOVE);
+        if (!is_op(t, i, TDM_OP_REDUCE) || op_at(t, i)->access[a].buffer == TDM_NONE)
+            continue;
+        op_at(t, i)->access[a].before.contributor++;
+        if (a != TDM_REDUCE_OWN)
+            op_at(t, i)->access[a].after.contributor++;
+        return true;
+    }
+    return false;
+}
+
+/* Each sums the other's gradient. */
+static bool reduce_alls_swapped(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_REDUCE_ALL))
+            continue;
+        for (size_t j = 0; j < t->r.count; j++) {
+            struct tdm_access *one = &op_at(t, i)->access[TDM_REDUCE_ALL_SUM];
+            if (!is_op(t, j, TDM_OP_REDUCE_ALL) ||
+                op_at(t, j)->access[TDM_REDUCE_ALL_SUM].buffer == one->buffer)
+                continue;
+            uint32_t buffer = one->buffer;
+            one->buffer = op_at(t, j)->access[TDM_REDUCE_ALL_SUM].buffer;
+            op_at(t, j)->access[TDM_REDUCE_ALL_SUM].buffer = buffer;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool reduce_all_of_a_part(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_REDUCE_ALL) && op_at(t, i)->part == TDM_PART_ALL) {
+            struct tdm_op *op = op_at(t, i);
+            struct tdm_access *sum = &op->access[TDM_REDUCE_ALL_SUM];
+            op->part = op->layer < t->r.program.schedule->model->layers ? TDM_PART_DOWN
+                                                                        : TDM_PART_EMBEDDING;
+            sum->part = op->part;
+            sum->bytes = tdm_part_bytes(t->r.program.schedule->model, op->layer, op->part,
+                                        buffer_at(t, sum->buffer)->dtype);
+            return true;
+        }
+    return false;
+}
+
+static bool team_ops_swapped(struct trial *t, enum tdm_op_kind kind)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, kind))
+            continue;
+        for (size_t j = i + 1; j < t->r.count; j++)
+            if (is_op(t, j, kind) && op_at(t, j)->layer == op_at(t, i)->layer &&
+                op_at(t, j)->chunk != op_at(t, i)->chunk) {
+                struct tdm_op one = *op_at(t, i), other = *op_at(t, j);
+                if (one.access[0].buffer == TDM_NONE || other.access[0].buffer == TDM_NONE)
+                    break;
+                *op_at(t, i) = other;
+                *op_at(t, j) = one;
+                op_at(t, i)->number = one.number;
+                op_at(t, j)->number = other.number;
+                return true;
+            }
+    }
+    return false;
+}
+
+static bool reduces_swapped(struct trial *t)
+{
+    return team_ops_swapped(t, TDM_OP_REDUCE);
+}
+
+static bool team_op_on_another_lane(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_team_op(t, i)) {
+            op_at(t, i)->lane = (enum tdm_lane)another(t, TDM_LANES, (uint32_t)op_at(t, i)->lane);
+            return true;
+        }
+    return false;
+}
+
+static bool team_tokens_forged(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_team_op(t, i)) {
+            op_at(t, i)->tokens++;
+            return true;
+        }
+    return false;
+}
+
+static bool team_operand_cut_short(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);)
+        if (is_team_op(t, o.i)) {
+            operand_at(t, &o)->bytes -= 2;
+            return true;
+        }
+    return false;
+}
+
+static bool receiving_forged(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_team_op(t, i)) {
+            op_at(t, i)->fetched_bytes++;
+            return true;
+        }
+    return false;
+}
+
+static bool team_sending_forged(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_team_op(t, i)) {
+            op_at(t, i)->sent_bytes++;
+            return true;
+        }
+    return false;
+}
+
 /* ---- faults of order ---- */
 
 /* Changes one wait that an op has. */
@@ -1738,6 +2277,7 @@ static struct fault {
     const char *name;
     bool (*plant)(struct trial *t); /* false: this program has no place for the fault */
     bool of_cost;                   /* costs stay as the fault set them */
+    bool of_team;                   /* only streams of several ranks have a place for it */
     uint64_t planted, caught;
     char example[256]; /* the validator's last message */
 } faults[] = {
@@ -1852,6 +2392,52 @@ static struct fault {
     {.name = "a wait dropped", .plant = wait_dropped},
     {.name = "a wait one op too short", .plant = wait_too_short},
     {.name = "a wait for an op that never comes", .plant = wait_for_the_future},
+    {.name = "a gather dropped", .plant = gather_dropped, .of_team = true},
+    {.name = "a reduce dropped", .plant = reduce_dropped, .of_team = true},
+    {.name = "a sum over ranks dropped", .plant = reduce_all_dropped, .of_team = true},
+    {.name = "a reduce twice", .plant = reduce_twice, .of_team = true},
+    {.name = "a sum over ranks twice", .plant = reduce_all_twice, .of_team = true},
+    {.name = "a gather after its use", .plant = gather_after_its_use, .of_team = true},
+    {.name = "a gather before its source", .plant = gather_before_its_source, .of_team = true},
+    {.name = "a team op of another layer", .plant = team_op_of_another_layer, .of_team = true},
+    {.name = "a team op of another layer, tags too",
+     .plant = team_op_of_another_layer_with_tags,
+     .of_team = true},
+    {.name = "a team op of another round", .plant = team_op_of_another_round, .of_team = true},
+    {.name = "a gather of another owner", .plant = gather_of_another_owner, .of_team = true},
+    {.name = "a rank that receives its own chunk", .plant = own_chunk_gathered, .of_team = true},
+    {.name = "a gather a chunk short", .plant = gather_short_of_a_chunk, .of_team = true},
+    {.name = "a gather to another slot", .plant = gather_to_another_slot, .of_team = true},
+    {.name = "a gather of a stale slot, tags too", .plant = stale_gather, .of_team = true},
+    {.name = "a reduce after its use", .plant = reduce_after_its_use, .of_team = true},
+    {.name = "a reduce before the last addition",
+     .plant = reduce_before_the_last_addition,
+     .of_team = true},
+    {.name = "a sum over ranks before the last addition",
+     .plant = reduce_all_before_the_last_addition,
+     .of_team = true},
+    {.name = "a norm of a share", .plant = norm_before_the_reduce, .of_team = true},
+    {.name = "a reduce of another owner", .plant = reduce_of_another_owner, .of_team = true},
+    {.name = "a share not sent", .plant = share_not_sent, .of_team = true},
+    {.name = "a share of one's own sent", .plant = own_share_sent, .of_team = true},
+    {.name = "a share of another rank", .plant = share_of_another_rank, .of_team = true},
+    {.name = "a share called a sum", .plant = share_called_a_sum, .of_team = true},
+    {.name = "a sum called a share", .plant = sum_called_a_share, .of_team = true},
+    {.name = "a share with an addition less", .plant = share_incomplete, .of_team = true},
+    {.name = "two sums over ranks, buffers swapped", .plant = reduce_alls_swapped, .of_team = true},
+    {.name = "a sum over ranks of a part", .plant = reduce_all_of_a_part, .of_team = true},
+    {.name = "two reduces swapped", .plant = reduces_swapped, .of_team = true},
+    {.name = "a team op on another lane", .plant = team_op_on_another_lane, .of_team = true},
+    {.name = "a team op of other tokens", .plant = team_tokens_forged, .of_team = true},
+    {.name = "an operand of a team op cut short", .plant = team_operand_cut_short, .of_team = true},
+    {.name = "bytes from other ranks forged",
+     .plant = receiving_forged,
+     .of_cost = true,
+     .of_team = true},
+    {.name = "bytes to other ranks forged",
+     .plant = team_sending_forged,
+     .of_cost = true,
+     .of_team = true},
 };
 
 enum { FAULTS = sizeof(faults) / sizeof(faults[0]), NEEDED = 20 };
@@ -1917,7 +2503,7 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
         must(seed, tdm_recording_copy(correct, &t.r, &err), &err);
         if (f < 0) {
             must(seed, validate(&t, waits, &err), &err);
-        } else if (faults[f].plant(&t)) {
+        } else if ((!faults[f].of_team || t.r.program.ranks > 1) && faults[f].plant(&t)) {
             faults[f].planted++;
             if (!faults[f].of_cost) /* a mistake in the lowering has costs that match it */
                 for (size_t i = 0; i < t.r.count; i++)
@@ -1951,21 +2537,25 @@ static bool is_rare(const struct tdm_recording *r)
     return false;
 }
 
-static void test_faults(void **state)
+/* Plants all faults in random programs; returns their number. With `ranks` each program is that of
+ * a random rank of up to as many. */
+static uint64_t plant_in_programs(uint64_t base, uint32_t ranks, uint64_t cases, uint64_t rare)
 {
-    (void)state;
-    const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS, .max_tokens = 40};
-    uint64_t cases = tdm_case_count(10, 200), programs = 0, planted = 0, caught = 0;
-    for (uint64_t n = 0; n < 8 * cases; n++) { /* most are for the rare ones */
-        uint64_t seed = tdm_case_seed(BASE_SEED, n);
+    const struct tdm_random_options options = {
+        .pass = TDM_RANDOM_ANY_PASS, .max_tokens = 40, .ranks = ranks};
+    uint64_t programs = 0;
+    for (uint64_t n = 0; n < cases + rare; n++) {
+        uint64_t seed = tdm_case_seed(base, n);
         struct tdm_schedule *schedule = NULL;
         struct tdm_program *program = NULL;
         struct tdm_recording recording;
         struct tdm_error err;
         must(seed, tdm_random_schedule(seed, &options, &schedule, &err), &err);
         must(seed, tdm_program_lower(schedule, &program, &err), &err);
-        if (program->op_count <= 4000) {
-            must(seed, tdm_recording_new(program, &recording, &err), &err);
+        const struct tdm_program view =
+            tdm_program_of_rank(program, (uint32_t)(seed % program->ranks));
+        if (view.op_count <= 4000) {
+            must(seed, tdm_recording_new(&view, &recording, &err), &err);
             if (n < cases || is_rare(&recording)) {
                 plant_all(seed, &recording);
                 programs++;
@@ -1975,6 +2565,15 @@ static void test_faults(void **state)
         tdm_program_free(program);
         tdm_schedule_free(schedule);
     }
+    return programs;
+}
+
+static void test_faults(void **state)
+{
+    (void)state;
+    uint64_t cases = tdm_case_count(10, 200), planted = 0, caught = 0;
+    uint64_t programs = plant_in_programs(BASE_SEED, 0, cases, 7 * cases);
+    programs += plant_in_programs(BASE_SEED_OF_TEAMS, 4, cases, 0);
 
     print_message("%llu programs from seed %d; planted, caught:\n", (unsigned long long)programs,
                   BASE_SEED);
