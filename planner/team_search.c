@@ -188,7 +188,7 @@ static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_
 static enum tdm_status nothing_fits(const struct tdm_request *request, struct tdm_error *err)
 {
     tdm_fail(err, TDM_INFEASIBLE, "no schedule was found that fits %u ranks", request->ranks);
-    return tdm_hint(err, "every rank has all weights and their state: use more --memory or "
+    return tdm_hint(err, "every rank has all weights: use more --memory or "
                          "--host-memory, which the ranks share, or another --optimizer");
 }
 
