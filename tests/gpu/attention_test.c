@@ -434,7 +434,8 @@ static bool is_divided(const struct shape *s)
     const uint64_t items = (rows * s->ratio + tiles - 1) / tiles * s->kv_heads;
     const uint64_t space = tdm_attend_part_tiles(s->tokens, (uint64_t)s->kv_heads * s->ratio);
     const uint64_t keys = (s->slots - 1) * s->chunk_tokens + s->tokens;
-    return tdm_attend_split_of(items, tiles, keys / 176, space).parts > 1;
+    const uint64_t most = tdm_attend_most_keys(keys, s->window, tiles);
+    return tdm_attend_split_of(items, tiles, most / 176, space).parts > 1;
 }
 
 int main(void)
