@@ -60,6 +60,13 @@ TDM_ANYWHERE uint64_t tdm_attend_last_round(uint64_t left, uint64_t steps, uint6
     return rounds * (steps + 2 * parts) * 1000 / parts + (parts > 1 ? 4000 : 0);
 }
 
+/* The most keys that an item of `tiles` tiles sees of `keys`. `window`: tokens; 0: none. */
+TDM_ANYWHERE uint64_t tdm_attend_most_keys(uint64_t keys, uint64_t window, uint64_t tiles)
+{
+    const uint64_t rows = tiles * TDM_ATTEND_TILE;
+    return window > 0 && keys > rows && window < keys - rows ? window + rows : keys;
+}
+
 /* How `items` items of `tiles` tiles each are divided, if none has more than `steps` steps, and
  * scratch has space for `space` partial results. */
 TDM_ANYWHERE struct tdm_attend_split tdm_attend_split_of(uint64_t items, uint64_t tiles,

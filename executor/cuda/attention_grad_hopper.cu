@@ -87,7 +87,40 @@ struct item {
 };
 #define ALL_READERS UINT32_MAX
 
+/* About the most rows of the chunk that belong to the same document: as many of SAMPLES tokens. */
+static __device__ __forceinline__ uint32_t document_rows(const tdm_attend &a)
+{
+    constexpr uint32_t SAMPLES = 16;
+    uint32_t from[SAMPLES], same = 1, most = 1;
+#pragma unroll
+    for (uint32_t i = 0; i < SAMPLES; i++)
+        from[i] = a.from[i * ((uint32_t)a.tokens / SAMPLES)];
+#pragma unroll
+    for (uint32_t i = 1; i < SAMPLES; i++) {
+        same = from[i] == from[i - 1] ? same + 1 : 1;
+        most = max(most, same);
+    }
+    return most * ((uint32_t)a.tokens / SAMPLES);
+}
+
+/* Tiles of keys that have tickets: [first, x.key_tiles), those from `split` on a ticket for each
+ * part. Leading tiles have none if no row sees them and they need not be written. */
+struct handed_out {
+    uint32_t first, split, tickets, part_lag;
+
+    __device__ __forceinline__ void find(const tdm_attend &a, const plan &x)
+    {
+        part_lag = x.part_lag;
+        if (x.half_lag_rows > 0 && document_rows(a) <= x.half_lag_rows)
+            part_lag = (x.part_lag + 1) / 2;
+        first = a.written_slots > 0 ? 0 : a.from[0] / TILE;
+        split = max(x.whole_tiles, first);
+        tickets = (split - first + (x.key_tiles - split) * x.parts) * a.kv_heads;
+    }
+};
+
 struct state {
+    handed_out tiles;
     uint64_t full_q[STAGES], full_out[STAGES], empty[STAGES], full_keys, empty_keys;
     uint64_t full_dq[SENDERS], empty_dq[CONSUMERS]; /* one per sender; one per half */
     uint64_t full_sums[CONSUMERS];
@@ -162,7 +195,7 @@ static __device__ __forceinline__ bool find_item_of_some(const tdm_attend &a, co
 /* False if the ticket stands for no work. */
 template <bool LISTS>
 static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan &x,
-                                                 uint32_t ticket, item &w)
+                                                 const handed_out &tiles, uint32_t ticket, item &w)
 {
     const uint32_t ratio = a.query_heads / a.kv_heads;
     uint32_t tile, head = 0, end_head = ratio;
@@ -193,13 +226,12 @@ static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan
         w.ranks = ranks_of(a, x, tile, list);
         w.key0 = tdm_keys_of_page(a, tile).first;
     } else {
-        const uint32_t whole = x.whole_tiles * a.kv_heads;
-        const uint32_t rest = x.key_tiles - x.whole_tiles;
         w.kv_head = ticket % a.kv_heads;
-        tile = ticket / a.kv_heads;
-        if (ticket >= whole) {
-            find_part(x, x.parts, rest, tile - x.whole_tiles, w.part, tile);
-            tile += x.whole_tiles;
+        tile = tiles.first + ticket / a.kv_heads;
+        if (tile >= tiles.split) {
+            find_part(tiles.part_lag, x.parts, x.key_tiles - tiles.split, tile - tiles.split,
+                      w.part, tile);
+            tile += tiles.split;
             w.is_split = true;
         }
         w.key0 = tile * TILE;
@@ -231,12 +263,22 @@ template <bool LISTS> struct step_cursor;
 template <> struct step_cursor<false> {
     uint32_t row_tile, head, begin_tile, end_tile;
 
-    __device__ __forceinline__ void begin(const tdm_attend &a, const plan &, const item &w)
+    __device__ __forceinline__ void begin(const tdm_attend &a, const plan &x, const item &w)
     {
-        const uint32_t before = (uint32_t)(a.first_token - a.key_token);
-        begin_tile = w.key0 > before ? (w.key0 - before) / STEP : 0;
-        end_tile =
-            (tdm_tokens_from(a, again((uint32_t)a.tokens), w.key0 + TILE - 1) + STEP - 1) / STEP;
+        const uint32_t before = (uint32_t)(a.first_token - a.key_token), key0 = w.key0;
+        uint32_t low = key0 > before ? (key0 - before) / STEP : 0, end = again(x.row_tiles);
+        begin_tile = low;
+        /* the first tile from there on whose first row begins after the keys */
+        if (a.from[(end - 1) * STEP] < key0 + TILE)
+            low = end;
+        while (low < end) {
+            const uint32_t middle = (low + end) / 2;
+            if (a.from[middle * STEP] < key0 + TILE)
+                low = middle + 1;
+            else
+                end = middle;
+        }
+        end_tile = low;
         head = w.head;
         row_tile = end_tile;
     }
@@ -352,14 +394,14 @@ static __device__ __forceinline__ void take_item(const tdm_attend &a, const plan
     tdm_barrier_wait(&s.empty_item[it % 2], it / 2 + 1);
     do {
         ticket = atomicAdd(x.ticket, 1u);
-        if (ticket < x.tickets && find_item<LISTS>(a, x, ticket, w)) {
+        if (ticket < s.tiles.tickets && find_item<LISTS>(a, x, s.tiles, ticket, w)) {
             at.begin(a, x, w);
             count = at.count(x, w);
             w.slot = w.key0 / (uint32_t)a.chunk_tokens;
             if (count == 0 && w.slot >= a.written_slots) /* there is nothing to add */
                 count = NO_WORK;
         }
-    } while (count == NO_WORK && ticket < x.tickets);
+    } while (count == NO_WORK && ticket < s.tiles.tickets);
     s.count[it % 2] = count;
     w.in_page = w.key0 - w.slot * (uint32_t)a.chunk_tokens;
     w.page = w.in_page / (uint32_t)a.page_tokens;
@@ -948,6 +990,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
     __shared__ __align__(128) float facts[STAGES * 2 * STEP];
     const areas<P> shared(memory);
     if (threadIdx.x == 0) {
+        s.tiles.find(a, x);
+        if (LISTS)
+            s.tiles.tickets = x.tickets;
         tdm_barrier_init(&s.full_keys, 2); /* by copy_keys and by send_sums of the item before */
         tdm_barrier_init(&s.empty_keys, 1);
         for (uint32_t i = 0; i < 2; i++) {
@@ -1154,18 +1199,27 @@ static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, stru
      * earlier, and spreads blocks that add to the same dQ over time. But then the rows of about
      * three parts at a time, with their gradients and sums of dQ, must stay in the L2 cache. */
     const uint32_t own_tiles = x.key_tiles - (uint32_t)(before / TILE);
-    const uint64_t part_bytes = a->tokens * x.part_heads * P::DIM * (2 + 2 + 4);
-    x.part_lag = 3 * a->kv_heads * part_bytes <= CACHE_BYTES ? (3 * own_tiles + 7) / 8 : own_tiles;
+    const uint64_t row_bytes = (uint64_t)x.part_heads * P::DIM * (2 + 2 + 4) * a->kv_heads;
+    const bool fits = 3 * a->tokens * row_bytes <= CACHE_BYTES;
+    x.part_lag = fits ? (3 * own_tiles + 7) / 8 : own_tiles;
+    /* Documents have fewer rows. Their tiles are short, so that blocks that add to the same dQ
+     * follow each other too closely if parts come one after the other. */
+    if (!fits && a->documents.count > 1)
+        x.half_lag_rows = (uint32_t)(CACHE_BYTES / (2 * row_bytes));
     x.whole_tiles = x.key_tiles;
     /* Where a window ends before the chunk does, tiles have rising numbers of rows. Blocks with all
      * query heads of such tiles would soon be at different heads, and the rows of all heads do not
-     * fit in the L2 cache. So all tiles are split. A part lags by the tiles before the chunk: its
-     * rising tiles then run beside the falling ones of the part before. */
+     * fit in the L2 cache. So all tiles are split. A part lags by the tiles before the chunk that
+     * are seen: its rising tiles then run beside the falling ones of the part before. */
     const struct tdm_selector *selector = &a->lists.rule.selector;
     const bool is_window =
         selector->kind == TDM_SELECT_WINDOW && selector->window < a->first_token + a->tokens;
-    if (is_window && x.key_tiles > own_tiles)
-        x.part_lag = x.key_tiles - own_tiles;
+    const uint64_t window_tiles = (selector->window + TILE - 1) / TILE;
+    if (is_window && x.key_tiles > own_tiles) {
+        x.half_lag_rows = 0;
+        x.part_lag = window_tiles < x.key_tiles - own_tiles ? (uint32_t)window_tiles
+                                                            : x.key_tiles - own_tiles;
+    }
     if (lists) {
         x.query_pages = (uint32_t)((a->tokens + a->page_tokens - 1) / a->page_tokens);
         x.words = (uint32_t)tdm_attend_words(a);

@@ -35,6 +35,8 @@ struct plan {
     uint32_t row_tiles, key_tiles;
     uint32_t parts, part_heads; /* parts of a split tile, and query heads of a part */
     uint32_t part_lag;          /* how many tiles a part lags behind the part before it */
+    uint32_t half_lag_rows;     /* if no document has more rows in the chunk, it lags by half of the
+                                 * chunk's tiles instead; 0: never */
     uint32_t whole_tiles;       /* leading tiles of keys that are not split by query heads */
     /* Over lists: number of query pages, and of words for a bit each; the rank of a page in the
      * list of each query page, [page, list, query page], with or without RANK_OF_SOME; and for each
@@ -58,18 +60,18 @@ static __device__ __forceinline__ const uint16_t *ranks_of(const tdm_attend &a, 
 }
 
 /* The part and tile of item `number`, for `tiles` split tiles. Each part iterates over rising
- * tiles, x.part_lag tiles behind the part before it. */
-static __device__ __forceinline__ void find_part(const plan &x, uint32_t parts, uint32_t tiles,
+ * tiles, `lag` tiles behind the part before it. */
+static __device__ __forceinline__ void find_part(uint32_t lag, uint32_t parts, uint32_t tiles,
                                                  uint32_t number, uint32_t &part, uint32_t &tile)
 {
     /* number of items with a smaller tile + lag * part */
     const auto handed_before = [&](uint32_t sum) {
         uint32_t n = 0;
-        for (uint32_t p = 0; p < parts && x.part_lag * p < sum; p++)
-            n += min(sum - x.part_lag * p, tiles);
+        for (uint32_t p = 0; p < parts && lag * p < sum; p++)
+            n += min(sum - lag * p, tiles);
         return n;
     };
-    uint32_t low = 0, high = tiles + x.part_lag * (parts - 1) - 1;
+    uint32_t low = 0, high = tiles + lag * (parts - 1) - 1;
     while (low < high) {
         const uint32_t middle = (low + high + 1) / 2;
         if (handed_before(middle) <= number)
@@ -77,8 +79,8 @@ static __device__ __forceinline__ void find_part(const plan &x, uint32_t parts, 
         else
             high = middle - 1;
     }
-    part = number - handed_before(low) + (low < tiles ? 0 : (low - tiles) / x.part_lag + 1);
-    tile = low - x.part_lag * part;
+    part = number - handed_before(low) + (low < tiles ? 0 : (low - tiles) / lag + 1);
+    tile = low - lag * part;
 }
 
 /* Number of query pages that list a page. */
@@ -211,7 +213,7 @@ static __global__ void __launch_bounds__(ORDER_THREADS)
         const uint32_t number = first + threadIdx.x;
         uint32_t item = items, part = 0;
         if (number < (items - own) * parts) {
-            find_part(x, parts, x.query_pages, number / lists, part, item);
+            find_part(x.part_lag, parts, x.query_pages, number / lists, part, item);
             item = own + item * lists + number % lists;
         }
         const uint32_t mine = item < items && readers_of(item) > 0;

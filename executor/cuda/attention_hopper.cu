@@ -764,8 +764,10 @@ static enum tdm_status launch(const struct tdm_attend *attend, cudaStream_t stre
     struct tdm_attend a = *attend;
     const uint64_t keys = a.first_token + a.tokens - a.key_token;
     const uint64_t all = (uint64_t)item<P>::clusters(a) * a.kv_heads;
+    const tdm_selector &selector = a.lists.rule.selector;
+    const uint64_t window = selector.kind == TDM_SELECT_WINDOW ? selector.window : 0;
     const tdm_attend_split split = tdm_attend_split_of(
-        all, P::CLUSTER, keys / P::KEYS,
+        all, P::CLUSTER, tdm_attend_most_keys(keys, window, P::CLUSTER) / P::KEYS,
         P::LISTS || a.parts == NULL ? 0 : tdm_attend_part_tiles(a.tokens, a.query_heads));
     const uint32_t items = numbers(split, (uint32_t)all);
     static uint32_t launches; /* shared by all host threads */

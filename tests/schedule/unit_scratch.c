@@ -165,6 +165,16 @@ static void test_arrays(void **state)
     tdm_schedule_free(schedule);
 }
 
+static void test_most_keys(void **state)
+{
+    (void)state;
+    assert_int_equal(tdm_attend_most_keys(32768, 0, 2), 32768);
+    assert_int_equal(tdm_attend_most_keys(32768, 4096, 2), 4096 + 256);
+    assert_int_equal(tdm_attend_most_keys(32768, 32768 - 100, 1), 32768);
+    assert_int_equal(tdm_attend_most_keys(100, 4096, 2), 100);
+    assert_int_equal(tdm_attend_most_keys(32768, UINT64_MAX, 2), 32768);
+}
+
 /* Scratch has space for the results of all parts, in a step that trains and in an evaluation, and
  * for their LSEs. Fewer than all items are divided, into parts that are long enough. */
 static void test_parts(void **state)
@@ -209,7 +219,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes),      cmocka_unit_test(test_lists),
         cmocka_unit_test(test_is_counted), cmocka_unit_test(test_arrays),
-        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_most_keys),  cmocka_unit_test(test_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
