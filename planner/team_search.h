@@ -3,10 +3,11 @@
  * Plans for several ranks.
  *
  * A rank has its part of the chunks and of what they leave to the backward, and of the state of all
- * weights, but all weights. So its needs are those of one rank for the whole step with more memory than it has.
- * The search plans for one rank with such memory, gives the result to the ranks, lowers that, and
- * bisects the memory for the most with which each rank stays within its limits. The result is
- * exact: lowered, simulated and validated for all ranks. How far it is from the best is not known.
+ * weights, but all weights. So its needs are those of one rank for the whole step with more memory
+ * than it has. The search plans for one rank with such memory, gives the result to the ranks,
+ * lowers that, and bisects the memory for the most with which each rank stays within its limits.
+ * The result is exact: lowered, simulated and validated for all ranks. How far it is from the best
+ * is not known.
  */
 #ifndef TDM_PLANNER_TEAM_SEARCH_H
 #define TDM_PLANNER_TEAM_SEARCH_H

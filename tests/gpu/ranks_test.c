@@ -8,7 +8,8 @@
  * places, have the same bits. Arenas must not be touched beyond the plan; half of the cases run in
  * arenas full of NaN.
  *
- * TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1; TDM_BACKEND=cpu tests the test without a GPU. */
+ * TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1; TDM_BACKEND=cpu tests the test without a GPU.
+ */
 #include "executor/backends.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/backend_cases.h"
@@ -71,15 +72,15 @@ static void run_case(struct gpu_test *test, const struct tdm_backend *backend, u
     struct tdm_error err = {0};
     const uint32_t ranks = schedule->ranks;
     const bool poisoned = seed % 2 == 0, fp32 = seed % 3 == 0;
-    bool passed = tdm_step_data_draw(&data, schedule, seed) &&
-                  tdm_random_variant(schedule, seed, &variant, &err) == TDM_OK &&
-                  tdm_steps_run(schedule, backend, &data, seed, poisoned, &team, &err) == TDM_OK &&
-                  tdm_steps_run(schedule, backend, &data, seed, !poisoned, &again, &err) ==
-                      TDM_OK &&
-                  tdm_steps_run(variant, backend, &data, seed, poisoned, &other, &err) == TDM_OK;
+    bool passed =
+        tdm_step_data_draw(&data, schedule, seed) &&
+        tdm_random_variant(schedule, seed, &variant, &err) == TDM_OK &&
+        tdm_steps_run(schedule, backend, &data, seed, poisoned, &team, &err) == TDM_OK &&
+        tdm_steps_run(schedule, backend, &data, seed, !poisoned, &again, &err) == TDM_OK &&
+        tdm_steps_run(variant, backend, &data, seed, poisoned, &other, &err) == TDM_OK;
     schedule->ranks = 1;
-    passed = passed &&
-             tdm_steps_run(schedule, backend, &data, seed, poisoned, &one, &err) == TDM_OK;
+    passed =
+        passed && tdm_steps_run(schedule, backend, &data, seed, poisoned, &one, &err) == TDM_OK;
     bool repeats = passed && tdm_steps_same(&team, &again);
     bool alike = passed && tdm_steps_same(&team, &other);
     bool loss = passed && memcmp(&team.losses[0], &one.losses[0], sizeof(one.losses[0])) == 0;
