@@ -11,6 +11,7 @@
  * groups, and every chunk of every layer the sets and places, that serve best. `weights`, `master`,
  * `moments`: layers at home on the device; `*_embedding`, `*_head`: share of these at home there.
  * `refetched`: layers of which the weights are fetched once more for running forward again.
+ * `ahead_*`: MiB of state for the backward that are fetched before the forward ends.
  * `forward`, `backward`: seconds of the phases. `excess_*`: MiB that are too much, at a price that
  * no schedule pays.
  * Constraints, in MiB and seconds.
@@ -21,9 +22,10 @@
  *   host_j         the same on the host; host_forward: at the end of the forward
  *   compute        backward >= all its ops, and then the copies of the embedding's updated state to
  *                  the host
- *   fetch_*        each phase >= its copies to the device, less what rings let run ahead into it
+ *   fetch_*        each phase >= its copies to the device, less what rings let run ahead into the
+ *                  phase before
  *   send_*         each phase >= its copies to the host, less the same
- *   both_ways      both phases >= all copies at the rate of both directions together
+ *   both_ways      both phases >= all copies at the most that both directions carry together
  *   send_updated   backward >= head and top layer, and then all copies of updated state to the
  *                  host, which begin when the first update is done; in layer-major order without
  *                  the head's

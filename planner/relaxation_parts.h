@@ -43,6 +43,7 @@ struct tdm_pricing {
     const struct tdm_estimator *e;
     enum tdm_order order;
     enum tdm_place far;               /* of the machine */
+    double both_ways_rate;            /* bytes/s */
     struct tdm_attention_list *lists; /* [kinds][classes] */
     double *class_chunks;             /* [classes]: chunks of a class */
     double *fixed_seconds[2]; /* [layers]: backward seconds that no store changes; [1]: of a layer

@@ -112,7 +112,8 @@ static double fixed_seconds(const struct tdm_estimator *e, uint32_t layer, bool 
 enum tdm_status tdm_pricing_open(const struct tdm_estimator *e, enum tdm_order order,
                                  struct tdm_pricing *pricing, struct tdm_error *err)
 {
-    *pricing = (struct tdm_pricing){.e = e, .order = order, .far = e->far};
+    *pricing = (struct tdm_pricing){
+        .e = e, .order = order, .far = e->far, .both_ways_rate = tdm_estimator_most_both_ways(e)};
     enum tdm_status status = tdm_amounts_new(e, &pricing->prices, err);
     if (status != TDM_OK)
         return status;
@@ -199,7 +200,7 @@ static double copy_seconds(const struct tdm_pricing *p, enum tdm_link_number way
 
 static double both_seconds(const struct tdm_pricing *p, double bytes)
 {
-    return bytes / tdm_machine_both_ways_rate(p->e->base->machine);
+    return bytes / p->both_ways_rate;
 }
 
 /* Price of a copy to the device, or to the host, in a phase. */
