@@ -58,7 +58,8 @@ static enum tdm_status look(struct tdm_candidates *run, bool trains, struct tdm_
     for (uint32_t i = 0; i < space->size_count; i++)
         tdm_estimator_set_state(space->estimators[i], space->bases[i].homes,
                                 &space->bases[i].rings);
-    if (status == TDM_OK)
+    /* roundings are never slower than recipes */
+    if (status == TDM_OK && !run->found)
         status = tdm_candidates_look_at_recipes(run, trains, err);
     return status == TDM_OK && trains ? tdm_candidates_polish(run, err) : status;
 }
