@@ -638,44 +638,12 @@ enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
     return status == TDM_OK ? add_columns(r, fixed_homes, err) : status;
 }
 
-/* Grows the array if it is full. */
-static enum tdm_status grow_arcs(struct tdm_relaxation *r, struct tdm_error *err)
-{
-    if (r->arc_count < r->arc_capacity)
-        return TDM_OK;
-    uint32_t capacity = r->arc_capacity == 0 ? 256 : 2 * r->arc_capacity;
-    struct tdm_arc *arcs = realloc(r->arcs, capacity * sizeof(*arcs));
-    if (arcs == NULL)
-        return no_memory(err);
-    r->arcs = arcs;
-    r->arc_capacity = capacity;
-    return TDM_OK;
-}
-
-static void note_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b)
-{
-    const struct tdm_amounts *use = &r->use;
-    double copies = 0;
-    for (int phase = 0; phase < TDM_IN_PHASES; phase++)
-        copies += use->fetch[phase] + use->send[phase];
-    r->arcs[r->arc_count++] = (struct tdm_arc){
-        .from = a,
-        .to = b,
-        .group = tdm_relaxation_group(r, a, b),
-        .uses = {use->place[TDM_DEVICE][r->layers + TDM_AT_FORWARD],
-                 use->place[r->pricing.far][r->layers + TDM_AT_FORWARD], use->compute, copies}};
-}
-
 enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,
                                        struct tdm_error *err)
 {
     char name[48];
     struct column column = {r, 0};
-    enum tdm_status status = grow_arcs(r, err);
-    if (status != TDM_OK)
-        return status;
-    note_arc(r, a, b);
-    struct tdm_arc *arc = &r->arcs[r->arc_count - 1];
+    int number;
     put(&column, r->node[a], 1);
     put(&column, b + 1 < r->layers ? r->node[b + 1] : -1, -1);
     for (int k = 0; k < TDM_PLANNED_PLACES; k++) {
@@ -690,7 +658,7 @@ enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uin
     put(&column, r->row[ROW_SEND_BACKWARD], -r->use.send[TDM_IN_BACKWARD]);
     put(&column, r->row[ROW_BOTH], -r->use.both);
     put(&column, r->row[ROW_AGAIN], -r->use.again);
-    snprintf(name, sizeof(name), "arc_%u_%u_%u", a, b, r->arc_count - 1);
+    snprintf(name, sizeof(name), "arc_%u_%u_%u", a, b, r->arc_count++);
     return tdm_solver_column(r->solver, name, 0, TDM_UNBOUNDED, 0, r->entries, column.count,
-                             &arc->column, err);
+                             &number, err);
 }
