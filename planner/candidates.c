@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Times the best with updates at the other place. Polishing seldom gains more. */
+#define POLISHED_WITHIN 1.01
+
 const char *tdm_attention_store_name(enum tdm_attention_store store)
 {
     static const char *const names[TDM_ATTENTION_STORES] = {"none", "held", "kept"};
@@ -42,12 +45,72 @@ static void say_bound(const struct tdm_candidates *run, bool trains, struct tdm_
     search->binding = run->binding;
 }
 
-/* Finds the fastest schedule with updates at run->on, independently of the other place: results
- * from there would keep this search away from points that lead to its best. */
-static enum tdm_status look(struct tdm_candidates *run, bool trains, struct tdm_error *err)
+/* A place of updates, and what the search found there. */
+struct updates_at {
+    enum tdm_place on;
+    bool is_ruled_out;    /* neither the plan nor the bound comes from there */
+    bool is_relaxed;      /* its programs were solved */
+    double floor_seconds; /* no step is faster there */
+    bool found;
+    const struct tdm_rounded *winner;
+    struct tdm_simulation simulation; /* of the winner */
+};
+
+/* Seconds of a step for comparison: the host is taken only if that is worth it. */
+static double weighed(const struct updates_at *at, double seconds)
+{
+    return tdm_is_far(at->on) ? WORTH_THE_HOST * seconds : seconds;
+}
+
+/* Continues the search at a place. `other`: the other one, or NULL. */
+static void enter(struct tdm_candidates *run, const struct updates_at *at,
+                  const struct updates_at *other)
+{
+    run->on = at->on;
+    run->found = at->found;
+    run->winner = at->winner;
+    run->simulation = at->simulation;
+    run->other_seconds = other != NULL && other->found
+                             ? weighed(other, other->simulation.step_seconds) / weighed(at, 1)
+                             : 0;
+}
+
+static void leave(const struct tdm_candidates *run, struct updates_at *at)
+{
+    at->found = run->found;
+    at->winner = run->winner;
+    at->simulation = run->simulation;
+}
+
+/* Neither the plan nor the bound can come from a place where no step is faster than `seconds`. */
+static bool rules_out(const struct tdm_candidates *run, double seconds)
+{
+    return run->other_seconds > 0 && run->other_seconds <= seconds && run->bound_seconds <= seconds;
+}
+
+/* Solves the programs of a place, unless their floors rule it out. */
+static enum tdm_status relax(struct tdm_candidates *run, struct updates_at *at,
+                             const struct updates_at *other, struct tdm_error *err)
+{
+    enter(run, at, other);
+    if (at->is_relaxed || at->is_ruled_out)
+        return TDM_OK;
+    at->is_relaxed = true;
+    at->is_ruled_out = rules_out(run, at->floor_seconds);
+    return at->is_ruled_out ? TDM_OK : tdm_candidates_relax(run, err);
+}
+
+/* Finds the fastest schedule with updates at a place, independently of what was found at the other:
+ * results from there would keep this search away from points that lead to its best. */
+static enum tdm_status look(struct tdm_candidates *run, struct updates_at *at,
+                            const struct updates_at *other, bool trains, struct tdm_error *err)
 {
     struct tdm_search_space *space = &run->space;
-    run->found = false;
+    enter(run, at, other);
+    at->is_ruled_out = at->is_ruled_out ||
+                       (run->bound_of[at->on] < NO_BOUND && rules_out(run, run->bound_of[at->on]));
+    if (at->is_ruled_out)
+        return TDM_OK;
     run->ops = 0;
     run->all_deepened = 0;
     enum tdm_status status = tdm_candidates_try_rounded(run, err);
@@ -58,49 +121,72 @@ static enum tdm_status look(struct tdm_candidates *run, bool trains, struct tdm_
     for (uint32_t i = 0; i < space->size_count; i++)
         tdm_estimator_set_state(space->estimators[i], space->bases[i].homes,
                                 &space->bases[i].rings);
-    if (status == TDM_OK)
+    /* roundings are never slower than recipes */
+    if (status == TDM_OK && !run->found)
         status = tdm_candidates_look_at_recipes(run, trains, err);
-    return status == TDM_OK && trains ? tdm_candidates_polish(run, err) : status;
+    leave(run, at);
+    return status;
 }
 
-/* Searches both places of updates, or only the requested one. Computes bounds on the way. */
+/* Polishes what was found at a place, unless it is clearly slower than at the other. */
+static enum tdm_status polish(struct tdm_candidates *run, struct updates_at *at,
+                              const struct updates_at *other, struct tdm_error *err)
+{
+    enter(run, at, other);
+    if (!at->found || (run->other_seconds > 0 &&
+                       at->simulation.step_seconds > POLISHED_WITHIN * run->other_seconds))
+        return TDM_OK;
+    enum tdm_status status = tdm_candidates_polish(run, err);
+    leave(run, at);
+    return status;
+}
+
+/* Searches both places of updates, or only the requested one; first where roundings promise more.
+ * Computes bounds on the way. */
 static enum tdm_status look_at_places(struct tdm_candidates *run, bool trains, bool fixed,
                                       enum tdm_place asked_on, struct tdm_error *err)
 {
-    const struct tdm_rounded *winner = NULL;
-    struct tdm_simulation simulation = {0};
+    struct updates_at places[TDM_PLANNED_PLACES] = {0}, *first = &places[0], *second = NULL;
     enum tdm_status status = TDM_OK;
     const bool bounds = trains && !run->space.pins->quick;
     run->counts.complete = true;
     for (int i = 0; i < TDM_PLANNED_PLACES && status == TDM_OK; i++) {
-        double floor_seconds = 0;
-        run->on = tdm_planned_place(run->space.schedule, i);
-        if (fixed && run->on != asked_on)
-            continue;
-        if (bounds)
-            status = tdm_candidates_find_floors(run, &floor_seconds, err);
-        /* neither the plan nor the bound can come from this place */
-        if (winner != NULL && simulation.step_seconds <= WORTH_THE_HOST * floor_seconds &&
-            run->bound_seconds <= floor_seconds)
-            continue;
-        run->found = false;
-        if (status == TDM_OK && bounds)
-            status = tdm_candidates_relax(run, err);
-        if (status != TDM_OK ||
-            (winner != NULL && run->bound_of[run->on] < NO_BOUND &&
-             simulation.step_seconds <= WORTH_THE_HOST * run->bound_of[run->on]))
-            continue;
-        status = look(run, trains, err);
-        if (run->found && (winner == NULL || WORTH_THE_HOST * run->simulation.step_seconds <=
-                                                 simulation.step_seconds)) {
-            winner = run->winner;
-            simulation = run->simulation;
-        }
-        run->other_seconds = winner != NULL ? simulation.step_seconds : 0;
+        places[i].on = fixed ? asked_on : tdm_planned_place(run->space.schedule, i);
+        run->on = places[i].on;
+        if (bounds && (i == 0 || !fixed))
+            status = tdm_candidates_find_floors(run, &places[i].floor_seconds, err);
     }
-    run->found = winner != NULL;
-    run->winner = winner;
-    run->simulation = simulation;
+    if (!fixed)
+        second = &places[1];
+    if (status == TDM_OK && bounds)
+        status = relax(run, first, second, err);
+    if (status == TDM_OK && bounds && second != NULL &&
+        weighed(second, second->floor_seconds) <
+            weighed(first, tdm_candidates_promised_seconds(run))) {
+        double promised = weighed(first, tdm_candidates_promised_seconds(run));
+        status = relax(run, second, first, err);
+        if (weighed(second, tdm_candidates_promised_seconds(run)) < promised) {
+            second = first;
+            first = &places[1];
+        }
+    }
+    if (status == TDM_OK)
+        status = look(run, first, second, trains, err);
+    if (status == TDM_OK && second != NULL && bounds)
+        status = relax(run, second, first, err);
+    if (status == TDM_OK && second != NULL)
+        status = look(run, second, first, trains, err);
+    const struct updates_at *best = first;
+    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+        struct updates_at *at = i == 0 ? first : second;
+        if (status == TDM_OK && trains && at != NULL)
+            status = polish(run, at, i == 0 ? second : first, err);
+    }
+    if (second != NULL && second->found &&
+        (!first->found || weighed(second, second->simulation.step_seconds) <
+                              weighed(first, first->simulation.step_seconds)))
+        best = second;
+    enter(run, best, NULL);
     return status;
 }
 

@@ -5,8 +5,9 @@
  *
  * The search enumerates loop order, chunk size and the place where units are updated. For each
  * combination a linear program (relaxation.h) bounds all remaining schedules; its solution is
- * rounded and repaired (rounding.h). The search also enumerates recipes: group lists, places, and
- * attention outputs that are recomputed, held or kept. Each recipe gets an estimate (estimate.h).
+ * rounded and repaired (rounding.h). Where that finds nothing, the search enumerates recipes: group
+ * lists, places, and attention outputs that are recomputed, held or kept. Each recipe gets an
+ * estimate (estimate.h).
  * Candidates are lowered, packed and simulated in order of rising estimate, until no estimate is
  * below the best simulated time. The winner is validated. Nothing is random. Effort is counted,
  * not timed, except that one solution of a linear program is limited to a second.

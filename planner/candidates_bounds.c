@@ -8,10 +8,9 @@
 #include <math.h>
 #include <string.h>
 
-#define MOST_SOLUTIONS 60u  /* of one linear program */
-#define TOLERANCE 3e-4      /* of its bound */
-#define GRID_ESTIMATES 600u /* of the best rounding of an order and chunk size, */
-#define FREE_GIB 1e6        /* a GiB that saves less than this share of the step counts as free */
+#define MOST_SOLUTIONS 60u    /* of one linear program */
+#define TOLERANCE 3e-4        /* of its bound */
+#define QUICK_TRAVELLED 1000u /* points of the walk from a rounding */
 
 /* ---- roundings ---- */
 
@@ -27,40 +26,21 @@ enum tdm_status tdm_candidates_improve_new(struct tdm_candidates *run,
     return status;
 }
 
-static enum tdm_status round_one(struct tdm_candidates *run, enum tdm_order order, uint32_t size,
-                                 struct tdm_relaxation *relaxation,
-                                 const struct tdm_relaxed *relaxed, enum tdm_rounding rounding,
-                                 struct tdm_error *err)
+/* Rounds the solution of a program. Homes come from a grid too: solutions hardly tell one home from
+ * another, and single moves seldom lead to the best ones. */
+static enum tdm_status round_solution(struct tdm_candidates *run, enum tdm_order order,
+                                      uint32_t size, struct tdm_relaxation *relaxation,
+                                      const struct tdm_relaxed *relaxed, struct tdm_error *err)
 {
     struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
-    const struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
-    enum tdm_status status =
-        tdm_round(&run->space, size, order, relaxation, relaxed, rounding, rounded, err);
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
+    enum tdm_status status = tdm_round(&run->space, size, order, relaxation, relaxed, rounded, err);
     if (status != TDM_OK)
         return status;
-    if (rounded->group_count == 0) {
-        tdm_rounded_free(rounded);
-        return TDM_OK;
-    }
-    return tdm_candidates_improve_new(run, &limits, rounded, err);
-}
-
-/* Improves the best rounding of an order and chunk size from a grid of homes. Solutions of the
- * program hardly tell one home from another, and single moves seldom lead to the best ones. */
-static enum tdm_status try_grid(struct tdm_candidates *run, enum tdm_order order, uint32_t size,
-                                struct tdm_error *err)
-{
-    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
-    struct tdm_rounded *best = NULL;
-    for (uint32_t i = 0; i < run->rounded_count; i++) {
-        struct tdm_rounded *of = &run->rounded[i];
-        if (of->size == size && of->order == order && of->fits &&
-            (best == NULL || of->cost < best->cost))
-            best = of;
-    }
     limits.grid = true;
-    limits.most_estimates = GRID_ESTIMATES;
-    return best == NULL ? TDM_OK : tdm_improve(&run->space, &limits, best, err);
+    limits.no_fine = true;
+    limits.travelled = QUICK_TRAVELLED;
+    return tdm_candidates_improve_new(run, &limits, rounded, err);
 }
 
 /* ---- one program ---- */
@@ -117,17 +97,8 @@ enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_or
             status = tdm_relaxation_write(relaxation, pins->program_path, err);
         run->program_written = true;
     }
-    for (int rounding = 0; rounding < TDM_ROUNDINGS && status == TDM_OK; rounding++) {
-        if (!relaxed.solved || !tdm_candidates_may_round(run) ||
-            (rounding == TDM_NEAR && fixed[0]) ||
-            (rounding == TDM_FAR &&
-             relaxed.device_seconds_per_gib * FREE_GIB >= relaxed.bound_seconds))
-            continue;
-        status =
-            round_one(run, order, size, relaxation, &relaxed, (enum tdm_rounding)rounding, err);
-    }
-    if (status == TDM_OK)
-        status = try_grid(run, order, size, err);
+    if (status == TDM_OK && relaxed.solved && tdm_candidates_may_round(run))
+        status = round_solution(run, order, size, relaxation, &relaxed, err);
     tdm_relaxation_free(*last);
     *last = relaxation;
     return status;
@@ -173,7 +144,7 @@ enum tdm_status tdm_candidates_find_floors(struct tdm_candidates *run, double *l
 bool tdm_candidates_size_could_win(const struct tdm_candidates *run, int order, uint32_t size)
 {
     double floor_seconds = run->floor_seconds[order][size];
-    if (run->other_seconds > 0 && WORTH_THE_HOST * floor_seconds >= run->other_seconds &&
+    if (run->other_seconds > 0 && floor_seconds >= run->other_seconds &&
         floor_seconds >= run->bound_seconds)
         return false;
     return !run->found || floor_seconds < run->simulation.step_seconds;
@@ -209,8 +180,7 @@ static void sort_sizes(const struct tdm_search_space *space, uint32_t sizes[TDM_
     }
 }
 
-/* The minimum likely time of the roundings with updates at run->on, or NO_BOUND. */
-static double promised_seconds(const struct tdm_candidates *run)
+double tdm_candidates_promised_seconds(const struct tdm_candidates *run)
 {
     double least = NO_BOUND;
     for (uint32_t i = 0; i < run->rounded_count; i++)
@@ -233,7 +203,8 @@ enum tdm_status tdm_candidates_relax(struct tdm_candidates *run, struct tdm_erro
              i++) {
             if (!tdm_candidates_is_due(run, sizes[i]) || status != TDM_OK)
                 continue;
-            if (run->floor_seconds[order][sizes[i]] > CLEARLY_SLOWER * promised_seconds(run) ||
+            if (run->floor_seconds[order][sizes[i]] >
+                    CLEARLY_SLOWER * tdm_candidates_promised_seconds(run) ||
                 !tdm_candidates_size_could_win(run, order, sizes[i]))
                 run->is_put_off[order][sizes[i]] = true;
             else

@@ -74,7 +74,8 @@ struct tdm_candidates {
     struct tdm_rounded best[TDM_ORDERS * TDM_BASES];
     const struct tdm_rounded *winner; /* one of these, or `grown` */
     struct tdm_rounded grown;         /* the winner with a larger LM-head tile */
-    double other_seconds; /* of the fastest schedule with updates at the other place; 0: none */
+    double other_seconds; /* with updates here, equal to the fastest schedule with updates at the
+                             other place; 0: none */
     struct tdm_simulation simulation; /* of the winner */
     uint64_t most_ops;                /* limit while polishing */
     struct tdm_memo *measured; /* results of neighbours while polishing; NULL: not remembered */
@@ -126,9 +127,6 @@ bool tdm_candidates_could_win(const struct tdm_candidates *run, double seconds);
 /* The best step so far; once something was found, with updates at any place. */
 double tdm_candidates_best_seconds(const struct tdm_candidates *run);
 
-/* Is the best so far much slower than the best with updates at the other place? */
-bool tdm_candidates_is_far_behind(const struct tdm_candidates *run);
-
 /* The share of an effort that is worth it: 1 if the gap to the bound is at least `wide_gap`. The
  * nearer the best schedule is to the bound, the less there is to gain. */
 double tdm_candidates_share_of_effort(const struct tdm_candidates *run, double wide_gap);
@@ -151,6 +149,9 @@ enum tdm_status tdm_candidates_find_floors(struct tdm_candidates *run, double *l
 /* Could a schedule of an order and chunk size be faster than the best so far, or lower the
  * bound? */
 bool tdm_candidates_size_could_win(const struct tdm_candidates *run, int order, uint32_t size);
+
+/* The minimum likely time of the roundings with updates at run->on, or NO_BOUND. */
+double tdm_candidates_promised_seconds(const struct tdm_candidates *run);
 
 /* Solves the programs of all orders and chunk sizes with updates at run->on. Defers those whose
  * floor is clearly slower than an existing rounding. */

@@ -160,7 +160,7 @@ enum tdm_status tdm_candidates_polish(struct tdm_candidates *run, struct tdm_err
     enum tdm_status status = TDM_OK;
     const struct tdm_rounded *best;
     if (!tdm_candidates_may_round(run) || tdm_candidates_without(run, TDM_POLISH) ||
-        run->space.pins->quick || tdm_candidates_is_far_behind(run))
+        run->space.pins->quick)
         return TDM_OK;
     run->most_ops = polishing_ops(run) / PARTS;
     for (unsigned i = 0; i < POLISHED && status == TDM_OK && tdm_candidates_could_win(run, 0);

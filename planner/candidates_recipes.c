@@ -63,17 +63,10 @@ static enum tdm_status try_recipes(struct tdm_candidates *run, struct tdm_error 
     return status;
 }
 
-/* True: the best schedule takes no longer than the bound, so nothing can be faster. */
-static bool is_at_bound(const struct tdm_candidates *run)
-{
-    return run->found && run->simulation.step_seconds <= run->bound_of[run->on];
-}
-
 enum tdm_status tdm_candidates_look_at_recipes(struct tdm_candidates *run, bool trains,
                                                struct tdm_error *err)
 {
-    if (trains && (tdm_candidates_without(run, TDM_ENUMERATION) || is_at_bound(run) ||
-                   tdm_candidates_is_far_behind(run)))
+    if (trains && tdm_candidates_without(run, TDM_ENUMERATION))
         return TDM_OK;
     run->queue.count = 0;
     enum tdm_status status = tdm_candidates_enumerate(run, err);

@@ -6,13 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Ops that are lowered and simulated for roundings, at one place of updates. */
+#define ROUNDED_OPS (MOST_OPS / 4)
+
 #define DEEP_GAP 0.01        /* from this gap on longer searches get their full effort: */
 #define MOST_ESTIMATES 8000u /* of each of the most promising roundings, */
 #define MOST_TRAVELLED 10000u
-#define MOST_DEEPENED 4u    /* of them, at one place of updates, */
+#define MOST_DEEPENED 3u    /* of them, at one place of updates, */
 #define DEEPENED_OF_KIND 1u /* and of one order and chunk size */
 #define TOO_SLOW 1.06       /* likely cost over the best step; deepening and polishing gain less */
 #define TOO_SLOW_UNTRIED 1.16 /* the same for an order of which nothing was deepened yet */
+#define AS_IT_IS 1.01         /* the same for what is not searched longer */
 #define STALLED 1.003         /* simulated over estimated */
 #define FREE_SLOTS 2u         /* of a ring of state: enough that copies do not wait */
 #define MOST_MENDED 3u        /* retries of a rounding because packing took more than estimated */
@@ -58,15 +62,15 @@ static bool is_tried(const struct tdm_candidates *run, enum tdm_order order)
 static struct tdm_rounded *fastest_rounded(struct tdm_candidates *run)
 {
     struct tdm_rounded *fastest = NULL;
-    double most[TDM_ORDERS];
+    double most[TDM_ORDERS], best = tdm_candidates_best_seconds(run);
     for (int order = 0; order < TDM_ORDERS; order++)
-        most[order] = tdm_candidates_best_seconds(run) *
-                      (is_tried(run, (enum tdm_order)order) ? TOO_SLOW : TOO_SLOW_UNTRIED);
+        most[order] = best * (is_tried(run, (enum tdm_order)order) ? TOO_SLOW : TOO_SLOW_UNTRIED);
     for (uint32_t i = 0; i < run->rounded_count; i++) {
         struct tdm_rounded *rounded = &run->rounded[i];
         double cost = corrected_cost(run, rounded);
         if (rounded->fits && tdm_candidates_is_due(run, rounded->size) &&
-            cost < most[rounded->order] && tdm_candidates_could_win(run, least_of(run, rounded)) &&
+            cost < (may_deepen(run, rounded) ? most[rounded->order] : AS_IT_IS * best) &&
+            tdm_candidates_could_win(run, least_of(run, rounded)) &&
             (fastest == NULL || cost < corrected_cost(run, fastest)))
             fastest = rounded;
     }
@@ -117,6 +121,12 @@ static enum tdm_status try_one(struct tdm_candidates *run, struct tdm_rounded *r
     return tdm_improve(&run->space, &limits, rounded, err);
 }
 
+/* Points of a longer search's walk. */
+static unsigned travelled(const struct tdm_candidates *run)
+{
+    return (unsigned)(MOST_TRAVELLED * tdm_candidates_share_of_effort(run, DEEP_GAP));
+}
+
 /* Searches longer from a rounding. */
 static enum tdm_status deepen(struct tdm_candidates *run, struct tdm_rounded *rounded,
                               struct tdm_error *err)
@@ -125,7 +135,7 @@ static enum tdm_status deepen(struct tdm_candidates *run, struct tdm_rounded *ro
     limits.most_estimates =
         (unsigned)(MOST_ESTIMATES * tdm_candidates_share_of_effort(run, DEEP_GAP));
     limits.deep = limits.grid = true;
-    limits.travelled = (unsigned)(MOST_TRAVELLED * tdm_candidates_share_of_effort(run, DEEP_GAP));
+    limits.travelled = travelled(run);
     memcpy(limits.reserve, rounded->reserve, sizeof(limits.reserve));
     rounded->deepened = true;
     rounded->simulated = false;
@@ -151,7 +161,7 @@ enum tdm_status tdm_candidates_try_rounded(struct tdm_candidates *run, struct td
 {
     struct tdm_rounded *rounded;
     enum tdm_status status = TDM_OK;
-    while (status == TDM_OK && (rounded = fastest_rounded(run)) != NULL && run->ops < MOST_OPS)
+    while (status == TDM_OK && (rounded = fastest_rounded(run)) != NULL && run->ops < ROUNDED_OPS)
         if (*ratio_of(run, rounded) > 0 && may_deepen(run, rounded))
             status = deepen(run, rounded, err);
         else if (!rounded->simulated && !is_known(run, rounded))
@@ -177,7 +187,7 @@ static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, stru
 {
     const struct tdm_search_space *space = &run->space;
     const struct tdm_rounded *from = run->winner;
-    const struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
     struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
     uint32_t chunks = tdm_estimator_chunks(space->estimators[from->size]);
     uint32_t to_chunks = tdm_estimator_chunks(space->estimators[size]);
@@ -192,6 +202,11 @@ static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, stru
     for (uint32_t g = 0; g < from->group_count; g++) {
         scale_split(&groups[g].kept, &groups[g].kept_from_chunk, chunks, to_chunks);
         scale_split(&groups[g].held, &groups[g].held_from_chunk, chunks, to_chunks);
+    }
+    if (size == from->size) {
+        limits.deep = limits.no_structure = true;
+        limits.travelled = travelled(run);
+        limits.walk = 1;
     }
     return tdm_candidates_improve_new(run, &limits, rounded, err);
 }
@@ -208,6 +223,12 @@ enum tdm_status tdm_candidates_try_other_sizes(struct tdm_candidates *run, struc
             tdm_candidates_size_could_win(run, (int)from->order, size))
             status = vary_size(run, size, err);
     run->ops = 0;
+    if (status == TDM_OK)
+        status = tdm_candidates_try_rounded(run, err);
+    if (status != TDM_OK || !tdm_candidates_could_win(run, 0) ||
+        run->simulation.step_seconds > AS_IT_IS * tdm_candidates_best_seconds(run))
+        return status;
+    status = vary_size(run, run->winner->size, err); /* by another walk */
     return status == TDM_OK ? tdm_candidates_try_rounded(run, err) : status;
 }
 

@@ -9,7 +9,7 @@
 
 #define ESTIMATES_LOG2 16u   /* estimates remembered in a search */
 #define MEASURED_LOG2 12u    /* and simulations remembered while polishing */
-#define QUICK_ESTIMATES 800u /* of one rounding */
+#define QUICK_ESTIMATES 100u /* of one rounding */
 #define LEAST_EFFORT 0.2     /* share of the effort that remains at the bound */
 
 /* ---- opening and closing ---- */
@@ -32,10 +32,8 @@ enum tdm_status tdm_candidates_open(struct tdm_schedule *schedule, const struct 
         run->space.estimates = tdm_memo_new(sizeof(struct tdm_estimate), ESTIMATES_LOG2);
         run->measured = tdm_memo_new(sizeof(struct measured), MEASURED_LOG2);
     }
-    /* one for every order, chunk size and rounding, and one per chunk size for variants of the
-     * winner */
-    run->rounded =
-        calloc((size_t)TDM_BASES * (TDM_ORDERS * TDM_ROUNDINGS + 1), sizeof(*run->rounded));
+    /* one for every order and chunk size, and one per chunk size for variants of the winner */
+    run->rounded = calloc((size_t)TDM_BASES * (TDM_ORDERS + 1), sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
         struct tdm_rounded *best = &run->best[i];
@@ -166,16 +164,6 @@ double tdm_candidates_best_seconds(const struct tdm_candidates *run)
 {
     double seconds = run->found ? run->simulation.step_seconds : NO_BOUND;
     return run->found && run->other_seconds > 0 ? fmin(seconds, run->other_seconds) : seconds;
-}
-
-/* Times the best with updates at the other place. A guess: the rest of a search seldom gains more
- * than a few percent. */
-#define FAR_BEHIND 1.1
-
-bool tdm_candidates_is_far_behind(const struct tdm_candidates *run)
-{
-    return run->found && run->other_seconds > 0 &&
-           run->simulation.step_seconds > FAR_BEHIND * run->other_seconds;
 }
 
 double tdm_candidates_share_of_effort(const struct tdm_candidates *run, double wide_gap)

@@ -24,17 +24,18 @@ static void estimate_bytes(const struct tdm_estimator *e, const struct tdm_sched
         tdm_estimate_bytes(e, schedule, estimate);
 }
 
-/* Call after estimate_bytes(). */
-static void estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
-                             double enough_seconds, struct tdm_estimate *estimate)
+void tdm_estimate_add_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                              double enough_seconds, double copies, struct tdm_estimate *estimate)
 {
     if (schedule->pass == TDM_EVALUATE)
         return; /* set together with the bytes */
     tdm_estimate_seconds(e, schedule, estimate);
     estimate->likely_seconds = estimate->seconds;
-    if (estimate->seconds >= enough_seconds)
+    enough_seconds -= copies * estimate->copy_seconds;
+    estimate->is_cut = estimate->seconds >= enough_seconds;
+    if (estimate->is_cut)
         return;
-    double lanes = tdm_estimate_lanes(e, schedule);
+    double lanes = tdm_estimate_lanes(e, schedule, enough_seconds, &estimate->is_cut);
     estimate->likely_seconds =
         later(estimate->seconds, lanes > 0 ? lanes : tdm_estimate_waiting(e));
 }
@@ -43,7 +44,7 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
                   struct tdm_estimate *estimate)
 {
     estimate_bytes(e, schedule, estimate);
-    estimate_seconds(e, schedule, HUGE_VAL, estimate);
+    tdm_estimate_add_seconds(e, schedule, HUGE_VAL, 0, estimate);
     estimate->bytes[TDM_DEVICE] = device_bytes(e, estimate, schedule->head_tile_tokens);
 }
 
@@ -61,13 +62,6 @@ double tdm_estimate_least_seconds(const struct tdm_estimator *e,
 uint64_t tdm_estimator_resident_bytes(const struct tdm_estimator *e)
 {
     return tdm_size_add(e->resident_bytes[TDM_DEVICE], e->resident_bytes[e->far]);
-}
-
-void tdm_estimate_without_tile(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
-                               double enough_seconds, struct tdm_estimate *estimate)
-{
-    estimate_bytes(e, schedule, estimate);
-    estimate_seconds(e, schedule, enough_seconds, estimate);
 }
 
 uint64_t tdm_estimate_add_tile(const struct tdm_estimator *e, uint64_t tile_tokens, bool fixed,

@@ -19,6 +19,7 @@ struct tdm_estimator;
 struct tdm_estimate {
     double seconds;        /* no schedule with this nest is faster */
     double likely_seconds; /* includes approximate waits for copies; not a bound */
+    bool is_cut;           /* likely_seconds are only a lower bound of what they would be */
     double copy_seconds; /* both directions, approximate: copies that may stall the compute lane */
     uint64_t bytes[TDM_MAX_PLACES]; /* used, with the runtime; no arena is smaller */
     uint64_t body_bytes;            /* device bytes while no LM-head tile is live */
@@ -65,11 +66,11 @@ uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);
 void tdm_estimate(const struct tdm_estimator *estimator, const struct tdm_schedule *schedule,
                   struct tdm_estimate *estimate);
 
-/* The same without an LM-head tile, for tdm_estimate_add_tile(). If `seconds` are not below
- * `enough_seconds`, likely_seconds, which take most of the time, are only that. */
-void tdm_estimate_without_tile(const struct tdm_estimator *estimator,
-                               const struct tdm_schedule *schedule, double enough_seconds,
-                               struct tdm_estimate *estimate);
+/* Adds the seconds to an estimate of bytes only. If likely seconds, and `copies` times the seconds
+ * of copies, are not below `enough_seconds`, they are cut: they take most of the time. */
+void tdm_estimate_add_seconds(const struct tdm_estimator *estimator,
+                              const struct tdm_schedule *schedule, double enough_seconds,
+                              double copies, struct tdm_estimate *estimate);
 
 /* Adds the LM-head tile to an estimate without one: the largest, from `tile_tokens` down by halves,
  * with which the device bytes are at most `most_bytes`, or do not rise. `fixed`: `tile_tokens`.
@@ -77,8 +78,8 @@ void tdm_estimate_without_tile(const struct tdm_estimator *estimator,
 uint64_t tdm_estimate_add_tile(const struct tdm_estimator *estimator, uint64_t tile_tokens,
                                bool fixed, uint64_t most_bytes, struct tdm_estimate *estimate);
 
-/* Bytes only, without an LM-head tile. The seconds, which take most of the time of an estimate, are
- * meaningless. */
+/* Bytes only, without an LM-head tile, for tdm_estimate_add_tile() and tdm_estimate_add_seconds().
+ * Without the latter the seconds are meaningless. */
 void tdm_estimate_bytes_only(const struct tdm_estimator *estimator,
                              const struct tdm_schedule *schedule, struct tdm_estimate *estimate);
 

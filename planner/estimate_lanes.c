@@ -16,6 +16,7 @@
 #include "schedule/optimizer.h"
 #include "schedule/slices.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,6 +47,7 @@ void tdm_lanes_free(struct tdm_lanes *m)
         free(m->far[state]);
     free(m->spans);
     free(m->times);
+    free(m->rest);
     free(m);
 }
 
@@ -80,6 +82,7 @@ struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t ch
         ok &= (m->far[state] = calloc((size_t)units + 1, sizeof(bool))) != NULL;
     ok &= (m->spans = calloc(layers, sizeof(*m->spans))) != NULL;
     ok &= (m->times = calloc(layers, sizeof(*m->times))) != NULL;
+    ok &= (m->rest = calloc(layers, sizeof(*m->rest))) != NULL;
     if (!ok) {
         tdm_lanes_free(m);
         return NULL;
@@ -223,13 +226,36 @@ bool tdm_estimator_knows_lanes(const struct tdm_estimator *e)
     return e->memory->most_bodies > 0;
 }
 
-double tdm_estimate_lanes(const struct tdm_estimator *e, const struct tdm_schedule *schedule)
+/* Sums what the groups from each one on still compute in the forward, and in the backward down from
+ * it. */
+static void sum_rest(struct lane_clocks *c)
+{
+    const struct tdm_schedule *schedule = c->schedule;
+    struct lane_rest *rest = c->m->rest;
+    const uint32_t groups = schedule->group_count;
+    double backward = 0;
+    for (uint32_t g = 0, layer = 0; g < groups; g++) {
+        rest[g].forward = 0;
+        for (const uint32_t end = layer + schedule->groups[g].layers; layer < end; layer++) {
+            const struct layer_sweeps *sweeps = &c->e->sweeps[layer];
+            rest[g].forward += sweeps->forward.compute;
+            backward += sweeps->again.compute + sweeps->kv.compute + sweeps->backward.compute;
+        }
+        rest[g].backward = backward;
+    }
+    for (uint32_t g = groups; g-- > 0;)
+        rest[g].forward += g + 1 < groups ? rest[g + 1].forward : backward + c->e->head_seconds;
+}
+
+double tdm_estimate_lanes(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                          double enough_seconds, bool *is_cut)
 {
     struct lane_clocks clocks = {.e = e,
                                  .schedule = schedule,
                                  .m = e->memory,
                                  .n = e->chunks,
                                  .layers = e->layers,
+                                 .enough = enough_seconds,
                                  .by_layer = schedule->order == TDM_LAYER_MAJOR,
                                  .trains = e->base->optimizer.kind != TDM_OPTIMIZER_NONE},
                        *c = &clocks;
@@ -238,6 +264,8 @@ double tdm_estimate_lanes(const struct tdm_estimator *e, const struct tdm_schedu
     prepare(c);
     if (!tdm_lanes_list(c) || !tdm_lanes_plan_streams(c))
         return 0;
-    tdm_lanes_run(c);
+    if (enough_seconds < HUGE_VAL)
+        sum_rest(c);
+    *is_cut = !tdm_lanes_run(c);
     return later(later(c->compute, c->h2d), later(c->d2h, c->host));
 }

@@ -2,9 +2,12 @@
 /* Bodies in the estimate by lanes: what a chunk of a layer fetches, computes and sends. */
 #include "planner/estimate_lanes_parts.h"
 
+#include <math.h>
+
 /* Shares of a layer's backward: before the first and after the last reader of K and V. */
 #define BEFORE_ATTENTION 0.55
 #define AFTER_ATTENTION 0.2
+#define SURE 0.999          /* what is known of the seconds that computing will take at least */
 #define GRADIENT_BEGINS 0.1 /* share before the first gradient of weights */
 
 /* ---- costs ---- */
@@ -337,7 +340,21 @@ static void run_body(struct lane_clocks *c, const struct lane_body *body)
     }
 }
 
-void tdm_lanes_run(struct lane_clocks *c)
+/* Will the step take enough seconds to be of no interest, as seen from the beginning of a group? */
+static bool takes_enough(struct lane_clocks *c, const struct lane_body *body)
+{
+    if (body->kind != TDM_BODY_GROUP_BEGIN || c->enough >= HUGE_VAL)
+        return false;
+    const struct lane_rest *rest = &c->m->rest[body->group];
+    double seconds =
+        c->compute + SURE * (body->pass == TDM_PASS_FIRST ? rest->forward : rest->backward);
+    if (seconds < c->enough)
+        return false;
+    c->compute = seconds;
+    return true;
+}
+
+bool tdm_lanes_run(struct lane_clocks *c)
 {
     struct lane_body *bodies = c->m->bodies;
     const uint32_t count = c->m->body_count;
@@ -347,6 +364,8 @@ void tdm_lanes_run(struct lane_clocks *c)
         const bool phase = kind == TDM_BODY_PHASE_BEGIN || kind == TDM_BODY_PHASE_END;
         while (i - run > (phase ? 0 : c->depth))
             run_body(c, &bodies[run++]);
+        if (takes_enough(c, &bodies[i]))
+            return false;
         if (phase)
             run_body(c, &bodies[run++]);
         else if (tdm_body_is_of_layer(kind))
@@ -354,4 +373,5 @@ void tdm_lanes_run(struct lane_clocks *c)
     }
     while (run < count)
         run_body(c, &bodies[run++]);
+    return true;
 }

@@ -39,6 +39,12 @@ struct lane_times {
     double attention_grad;
 };
 
+/* Least seconds that are computed from the beginning of a group in the forward on, and in the
+ * backward. */
+struct lane_rest {
+    double forward, backward;
+};
+
 /* A ring of chunk slots, in the order of their use. */
 struct lane_ring {
     double *free; /* [slots]: when each slot is free */
@@ -67,6 +73,7 @@ struct tdm_lanes {
     bool *far[TDM_STATE_MOMENTS + 1]; /* [units]: is a state at home on the host, and not empty? */
     struct span *spans;               /* [layers]: of the layer's group */
     struct lane_times *times;         /* [layers] */
+    struct lane_rest *rest;           /* [layers]: of groups */
 };
 
 /* The clocks of a step. */
@@ -76,6 +83,7 @@ struct lane_clocks {
     struct tdm_lanes *m; /* memory */
     uint32_t n, layers, depth;
     bool by_layer, trains;
+    double enough; /* a step of so many seconds need not be run to its end */
     double copy_seconds, to_device[2], to_host[2]; /* seconds per byte: alone, and both ways */
     double compute, h2d, d2h, host;
     struct lane_ring fetched_x, fetched[TDM_STORES], stashed_x, stashed[TDM_STORES];
@@ -202,8 +210,9 @@ void tdm_lanes_update(struct lane_clocks *c, uint32_t unit);
 
 /* ---- estimate_lanes_bodies.c ---- */
 
-/* Runs all bodies in turn, each as soon as those that fetch ahead of it are in the queue. */
-void tdm_lanes_run(struct lane_clocks *c);
+/* Runs all bodies in turn, each as soon as those that fetch ahead of it are in the queue. False: it
+ * ended early, with what the step takes at least on the compute clock. */
+bool tdm_lanes_run(struct lane_clocks *c);
 
 /* ---- estimate_lanes_nest.c ---- */
 

@@ -39,7 +39,6 @@ libtidemark_a_SOURCES += \
 	planner/relaxation_price.c \
 	planner/relaxation_program.c \
 	planner/relaxation_read.c \
-	planner/relaxation_spread.c \
 	planner/request.c planner/request.h \
 	planner/rounding.c planner/rounding.h \
 	planner/rounding_moves.c \

@@ -207,16 +207,18 @@ static enum tdm_status take_memory(struct tdm_relaxation *r, const struct tdm_gr
 
 /* Adds the first paths, so that the program begins near a solution: the best ones if a byte costs
  * the same during the whole step, from what nobody pays down to almost nothing, at the far place 0,
- * 1 or 4 times as much. */
+ * 1 or 4 times as much. Fewer of them if prices of a similar program are known. */
 static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_error *err)
 {
-    static const double far_shares[] = {0, 1, 4};
+    static const double far_shares[] = {1, 0, 4};
     const struct tdm_estimator *e = r->pricing.e;
     struct tdm_amounts *prices = &r->pricing.prices;
-    double most = tdm_estimator_forward_seconds(e) / 1024; /* per MiB: one forward per GiB */
+    const double most = tdm_estimator_forward_seconds(e) / 1024; /* per MiB: a forward per GiB */
+    const unsigned shares = r->is_warm ? 1 : 3;
+    const double step = r->is_warm ? 64 : 8;
     enum tdm_status status = TDM_OK;
-    for (unsigned share = 0; share < 3; share++)
-        for (double price = most; price > most * 1e-6 && status == TDM_OK; price /= 8) {
+    for (unsigned share = 0; share < shares; share++)
+        for (double price = most; price > most * 1e-6 && status == TDM_OK; price /= step) {
             tdm_amounts_clear(e, prices);
             prices->compute = 1;
             for (uint32_t layer = 0; layer < r->layers; layer++) {
@@ -230,12 +232,11 @@ static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_erro
     return status;
 }
 
-/* Makes rows and plain columns, but no arcs. */
-static enum tdm_status lay_out(const struct tdm_estimator *e, enum tdm_order order,
-                               const uint64_t limit_bytes[TDM_MAX_PLACES],
-                               const bool fixed_homes[TDM_STATES],
-                               const struct tdm_group_list *sizes, struct tdm_relaxation **out,
-                               struct tdm_error *err)
+enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order order,
+                                   const uint64_t limit_bytes[TDM_MAX_PLACES],
+                                   const bool fixed_homes[TDM_STATES],
+                                   const struct tdm_group_list *sizes, struct tdm_relaxation **out,
+                                   struct tdm_error *err)
 {
     struct tdm_relaxation *r = calloc(1, sizeof(*r));
     if (r == NULL)
@@ -248,25 +249,6 @@ static enum tdm_status lay_out(const struct tdm_estimator *e, enum tdm_order ord
         status = tdm_solver_new("tidemark", &r->solver, err);
     if (status == TDM_OK)
         status = tdm_relaxation_lay(r, limit_bytes, fixed_homes, err);
-    if (status != TDM_OK) {
-        tdm_relaxation_free(r);
-        return status;
-    }
-    *out = r;
-    return TDM_OK;
-}
-
-enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order order,
-                                   const uint64_t limit_bytes[TDM_MAX_PLACES],
-                                   const bool fixed_homes[TDM_STATES],
-                                   const struct tdm_group_list *sizes, struct tdm_relaxation **out,
-                                   struct tdm_error *err)
-{
-    struct tdm_relaxation *r;
-    enum tdm_status status = lay_out(e, order, limit_bytes, fixed_homes, sizes, &r, err);
-    if (status != TDM_OK)
-        return status;
-    status = add_first_paths(r, err);
     if (status != TDM_OK) {
         tdm_relaxation_free(r);
         return status;
@@ -296,7 +278,6 @@ void tdm_relaxation_free(struct tdm_relaxation *r)
     free(r->found);
     free(r->centre);
     free(r->tried);
-    free(r->arcs);
     tdm_amounts_free(&r->use);
     free(r);
 }
@@ -336,7 +317,7 @@ enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *e, enum tdm_ord
                                      struct tdm_error *err)
 {
     struct tdm_relaxation *r;
-    enum tdm_status status = lay_out(e, order, limit_bytes, fixed_homes, sizes, &r, err);
+    enum tdm_status status = tdm_relaxation_new(e, order, limit_bytes, fixed_homes, sizes, &r, err);
     if (status != TDM_OK)
         return status;
     try_computing(r);
@@ -381,7 +362,9 @@ enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *r, double enough_sec
                                      struct tdm_error *err)
 {
     double value = TDM_NO_BOUND;
-    enum tdm_status status = try_warm(r, err);
+    enum tdm_status status = r->arc_count == 0 ? add_first_paths(r, err) : TDM_OK;
+    if (status == TDM_OK)
+        status = try_warm(r, err);
     r->relaxed.solved = false;
     for (unsigned i = 0; i < most && status == TDM_OK; i++) {
         if (i > 0 && r->bound_seconds >= enough_seconds)

@@ -11,6 +11,7 @@
  * groups, and every chunk of every layer the sets and places, that serve best. `weights`, `master`,
  * `moments`: layers at home on the device; `*_embedding`, `*_head`: share of these at home there.
  * `refetched`: layers of which the weights are fetched once more for running forward again.
+ * `ahead_*`: MiB of state for the backward that are fetched before the forward ends.
  * `forward`, `backward`: seconds of the phases. `excess_*`: MiB that are too much, at a price that
  * no schedule pays.
  * Constraints, in MiB and seconds.
@@ -21,9 +22,10 @@
  *   host_j         the same on the host; host_forward: at the end of the forward
  *   compute        backward >= all its ops, and then the copies of the embedding's updated state to
  *                  the host
- *   fetch_*        each phase >= its copies to the device, less what rings let run ahead into it
+ *   fetch_*        each phase >= its copies to the device, less what rings let run ahead into the
+ *                  phase before
  *   send_*         each phase >= its copies to the host, less the same
- *   both_ways      both phases >= all copies at the rate of both directions together
+ *   both_ways      both phases >= all copies at the most that both directions carry together
  *   send_updated   backward >= head and top layer, and then all copies of updated state to the
  *                  host, which begin when the first update is done; in layer-major order without
  *                  the head's
@@ -98,22 +100,11 @@ enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *relaxation, double e
 /* Starts from the best prices of another relaxation with the same model, limits and order. */
 void tdm_relaxation_warm(struct tdm_relaxation *relaxation, const struct tdm_relaxation *other);
 
-/* Source of the groups. */
-enum tdm_rounding {
-    TDM_BY_PRICES, /* the group list that is best at the best prices; if neither memory nor copies
-                      cost anything, everything is on the device */
-    TDM_FAR,       /* the same, but whatever costs nothing goes to the host */
-    TDM_NEAR,      /* by prices, with all state at home on the device */
-    TDM_BY_SHARES, /* the last solution: shares of layers become numbers of layers */
-    TDM_ROUNDINGS
-};
-
-/* Makes groups, each with the settings nearest to what its layers chose, and average splits.
- * `groups` has space for one group per layer. *count: number of groups, 0 if there are none. Homes
- * are not included. TDM_NO_MEMORY. */
-enum tdm_status tdm_relaxation_groups(struct tdm_relaxation *relaxation, enum tdm_rounding rounding,
-                                      struct tdm_group *groups, uint32_t *count,
-                                      struct tdm_error *err);
+/* Makes the list of groups that is best at the best prices, each with the settings nearest to what
+ * its layers chose, and average splits. `groups` has space for one group per layer. *count: their
+ * number. Homes are not included. */
+void tdm_relaxation_groups(struct tdm_relaxation *relaxation, struct tdm_group *groups,
+                           uint32_t *count);
 
 /* Writes the current program, with the arcs made so far. */
 enum tdm_status tdm_relaxation_write(const struct tdm_relaxation *relaxation, const char *path,

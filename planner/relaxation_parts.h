@@ -39,16 +39,24 @@ struct tdm_choice {
     double far_kv_gradients;
 };
 
+/* Prices of a store's copies for one chunk: to the host in the forward and in the backward, and to
+ * the device in the backward. */
+struct tdm_store_copies {
+    double stash, hold, fetch;
+};
+
 struct tdm_pricing {
     const struct tdm_estimator *e;
     enum tdm_order order;
     enum tdm_place far;               /* of the machine */
+    double both_ways_rate;            /* bytes/s */
     struct tdm_attention_list *lists; /* [kinds][classes] */
     double *class_chunks;             /* [classes]: chunks of a class */
     double *fixed_seconds[2]; /* [layers]: backward seconds that no store changes; [1]: of a layer
                                  that runs again */
     double *from[TDM_MAX_PLACES]; /* sums of prices from a layer up: [layers + 1] */
     struct tdm_amounts prices;
+    struct tdm_store_copies copies[TDM_STORES];
 };
 
 enum tdm_status tdm_pricing_open(const struct tdm_estimator *e, enum tdm_order order,
@@ -114,23 +122,6 @@ struct tdm_plain_column {
 
 #define TDM_MOST_PLAIN 20u
 
-/* An arc's column: the settings nearest to what its layers chose, and its use of the scarce
- * resources. */
-enum {
-    TDM_SHORT_OF_DEVICE,
-    TDM_SHORT_OF_FAR,
-    TDM_SHORT_OF_COMPUTE,
-    TDM_SHORT_OF_COPIES,
-    TDM_SHORT
-};
-
-struct tdm_arc {
-    uint32_t from, to; /* first and last layer, both included */
-    int column;
-    struct tdm_group group;
-    double uses[TDM_SHORT];
-};
-
 struct tdm_relaxation {
     struct tdm_pricing pricing;
     struct tdm_row_bounds *bounds; /* [row_count] */
@@ -153,8 +144,7 @@ struct tdm_relaxation {
     uint32_t *from;         /* [layers + 1] */
     struct tdm_amounts use; /* of the column under construction */
     struct tdm_entry *entries;
-    struct tdm_arc *arcs; /* [arc_capacity] */
-    uint32_t arc_count, arc_capacity;
+    uint32_t arc_count;
     bool is_warm; /* `found` has prices of a similar program */
     double bound_seconds;
     struct tdm_relaxed relaxed;
@@ -167,14 +157,6 @@ struct tdm_relaxation {
 enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
                                    const uint64_t limit_bytes[TDM_MAX_PLACES],
                                    const bool fixed_homes[TDM_STATES], struct tdm_error *err);
-
-/* The settings of a group (a, b) nearest to what its layers choose at the prices. */
-struct tdm_group tdm_relaxation_group(const struct tdm_relaxation *r, uint32_t a, uint32_t b);
-
-/* Makes groups from the shares in the solver's last solution; otherwise as tdm_relaxation_groups().
- * *count is 0 if there is no path. TDM_NO_MEMORY. */
-enum tdm_status tdm_relaxation_spread(const struct tdm_relaxation *r, struct tdm_group *groups,
-                                      uint32_t *count, struct tdm_error *err);
 
 /* Adds the column of an arc, from `r->use` and the prices. */
 enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,

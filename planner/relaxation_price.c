@@ -112,7 +112,8 @@ static double fixed_seconds(const struct tdm_estimator *e, uint32_t layer, bool 
 enum tdm_status tdm_pricing_open(const struct tdm_estimator *e, enum tdm_order order,
                                  struct tdm_pricing *pricing, struct tdm_error *err)
 {
-    *pricing = (struct tdm_pricing){.e = e, .order = order, .far = e->far};
+    *pricing = (struct tdm_pricing){
+        .e = e, .order = order, .far = e->far, .both_ways_rate = tdm_estimator_most_both_ways(e)};
     enum tdm_status status = tdm_amounts_new(e, &pricing->prices, err);
     if (status != TDM_OK)
         return status;
@@ -158,18 +159,6 @@ void tdm_pricing_close(struct tdm_pricing *pricing)
 
 /* ---- prices of bytes and copies ---- */
 
-void tdm_pricing_prepare(struct tdm_pricing *pricing)
-{
-    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
-        enum tdm_place place = tdm_planned_place(pricing->e->base, i);
-        const double *price = pricing->prices.place[place];
-        double *from = pricing->from[place];
-        from[pricing->e->layers] = 0;
-        for (uint32_t layer = pricing->e->layers; layer-- > 0;)
-            from[layer] = from[layer + 1] + price[layer];
-    }
-}
-
 /* Price per MiB of a life at a place. */
 static double price_of(const struct tdm_pricing *p, enum tdm_place place, struct life life)
 {
@@ -199,7 +188,7 @@ static double copy_seconds(const struct tdm_pricing *p, enum tdm_link_number way
 
 static double both_seconds(const struct tdm_pricing *p, double bytes)
 {
-    return bytes / tdm_machine_both_ways_rate(p->e->base->machine);
+    return bytes / p->both_ways_rate;
 }
 
 /* Price of a copy to the device, or to the host, in a phase. */
@@ -213,6 +202,25 @@ static double price_send(const struct tdm_pricing *p, int phase, double bytes)
 {
     return p->prices.send[phase] * copy_seconds(p, TDM_LINK_D2H, bytes) +
            p->prices.both * both_seconds(p, bytes);
+}
+
+void tdm_pricing_prepare(struct tdm_pricing *pricing)
+{
+    for (int s = 0; s < TDM_STORES; s++) {
+        const double bytes = (double)pricing->e->store[s];
+        pricing->copies[s] =
+            (struct tdm_store_copies){.stash = price_send(pricing, TDM_IN_FORWARD, bytes),
+                                      .hold = price_send(pricing, TDM_IN_BACKWARD, bytes),
+                                      .fetch = price_fetch(pricing, TDM_IN_BACKWARD, bytes)};
+    }
+    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
+        enum tdm_place place = tdm_planned_place(pricing->e->base, i);
+        const double *price = pricing->prices.place[place];
+        double *from = pricing->from[place];
+        from[pricing->e->layers] = 0;
+        for (uint32_t layer = pricing->e->layers; layer-- > 0;)
+            from[layer] = from[layer + 1] + price[layer];
+    }
 }
 
 static void add_fetch(const struct tdm_pricing *p, struct tdm_amounts *use, int phase, double count,
@@ -287,20 +295,23 @@ static struct member member_of(const struct tdm_pricing *p, uint32_t j, uint32_t
         m.kept = m.kv_kept = (struct life){a, top, true, false};
         m.held = m.kv_held = (struct life){a, b, false, false};
     }
+    const double kept_near = price_of(p, TDM_DEVICE, m.kept),
+                 kept_far = price_of(p, p->far, m.kept);
+    const double held_near = price_of(p, TDM_DEVICE, m.held),
+                 held_far = price_of(p, p->far, m.held);
     for (int s = 0; s < TDM_STORES; s++) {
+        const struct tdm_store_copies *copies = &p->copies[s];
         double bytes = (double)e->store[s], mib = bytes / TDM_MIB;
         m.bytes[s] = bytes;
         bool rerun =
             (int)tdm_store_type((enum tdm_store)s)->needed_without == s; /* the rerun reads it */
         m.reads[s] = m.again && rerun ? 2 : 1;
-        double near = mib * price_of(p, TDM_DEVICE, m.kept);
-        double far = mib * price_of(p, p->far, m.kept) + price_send(p, TDM_IN_FORWARD, bytes) +
-                     m.reads[s] * price_fetch(p, TDM_IN_BACKWARD, bytes);
+        double near = mib * kept_near;
+        double far = mib * kept_far + copies->stash + m.reads[s] * copies->fetch;
         m.kept_place[s] = far < near ? p->far : TDM_DEVICE;
         m.kept_price[s] = !m.keeps ? NEVER : far < near ? far : near;
-        near = mib * price_of(p, TDM_DEVICE, m.held);
-        far = mib * price_of(p, p->far, m.held) + price_send(p, TDM_IN_BACKWARD, bytes) +
-              price_fetch(p, TDM_IN_BACKWARD, bytes);
+        near = mib * held_near;
+        far = mib * held_far + copies->hold + copies->fetch;
         m.held_place[s] = m.by_layer && far < near ? p->far : TDM_DEVICE;
         m.held_price[s] = tdm_is_far(m.held_place[s]) ? far : near;
     }

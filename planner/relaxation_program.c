@@ -138,6 +138,12 @@ static double ring_seconds(const struct tdm_estimator *e, enum tdm_link_number w
            (double)chunk_slots * 5 * machine->copy_seconds;
 }
 
+/* Slots that a ring of state may have. */
+static double most_slots(uint32_t slots)
+{
+    return (double)larger(slots, TDM_MOST_SLOTS);
+}
+
 /* Bytes of a unit's state sent to the host; of all layers the minimum. */
 static double sent_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
@@ -251,8 +257,10 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
                                e->embedding_stays[place]) /
                       TDM_MIB;
     bool at_end = tdm_updates_at_end(base);
-    double turn = (double)larger(base->rings.weights, TDM_MOST_SLOTS) *
-                  unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0);
+    /* weights in the ring that are needed again; the fixed times of other copies that run ahead */
+    double turn =
+        most_slots(base->rings.weights) * unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0) +
+        (3 * most_slots(base->rings.optimizer) + 1) * base->machine->copy_seconds;
     double fetched = ring_seconds(e, TDM_LINK_H2D, larger(base->prefetch + 1, base->rings.kv * n));
     double sent = ring_seconds(e, TDM_LINK_D2H, base->rings.stashed + n);
     double backward = e->head_seconds + e->optimizer_seconds + e->tail_seconds[r->pricing.order] +
@@ -373,7 +381,7 @@ static void put_copies(struct column *column, enum tdm_state state, uint32_t uni
     put(column, r->row[ROW_SEND_UPDATED],
         is_updated_late(r, unit) ? sent_seconds(e, state, unit) : 0);
     put(column, r->row[ROW_COMPUTE], seconds_after_all(r, state, unit));
-    put(column, r->row[ROW_BOTH], both / tdm_machine_both_ways_rate(e->base->machine));
+    put(column, r->row[ROW_BOTH], both / r->pricing.both_ways_rate);
 }
 
 /* Does a device row include the ring of a state at home on the host? Rings of masters and moments
@@ -516,7 +524,7 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             alone[ROW_SEND_UPDATED] -= is_updated_late(r, unit) ? sent : 0;
             alone[ROW_COMPUTE] -= seconds_after_all(r, state, unit);
             alone[ROW_BOTH] -= (times * bytes + sent_bytes(e, state, k < r->layers ? 0 : unit)) /
-                               tdm_machine_both_ways_rate(base->machine);
+                               r->pricing.both_ways_rate;
             if (k < r->layers)
                 continue;
             bool head = unit == units[1];
@@ -549,9 +557,55 @@ static enum tdm_status add_refetched(struct tdm_relaxation *r, struct tdm_error 
     put(&column, r->row[ROW_AGAIN], 1);
     put(&column, r->row[ROW_FETCH_BACKWARD], -unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0));
     put(&column, r->row[ROW_BOTH],
-        -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) /
-            tdm_machine_both_ways_rate(e->base->machine));
+        -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) / r->pricing.both_ways_rate);
     return add_plain(&column, "refetched", 0, TDM_UNBOUNDED, 0, &number, err);
+}
+
+/* MiB that one slot of the rings of masters and moments has at most. */
+static double slot_mib(const struct tdm_estimator *e)
+{
+    double bytes = 0;
+    for (int s = TDM_STATE_MASTER; s <= TDM_STATE_MOMENTS; s++) {
+        uint64_t most = 0;
+        for (uint32_t unit = 0; unit < e->base->model->unit_count; unit++)
+            most = larger(most, tdm_estimator_slice_bytes(e, (enum tdm_state)s, unit));
+        bytes += tdm_estimator_comes(e, (enum tdm_state)s) ? (double)most : 0;
+    }
+    return bytes / TDM_MIB;
+}
+
+/* Adds columns for MiB of state that the backward needs and that are fetched before the forward
+ * ends: weights of the head; a slot of the rings, which the rows of the backward count already; and
+ * more slots. All of it is on the device when the forward ends. */
+static enum tdm_status add_ahead(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const uint32_t head = tdm_model_head_unit(e->base->model);
+    const double slot = slot_mib(e);
+    const struct {
+        const char *name;
+        double most;
+        bool of_rings, more;
+    } ahead[] = {
+        {"ahead_head", (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, head) / TDM_MIB,
+         false, false},
+        {"ahead_slot", slot, true, false},
+        {"ahead_slots", (most_slots(e->base->rings.optimizer) - 1) * slot, true, true},
+    };
+    enum tdm_status status = TDM_OK;
+    for (size_t k = 0; k < sizeof(ahead) / sizeof(ahead[0]) && status == TDM_OK; k++) {
+        struct column column = {r, 0};
+        int number;
+        for (uint32_t i = 0; i < r->layers && ahead[k].more; i++)
+            put(&column, r->place[TDM_DEVICE][i], has_ring(r, TDM_STATE_MOMENTS, i) ? 1 : 0);
+        put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_FORWARD], 1);
+        if (ahead[k].of_rings)
+            put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_HEAD], 1);
+        put(&column, r->row[ROW_FETCH_BACKWARD],
+            TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
+        status = add_plain(&column, ahead[k].name, 0, ahead[k].most, 0, &number, err);
+    }
+    return status;
 }
 
 static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_homes[TDM_STATES],
@@ -564,6 +618,8 @@ static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_ho
         status = add_all_far(r, err);
     if (status == TDM_OK)
         status = add_refetched(r, err);
+    if (status == TDM_OK)
+        status = add_ahead(r, err);
     for (int state = 0; state <= TDM_STATE_MOMENTS && status == TDM_OK; state++) {
         bool fixed = fixed_homes[state];
         status = add_home(r, (enum tdm_state)state, fixed, err);
@@ -582,44 +638,12 @@ enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
     return status == TDM_OK ? add_columns(r, fixed_homes, err) : status;
 }
 
-/* Grows the array if it is full. */
-static enum tdm_status grow_arcs(struct tdm_relaxation *r, struct tdm_error *err)
-{
-    if (r->arc_count < r->arc_capacity)
-        return TDM_OK;
-    uint32_t capacity = r->arc_capacity == 0 ? 256 : 2 * r->arc_capacity;
-    struct tdm_arc *arcs = realloc(r->arcs, capacity * sizeof(*arcs));
-    if (arcs == NULL)
-        return no_memory(err);
-    r->arcs = arcs;
-    r->arc_capacity = capacity;
-    return TDM_OK;
-}
-
-static void note_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b)
-{
-    const struct tdm_amounts *use = &r->use;
-    double copies = 0;
-    for (int phase = 0; phase < TDM_IN_PHASES; phase++)
-        copies += use->fetch[phase] + use->send[phase];
-    r->arcs[r->arc_count++] = (struct tdm_arc){
-        .from = a,
-        .to = b,
-        .group = tdm_relaxation_group(r, a, b),
-        .uses = {use->place[TDM_DEVICE][r->layers + TDM_AT_FORWARD],
-                 use->place[r->pricing.far][r->layers + TDM_AT_FORWARD], use->compute, copies}};
-}
-
 enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,
                                        struct tdm_error *err)
 {
     char name[48];
     struct column column = {r, 0};
-    enum tdm_status status = grow_arcs(r, err);
-    if (status != TDM_OK)
-        return status;
-    note_arc(r, a, b);
-    struct tdm_arc *arc = &r->arcs[r->arc_count - 1];
+    int number;
     put(&column, r->node[a], 1);
     put(&column, b + 1 < r->layers ? r->node[b + 1] : -1, -1);
     for (int k = 0; k < TDM_PLANNED_PLACES; k++) {
@@ -634,7 +658,7 @@ enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uin
     put(&column, r->row[ROW_SEND_BACKWARD], -r->use.send[TDM_IN_BACKWARD]);
     put(&column, r->row[ROW_BOTH], -r->use.both);
     put(&column, r->row[ROW_AGAIN], -r->use.again);
-    snprintf(name, sizeof(name), "arc_%u_%u_%u", a, b, r->arc_count - 1);
+    snprintf(name, sizeof(name), "arc_%u_%u_%u", a, b, r->arc_count++);
     return tdm_solver_column(r->solver, name, 0, TDM_UNBOUNDED, 0, r->entries, column.count,
-                             &arc->column, err);
+                             &number, err);
 }

@@ -120,8 +120,9 @@ static uint32_t split(uint32_t chunks, double stored)
     return from <= 0 ? 0 : (uint32_t)(from + 0.5);
 }
 
-/* Averages over the layers that had the choice. */
-struct tdm_group tdm_relaxation_group(const struct tdm_relaxation *r, uint32_t a, uint32_t b)
+/* The settings of a group (a, b) nearest to what its layers choose at the prices: averages over the
+ * layers that had the choice. */
+static struct tdm_group group_of(const struct tdm_relaxation *r, uint32_t a, uint32_t b)
 {
     const struct tdm_pricing *p = &r->pricing;
     uint32_t n = p->e->chunks;
@@ -160,34 +161,15 @@ struct tdm_group tdm_relaxation_group(const struct tdm_relaxation *r, uint32_t a
     return group;
 }
 
-/* Price per MiB, in forwards: so low that only what is otherwise free goes to the far place. */
-#define NEARLY_FREE 1e-12
-
-static void prefer_far(struct tdm_relaxation *r)
+void tdm_relaxation_groups(struct tdm_relaxation *r, struct tdm_group *groups, uint32_t *count)
 {
-    double *prices = r->pricing.prices.place[TDM_DEVICE];
-    double least = NEARLY_FREE * tdm_estimator_forward_seconds(r->pricing.e);
-    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
-        prices[i] = fmax(prices[i], least);
-    tdm_pricing_prepare(&r->pricing);
-}
-
-enum tdm_status tdm_relaxation_groups(struct tdm_relaxation *r, enum tdm_rounding rounding,
-                                      struct tdm_group *groups, uint32_t *count,
-                                      struct tdm_error *err)
-{
-    if (rounding == TDM_BY_SHARES)
-        return tdm_relaxation_spread(r, groups, count, err);
     uint32_t at;
     tdm_relaxation_use(r, r->centre);
-    if (rounding == TDM_FAR)
-        prefer_far(r);
     tdm_relaxation_path(r);
     *count = 0;
     for (uint32_t k = r->layers; k > 0; k = r->from[k])
         ++*count;
     at = *count;
     for (uint32_t k = r->layers; k > 0; k = r->from[k])
-        groups[--at] = tdm_relaxation_group(r, r->from[k], k - 1);
-    return TDM_OK;
+        groups[--at] = group_of(r, r->from[k], k - 1);
 }

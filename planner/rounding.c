@@ -53,8 +53,7 @@ static enum tdm_place place_of(const struct tdm_schedule *schedule, double share
 
 enum tdm_status tdm_round(const struct tdm_search_space *space, uint32_t size, enum tdm_order order,
                           struct tdm_relaxation *relaxation, const struct tdm_relaxed *relaxed,
-                          enum tdm_rounding rounding, struct tdm_rounded *rounded,
-                          struct tdm_error *err)
+                          struct tdm_rounded *rounded, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = space->schedule;
     const uint64_t tile = space->bases[size].head_tile_tokens;
@@ -65,19 +64,11 @@ enum tdm_status tdm_round(const struct tdm_search_space *space, uint32_t size, e
     rounded->groups = calloc((size_t)schedule->model->layers + 1, sizeof(*rounded->groups));
     if (rounded->groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
-    enum tdm_status status =
-        tdm_relaxation_groups(relaxation, rounding, rounded->groups, &rounded->group_count, err);
-    if (status != TDM_OK) {
-        tdm_rounded_free(rounded);
-        return status;
-    }
+    tdm_relaxation_groups(relaxation, rounded->groups, &rounded->group_count);
     memcpy(rounded->homes, space->bases[size].homes, sizeof(rounded->homes));
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
-        rounded->homes[state] =
-            rounding == TDM_NEAR
-                ? (struct tdm_home){schedule->model->layers, TDM_DEVICE, TDM_DEVICE}
-                : (struct tdm_home){(uint32_t)(relaxed->device_layers[state] + 1e-6),
-                                    place_of(schedule, relaxed->embedding[state]),
-                                    place_of(schedule, relaxed->head[state])};
+        rounded->homes[state] = (struct tdm_home){(uint32_t)(relaxed->device_layers[state] + 1e-6),
+                                                  place_of(schedule, relaxed->embedding[state]),
+                                                  place_of(schedule, relaxed->head[state])};
     return TDM_OK;
 }

@@ -43,17 +43,17 @@ struct tdm_rounding_limits {
     bool deep;     /* the same, and moves of homes together with what fills the memory */
     unsigned most_estimates;
     unsigned travelled;   /* points of a walk that leaves local optima */
+    unsigned walk;        /* its number: each takes other moves */
     enum tdm_set richest; /* limit of the moves */
     double copies; /* cost of a second of copies, in addition to their estimated time: they overlap
                       the compute lane, but it sometimes waits for one */
 };
 
 /* Takes homes from `relaxed` and groups from the relaxation. The caller owns rounded->groups
- * (tdm_rounded_free). group_count is 0 if there are none. TDM_NO_MEMORY. */
+ * (tdm_rounded_free). TDM_NO_MEMORY. */
 enum tdm_status tdm_round(const struct tdm_search_space *space, uint32_t size, enum tdm_order order,
                           struct tdm_relaxation *relaxation, const struct tdm_relaxed *relaxed,
-                          enum tdm_rounding rounding, struct tdm_rounded *rounded,
-                          struct tdm_error *err);
+                          struct tdm_rounded *rounded, struct tdm_error *err);
 void tdm_rounded_free(struct tdm_rounded *rounded);
 
 /* Copies into a struct with its own groups array, which must be large enough. */

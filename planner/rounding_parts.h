@@ -24,6 +24,7 @@ struct tdm_local_search {
     unsigned left;           /* remaining estimates */
     enum tdm_set kept, held; /* sets that tdm_rounding_decide_fit() stores */
     uint64_t scramble;       /* state of the order of tdm_rounding_travel() */
+    size_t sets;             /* number of the choice of these */
     bool far_kv;             /* K and V that a set needs are at the place where the set is kept */
     tdm_measure measure;     /* NULL: estimates decide */
     void *self;

@@ -62,23 +62,6 @@ static void set_state(struct tdm_local_search *s)
     tdm_estimator_set_state(s->estimator, s->homes, &s->rings);
 }
 
-/* Estimates the point without a tile, after mend(). A search that finds nothing better visits all
- * neighbours of its best once more, so the memo answers more than half of the requests. */
-static struct tdm_estimate estimate_point(struct tdm_local_search *s)
-{
-    struct tdm_estimate known;
-    const struct tdm_search_space *space = s->space;
-    const struct tdm_memo_key key = tdm_rounded_key(&s->point);
-    set_state(s);
-    tdm_rounded_write(space, &s->point);
-    if (tdm_memo_find(space->estimates, key, &known))
-        return known;
-    tdm_estimate_without_tile(s->estimator, space->schedule, s->enough, &known);
-    if (known.seconds < s->enough)
-        tdm_memo_note(space->estimates, key, &known);
-    return known;
-}
-
 bool tdm_rounding_fits(struct tdm_local_search *s)
 {
     const struct tdm_search_space *space = s->space;
@@ -97,29 +80,50 @@ bool tdm_rounding_fits(struct tdm_local_search *s)
     return true;
 }
 
-double tdm_rounding_cost_of(struct tdm_local_search *s)
+/* Bytes of the point beyond the limits, after their estimate; chooses its tiles. */
+static uint64_t excess_bytes(struct tdm_local_search *s, struct tdm_estimate estimate)
 {
-    mend(s);
-    struct tdm_estimate of_point = estimate_point(s);
-    const struct tdm_estimate *estimate = &of_point;
+    uint64_t excess = 0;
     tdm_tiles_choose(s->space, s->point.size,
                      tdm_size_left(s->limits->bytes[TDM_DEVICE], s->limits->reserve[TDM_DEVICE]),
-                     &of_point, &s->point.tiles);
-    s->point.seconds = estimate->seconds;
-    s->point.fits = true;
-    s->point.likely_seconds = estimate->likely_seconds;
-    double cost = estimate->likely_seconds + s->limits->copies * estimate->copy_seconds;
+                     &estimate, &s->point.tiles);
     for (int place = 0; place < (int)TDM_MAX_PLACES; place++) {
-        uint64_t bytes = tdm_size_add(estimate->bytes[place], s->limits->reserve[place]);
-        s->point.bytes[place] = estimate->bytes[place];
-        if (bytes > s->limits->bytes[place]) {
-            s->point.fits = false;
-            cost += s->price * (double)(bytes - s->limits->bytes[place]);
-        }
+        const uint64_t bytes = tdm_size_add(estimate.bytes[place], s->limits->reserve[place]);
+        s->point.bytes[place] = estimate.bytes[place];
+        excess = tdm_size_add(excess, tdm_size_left(bytes, s->limits->bytes[place]));
     }
-    s->point.cost = cost;
+    return excess;
+}
+
+/* Its cost. A search that finds nothing better visits all neighbours of its best once more, so the
+ * memo answers more than half of the requests. Seconds are not exact where the cost is `enough`. */
+double tdm_rounding_cost_of(struct tdm_local_search *s)
+{
+    const struct tdm_search_space *space = s->space;
+    struct tdm_estimate estimate;
+    mend(s);
+    set_state(s);
+    tdm_rounded_write(space, &s->point);
+    const struct tdm_memo_key key = tdm_rounded_key(&s->point);
+    const bool known = tdm_memo_find(space->estimates, key, &estimate);
+    if (!known)
+        tdm_estimate_bytes_only(s->estimator, space->schedule, &estimate);
+    const uint64_t excess = excess_bytes(s, estimate);
+    const double charge = s->price * (double)excess;
+    const bool refused = excess > 0 && s->measure != NULL; /* it will not be measured */
+    const double enough = refused ? 0 : s->enough - charge;
+    const double copies = s->measure == NULL ? s->limits->copies : 0;
+    if (!known ||
+        (estimate.is_cut && estimate.likely_seconds + copies * estimate.copy_seconds < enough)) {
+        tdm_estimate_add_seconds(s->estimator, space->schedule, enough, copies, &estimate);
+        tdm_memo_note(space->estimates, key, &estimate);
+    }
+    s->point.seconds = estimate.seconds;
+    s->point.likely_seconds = estimate.likely_seconds;
+    s->point.fits = excess == 0;
+    s->point.cost = estimate.likely_seconds + s->limits->copies * estimate.copy_seconds + charge;
     s->left -= s->left > 0 ? 1 : 0;
-    return cost;
+    return s->point.cost;
 }
 
 /* A group with its unused fields normalised, for comparison. */
@@ -153,7 +157,9 @@ static bool is_best(const struct tdm_local_search *s)
 
 bool tdm_rounding_decide(struct tdm_local_search *s)
 {
-    s->enough = s->best_cost;
+    s->enough = s->measure == NULL    ? s->best_cost
+                : s->limits->doubtful ? 0
+                                      : HOPEFUL * s->best->likely_seconds;
     double cost = tdm_rounding_cost_of(s);
     s->enough = HUGE_VAL;
     if (s->measure != NULL && s->best_cost < TDM_UNMEASURED && is_best(s))

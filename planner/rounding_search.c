@@ -6,6 +6,69 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Sets and places that all groups store together, with the splits that fit. */
+static const struct stored_sets {
+    enum tdm_set kept, held;
+    bool far_kv;
+} stored_sets[] = {
+    {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ATTENTION_OUTPUT, false},
+    {TDM_SET_ALL, TDM_SET_ATTENTION_OUTPUT, false},
+    {TDM_SET_ALL, TDM_SET_ATTENTION_OUTPUT, true},
+    {TDM_SET_QKV, TDM_SET_ATTENTION_OUTPUT, false},
+    {TDM_SET_QKV, TDM_SET_ATTENTION_OUTPUT, true},
+    {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ALL, false},
+};
+#define STORED_SETS (sizeof(stored_sets) / sizeof(stored_sets[0]))
+
+static void choose_sets(struct tdm_local_search *s, size_t number)
+{
+    s->kept = stored_sets[number].kept;
+    s->held = stored_sets[number].held;
+    s->far_kv = stored_sets[number].far_kv;
+}
+
+/* Replaces the groups by equal ones of `layers` each. */
+static void make_equal_groups(struct tdm_local_search *s, uint32_t layers, enum tdm_place place)
+{
+    uint32_t left = s->space->schedule->model->layers;
+    s->point.group_count = 0;
+    while (left > 0) {
+        const uint32_t count = layers < left ? layers : left;
+        s->point.groups[s->point.group_count++] = (struct tdm_group){
+            .layers = count, .input_place = place, .kept_place = place, .kv = TDM_KV_KEEP};
+        left -= count;
+    }
+}
+
+/* Places all state that may move on the device. */
+static void bring_home(struct tdm_local_search *s)
+{
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        if (!s->limits->fixed_homes[state])
+            s->point.homes[state] =
+                (struct tdm_home){s->space->schedule->model->layers, TDM_DEVICE, TDM_DEVICE};
+}
+
+/* Tries groups of equal sizes, with the homes found so far and with all state on the device: single
+ * moves of boundaries seldom lead from few groups to many. */
+static void start_groups(struct tdm_local_search *s)
+{
+    const uint32_t layers = s->space->schedule->model->layers;
+    size_t best = s->sets;
+    for (uint32_t size = 1; size <= layers && !s->limits->fixed_groups; size += 1 + size / 3)
+        for (unsigned start = 0; start < 4; start++)
+            for (size_t sets = 0; sets < STORED_SETS; sets++) {
+                make_equal_groups(s, size,
+                                  start % 2 ? tdm_far_place(s->space->schedule) : TDM_DEVICE);
+                if (start / 2)
+                    bring_home(s);
+                choose_sets(s, sets);
+                if (tdm_rounding_decide_fit(s))
+                    best = sets;
+            }
+    choose_sets(s, s->sets = best);
+}
+
 /* Tries homes from a grid: layers' masters and moments all at one place, embedding and head
  * likewise, and the memory that is left for one state, or for what groups keep. */
 static void start_homes(struct tdm_local_search *s)
@@ -35,28 +98,15 @@ static void start_homes(struct tdm_local_search *s)
 /* Searches places, homes and groups, each with the splits that fit. */
 static void search_structure(struct tdm_local_search *s)
 {
-    static const struct {
-        enum tdm_set kept, held;
-        bool far_kv;
-    } sets[] = {
-        {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ATTENTION_OUTPUT, false},
-        {TDM_SET_ALL, TDM_SET_ATTENTION_OUTPUT, false},
-        {TDM_SET_ALL, TDM_SET_ATTENTION_OUTPUT, true},
-        {TDM_SET_QKV, TDM_SET_ATTENTION_OUTPUT, false},
-        {TDM_SET_QKV, TDM_SET_ATTENTION_OUTPUT, true},
-        {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ALL, false},
-    };
-    size_t count = sizeof(sets) / sizeof(sets[0]), best = 0;
-    for (size_t i = 0; i <= count; i++) {
-        size_t at = i < count ? i : best;
-        s->kept = sets[at].kept;
-        s->held = sets[at].held;
-        s->far_kv = sets[at].far_kv;
-        if (i < count && tdm_rounding_decide_fit(s))
-            best = i;
+    for (size_t i = 0; i < STORED_SETS; i++) {
+        choose_sets(s, i);
+        if (tdm_rounding_decide_fit(s))
+            s->sets = i;
     }
+    choose_sets(s, s->sets);
     if (s->limits->grid) {
         const unsigned left = s->left;
+        start_groups(s);
         start_homes(s);
         s->left = left;
     }

@@ -11,8 +11,10 @@
  * a few moves, if that is not much slower; at first by up to SLOWER, in the end not at all. Moves
  * come in one fixed scrambled order, so the same request gives the same plan.
  */
-#define SLOWER 0.006
-#define MORE_MOVES 0.45 /* share of points that differ in one move more */
+#define SLOWER 0.003
+#define PATIENCE 0.6       /* the walk ends after this share of its points without a gain, */
+#define WORTH_WAITING 1e-4 /* of this share of the cost */
+#define MORE_MOVES 0.45    /* share of points that differ in one move more */
 #define SCRAMBLE 6364136223846793005u
 #define KINDS_OF_MOVES 16u /* of which: */
 #define OF_SETTINGS 7u
@@ -131,8 +133,10 @@ enum tdm_status tdm_rounding_travel(struct tdm_local_search *s, struct tdm_error
     tdm_rounded_copy(&here, s->best);
     const unsigned count =
         tdm_rounding_affordable(s->space, s->best->size, true, s->limits->travelled);
-    s->scramble = 1;
-    for (unsigned i = 0; i < count; i++) {
+    s->scramble = 1 + s->limits->walk;
+    const unsigned patience = (unsigned)(PATIENCE * count);
+    unsigned improved = 0;
+    for (unsigned i = 0; i < count && i - improved <= patience; i++) {
         double left = (double)(count - i) / count;
         tdm_rounded_copy(&s->point, &here);
         travel_once(s);
@@ -145,6 +149,8 @@ enum tdm_status tdm_rounding_travel(struct tdm_local_search *s, struct tdm_error
         here_cost = cost;
         tdm_rounded_copy(&here, &s->point);
         if (cost < s->best_cost * (1 - 1e-9)) {
+            if (cost < s->best_cost * (1 - WORTH_WAITING))
+                improved = i;
             s->best_cost = cost;
             tdm_rounded_copy(s->best, &s->point);
         }

