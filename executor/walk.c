@@ -253,6 +253,15 @@ static enum tdm_status take_item(void *self, const struct tdm_item *item, struct
     return launch_op(walk, item->op, &waits, err);
 }
 
+/* Prepares the backend for ops like this one. Team ops need all ranks, and no preparation. */
+static enum tdm_status prepare_op(const struct tdm_walk *walk, const struct tdm_op *op,
+                                  struct tdm_error *err)
+{
+    struct tdm_launch launch = launch_of(walk, op);
+    bool of_team = (TDM_TEAM_KINDS & 1u << op->kind) != 0;
+    return of_team ? TDM_OK : walk->arenas->backend->prepare(walk->arenas->executor, &launch, err);
+}
+
 enum tdm_status tdm_walk_prepare(struct tdm_walk *walk, struct tdm_error *err)
 {
     const struct tdm_backend *backend = walk->arenas->backend;
@@ -263,12 +272,8 @@ enum tdm_status tdm_walk_prepare(struct tdm_walk *walk, struct tdm_error *err)
     const struct tdm_op *ops = tdm_examples_ops(walk->forecast->examples, &count);
     enum tdm_status status = TDM_OK;
     walk->step = &step;
-    for (uint32_t i = 0; i < count && status == TDM_OK; i++) {
-        struct tdm_launch launch = launch_of(walk, &ops[i]);
-        if ((TDM_TEAM_KINDS & 1u << ops[i].kind) != 0) /* they need all ranks */
-            continue;
-        status = backend->prepare(walk->arenas->executor, &launch, err);
-    }
+    for (uint32_t i = 0; i < count && status == TDM_OK; i++)
+        status = prepare_op(walk, &ops[i], err);
     walk->step = NULL;
     enum tdm_status finished =
         backend->finish(walk->arenas->executor, status == TDM_OK ? err : NULL);
