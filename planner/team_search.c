@@ -28,6 +28,7 @@ struct team {
     const struct tdm_request *request;
     struct tdm_objective_found *found; /* the fastest so far; no schedule: none */
     struct memory most;                /* limits of a rank, and of the computer */
+    uint64_t host_runtime_bytes;       /* of the latter, once for all ranks */
     uint64_t chunk_tokens;             /* 0: pinned */
     struct memory given;               /* to one rank's plan: that of the fastest so far */
     uint64_t given_chunk_tokens;
@@ -109,11 +110,11 @@ static enum tdm_status try(struct team *team, struct memory memory, bool *fits,
     return TDM_OK;
 }
 
-/* Gives one of both memories as much as it can have, between a rank's and that of all ranks. */
+/* Gives one of both memories as much as it can have, up to `most`. */
 static enum tdm_status widen(struct team *team, struct memory *memory, uint64_t *bytes,
-                             struct tdm_error *err)
+                             uint64_t most, struct tdm_error *err)
 {
-    uint64_t low = *bytes, high = tdm_size_mul(low, team->request->ranks);
+    uint64_t low = *bytes, high = most;
     bool fits;
     *bytes = high;
     enum tdm_status status = try(team, *memory, &fits, err);
@@ -131,16 +132,25 @@ static enum tdm_status widen(struct team *team, struct memory *memory, uint64_t 
     return status;
 }
 
+/* A rank's part of the host's memory: what the runtime takes, it takes once. */
+static uint64_t host_part(const struct team *team)
+{
+    uint64_t all = team->most.host_bytes, runtime = tdm_least(all, team->host_runtime_bytes);
+    return runtime + (all - runtime) / team->request->ranks;
+}
+
 /* The fastest schedule with chunks of one size. */
 static enum tdm_status search_size(struct team *team, struct tdm_error *err)
 {
-    struct memory memory = {team->most.device_bytes, team->most.host_bytes / team->request->ranks};
+    struct memory memory = {team->most.device_bytes, host_part(team)};
     bool fits;
     enum tdm_status status = try(team, memory, &fits, err);
     if (status != TDM_OK || !fits)
         return status;
-    status = widen(team, &memory, &memory.device_bytes, err);
-    return status == TDM_OK ? widen(team, &memory, &memory.host_bytes, err) : status;
+    status = widen(team, &memory, &memory.device_bytes,
+                   tdm_size_mul(team->most.device_bytes, team->request->ranks), err);
+    return status == TDM_OK ? widen(team, &memory, &memory.host_bytes, team->most.host_bytes, err)
+                            : status;
 }
 
 /* The longest chunks of a power of two tokens that give every rank enough of them. */
@@ -203,6 +213,8 @@ enum tdm_status tdm_team_search(const struct tdm_request *request,
     if (status != TDM_OK)
         return status;
     team.most = (struct memory){schedule->memory_bytes, schedule->host_memory_bytes};
+    const struct tdm_topology *topology = &schedule->machine->topology;
+    team.host_runtime_bytes = topology->places[topology->far].runtime_bytes;
     bool pinned = pins.chunk_tokens != 0;
     if (pins.has_order && pins.order != TDM_LAYER_MAJOR)
         status = tdm_fail(err, TDM_USAGE, "--set order: several ranks need layer-major");

@@ -40,15 +40,6 @@ static uint64_t operand_bytes(const struct tdm_op *op, uint32_t operand)
     return access->buffer == TDM_NONE ? 0 : access->bytes;
 }
 
-/* Other ranks that have a share of a chunk's dK and dV. */
-static uint32_t other_shares(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
-{
-    uint32_t shares = 0;
-    for (uint32_t rank = 0; rank < program->ranks; rank++)
-        shares += rank != program->rank && tdm_share_last(program, rank, layer, chunk) != TDM_NONE;
-    return shares;
-}
-
 /* The bytes that a team op receives from other ranks and sends to them. */
 static void team_cost(const struct tdm_program *program, struct tdm_op *op)
 {
@@ -64,7 +55,7 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
         own = operand_bytes(op, TDM_REDUCE_OWN);
         if (own > 0)
             op->fetched_bytes = tdm_size_mul(
-                own, other_shares(program, op->layer, op->access[TDM_REDUCE_OWN].before.chunk));
+                own, tdm_shares(program, op->layer, op->access[TDM_REDUCE_OWN].before.chunk) - 1);
         op->sent_bytes = operand_bytes(op, TDM_REDUCE_BELOW) + operand_bytes(op, TDM_REDUCE_ABOVE);
         break;
     case TDM_OP_REDUCE_ALL: /* shares of the other ranks' slices, then sums of one's own */

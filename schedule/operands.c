@@ -358,16 +358,14 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
  * document. */
 uint32_t tdm_operands_first_seen(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
 {
-    const struct tdm_chunk *chunks = program->chunks, *from = &chunks[chunk];
+    const struct tdm_chunk *from = &program->chunks[chunk];
     const struct tdm_sequence *sequence = &program->schedule->sequences[from->sequence];
     struct tdm_page_rule rule = tdm_schedule_page_rule(program->schedule, layer);
     uint64_t start = tdm_document_start(sequence, tdm_document_of(sequence, from->first_token));
     uint64_t far = tdm_far_token(&rule, start, from->first_token);
-    uint32_t first = chunk;
-    while (first > 0 && chunks[first - 1].sequence == from->sequence &&
-           chunks[first - 1].first_token + chunks[first - 1].tokens > far)
-        first--;
-    return first;
+    /* all chunks of a sequence but the last are equally long */
+    return chunk - (uint32_t)(from->first_token / program->schedule->chunk_tokens -
+                              far / program->schedule->chunk_tokens);
 }
 
 static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chunk)

@@ -90,25 +90,27 @@ static enum tdm_status check_gather(struct team_step *s, struct tdm_error *err)
     return status;
 }
 
-/* The rank's chunk that adds last to dK, dV of `chunk`: its first one that sees it. */
-static uint32_t last_of_share(const struct team_step *s, uint32_t chunk)
+/* The rank's next chunk of a sequence, from a chunk on; TDM_NONE if there is none. */
+static uint32_t next_own(const struct team_step *s, uint32_t chunk, uint32_t sequence)
 {
     const struct tdm_chunk *chunks = s->program->chunks;
-    for (uint32_t i = chunk; i < s->program->chunk_count; i++)
-        if (chunks[i].rank == s->program->rank && chunks[i].sequence == chunks[chunk].sequence &&
-            tdm_operands_first_seen(s->program, s->op->layer, i) <= chunk)
-            return i;
+    for (; chunk < s->program->chunk_count && chunks[chunk].sequence == sequence; chunk++)
+        if (chunks[chunk].rank == s->program->rank)
+            return chunk;
     return TDM_NONE;
 }
 
-/* The shares that a rank has of chunks [first, end): those of each chunk that it sees from there
- * on. They lie in a row, and end with the last of them. */
+/* The shares that a rank has of chunks [first, end) of a round: those of each chunk that it sees
+ * from there on. The rank's next chunk adds last; if that does not see a chunk, later ones do not
+ * either. The shares lie in a row, and end with the last of them. */
 static struct due shares_of(const struct team_step *s, uint32_t first, uint32_t end)
 {
+    const struct tdm_chunk *chunks = s->program->chunks;
     struct due due = {.first = end, .end = end, .mode = TDM_READ};
+    uint32_t last = first < end ? next_own(s, end, chunks[first].sequence) : TDM_NONE;
     for (uint32_t chunk = end; chunk-- > first;) {
-        uint32_t last = last_of_share(s, chunk);
-        if (last == TDM_NONE)
+        last = chunks[chunk].rank == s->program->rank ? chunk : last;
+        if (last == TDM_NONE || tdm_operands_first_seen(s->program, s->op->layer, last) > chunk)
             continue;
         due.first = chunk;
         due.before = due.after =

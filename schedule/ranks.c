@@ -48,25 +48,23 @@ uint32_t tdm_round_own(const struct tdm_program *program, uint32_t chunk)
 
 uint32_t tdm_rank_chunks(const struct tdm_program *program, uint32_t first, uint32_t end)
 {
-    uint32_t most = 0;
+    uint32_t chunks[TDM_MAX_RANKS] = {0}, most = 0;
     if (program->ranks <= 1)
         return end - first;
     for (uint32_t i = first; i < end; i++) {
-        uint32_t slot = tdm_rank_slot(program, i, first);
-        most = slot >= most ? slot + 1 : most;
+        uint32_t of_rank = ++chunks[program->chunks[i].rank];
+        most = of_rank > most ? of_rank : most;
     }
     return most;
 }
 
 uint32_t tdm_rank_chunks_least(const struct tdm_program *program)
 {
-    uint32_t least = program->chunk_count;
-    for (uint32_t rank = 0; program->ranks > 1 && rank < program->ranks; rank++) {
-        uint32_t chunks = 0;
-        for (uint32_t i = 0; i < program->chunk_count; i++)
-            chunks += program->chunks[i].rank == rank;
-        least = chunks < least ? chunks : least;
-    }
+    uint32_t chunks[TDM_MAX_RANKS] = {0}, least = program->chunk_count;
+    for (uint32_t i = 0; program->ranks > 1 && i < program->chunk_count; i++)
+        chunks[program->chunks[i].rank]++;
+    for (uint32_t rank = 0; program->ranks > 1 && rank < program->ranks; rank++)
+        least = chunks[rank] < least ? chunks[rank] : least;
     return least;
 }
 
@@ -83,13 +81,17 @@ uint32_t tdm_rank_share(const struct tdm_program *program)
     return program->ranks > 1 ? program->rank + 1 : 0;
 }
 
-uint32_t tdm_share_last(const struct tdm_program *program, uint32_t rank, uint32_t layer,
-                        uint32_t chunk)
+uint32_t tdm_shares(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
 {
-    for (uint32_t i = chunk; i <= program->chunks[chunk].last_chunk; i++)
-        if (program->chunks[i].rank == rank)
-            return tdm_attend_first(program, layer, i) <= chunk ? i : TDM_NONE;
-    return TDM_NONE;
+    bool has[TDM_MAX_RANKS] = {false};
+    uint32_t shares = 0;
+    for (uint32_t i = chunk; i <= program->chunks[chunk].last_chunk && shares < program->ranks &&
+                             tdm_attend_first(program, layer, i) <= chunk;
+         i++) {
+        shares += !has[program->chunks[i].rank];
+        has[program->chunks[i].rank] = true;
+    }
+    return shares;
 }
 
 uint32_t tdm_sum_before(const struct tdm_program *program, uint32_t chunk)

@@ -39,10 +39,8 @@ uint32_t tdm_rank_slot(const struct tdm_program *program, uint32_t chunk, uint32
 /* What a tag says of a sum to which only the chunks of program->rank have added (tdm_tag.share). */
 uint32_t tdm_rank_share(const struct tdm_program *program);
 
-/* The chunk of a rank that is the last to add to dK and dV of `chunk`, its own or not; TDM_NONE if
- * none of the rank's chunks sees `chunk` in this layer: then it has no share. */
-uint32_t tdm_share_last(const struct tdm_program *program, uint32_t rank, uint32_t layer,
-                        uint32_t chunk);
+/* The number of ranks that have a share of dK and dV of `chunk`, the chunk's own among them. */
+uint32_t tdm_shares(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 
 /* Sums over chunks (dK, dV of a chunk, gradients of weights) run in reverse order, on each rank
  * over its own chunks. Returns the chunk that added last before `chunk`; chunk_count if `chunk` is
