@@ -70,6 +70,11 @@ struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t ch
     ok &= (m->passing_slices = calloc(units, sizeof(*m->passing_slices))) != NULL;
     for (uint32_t unit = 0; unit < units && ok; unit++)
         updates += m->slices[unit] = tdm_slice_count(schedule, unit);
+    /* all that they can hold: an estimate asks for no memory */
+    ok &= (m->streams.visits.units = calloc(bodies, sizeof(uint32_t))) != NULL;
+    ok &= (m->streams.updates.units = calloc(updates + 1, sizeof(uint32_t))) != NULL;
+    m->streams.visits.capacity = (uint32_t)bodies;
+    m->streams.updates.capacity = (uint32_t)updates + 1;
     ok &= (m->shares = calloc(updates, sizeof(*m->shares))) != NULL;
     ok &= (m->stored = calloc(all, sizeof(*m->stored))) != NULL;
     ok &= (m->x_sent = calloc(all + chunks, sizeof(double))) != NULL;
