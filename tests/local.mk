@@ -78,6 +78,10 @@ cmocka_tests += tests/base/unit_meeting tests/executor/unit_team
 tests_executor_unit_team_SOURCES = tests/executor/unit_team.c $(hindered) \
 	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
 
+# What ranks exchange, and many of them.
+cmocka_tests += tests/simulator/unit_team
+tests_simulator_unit_team_SOURCES = tests/simulator/unit_team.c $(random_schedule)
+
 # Pages gathered from the host.
 cmocka_tests += tests/executor/property_gather
 gather_cases = tests/support/gather_cases.c tests/support/gather_cases.h \
@@ -342,6 +346,7 @@ long_tests += \
 	tests/reference/finite_differences_test \
 	tests/commands/unit_answers \
 	tests/executor/unit_team \
+	tests/simulator/unit_team \
 	tests/planner/unit_bound \
 	tests/executor/unit_cpu \
 	tests/schedule/unit_kv_row \

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of several ranks simulated: what they exchange, up to 1,024 ranks, and the clock on which
+ * they meet. */
+#include "ops/team.h"
+#include "schedule/program.h"
+#include "schedule/schedule_check.h"
+#include "simulator/simulate.h"
+#include "simulator/team.h"
+#include "tests/support/random_schedule.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BASE_SEED 91000u
+#define LONGEST 5.0 /* seconds of a core for a simulation */
+
+static void must(enum tdm_status status, const struct tdm_error *err)
+{
+    if (status != TDM_OK)
+        fail_msg("%s", err->message);
+}
+
+/* ---- what ranks exchange ---- */
+
+/* Bytes that all ranks together receive and send, by kind of op. */
+struct volumes {
+    uint64_t received[TDM_OP_KINDS], sent[TDM_OP_KINDS];
+};
+
+static enum tdm_status count(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct volumes *volumes = self;
+    (void)err;
+    if (item->kind == TDM_RUN && (TDM_TEAM_KINDS & 1u << item->op->kind) != 0) {
+        volumes->received[item->op->kind] += item->op->fetched_bytes;
+        volumes->sent[item->op->kind] += item->op->sent_bytes;
+    }
+    return TDM_OK;
+}
+
+static uint64_t up(uint64_t a, uint64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static uint64_t size_of(enum tdm_dtype dtype)
+{
+    return dtype == TDM_DTYPE_FP32 ? 4 : 2;
+}
+
+/* Bytes of K and V of `tokens` tokens, in whole pages. */
+static uint64_t kv_bytes(const struct tdm_schedule *s, uint64_t tokens, enum tdm_dtype dtype)
+{
+    return up(tokens, s->page_tokens) * s->page_tokens * 2 * s->model->kv_heads *
+           s->model->head_dim * size_of(dtype);
+}
+
+/* First token that the first token of a chunk sees. */
+static uint64_t first_seen(const struct tdm_schedule *s, uint32_t layer,
+                           const struct tdm_sequence *sequence, uint64_t token)
+{
+    uint64_t window = s->model->layer_kinds[layer].window, start = 0;
+    for (uint32_t d = 1; d < sequence->document_count; d++)
+        if (sequence->document_starts[d] <= token)
+            start = sequence->document_starts[d];
+    uint64_t by_window = window == 0 || window > token ? 0 : token + 1 - window;
+    return start > by_window ? start : by_window;
+}
+
+/* How often the K and V of a layer are made or fetched, and so gathered: by the forward, by its
+ * repetition if the layer is not the top of its group, and by the backward; what is kept on the
+ * device stays. */
+static uint64_t times_gathered(const struct tdm_schedule *s, uint32_t layer)
+{
+    uint32_t end = 0, g = 0;
+    for (; (end += s->groups[g].layers) <= layer; g++)
+        continue;
+    const struct tdm_group *group = &s->groups[g];
+    if (s->pass == TDM_EVALUATE || (group->kv == TDM_KV_KEEP && group->kv_place == TDM_DEVICE))
+        return 1;
+    return layer + 1 == end ? 2 : 3;
+}
+
+/* What all ranks receive, from the schedule alone. */
+static struct volumes due_volumes(const struct tdm_schedule *s)
+{
+    const struct tdm_model *model = s->model;
+    const uint64_t ranks = s->ranks, ct = s->chunk_tokens;
+    struct volumes due = {{0}, {0}};
+    for (uint32_t i = 0; i < s->sequence_count; i++) {
+        const struct tdm_sequence *sequence = &s->sequences[i];
+        const uint64_t chunks = up(sequence->tokens, ct);
+        for (uint64_t c = 0; c < chunks; c++) {
+            uint64_t tokens = c + 1 < chunks ? ct : sequence->tokens - c * ct;
+            for (uint32_t layer = 0; layer < model->layers; layer++) {
+                /* every chunk goes to all ranks but its own */
+                due.received[TDM_OP_GATHER] +=
+                    times_gathered(s, layer) * (ranks - 1) * kv_bytes(s, tokens, s->dtypes.kv);
+                /* a share comes from every other rank that has a chunk which sees it: in each pair
+                 * of rounds the order of the ranks turns */
+                bool has[TDM_MAX_RANKS] = {false};
+                uint64_t others = 0;
+                for (uint64_t j = c; j < chunks && s->pass == TDM_TRAIN; j++) {
+                    uint64_t round = j / ranks, at = j % ranks;
+                    uint64_t rank = round % 2 == 0 ? at : ranks - 1 - at;
+                    bool sees = first_seen(s, layer, sequence, j * ct) < c * ct + tokens;
+                    others += sees && j > c && !has[rank];
+                    has[rank] = has[rank] || sees;
+                }
+                due.received[TDM_OP_REDUCE] += others * kv_bytes(s, tokens, s->dtypes.kv_gradients);
+            }
+        }
+    }
+    /* of every gradient a rank receives the other ranks' shares of its slice, and then the sums of
+     * the other slices; the head's norm goes apart from its rows */
+    for (uint32_t unit = 0; s->pass == TDM_TRAIN && unit <= model->unit_count; unit++) {
+        uint64_t norm = model->hidden, rows = model->vocabulary * (uint64_t)model->hidden;
+        uint64_t parameters = unit == model->unit_count            ? rows /* of the head */
+                              : unit == tdm_model_head_unit(model) ? norm
+                                                                   : model->units[unit].parameters;
+        uint64_t bytes = parameters * size_of(s->dtypes.gradients);
+        due.received[TDM_OP_REDUCE_ALL] += ranks * 2 * (bytes - bytes / ranks);
+    }
+    memcpy(due.sent, due.received, sizeof(due.sent));
+    return due;
+}
+
+/* Makes the schedule one whose exchanges are easy to say: attention is run again wherever its
+ * group is, and no set with q and K, V is stored. */
+static void make_plain(struct tdm_schedule *s, struct tdm_dice *dice)
+{
+    uint64_t most = 0;
+    s->selector = (struct tdm_selector){0};
+    for (uint32_t g = 0; g < s->group_count; g++) {
+        struct tdm_group *group = &s->groups[g];
+        group->kept = group->held = TDM_SET_INPUT;
+        group->kept_from_chunk = group->held_from_chunk = 0;
+        group->kv = TDM_KV_RECOMPUTE;
+        group->kv_place = TDM_DEVICE;
+        if (s->pass == TDM_TRAIN && tdm_dice_chance(dice, 50)) {
+            group->kv = TDM_KV_KEEP;
+            group->kv_place = tdm_dice_chance(dice, 50) ? TDM_DEVICE : TDM_HOST;
+        }
+    }
+    for (uint32_t i = 0; i < s->sequence_count; i++)
+        most = most < s->sequences[i].tokens ? s->sequences[i].tokens : most;
+    most = up(most, s->chunk_tokens);
+    s->ranks = (uint32_t)tdm_dice_roll(dice, 2, most < 12 ? most : 12);
+}
+
+static void ranks_exchange_what_is_due(void **state)
+{
+    (void)state;
+    uint64_t cases = tdm_case_count(150, 1500), compared = 0, windows = 0, documents = 0, kept = 0,
+             bytes = 0;
+    for (uint64_t n = 0; n < cases; n++) {
+        const uint64_t seed = tdm_case_seed(BASE_SEED, n);
+        const struct tdm_random_options options = {
+            .pass = TDM_RANDOM_ANY_PASS, .max_tokens = 200, .ranks = 4};
+        struct tdm_schedule *schedule;
+        struct tdm_program *program;
+        struct tdm_simulation simulation;
+        struct tdm_error err;
+        struct tdm_dice dice;
+        tdm_dice_seed(&dice, seed);
+        must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
+        if (schedule->ranks == 1) {
+            tdm_schedule_free(schedule);
+            continue;
+        }
+        make_plain(schedule, &dice);
+        must(tdm_schedule_check(schedule, "plain", &err), &err);
+        must(tdm_program_lower(schedule, &program, &err), &err);
+        const struct volumes due = due_volumes(schedule);
+        struct volumes all = {{0}, {0}}, first = {{0}, {0}};
+        for (uint32_t rank = 0; rank < program->ranks; rank++) {
+            const struct tdm_program view = tdm_program_of_rank(program, rank);
+            must(tdm_program_emit(&view, count, &all, &err), &err);
+            if (rank == 0)
+                first = all;
+        }
+        for (int kind = 0; kind < TDM_OP_KINDS; kind++)
+            if (all.received[kind] != due.received[kind] || all.sent[kind] != due.sent[kind])
+                fail_msg("seed %llu, %u ranks, %s: %llu bytes received, %llu sent, %llu due",
+                         (unsigned long long)seed, program->ranks,
+                         tdm_op_kind_name((enum tdm_op_kind)kind),
+                         (unsigned long long)all.received[kind], (unsigned long long)all.sent[kind],
+                         (unsigned long long)due.received[kind]);
+        must(tdm_simulate(program, NULL, NULL, &simulation, &err), &err);
+        assert_int_equal(simulation.team.ranks, program->ranks);
+        assert_true(simulation.team.received_bytes == first.received[TDM_OP_GATHER] +
+                                                          first.received[TDM_OP_REDUCE] +
+                                                          first.received[TDM_OP_REDUCE_ALL]);
+        assert_true(simulation.team.sent_bytes == first.sent[TDM_OP_GATHER] +
+                                                      first.sent[TDM_OP_REDUCE] +
+                                                      first.sent[TDM_OP_REDUCE_ALL]);
+        for (uint32_t layer = 0; layer < schedule->model->layers; layer++)
+            if (schedule->model->layer_kinds[layer].window > 0) {
+                windows++;
+                break;
+            }
+        documents += schedule->sequences[0].document_count > 1;
+        kept += schedule->groups[0].kv == TDM_KV_KEEP;
+        bytes += all.received[TDM_OP_GATHER] + all.received[TDM_OP_REDUCE];
+        compared++;
+        tdm_program_free(program);
+        tdm_schedule_free(schedule);
+    }
+    print_message("%llu bytes of K, V and their gradients exchanged\n", (unsigned long long)bytes);
+    assert_true(tdm_case_enough("schedules of several ranks compared", compared, cases, 0.5));
+    assert_true(tdm_case_enough("have windows", windows, cases, 0.05));
+    assert_true(tdm_case_enough("have documents", documents, cases, 0.1));
+    assert_true(tdm_case_enough("keep K and V", kept, cases, 0.1));
+}
+
+/* ---- many ranks ---- */
+
+static double core_seconds(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static struct tdm_schedule *schedule_of(const char *name, uint64_t context, uint64_t chunk_tokens,
+                                        uint32_t ranks)
+{
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_schedule *schedule;
+    struct tdm_error err;
+    must(tdm_model_load(name, &model, &err), &err);
+    must(tdm_machine_load("h200-published", &machine, &err), &err);
+    must(tdm_schedule_new(model, machine, context, &schedule, &err), &err);
+    schedule->chunk_tokens = chunk_tokens;
+    schedule->ranks = ranks;
+    must(tdm_schedule_check(schedule, name, &err), &err);
+    return schedule;
+}
+
+/* Simulates a program several times: the result is the same. Returns the seconds of a core that
+ * one took. */
+static double simulate_again(const struct tdm_program *program, struct tdm_simulation *simulation)
+{
+    struct tdm_error err;
+    double began = core_seconds();
+    must(tdm_simulate(program, NULL, NULL, simulation, &err), &err);
+    double seconds = core_seconds() - began;
+    for (int i = 0; i < 2; i++) {
+        struct tdm_simulation again;
+        must(tdm_simulate(program, NULL, NULL, &again, &err), &err);
+        assert_true(again.step_seconds == simulation->step_seconds);
+        assert_memory_equal(&again.team, &simulation->team, sizeof(again.team));
+        assert_memory_equal(again.phase_seconds, simulation->phase_seconds,
+                            sizeof(again.phase_seconds));
+    }
+    return seconds;
+}
+
+static void many_ranks(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"byte-1m", "qwen2.5-7b"};
+    static const uint32_t ranks[] = {8, 64, 1024};
+    const bool sanitized = getenv("TDM_SANITIZED") != NULL && *getenv("TDM_SANITIZED") != '\0';
+    for (size_t m = 0; m < sizeof(models) / sizeof(models[0]); m++)
+        for (size_t r = 0; r < sizeof(ranks) / sizeof(ranks[0]); r++) {
+            struct tdm_program *program;
+            struct tdm_simulation simulation;
+            struct tdm_error err;
+            if (ranks[r] > 64 && (sanitized || (m > 0 && !tdm_case_long())))
+                continue;
+            struct tdm_schedule *schedule =
+                schedule_of(models[m], (uint64_t)ranks[r] * 4 * 1024, 1024, ranks[r]);
+            double began = core_seconds();
+            must(tdm_program_lower(schedule, &program, &err), &err);
+            double lowered = core_seconds() - began, seconds = simulate_again(program, &simulation);
+            print_message("%s, %u ranks: lowered in %.2f s, simulated in %.2f s\n", models[m],
+                          ranks[r], lowered, seconds);
+            assert_true(simulation.step_seconds > 0);
+            assert_int_equal(simulation.team.ranks, ranks[r]);
+            assert_true(simulation.team.least_wait_seconds <= simulation.team.most_wait_seconds);
+            assert_true(sanitized || seconds < LONGEST);
+            tdm_program_free(program);
+            tdm_schedule_free(schedule);
+        }
+}
+
+static void random_ranks(void **state)
+{
+    (void)state;
+    const struct tdm_random_options options = {
+        .pass = TDM_RANDOM_ANY_PASS, .max_tokens = 300, .ranks = 64};
+    uint64_t teams = 0, above = 0;
+    for (uint64_t seed = BASE_SEED; seed < BASE_SEED + 60; seed++) {
+        struct tdm_schedule *schedule;
+        struct tdm_program *program;
+        struct tdm_simulation simulation;
+        struct tdm_error err;
+        must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
+        must(tdm_program_lower(schedule, &program, &err), &err);
+        simulate_again(program, &simulation);
+        teams += program->ranks > 1;
+        above += program->ranks > TDM_SIMULATED_RANKS;
+        tdm_program_free(program);
+        tdm_schedule_free(schedule);
+    }
+    assert_true(teams > 30 && above > 3);
+}
+
+/* ---- equal work ---- */
+
+/* A step in which every chunk sees itself alone, and team ops take no time: each rank takes as long
+ * as one rank for its share of the sequence. */
+static void equal_work_without_traffic(void **state)
+{
+    (void)state;
+    static const uint32_t ranks[] = {2, 3, 8, 20};
+    for (size_t r = 0; r < sizeof(ranks) / sizeof(ranks[0]); r++) {
+        struct tdm_schedule *schedules[2];
+        struct tdm_simulation simulations[2];
+        for (int i = 0; i < 2; i++) {
+            struct tdm_program *program;
+            struct tdm_error err;
+            uint32_t shares = i == 0 ? 1 : ranks[r];
+            schedules[i] = schedule_of("byte-1m", (uint64_t)shares * 4 * 512, 512, shares);
+            schedules[i]->selector = (struct tdm_selector){.kind = TDM_SELECT_BLOCK, .block = 512};
+            schedules[i]->machine->launch_seconds = 0;
+            schedules[i]->machine->peer_rate = 1e30;
+            must(tdm_schedule_check(schedules[i], "equal", &err), &err);
+            must(tdm_program_lower(schedules[i], &program, &err), &err);
+            must(tdm_simulate(program, NULL, NULL, &simulations[i], &err), &err);
+            tdm_program_free(program);
+        }
+        const struct tdm_simulation *one = &simulations[0], *several = &simulations[1];
+        assert_true(fabs(several->step_seconds - one->step_seconds) < 1e-9 * one->step_seconds);
+        assert_true(several->team.most_wait_seconds < 1e-9 * one->step_seconds);
+        assert_true(several->team.received_bytes > 0 && one->team.received_bytes == 0);
+        tdm_schedule_free(schedules[0]);
+        tdm_schedule_free(schedules[1]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_exchange_what_is_due),
+        cmocka_unit_test(many_ranks),
+        cmocka_unit_test(random_ranks),
+        cmocka_unit_test(equal_work_without_traffic),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
