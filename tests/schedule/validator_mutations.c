@@ -2148,6 +2148,37 @@ static bool reduce_all_of_a_part(struct trial *t)
     return false;
 }
 
+static bool gather_all_dropped(struct trial *t)
+{
+    return drop_op(t, TDM_OP_GATHER_ALL);
+}
+
+static bool gather_all_twice(struct trial *t)
+{
+    return twice(t, TDM_OP_GATHER_ALL, TDM_GATHER_ALL_WEIGHTS);
+}
+
+/* The weights travel before the rank has updated its part. */
+static bool gather_all_before_the_update(struct trial *t)
+{
+    return too_early(t, TDM_OP_GATHER_ALL, TDM_GATHER_ALL_WEIGHTS);
+}
+
+/* The rank's part of the weights is called the whole, and the other parts stay as they were. */
+static bool part_called_the_whole(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_op *op = op_at(t, i);
+        for (uint32_t a = 0; op != NULL && a < op->access_count; a++)
+            if (is_op(t, i, TDM_OP_OPTIMIZER) && op->access[a].buffer != TDM_NONE &&
+                op->access[a].after.content == TDM_UNIT_WEIGHTS && op->access[a].after.share != 0) {
+                op->access[a].after.share = 0;
+                return true;
+            }
+    }
+    return false;
+}
+
 static bool team_ops_swapped(struct trial *t, enum tdm_op_kind kind)
 {
     for (EACH_ITEM(t, i)) {
@@ -2426,6 +2457,14 @@ static struct fault {
     {.name = "a share with an addition less", .plant = share_incomplete, .of_team = true},
     {.name = "two sums over ranks, buffers swapped", .plant = reduce_alls_swapped, .of_team = true},
     {.name = "a sum over ranks of a part", .plant = reduce_all_of_a_part, .of_team = true},
+    {.name = "updated weights not gathered", .plant = gather_all_dropped, .of_team = true},
+    {.name = "updated weights gathered twice", .plant = gather_all_twice, .of_team = true},
+    {.name = "weights gathered before their update",
+     .plant = gather_all_before_the_update,
+     .of_team = true},
+    {.name = "a part of the weights called the whole",
+     .plant = part_called_the_whole,
+     .of_team = true},
     {.name = "two reduces swapped", .plant = reduces_swapped, .of_team = true},
     {.name = "a team op on another lane", .plant = team_op_on_another_lane, .of_team = true},
     {.name = "a team op of other tokens", .plant = team_tokens_forged, .of_team = true},
