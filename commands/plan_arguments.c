@@ -378,6 +378,10 @@ static enum tdm_status read_like(struct tdm_plan_arguments *a, struct tdm_error 
         return tdm_fail(err, TDM_USAGE, "plan: --like %s: is a schedule that evaluates",
                         r->like_path);
     r->like = a->training;
+    if (r->ranks != 0 && r->ranks != a->training->ranks)
+        return tdm_fail(err, TDM_USAGE, "plan: --ranks %u: --like %s has %u", r->ranks,
+                        r->like_path, a->training->ranks);
+    r->ranks = a->training->ranks;
     if (r->context == 0)
         r->context = a->training->sequences[0].tokens;
     return TDM_OK;

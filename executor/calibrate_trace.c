@@ -77,6 +77,10 @@ static enum tdm_status note_program(struct correction *c, int64_t id, struct tdm
             status = tdm_schedule_from_json(c->path, root, &schedule, err);
         json_decref(root);
     }
+    if (status == TDM_OK && timed > 0 && schedule->ranks > 1) {
+        tdm_fail(err, TDM_INPUT, "%s: is of several ranks, which wait for each other", c->path);
+        status = tdm_hint(err, "use the trace of a schedule for one rank");
+    }
     if (status == TDM_OK && timed > 0)
         status = tdm_program_lower(schedule, &program, err);
     if (status == TDM_OK && timed > 0 && c->machine != NULL &&

@@ -2,6 +2,7 @@
 /* Keeps what a simulation predicts: ends of the compute lane's ops; for a trace, all ops. */
 #include "executor/forecast.h"
 
+#include "ops/team.h"
 #include "simulator/simulate.h"
 
 #include <math.h>
@@ -83,6 +84,43 @@ enum tdm_status tdm_forecast_begin(const struct tdm_program *program, bool for_t
     }
     *out = forecast;
     return TDM_OK;
+}
+
+/* When the team ops of a rank start. */
+struct meetings {
+    double *seconds;
+    size_t count, capacity;
+};
+
+static enum tdm_status note_meeting(void *self, const struct tdm_op *op, double start_seconds,
+                                    double end_seconds,
+                                    const uint64_t live_bytes[TDM_MAX_PLACES][TDM_CATEGORIES],
+                                    struct tdm_error *err)
+{
+    struct meetings *meetings = self;
+    (void)end_seconds;
+    (void)live_bytes;
+    if ((TDM_TEAM_KINDS & 1u << op->kind) == 0)
+        return TDM_OK;
+    if (meetings->count == meetings->capacity)
+        return tdm_fail(err, TDM_INTERNAL, "more team ops than ops");
+    meetings->seconds[meetings->count++] = start_seconds;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_forecast_meet(struct tdm_forecast *forecast, struct tdm_error *err)
+{
+    struct tdm_simulation simulation;
+    struct meetings meetings = {.capacity = forecast->program->op_count};
+    meetings.seconds = malloc((meetings.capacity + 1) * sizeof(*meetings.seconds));
+    enum tdm_status status =
+        meetings.seconds == NULL
+            ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu ops", meetings.capacity)
+            : tdm_simulate(forecast->program, note_meeting, &meetings, &simulation, err);
+    if (status == TDM_OK)
+        status = tdm_simulator_meet_at(forecast->simulator, meetings.seconds, meetings.count, err);
+    free(meetings.seconds);
+    return status;
 }
 
 enum tdm_status tdm_forecast_take(struct tdm_forecast *forecast, const struct tdm_item *item,

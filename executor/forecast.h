@@ -51,6 +51,9 @@ struct tdm_forecast {
  * The caller owns *forecast. */
 enum tdm_status tdm_forecast_begin(const struct tdm_program *program, bool for_trace,
                                    struct tdm_forecast **forecast, struct tdm_error *err);
+/* With several ranks: the forecast of rank 0 counts its waits for the others. Simulates them all.
+ */
+enum tdm_status tdm_forecast_meet(struct tdm_forecast *forecast, struct tdm_error *err);
 /* Takes an item of the program, and what it waits for if it is an op. */
 enum tdm_status tdm_forecast_take(struct tdm_forecast *forecast, const struct tdm_item *item,
                                   const struct tdm_waits *waits, struct tdm_error *err);

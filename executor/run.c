@@ -82,6 +82,8 @@ static enum tdm_status check_team(const struct tdm_program *program, bool for_tr
     if (status == TDM_OK)
         status = tdm_forecast_begin(program, for_trace, &forecast, err);
     if (status == TDM_OK)
+        status = tdm_forecast_meet(forecast, err);
+    if (status == TDM_OK)
         status = tdm_order_emit(program, forecast_item, forecast, err);
     if (status == TDM_OK)
         status = tdm_forecast_end(forecast, err);

@@ -13,10 +13,12 @@
 #define HALVINGS 4u
 
 /* Chunks of each rank: with fewer, the ranks' work differs; with more, chunks are needlessly short
- * for the kernels. Sizes are tried from the longest that gives so many down. */
+ * for the kernels. Sizes are tried from the longest that gives so many down to the shortest good
+ * one; shorter ones are for sequences of which a rank would have no chunk. */
 #define LEAST_ROUNDS 4u
 #define LONGEST_CHUNK 16384u
-#define SHORTEST_CHUNK 512u
+#define SHORTEST_GOOD_CHUNK 512u
+#define SHORTEST_CHUNK 128u
 #define SIZES 2u
 
 /* What the ranks have, and what the plan for one rank gets. */
@@ -65,13 +67,18 @@ static enum tdm_status simulate(const struct tdm_schedule *schedule,
     return status;
 }
 
+/* What came of a plan: one rank has none with that memory; a rank's part of it fits, or does not.
+ */
+enum answer { NO_PLAN, FITS, TOO_LARGE };
+
 /* Plans with some memory for one rank, and tries the result with all. Keeps it if it fits and is
  * the fastest. */
-static enum tdm_status try(struct team *team, struct memory memory, bool *fits,
+static enum tdm_status try(struct team *team, struct memory memory, enum answer *answer,
                            struct tdm_error *err)
 {
     struct tdm_objective_found tried = {0};
-    *fits = false;
+    bool fits = false;
+    *answer = NO_PLAN;
     enum tdm_status status = tdm_request_make(team->request, &tried.schedule, &tried.pins, err);
     if (status != TDM_OK)
         return status;
@@ -93,9 +100,10 @@ static enum tdm_status try(struct team *team, struct memory memory, bool *fits,
     if (status == TDM_OK)
         status = tdm_schedule_check(schedule, "plan", err);
     if (status == TDM_OK)
-        status = simulate(schedule, &tried.search.simulation, fits, err);
+        status = simulate(schedule, &tried.search.simulation, &fits, err);
+    *answer = fits ? FITS : TOO_LARGE;
     const struct tdm_simulation *best = &team->found->search.simulation;
-    if (status != TDM_OK || !*fits ||
+    if (status != TDM_OK || !fits ||
         (team->found->schedule != NULL &&
          best->step_seconds <= tried.search.simulation.step_seconds)) {
         drop(&tried);
@@ -110,28 +118,6 @@ static enum tdm_status try(struct team *team, struct memory memory, bool *fits,
     return TDM_OK;
 }
 
-/* Gives one of both memories as much as it can have, up to `most`. */
-static enum tdm_status widen(struct team *team, struct memory *memory, uint64_t *bytes,
-                             uint64_t most, struct tdm_error *err)
-{
-    uint64_t low = *bytes, high = most;
-    bool fits;
-    *bytes = high;
-    enum tdm_status status = try(team, *memory, &fits, err);
-    for (uint32_t i = 0; i < HALVINGS && status == TDM_OK && !fits && low < high; i++) {
-        bool fits_here;
-        *bytes = low + (high - low) / 2;
-        status = try(team, *memory, &fits_here, err);
-        if (fits_here)
-            low = *bytes;
-        else
-            high = *bytes;
-    }
-    if (status == TDM_OK && !fits)
-        *bytes = low;
-    return status;
-}
-
 /* A rank's part of the host's memory: what the runtime takes, it takes once. */
 static uint64_t host_part(const struct team *team)
 {
@@ -139,25 +125,67 @@ static uint64_t host_part(const struct team *team)
     return runtime + (all - runtime) / team->request->ranks;
 }
 
-/* The fastest schedule with chunks of one size. */
+/* The memory at share `part` of HALVINGS' finest step between both. */
+static struct memory between(struct memory low, struct memory high, uint32_t part)
+{
+    const uint32_t all = 1u << HALVINGS;
+    return (struct memory){low.device_bytes + (high.device_bytes - low.device_bytes) / all * part,
+                           low.host_bytes + (high.host_bytes - low.host_bytes) / all * part};
+}
+
+/* Plans with the most memory from `low` to `high` with which the ranks stay within their limits.
+ * With too little memory there is no plan for one rank, either. */
+static enum tdm_status bisect(struct team *team, struct memory low, struct memory high,
+                              struct tdm_error *err)
+{
+    uint32_t least = 0, most = 1u << HALVINGS;
+    enum tdm_status status = TDM_OK;
+    while (most - least > 1 && status == TDM_OK) {
+        uint32_t part = (least + most) / 2;
+        enum answer answer;
+        status = try(team, between(low, high, part), &answer, err);
+        if (answer == TOO_LARGE)
+            most = part;
+        else
+            least = part;
+    }
+    return status;
+}
+
+/* The fastest schedule with chunks of one size. A plan with a rank's memory surely fits; one with
+ * the memory of all ranks has the fewest transfers for one rank. Both are tried, each memory alone,
+ * and what lies between where it stops to fit. */
 static enum tdm_status search_size(struct team *team, struct tdm_error *err)
 {
-    struct memory memory = {team->most.device_bytes, host_part(team)};
-    bool fits;
-    enum tdm_status status = try(team, memory, &fits, err);
-    if (status != TDM_OK || !fits)
+    const struct memory low = {team->most.device_bytes, host_part(team)};
+    const struct memory high = {tdm_size_mul(low.device_bytes, team->request->ranks),
+                                team->most.host_bytes};
+    enum { LOW, DEVICE, HOST, HIGH, CORNERS };
+    const struct memory corners[CORNERS] = {
+        low, {high.device_bytes, low.host_bytes}, {low.device_bytes, high.host_bytes}, high};
+    static const uint8_t edges[][2] = {
+        {LOW, HIGH}, {LOW, DEVICE}, {LOW, HOST}, {DEVICE, HIGH}, {HOST, HIGH}};
+    enum answer answers[CORNERS] = {NO_PLAN};
+    enum tdm_status status = try(team, high, &answers[HIGH], err);
+    if (answers[HIGH] == NO_PLAN)
         return status;
-    status = widen(team, &memory, &memory.device_bytes,
-                   tdm_size_mul(team->most.device_bytes, team->request->ranks), err);
-    return status == TDM_OK ? widen(team, &memory, &memory.host_bytes, team->most.host_bytes, err)
-                            : status;
+    for (uint32_t i = LOW; i < HIGH && status == TDM_OK; i++)
+        status = try(team, corners[i], &answers[i], err);
+    size_t edge_count = team->quick ? sizeof edges / sizeof edges[0] : 1;
+    for (size_t i = 0; i < edge_count && status == TDM_OK; i++)
+        if (answers[edges[i][0]] != TOO_LARGE && answers[edges[i][1]] == TOO_LARGE)
+            status = bisect(team, corners[edges[i][0]], corners[edges[i][1]], err);
+    return status;
 }
 
 /* The longest chunks of a power of two tokens that give every rank enough of them. */
 static uint64_t longest_chunk(const struct tdm_request *request)
 {
-    uint64_t chunks = tdm_size_mul(request->ranks, LEAST_ROUNDS), tokens = LONGEST_CHUNK;
-    while (tokens > SHORTEST_CHUNK && tokens * chunks > request->context)
+    uint64_t rounds = request->sequences < LEAST_ROUNDS ? LEAST_ROUNDS / request->sequences : 1;
+    uint64_t chunks = tdm_size_mul(request->ranks, rounds), tokens = LONGEST_CHUNK;
+    while (tokens > SHORTEST_GOOD_CHUNK && tdm_size_mul(tokens, chunks) > request->context)
+        tokens /= 2;
+    while (tokens > SHORTEST_CHUNK && tdm_size_mul(tokens, request->ranks) > request->context)
         tokens /= 2;
     return tokens;
 }
@@ -168,20 +196,22 @@ static enum tdm_status search_sizes(struct team *team, bool pinned, struct tdm_e
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < (pinned ? 1 : SIZES) && status == TDM_OK; i++) {
         team->chunk_tokens = tokens;
-        if (i == 0 || tokens >= SHORTEST_CHUNK)
+        if (i == 0 || tokens >= SHORTEST_GOOD_CHUNK)
             status = search_size(team, err);
         tokens /= 2;
     }
     return status;
 }
 
-/* Searches once more, without haste, with what gave the fastest schedule. */
+/* Searches once more, without haste: with the chunks and the memory that gave the fastest schedule,
+ * and then with other memory, which a quick search does not always make use of. */
 static enum tdm_status search_fully(struct team *team, struct tdm_error *err)
 {
-    bool fits;
+    enum answer answer;
     team->quick = false;
     team->chunk_tokens = team->given_chunk_tokens;
-    return try(team, team->given, &fits, err);
+    enum tdm_status status = try(team, team->given, &answer, err);
+    return status == TDM_OK ? search_size(team, err) : status;
 }
 
 static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_error *err)

@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Less than this is rounding: equal work in another order. */
+#define LEAST_WAIT_SECONDS 1e-9
+
 struct tdm_simulator {
     const struct tdm_program *program;
     const struct tdm_machine *machine;
@@ -23,6 +26,8 @@ struct tdm_simulator {
     uint64_t next_op;
     struct tdm_team_clock *clock; /* NULL: no other ranks are simulated */
     uint32_t member;
+    double *meetings; /* [meeting_count] instead: when team ops start; NULL: not known */
+    size_t meeting_count, next_meeting;
     tdm_simulated see;
     void *self;
     struct tdm_simulation result;
@@ -136,6 +141,7 @@ void tdm_simulator_free(struct tdm_simulator *s)
         return;
     for (uint32_t lane = 0; lane < s->topology->lane_count; lane++)
         free(s->end_seconds[lane]);
+    free(s->meetings);
     free(s);
 }
 
@@ -143,6 +149,17 @@ void tdm_simulator_join(struct tdm_simulator *s, struct tdm_team_clock *clock, u
 {
     s->clock = clock;
     s->member = member;
+}
+
+enum tdm_status tdm_simulator_meet_at(struct tdm_simulator *s, const double *seconds, size_t count,
+                                      struct tdm_error *err)
+{
+    s->meetings = malloc((count + 1) * sizeof(*seconds));
+    if (s->meetings == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu team ops", count);
+    memcpy(s->meetings, seconds, count * sizeof(*seconds));
+    s->meeting_count = count;
+    return TDM_OK;
 }
 
 /* An op that is ready at *start; a team op starts when all ranks are. */
@@ -156,7 +173,10 @@ static enum tdm_status meet(struct tdm_simulator *s, const struct tdm_op *op, do
     s->result.team.sent_bytes += op->sent_bytes;
     enum tdm_status status =
         s->clock == NULL ? TDM_OK : tdm_team_clock_meet(s->clock, s->member, start, err);
-    s->result.team.wait_seconds += *start - ready;
+    if (s->next_meeting < s->meeting_count && s->meetings[s->next_meeting++] > *start)
+        *start = s->meetings[s->next_meeting - 1];
+    if (*start - ready > LEAST_WAIT_SECONDS)
+        s->result.team.wait_seconds += *start - ready;
     return status;
 }
 

@@ -70,6 +70,10 @@ enum tdm_status tdm_simulator_take(struct tdm_simulator *simulator, const struct
 struct tdm_team_clock;
 void tdm_simulator_join(struct tdm_simulator *simulator, struct tdm_team_clock *clock,
                         uint32_t member);
+/* The same without the others: when they are ready for the rank's team ops, in their order (a copy
+ * of `seconds` is kept). TDM_NO_MEMORY. */
+enum tdm_status tdm_simulator_meet_at(struct tdm_simulator *simulator, const double *seconds,
+                                      size_t count, struct tdm_error *err);
 /* Call after the last item. */
 void tdm_simulator_finish(const struct tdm_simulator *simulator, struct tdm_simulation *simulation);
 void tdm_simulator_free(struct tdm_simulator *simulator);

@@ -1818,12 +1818,17 @@ static bool takes_part(struct trial *t, size_t i)
 
 static bool team_op_of_another_layer(struct trial *t)
 {
-    const uint32_t units = t->r.program.schedule->model->unit_count;
-    for (EACH_ITEM(t, i))
-        if (takes_part(t, i)) {
-            op_at(t, i)->layer = another(t, units, op_at(t, i)->layer);
-            return true;
-        }
+    const struct tdm_model *model = t->r.program.schedule->model;
+    for (EACH_ITEM(t, i)) {
+        if (!takes_part(t, i))
+            continue;
+        struct tdm_op *op = op_at(t, i);
+        bool of_kv = op->kind == TDM_OP_GATHER || op->kind == TDM_OP_REDUCE;
+        if (of_kv && model->layers == 1)
+            continue;
+        op->layer = another(t, of_kv ? model->layers : model->unit_count, op->layer);
+        return true;
+    }
     return false;
 }
 
