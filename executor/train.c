@@ -26,6 +26,7 @@ struct training {
     const struct tdm_program *program;
     struct tdm_run_result *result;
     struct position position;
+    struct tdm_history history; /* of all steps up to `position` */
     struct tdm_team_walk *walk;
     struct tdm_observer *observer; /* of the first step, which is measured; NULL after it */
     struct tdm_midstep midstep;
@@ -144,8 +145,8 @@ static void note_loss(struct tdm_run_result *result, uint64_t step, uint64_t ste
         result->late_loss += (loss - result->late_loss) / (double)(step - before);
 }
 
-/* Adds an ended step to the training's results, and reports it. */
-static enum tdm_status count(const struct training *t, const struct ended_step *ended,
+/* Adds an ended step to the training's results and history, and reports it. */
+static enum tdm_status count(struct training *t, const struct ended_step *ended,
                              struct tdm_error *err)
 {
     const struct tdm_run_listener *listener = t->run->listener;
@@ -162,7 +163,7 @@ static enum tdm_status count(const struct training *t, const struct ended_step *
     }
     listener->stepped(listener->self, t->program, ended->number, ended->loss, ended->gradient_norm,
                       seconds);
-    return TDM_OK;
+    return tdm_history_add(&t->history, ended->loss, ended->gradient_norm, err);
 }
 
 /* Runs the next step. */
@@ -252,6 +253,21 @@ static enum tdm_status fill_arenas(struct training *t, struct tdm_error *err)
                             : status;
 }
 
+/* Takes the position and the history of the checkpoint that the run goes on from, if there is one. */
+static enum tdm_status resume(struct training *t, struct tdm_error *err)
+{
+    const struct tdm_checkpoint *resumed = t->run->weights.resumed;
+    if (resumed == NULL)
+        return TDM_OK;
+    enum tdm_status status = tdm_checkpoint_history(resumed, &t->history, err);
+    for (uint64_t i = 0; i < t->history.count && status == TDM_OK; i++) {
+        note_loss(t->result, i + 1, t->run->options->steps, t->history.steps[i].loss);
+        t->result->steps = i + 1;
+    }
+    t->position.step = t->result->resumed_step = resumed->step;
+    return status;
+}
+
 /* Records the forecasts in the trace. Then drops what only the trace needs. */
 static enum tdm_status record_forecasts(const struct training *t, uint32_t index,
                                         struct tdm_error *err)
@@ -279,7 +295,9 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     const struct tdm_backend *backend = run->options->backend;
     const struct tdm_forecast *forecast = run->loaded[index].forecast;
     t->result->outside_bytes = backend->outside_bytes(run->arenas[0].executor);
-    enum tdm_status status = tdm_team_walk_new(t->program, forecast, run->arenas, &t->walk, err);
+    enum tdm_status status = resume(t, err);
+    if (status == TDM_OK)
+        status = tdm_team_walk_new(t->program, forecast, run->arenas, &t->walk, err);
     if (status == TDM_OK)
         status = tdm_observer_new(t->program, run->arenas, &t->observer, err);
     if (status == TDM_OK && backend->executes)
@@ -307,6 +325,7 @@ static void close_training(struct training *t)
     tdm_batch_free(t->batch);
     tdm_observer_free(t->observer);
     tdm_team_walk_free(t->walk);
+    tdm_history_free(&t->history);
 }
 
 enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_result *result,
@@ -317,13 +336,16 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
         .run = run,
         .program = program,
         .result = result,
-        .position = {.seed = run->options->seed, .settings = &program->schedule->optimizer}};
+        .position = {.seed = run->weights.seed, .settings = &program->schedule->optimizer}};
     enum tdm_status status = open_training(&t, index, err);
+    if (status == TDM_OK && t.position.step == run->options->steps) /* nothing is left to train */
+        status = tdm_run_weights_save(&run->weights, run->arenas, program, &t.history,
+                                      &result->saved_step, err);
     while (status == TDM_OK && t.position.step < run->options->steps) {
         status = next_step(&t, err);
         if (status == TDM_OK) /* before an evaluation overwrites the gradients */
-            status =
-                tdm_run_weights_save(&run->weights, run->arenas, program, t.position.step, err);
+            status = tdm_run_weights_save(&run->weights, run->arenas, program, &t.history,
+                                          &result->saved_step, err);
         if (status == TDM_OK)
             status = evaluate(&t, err);
     }
