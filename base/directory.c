@@ -24,8 +24,8 @@ static bool is_dots(const char *name)
 #define INNER_NAME 512
 
 /* Does `stream` hold only entries that `owns` accepts? If not, `found` gets the first other one. A
- * folder "F" is one if "F/" is accepted, and then its entries are asked for as "F/NAME". `within` is
- * "F/", or "" at the top. Counts the entries. */
+ * folder "F" is one if "F/" is accepted, and then its entries are asked for as "F/NAME". `within`
+ * is "F/", or "" at the top. Counts the entries. */
 static bool holds_owned(DIR *stream, const char *within, tdm_directory_owns owns, size_t *count,
                         char found[INNER_NAME])
 {
@@ -233,8 +233,8 @@ enum tdm_status tdm_directory_begin(const char *path, bool force, tdm_directory_
         free(target);
         return tdm_file_failed(path, reason, err);
     }
-    *directory = (struct tdm_directory){
-        .path = target, .temporary = temporary, .lock = lock, .owns = owns};
+    *directory =
+        (struct tdm_directory){.path = target, .temporary = temporary, .lock = lock, .owns = owns};
     return TDM_OK;
 }
 
@@ -246,9 +246,8 @@ enum tdm_status tdm_directory_folder(struct tdm_directory *directory, const char
     if (directory->folder == NULL)
         return tdm_file_failed(directory->path, ENOMEM, err);
     snprintf(directory->folder, bytes, "%s/%s", directory->temporary, name);
-    return mkdir(directory->folder, 0777) == 0
-               ? TDM_OK
-               : tdm_file_failed(directory->folder, errno, err);
+    return mkdir(directory->folder, 0777) == 0 ? TDM_OK
+                                               : tdm_file_failed(directory->folder, errno, err);
 }
 
 /* Some file systems cannot sync a directory. That is no error: the directory exists all the

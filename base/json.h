@@ -38,8 +38,8 @@ char *tdm_json_canonical(const json_t *value);
  * because memory ran out while it was built; TDM_IO. */
 enum tdm_status tdm_json_write(FILE *out, bool sorted, json_t *value, struct tdm_error *err);
 
-/* Writes `root`, indented, to a new file DIRECTORY/NAME, whole or not at all. TDM_NO_MEMORY, also if
- * `root` is NULL; TDM_IO. */
+/* Writes `root`, indented, to a new file DIRECTORY/NAME, whole or not at all. TDM_NO_MEMORY, also
+ * if `root` is NULL; TDM_IO. */
 enum tdm_status tdm_json_save(const char *directory, const char *name, const json_t *root,
                               struct tdm_error *err);
 

@@ -226,9 +226,10 @@ static const struct tdm_option options[] = {
      .low = 1,
      .high = MOST_STEPS,
      .place = PLACE(run.save_every),
-     .help = "write checkpoints to the directory of --save, after every N-th step and the last one: "
-             "step-N, from which --resume goes on exactly, and which is a model too; latest is a "
-             "link to the newest",
+     .help =
+         "write checkpoints to the directory of --save, after every N-th step and the last one: "
+         "step-N, from which --resume goes on exactly, and which is a model too; latest is a "
+         "link to the newest",
      .details = "Beside the model it has masters, moments, the losses so far and what decides the "
                 "next steps, each with a checksum."},
     {.name = "save-keep",
@@ -244,10 +245,11 @@ static const struct tdm_option options[] = {
      .place = PLACE(run.resume_path),
      .help = "go on exactly from the latest checkpoint of a directory that --save-every wrote, or "
              "from one of its step-N, up to step --steps",
-     .details = "The schedule may be another one for the same model, optimizer and sequences: what "
-                "it keeps where, its groups, order and prefetch change no bit; other chunks, ranks, "
-                "dtypes or another backend round sums otherwise, and it is said. Another model, "
-                "optimizer, text or seed is refused. A setting differs only if --set says so.",
+     .details =
+         "The schedule may be another one for the same model, optimizer and sequences: what "
+         "it keeps where, its groups, order and prefetch change no bit; other chunks, ranks, "
+         "dtypes or another backend round sums otherwise, and it is said. Another model, "
+         "optimizer, text or seed is refused. A setting differs only if --set says so.",
      .values = TDM_VALUES_FOLDERS},
     {.name = "save-dtype",
      .word = "TYPE",

@@ -68,8 +68,7 @@ static enum tdm_status print_json(const struct tdm_run_arguments *arguments,
                                    (json_int_t)result->steps, "predicted_step_seconds",
                                    result->predicted_step_seconds, "arenas", arenas);
         if (result->resumed_step > 0)
-            tdm_json_set(&object, "resumed_step",
-                         json_integer((json_int_t)result->resumed_step));
+            tdm_json_set(&object, "resumed_step", json_integer((json_int_t)result->resumed_step));
         if (result->saved_step > 0)
             tdm_json_set(&object, "saved_step", json_integer((json_int_t)result->saved_step));
         if (ran) {
@@ -103,8 +102,7 @@ static void hint_what_is_left(const struct tdm_run_options *run,
                               const struct tdm_run_result *result, struct tdm_error *err)
 {
     if (result->saved_step > 0)
-        tdm_hint(err,
-                 "--resume %s goes on after step %" PRIu64 "%s%s", run->save_path,
+        tdm_hint(err, "--resume %s goes on after step %" PRIu64 "%s%s", run->save_path,
                  result->saved_step,
                  run->trace_path == NULL ? "" : "; what was measured so far is in ",
                  run->trace_path == NULL ? "" : run->trace_path);

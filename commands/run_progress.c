@@ -290,8 +290,7 @@ static void resumed(void *self, const char *directory, uint64_t step, const char
             tdm_text_shown(directory, shown), (unsigned long long)step,
             (unsigned long long)progress->steps);
     if (differences[0] != '\0')
-        fprintf(progress->out,
-                "  not the same bits from here on: %s\n", differences);
+        fprintf(progress->out, "  not the same bits from here on: %s\n", differences);
     await(progress, "  preparing the run");
 }
 
@@ -353,14 +352,13 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
     char shown[TDM_TEXT_SHOWN];
     if (isnan(result->first_loss)) { /* the backend computes nothing */
         fprintf(out, "%s: %llu step%s, nothing computed (predicted %s each)\n",
-                tdm_text_shown(path, shown), (unsigned long long)done,
-                done == 1 ? "" : "s",
+                tdm_text_shown(path, shown), (unsigned long long)done, done == 1 ? "" : "s",
                 tdm_format_seconds(result->predicted_step_seconds, predicted));
         return;
     }
     fprintf(out, "%s: %llu step%s, %s each (predicted %s), %.0f tokens/s\n",
-            tdm_text_shown(path, shown), (unsigned long long)done,
-            done == 1 ? "" : "s", tdm_format_seconds(each, seconds),
+            tdm_text_shown(path, shown), (unsigned long long)done, done == 1 ? "" : "s",
+            tdm_format_seconds(each, seconds),
             tdm_format_seconds(result->predicted_step_seconds, predicted),
             (double)result->tokens / result->seconds);
     fprintf(out, "  loss %.4f", result->first_loss);

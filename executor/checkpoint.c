@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The note of a checkpoint: what it says of the training that saved it, and whether a program can go
- * on from there. */
+/* The note of a checkpoint: what it says of the training that saved it, and whether a program can
+ * go on from there. */
 #include "executor/checkpoint_parts.h"
 
 #include "base/json.h"
 #include "schedule/training_settings.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -94,32 +93,47 @@ static bool has(const char *directory, const char *name)
     return found;
 }
 
+/* The checkpoint that a link in `path` names: "PATH/step-N", so that messages tell the step.
+ * malloc'ed; NULL if memory ran out. */
+static char *follow(const char *path, const char *link)
+{
+    char target[256];
+    ssize_t length = readlink(link, target, sizeof(target) - 1);
+    if (length <= 0)
+        return strdup(link); /* a directory itself */
+    target[length] = '\0';
+    return strchr(target, '/') == NULL ? join(path, target) : strdup(link);
+}
+
 /* The directory of the checkpoint that `path` stands for. */
 static enum tdm_status find(const char *path, char **directory, struct tdm_error *err)
 {
     char *latest = join(path, LATEST);
+    enum tdm_status status = TDM_OK;
     if (has(path, TDM_WEIGHTS_NOTE)) {
         *directory = strdup(path);
     } else if (latest != NULL && has(latest, TDM_WEIGHTS_NOTE)) {
-        *directory = realpath(latest, NULL); /* messages name the step */
+        *directory = follow(path, latest);
     } else {
-        free(latest);
         tdm_fail(err, TDM_USAGE, "--resume %s: holds no checkpoint: neither %s nor %s", path,
                  TDM_WEIGHTS_NOTE, LATEST);
-        return tdm_hint(err, "give the directory that run --save DIR --save-every N wrote, or one "
-                             "of its step-N");
+        status =
+            tdm_hint(err, "give the directory that run --save DIR --save-every N wrote, or one "
+                          "of its step-N");
     }
     free(latest);
-    return *directory != NULL ? TDM_OK : tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to open it", path);
+    if (status == TDM_OK && *directory == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to open it", path);
+    return status;
 }
 
 static enum tdm_status check_note(const char *file, json_t *note, uint64_t *step, uint64_t *seed,
                                   struct tdm_error *err)
 {
     struct tdm_json_reader reader = {file, "", note, err, TDM_OK};
-    static const char *const keys[] = {"format",         "step", "seed",     "tokens", "backend",
-                                       "losses",         "sets", "schedule", "digest",
-                                       "gradient_norms", NULL};
+    static const char *const keys[] = {"format",  "step",           "seed", "tokens",
+                                       "backend", "losses",         "sets", "schedule",
+                                       "digest",  "gradient_norms", NULL};
     const char *format = tdm_json_string(&reader, "format");
     if (tdm_json_status(&reader) == TDM_OK && strcmp(format, FORMAT) != 0)
         return tdm_json_fail(&reader, "format", "is not known; expected \"%s\"", FORMAT);
@@ -200,7 +214,8 @@ enum tdm_status tdm_checkpoint_history(const struct tdm_checkpoint *checkpoint,
 /* A value for a message. */
 static const char *show(const json_t *value, char out[SHOWN])
 {
-    char *text = value == NULL ? NULL : tdm_json_dump(value, JSON_COMPACT | JSON_REAL_PRECISION(12));
+    char *text =
+        value == NULL ? NULL : tdm_json_dump(value, JSON_COMPACT | JSON_REAL_PRECISION(12));
     size_t length = text == NULL ? 0 : strlen(text);
     snprintf(out, SHOWN, "%s%s", text == NULL ? "absent" : text, "");
     if (length >= SHOWN)
@@ -244,14 +259,22 @@ static void note_difference(struct tdm_checkpoint *checkpoint, const char *name,
 
 /* What a training computes depends on these fields of the schedule. */
 static const char *const decisive[] = {
-    "pass",           "sequences",        "documents",      "selector", "optimizer.kind",
-    "optimizer.clip", "dtypes.weights",   "dtypes.master",  "dtypes.moments",
+    "pass",           "sequences",      "documents",     "selector",       "optimizer.kind",
+    "optimizer.clip", "dtypes.weights", "dtypes.master", "dtypes.moments",
 };
 
 /* How sums are rounded depends on these. */
 static const char *const rounding[] = {
-    "ranks",          "chunk_tokens", "page_tokens",       "head_tile_tokens", "head_tile_vocabulary",
-    "dtypes.activations", "dtypes.kv", "dtypes.kv_gradients", "dtypes.gradients", "dtypes.logits",
+    "ranks",
+    "chunk_tokens",
+    "page_tokens",
+    "head_tile_tokens",
+    "head_tile_vocabulary",
+    "dtypes.activations",
+    "dtypes.kv",
+    "dtypes.kv_gradients",
+    "dtypes.gradients",
+    "dtypes.logits",
 };
 
 static enum tdm_status refuse(const struct tdm_checkpoint *checkpoint, const char *path,
@@ -298,7 +321,8 @@ static enum tdm_status compare(struct tdm_checkpoint *checkpoint, const json_t *
         if (json_equal(old, new) || (old == NULL && new == NULL))
             continue;
         note_difference(checkpoint, rounding[i], old == NULL ? "1" : show(old, was),
-                        new == NULL ? "1" : show(new, is)); /* ranks are absent where there is one */
+                        new == NULL ? "1"
+                                    : show(new, is)); /* ranks are absent where there is one */
     }
     const char *backend = json_string_value(json_object_get(checkpoint->note, "backend"));
     if (strcmp(backend, user->backend) != 0)
@@ -328,7 +352,8 @@ enum tdm_status tdm_checkpoint_match_tokens(const struct tdm_checkpoint *checkpo
     const char *digest = json_string_value(json_object_get(tokens, "digest"));
     if (count == token_count && digest != NULL && strcmp(digest, token_digest) == 0)
         return TDM_OK;
-    tdm_fail(err, TDM_INPUT, "%s: was trained on another text than %s: on %s%" PRIu64 " tokens, not %s%" PRIu64,
+    tdm_fail(err, TDM_INPUT,
+             "%s: was trained on another text than %s: on %s%" PRIu64 " tokens, not %s%" PRIu64,
              checkpoint->directory, name, count == token_count ? "other " : "", count,
              count == token_count ? "these " : "", token_count);
     return tdm_hint(err, "give the same --tokens, and the same --validation share");

@@ -4,7 +4,8 @@
  * rest of the optimizer's state and a note beside it (docs/formats.md).
  *
  * What is in it depends on the model, the optimizer and the step, not on the schedule: any schedule
- * of the model with the same optimizer can go on, whatever it keeps where, with any number of ranks.
+ * of the model with the same optimizer can go on, whatever it keeps where, with any number of
+ * ranks.
  */
 #ifndef TDM_EXECUTOR_CHECKPOINT_H
 #define TDM_EXECUTOR_CHECKPOINT_H
@@ -21,14 +22,14 @@
 struct tdm_checkpoint_moment {
     uint64_t step, seed;
     const char *backend;
-    uint64_t token_count;                /* of the text; 0: random tokens */
-    char token_digest[TDM_DIGEST_SIZE];  /* tdm_tokens_digest() */
-    const struct tdm_history *history;   /* of all steps up to this one */
+    uint64_t token_count;               /* of the text; 0: random tokens */
+    char token_digest[TDM_DIGEST_SIZE]; /* tdm_tokens_digest() */
+    const struct tdm_history *history;  /* of all steps up to this one */
 };
 
-/* Writes a checkpoint to `target`, for which it sets `checkpoint` and `part_bytes`. The directory is
- * read back before it takes its place. TDM_INPUT if a weight or a moment is not finite: then nothing
- * is written. */
+/* Writes a checkpoint to `target`, for which it sets `checkpoint` and `part_bytes`. The directory
+ * is read back before it takes its place. TDM_INPUT if a weight or a moment is not finite: then
+ * nothing is written. */
 enum tdm_status tdm_checkpoint_save(const struct tdm_weights_target *target,
                                     const struct tdm_arenas *arenas,
                                     const struct tdm_program *program,
@@ -48,8 +49,8 @@ struct tdm_checkpoint {
     struct tdm_checkpoint_reader *reader; /* NULL until tdm_checkpoint_match() */
 };
 
-/* Opens a checkpoint, or the latest one of a folder of checkpoints, and reads its note. TDM_USAGE if
- * there is none; TDM_INPUT if the note was edited. On success the caller owns *checkpoint. */
+/* Opens a checkpoint, or the latest one of a folder of checkpoints, and reads its note. TDM_USAGE
+ * if there is none; TDM_INPUT if the note was edited. On success the caller owns *checkpoint. */
 enum tdm_status tdm_checkpoint_open(const char *path, struct tdm_checkpoint **checkpoint,
                                     struct tdm_error *err);
 void tdm_checkpoint_close(struct tdm_checkpoint *checkpoint);

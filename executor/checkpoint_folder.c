@@ -43,8 +43,9 @@ static uint64_t step_of(const char *name, const char **rest)
     return step;
 }
 
-/* The steps of the checkpoints in a folder, in no order; malloc'ed. `left`: those of temporary names
- * instead. Returns their number; *steps is NULL if memory ran out or the folder cannot be read. */
+/* The steps of the checkpoints in a folder, in no order; malloc'ed. `left`: those of temporary
+ * names instead. Returns their number; *steps is NULL if memory ran out or the folder cannot be
+ * read. */
 static size_t list(const char *path, bool left, uint64_t **steps)
 {
     size_t count = 0, capacity = 64;
@@ -119,8 +120,9 @@ enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, boo
         return TDM_OK;
     if (follows) {
         tdm_fail(err, TDM_USAGE, "%s: has checkpoints up to step %" PRIu64, path, most);
-        return tdm_hint(err, "resume from the latest, or pass --force to replace those after step "
-                             "%" PRIu64,
+        return tdm_hint(err,
+                        "resume from the latest, or pass --force to replace those after step "
+                        "%" PRIu64,
                         resumed_step);
     }
     tdm_fail(err, TDM_USAGE, "%s: has checkpoints of another run, up to step %" PRIu64, path, most);
@@ -194,7 +196,8 @@ static enum tdm_status move_latest(const struct tdm_checkpoint_folder *folder, u
         if (symlink(name, next) != 0 || rename(next, latest) != 0)
             reason = errno;
     }
-    enum tdm_status status = reason == 0 ? TDM_OK : tdm_file_failed(latest == NULL ? folder->path : latest, reason, err);
+    enum tdm_status status =
+        reason == 0 ? TDM_OK : tdm_file_failed(latest == NULL ? folder->path : latest, reason, err);
     if (status == TDM_OK)
         sync_folder(folder);
     free(next);

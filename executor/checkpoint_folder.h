@@ -13,22 +13,22 @@
 
 struct tdm_checkpoint_folder {
     const char *path;
-    uint64_t keep;    /* this many of the newest checkpoints stay */
-    bool discards;    /* checkpoints of another run are there, which go after the first save */
-    bool made;        /* by tdm_checkpoint_folder_open() */
-    int lock;         /* descriptor; -1: not open */
+    uint64_t keep; /* this many of the newest checkpoints stay */
+    bool discards; /* checkpoints of another run are there, which go after the first save */
+    bool made;     /* by tdm_checkpoint_folder_open() */
+    int lock;      /* descriptor; -1: not open */
 };
 
-/* May a run write its checkpoints to `path`, after `resumed`, a checkpoint in any folder (NULL: from
- * the start)? TDM_USAGE if other ones are there, or later ones, unless `force`: then they go after
- * the first save. Sets *folder, which the caller may open. */
+/* May a run write its checkpoints to `path`, after `resumed`, a checkpoint in any folder (NULL:
+ * from the start)? TDM_USAGE if other ones are there, or later ones, unless `force`: then they go
+ * after the first save. Sets *folder, which the caller may open. */
 enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, bool force,
                                             const char *resumed, uint64_t resumed_step,
                                             struct tdm_checkpoint_folder *folder,
                                             struct tdm_error *err);
 
-/* Makes the folder if there is none, locks it, and removes what killed runs left in it. TDM_USAGE if
- * another run writes there. */
+/* Makes the folder if there is none, locks it, and removes what killed runs left in it. TDM_USAGE
+ * if another run writes there. */
 enum tdm_status tdm_checkpoint_folder_open(struct tdm_checkpoint_folder *folder,
                                            struct tdm_error *err);
 

@@ -107,11 +107,9 @@ static enum tdm_status save_all(struct saving *s, const struct tdm_weights_targe
                                 const struct tdm_checkpoint_moment *moment, struct tdm_error *err)
 {
     const bool rounded = tdm_state_dtype(s->program, TDM_UNIT_WEIGHTS) != target->dtype;
-    enum tdm_status status =
-        save_content(s, 0, rounded,
-                     rounded && target->dtype == TDM_DTYPE_FP32 ? TDM_UNIT_MASTER
-                                                                : TDM_UNIT_WEIGHTS,
-                     err);
+    enum tdm_status status = save_content(
+        s, 0, rounded,
+        rounded && target->dtype == TDM_DTYPE_FP32 ? TDM_UNIT_MASTER : TDM_UNIT_WEIGHTS, err);
     for (size_t i = 0; i < KEPT && status == TDM_OK; i++) {
         if (!is_part(s->program, i, target->dtype))
             continue;
@@ -175,8 +173,8 @@ enum tdm_status tdm_checkpoint_reader_open(const struct tdm_checkpoint *checkpoi
     snprintf(note, bytes, "%s/" TDM_WEIGHTS_NOTE, checkpoint->directory);
     for (size_t i = 0; i < KEPT && status == TDM_OK; i++) {
         enum tdm_dtype dtype = tdm_state_dtype(program, kept[i].content);
-        bool in_model = kept[i].content == TDM_UNIT_WEIGHTS &&
-                        json_object_get(sets, kept[i].name) == NULL;
+        bool in_model =
+            kept[i].content == TDM_UNIT_WEIGHTS && json_object_get(sets, kept[i].name) == NULL;
         const char *key = in_model ? "model" : kept[i].name;
         if (dtype != TDM_DTYPE_NONE)
             status = tdm_tensor_set_open(in_model ? checkpoint->directory : folder, note, key,

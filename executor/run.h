@@ -23,7 +23,7 @@ struct tdm_run_options {
     bool seed_given;          /* else a resumed run has the seed of the checkpoint */
     const char *weights_path; /* directory to load from; NULL: random */
     const char *tokens_path;  /* NULL: random tokens */
-    uint64_t steps; /* the last one */
+    uint64_t steps;           /* the last one */
     const char *const *pairs; /* of --set, KEY=VALUE; applied to the training schedules */
     size_t pair_count;
     const char *evaluate_path;   /* schedule that evaluates between steps; NULL: none */
@@ -102,9 +102,9 @@ struct tdm_run_validation {
 
 /* Results of one schedule. */
 struct tdm_run_result {
-    bool begun;     /* its first step has begun */
-    bool finished;  /* all steps are done, and all that was to be saved is saved */
-    uint64_t steps; /* the last one that is done */
+    bool begun;            /* its first step has begun */
+    bool finished;         /* all steps are done, and all that was to be saved is saved */
+    uint64_t steps;        /* the last one that is done */
     uint64_t resumed_step; /* the run went on after this one; 0: from the start */
     uint64_t saved_step;   /* of the last checkpoint that it saved; 0: none */
     uint64_t tokens;

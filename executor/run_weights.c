@@ -144,10 +144,10 @@ static enum tdm_status check_folder(struct tdm_run_weights *weights,
 {
     const struct tdm_run_options *options = weights->options;
     const struct tdm_checkpoint *resumed = weights->resumed;
-    enum tdm_status status = tdm_checkpoint_folder_check(
-        options->save_path, options->save_keep, options->force,
-        resumed == NULL ? NULL : resumed->directory, resumed == NULL ? 0 : resumed->step,
-        &weights->folder, err);
+    enum tdm_status status =
+        tdm_checkpoint_folder_check(options->save_path, options->save_keep, options->force,
+                                    resumed == NULL ? NULL : resumed->directory,
+                                    resumed == NULL ? 0 : resumed->step, &weights->folder, err);
     const uint64_t saves = (options->steps + options->save_every - 1) / options->save_every;
     target.part_bytes = tdm_checkpoint_part_bytes(program, target.dtype);
     target.copies = resumed != NULL ? 1 : (uint32_t)tdm_least(saves, options->save_keep + 1);
@@ -211,7 +211,8 @@ static enum tdm_status open_resumed(struct tdm_run_weights *weights,
     if (resumed->step >= options->steps + (options->gradients_path == NULL)) {
         tdm_fail(err, TDM_USAGE, "%s: is beyond --steps %llu", resumed->directory,
                  (unsigned long long)options->steps);
-        return tdm_hint(err, "--steps is the step to reach, counted from the start of the training");
+        return tdm_hint(err,
+                        "--steps is the step to reach, counted from the start of the training");
     }
     return TDM_OK;
 }

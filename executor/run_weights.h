@@ -15,9 +15,9 @@
 struct tdm_run_weights {
     const struct tdm_run_options *options;
     const struct tdm_run_listener *listener;
-    struct tdm_weights *files; /* to load from; NULL: random */
-    const char *moving;        /* the current activity, for listener->moved */
-    uint64_t seed;             /* of the training */
+    struct tdm_weights *files;      /* to load from; NULL: random */
+    const char *moving;             /* the current activity, for listener->moved */
+    uint64_t seed;                  /* of the training */
     struct tdm_checkpoint *resumed; /* NULL: from the start */
     struct tdm_checkpoint_folder folder;
     uint64_t token_count; /* of the text, if checkpoints are read or written */
@@ -46,8 +46,8 @@ enum tdm_status tdm_run_weights_init(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program, struct tdm_error *err);
 
-/* Saves weights, a checkpoint or gradients if they are to be saved after the last step of `history`.
- * *saved_step becomes that step if a checkpoint was saved. */
+/* Saves weights, a checkpoint or gradients if they are to be saved after the last step of
+ * `history`. *saved_step becomes that step if a checkpoint was saved. */
 enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program,

@@ -253,7 +253,8 @@ static enum tdm_status fill_arenas(struct training *t, struct tdm_error *err)
                             : status;
 }
 
-/* Takes the position and the history of the checkpoint that the run goes on from, if there is one. */
+/* Takes the position and the history of the checkpoint that the run goes on from, if there is one.
+ */
 static enum tdm_status resume(struct training *t, struct tdm_error *err)
 {
     const struct tdm_checkpoint *resumed = t->run->weights.resumed;

@@ -81,8 +81,9 @@ struct tdm_safetensors_writer {
 };
 
 /* Creates a file, which must not exist, for tensors of one dtype (fp32, bf16, fp16 or remainder16,
- * which is stored as I16), and writes its header. `tensors` gives their names, ranks and shapes. TDM_IO. On success the caller ends
- * *writer with tdm_safetensors_finish() or tdm_safetensors_abandon(). */
+ * which is stored as I16), and writes its header. `tensors` gives their names, ranks and shapes.
+ * TDM_IO. On success the caller ends *writer with tdm_safetensors_finish() or
+ * tdm_safetensors_abandon(). */
 enum tdm_status tdm_safetensors_create(const char *path, enum tdm_dtype dtype,
                                        uint32_t tensor_count, const struct tdm_safetensor *tensors,
                                        struct tdm_safetensors_writer *writer,

@@ -172,8 +172,8 @@ enum tdm_status tdm_tensor_set_append(struct tdm_tensor_set *set, const void *va
         status = finish_shard(set, err);
         set->current++;
         if (status == TDM_OK && set->current == set->shard_count)
-            status = tdm_fail(err, TDM_INTERNAL, "%s: more elements than the model has",
-                              set->directory);
+            status =
+                tdm_fail(err, TDM_INTERNAL, "%s: more elements than the model has", set->directory);
         if (status == TDM_OK)
             status = begin_shard(set, err);
     }
@@ -283,8 +283,9 @@ static enum tdm_status open_next(const char *directory, const char *from, const 
     *done += file->tensor_count;
     if (due)
         return TDM_OK;
-    return tdm_fail(err, TDM_INPUT, "%s: does not hold the tensors of the model, in their order, as %s",
-                    file->path, tdm_dtype_name(reader->dtype));
+    return tdm_fail(err, TDM_INPUT,
+                    "%s: does not hold the tensors of the model, in their order, as %s", file->path,
+                    tdm_dtype_name(reader->dtype));
 }
 
 static enum tdm_status open_files(const char *directory, const char *from, const char *key,
@@ -316,8 +317,8 @@ enum tdm_status tdm_tensor_set_open(const char *directory, const char *file, con
     if (stored == NULL || !json_is_array(files))
         return tdm_fail(err, TDM_INPUT, "%s: does not describe \"%s\"", file, key);
     if (strcmp(stored, tdm_dtype_name(dtype)) != 0)
-        return tdm_fail(err, TDM_INPUT, "%s: \"%s\" is stored as %s; expected %s", file, key, stored,
-                        tdm_dtype_name(dtype));
+        return tdm_fail(err, TDM_INPUT, "%s: \"%s\" is stored as %s; expected %s", file, key,
+                        stored, tdm_dtype_name(dtype));
     struct tdm_tensor_set_reader *reader = calloc(1, sizeof(*reader));
     if (reader == NULL)
         return no_memory(directory, key, err);
@@ -355,7 +356,8 @@ static enum tdm_status end_file(struct tdm_tensor_set_reader *reader, struct tdm
     reader->sum = (struct tdm_checksum){0};
     if (strcmp(found, opened->checksum) == 0)
         return TDM_OK;
-    return tdm_fail(err, TDM_INPUT, "%s: its data are not those that were saved: their checksum differs",
+    return tdm_fail(err, TDM_INPUT,
+                    "%s: its data are not those that were saved: their checksum differs",
                     opened->file->path);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A tensor set: all tensors of a model in one dtype, in the model's order and under their names, in
- * STEM.safetensors or in shards with an index. A saved model is one; the gradients of a step and the
- * parts of an optimizer's state are others.
+ * STEM.safetensors or in shards with an index. A saved model is one; the gradients of a step and
+ * the parts of an optimizer's state are others.
  */
 #ifndef TDM_MODELS_TENSOR_SET_H
 #define TDM_MODELS_TENSOR_SET_H
@@ -22,8 +22,8 @@ struct tdm_tensor_set {
     char *directory; /* that its files are in */
     char stem[32];
     const struct tdm_model *model;
-    enum tdm_dtype dtype; /* fp32, bf16, fp16 or remainder16 */
-    char *names;          /* of all tensors */
+    enum tdm_dtype dtype;           /* fp32, bf16, fp16 or remainder16 */
+    char *names;                    /* of all tensors */
     struct tdm_safetensor *tensors; /* [tensor_count]: name and shape */
     struct tdm_tensor_shard *shards;
     uint32_t shard_count, current;
@@ -42,16 +42,16 @@ enum tdm_status tdm_tensor_set_begin(const char *directory, const char *stem,
                                      uint64_t shard_bytes, struct tdm_tensor_set *set,
                                      struct tdm_error *err);
 
-/* Writes the next elements, which must not cross from one tensor to the next: rounded from fp32, or,
- * if `stored`, as they are in the dtype of the set. */
+/* Writes the next elements, which must not cross from one tensor to the next: rounded from fp32,
+ * or, if `stored`, as they are in the dtype of the set. */
 enum tdm_status tdm_tensor_set_append(struct tdm_tensor_set *set, const void *values, bool stored,
                                       uint64_t count, struct tdm_error *err);
 
 /* Flushes the last file. TDM_INTERNAL if elements are missing. */
 enum tdm_status tdm_tensor_set_finish(struct tdm_tensor_set *set, struct tdm_error *err);
 
-/* Reads a finished set back through the file system's cache: index, headers, sizes and a checksum of
- * the data. TDM_IO or TDM_INPUT if it does not hold what was written. */
+/* Reads a finished set back through the file system's cache: index, headers, sizes and a checksum
+ * of the data. TDM_IO or TDM_INPUT if it does not hold what was written. */
 enum tdm_status tdm_tensor_set_verify(const struct tdm_tensor_set *set, struct tdm_error *err);
 
 /* Describes a finished set for a reader: {"dtype": D, "files": [{"name": N, "checksum": C}, ...]}.
@@ -65,8 +65,8 @@ void tdm_tensor_set_free(struct tdm_tensor_set *set);
 struct tdm_tensor_set_reader;
 
 /* Opens a set in a directory by its description, of which `file` is the source and `key` the name,
- * for messages. Checks the headers: TDM_INPUT unless the files hold exactly the tensors of the model
- * in `dtype`. On success the caller owns *reader. */
+ * for messages. Checks the headers: TDM_INPUT unless the files hold exactly the tensors of the
+ * model in `dtype`. On success the caller owns *reader. */
 enum tdm_status tdm_tensor_set_open(const char *directory, const char *file, const char *key,
                                     const json_t *description, const struct tdm_model *model,
                                     enum tdm_dtype dtype, struct tdm_tensor_set_reader **reader,

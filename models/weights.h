@@ -82,7 +82,10 @@ struct tdm_weights_target {
 /* Of a checkpoint: the note's name, the folder, and the parts that it may have. */
 #define TDM_WEIGHTS_NOTE "checkpoint.json"
 #define TDM_WEIGHTS_FOLDER "optimizer"
-#define TDM_WEIGHTS_PART_NAMES {"weights", "master", "moment1", "moment2"}
+#define TDM_WEIGHTS_PART_NAMES                    \
+    {                                             \
+        "weights", "master", "moment1", "moment2" \
+    }
 
 /* Is this the name of a file in a checkpoint, in the sense of tdm_directory_owns? */
 bool tdm_weights_owns_checkpoint(const char *name);
@@ -115,8 +118,8 @@ enum tdm_status tdm_weights_append_stored(struct tdm_weights_writer *writer, con
 enum tdm_status tdm_weights_part(struct tdm_weights_writer *writer, const char *name,
                                  enum tdm_dtype dtype, struct tdm_error *err);
 
-/* Ends the last part. *sets describes the model and the parts by name, as tdm_tensor_set_open() wants
- * it (new reference; NULL if memory ran out). */
+/* Ends the last part. *sets describes the model and the parts by name, as tdm_tensor_set_open()
+ * wants it (new reference; NULL if memory ran out). */
 enum tdm_status tdm_weights_describe(struct tdm_weights_writer *writer, json_t **sets,
                                      struct tdm_error *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes directories of whole-model tensors: a model, gradients, or a checkpoint. Everything is read
- * back before it replaces the old directory. */
+/* Writes directories of whole-model tensors: a model, gradients, or a checkpoint. Everything is
+ * read back before it replaces the old directory. */
 #include "base/directory.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -18,9 +18,17 @@
 
 /* Files that belong to a model and are not made by training: they are copied as they are. */
 static const char *const companions[] = {
-    "generation_config.json",  "tokenizer.json",    "tokenizer_config.json", "tokenizer.model",
-    "special_tokens_map.json", "added_tokens.json", "vocab.json",            "vocab.txt",
-    "merges.txt",              "chat_template.json", "chat_template.jinja",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.json",
+    "chat_template.jinja",
 };
 #define COMPANIONS (sizeof(companions) / sizeof(companions[0]))
 #define MOST_COMPANION_BYTES (UINT64_C(1) << 30)
@@ -42,16 +50,22 @@ struct tdm_weights_writer {
 
 static bool owns_model(const char *name)
 {
+    return strcmp(name, "config.json") == 0 || tdm_tensor_set_owns(name, "model");
+}
+
+/* Only a save that brings its own may replace them. */
+static bool owns_model_and_companions(const char *name)
+{
     for (size_t i = 0; i < COMPANIONS; i++)
         if (strcmp(name, companions[i]) == 0)
             return true;
-    return strcmp(name, "config.json") == 0 || tdm_tensor_set_owns(name, "model");
+    return owns_model(name);
 }
 
 bool tdm_weights_owns_checkpoint(const char *name)
 {
     const size_t folder = strlen(TDM_WEIGHTS_FOLDER "/");
-    if (owns_model(name) || strcmp(name, TDM_WEIGHTS_NOTE) == 0 ||
+    if (owns_model_and_companions(name) || strcmp(name, TDM_WEIGHTS_NOTE) == 0 ||
         strcmp(name, TDM_WEIGHTS_FOLDER "/") == 0)
         return true;
     bool owned = false;
@@ -67,9 +81,10 @@ static bool owns_gradients(const char *name)
 
 static tdm_directory_owns owner(const struct tdm_weights_target *target)
 {
-    return target->checkpoint  ? tdm_weights_owns_checkpoint
-           : target->gradients ? owns_gradients
-                               : owns_model;
+    return target->checkpoint           ? tdm_weights_owns_checkpoint
+           : target->gradients          ? owns_gradients
+           : target->companions != NULL ? owns_model_and_companions
+                                        : owns_model;
 }
 
 /* Does the file system that will hold the directory have enough space? */
@@ -231,7 +246,8 @@ enum tdm_status tdm_weights_part(struct tdm_weights_writer *writer, const char *
                                  enum tdm_dtype dtype, struct tdm_error *err)
 {
     enum tdm_status status = finish_set(writer, err);
-    return status == TDM_OK ? begin_set(writer, writer->directory.folder, name, dtype, err) : status;
+    return status == TDM_OK ? begin_set(writer, writer->directory.folder, name, dtype, err)
+                            : status;
 }
 
 enum tdm_status tdm_weights_describe(struct tdm_weights_writer *writer, json_t **sets,

@@ -108,6 +108,10 @@ tests_executor_property_evaluation_SOURCES = tests/executor/property_evaluation.
 	$(random_schedule)
 tests_executor_property_evaluation_LDADD = tests/reference/libreference.a $(LDADD)
 
+# Trainings that stop and go on.
+cmocka_tests += tests/executor/property_resume
+tests_executor_property_resume_SOURCES = tests/executor/property_resume.c $(random_schedule)
+
 # Ops in other orders than the program's, and with poison where nothing lives.
 cmocka_tests += tests/executor/property_order
 tests_executor_property_order_SOURCES = tests/executor/property_order.c tests/support/execution.c \
@@ -302,6 +306,7 @@ golden_tests += \
 	tests/goldens/progress.test \
 	tests/goldens/report-selection.test \
 	tests/goldens/report-unfinished.test \
+	tests/goldens/resume.test \
 	tests/goldens/run-dry.test \
 	tests/goldens/run-evaluate.test \
 	tests/goldens/run-optimizers.test \
@@ -339,6 +344,7 @@ long_tests += \
 	tests/executor/property_order \
 	tests/executor/property_places \
 	tests/executor/property_ranks \
+	tests/executor/property_resume \
 	tests/planner/failed-allocations \
 	tests/planner/property_plans \
 	tests/planner/property_search \
