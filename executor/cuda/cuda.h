@@ -78,6 +78,7 @@ struct tdm_executor {
     cudaEvent_t team_events[TDM_TEAM_POINTS];
     bool reads_others; /* the device may read the memory of the other ranks' devices */
     struct tdm_cuda_lane lanes[TDM_MAX_LANES];
+    uint32_t lane_count;       /* of these; one rank needs no lane `peer`, which is the last */
     struct tdm_cuda_mark base; /* its `end` is the event that others are timed from */
     int64_t base_ns;           /* the time of that event */
     struct tdm_timings timings;

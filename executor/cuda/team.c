@@ -2,9 +2,9 @@
 /*
  * Team ops between GPUs of one process: each reads the others' arenas, over NVLink or PCIe.
  *
- * The ranks' threads meet while they queue an op; the GPUs meet by events. A stream waits until the
- * streams of all other ranks have come to the op, reads their memory, and goes on when they have
- * read too. So nothing is staged, and no library takes memory for it.
+ * The ranks' threads meet while they queue an op; the GPUs meet by events. The stream of the lane
+ * `peer` waits until those of all other ranks have come to the op, reads their memory, and goes on
+ * when they have read too. So nothing is staged, and no library takes memory for it.
  */
 #include "executor/cuda/cuda.h"
 
@@ -13,13 +13,19 @@
 #include "ops/team.h"
 #include "schedule/slices.h"
 
+/* The stream of a team op's lane. */
+static cudaStream_t stream_of(const struct tdm_executor *executor, const struct tdm_launch *launch)
+{
+    return executor->lanes[launch->op->lane].stream;
+}
+
 /* Records that the rank's stream has come this far, and lets it wait until the streams of all ranks
  * have. All ranks call it at the same points of an op. */
 static enum tdm_status meet(struct tdm_executor *executor, const struct tdm_launch *launch,
                             enum tdm_team_point point, struct tdm_error *err)
 {
     const uint32_t own = launch->program->rank;
-    cudaStream_t stream = executor->lanes[launch->op->lane].stream;
+    cudaStream_t stream = stream_of(executor, launch);
     enum tdm_status status = TDM_CUDA(cudaEventRecord(executor->team_events[point], stream), err);
     if (status == TDM_OK) /* the others must not wait for an older record of the event */
         status = point == TDM_TEAM_COME ? tdm_team_enter(launch->team, launch, executor, err)
@@ -69,7 +75,7 @@ enum tdm_status tdm_cuda_run_gather_round(struct tdm_executor *executor,
             status = TDM_CUDA(
                 cudaMemcpyAsync(to, other->operand[TDM_GATHER_OWN].data,
                                 tdm_share_chunk_bytes(launch, TDM_KVPAGES, chunk->after.chunk),
-                                cudaMemcpyDeviceToDevice, tdm_cuda_compute(executor)),
+                                cudaMemcpyDeviceToDevice, stream_of(executor, launch)),
                 err);
     }
     return status == TDM_OK ? meet(executor, launch, TDM_TEAM_READ, err) : status;
@@ -93,7 +99,7 @@ enum tdm_status tdm_cuda_run_reduce(struct tdm_executor *executor, const struct 
     if (own->buffer != TDM_NONE)
         status = tdm_cuda_sum_shares(&shares, 0, own->bytes / tdm_dtype_bytes(sum->dtype),
                                      (struct tdm_array){sum->data, sum->dtype},
-                                     tdm_cuda_compute(executor), err);
+                                     stream_of(executor, launch), err);
     return status == TDM_OK ? meet(executor, launch, TDM_TEAM_READ, err) : status;
 }
 
@@ -115,7 +121,7 @@ enum tdm_status tdm_cuda_run_reduce_all(struct tdm_executor *executor,
         shares.of[rank] = tdm_team_shown(launch->team, rank)->operand[TDM_REDUCE_ALL_SUM].data;
     status = tdm_cuda_sum_shares(&shares, mine.first, mine.count,
                                  (struct tdm_array){sum->data, sum->dtype},
-                                 tdm_cuda_compute(executor), err);
+                                 stream_of(executor, launch), err);
     if (status == TDM_OK)
         status = meet(executor, launch, TDM_TEAM_SUMMED, err);
     for (uint32_t rank = 0; rank < ranks && status == TDM_OK; rank++) {
@@ -125,18 +131,18 @@ enum tdm_status tdm_cuda_run_reduce_all(struct tdm_executor *executor,
             status =
                 TDM_CUDA(cudaMemcpyAsync((char *)sum->data + at, (const char *)shares.of[rank] + at,
                                          slice.count * size, cudaMemcpyDeviceToDevice,
-                                         tdm_cuda_compute(executor)),
+                                         stream_of(executor, launch)),
                          err);
     }
     return status == TDM_OK ? meet(executor, launch, TDM_TEAM_READ, err) : status;
 }
 
-/* Copies the parts of the weights that the other ranks have updated, on the lane of the updates. */
+/* Copies the parts of the weights that the other ranks have updated. */
 enum tdm_status tdm_cuda_run_gather_all(struct tdm_executor *executor,
                                         const struct tdm_launch *launch, struct tdm_error *err)
 {
     const struct tdm_operand *weights = &launch->operand[TDM_GATHER_ALL_WEIGHTS];
-    cudaStream_t stream = executor->lanes[launch->op->lane].stream;
+    cudaStream_t stream = stream_of(executor, launch);
     enum tdm_status status = begin(executor, launch, err);
     for (uint32_t rank = 0; rank < launch->program->ranks && status == TDM_OK; rank++) {
         const struct tdm_slice part =
