@@ -77,8 +77,7 @@ static enum tdm_status check_content(const char *path, bool force, tdm_directory
     return tdm_hint(err, "pass --force to replace it, or name a new directory");
 }
 
-/* `path` without slashes at its end; with links resolved if it exists. malloc'ed. */
-static char *target_of(const char *path)
+char *tdm_directory_target(const char *path)
 {
     char *target = realpath(path, NULL);
     if (target != NULL)
@@ -91,7 +90,7 @@ static char *target_of(const char *path)
 
 char *tdm_directory_parent(const char *path)
 {
-    char *target = target_of(path);
+    char *target = tdm_directory_target(path);
     char *slash = target == NULL ? NULL : strrchr(target, '/');
     if (slash == NULL) {
         free(target);
@@ -107,7 +106,7 @@ char *tdm_directory_parent(const char *path)
 
 static bool is_too_long(const char *path, const char *parent)
 {
-    char *target = target_of(path);
+    char *target = tdm_directory_target(path);
     const char *slash = target == NULL ? NULL : strrchr(target, '/');
     long most = pathconf(parent, _PC_NAME_MAX);
     size_t length = target == NULL ? 0 : strlen(slash == NULL ? target : slash + 1);
@@ -204,7 +203,7 @@ enum tdm_status tdm_directory_check(const char *path, bool force, bool sweeps,
     struct stat info;
     if (path[0] == '\0')
         return tdm_fail(err, TDM_USAGE, "the name of a directory to write is empty");
-    char *target = target_of(path);
+    char *target = tdm_directory_target(path);
     if (target == NULL)
         return tdm_file_failed(path, ENOMEM, err);
     enum tdm_status status = tdm_file_check_link(target, err);
@@ -226,7 +225,7 @@ enum tdm_status tdm_directory_begin(const char *path, bool force, tdm_directory_
     enum tdm_status status = tdm_directory_check(path, force, true, owns, err);
     if (status != TDM_OK)
         return status;
-    char *target = target_of(path), *temporary = NULL;
+    char *target = tdm_directory_target(path), *temporary = NULL;
     int lock = -1;
     int reason = target == NULL ? ENOMEM : tdm_temporary_directory(target, &temporary, &lock);
     if (reason != 0) {

@@ -111,7 +111,7 @@ static void hint_what_is_left(const struct tdm_run_options *run,
                  run->trace_path);
 }
 
-enum tdm_status tdm_executor_run(int argc, char **argv, const volatile sig_atomic_t *stop,
+enum tdm_status tdm_executor_run(int argc, char **argv, struct tdm_signals *signals,
                                  struct tdm_error *err)
 {
     struct tdm_run_arguments arguments;
@@ -125,7 +125,9 @@ enum tdm_status tdm_executor_run(int argc, char **argv, const volatile sig_atomi
         return status;
     }
     arguments.run.command = command;
-    arguments.run.stop = stop;
+    arguments.run.stop = &signals->stop;
+    arguments.run.cut = &signals->cut;
+    arguments.run.save_now = &signals->save_now;
 
     struct tdm_run_result *results =
         calloc((size_t)arguments.run.schedule_count + 1, sizeof(*results));

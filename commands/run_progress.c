@@ -197,11 +197,30 @@ static void moved(void *self, const char *what, uint64_t done, uint64_t elements
 #define WRAP_OFF "\033[?7l"
 #define WRAP_ON "\033[?7h"
 
+/* Says once what a run that was told to stop still does, and how long that takes. */
+static void tell_stopping(struct tdm_progress *progress, const struct tdm_run_moment *moment)
+{
+    char left[TDM_FORMAT_SIZE], save[TDM_FORMAT_SIZE];
+    if (!moment->stopping || progress->stopping)
+        return;
+    progress->stopping = true;
+    if (progress->terminal)
+        fputs("\r\033[K", progress->out);
+    fprintf(progress->out, "  stopping: step %llu ends in about %s and is saved",
+            (unsigned long long)moment->step, tdm_format_seconds(moment->left_seconds, left));
+    if (progress->save_seconds > 0)
+        fprintf(progress->out, " (the last save took %s)",
+                tdm_format_seconds(progress->save_seconds, save));
+    fputs("; a second signal stops at once\n", progress->out);
+    fflush(progress->out);
+}
+
 static void within(void *self, const struct tdm_run_moment *moment)
 {
     struct tdm_progress *progress = self;
     double seconds = moment->seconds;
     leave(progress);
+    tell_stopping(progress, moment);
     if (progress->quiet || seconds < (progress->terminal ? WITHIN_SECONDS : PLAIN_SECONDS) ||
         (!progress->terminal && since(&progress->printed) < tdm_progress_pause(seconds)))
         return;
@@ -299,6 +318,7 @@ static void saved(void *self, const char *directory, uint64_t step, double secon
     struct tdm_progress *progress = self;
     char shown[TDM_TEXT_SHOWN], text[TDM_FORMAT_SIZE];
     progress->seconds += seconds; /* counts toward the estimate of the remaining time */
+    progress->save_seconds = seconds;
     if (progress->terminal)
         return;
     fprintf(progress->out, "  step %llu/%llu  saved to %s in %s\n", (unsigned long long)step,

@@ -91,7 +91,10 @@ enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, boo
     *folder = (struct tdm_checkpoint_folder){.path = path, .keep = keep, .lock = -1};
     if (path[0] == '\0')
         return tdm_fail(err, TDM_USAGE, "the name of a directory to write is empty");
-    enum tdm_status status = tdm_file_check_link(path, err);
+    char *target = tdm_directory_target(path);
+    enum tdm_status status = target == NULL ? tdm_file_failed(path, ENOMEM, err)
+                                            : tdm_file_check_link(target, err);
+    free(target);
     if (status != TDM_OK)
         return status;
     if (stat(path, &info) != 0) {

@@ -31,7 +31,7 @@ enum tdm_status tdm_run_weights_init(struct tdm_run_weights *weights,
     return tdm_weights_draw(weights->options->seed, arenas, program, &watch, err);
 }
 
-static bool is_checkpoint(const struct tdm_run_options *options)
+bool tdm_run_saves_checkpoints(const struct tdm_run_options *options)
 {
     return options->save_every > 0;
 }
@@ -92,7 +92,7 @@ static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
                                        struct tdm_error *err)
 {
     const struct tdm_run_listener *listener = weights->listener;
-    const struct tdm_weights_watch watch = {weights, moved, weights->options->stop};
+    const struct tdm_weights_watch watch = {weights, moved, weights->options->cut};
     const double began = now_seconds();
     struct tdm_checkpoint_moment moment = {.step = history->count,
                                            .seed = weights->seed,
@@ -120,6 +120,16 @@ static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
     return status;
 }
 
+/* Is a checkpoint to be saved after a step? */
+static bool is_due(const struct tdm_run_options *options, uint64_t step)
+{
+    bool now = options->save_now != NULL && *options->save_now;
+    if (now)
+        *options->save_now = 0;
+    return now || step == options->steps || step % options->save_every == 0 ||
+           (options->stop != NULL && *options->stop);
+}
+
 enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program,
@@ -127,11 +137,12 @@ enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      struct tdm_error *err)
 {
     const struct tdm_run_options *options = weights->options;
-    bool last = history->count == options->steps;
+    const bool last = history->count == options->steps;
     enum tdm_status status = TDM_OK;
-    if (is_checkpoint(options) && (last || history->count % options->save_every == 0))
+    if (tdm_run_saves_checkpoints(options) && is_due(options, history->count) &&
+        history->count != *saved_step)
         status = save_checkpoint(weights, arenas, program, history, saved_step, err);
-    else if (last && !is_checkpoint(options))
+    else if (last && !tdm_run_saves_checkpoints(options))
         status = save(weights, arenas, program, false, err);
     return status == TDM_OK && last ? save(weights, arenas, program, true, err) : status;
 }
@@ -177,7 +188,7 @@ static enum tdm_status check_target(struct tdm_run_weights *weights,
                  options->schedule_paths[0]);
         return tdm_hint(err, "plan with --optimizer none");
     }
-    return is_checkpoint(options) && !gradients ? check_folder(weights, program, target, err)
+    return tdm_run_saves_checkpoints(options) && !gradients ? check_folder(weights, program, target, err)
                                                 : tdm_weights_check(&target, err);
 }
 
@@ -238,7 +249,7 @@ enum tdm_status tdm_run_weights_open(const struct tdm_run_options *options,
 enum tdm_status tdm_run_weights_match(struct tdm_run_weights *weights,
                                       const struct tdm_tokens *tokens, struct tdm_error *err)
 {
-    if (weights->resumed == NULL && !is_checkpoint(weights->options))
+    if (weights->resumed == NULL && !tdm_run_saves_checkpoints(weights->options))
         return TDM_OK;
     weights->token_count = tdm_tokens_count(tokens);
     tdm_tokens_digest(tokens, weights->token_digest);
@@ -254,7 +265,7 @@ enum tdm_status tdm_run_weights_begin(struct tdm_run_weights *weights, struct td
     if (resumed != NULL)
         weights->listener->resumed(weights->listener->self, resumed->directory, resumed->step,
                                    resumed->differences);
-    return is_checkpoint(weights->options) ? tdm_checkpoint_folder_open(&weights->folder, err)
+    return tdm_run_saves_checkpoints(weights->options) ? tdm_checkpoint_folder_open(&weights->folder, err)
                                            : TDM_OK;
 }
 

@@ -32,6 +32,7 @@ struct training {
     struct tdm_midstep midstep;
     struct tdm_evaluation *evaluation; /* NULL: none */
     struct tdm_batch *batch;           /* NULL: nothing is computed */
+    const volatile sig_atomic_t *cut;  /* not zero: ends a step in the middle */
 };
 
 /* What is known of a step when it has ended. */
@@ -65,7 +66,7 @@ static enum tdm_status walk(struct training *t, const struct tdm_step *step,
     t->result->begun = true;
     tdm_midstep_begin(&t->midstep, step->number, ended->start_ns);
     enum tdm_status status =
-        tdm_team_walk_step(t->walk, step, t->observer, t->run->options->stop, err);
+        tdm_team_walk_step(t->walk, step, t->observer, t->cut, err);
     ended->end_ns = arenas->backend->now(arenas->executor);
     if (status == TDM_INTERRUPTED)
         (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(tdm_team_walk_of(t->walk, 0)),
@@ -195,6 +196,29 @@ static enum tdm_status next_step(struct training *t, struct tdm_error *err)
 
 /* ---- between steps ---- */
 
+/* Saves what is to be saved after this step. */
+static enum tdm_status save(struct training *t, struct tdm_error *err)
+{
+    return tdm_run_weights_save(&t->run->weights, t->run->arenas, t->program, &t->history,
+                                &t->result->saved_step, err);
+}
+
+static bool is_cut(const struct training *t)
+{
+    return t->cut != NULL && *t->cut;
+}
+
+/* Ends the training if it was told to stop while a step was under way. */
+static enum tdm_status check_stop(const struct training *t, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = t->run->options;
+    if (!tdm_run_saves_checkpoints(options) || options->stop == NULL || !*options->stop ||
+        t->position.step == options->steps)
+        return TDM_OK;
+    return tdm_fail(err, TDM_INTERRUPTED, "interrupted after step %llu",
+                    (unsigned long long)t->position.step);
+}
+
 /* Evaluates if this step is one to evaluate after, then records and reports the result. */
 static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
 {
@@ -317,6 +341,11 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
         &t->midstep, run->arenas, forecast, run->listener, run->recorder,
         tdm_size_add(run->arenas[0].bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
     tdm_walk_watch(tdm_team_walk_of(t->walk, 0), &t->midstep.watch);
+    t->cut = run->options->stop;
+    if (tdm_run_saves_checkpoints(run->options)) { /* the step that is interrupted is ended and saved */
+        t->midstep.stop = run->options->stop;
+        t->cut = run->options->cut;
+    }
     return TDM_OK;
 }
 
@@ -340,15 +369,23 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
         .position = {.seed = run->weights.seed, .settings = &program->schedule->optimizer}};
     enum tdm_status status = open_training(&t, index, err);
     if (status == TDM_OK && t.position.step == run->options->steps) /* nothing is left to train */
-        status = tdm_run_weights_save(&run->weights, run->arenas, program, &t.history,
-                                      &result->saved_step, err);
+        status = save(&t, err);
     while (status == TDM_OK && t.position.step < run->options->steps) {
         status = next_step(&t, err);
         if (status == TDM_OK) /* before an evaluation overwrites the gradients */
-            status = tdm_run_weights_save(&run->weights, run->arenas, program, &t.history,
-                                          &result->saved_step, err);
+            status = save(&t, err);
+        if (status == TDM_OK)
+            status = check_stop(&t, err);
         if (status == TDM_OK)
             status = evaluate(&t, err);
+    }
+    /* an evaluation was interrupted */
+    struct tdm_error late = {.status = TDM_OK};
+    if (status == TDM_INTERRUPTED && t.position.step > result->resumed_step &&
+        tdm_run_saves_checkpoints(run->options) && !is_cut(&t) && save(&t, &late) != TDM_OK) {
+        status = late.status;
+        if (err != NULL)
+            *err = late;
     }
     close_training(&t);
     result->finished = status == TDM_OK;
