@@ -265,6 +265,7 @@ golden_tests += \
 	tests/goldens/documents.test \
 	tests/goldens/evaluate-like.test \
 	tests/goldens/evaluate-optimizers.test \
+	tests/goldens/export.test \
 	tests/goldens/gather.test \
 	tests/goldens/gemma.test \
 	tests/goldens/help.test \
