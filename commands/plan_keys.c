@@ -78,8 +78,8 @@ static const struct tdm_help_entry keys[] = {
      "host in chunk-major order, default 2)",
      "The ring optimizer has layers whose master or moments are on the host, or on the host "
      "gradients of layers that are updated there; stashed has chunks on their way to the host."},
-    {"rings.gradients=1|2",
-     "of several ranks: layers' gradients on the device at a time (default: the faster that "
+    {"rings.gradients=N",
+     "of several ranks: layers' gradients on the device at a time, 1 or 2 (default: the faster that "
      "fits)",
      "With 2, the gradient of a layer is summed over the ranks while the next layer goes "
      "backward."},
