@@ -11,8 +11,8 @@
 
 #include <stdbool.h>
 
-/* `path` without slashes at its end; with links resolved if it exists. malloc'ed. NULL if memory ran
- * out. */
+/* `path` without slashes at its end; with links resolved if it exists. malloc'ed. NULL if memory
+ * ran out. */
 char *tdm_directory_target(const char *path);
 
 /* The directory that contains `path`; malloc'ed. NULL if memory ran out. */

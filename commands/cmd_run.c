@@ -307,29 +307,30 @@ const struct tdm_command tdm_cmd_run = {
     .usage = "run SCHEDULE... [options]",
     .summary = "train by schedules that plan wrote",
     .options = options,
-    .notes = "All memory of a step is taken once, at the planned size, if the GPU and this "
-             "computer have it free (else exit status 3); several schedules run one after the "
-             "other in it, each from fresh weights. Progress goes to stderr. The first step of a "
-             "schedule is the measured one: its memory holds a pattern before it and is scanned "
-             "after it. In a step that takes long it says each few seconds where it is, what is "
-             "left and what the driver reports of memory, unless TIDEMARK_PROGRESS is no, and the "
-             "trace has the ops up to there. Ctrl-C, SIGTERM and SIGHUP end a run after the ops "
-             "that are launched, 2 s or two ops at most as predicted, and leave the trace whole, "
-             "with how far the step was. With --save-every they let the step end and save it, and "
-             "say how long that takes; a second signal ends the run in the step, and a third kills. "
-             "SIGUSR1 saves a checkpoint after the step, and the run goes on. What a run that was killed left of a save is removed by "
-             "the next with that target.\n"
-             "\n"
-             "Examples:\n"
-             "  tidemark run plan.json --tokens book.txt --steps 100 --trace run.db\n"
-             "  tidemark run a.json b.json --steps 3 --json\n"
-             "  tidemark run plan.json --tokens book.txt --steps 500 --evaluate evaluate.json\n"
-             "  tidemark run plan.json --weights llama/ --tokens book.txt --steps 50 --save "
-             "trained/\n"
-             "  tidemark run plan.json --tokens book.txt --steps 500 --save saves --save-every 50\n"
-             "  tidemark run plan.json --tokens book.txt --steps 500 --save saves --save-every 50 "
-             "--resume saves\n"
-             "  tidemark run plan.json --backend null --dry-run\n",
+    .notes =
+        "All memory of a step is taken once, at the planned size, if the GPU and this "
+        "computer have it free (else exit status 3); several schedules run one after the "
+        "other in it, each from fresh weights. Progress goes to stderr. The first step of a "
+        "schedule is the measured one: its memory holds a pattern before it and is scanned "
+        "after it. In a step that takes long it says each few seconds where it is, what is "
+        "left and what the driver reports of memory, unless TIDEMARK_PROGRESS is no, and the "
+        "trace has the ops up to there. Ctrl-C, SIGTERM and SIGHUP end a run after the ops "
+        "that are launched, 2 s or two ops at most as predicted, and leave the trace whole, "
+        "with how far the step was. With --save-every they let the step end and save it, and "
+        "say how long that takes; a second signal ends the run in the step, and a third kills. "
+        "SIGUSR1 saves a checkpoint after the step, and the run goes on. What a run that was killed left of a save is removed by "
+        "the next with that target.\n"
+        "\n"
+        "Examples:\n"
+        "  tidemark run plan.json --tokens book.txt --steps 100 --trace run.db\n"
+        "  tidemark run a.json b.json --steps 3 --json\n"
+        "  tidemark run plan.json --tokens book.txt --steps 500 --evaluate evaluate.json\n"
+        "  tidemark run plan.json --weights llama/ --tokens book.txt --steps 50 --save "
+        "trained/\n"
+        "  tidemark run plan.json --tokens book.txt --steps 500 --save saves --save-every 50\n"
+        "  tidemark run plan.json --tokens book.txt --steps 500 --save saves --save-every 50 "
+        "--resume saves\n"
+        "  tidemark run plan.json --backend null --dry-run\n",
     .arguments = TDM_VALUES_FILES,
     .refused = tdm_training_explain,
 };

@@ -9,8 +9,8 @@
 
 static struct tdm_signals signals;
 
-/* The first signal asks to stop, the second to stop in the middle of what the first one lets end, and
- * the third kills. */
+/* The first signal asks to stop, the second to stop in the middle of what the first one lets end,
+ * and the third kills. */
 static void interrupt(int signal_number)
 {
     if (!signals.stop) {

@@ -82,6 +82,16 @@ static bool is_in(const char *path, const char *resumed)
     return in;
 }
 
+/* Is `resumed` what `latest` names? A run that was killed before it moved that leaves a later step.
+ */
+static bool is_latest(const char *path, const char *resumed)
+{
+    char *latest = join(path, LATEST);
+    bool is = latest != NULL && tdm_file_same(latest, resumed);
+    free(latest);
+    return is;
+}
+
 enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, bool force,
                                             const char *resumed, uint64_t resumed_step,
                                             struct tdm_checkpoint_folder *folder,
@@ -92,8 +102,8 @@ enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, boo
     if (path[0] == '\0')
         return tdm_fail(err, TDM_USAGE, "the name of a directory to write is empty");
     char *target = tdm_directory_target(path);
-    enum tdm_status status = target == NULL ? tdm_file_failed(path, ENOMEM, err)
-                                            : tdm_file_check_link(target, err);
+    enum tdm_status status =
+        target == NULL ? tdm_file_failed(path, ENOMEM, err) : tdm_file_check_link(target, err);
     free(target);
     if (status != TDM_OK)
         return status;
@@ -119,7 +129,7 @@ enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, boo
     free(steps);
     bool follows = is_in(path, resumed);
     folder->discards = count > 0 && !follows;
-    if (count == 0 || force || (follows && most <= resumed_step))
+    if (count == 0 || force || (follows && (most <= resumed_step || is_latest(path, resumed))))
         return TDM_OK;
     if (follows) {
         tdm_fail(err, TDM_USAGE, "%s: has checkpoints up to step %" PRIu64, path, most);

@@ -47,12 +47,12 @@ struct tdm_run_options {
     uint64_t timed_every; /* record op times of step 1 and every k-th; 0: automatic */
     bool dry_run;         /* allocate nothing, run nothing */
     const char *command;  /* for the trace */
-    /* Not zero: the run ends as soon as it can. If it writes checkpoints, it ends the step and saves
-     * first. */
+    /* Not zero: the run ends as soon as it can. If it writes checkpoints, it ends the step and
+     * saves first. */
     const volatile sig_atomic_t *stop;
-    const volatile sig_atomic_t *cut;    /* not zero: it ends in the middle of that too; NULL: never */
-    volatile sig_atomic_t *save_now; /* not zero: a checkpoint is saved after the step, and it becomes
-                                        zero; NULL: never */
+    const volatile sig_atomic_t *cut; /* not zero: it ends in the middle of that too; NULL: never */
+    volatile sig_atomic_t *save_now;  /* not zero: a checkpoint is saved after the step, and it
+                                         becomes  zero; NULL: never */
 };
 
 /* Progress of a step: the running op, the seconds since the step began, and the estimated remaining

@@ -188,8 +188,9 @@ static enum tdm_status check_target(struct tdm_run_weights *weights,
                  options->schedule_paths[0]);
         return tdm_hint(err, "plan with --optimizer none");
     }
-    return tdm_run_saves_checkpoints(options) && !gradients ? check_folder(weights, program, target, err)
-                                                : tdm_weights_check(&target, err);
+    return tdm_run_saves_checkpoints(options) && !gradients
+               ? check_folder(weights, program, target, err)
+               : tdm_weights_check(&target, err);
 }
 
 /* Opens the checkpoint to go on from, which must fit the program. */
@@ -265,8 +266,9 @@ enum tdm_status tdm_run_weights_begin(struct tdm_run_weights *weights, struct td
     if (resumed != NULL)
         weights->listener->resumed(weights->listener->self, resumed->directory, resumed->step,
                                    resumed->differences);
-    return tdm_run_saves_checkpoints(weights->options) ? tdm_checkpoint_folder_open(&weights->folder, err)
-                                           : TDM_OK;
+    return tdm_run_saves_checkpoints(weights->options)
+               ? tdm_checkpoint_folder_open(&weights->folder, err)
+               : TDM_OK;
 }
 
 void tdm_run_weights_close(struct tdm_run_weights *weights)

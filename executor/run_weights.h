@@ -50,8 +50,8 @@ enum tdm_status tdm_run_weights_init(struct tdm_run_weights *weights,
 bool tdm_run_saves_checkpoints(const struct tdm_run_options *options);
 
 /* Saves weights, a checkpoint or gradients if they are to be saved after the last step of
- * `history`; a checkpoint also if the run was told to save now or to stop. Not what *saved_step says
- * was saved; it becomes that step if a checkpoint was saved. */
+ * `history`; a checkpoint also if the run was told to save now or to stop. Not what *saved_step
+ * says was saved; it becomes that step if a checkpoint was saved. */
 enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program,

@@ -65,8 +65,7 @@ static enum tdm_status walk(struct training *t, const struct tdm_step *step,
     ended->start_ns = arenas->backend->now(arenas->executor);
     t->result->begun = true;
     tdm_midstep_begin(&t->midstep, step->number, ended->start_ns);
-    enum tdm_status status =
-        tdm_team_walk_step(t->walk, step, t->observer, t->cut, err);
+    enum tdm_status status = tdm_team_walk_step(t->walk, step, t->observer, t->cut, err);
     ended->end_ns = arenas->backend->now(arenas->executor);
     if (status == TDM_INTERRUPTED)
         (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(tdm_team_walk_of(t->walk, 0)),
@@ -342,7 +341,8 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
         tdm_size_add(run->arenas[0].bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
     tdm_walk_watch(tdm_team_walk_of(t->walk, 0), &t->midstep.watch);
     t->cut = run->options->stop;
-    if (tdm_run_saves_checkpoints(run->options)) { /* the step that is interrupted is ended and saved */
+    if (tdm_run_saves_checkpoints(
+            run->options)) { /* the step that is interrupted is ended and saved */
         t->midstep.stop = run->options->stop;
         t->cut = run->options->cut;
     }

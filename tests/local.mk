@@ -27,6 +27,7 @@ script_tests += \
 	tests/executor/closed-streams \
 	tests/executor/huggingface-run \
 	tests/base/json-checked \
+	tests/executor/killed-saves \
 	tests/traces/killed-run \
 	tests/executor/left-behind \
 	tests/planner/failed-allocations \
@@ -34,11 +35,11 @@ script_tests += \
 	tests/traces/two-writers
 
 # Preloaded into programs by scripts.
-check_DATA = tests/support/fail_allocation.so tests/support/fast_clock.so
-tests/support/fail_allocation.so tests/support/fast_clock.so: %.so: %.c
+check_DATA = tests/support/fail_allocation.so tests/support/fail_calls.so tests/support/fast_clock.so
+$(check_DATA): %.so: %.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC $< -o $@
-EXTRA_DIST += tests/support/fail_allocation.c tests/support/fast_clock.c
-CLEANFILES += tests/support/fail_allocation.so tests/support/fast_clock.so
+EXTRA_DIST += tests/support/fail_allocation.c tests/support/fail_calls.c tests/support/fast_clock.c
+CLEANFILES += $(check_DATA)
 
 # The reference: a double-precision transformer that other tests compare with, and the tests of itself.
 check_LIBRARIES += tests/reference/libreference.a
@@ -336,6 +337,7 @@ long_tests += \
 	tests/gpu/without-gpu \
 	tests/executor/calibrate-run \
 	tests/executor/huggingface-run \
+	tests/executor/killed-saves \
 	tests/executor/lockstep_faults \
 	tests/executor/no_allocation \
 	tests/executor/property_documents \
