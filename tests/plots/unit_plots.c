@@ -431,14 +431,14 @@ static enum tdm_status record(void *self, const struct tdm_op *op, double start,
 {
     struct recording *recording = self;
     struct tdm_trace_op traced = tdm_trace_op_of(op, (int64_t)(start * 1e9), (int64_t)(end * 1e9));
-    enum tdm_status status = tdm_trace_op(recording->trace, &traced, err);
+    enum tdm_status status = tdm_trace_op(recording->trace, 0, &traced, err);
     if (status == TDM_OK && live[0][TDM_WORKSPACE] != recording->last_live) {
         recording->last_live = live[0][TDM_WORKSPACE];
         const struct tdm_values_change change = {op->number, TDM_DEVICE, TDM_WORKSPACE,
                                                  recording->last_live};
-        status = tdm_trace_memory(recording->trace, &change, err);
+        status = tdm_trace_memory(recording->trace, 0, &change, err);
         if (status == TDM_OK)
-            status = tdm_trace_allocation(recording->trace, op->number, TDM_DEVICE,
+            status = tdm_trace_allocation(recording->trace, 0, op->number, TDM_DEVICE,
                                           recording->last_live + 1000, err);
     }
     recording->ops++;
@@ -461,7 +461,7 @@ static void write_trace(const char *path, uint64_t steps)
     json_t *root;
     int64_t id;
     assert_int_equal(tdm_program_lower(schedule, &program, NULL), TDM_OK);
-    struct tdm_trace_capacity capacity = {program->op_count, 1, 8};
+    struct tdm_trace_capacity capacity = {1, program->op_count, 1, 8};
     assert_int_equal(tdm_schedule_to_json(schedule, NULL, &root, NULL), TDM_OK);
     char *text = json_dumps(root, 0);
     if (tdm_trace_open(path, true, &run, capacity, &recording.trace, &err) != TDM_OK ||
