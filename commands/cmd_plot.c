@@ -19,6 +19,7 @@ struct arguments {
     const char *source;
     struct tdm_picture picture;
     int64_t step;
+    uint64_t rank;
 };
 
 static enum tdm_status read_size(const char *text, void *value, struct tdm_error *err)
@@ -54,6 +55,10 @@ static const struct tdm_option options[] = {
      .place = PLACE(step),
      .help = "of a trace, show this step; else the last one whose ops were timed and whose memory "
              "was observed; of one that did not end, the ops that had"},
+    {.as = &tdm_option_rank,
+     .place = PLACE(rank),
+     .help = "of several ranks, the one whose memory and lanes are shown; else the lanes of all, "
+             "and the memory of rank 0"},
     {.name = "size",
      .word = "WxH",
      .place = PLACE(picture),
@@ -90,7 +95,8 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
     struct arguments arguments = {.picture = {.width = 1600, .height = 1000},
-                                  .step = TDM_PLOT_LAST_STEP};
+                                  .step = TDM_PLOT_LAST_STEP,
+                                  .rank = TDM_PLOT_ALL_RANKS};
     struct tdm_plot *plot = NULL;
     bool help;
     enum tdm_status status = read_arguments(argc, argv, &arguments, &help, err);
@@ -101,7 +107,7 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
         return status;
     struct tdm_ticker ticker;
     tdm_ticker_begin(&ticker, stderr, "reading what is drawn");
-    status = tdm_plot_read(arguments.source, arguments.step, &plot, err);
+    status = tdm_plot_read(arguments.source, arguments.step, (uint32_t)arguments.rank, &plot, err);
     tdm_ticker_say(&ticker, "drawing");
     if (status == TDM_OK)
         status = tdm_plot_draw(plot, &arguments.picture, err);
@@ -125,18 +131,21 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 
 const struct tdm_command tdm_cmd_plot = {
     .name = "plot",
-    .usage = "plot SCHEDULE|TRACE -o FILE.png|FILE.svg|FILE.pdf [--step N] [--size WxH] [--force]",
+    .usage =
+        "plot SCHEDULE|TRACE -o FILE.png|FILE.svg|FILE.pdf [--step N] [--rank R] [--size WxH] [--force]",
     .summary = "draw the memory timeline and the lanes of a step",
     .options = options,
-    .notes = "Draws which bytes hold values over time, by category, of the device and, where it "
-             "is used, of the host: their peak, with the op that runs at it, and above them as a "
-             "line what is allocated, and the limit that the schedule was planned for; below, "
-             "which share of its time each lane spends on which ops. Of a schedule what is "
-             "predicted, of a trace predicted and measured side by side, on one time axis. Needs "
-             "gnuplot.\n"
-             "\n"
-             "Example:\n"
-             "  tidemark plot demo/run.db --step 1 -o memory.png\n",
+    .notes =
+        "Draws which bytes hold values over time, by category, of the device and, where it "
+        "is used, of the host: their peak, with the op that runs at it, and above them as a "
+        "line what is allocated, and the limit that the schedule was planned for; below, "
+        "which share of its time each lane spends on which ops. Of a schedule what is "
+        "predicted, of a trace predicted and measured side by side, on one time axis. Of up to 16 ranks "
+        "the lanes of all, named by rank (0:compute), of more than 24 lanes the compute lanes "
+        "alone. Needs gnuplot.\n"
+        "\n"
+        "Example:\n"
+        "  tidemark plot demo/run.db --step 1 -o memory.png\n",
     .arguments = TDM_VALUES_FILES,
     .run = run,
 };

@@ -209,7 +209,8 @@ void tdm_simulator_finish(const struct tdm_simulator *s, struct tdm_simulation *
     for (uint32_t lane = 0; lane < s->topology->lane_count; lane++)
         if (s->lane_free[lane] > result.step_seconds)
             result.step_seconds = s->lane_free[lane];
-    result.stall_seconds = s->lane_free[TDM_LANE_COMPUTE] - result.busy_seconds[TDM_LANE_COMPUTE];
+    double stall = s->lane_free[TDM_LANE_COMPUTE] - result.busy_seconds[TDM_LANE_COMPUTE];
+    result.stall_seconds = stall > LEAST_WAIT_SECONDS ? stall : 0;
     for (uint32_t place = 0; place < s->topology->place_count; place++) {
         uint64_t runtime = s->topology->places[place].runtime_bytes;
         result.arena_bytes[place] = s->program->arena_bytes[place];
