@@ -347,7 +347,7 @@ static void print_time(FILE *out, const struct tdm_schedule *schedule,
     for (uint32_t i = 0; i < topology->link_count; i++) {
         const struct tdm_link *link = &topology->links[i];
         const struct tdm_link_use *use = &s->links[i];
-        if (use->bytes == 0)
+        if (use->bytes == 0 || i == TDM_LINK_PEER)
             continue;
         char title[32];
         snprintf(title, sizeof(title), "copied to %s", place_name(schedule, link->to));

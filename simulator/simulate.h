@@ -33,7 +33,9 @@ struct tdm_rank_use {
     double step_seconds;    /* until its own last op ends */
     double compute_seconds; /* of its compute lane, without team ops */
     double team_seconds;    /* of team ops, without waits */
-    double wait_seconds;    /* in team ops, for other ranks that are not ready */
+    /* what of its team ops does not overlap: the compute lane and the step's end wait */
+    double exposed_seconds;
+    double wait_seconds; /* in team ops, for other ranks that are not ready */
     /* of these, by the rank that came last: its index in tdm_team_use.of */
     double wait_for_seconds[TDM_SIMULATED_RANKS];
     uint64_t received_bytes, sent_bytes;  /* from and to other ranks */

@@ -5,6 +5,7 @@
 #include "base/meeting.h"
 #include "schedule/attend.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 
