@@ -438,7 +438,7 @@ static enum tdm_status read_trace(const char *path, int64_t wanted, struct tdm_p
         tdm_plot_finish_panel(plot, schedule, &plot->panels[TDM_MEASURED]);
     }
 close_reader:
-    tdm_schedule_free(schedule);
+    plot->schedule = schedule;
     json_decref(root);
     free(text);
     tdm_trace_reader_close(reader);
@@ -495,5 +495,6 @@ void tdm_plot_free(struct tdm_plot *plot)
             tdm_timeline_free(&panel->ranks[rank]);
         free(panel->ranks);
     }
+    tdm_schedule_free(plot->schedule);
     free(plot);
 }

@@ -104,6 +104,6 @@ enum tdm_status tdm_plot_read_schedule(const char *path, struct tdm_plot *plot,
         tdm_plot_finish_panel(plot, schedule, panel);
     }
     tdm_program_free(program);
-    tdm_schedule_free(schedule);
+    plot->schedule = schedule;
     return status;
 }
