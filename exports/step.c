@@ -41,6 +41,8 @@ const char *tdm_step_op_name(const struct tdm_step *step, const struct tdm_timel
                      : op->kind == TDM_OP_COPY
                          ? tdm_content_name((enum tdm_content)detail->tensor.content)
                          : NULL;
+    if (of != NULL && strcmp(of, tdm_op_kind_name(op->kind)) == 0)
+        of = NULL; /* "head head" */
     snprintf(out, TDM_STEP_NAME, "%s%s%s", tdm_op_kind_name(op->kind), of == NULL ? "" : " ",
              of == NULL ? "" : of);
     return out;
