@@ -100,7 +100,7 @@ static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const str
     enum tdm_status status = TDM_OK;
     for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]) && status == TDM_OK; i++) {
         struct tdm_simulation each;
-        bool fit;
+        bool fit = false;
         if (pins->gradient_slots != 0 && choices[i].gradient_slots != pins->gradient_slots)
             continue;
         schedule->rings = rings;

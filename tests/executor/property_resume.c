@@ -205,7 +205,7 @@ static bool run_case(uint64_t seed, struct tally *tally)
                                                .max_tokens = 48,
                                                .ranks = seed % 2 == 0 ? 3 : 0};
     struct tdm_schedule *schedule = NULL, *variant = NULL;
-    struct tdm_run_result result[4];
+    struct tdm_run_result result[4] = {{0}};
     struct tdm_error err = {0};
     char text[512];
     const enum tdm_dtype dtype = seed % 5 == 1   ? TDM_DTYPE_FP32
