@@ -117,7 +117,9 @@ void tdm_relaxation_use(struct tdm_relaxation *r, const double *found)
     prices->fetch[TDM_IN_BACKWARD] = fmax(found[r->row[ROW_FETCH_BACKWARD]], 0);
     prices->send[TDM_IN_FORWARD] = fmax(found[r->row[ROW_SEND_FORWARD]], 0);
     prices->send[TDM_IN_BACKWARD] = fmax(found[r->row[ROW_SEND_BACKWARD]], 0);
-    prices->both = fmax(found[r->row[ROW_BOTH]], 0);
+    prices->both[TDM_IN_FORWARD] = fmax(found[r->row[ROW_BOTH]], 0);
+    prices->both[TDM_IN_BACKWARD] =
+        prices->both[TDM_IN_FORWARD] + fmax(found[r->row[ROW_BOTH_BACKWARD]], 0);
     prices->again = fmax(found[r->row[ROW_AGAIN]], 0);
     tdm_pricing_prepare(&r->pricing);
 }

@@ -128,14 +128,27 @@ static enum tdm_status add_place_rows(struct tdm_relaxation *r,
     return status;
 }
 
-/* Seconds of copies that rings let run before or after the phase in which they are counted. */
-static double ring_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
-                           uint64_t chunk_slots)
+/* What rings let run before or after the phase in which it is counted: copies of `bodies` bodies'
+ * inputs and sets, and of `rows` slots of K and V. */
+struct tdm_run_ahead {
+    double bytes;
+    uint64_t copies;
+};
+
+static struct tdm_run_ahead ring_copies(const struct tdm_estimator *e, uint64_t bodies,
+                                        uint64_t rows)
+{
+    return (struct tdm_run_ahead){(double)bodies * (double)(e->x + set_bytes(e, TDM_SEARCHED_SET)) +
+                                      (double)rows * (double)e->kv,
+                                  5 * larger(bodies, rows)};
+}
+
+static double run_ahead_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
+                                struct tdm_run_ahead ahead)
 {
     const struct tdm_machine *machine = e->base->machine;
-    double bytes = (double)chunk_slots * (double)(e->x + set_bytes(e, TDM_SEARCHED_SET) + e->kv);
-    return bytes / tdm_machine_link_rate(machine, way) +
-           (double)chunk_slots * 5 * machine->copy_seconds;
+    return ahead.bytes / tdm_machine_link_rate(machine, way) +
+           (double)ahead.copies * machine->copy_seconds;
 }
 
 /* Slots that a ring of state may have. */
@@ -257,12 +270,20 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
                                e->embedding_stays[place]) /
                       TDM_MIB;
     bool at_end = tdm_updates_at_end(base);
-    /* weights in the ring that are needed again; the fixed times of other copies that run ahead */
-    double turn =
-        most_slots(base->rings.weights) * unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0) +
-        (3 * most_slots(base->rings.optimizer) + 1) * base->machine->copy_seconds;
-    double fetched = ring_seconds(e, TDM_LINK_H2D, larger(base->prefetch + 1, base->rings.kv * n));
-    double sent = ring_seconds(e, TDM_LINK_D2H, base->rings.stashed + n);
+    const struct tdm_run_ahead ring =
+        ring_copies(e, base->prefetch + 1, larger(base->prefetch + 1, base->rings.kv * n));
+    /* weights in one slot of the ring, which the backward needs again; `ahead_weights` are in more
+     * slots. The fixed times of what else runs ahead */
+    const double weights = (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0);
+    double fetched = run_ahead_seconds(e, TDM_LINK_H2D, ring) +
+                     unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0) +
+                     (most_slots(base->rings.weights) + 3 * most_slots(base->rings.optimizer) + 1) *
+                         base->machine->copy_seconds;
+    double both = (ring.bytes + weights) / r->pricing.both_ways_rate;
+    double sent = run_ahead_seconds(e, TDM_LINK_D2H,
+                                    ring_copies(e, base->rings.stashed + n, base->rings.stashed + n));
+    /* in layer-major order, nothing is sent in the backward before the head is done */
+    const double head = r->pricing.order == TDM_LAYER_MAJOR ? e->head_seconds : 0;
     double backward = e->head_seconds + e->optimizer_seconds + e->tail_seconds[r->pricing.order] +
                       all_attention_grad(e);
     const struct {
@@ -276,11 +297,12 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         [ROW_FAR_END] = {"host_end", -TDM_UNBOUNDED, at_end ? far - ends[e->far] : TDM_UNBOUNDED},
         [ROW_COMPUTE] = {"compute", backward, TDM_UNBOUNDED},
         [ROW_FETCH_FORWARD] = {"fetch_forward", 0, TDM_UNBOUNDED},
-        [ROW_FETCH_BACKWARD] = {"fetch_backward", -fetched - turn, TDM_UNBOUNDED},
+        [ROW_FETCH_BACKWARD] = {"fetch_backward", -fetched, TDM_UNBOUNDED},
         [ROW_SEND_FORWARD] = {"send_forward", -sent, TDM_UNBOUNDED},
-        [ROW_SEND_BACKWARD] = {"send_backward", 0, TDM_UNBOUNDED},
+        [ROW_SEND_BACKWARD] = {"send_backward", head, TDM_UNBOUNDED},
         [ROW_SEND_UPDATED] = {"send_updated", seconds_to_update(e), TDM_UNBOUNDED},
-        [ROW_BOTH] = {"both_ways", -fetched - turn, TDM_UNBOUNDED},
+        [ROW_BOTH] = {"both_ways", -both, TDM_UNBOUNDED},
+        [ROW_BOTH_BACKWARD] = {"both_ways_backward", head - both, TDM_UNBOUNDED},
         [ROW_AGAIN] = {"refetched", 0, TDM_UNBOUNDED},
     };
     enum tdm_status status = TDM_OK;
@@ -339,6 +361,7 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     put(&backward, r->row[ROW_SEND_BACKWARD], 1);
     put(&backward, r->row[ROW_SEND_UPDATED], 1);
     put(&backward, r->row[ROW_BOTH], 1);
+    put(&backward, r->row[ROW_BOTH_BACKWARD], 1);
     if (status == TDM_OK)
         status = add_plain(&backward, "backward", r->pricing.e->host_seconds, TDM_UNBOUNDED, 1,
                            &number, err);
@@ -365,6 +388,17 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
     return status;
 }
 
+/* Bytes of a unit's state that are fetched in the window of `both_ways_backward`. In layer-major
+ * order it begins when the head is done, so the head's weights are there. */
+static double counted_in_backward(const struct tdm_relaxation *r, enum tdm_state state,
+                                  uint32_t unit, bool in_backward)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const bool is_there = r->pricing.order == TDM_LAYER_MAJOR && state == TDM_STATE_WEIGHTS &&
+                          unit == tdm_model_head_unit(e->base->model);
+    return in_backward && !is_there ? (double)tdm_estimator_unit_bytes(e, state, unit) : 0;
+}
+
 /* Adds the copies saved by each unit at home on the device. */
 static void put_copies(struct column *column, enum tdm_state state, uint32_t unit, bool in_forward,
                        bool in_backward)
@@ -382,6 +416,9 @@ static void put_copies(struct column *column, enum tdm_state state, uint32_t uni
         is_updated_late(r, unit) ? sent_seconds(e, state, unit) : 0);
     put(column, r->row[ROW_COMPUTE], seconds_after_all(r, state, unit));
     put(column, r->row[ROW_BOTH], both / r->pricing.both_ways_rate);
+    put(column, r->row[ROW_BOTH_BACKWARD],
+        (counted_in_backward(r, state, unit, in_backward) + sent_bytes(e, state, unit)) /
+            r->pricing.both_ways_rate);
 }
 
 /* Does a device row include the ring of a state at home on the host? Rings of masters and moments
@@ -525,6 +562,10 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             alone[ROW_COMPUTE] -= seconds_after_all(r, state, unit);
             alone[ROW_BOTH] -= (times * bytes + sent_bytes(e, state, k < r->layers ? 0 : unit)) /
                                r->pricing.both_ways_rate;
+            alone[ROW_BOTH_BACKWARD] -=
+                (counted_in_backward(r, state, k < r->layers ? 0 : unit, comes) +
+                 sent_bytes(e, state, k < r->layers ? 0 : unit)) /
+                r->pricing.both_ways_rate;
             if (k < r->layers)
                 continue;
             bool head = unit == units[1];
@@ -558,6 +599,8 @@ static enum tdm_status add_refetched(struct tdm_relaxation *r, struct tdm_error 
     put(&column, r->row[ROW_FETCH_BACKWARD], -unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0));
     put(&column, r->row[ROW_BOTH],
         -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) / r->pricing.both_ways_rate);
+    put(&column, r->row[ROW_BOTH_BACKWARD],
+        -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) / r->pricing.both_ways_rate);
     return add_plain(&column, "refetched", 0, TDM_UNBOUNDED, 0, &number, err);
 }
 
@@ -574,38 +617,73 @@ static double slot_mib(const struct tdm_estimator *e)
     return bytes / TDM_MIB;
 }
 
-/* Adds columns for MiB of state that the backward needs and that are fetched before the forward
- * ends: weights of the head; a slot of the rings, which the rows of the backward count already; and
- * more slots. All of it is on the device when the forward ends. */
-static enum tdm_status add_ahead(struct tdm_relaxation *r, struct tdm_error *err)
+/* Columns of MiB that the backward needs and that are fetched before the forward ends: weights of
+ * the head; a slot of the rings of masters and moments, which the rows of the backward count
+ * already; and more slots; weights of layers in more than one slot, which stay from the forward.
+ * `early_*` are fetched after the forward, but before the head is done. */
+struct ahead {
+    const char *name;
+    double most;
+    bool of_layers; /* the rows of the layers do not count it yet */
+    bool at_forward, at_head, late;
+};
+
+static enum tdm_status add_ahead(struct tdm_relaxation *r, const struct ahead *ahead,
+                                 struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
+    const double mib = TDM_MIB;
+    struct column column = {r, 0};
+    int number;
+    for (uint32_t i = 0; i < r->layers && ahead->of_layers; i++)
+        put(&column, r->place[TDM_DEVICE][i], has_ring(r, TDM_STATE_MOMENTS, i) ? 1 : 0);
+    put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_FORWARD], ahead->at_forward ? 1 : 0);
+    put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_HEAD], ahead->at_head ? 1 : 0);
+    if (!ahead->late)
+        put(&column, r->row[ROW_FETCH_BACKWARD],
+            mib / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
+    if (ahead->at_head || !by_layer)
+        put(&column, r->row[ROW_BOTH_BACKWARD], mib / r->pricing.both_ways_rate);
+    return add_plain(&column, ahead->name, 0, ahead->most, 0, &number, err);
+}
+
+static enum tdm_status add_all_ahead(struct tdm_relaxation *r, struct tdm_error *err)
 {
     const struct tdm_estimator *e = r->pricing.e;
     const uint32_t head = tdm_model_head_unit(e->base->model);
-    const double slot = slot_mib(e);
-    const struct {
-        const char *name;
-        double most;
-        bool of_rings, more;
-    } ahead[] = {
+    const double slot = slot_mib(e), slots = (most_slots(e->base->rings.optimizer) - 1) * slot;
+    const struct ahead ahead[] = {
         {"ahead_head", (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, head) / TDM_MIB,
-         false, false},
-        {"ahead_slot", slot, true, false},
-        {"ahead_slots", (most_slots(e->base->rings.optimizer) - 1) * slot, true, true},
+         false, true, false, false},
+        {"ahead_slot", slot, false, true, true, false},
+        {"ahead_slots", slots, true, true, true, false},
+        {"early_slot", slot, false, false, true, true},
+        {"early_slots", slots, true, false, true, true},
     };
     enum tdm_status status = TDM_OK;
-    for (size_t k = 0; k < sizeof(ahead) / sizeof(ahead[0]) && status == TDM_OK; k++) {
-        struct column column = {r, 0};
-        int number;
-        for (uint32_t i = 0; i < r->layers && ahead[k].more; i++)
-            put(&column, r->place[TDM_DEVICE][i], has_ring(r, TDM_STATE_MOMENTS, i) ? 1 : 0);
-        put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_FORWARD], 1);
-        if (ahead[k].of_rings)
-            put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_HEAD], 1);
-        put(&column, r->row[ROW_FETCH_BACKWARD],
-            TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
-        status = add_plain(&column, ahead[k].name, 0, ahead[k].most, 0, &number, err);
-    }
+    for (size_t k = 0; k < sizeof(ahead) / sizeof(ahead[0]) && status == TDM_OK; k++)
+        if (!ahead[k].late || r->pricing.order == TDM_LAYER_MAJOR)
+            status = add_ahead(r, &ahead[k], err);
     return status;
+}
+
+/* Adds the column of MiB of layers' weights that stay in the ring from the forward, in slots beyond
+ * the first. */
+static enum tdm_status add_ahead_weights(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const double slot = (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) / TDM_MIB;
+    struct column column = {r, 0};
+    int number;
+    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
+        put(&column, r->place[TDM_DEVICE][i], 1);
+    put(&column, r->row[ROW_FETCH_BACKWARD],
+        TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
+    put(&column, r->row[ROW_BOTH], TDM_MIB / r->pricing.both_ways_rate);
+    put(&column, r->row[ROW_BOTH_BACKWARD], TDM_MIB / r->pricing.both_ways_rate);
+    return add_plain(&column, "ahead_weights", 0, (most_slots(e->base->rings.weights) - 1) * slot, 0,
+                     &number, err);
 }
 
 static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_homes[TDM_STATES],
@@ -619,7 +697,9 @@ static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_ho
     if (status == TDM_OK)
         status = add_refetched(r, err);
     if (status == TDM_OK)
-        status = add_ahead(r, err);
+        status = add_all_ahead(r, err);
+    if (status == TDM_OK)
+        status = add_ahead_weights(r, err);
     for (int state = 0; state <= TDM_STATE_MOMENTS && status == TDM_OK; state++) {
         bool fixed = fixed_homes[state];
         status = add_home(r, (enum tdm_state)state, fixed, err);
@@ -656,7 +736,8 @@ enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uin
     put(&column, r->row[ROW_FETCH_BACKWARD], -r->use.fetch[TDM_IN_BACKWARD]);
     put(&column, r->row[ROW_SEND_FORWARD], -r->use.send[TDM_IN_FORWARD]);
     put(&column, r->row[ROW_SEND_BACKWARD], -r->use.send[TDM_IN_BACKWARD]);
-    put(&column, r->row[ROW_BOTH], -r->use.both);
+    put(&column, r->row[ROW_BOTH], -r->use.both[TDM_IN_FORWARD] - r->use.both[TDM_IN_BACKWARD]);
+    put(&column, r->row[ROW_BOTH_BACKWARD], -r->use.both[TDM_IN_BACKWARD]);
     put(&column, r->row[ROW_AGAIN], -r->use.again);
     snprintf(name, sizeof(name), "arc_%u_%u_%u", a, b, r->arc_count++);
     return tdm_solver_column(r->solver, name, 0, TDM_UNBOUNDED, 0, r->entries, column.count,
