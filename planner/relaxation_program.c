@@ -249,6 +249,40 @@ static double seconds_after_all(const struct tdm_relaxation *r, enum tdm_state s
     return fmax(sent - e->optimizer_seconds * (double)model->units[unit].elements / all, 0);
 }
 
+/* Seconds that its last slice is sent, when everything was computed and fetched. */
+static double last_slice_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+{
+    const struct tdm_model *model = e->base->model;
+    if (!is_sent_last(e, unit) || state == TDM_STATE_WEIGHTS)
+        return 0;
+    const double elements = (double)tdm_slice_at(e->base, unit, e->slices[unit] - 1).elements;
+    return sent_bytes(e, state, unit) * elements / (double)model->units[unit].elements /
+           tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
+}
+
+/* What a unit's state adds to `fetch_backward` and to `both_ways_backward` where it is at home on
+ * the host. While the last slice is sent, nothing is fetched, so the link carries less. */
+struct in_backward {
+    double fetch, both;
+};
+
+static struct in_backward copies_in_backward(const struct tdm_relaxation *r, enum tdm_state state,
+                                             uint32_t unit)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const bool comes = tdm_estimator_comes(e, state);
+    const double rate = r->pricing.both_ways_rate, last = last_slice_seconds(e, state, unit);
+    /* in layer-major order the window of `both_ways_backward` begins when the head is done */
+    const bool is_there = r->pricing.order == TDM_LAYER_MAJOR && state == TDM_STATE_WEIGHTS &&
+                          unit == tdm_model_head_unit(e->base->model);
+    const double fetched =
+        comes && !is_there ? (double)tdm_estimator_unit_bytes(e, state, unit) : 0;
+    return (struct in_backward){
+        .fetch = (comes ? unit_seconds(e, TDM_LINK_H2D, state, unit) : 0) + last,
+        .both = (fetched + sent_bytes(e, state, unit)) / rate +
+                last * (1 - tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H) / rate)};
+}
+
 static enum tdm_status add_rows(struct tdm_relaxation *r,
                                 const uint64_t limit_bytes[TDM_MAX_PLACES], struct tdm_error *err)
 {
@@ -388,37 +422,24 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
     return status;
 }
 
-/* Bytes of a unit's state that are fetched in the window of `both_ways_backward`. In layer-major
- * order it begins when the head is done, so the head's weights are there. */
-static double counted_in_backward(const struct tdm_relaxation *r, enum tdm_state state,
-                                  uint32_t unit, bool in_backward)
-{
-    const struct tdm_estimator *e = r->pricing.e;
-    const bool is_there = r->pricing.order == TDM_LAYER_MAJOR && state == TDM_STATE_WEIGHTS &&
-                          unit == tdm_model_head_unit(e->base->model);
-    return in_backward && !is_there ? (double)tdm_estimator_unit_bytes(e, state, unit) : 0;
-}
-
 /* Adds the copies saved by each unit at home on the device. */
-static void put_copies(struct column *column, enum tdm_state state, uint32_t unit, bool in_forward,
-                       bool in_backward)
+static void put_copies(struct column *column, enum tdm_state state, uint32_t unit, bool in_forward)
 {
     struct tdm_relaxation *r = column->r;
     const struct tdm_estimator *e = r->pricing.e;
     double fetch = unit_seconds(e, TDM_LINK_H2D, state, unit);
-    double times = (in_forward ? 1 : 0) + (in_backward ? 1 : 0);
+    double times = (in_forward ? 1 : 0) + (tdm_estimator_comes(e, state) ? 1 : 0);
+    const struct in_backward backward = copies_in_backward(r, state, unit);
     double both =
         times * (double)tdm_estimator_unit_bytes(e, state, unit) + sent_bytes(e, state, unit);
     put(column, r->row[ROW_FETCH_FORWARD], in_forward ? fetch : 0);
-    put(column, r->row[ROW_FETCH_BACKWARD], in_backward ? fetch : 0);
+    put(column, r->row[ROW_FETCH_BACKWARD], backward.fetch);
     put(column, r->row[ROW_SEND_BACKWARD], sent_seconds(e, state, unit));
     put(column, r->row[ROW_SEND_UPDATED],
         is_updated_late(r, unit) ? sent_seconds(e, state, unit) : 0);
     put(column, r->row[ROW_COMPUTE], seconds_after_all(r, state, unit));
     put(column, r->row[ROW_BOTH], both / r->pricing.both_ways_rate);
-    put(column, r->row[ROW_BOTH_BACKWARD],
-        (counted_in_backward(r, state, unit, in_backward) + sent_bytes(e, state, unit)) /
-            r->pricing.both_ways_rate);
+    put(column, r->row[ROW_BOTH_BACKWARD], backward.both);
 }
 
 /* Does a device row include the ring of a state at home on the host? Rings of masters and moments
@@ -490,7 +511,7 @@ static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, 
     put(&column, r->row[ROW_EMBEDDING], mib * (weights ? 1 - slots / layers : 1));
     put(&column, r->row[ROW_END], mib * (has_rings_at_end(e) ? 1 - slots / layers : 1));
     put(&column, r->row[ROW_FAR_END], -mib);
-    put_copies(&column, state, 0, weights, tdm_estimator_comes(e, state));
+    put_copies(&column, state, 0, weights);
     if (weights)
         put(&column, r->row[ROW_AGAIN], 1);
     double least = fixed ? base->homes[state].device_layers : 0;
@@ -515,7 +536,7 @@ static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state,
     put(&column, r->row[ROW_END], mib);
     put(&column, r->row[ROW_FAR_END], -mib);
     bool in_forward = state == TDM_STATE_WEIGHTS && !head;
-    put_copies(&column, state, unit, in_forward, tdm_estimator_comes(e, state));
+    put_copies(&column, state, unit, in_forward);
     char name[48];
     snprintf(name, sizeof(name), "%s_%s", tdm_state_name(state), head ? "head" : "embedding");
     bool near = !tdm_is_far(head ? base->homes[state].head : base->homes[state].embedding);
@@ -555,17 +576,16 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             double fetch = unit_seconds(e, TDM_LINK_H2D, state, k < r->layers ? 0 : unit);
             double times = (in_forward ? 1 : 0) + (comes ? 1 : 0);
             alone[ROW_FETCH_FORWARD] -= in_forward ? fetch : 0;
-            alone[ROW_FETCH_BACKWARD] -= comes ? fetch : 0;
+            const struct in_backward backward =
+                copies_in_backward(r, state, k < r->layers ? 0 : unit);
+            alone[ROW_FETCH_BACKWARD] -= backward.fetch;
             double sent = sent_seconds(e, state, k < r->layers ? 0 : unit);
             alone[ROW_SEND_BACKWARD] -= sent;
             alone[ROW_SEND_UPDATED] -= is_updated_late(r, unit) ? sent : 0;
             alone[ROW_COMPUTE] -= seconds_after_all(r, state, unit);
             alone[ROW_BOTH] -= (times * bytes + sent_bytes(e, state, k < r->layers ? 0 : unit)) /
                                r->pricing.both_ways_rate;
-            alone[ROW_BOTH_BACKWARD] -=
-                (counted_in_backward(r, state, k < r->layers ? 0 : unit, comes) +
-                 sent_bytes(e, state, k < r->layers ? 0 : unit)) /
-                r->pricing.both_ways_rate;
+            alone[ROW_BOTH_BACKWARD] -= backward.both;
             if (k < r->layers)
                 continue;
             bool head = unit == units[1];
