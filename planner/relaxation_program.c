@@ -128,27 +128,17 @@ static enum tdm_status add_place_rows(struct tdm_relaxation *r,
     return status;
 }
 
-/* What rings let run before or after the phase in which it is counted: copies of `bodies` bodies'
- * inputs and sets, and of `rows` slots of K and V. */
-struct tdm_run_ahead {
-    double bytes;
-    uint64_t copies;
-};
-
-static struct tdm_run_ahead ring_copies(const struct tdm_estimator *e, uint64_t bodies,
-                                        uint64_t rows)
+/* Bytes of the inputs and sets of `bodies` bodies. */
+static double ring_bytes(const struct tdm_estimator *e, uint64_t bodies)
 {
-    return (struct tdm_run_ahead){(double)bodies * (double)(e->x + set_bytes(e, TDM_SEARCHED_SET)) +
-                                      (double)rows * (double)e->kv,
-                                  5 * larger(bodies, rows)};
+    return (double)bodies * (double)(e->x + set_bytes(e, TDM_SEARCHED_SET));
 }
 
-static double run_ahead_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
-                                struct tdm_run_ahead ahead)
+/* Bytes of K and V that the rings' rows hold. */
+static double row_bytes(const struct tdm_estimator *e)
 {
-    const struct tdm_machine *machine = e->base->machine;
-    return ahead.bytes / tdm_machine_link_rate(machine, way) +
-           (double)ahead.copies * machine->copy_seconds;
+    const struct tdm_schedule *base = e->base;
+    return (double)larger(base->prefetch + 1, base->rings.kv * e->chunks) * (double)e->kv;
 }
 
 /* Slots that a ring of state may have. */
@@ -288,6 +278,7 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
 {
     const struct tdm_estimator *e = r->pricing.e;
     const struct tdm_schedule *base = e->base;
+    const bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
     uint64_t n = e->chunks;
     double device = (double)limit_bytes[TDM_DEVICE] / TDM_MIB -
                     (double)(e->stateless_bytes[TDM_DEVICE] +
@@ -304,20 +295,23 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
                                e->embedding_stays[place]) /
                       TDM_MIB;
     bool at_end = tdm_updates_at_end(base);
-    const struct tdm_run_ahead ring =
-        ring_copies(e, base->prefetch + 1, larger(base->prefetch + 1, base->rings.kv * n));
-    /* weights in one slot of the ring, which the backward needs again; `ahead_weights` are in more
-     * slots. The fixed times of what else runs ahead */
-    const double weights = (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0);
-    double fetched = run_ahead_seconds(e, TDM_LINK_H2D, ring) +
-                     unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0) +
-                     (most_slots(base->rings.weights) + 3 * most_slots(base->rings.optimizer) + 1) *
-                         base->machine->copy_seconds;
-    double both = (ring.bytes + weights) / r->pricing.both_ways_rate;
-    double sent = run_ahead_seconds(e, TDM_LINK_D2H,
-                                    ring_copies(e, base->rings.stashed + n, base->rings.stashed + n));
+    /* In the backward's rows: K and V in rows; weights in one slot of the ring, which are needed
+     * again; the fixed times of all that runs ahead. `ahead_*` are the rest. */
+    const double turn =
+        row_bytes(e) + (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0);
+    const double copies = 5 * (double)larger(base->prefetch + 1, base->rings.kv * n) +
+                          most_slots(base->rings.weights) + 3 * most_slots(base->rings.optimizer);
+    const double fetched = turn / tdm_machine_link_rate(base->machine, TDM_LINK_H2D) +
+                           copies * base->machine->copy_seconds;
+    const double all_both = (turn + ring_bytes(e, base->prefetch + 1)) / r->pricing.both_ways_rate;
+    const double both = by_layer ? all_both : turn / r->pricing.both_ways_rate;
+    /* what waits for its copy to the host: slots, the stream, rows of K and V */
+    const double sent = (ring_bytes(e, base->rings.stashed) + (double)n * (double)e->x +
+                         row_bytes(e)) /
+                            tdm_machine_link_rate(base->machine, TDM_LINK_D2H) +
+                        5 * (double)(base->rings.stashed + n) * base->machine->copy_seconds;
     /* in layer-major order, nothing is sent in the backward before the head is done */
-    const double head = r->pricing.order == TDM_LAYER_MAJOR ? e->head_seconds : 0;
+    const double head = by_layer ? e->head_seconds : 0;
     double backward = e->head_seconds + e->optimizer_seconds + e->tail_seconds[r->pricing.order] +
                       all_attention_grad(e);
     const struct {
@@ -335,7 +329,7 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         [ROW_SEND_FORWARD] = {"send_forward", -sent, TDM_UNBOUNDED},
         [ROW_SEND_BACKWARD] = {"send_backward", head, TDM_UNBOUNDED},
         [ROW_SEND_UPDATED] = {"send_updated", seconds_to_update(e), TDM_UNBOUNDED},
-        [ROW_BOTH] = {"both_ways", -both, TDM_UNBOUNDED},
+        [ROW_BOTH] = {"both_ways", -all_both, TDM_UNBOUNDED},
         [ROW_BOTH_BACKWARD] = {"both_ways_backward", head - both, TDM_UNBOUNDED},
         [ROW_AGAIN] = {"refetched", 0, TDM_UNBOUNDED},
     };
@@ -638,33 +632,32 @@ static double slot_mib(const struct tdm_estimator *e)
 }
 
 /* Columns of MiB that the backward needs and that are fetched before the forward ends: weights of
- * the head; a slot of the rings of masters and moments, which the rows of the backward count
- * already; and more slots; weights of layers in more than one slot, which stay from the forward.
- * `early_*` are fetched after the forward, but before the head is done. */
+ * the head; inputs and sets of the first bodies; a slot of the rings of masters and moments, which
+ * the rows of the backward count already, and more slots. `early_*` are fetched after the forward,
+ * but before the head is done. */
 struct ahead {
     const char *name;
     double most;
-    bool of_layers; /* the rows of the layers do not count it yet */
-    bool at_forward, at_head, late;
+    bool of_layers; /* the rows of the layers count it, and do not yet */
+    bool at_forward, at_head;
+    bool counts; /* in `both_ways_backward` */
 };
 
 static enum tdm_status add_ahead(struct tdm_relaxation *r, const struct ahead *ahead,
                                  struct tdm_error *err)
 {
     const struct tdm_estimator *e = r->pricing.e;
-    const bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
-    const double mib = TDM_MIB;
     struct column column = {r, 0};
     int number;
     for (uint32_t i = 0; i < r->layers && ahead->of_layers; i++)
         put(&column, r->place[TDM_DEVICE][i], has_ring(r, TDM_STATE_MOMENTS, i) ? 1 : 0);
     put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_FORWARD], ahead->at_forward ? 1 : 0);
     put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_HEAD], ahead->at_head ? 1 : 0);
-    if (!ahead->late)
+    if (ahead->at_forward)
         put(&column, r->row[ROW_FETCH_BACKWARD],
-            mib / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
-    if (ahead->at_head || !by_layer)
-        put(&column, r->row[ROW_BOTH_BACKWARD], mib / r->pricing.both_ways_rate);
+            TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
+    if (ahead->counts)
+        put(&column, r->row[ROW_BOTH_BACKWARD], TDM_MIB / r->pricing.both_ways_rate);
     return add_plain(&column, ahead->name, 0, ahead->most, 0, &number, err);
 }
 
@@ -672,18 +665,21 @@ static enum tdm_status add_all_ahead(struct tdm_relaxation *r, struct tdm_error 
 {
     const struct tdm_estimator *e = r->pricing.e;
     const uint32_t head = tdm_model_head_unit(e->base->model);
+    const bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
     const double slot = slot_mib(e), slots = (most_slots(e->base->rings.optimizer) - 1) * slot;
     const struct ahead ahead[] = {
         {"ahead_head", (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, head) / TDM_MIB,
-         false, true, false, false},
-        {"ahead_slot", slot, false, true, true, false},
-        {"ahead_slots", slots, true, true, true, false},
+         false, true, false, !by_layer},
+        {"ahead_bodies", ring_bytes(e, e->base->prefetch + 1) / TDM_MIB, false, true, false,
+         !by_layer},
+        {"ahead_slot", slot, false, true, true, true},
+        {"ahead_slots", slots, true, true, true, true},
         {"early_slot", slot, false, false, true, true},
         {"early_slots", slots, true, false, true, true},
     };
     enum tdm_status status = TDM_OK;
     for (size_t k = 0; k < sizeof(ahead) / sizeof(ahead[0]) && status == TDM_OK; k++)
-        if (!ahead[k].late || r->pricing.order == TDM_LAYER_MAJOR)
+        if (ahead[k].at_forward || by_layer)
             status = add_ahead(r, &ahead[k], err);
     return status;
 }
