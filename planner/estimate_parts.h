@@ -90,8 +90,8 @@ struct tdm_estimator {
     uint64_t longest_tokens; /* of the longest chunk */
     double
         *tokens_before; /* [chunks + 1]: tokens of the chunks before, in units of longest_tokens */
-    struct layer_sweeps *sweeps;                           /* [layers]: of the current estimate */
-    struct tdm_lanes *memory;                              /* for estimate_lanes.c */
+    struct layer_sweeps *sweeps; /* [layers]: of the current estimate */
+    struct tdm_lanes *memory;    /* for estimate_lanes.c */
 
     uint64_t *unit_bytes[TDM_STATES]; /* [units]: tdm_estimator_unit_bytes() */
     uint64_t *gradient_bytes;         /* [units] */

@@ -146,7 +146,9 @@ struct tdm_relaxation {
     struct tdm_amounts use; /* of the column under construction */
     struct tdm_entry *entries;
     uint32_t arc_count;
-    bool is_warm; /* `found` has prices of a similar program */
+    bool is_warm;         /* `found` has prices of a similar program */
+    bool of_bytes;        /* minimises the bytes of a place, */
+    enum tdm_place least; /* this one. Then the bound is MiB */
     double bound_seconds;
     struct tdm_relaxed relaxed;
     /* Sums of bytes, MiB, that do not depend on choices. */

@@ -554,11 +554,10 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
         p->prices.both[TDM_IN_FORWARD] * both_seconds(p, (seen - n) * bytes) +
         p->prices.both[TDM_IN_BACKWARD] * both_seconds(p, seen * bytes);
     double sum_near = sum_mib * price_of(p, TDM_DEVICE, m->held);
-    double sum_far =
-        sum_mib * ring * price_of(p, TDM_DEVICE, m->held) +
-        (seen - n) * sums *
-            (p->prices.send[TDM_IN_BACKWARD] * send +
-             p->prices.both[TDM_IN_BACKWARD] * both_seconds(p, 1));
+    double sum_far = sum_mib * ring * price_of(p, TDM_DEVICE, m->held) +
+                     (seen - n) * sums *
+                         (p->prices.send[TDM_IN_BACKWARD] * send +
+                          p->prices.both[TDM_IN_BACKWARD] * both_seconds(p, 1));
     bool is_far = far < near, sum_is_far = sum_far < sum_near;
     if (choice != NULL) {
         choice->kv_kept[is_far ? p->far : TDM_DEVICE] = n;

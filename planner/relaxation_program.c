@@ -297,8 +297,7 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
     bool at_end = tdm_updates_at_end(base);
     /* In the backward's rows: K and V in rows; weights in one slot of the ring, which are needed
      * again; the fixed times of all that runs ahead. `ahead_*` are the rest. */
-    const double turn =
-        row_bytes(e) + (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0);
+    const double turn = row_bytes(e) + (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0);
     const double copies = 5 * (double)larger(base->prefetch + 1, base->rings.kv * n) +
                           most_slots(base->rings.weights) + 3 * most_slots(base->rings.optimizer);
     const double fetched = turn / tdm_machine_link_rate(base->machine, TDM_LINK_H2D) +
@@ -306,10 +305,10 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
     const double all_both = (turn + ring_bytes(e, base->prefetch + 1)) / r->pricing.both_ways_rate;
     const double both = by_layer ? all_both : turn / r->pricing.both_ways_rate;
     /* what waits for its copy to the host: slots, the stream, rows of K and V */
-    const double sent = (ring_bytes(e, base->rings.stashed) + (double)n * (double)e->x +
-                         row_bytes(e)) /
-                            tdm_machine_link_rate(base->machine, TDM_LINK_D2H) +
-                        5 * (double)(base->rings.stashed + n) * base->machine->copy_seconds;
+    const double sent =
+        (ring_bytes(e, base->rings.stashed) + (double)n * (double)e->x + row_bytes(e)) /
+            tdm_machine_link_rate(base->machine, TDM_LINK_D2H) +
+        5 * (double)(base->rings.stashed + n) * base->machine->copy_seconds;
     /* in layer-major order, nothing is sent in the backward before the head is done */
     const double head = by_layer ? e->head_seconds : 0;
     double backward = e->head_seconds + e->optimizer_seconds + e->tail_seconds[r->pricing.order] +
@@ -375,6 +374,7 @@ static enum tdm_status add_plain(struct column *column, const char *name, double
 static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *err)
 {
     struct column forward = {r, 0};
+    const double cost = r->of_bytes ? 0 : 1;
     int number;
     put(&forward, r->row[ROW_FETCH_FORWARD], 1);
     put(&forward, r->row[ROW_SEND_FORWARD], 1);
@@ -382,7 +382,7 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     enum tdm_status status =
         add_plain(&forward, "forward",
                   forward_seconds(r->pricing.e, r->pricing.order) + r->pricing.e->lead_seconds,
-                  TDM_UNBOUNDED, 1, &number, err);
+                  TDM_UNBOUNDED, cost, &number, err);
     struct column backward = {r, 0};
     put(&backward, r->row[ROW_COMPUTE], 1);
     put(&backward, r->row[ROW_FETCH_BACKWARD], 1);
@@ -391,12 +391,15 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     put(&backward, r->row[ROW_BOTH], 1);
     put(&backward, r->row[ROW_BOTH_BACKWARD], 1);
     if (status == TDM_OK)
-        status = add_plain(&backward, "backward", r->pricing.e->host_seconds, TDM_UNBOUNDED, 1,
+        status = add_plain(&backward, "backward", r->pricing.e->host_seconds, TDM_UNBOUNDED, cost,
                            &number, err);
     return status;
 }
 
-/* Adds columns for memory beyond the limits, at a price per MiB that no schedule pays. */
+/* Adds columns for memory beyond the limits, at a price per MiB that no schedule pays. If bytes are
+ * minimised, the limit is 0 and a MiB costs 1; at the other place it costs this: */
+#define PRICE_OF_OTHER 100.0
+
 static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
@@ -405,6 +408,8 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
         enum tdm_place place = tdm_planned_place(r->pricing.e->base, k);
         struct column column = {r, 0};
         char name[32];
+        if (r->of_bytes)
+            price = place == r->least ? 1 : PRICE_OF_OTHER;
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
             put(&column, r->place[place][i], -1);
         put(&column, r->row[tdm_is_far(place) ? ROW_FAR_END : ROW_END], -1);
@@ -698,8 +703,8 @@ static enum tdm_status add_ahead_weights(struct tdm_relaxation *r, struct tdm_er
         TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
     put(&column, r->row[ROW_BOTH], TDM_MIB / r->pricing.both_ways_rate);
     put(&column, r->row[ROW_BOTH_BACKWARD], TDM_MIB / r->pricing.both_ways_rate);
-    return add_plain(&column, "ahead_weights", 0, (most_slots(e->base->rings.weights) - 1) * slot, 0,
-                     &number, err);
+    return add_plain(&column, "ahead_weights", 0, (most_slots(e->base->rings.weights) - 1) * slot,
+                     0, &number, err);
 }
 
 static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_homes[TDM_STATES],
