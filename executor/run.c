@@ -322,6 +322,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
         status = tdm_run_weights_open(options, listener, run.programs[0], &run.weights, err);
     if (status == TDM_OK)
         status = open_tokens(&run, err);
+    if (status == TDM_OK)
+        status = tdm_run_weights_match(&run.weights, run.tokens, err);
     if (status == TDM_OK && options->dry_run)
         status = compare_memory(&run, err);
     if (status == TDM_OK && options->devices != NULL &&
@@ -330,6 +332,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
                           options->device_count, run.programs[0]->ranks);
     if (status == TDM_OK)
         status = check_stop(options, err);
+    if (status == TDM_OK && !options->dry_run)
+        status = tdm_run_weights_begin(&run.weights, err);
     if (status != TDM_OK || options->dry_run)
         goto free_programs;
 
