@@ -285,9 +285,8 @@ static enum tdm_status next_step(struct training *t, struct tdm_error *err)
 /* Saves what is to be saved after this step. */
 static enum tdm_status save(struct training *t, struct tdm_error *err)
 {
-    enum tdm_status status =
-        tdm_run_weights_save(&t->run->weights, t->run->arenas, t->program, &t->history,
-                             &t->result->saved_step, err);
+    enum tdm_status status = tdm_run_weights_save(&t->run->weights, t->run->arenas, t->program,
+                                                  &t->history, &t->result->saved_step, err);
     if (status != TDM_INPUT)
         return status;
     find_first(t, t->position.step, err); /* a weight is not finite */
