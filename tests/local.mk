@@ -277,6 +277,7 @@ golden_tests += \
 	tests/goldens/gemma.test \
 	tests/goldens/help.test \
 	tests/goldens/inputs.test \
+	tests/goldens/log.test \
 	tests/goldens/machine-rates.test \
 	tests/goldens/machine-shipped.test \
 	tests/goldens/machines.test \
