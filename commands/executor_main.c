@@ -3,6 +3,7 @@
  * commands. */
 #include "base/process.h"
 #include "commands/executor_parts.h"
+#include "executor/processes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -41,10 +42,11 @@ int main(int argc, char **argv)
     enum tdm_status status = start(argc, argv, &err);
     if (status == TDM_OK && (fflush(stdout) != 0 || ferror(stdout)))
         status = tdm_fail(&err, TDM_IO, "writing to stdout failed");
-    if (status != TDM_OK) {
+    if (status != TDM_OK && err.message[0] != '\0') { /* else another process tells */
         fprintf(stderr, "tidemark: %s\n", err.message);
         if (err.hint[0] != '\0')
             fprintf(stderr, "hint: %s\n", err.hint);
     }
+    tdm_processes_abort(tdm_exit_code(status));
     return tdm_exit_code(status);
 }

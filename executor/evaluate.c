@@ -113,16 +113,18 @@ static void count_tokens(struct tdm_evaluation *evaluation)
 
 enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
                                    const struct tdm_forecast *forecast,
-                                   const struct tdm_arenas *arenas, const struct tdm_tokens *tokens,
-                                   uint64_t seed, uint64_t windows, struct tdm_evaluation **out,
-                                   struct tdm_error *err)
+                                   const struct tdm_arenas *arenas,
+                                   const struct tdm_team_options *team,
+                                   const struct tdm_tokens *tokens, uint64_t seed, uint64_t windows,
+                                   struct tdm_evaluation **out, struct tdm_error *err)
 {
     struct tdm_evaluation *evaluation = calloc(1, sizeof(*evaluation));
     if (evaluation == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for an evaluation");
     *evaluation = (struct tdm_evaluation){
         .program = program, .arenas = arenas, .seed = seed, .windows = windows};
-    enum tdm_status status = tdm_team_walk_new(program, forecast, arenas, &evaluation->walk, err);
+    enum tdm_status status =
+        tdm_team_walk_open(program, forecast, arenas, team, &evaluation->walk, err);
     if (status == TDM_OK)
         status = tdm_team_walk_prepare(evaluation->walk, err);
     if (status == TDM_OK && tokens != NULL) {
@@ -147,6 +149,11 @@ void tdm_evaluation_free(struct tdm_evaluation *evaluation)
     tdm_team_walk_free(evaluation->walk);
     tdm_batch_free(evaluation->batch);
     free(evaluation);
+}
+
+bool tdm_evaluation_hangs(const struct tdm_evaluation *evaluation)
+{
+    return evaluation != NULL && tdm_team_walk_hangs(evaluation->walk);
 }
 
 uint64_t tdm_evaluation_tokens(const struct tdm_evaluation *evaluation)
@@ -198,7 +205,7 @@ enum tdm_status tdm_evaluation_run(struct tdm_evaluation *evaluation, uint64_t s
                                    const volatile sig_atomic_t *stop, double *loss, double *seconds,
                                    struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = evaluation->arenas;
+    const struct tdm_arenas *arenas = tdm_arenas_here(evaluation->arenas);
     int64_t start_ns = arenas->backend->now(arenas->executor);
     double sum = 0;
     for (uint64_t window = 0; window < evaluation->windows; window++) {

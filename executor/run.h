@@ -10,7 +10,9 @@
 
 #include "executor/amounts.h"
 #include "executor/arenas.h"
+#include "executor/processes.h"
 #include "executor/tokens.h"
+#include "executor/transport.h"
 #include "traces/trace.h"
 
 #include <signal.h>
@@ -36,9 +38,11 @@ struct tdm_run_options {
     enum tdm_dtype save_dtype;  /* of saved weights; NONE: the schedule's dtype */
     uint64_t save_every;        /* in steps; also after the last one; 0: only then */
     uint64_t shard_bytes;       /* maximum size of a saved file */
-    const uint32_t *devices;    /* [device_count] of the ranks; NULL: each has its own number */
+    const uint32_t *devices;    /* [device_count] of this process' ranks; NULL: 0, 1, ... */
     uint32_t device_count;
-    bool force;           /* replace an existing trace or saved directory */
+    const struct tdm_transport *transport; /* between ranks; NULL: by what the backend can */
+    struct tdm_processes *processes;       /* which share the run; NULL: one */
+    bool force;                            /* replace an existing trace or saved directory */
     uint64_t timed_every; /* record op times of step 1 and every k-th; 0: automatic */
     bool dry_run;         /* allocate nothing, run nothing */
     const char *command;  /* for the trace */

@@ -53,6 +53,8 @@ static enum tdm_status save(struct tdm_run_weights *weights, const struct tdm_ar
     weights->moving = gradients ? "saving gradients" : "saving weights";
     target.force = target.force || (weights->saved && !gradients);
     enum tdm_status status = tdm_weights_save(&target, arenas, program, &watch, err);
+    if (status == TDM_OK) /* the others wait until it is written */
+        status = tdm_processes_meet(weights->options->processes, err);
     weights->saved = weights->saved || (status == TDM_OK && !gradients);
     return status;
 }
@@ -91,7 +93,7 @@ static enum tdm_status check_target(const struct tdm_run_options *options,
                  options->schedule_paths[0]);
         return tdm_hint(err, "plan with --optimizer none");
     }
-    return tdm_weights_check(&target, err);
+    return tdm_processes_number(options->processes) == 0 ? tdm_weights_check(&target, err) : TDM_OK;
 }
 
 enum tdm_status tdm_run_weights_open(const struct tdm_run_options *options,

@@ -58,7 +58,7 @@ static enum tdm_status write_tokens(const struct training *t, struct tdm_step *s
 static enum tdm_status walk(struct training *t, const struct tdm_step *step,
                             struct ended_step *ended, struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = t->run->arenas;
+    const struct tdm_arenas *arenas = tdm_run_here(t->run);
     ended->number = step->number;
     ended->start_ns = arenas->backend->now(arenas->executor);
     t->result->begun = true;
@@ -67,7 +67,7 @@ static enum tdm_status walk(struct training *t, const struct tdm_step *step,
         tdm_team_walk_step(t->walk, step, t->observer, t->run->options->stop, err);
     ended->end_ns = arenas->backend->now(arenas->executor);
     if (status == TDM_INTERRUPTED)
-        (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(tdm_team_walk_of(t->walk, 0)),
+        (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(tdm_team_walk_first(t->walk)),
                               ended->end_ns, NULL);
     return status;
 }
@@ -78,7 +78,7 @@ static enum tdm_status scan(const struct training *t, struct tdm_error *err)
     enum tdm_status status = TDM_OK;
     for (uint32_t place = 0; place < t->result->topology.place_count && status == TDM_OK; place++) {
         struct tdm_trace_arena *arena = &t->result->arenas[place];
-        status = tdm_arenas_scan(t->run->arenas, (enum tdm_place)place, &arena->touched_bytes,
+        status = tdm_arenas_scan(tdm_run_here(t->run), (enum tdm_place)place, &arena->touched_bytes,
                                  &arena->highest_byte, err);
     }
     return status;
@@ -88,7 +88,7 @@ static enum tdm_status scan(const struct training *t, struct tdm_error *err)
 static enum tdm_status read_device_use(const struct training *t, uint64_t *used_bytes,
                                        struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = t->run->arenas;
+    const struct tdm_arenas *arenas = tdm_run_here(t->run);
     struct tdm_run_result *result = t->result;
     if (arenas->backend->used == NULL)
         return TDM_OK;
@@ -105,11 +105,12 @@ static enum tdm_status read_device_use(const struct training *t, uint64_t *used_
 static enum tdm_status read_results(const struct training *t, struct ended_step *ended,
                                     struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = t->run->arenas;
+    const bool executes = t->run->options->backend->executes;
     enum tdm_status status = TDM_OK;
-    if (arenas->backend->executes)
-        status = tdm_state_read_loss(arenas, t->program, &ended->loss, &ended->gradient_norm, err);
-    if (status == TDM_OK && arenas->backend->executes && t->observer != NULL)
+    if (executes)
+        status = tdm_state_read_loss(t->run->arenas, t->program, &ended->loss,
+                                     &ended->gradient_norm, err);
+    if (status == TDM_OK && executes && t->observer != NULL)
         status = scan(t, err);
     return status == TDM_OK ? read_device_use(t, &ended->used_bytes, err) : status;
 }
@@ -126,9 +127,9 @@ static enum tdm_status record(const struct training *t, const struct ended_step 
                                                .observer = t->observer,
                                                .arenas = scanned ? t->result->arenas : NULL,
                                                .device_used_bytes = ended->used_bytes};
-    return t->run->recorder == NULL
-               ? TDM_OK
-               : tdm_recorder_step(t->run->recorder, t->program, t->run->arenas, &recorded, err);
+    return t->run->recorder == NULL ? TDM_OK
+                                    : tdm_recorder_step(t->run->recorder, t->program,
+                                                        tdm_run_here(t->run), &recorded, err);
 }
 
 /* Averages the last tenth of the steps: the loss of one step depends mostly on its text. */
@@ -233,7 +234,7 @@ static enum tdm_status open_evaluation(struct training *t, struct tdm_error *err
     if (options->evaluate_path == NULL)
         return TDM_OK;
     return tdm_evaluation_new(evaluator->program, evaluator->forecast, t->run->arenas,
-                              options->backend->executes ? t->run->validation : NULL,
+                              &t->run->team, options->backend->executes ? t->run->validation : NULL,
                               t->position.seed, options->evaluate_windows, &t->evaluation, err);
 }
 
@@ -247,7 +248,8 @@ static enum tdm_status fill_arenas(struct training *t, struct tdm_error *err)
     run->listener->tokens(run->listener->self, run->tokens, t->result->unigram_entropy);
     enum tdm_status status = TDM_OK;
     for (uint32_t rank = 0; rank < run->ranks && status == TDM_OK; rank++)
-        status = tdm_arenas_fill(&run->arenas[rank], run->options->stop, err);
+        if (run->arenas[rank].backend != NULL)
+            status = tdm_arenas_fill(&run->arenas[rank], run->options->stop, err);
     return status == TDM_OK ? tdm_run_weights_init(&run->weights, run->arenas, t->program, err)
                             : status;
 }
@@ -278,10 +280,13 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     struct tdm_run *run = t->run;
     const struct tdm_backend *backend = run->options->backend;
     const struct tdm_forecast *forecast = run->loaded[index].forecast;
-    t->result->outside_bytes = backend->outside_bytes(run->arenas[0].executor);
-    enum tdm_status status = tdm_team_walk_new(t->program, forecast, run->arenas, &t->walk, err);
+    const struct tdm_arenas *here = tdm_run_here(run);
+    t->result->outside_bytes = backend->outside_bytes(here->executor);
+    enum tdm_status status =
+        tdm_team_walk_open(t->program, forecast, run->arenas, &run->team, &t->walk, err);
     if (status == TDM_OK)
-        status = tdm_observer_new(t->program, run->arenas, &t->observer, err);
+        status = tdm_observer_new(tdm_team_walk_program(t->walk, (uint32_t)(here - run->arenas)),
+                                  here, &t->observer, err);
     if (status == TDM_OK && backend->executes)
         status = tdm_batch_new(run->tokens, t->program->schedule, &t->batch, err);
     if (status == TDM_OK)
@@ -294,15 +299,18 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
         status = record_forecasts(t, index, err);
     if (status != TDM_OK)
         return status;
-    tdm_midstep_open(
-        &t->midstep, run->arenas, forecast, run->listener, run->recorder,
-        tdm_size_add(run->arenas[0].bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
-    tdm_walk_watch(tdm_team_walk_of(t->walk, 0), &t->midstep.watch);
+    tdm_midstep_open(&t->midstep, here, forecast, run->listener, run->recorder,
+                     tdm_size_add(here->bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
+    tdm_walk_watch(tdm_team_walk_first(t->walk), &t->midstep.watch);
     return TDM_OK;
 }
 
+/* If a rank hangs, it may still use all of this. */
 static void close_training(struct training *t)
 {
+    t->run->hangs = tdm_team_walk_hangs(t->walk) || tdm_evaluation_hangs(t->evaluation);
+    if (t->run->hangs)
+        return;
     tdm_evaluation_free(t->evaluation);
     tdm_batch_free(t->batch);
     tdm_observer_free(t->observer);

@@ -2,6 +2,7 @@
 /* Team ops, whatever the backend and the transport. */
 #include "executor/transport.h"
 
+#include "executor/mpi_module.h"
 #include "executor/shares.h"
 #include "executor/team.h"
 
@@ -37,6 +38,29 @@ uint32_t tdm_exchange_shares(const struct tdm_exchange *exchange, uint32_t own, 
                 shares[count++] = exchange->take[i].data;
     }
     return count;
+}
+
+static uint32_t messages_of(const struct tdm_piece *pieces, uint32_t count)
+{
+    uint32_t messages = 0;
+    for (uint32_t i = 0; i < count; i++)
+        messages += (uint32_t)((pieces[i].bytes - 1) / TDM_MPI_MESSAGE_BYTES + 1);
+    return messages;
+}
+
+void tdm_team_need(const struct tdm_launch *launch, struct tdm_exchange *scratch,
+                   struct tdm_team_needs *needs)
+{
+    for (uint32_t phase = 0; phase < tdm_share_phases(launch->op->kind); phase++) {
+        uint64_t bytes = 0;
+        tdm_share_exchange(launch, phase, scratch);
+        const uint32_t messages = messages_of(scratch->give, scratch->give_count) +
+                                  messages_of(scratch->take, scratch->take_count);
+        for (uint32_t i = 0; i < scratch->take_count; i++)
+            bytes += scratch->take[i].data == NULL ? scratch->take[i].bytes : 0;
+        needs->read_bytes = bytes > needs->read_bytes ? bytes : needs->read_bytes;
+        needs->messages = messages > needs->messages ? messages : needs->messages;
+    }
 }
 
 enum tdm_status tdm_team_run(const struct tdm_team_verbs *verbs, struct tdm_executor *executor,

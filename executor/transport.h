@@ -72,8 +72,21 @@ struct tdm_team_op {
     const struct tdm_launch *launch;
 };
 
+/* What a rank needs of its transport in a step: the most that it reads in a phase without a place
+ * of its own, and the most messages of a phase. */
+struct tdm_team_needs {
+    struct tdm_executor *executor;
+    uint64_t read_bytes;
+    uint32_t messages;
+};
+
 struct tdm_transport {
     const char *name;
+    /* Before the first step, for each rank of this process: takes what its ops need. close()
+     * releases it. NULL: nothing. */
+    enum tdm_status (*open)(struct tdm_team *team, const struct tdm_team_needs *needs, void **link,
+                            struct tdm_error *err);
+    void (*close)(void *link);
     /* Moves the pieces of a phase. All ranks call it. When it returns, the lane's later work finds
      * the pieces; the rank may not change what it gives before leave(). */
     enum tdm_status (*move)(struct tdm_team *team, const struct tdm_team_op *op,
@@ -85,6 +98,13 @@ struct tdm_transport {
 
 /* Ranks that are threads of one process and read each other's memory. */
 extern const struct tdm_transport tdm_transport_shared;
+
+/* Ranks in several processes, in the computer's own memory: messages over MPI. */
+extern const struct tdm_transport tdm_transport_mpi;
+
+/* Adds what an op of the launch needs. */
+void tdm_team_need(const struct tdm_launch *launch, struct tdm_exchange *scratch,
+                   struct tdm_team_needs *needs);
 
 /* Runs a team op of a backend: describes each phase, moves its pieces, sums. */
 enum tdm_status tdm_team_run(const struct tdm_team_verbs *verbs, struct tdm_executor *executor,

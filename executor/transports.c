@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The transports between ranks, and which of them a run takes. */
+#include "executor/transports.h"
+
+#include <string.h>
+
+static const struct tdm_transport *const transports[] = {&tdm_transport_shared, &tdm_transport_mpi};
+
+enum tdm_status tdm_transport_find(const char *name, const struct tdm_transport **transport,
+                                   struct tdm_error *err)
+{
+    for (size_t i = 0; i < sizeof(transports) / sizeof(transports[0]); i++)
+        if (strcmp(name, transports[i]->name) == 0) {
+            *transport = transports[i];
+            return TDM_OK;
+        }
+    return tdm_fail(err, TDM_USAGE, "no transport \"%s\"; there are shared, mpi", name);
+}
+
+enum tdm_status tdm_transport_choose(const struct tdm_transport *asked,
+                                     const struct tdm_backend *backend, uint32_t processes,
+                                     const struct tdm_transport **transport, struct tdm_error *err)
+{
+    const struct tdm_transport *best = processes == 1 ? &tdm_transport_shared : &tdm_transport_mpi;
+    const struct tdm_transport *chosen = asked == NULL ? best : asked;
+    if (processes > 1 && chosen == &tdm_transport_shared) {
+        tdm_fail(err, TDM_USAGE,
+                 "--transport shared: ranks of %u processes cannot read each "
+                 "other's memory",
+                 processes);
+        return tdm_hint(err, "leave it out, and the right one is chosen");
+    }
+    if (chosen == &tdm_transport_mpi && backend->own_device_memory) {
+        tdm_fail(err, TDM_USAGE, "transport mpi carries no memory of GPUs");
+        return tdm_hint(err, "run all ranks in one process, without mpirun");
+    }
+    *transport = chosen;
+    return TDM_OK;
+}

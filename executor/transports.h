@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The transports between ranks, and which of them a run takes. */
+#ifndef TDM_EXECUTOR_TRANSPORTS_H
+#define TDM_EXECUTOR_TRANSPORTS_H
+
+#include "executor/transport.h"
+
+/* Finds a transport by name. TDM_USAGE lists the names. */
+enum tdm_status tdm_transport_find(const char *name, const struct tdm_transport **transport,
+                                   struct tdm_error *err);
+
+/* Checks that `asked` can join ranks of a backend in so many processes. With NULL chooses: within a
+ * process the memory of other ranks is read, which is fastest and takes no memory of a library;
+ * between processes messages go over MPI, or between GPUs over NCCL. TDM_USAGE. */
+enum tdm_status tdm_transport_choose(const struct tdm_transport *asked,
+                                     const struct tdm_backend *backend, uint32_t processes,
+                                     const struct tdm_transport **transport, struct tdm_error *err);
+
+#endif
