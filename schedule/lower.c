@@ -321,7 +321,7 @@ static void head_gradients(struct tdm_lowering *l, const struct tdm_body *body, 
 static void run_absent(struct tdm_lowering *l, const struct tdm_body *body)
 {
     tdm_low_visit(l, body, body->layer);
-    if (body->kind == TDM_BODY_BACKWARD_KV)
+    if (body->kind == TDM_BODY_BACKWARD)
         tdm_low_reduce(l, body);
     else if (body->kind == TDM_BODY_KV)
         tdm_low_gather(l, body);

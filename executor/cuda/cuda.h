@@ -76,6 +76,7 @@ struct tdm_executor {
     cudaEvent_t team_events[TDM_TEAM_PHASES + 1]; /* points of a team op: team.c */
     uint64_t reads;                               /* bit i: it may read the memory of device i */
     struct tdm_cuda_lane lanes[TDM_MAX_LANES];
+    uint32_t lane_count;       /* of these; one rank needs no lane `peer`, which is the last */
     struct tdm_cuda_mark base; /* its `end` is the event that others are timed from */
     int64_t base_ns;           /* the time of that event */
     struct tdm_timings timings;

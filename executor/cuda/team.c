@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Team ops on the cuda backend: copies, sums, and the events by which GPUs of one process wait for
- * each other. These read each other's memory over NVLink or PCIe.
+ * each other. These read each other's memory over NVLink or PCIe. All of it is queued on the stream
+ * of the op's lane.
  */
 #include "executor/cuda/cuda.h"
 
