@@ -139,7 +139,10 @@ static const struct tdm_option options[] = {
              "the memory of the others, in one process; mpi: messages, between processes that "
              "mpirun started; by default what fits",
      .details = "mpirun -n N tidemark run SCHEDULE divides the ranks among N processes, one a "
-                "node. All read the same files; the first one prints, saves and writes the trace.",
+                "node. All read the same files; the first one prints, saves and writes the trace. "
+                "Before memory is taken they compare schedules, texts, versions and cards. A rank "
+                "that does not come to where others wait is given up after 30 s (TIDEMARK_LATE in "
+                "the environment changes that), or after ten times what it should need.",
      .values = TDM_VALUES_NAMES,
      .names = "shared or mpi"},
     {.name = "weights",

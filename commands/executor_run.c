@@ -160,6 +160,9 @@ static enum tdm_status join_processes(struct tdm_run_arguments *arguments, struc
     if (arguments->transport != NULL)
         status = tdm_transport_find(arguments->transport, &run->transport, err);
     const bool asked = run->transport == &tdm_transport_mpi;
+    const char *late = getenv("TIDEMARK_LATE");
+    if (late != NULL)
+        run->late_seconds = strtod(late, NULL);
     return status == TDM_OK && (asked || tdm_processes_expected())
                ? tdm_processes_open(run->stop, &run->processes, err)
                : status;

@@ -42,6 +42,7 @@ struct tdm_run_options {
     uint32_t device_count;
     const struct tdm_transport *transport; /* between ranks; NULL: by what the backend can */
     struct tdm_processes *processes;       /* which share the run; NULL: one */
+    double late_seconds; /* the least after which a rank is taken to be lost; 0: 30 */
     bool force;                            /* replace an existing trace or saved directory */
     uint64_t timed_every; /* record op times of step 1 and every k-th; 0: automatic */
     bool dry_run;         /* allocate nothing, run nothing */

@@ -29,6 +29,7 @@ script_tests += \
 	tests/base/json-checked \
 	tests/traces/killed-run \
 	tests/executor/left-behind \
+	tests/executor/mpi-run \
 	tests/planner/failed-allocations \
 	tests/base/links \
 	tests/traces/two-writers
