@@ -54,15 +54,20 @@ static void check_kernels(struct check *check)
 
 static void check_build(struct check *check)
 {
-    bool cuda = false, openblas = false;
+    bool cuda = false, openblas = false, mpi = false;
 #ifdef HAVE_CUDA
     cuda = true;
 #endif
 #ifdef HAVE_OPENBLAS
     openblas = true;
 #endif
+#ifdef HAVE_MPI
+    mpi = true;
+#endif
     if (check->kernels != NULL)
         check_kernels(check);
+    else if (strcmp(check->name, "MPI") == 0)
+        set(check, mpi, mpi ? "yes" : "no");
     else if (strcmp(check->name, "CUDA") == 0)
         set(check, cuda, cuda ? "yes" : "no");
     else if (strcmp(check->name, "OpenBLAS") == 0)
@@ -180,6 +185,10 @@ static enum tdm_status report(bool as_json, struct tdm_error *err)
          .kind = FINDING_BUILD,
          .needed_for = "more than one core in the cpu backend",
          .package = "build-essential"},
+        {.name = "MPI",
+         .kind = FINDING_BUILD,
+         .needed_for = "runs of several processes",
+         .package = "libopenmpi-dev"},
         {.name = "CUDA",
          .kind = FINDING_BUILD,
          .needed_for = "the GPU backend",
@@ -204,6 +213,10 @@ static enum tdm_status report(bool as_json, struct tdm_error *err)
          .kind = FINDING_HERE,
          .needed_for = "tidemark plot",
          .package = "gnuplot-nox"},
+        {.name = "mpirun",
+         .kind = FINDING_HERE,
+         .needed_for = "runs of several processes",
+         .package = "openmpi-bin"},
         {.name = "GPUs", .kind = FINDING_HERE, .needed_for = "running on a GPU"},
         {.name = "NVIDIA driver",
          .kind = FINDING_HERE,

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static volatile sig_atomic_t stop;
 
@@ -16,7 +17,7 @@ static void interrupt(int signal_number)
     stop = 1;
 }
 
-static enum tdm_status start(int argc, char **argv, struct tdm_error *err)
+static enum tdm_status start(int argc, char **argv, bool *hangs, struct tdm_error *err)
 {
     struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND};
     enum tdm_status status = tdm_process_begin(err);
@@ -29,7 +30,7 @@ static enum tdm_status start(int argc, char **argv, struct tdm_error *err)
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
         sigaction(SIGHUP, &action, NULL);
     if (argc >= 2 && strcmp(argv[1], "run") == 0)
-        return tdm_executor_run(argc - 1, argv + 1, &stop, err);
+        return tdm_executor_run(argc - 1, argv + 1, &stop, hangs, err);
     if (argc >= 2 && strcmp(argv[1], "calibrate") == 0)
         return tdm_executor_calibrate(argc - 1, argv + 1, &stop, err);
     return tdm_fail(err, TDM_USAGE,
@@ -39,7 +40,8 @@ static enum tdm_status start(int argc, char **argv, struct tdm_error *err)
 int main(int argc, char **argv)
 {
     struct tdm_error err = {0};
-    enum tdm_status status = start(argc, argv, &err);
+    bool hangs = false;
+    enum tdm_status status = start(argc, argv, &hangs, &err);
     if (status == TDM_OK && (fflush(stdout) != 0 || ferror(stdout)))
         status = tdm_fail(&err, TDM_IO, "writing to stdout failed");
     if (status != TDM_OK && err.message[0] != '\0') { /* else another process tells */
@@ -48,5 +50,7 @@ int main(int argc, char **argv)
             fprintf(stderr, "hint: %s\n", err.hint);
     }
     tdm_processes_abort(tdm_exit_code(status));
+    if (hangs) /* libraries might wait for the thread at exit */
+        _exit(tdm_exit_code(status));
     return tdm_exit_code(status);
 }

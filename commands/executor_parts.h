@@ -6,11 +6,13 @@
 #include "base/status.h"
 
 #include <signal.h>
+#include <stdbool.h>
 
 /* argv[0] is the command's name. A non-zero *stop ends the command (TDM_INTERRUPTED). Errors are
- * returned in err and not printed. */
+ * returned in err and not printed. *hangs is set if a thread is in an op that does not end: nothing
+ * may be released then. */
 enum tdm_status tdm_executor_run(int argc, char **argv, const volatile sig_atomic_t *stop,
-                                 struct tdm_error *err);
+                                 bool *hangs, struct tdm_error *err);
 enum tdm_status tdm_executor_calibrate(int argc, char **argv, const volatile sig_atomic_t *stop,
                                        struct tdm_error *err);
 

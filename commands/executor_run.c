@@ -116,7 +116,7 @@ static void hint_what_is_left(const struct tdm_run_options *run,
 
 /* Trains, and reports if this is the first process of the run. */
 static enum tdm_status train(struct tdm_run_arguments *arguments, struct tdm_run_result *results,
-                             struct tdm_error *err)
+                             bool *hangs, struct tdm_error *err)
 {
     struct tdm_run_options *run = &arguments->run;
     const bool first = tdm_processes_number(run->processes) == 0;
@@ -149,6 +149,8 @@ static enum tdm_status train(struct tdm_run_arguments *arguments, struct tdm_run
         hint_what_is_left(run, &results[0], err);
     if (told)
         err->message[0] = '\0';
+    for (uint32_t i = 0; i < run->schedule_count; i++)
+        *hangs = *hangs || results[i].hangs;
     return status;
 }
 
@@ -169,7 +171,7 @@ static enum tdm_status join_processes(struct tdm_run_arguments *arguments, struc
 }
 
 enum tdm_status tdm_executor_run(int argc, char **argv, const volatile sig_atomic_t *stop,
-                                 struct tdm_error *err)
+                                 bool *hangs, struct tdm_error *err)
 {
     struct tdm_run_arguments arguments;
     bool help;
@@ -197,7 +199,7 @@ enum tdm_status tdm_executor_run(int argc, char **argv, const volatile sig_atomi
                  arguments.run.schedule_count);
         return tdm_processes_close(arguments.run.processes, TDM_NO_MEMORY, NULL, err);
     }
-    status = train(&arguments, results, err);
+    status = train(&arguments, results, hangs, err);
     free(results);
     free(command);
     return status;

@@ -42,8 +42,8 @@ struct tdm_run_options {
     uint32_t device_count;
     const struct tdm_transport *transport; /* between ranks; NULL: by what the backend can */
     struct tdm_processes *processes;       /* which share the run; NULL: one */
-    double late_seconds; /* the least after which a rank is taken to be lost; 0: 30 */
-    bool force;                            /* replace an existing trace or saved directory */
+    double late_seconds;  /* the least after which a rank is taken to be lost; 0: 30 */
+    bool force;           /* replace an existing trace or saved directory */
     uint64_t timed_every; /* record op times of step 1 and every k-th; 0: automatic */
     bool dry_run;         /* allocate nothing, run nothing */
     const char *command;  /* for the trace */
@@ -98,6 +98,7 @@ struct tdm_run_validation {
 /* Results of one schedule. */
 struct tdm_run_result {
     bool begun;     /* its first step has begun */
+    bool hangs;     /* a rank is in an op that does not end: the process must end without it */
     bool finished;  /* all steps are done, and all that was to be saved is saved */
     uint64_t steps; /* done */
     uint64_t tokens;

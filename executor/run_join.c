@@ -158,7 +158,7 @@ enum tdm_status tdm_run_join(struct tdm_run *run, struct tdm_error *err)
     const uint32_t ranks = run->programs[0]->ranks;
     enum tdm_status status = divide(options, ranks, err);
     run->team = (struct tdm_team_options){.processes = options->processes,
-                                            .late_seconds = options->late_seconds};
+                                          .late_seconds = options->late_seconds};
     if (status == TDM_OK)
         status = tdm_transport_choose(options->transport, options->backend,
                                       tdm_processes_count(options->processes), &run->team.transport,

@@ -291,6 +291,11 @@ uint32_t tdm_team_ranks(const struct tdm_team *team)
     return team->ranks;
 }
 
+double tdm_team_late_seconds(const struct tdm_team *team)
+{
+    return team->options.late_seconds;
+}
+
 const struct tdm_transport *tdm_team_transport(const struct tdm_team *team)
 {
     return team->options.transport;

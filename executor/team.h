@@ -46,6 +46,7 @@ const struct tdm_launch *tdm_team_shown(const struct tdm_team *team, uint32_t ra
 struct tdm_executor *tdm_team_executor(const struct tdm_team *team, uint32_t rank);
 
 uint32_t tdm_team_ranks(const struct tdm_team *team);
+double tdm_team_late_seconds(const struct tdm_team *team);
 const struct tdm_transport *tdm_team_transport(const struct tdm_team *team);
 struct tdm_processes *tdm_team_processes(const struct tdm_team *team);
 

@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* After a failure the other ranks are waited for so long. One that hangs in an op is then left. */
-#define LEAVE_SECONDS 10.0
+/* After a failure the other ranks are waited for until they would be lost; if one is, so long. A
+ * rank that hangs in an op is then left. */
+#define LEAVE_SECONDS 1.0
 
 /* How often the caller looks whether a rank has failed. */
 #define LOOK_SECONDS 0.2
@@ -195,7 +196,9 @@ static void join_all(struct tdm_team_walk *team)
     for (uint32_t rank = 0; rank < team->ranks; rank++)
         while (!join(&team->members[rank], LOOK_SECONDS) && now_seconds() < until)
             if (isinf(until) && tdm_team_failed(team->team) != TDM_NONE)
-                until = now_seconds() + LEAVE_SECONDS;
+                until = now_seconds() + (tdm_team_lost(team->team, NULL)
+                                             ? LEAVE_SECONDS
+                                             : tdm_team_late_seconds(team->team));
 }
 
 static enum tdm_status run_members(struct tdm_team_walk *team, struct tdm_error *err)

@@ -309,6 +309,7 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
 static void close_training(struct training *t)
 {
     t->run->hangs = tdm_team_walk_hangs(t->walk) || tdm_evaluation_hangs(t->evaluation);
+    t->result->hangs = t->run->hangs;
     if (t->run->hangs)
         return;
     tdm_evaluation_free(t->evaluation);

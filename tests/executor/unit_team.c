@@ -255,6 +255,40 @@ static void a_failure_ends_the_step(void **state)
     assert_true(tdm_case_enough("cases have several ranks", teams, cases, 0.4));
 }
 
+/* A rank that does not come to where the others wait: all end with a sentence that names it and
+ * what it does, while it is still at it. Then what it uses is not freed before it ends. */
+static void a_rank_is_lost(void **state)
+{
+    (void)state;
+    const struct tdm_team_options patient = {.transport = &tdm_transport_shared,
+                                             .late_seconds = 0.2};
+    struct tdm_hindrance hindrance = {.fails = TDM_NONE, .of_step = 1};
+    uint64_t seed = BASE_SEED;
+    struct trial t;
+    struct tdm_error err = {0};
+    char due[64];
+    double loss;
+    for (open_trial(seed, tdm_hindered(&hindrance), &t); t.program->ranks < 3;
+         open_trial(++seed, tdm_hindered(&hindrance), &t))
+        close_trial(&t);
+    tdm_team_walk_free(t.walk);
+    must(tdm_team_walk_open(t.program, NULL, t.arenas, &patient, &t.walk, &err), &err);
+    hindrance.fails = 2;
+    hindrance.late_nanoseconds = UINT64_C(3000000000);
+    (void)tdm_hindered(&hindrance);
+    double began = now_seconds();
+    assert_int_equal(run_step(&t, seed, &loss, &err), TDM_INTERRUPTED);
+    assert_true(now_seconds() - began < 2.9);
+    snprintf(due, sizeof(due), "rank 2 has not reached ");
+    assert_int_equal(strncmp(err.message, due, strlen(due)), 0);
+    assert_non_null(strstr(err.message, "; it has been at "));
+    assert_true(tdm_team_walk_hangs(t.walk));
+    tdm_team_walk_free(t.walk); /* nothing happens */
+    while (tdm_team_walk_hangs(t.walk))
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    close_trial(&t);
+}
+
 /* Whoever asks the run to stop, all ranks stop. */
 static void all_ranks_stop(void **state)
 {
@@ -280,6 +314,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_show_ops),
         cmocka_unit_test(a_failure_ends_the_step),
+        cmocka_unit_test(a_rank_is_lost),
         cmocka_unit_test(all_ranks_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
