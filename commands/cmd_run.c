@@ -136,15 +136,15 @@ static const struct tdm_option options[] = {
      .word = "NAME",
      .place = PLACE(transport),
      .help = "of a schedule for several ranks, how bytes get from rank to rank: shared: each reads "
-             "the memory of the others, in one process; mpi: messages, between processes that "
-             "mpirun started; by default what fits",
+             "the memory of the others, in one process; nccl: by NCCL, between GPUs; mpi: "
+             "messages, between processes that mpirun started, of cpu; by default what fits",
      .details = "mpirun -n N tidemark run SCHEDULE divides the ranks among N processes, one a "
                 "node. All read the same files; the first one prints, saves and writes the trace. "
                 "Before memory is taken they compare schedules, texts, versions and cards. A rank "
                 "that does not come to where others wait is given up after 30 s (TIDEMARK_LATE in "
                 "the environment changes that), or after ten times what it should need.",
      .values = TDM_VALUES_NAMES,
-     .names = "shared or mpi"},
+     .names = "shared, nccl or mpi"},
     {.name = "weights",
      .word = "WEIGHTS",
      .place = PLACE(run),

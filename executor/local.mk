@@ -71,6 +71,7 @@ libexecutor_a_SOURCES += \
 	executor/train.c \
 	executor/shares.c executor/shares.h \
 	executor/team.c executor/team.h executor/team_walk.c executor/team_walk.h \
+	executor/nccl.c executor/nccl.h executor/transport_nccl.c \
 	executor/mpi_module.h executor/processes.c executor/processes.h executor/run_join.c \
 	executor/transport.c executor/transport.h executor/transport_mpi.c executor/transport_shared.c \
 	executor/transports.c executor/transports.h \

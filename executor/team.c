@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /* When a rank is lost that others wait for. */
@@ -31,7 +32,8 @@ struct tdm_team {
     struct tdm_meeting *meeting;
     uint32_t ranks;
     struct tdm_team_options options;
-    struct tdm_piece *pieces;   /* of all exchanges */
+    struct tdm_piece *pieces; /* of all exchanges */
+    unsigned char id[TDM_TEAM_ID_BYTES];
     pthread_mutex_t lock;       /* of what follows, but for `shown` */
     struct position *positions; /* [ranks] */
     uint32_t failed;            /* TDM_NONE: no rank */
@@ -42,9 +44,9 @@ struct tdm_team {
         struct tdm_launch launch;
         struct tdm_op op;
         struct tdm_executor *executor;
-        struct tdm_exchange exchange[TDM_TEAM_PHASES];
-        void *link; /* of the transport */
-    } * shown;      /* [ranks] */
+        struct tdm_exchange exchange[TDM_TEAM_PHASES + 1]; /* of phases, and of a window */
+        void *link;                                        /* of the transport */
+    } * shown;                                             /* [ranks] */
 };
 
 static double now_seconds(void)
@@ -58,10 +60,11 @@ static double now_seconds(void)
 static bool take_pieces(struct tdm_team *team)
 {
     const uint32_t each = TDM_TEAM_PIECES * team->ranks;
-    team->pieces = calloc((size_t)team->ranks * TDM_TEAM_PHASES * 2 * each, sizeof(*team->pieces));
+    team->pieces =
+        calloc((size_t)team->ranks * (TDM_TEAM_PHASES + 1) * 2 * each, sizeof(*team->pieces));
     struct tdm_piece *next = team->pieces;
     for (uint32_t rank = 0; next != NULL && rank < team->ranks; rank++)
-        for (uint32_t phase = 0; phase < TDM_TEAM_PHASES; phase++, next += 2 * (size_t)each)
+        for (uint32_t phase = 0; phase <= TDM_TEAM_PHASES; phase++, next += 2 * (size_t)each)
             team->shown[rank].exchange[phase] =
                 (struct tdm_exchange){.give = next, .take = next + each, .capacity = each};
     return next != NULL;
@@ -317,6 +320,23 @@ enum tdm_status tdm_team_open(struct tdm_team *team, uint32_t rank,
     const struct tdm_transport *transport = team->options.transport;
     return transport->open == NULL ? TDM_OK
                                    : transport->open(team, needs, &team->shown[rank].link, err);
+}
+
+void tdm_team_abort(struct tdm_team *team)
+{
+    for (uint32_t rank = 0; rank < team->ranks; rank++)
+        if (team->options.transport->abort != NULL)
+            team->options.transport->abort(team->shown[rank].link);
+}
+
+void tdm_team_set_id(struct tdm_team *team, const void *id, size_t bytes)
+{
+    memcpy(team->id, id, bytes);
+}
+
+void tdm_team_get_id(const struct tdm_team *team, void *id, size_t bytes)
+{
+    memcpy(id, team->id, bytes);
 }
 
 void *tdm_team_link(const struct tdm_team *team, uint32_t rank)

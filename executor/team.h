@@ -50,13 +50,21 @@ double tdm_team_late_seconds(const struct tdm_team *team);
 const struct tdm_transport *tdm_team_transport(const struct tdm_team *team);
 struct tdm_processes *tdm_team_processes(const struct tdm_team *team);
 
-/* What a rank of this process gives and takes in a phase of its op; the others see it after they
- * have met. */
+/* What a rank of this process gives and takes in a phase of its op, or, as phase TDM_TEAM_PHASES,
+ * in a window of one; the others see it after they have met. */
 struct tdm_exchange *tdm_team_exchange(struct tdm_team *team, uint32_t rank, uint32_t phase);
 
-/* Opens the transport for a rank of this process; and what it has opened. */
+/* Opens the transport for a rank of this process, ends its transfers after a failure; and what it
+ * has opened. */
 enum tdm_status tdm_team_open(struct tdm_team *team, uint32_t rank,
                               const struct tdm_team_needs *needs, struct tdm_error *err);
+void tdm_team_abort(struct tdm_team *team);
+
+/* Some bytes that a transport keeps for all ranks, at most TDM_TEAM_ID_BYTES. */
+#define TDM_TEAM_ID_BYTES 128u
+void tdm_team_set_id(struct tdm_team *team, const void *id, size_t bytes);
+void tdm_team_get_id(const struct tdm_team *team, void *id, size_t bytes);
+
 void *tdm_team_link(const struct tdm_team *team, uint32_t rank);
 
 /* Waits until all ranks are here, in the middle of an op or at its end. */

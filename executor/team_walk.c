@@ -26,6 +26,7 @@ struct member {
     const struct tdm_step *step;
     struct tdm_observer *observer;
     const volatile sig_atomic_t *stop;
+    struct tdm_team_needs needs;
     pthread_t thread;
     bool runs; /* the thread has been started, and not been joined */
     enum tdm_status status;
@@ -46,7 +47,6 @@ static enum tdm_status open_member(struct tdm_team_walk *team, uint32_t rank,
                                    const struct tdm_team_options *options, struct tdm_error *err)
 {
     struct member *member = &team->members[rank];
-    struct tdm_team_needs needs;
     member->program = tdm_program_of_rank(program, rank);
     member->team = team->team;
     enum tdm_status status =
@@ -54,10 +54,104 @@ static enum tdm_status open_member(struct tdm_team_walk *team, uint32_t rank,
     if (status != TDM_OK || team->team == NULL)
         return status;
     tdm_walk_join(member->walk, team->team);
-    if (options->transport->open == NULL || !arenas->backend->executes)
+    return options->transport->open == NULL || !arenas->backend->executes
+               ? TDM_OK
+               : tdm_walk_team_needs(member->walk, &member->needs, err);
+}
+
+/* Waits for the thread of a rank, at most some seconds. */
+static bool join(struct member *member, double seconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    const int64_t end_ns = (int64_t)(1e9 * seconds) + until.tv_nsec;
+    until.tv_sec += end_ns / 1000000000;
+    until.tv_nsec = end_ns % 1000000000;
+    if (member->runs && pthread_timedjoin_np(member->thread, NULL, &until) == 0)
+        member->runs = false;
+    return !member->runs;
+}
+
+/* Starts a function on a thread for each rank of this process. */
+static enum tdm_status start_all(struct tdm_team_walk *team, void *(*function)(void *),
+                                 struct tdm_error *err)
+{
+    for (uint32_t rank = 0; rank < team->ranks; rank++) {
+        struct member *member = &team->members[rank];
+        if (member->walk == NULL)
+            continue;
+        member->runs = pthread_create(&member->thread, NULL, function, member) == 0;
+        if (member->runs)
+            continue;
+        tdm_team_fail(team->team, rank);
+        return tdm_fail(err, TDM_NO_MEMORY, "no thread for rank %u of %u", rank, team->ranks);
+    }
+    return TDM_OK;
+}
+
+static void *open_transport(void *self)
+{
+    struct member *member = self;
+    member->status =
+        tdm_team_open(member->team, member->program.rank, &member->needs, &member->err);
+    if (member->status != TDM_OK)
+        tdm_team_fail(member->team, member->program.rank);
+    return NULL;
+}
+
+/* The error of the rank that failed first, with its number; what is said of one that was lost; or
+ * what another process says. */
+static enum tdm_status first_failure(const struct tdm_team_walk *team, struct tdm_error *err)
+{
+    struct tdm_error why;
+    char rank[32];
+    const uint32_t failed = tdm_team_failed(team->team);
+    if (failed == TDM_NONE)
         return TDM_OK;
-    status = tdm_walk_team_needs(member->walk, &needs, err);
-    return status == TDM_OK ? tdm_team_open(team->team, rank, &needs, err) : status;
+    if (!tdm_team_lost(team->team, &why)) {
+        if (team->members[failed].walk == NULL && tdm_processes_failed(team->processes, err))
+            return err == NULL ? TDM_INTERRUPTED : err->status;
+        why = team->members[failed].err;
+        snprintf(rank, sizeof(rank), "rank %u", failed);
+        tdm_about(&why, rank);
+    }
+    tdm_processes_fail(team->processes, &why);
+    if (err != NULL)
+        *err = why;
+    return why.status;
+}
+
+static double now_seconds(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Waits for the threads of all ranks, and after a failure for a while. */
+static void join_all(struct tdm_team_walk *team)
+{
+    double until = INFINITY;
+    for (uint32_t rank = 0; rank < team->ranks; rank++)
+        while (!join(&team->members[rank], LOOK_SECONDS) && now_seconds() < until)
+            if (isinf(until) && tdm_team_failed(team->team) != TDM_NONE) {
+                tdm_team_abort(team->team);
+                until = now_seconds() + (tdm_team_lost(team->team, NULL)
+                                             ? LEAVE_SECONDS
+                                             : tdm_team_late_seconds(team->team));
+            }
+}
+
+/* Opens the transport for all ranks of this process at once: they may have to meet for it. */
+static enum tdm_status open_transports(struct tdm_team_walk *team,
+                                       const struct tdm_transport *transport, struct tdm_error *err)
+{
+    enum tdm_status status = transport->begin == NULL ? TDM_OK : transport->begin(team->team, err);
+    if (status != TDM_OK || transport->open == NULL)
+        return status;
+    status = start_all(team, open_transport, err);
+    join_all(team);
+    return status == TDM_OK ? first_failure(team, err) : status;
 }
 
 enum tdm_status tdm_team_walk_open(const struct tdm_program *program,
@@ -82,6 +176,8 @@ enum tdm_status tdm_team_walk_open(const struct tdm_program *program,
     for (uint32_t rank = 0; rank < team->ranks && status == TDM_OK; rank++)
         if (arenas[rank].backend != NULL)
             status = open_member(team, rank, program, forecast, &arenas[rank], options, err);
+    if (status == TDM_OK && team->team != NULL && tdm_arenas_here(arenas)->backend->executes)
+        status = open_transports(team, options->transport, err);
     if (status != TDM_OK) {
         tdm_team_walk_free(team);
         return status;
@@ -97,19 +193,6 @@ enum tdm_status tdm_team_walk_new(const struct tdm_program *program,
 {
     const struct tdm_team_options options = {.transport = &tdm_transport_shared};
     return tdm_team_walk_open(program, forecast, arenas, &options, walk, err);
-}
-
-/* Waits for the thread of a rank, at most some seconds. */
-static bool join(struct member *member, double seconds)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    const int64_t end_ns = (int64_t)(1e9 * seconds) + until.tv_nsec;
-    until.tv_sec += end_ns / 1000000000;
-    until.tv_nsec = end_ns % 1000000000;
-    if (member->runs && pthread_timedjoin_np(member->thread, NULL, &until) == 0)
-        member->runs = false;
-    return !member->runs;
 }
 
 bool tdm_team_walk_hangs(const struct tdm_team_walk *team)
@@ -160,62 +243,11 @@ static void *run_member(void *self)
     return NULL;
 }
 
-/* The error of the rank that failed first, with its number; what is said of one that was lost; or
- * what another process says. */
-static enum tdm_status first_failure(const struct tdm_team_walk *team, struct tdm_error *err)
-{
-    struct tdm_error why;
-    char rank[32];
-    const uint32_t failed = tdm_team_failed(team->team);
-    if (failed == TDM_NONE)
-        return TDM_OK;
-    if (!tdm_team_lost(team->team, &why)) {
-        if (team->members[failed].walk == NULL && tdm_processes_failed(team->processes, err))
-            return err == NULL ? TDM_INTERRUPTED : err->status;
-        why = team->members[failed].err;
-        snprintf(rank, sizeof(rank), "rank %u", failed);
-        tdm_about(&why, rank);
-    }
-    tdm_processes_fail(team->processes, &why);
-    if (err != NULL)
-        *err = why;
-    return why.status;
-}
-
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-/* Waits for the threads of all ranks, and after a failure for a while. */
-static void join_all(struct tdm_team_walk *team)
-{
-    double until = INFINITY;
-    for (uint32_t rank = 0; rank < team->ranks; rank++)
-        while (!join(&team->members[rank], LOOK_SECONDS) && now_seconds() < until)
-            if (isinf(until) && tdm_team_failed(team->team) != TDM_NONE)
-                until = now_seconds() + (tdm_team_lost(team->team, NULL)
-                                             ? LEAVE_SECONDS
-                                             : tdm_team_late_seconds(team->team));
-}
-
 static enum tdm_status run_members(struct tdm_team_walk *team, struct tdm_error *err)
 {
-    enum tdm_status status = TDM_OK;
     tdm_team_reset(team->team);
     tdm_processes_join(team->processes, team->team);
-    for (uint32_t rank = 0; rank < team->ranks && status == TDM_OK; rank++) {
-        struct member *member = &team->members[rank];
-        if (member->walk == NULL)
-            continue;
-        member->runs = pthread_create(&member->thread, NULL, run_member, member) == 0;
-        if (member->runs)
-            continue;
-        tdm_team_fail(team->team, rank);
-        status = tdm_fail(err, TDM_NO_MEMORY, "no thread for rank %u of %u", rank, team->ranks);
-    }
+    enum tdm_status status = start_all(team, run_member, err);
     join_all(team);
     tdm_processes_join(team->processes, NULL);
     return status == TDM_OK ? first_failure(team, err) : status;

@@ -205,12 +205,14 @@ static enum tdm_status wait_all(struct tdm_team *team, const struct tdm_program 
 }
 
 static enum tdm_status move(struct tdm_team *team, const struct tdm_team_op *op,
-                            struct tdm_exchange *exchange, uint32_t phase, struct tdm_error *err)
+                            struct tdm_exchange *exchange, uint32_t phase, uint32_t window,
+                            struct tdm_error *err)
 {
     const struct tdm_program *program = op->launch->program;
     struct tdm_processes *processes = tdm_team_processes(team);
     struct link *link = tdm_team_link(team, program->rank);
     (void)phase;
+    (void)window;
     tdm_team_show(team, op->launch, op->executor);
     link->count = 0;
     enum tdm_status status = stage(link, exchange, err);
@@ -233,6 +235,7 @@ static enum tdm_status leave(struct tdm_team *team, const struct tdm_team_op *op
 
 const struct tdm_transport tdm_transport_mpi = {
     .name = "mpi",
+    .window_bytes = TDM_TEAM_WINDOW_BYTES,
     .open = open_link,
     .close = close_link,
     .move = move,

@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-static const struct tdm_transport *const transports[] = {&tdm_transport_shared, &tdm_transport_mpi};
+static const struct tdm_transport *const transports[] = {&tdm_transport_shared, &tdm_transport_mpi,
+                                                         &tdm_transport_nccl};
 
 enum tdm_status tdm_transport_find(const char *name, const struct tdm_transport **transport,
                                    struct tdm_error *err)
@@ -14,14 +15,16 @@ enum tdm_status tdm_transport_find(const char *name, const struct tdm_transport 
             *transport = transports[i];
             return TDM_OK;
         }
-    return tdm_fail(err, TDM_USAGE, "no transport \"%s\"; there are shared, mpi", name);
+    return tdm_fail(err, TDM_USAGE, "no transport \"%s\"; there are shared, mpi, nccl", name);
 }
 
 enum tdm_status tdm_transport_choose(const struct tdm_transport *asked,
                                      const struct tdm_backend *backend, uint32_t processes,
                                      const struct tdm_transport **transport, struct tdm_error *err)
 {
-    const struct tdm_transport *best = processes == 1 ? &tdm_transport_shared : &tdm_transport_mpi;
+    const struct tdm_transport *best = processes == 1               ? &tdm_transport_shared
+                                       : backend->own_device_memory ? &tdm_transport_nccl
+                                                                    : &tdm_transport_mpi;
     const struct tdm_transport *chosen = asked == NULL ? best : asked;
     if (processes > 1 && chosen == &tdm_transport_shared) {
         tdm_fail(err, TDM_USAGE,
@@ -32,7 +35,11 @@ enum tdm_status tdm_transport_choose(const struct tdm_transport *asked,
     }
     if (chosen == &tdm_transport_mpi && backend->own_device_memory) {
         tdm_fail(err, TDM_USAGE, "transport mpi carries no memory of GPUs");
-        return tdm_hint(err, "run all ranks in one process, without mpirun");
+        return tdm_hint(err, "between GPUs of several processes use --transport nccl");
+    }
+    if (chosen == &tdm_transport_nccl && !backend->own_device_memory && backend->executes) {
+        tdm_fail(err, TDM_USAGE, "transport nccl needs GPUs; backend %s has none", backend->name);
+        return tdm_hint(err, "leave it out, and the right one is chosen");
     }
     *transport = chosen;
     return TDM_OK;

@@ -278,7 +278,10 @@ enum tdm_status tdm_walk_team_needs(struct tdm_walk *walk, struct tdm_team_needs
                                     struct tdm_error *err)
 {
     struct counting counting = {walk, needs};
-    *needs = (struct tdm_team_needs){.executor = walk->arenas->executor};
+    *needs = (struct tdm_team_needs){.rank = walk->program->rank,
+                                     .ranks = walk->program->ranks,
+                                     .verbs = walk->arenas->backend->team,
+                                     .executor = walk->arenas->executor};
     return tdm_program_emit(walk->program, count_item, &counting, err);
 }
 

@@ -35,11 +35,14 @@ script_tests += \
 	tests/traces/two-writers
 
 # Preloaded into programs by scripts.
-check_DATA = tests/support/fail_allocation.so tests/support/fast_clock.so
+check_DATA = tests/support/fail_allocation.so tests/support/fast_clock.so tests/support/fake_nccl.so
 tests/support/fail_allocation.so tests/support/fast_clock.so: %.so: %.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC $< -o $@
-EXTRA_DIST += tests/support/fail_allocation.c tests/support/fast_clock.c
-CLEANFILES += tests/support/fail_allocation.so tests/support/fast_clock.so
+# With the flags of the build: what ranks exchange by it is under its sanitizers, too.
+tests/support/fake_nccl.so: tests/support/fake_nccl.c
+	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE $(CFLAGS) -Wall -Wextra -shared -fPIC $< -o $@ $(LDFLAGS)
+EXTRA_DIST += tests/support/fail_allocation.c tests/support/fast_clock.c tests/support/fake_nccl.c
+CLEANFILES += tests/support/fail_allocation.so tests/support/fast_clock.so tests/support/fake_nccl.so
 
 # The reference: a double-precision transformer that other tests compare with, and the tests of itself.
 check_LIBRARIES += tests/reference/libreference.a
@@ -77,6 +80,11 @@ tests_executor_property_ranks_SOURCES = tests/executor/property_ranks.c $(hinder
 # Where ranks meet, and what they do when one fails.
 cmocka_tests += tests/base/unit_meeting tests/executor/unit_team
 tests_executor_unit_team_SOURCES = tests/executor/unit_team.c $(hindered) \
+	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
+
+# Ranks that NCCL joins, without a GPU.
+cmocka_tests += tests/executor/unit_nccl
+tests_executor_unit_nccl_SOURCES = tests/executor/unit_nccl.c $(hindered) \
 	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
 
 # What ranks exchange, and many of them.
