@@ -27,6 +27,7 @@ libcommands_a_SOURCES = \
 	commands/cmd.c commands/cmd.h \
 	commands/cmd_compare.c commands/cmd_diff.c \
 	commands/cmd_doctor.c \
+	commands/cmd_export.c \
 	commands/cmd_machines.c \
 	commands/cmd_methods.c \
 	commands/cmd_models.c \

@@ -191,7 +191,7 @@ static enum tdm_status read_schedule(const char *path, struct tdm_plot *plot, st
         finish_panel(schedule, panel);
     }
     tdm_program_free(program);
-    tdm_schedule_free(schedule);
+    plot->schedule = schedule;
     return status;
 }
 
@@ -446,7 +446,7 @@ static enum tdm_status read_trace(const char *path, int64_t wanted, struct tdm_p
         finish_panel(schedule, &plot->panels[TDM_MEASURED]);
     }
 close_reader:
-    tdm_schedule_free(schedule);
+    plot->schedule = schedule;
     json_decref(root);
     free(text);
     tdm_trace_reader_close(reader);
@@ -497,5 +497,6 @@ void tdm_plot_free(struct tdm_plot *plot)
         return;
     for (int side = 0; side < TDM_PLOT_SIDES; side++)
         tdm_timeline_free(&plot->panels[side].timeline);
+    tdm_schedule_free(plot->schedule);
     free(plot);
 }

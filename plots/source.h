@@ -26,9 +26,10 @@ struct tdm_plot_panel {
 };
 
 struct tdm_plot {
-    struct tdm_topology topology; /* of the machine of the plan */
-    char title[160];              /* model and context */
-    char subtitle[320];           /* nest, machine, host, backend */
+    struct tdm_schedule *schedule; /* the plan; owned */
+    struct tdm_topology topology;  /* of the machine of the plan */
+    char title[160];               /* model and context */
+    char subtitle[320];            /* nest, machine, host, backend */
     bool from_trace;
     size_t programs;                        /* of the trace; the last one is drawn */
     int64_t step;                           /* of the measured panel */

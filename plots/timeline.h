@@ -81,6 +81,9 @@ void tdm_timeline_free(struct tdm_timeline *timeline); /* leaves an empty one */
  * decrease. */
 void tdm_timeline_clock(struct tdm_timeline *timeline);
 
+/* The same times by op: seconds[i] is when ops[i] changes memory. */
+void tdm_timeline_op_clock(const struct tdm_timeline *timeline, double *seconds);
+
 /* When the last op ends; 0 if there is none. */
 double tdm_timeline_end(const struct tdm_timeline *timeline);
 
