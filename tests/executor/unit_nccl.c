@@ -85,8 +85,11 @@ static enum tdm_status run_step(struct trial *t, const struct tdm_transport *tra
                                   .trained_tokens = t->data.tokens};
     struct tdm_team_walk *walk = NULL;
     double norm;
+    /* zeros: what lies between values is summed with them, and sums of two NaN may be either */
     for (uint32_t rank = 0; rank < t->program->ranks; rank++)
-        must(tdm_arenas_fill(&t->arenas[rank], NULL, err), err);
+        for (uint32_t place = 0; place < TDM_MAX_PLACES; place++)
+            if (t->arenas[rank].base[place] != NULL)
+                memset(t->arenas[rank].base[place], 0, t->arenas[rank].bytes[place]);
     must(tdm_step_data_write(&t->data, t->arenas, t->program, err), err);
     enum tdm_status status = tdm_team_walk_open(t->program, NULL, t->arenas, &options, &walk, err);
     if (status == TDM_OK)
