@@ -23,7 +23,7 @@ struct member {
     struct tdm_program program; /* as this rank runs it */
     struct tdm_walk *walk;      /* NULL: the rank is of another process */
     struct tdm_team *team;
-    const struct tdm_step *step;
+    struct tdm_step step; /* a copy: a rank that hangs outlives the caller's */
     struct tdm_observer *observer;
     const volatile sig_atomic_t *stop;
     struct tdm_team_needs needs;
@@ -237,7 +237,7 @@ static void *run_member(void *self)
 {
     struct member *member = self;
     member->status =
-        tdm_walk_step(member->walk, member->step, member->observer, member->stop, &member->err);
+        tdm_walk_step(member->walk, &member->step, member->observer, member->stop, &member->err);
     if (member->status != TDM_OK && member->team != NULL)
         tdm_team_fail(member->team, member->program.rank);
     return NULL;
@@ -259,7 +259,7 @@ enum tdm_status tdm_team_walk_step(struct tdm_team_walk *team, const struct tdm_
 {
     for (uint32_t rank = 0; rank < team->ranks; rank++) {
         struct member *member = &team->members[rank];
-        member->step = step;
+        member->step = *step;
         member->observer = rank == team->first ? observer : NULL;
         member->stop = stop;
         member->status = TDM_OK;
