@@ -6,6 +6,7 @@
 #include "config.h"
 #include "base/digest.h"
 #include "base/json.h"
+#include "base/size.h"
 #include "executor/transports.h"
 
 #include <jansson.h>
@@ -137,31 +138,51 @@ static enum tdm_status compare(const struct tdm_run *run, struct tdm_error *err)
 
 /* ---- who has which ranks ---- */
 
-static enum tdm_status divide(const struct tdm_run_options *options, uint32_t ranks,
-                              struct tdm_error *err)
+static enum tdm_status divide(const struct tdm_run_options *options,
+                              const struct tdm_schedule *schedule, struct tdm_error *err)
 {
+    const uint32_t ranks = schedule->ranks;
     const uint32_t processes = tdm_processes_count(options->processes);
     if (ranks % processes != 0) {
         tdm_fail(err, TDM_INPUT, "%u ranks cannot be divided among %u processes", ranks, processes);
         return tdm_hint(err, "mpirun -n N with an N that divides the ranks of the schedule");
     }
     const uint32_t here = tdm_processes_ranks(options->processes, ranks);
+    if (schedule->ranks_per_node > 0 && here > schedule->ranks_per_node && processes > 1) {
+        tdm_fail(err, TDM_INPUT, "%u ranks in a process, but the schedule has %u in a node", here,
+                 schedule->ranks_per_node);
+        return tdm_hint(err, "mpirun -n %u", ranks / schedule->ranks_per_node);
+    }
     if (options->devices == NULL || options->device_count == here)
         return TDM_OK;
     return tdm_fail(err, TDM_USAGE, "--devices names %u devices for %u ranks%s",
                     options->device_count, here, processes > 1 ? " of a process" : "");
 }
 
+/* NCCL takes its memory by channels: it must not use more than were planned. */
+static void limit_channels(const struct tdm_run *run)
+{
+    char text[16];
+    uint32_t channels = 0;
+    for (uint32_t i = 0; i < run->program_count; i++)
+        channels =
+            (uint32_t)tdm_most(channels, run->programs[i]->schedule->machine->joined_channels);
+    snprintf(text, sizeof(text), "%u", channels);
+    if (channels > 0)
+        setenv("NCCL_MAX_CTAS", text, 1);
+}
+
 enum tdm_status tdm_run_join(struct tdm_run *run, struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
-    const uint32_t ranks = run->programs[0]->ranks;
-    enum tdm_status status = divide(options, ranks, err);
+    enum tdm_status status = divide(options, run->programs[0]->schedule, err);
     run->team = (struct tdm_team_options){.processes = options->processes,
                                           .late_seconds = options->late_seconds};
     if (status == TDM_OK)
-        status = tdm_transport_choose(options->transport, options->backend,
-                                      tdm_processes_count(options->processes), &run->team.transport,
-                                      err);
+        status = tdm_transport_choose(
+            options->transport, options->backend, run->programs[0]->schedule,
+            tdm_processes_count(options->processes), &run->team.transport, err);
+    if (status == TDM_OK && run->team.transport == &tdm_transport_nccl)
+        limit_channels(run);
     return status == TDM_OK && options->processes != NULL ? compare(run, err) : status;
 }

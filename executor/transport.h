@@ -16,6 +16,7 @@
 #define TDM_EXECUTOR_TRANSPORT_H
 
 #include "executor/backend.h"
+#include "ops/team.h"
 
 /* The most phases of a team op, and the most pieces that a rank gives another in one. */
 #define TDM_TEAM_PHASES 2u
@@ -80,10 +81,6 @@ struct tdm_team_op {
     struct tdm_executor *executor;
     const struct tdm_launch *launch;
 };
-
-/* What is only read arrives in pieces of at most so many bytes, where it is staged. A multiple of
- * the bytes of every dtype. */
-#define TDM_TEAM_WINDOW_BYTES (UINT64_C(1) << 25)
 
 /* What a rank needs of its transport in a step. */
 struct tdm_team_needs {

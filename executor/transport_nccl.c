@@ -106,7 +106,8 @@ static enum tdm_status open_link(struct tdm_team *team, const struct tdm_team_ne
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a communicator");
     link->verbs = needs->verbs;
     link->executor = needs->executor;
-    link->staging_bytes = needs->read_bytes;
+    /* as much as is planned, however little a small model needs */
+    link->staging_bytes = (needs->ranks - 1) * TDM_TEAM_WINDOW_BYTES;
     tdm_team_get_id(team, &id, sizeof(id));
     enum tdm_status status = tdm_nccl_load(&link->nccl, err);
     if (status == TDM_OK)
@@ -120,7 +121,7 @@ static enum tdm_status open_link(struct tdm_team *team, const struct tdm_team_ne
         status = warm_up(link, needs, err);
     for (uint32_t lane = 0; lane < TDM_MAX_LANES && status == TDM_OK; lane++)
         if ((needs->reading_lanes >> lane & 1) != 0)
-            status = link->verbs->take(link->executor, needs->read_bytes,
+            status = link->verbs->take(link->executor, link->staging_bytes,
                                        (void **)&link->staging[lane], err);
     if (status != TDM_OK) {
         close_link(link);

@@ -19,12 +19,15 @@ enum tdm_status tdm_transport_find(const char *name, const struct tdm_transport 
 }
 
 enum tdm_status tdm_transport_choose(const struct tdm_transport *asked,
-                                     const struct tdm_backend *backend, uint32_t processes,
+                                     const struct tdm_backend *backend,
+                                     const struct tdm_schedule *schedule, uint32_t processes,
                                      const struct tdm_transport **transport, struct tdm_error *err)
 {
-    const struct tdm_transport *best = processes == 1               ? &tdm_transport_shared
-                                       : backend->own_device_memory ? &tdm_transport_nccl
-                                                                    : &tdm_transport_mpi;
+    const bool planned = schedule->machine->joined_channels > 0;
+    const struct tdm_transport *best = backend->own_device_memory && (processes > 1 || planned)
+                                           ? &tdm_transport_nccl
+                                       : processes == 1 ? &tdm_transport_shared
+                                                        : &tdm_transport_mpi;
     const struct tdm_transport *chosen = asked == NULL ? best : asked;
     if (processes > 1 && chosen == &tdm_transport_shared) {
         tdm_fail(err, TDM_USAGE,
@@ -40,6 +43,10 @@ enum tdm_status tdm_transport_choose(const struct tdm_transport *asked,
     if (chosen == &tdm_transport_nccl && !backend->own_device_memory && backend->executes) {
         tdm_fail(err, TDM_USAGE, "transport nccl needs GPUs; backend %s has none", backend->name);
         return tdm_hint(err, "leave it out, and the right one is chosen");
+    }
+    if (chosen == &tdm_transport_nccl && backend->executes && !planned) {
+        tdm_fail(err, TDM_INFEASIBLE, "the schedule was planned without the memory of NCCL");
+        return tdm_hint(err, "plan with --transport nccl");
     }
     *transport = chosen;
     return TDM_OK;
