@@ -42,15 +42,15 @@ struct tdm_team_walk {
 
 static enum tdm_status open_member(struct tdm_team_walk *team, uint32_t rank,
                                    const struct tdm_program *program,
-                                   const struct tdm_forecast *forecast,
+                                   struct tdm_forecast *const *forecasts,
                                    const struct tdm_arenas *arenas,
                                    const struct tdm_team_options *options, struct tdm_error *err)
 {
     struct member *member = &team->members[rank];
     member->program = tdm_program_of_rank(program, rank);
     member->team = team->team;
-    enum tdm_status status =
-        tdm_walk_new(&member->program, rank == 0 ? forecast : NULL, arenas, &member->walk, err);
+    enum tdm_status status = tdm_walk_new(
+        &member->program, forecasts == NULL ? NULL : forecasts[rank], arenas, &member->walk, err);
     if (status != TDM_OK || team->team == NULL)
         return status;
     tdm_walk_join(member->walk, team->team);
@@ -155,7 +155,7 @@ static enum tdm_status open_transports(struct tdm_team_walk *team,
 }
 
 enum tdm_status tdm_team_walk_open(const struct tdm_program *program,
-                                   const struct tdm_forecast *forecast,
+                                   struct tdm_forecast *const *forecasts,
                                    const struct tdm_arenas *arenas,
                                    const struct tdm_team_options *options,
                                    struct tdm_team_walk **out, struct tdm_error *err)
@@ -175,7 +175,7 @@ enum tdm_status tdm_team_walk_open(const struct tdm_program *program,
         status = tdm_team_new(team->ranks, options, &team->team, err);
     for (uint32_t rank = 0; rank < team->ranks && status == TDM_OK; rank++)
         if (arenas[rank].backend != NULL)
-            status = open_member(team, rank, program, forecast, &arenas[rank], options, err);
+            status = open_member(team, rank, program, forecasts, &arenas[rank], options, err);
     if (status == TDM_OK && team->team != NULL && tdm_arenas_here(arenas)->backend->executes)
         status = open_transports(team, options->transport, err);
     if (status != TDM_OK) {
@@ -187,12 +187,12 @@ enum tdm_status tdm_team_walk_open(const struct tdm_program *program,
 }
 
 enum tdm_status tdm_team_walk_new(const struct tdm_program *program,
-                                  const struct tdm_forecast *forecast,
+                                  struct tdm_forecast *const *forecasts,
                                   const struct tdm_arenas *arenas, struct tdm_team_walk **walk,
                                   struct tdm_error *err)
 {
     const struct tdm_team_options options = {.transport = &tdm_transport_shared};
-    return tdm_team_walk_open(program, forecast, arenas, &options, walk, err);
+    return tdm_team_walk_open(program, forecasts, arenas, &options, walk, err);
 }
 
 bool tdm_team_walk_hangs(const struct tdm_team_walk *team)
@@ -254,13 +254,13 @@ static enum tdm_status run_members(struct tdm_team_walk *team, struct tdm_error 
 }
 
 enum tdm_status tdm_team_walk_step(struct tdm_team_walk *team, const struct tdm_step *step,
-                                   struct tdm_observer *observer, const volatile sig_atomic_t *stop,
-                                   struct tdm_error *err)
+                                   struct tdm_observer *const *observers,
+                                   const volatile sig_atomic_t *stop, struct tdm_error *err)
 {
     for (uint32_t rank = 0; rank < team->ranks; rank++) {
         struct member *member = &team->members[rank];
         member->step = *step;
-        member->observer = rank == team->first ? observer : NULL;
+        member->observer = observers == NULL ? NULL : observers[rank];
         member->stop = stop;
         member->status = TDM_OK;
     }

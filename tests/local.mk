@@ -27,6 +27,7 @@ script_tests += \
 	tests/executor/closed-streams \
 	tests/executor/huggingface-run \
 	tests/base/json-checked \
+	tests/executor/killed-saves \
 	tests/traces/killed-run \
 	tests/executor/left-behind \
 	tests/executor/mpi-run \
@@ -35,14 +36,15 @@ script_tests += \
 	tests/traces/two-writers
 
 # Preloaded into programs by scripts.
-check_DATA = tests/support/fail_allocation.so tests/support/fast_clock.so tests/support/fake_nccl.so
-tests/support/fail_allocation.so tests/support/fast_clock.so: %.so: %.c
+preloaded = tests/support/fail_allocation.so tests/support/fail_calls.so tests/support/fast_clock.so
+check_DATA = $(preloaded) tests/support/fake_nccl.so
+$(preloaded): %.so: %.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC $< -o $@
 # With the flags of the build: what ranks exchange by it is under its sanitizers, too.
 tests/support/fake_nccl.so: tests/support/fake_nccl.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE $(CFLAGS) -Wall -Wextra -shared -fPIC $< -o $@ $(LDFLAGS)
-EXTRA_DIST += tests/support/fail_allocation.c tests/support/fast_clock.c tests/support/fake_nccl.c
-CLEANFILES += tests/support/fail_allocation.so tests/support/fast_clock.so tests/support/fake_nccl.so
+EXTRA_DIST += $(check_DATA:.so=.c)
+CLEANFILES += $(check_DATA)
 
 # The reference: a double-precision transformer that other tests compare with, and the tests of itself.
 check_LIBRARIES += tests/reference/libreference.a
@@ -118,6 +120,10 @@ cmocka_tests += tests/executor/property_evaluation
 tests_executor_property_evaluation_SOURCES = tests/executor/property_evaluation.c $(seen) \
 	$(random_schedule)
 tests_executor_property_evaluation_LDADD = tests/reference/libreference.a $(LDADD)
+
+# Trainings that stop and go on.
+cmocka_tests += tests/executor/property_resume
+tests_executor_property_resume_SOURCES = tests/executor/property_resume.c $(random_schedule)
 
 # Ops in other orders than the program's, and with poison where nothing lives.
 cmocka_tests += tests/executor/property_order
@@ -314,9 +320,11 @@ golden_tests += \
 	tests/goldens/progress.test \
 	tests/goldens/report-selection.test \
 	tests/goldens/report-unfinished.test \
+	tests/goldens/resume.test \
 	tests/goldens/run-dry.test \
 	tests/goldens/run-evaluate.test \
 	tests/goldens/run-optimizers.test \
+	tests/goldens/report-ranks.test \
 	tests/goldens/run-ranks.test \
 	tests/goldens/run-ranks-cuda.test \
 	tests/goldens/run-set.test \
@@ -340,6 +348,7 @@ long_tests += \
 	tests/gpu/without-gpu \
 	tests/executor/calibrate-run \
 	tests/executor/huggingface-run \
+	tests/executor/killed-saves \
 	tests/executor/lockstep_faults \
 	tests/executor/no_allocation \
 	tests/executor/property_documents \
@@ -351,6 +360,7 @@ long_tests += \
 	tests/executor/property_order \
 	tests/executor/property_places \
 	tests/executor/property_ranks \
+	tests/executor/property_resume \
 	tests/planner/failed-allocations \
 	tests/planner/property_plans \
 	tests/planner/property_search \

@@ -2,9 +2,10 @@
 /*
  * Tests of exports: what is written follows the published formats (Trace Event Format; the snapshot
  * of torch.cuda.memory and Python's pickle; RFC 4180), and says what the step has: all ops, times,
- * peaks and waits. Random schedules, and traces made of them.
+ * peaks and waits. So does a page. Random schedules, and traces made of them.
  */
 #include "exports/export.h"
+#include "exports/page.h"
 #include "schedule/schedule_check.h"
 #include "simulator/simulate.h"
 #include "tests/support/random_schedule.h"
@@ -34,7 +35,7 @@ static enum tdm_status record(void *self, const struct tdm_op *op, double start,
 {
     (void)live;
     struct tdm_trace_op traced = tdm_trace_op_of(op, (int64_t)(start * 1e9), (int64_t)(end * 1e9));
-    return tdm_trace_op(self, &traced, err);
+    return tdm_trace_op(self, 0, &traced, err);
 }
 
 /* A trace with one step, which took 1.5 times as long as predicted. `reached`: ops that were timed,
@@ -54,7 +55,7 @@ static void write_trace(const char *path, const struct tdm_schedule *schedule, c
     struct tdm_error err = {0};
     int64_t id;
     assert_int_equal(tdm_program_lower(schedule, &program, NULL), TDM_OK);
-    struct tdm_trace_capacity capacity = {program->op_count, 1, 8};
+    struct tdm_trace_capacity capacity = {1, program->op_count, 1, 8};
     if (tdm_trace_open(path, true, &run, capacity, &trace, &err) != TDM_OK ||
         tdm_trace_program_begin(trace, "plan", text, program, &id, &err) != TDM_OK ||
         tdm_simulate(program, record, trace, &simulation, &err) != TDM_OK ||
@@ -63,7 +64,7 @@ static void write_trace(const char *path, const struct tdm_schedule *schedule, c
     struct tdm_plot *plot;
     char plan[768];
     snprintf(plan, sizeof(plan), "%s/plan.json", folder);
-    assert_int_equal(tdm_plot_read(plan, TDM_PLOT_LAST_STEP, &plot, &err), TDM_OK);
+    assert_int_equal(tdm_plot_read(plan, TDM_PLOT_LAST_STEP, 0, &plot, &err), TDM_OK);
     const struct tdm_timeline *timeline = &plot->panels[TDM_PREDICTED].timeline;
     assert_int_equal(tdm_trace_take(trace, &batch, NULL), TDM_OK);
     batch->program_id = id;
@@ -527,6 +528,75 @@ static void check_csv(const struct tdm_step *step)
     free(text);
 }
 
+/* Pages. */
+
+/* The bytes of an array of a page; the caller frees them. */
+static unsigned char *array_of(const char *page, const char *id, size_t *count)
+{
+    char tag[96];
+    snprintf(tag, sizeof(tag), " id=\"%s\" ", id);
+    const char *at = strstr(page, tag);
+    assert_non_null(at);
+    const char *counted = strstr(at, "data-count=\"");
+    assert_non_null(counted);
+    *count = strtoull(counted + strlen("data-count=\""), NULL, 10);
+    at = strchr(at, '>') + 1;
+    size_t length = strcspn(at, "<");
+    assert_int_equal(length % 4, 0);
+    unsigned char *bytes = calloc(1, length / 4 * 3 + 8);
+    for (size_t i = 0; i < length; i++) {
+        static const char digits[] =
+            "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        const char *digit = strchr(digits, at[i]);
+        assert_non_null(digit);
+        const unsigned bits = (unsigned)(digit - digits);
+        for (unsigned bit = 0; bit < 6; bit++)
+            if (bits >> (5 - bit) & 1)
+                bytes[(i * 6 + bit) / 8] |= (unsigned char)(0x80 >> (i * 6 + bit) % 8);
+    }
+    return bytes;
+}
+
+static void check_page(const struct tdm_step *step)
+{
+    size_t bytes, count;
+    char *page = written(step, tdm_page_write, &bytes);
+    assert_int_equal(strlen(page), bytes);
+    assert_null(strstr(page, "://"));
+    char *facts = strstr(page, "id=\"facts\">");
+    assert_non_null(facts);
+    facts += strlen("id=\"facts\">");
+    json_t *root = json_loadb(facts, strcspn(facts, "<"), 0, NULL);
+    assert_non_null(root);
+    assert_string_equal(word_of(root, "title"), step->plot->title);
+    assert_int_equal(json_array_size(json_object_get(root, "sides")),
+                     1 + step->plot->panels[TDM_MEASURED].known);
+    assert_int_equal(json_array_size(json_object_get(root, "steps")), step->step_count);
+    unsigned char *kinds = array_of(page, "op_kind", &count);
+    assert_int_equal(count, step->op_count);
+    unsigned char *offsets = array_of(page, "life_offset", &count);
+    assert_int_equal(count, step->life_count);
+    unsigned char *starts = array_of(page, "op_start0", &count);
+    assert_int_equal(count, step->op_count);
+    const struct tdm_timeline_op *ops = step->plot->panels[TDM_PREDICTED].timeline.ops;
+    for (uint32_t op = 0; op < step->op_count; op++) {
+        double start;
+        memcpy(&start, starts + 8 * (size_t)op, 8);
+        assert_int_equal(kinds[op], ops[op].kind);
+        assert_true(start == ops[op].start);
+    }
+    for (size_t i = 0; i < step->life_count; i++) {
+        double offset;
+        memcpy(&offset, offsets + 8 * i, 8);
+        assert_true(offset == (double)step->lives[i].offset);
+    }
+    free(kinds);
+    free(offsets);
+    free(starts);
+    json_decref(root);
+    free(page);
+}
+
 static void test_formats(void **state)
 {
     (void)state;
@@ -543,6 +613,7 @@ static void test_formats(void **state)
             check_chrome(step, &arrows);
             check_memory_viz(step);
             check_csv(step);
+            check_page(step);
             assert_int_equal(step->step_count, i == 1 && number % 4 != 3);
             tdm_step_free(step);
         }
