@@ -301,6 +301,7 @@ golden_tests += \
 	tests/goldens/plan-byte-1m.test \
 	tests/goldens/plan-evaluate.test \
 	tests/goldens/plan-json.test \
+	tests/goldens/plan-nodes.test \
 	tests/goldens/plan-nothing-fits.test \
 	tests/goldens/plan-objective.test \
 	tests/goldens/plan-optimizers.test \
