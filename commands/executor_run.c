@@ -127,7 +127,7 @@ static enum tdm_status train(struct tdm_run_arguments *arguments, struct tdm_run
         return tdm_processes_close(run->processes,
                                    tdm_fail(err, TDM_IO, "/dev/null cannot be opened"), NULL, err);
     if (!first)
-        run->trace_path = NULL;
+        run->trace_path = run->log_path = NULL;
     tdm_progress_begin(&progress, out, run->steps);
     progress.waiting = &ticker;
     tdm_ticker_begin(&ticker, out, "reading and checking the schedules");

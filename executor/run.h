@@ -34,6 +34,7 @@ struct tdm_run_options {
     const char *validation_path; /* text to evaluate on; NULL: the end of the tokens */
     double validation_share;
     const char *trace_path;     /* NULL: none */
+    const char *log_path;       /* directory for CSV and event files; NULL: none */
     const char *save_path;      /* directory to write the trained model to; with save_every a folder
                                    of checkpoints; NULL: none */
     const char *resume_path;    /* checkpoint, or a folder of them, to go on from; NULL: none */
@@ -48,6 +49,7 @@ struct tdm_run_options {
     const struct tdm_transport *transport; /* between ranks; NULL: by what the backend can */
     struct tdm_processes *processes;       /* which share the run; NULL: one */
     double late_seconds;  /* the least after which a rank is taken to be lost; 0: 30 */
+    bool check_finite;    /* after a loss that is not a number, run again to find why */
     bool force;           /* replace an existing trace or saved directory */
     uint64_t timed_every; /* record op times of step 1 and every k-th; 0: automatic */
     bool dry_run;         /* allocate nothing, run nothing */

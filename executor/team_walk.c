@@ -214,6 +214,11 @@ void tdm_team_walk_free(struct tdm_team_walk *team)
     free(team);
 }
 
+struct tdm_walk *tdm_team_walk_of(const struct tdm_team_walk *team, uint32_t rank)
+{
+    return team->members[rank].walk;
+}
+
 struct tdm_walk *tdm_team_walk_first(const struct tdm_team_walk *team)
 {
     return team->members[team->first].walk;

@@ -33,7 +33,8 @@ void tdm_team_walk_free(struct tdm_team_walk *walk);
  * run, which must not be released. */
 bool tdm_team_walk_hangs(const struct tdm_team_walk *walk);
 
-/* The walk of this process' first rank, and the program as a rank of this process runs it. */
+/* The walks of a rank of this process and of its first one, and the program as a rank runs it. */
+struct tdm_walk *tdm_team_walk_of(const struct tdm_team_walk *walk, uint32_t rank);
 struct tdm_walk *tdm_team_walk_first(const struct tdm_team_walk *walk);
 const struct tdm_program *tdm_team_walk_program(const struct tdm_team_walk *walk, uint32_t rank);
 
