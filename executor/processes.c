@@ -455,7 +455,9 @@ enum tdm_status tdm_processes_close(struct tdm_processes *p, enum tdm_status sta
     bool elsewhere = tdm_processes_failed(p, &why);
     if (status != TDM_OK && !elsewhere) {
         char process[64];
-        why = err == NULL ? (struct tdm_error){.status = status} : *err;
+        why.status = status;
+        if (err != NULL)
+            why = *err;
         snprintf(process, sizeof(process), "process %u", p->number);
         if (!p->has_told && p->count > 1)
             tdm_about(&why, process);
