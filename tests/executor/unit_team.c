@@ -289,6 +289,46 @@ static void a_rank_is_lost(void **state)
     close_trial(&t);
 }
 
+static uint32_t arenas_left; /* before one cannot be taken */
+
+static enum tdm_status short_arena(struct tdm_executor *executor, enum tdm_place place,
+                                   uint64_t bytes, void **base, struct tdm_error *err)
+{
+    return arenas_left-- == 0 ? tdm_fail(err, TDM_NO_MEMORY, "no memory for an arena")
+                              : tdm_cpu_backend.arena(executor, place, bytes, base, err);
+}
+
+/* A rank whose device is short of memory is named, and what the others have taken is released. */
+static void a_rank_is_short_of_memory(void **state)
+{
+    (void)state;
+    struct tdm_backend backend = tdm_cpu_backend;
+    const struct tdm_hindrance none = {.fails = TDM_NONE};
+    uint64_t seed = BASE_SEED;
+    struct trial t;
+    for (open_trial(seed, tdm_hindered(&none), &t); t.program->ranks < 3;
+         open_trial(++seed, tdm_hindered(&none), &t))
+        close_trial(&t);
+    backend.arena = short_arena;
+    uint32_t places = 0;
+    for (uint32_t place = 0; place < TDM_MAX_PLACES; place++)
+        places += t.program->arena_bytes[place] > 0;
+    for (uint32_t rank = 0; rank < t.program->ranks; rank++) {
+        struct tdm_arenas arenas[4] = {0};
+        struct tdm_error err = {0};
+        char due[64];
+        arenas_left = rank * places;
+        assert_int_equal(tdm_arenas_take(&backend, 1, (const struct tdm_program *const *)&t.program,
+                                         NULL, NULL, arenas, &err),
+                         TDM_NO_MEMORY);
+        snprintf(due, sizeof(due), "rank %u: no memory for an arena", rank);
+        assert_string_equal(err.message, due);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_null(arenas[i].executor);
+    }
+    close_trial(&t);
+}
+
 /* Whoever asks the run to stop, all ranks stop. */
 static void all_ranks_stop(void **state)
 {
@@ -312,9 +352,8 @@ static void all_ranks_stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_show_ops),
-        cmocka_unit_test(a_failure_ends_the_step),
-        cmocka_unit_test(a_rank_is_lost),
+        cmocka_unit_test(ranks_show_ops), cmocka_unit_test(a_failure_ends_the_step),
+        cmocka_unit_test(a_rank_is_lost), cmocka_unit_test(a_rank_is_short_of_memory),
         cmocka_unit_test(all_ranks_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
