@@ -392,13 +392,11 @@ static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struc
     enum tdm_status status = a->sweeps ? check_sweep(a, err) : TDM_OK;
     if (status != TDM_OK)
         return status;
-    if (a->request.ranks > 1 &&
-        (a->sweeps || a->objective != TDM_OBJECTIVE_TIME || a->request.budget > TDM_BUDGET_DENSE))
+    if (a->request.ranks > 1 && a->request.budget > TDM_BUDGET_DENSE)
         return tdm_fail(err, TDM_USAGE,
-                        "plan: --ranks goes with neither --sweep nor --objective nor --budget yet");
-    if (a->request.ranks > 1 && (a->request.program_path != NULL || a->explain))
-        return tdm_fail(err, TDM_USAGE, "plan: --%s is about a plan for one rank",
-                        a->explain ? "explain" : "write-lp");
+                        "plan: --budget: several ranks have no top-k attention yet");
+    if (a->request.ranks > 1 && a->request.program_path != NULL)
+        return tdm_fail(err, TDM_USAGE, "plan: --write-lp is about a plan for one rank");
     bool says_memory = a->request.has_memory || (a->sweeps && a->sweep.axis == TDM_SWEEP_MEMORY);
     if (a->has_margin && says_memory) {
         const char *option = a->request.has_memory ? "memory" : "sweep memory";
