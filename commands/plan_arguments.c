@@ -436,10 +436,9 @@ static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struc
     enum tdm_status status = a->sweeps ? check_sweep(a, err) : TDM_OK;
     if (status != TDM_OK)
         return status;
-    if (a->request.ranks > 1 &&
-        (a->sweeps || a->objective != TDM_OBJECTIVE_TIME || a->request.budget > TDM_BUDGET_DENSE))
+    if (a->request.ranks > 1 && a->request.budget > TDM_BUDGET_DENSE)
         return tdm_fail(err, TDM_USAGE,
-                        "plan: --ranks goes with neither --sweep nor --objective nor --budget yet");
+                        "plan: --budget: several ranks have no top-k attention yet");
     const uint32_t ranks = a->request.ranks == 0 ? 1 : a->request.ranks;
     if (a->request.ranks_per_node != 0 && ranks % a->request.ranks_per_node != 0)
         return tdm_fail(err, TDM_USAGE, "plan: --ranks-per-node %u does not divide %u ranks",
@@ -449,9 +448,8 @@ static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struc
         return tdm_fail(err, TDM_USAGE,
                         "plan: --transport shared: ranks of several nodes cannot read each "
                         "other's memory");
-    if (a->request.ranks > 1 && (a->request.program_path != NULL || a->explain))
-        return tdm_fail(err, TDM_USAGE, "plan: --%s is about a plan for one rank",
-                        a->explain ? "explain" : "write-lp");
+    if (a->request.ranks > 1 && a->request.program_path != NULL)
+        return tdm_fail(err, TDM_USAGE, "plan: --write-lp is about a plan for one rank");
     bool says_memory = a->request.has_memory || (a->sweeps && a->sweep.axis == TDM_SWEEP_MEMORY);
     if (a->has_margin && says_memory) {
         const char *option = a->request.has_memory ? "memory" : "sweep memory";
