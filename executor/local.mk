@@ -87,6 +87,7 @@ libexecutor_a_SOURCES += \
 	executor/walk.h \
 	executor/weights.c \
 	executor/weights.h \
+	executor/written.c executor/written.h \
 	executor/cpu/arena.c \
 	executor/cpu/attention.c \
 	executor/cpu/attention.h \

@@ -292,8 +292,12 @@ static enum tdm_status next_step(struct training *t, struct tdm_error *err)
 /* Saves what is to be saved after this step. */
 static enum tdm_status save(struct training *t, struct tdm_error *err)
 {
-    return tdm_run_weights_save(&t->run->weights, t->run->arenas, t->program, &t->history,
-                                &t->result->saved_step, err);
+    enum tdm_status status = tdm_run_weights_save(&t->run->weights, t->run->arenas, t->program,
+                                                  &t->history, &t->result->saved_step, err);
+    if (status != TDM_INPUT)
+        return status;
+    find_first(t, t->position.step, err); /* a weight is not finite */
+    return hint_lower(t, err);
 }
 
 static bool is_cut(const struct training *t)

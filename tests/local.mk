@@ -68,8 +68,7 @@ run_steps = tests/support/run_steps.c tests/support/run_steps.h tests/support/st
 	tests/support/step_data.h \
 	$(random_schedule)
 cmocka_tests += tests/executor/property_gradients
-seen = tests/support/seen.c tests/support/seen.h tests/support/votes.c tests/support/votes.h \
-	tests/support/written.c tests/support/written.h
+seen = tests/support/seen.c tests/support/seen.h tests/support/votes.c tests/support/votes.h
 tests_executor_property_gradients_SOURCES = tests/executor/property_gradients.c \
 	tests/support/bf16.h $(seen) $(run_steps)
 tests_executor_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
@@ -123,7 +122,12 @@ tests_executor_property_evaluation_LDADD = tests/reference/libreference.a $(LDAD
 
 # Trainings that stop and go on.
 cmocka_tests += tests/executor/property_resume
-tests_executor_property_resume_SOURCES = tests/executor/property_resume.c $(random_schedule)
+quiet_run = tests/support/quiet_run.c tests/support/quiet_run.h $(random_schedule)
+tests_executor_property_resume_SOURCES = tests/executor/property_resume.c $(quiet_run)
+
+# The op that writes the first value that is not finite.
+cmocka_tests += tests/executor/unit_finite
+tests_executor_unit_finite_SOURCES = tests/executor/unit_finite.c $(quiet_run)
 
 # Ops in other orders than the program's, and with poison where nothing lives.
 cmocka_tests += tests/executor/property_order
@@ -203,7 +207,7 @@ lockstep = tests/support/lockstep.c tests/support/lockstep.h tests/support/locks
 	tests/support/votes.h tests/support/slack_turn.c tests/support/slack_attention.c \
 	tests/support/slack_head.c \
 	tests/support/lockstep_compare.c tests/support/lockstep_compare.h \
-	tests/support/written.c tests/support/written.h tests/support/backend_cases.c \
+	tests/support/backend_cases.c \
 	tests/support/backend_cases.h \
 	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
 
@@ -233,7 +237,7 @@ tests_gpu_sparse_test_LDADD = $(gpu_test_libs)
 tests_gpu_backend_test_SOURCES = tests/gpu/backend_test.c tests/gpu/gpu_test.h \
 	tests/support/backend_cases.c tests/support/backend_cases.h tests/support/coverage.c \
 	tests/support/coverage.h \
-	tests/support/jitter.c tests/support/jitter.h tests/support/written.c tests/support/written.h \
+	tests/support/jitter.c tests/support/jitter.h \
 	$(run_steps)
 tests_gpu_backend_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_backend_test_LDADD = $(EXECUTOR_LIBS)
@@ -370,6 +374,7 @@ long_tests += \
 	tests/executor/property_selectors \
 	tests/reference/finite_differences_test \
 	tests/commands/unit_answers \
+	tests/executor/unit_finite \
 	tests/executor/unit_team \
 	tests/simulator/unit_team \
 	tests/planner/unit_bound \
