@@ -51,6 +51,16 @@ static enum tdm_status start(int argc, char **argv, bool *hangs, struct tdm_erro
                     "tidemark-executor is started by tidemark run and tidemark calibrate");
 }
 
+void tdm_executor_say(struct tdm_error *err)
+{
+    if (err->message[0] == '\0') /* it has been said, or another process says it */
+        return;
+    fprintf(stderr, "tidemark: %s\n", err->message);
+    if (err->hint[0] != '\0')
+        fprintf(stderr, "hint: %s\n", err->hint);
+    err->message[0] = '\0';
+}
+
 int main(int argc, char **argv)
 {
     struct tdm_error err = {0};
@@ -58,11 +68,8 @@ int main(int argc, char **argv)
     enum tdm_status status = start(argc, argv, &hangs, &err);
     if (status == TDM_OK && (fflush(stdout) != 0 || ferror(stdout)))
         status = tdm_fail(&err, TDM_IO, "writing to stdout failed");
-    if (status != TDM_OK && err.message[0] != '\0') { /* else another process tells */
-        fprintf(stderr, "tidemark: %s\n", err.message);
-        if (err.hint[0] != '\0')
-            fprintf(stderr, "hint: %s\n", err.hint);
-    }
+    if (status != TDM_OK)
+        tdm_executor_say(&err);
     tdm_processes_abort(tdm_exit_code(status));
     if (hangs) /* libraries might wait for the thread at exit */
         _exit(tdm_exit_code(status));

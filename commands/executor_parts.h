@@ -19,6 +19,10 @@ struct tdm_signals {
  * thread is in an op that does not end: nothing may be released then. */
 enum tdm_status tdm_executor_run(int argc, char **argv, struct tdm_signals *signals, bool *hangs,
                                  struct tdm_error *err);
+
+/* Prints an error and its hint, once. */
+void tdm_executor_say(struct tdm_error *err);
+
 enum tdm_status tdm_executor_calibrate(int argc, char **argv, const volatile sig_atomic_t *stop,
                                        struct tdm_error *err);
 

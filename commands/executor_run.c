@@ -124,8 +124,7 @@ static enum tdm_status train(struct tdm_run_arguments *arguments, struct tdm_run
     struct tdm_ticker ticker;
     FILE *out = first ? stderr : fopen("/dev/null", "we");
     if (out == NULL)
-        return tdm_processes_close(run->processes,
-                                   tdm_fail(err, TDM_IO, "/dev/null cannot be opened"), NULL, err);
+        return tdm_fail(err, TDM_IO, "/dev/null cannot be opened");
     if (!first)
         run->trace_path = run->log_path = NULL;
     tdm_progress_begin(&progress, out, run->steps);
@@ -136,6 +135,11 @@ static enum tdm_status train(struct tdm_run_arguments *arguments, struct tdm_run
     tdm_progress_end(&progress, run, results, status);
     if (!first)
         fclose(out);
+    status = tdm_processes_settle(run->processes, status, err);
+    if (status == TDM_INTERRUPTED && results[0].begun && first)
+        hint_what_is_left(run, &results[0], err);
+    if (status != TDM_OK && first && run->processes != NULL)
+        tdm_executor_say(err);
     status = tdm_processes_close(run->processes, status, &told, err);
     enum tdm_status printed = TDM_OK;
     if (first && arguments->json &&
@@ -144,8 +148,6 @@ static enum tdm_status train(struct tdm_run_arguments *arguments, struct tdm_run
         printed = print_json(arguments, results, status, err);
     if (printed != TDM_OK)
         status = printed;
-    if (status == TDM_INTERRUPTED && results[0].begun && first)
-        hint_what_is_left(run, &results[0], err);
     if (told)
         err->message[0] = '\0';
     for (uint32_t i = 0; i < run->schedule_count; i++)
@@ -196,9 +198,8 @@ enum tdm_status tdm_executor_run(int argc, char **argv, struct tdm_signals *sign
         calloc((size_t)arguments.run.schedule_count + 1, sizeof(*results));
     if (results == NULL) {
         free(command);
-        tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u schedules",
-                 arguments.run.schedule_count);
-        return tdm_processes_close(arguments.run.processes, TDM_NO_MEMORY, NULL, err);
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u schedules",
+                        arguments.run.schedule_count);
     }
     status = train(&arguments, results, hangs, err);
     free(results);

@@ -444,34 +444,47 @@ static bool say_goodbye(struct tdm_processes *p, enum tdm_status status)
     return all;
 }
 
+/* Takes over what another process says of its failure. A run that was told to stop here says that.
+ */
+static enum tdm_status take_failure(struct tdm_processes *p, enum tdm_status status,
+                                    struct tdm_error *err)
+{
+    struct tdm_error why = {.status = TDM_OK};
+    if (!tdm_processes_failed(p, &why) || (status == TDM_INTERRUPTED && tdm_processes_stopped(p)))
+        return status;
+    if (err != NULL)
+        *err = why;
+    return why.status;
+}
+
+enum tdm_status tdm_processes_settle(struct tdm_processes *p, enum tdm_status status,
+                                     struct tdm_error *err)
+{
+    struct tdm_error why = {.status = status};
+    char process[64];
+    if (p == NULL || status == TDM_OK)
+        return status;
+    if (tdm_processes_failed(p, NULL))
+        return take_failure(p, status, err);
+    if (err != NULL)
+        why = *err;
+    snprintf(process, sizeof(process), "process %u", p->number);
+    if (!p->has_told && p->count > 1)
+        tdm_about(&why, process);
+    tdm_processes_fail(p, &why);
+    return status;
+}
+
 enum tdm_status tdm_processes_close(struct tdm_processes *p, enum tdm_status status, bool *told,
                                     struct tdm_error *err)
 {
-    if (told != NULL)
-        *told = false;
+    *told = false;
     if (p == NULL)
         return status;
-    struct tdm_error why = {.status = TDM_OK};
-    bool elsewhere = tdm_processes_failed(p, &why);
-    if (status != TDM_OK && !elsewhere) {
-        char process[64];
-        why.status = status;
-        if (err != NULL)
-            why = *err;
-        snprintf(process, sizeof(process), "process %u", p->number);
-        if (!p->has_told && p->count > 1)
-            tdm_about(&why, process);
-        tdm_processes_fail(p, &why);
-    }
-    bool all = say_goodbye(p, status);
-    elsewhere = tdm_processes_failed(p, &why);
-    if (elsewhere && !(status == TDM_INTERRUPTED && tdm_processes_stopped(p))) {
-        status = why.status;
-        if (err != NULL)
-            *err = why;
-    }
-    if (told != NULL)
-        *told = p->number > 0 && status != TDM_OK && all;
+    const bool all = say_goodbye(p, status);
+    if (status == TDM_OK)
+        status = take_failure(p, status, err);
+    *told = p->number > 0 && status != TDM_OK && all;
     pthread_mutex_lock(&p->lock);
     p->ends = true;
     pthread_mutex_unlock(&p->lock);

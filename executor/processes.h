@@ -30,10 +30,16 @@ bool tdm_processes_expected(void);
 enum tdm_status tdm_processes_open(const volatile sig_atomic_t *stop, struct tdm_processes **out,
                                    struct tdm_error *err);
 
-/* Leaves the job. If the run has failed here, the others end too, with this error. If it has failed
- * elsewhere, `err` is what that process says. *told (may be NULL): process 0 says it, so that this
- * one need not. Returns the status of the run.
- */
+/* The run has ended here, with a status. If it has failed, the others end too, with this error; if
+ * it has failed elsewhere first, `err` becomes what that process says. Returns the status of the
+ * run. What process 0 has to say of it, it says before it calls tdm_processes_close(): when a
+ * process ends that failed, mpirun may kill the others. */
+enum tdm_status tdm_processes_settle(struct tdm_processes *processes, enum tdm_status status,
+                                     struct tdm_error *err);
+
+/* Leaves the job: waits until all processes do, after a failure not long. *told: process 0 says
+ * what has failed, so that this one need not. Returns the status of the run: it may still have
+ * failed elsewhere, and `err` says how. */
 enum tdm_status tdm_processes_close(struct tdm_processes *processes, enum tdm_status status,
                                     bool *told, struct tdm_error *err);
 
