@@ -33,6 +33,10 @@ struct tdm_copied tdm_copied_by(const struct tdm_launch *launch)
     uint64_t bytes = access->bytes;
     if (tdm_content_is_of_unit(access->before.content) && access->part < TDM_PARTS)
         return part_of_unit(launch);
+    if (launch->op->elements > 0) /* a rank's part of a gradient */
+        return (struct tdm_copied){
+            tdm_operand_at(&launch->operand[TDM_COPY_TO], launch->op->first_element),
+            tdm_operand_at(from, launch->op->first_element), bytes};
     if (from->slots > 1) { /* slots are equal; the gaps between them are copied too */
         uint32_t last = access->before.chunk + from->slots - 1;
         bytes = (from->slots - 1) * from->slot_bytes +

@@ -141,7 +141,7 @@ static void fetch_state(struct tdm_lowering *l, const struct tdm_body *body,
     struct tdm_tag what =
         tdm_low_tag(content, unit, tdm_is_sliced(l->schedule, content, unit) ? slice : TDM_NONE);
     if (content == TDM_UNIT_GRADIENT)
-        what.contributor = 0;
+        what = tdm_low_complete_tag(l, content, unit);
     tdm_low_copy_unit(l, body, home_of_slice(l, content, unit, slice), to, what);
 }
 
@@ -164,7 +164,7 @@ static void fetch_tied_gradient(struct tdm_lowering *l, const struct tdm_body *b
     tdm_low_alloc(l, layout->staged_tied);
     tdm_low_copy_unit(l, body, (struct tdm_ref){layout->tied_home, 0},
                       (struct tdm_ref){layout->staged_tied, 0},
-                      tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, 0));
+                      tdm_low_complete_tag(l, TDM_TIED_GRADIENT, unit));
 }
 
 /* Does every ring that a unit's state passes through have a free slot for update `number`? */

@@ -423,6 +423,18 @@ static bool is_part_of_gradient(const struct tdm_validator *v, const struct tdm_
            tdm_part_bytes(v->program->schedule->model, what.layer, op->part, TDM_DTYPE_BF16) > 0;
 }
 
+/* Is a gradient that is copied complete? With an optimizer each of several ranks has the sum of its
+ * own part, and copies that. */
+static bool is_complete(const struct tdm_validator *v, const struct tdm_op *op, struct tdm_tag what)
+{
+    const struct tdm_schedule *schedule = v->program->schedule;
+    if (v->program->ranks == 1 || schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
+        return what.contributor == 0 && what.share == 0 && op->elements == 0;
+    const struct tdm_slice own = tdm_rank_part(schedule, what.layer, v->program->rank);
+    return what.contributor == TDM_NONE && what.share == v->program->rank + 1 &&
+           op->first_element == own.first && op->elements == own.elements;
+}
+
 /* Is the copy of a unit right? Units are copied as the step found them, or when their sum or their
  * update is complete; a norm when it is made. Only gradients are copied in parts. */
 static bool is_of_unit(const struct tdm_validator *v, const struct tdm_op *op, struct tdm_tag what)
@@ -433,7 +445,8 @@ static bool is_of_unit(const struct tdm_validator *v, const struct tdm_op *op, s
            (what.chunk != TDM_NONE) ==
                tdm_is_sliced(v->program->schedule, what.content, what.layer) &&
            op->chunk == TDM_NONE && op->tokens == 0 &&
-           (what.contributor == 0 || (what.contributor == TDM_NONE && !is_sum)) &&
+           (is_sum ? is_complete(v, op, what)
+                   : what.share == 0 && (what.contributor == 0 || what.contributor == TDM_NONE)) &&
            ((op->access[TDM_COPY_FROM].part == (by_part ? (uint32_t)TDM_PART_ALL : 0) &&
              op->part == 0) ||
             is_part_of_gradient(v, op, what));
@@ -446,6 +459,8 @@ static uint64_t unit_bytes(const struct tdm_validator *v, const struct tdm_op *o
     uint32_t part = op->access[TDM_COPY_FROM].part;
     if (what.chunk != TDM_NONE)
         return slice_bytes(v, what);
+    if (what.share != 0)
+        return op->elements * tdm_dtype_bytes(tdm_content_dtype(schedule, what.content));
     return tdm_content_is_of_unit(what.content) && part < TDM_PARTS
                ? tdm_part_bytes(schedule->model, what.layer, (enum tdm_part)part,
                                 tdm_content_dtype(schedule, what.content))
@@ -547,7 +562,8 @@ static enum tdm_status check_cost(const struct tdm_validator *v, const struct td
                                   struct tdm_error *err)
 {
     bool update = op->kind == TDM_OP_GRADIENT_NORM || op->kind == TDM_OP_OPTIMIZER ||
-                  op->kind == TDM_OP_REDUCE_ALL || op->kind == TDM_OP_GATHER_ALL;
+                  op->kind == TDM_OP_REDUCE_ALL || op->kind == TDM_OP_REDUCE_SCATTER ||
+                  op->kind == TDM_OP_GATHER_ALL;
     bool copy = op->kind == TDM_OP_COPY;
     if ((!copy && update != (op->phase == TDM_OPTIMIZER_PHASE)) || op->phase >= TDM_PHASES)
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of phase %d",

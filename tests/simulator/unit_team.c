@@ -88,6 +88,14 @@ static uint64_t times_gathered(const struct tdm_schedule *s, uint32_t layer)
     return layer + 1 == end ? 2 : 3;
 }
 
+/* Elements of a unit from its first tensor to the end of its last, with the gaps between them. */
+static uint64_t span_of(const struct tdm_model *model, uint32_t unit)
+{
+    const struct tdm_unit *of = &model->units[unit];
+    const struct tdm_tensor *last = &model->tensors[of->first_tensor + of->tensor_count - 1];
+    return last->offset + last->elements - model->tensors[of->first_tensor].offset;
+}
+
 /* What all ranks receive, from the schedule alone. */
 static struct volumes due_volumes(const struct tdm_schedule *s)
 {
@@ -118,17 +126,27 @@ static struct volumes due_volumes(const struct tdm_schedule *s)
             }
         }
     }
-    /* of every gradient a rank receives the other ranks' shares of its slice, and then the sums of
-     * the other slices; the head's norm goes apart from its rows */
+    /* of every gradient a rank receives the other ranks' shares of the part that it updates, of all
+     * elements between the first and the last; and its norm. Without an optimizer it receives
+     * shares of a slice, and then the sums of the other slices. The head's norm goes apart from its
+     * rows */
+    const bool updates = s->optimizer.kind != TDM_OPTIMIZER_NONE;
     for (uint32_t unit = 0; s->pass == TDM_TRAIN && unit <= model->unit_count; unit++) {
         uint64_t norm = model->hidden, rows = model->vocabulary * (uint64_t)model->hidden;
         uint64_t parameters = unit == model->unit_count            ? rows /* of the head */
                               : unit == tdm_model_head_unit(model) ? norm
                                                                    : model->units[unit].parameters;
         uint64_t bytes = parameters * size_of(s->dtypes.gradients);
-        due.received[TDM_OP_REDUCE_ALL] += ranks * 2 * (bytes - bytes / ranks);
+        if (updates && unit < model->unit_count && unit != tdm_model_head_unit(model))
+            bytes = span_of(model, unit) * size_of(s->dtypes.gradients);
+        if (updates)
+            due.received[TDM_OP_REDUCE_SCATTER] += (ranks - 1) * bytes;
+        if (updates && unit < model->unit_count)
+            due.received[TDM_OP_REDUCE_ALL] += ranks * 2 * (8 - 8 / ranks);
+        else if (!updates)
+            due.received[TDM_OP_REDUCE_ALL] += ranks * 2 * (bytes - bytes / ranks);
         /* every element of the updated weights goes to all ranks but the one that updated it */
-        if (unit < model->unit_count && s->optimizer.kind != TDM_OPTIMIZER_NONE)
+        if (unit < model->unit_count && updates)
             due.received[TDM_OP_GATHER_ALL] +=
                 (ranks - 1) * model->units[unit].elements * size_of(s->dtypes.weights);
     }
