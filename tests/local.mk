@@ -267,6 +267,7 @@ golden_tests += \
 	tests/goldens/documents.test \
 	tests/goldens/evaluate-like.test \
 	tests/goldens/evaluate-optimizers.test \
+	tests/goldens/export.test \
 	tests/goldens/gather.test \
 	tests/goldens/gemma.test \
 	tests/goldens/help.test \
@@ -307,6 +308,7 @@ golden_tests += \
 	tests/goldens/run-dry.test \
 	tests/goldens/run-evaluate.test \
 	tests/goldens/run-optimizers.test \
+	tests/goldens/report-ranks.test \
 	tests/goldens/run-ranks.test \
 	tests/goldens/run-ranks-cuda.test \
 	tests/goldens/run-set.test \
