@@ -73,18 +73,21 @@ enum answer { NO_PLAN, FITS, TOO_LARGE };
 
 /* ---- what only several ranks choose ---- */
 
-/* Each choice as a key of --set may pin it: rings.gradients. */
+/* Each choice as keys of --set may pin it: rings.gradients and weights.sliced. */
 struct choice {
     uint32_t gradient_slots;
+    bool sliced;
 };
 
 /* Sets a choice. Gradients that are used a layer later need the weights of that layer so long. */
 static void choose(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                    const struct choice *choice)
 {
-    bool far = schedule->homes[TDM_STATE_WEIGHTS].device_layers < schedule->model->layers;
+    const struct tdm_home *weights = &schedule->homes[TDM_STATE_WEIGHTS];
+    bool staged = choice->sliced || weights->device_layers < schedule->model->layers;
     schedule->rings.gradients = choice->gradient_slots;
-    if (far && choice->gradient_slots > 1 && !pins->has_rings)
+    schedule->sliced_weights = choice->sliced;
+    if (staged && choice->gradient_slots > 1 && !pins->has_rings)
         schedule->rings.weights = schedule->rings.weights < 3 ? 3 : schedule->rings.weights;
 }
 
@@ -94,14 +97,16 @@ static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const str
                                         struct tdm_simulation *simulation, bool *fits,
                                         struct tdm_error *err)
 {
-    static const struct choice choices[] = {{2}, {1}};
+    static const struct choice choices[] = {{2, false}, {1, false}, {2, true}, {1, true}};
     const struct tdm_rings rings = schedule->rings;
     const struct choice *best = NULL;
     enum tdm_status status = TDM_OK;
     for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]) && status == TDM_OK; i++) {
         struct tdm_simulation each;
         bool fit = false;
-        if (pins->gradient_slots != 0 && choices[i].gradient_slots != pins->gradient_slots)
+        if ((pins->gradient_slots != 0 && choices[i].gradient_slots != pins->gradient_slots) ||
+            (pins->has_weight_slices && choices[i].sliced != pins->weight_slices) ||
+            (choices[i].sliced && schedule->optimizer.on != TDM_DEVICE))
             continue;
         schedule->rings = rings;
         choose(schedule, pins, &choices[i]);
@@ -116,6 +121,7 @@ static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const str
     }
     *fits = best != NULL;
     schedule->rings = rings;
+    schedule->sliced_weights = false;
     if (best != NULL)
         choose(schedule, pins, best);
     return status;

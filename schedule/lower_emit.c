@@ -215,13 +215,15 @@ void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum
                                  : tdm_content_bytes(l->schedule, what.content, what.layer, 0);
     uint32_t copied = by_part ? (uint32_t)part : 0;
     tdm_low_op_begin(l, body, TDM_OP_COPY, part == TDM_PART_ALL ? 0 : part);
-    if (what.share != 0) { /* of a gradient, the part that the rank updates */
+    if (what.share != 0) { /* of a gradient or of weights, the part that the rank updates */
         const struct tdm_slice own = tdm_rank_part(l->schedule, what.layer, l->program->rank);
         l->op.first_element = own.first;
         l->op.elements = own.elements;
         bytes = own.elements * tdm_dtype_bytes(tdm_content_dtype(l->schedule, what.content));
     }
     tdm_low_route(l, from.buffer, to.buffer);
+    if (what.content == TDM_UNIT_WEIGHTS && what.share != 0 && l->op.link == TDM_NO_LINK)
+        l->op.lane = TDM_LANE_PEER; /* computing goes on beside it */
     l->op.layer = what.layer;
     l->op.chunk = TDM_NONE;
     l->op.tokens = 0;

@@ -295,9 +295,10 @@ void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_reduce_norm(struct tdm_lowering *l, const struct tdm_body *body);
 
-/* With several ranks: gathers the weights of a body's unit at `at`, of which each rank has updated
- * a part. */
-void tdm_low_gather_weights(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref at);
+/* Gathers the weights of a body's unit at `at`, where each rank has its part: as the step found it
+ * (`contributor` TDM_NONE), or updated (0). */
+void tdm_low_gather_weights(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref at,
+                            uint32_t contributor);
 
 /* ---- lower_lists.c ---- */
 

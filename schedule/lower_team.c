@@ -146,13 +146,12 @@ void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body
     reduce_all(l, body, TDM_PART_HEAD, (struct tdm_ref){l->layout->tied_gradient, 0}, share);
 }
 
-void tdm_low_gather_weights(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref at)
+void tdm_low_gather_weights(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref at,
+                            uint32_t contributor)
 {
     const uint32_t unit = body->layer;
-    struct tdm_tag all = tdm_low_sum_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE, 0);
-    struct tdm_tag part = tdm_low_share_tag(l, TDM_UNIT_WEIGHTS, unit, TDM_NONE, 0);
-    if (l->program->ranks == 1)
-        return;
+    struct tdm_tag all = tdm_low_sum_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE, contributor);
+    struct tdm_tag part = tdm_low_share_tag(l, TDM_UNIT_WEIGHTS, unit, TDM_NONE, contributor);
     team_begin(l, body, TDM_OP_GATHER_ALL, TDM_PART_ALL);
     tdm_low_access(l, TDM_GATHER_ALL_WEIGHTS, at, 1, TDM_ACCUMULATE, TDM_PART_ALL, part, all,
                    tdm_part_bytes(l->model, unit, TDM_PART_ALL, l->schedule->dtypes.weights));

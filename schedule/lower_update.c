@@ -301,13 +301,20 @@ static void update(struct tdm_lowering *l, const struct tdm_body *body, uint32_t
     tdm_low_op_end(l);
 }
 
+/* After an update, if every rank has whole weights at home. */
+static void gather_updated(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    if (l->program->ranks > 1 && !tdm_weights_sliced(l->schedule))
+        tdm_low_gather_weights(l, body, updated(l, TDM_UNIT_WEIGHTS, body->layer), 0);
+}
+
 void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t unit = body->layer;
     if (tdm_updates_on_host(l->schedule, unit)) {
         host_update_begin(l, body);
         update(l, body, 0, 1);
-        tdm_low_gather_weights(l, body, updated(l, TDM_UNIT_WEIGHTS, unit));
+        gather_updated(l, body);
         host_update_end(l, unit);
     } else {
         uint32_t slices = tdm_low_update_slices(l, unit);
@@ -315,7 +322,7 @@ void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
             tdm_low_update_begin(l, body, unit, slice);
             update(l, body, slice, slices);
             if (slice + 1 == slices)
-                tdm_low_gather_weights(l, body, updated(l, TDM_UNIT_WEIGHTS, unit));
+                gather_updated(l, body);
             tdm_low_update_end(l, body, unit, slice);
         }
     }

@@ -9,6 +9,7 @@
 #include "ops/team.h"
 #include "schedule/layout.h"
 #include "schedule/optimizer.h"
+#include "schedule/slices.h"
 #include "schedule/tags.h"
 
 /* Chunks [first, end) as an operand; absent if there are none. */
@@ -201,13 +202,16 @@ static enum tdm_status check_reduce_norm(const struct tdm_program *program, cons
     return TDM_OK;
 }
 
-/* Each rank has updated a part of the weights of a unit. */
+/* Each rank has updated a part of the weights of a unit, or has that part at home. */
 static enum tdm_status check_gather_all(const struct tdm_program *program, const struct tdm_op *op,
                                         struct tdm_error *err)
 {
     const struct tdm_model *model = program->schedule->model;
     const struct tdm_access *access = &op->access[TDM_GATHER_ALL_WEIGHTS];
-    struct tdm_tag all = {TDM_UNIT_WEIGHTS, op->layer, TDM_NONE, 0, 0}, part = all;
+    struct tdm_tag all = {TDM_UNIT_WEIGHTS, op->layer, TDM_NONE, 0, 0}, part;
+    if (tdm_weights_sliced(program->schedule)) /* for their use, before they are updated */
+        all.contributor = TDM_NONE;
+    part = all;
     part.share = share_number(program);
     if (op->layer >= model->unit_count || op->chunk != TDM_NONE || op->tokens != 0 ||
         op->part != TDM_PART_ALL)

@@ -144,6 +144,8 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         tdm_json_set(&root, "predicted", json_incref((json_t *)(uintptr_t)predicted));
     if (schedule->ranks > 1)
         tdm_json_set(&root, "ranks", count_json(schedule->ranks));
+    if (schedule->sliced_weights)
+        tdm_json_set(&root, "sliced_weights", json_true());
     if (schedule->documents_of_text)
         tdm_json_set(&root, "documents", json_string("file"));
     if (root == NULL)
@@ -477,6 +479,7 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     schedule->ranks = tdm_json_has(reader, "ranks")
                           ? (uint32_t)tdm_json_count(reader, "ranks", 1, TDM_MAX_RANKS)
                           : 1;
+    schedule->sliced_weights = tdm_json_bool_or(reader, "sliced_weights", false);
     schedule->chunk_tokens = tdm_json_count(reader, "chunk_tokens", 1, MAX_TOKENS);
     schedule->page_tokens = tdm_json_count(reader, "page_tokens", 1, 65536);
     schedule->head_tile_tokens = tdm_json_count(reader, "head_tile_tokens", 1, MAX_TOKENS);
@@ -519,6 +522,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "memory_bytes",
                                        "host_memory_bytes",
                                        "ranks",
+                                       "sliced_weights",
                                        "sequences",
                                        "documents",
                                        "order",

@@ -45,6 +45,11 @@ struct tdm_slice tdm_rank_range(const struct tdm_schedule *schedule, uint32_t un
     return (struct tdm_slice){first, end > first ? end - first : 0};
 }
 
+bool tdm_weights_sliced(const struct tdm_schedule *schedule)
+{
+    return schedule->ranks > 1 && schedule->sliced_weights;
+}
+
 bool tdm_sums_by_part(const struct tdm_schedule *schedule)
 {
     return schedule->ranks > 1 && schedule->optimizer.kind != TDM_OPTIMIZER_NONE;

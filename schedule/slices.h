@@ -45,6 +45,9 @@ struct tdm_slice tdm_rank_range(const struct tdm_schedule *schedule, uint32_t un
  * optimizer whole gradients are the result. */
 bool tdm_sums_by_part(const struct tdm_schedule *schedule);
 
+/* Does each rank have its part of the weights at home, and no more? */
+bool tdm_weights_sliced(const struct tdm_schedule *schedule);
+
 /* Number of slices of a part, and a slice of the largest part; `first` is of the part. */
 uint32_t tdm_slice_count(const struct tdm_schedule *schedule, uint32_t unit);
 struct tdm_slice tdm_slice_at(const struct tdm_schedule *schedule, uint32_t unit, uint32_t slice);
