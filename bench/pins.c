@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/pins: does a pin, or a pair of pins, make a plan faster? A pin only takes schedules away, so
- * a faster plan shows what the free search misses.
+ * bench/pins: does a pin, or a pair of pins, make a plan faster? A pin only takes schedules away,
+ * so a faster plan shows what the free search misses.
  *
  *     bench/pins [--model M] [--machine M] [--optimizer KIND] [--context N] [--memory GIB]
  *                [--host-memory GIB] [--pairs]
  *
- * Without options it goes through 42 cells of tight memory, from 5 GiB up; options choose among them.
- * It prints one line for each cell: the free plan, the fastest plan with a pin, and the pins. Then
- * it prints how many cells gain more than 0.3%, and the largest gain. --pairs also tries all pairs
- * of pins: about a hundred plans a cell.
+ * Without options it goes through 42 cells of tight memory, from 5 GiB up; options choose among
+ * them. It prints one line for each cell: the free plan, the fastest plan with a pin, and the pins.
+ * Then it prints how many cells gain more than 0.3%, and the largest gain. --pairs also tries all
+ * pairs of pins: about a hundred plans a cell.
  */
 #include "base/units.h"
 #include "planner/request.h"
@@ -22,10 +22,10 @@
 #define ALLOWED 0.003
 
 static const char *const pins[] = {
-    "order=layer-major", "order=chunk-major", "chunk=4K",         "chunk=8K",          "groups=1",
-    "groups=2",          "weights=0",         "weights=8",        "master=0",          "moments=0",
-    "moments=8",         "rings.optimizer=1", "rings.optimizer=2", "rings.optimizer=3", "rings.weights=1",
-    "optimizer.on=host",
+    "order=layer-major", "order=chunk-major", "chunk=4K",        "chunk=8K",
+    "groups=1",          "groups=2",          "weights=0",       "weights=8",
+    "master=0",          "moments=0",         "moments=8",       "rings.optimizer=1",
+    "rings.optimizer=2", "rings.optimizer=3", "rings.weights=1", "optimizer.on=host",
 };
 #define PINS (sizeof(pins) / sizeof(pins[0]))
 
@@ -36,27 +36,27 @@ struct cell {
 };
 
 static const struct cell cells[] = {
-    {"qwen2.5-0.5b", "8K", 5, 16},    {"qwen2.5-0.5b", "32K", 5, 16},
-    {"qwen2.5-0.5b", "32K", 5.5, 16}, {"qwen2.5-0.5b", "32K", 6, 16},
-    {"qwen2.5-0.5b", "32K", 8, 16},   {"qwen2.5-0.5b", "128K", 5, 16},
-    {"qwen2.5-0.5b", "128K", 8, 16},  {"qwen2.5-0.5b", "256K", 8, 16},
-    {"qwen2.5-7b", "8K", 6, 110},     {"qwen2.5-7b", "8K", 8, 110},
-    {"qwen2.5-7b", "8K", 12, 110},    {"qwen2.5-7b", "8K", 16, 110},
-    {"qwen2.5-7b", "8K", 24, 110},    {"qwen2.5-7b", "8K", 32, 110},
-    {"qwen2.5-7b", "8K", 40, 110},    {"qwen2.5-7b", "32K", 6, 110},
-    {"qwen2.5-7b", "32K", 8, 110},    {"qwen2.5-7b", "32K", 12, 110},
-    {"qwen2.5-7b", "32K", 16, 110},   {"qwen2.5-7b", "32K", 24, 110},
-    {"qwen2.5-7b", "32K", 32, 110},   {"qwen2.5-7b", "32K", 40, 110},
-    {"qwen2.5-7b", "128K", 8, 110},   {"qwen2.5-7b", "128K", 12, 110},
-    {"qwen2.5-7b", "128K", 16, 110},  {"qwen2.5-7b", "128K", 24, 110},
-    {"qwen2.5-7b", "128K", 40, 110},  {"qwen2.5-7b", "256K", 12, 110},
-    {"qwen2.5-7b", "256K", 16, 110},  {"qwen2.5-7b", "256K", 24, 110},
-    {"llama-3.1-8b", "8K", 16, 110},  {"llama-3.1-8b", "8K", 24, 110},
-    {"llama-3.1-8b", "32K", 12, 110}, {"llama-3.1-8b", "32K", 16, 110},
-    {"llama-3.1-8b", "32K", 24, 110}, {"llama-3.1-8b", "128K", 16, 110},
+    {"qwen2.5-0.5b", "8K", 5, 16},     {"qwen2.5-0.5b", "32K", 5, 16},
+    {"qwen2.5-0.5b", "32K", 5.5, 16},  {"qwen2.5-0.5b", "32K", 6, 16},
+    {"qwen2.5-0.5b", "32K", 8, 16},    {"qwen2.5-0.5b", "128K", 5, 16},
+    {"qwen2.5-0.5b", "128K", 8, 16},   {"qwen2.5-0.5b", "256K", 8, 16},
+    {"qwen2.5-7b", "8K", 6, 110},      {"qwen2.5-7b", "8K", 8, 110},
+    {"qwen2.5-7b", "8K", 12, 110},     {"qwen2.5-7b", "8K", 16, 110},
+    {"qwen2.5-7b", "8K", 24, 110},     {"qwen2.5-7b", "8K", 32, 110},
+    {"qwen2.5-7b", "8K", 40, 110},     {"qwen2.5-7b", "32K", 6, 110},
+    {"qwen2.5-7b", "32K", 8, 110},     {"qwen2.5-7b", "32K", 12, 110},
+    {"qwen2.5-7b", "32K", 16, 110},    {"qwen2.5-7b", "32K", 24, 110},
+    {"qwen2.5-7b", "32K", 32, 110},    {"qwen2.5-7b", "32K", 40, 110},
+    {"qwen2.5-7b", "128K", 8, 110},    {"qwen2.5-7b", "128K", 12, 110},
+    {"qwen2.5-7b", "128K", 16, 110},   {"qwen2.5-7b", "128K", 24, 110},
+    {"qwen2.5-7b", "128K", 40, 110},   {"qwen2.5-7b", "256K", 12, 110},
+    {"qwen2.5-7b", "256K", 16, 110},   {"qwen2.5-7b", "256K", 24, 110},
+    {"llama-3.1-8b", "8K", 16, 110},   {"llama-3.1-8b", "8K", 24, 110},
+    {"llama-3.1-8b", "32K", 12, 110},  {"llama-3.1-8b", "32K", 16, 110},
+    {"llama-3.1-8b", "32K", 24, 110},  {"llama-3.1-8b", "128K", 16, 110},
     {"llama-3.1-8b", "128K", 24, 110}, {"qwen2.5-14b", "8K", 24, 200},
-    {"qwen2.5-14b", "32K", 16, 200},  {"qwen2.5-14b", "32K", 24, 200},
-    {"qwen2.5-14b", "32K", 40, 200},  {"qwen2.5-14b", "128K", 24, 200},
+    {"qwen2.5-14b", "32K", 16, 200},   {"qwen2.5-14b", "32K", 24, 200},
+    {"qwen2.5-14b", "32K", 40, 200},   {"qwen2.5-14b", "128K", 24, 200},
 };
 #define CELLS (sizeof(cells) / sizeof(cells[0]))
 
@@ -146,8 +146,8 @@ static bool is_asked(const struct cell *cell, const struct cell *only)
 {
     return (only->model == NULL || strcmp(only->model, cell->model) == 0) &&
            (only->context == NULL || strcmp(only->context, cell->context) == 0) &&
-           (only->memory_gib <= 0 || (only->memory_gib >= cell->memory_gib &&
-                                      only->memory_gib <= cell->memory_gib)) &&
+           (only->memory_gib <= 0 ||
+            (only->memory_gib >= cell->memory_gib && only->memory_gib <= cell->memory_gib)) &&
            (only->host_gib <= 0 ||
             (only->host_gib >= cell->host_gib && only->host_gib <= cell->host_gib));
 }

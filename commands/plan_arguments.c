@@ -288,8 +288,9 @@ const struct tdm_option tdm_plan_options[] = {
     {.name = "explain",
      .type = TDM_OPTION_FLAG,
      .place = PLACE(explain),
-     .help = "what binds: by how much a GiB, a second of computing or a GB/s more lowers the bound, "
-             "and what is on the host at its peak"},
+     .help =
+         "what binds: by how much a GiB, a second of computing or a GB/s more lowers the bound, "
+         "and what is on the host at its peak"},
     {.name = "write-lp",
      .word = "FILE",
      .place = PLACE(request.program_path),
