@@ -195,9 +195,9 @@ const struct tdm_option tdm_plan_options[] = {
          "plan for R devices of one computer, each with the memory of --memory, which share the "
          "step and the host's memory; 1 by default",
      .details =
-         "Each rank has its part of every sequence's chunks and of the state of all weights, and "
-         "all weights. K and V of a layer are gathered from all ranks, and the gradients are "
-         "summed over them. Order is layer-major; attention may be all but top-k."},
+         "Each rank has its part of every sequence's chunks and of the state of all weights. K and V "
+         "of a layer are gathered from all ranks, and the gradients are summed over them. Order is "
+         "layer-major; attention may be all but top-k."},
     {.name = "optimizer",
      .word = "KIND",
      .read = read_optimizer,

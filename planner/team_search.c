@@ -145,6 +145,7 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
     schedule->host_memory_bytes = memory.host_bytes;
     tried.pins.has_order = tried.pins.unchecked = true;
     tried.pins.quick = team->quick;
+    tried.pins.has_update_place |= tried.pins.weight_slices; /* the host updates whole weights */
     if (team->chunk_tokens != 0)
         tried.pins.chunk_tokens = team->chunk_tokens;
     status = tdm_candidates_search(schedule, &tried.pins, &tried.search, err);
@@ -284,8 +285,8 @@ static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_
 static enum tdm_status nothing_fits(const struct tdm_request *request, struct tdm_error *err)
 {
     tdm_fail(err, TDM_INFEASIBLE, "no schedule was found that fits %u ranks", request->ranks);
-    return tdm_hint(err, "every rank has all weights: use more --memory or "
-                         "--host-memory, which the ranks share, or another --optimizer");
+    return tdm_hint(err, "use more --memory or --host-memory, which the ranks share, or another "
+                         "--optimizer");
 }
 
 enum tdm_status tdm_team_search(const struct tdm_request *request,

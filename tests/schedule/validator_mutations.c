@@ -2252,6 +2252,32 @@ static bool update_from_another_part(struct trial *t)
     return false;
 }
 
+/* A rank's part of sliced weights is not brought: the others would get what the slot had before. */
+static bool slice_not_brought(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_COPY) && t->r.program.schedule->sliced_weights &&
+            op_at(t, i)->access[TDM_COPY_FROM].before.content == TDM_UNIT_WEIGHTS) {
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
+    return false;
+}
+
+/* The copy is of the part of another rank. */
+static bool slice_of_another_rank(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_op *op = op_at(t, i);
+        if (!is_op(t, i, TDM_OP_COPY) || !t->r.program.schedule->sliced_weights ||
+            op->access[TDM_COPY_FROM].before.content != TDM_UNIT_WEIGHTS)
+            continue;
+        op->first_element += 256;
+        return true;
+    }
+    return false;
+}
+
 static bool gather_all_dropped(struct trial *t)
 {
     return drop_op(t, TDM_OP_GATHER_ALL);
@@ -2569,6 +2595,8 @@ static struct fault {
     {.name = "a norm summed twice", .plant = norm_summed_twice, .of_team = true},
     {.name = "a norm of another part", .plant = norm_of_another_part, .of_team = true},
     {.name = "an update from another part", .plant = update_from_another_part, .of_team = true},
+    {.name = "a slice of weights not brought", .plant = slice_not_brought, .of_team = true},
+    {.name = "a slice of another rank", .plant = slice_of_another_rank, .of_team = true},
     {.name = "updated weights not gathered", .plant = gather_all_dropped, .of_team = true},
     {.name = "updated weights gathered twice", .plant = gather_all_twice, .of_team = true},
     {.name = "weights gathered before their update",
