@@ -222,8 +222,8 @@ const struct tdm_option tdm_plan_options[] = {
      .help = "plan for R devices, each with the memory of --memory, which share the step, and the "
              "host's memory of their computer; 1 by default",
      .details =
-         "Each rank has its part of every sequence's chunks and of the state of all weights, and "
-         "all weights. K and V of a layer are gathered from all ranks, and the gradients are "
+         "Each rank has its part of every sequence's chunks and of the state of all weights. K and "
+         "V of a layer are gathered from all ranks, and the gradients are "
          "summed over them. Order is layer-major; attention may be all but top-k."},
     {.name = "ranks-per-node",
      .word = "P",

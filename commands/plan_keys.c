@@ -68,6 +68,10 @@ static const struct tdm_help_entry keys[] = {
      "where weights are at home: on the device, on the host and streamed through a ring, or N "
      "layers, from layer 0 up, on the device",
      NULL},
+    {"weights.sliced=B",
+     "of several ranks: yes, each has its part of the weights at home, and all gather a unit when "
+     "they use it; no, each has all (default: the faster that fits)",
+     NULL},
     {"weights.embedding=PLACE, weights.head=PLACE", "where those of embedding and head are", NULL},
     {"master=, moments=, gradients=",
      "the same of these, with .embedding and .head, too (gradients if they stay)",

@@ -10,6 +10,7 @@
 #include "commands/ranks_table.h"
 #include "schedule/gather.h"
 #include "schedule/learning_rate.h"
+#include "schedule/slices.h"
 #include "ops/selector_fields.h"
 
 #include <inttypes.h>
@@ -83,6 +84,9 @@ static void print_ranks(FILE *out, const struct tdm_schedule *schedule)
     if (schedule->ranks > 1)
         fprintf(out, ROW "%u, each with a chunk of every round, in turns from both ends\n", "ranks",
                 schedule->ranks);
+    if (tdm_weights_sliced(schedule))
+        fprintf(out, ROW "each rank has its part at home, and all gather a unit to use it\n",
+                "weights");
 }
 
 static void print_chunks(FILE *out, const struct tdm_schedule *schedule)

@@ -26,6 +26,17 @@ static struct tdm_copied part_of_unit(const struct tdm_launch *launch)
                                end > first ? (end - first) * tdm_dtype_bytes(from->dtype) : 0};
 }
 
+/* A rank's part of a gradient or of weights. The home of sliced weights has that part alone. */
+static struct tdm_copied rank_part(const struct tdm_launch *launch, uint64_t bytes)
+{
+    const struct tdm_operand *from = &launch->operand[TDM_COPY_FROM];
+    const struct tdm_operand *to = &launch->operand[TDM_COPY_TO];
+    const uint64_t first = launch->op->first_element;
+    return (struct tdm_copied){tdm_operand_at(to, to->slot_bytes < from->slot_bytes ? 0 : first),
+                               tdm_operand_at(from, from->slot_bytes < to->slot_bytes ? 0 : first),
+                               bytes};
+}
+
 struct tdm_copied tdm_copied_by(const struct tdm_launch *launch)
 {
     const struct tdm_access *access = &launch->op->access[TDM_COPY_FROM];
@@ -33,6 +44,8 @@ struct tdm_copied tdm_copied_by(const struct tdm_launch *launch)
     uint64_t bytes = access->bytes;
     if (tdm_content_is_of_unit(access->before.content) && access->part < TDM_PARTS)
         return part_of_unit(launch);
+    if (launch->op->elements > 0)
+        return rank_part(launch, bytes);
     if (from->slots > 1) { /* slots are equal; the gaps between them are copied too */
         uint32_t last = access->before.chunk + from->slots - 1;
         bytes = (from->slots - 1) * from->slot_bytes +

@@ -35,20 +35,11 @@ static struct range summed_range(const struct tdm_launch *launch)
 {
     const struct tdm_access *access = &launch->op->access[TDM_REDUCE_ALL_SUM];
     const struct tdm_operand *sum = &launch->operand[TDM_REDUCE_ALL_SUM];
-    const struct tdm_weights_params *weights = &tdm_launch_params(launch)->weights;
-    const struct tdm_unit *unit = &weights->units[access->after.layer];
-    uint64_t first = unit->elements, end = 0;
     if (access->after.content != TDM_UNIT_GRADIENT)
         return (struct range){0, access->bytes / tdm_dtype_bytes(sum->dtype)};
-    for (uint32_t i = 0; i < unit->tensor_count; i++) {
-        const struct tdm_tensor *tensor = &weights->tensors[unit->first_tensor + i];
-        if (access->part != TDM_PART_ALL &&
-            tdm_part_of(tensor->role) != (enum tdm_part)access->part)
-            continue;
-        first = tensor->offset < first ? tensor->offset : first;
-        end = tensor->offset + tensor->elements;
-    }
-    return (struct range){first, end > first ? end - first : 0};
+    const struct tdm_slice all = tdm_tensors_range(
+        launch->program->schedule->model, access->after.layer, (enum tdm_part)access->part);
+    return (struct range){all.first, all.elements};
 }
 
 /* The part of that range which a rank sums for all. */
@@ -138,6 +129,31 @@ static void reduce_all(const struct tdm_launch *launch, uint32_t phase,
             (struct tdm_share_sum){mine.count, sum->dtype, tdm_operand_at(sum, mine.first)};
 }
 
+/* Each rank sums its part, and nobody reads its share of that. */
+static void reduce_scatter(const struct tdm_launch *launch, struct tdm_exchange *exchange)
+{
+    const struct tdm_program *program = launch->program;
+    const struct tdm_access *access = &launch->op->access[TDM_REDUCE_SCATTER_SUM];
+    const struct tdm_operand *sum = &launch->operand[TDM_REDUCE_SCATTER_SUM];
+    const enum tdm_part part = access->after.content == TDM_UNIT_GRADIENT
+                                   ? (enum tdm_part)access->part
+                                   : TDM_PART_EMBEDDING;
+    const uint64_t size = tdm_dtype_bytes(sum->dtype);
+    const struct tdm_slice mine =
+        tdm_rank_range(program->schedule, access->after.layer, part, program->rank);
+    for (uint32_t rank = 0; rank < program->ranks; rank++) {
+        const struct tdm_slice theirs =
+            tdm_rank_range(program->schedule, access->after.layer, part, rank);
+        if (rank == program->rank)
+            continue;
+        tdm_exchange_give(exchange, rank, tdm_operand_at(sum, theirs.first),
+                          theirs.elements * size);
+        tdm_exchange_take(exchange, rank, NULL, mine.elements * size);
+    }
+    exchange->sum =
+        (struct tdm_share_sum){mine.elements, sum->dtype, tdm_operand_at(sum, mine.first)};
+}
+
 /* The parts of the weights that each rank has updated go to all others. */
 static void gather_all(const struct tdm_launch *launch, struct tdm_exchange *exchange)
 {
@@ -173,6 +189,9 @@ void tdm_share_exchange(const struct tdm_launch *launch, uint32_t phase,
         break;
     case TDM_OP_REDUCE_ALL:
         reduce_all(launch, phase, exchange);
+        break;
+    case TDM_OP_REDUCE_SCATTER:
+        reduce_scatter(launch, exchange);
         break;
     case TDM_OP_GATHER_ALL:
         gather_all(launch, exchange);

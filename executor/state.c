@@ -37,11 +37,18 @@ struct held {
     uint64_t begin, end, at;
 };
 
+/* Does each rank have its part of a content? Otherwise all have all of it. */
+static bool is_parted(const struct tdm_program *program, enum tdm_content content)
+{
+    return tdm_is_of_state(content) ||
+           (content == TDM_UNIT_WEIGHTS && tdm_weights_sliced(program->schedule));
+}
+
 static struct held held_by(const struct tdm_program *program, enum tdm_content content,
                            uint32_t unit, uint32_t rank, uint64_t first, uint64_t count)
 {
     struct tdm_slice part = {0, program->schedule->model->units[unit].elements};
-    if (tdm_is_of_state(content))
+    if (is_parted(program, content))
         part = tdm_rank_part(program->schedule, unit, rank);
     struct held held = {tdm_most(first, part.first),
                         tdm_least(first + count, part.first + part.elements), 0};
@@ -105,7 +112,7 @@ static enum tdm_status download(const struct tdm_arenas *arenas, const struct td
                                 void *destination, struct tdm_error *err)
 {
     const uint64_t size = tdm_dtype_bytes(dtype), from = tensor->offset + first;
-    const uint32_t ranks = tdm_is_of_state(content) ? program->ranks : 1;
+    const uint32_t ranks = is_parted(program, content) ? program->ranks : 1;
     enum tdm_status status = TDM_OK;
     for (uint32_t rank = 0; rank < ranks && status == TDM_OK; rank++) {
         const char *data = unit_data(&arenas[rank], program, content, tensor->unit);

@@ -28,7 +28,7 @@ struct tdm_piece {
     uint64_t bytes;
 };
 
-/* A sum of elements of the ranks' shares, in rank order in fp32. */
+/* A sum of elements of the ranks' shares, in rank order in fp32; of fp64 elements in fp64. */
 struct tdm_share_sum {
     uint64_t elements; /* 0: nothing is summed */
     enum tdm_dtype dtype;

@@ -41,6 +41,7 @@
     KERNEL(GATHER, tdm_cpu_team)                             \
     KERNEL(REDUCE, tdm_cpu_team)                             \
     KERNEL(REDUCE_ALL, tdm_cpu_team)                         \
+    KERNEL(REDUCE_SCATTER, tdm_cpu_team)                     \
     KERNEL(GATHER_ALL, tdm_cpu_team)
 
 #define TDM_CUDA_KERNELS(KERNEL)                                  \
@@ -72,6 +73,7 @@
     KERNEL(GATHER, tdm_cuda_run_team)                             \
     KERNEL(REDUCE, tdm_cuda_run_team)                             \
     KERNEL(REDUCE_ALL, tdm_cuda_run_team)                         \
+    KERNEL(REDUCE_SCATTER, tdm_cuda_run_team)                     \
     KERNEL(GATHER_ALL, tdm_cuda_run_team)
 
 struct tdm_kernels {

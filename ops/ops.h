@@ -51,6 +51,7 @@
     OP(GATHER, gather) /* team.h */                          \
     OP(REDUCE, reduce)                                       \
     OP(REDUCE_ALL, reduce_all)                               \
+    OP(REDUCE_SCATTER, reduce_scatter)                       \
     OP(GATHER_ALL, gather_all)
 
 #define TDM_OP_NUMBER(kind, record) TDM_OP_##kind,

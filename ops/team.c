@@ -39,6 +39,17 @@ const struct tdm_op_type tdm_reduce_all_type = {
     .flops = tdm_no_flops,
 };
 
+const struct tdm_op_type tdm_reduce_scatter_type = {
+    .name = "reduce_scatter",
+    .operands = TDM_REDUCE_SCATTER_OPERANDS,
+    .operand =
+        {
+            [TDM_REDUCE_SCATTER_SUM] = {"gradient", TDM_CHANGES, false},
+        },
+    .rate = TDM_RATE_ELEMENTWISE, /* of the sums; schedule/cost.c has the way between ranks */
+    .flops = tdm_no_flops,
+};
+
 const struct tdm_op_type tdm_gather_all_type = {
     .name = "gather_all",
     .operands = TDM_GATHER_ALL_OPERANDS,

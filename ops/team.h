@@ -29,12 +29,21 @@ enum tdm_reduce_operand {
 };
 extern const struct tdm_op_type tdm_reduce_type;
 
-/* Gives every rank the sum of all shares of a gradient of weights, added in rank order in fp32. */
+/* Gives every rank the sum of all shares of a gradient of weights, added in rank order in fp32; or
+ * of the sum of its squares, in fp64. */
 enum tdm_reduce_all_operand {
     TDM_REDUCE_ALL_SUM, /* changed: the rank's share becomes the sum */
     TDM_REDUCE_ALL_OPERANDS
 };
 extern const struct tdm_op_type tdm_reduce_all_type;
+
+/* Gives every rank the sum of all shares of a gradient of weights in the part that the rank updates
+ * (schedule/slices.h), added in rank order in fp32. */
+enum tdm_reduce_scatter_operand {
+    TDM_REDUCE_SCATTER_SUM, /* changed: in its part the rank's share becomes the sum */
+    TDM_REDUCE_SCATTER_OPERANDS
+};
+extern const struct tdm_op_type tdm_reduce_scatter_type;
 
 /* Gives every rank the weights that each rank has updated (schedule/slices.h). */
 enum tdm_gather_all_operand {
@@ -44,8 +53,9 @@ enum tdm_gather_all_operand {
 extern const struct tdm_op_type tdm_gather_all_type;
 
 /* The kinds of team ops. */
-#define TDM_TEAM_KINDS \
-    (1u << TDM_OP_GATHER | 1u << TDM_OP_REDUCE | 1u << TDM_OP_REDUCE_ALL | 1u << TDM_OP_GATHER_ALL)
+#define TDM_TEAM_KINDS                                                     \
+    (1u << TDM_OP_GATHER | 1u << TDM_OP_REDUCE | 1u << TDM_OP_REDUCE_ALL | \
+     1u << TDM_OP_REDUCE_SCATTER | 1u << TDM_OP_GATHER_ALL)
 
 /* Where ranks do not read each other's memory, shares of a sum arrive in pieces of at most so many
  * bytes in staging memory, one from each other rank. A multiple of the bytes of every dtype. */

@@ -45,11 +45,12 @@ struct tdm_pins {
     bool has_kv;
     enum tdm_kv kv;
     enum tdm_place kv_place, kv_gradients_place;
-    uint32_t group_count;      /* 0: free; 1: the size repeats */
-    uint32_t *groups;          /* owned by the owner of the pins */
-    uint64_t chunk_tokens;     /* 0: free */
-    uint32_t gradient_slots;   /* rings.gradients of several ranks: team_search.h; 0: free */
-    uint64_t head_tile_tokens; /* 0: free */
+    uint32_t group_count;    /* 0: free; 1: the size repeats */
+    uint32_t *groups;        /* owned by the owner of the pins */
+    uint64_t chunk_tokens;   /* 0: free */
+    uint32_t gradient_slots; /* rings.gradients of several ranks: team_search.h; 0: free */
+    bool has_weight_slices, weight_slices; /* weights.sliced of several ranks */
+    uint64_t head_tile_tokens;             /* 0: free */
     enum tdm_split_unit kept_from_unit;
     uint32_t kept_from; /* first chunk whose attention output is kept, or percent of chunks */
     bool unchecked;     /* do not validate the result: nobody will run it */

@@ -228,6 +228,9 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
         status = tdm_fail(err, TDM_USAGE,
                           "--set rings.gradients: one rank need not sum gradients over others; use "
                           "it with --ranks");
+    if (status == TDM_OK && pins->weight_slices && request->ranks <= 1)
+        status = tdm_fail(err, TDM_USAGE,
+                          "--set weights.sliced: one rank has all weights; use it with --ranks");
     /* state moves too, or tdm_schedule_check() says why not */
     if (status == TDM_OK && tdm_is_far(schedule->optimizer.on))
         tdm_host_homes(schedule, pins, schedule->homes, err);

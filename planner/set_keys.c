@@ -383,6 +383,16 @@ static enum tdm_status read_gradients(struct reading *r, size_t field)
     return status;
 }
 
+static enum tdm_status read_sliced(struct reading *r, size_t field)
+{
+    (void)field;
+    r->pins->has_weight_slices = true;
+    r->pins->weight_slices = strcmp(r->value, "yes") == 0;
+    return r->pins->weight_slices || strcmp(r->value, "no") == 0
+               ? TDM_OK
+               : tdm_fail(r->err, TDM_USAGE, "%s is \"%s\"; expected yes or no", r->what, r->value);
+}
+
 static enum tdm_status read_gather(struct reading *r, size_t field)
 {
     uint64_t chunks;
@@ -452,6 +462,7 @@ static const struct key keys[] = {
     {"rings.kv", read_ring, FIELD(rings.kv)},
     {"rings.gather", read_gather, FIELD(rings.gather)},
     {"rings.gradients", read_gradients, 0},
+    {"weights.sliced", read_sliced, 0},
     {"dtypes.weights", read_dtype, FIELD(dtypes.weights)},
     {"dtypes.master", read_dtype, FIELD(dtypes.master)},
     {"dtypes.activations", read_dtype, FIELD(dtypes.activations)},

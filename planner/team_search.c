@@ -74,18 +74,21 @@ enum answer { NO_PLAN, FITS, TOO_LARGE };
 
 /* ---- what only several ranks choose ---- */
 
-/* Each choice as a key of --set may pin it: rings.gradients. */
+/* Each choice as keys of --set may pin it: rings.gradients and weights.sliced. */
 struct choice {
     uint32_t gradient_slots;
+    bool sliced;
 };
 
 /* Sets a choice. Gradients that are used a layer later need the weights of that layer so long. */
 static void choose(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                    const struct choice *choice)
 {
-    bool far = schedule->homes[TDM_STATE_WEIGHTS].device_layers < schedule->model->layers;
+    const struct tdm_home *weights = &schedule->homes[TDM_STATE_WEIGHTS];
+    bool staged = choice->sliced || weights->device_layers < schedule->model->layers;
     schedule->rings.gradients = choice->gradient_slots;
-    if (far && choice->gradient_slots > 1 && !pins->has_rings)
+    schedule->sliced_weights = choice->sliced;
+    if (staged && choice->gradient_slots > 1 && !pins->has_rings)
         schedule->rings.weights = schedule->rings.weights < 3 ? 3 : schedule->rings.weights;
 }
 
@@ -95,14 +98,16 @@ static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const str
                                         struct tdm_simulation *simulation, bool *fits,
                                         struct tdm_error *err)
 {
-    static const struct choice choices[] = {{2}, {1}};
+    static const struct choice choices[] = {{2, false}, {1, false}, {2, true}, {1, true}};
     const struct tdm_rings rings = schedule->rings;
     const struct choice *best = NULL;
     enum tdm_status status = TDM_OK;
     for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]) && status == TDM_OK; i++) {
         struct tdm_simulation each;
         bool fit = false;
-        if (pins->gradient_slots != 0 && choices[i].gradient_slots != pins->gradient_slots)
+        if ((pins->gradient_slots != 0 && choices[i].gradient_slots != pins->gradient_slots) ||
+            (pins->has_weight_slices && choices[i].sliced != pins->weight_slices) ||
+            (choices[i].sliced && schedule->optimizer.on != TDM_DEVICE))
             continue;
         schedule->rings = rings;
         choose(schedule, pins, &choices[i]);
@@ -117,6 +122,7 @@ static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const str
     }
     *fits = best != NULL;
     schedule->rings = rings;
+    schedule->sliced_weights = false;
     if (best != NULL)
         choose(schedule, pins, best);
     return status;
@@ -140,6 +146,7 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
     schedule->host_memory_bytes = memory.host_bytes;
     tried.pins.has_order = tried.pins.unchecked = true;
     tried.pins.quick = team->quick;
+    tried.pins.has_update_place |= tried.pins.weight_slices; /* the host updates whole weights */
     if (team->chunk_tokens != 0)
         tried.pins.chunk_tokens = team->chunk_tokens;
     status = tdm_candidates_search(schedule, &tried.pins, &tried.search, err);
@@ -287,8 +294,8 @@ static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_
 enum tdm_status tdm_team_nothing_fits(const struct tdm_request *request, struct tdm_error *err)
 {
     tdm_fail(err, TDM_INFEASIBLE, "no schedule was found that fits %u ranks", request->ranks);
-    return tdm_hint(err, "every rank has all weights: use more --memory or "
-                         "--host-memory, which the ranks share, or another --optimizer");
+    return tdm_hint(err, "use more --memory or --host-memory, which the ranks share, or another "
+                         "--optimizer");
 }
 
 enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effort effort,

@@ -63,6 +63,26 @@ bool tdm_home_is_far(const struct tdm_program *program, enum tdm_content content
     return home != TDM_NONE && program->buffers[home].place != TDM_DEVICE;
 }
 
+bool tdm_weights_staged(const struct tdm_program *program, uint32_t unit)
+{
+    return tdm_weights_sliced(program->schedule) ||
+           tdm_home_is_far(program, TDM_UNIT_WEIGHTS, unit);
+}
+
+/* Cuts the slots of a buffer of weights down to the part that a rank has. Returns the buffer. */
+static uint32_t cut_weights(struct tdm_builder *b, uint32_t number, enum tdm_content content,
+                            uint32_t unit)
+{
+    struct tdm_buffer *buffer = &b->program->buffers[number];
+    if (content != TDM_UNIT_WEIGHTS || !tdm_weights_sliced(b->schedule))
+        return number;
+    uint64_t elements = tdm_rank_part(b->schedule, unit, 0).elements;
+    buffer->slot_bytes =
+        tdm_size_align(tdm_size_mul(elements, tdm_dtype_bytes(buffer->dtype)), TDM_SLOT_ALIGN);
+    buffer->bytes = tdm_size_mul(buffer->slot_bytes, buffer->slots);
+    return number;
+}
+
 /* Home of a content of embedding or head. */
 static uint32_t declare_unit_home(struct tdm_builder *b, enum tdm_place place,
                                   enum tdm_category category, enum tdm_content content,
@@ -73,6 +93,7 @@ static uint32_t declare_unit_home(struct tdm_builder *b, enum tdm_place place,
         tdm_declare(b, place, category, TDM_AXIS_UNIT, content, unit, 0, 1, "%s.%s", name, of);
     if (sliced)
         tdm_declare_slices(b, number, unit, tdm_slice_count(b->schedule, unit));
+    cut_weights(b, number, content, unit);
     return tdm_declare_resident(b, number, content, unit, sliced ? 0 : TDM_NONE);
 }
 
@@ -92,17 +113,21 @@ static void declare_homes(struct tdm_builder *b, enum tdm_content content, const
     enum tdm_category category = content == TDM_UNIT_WEIGHTS ? TDM_WEIGHTS : TDM_OPTIMIZER;
 
     if (near > 0)
-        rows[TDM_ROW_LAYERS] =
-            tdm_declare_resident(b,
-                                 tdm_declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content,
-                                             largest, 0, near, "%s.layers", name),
-                                 content, tdm_home_layer(home, layers, TDM_DEVICE, 0), TDM_NONE);
+        rows[TDM_ROW_LAYERS] = tdm_declare_resident(
+            b,
+            cut_weights(b,
+                        tdm_declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content, largest, 0,
+                                    near, "%s.layers", name),
+                        content, largest),
+            content, tdm_home_layer(home, layers, TDM_DEVICE, 0), TDM_NONE);
     if (near < layers)
-        rows[TDM_ROW_HOST_LAYERS] =
-            tdm_declare_resident(b,
-                                 tdm_declare(b, far, category, TDM_AXIS_UNIT, content, largest, 0,
-                                             layers - near, "%s.host_layers", name),
-                                 content, tdm_home_layer(home, layers, far, 0), TDM_NONE);
+        rows[TDM_ROW_HOST_LAYERS] = tdm_declare_resident(
+            b,
+            cut_weights(b,
+                        tdm_declare(b, far, category, TDM_AXIS_UNIT, content, largest, 0,
+                                    layers - near, "%s.host_layers", name),
+                        content, largest),
+            content, tdm_home_layer(home, layers, far, 0), TDM_NONE);
     rows[TDM_ROW_EMBEDDING] =
         declare_unit_home(b, home->embedding, category, content, embedding, name, "embedding");
     rows[TDM_ROW_HEAD] = declare_unit_home(b, home->head, category, content, head, name, "head");
@@ -112,6 +137,8 @@ static void declare_homes(struct tdm_builder *b, enum tdm_content content, const
  * only its weights are. */
 static bool is_staged(const struct tdm_builder *b, enum tdm_content content, uint32_t unit)
 {
+    if (content == TDM_UNIT_WEIGHTS && tdm_weights_sliced(b->schedule))
+        return true;
     return tdm_schedule_home(b->schedule, tdm_state_of(content), unit) != TDM_DEVICE &&
            (content == TDM_UNIT_WEIGHTS || !tdm_updates_on_host(b->schedule, unit));
 }

@@ -40,6 +40,19 @@ static uint64_t operand_bytes(const struct tdm_op *op, uint32_t operand)
     return access->buffer == TDM_NONE ? 0 : access->bytes;
 }
 
+static void scatter_cost(const struct tdm_program *program, struct tdm_op *op)
+{
+    const struct tdm_access *sum = &op->access[TDM_REDUCE_SCATTER_SUM];
+    const uint64_t size = tdm_dtype_bytes(program->schedule->dtypes.gradients);
+    const uint32_t unit = sum->after.layer;
+    const enum tdm_part part =
+        sum->after.content == TDM_UNIT_GRADIENT ? op->part : TDM_PART_EMBEDDING;
+    uint64_t all = tdm_tensors_range(program->schedule->model, unit, part).elements;
+    uint64_t own = tdm_rank_range(program->schedule, unit, part, program->rank).elements;
+    op->fetched_bytes = tdm_size_mul(tdm_size_mul(own, size), program->ranks - 1);
+    op->sent_bytes = tdm_size_mul(all - own, size);
+}
+
 /* The bytes that a team op receives from other ranks and sends to them. */
 static void team_cost(const struct tdm_program *program, struct tdm_op *op)
 {
@@ -61,6 +74,9 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
     case TDM_OP_REDUCE_ALL: /* shares of the other ranks' slices, then sums of one's own */
         own = operand_bytes(op, TDM_REDUCE_ALL_SUM);
         op->fetched_bytes = op->sent_bytes = 2 * (own - own / program->ranks);
+        break;
+    case TDM_OP_REDUCE_SCATTER: /* shares of one's own part, of those of the others */
+        scatter_cost(program, op);
         break;
     case TDM_OP_GATHER_ALL:
         part = tdm_rank_part(program->schedule, op->layer, program->rank).elements;

@@ -77,7 +77,7 @@ static void end_gradient(struct tdm_lowering *l, const struct tdm_body *body, ui
     struct tdm_ref home = tdm_home_of(l->program, TDM_UNIT_GRADIENT, unit);
     tdm_low_alloc_gradient(l, home.buffer);
     tdm_low_copy_unit(l, body, tdm_low_gradient_ref(l, unit), home,
-                      tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, 0));
+                      tdm_low_complete_tag(l, TDM_UNIT_GRADIENT, unit));
 }
 
 /* Frees the buffer in which a layer's gradient was summed, unless it stays or goes on. */
@@ -96,7 +96,7 @@ static void end_tied_gradient(struct tdm_lowering *l, const struct tdm_body *bod
         tdm_low_alloc_gradient(l, l->layout->tied_home);
         tdm_low_copy_unit(l, body, (struct tdm_ref){l->layout->tied_gradient, 0},
                           (struct tdm_ref){l->layout->tied_home, 0},
-                          tdm_low_sum_tag(TDM_TIED_GRADIENT, embedding, TDM_NONE, 0));
+                          tdm_low_complete_tag(l, TDM_TIED_GRADIENT, embedding));
     }
     tdm_low_release(l, l->layout->tied_gradient);
 }

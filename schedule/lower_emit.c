@@ -74,6 +74,13 @@ struct tdm_tag tdm_low_share_tag(const struct tdm_lowering *l, enum tdm_content 
     return (struct tdm_tag){content, layer, chunk, contributor, tdm_rank_share(l->program)};
 }
 
+struct tdm_tag tdm_low_complete_tag(const struct tdm_lowering *l, enum tdm_content content,
+                                    uint32_t unit)
+{
+    return tdm_sums_by_part(l->schedule) ? tdm_low_share_tag(l, content, unit, TDM_NONE, TDM_NONE)
+                                         : tdm_low_sum_tag(content, unit, TDM_NONE, 0);
+}
+
 void tdm_low_access(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref, uint32_t slots,
                     enum tdm_mode mode, uint32_t part, struct tdm_tag before, struct tdm_tag after,
                     uint64_t bytes)
@@ -208,7 +215,15 @@ void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum
                                  : tdm_content_bytes(l->schedule, what.content, what.layer, 0);
     uint32_t copied = by_part ? (uint32_t)part : 0;
     tdm_low_op_begin(l, body, TDM_OP_COPY, part == TDM_PART_ALL ? 0 : part);
+    if (what.share != 0) { /* of a gradient or of weights, the part that the rank updates */
+        const struct tdm_slice own = tdm_rank_part(l->schedule, what.layer, l->program->rank);
+        l->op.first_element = own.first;
+        l->op.elements = own.elements;
+        bytes = own.elements * tdm_dtype_bytes(tdm_content_dtype(l->schedule, what.content));
+    }
     tdm_low_route(l, from.buffer, to.buffer);
+    if (what.content == TDM_UNIT_WEIGHTS && what.share != 0 && l->op.link == TDM_NO_LINK)
+        l->op.lane = TDM_LANE_PEER; /* computing goes on beside it */
     l->op.layer = what.layer;
     l->op.chunk = TDM_NONE;
     l->op.tokens = 0;

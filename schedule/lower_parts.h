@@ -93,6 +93,11 @@ struct tdm_tag tdm_low_sum_tag(enum tdm_content content, uint32_t layer, uint32_
 struct tdm_tag tdm_low_share_tag(const struct tdm_lowering *l, enum tdm_content content,
                                  uint32_t layer, uint32_t chunk, uint32_t contributor);
 
+/* The tag of a unit's gradient, or of its tied part, when it is complete: the sum of all, or with
+ * several ranks of the part that the rank updates (tdm_sums_by_part()). */
+struct tdm_tag tdm_low_complete_tag(const struct tdm_lowering *l, enum tdm_content content,
+                                    uint32_t unit);
+
 /* Sets any operand. */
 void tdm_low_access(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref, uint32_t slots,
                     enum tdm_mode mode, uint32_t part, struct tdm_tag before, struct tdm_tag after,
@@ -286,12 +291,14 @@ void tdm_low_dkv_send(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_gather(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body);
 
-/* Sums the shares of the gradient of a body's unit over the ranks. */
+/* Sums the shares of the gradient of a body's unit over the ranks; and their sums of squares. */
 void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body);
+void tdm_low_reduce_norm(struct tdm_lowering *l, const struct tdm_body *body);
 
-/* With several ranks: gathers the weights of a body's unit at `at`, of which each rank has updated
- * a part. */
-void tdm_low_gather_weights(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref at);
+/* Gathers the weights of a body's unit at `at`, where each rank has its part: as the step found it
+ * (`contributor` TDM_NONE), or updated (0). */
+void tdm_low_gather_weights(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref at,
+                            uint32_t contributor);
 
 /* ---- lower_lists.c ---- */
 

@@ -61,9 +61,11 @@ static uint32_t free_slot(const struct tdm_lowering *l, uint32_t visit)
 struct tdm_ref tdm_low_unit_on_device(const struct tdm_lowering *l, enum tdm_content content,
                                       uint32_t unit)
 {
-    if (!tdm_home_is_far(l->program, content, unit))
+    if (content == TDM_UNIT_WEIGHTS ? !tdm_weights_staged(l->program, unit)
+                                    : !tdm_home_is_far(l->program, content, unit))
         return tdm_home_of(l->program, content, unit);
-    if (!is_layer(l, unit) && !tdm_passes_ring(l->program, content, unit))
+    if (!is_layer(l, unit) &&
+        (content == TDM_UNIT_WEIGHTS || !tdm_passes_ring(l->program, content, unit)))
         return (struct tdm_ref){staged(l, content, row_of(l, unit)), 0};
     uint32_t ring = staged(l, content, TDM_ROW_LAYERS);
     uint32_t slot = content == TDM_UNIT_WEIGHTS
@@ -80,6 +82,25 @@ void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t operand, uint32_t un
                    what, what, tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.weights));
 }
 
+/* Brings a unit's weights from their home to the device. With several ranks that have a part each,
+ * each brings its own, and they give them to each other. */
+static void fetch_weights(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit,
+                          struct tdm_ref to)
+{
+    const bool sliced = tdm_weights_sliced(l->schedule);
+    const struct tdm_ref home = tdm_home_of(l->program, TDM_UNIT_WEIGHTS, unit);
+    struct tdm_tag what = tdm_low_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE);
+    struct tdm_body of_unit = *body;
+    if (sliced)
+        what.share = tdm_rank_share(l->program);
+    tdm_low_copy_unit(l, body, home, to, what);
+    if (!sliced)
+        return;
+    of_unit.layer = unit;
+    of_unit.chunk = TDM_NONE;
+    tdm_low_gather_weights(l, &of_unit, to, TDM_NONE);
+}
+
 void tdm_low_visit(struct tdm_lowering *l, const struct tdm_body *body, uint32_t layer)
 {
     const struct tdm_layout *layout = l->layout;
@@ -87,7 +108,7 @@ void tdm_low_visit(struct tdm_lowering *l, const struct tdm_body *body, uint32_t
     if (layer == ring->current)
         return;
     ring->current = layer;
-    if (!tdm_home_is_far(l->program, TDM_UNIT_WEIGHTS, layer))
+    if (!tdm_weights_staged(l->program, layer))
         return;
     while (ring->next < layout->visit_count) {
         uint32_t due = layout->visits[ring->next];
@@ -96,9 +117,8 @@ void tdm_low_visit(struct tdm_lowering *l, const struct tdm_body *body, uint32_t
             slot = free_slot(l, ring->visit);
             if (slot == TDM_NONE)
                 break;
-            tdm_low_copy_unit(l, body, tdm_home_of(l->program, TDM_UNIT_WEIGHTS, due),
-                              (struct tdm_ref){staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS), slot},
-                              tdm_low_tag(TDM_UNIT_WEIGHTS, due, TDM_NONE));
+            fetch_weights(l, body, due,
+                          (struct tdm_ref){staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS), slot});
             ring->layer[slot] = due;
         }
         ring->needed[slot] = ++ring->next;
@@ -109,18 +129,17 @@ void tdm_low_visit(struct tdm_lowering *l, const struct tdm_body *body, uint32_t
 void tdm_low_stage_weights(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
 {
     enum tdm_unit_row row = row_of(l, unit);
-    if (!tdm_home_is_far(l->program, TDM_UNIT_WEIGHTS, unit) || l->staged_users[row]++ > 0)
+    if (!tdm_weights_staged(l->program, unit) || l->staged_users[row]++ > 0)
         return;
     struct tdm_ref to = {staged(l, TDM_UNIT_WEIGHTS, row), 0};
     tdm_low_alloc(l, to.buffer);
-    tdm_low_copy_unit(l, body, tdm_home_of(l->program, TDM_UNIT_WEIGHTS, unit), to,
-                      tdm_low_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE));
+    fetch_weights(l, body, unit, to);
 }
 
 void tdm_low_unstage_weights(struct tdm_lowering *l, uint32_t unit)
 {
     enum tdm_unit_row row = row_of(l, unit);
-    if (tdm_home_is_far(l->program, TDM_UNIT_WEIGHTS, unit) && --l->staged_users[row] == 0)
+    if (tdm_weights_staged(l->program, unit) && --l->staged_users[row] == 0)
         tdm_low_release(l, staged(l, TDM_UNIT_WEIGHTS, row));
 }
 
@@ -141,7 +160,7 @@ static void fetch_state(struct tdm_lowering *l, const struct tdm_body *body,
     struct tdm_tag what =
         tdm_low_tag(content, unit, tdm_is_sliced(l->schedule, content, unit) ? slice : TDM_NONE);
     if (content == TDM_UNIT_GRADIENT)
-        what.contributor = 0;
+        what = tdm_low_complete_tag(l, content, unit);
     tdm_low_copy_unit(l, body, home_of_slice(l, content, unit, slice), to, what);
 }
 
@@ -164,7 +183,7 @@ static void fetch_tied_gradient(struct tdm_lowering *l, const struct tdm_body *b
     tdm_low_alloc(l, layout->staged_tied);
     tdm_low_copy_unit(l, body, (struct tdm_ref){layout->tied_home, 0},
                       (struct tdm_ref){layout->staged_tied, 0},
-                      tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, 0));
+                      tdm_low_complete_tag(l, TDM_TIED_GRADIENT, unit));
 }
 
 /* Does every ring that a unit's state passes through have a free slot for update `number`? */
@@ -240,10 +259,13 @@ static void send_home(struct tdm_lowering *l, const struct tdm_body *body, enum 
                       uint32_t unit, uint32_t slice)
 {
     uint32_t number = tdm_is_sliced(l->schedule, content, unit) ? slice : TDM_NONE;
-    if (tdm_home_is_far(l->program, content, unit))
+    struct tdm_tag what = tdm_low_sum_tag(content, unit, number, 0);
+    bool weights = content == TDM_UNIT_WEIGHTS;
+    if (weights && tdm_weights_sliced(l->schedule))
+        what.share = tdm_rank_share(l->program);
+    if (weights ? tdm_weights_staged(l->program, unit) : tdm_home_is_far(l->program, content, unit))
         tdm_low_copy_unit(l, body, tdm_low_unit_on_device(l, content, unit),
-                          home_of_slice(l, content, unit, slice),
-                          tdm_low_sum_tag(content, unit, number, 0));
+                          home_of_slice(l, content, unit, slice), what);
 }
 
 static void open_rings(struct tdm_lowering *l)

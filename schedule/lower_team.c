@@ -5,7 +5,7 @@
  * A rank makes the K and V of its own chunks, and rounds gather those of all ranks into the row
  * that attention reads. In the backward each rank adds to shares of dK and dV of all chunks that
  * its own chunks see; when a round has run, the shares of its chunks are reduced to the ranks that
- * own them. All ranks update all weights alike, with the sum of their shares of each gradient.
+ * own them. Each rank gets the sum of all shares of a gradient in the part that it updates.
  *
  * Team ops have a lane of their own. Order follows from their operands, so a rank computes while
  * they wait for others and run, until an op needs what they make.
@@ -14,6 +14,7 @@
 
 #include "ops/team.h"
 #include "schedule/attend.h"
+#include "schedule/slices.h"
 
 /* Begins a team op. All are on one lane, which gives them the same order on all ranks. */
 static void team_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
@@ -103,13 +104,23 @@ void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body)
 static void reduce_all(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
                        struct tdm_ref at, struct tdm_tag share)
 {
-    struct tdm_tag sum = tdm_low_sum_tag(share.content, share.layer, TDM_NONE, 0);
-    bool tied = share.content == TDM_TIED_GRADIENT;
+    struct tdm_tag sum = tdm_low_complete_tag(l, share.content, share.layer);
+    bool tied = share.content == TDM_TIED_GRADIENT, by_part = tdm_sums_by_part(l->schedule);
     uint64_t bytes = tdm_part_bytes(l->model, share.layer, tied ? TDM_PART_EMBEDDING : part,
                                     l->schedule->dtypes.gradients);
-    team_begin(l, body, TDM_OP_REDUCE_ALL, part);
-    tdm_low_access(l, TDM_REDUCE_ALL_SUM, at, 1, TDM_ACCUMULATE, tied ? 0 : part, share, sum,
-                   bytes);
+    team_begin(l, body, by_part ? TDM_OP_REDUCE_SCATTER : TDM_OP_REDUCE_ALL, part);
+    tdm_low_access(l, by_part ? (uint32_t)TDM_REDUCE_SCATTER_SUM : (uint32_t)TDM_REDUCE_ALL_SUM, at,
+                   1, TDM_ACCUMULATE, tied ? 0 : part, share, sum, bytes);
+    tdm_low_op_end(l);
+}
+
+void tdm_low_reduce_norm(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    struct tdm_tag sum = tdm_low_tag(TDM_GRADIENT_NORM, body->layer, TDM_NONE), share = sum;
+    share.share = tdm_rank_share(l->program);
+    team_begin(l, body, TDM_OP_REDUCE_ALL, TDM_PART_ALL);
+    tdm_low_access(l, TDM_REDUCE_ALL_SUM, (struct tdm_ref){l->layout->norms, body->layer}, 1,
+                   TDM_ACCUMULATE, 0, share, sum, sizeof(double));
     tdm_low_op_end(l);
 }
 
@@ -135,13 +146,12 @@ void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body
     reduce_all(l, body, TDM_PART_HEAD, (struct tdm_ref){l->layout->tied_gradient, 0}, share);
 }
 
-void tdm_low_gather_weights(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref at)
+void tdm_low_gather_weights(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref at,
+                            uint32_t contributor)
 {
     const uint32_t unit = body->layer;
-    struct tdm_tag all = tdm_low_sum_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE, 0);
-    struct tdm_tag part = tdm_low_share_tag(l, TDM_UNIT_WEIGHTS, unit, TDM_NONE, 0);
-    if (l->program->ranks == 1)
-        return;
+    struct tdm_tag all = tdm_low_sum_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE, contributor);
+    struct tdm_tag part = tdm_low_share_tag(l, TDM_UNIT_WEIGHTS, unit, TDM_NONE, contributor);
     team_begin(l, body, TDM_OP_GATHER_ALL, TDM_PART_ALL);
     tdm_low_access(l, TDM_GATHER_ALL_WEIGHTS, at, 1, TDM_ACCUMULATE, TDM_PART_ALL, part, all,
                    tdm_part_bytes(l->model, unit, TDM_PART_ALL, l->schedule->dtypes.weights));

@@ -21,7 +21,7 @@ static void send_gradient(struct tdm_lowering *l, const struct tdm_body *body,
                           enum tdm_content content, enum tdm_part part, struct tdm_ref from,
                           struct tdm_ref to)
 {
-    tdm_low_copy_part(l, body, part, from, to, tdm_low_sum_tag(content, body->layer, TDM_NONE, 0));
+    tdm_low_copy_part(l, body, part, from, to, tdm_low_complete_tag(l, content, body->layer));
 }
 
 /* Where the complete gradient of a unit is on the device. */
@@ -152,7 +152,8 @@ static struct tdm_ref updated(const struct tdm_lowering *l, enum tdm_content con
 static uint64_t used_bytes(const struct tdm_lowering *l, enum tdm_content content)
 {
     enum tdm_dtype dtype = tdm_content_dtype(l->schedule, content);
-    bool all = l->op.kind == TDM_OP_GRADIENT_NORM || (l->op.slices == 1 && l->program->ranks == 1);
+    bool all = l->op.kind == TDM_OP_GRADIENT_NORM ? !tdm_sums_by_part(l->schedule)
+                                                  : l->op.slices == 1 && l->program->ranks == 1;
     return all ? tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL, dtype)
                : tdm_size_mul(l->op.elements, tdm_dtype_bytes(dtype));
 }
@@ -187,7 +188,7 @@ static void updates(struct tdm_lowering *l, uint32_t operand, enum tdm_content c
 /* Reads the complete gradient of the op's unit, at `ref`. */
 static void reads_gradient(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref)
 {
-    struct tdm_tag complete = tdm_low_sum_tag(TDM_UNIT_GRADIENT, l->op.layer, TDM_NONE, 0);
+    struct tdm_tag complete = tdm_low_complete_tag(l, TDM_UNIT_GRADIENT, l->op.layer);
     tdm_low_access(l, operand, ref, 1, TDM_READ, TDM_PART_ALL, complete, complete,
                    used_bytes(l, TDM_UNIT_GRADIENT));
 }
@@ -198,7 +199,7 @@ static void reads_tied_gradient(struct tdm_lowering *l, uint32_t operand, uint32
     uint32_t unit = l->op.layer;
     if (!l->model->tied || unit != tdm_model_embedding_unit(l->model))
         return;
-    struct tdm_tag complete = tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, 0);
+    struct tdm_tag complete = tdm_low_complete_tag(l, TDM_TIED_GRADIENT, unit);
     tdm_low_access(l, operand, (struct tdm_ref){buffer, 0}, 1, TDM_READ, 0, complete, complete,
                    used_bytes(l, TDM_TIED_GRADIENT));
 }
@@ -231,13 +232,22 @@ void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *b
 {
     const struct tdm_layout *layout = l->layout;
     uint32_t unit = body->layer;
-    struct tdm_tag norm = tdm_low_tag(TDM_GRADIENT_NORM, unit, TDM_NONE);
+    struct tdm_tag norm = tdm_low_tag(TDM_GRADIENT_NORM, unit, TDM_NONE), made = norm;
     tdm_low_op_begin(l, body, TDM_OP_GRADIENT_NORM, TDM_PART_ALL);
+    if (tdm_sums_by_part(l->schedule)) { /* of the rank's part; all parts are added then */
+        const struct tdm_slice own = tdm_rank_part(l->schedule, unit, l->program->rank);
+        l->op.slices = 1;
+        l->op.first_element = own.first;
+        l->op.elements = own.elements;
+        made.share = tdm_rank_share(l->program);
+    }
     reads_gradient(l, TDM_GRADIENT_NORM_GRADIENT, tdm_low_gradient_ref(l, unit));
     tdm_low_access(l, TDM_GRADIENT_NORM_NORM, (struct tdm_ref){layout->norms, unit}, 1, TDM_WRITE,
-                   0, norm, norm, sizeof(double));
+                   0, made, made, sizeof(double));
     reads_tied_gradient(l, TDM_GRADIENT_NORM_TIED, layout->tied_gradient);
     tdm_low_op_end(l);
+    if (made.share != norm.share)
+        tdm_low_reduce_norm(l, body);
     if (layout->host_norms != TDM_NONE &&
         (l->schedule->optimizer.clip == TDM_CLIP_GLOBAL || tdm_updates_on_host(l->schedule, unit)))
         tdm_low_copy_unit(l, body, (struct tdm_ref){layout->norms, unit},
@@ -291,13 +301,20 @@ static void update(struct tdm_lowering *l, const struct tdm_body *body, uint32_t
     tdm_low_op_end(l);
 }
 
+/* After an update, if every rank has whole weights at home. */
+static void gather_updated(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    if (l->program->ranks > 1 && !tdm_weights_sliced(l->schedule))
+        tdm_low_gather_weights(l, body, updated(l, TDM_UNIT_WEIGHTS, body->layer), 0);
+}
+
 void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t unit = body->layer;
     if (tdm_updates_on_host(l->schedule, unit)) {
         host_update_begin(l, body);
         update(l, body, 0, 1);
-        tdm_low_gather_weights(l, body, updated(l, TDM_UNIT_WEIGHTS, unit));
+        gather_updated(l, body);
         host_update_end(l, unit);
     } else {
         uint32_t slices = tdm_low_update_slices(l, unit);
@@ -305,7 +322,7 @@ void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
             tdm_low_update_begin(l, body, unit, slice);
             update(l, body, slice, slices);
             if (slice + 1 == slices)
-                tdm_low_gather_weights(l, body, updated(l, TDM_UNIT_WEIGHTS, unit));
+                gather_updated(l, body);
             tdm_low_update_end(l, body, unit, slice);
         }
     }

@@ -94,6 +94,10 @@ struct tdm_ref tdm_home_of(const struct tdm_program *program, enum tdm_content c
 /* Is that home on the host, so that the content must be staged for use? */
 bool tdm_home_is_far(const struct tdm_program *program, enum tdm_content content, uint32_t unit);
 
+/* Must a unit's weights be brought to a staging buffer for their use: because their home is
+ * elsewhere, or has only a part of them? */
+bool tdm_weights_staged(const struct tdm_program *program, uint32_t unit);
+
 /* Fills program->buffers and program->layout for a program whose schedule and chunks are set. */
 enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_error *err);
 void tdm_layout_free(struct tdm_layout *layout);

@@ -78,9 +78,13 @@ static void gradient_sum(struct nest *nest, uint32_t unit)
         visit(nest, TDM_BODY_GRADIENT_SUM, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
 }
 
-static void gradient_use(struct nest *nest, uint32_t unit)
+static void gradient_norm(struct nest *nest, uint32_t unit)
 {
     visit(nest, TDM_BODY_GRADIENT_NORM, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
+}
+
+static void update_at_once(struct nest *nest, uint32_t unit)
+{
     if (!tdm_gradients_stay(nest->schedule))
         update(nest, unit);
 }
@@ -89,17 +93,30 @@ static void gradient_use(struct nest *nest, uint32_t unit)
 static void gradient_complete(struct nest *nest, uint32_t unit)
 {
     gradient_sum(nest, unit);
-    gradient_use(nest, unit);
+    gradient_norm(nest, unit);
+    update_at_once(nest, unit);
 }
 
-/* Uses the gradient of the layer whose sum has run meanwhile, if there is one. */
-static void use_summed(struct nest *nest)
+/* A layer has gone backward, and its gradient is summed while the next one does. That of the layer
+ * above has been summed meanwhile. Norms are summed over the ranks too, and before the next
+ * gradient, which takes longer. */
+static void gradient_deferred(struct nest *nest, uint32_t group, uint32_t layer)
 {
-    if (nest->summed == TDM_NONE)
+    const uint32_t above = nest->summed;
+    nest->summed = layer;
+    if (above != TDM_NONE)
+        gradient_norm(nest, above);
+    gradient_sum(nest, layer);
+    visit(nest, TDM_BODY_LAYER_END, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
+    if (above != TDM_NONE) {
+        update_at_once(nest, above);
+        visit(nest, TDM_BODY_GRADIENT_END, TDM_PASS_BACKWARD, TDM_NONE, above, TDM_NONE);
+    }
+    if (layer > 0)
         return;
-    gradient_use(nest, nest->summed);
-    visit(nest, TDM_BODY_GRADIENT_END, TDM_PASS_BACKWARD, TDM_NONE, nest->summed, TDM_NONE);
-    nest->summed = TDM_NONE;
+    gradient_norm(nest, layer);
+    update_at_once(nest, layer);
+    visit(nest, TDM_BODY_GRADIENT_END, TDM_PASS_BACKWARD, TDM_NONE, layer, TDM_NONE);
 }
 
 /* Runs after layer 0, if tdm_nest_embeds_apart(): the memory of both is never live together. */
@@ -194,17 +211,12 @@ static void backward_sweep(struct nest *nest, uint32_t group, uint32_t layer)
         backward_rounds(nest, group, layer);
     else
         backward_chunks(nest, group, layer);
-    if (tdm_nest_defers(nest->schedule))
-        gradient_sum(nest, layer);
-    else
-        gradient_complete(nest, layer);
-    visit(nest, TDM_BODY_LAYER_END, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
-    if (!tdm_nest_defers(nest->schedule))
+    if (tdm_nest_defers(nest->schedule)) {
+        gradient_deferred(nest, group, layer);
         return;
-    use_summed(nest); /* of the layer above, while this one's is summed */
-    nest->summed = layer;
-    if (layer == 0)
-        use_summed(nest);
+    }
+    gradient_complete(nest, layer);
+    visit(nest, TDM_BODY_LAYER_END, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
 }
 
 static void layer_major_group(struct nest *nest, uint32_t group)

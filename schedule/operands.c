@@ -463,6 +463,14 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
     bool first = share_of(step, op, rule->sum, &due.before.contributor, &due.after.contributor);
     if (step->program->ranks > 1 && adds_to_share(rule->sum))
         due.before.share = due.after.share = step->program->rank + 1;
+    if (tdm_sums_by_part(step->program->schedule) &&
+        ((rule->sum == COMPLETE &&
+          (rule->after == TDM_UNIT_GRADIENT || rule->after == TDM_TIED_GRADIENT)) ||
+         (rule->after == TDM_GRADIENT_NORM && op->kind == TDM_OP_GRADIENT_NORM))) {
+        /* the sum of the rank's part */
+        due.before.contributor = due.after.contributor = TDM_NONE;
+        due.before.share = due.after.share = step->program->rank + 1;
+    }
     if (step->program->ranks > 1 && op->kind == TDM_OP_OPTIMIZER &&
         rule->after == TDM_UNIT_WEIGHTS) { /* of which the rank changes its part */
         due.after.share = step->program->rank + 1;
@@ -523,7 +531,10 @@ static uint64_t due_bytes(const struct step *step, const struct tdm_op *op,
     bool of_entries = tdm_content_is_of_unit(content) || content == TDM_TIED_GRADIENT;
     if (is_of_head(op) && of_entries) /* a row of the output weight for each entry */
         return tdm_size_mul(op->entries, (uint64_t)model->hidden * tdm_dtype_bytes(dtype));
-    if (op->kind == TDM_OP_OPTIMIZER && (op->slices > 1 || step->program->ranks > 1) && of_entries)
+    bool of_part = op->kind == TDM_OP_OPTIMIZER
+                       ? op->slices > 1 || step->program->ranks > 1
+                       : op->kind == TDM_OP_GRADIENT_NORM && tdm_sums_by_part(schedule);
+    if (of_part && of_entries)
         return op->elements * tdm_dtype_bytes(dtype); /* slice_is_right() has checked them */
     if (content == TDM_LOGIT_TILE)
         return tdm_logit_bytes(schedule, op->tokens, op->entries);
@@ -614,8 +625,11 @@ static bool vocabulary_is_right(const struct tdm_schedule *schedule, const struc
 static bool slice_is_right(const struct step *step, const struct tdm_op *op)
 {
     const struct tdm_schedule *schedule = step->program->schedule;
-    if (op->kind != TDM_OP_OPTIMIZER)
+    if (op->kind != TDM_OP_OPTIMIZER &&
+        (op->kind != TDM_OP_GRADIENT_NORM || !tdm_sums_by_part(schedule)))
         return op->slices == 0 && op->elements == 0;
+    if (op->kind == TDM_OP_GRADIENT_NORM && op->slices != 1)
+        return false;
     if (op->slice >= op->slices ||
         (op->slices > 1 && op->slices != tdm_slice_count(schedule, op->layer)))
         return false;

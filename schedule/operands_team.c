@@ -9,6 +9,7 @@
 #include "ops/team.h"
 #include "schedule/layout.h"
 #include "schedule/optimizer.h"
+#include "schedule/slices.h"
 #include "schedule/tags.h"
 
 /* Chunks [first, end) as an operand; absent if there are none. */
@@ -148,7 +149,9 @@ static enum tdm_status check_reduce_all(const struct tdm_program *program,
                                         struct tdm_error *err)
 {
     const struct tdm_model *model = program->schedule->model;
-    const struct tdm_access *access = &op->access[TDM_REDUCE_ALL_SUM];
+    const bool by_part = program->schedule->optimizer.kind != TDM_OPTIMIZER_NONE;
+    const struct tdm_access *access =
+        &op->access[by_part ? (int)TDM_REDUCE_SCATTER_SUM : (int)TDM_REDUCE_ALL_SUM];
     const bool head = op->layer == tdm_model_head_unit(model);
     const bool of_tiles = head && op->part == TDM_PART_HEAD, tied = of_tiles && model->tied;
     uint32_t last = 0;
@@ -161,27 +164,54 @@ static enum tdm_status check_reduce_all(const struct tdm_program *program,
     struct tdm_tag share = sum;
     share.contributor = (uint32_t)contributor;
     share.share = share_number(program);
+    if (by_part) { /* of the part that the rank updates */
+        sum = share;
+        sum.contributor = TDM_NONE;
+    }
+    if (op->kind != (by_part ? TDM_OP_REDUCE_SCATTER : TDM_OP_REDUCE_ALL))
+        return malformed(op, "sums all of a gradient, or a part, where the other is due", err);
     if (op->layer >= model->unit_count || op->chunk != TDM_NONE || op->tokens != 0 ||
         (head ? op->part != TDM_PART_FINAL_NORM && op->part != TDM_PART_HEAD
               : op->part != TDM_PART_ALL))
         return malformed(op, "names no gradient", err);
-    if (op->access_count != TDM_REDUCE_ALL_OPERANDS || access->buffer == TDM_NONE ||
-        access->slots != 1 || access->mode != TDM_ACCUMULATE ||
-        access->part != (tied ? 0 : (uint32_t)op->part) || !tdm_tag_same(access->before, share) ||
-        !tdm_tag_same(access->after, sum))
+    if (op->access_count != 1 || access->buffer == TDM_NONE || access->slots != 1 ||
+        access->mode != TDM_ACCUMULATE || access->part != (tied ? 0 : (uint32_t)op->part) ||
+        !tdm_tag_same(access->before, share) || !tdm_tag_same(access->after, sum))
         return malformed(op, "does not sum the rank's share of its gradient", err);
     uint64_t bytes = tdm_part_bytes(model, unit, tied ? TDM_PART_EMBEDDING : op->part,
                                     tdm_content_dtype(program->schedule, sum.content));
     return access->bytes == bytes ? TDM_OK : malformed(op, "has the wrong bytes", err);
 }
 
-/* Each rank has updated a part of the weights of a unit. */
+/* The sum of squares of a unit's gradient, of which each rank has that of its part. */
+static enum tdm_status check_reduce_norm(const struct tdm_program *program, const struct tdm_op *op,
+                                         struct tdm_error *err)
+{
+    const struct tdm_access *access = &op->access[TDM_REDUCE_ALL_SUM];
+    struct tdm_tag sum = {TDM_GRADIENT_NORM, op->layer, TDM_NONE, TDM_NONE, 0}, share = sum;
+    share.share = share_number(program);
+    if (op->layer >= program->schedule->model->unit_count || op->chunk != TDM_NONE ||
+        op->tokens != 0 || op->part != TDM_PART_ALL ||
+        program->schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
+        return malformed(op, "names no norm", err);
+    if (op->access_count != TDM_REDUCE_ALL_OPERANDS || access->slots != 1 ||
+        access->first_slot != op->layer || access->mode != TDM_ACCUMULATE || access->part != 0 ||
+        access->bytes != sizeof(double) || !tdm_tag_same(access->before, share) ||
+        !tdm_tag_same(access->after, sum))
+        return malformed(op, "does not sum the norm of the rank's part", err);
+    return TDM_OK;
+}
+
+/* Each rank has updated a part of the weights of a unit, or has that part at home. */
 static enum tdm_status check_gather_all(const struct tdm_program *program, const struct tdm_op *op,
                                         struct tdm_error *err)
 {
     const struct tdm_model *model = program->schedule->model;
     const struct tdm_access *access = &op->access[TDM_GATHER_ALL_WEIGHTS];
-    struct tdm_tag all = {TDM_UNIT_WEIGHTS, op->layer, TDM_NONE, 0, 0}, part = all;
+    struct tdm_tag all = {TDM_UNIT_WEIGHTS, op->layer, TDM_NONE, 0, 0}, part;
+    if (tdm_weights_sliced(program->schedule)) /* for their use, before they are updated */
+        all.contributor = TDM_NONE;
+    part = all;
     part.share = share_number(program);
     if (op->layer >= model->unit_count || op->chunk != TDM_NONE || op->tokens != 0 ||
         op->part != TDM_PART_ALL)
@@ -219,7 +249,10 @@ enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
     enum tdm_status placed = check_place(program, op, err);
     if (placed != TDM_OK)
         return placed;
-    if (op->kind == TDM_OP_REDUCE_ALL)
+    if (op->kind == TDM_OP_REDUCE_ALL &&
+        op->access[TDM_REDUCE_ALL_SUM].after.content == TDM_GRADIENT_NORM)
+        return check_reduce_norm(program, op, err);
+    if (op->kind == TDM_OP_REDUCE_ALL || op->kind == TDM_OP_REDUCE_SCATTER)
         return check_reduce_all(program, tile_base, op, err);
     if (op->kind == TDM_OP_GATHER_ALL)
         return check_gather_all(program, op, err);

@@ -8,6 +8,7 @@
 #include "schedule/pack.h"
 #include "schedule/params.h"
 #include "schedule/ranks.h"
+#include "schedule/slices.h"
 #include "schedule/tags.h"
 #include "schedule/values.h"
 
@@ -316,6 +317,8 @@ struct tdm_tag tdm_program_initial(const struct tdm_program *program,
         buffer->initial.layer < model->layers)
         tag.layer = tdm_home_layer(&program->schedule->homes[tdm_state_of(tag.content)],
                                    model->layers, buffer->place, slot);
+    if (tag.content == TDM_UNIT_WEIGHTS && tdm_weights_sliced(program->schedule))
+        tag.share = program->rank + 1;
     return tag;
 }
 

@@ -81,9 +81,11 @@ struct tdm_op {
     uint32_t first_entry; /* of an LM-head tile: its first vocabulary entry, */
     uint32_t entries;     /* and the number of entries; 0 in other ops */
     /* of a round: its first chunk in `chunk`, its tokens in `tokens` (team.h) */
-    uint32_t slice;                   /* of an update: the slice of its unit, and */
-    uint32_t slices;                  /* their number, or 1: all at once; 0 in other ops */
-    uint64_t first_element, elements; /* of an update: the elements of the unit that it changes */
+    uint32_t slice;  /* of an update: the slice of its unit, and */
+    uint32_t slices; /* their number, or 1: all at once; of a norm of a rank's part 1; else 0 */
+    /* of these: the elements of the unit that it changes or reads; and of a copy of a rank's part
+     * of a gradient */
+    uint64_t first_element, elements;
     uint32_t access_count; /* operands of its kind, absent ones included: tdm_op_type.operands */
     struct tdm_access access[TDM_OPERANDS];
     uint64_t flops;

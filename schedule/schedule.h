@@ -175,6 +175,9 @@ struct tdm_schedule {
     uint64_t head_tile_vocabulary;
     uint32_t prefetch; /* bodies by which a fetch runs ahead of its use; 0: none */
     struct tdm_home homes[TDM_STATES];
+    /* several ranks: each has its part of the weights at home (slices.h), and all gather a unit
+     * when they use it; otherwise each rank has whole units at home */
+    bool sliced_weights;
     struct tdm_rings rings;
     struct tdm_dtypes dtypes;
     struct tdm_optimizer_settings optimizer;

@@ -7,6 +7,7 @@
 #include "schedule/gather.h"
 #include "schedule/legality.h"
 #include "schedule/optimizer.h"
+#include "schedule/slices.h"
 
 #include <stdio.h>
 
@@ -167,6 +168,16 @@ static enum tdm_status check_ranks(const struct tdm_schedule *schedule, const ch
     if (schedule->ranks == 0 || schedule->ranks > TDM_MAX_RANKS)
         return tdm_fail(err, TDM_INPUT, "%s: \"ranks\" is %u; expected 1 to %u", file,
                         schedule->ranks, TDM_MAX_RANKS);
+    if (schedule->sliced_weights && schedule->ranks == 1)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"sliced_weights\" is true, but one rank has all weights; it must be "
+                        "false",
+                        file);
+    if (tdm_weights_sliced(schedule) && schedule->optimizer.on != TDM_DEVICE)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"sliced_weights\" is true, but \"optimizer.on\" is %s, which updates "
+                        "whole weights; it must be device",
+                        file, tdm_place_name(&schedule->machine->topology, schedule->optimizer.on));
     if (schedule->rings.gradients < 1 || schedule->rings.gradients > 2)
         return tdm_fail(err, TDM_INPUT, "%s: \"rings.gradients\" is %u; use 1 or 2", file,
                         schedule->rings.gradients);

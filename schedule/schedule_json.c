@@ -146,6 +146,8 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         tdm_json_set(&root, "ranks", count_json(schedule->ranks));
     if (schedule->ranks_per_node > 0)
         tdm_json_set(&root, "ranks_per_node", count_json(schedule->ranks_per_node));
+    if (schedule->sliced_weights)
+        tdm_json_set(&root, "sliced_weights", json_true());
     if (schedule->documents_of_text)
         tdm_json_set(&root, "documents", json_string("file"));
     if (root == NULL)
@@ -486,6 +488,7 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
         schedule->ranks % schedule->ranks_per_node != 0)
         tdm_json_fail(reader, "ranks_per_node", "is %u, which does not divide the %u ranks",
                       schedule->ranks_per_node, schedule->ranks);
+    schedule->sliced_weights = tdm_json_bool_or(reader, "sliced_weights", false);
     schedule->chunk_tokens = tdm_json_count(reader, "chunk_tokens", 1, MAX_TOKENS);
     schedule->page_tokens = tdm_json_count(reader, "page_tokens", 1, 65536);
     schedule->head_tile_tokens = tdm_json_count(reader, "head_tile_tokens", 1, MAX_TOKENS);
@@ -529,6 +532,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "host_memory_bytes",
                                        "ranks",
                                        "ranks_per_node",
+                                       "sliced_weights",
                                        "sequences",
                                        "documents",
                                        "order",

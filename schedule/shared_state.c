@@ -13,6 +13,7 @@ void tdm_shared_state_take(struct tdm_schedule *evaluation, const struct tdm_sch
     for (int state = 0; state < TDM_STATES; state++)
         if (tdm_schedule_keeps(training, (enum tdm_state)state))
             evaluation->homes[state] = training->homes[state];
+    evaluation->sliced_weights = training->sliced_weights;
 }
 
 static bool same_home(const struct tdm_home *one, const struct tdm_home *other)
@@ -48,5 +49,8 @@ enum tdm_status tdm_shared_state_check(const char *path, const struct tdm_schedu
             !same_home(&evaluation->homes[state], &training->homes[state]))
             return tdm_fail(err, TDM_INPUT, "%s: \"homes.%s\" is not what %s has", path,
                             tdm_state_name((enum tdm_state)state), training_path);
+    if (evaluation->sliced_weights != training->sliced_weights)
+        return tdm_fail(err, TDM_INPUT, "%s: \"sliced_weights\" is not what %s has", path,
+                        training_path);
     return TDM_OK;
 }

@@ -21,6 +21,40 @@ struct tdm_slice tdm_rank_part(const struct tdm_schedule *schedule, uint32_t uni
     return (struct tdm_slice){first, tdm_least(each, all - first)};
 }
 
+struct tdm_slice tdm_tensors_range(const struct tdm_model *model, uint32_t unit, enum tdm_part part)
+{
+    const struct tdm_unit *of = &model->units[unit];
+    uint64_t first = of->elements, end = 0;
+    for (uint32_t i = 0; i < of->tensor_count; i++) {
+        const struct tdm_tensor *tensor = &model->tensors[of->first_tensor + i];
+        if (part != TDM_PART_ALL && tdm_part_of(tensor->role) != part)
+            continue;
+        first = tdm_least(first, tensor->offset);
+        end = tdm_most(end, tensor->offset + tensor->elements);
+    }
+    return (struct tdm_slice){first, end > first ? end - first : 0};
+}
+
+struct tdm_slice tdm_rank_range(const struct tdm_schedule *schedule, uint32_t unit,
+                                enum tdm_part part, uint32_t rank)
+{
+    const struct tdm_slice all = tdm_tensors_range(schedule->model, unit, part);
+    const struct tdm_slice own = tdm_rank_part(schedule, unit, rank);
+    uint64_t first = tdm_most(all.first, own.first);
+    uint64_t end = tdm_least(all.first + all.elements, own.first + own.elements);
+    return (struct tdm_slice){first, end > first ? end - first : 0};
+}
+
+bool tdm_weights_sliced(const struct tdm_schedule *schedule)
+{
+    return schedule->ranks > 1 && schedule->sliced_weights;
+}
+
+bool tdm_sums_by_part(const struct tdm_schedule *schedule)
+{
+    return schedule->ranks > 1 && schedule->optimizer.kind != TDM_OPTIMIZER_NONE;
+}
+
 /* Elements of the slices of a unit's part, the last one apart. */
 static uint64_t slice_elements(const struct tdm_schedule *schedule, uint32_t unit)
 {

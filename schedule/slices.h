@@ -34,6 +34,20 @@ struct tdm_slice {
 /* The part of a unit whose state a rank has; `first` is of the unit. */
 struct tdm_slice tdm_rank_part(const struct tdm_schedule *schedule, uint32_t unit, uint32_t rank);
 
+/* The elements of a part of a unit's tensors (TDM_PART_ALL: of all), with the gaps between them,
+ * and which of these are in the part whose state a rank has. */
+struct tdm_slice tdm_tensors_range(const struct tdm_model *model, uint32_t unit,
+                                   enum tdm_part part);
+struct tdm_slice tdm_rank_range(const struct tdm_schedule *schedule, uint32_t unit,
+                                enum tdm_part part, uint32_t rank);
+
+/* Does each rank get the sum of a gradient in the part that it updates, and no more? Without an
+ * optimizer whole gradients are the result. */
+bool tdm_sums_by_part(const struct tdm_schedule *schedule);
+
+/* Does each rank have its part of the weights at home, and no more? */
+bool tdm_weights_sliced(const struct tdm_schedule *schedule);
+
 /* Number of slices of a part, and a slice of the largest part; `first` is of the part. */
 uint32_t tdm_slice_count(const struct tdm_schedule *schedule, uint32_t unit);
 struct tdm_slice tdm_slice_at(const struct tdm_schedule *schedule, uint32_t unit, uint32_t slice);

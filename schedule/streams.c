@@ -88,7 +88,7 @@ enum tdm_status tdm_stream_plan(struct tdm_program *program, struct tdm_error *e
         goto free_units;
     }
     for (uint32_t unit = 0; unit < model->unit_count; unit++) {
-        far_weights[unit] = tdm_home_is_far(program, TDM_UNIT_WEIGHTS, unit);
+        far_weights[unit] = tdm_weights_staged(program, unit);
         slices[unit] =
             tdm_has_passing_state(program, unit) ? tdm_slice_count(program->schedule, unit) : 0;
     }

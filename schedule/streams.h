@@ -16,7 +16,7 @@ struct tdm_unit_list {
 
 struct tdm_streams {
     const struct tdm_schedule *schedule; /* borrowed, as the next two */
-    const bool *far_weights;             /* [units] at home elsewhere */
+    const bool *far_weights;             /* [units] that are staged */
     /* [units] number of slices (slices.h) in which state passes through the rings; 0: none does */
     const uint32_t *passing_slices;
     struct tdm_unit_list visits;  /* layers whose weights are fetched */

@@ -234,6 +234,10 @@ static uint64_t slot_need(const struct tdm_validator *v, const struct tdm_op *op
         if (chunk < v->program->chunk_count && v->program->chunks[chunk].tokens > tokens)
             tokens = v->program->chunks[chunk].tokens;
     }
+    if (content == TDM_UNIT_WEIGHTS && access->after.share != 0 && op->kind == TDM_OP_COPY &&
+        v->program->buffers[access->buffer].resident) /* the home of a rank's part */
+        return tdm_rank_part(schedule, access->after.layer, v->program->rank).elements *
+               tdm_dtype_bytes(schedule->dtypes.weights);
     return tdm_content_bytes(schedule, content, access->after.layer, tokens);
 }
 
@@ -423,6 +427,32 @@ static bool is_part_of_gradient(const struct tdm_validator *v, const struct tdm_
            tdm_part_bytes(v->program->schedule->model, what.layer, op->part, TDM_DTYPE_BF16) > 0;
 }
 
+/* Is a gradient that is copied complete? With an optimizer each of several ranks has the sum of its
+ * own part, and copies that. */
+static bool is_complete_sum(const struct tdm_validator *v, const struct tdm_op *op,
+                            struct tdm_tag what)
+{
+    const struct tdm_schedule *schedule = v->program->schedule;
+    if (v->program->ranks == 1 || schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
+        return what.contributor == 0 && what.share == 0 && op->elements == 0;
+    const struct tdm_slice own = tdm_rank_part(schedule, what.layer, v->program->rank);
+    return what.contributor == TDM_NONE && what.share == v->program->rank + 1 &&
+           op->first_element == own.first && op->elements == own.elements;
+}
+
+/* Does a copy of a unit that is no sum move what is due: of sliced weights the rank's part, of all
+ * else all? */
+static bool is_part_of_weights(const struct tdm_validator *v, const struct tdm_op *op,
+                               struct tdm_tag what)
+{
+    const struct tdm_schedule *schedule = v->program->schedule;
+    if (what.content != TDM_UNIT_WEIGHTS || !tdm_weights_sliced(schedule))
+        return what.share == 0 && op->elements == 0;
+    const struct tdm_slice own = tdm_rank_part(schedule, what.layer, v->program->rank);
+    return what.share == v->program->rank + 1 && op->first_element == own.first &&
+           op->elements == own.elements;
+}
+
 /* Is the copy of a unit right? Units are copied as the step found them, or when their sum or their
  * update is complete; a norm when it is made. Only gradients are copied in parts. */
 static bool is_of_unit(const struct tdm_validator *v, const struct tdm_op *op, struct tdm_tag what)
@@ -433,7 +463,9 @@ static bool is_of_unit(const struct tdm_validator *v, const struct tdm_op *op, s
            (what.chunk != TDM_NONE) ==
                tdm_is_sliced(v->program->schedule, what.content, what.layer) &&
            op->chunk == TDM_NONE && op->tokens == 0 &&
-           (what.contributor == 0 || (what.contributor == TDM_NONE && !is_sum)) &&
+           (is_sum ? is_complete_sum(v, op, what)
+                   : is_part_of_weights(v, op, what) &&
+                         (what.contributor == 0 || what.contributor == TDM_NONE)) &&
            ((op->access[TDM_COPY_FROM].part == (by_part ? (uint32_t)TDM_PART_ALL : 0) &&
              op->part == 0) ||
             is_part_of_gradient(v, op, what));
@@ -446,6 +478,8 @@ static uint64_t unit_bytes(const struct tdm_validator *v, const struct tdm_op *o
     uint32_t part = op->access[TDM_COPY_FROM].part;
     if (what.chunk != TDM_NONE)
         return slice_bytes(v, what);
+    if (what.share != 0)
+        return op->elements * tdm_dtype_bytes(tdm_content_dtype(schedule, what.content));
     return tdm_content_is_of_unit(what.content) && part < TDM_PARTS
                ? tdm_part_bytes(schedule->model, what.layer, (enum tdm_part)part,
                                 tdm_content_dtype(schedule, what.content))
@@ -493,6 +527,9 @@ static enum tdm_status check_way(const struct tdm_validator *v, const struct tdm
     enum tdm_place to = v->program->buffers[op->access[TDM_COPY_TO].buffer].place;
     const struct tdm_lane_row *lane = &v->topology->lanes[op->lane];
     bool inside = op->link == TDM_NO_LINK && from == to && lane->computes && lane->place == from;
+    struct tdm_tag what = op->access[TDM_COPY_FROM].before;
+    if (what.content == TDM_UNIT_WEIGHTS && what.share != 0 && from == to) /* beside computing */
+        inside = op->link == TDM_NO_LINK && op->lane == TDM_LANE_PEER && from == TDM_DEVICE;
     if (inside)
         return TDM_OK;
     if (from == to)
@@ -547,9 +584,12 @@ static enum tdm_status check_cost(const struct tdm_validator *v, const struct td
                                   struct tdm_error *err)
 {
     bool update = op->kind == TDM_OP_GRADIENT_NORM || op->kind == TDM_OP_OPTIMIZER ||
-                  op->kind == TDM_OP_REDUCE_ALL || op->kind == TDM_OP_GATHER_ALL;
+                  op->kind == TDM_OP_REDUCE_ALL || op->kind == TDM_OP_REDUCE_SCATTER ||
+                  op->kind == TDM_OP_GATHER_ALL;
     bool copy = op->kind == TDM_OP_COPY;
-    if ((!copy && update != (op->phase == TDM_OPTIMIZER_PHASE)) || op->phase >= TDM_PHASES)
+    /* sliced weights are gathered for their use, in any phase */
+    bool any = copy || (op->kind == TDM_OP_GATHER_ALL && tdm_weights_sliced(v->program->schedule));
+    if ((!any && update != (op->phase == TDM_OPTIMIZER_PHASE)) || op->phase >= TDM_PHASES)
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of phase %d",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->phase);
     if (op->chunk != TDM_NONE && op->chunk >= v->program->chunk_count)

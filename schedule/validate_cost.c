@@ -296,6 +296,35 @@ static uint64_t bytes_of(const struct tdm_op *op, uint32_t operand)
     return is_there(op, operand) ? op->access[operand].bytes : 0;
 }
 
+/* Of a gradient, or of the tensors of one of its parts with the gaps between them, each rank gets
+ * the shares of what it updates: an equal run of the unit's elements, in steps of 256. */
+static void scattered(const struct tdm_program *program, const struct tdm_op *op, uint64_t *fetched,
+                      uint64_t *sent)
+{
+    const struct tdm_model *model = program->schedule->model;
+    const struct tdm_access *sum = &op->access[TDM_REDUCE_SCATTER_SUM];
+    const struct tdm_unit *unit = &model->units[sum->after.layer];
+    const uint64_t size = tdm_dtype_bytes(program->schedule->dtypes.gradients);
+    uint64_t each = (unit->elements + program->ranks - 1) / program->ranks;
+    uint64_t first = UINT64_MAX, end = 0, all, own;
+    each = (each + 255) / 256 * 256;
+    for (uint32_t i = 0; i < unit->tensor_count; i++) {
+        const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + i];
+        if (op->part != TDM_PART_ALL && sum->after.content == TDM_UNIT_GRADIENT &&
+            tdm_part_of(tensor->role) != op->part)
+            continue;
+        first = tensor->offset < first ? tensor->offset : first;
+        end = tensor->offset + tensor->elements > end ? tensor->offset + tensor->elements : end;
+    }
+    all = end > first ? end - first : 0;
+    uint64_t begin = program->rank * each, last = begin + each;
+    begin = begin > first ? begin : first;
+    last = last < end ? last : end;
+    own = last > begin ? last - begin : 0;
+    *fetched = own * (program->ranks - 1) * size;
+    *sent = (all - own) * size;
+}
+
 /* Checks the bytes that a rank receives from the others and sends to them. In a gather each chunk
  * goes to all other ranks; in a reduce each share goes to the chunk's rank. A gradient is cut into
  * a slice for each rank: shares of the other slices are sent, and then the sums of its own. */
@@ -314,6 +343,9 @@ static enum tdm_status check_team_bytes(const struct tdm_program *program, const
         if (fetched > own * (program->ranks - 1))
             fetched = own * (program->ranks - 1);
         sent = bytes_of(op, TDM_REDUCE_BELOW) + bytes_of(op, TDM_REDUCE_ABOVE);
+        break;
+    case TDM_OP_REDUCE_SCATTER:
+        scattered(program, op, &fetched, &sent);
         break;
     case TDM_OP_GATHER_ALL:
         own = tdm_rank_part(program->schedule, op->layer, program->rank).elements;

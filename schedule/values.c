@@ -208,7 +208,10 @@ static void touch_parts(struct tdm_values *values, const struct tdm_access *acce
 {
     const struct tdm_program *program = values->program;
     enum tdm_dtype dtype = program->buffers[access->buffer].dtype;
-    if (tdm_is_of_state(access->after.content) && program->ranks > 1) { /* the rank's part of all */
+    const bool home = program->buffers[access->buffer].resident;
+    if ((tdm_is_of_state(access->after.content) && program->ranks > 1) ||
+        (access->after.content == TDM_UNIT_WEIGHTS && home &&
+         tdm_weights_sliced(program->schedule))) { /* the rank's part of all */
         uint64_t elements =
             tdm_rank_part(program->schedule, access->after.layer, program->rank).elements;
         touch(values, access, 0, &parts[0], elements * tdm_dtype_bytes(dtype), op);

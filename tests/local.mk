@@ -333,6 +333,7 @@ golden_tests += \
 	tests/goldens/run-optimizers.test \
 	tests/goldens/report-ranks.test \
 	tests/goldens/run-ranks.test \
+	tests/goldens/save-ranks.test \
 	tests/goldens/run-ranks-cuda.test \
 	tests/goldens/run-set.test \
 	tests/goldens/run-without-executor.test \

@@ -11,8 +11,8 @@
 struct gradient_norm {
     const struct tdm_launch *launch;
     const struct tdm_unit *unit;
-    uint64_t task_elements;
-    double *squares; /* [tasks] */
+    uint64_t begin, end, task_elements; /* of the unit */
+    double *squares;                    /* [tasks] */
 };
 
 /* Elements [first, first + count) of the gradient, the sum of both parts of a tied tensor. */
@@ -33,8 +33,8 @@ static void norm_task(void *context, void *thread_scratch, uint64_t index)
     const struct gradient_norm *x = context;
     const struct tdm_operand *operand = x->launch->operand;
     const struct tdm_tensor *tensors = tdm_launch_params(x->launch)->weights.tensors;
-    uint64_t begin = index * x->task_elements;
-    uint64_t end = tdm_least(begin + x->task_elements, x->unit->elements);
+    uint64_t begin = x->begin + index * x->task_elements;
+    uint64_t end = tdm_least(begin + x->task_elements, x->end);
     struct tdm_unit_block block = {0};
     float row[TDM_UNIT_BLOCK];
     double squares = 0;
@@ -54,9 +54,14 @@ enum tdm_status tdm_cpu_gradient_norm(struct tdm_executor *executor,
     unsigned char *scratch = executor->shared_scratch;
     struct gradient_norm x = {.launch = launch, .unit = &units[launch->op->layer]};
     (void)err;
-    x.task_elements = tdm_unit_task_elements(x.unit->elements);
+    x.end = x.unit->elements;
+    if (launch->op->slices > 0) { /* of a rank's part */
+        x.begin = launch->op->first_element;
+        x.end = x.begin + launch->op->elements;
+    }
+    x.task_elements = tdm_unit_task_elements(x.end - x.begin);
     x.squares = tdm_cpu_take(&scratch, TDM_UNIT_TASKS_MOST, sizeof(double));
-    uint64_t tasks = (x.unit->elements + x.task_elements - 1) / x.task_elements;
+    uint64_t tasks = (x.end - x.begin + x.task_elements - 1) / x.task_elements;
     tdm_cpu_for(executor, tasks, norm_task, &x);
     double sum = 0;
     for (uint64_t i = 0; i < tasks; i++)

@@ -31,7 +31,13 @@ static enum tdm_status sum(struct tdm_executor *executor, const struct tdm_launc
     float total[BLOCK], row[BLOCK];
     (void)executor;
     (void)err;
-    for (uint64_t at = 0; at < due->elements; at += BLOCK) {
+    for (uint64_t i = 0; i < due->elements && due->dtype == TDM_DTYPE_FP64; i++) {
+        double squares = ((const double *)shares[0])[i];
+        for (uint32_t share = 1; share < count; share++)
+            squares += ((const double *)shares[share])[i];
+        ((double *)due->own)[i] = squares;
+    }
+    for (uint64_t at = 0; at < due->elements && due->dtype != TDM_DTYPE_FP64; at += BLOCK) {
         const uint64_t block = tdm_least(BLOCK, due->elements - at);
         tdm_load_row(shares[0], due->dtype, at, block, total);
         for (uint32_t share = 1; share < count; share++) {

@@ -235,15 +235,21 @@ enum tdm_status tdm_cuda_run_gradient_norm(struct tdm_executor *executor,
     const struct tdm_operand *operand = launch->operand;
     cudaStream_t stream = tdm_cuda_compute(executor);
     double *squares = executor->scratch;
+    /* of a rank's part */
+    const uint64_t begin = launch->op->slices > 0 ? launch->op->first_element : 0;
+    const uint64_t end = launch->op->slices > 0 ? begin + launch->op->elements : unit->elements;
     uint64_t blocks = 0;
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < unit->tensor_count && status == TDM_OK; i++) {
         const struct tdm_tensor *tensor = &weights->tensors[unit->first_tensor + i];
-        status =
-            tdm_cuda_squares(tdm_array_at(&operand[TDM_GRADIENT_NORM_GRADIENT], tensor->offset),
-                             tdm_array_at(&operand[TDM_GRADIENT_NORM_TIED], tensor->offset),
-                             tensor->elements, squares + blocks, stream, err);
-        blocks += tdm_cuda_square_blocks(tensor->elements);
+        const uint64_t first = tdm_most(begin, tensor->offset);
+        const uint64_t last = tdm_least(end, tensor->offset + tensor->elements);
+        if (first >= last)
+            continue;
+        status = tdm_cuda_squares(tdm_array_at(&operand[TDM_GRADIENT_NORM_GRADIENT], first),
+                                  tdm_array_at(&operand[TDM_GRADIENT_NORM_TIED], first),
+                                  last - first, squares + blocks, stream, err);
+        blocks += tdm_cuda_square_blocks(last - first);
     }
     if (status != TDM_OK)
         return status;

@@ -56,11 +56,24 @@ static void sum_all(const tdm_cuda_shares *shares, uint64_t count, T *sum, cudaS
     launch<T, 1>(shares, whole, count - whole, sum, stream);
 }
 
+/* A few fp64 elements. */
+static __global__ void sum_doubles(const tdm_cuda_shares shares, uint64_t count, double *sum)
+{
+    for (uint64_t i = threadIdx.x; i < count; i += blockDim.x) {
+        double total = ((const double *)shares.of[0])[i];
+        for (uint32_t rank = 1; rank < shares.count; rank++)
+            total += ((const double *)shares.of[rank])[i];
+        sum[i] = total;
+    }
+}
+
 extern "C" enum tdm_status tdm_cuda_sum_shares(const struct tdm_cuda_shares *shares, uint64_t count,
                                                struct tdm_array sum, cudaStream_t stream,
                                                struct tdm_error *err)
 {
-    if (sum.dtype == TDM_DTYPE_BF16)
+    if (sum.dtype == TDM_DTYPE_FP64 && count > 0)
+        sum_doubles<<<1, THREADS, 0, stream>>>(*shares, count, (double *)sum.data);
+    else if (sum.dtype == TDM_DTYPE_BF16)
         sum_all(shares, count, (__nv_bfloat16 *)sum.data, stream);
     else
         sum_all(shares, count, (float *)sum.data, stream);

@@ -39,6 +39,7 @@ struct tally {
     uint64_t compared; /* values of several ranks with those of one */
     uint64_t absent;   /* a rank has no chunk in some round */
     uint64_t windows, documents, sequences, tied, clipped, host, evaluations, moved;
+    uint64_t sliced;     /* each rank has its part of the weights */
     uint64_t deferred;   /* gradients are summed while the next layer runs */
     uint64_t overlapped; /* ops of several lanes ran at once */
     double worst;
@@ -96,6 +97,7 @@ static void note(const struct tdm_schedule *schedule, struct tally *tally)
     tally->host += has_state_on_host(schedule);
     tally->evaluations += schedule->pass == TDM_EVALUATE;
     tally->deferred += schedule->rings.gradients > 1;
+    tally->sliced += schedule->sliced_weights;
 }
 
 /* ---- several ranks and one ---- */
@@ -163,6 +165,7 @@ static bool draw(uint64_t seed, const struct tdm_random_options *options,
         tdm_random_schedule(seed, options, &schedules[REPEATED], err) != TDM_OK)
         return false;
     schedules[ONE]->ranks = 1;
+    schedules[ONE]->sliced_weights = false;
     for (int i = 0; i < RUNS; i++) { /* lr * g / |g| would blow up the rounding of small g */
         schedules[i]->optimizer.epsilon = 1e-2;
         schedules[i]->optimizer.learning_rate = 1e-2;
@@ -292,6 +295,7 @@ static void ranks_share_a_step(void **state)
         {"clip gradients", tally.clipped, 0.05},
         {"have state on the host", tally.host, 0.2},
         {"only evaluate", tally.evaluations, 0.02},
+        {"divide weights among the ranks", tally.sliced, 0.15},
         {"sum gradients while the next layer runs", tally.deferred, 0.2},
         {"run ops of several lanes at once", tally.overlapped, 0.2},
     };

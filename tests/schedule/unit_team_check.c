@@ -148,6 +148,11 @@ static bool reduce_all_dropped(struct trial *t)
     return dropped(t, TDM_OP_REDUCE_ALL);
 }
 
+static bool reduce_scatter_dropped(struct trial *t)
+{
+    return dropped(t, TDM_OP_REDUCE_SCATTER);
+}
+
 static bool gather_all_dropped(struct trial *t)
 {
     return dropped(t, TDM_OP_GATHER_ALL);
@@ -315,6 +320,7 @@ static struct fault {
     {.name = "a gather dropped", .message = "rank", .plant = gather_dropped},
     {.name = "a reduce dropped", .message = "rank", .plant = reduce_dropped},
     {.name = "a sum over ranks dropped", .message = "rank", .plant = reduce_all_dropped},
+    {.name = "a sum of parts dropped", .message = "rank", .plant = reduce_scatter_dropped},
     {.name = "updated weights not gathered", .message = "rank", .plant = gather_all_dropped},
     {.name = "the last team op dropped", .message = "team ops", .plant = last_dropped},
     {.name = "all team ops dropped", .message = "team ops", .plant = all_dropped},

@@ -18,6 +18,7 @@
 #include "schedule/cost.h"
 #include "schedule/layout.h"
 #include "schedule/program.h"
+#include "schedule/tags.h"
 #include "schedule/validate.h"
 #include "tests/support/random_schedule.h"
 #include "tests/support/recording.h"
@@ -511,9 +512,12 @@ static bool copy_of_another_chunk(struct trial *t)
         const struct tdm_buffer *buffer = buffer_at(t, from->buffer);
         if (buffer->slots == 1)
             continue;
-        from->first_slot = another(t, buffer->slots, from->first_slot);
-        from->before = from->after = to->after =
-            held(t, i, from->buffer, from->first_slot, from->part);
+        uint32_t slot = another(t, buffer->slots, from->first_slot);
+        struct tdm_tag what = held(t, i, from->buffer, slot, from->part);
+        if (tdm_tag_same(what, from->before)) /* a value that was made twice */
+            continue;
+        from->first_slot = slot;
+        from->before = from->after = to->after = what;
         return true;
     }
     return false;
@@ -1274,6 +1278,13 @@ static bool op_twice(struct trial *t)
     return false;
 }
 
+/* Does an op sum a gradient over the ranks: all of it, or each rank its part? */
+static bool sums_gradient(struct trial *t, size_t i)
+{
+    const bool by_part = t->r.program.schedule->optimizer.kind != TDM_OPTIMIZER_NONE;
+    return is_op(t, i, by_part ? TDM_OP_REDUCE_SCATTER : TDM_OP_REDUCE_ALL);
+}
+
 static bool read_before_write(struct trial *t)
 {
     for (struct operand o = anywhere(t); next_operand(t, &o);) {
@@ -1285,8 +1296,7 @@ static bool read_before_write(struct trial *t)
         for (size_t k = o.i + 1; k < j && j < t->r.count; k++)
             between |= t->r.items[k].item.kind != TDM_RUN;
         /* sums over ranks of two parts of a unit are independent */
-        bool parts =
-            j < t->r.count && is_op(t, o.i, TDM_OP_REDUCE_ALL) && is_op(t, j, TDM_OP_REDUCE_ALL);
+        bool parts = j < t->r.count && sums_gradient(t, o.i) && sums_gradient(t, j);
         if (j == t->r.count || between || parts)
             continue;
         move(t, j, o.i);
@@ -1747,9 +1757,16 @@ static bool reduce_dropped(struct trial *t)
     return i < t->r.count;
 }
 
+/* The kind of op that sums gradients over the ranks. */
+static enum tdm_op_kind sum_kind(const struct trial *t)
+{
+    return t->r.program.schedule->optimizer.kind == TDM_OPTIMIZER_NONE ? TDM_OP_REDUCE_ALL
+                                                                       : TDM_OP_REDUCE_SCATTER;
+}
+
 static bool reduce_all_dropped(struct trial *t)
 {
-    return drop_op(t, TDM_OP_REDUCE_ALL);
+    return drop_op(t, sum_kind(t));
 }
 
 static bool twice(struct trial *t, enum tdm_op_kind kind, uint32_t operand)
@@ -1767,7 +1784,7 @@ static bool reduce_twice(struct trial *t)
 
 static bool reduce_all_twice(struct trial *t)
 {
-    return twice(t, TDM_OP_REDUCE_ALL, TDM_REDUCE_ALL_SUM);
+    return twice(t, sum_kind(t), TDM_REDUCE_ALL_SUM);
 }
 
 static bool gather_after_its_use(struct trial *t)
@@ -1982,14 +1999,14 @@ static bool reduce_before_the_last_addition(struct trial *t)
 
 static bool reduce_all_before_the_last_addition(struct trial *t)
 {
-    return too_early(t, TDM_OP_REDUCE_ALL, TDM_REDUCE_ALL_SUM);
+    return too_early(t, sum_kind(t), TDM_REDUCE_ALL_SUM);
 }
 
 /* The norm is that of the rank's share. */
 static bool norm_before_the_reduce(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
-        if (!is_op(t, i, TDM_OP_REDUCE_ALL))
+        if (!sums_gradient(t, i))
             continue;
         const struct tdm_access *sum = &op_at(t, i)->access[TDM_REDUCE_ALL_SUM];
         for (size_t j = i + 1; j < t->r.count; j++)
@@ -2093,10 +2110,9 @@ static bool sum_called_a_share(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
         struct tdm_access *sum = op_at(t, i) == NULL ? NULL : &op_at(t, i)->access[0];
-        if ((!is_op(t, i, TDM_OP_REDUCE) && !is_op(t, i, TDM_OP_REDUCE_ALL)) ||
-            sum->buffer == TDM_NONE)
+        if ((!is_op(t, i, TDM_OP_REDUCE) && !sums_gradient(t, i)) || sum->buffer == TDM_NONE)
             continue;
-        sum->after.share = sum->before.share;
+        sum->after = sum->before;
         return true;
     }
     return false;
@@ -2121,11 +2137,11 @@ static bool share_incomplete(struct trial *t)
 static bool reduce_alls_swapped(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
-        if (!is_op(t, i, TDM_OP_REDUCE_ALL))
+        if (!sums_gradient(t, i))
             continue;
         for (size_t j = 0; j < t->r.count; j++) {
             struct tdm_access *one = &op_at(t, i)->access[TDM_REDUCE_ALL_SUM];
-            if (!is_op(t, j, TDM_OP_REDUCE_ALL) ||
+            if (!sums_gradient(t, j) ||
                 op_at(t, j)->access[TDM_REDUCE_ALL_SUM].buffer == one->buffer)
                 continue;
             uint32_t buffer = one->buffer;
@@ -2140,7 +2156,7 @@ static bool reduce_alls_swapped(struct trial *t)
 static bool reduce_all_of_a_part(struct trial *t)
 {
     for (EACH_ITEM(t, i))
-        if (is_op(t, i, TDM_OP_REDUCE_ALL) && op_at(t, i)->part == TDM_PART_ALL) {
+        if (sums_gradient(t, i) && op_at(t, i)->part == TDM_PART_ALL) {
             struct tdm_op *op = op_at(t, i);
             struct tdm_access *sum = &op->access[TDM_REDUCE_ALL_SUM];
             op->part = op->layer < t->r.program.schedule->model->layers ? TDM_PART_DOWN
@@ -2150,6 +2166,115 @@ static bool reduce_all_of_a_part(struct trial *t)
                                         buffer_at(t, sum->buffer)->dtype);
             return true;
         }
+    return false;
+}
+
+/* All of a gradient is summed where each rank should have its part, or the other way round. */
+static bool sum_of_the_other_kind(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (sums_gradient(t, i)) {
+            struct tdm_op *op = op_at(t, i);
+            bool by_part = op->kind == TDM_OP_REDUCE_SCATTER;
+            struct tdm_tag *after = &op->access[0].after;
+            op->kind = by_part ? TDM_OP_REDUCE_ALL : TDM_OP_REDUCE_SCATTER;
+            after->contributor = by_part ? 0 : TDM_NONE;
+            after->share = by_part ? 0 : t->r.program.rank + 1;
+            tdm_op_cost(&t->r.program, op);
+            return true;
+        }
+    return false;
+}
+
+/* The sum is of the part of another rank. */
+static bool sum_of_another_owner(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_REDUCE_SCATTER)) {
+            op_at(t, i)->access[0].after.share =
+                another(t, t->r.program.ranks, t->r.program.rank) + 1;
+            return true;
+        }
+    return false;
+}
+
+/* Is it the sum over ranks of a norm? */
+static bool sums_norm(struct trial *t, size_t i)
+{
+    return is_op(t, i, TDM_OP_REDUCE_ALL) &&
+           op_at(t, i)->access[TDM_REDUCE_ALL_SUM].after.content == TDM_GRADIENT_NORM;
+}
+
+static bool norm_not_summed(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (sums_norm(t, i)) {
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
+    return false;
+}
+
+static bool norm_summed_twice(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (sums_norm(t, i)) {
+            tdm_recording_insert(&t->r, i, &t->r.items[i]);
+            return true;
+        }
+    return false;
+}
+
+/* The norm is of the part of another rank. */
+static bool norm_of_another_part(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_op *op = op_at(t, i);
+        if (!is_op(t, i, TDM_OP_GRADIENT_NORM) || op->elements == 0 || t->r.program.ranks == 1)
+            continue;
+        op->first_element += op->elements;
+        return true;
+    }
+    return false;
+}
+
+/* A stale part: an update reads what another rank has summed. */
+static bool update_from_another_part(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_OPTIMIZER) || t->r.program.ranks == 1)
+            continue;
+        struct tdm_access *gradient = &op_at(t, i)->access[TDM_OPTIMIZER_GRADIENT];
+        gradient->before.share = gradient->after.share =
+            another(t, t->r.program.ranks, t->r.program.rank) + 1;
+        return true;
+    }
+    return false;
+}
+
+/* A rank's part of sliced weights is not brought: the others would get what the slot had before. */
+static bool slice_not_brought(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_COPY) && t->r.program.schedule->sliced_weights &&
+            op_at(t, i)->access[TDM_COPY_FROM].before.content == TDM_UNIT_WEIGHTS) {
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
+    return false;
+}
+
+/* The copy is of the part of another rank. */
+static bool slice_of_another_rank(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_op *op = op_at(t, i);
+        if (!is_op(t, i, TDM_OP_COPY) || !t->r.program.schedule->sliced_weights ||
+            op->access[TDM_COPY_FROM].before.content != TDM_UNIT_WEIGHTS)
+            continue;
+        op->first_element += 256;
+        return true;
+    }
     return false;
 }
 
@@ -2462,6 +2587,16 @@ static struct fault {
     {.name = "a share with an addition less", .plant = share_incomplete, .of_team = true},
     {.name = "two sums over ranks, buffers swapped", .plant = reduce_alls_swapped, .of_team = true},
     {.name = "a sum over ranks of a part", .plant = reduce_all_of_a_part, .of_team = true},
+    {.name = "all of a gradient summed, or a part",
+     .plant = sum_of_the_other_kind,
+     .of_team = true},
+    {.name = "a gradient's sum of another owner", .plant = sum_of_another_owner, .of_team = true},
+    {.name = "a norm not summed over ranks", .plant = norm_not_summed, .of_team = true},
+    {.name = "a norm summed twice", .plant = norm_summed_twice, .of_team = true},
+    {.name = "a norm of another part", .plant = norm_of_another_part, .of_team = true},
+    {.name = "an update from another part", .plant = update_from_another_part, .of_team = true},
+    {.name = "a slice of weights not brought", .plant = slice_not_brought, .of_team = true},
+    {.name = "a slice of another rank", .plant = slice_of_another_rank, .of_team = true},
     {.name = "updated weights not gathered", .plant = gather_all_dropped, .of_team = true},
     {.name = "updated weights gathered twice", .plant = gather_all_twice, .of_team = true},
     {.name = "weights gathered before their update",

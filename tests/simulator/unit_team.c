@@ -88,6 +88,14 @@ static uint64_t times_gathered(const struct tdm_schedule *s, uint32_t layer)
     return layer + 1 == end ? 2 : 3;
 }
 
+/* Elements of a unit from its first tensor to the end of its last, with the gaps between them. */
+static uint64_t span_of(const struct tdm_model *model, uint32_t unit)
+{
+    const struct tdm_unit *of = &model->units[unit];
+    const struct tdm_tensor *last = &model->tensors[of->first_tensor + of->tensor_count - 1];
+    return last->offset + last->elements - model->tensors[of->first_tensor].offset;
+}
+
 /* What all ranks receive, from the schedule alone. */
 static struct volumes due_volumes(const struct tdm_schedule *s)
 {
@@ -118,17 +126,27 @@ static struct volumes due_volumes(const struct tdm_schedule *s)
             }
         }
     }
-    /* of every gradient a rank receives the other ranks' shares of its slice, and then the sums of
-     * the other slices; the head's norm goes apart from its rows */
+    /* of every gradient a rank receives the other ranks' shares of the part that it updates, of all
+     * elements between the first and the last; and its norm. Without an optimizer it receives
+     * shares of a slice, and then the sums of the other slices. The head's norm goes apart from its
+     * rows */
+    const bool updates = s->optimizer.kind != TDM_OPTIMIZER_NONE;
     for (uint32_t unit = 0; s->pass == TDM_TRAIN && unit <= model->unit_count; unit++) {
         uint64_t norm = model->hidden, rows = model->vocabulary * (uint64_t)model->hidden;
         uint64_t parameters = unit == model->unit_count            ? rows /* of the head */
                               : unit == tdm_model_head_unit(model) ? norm
                                                                    : model->units[unit].parameters;
         uint64_t bytes = parameters * size_of(s->dtypes.gradients);
-        due.received[TDM_OP_REDUCE_ALL] += ranks * 2 * (bytes - bytes / ranks);
+        if (updates && unit < model->unit_count && unit != tdm_model_head_unit(model))
+            bytes = span_of(model, unit) * size_of(s->dtypes.gradients);
+        if (updates)
+            due.received[TDM_OP_REDUCE_SCATTER] += (ranks - 1) * bytes;
+        if (updates && unit < model->unit_count)
+            due.received[TDM_OP_REDUCE_ALL] += ranks * 2 * (8 - 8 / ranks);
+        else if (!updates)
+            due.received[TDM_OP_REDUCE_ALL] += ranks * 2 * (bytes - bytes / ranks);
         /* every element of the updated weights goes to all ranks but the one that updated it */
-        if (unit < model->unit_count && s->optimizer.kind != TDM_OPTIMIZER_NONE)
+        if (unit < model->unit_count && updates)
             due.received[TDM_OP_GATHER_ALL] +=
                 (ranks - 1) * model->units[unit].elements * size_of(s->dtypes.weights);
     }
@@ -142,6 +160,7 @@ static void make_plain(struct tdm_schedule *s, struct tdm_dice *dice)
 {
     uint64_t most = 0;
     s->selector = (struct tdm_selector){0};
+    s->sliced_weights = false; /* below */
     for (uint32_t g = 0; g < s->group_count; g++) {
         struct tdm_group *group = &s->groups[g];
         group->kept = group->held = TDM_SET_INPUT;
@@ -401,6 +420,57 @@ static void equal_work_without_traffic(void **state)
     }
 }
 
+/* ---- weights of which each rank has a part ---- */
+
+/* In groups of one layer the forward gathers each layer, and the backward those that the ring does
+ * not have any more. Head and embedding are gathered for each use: the embedding's are layer 0
+ * forward, layer 0 backward, and its update. */
+static void sliced_weights_are_gathered(void **state)
+{
+    (void)state;
+    uint64_t home[2] = {0};
+    for (uint32_t n = 0; n < 12; n++) {
+        const uint32_t ranks = 2 + n % 4, ring = 2 + n / 4, gradients = ring == 2 ? 1 : 1 + n % 2;
+        struct tdm_schedule *s = schedule_of("byte-1m", (uint64_t)ranks * 512, 256, ranks);
+        const struct tdm_model *model = s->model;
+        struct tdm_program *program;
+        struct tdm_error err;
+        s->sliced_weights = true;
+        s->rings.weights = ring;
+        s->rings.gradients = gradients;
+        must(tdm_schedule_check(s, "sliced", &err), &err);
+        must(tdm_program_lower(s, &program, &err), &err);
+        uint64_t due = 0;
+        for (uint32_t unit = 0; unit < model->unit_count; unit++) {
+            uint64_t times = unit == tdm_model_embedding_unit(model) ? 3 : 1;
+            due += unit < model->layers ? 0 : times * model->units[unit].elements;
+        }
+        due += (2 * model->layers - ring) * model->units[0].elements;
+        due *= (ranks - 1) * size_of(s->dtypes.weights);
+        struct volumes all = {{0}, {0}};
+        for (uint32_t rank = 0; rank < ranks; rank++) {
+            const struct tdm_program view = tdm_program_of_rank(program, rank);
+            must(tdm_program_emit(&view, count, &all, &err), &err);
+        }
+        if (all.received[TDM_OP_GATHER_ALL] != due || all.sent[TDM_OP_GATHER_ALL] != due)
+            fail_msg("%u ranks, ring of %u: %llu bytes of weights received, %llu due", ranks, ring,
+                     (unsigned long long)all.received[TDM_OP_GATHER_ALL], (unsigned long long)due);
+        /* at home there is a part */
+        uint32_t buffer, slot;
+        for (int whole = 0; whole < 2; whole++) {
+            struct tdm_program *other;
+            s->sliced_weights = whole == 0;
+            must(tdm_program_lower(s, &other, &err), &err);
+            assert_true(tdm_program_home(other, TDM_UNIT_WEIGHTS, 0, &buffer, &slot));
+            home[whole] = other->buffers[buffer].slot_bytes;
+            tdm_program_free(other);
+        }
+        assert_true(home[0] >= home[1] / ranks && home[0] <= home[1] / ranks + 1024);
+        tdm_program_free(program);
+        tdm_schedule_free(s);
+    }
+}
+
 /* ---- overlap ---- */
 
 /* A step of a model whose layers compute longer than they exchange; or not, with slow links. */
@@ -447,6 +517,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exchanges_overlap),
+        cmocka_unit_test(sliced_weights_are_gathered),
         cmocka_unit_test(ranks_exchange_what_is_due),
         cmocka_unit_test(many_ranks),
         cmocka_unit_test(random_ranks),

@@ -248,6 +248,8 @@ static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, b
     /* without a draw of its own: schedules of one rank stay what they were */
     schedule->rings.gradients =
         schedule->ranks > 1 ? 1 + (schedule->rings.weights + schedule->rings.kv) % 2 : 1;
+    schedule->sliced_weights = schedule->ranks > 1 && schedule->optimizer.on == TDM_DEVICE &&
+                               (schedule->rings.weights + schedule->rings.stashed) % 2 == 0;
 }
 
 /* Draws order, groups, places, sets, homes, rings and prefetch, which never change a result. */
