@@ -155,8 +155,6 @@ static void say_category(FILE *out, const struct tdm_machine *machine,
         saving((double)far / tdm_machine_link_rate(machine, TDM_LINK_H2D), copied));
 }
 
-#define MOST_CATEGORIES 4
-
 /* The rank that computes longest. */
 static const struct tdm_rank_use *slowest(const struct tdm_team_use *team)
 {
@@ -200,6 +198,8 @@ static void explain_team(FILE *out, const struct tdm_schedule *schedule,
                         sharers > 1 ? " of all ranks" : "");
     }
 }
+
+#define MOST_CATEGORIES 4
 
 void tdm_explain(FILE *out, const struct tdm_schedule *schedule, const struct tdm_search *search)
 {

@@ -439,6 +439,8 @@ static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struc
     if (a->request.ranks > 1 && a->request.budget > TDM_BUDGET_DENSE)
         return tdm_fail(err, TDM_USAGE,
                         "plan: --budget: several ranks have no top-k attention yet");
+    if (a->request.ranks > 1 && a->request.program_path != NULL)
+        return tdm_fail(err, TDM_USAGE, "plan: --write-lp is about a plan for one rank");
     const uint32_t ranks = a->request.ranks == 0 ? 1 : a->request.ranks;
     if (a->request.ranks_per_node != 0 && ranks % a->request.ranks_per_node != 0)
         return tdm_fail(err, TDM_USAGE, "plan: --ranks-per-node %u does not divide %u ranks",
@@ -448,8 +450,6 @@ static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struc
         return tdm_fail(err, TDM_USAGE,
                         "plan: --transport shared: ranks of several nodes cannot read each "
                         "other's memory");
-    if (a->request.ranks > 1 && a->request.program_path != NULL)
-        return tdm_fail(err, TDM_USAGE, "plan: --write-lp is about a plan for one rank");
     bool says_memory = a->request.has_memory || (a->sweeps && a->sweep.axis == TDM_SWEEP_MEMORY);
     if (a->has_margin && says_memory) {
         const char *option = a->request.has_memory ? "memory" : "sweep memory";

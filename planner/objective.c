@@ -517,10 +517,10 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
         status = lessen(&m, err);
     if (status == TDM_OK)
         status = settle(&m, err);
-    if (status == TDM_OK && !team)
-        status = prove(&m, err);
     if (status == TDM_OK && team && !options->quick)
         status = search_again(request, found, err);
+    if (status == TDM_OK && !team)
+        status = prove(&m, err);
     if (status != TDM_OK)
         drop(found);
     return status;
