@@ -5,12 +5,16 @@
 #include "base/size.h"
 #include "executor/batch.h"
 #include "executor/evaluate.h"
+#include "executor/log.h"
 #include "executor/midstep.h"
+#include "executor/rerun.h"
 #include "executor/state.h"
 #include "executor/team_walk.h"
 #include "schedule/learning_rate.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 /* How far a training is. The next step depends on this, the weights and the optimizer's state,
  * and on nothing else. */
@@ -26,11 +30,18 @@ struct training {
     const struct tdm_program *program;
     struct tdm_run_result *result;
     struct position position;
+    struct tdm_history history; /* of all steps up to `position` */
     struct tdm_team_walk *walk;
-    struct tdm_observer *observer; /* of the first step, which is measured; NULL after it */
+    /* of the ranks, in the first step, which is measured; NULL after it */
+    struct tdm_observer **observers;
+    struct tdm_trace_arena (*scanned)[TDM_MAX_PLACES]; /* [ranks], of that step */
+    uint64_t *used_bytes; /* [ranks] of the device after a step, as its driver reports it; 0: not
+                             known */
     struct tdm_midstep midstep;
     struct tdm_evaluation *evaluation; /* NULL: none */
     struct tdm_batch *batch;           /* NULL: nothing is computed */
+    struct tdm_log *log;               /* NULL: none */
+    const volatile sig_atomic_t *cut;  /* not zero: ends a step in the middle */
 };
 
 /* What is known of a step when it has ended. */
@@ -38,7 +49,6 @@ struct ended_step {
     uint64_t number;
     double loss, gradient_norm; /* NAN: nothing is computed */
     int64_t start_ns, end_ns;
-    uint64_t used_bytes; /* of the device, as its driver reports it; 0: not known */
 };
 
 /* ---- one step ---- */
@@ -58,46 +68,58 @@ static enum tdm_status write_tokens(const struct training *t, struct tdm_step *s
 static enum tdm_status walk(struct training *t, const struct tdm_step *step,
                             struct ended_step *ended, struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = t->run->arenas;
+    const struct tdm_arenas *arenas = tdm_run_here(t->run);
     ended->number = step->number;
     ended->start_ns = arenas->backend->now(arenas->executor);
     t->result->begun = true;
     tdm_midstep_begin(&t->midstep, step->number, ended->start_ns);
-    enum tdm_status status =
-        tdm_team_walk_step(t->walk, step, t->observer, t->run->options->stop, err);
+    enum tdm_status status = tdm_team_walk_step(t->walk, step, t->observers, t->cut, err);
     ended->end_ns = arenas->backend->now(arenas->executor);
     if (status == TDM_INTERRUPTED)
-        (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(tdm_team_walk_of(t->walk, 0)),
+        (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(tdm_team_walk_first(t->walk)),
                               ended->end_ns, NULL);
     return status;
 }
 
-/* Finds which bytes of the arenas the measured step touched. */
+static bool is_here(const struct training *t, uint32_t rank)
+{
+    return t->run->arenas[rank].backend != NULL;
+}
+
+/* Finds which bytes of the arenas the measured step touched; the result has the most of all ranks.
+ */
 static enum tdm_status scan(const struct training *t, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    for (uint32_t place = 0; place < t->result->topology.place_count && status == TDM_OK; place++) {
-        struct tdm_trace_arena *arena = &t->result->arenas[place];
-        status = tdm_arenas_scan(t->run->arenas, (enum tdm_place)place, &arena->touched_bytes,
-                                 &arena->highest_byte, err);
-    }
+    for (uint32_t rank = 0; rank < t->run->ranks; rank++)
+        for (uint32_t place = 0;
+             is_here(t, rank) && place < t->result->topology.place_count && status == TDM_OK;
+             place++) {
+            struct tdm_trace_arena *most = &t->result->arenas[place];
+            struct tdm_trace_arena *arena = &t->scanned[rank][place];
+            *arena = *most;
+            status = tdm_arenas_scan(&t->run->arenas[rank], (enum tdm_place)place,
+                                     &arena->touched_bytes, &arena->highest_byte, err);
+            most->touched_bytes = tdm_most(most->touched_bytes, arena->touched_bytes);
+            most->highest_byte = tdm_most(most->highest_byte, arena->highest_byte);
+        }
     return status;
 }
 
-/* Reads the device memory that its driver reports after a step, and notes the most so far. */
-static enum tdm_status read_device_use(const struct training *t, uint64_t *used_bytes,
-                                       struct tdm_error *err)
+/* Reads the device memory that the drivers report after a step, and notes the most so far. */
+static enum tdm_status read_device_use(const struct training *t, struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = t->run->arenas;
     struct tdm_run_result *result = t->result;
-    if (arenas->backend->used == NULL)
-        return TDM_OK;
-    enum tdm_status status = arenas->backend->used(arenas->executor, used_bytes, NULL, err);
-    uint64_t most = t->midstep.most_used_bytes;
-    if (status == TDM_OK && *used_bytes > most)
-        most = *used_bytes;
-    if (most > result->device_used_bytes)
-        result->device_used_bytes = most;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t rank = 0; rank < t->run->ranks && status == TDM_OK; rank++) {
+        const struct tdm_arenas *arenas = &t->run->arenas[rank];
+        if (!is_here(t, rank) || arenas->backend->used == NULL)
+            continue;
+        status = arenas->backend->used(arenas->executor, &t->used_bytes[rank], NULL, err);
+        if (status == TDM_OK)
+            result->device_used_bytes = tdm_most(result->device_used_bytes, t->used_bytes[rank]);
+    }
+    result->device_used_bytes = tdm_most(result->device_used_bytes, t->midstep.most_used_bytes);
     result->device_planned_bytes = t->midstep.planned_bytes;
     return status;
 }
@@ -105,27 +127,28 @@ static enum tdm_status read_device_use(const struct training *t, uint64_t *used_
 static enum tdm_status read_results(const struct training *t, struct ended_step *ended,
                                     struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = t->run->arenas;
+    const bool executes = t->run->options->backend->executes;
     enum tdm_status status = TDM_OK;
-    if (arenas->backend->executes)
-        status = tdm_state_read_loss(arenas, t->program, &ended->loss, &ended->gradient_norm, err);
-    if (status == TDM_OK && arenas->backend->executes && t->observer != NULL)
+    if (executes)
+        status = tdm_state_read_loss(t->run->arenas, t->program, &ended->loss,
+                                     &ended->gradient_norm, err);
+    if (status == TDM_OK && executes && t->observers != NULL)
         status = scan(t, err);
-    return status == TDM_OK ? read_device_use(t, &ended->used_bytes, err) : status;
+    return status == TDM_OK ? read_device_use(t, err) : status;
 }
 
 static enum tdm_status record(const struct training *t, const struct ended_step *ended,
                               struct tdm_error *err)
 {
-    bool scanned = t->observer != NULL && t->run->options->backend->executes;
+    bool scanned = t->observers != NULL && t->run->options->backend->executes;
     const struct tdm_recorded_step recorded = {.step = ended->number,
                                                .loss = ended->loss,
                                                .gradient_norm = ended->gradient_norm,
                                                .start_ns = ended->start_ns,
                                                .end_ns = ended->end_ns,
-                                               .observer = t->observer,
-                                               .arenas = scanned ? t->result->arenas : NULL,
-                                               .device_used_bytes = ended->used_bytes};
+                                               .observers = t->observers,
+                                               .scanned = scanned ? t->scanned : NULL,
+                                               .device_used_bytes = t->used_bytes};
     return t->run->recorder == NULL
                ? TDM_OK
                : tdm_recorder_step(t->run->recorder, t->program, t->run->arenas, &recorded, err);
@@ -144,8 +167,71 @@ static void note_loss(struct tdm_run_result *result, uint64_t step, uint64_t ste
         result->late_loss += (loss - result->late_loss) / (double)(step - before);
 }
 
-/* Adds an ended step to the training's results, and reports it. */
-static enum tdm_status count(const struct training *t, const struct ended_step *ended,
+/* A log that cannot be written any more ends no training. */
+static void tell_lost_log(const struct training *t, const struct tdm_error *failure)
+{
+    const struct tdm_run_listener *listener = t->run->listener;
+    if (failure->status != TDM_OK && listener->trace_lost != NULL)
+        listener->trace_lost(listener->self, failure);
+}
+
+static void log_step(const struct training *t, const struct ended_step *ended, double seconds)
+{
+    const struct tdm_schedule *schedule = t->program->schedule;
+    struct tdm_error failure = {.status = TDM_OK};
+    const struct tdm_log_step logged = {
+        .step = ended->number,
+        .loss = ended->loss,
+        .gradient_norm = ended->gradient_norm,
+        .learning_rate = tdm_learning_rate(t->position.settings, ended->number),
+        .seconds = seconds,
+        .tokens_per_second = (double)tdm_schedule_tokens(schedule) / seconds,
+        .mfu = t->result->model_flops / seconds / (schedule->machine->peak_flops * schedule->ranks),
+        .device_used_bytes = t->used_bytes[tdm_run_here(t->run) - t->run->arenas],
+        .host_used_bytes = tdm_arenas_host_used(tdm_run_here(t->run))};
+    if (t->log == NULL)
+        return;
+    (void)tdm_log_step(t->log, &logged, &failure);
+    tell_lost_log(t, &failure);
+}
+
+/* Finds the first op whose output is not finite, if the user wants it, and adds it to the message.
+ */
+static void find_first(const struct training *t, uint64_t step, struct tdm_error *err)
+{
+    const struct tdm_rerun rerun = {.run = t->run,
+                                    .program = t->program,
+                                    .walk = t->walk,
+                                    .batch = t->batch,
+                                    .stop = t->run->options->stop,
+                                    .saved_step = t->result->saved_step,
+                                    .last = step};
+    struct tdm_error found = {.status = TDM_OK};
+    uint64_t from = 0;
+    if (!t->run->options->check_finite || t->batch == NULL || err == NULL)
+        return;
+    size_t length = strlen(err->message);
+    if (tdm_rerun(&rerun, &from, &found) == TDM_OK)
+        snprintf(found.message, sizeof(found.message),
+                 "all outputs are finite when the steps after %llu run again",
+                 (unsigned long long)from);
+    snprintf(err->message + length, sizeof(err->message) - length, ": %s", found.message);
+}
+
+/* What to do about a loss that is not a number. */
+static enum tdm_status hint_lower(const struct training *t, struct tdm_error *err)
+{
+    const uint64_t saved = tdm_most(t->result->saved_step, t->result->resumed_step);
+    if (!tdm_run_saves_checkpoints(t->run->options) || saved == 0)
+        return tdm_hint(err, "lower the learning rate (--set optimizer.learning_rate=R)");
+    return tdm_hint(err,
+                    "the checkpoint of step %llu is good: --resume it with a lower learning rate "
+                    "(--set optimizer.learning_rate=R)",
+                    (unsigned long long)saved);
+}
+
+/* Adds an ended step to the training's results and history, and reports it. */
+static enum tdm_status count(struct training *t, const struct ended_step *ended,
                              struct tdm_error *err)
 {
     const struct tdm_run_listener *listener = t->run->listener;
@@ -158,11 +244,21 @@ static enum tdm_status count(const struct training *t, const struct ended_step *
     if (isinf(ended->loss) || (isnan(ended->loss) && t->run->options->backend->executes)) {
         tdm_fail(err, TDM_INPUT, "the loss of step %llu is not a number",
                  (unsigned long long)ended->number);
-        return tdm_hint(err, "lower the learning rate (--set optimizer.learning_rate=R)");
+        find_first(t, ended->number, err);
+        return hint_lower(t, err);
     }
     listener->stepped(listener->self, t->program, ended->number, ended->loss, ended->gradient_norm,
                       seconds);
-    return TDM_OK;
+    log_step(t, ended, seconds);
+    return tdm_history_add(&t->history, ended->loss, ended->gradient_norm, err);
+}
+
+static void drop_observers(struct training *t)
+{
+    for (uint32_t rank = 0; t->observers != NULL && rank < t->run->ranks; rank++)
+        tdm_observer_free(t->observers[rank]);
+    free(t->observers);
+    t->observers = NULL;
 }
 
 /* Runs the next step. */
@@ -187,12 +283,38 @@ static enum tdm_status next_step(struct training *t, struct tdm_error *err)
     if (status != TDM_OK)
         return status;
     t->position.step = number;
-    tdm_observer_free(t->observer);
-    t->observer = NULL;
+    drop_observers(t);
     return TDM_OK;
 }
 
 /* ---- between steps ---- */
+
+/* Saves what is to be saved after this step. */
+static enum tdm_status save(struct training *t, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_run_weights_save(&t->run->weights, t->run->arenas, t->program,
+                                                  &t->history, &t->result->saved_step, err);
+    if (status != TDM_INPUT)
+        return status;
+    find_first(t, t->position.step, err); /* a weight is not finite */
+    return hint_lower(t, err);
+}
+
+static bool is_cut(const struct training *t)
+{
+    return t->cut != NULL && *t->cut;
+}
+
+/* Ends the training if it was told to stop while a step was under way. */
+static enum tdm_status check_stop(const struct training *t, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = t->run->options;
+    if (!tdm_run_saves_checkpoints(options) || options->stop == NULL || !*options->stop ||
+        t->position.step == options->steps)
+        return TDM_OK;
+    return tdm_fail(err, TDM_INTERRUPTED, "interrupted after step %llu",
+                    (unsigned long long)t->position.step);
+}
 
 /* Evaluates if this step is one to evaluate after, then records and reports the result. */
 static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
@@ -220,6 +342,10 @@ static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
     validation->tokens = tokens;
     validation->seconds += seconds;
     listener->evaluated(listener->self, step, loss, tokens, seconds);
+    struct tdm_error failure = {.status = TDM_OK};
+    if (t->log != NULL)
+        (void)tdm_log_evaluation(t->log, step, loss, tokens, seconds, &failure);
+    tell_lost_log(t, &failure);
     return TDM_OK;
 }
 
@@ -232,8 +358,8 @@ static enum tdm_status open_evaluation(struct training *t, struct tdm_error *err
     const struct tdm_loaded *evaluator = &t->run->loaded[options->schedule_count];
     if (options->evaluate_path == NULL)
         return TDM_OK;
-    return tdm_evaluation_new(evaluator->program, evaluator->forecast, t->run->arenas,
-                              options->backend->executes ? t->run->validation : NULL,
+    return tdm_evaluation_new(evaluator->program, evaluator->forecasts, t->run->arenas,
+                              &t->run->team, options->backend->executes ? t->run->validation : NULL,
                               t->position.seed, options->evaluate_windows, &t->evaluation, err);
 }
 
@@ -247,9 +373,31 @@ static enum tdm_status fill_arenas(struct training *t, struct tdm_error *err)
     run->listener->tokens(run->listener->self, run->tokens, t->result->unigram_entropy);
     enum tdm_status status = TDM_OK;
     for (uint32_t rank = 0; rank < run->ranks && status == TDM_OK; rank++)
-        status = tdm_arenas_fill(&run->arenas[rank], run->options->stop, err);
+        if (run->arenas[rank].backend != NULL)
+            status = tdm_arenas_fill(&run->arenas[rank], run->options->stop, err);
     return status == TDM_OK ? tdm_run_weights_init(&run->weights, run->arenas, t->program, err)
                             : status;
+}
+
+/* Takes the position and the history of the checkpoint that the run goes on from, if any. */
+static enum tdm_status resume(struct training *t, struct tdm_error *err)
+{
+    const struct tdm_checkpoint *resumed = t->run->weights.resumed;
+    if (resumed == NULL)
+        return TDM_OK;
+    enum tdm_status status = tdm_checkpoint_history(resumed, &t->history, err);
+    for (uint64_t i = 0; i < t->history.count && status == TDM_OK; i++) {
+        note_loss(t->result, i + 1, t->run->options->steps, t->history.steps[i].loss);
+        t->result->steps = i + 1;
+    }
+    t->position.step = t->result->resumed_step = resumed->step;
+    return status;
+}
+
+static void drop_traced(const struct tdm_run *run, const struct tdm_loaded *loaded)
+{
+    for (uint32_t rank = 0; rank < run->ranks; rank++)
+        tdm_forecast_drop_traced(loaded->forecasts[rank]);
 }
 
 /* Records the forecasts in the trace. Then drops what only the trace needs. */
@@ -258,17 +406,35 @@ static enum tdm_status record_forecasts(const struct training *t, uint32_t index
 {
     struct tdm_run *run = t->run;
     const struct tdm_run_options *options = run->options;
-    struct tdm_forecast *forecast = run->loaded[index].forecast;
+    const struct tdm_loaded *loaded = &run->loaded[index];
     if (run->recorder == NULL)
         return TDM_OK;
     enum tdm_status status = tdm_recorder_program(run->recorder, options->schedule_paths[index],
-                                                  forecast, t->position.step + 1, err);
-    tdm_forecast_drop_traced(forecast);
+                                                  loaded->forecasts, t->position.step + 1, err);
+    drop_traced(run, loaded);
     if (status != TDM_OK || options->evaluate_path == NULL)
         return status;
-    struct tdm_forecast *evaluator = run->loaded[options->schedule_count].forecast;
-    status = tdm_recorder_evaluator(run->recorder, options->evaluate_path, evaluator, err);
-    tdm_forecast_drop_traced(evaluator);
+    const struct tdm_loaded *evaluator = &run->loaded[options->schedule_count];
+    status =
+        tdm_recorder_evaluator(run->recorder, options->evaluate_path, evaluator->forecasts, err);
+    drop_traced(run, evaluator);
+    return status;
+}
+
+/* Observers of the first step, and room for what is found after steps. */
+static enum tdm_status open_measuring(struct training *t, struct tdm_error *err)
+{
+    const uint32_t ranks = t->run->ranks;
+    t->observers = calloc(ranks, sizeof(*t->observers));
+    t->scanned = calloc(ranks, sizeof(*t->scanned));
+    t->used_bytes = calloc(ranks, sizeof(*t->used_bytes));
+    if (t->observers == NULL || t->scanned == NULL || t->used_bytes == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", ranks);
+    enum tdm_status status = TDM_OK;
+    for (uint32_t rank = 0; rank < ranks && status == TDM_OK; rank++)
+        if (is_here(t, rank))
+            status = tdm_observer_new(tdm_team_walk_program(t->walk, rank), &t->run->arenas[rank],
+                                      &t->observers[rank], err);
     return status;
 }
 
@@ -277,11 +443,14 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
 {
     struct tdm_run *run = t->run;
     const struct tdm_backend *backend = run->options->backend;
-    const struct tdm_forecast *forecast = run->loaded[index].forecast;
-    t->result->outside_bytes = backend->outside_bytes(run->arenas[0].executor);
-    enum tdm_status status = tdm_team_walk_new(t->program, forecast, run->arenas, &t->walk, err);
+    struct tdm_forecast *const *forecasts = run->loaded[index].forecasts;
+    const struct tdm_arenas *here = tdm_run_here(run);
+    t->result->outside_bytes = backend->outside_bytes(here->executor);
+    enum tdm_status status = resume(t, err);
     if (status == TDM_OK)
-        status = tdm_observer_new(t->program, run->arenas, &t->observer, err);
+        status = tdm_team_walk_open(t->program, forecasts, run->arenas, &run->team, &t->walk, err);
+    if (status == TDM_OK)
+        status = open_measuring(t, err);
     if (status == TDM_OK && backend->executes)
         status = tdm_batch_new(run->tokens, t->program->schedule, &t->batch, err);
     if (status == TDM_OK)
@@ -292,21 +461,35 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
         status = fill_arenas(t, err);
     if (status == TDM_OK)
         status = record_forecasts(t, index, err);
+    if (status == TDM_OK && run->options->log_path != NULL)
+        status = tdm_log_open(run->options->log_path, t->position.step, &t->log, err);
     if (status != TDM_OK)
         return status;
-    tdm_midstep_open(
-        &t->midstep, run->arenas, forecast, run->listener, run->recorder,
-        tdm_size_add(run->arenas[0].bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
-    tdm_walk_watch(tdm_team_walk_of(t->walk, 0), &t->midstep.watch);
+    tdm_midstep_open(&t->midstep, here, forecasts[here - run->arenas], run->listener, run->recorder,
+                     tdm_size_add(here->bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
+    tdm_walk_watch(tdm_team_walk_first(t->walk), &t->midstep.watch);
+    t->cut = run->options->stop;
+    if (tdm_run_saves_checkpoints(run->options)) { /* an interrupted step is ended and saved */
+        t->midstep.stop = run->options->stop;
+        t->cut = run->options->cut;
+    }
     return TDM_OK;
 }
 
+/* If a rank hangs, it may still use all of this. */
 static void close_training(struct training *t)
 {
+    t->run->hangs = tdm_team_walk_hangs(t->walk) || tdm_evaluation_hangs(t->evaluation);
+    t->result->hangs = t->run->hangs;
+    if (t->run->hangs)
+        return;
     tdm_evaluation_free(t->evaluation);
     tdm_batch_free(t->batch);
-    tdm_observer_free(t->observer);
+    drop_observers(t);
+    free(t->scanned);
+    free(t->used_bytes);
     tdm_team_walk_free(t->walk);
+    tdm_history_free(&t->history);
 }
 
 enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_result *result,
@@ -317,17 +500,29 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
         .run = run,
         .program = program,
         .result = result,
-        .position = {.seed = run->options->seed, .settings = &program->schedule->optimizer}};
+        .position = {.seed = run->weights.seed, .settings = &program->schedule->optimizer}};
     enum tdm_status status = open_training(&t, index, err);
+    if (status == TDM_OK && t.position.step == run->options->steps) /* nothing is left to train */
+        status = save(&t, err);
     while (status == TDM_OK && t.position.step < run->options->steps) {
         status = next_step(&t, err);
         if (status == TDM_OK) /* before an evaluation overwrites the gradients */
-            status =
-                tdm_run_weights_save(&run->weights, run->arenas, program, t.position.step, err);
+            status = save(&t, err);
+        if (status == TDM_OK)
+            status = check_stop(&t, err);
         if (status == TDM_OK)
             status = evaluate(&t, err);
     }
-    close_training(&t);
+    /* an evaluation was interrupted */
+    struct tdm_error late = {.status = TDM_OK};
+    if (status == TDM_INTERRUPTED && t.position.step > result->resumed_step &&
+        tdm_run_saves_checkpoints(run->options) && !is_cut(&t) && save(&t, &late) != TDM_OK) {
+        status = late.status;
+        if (err != NULL)
+            *err = late;
+    }
     result->finished = status == TDM_OK;
+    status = tdm_log_close(t.log, status, err);
+    close_training(&t);
     return status;
 }

@@ -256,7 +256,7 @@ static void backward_to_attention(struct tdm_lowering *l, const struct tdm_pendi
 
     if (tdm_sum_opens(l->program, chunk) && tdm_low_layer_major(l)) {
         tdm_low_alloc(l, l->layout->dkv[layer]);
-        if (tdm_low_top_of_group(l, layer) || !tdm_low_gradient_goes_on(l, layer + 1))
+        if (!tdm_low_gradient_came_on(l, layer))
             tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);
     }
 
@@ -307,12 +307,12 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
     }
     tdm_low_value_free(l, &v, TDM_NORMED);
     tdm_low_value_free(l, &v, TDM_X);
+    tdm_low_reduce(l, &pending->body);
 }
 
 void tdm_low_backward_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending)
 {
     struct tdm_values v;
-    tdm_low_reduce(l, &pending->body);
     tdm_low_values_begin(l, pending, &v);
     tdm_low_values_make(l, &v);
     backward_from_kv(l, &pending->body, &v);

@@ -195,13 +195,18 @@ static enum tdm_status check_gather_all(const struct tdm_program *program, const
     return access->bytes == bytes ? TDM_OK : malformed(op, "has the wrong bytes", err);
 }
 
-/* The lane of a team op: where its operands are used. */
-static enum tdm_lane lane_of(const struct tdm_program *program, const struct tdm_op *op)
+/* The place of a team op's operands: the device, or where the weights have been updated. */
+static enum tdm_status check_place(const struct tdm_program *program, const struct tdm_op *op,
+                                   struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = program->schedule;
-    bool on_host = op->kind == TDM_OP_GATHER_ALL && op->layer < schedule->model->unit_count &&
-                   tdm_updates_on_host(schedule, op->layer);
-    return tdm_lane_at(&schedule->machine->topology, on_host ? schedule->optimizer.on : TDM_DEVICE);
+    bool updated_there = op->kind == TDM_OP_GATHER_ALL && op->layer < schedule->model->unit_count &&
+                         tdm_updates_on_host(schedule, op->layer);
+    enum tdm_place due = updated_there ? schedule->optimizer.on : TDM_DEVICE;
+    for (uint32_t i = 0; i < op->access_count; i++)
+        if (op->access[i].buffer != TDM_NONE && program->buffers[op->access[i].buffer].place != due)
+            return malformed(op, "has an operand at the wrong place", err);
+    return TDM_OK;
 }
 
 enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
@@ -209,8 +214,11 @@ enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
                                         struct tdm_error *err)
 {
     struct team_step s = {.program = program, .op = op};
-    if (program->ranks == 1 || op->lane != lane_of(program, op))
+    if (program->ranks == 1 || op->lane != TDM_LANE_PEER)
         return malformed(op, "is a team op of one rank, or on the wrong lane", err);
+    enum tdm_status placed = check_place(program, op, err);
+    if (placed != TDM_OK)
+        return placed;
     if (op->kind == TDM_OP_REDUCE_ALL)
         return check_reduce_all(program, tile_base, op, err);
     if (op->kind == TDM_OP_GATHER_ALL)

@@ -94,6 +94,16 @@ uint32_t tdm_shares(const struct tdm_program *program, uint32_t layer, uint32_t 
     return shares;
 }
 
+bool tdm_has_share(const struct tdm_program *program, uint32_t layer, uint32_t chunk, uint32_t rank)
+{
+    for (uint32_t i = chunk;
+         i <= program->chunks[chunk].last_chunk && tdm_attend_first(program, layer, i) <= chunk;
+         i++)
+        if (program->chunks[i].rank == rank)
+            return true;
+    return false;
+}
+
 uint32_t tdm_sum_before(const struct tdm_program *program, uint32_t chunk)
 {
     uint32_t rank = program->chunks[chunk].rank;
