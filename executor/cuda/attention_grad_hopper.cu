@@ -781,10 +781,10 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, uint32_t count, 
     const auto mask = [&](float(&c)[STEP / 8][4], uint32_t stage) {
         const uint32_t step = s.step[stage], t0 = step & TDM_STEP_FIRST;
         if ((step & TDM_STEP_MASKED) != 0 || key + 63 > before + t0)
-            mask_keys(c, a,
-                      tdm_seen_from(a, step & TDM_STEP_WHOLE,
-                                    s.work[(phases >> STAGES) % 2].kv_head),
-                      t0, key + warp * 16);
+            mask_keys(
+                c, a,
+                tdm_seen_from(a, step & TDM_STEP_WHOLE, s.work[(phases >> STAGES) % 2].kv_head), t0,
+                key + warp * 16);
     };
 
     {
