@@ -9,7 +9,8 @@
  *       Chunks of 4,096 and 16,384 queries over up to 256K keys, with the heads of Qwen2.5-7B,
  *       shapes with heads of 64, a ragged last chunk, windows, and documents of equal length.
  *       Beside each of those that see all keys, the peer's (cuDNN's) figures for it. --all: all
- *       kernels, not only the first that suits. --row: only shape N, counted from 1.
+ *       kernels, not only the first that suits. --row: only shape N, counted from 1; it may be
+ *       given several times.
  *   attention_bench --budget TOKENS
  *       4,096 queries over up to 1M keys, dense and over page lists: `voted` pages won the vote of
  *       random queries on random keys; `shared` are as many pages, the same for all query pages;
@@ -398,7 +399,7 @@ int main(int argc, char **argv)
     const char *command = NULL;
     double seconds = 1;
     bool all_kinds = false;
-    int only = 0;
+    uint32_t only = 0; /* a bit for each */
     meter = meter_open();
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--budget") == 0 && i + 1 < argc) {
@@ -410,7 +411,7 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
             seconds = atof(argv[++i]);
         else if (strcmp(argv[i], "--row") == 0 && i + 1 < argc)
-            only = atoi(argv[++i]);
+            only |= 1u << (atoi(argv[++i]) & 31);
         else if (strcmp(argv[i], "--peer") == 0 && i + 1 < argc)
             command = argv[++i];
         else
@@ -436,7 +437,7 @@ int main(int argc, char **argv)
     printf("%-13s %6s %7s %11s | %6s %6s %8s %16s | %6s %6s %8s\n", "TFLOP/s", "tokens", "keys",
            "heads", "burst", "held", "ms", "forward", "burst", "held", "ms backward");
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        if (only > 0 && only != (int)i + 1)
+        if (only != 0 && (only >> (i + 1) & 1) == 0)
             continue;
         measure_shape(&memory, &all[i], seconds, all_kinds);
         print_peer(&peer, &all[i], seconds);

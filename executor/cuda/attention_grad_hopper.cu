@@ -18,8 +18,8 @@
  * rank: the number of earlier tiles of keys that visit these rows. Ranks rise with key position and
  * depend on nothing else. Blocks take their items by ticket. In ticket order no block waits for a
  * tile with a later ticket: key positions rise, and every block iterates over its rows from last to
- * first, so that it reaches its first tile of rows after the block before it. A final pass scales
- * dQ and rounds it.
+ * first, so that it reaches its first tile of rows after the block before it. A block that finds
+ * no more items scales dQ and rounds it, while others work on the last ones.
  *
  * At the end of an item the warpgroups stage dK and dV in shared memory that is free by then, and
  * the copy engine stores them in their pages or adds them there. The next item is taken, and its
@@ -121,7 +121,7 @@ struct handed_out {
 
 struct state {
     handed_out tiles;
-    uint64_t full_q[STAGES], full_out[STAGES], empty[STAGES], full_keys, empty_keys;
+    uint64_t full_q[STAGES], full_out[STAGES], empty[STAGES], full_keys, empty_sums;
     uint64_t full_dq[SENDERS], empty_dq[CONSUMERS]; /* one per sender; one per half */
     uint64_t full_sums[CONSUMERS];
     uint64_t full_item[2], empty_item[2];
@@ -129,6 +129,7 @@ struct state {
                             * less because of its window, document or list */
     item work[2];          /* this item's and the next one's, by turns */
     uint32_t count[2];     /* number of steps; NO_WORK: no work is left */
+    uint32_t round[CONSUMERS][2]; /* the next tile of dQ that a group rounds, by turns */
 };
 #define NO_WORK UINT32_MAX
 
@@ -403,6 +404,7 @@ static __device__ __forceinline__ void take_item(const tdm_attend &a, const plan
         }
     } while (count == NO_WORK && ticket < s.tiles.tickets);
     s.count[it % 2] = count;
+    s.round[0][0] = ticket;
     w.in_page = w.key0 - w.slot * (uint32_t)a.chunk_tokens;
     w.page = w.in_page / (uint32_t)a.page_tokens;
     w.in_page -= w.page * (uint32_t)a.page_tokens;
@@ -410,17 +412,22 @@ static __device__ __forceinline__ void take_item(const tdm_attend &a, const plan
     tdm_barrier_arrive(&s.full_item[it % 2]);
 }
 
-/* Issues the copies of K and V of item number `it`, when those of the one before are done with. */
+/* Issues the copy of V of an item, which comes first, and that of K. */
 template <class P>
-static __device__ __forceinline__ void copy_keys(const tdm_attend &a, const maps &m,
-                                                 const areas<P> &shared, state &s, uint32_t it)
+static __device__ __forceinline__ void copy_v(const maps &m, const areas<P> &shared, state &s,
+                                              const item &w)
 {
-    const item &w = s.work[it % 2];
-    const uint32_t column = w.kv_head * P::COLUMNS;
-    tdm_barrier_wait(&s.empty_keys, it + 1);
     tdm_barrier_expect(&s.full_keys, 2 * P::KEY_BYTES);
-    tdm_copy_keys(shared.k, m.keys, w.in_page, column, 2 * w.page, w.slot, &s.full_keys);
-    tdm_copy_keys(shared.v, m.keys, w.in_page, column, 2 * w.page + 1, w.slot, &s.full_keys);
+    tdm_copy_keys(shared.v, m.keys, w.in_page, w.kv_head * P::COLUMNS, 2 * w.page + 1, w.slot,
+                  &s.full_keys);
+}
+
+template <class P>
+static __device__ __forceinline__ void copy_k(const maps &m, const areas<P> &shared, state &s,
+                                              const item &w)
+{
+    tdm_copy_keys(shared.k, m.keys, w.in_page, w.kv_head * P::COLUMNS, 2 * w.page, w.slot,
+                  &s.full_keys);
 }
 
 template <class P, typename T, bool LISTS>
@@ -438,8 +445,6 @@ static __device__ __forceinline__ void produce(const tdm_attend &a, const maps &
         if (count == NO_WORK)
             return;
         uint32_t i = 0;
-        if (count == 0)
-            copy_keys<P>(a, m, shared, s, r.it);
 #pragma unroll 1
         for (uint32_t n = 0; n < count; n++) {
             at.next(x, w);
@@ -457,8 +462,14 @@ static __device__ __forceinline__ void produce(const tdm_attend &a, const maps &
             tdm_copy_rows(shared.d_out + i * P::ROW_BYTES, m.d_out, row, column, &s.full_out[i]);
             if (++i == STAGES)
                 i = 0;
-            if (n == 0)
-                copy_keys<P>(a, m, shared, s, r.it);
+            if (r.it + n == 0) {
+                copy_v<P>(m, shared, s, w);
+                copy_k<P>(m, shared, s, w);
+            }
+        }
+        if (r.it + count == 0) {
+            copy_v<P>(m, shared, s, w);
+            copy_k<P>(m, shared, s, w);
         }
     }
 }
@@ -473,6 +484,18 @@ static __device__ __forceinline__ void wait_turn(const uint32_t *turn, uint32_t 
     } while (reached != rank);
 }
 
+/* The same where that may take long: it does not disturb those who give turns. */
+static __device__ __forceinline__ void wait_long(const uint32_t *turn, uint32_t rank)
+{
+    uint32_t reached;
+    for (;;) {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(reached) : "l"(turn) : "memory");
+        if (reached == rank)
+            return;
+        __nanosleep(200);
+    }
+}
+
 static __device__ __forceinline__ void give_turn(uint32_t *turn)
 {
     asm volatile("fence.acq_rel.gpu;\n"
@@ -480,13 +503,14 @@ static __device__ __forceinline__ void give_turn(uint32_t *turn)
                  : "memory");
 }
 
-/* Stores or adds the staged dK, dV of item number `it`: first dV, which frees the memory of the
- * item's keys for the next ones. */
+/* Stores or adds the staged dK, dV of item number `it`, and issues the copies of the next item's
+ * keys. dV comes first, since it lies where these keys go. The consumers need the memory of dK a
+ * little later than the keys. */
 template <class P>
 static __device__ __forceinline__ void send_sums(const tdm_attend &a, const maps &m, const plan &x,
                                                  const areas<P> &shared, state &s, uint32_t it)
 {
-    const item &w = s.work[it % 2];
+    const item &w = s.work[it % 2], &next = s.work[(it + 1) % 2];
     const uint32_t stage = (s.count[it % 2] + STAGES - 1) % STAGES; /* of the last step */
     const bool is_written = w.slot < a.written_slots;
     const bool add = !is_written || w.part > 0;
@@ -500,26 +524,38 @@ static __device__ __forceinline__ void send_sums(const tdm_attend &a, const maps
         tdm_send_box(map, high, w.in_page + row, column + P::COLUMNS, 2 * w.page + plane, slot,
                      add);
     };
+    tdm_barrier_wait(&s.full_item[(it + 1) % 2], (it + 1) / 2);
+    const bool more = s.count[(it + 1) % 2] != NO_WORK;
+    /* Another sender may have had the item before. A wait for a phase is right only after the end
+     * of the phase before it. */
+    tdm_barrier_wait(&s.empty_sums, it - 1);
     tdm_barrier_wait(&s.full_sums[1], it);
     if (w.by_engine) {
         if (w.part > 0)
             wait_turn(x.key_turns + w.turn, w.part);
         asm volatile("fence.proxy.async.global;" ::: "memory");
         send(of_one.dv, of_one.dv + P::ROW_BYTES, 64, 1);
+        tdm_out_commit();
     }
     tdm_barrier_wait(&s.full_sums[0], it);
     if (w.by_engine) {
         send(of_zero.dv, of_zero.dv + P::ROW_BYTES, 0, 1);
         tdm_out_commit();
+        tdm_out_wait_read<1>();
+    }
+    if (more)
+        copy_v<P>(m, shared, s, next);
+    if (w.by_engine)
+        tdm_out_wait_read<0>();
+    if (more)
+        copy_k<P>(m, shared, s, next);
+    if (w.by_engine) {
         send(of_one.dk, of_one.dk_high, 64, 0);
         send(of_zero.dk, of_zero.dk_high, 0, 0);
         tdm_out_commit();
-        tdm_out_wait_read<1>();
-    }
-    tdm_barrier_arrive(&s.empty_keys);
-    if (w.by_engine)
         tdm_out_wait_read<0>();
-    tdm_barrier_arrive(&s.full_keys);
+    }
+    tdm_barrier_arrive(&s.empty_sums);
     if (s.count[it % 2] > 0)
         tdm_barrier_arrive_times(&s.empty[stage], TDM_WARPGROUP / 32);
     if (w.by_engine) {
@@ -581,7 +617,7 @@ static __device__ __forceinline__ void send_dq(const tdm_attend &a, const maps &
             tdm_out_wait();
             give_turn(x.dq_turns + sent);
         }
-        if (sender == 0)
+        if (task == 2 * r.before) /* the other two may still have work */
             send_sums<P>(a, m, x, shared, s, r.it);
         tdm_barrier_arrive(&s.empty_item[r.it % 2]);
     }
@@ -674,16 +710,20 @@ static __device__ __forceinline__ void store_turned(uint32_t to, const uint32_t 
 /* Where a consumer is in the queues of a block. Each item begins with stage 0: so the compiler sees
  * that all threads of a warp are at the same stage. */
 struct place {
-    uint32_t phases; /* bit i: what to wait for at stage i */
+    uint32_t phases; /* bit i: what to wait for at stage i; above: number of the item */
     uint32_t before; /* steps of the items before */
+
+    __device__ __forceinline__ uint32_t item_number() const
+    {
+        return phases >> STAGES;
+    }
 };
 
 /* Computes the products of group G for all `count` steps of an item. Leaves dK and dV unscaled. */
 template <class P, uint32_t G>
 static __device__ __forceinline__ void
-sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const item &w, uint32_t count,
-         place &at, const float *facts, float scale, float (&dk)[P::DIM / 8][4],
-         float (&dv)[P::DIM / 8][4])
+sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, uint32_t count, place &at,
+         const float *facts, float scale, float (&dk)[P::DIM / 8][4], float (&dv)[P::DIM / 8][4])
 {
     constexpr uint32_t late = G ^ 1; /* group 0 adds its dQ a step late */
     constexpr int DQ = P::DIM / 16;  /* blocks of 8 columns in half a dQ */
@@ -697,7 +737,8 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const item &w, u
     const auto tile = [&](uint32_t distance, uint32_t leading_bytes) {
         return tdm_uniform_tile{start.low + (distance >> 4) + (leading_bytes >> 4 << 16)};
     };
-    const uint32_t key = w.key0 + G * 64, before = (uint32_t)(a.first_token - a.key_token);
+    const uint32_t key = s.work[at.item_number() % 2].key0 + G * 64;
+    const uint32_t before = (uint32_t)(a.first_token - a.key_token);
     uint32_t p[STEP / 16][4], ds[STEP / 16][4];
     uint32_t i = 0, phases = at.phases;
 
@@ -740,8 +781,10 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const item &w, u
     const auto mask = [&](float(&c)[STEP / 8][4], uint32_t stage) {
         const uint32_t step = s.step[stage], t0 = step & TDM_STEP_FIRST;
         if ((step & TDM_STEP_MASKED) != 0 || key + 63 > before + t0)
-            mask_keys(c, a, tdm_seen_from(a, step & TDM_STEP_WHOLE, w.kv_head), t0,
-                      key + warp * 16);
+            mask_keys(
+                c, a,
+                tdm_seen_from(a, step & TDM_STEP_WHOLE, s.work[(phases >> STAGES) % 2].kv_head), t0,
+                key + warp * 16);
     };
 
     {
@@ -758,6 +801,7 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const item &w, u
         mask(c, 0);
         make_p(c, p, fact, scale);
         make_ds(dp, p, ds, fact);
+        tdm_barrier_wait(&s.empty_sums, at.item_number() - 1);
 #pragma unroll
         for (int x = 0; x < (int)STEP / 16; x++)
             store_turned(ds_to + x * 2048, ds[x]);
@@ -925,28 +969,102 @@ static __device__ __forceinline__ void put_keys(const tdm_attend &a, uint32_t ke
     }
 }
 
-/* Computes the products of a group for all items of the block, and stores dK, dV in their pages. */
-template <class P, typename T, uint32_t G>
+/* Number of tiles of keys that add to the dQ of a tile of rows. */
+template <bool LISTS>
+static __device__ __forceinline__ uint32_t visitors(const tdm_attend &a, const plan &x,
+                                                    uint32_t row_tile, uint32_t kv_head)
+{
+    if constexpr (LISTS)
+        return tdm_list_of(a, row_tile / 2, kv_head)[0];
+    const uint32_t end = (uint32_t)(a.first_token - a.key_token) + (row_tile + 1) * STEP;
+    return min((end - 1) / TILE, x.key_tiles - 1) - a.from[row_tile * STEP] / TILE + 1;
+}
+
+/* Scales and rounds dQ. Each group takes halves of tiles of rows, by the tickets that follow those
+ * of the items, and waits until all tiles of keys have added to them. So a block that finds no more
+ * items rounds while others work on the last ones. Heads of a KV head come one after the other, as
+ * in the items of split tiles. */
+template <class P, bool LISTS, uint32_t G>
+static __device__ __forceinline__ void round_dq(const tdm_attend &a, const plan &x, state &s,
+                                                float scale)
+{
+    const uint32_t thread = threadIdx.x % TDM_WARPGROUP, j = thread % 4;
+    const uint32_t row = thread / 32 * 16 + thread % 32 / 4, ratio = a.query_heads / a.kv_heads;
+#pragma unroll 1
+    for (uint32_t n = 0;; n++) {
+        /* group 0 begins with the ticket for which there was no item */
+        if (thread == 0 && (G == 1 || n > 0))
+            s.round[G][n % 2] = atomicAdd(x.ticket, 1u);
+        asm volatile("bar.sync %0, %1;" ::"n"(4 + G), "n"(TDM_WARPGROUP) : "memory");
+        const uint32_t number = s.round[G][n % 2] - s.tiles.tickets, tile_of_head = number / 2;
+        const uint32_t half = number % 2, kv_head = tile_of_head % a.kv_heads;
+        const uint32_t tile = tile_of_head / a.kv_heads % x.row_tiles;
+        const uint32_t of_kv_head = tile_of_head / a.kv_heads / x.row_tiles;
+        if (of_kv_head >= ratio)
+            return;
+        const uint32_t head = kv_head * ratio + of_kv_head;
+        const uint32_t to_wait = visitors<LISTS>(a, x, tile, kv_head);
+        const uint64_t at = 2 * ((uint64_t)head * x.row_tiles + tile) + half;
+        const float4 *from = (const float4 *)(x.dq + at * P::HALF_FLOATS) + thread;
+        const uint64_t token = (uint64_t)tile * STEP + row;
+        if (LISTS && to_wait == 0)
+            continue;
+        if (thread % TDM_WARP == 0)
+            wait_long(x.dq_turns + at, to_wait);
+        __syncwarp();
+#pragma unroll
+        for (int g = 0; g < P::DIM / 64; g++) {
+            float4 sums[4];
+            uint32_t top[4], bottom[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                sums[i] = __ldcg(from + (4 * g + i) * TDM_WARPGROUP);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                top[i] = tdm_pack(sums[i].x * scale, sums[i].y * scale);
+                bottom[i] = tdm_pack(sums[i].z * scale, sums[i].w * scale);
+            }
+            tdm_turn_four(top, j);
+            tdm_turn_four(bottom, j);
+            __nv_bfloat16 *to = (__nv_bfloat16 *)a.dq.data +
+                                (token * a.query_heads + head) * P::DIM + half * (P::DIM / 2) +
+                                32 * g + 8 * j;
+            if (token < a.tokens)
+                *(uint4 *)to = make_uint4(top[0], top[1], top[2], top[3]);
+            if (token + 8 < a.tokens)
+                *(uint4 *)(to + (uint64_t)8 * a.query_heads * P::DIM) =
+                    make_uint4(bottom[0], bottom[1], bottom[2], bottom[3]);
+        }
+    }
+}
+
+/* Computes the products of a group for all items of the block, stores dK, dV in their pages, and
+ * rounds dQ. */
+template <class P, typename T, bool LISTS, uint32_t G>
 static __device__ __forceinline__ void consume(const tdm_attend &a, const plan &x,
                                                const areas<P> &shared, state &s, const float *facts,
                                                float scale)
 {
     place at = {0, 0};
 #pragma unroll 1
-    for (uint32_t it = 0;; it++) {
+    for (;; at.phases += 1u << STAGES) {
         float dk[P::DIM / 8][4] = {}, dv[P::DIM / 8][4] = {};
+        uint32_t it = at.item_number();
         tdm_barrier_wait(&s.full_item[it % 2], it / 2);
         const uint32_t count = __shfl_sync(TDM_FULL_WARP, s.count[it % 2], 0);
         if (count == NO_WORK)
-            return;
+            break;
         {
             const item &w = s.work[it % 2];
             tdm_barrier_wait(&s.full_keys, it);
             if (w.key0 + TILE > w.end)
                 clear_keys<P>(shared, w.end - w.key0);
             if (count > 0)
-                sum_keys<P, G>(a, shared, s, w, count, at, facts, scale * TDM_LOG2_E, dk, dv);
+                sum_keys<P, G>(a, shared, s, count, at, facts, scale * TDM_LOG2_E, dk, dv);
+            else
+                tdm_barrier_wait(&s.empty_sums, it - 1);
         }
+        it = again(at.phases) >> STAGES;
         const item w = s.work[it % 2];
         if (w.by_engine) {
             const sums_at<P> to(shared, G, (count + STAGES - 1) % STAGES);
@@ -977,6 +1095,7 @@ static __device__ __forceinline__ void consume(const tdm_attend &a, const plan &
                 give_turn(x.key_turns + w.turn);
         }
     }
+    round_dq<P, LISTS, G>(a, x, s, scale);
 }
 
 template <class P, typename T, bool LISTS>
@@ -993,8 +1112,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         s.tiles.find(a, x);
         if (LISTS)
             s.tiles.tickets = x.tickets;
-        tdm_barrier_init(&s.full_keys, 2); /* by copy_keys and by send_sums of the item before */
-        tdm_barrier_init(&s.empty_keys, 1);
+        tdm_barrier_init(&s.full_keys, 1);
+        tdm_barrier_init(&s.empty_sums, 1);
         for (uint32_t i = 0; i < 2; i++) {
             tdm_barrier_init(&s.full_item[i], 1);
             tdm_barrier_init(&s.empty_item[i], SENDERS + CONSUMERS * TDM_WARPGROUP / 32);
@@ -1011,7 +1130,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
             tdm_barrier_init(&s.full_sums[i], TDM_WARPGROUP / 32);
         }
         tdm_barriers_ready();
-        tdm_barrier_arrive(&s.full_keys);
     }
     __syncthreads();
     if (threadIdx.x < TDM_WARPGROUP) {
@@ -1023,9 +1141,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
     } else {
         tdm_take_registers<LISTS ? 232 : 240>();
         if (threadIdx.x < 2 * TDM_WARPGROUP)
-            consume<P, T, 0>(a, x, shared, s, facts, scale);
+            consume<P, T, LISTS, 0>(a, x, shared, s, facts, scale);
         else
-            consume<P, T, 1>(a, x, shared, s, facts, scale);
+            consume<P, T, LISTS, 1>(a, x, shared, s, facts, scale);
     }
 }
 
@@ -1072,45 +1190,6 @@ static __global__ void __launch_bounds__(256)
             to[0] = is_there ? a.lse[row] * TDM_LOG2_E : INFINITY;
             to[STEP] = is_there ? sum[i] : 0.0f;
         }
-    }
-}
-
-/* Scales and rounds dQ. One block per tile of rows of a query head. */
-template <class P, bool LISTS>
-static __global__ void __launch_bounds__(256)
-    round_dq(const tdm_attend a, const plan x, float scale)
-{
-    const uint32_t head = blockIdx.x % a.query_heads, tile = blockIdx.x / a.query_heads;
-    const uint32_t half = threadIdx.x / TDM_WARPGROUP, thread = threadIdx.x % TDM_WARPGROUP;
-    const uint32_t j = thread % 4;
-    const uint64_t token = (uint64_t)tile * STEP + thread / 32 * 16 + thread % 32 / 4;
-    const float4 *from =
-        (const float4 *)(x.dq +
-                         (2 * ((uint64_t)head * x.row_tiles + tile) + half) * P::HALF_FLOATS) +
-        thread;
-    if (LISTS && tdm_list_of(a, tile / 2, head / (a.query_heads / a.kv_heads))[0] == 0)
-        return;
-#pragma unroll
-    for (int g = 0; g < P::DIM / 64; g++) {
-        float4 sums[4];
-        uint32_t top[4], bottom[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            sums[i] = from[(4 * g + i) * TDM_WARPGROUP];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            top[i] = tdm_pack(sums[i].x * scale, sums[i].y * scale);
-            bottom[i] = tdm_pack(sums[i].z * scale, sums[i].w * scale);
-        }
-        tdm_turn_four(top, j);
-        tdm_turn_four(bottom, j);
-        __nv_bfloat16 *to = (__nv_bfloat16 *)a.dq.data + (token * a.query_heads + head) * P::DIM +
-                            half * (P::DIM / 2) + 32 * g + 8 * j;
-        if (token < a.tokens)
-            *(uint4 *)to = make_uint4(top[0], top[1], top[2], top[3]);
-        if (token + 8 < a.tokens)
-            *(uint4 *)(to + (uint64_t)8 * a.query_heads * P::DIM) =
-                make_uint4(bottom[0], bottom[1], bottom[2], bottom[3]);
     }
 }
 
@@ -1170,7 +1249,6 @@ static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, co
     find_facts<P><<<(unsigned)((rows + FACT_ROWS - 1) / FACT_ROWS), 256, 0, stream>>>(a, x, turns);
     const unsigned most = tdm_multiprocessors(), blocks = x.tickets < most ? x.tickets : most;
     grad_hopper<P, T, LISTS><<<blocks, THREADS, P::SHARED_BYTES, stream>>>(a, m, x, scale);
-    round_dq<P, LISTS><<<x.row_tiles * a.query_heads, 256, 0, stream>>>(a, x, scale);
     return tdm_cuda_status(cudaGetLastError(), "attention_grad launch", err);
 }
 
