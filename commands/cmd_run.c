@@ -150,7 +150,8 @@ static const struct tdm_option options[] = {
      .help =
          "token ids: a .npy array of whole numbers, llm.c's .bin, or Megatron-LM's .bin with its "
          ".idx; uint16:FILE or uint32:FILE: such numbers and nothing else; bytes:FILE: one token "
-         "a byte, for which vocabularies of up to 260 need no \"bytes:\"; default random tokens. "
+         "a byte, for which vocabularies of up to 260 need no \"bytes:\"; several with commas "
+         "between them, or a quoted pattern, are one text; default random tokens. "
          "Longer than a sequence of the step",
      .details =
          "What a file holds is told by its contents: an array of NumPy (.npy) with one "

@@ -10,7 +10,7 @@
 #define TDM_EXECUTOR_BATCH_H
 
 #include "executor/backend.h"
-#include "executor/tokens.h"
+#include "texts/tokens.h"
 
 struct tdm_batch {
     const struct tdm_tokens *tokens;

@@ -11,7 +11,7 @@
 
 #include "executor/arenas.h"
 #include "executor/forecast.h"
-#include "executor/tokens.h"
+#include "texts/tokens.h"
 
 #include <signal.h>
 

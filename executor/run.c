@@ -8,7 +8,7 @@
 #include "executor/evaluate.h"
 #include "executor/run_parts.h"
 #include "executor/run_paths.h"
-#include "executor/token_file.h"
+#include "texts/token_file.h"
 #include "schedule/cost.h"
 #include "schedule/program.h"
 #include "schedule/training_settings.h"

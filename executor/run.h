@@ -10,7 +10,7 @@
 
 #include "executor/amounts.h"
 #include "executor/arenas.h"
-#include "executor/tokens.h"
+#include "texts/tokens.h"
 #include "traces/trace.h"
 
 #include <signal.h>

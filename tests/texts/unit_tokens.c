@@ -3,7 +3,7 @@
  * is refused with its name, and documents reach the drawn batches. */
 #include "base/inputs.h"
 #include "executor/batch.h"
-#include "executor/token_file.h"
+#include "texts/token_file.h"
 #include "schedule/layout.h"
 
 #include <stdarg.h>
@@ -658,15 +658,68 @@ static int enter_scratch(void **unused)
     return scratch == NULL ? 0 : chdir(scratch);
 }
 
+static void write_raw(const char *path, uint64_t first, uint64_t count)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    for (uint64_t i = 0; i < count; i++)
+        fputc(number(first + i), file);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Files with commas between them, and patterns, are one text: the tokens of one behind those of the
+ * other. A file that has such a name is that file. */
+static void test_several(void **state)
+{
+    (void)state;
+    static const char *const whats[] = {"part-0,part-1,part-2", "part-?", "part-0,part-[12]",
+                                        "bytes:part-*", "part-0,bytes:part-1,part-2"};
+    struct tdm_tokens *tokens;
+    struct tdm_error err = {0};
+    write_raw("part-0", 0, 50);
+    write_raw("part-1", 50, 2);
+    write_raw("part-2", 52, 48);
+    for (size_t i = 0; i < sizeof(whats) / sizeof(whats[0]); i++) {
+        tokens = open_tokens(whats[i]);
+        assert_int_equal(tdm_tokens_count(tokens), COUNT);
+        for (uint64_t t = 0; t < COUNT; t++)
+            assert_int_equal(tdm_tokens_at(tokens, t), number(t));
+        assert_string_equal(tdm_tokens_name(tokens), "3 files, part-0 to part-2");
+        assert_string_equal(tdm_tokens_format(tokens), "bytes");
+        tdm_tokens_free(tokens);
+    }
+    write_raw("part-*", 7, 9);
+    write_raw("part-0,part-1", 9, 7);
+    tokens = open_tokens("part-*");
+    assert_int_equal(tdm_tokens_count(tokens), 9);
+    tdm_tokens_free(tokens);
+    tokens = open_tokens("part-0,part-1");
+    assert_int_equal(tdm_tokens_count(tokens), 7);
+    tdm_tokens_free(tokens);
+    remove("part-*");
+    remove("part-0,part-1");
+
+    assert_int_equal(tdm_tokens_open("none-*", 256, &tokens, &err), TDM_IO);
+    assert_non_null(strstr(err.message, "none-*: no file has such a name"));
+    assert_int_equal(tdm_tokens_open("part-0,none", 256, &tokens, &err), TDM_IO);
+    assert_int_equal(tdm_tokens_open("part-0,,part-1", 256, &tokens, &err), TDM_USAGE);
+    assert_int_equal(tdm_tokens_open("part-0,", 256, &tokens, &err), TDM_USAGE);
+    for (int i = 0; i < 3; i++) {
+        char path[16];
+        snprintf(path, sizeof(path), "part-%d", i);
+        remove(path);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_widths),       cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_headers),      cmocka_unit_test(test_other_words),
-        cmocka_unit_test(test_raw),          cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_llmc),         cmocka_unit_test(test_megatron),
-        cmocka_unit_test(test_broken_index), cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_delimiters),
+        cmocka_unit_test(test_several),     cmocka_unit_test(test_widths),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_other_words), cmocka_unit_test(test_raw),
+        cmocka_unit_test(test_bytes),       cmocka_unit_test(test_llmc),
+        cmocka_unit_test(test_megatron),    cmocka_unit_test(test_broken_index),
+        cmocka_unit_test(test_batches),     cmocka_unit_test(test_delimiters),
     };
     return cmocka_run_group_tests(tests, enter_scratch, NULL);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tokens that a run trains or evaluates on: a file of tokens (token_file.h), a part of one, or
- * random tokens.
+ * Tokens that a run trains or evaluates on: one or more files of tokens (token_file.h), one behind
+ * the other, a part of them, or random tokens.
  */
-#ifndef TDM_EXECUTOR_TOKENS_H
-#define TDM_EXECUTOR_TOKENS_H
+#ifndef TDM_TEXTS_TOKENS_H
+#define TDM_TEXTS_TOKENS_H
 
 #include "base/status.h"
 
@@ -13,8 +13,9 @@
 
 struct tdm_tokens;
 
-/* Reads `what`, a file with or without a prefix, as tdm_token_file_read() does, and fails as it
- * does. NULL: random tokens of the vocabulary. */
+/* Reads `what`, a list of files and patterns (list.h), each as tdm_token_file_read() does, and
+ * fails as it does. TDM_INPUT if only some of the files mark documents. NULL: random tokens of the
+ * vocabulary. */
 enum tdm_status tdm_tokens_open(const char *what, uint32_t vocabulary, struct tdm_tokens **tokens,
                                 struct tdm_error *err);
 /* Splits the last `fraction` of a text off `tokens` into *last, so that steps never see it.
@@ -37,7 +38,8 @@ uint32_t tdm_tokens_vocabulary(const struct tdm_tokens *tokens);
 /* Token `i` of a text. */
 uint32_t tdm_tokens_at(const struct tdm_tokens *tokens, uint64_t i);
 
-/* The name of the file, or "random tokens", for messages; and its format: "bytes". */
+/* The name of the file, "12 files, A to Z", or "random tokens", for messages; and its format:
+ * "bytes". */
 const char *tdm_tokens_name(const struct tdm_tokens *tokens);
 const char *tdm_tokens_format(const struct tdm_tokens *tokens);
 
