@@ -48,6 +48,7 @@ struct tdm_pins {
     uint32_t group_count;      /* 0: free; 1: the size repeats */
     uint32_t *groups;          /* owned by the owner of the pins */
     uint64_t chunk_tokens;     /* 0: free */
+    uint32_t gradient_slots;   /* rings.gradients of several ranks: team_search.h; 0: free */
     uint64_t head_tile_tokens; /* 0: free */
     enum tdm_split_unit kept_from_unit;
     uint32_t kept_from; /* first chunk whose attention output is kept, or percent of chunks */

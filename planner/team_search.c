@@ -71,6 +71,58 @@ static enum tdm_status simulate(const struct tdm_schedule *schedule,
  */
 enum answer { NO_PLAN, FITS, TOO_LARGE };
 
+/* ---- what only several ranks choose ---- */
+
+/* Each choice as a key of --set may pin it: rings.gradients. */
+struct choice {
+    uint32_t gradient_slots;
+};
+
+/* Sets a choice. Gradients that are used a layer later need the weights of that layer so long. */
+static void choose(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                   const struct choice *choice)
+{
+    bool far = schedule->homes[TDM_STATE_WEIGHTS].device_layers < schedule->model->layers;
+    schedule->rings.gradients = choice->gradient_slots;
+    if (far && choice->gradient_slots > 1 && !pins->has_rings)
+        schedule->rings.weights = schedule->rings.weights < 3 ? 3 : schedule->rings.weights;
+}
+
+/* Simulates a schedule with every choice that is free, and leaves it with the one that is fastest
+ * and fits. */
+static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                        struct tdm_simulation *simulation, bool *fits,
+                                        struct tdm_error *err)
+{
+    static const struct choice choices[] = {{2}, {1}};
+    const struct tdm_rings rings = schedule->rings;
+    const struct choice *best = NULL;
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]) && status == TDM_OK; i++) {
+        struct tdm_simulation each;
+        bool fit = false;
+        if (pins->gradient_slots != 0 && choices[i].gradient_slots != pins->gradient_slots)
+            continue;
+        schedule->rings = rings;
+        choose(schedule, pins, &choices[i]);
+        status = tdm_schedule_check(schedule, "plan", err);
+        if (status == TDM_OK)
+            status = simulate(schedule, &each, &fit, err);
+        if (status != TDM_OK || !fit ||
+            (best != NULL && each.step_seconds >= simulation->step_seconds))
+            continue;
+        best = &choices[i];
+        *simulation = each;
+    }
+    *fits = best != NULL;
+    schedule->rings = rings;
+    if (best != NULL)
+        choose(schedule, pins, best);
+    return status;
+}
+
+/* ---- plans of one rank ---- */
+
 /* Plans with some memory for one rank, and tries the result with all. Keeps it if it fits and is
  * the fastest. */
 static enum tdm_status try(struct team *team, struct memory memory, enum answer *answer,
@@ -98,9 +150,7 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
     schedule->memory_bytes = team->most.device_bytes;
     schedule->host_memory_bytes = team->most.host_bytes;
     if (status == TDM_OK)
-        status = tdm_schedule_check(schedule, "plan", err);
-    if (status == TDM_OK)
-        status = simulate(schedule, &tried.search.simulation, &fits, err);
+        status = simulate_choices(schedule, &tried.pins, &tried.search.simulation, &fits, err);
     *answer = fits ? FITS : TOO_LARGE;
     const struct tdm_simulation *best = &team->found->search.simulation;
     if (status != TDM_OK || !fits ||

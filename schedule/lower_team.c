@@ -118,8 +118,6 @@ void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body
     const uint32_t unit = body->layer;
     const bool head = unit == tdm_model_head_unit(l->model);
     uint32_t last = 0; /* the rank's first chunk, which adds last */
-    if (l->program->ranks == 1)
-        return;
     while (l->program->chunks[last].rank != l->program->rank)
         last++;
     struct tdm_tag share = tdm_low_share_tag(l, TDM_UNIT_GRADIENT, unit, TDM_NONE, last);

@@ -71,7 +71,9 @@ tests_executor_property_gradients_LDADD = tests/reference/libreference.a $(LDADD
 # Several ranks against one, in other nests, and with pauses.
 cmocka_tests += tests/executor/property_ranks
 hindered = tests/support/hindered.c tests/support/hindered.h
-tests_executor_property_ranks_SOURCES = tests/executor/property_ranks.c $(hindered) $(run_steps)
+async_lanes = tests/support/async_lanes.c tests/support/async_lanes.h
+tests_executor_property_ranks_SOURCES = tests/executor/property_ranks.c $(hindered) \
+	$(async_lanes) $(run_steps)
 
 # Where ranks meet, and what they do when one fails.
 cmocka_tests += tests/base/unit_meeting tests/executor/unit_team

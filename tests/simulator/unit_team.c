@@ -366,9 +366,52 @@ static void equal_work_without_traffic(void **state)
     }
 }
 
+/* ---- overlap ---- */
+
+/* A step of a model whose layers compute longer than they exchange; or not, with slow links. */
+static struct tdm_simulation simulate_overlap(uint32_t gradient_slots, bool slow)
+{
+    struct tdm_schedule *s = schedule_of("qwen2.5-0.5b", 65536, 4096, 2);
+    struct tdm_program *program;
+    struct tdm_simulation simulation;
+    struct tdm_error err;
+    s->rings.gradients = gradient_slots;
+    if (slow)
+        s->machine->peer_rate /= 1000;
+    tdm_machine_set_links(s->machine);
+    must(tdm_schedule_check(s, "overlap", &err), &err);
+    must(tdm_program_lower(s, &program, &err), &err);
+    simulate_again(program, &simulation);
+    tdm_program_free(program);
+    tdm_schedule_free(s);
+    return simulation;
+}
+
+/* Of all layers, only the sums of gradients are awaited; with space for two gradients nothing is,
+ * but the sums of head and embedding, and of the last layer. */
+static void exchanges_overlap(void **state)
+{
+    (void)state;
+    const struct tdm_simulation one = simulate_overlap(1, false), two = simulate_overlap(2, false);
+    const struct tdm_simulation slow = simulate_overlap(2, true);
+    const double busy = two.busy_seconds[TDM_LANE_PEER];
+    print_message("team ops take %g s; %g s are awaited with one gradient, %g s with two\n", busy,
+                  one.team.most_exposed_seconds, two.team.most_exposed_seconds);
+    assert_true(one.team.received_bytes == two.team.received_bytes);
+    assert_true(fabs(one.busy_seconds[TDM_LANE_PEER] - busy) < 1e-9 * busy);
+    assert_true(one.team.most_exposed_seconds < 0.8 * busy);
+    assert_true(two.team.most_exposed_seconds < 0.8 * one.team.most_exposed_seconds);
+    assert_true(two.step_seconds < one.step_seconds);
+    /* of what takes longer than computing nearly all is awaited, but never more than there is */
+    assert_true(slow.team.most_exposed_seconds > 0.8 * slow.busy_seconds[TDM_LANE_PEER]);
+    assert_true(slow.team.most_exposed_seconds <= slow.busy_seconds[TDM_LANE_PEER]);
+    assert_true(slow.step_seconds >= slow.busy_seconds[TDM_LANE_PEER]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exchanges_overlap),
         cmocka_unit_test(ranks_exchange_what_is_due),
         cmocka_unit_test(many_ranks),
         cmocka_unit_test(random_ranks),
