@@ -4,12 +4,14 @@
  *
  * Either the schedule gives the documents, and each is drawn from its own position in the text; or
  * the documents come from the text, and each sequence is drawn from one position and has the
- * documents that the text has there.
+ * documents that the text has there, or is packed from whole documents (texts/packing.h).
  */
 #ifndef TDM_EXECUTOR_BATCH_H
 #define TDM_EXECUTOR_BATCH_H
 
 #include "executor/backend.h"
+#include "texts/order.h"
+#include "texts/packing.h"
 #include "texts/tokens.h"
 
 struct tdm_batch {
@@ -20,18 +22,29 @@ struct tdm_batch {
     struct tdm_sequence *sequences; /* [sequence_count], with their documents */
     uint64_t *document_starts;      /* of all sequences */
     uint64_t trained_tokens;        /* tokens that have a target */
+    enum tdm_text_order order;
+    struct tdm_packing packing; /* of TDM_TEXT_PACKED */
 };
 
-/* Creates a batch for steps of a schedule; both arguments must outlive it. TDM_INPUT: a document of
- * the schedule is longer than the text, or the text marks no documents, or too many in a sequence.
- * TDM_USAGE: random tokens have no documents. */
+/* Creates a batch for steps of a schedule, which read the text in an order; tokens and schedule
+ * must outlive it. TDM_INPUT: a document of the schedule is longer than the text, or the text marks
+ * no documents, or too many in a sequence. TDM_USAGE: random tokens have no documents, and no
+ * order; sequences are packed only if they have one length and take their documents from the text.
+ */
+enum tdm_status tdm_batch_new_in_order(const struct tdm_tokens *tokens,
+                                       const struct tdm_schedule *schedule,
+                                       enum tdm_text_order order, struct tdm_batch **batch,
+                                       struct tdm_error *err);
+
+/* The same in random order. */
 enum tdm_status tdm_batch_new(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
                               struct tdm_batch **batch, struct tdm_error *err);
 void tdm_batch_free(struct tdm_batch *batch);
 
 /* Fills in the sequences of a step. Their positions in the text are drawn by (seed, step, sequence,
- * document). The target of a token is the next token, or TDM_NO_TARGET if a document ends there
- * inside its sequence. */
+ * document), or by their number since the first step. The target of a token is the next token, or
+ * TDM_NO_TARGET if a document ends there inside its sequence. What is empty in a packed sequence is
+ * a document of tokens 0 without targets. */
 void tdm_batch_step(struct tdm_batch *batch, uint64_t seed, uint64_t step);
 
 /* Number of consecutive batches that a text holds; unlimited for random tokens. */

@@ -255,7 +255,8 @@ static enum tdm_status open_tokens(struct tdm_run *run, struct tdm_error *err)
         bool evaluates = i >= options->schedule_count;
         status = evaluates
                      ? tdm_evaluation_check_tokens(run->validation, run->programs[i]->schedule, err)
-                     : tdm_batch_new(run->tokens, run->programs[i]->schedule, &batch, err);
+                     : tdm_batch_new_in_order(run->tokens, run->programs[i]->schedule,
+                                              options->order, &batch, err);
         tdm_batch_free(batch);
     }
     return status;

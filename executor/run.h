@@ -10,6 +10,7 @@
 
 #include "executor/amounts.h"
 #include "executor/arenas.h"
+#include "texts/order.h"
 #include "texts/tokens.h"
 #include "traces/trace.h"
 
@@ -22,6 +23,7 @@ struct tdm_run_options {
     uint64_t seed;            /* for random weights and for where sequences begin */
     const char *weights_path; /* directory to load from; NULL: random */
     const char *tokens_path;  /* NULL: random tokens */
+    enum tdm_text_order order;
     uint64_t steps;
     const char *const *pairs; /* of --set, KEY=VALUE; applied to the training schedules */
     size_t pair_count;

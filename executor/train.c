@@ -283,7 +283,8 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     if (status == TDM_OK)
         status = tdm_observer_new(t->program, run->arenas, &t->observer, err);
     if (status == TDM_OK && backend->executes)
-        status = tdm_batch_new(run->tokens, t->program->schedule, &t->batch, err);
+        status = tdm_batch_new_in_order(run->tokens, t->program->schedule, run->options->order,
+                                        &t->batch, err);
     if (status == TDM_OK)
         status = tdm_team_walk_prepare(t->walk, err);
     if (status == TDM_OK)

@@ -4,6 +4,7 @@ libtidemark_a_SOURCES += \
 	texts/indexed_dataset.c texts/indexed_dataset.h \
 	texts/list.c texts/list.h \
 	texts/npy.c texts/npy.h \
+	texts/order.c texts/order.h \
 	texts/packing.c texts/packing.h \
 	texts/token_file.c texts/token_file.h \
 	texts/tokens.c texts/tokens.h

@@ -91,7 +91,7 @@ static uint64_t room_take(struct room *room, uint64_t tokens, uint64_t *left)
 
 static int longest_first(const void *left, const void *right)
 {
-    const struct tdm_piece *a = left, *b = right;
+    const struct tdm_packed *a = left, *b = right;
     if (a->tokens != b->tokens)
         return (a->tokens < b->tokens) - (a->tokens > b->tokens);
     return (a->first > b->first) - (a->first < b->first);
@@ -99,12 +99,12 @@ static int longest_first(const void *left, const void *right)
 
 static int by_token(const void *left, const void *right)
 {
-    const struct tdm_piece *a = left, *b = right;
+    const struct tdm_packed *a = left, *b = right;
     return (a->first > b->first) - (a->first < b->first);
 }
 
 /* Cuts document after document. Counts the pieces if `pieces` is NULL. */
-static uint64_t cut(const struct tdm_tokens *tokens, uint64_t context, struct tdm_piece *pieces,
+static uint64_t cut(const struct tdm_tokens *tokens, uint64_t context, struct tdm_packed *pieces,
                     uint64_t *cut_documents)
 {
     const uint64_t documents = tdm_tokens_documents(tokens), count = tdm_tokens_count(tokens);
@@ -117,7 +117,7 @@ static uint64_t cut(const struct tdm_tokens *tokens, uint64_t context, struct td
         for (; at < end; made++) {
             uint64_t length = end - at < context ? end - at : context;
             if (pieces != NULL)
-                pieces[made] = (struct tdm_piece){at, length, at + length == end};
+                pieces[made] = (struct tdm_packed){at, length, at + length == end};
             at += length;
         }
     }
@@ -147,7 +147,7 @@ static bool place(const struct tdm_packing *packing, uint64_t *sequence_of, uint
 /* Puts the pieces of each sequence together. */
 static bool group(struct tdm_packing *packing, const uint64_t *sequence_of)
 {
-    struct tdm_piece *grouped = malloc((packing->piece_count + 1) * sizeof(*grouped));
+    struct tdm_packed *grouped = malloc((packing->piece_count + 1) * sizeof(*grouped));
     packing->first_piece = calloc(packing->sequence_count + 2, sizeof(*packing->first_piece));
     if (grouped == NULL || packing->first_piece == NULL) {
         free(grouped);

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 /* Consecutive tokens of one document. */
-struct tdm_piece {
+struct tdm_packed {
     uint64_t first, tokens; /* of the text */
     bool ends;              /* its last token is that of the document */
 };
@@ -26,9 +26,9 @@ struct tdm_packing {
     uint64_t tokens, piece_count; /* of the text */
     uint64_t cut_documents;       /* longer than a sequence */
     uint64_t sequence_count;
-    uint64_t *first_piece;    /* [sequence_count + 1] into `pieces` */
-    uint64_t most_pieces;     /* of any sequence */
-    struct tdm_piece *pieces; /* by sequence, and in it by token */
+    uint64_t *first_piece;     /* [sequence_count + 1] into `pieces` */
+    uint64_t most_pieces;      /* of any sequence */
+    struct tdm_packed *pieces; /* by sequence, and in it by token */
 };
 
 /* Packs a text into sequences of `context` tokens; a text without documents is one. Of all

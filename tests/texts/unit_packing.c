@@ -77,7 +77,7 @@ static void check_packing(const struct tdm_packing *packing, const uint64_t *len
         uint64_t used = 0, pieces = packing->first_piece[s + 1] - packing->first_piece[s];
         assert_in_range(pieces, 1, packing->most_pieces);
         for (uint64_t i = packing->first_piece[s]; i < packing->first_piece[s + 1]; i++) {
-            const struct tdm_piece *piece = &packing->pieces[i];
+            const struct tdm_packed *piece = &packing->pieces[i];
             used += piece->tokens;
             ends += piece->ends;
             for (uint64_t t = 0; t < piece->tokens; t++)
