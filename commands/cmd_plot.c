@@ -22,6 +22,7 @@ struct arguments {
     const char *source;
     struct tdm_picture picture;
     int64_t step;
+    uint64_t rank;
 };
 
 static enum tdm_status read_size(const char *text, void *value, struct tdm_error *err)
@@ -58,6 +59,10 @@ static const struct tdm_option options[] = {
      .place = PLACE(step),
      .help = "of a trace, show this step; else the last one whose ops were timed and whose memory "
              "was observed; of one that did not end, the ops that had"},
+    {.as = &tdm_option_rank,
+     .place = PLACE(rank),
+     .help = "of several ranks, the one whose memory and lanes are shown; else the lanes of all, "
+             "and the memory of rank 0"},
     {.name = "size",
      .word = "WxH",
      .place = PLACE(picture),
@@ -133,7 +138,7 @@ static void note_limits(const struct arguments *arguments, const struct tdm_plot
 
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
-    struct arguments arguments = {.step = TDM_PLOT_LAST_STEP};
+    struct arguments arguments = {.step = TDM_PLOT_LAST_STEP, .rank = TDM_PLOT_ALL_RANKS};
     struct tdm_step *step = NULL;
     struct tdm_plot *plot = NULL;
     bool help;
@@ -143,6 +148,8 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     const bool page = is_page(arguments.picture.path);
     if (page && arguments.picture.width != 0)
         return tdm_fail(err, TDM_USAGE, "--size: a page fills its window, and has no size");
+    if (page && arguments.rank != TDM_PLOT_ALL_RANKS && arguments.rank != 0)
+        return tdm_fail(err, TDM_USAGE, "--rank: a page shows rank 0 alone");
     if (arguments.picture.width == 0) {
         arguments.picture.width = 1600;
         arguments.picture.height = 1000;
@@ -156,7 +163,8 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     if (page) {
         status = write_page(&arguments, &step, &ticker, err);
     } else {
-        status = tdm_plot_read(arguments.source, arguments.step, &plot, err);
+        status =
+            tdm_plot_read(arguments.source, arguments.step, (uint32_t)arguments.rank, &plot, err);
         tdm_ticker_say(&ticker, "drawing");
         if (status == TDM_OK)
             status = tdm_plot_draw(plot, &arguments.picture, err);

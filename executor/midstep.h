@@ -12,8 +12,8 @@
 #include "executor/walk.h"
 
 struct tdm_midstep {
-    const struct tdm_arenas *arenas;
-    const struct tdm_forecast *forecast;
+    const struct tdm_arenas *arenas;     /* [ranks]; within a step only the first rank's are read */
+    const struct tdm_forecast *forecast; /* of rank 0 */
     const struct tdm_run_listener *listener;
     struct tdm_recorder *recorder; /* NULL: no trace */
     uint64_t planned_bytes;        /* planned for the device: arena and runtime */

@@ -27,7 +27,11 @@ struct training {
     struct tdm_run_result *result;
     struct position position;
     struct tdm_team_walk *walk;
-    struct tdm_observer *observer; /* of the first step, which is measured; NULL after it */
+    /* of the ranks, in the first step, which is measured; NULL after it */
+    struct tdm_observer **observers;
+    struct tdm_trace_arena (*scanned)[TDM_MAX_PLACES]; /* [ranks], of that step */
+    uint64_t *used_bytes; /* [ranks] of the device after a step, as its driver reports it; 0: not
+                             known */
     struct tdm_midstep midstep;
     struct tdm_evaluation *evaluation; /* NULL: none */
     struct tdm_batch *batch;           /* NULL: nothing is computed */
@@ -38,7 +42,6 @@ struct ended_step {
     uint64_t number;
     double loss, gradient_norm; /* NAN: nothing is computed */
     int64_t start_ns, end_ns;
-    uint64_t used_bytes; /* of the device, as its driver reports it; 0: not known */
 };
 
 /* ---- one step ---- */
@@ -64,7 +67,7 @@ static enum tdm_status walk(struct training *t, const struct tdm_step *step,
     t->result->begun = true;
     tdm_midstep_begin(&t->midstep, step->number, ended->start_ns);
     enum tdm_status status =
-        tdm_team_walk_step(t->walk, step, t->observer, t->run->options->stop, err);
+        tdm_team_walk_step(t->walk, step, t->observers, t->run->options->stop, err);
     ended->end_ns = arenas->backend->now(arenas->executor);
     if (status == TDM_INTERRUPTED)
         (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(tdm_team_walk_of(t->walk, 0)),
@@ -72,32 +75,39 @@ static enum tdm_status walk(struct training *t, const struct tdm_step *step,
     return status;
 }
 
-/* Finds which bytes of the arenas the measured step touched. */
+/* Finds which bytes of the arenas the measured step touched; the result has the most of all ranks.
+ */
 static enum tdm_status scan(const struct training *t, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    for (uint32_t place = 0; place < t->result->topology.place_count && status == TDM_OK; place++) {
-        struct tdm_trace_arena *arena = &t->result->arenas[place];
-        status = tdm_arenas_scan(t->run->arenas, (enum tdm_place)place, &arena->touched_bytes,
-                                 &arena->highest_byte, err);
-    }
+    for (uint32_t rank = 0; rank < t->run->ranks; rank++)
+        for (uint32_t place = 0; place < t->result->topology.place_count && status == TDM_OK;
+             place++) {
+            struct tdm_trace_arena *most = &t->result->arenas[place];
+            struct tdm_trace_arena *arena = &t->scanned[rank][place];
+            *arena = *most;
+            status = tdm_arenas_scan(&t->run->arenas[rank], (enum tdm_place)place,
+                                     &arena->touched_bytes, &arena->highest_byte, err);
+            most->touched_bytes = tdm_most(most->touched_bytes, arena->touched_bytes);
+            most->highest_byte = tdm_most(most->highest_byte, arena->highest_byte);
+        }
     return status;
 }
 
-/* Reads the device memory that its driver reports after a step, and notes the most so far. */
-static enum tdm_status read_device_use(const struct training *t, uint64_t *used_bytes,
-                                       struct tdm_error *err)
+/* Reads the device memory that the drivers report after a step, and notes the most so far. */
+static enum tdm_status read_device_use(const struct training *t, struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = t->run->arenas;
     struct tdm_run_result *result = t->result;
-    if (arenas->backend->used == NULL)
-        return TDM_OK;
-    enum tdm_status status = arenas->backend->used(arenas->executor, used_bytes, NULL, err);
-    uint64_t most = t->midstep.most_used_bytes;
-    if (status == TDM_OK && *used_bytes > most)
-        most = *used_bytes;
-    if (most > result->device_used_bytes)
-        result->device_used_bytes = most;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t rank = 0; rank < t->run->ranks && status == TDM_OK; rank++) {
+        const struct tdm_arenas *arenas = &t->run->arenas[rank];
+        if (arenas->backend->used == NULL)
+            return TDM_OK;
+        status = arenas->backend->used(arenas->executor, &t->used_bytes[rank], NULL, err);
+        if (status == TDM_OK)
+            result->device_used_bytes = tdm_most(result->device_used_bytes, t->used_bytes[rank]);
+    }
+    result->device_used_bytes = tdm_most(result->device_used_bytes, t->midstep.most_used_bytes);
     result->device_planned_bytes = t->midstep.planned_bytes;
     return status;
 }
@@ -109,23 +119,23 @@ static enum tdm_status read_results(const struct training *t, struct ended_step 
     enum tdm_status status = TDM_OK;
     if (arenas->backend->executes)
         status = tdm_state_read_loss(arenas, t->program, &ended->loss, &ended->gradient_norm, err);
-    if (status == TDM_OK && arenas->backend->executes && t->observer != NULL)
+    if (status == TDM_OK && arenas->backend->executes && t->observers != NULL)
         status = scan(t, err);
-    return status == TDM_OK ? read_device_use(t, &ended->used_bytes, err) : status;
+    return status == TDM_OK ? read_device_use(t, err) : status;
 }
 
 static enum tdm_status record(const struct training *t, const struct ended_step *ended,
                               struct tdm_error *err)
 {
-    bool scanned = t->observer != NULL && t->run->options->backend->executes;
+    bool scanned = t->observers != NULL && t->run->options->backend->executes;
     const struct tdm_recorded_step recorded = {.step = ended->number,
                                                .loss = ended->loss,
                                                .gradient_norm = ended->gradient_norm,
                                                .start_ns = ended->start_ns,
                                                .end_ns = ended->end_ns,
-                                               .observer = t->observer,
-                                               .arenas = scanned ? t->result->arenas : NULL,
-                                               .device_used_bytes = ended->used_bytes};
+                                               .observers = t->observers,
+                                               .scanned = scanned ? t->scanned : NULL,
+                                               .device_used_bytes = t->used_bytes};
     return t->run->recorder == NULL
                ? TDM_OK
                : tdm_recorder_step(t->run->recorder, t->program, t->run->arenas, &recorded, err);
@@ -165,6 +175,14 @@ static enum tdm_status count(const struct training *t, const struct ended_step *
     return TDM_OK;
 }
 
+static void drop_observers(struct training *t)
+{
+    for (uint32_t rank = 0; t->observers != NULL && rank < t->run->ranks; rank++)
+        tdm_observer_free(t->observers[rank]);
+    free(t->observers);
+    t->observers = NULL;
+}
+
 /* Runs the next step. */
 static enum tdm_status next_step(struct training *t, struct tdm_error *err)
 {
@@ -187,8 +205,7 @@ static enum tdm_status next_step(struct training *t, struct tdm_error *err)
     if (status != TDM_OK)
         return status;
     t->position.step = number;
-    tdm_observer_free(t->observer);
-    t->observer = NULL;
+    drop_observers(t);
     return TDM_OK;
 }
 
@@ -232,7 +249,7 @@ static enum tdm_status open_evaluation(struct training *t, struct tdm_error *err
     const struct tdm_loaded *evaluator = &t->run->loaded[options->schedule_count];
     if (options->evaluate_path == NULL)
         return TDM_OK;
-    return tdm_evaluation_new(evaluator->program, evaluator->forecast, t->run->arenas,
+    return tdm_evaluation_new(evaluator->program, evaluator->forecasts, t->run->arenas,
                               options->backend->executes ? t->run->validation : NULL,
                               t->position.seed, options->evaluate_windows, &t->evaluation, err);
 }
@@ -252,23 +269,46 @@ static enum tdm_status fill_arenas(struct training *t, struct tdm_error *err)
                             : status;
 }
 
+static void drop_traced(const struct tdm_run *run, const struct tdm_loaded *loaded)
+{
+    for (uint32_t rank = 0; rank < run->ranks; rank++)
+        tdm_forecast_drop_traced(loaded->forecasts[rank]);
+}
+
 /* Records the forecasts in the trace. Then drops what only the trace needs. */
 static enum tdm_status record_forecasts(const struct training *t, uint32_t index,
                                         struct tdm_error *err)
 {
     struct tdm_run *run = t->run;
     const struct tdm_run_options *options = run->options;
-    struct tdm_forecast *forecast = run->loaded[index].forecast;
+    const struct tdm_loaded *loaded = &run->loaded[index];
     if (run->recorder == NULL)
         return TDM_OK;
     enum tdm_status status = tdm_recorder_program(run->recorder, options->schedule_paths[index],
-                                                  forecast, t->position.step + 1, err);
-    tdm_forecast_drop_traced(forecast);
+                                                  loaded->forecasts, t->position.step + 1, err);
+    drop_traced(run, loaded);
     if (status != TDM_OK || options->evaluate_path == NULL)
         return status;
-    struct tdm_forecast *evaluator = run->loaded[options->schedule_count].forecast;
-    status = tdm_recorder_evaluator(run->recorder, options->evaluate_path, evaluator, err);
-    tdm_forecast_drop_traced(evaluator);
+    const struct tdm_loaded *evaluator = &run->loaded[options->schedule_count];
+    status =
+        tdm_recorder_evaluator(run->recorder, options->evaluate_path, evaluator->forecasts, err);
+    drop_traced(run, evaluator);
+    return status;
+}
+
+/* Observers of the first step, and room for what is found after steps. */
+static enum tdm_status open_measuring(struct training *t, struct tdm_error *err)
+{
+    const uint32_t ranks = t->run->ranks;
+    t->observers = calloc(ranks, sizeof(*t->observers));
+    t->scanned = calloc(ranks, sizeof(*t->scanned));
+    t->used_bytes = calloc(ranks, sizeof(*t->used_bytes));
+    if (t->observers == NULL || t->scanned == NULL || t->used_bytes == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", ranks);
+    enum tdm_status status = TDM_OK;
+    for (uint32_t rank = 0; rank < ranks && status == TDM_OK; rank++)
+        status = tdm_observer_new(tdm_team_walk_program(t->walk, rank), &t->run->arenas[rank],
+                                  &t->observers[rank], err);
     return status;
 }
 
@@ -277,11 +317,11 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
 {
     struct tdm_run *run = t->run;
     const struct tdm_backend *backend = run->options->backend;
-    const struct tdm_forecast *forecast = run->loaded[index].forecast;
+    struct tdm_forecast *const *forecasts = run->loaded[index].forecasts;
     t->result->outside_bytes = backend->outside_bytes(run->arenas[0].executor);
-    enum tdm_status status = tdm_team_walk_new(t->program, forecast, run->arenas, &t->walk, err);
+    enum tdm_status status = tdm_team_walk_new(t->program, forecasts, run->arenas, &t->walk, err);
     if (status == TDM_OK)
-        status = tdm_observer_new(t->program, run->arenas, &t->observer, err);
+        status = open_measuring(t, err);
     if (status == TDM_OK && backend->executes)
         status = tdm_batch_new_in_order(run->tokens, t->program->schedule, run->options->order,
                                         &t->batch, err);
@@ -296,7 +336,7 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     if (status != TDM_OK)
         return status;
     tdm_midstep_open(
-        &t->midstep, run->arenas, forecast, run->listener, run->recorder,
+        &t->midstep, run->arenas, forecasts[0], run->listener, run->recorder,
         tdm_size_add(run->arenas[0].bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
     tdm_walk_watch(tdm_team_walk_of(t->walk, 0), &t->midstep.watch);
     return TDM_OK;
@@ -306,7 +346,9 @@ static void close_training(struct training *t)
 {
     tdm_evaluation_free(t->evaluation);
     tdm_batch_free(t->batch);
-    tdm_observer_free(t->observer);
+    drop_observers(t);
+    free(t->scanned);
+    free(t->used_bytes);
     tdm_team_walk_free(t->walk);
 }
 

@@ -336,7 +336,7 @@ enum tdm_status tdm_step_read(const char *path, int64_t number, struct tdm_step 
     struct tdm_step *step = calloc(1, sizeof(*step));
     if (step == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a step");
-    enum tdm_status status = tdm_plot_read(path, number, &step->plot, err);
+    enum tdm_status status = tdm_plot_read(path, number, 0, &step->plot, err);
     if (status == TDM_OK)
         status = read_program(path, step, err);
     if (status == TDM_OK && step->plot->from_trace)

@@ -2,13 +2,15 @@
 /* Makes a timeline of one step, and thins it to the columns of a picture. */
 #include "plots/timeline.h"
 
+#include "ops/team.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 const char *tdm_op_group_name(enum tdm_op_group group)
 {
-    static const char *const names[] = {"product",   "attention", "head",
-                                        "optimizer", "copy",      "other"};
+    static const char *const names[] = {"product", "attention", "head", "optimizer",
+                                        "copy",    "team",      "other"};
     return names[group];
 }
 
@@ -32,7 +34,7 @@ enum tdm_op_group tdm_op_group_of(enum tdm_op_kind kind)
     case TDM_OP_COPY:
         return TDM_GROUP_COPY;
     default:
-        return TDM_GROUP_OTHER;
+        return (TDM_TEAM_KINDS & 1u << kind) != 0 ? TDM_GROUP_TEAM : TDM_GROUP_OTHER;
     }
 }
 

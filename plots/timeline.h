@@ -29,6 +29,7 @@ enum tdm_op_group {
     TDM_GROUP_HEAD,
     TDM_GROUP_OPTIMIZER,
     TDM_GROUP_COPY,
+    TDM_GROUP_TEAM,
     TDM_GROUP_OTHER,
     TDM_OP_GROUPS
 };

@@ -309,6 +309,7 @@ golden_tests += \
 	tests/goldens/run-dry.test \
 	tests/goldens/run-evaluate.test \
 	tests/goldens/run-optimizers.test \
+	tests/goldens/report-ranks.test \
 	tests/goldens/run-ranks.test \
 	tests/goldens/run-ranks-cuda.test \
 	tests/goldens/run-set.test \

@@ -35,7 +35,7 @@ static enum tdm_status record(void *self, const struct tdm_op *op, double start,
 {
     (void)live;
     struct tdm_trace_op traced = tdm_trace_op_of(op, (int64_t)(start * 1e9), (int64_t)(end * 1e9));
-    return tdm_trace_op(self, &traced, err);
+    return tdm_trace_op(self, 0, &traced, err);
 }
 
 /* A trace with one step, which took 1.5 times as long as predicted. `reached`: ops that were timed,
@@ -55,7 +55,7 @@ static void write_trace(const char *path, const struct tdm_schedule *schedule, c
     struct tdm_error err = {0};
     int64_t id;
     assert_int_equal(tdm_program_lower(schedule, &program, NULL), TDM_OK);
-    struct tdm_trace_capacity capacity = {program->op_count, 1, 8};
+    struct tdm_trace_capacity capacity = {1, program->op_count, 1, 8};
     if (tdm_trace_open(path, true, &run, capacity, &trace, &err) != TDM_OK ||
         tdm_trace_program_begin(trace, "plan", text, program, &id, &err) != TDM_OK ||
         tdm_simulate(program, record, trace, &simulation, &err) != TDM_OK ||
@@ -64,7 +64,7 @@ static void write_trace(const char *path, const struct tdm_schedule *schedule, c
     struct tdm_plot *plot;
     char plan[768];
     snprintf(plan, sizeof(plan), "%s/plan.json", folder);
-    assert_int_equal(tdm_plot_read(plan, TDM_PLOT_LAST_STEP, &plot, &err), TDM_OK);
+    assert_int_equal(tdm_plot_read(plan, TDM_PLOT_LAST_STEP, 0, &plot, &err), TDM_OK);
     const struct tdm_timeline *timeline = &plot->panels[TDM_PREDICTED].timeline;
     assert_int_equal(tdm_trace_take(trace, &batch, NULL), TDM_OK);
     batch->program_id = id;
