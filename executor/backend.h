@@ -78,8 +78,8 @@ static inline const struct tdm_sequence *tdm_launch_sequence(const struct tdm_la
 /* Tokens of the step that have a target: the loss is the mean over these. */
 static inline uint64_t tdm_launch_trained_tokens(const struct tdm_launch *launch)
 {
-    return launch->step->sequences != NULL ? launch->step->trained_tokens
-                                           : launch->program->params.head.trained_tokens;
+    return launch->step->trained_tokens > 0 ? launch->step->trained_tokens
+                                            : launch->program->params.head.trained_tokens;
 }
 
 /* A backend's own state. */

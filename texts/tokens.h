@@ -24,6 +24,14 @@ enum tdm_status tdm_tokens_open(const char *what, uint32_t vocabulary, struct td
 enum tdm_status tdm_tokens_split(struct tdm_tokens *tokens, double fraction,
                                  struct tdm_tokens **last, struct tdm_error *err);
 
+/* Reads a mask, as long as the text, in the same way: tokens where it is 0 are not targets.
+ * TDM_INPUT if it has another length. Before a split, and not of random tokens. */
+enum tdm_status tdm_tokens_mask(struct tdm_tokens *tokens, const char *what, struct tdm_error *err);
+
+/* Has the text a mask; and may token `i` be a target? */
+bool tdm_tokens_are_masked(const struct tdm_tokens *tokens);
+bool tdm_tokens_is_target(const struct tdm_tokens *tokens, uint64_t i);
+
 /* Was this split off by tdm_tokens_split()? */
 bool tdm_tokens_are_split_off(const struct tdm_tokens *tokens);
 
