@@ -38,7 +38,8 @@ struct tdm_step {
     bool untimed; /* op times are not needed */
     /* set if the schedule takes documents from the text; else NULL and 0 */
     const struct tdm_sequence *sequences; /* [sequence_count], documents of this step */
-    uint64_t trained_tokens;              /* tokens that have a target */
+    /* tokens that have a target, if that is not as the schedule says; else 0 */
+    uint64_t trained_tokens;
 };
 
 /* Maximum number of documents of a step, over all sequences, if they come from the text. */

@@ -118,7 +118,7 @@ static enum tdm_status take_documents(struct tdm_batch *batch, struct tdm_error 
     const struct tdm_schedule *schedule = batch->schedule;
     uint64_t starts = 0;
     enum tdm_status status = count_starts(batch->tokens, schedule, &starts, err);
-    if (status == TDM_OK && batch->order == TDM_TEXT_PACKED) {
+    if (status == TDM_OK && tdm_tokens_order(batch->tokens) == TDM_TEXT_PACKED) {
         status = pack(batch, err);
         starts = (batch->packing.most_pieces + 1) * schedule->sequence_count;
     }
@@ -132,34 +132,27 @@ static enum tdm_status take_documents(struct tdm_batch *batch, struct tdm_error 
                : TDM_OK;
 }
 
-enum tdm_status tdm_batch_new_in_order(const struct tdm_tokens *tokens,
-                                       const struct tdm_schedule *schedule,
-                                       enum tdm_text_order order, struct tdm_batch **out,
-                                       struct tdm_error *err)
+enum tdm_status tdm_batch_new(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
+                              struct tdm_batch **out, struct tdm_error *err)
 {
     uint64_t count = tdm_schedule_tokens(schedule);
-    if (order != TDM_TEXT_RANDOM && tdm_tokens_count(tokens) == 0) {
-        tdm_fail(err, TDM_USAGE, "--order %s: random tokens have no order",
-                 tdm_text_order_name(order));
-        return tdm_hint(err, "give a text with --tokens");
-    }
+    const bool packed = tdm_tokens_order(tokens) == TDM_TEXT_PACKED;
     struct tdm_batch *batch = calloc(1, sizeof(*batch));
     if (batch == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a batch");
     batch->tokens = tokens;
     batch->schedule = schedule;
-    batch->order = order;
     batch->inputs = malloc(count * sizeof(*batch->inputs));
     batch->targets = malloc(count * sizeof(*batch->targets));
     enum tdm_status status = TDM_OK;
     if (batch->inputs == NULL || batch->targets == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu tokens",
                           (unsigned long long)count);
-    if (status == TDM_OK && order != TDM_TEXT_PACKED)
+    if (status == TDM_OK && !packed)
         status = check_length(tokens, schedule, err);
     if (status == TDM_OK && schedule->documents_of_text)
         status = take_documents(batch, err);
-    else if (status == TDM_OK && order == TDM_TEXT_PACKED)
+    else if (status == TDM_OK && packed)
         status = pack(batch, err);
     if (status != TDM_OK) {
         tdm_batch_free(batch);
@@ -167,12 +160,6 @@ enum tdm_status tdm_batch_new_in_order(const struct tdm_tokens *tokens,
     }
     *out = batch;
     return TDM_OK;
-}
-
-enum tdm_status tdm_batch_new(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
-                              struct tdm_batch **batch, struct tdm_error *err)
-{
-    return tdm_batch_new_in_order(tokens, schedule, TDM_TEXT_RANDOM, batch, err);
 }
 
 void tdm_batch_free(struct tdm_batch *batch)
@@ -219,6 +206,11 @@ static uint64_t pieces_of(const struct tdm_schedule *schedule)
     return pieces;
 }
 
+static int32_t target_at(const struct tdm_tokens *tokens, uint64_t i)
+{
+    return tdm_tokens_is_target(tokens, i) ? (int32_t)tdm_tokens_at(tokens, i) : TDM_NO_TARGET;
+}
+
 /* Fills `length` tokens and targets, from token `begin` of the text or of the random stream. */
 static void fill_piece(const struct tdm_tokens *tokens, uint64_t length, uint64_t begin,
                        uint64_t seed, uint64_t step, uint64_t stream, int32_t *inputs,
@@ -229,7 +221,7 @@ static void fill_piece(const struct tdm_tokens *tokens, uint64_t length, uint64_
     for (uint64_t i = begin; i < begin + length; i++) {
         if (!random) {
             *inputs++ = (int32_t)tdm_tokens_at(tokens, i);
-            *targets++ = (int32_t)tdm_tokens_at(tokens, i + 1);
+            *targets++ = target_at(tokens, i + 1);
             continue;
         }
         *inputs++ = (int32_t)(tdm_random_bits(seed, step, stream, i) % vocabulary);
@@ -253,10 +245,8 @@ static void find_documents(struct tdm_batch *batch, uint32_t s, uint64_t begin, 
     for (d++; d < all && tdm_tokens_document_start(tokens, d) < begin + length; d++) {
         uint64_t start = tdm_tokens_document_start(tokens, d) - begin;
         starts[sequence->document_count++] = start;
-        if (trains)
-            continue;
-        batch->targets[row + start - 1] = TDM_NO_TARGET;
-        batch->trained_tokens--;
+        if (!trains)
+            batch->targets[row + start - 1] = TDM_NO_TARGET;
     }
 }
 
@@ -269,7 +259,6 @@ static void fill_step(struct tdm_batch *batch, uint64_t seed, uint64_t step, uin
     bool random = tdm_tokens_count(tokens) == 0;
     uint64_t row = 0, documents = 0;
     uint64_t piece = step == 0 ? 0 : (step - 1) * pieces_of(batch->schedule);
-    batch->trained_tokens = batch->sequences == NULL ? 0 : tdm_schedule_tokens(batch->schedule);
     for (uint32_t s = 0; s < batch->schedule->sequence_count; s++) {
         const struct tdm_sequence *sequence = &batch->schedule->sequences[s];
         uint64_t token = 0;
@@ -277,7 +266,7 @@ static void fill_step(struct tdm_batch *batch, uint64_t seed, uint64_t step, uin
             uint64_t length = tdm_document_end(sequence, d) - token;
             uint64_t begin = step == 0 ? next + row
                              : random  ? token
-                             : batch->order == TDM_TEXT_SHUFFLED
+                             : tdm_tokens_order(batch->tokens) == TDM_TEXT_SHUFFLED
                                  ? place_in_order(batch, seed, piece)
                                  : place_of(tokens, seed, step, s, d, length);
             fill_piece(tokens, length, begin, seed, step, TOKEN_STREAM + (step == 0 ? 0 : s),
@@ -311,10 +300,8 @@ static uint64_t fill_packed(struct tdm_batch *batch, uint32_t s, uint64_t sequen
         for (uint64_t t = 0; t < piece->tokens; t++, row++) {
             bool last = t + 1 == piece->tokens;
             batch->inputs[row] = (int32_t)tdm_tokens_at(tokens, piece->first + t);
-            batch->targets[row] = last && !trains
-                                      ? TDM_NO_TARGET
-                                      : (int32_t)tdm_tokens_at(tokens, piece->first + t + 1);
-            batch->trained_tokens += !last || trains;
+            batch->targets[row] =
+                last && !trains ? TDM_NO_TARGET : target_at(tokens, piece->first + t + 1);
         }
     }
     if (row < end)
@@ -331,7 +318,6 @@ static void fill_packed_step(struct tdm_batch *batch, uint64_t seed, uint64_t st
 {
     const uint64_t all = batch->packing.sequence_count;
     uint64_t documents = 0;
-    batch->trained_tokens = 0;
     for (uint32_t s = 0; s < batch->schedule->sequence_count; s++) {
         const uint64_t number = (step - 1) * batch->schedule->sequence_count + s;
         documents += fill_packed(batch, s, tdm_shuffle(number % all, all, seed, number / all),
@@ -339,12 +325,26 @@ static void fill_packed_step(struct tdm_batch *batch, uint64_t seed, uint64_t st
     }
 }
 
+bool tdm_batch_has_own_targets(const struct tdm_batch *batch)
+{
+    return batch->sequences != NULL || tdm_tokens_are_masked(batch->tokens);
+}
+
+static void count_targets(struct tdm_batch *batch)
+{
+    const uint64_t count = tdm_schedule_tokens(batch->schedule);
+    batch->trained_tokens = 0;
+    for (uint64_t i = 0; i < count && tdm_batch_has_own_targets(batch); i++)
+        batch->trained_tokens += batch->targets[i] != TDM_NO_TARGET;
+}
+
 void tdm_batch_step(struct tdm_batch *batch, uint64_t seed, uint64_t step)
 {
-    if (batch->order == TDM_TEXT_PACKED)
+    if (tdm_tokens_order(batch->tokens) == TDM_TEXT_PACKED)
         fill_packed_step(batch, seed, step);
     else
         fill_step(batch, seed, step, 0);
+    count_targets(batch);
 }
 
 uint64_t tdm_batch_windows(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule)
@@ -357,10 +357,13 @@ uint64_t tdm_batch_windows(const struct tdm_tokens *tokens, const struct tdm_sch
 void tdm_batch_window(struct tdm_batch *batch, uint64_t seed, uint64_t number)
 {
     fill_step(batch, seed, 0, number * tdm_schedule_tokens(batch->schedule));
+    count_targets(batch);
 }
 
 void tdm_batch_describe(const struct tdm_batch *batch, struct tdm_step *step)
 {
     step->sequences = batch->sequences;
-    step->trained_tokens = batch->trained_tokens;
+    /* a step without any target divides its loss of 0 by 1 */
+    bool none = batch->trained_tokens == 0 && tdm_batch_has_own_targets(batch);
+    step->trained_tokens = none ? 1 : batch->trained_tokens;
 }

@@ -77,6 +77,7 @@ static void tell(const struct tdm_midstep *midstep, uint64_t ended, double secon
                                           .chunk = op->chunk,
                                           .seconds = seconds,
                                           .left_seconds = left_seconds(forecast, ended, seconds),
+                                          .stopping = midstep->stop != NULL && *midstep->stop,
                                           .used_bytes = midstep->used_bytes,
                                           .planned_bytes = midstep->planned_bytes};
     midstep->listener->within(midstep->listener->self, &moment);

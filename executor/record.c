@@ -49,6 +49,7 @@ static enum tdm_status open_trace(struct tdm_recorder *recorder,
                                 .where = where,
                                 .versions = versions,
                                 .started_at = started,
+                                .resumed_from = options->resume_path,
                                 .pinned_bytes = memory.pinned_bytes,
                                 .pageable_bytes = memory.pageable_bytes};
     return tdm_trace_open(options->trace_path, options->force, &run, capacity, &recorder->trace,

@@ -233,6 +233,10 @@ static enum tdm_status open_tokens(struct tdm_run *run, struct tdm_error *err)
     const struct tdm_schedule *schedule = run->programs[0]->schedule;
     uint32_t vocabulary = schedule->model->vocabulary;
     enum tdm_status status = tdm_tokens_open(options->tokens_path, vocabulary, &run->tokens, err);
+    if (status == TDM_OK && options->mask_path != NULL)
+        status = tdm_tokens_mask(run->tokens, options->mask_path, err);
+    if (status == TDM_OK)
+        status = tdm_tokens_read_in(run->tokens, options->order, err);
     if (status == TDM_OK && options->evaluate_path != NULL) {
         if (options->validation_path != NULL) {
             status = tdm_tokens_open(options->validation_path, vocabulary, &run->validation, err);
@@ -248,8 +252,7 @@ static enum tdm_status open_tokens(struct tdm_run *run, struct tdm_error *err)
         bool evaluates = i >= options->schedule_count;
         status = evaluates
                      ? tdm_evaluation_check_tokens(run->validation, run->programs[i]->schedule, err)
-                     : tdm_batch_new_in_order(run->tokens, run->programs[i]->schedule,
-                                              options->order, &batch, err);
+                     : tdm_batch_new(run->tokens, run->programs[i]->schedule, &batch, err);
         tdm_batch_free(batch);
     }
     return status;
@@ -323,6 +326,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
         status = tdm_run_weights_open(options, listener, run.programs[0], &run.weights, err);
     if (status == TDM_OK)
         status = open_tokens(&run, err);
+    if (status == TDM_OK)
+        status = tdm_run_weights_match(&run.weights, run.tokens, err);
     if (status == TDM_OK && options->dry_run)
         status = compare_memory(&run, err);
     if (status == TDM_OK && options->devices != NULL &&
@@ -331,6 +336,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
                           options->device_count, run.programs[0]->ranks);
     if (status == TDM_OK)
         status = check_stop(options, err);
+    if (status == TDM_OK && !options->dry_run)
+        status = tdm_run_weights_begin(&run.weights, err);
     if (status != TDM_OK || options->dry_run)
         goto free_programs;
 

@@ -113,6 +113,8 @@ enum tdm_status tdm_run_check_paths(const struct tdm_run_options *options, struc
     char *beside[TDM_COMPANIONS] = {NULL};
     enum tdm_status status = find_text("--tokens", options->tokens_path, &texts, err);
     if (status == TDM_OK)
+        status = find_text("--mask", options->mask_path, &texts, err);
+    if (status == TDM_OK)
         status = find_text("--validation", options->validation_path, &texts, err);
     for (unsigned i = 0; i < TDM_COMPANIONS && options->trace_path != NULL && status == TDM_OK; i++)
         if ((beside[i] = tdm_companion_path(options->trace_path, i)) == NULL)

@@ -26,6 +26,7 @@ struct training {
     const struct tdm_program *program;
     struct tdm_run_result *result;
     struct position position;
+    struct tdm_history history; /* of all steps up to `position` */
     struct tdm_team_walk *walk;
     /* of the ranks, in the first step, which is measured; NULL after it */
     struct tdm_observer **observers;
@@ -35,6 +36,7 @@ struct training {
     struct tdm_midstep midstep;
     struct tdm_evaluation *evaluation; /* NULL: none */
     struct tdm_batch *batch;           /* NULL: nothing is computed */
+    const volatile sig_atomic_t *cut;  /* not zero: ends a step in the middle */
 };
 
 /* What is known of a step when it has ended. */
@@ -66,8 +68,7 @@ static enum tdm_status walk(struct training *t, const struct tdm_step *step,
     ended->start_ns = arenas->backend->now(arenas->executor);
     t->result->begun = true;
     tdm_midstep_begin(&t->midstep, step->number, ended->start_ns);
-    enum tdm_status status =
-        tdm_team_walk_step(t->walk, step, t->observers, t->run->options->stop, err);
+    enum tdm_status status = tdm_team_walk_step(t->walk, step, t->observers, t->cut, err);
     ended->end_ns = arenas->backend->now(arenas->executor);
     if (status == TDM_INTERRUPTED)
         (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(tdm_team_walk_of(t->walk, 0)),
@@ -154,8 +155,8 @@ static void note_loss(struct tdm_run_result *result, uint64_t step, uint64_t ste
         result->late_loss += (loss - result->late_loss) / (double)(step - before);
 }
 
-/* Adds an ended step to the training's results, and reports it. */
-static enum tdm_status count(const struct training *t, const struct ended_step *ended,
+/* Adds an ended step to the training's results and history, and reports it. */
+static enum tdm_status count(struct training *t, const struct ended_step *ended,
                              struct tdm_error *err)
 {
     const struct tdm_run_listener *listener = t->run->listener;
@@ -172,7 +173,7 @@ static enum tdm_status count(const struct training *t, const struct ended_step *
     }
     listener->stepped(listener->self, t->program, ended->number, ended->loss, ended->gradient_norm,
                       seconds);
-    return TDM_OK;
+    return tdm_history_add(&t->history, ended->loss, ended->gradient_norm, err);
 }
 
 static void drop_observers(struct training *t)
@@ -210,6 +211,29 @@ static enum tdm_status next_step(struct training *t, struct tdm_error *err)
 }
 
 /* ---- between steps ---- */
+
+/* Saves what is to be saved after this step. */
+static enum tdm_status save(struct training *t, struct tdm_error *err)
+{
+    return tdm_run_weights_save(&t->run->weights, t->run->arenas, t->program, &t->history,
+                                &t->result->saved_step, err);
+}
+
+static bool is_cut(const struct training *t)
+{
+    return t->cut != NULL && *t->cut;
+}
+
+/* Ends the training if it was told to stop while a step was under way. */
+static enum tdm_status check_stop(const struct training *t, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = t->run->options;
+    if (!tdm_run_saves_checkpoints(options) || options->stop == NULL || !*options->stop ||
+        t->position.step == options->steps)
+        return TDM_OK;
+    return tdm_fail(err, TDM_INTERRUPTED, "interrupted after step %llu",
+                    (unsigned long long)t->position.step);
+}
 
 /* Evaluates if this step is one to evaluate after, then records and reports the result. */
 static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
@@ -269,6 +293,21 @@ static enum tdm_status fill_arenas(struct training *t, struct tdm_error *err)
                             : status;
 }
 
+/* Takes the position and the history of the checkpoint that the run goes on from, if any. */
+static enum tdm_status resume(struct training *t, struct tdm_error *err)
+{
+    const struct tdm_checkpoint *resumed = t->run->weights.resumed;
+    if (resumed == NULL)
+        return TDM_OK;
+    enum tdm_status status = tdm_checkpoint_history(resumed, &t->history, err);
+    for (uint64_t i = 0; i < t->history.count && status == TDM_OK; i++) {
+        note_loss(t->result, i + 1, t->run->options->steps, t->history.steps[i].loss);
+        t->result->steps = i + 1;
+    }
+    t->position.step = t->result->resumed_step = resumed->step;
+    return status;
+}
+
 static void drop_traced(const struct tdm_run *run, const struct tdm_loaded *loaded)
 {
     for (uint32_t rank = 0; rank < run->ranks; rank++)
@@ -319,12 +358,13 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     const struct tdm_backend *backend = run->options->backend;
     struct tdm_forecast *const *forecasts = run->loaded[index].forecasts;
     t->result->outside_bytes = backend->outside_bytes(run->arenas[0].executor);
-    enum tdm_status status = tdm_team_walk_new(t->program, forecasts, run->arenas, &t->walk, err);
+    enum tdm_status status = resume(t, err);
+    if (status == TDM_OK)
+        status = tdm_team_walk_new(t->program, forecasts, run->arenas, &t->walk, err);
     if (status == TDM_OK)
         status = open_measuring(t, err);
     if (status == TDM_OK && backend->executes)
-        status = tdm_batch_new_in_order(run->tokens, t->program->schedule, run->options->order,
-                                        &t->batch, err);
+        status = tdm_batch_new(run->tokens, t->program->schedule, &t->batch, err);
     if (status == TDM_OK)
         status = tdm_team_walk_prepare(t->walk, err);
     if (status == TDM_OK)
@@ -339,6 +379,11 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
         &t->midstep, run->arenas, forecasts[0], run->listener, run->recorder,
         tdm_size_add(run->arenas[0].bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
     tdm_walk_watch(tdm_team_walk_of(t->walk, 0), &t->midstep.watch);
+    t->cut = run->options->stop;
+    if (tdm_run_saves_checkpoints(run->options)) { /* an interrupted step is ended and saved */
+        t->midstep.stop = run->options->stop;
+        t->cut = run->options->cut;
+    }
     return TDM_OK;
 }
 
@@ -350,6 +395,7 @@ static void close_training(struct training *t)
     free(t->scanned);
     free(t->used_bytes);
     tdm_team_walk_free(t->walk);
+    tdm_history_free(&t->history);
 }
 
 enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_result *result,
@@ -360,15 +406,26 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
         .run = run,
         .program = program,
         .result = result,
-        .position = {.seed = run->options->seed, .settings = &program->schedule->optimizer}};
+        .position = {.seed = run->weights.seed, .settings = &program->schedule->optimizer}};
     enum tdm_status status = open_training(&t, index, err);
+    if (status == TDM_OK && t.position.step == run->options->steps) /* nothing is left to train */
+        status = save(&t, err);
     while (status == TDM_OK && t.position.step < run->options->steps) {
         status = next_step(&t, err);
         if (status == TDM_OK) /* before an evaluation overwrites the gradients */
-            status =
-                tdm_run_weights_save(&run->weights, run->arenas, program, t.position.step, err);
+            status = save(&t, err);
+        if (status == TDM_OK)
+            status = check_stop(&t, err);
         if (status == TDM_OK)
             status = evaluate(&t, err);
+    }
+    /* an evaluation was interrupted */
+    struct tdm_error late = {.status = TDM_OK};
+    if (status == TDM_INTERRUPTED && t.position.step > result->resumed_step &&
+        tdm_run_saves_checkpoints(run->options) && !is_cut(&t) && save(&t, &late) != TDM_OK) {
+        status = late.status;
+        if (err != NULL)
+            *err = late;
     }
     close_training(&t);
     result->finished = status == TDM_OK;

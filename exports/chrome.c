@@ -57,11 +57,10 @@ static void write_names(struct chrome *chrome)
     const struct tdm_plot *plot = chrome->step->plot;
     char text[TDM_TEXT_SHOWN];
     if (chrome->side == TDM_MEASURED)
-        snprintf(text, sizeof(text), "rank %" PRIu32 ": %s, step %" PRId64 " as measured",
-                 chrome->step->rank, plot->title, plot->step);
+        snprintf(text, sizeof(text), "rank %" PRIu32 ": step %" PRId64 ", measured",
+                 chrome->step->rank, plot->step);
     else
-        snprintf(text, sizeof(text), "rank %" PRIu32 ": %s, as predicted", chrome->step->rank,
-                 plot->title);
+        snprintf(text, sizeof(text), "rank %" PRIu32 ": predicted", chrome->step->rank);
     begin_event(chrome, 'M', -1);
     fputs(",\"name\":\"process_name\",\"args\":{\"name\":", chrome->out);
     write_string(chrome->out, text);

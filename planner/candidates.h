@@ -111,6 +111,14 @@ enum tdm_status tdm_candidates_least_estimate(struct tdm_schedule *schedule,
                                               const struct tdm_pins *pins, enum tdm_place place,
                                               uint64_t *bytes, struct tdm_error *err);
 
+/* A lower bound on the used bytes of `place` of every schedule searched, with the limit on the
+ * other place kept: proved by linear programs that minimise bytes. 0: not known, as with several
+ * ranks, an evaluation, or a model that is too large for the solver. The schedule stays as it is.
+ */
+enum tdm_status tdm_candidates_least_proved(struct tdm_schedule *schedule,
+                                            const struct tdm_pins *pins, enum tdm_place place,
+                                            uint64_t *bytes, struct tdm_error *err);
+
 /* Is so much of `place` enough for some schedule, with the limit on the other place kept? Faster
  * than the minimum. The nest of `schedule` is overwritten. */
 enum tdm_status tdm_candidates_enough(struct tdm_schedule *schedule, const struct tdm_pins *pins,

@@ -5,6 +5,7 @@
 #include "texts/list.h"
 #include "texts/token_file.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@ struct text {
     uint64_t document_count;
     uint64_t *document_starts; /* [document_count] in the text */
     char *name;                /* of several files */
+    struct tdm_tokens *mask;   /* NULL: none */
 };
 
 struct tdm_tokens {
@@ -26,6 +28,7 @@ struct tdm_tokens {
     uint64_t first, count;   /* of the text's tokens */
     uint64_t first_document, document_count;
     uint32_t vocabulary;
+    enum tdm_text_order order;
 };
 
 /* The last of `count` rising numbers that is not above `number`; the first one is not. */
@@ -60,6 +63,7 @@ static void find_documents(struct tdm_tokens *tokens)
 
 static void free_text(struct text *text)
 {
+    tdm_tokens_free(text->mask);
     for (size_t i = 0; i < text->file_count; i++)
         tdm_token_file_free(&text->files[i]);
     free(text->files);
@@ -156,6 +160,7 @@ enum tdm_status tdm_tokens_split(struct tdm_tokens *tokens, double fraction,
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for tokens");
     *last = *tokens;
     last->own = (struct text){.files = NULL};
+    last->order = TDM_TEXT_RANDOM;
     if (tokens->text != NULL) {
         last->count = (uint64_t)ceil(fraction * (double)tokens->count);
         if (last->count < 2 || last->count + 2 > tokens->count) {
@@ -172,6 +177,56 @@ enum tdm_status tdm_tokens_split(struct tdm_tokens *tokens, double fraction,
     }
     *out = last;
     return TDM_OK;
+}
+
+enum tdm_status tdm_tokens_mask(struct tdm_tokens *tokens, const char *what, struct tdm_error *err)
+{
+    struct tdm_tokens *mask;
+    if (tokens->text == NULL) {
+        tdm_fail(err, TDM_USAGE, "--mask: random tokens have none");
+        return tdm_hint(err, "give a text with --tokens");
+    }
+    enum tdm_status status = tdm_tokens_open(what, TDM_ANY_VOCABULARY, &mask, err);
+    if (status != TDM_OK)
+        return status;
+    if (mask->count != tokens->count) {
+        tdm_fail(err, TDM_INPUT, "%s: has %llu numbers, but %s has %llu tokens",
+                 tdm_tokens_name(mask), (unsigned long long)mask->count, tdm_tokens_name(tokens),
+                 (unsigned long long)tokens->count);
+        tdm_tokens_free(mask);
+        return tdm_hint(err, "a mask has a number for each token: 0 where it is not a target");
+    }
+    tdm_tokens_free(tokens->own.mask);
+    tokens->own.mask = mask;
+    return TDM_OK;
+}
+
+bool tdm_tokens_are_masked(const struct tdm_tokens *tokens)
+{
+    return tokens->text != NULL && tokens->text->mask != NULL;
+}
+
+bool tdm_tokens_is_target(const struct tdm_tokens *tokens, uint64_t i)
+{
+    return !tdm_tokens_are_masked(tokens) ||
+           tdm_tokens_at(tokens->text->mask, tokens->first + i) != 0;
+}
+
+enum tdm_status tdm_tokens_read_in(struct tdm_tokens *tokens, enum tdm_text_order order,
+                                   struct tdm_error *err)
+{
+    if (order != TDM_TEXT_RANDOM && tokens->text == NULL) {
+        tdm_fail(err, TDM_USAGE, "--order %s: random tokens have no order",
+                 tdm_text_order_name(order));
+        return tdm_hint(err, "give a text with --tokens");
+    }
+    tokens->order = order;
+    return TDM_OK;
+}
+
+enum tdm_text_order tdm_tokens_order(const struct tdm_tokens *tokens)
+{
+    return tokens->order;
 }
 
 bool tdm_tokens_are_split_off(const struct tdm_tokens *tokens)
@@ -242,6 +297,32 @@ uint64_t tdm_tokens_document_of(const struct tdm_tokens *tokens, uint64_t i)
 bool tdm_tokens_predict_documents(const struct tdm_tokens *tokens)
 {
     return tokens->text != NULL && tokens->text->files[0].opened_by_delimiter;
+}
+
+const char *tdm_tokens_digest(const struct tdm_tokens *tokens, char out[TDM_DIGEST_SIZE])
+{
+    struct tdm_checksum sum = {0};
+    uint32_t block[4096];
+    for (uint64_t i = 0; i < tokens->count;) {
+        size_t n = 0;
+        for (; n < sizeof(block) / sizeof(block[0]) && i < tokens->count; i++)
+            block[n++] = tdm_tokens_at(tokens, i);
+        tdm_checksum_add(&sum, block, n * sizeof(block[0]));
+    }
+    for (uint64_t d = 0; d < tokens->document_count; d++) {
+        uint64_t start = tdm_tokens_document_start(tokens, d);
+        tdm_checksum_add(&sum, &start, sizeof(start));
+    }
+    for (uint64_t i = 0; i < tokens->count && tdm_tokens_are_masked(tokens); i++) {
+        unsigned char target = tdm_tokens_is_target(tokens, i);
+        tdm_checksum_add(&sum, &target, sizeof(target));
+    }
+    if (tokens->order != TDM_TEXT_RANDOM) {
+        const char *order = tdm_text_order_name(tokens->order);
+        tdm_checksum_add(&sum, order, strlen(order));
+    }
+    snprintf(out, TDM_DIGEST_SIZE, "%016" PRIx64, tdm_checksum_value(&sum));
+    return out;
 }
 
 double tdm_tokens_unigram_entropy(const struct tdm_tokens *tokens)

@@ -6,7 +6,9 @@
 #ifndef TDM_TEXTS_TOKENS_H
 #define TDM_TEXTS_TOKENS_H
 
+#include "base/digest.h"
 #include "base/status.h"
+#include "texts/order.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,6 +33,12 @@ enum tdm_status tdm_tokens_mask(struct tdm_tokens *tokens, const char *what, str
 /* Has the text a mask; and may token `i` be a target? */
 bool tdm_tokens_are_masked(const struct tdm_tokens *tokens);
 bool tdm_tokens_is_target(const struct tdm_tokens *tokens, uint64_t i);
+
+/* Sets the order in which steps read the text; at first it is random, and so is that of what is
+ * split off. TDM_USAGE: random tokens have no other. */
+enum tdm_status tdm_tokens_read_in(struct tdm_tokens *tokens, enum tdm_text_order order,
+                                   struct tdm_error *err);
+enum tdm_text_order tdm_tokens_order(const struct tdm_tokens *tokens);
 
 /* Was this split off by tdm_tokens_split()? */
 bool tdm_tokens_are_split_off(const struct tdm_tokens *tokens);
@@ -64,6 +72,10 @@ uint64_t tdm_tokens_document_of(const struct tdm_tokens *tokens, uint64_t i);
 /* Do documents begin with a delimiter token, which the text before it predicts? If not, the last
  * token of a document has no target. */
 bool tdm_tokens_predict_documents(const struct tdm_tokens *tokens);
+
+/* A digest of the tokens, of where their documents begin, of their mask and their order. Returns
+ * `out`. Reads all of them: seconds for gigabytes. */
+const char *tdm_tokens_digest(const struct tdm_tokens *tokens, char out[TDM_DIGEST_SIZE]);
 
 /* Entropy in nats of a token drawn by its frequency: the lowest loss of a model that sees no
  * context. */

@@ -53,6 +53,15 @@ static void put_row(unsigned version, const char *descr, uint32_t width, uint64_
     put(version, header, width, count, 0);
 }
 
+static void write_raw(const char *path, uint64_t first, uint64_t count)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    for (uint64_t i = 0; i < count; i++)
+        fputc(number(first + i), file);
+    assert_int_equal(fclose(file), 0);
+}
+
 static struct tdm_tokens *open_tokens(const char *path)
 {
     struct tdm_tokens *tokens;
@@ -625,15 +634,14 @@ static void test_batches(void **unused)
     assert_int_equal(remove("set.idx"), 0);
 }
 
-static struct tdm_batch *ordered_batch(const struct tdm_tokens *tokens,
+static struct tdm_batch *ordered_batch(struct tdm_tokens *tokens,
                                        const struct tdm_schedule *schedule,
                                        enum tdm_text_order order)
 {
-    struct tdm_batch *batch;
     struct tdm_error err = {0};
-    if (tdm_batch_new_in_order(tokens, schedule, order, &batch, &err) != TDM_OK)
+    if (tdm_tokens_read_in(tokens, order, &err) != TDM_OK)
         fail_msg("%s", err.message);
-    return batch;
+    return new_batch(tokens, schedule);
 }
 
 /* In a shuffled order every part of the text comes once before any comes again, in another order
@@ -674,13 +682,12 @@ static void test_shuffled(void **unused)
     }
     assert_true(moved > PARTS);
     tdm_batch_free(batch);
-    assert_int_equal(tdm_batch_new_in_order(tokens, schedule, TDM_TEXT_PACKED, &batch, &err),
-                     TDM_USAGE);
+    assert_int_equal(tdm_tokens_read_in(tokens, TDM_TEXT_PACKED, &err), TDM_OK);
+    assert_int_equal(tdm_batch_new(tokens, schedule, &batch, &err), TDM_USAGE);
     assert_non_null(strstr(err.hint, "documents=file"));
     tdm_tokens_free(tokens);
     assert_int_equal(tdm_tokens_open(NULL, 256, &tokens, &err), TDM_OK);
-    assert_int_equal(tdm_batch_new_in_order(tokens, schedule, TDM_TEXT_SHUFFLED, &batch, &err),
-                     TDM_USAGE);
+    assert_int_equal(tdm_tokens_read_in(tokens, TDM_TEXT_SHUFFLED, &err), TDM_USAGE);
     tdm_tokens_free(tokens);
     tdm_schedule_free(schedule);
     assert_int_equal(remove("text.u16"), 0);
@@ -704,6 +711,57 @@ static void test_permutations(void **unused)
         }
         assert_true(count < 20 || same < count);
     }
+}
+
+/* Where the mask is 0 there is no target, in steps and in what is split off. */
+static void test_mask(void **unused)
+{
+    (void)unused;
+    struct tdm_schedule *schedule = new_schedule(25);
+    struct tdm_tokens *tokens, *last;
+    struct tdm_error err = {0};
+    struct tdm_step step = {.number = 1};
+    char plain[TDM_DIGEST_SIZE], masked[TDM_DIGEST_SIZE], shuffled[TDM_DIGEST_SIZE];
+    write_raw("text", 0, COUNT);
+    FILE *file = fopen("mask", "wb");
+    for (uint64_t i = 0; i < COUNT; i++)
+        fputc(i % 3 == 0 ? 0 : (int)i, file);
+    assert_int_equal(fclose(file), 0);
+    tokens = open_tokens("text");
+    tdm_tokens_digest(tokens, plain);
+    assert_int_equal(tdm_tokens_mask(tokens, "none", &err), TDM_IO);
+    write_raw("short", 0, COUNT - 1);
+    assert_int_equal(tdm_tokens_mask(tokens, "short", &err), TDM_INPUT);
+    assert_non_null(strstr(err.message, "short: has 99 numbers, but text has 100 tokens"));
+    assert_int_equal(tdm_tokens_mask(tokens, "mask", &err), TDM_OK);
+    tdm_tokens_digest(tokens, masked);
+    assert_int_equal(tdm_tokens_read_in(tokens, TDM_TEXT_SHUFFLED, &err), TDM_OK);
+    tdm_tokens_digest(tokens, shuffled);
+    assert_string_not_equal(plain, masked);
+    assert_string_not_equal(masked, shuffled);
+    assert_int_equal(tdm_tokens_split(tokens, 0.4, &last, &err), TDM_OK);
+    assert_int_equal(tdm_tokens_order(last), TDM_TEXT_RANDOM);
+    for (int part = 0; part < 2; part++) {
+        struct tdm_batch *batch = new_batch(part == 0 ? tokens : last, schedule);
+        uint64_t trained = 0;
+        tdm_batch_window(batch, 1, 0);
+        for (uint64_t i = 0; i < 25; i++) {
+            uint64_t target = (uint64_t)part * 60 + i + 1;
+            assert_int_equal(batch->inputs[i], number(target - 1));
+            assert_int_equal(batch->targets[i], target % 3 == 0 ? TDM_NO_TARGET : number(target));
+            trained += target % 3 != 0;
+        }
+        tdm_batch_describe(batch, &step);
+        assert_int_equal(step.trained_tokens, trained);
+        assert_null(step.sequences);
+        tdm_batch_free(batch);
+    }
+    tdm_tokens_free(last);
+    tdm_tokens_free(tokens);
+    tdm_schedule_free(schedule);
+    remove("text");
+    remove("mask");
+    remove("short");
 }
 
 /* Packed sequences have whole documents, and nothing is trained on twice in a reading. */
@@ -793,15 +851,6 @@ static int enter_scratch(void **unused)
     return scratch == NULL ? 0 : chdir(scratch);
 }
 
-static void write_raw(const char *path, uint64_t first, uint64_t count)
-{
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    for (uint64_t i = 0; i < count; i++)
-        fputc(number(first + i), file);
-    assert_int_equal(fclose(file), 0);
-}
-
 /* Files with commas between them, and patterns, are one text: the tokens of one behind those of the
  * other. A file that has such a name is that file. */
 static void test_several(void **state)
@@ -849,14 +898,14 @@ static void test_several(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shuffled),     cmocka_unit_test(test_permutations),
-        cmocka_unit_test(test_packed),       cmocka_unit_test(test_several),
-        cmocka_unit_test(test_widths),       cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_headers),      cmocka_unit_test(test_other_words),
-        cmocka_unit_test(test_raw),          cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_llmc),         cmocka_unit_test(test_megatron),
-        cmocka_unit_test(test_broken_index), cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_delimiters),
+        cmocka_unit_test(test_shuffled),    cmocka_unit_test(test_permutations),
+        cmocka_unit_test(test_packed),      cmocka_unit_test(test_mask),
+        cmocka_unit_test(test_several),     cmocka_unit_test(test_widths),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_other_words), cmocka_unit_test(test_raw),
+        cmocka_unit_test(test_bytes),       cmocka_unit_test(test_llmc),
+        cmocka_unit_test(test_megatron),    cmocka_unit_test(test_broken_index),
+        cmocka_unit_test(test_batches),     cmocka_unit_test(test_delimiters),
     };
     return cmocka_run_group_tests(tests, enter_scratch, NULL);
 }
