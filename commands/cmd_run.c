@@ -141,8 +141,23 @@ static const struct tdm_option options[] = {
      .word = "LIST",
      .place = 0,
      .read = read_devices,
-     .help = "of a schedule for several ranks: the number of each rank's device, as 0,1; ranks may "
-             "share one (0,0); by default rank 0 has device 0, and so on"},
+     .help =
+         "of a schedule for several ranks: the number of the device of each rank of this "
+         "process, as 0,1; ranks may share one (0,0); by default the first has device 0, and so "
+         "on"},
+    {.name = "transport",
+     .word = "NAME",
+     .place = PLACE(transport),
+     .help = "of a schedule for several ranks, how bytes get from rank to rank: shared: each reads "
+             "the memory of the others, in one process; nccl: by NCCL, between GPUs; mpi: "
+             "messages, between processes that mpirun started, of cpu; by default what fits",
+     .details = "mpirun -n N tidemark run SCHEDULE divides the ranks among N processes, one a "
+                "node. All read the same files; the first one prints, saves and writes the trace. "
+                "Before memory is taken they compare schedules, texts, versions and cards. A rank "
+                "that does not come to where others wait is given up after 30 s (TIDEMARK_LATE in "
+                "the environment changes that), or after ten times what it should need.",
+     .values = TDM_VALUES_NAMES,
+     .names = "shared, nccl or mpi"},
     {.name = "weights",
      .word = "WEIGHTS",
      .place = PLACE(run),
@@ -314,10 +329,29 @@ static const struct tdm_option options[] = {
              "2,000,000 and take less than 1% of a step, else first",
      .values = TDM_VALUES_NAMES,
      .names = "all, first or every:"},
+    {.name = "log",
+     .word = "DIR",
+     .place = PLACE(run.log_path),
+     .help =
+         "write a row a step to DIR/train.csv and a row an evaluation to DIR/validation.csv, and "
+         "both to an event file of TensorBoard there; all can be read while the run goes on",
+     .details =
+         "Loss, gradient norm, learning rate, seconds, tokens/s, MFU, used memory. A resumed "
+         "run with the same directory goes on after the step that it goes on from.",
+     .values = TDM_VALUES_FOLDERS},
+    {.name = "check-finite",
+     .type = TDM_OPTION_FLAG,
+     .place = PLACE(run.check_finite),
+     .help =
+         "if a loss is not a number, run the steps since the last checkpoint again, op by op, and "
+         "name the first op whose output is not finite",
+     .details =
+         "Without checkpoints all steps of the run. An op then waits for the one before it."},
     {.as = &tdm_option_force,
      .place = PLACE(run.force),
-     .help = "replace an existing trace, or a directory that holds only saved files; what the run "
-             "reads is never overwritten"},
+     .help =
+         "replace an existing trace, log, or directory that holds only saved files; what the run "
+         "reads is never overwritten"},
     {.name = "dry-run",
      .type = TDM_OPTION_FLAG,
      .place = PLACE(run.dry_run),

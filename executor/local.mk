@@ -22,8 +22,10 @@ libexecutor_a_SOURCES += \
 	executor/copied.h \
 	executor/evaluate.c \
 	executor/evaluate.h \
+	executor/events.c executor/events.h \
 	executor/examples.c \
 	executor/examples.h \
+	executor/finite.c executor/finite.h \
 	executor/forecast.c \
 	executor/forecast.h \
 	executor/free_memory.c \
@@ -33,6 +35,7 @@ libexecutor_a_SOURCES += \
 	executor/host_arena.h \
 	executor/host_memory.c \
 	executor/host_memory.h \
+	executor/log.c executor/log.h \
 	executor/midstep.c \
 	executor/midstep.h \
 	executor/host_optimizer.c \
@@ -53,6 +56,7 @@ libexecutor_a_SOURCES += \
 	executor/record.c \
 	executor/record.h \
 	executor/remainder.h \
+	executor/rerun.c executor/rerun.h \
 	executor/run.c \
 	executor/run.h \
 	executor/run_parts.h \
@@ -68,11 +72,15 @@ libexecutor_a_SOURCES += \
 	executor/shares.c executor/shares.h \
 	executor/shuffle.c executor/shuffle.h \
 	executor/team.c executor/team.h executor/team_walk.c executor/team_walk.h \
-	executor/transport.c executor/transport.h executor/transport_shared.c \
+	executor/nccl.c executor/nccl.h executor/transport_nccl.c \
+	executor/mpi_module.h executor/processes.c executor/processes.h executor/run_join.c \
+	executor/transport.c executor/transport.h executor/transport_mpi.c executor/transport_shared.c \
+	executor/transports.c executor/transports.h \
 	executor/walk.c \
 	executor/walk.h \
 	executor/weights.c \
 	executor/weights.h \
+	executor/written.c executor/written.h \
 	executor/cpu/arena.c \
 	executor/cpu/attention.c \
 	executor/cpu/attention.h \
@@ -105,7 +113,8 @@ libexecutor_a_SOURCES += \
 %host_optimizer.o: CFLAGS += -ffp-contract=off -fno-math-errno
 
 # Single ops of the cpu backend against double.
-cmocka_tests += tests/executor/unit_cpu tests/executor/unit_cpu_parts tests/executor/unit_optimizer
+cmocka_tests += tests/executor/unit_cpu tests/executor/unit_cpu_parts tests/executor/unit_log \
+	tests/executor/unit_optimizer
 tests_executor_unit_cpu_SOURCES = tests/executor/unit_cpu.c tests/executor/cpu_attention.c \
 	tests/executor/cpu_qk_norm.c tests/support/cpu_fixture.c \
 	tests/support/cpu_fixture.h tests/support/cases.c tests/support/cases.h
@@ -121,3 +130,14 @@ tests_executor_unit_cross_entropy_LDADD = tests/reference/libreference.a $(LDADD
 tests_executor_unit_optimizer_SOURCES = tests/executor/unit_optimizer.c tests/support/bf16.h \
 	tests/support/cpu_fixture.c \
 	tests/support/cpu_fixture.h
+
+# The module that speaks MPI: a shared object that runs of several processes load.
+EXTRA_DIST += executor/mpi_module.c
+if HAVE_MPI
+modulesdir = $(pkglibdir)
+modules_DATA = tidemark-mpi.so
+tidemark-mpi.so: executor/mpi_module.c executor/mpi_module.h
+	$(AM_V_CCLD)$(CC) $(DEFS) -I. -I$(srcdir) $(CPPFLAGS) $(TDM_CFLAGS) $(MPI_CFLAGS) $(CFLAGS) -shared -fPIC \
+		$(srcdir)/executor/mpi_module.c -o $@ $(LDFLAGS) $(MPI_LIBS)
+CLEANFILES += tidemark-mpi.so
+endif

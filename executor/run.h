@@ -10,6 +10,8 @@
 
 #include "executor/amounts.h"
 #include "executor/arenas.h"
+#include "executor/processes.h"
+#include "executor/transport.h"
 #include "texts/order.h"
 #include "texts/tokens.h"
 #include "traces/trace.h"
@@ -35,6 +37,7 @@ struct tdm_run_options {
     const char *validation_path; /* text to evaluate on; NULL: the end of the tokens */
     double validation_share;
     const char *trace_path;     /* NULL: none */
+    const char *log_path;       /* directory for CSV and event files; NULL: none */
     const char *save_path;      /* directory to write the trained model to; with save_every a folder
                                    of checkpoints; NULL: none */
     const char *resume_path;    /* checkpoint, or a folder of them, to go on from; NULL: none */
@@ -44,8 +47,12 @@ struct tdm_run_options {
                                    checkpoint */
     uint64_t save_keep;         /* checkpoints that stay */
     uint64_t shard_bytes;       /* maximum size of a saved file */
-    const uint32_t *devices;    /* [device_count] of the ranks; NULL: each has its own number */
+    const uint32_t *devices;    /* [device_count] of this process' ranks; NULL: 0, 1, ... */
     uint32_t device_count;
+    const struct tdm_transport *transport; /* between ranks; NULL: by what the backend can */
+    struct tdm_processes *processes;       /* which share the run; NULL: one */
+    double late_seconds;  /* the least after which a rank is taken to be lost; 0: 30 */
+    bool check_finite;    /* after a loss that is not a number, run again to find why */
     bool force;           /* replace an existing trace or saved directory */
     uint64_t timed_every; /* record op times of step 1 and every k-th; 0: automatic */
     bool dry_run;         /* allocate nothing, run nothing */
@@ -112,6 +119,7 @@ struct tdm_run_validation {
 /* Results of one schedule. */
 struct tdm_run_result {
     bool begun;            /* its first step has begun */
+    bool hangs;            /* a rank is in an op that does not end: the process must end so */
     bool finished;         /* all steps are done, and all that was to be saved is saved */
     uint64_t steps;        /* the last one that is done */
     uint64_t resumed_step; /* the run went on after this one; 0: from the start */

@@ -2,6 +2,8 @@
 /* The walk: launches the items of a program on a backend. */
 #include "executor/walk.h"
 
+#include "executor/finite.h"
+#include "executor/team.h"
 #include "ops/team.h"
 #include "schedule/order.h"
 #include "schedule/program.h"
@@ -35,6 +37,7 @@ struct tdm_walk {
     /* of the step under way */
     const struct tdm_step *step;
     struct tdm_observer *observer;
+    struct tdm_finite *finite; /* of all steps; NULL: outputs are not checked */
     const volatile sig_atomic_t *stop;
     uint64_t launched[TDM_MAX_LANES];
     uint64_t ended;       /* of the compute lane, as last seen */
@@ -175,6 +178,11 @@ static enum tdm_status watch_end(struct tdm_walk *walk, struct tdm_error *err)
 
 /* ---- launching ---- */
 
+void tdm_walk_check(struct tdm_walk *walk, struct tdm_finite *finite)
+{
+    walk->finite = finite;
+}
+
 static void resolve(const struct tdm_walk *walk, const struct tdm_access *access,
                     struct tdm_operand *operand)
 {
@@ -219,12 +227,19 @@ static enum tdm_status launch_op(struct tdm_walk *walk, const struct tdm_op *op,
         return status;
 
     struct tdm_launch launch = launch_of(walk, op);
+    if (walk->team != NULL)
+        tdm_team_at(walk->team, walk->program->rank, op,
+                    tdm_forecast_seconds(walk->forecast, walk->launched[TDM_LANE_COMPUTE]));
     if (walk->observer != NULL)
         status = tdm_observer_launch(walk->observer, &launch, err);
+    if (status == TDM_OK && walk->finite != NULL)
+        status = tdm_finite_before(walk->finite, &launch, err);
     if (status == TDM_OK)
         status = backend->run[op->kind](executor, &launch, err);
     if (status == TDM_OK)
         walk->launched[op->lane]++;
+    if (status == TDM_OK && walk->finite != NULL)
+        status = tdm_finite_after(walk->finite, &launch, err);
     return status;
 }
 
@@ -251,6 +266,34 @@ static enum tdm_status take_item(void *self, const struct tdm_item *item, struct
     if (walk->stop != NULL && *walk->stop)
         return interrupted(walk, item->op, err);
     return launch_op(walk, item->op, &waits, err);
+}
+
+struct counting {
+    const struct tdm_walk *walk;
+    struct tdm_team_needs *needs;
+};
+
+static enum tdm_status count_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    const struct counting *counting = self;
+    const struct tdm_walk *walk = counting->walk;
+    (void)err;
+    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & 1u << item->op->kind) == 0)
+        return TDM_OK;
+    const struct tdm_launch launch = launch_of(walk, item->op);
+    tdm_team_need(&launch, tdm_team_exchange(walk->team, walk->program->rank, 0), counting->needs);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_walk_team_needs(struct tdm_walk *walk, struct tdm_team_needs *needs,
+                                    struct tdm_error *err)
+{
+    struct counting counting = {walk, needs};
+    *needs = (struct tdm_team_needs){.rank = walk->program->rank,
+                                     .ranks = walk->program->ranks,
+                                     .verbs = walk->arenas->backend->team,
+                                     .executor = walk->arenas->executor};
+    return tdm_program_emit(walk->program, count_item, &counting, err);
 }
 
 /* Prepares the backend for ops like this one. Team ops need all ranks, and no preparation. */

@@ -15,10 +15,12 @@
 #include "executor/arenas.h"
 #include "executor/forecast.h"
 #include "executor/observer.h"
+#include "executor/transport.h"
 
 #include <signal.h>
 
 struct tdm_walk;
+struct tdm_finite;
 
 /* Creates a walk over `program` in `arenas`. Both must outlive it, and so must `forecast`, which
  * must be of the same program. With NULL the walk makes its own. */
@@ -30,6 +32,10 @@ void tdm_walk_free(struct tdm_walk *walk);
 /* With several ranks: the team in which the walk's rank runs its steps (team.h), which must outlive
  * it. */
 void tdm_walk_join(struct tdm_walk *walk, struct tdm_team *team);
+
+/* What the team ops of its rank need of their transport. */
+enum tdm_status tdm_walk_team_needs(struct tdm_walk *walk, struct tdm_team_needs *needs,
+                                    struct tdm_error *err);
 
 /* Prepares the backend for the ops of the program. The contents of the arenas are lost. */
 enum tdm_status tdm_walk_prepare(struct tdm_walk *walk, struct tdm_error *err);
@@ -44,6 +50,10 @@ struct tdm_walk_watch {
 
 /* Sets the watch for later steps. It is borrowed and may be NULL. */
 void tdm_walk_watch(struct tdm_walk *walk, const struct tdm_walk_watch *watch);
+
+/* Sets what checks the outputs of every op of later steps (finite.h); borrowed, NULL: nothing. Ops
+ * then run one by one. */
+void tdm_walk_check(struct tdm_walk *walk, struct tdm_finite *finite);
 
 /* Ops of the compute lane launched in the current step, or else in the last one. */
 uint64_t tdm_walk_launched(const struct tdm_walk *walk);

@@ -391,6 +391,7 @@ static enum tdm_status begin_low(struct memories *m, struct tdm_error *err)
 static enum tdm_status prove(struct memories *m, struct tdm_error *err)
 {
     struct tdm_objective_found probe = {0};
+    m->request.memory_bytes = m->found->schedule->memory_bytes; /* not the last one tried */
     enum tdm_status status = tdm_request_make(&m->request, &probe.schedule, &probe.pins, err);
     if (status == TDM_OK)
         status = tdm_candidates_least_proved(probe.schedule, &probe.pins, TDM_DEVICE,

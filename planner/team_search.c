@@ -147,6 +147,7 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
         return TDM_OK;
     }
     schedule->ranks = team->request->ranks;
+    schedule->ranks_per_node = team->request->ranks_per_node;
     schedule->memory_bytes = team->most.device_bytes;
     schedule->host_memory_bytes = team->most.host_bytes;
     if (status == TDM_OK)
@@ -172,7 +173,9 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
 static uint64_t host_part(const struct team *team)
 {
     uint64_t all = team->most.host_bytes, runtime = tdm_least(all, team->host_runtime_bytes);
-    return runtime + (all - runtime) / team->request->ranks;
+    const uint32_t sharers =
+        team->request->ranks_per_node == 0 ? team->request->ranks : team->request->ranks_per_node;
+    return runtime + (all - runtime) / sharers;
 }
 
 /* The memory at share `part` of HALVINGS' finest step between both. */
