@@ -2,7 +2,6 @@
 /* `tidemark export`: writes a step of a schedule or a trace in a format of another tool. */
 #include "commands/cmd.h"
 
-#include "base/file.h"
 #include "base/inputs.h"
 #include "base/names.h"
 #include "base/output.h"
@@ -10,7 +9,6 @@
 #include "commands/common_options.h"
 #include "exports/export.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,23 +17,24 @@ struct arguments {
     const char *source, *output;
     const struct tdm_export_format *format;
     int64_t step;
+    uint64_t rank;
     bool force;
 };
 
 static const char *nth_format(size_t index)
 {
-    return tdm_export_formats[index].name;
+    return tdm_export_formats[index] == NULL ? NULL : tdm_export_formats[index]->name;
 }
 
 static enum tdm_status read_format(const char *text, void *value, struct tdm_error *err)
 {
     const char *names[8] = {NULL};
     char suggestion[TDM_SUGGESTION_BYTES];
-    for (size_t i = 0; tdm_export_formats[i].name != NULL; i++) {
-        names[i] = tdm_export_formats[i].name;
+    for (size_t i = 0; tdm_export_formats[i] != NULL; i++) {
+        names[i] = tdm_export_formats[i]->name;
         if (strcmp(text, names[i]) != 0)
             continue;
-        *(const struct tdm_export_format **)value = &tdm_export_formats[i];
+        *(const struct tdm_export_format **)value = tdm_export_formats[i];
         return TDM_OK;
     }
     tdm_fail(err, TDM_USAGE, "--format: unknown format \"%.64s\"", text);
@@ -58,6 +57,7 @@ static const struct tdm_option options[] = {
      .place = PLACE(step),
      .help = "of a trace, this step; else the last one whose ops were timed and whose memory was "
              "observed; of one that did not end, the ops that had"},
+    {.as = &tdm_option_rank, .place = PLACE(rank), .help = "of several ranks, this one; else all"},
     {.as = &tdm_option_force, .place = PLACE(force)},
     {.name = NULL}};
 
@@ -95,14 +95,16 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
     return status;
 }
 
-static enum tdm_status write_step(const struct arguments *arguments, const struct tdm_step *step,
+static enum tdm_status write_file(const struct arguments *arguments, bool *unfinished,
                                   struct tdm_error *err)
 {
+    const struct tdm_export_source source = {
+        .path = arguments->source, .step = arguments->step, .rank = (uint32_t)arguments->rank};
     struct tdm_output output;
     enum tdm_status status = tdm_output_begin(arguments->output, arguments->force, &output, err);
     if (status != TDM_OK)
         return status;
-    status = arguments->format->write(step, output.file, err);
+    status = tdm_export_write(arguments->format, &source, output.file, unfinished, err);
     if (status == TDM_OK)
         return tdm_output_commit(&output, err);
     tdm_output_abandon(&output);
@@ -111,33 +113,25 @@ static enum tdm_status write_step(const struct arguments *arguments, const struc
 
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
-    struct arguments arguments = {.step = TDM_PLOT_LAST_STEP};
-    struct tdm_step *step = NULL;
-    bool help;
+    struct arguments arguments = {.step = TDM_PLOT_LAST_STEP, .rank = TDM_PLOT_ALL_RANKS};
+    bool help, unfinished = false;
     enum tdm_status status = read_arguments(argc, argv, &arguments, &help, err);
     if (status != TDM_OK || help)
         return status;
-    status = tdm_file_check(arguments.output, arguments.force, err);
-    if (status != TDM_OK)
-        return status;
     struct tdm_ticker ticker;
-    tdm_ticker_begin(&ticker, stderr, "reading what is exported");
-    status = tdm_step_read(arguments.source, arguments.step, &step, err);
-    tdm_ticker_say(&ticker, "writing");
-    if (status == TDM_OK)
-        status = write_step(&arguments, step, err);
+    tdm_ticker_begin(&ticker, stderr, "reading and writing the step");
+    status = write_file(&arguments, &unfinished, err);
     tdm_ticker_end(&ticker);
-    if (status == TDM_OK && step->plot->unfinished)
-        fprintf(stderr,
-                "tidemark: %s: step %" PRId64 " did not finish; %s has the ops that had ended\n",
-                arguments.source, step->plot->step, arguments.format->name);
-    tdm_step_free(step);
+    if (status == TDM_OK && unfinished)
+        fprintf(stderr, "tidemark: %s: the step did not finish; %s has the ops that had ended\n",
+                arguments.source, arguments.format->name);
     return status;
 }
 
 const struct tdm_command tdm_cmd_export = {
     .name = "export",
-    .usage = "export SCHEDULE|TRACE --format chrome|memory-viz|csv [-o FILE] [--step N] [--force]",
+    .usage = "export SCHEDULE|TRACE --format chrome|memory-viz|csv [-o FILE] [--step N] [--rank R] "
+             "[--force]",
     .summary = "a step in a format of another tool: Perfetto, PyTorch's memory viewer, tables",
     .options = options,
     .notes =
@@ -150,7 +144,8 @@ const struct tdm_command tdm_cmd_export = {
         "was idle.\n"
         "\n"
         "memory-viz: a pickled snapshot for https://pytorch.org/memory_viz, as "
-        "torch.cuda.memory._snapshot() makes it. Device 0 is the device, 1 the host. An arena is "
+        "torch.cuda.memory._snapshot() makes it. Device 0 is the device, 1 the host; of several "
+        "ranks the next two are those of rank 1, and so on. An arena is "
         "a segment, and each value a block in it, from its first op to its last one. The frames "
         "of a block name its tensor and layer, its buffer and slot, its category, and the op that "
         "made it.\n"

@@ -62,7 +62,7 @@ static const struct tdm_option options[] = {
     {.as = &tdm_option_rank,
      .place = PLACE(rank),
      .help = "of several ranks, the one whose memory and lanes are shown; else the lanes of all, "
-             "and the memory of rank 0"},
+             "and the memory of rank 0; on a page those of rank 0"},
     {.name = "size",
      .word = "WxH",
      .place = PLACE(picture),
@@ -106,7 +106,9 @@ static enum tdm_status write_page(const struct arguments *arguments, struct tdm_
                                   struct tdm_ticker *ticker, struct tdm_error *err)
 {
     struct tdm_output output;
-    enum tdm_status status = tdm_step_read(arguments->source, arguments->step, step, err);
+    enum tdm_status status = tdm_step_read(
+        arguments->source, arguments->step,
+        arguments->rank == TDM_PLOT_ALL_RANKS ? 0 : (uint32_t)arguments->rank, step, err);
     tdm_ticker_say(ticker, "writing the page");
     if (status == TDM_OK)
         status = tdm_output_begin(arguments->picture.path, arguments->picture.force, &output, err);
@@ -148,8 +150,6 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     const bool page = is_page(arguments.picture.path);
     if (page && arguments.picture.width != 0)
         return tdm_fail(err, TDM_USAGE, "--size: a page fills its window, and has no size");
-    if (page && arguments.rank != TDM_PLOT_ALL_RANKS && arguments.rank != 0)
-        return tdm_fail(err, TDM_USAGE, "--rank: a page shows rank 0 alone");
     if (arguments.picture.width == 0) {
         arguments.picture.width = 1600;
         arguments.picture.height = 1000;

@@ -114,6 +114,18 @@ static enum tdm_status read_devices(const char *text, void *value, struct tdm_er
     return TDM_OK;
 }
 
+static enum tdm_status read_order(const char *text, void *value, struct tdm_error *err)
+{
+    const char *name;
+    for (int order = 0; (name = tdm_text_order_name((enum tdm_text_order)order)) != NULL; order++) {
+        if (strcmp(text, name) != 0)
+            continue;
+        *(enum tdm_text_order *)value = (enum tdm_text_order)order;
+        return TDM_OK;
+    }
+    return tdm_fail(err, TDM_USAGE, "--order \"%.64s\"; expected random, shuffled or packed", text);
+}
+
 /* ---- the table ---- */
 
 #define PLACE(field) offsetof(struct tdm_run_arguments, field)
@@ -166,7 +178,8 @@ static const struct tdm_option options[] = {
      .help =
          "token ids: a .npy array of whole numbers, llm.c's .bin, or Megatron-LM's .bin with its "
          ".idx; uint16:FILE or uint32:FILE: such numbers and nothing else; bytes:FILE: one token "
-         "a byte, for which vocabularies of up to 260 need no \"bytes:\"; default random tokens. "
+         "a byte, for which vocabularies of up to 260 need no \"bytes:\"; several with commas "
+         "between them, or a quoted pattern, are one text; default random tokens. "
          "Longer than a sequence of the step",
      .details =
          "What a file holds is told by its contents: an array of NumPy (.npy) with one "
@@ -178,6 +191,22 @@ static const struct tdm_option options[] = {
          "vocabulary. Where the schedule says of how many tokens documents are, the file may "
          "be as short as one. A file of up to 4 GiB is read.",
      .values = TDM_VALUES_FILES},
+    {.name = "mask",
+     .word = "WHAT",
+     .place = PLACE(run.mask_path),
+     .help = "a number for each of --tokens, in the same formats (a file of no known format is "
+             "bytes): tokens where it is 0 are read, but not trained on",
+     .values = TDM_VALUES_FILES},
+    {.name = "order",
+     .word = "ORDER",
+     .place = PLACE(run.order),
+     .read = read_order,
+     .help = "random (default): each sequence begins at a random place of the text; shuffled: each "
+             "part of the text once, in an order that the seed gives, before any comes again; "
+             "packed: the same for sequences that whole documents are packed into, of a plan with "
+             "documents=file",
+     .values = TDM_VALUES_NAMES,
+     .names = "random, shuffled or packed"},
     {.name = "steps",
      .word = "N",
      .type = TDM_OPTION_COUNT,

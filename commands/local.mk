@@ -26,6 +26,7 @@ libcommands_a_SOURCES = \
 	commands/bash_completion.c \
 	commands/cmd.c commands/cmd.h \
 	commands/cmd_compare.c commands/cmd_diff.c \
+	commands/cmd_data.c \
 	commands/cmd_doctor.c \
 	commands/cmd_export.c \
 	commands/cmd_machines.c \

@@ -38,7 +38,8 @@ struct tdm_step {
     bool untimed; /* op times are not needed */
     /* set if the schedule takes documents from the text; else NULL and 0 */
     const struct tdm_sequence *sequences; /* [sequence_count], documents of this step */
-    uint64_t trained_tokens;              /* tokens that have a target */
+    /* tokens that have a target, if that is not as the schedule says; else 0 */
+    uint64_t trained_tokens;
 };
 
 /* Maximum number of documents of a step, over all sequences, if they come from the text. */
@@ -79,8 +80,8 @@ static inline const struct tdm_sequence *tdm_launch_sequence(const struct tdm_la
 /* Tokens of the step that have a target: the loss is the mean over these. */
 static inline uint64_t tdm_launch_trained_tokens(const struct tdm_launch *launch)
 {
-    return launch->step->sequences != NULL ? launch->step->trained_tokens
-                                           : launch->program->params.head.trained_tokens;
+    return launch->step->trained_tokens > 0 ? launch->step->trained_tokens
+                                            : launch->program->params.head.trained_tokens;
 }
 
 /* A backend's own state. */

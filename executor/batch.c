@@ -3,6 +3,7 @@
 #include "executor/batch.h"
 
 #include "executor/random.h"
+#include "executor/shuffle.h"
 #include "schedule/layout.h"
 
 #include <stdlib.h>
@@ -85,6 +86,31 @@ static enum tdm_status count_starts(const struct tdm_tokens *tokens,
     return TDM_OK;
 }
 
+/* Packs the text, and checks that it can be. */
+static enum tdm_status pack(struct tdm_batch *batch, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = batch->schedule;
+    const uint64_t context = schedule->sequences[0].tokens;
+    if (!schedule->documents_of_text) {
+        tdm_fail(err, TDM_USAGE,
+                 "--order packed: the schedule does not take documents from the text");
+        return tdm_hint(err, "plan with --set documents=file");
+    }
+    for (uint32_t s = 1; s < schedule->sequence_count; s++)
+        if (schedule->sequences[s].tokens != context)
+            return tdm_fail(err, TDM_USAGE,
+                            "--order packed: the sequences of the schedule have different lengths");
+    enum tdm_status status = tdm_packing_make(batch->tokens, context, &batch->packing, err);
+    if (status != TDM_OK)
+        return status;
+    uint64_t most = (batch->packing.most_pieces + 1) * schedule->sequence_count;
+    if (most > TDM_MOST_STEP_DOCUMENTS)
+        return tdm_fail(
+            err, TDM_INPUT, "%s: a step can hold %llu documents; at most %u are supported",
+            tdm_tokens_name(batch->tokens), (unsigned long long)most, TDM_MOST_STEP_DOCUMENTS);
+    return TDM_OK;
+}
+
 /* ---- making one ---- */
 
 static enum tdm_status take_documents(struct tdm_batch *batch, struct tdm_error *err)
@@ -92,6 +118,10 @@ static enum tdm_status take_documents(struct tdm_batch *batch, struct tdm_error 
     const struct tdm_schedule *schedule = batch->schedule;
     uint64_t starts = 0;
     enum tdm_status status = count_starts(batch->tokens, schedule, &starts, err);
+    if (status == TDM_OK && tdm_tokens_order(batch->tokens) == TDM_TEXT_PACKED) {
+        status = pack(batch, err);
+        starts = (batch->packing.most_pieces + 1) * schedule->sequence_count;
+    }
     if (status != TDM_OK)
         return status;
     batch->sequences = calloc(schedule->sequence_count, sizeof(*batch->sequences));
@@ -106,6 +136,7 @@ enum tdm_status tdm_batch_new(const struct tdm_tokens *tokens, const struct tdm_
                               struct tdm_batch **out, struct tdm_error *err)
 {
     uint64_t count = tdm_schedule_tokens(schedule);
+    const bool packed = tdm_tokens_order(tokens) == TDM_TEXT_PACKED;
     struct tdm_batch *batch = calloc(1, sizeof(*batch));
     if (batch == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a batch");
@@ -117,10 +148,12 @@ enum tdm_status tdm_batch_new(const struct tdm_tokens *tokens, const struct tdm_
     if (batch->inputs == NULL || batch->targets == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu tokens",
                           (unsigned long long)count);
-    if (status == TDM_OK)
+    if (status == TDM_OK && !packed)
         status = check_length(tokens, schedule, err);
     if (status == TDM_OK && schedule->documents_of_text)
         status = take_documents(batch, err);
+    else if (status == TDM_OK && packed)
+        status = pack(batch, err);
     if (status != TDM_OK) {
         tdm_batch_free(batch);
         return status;
@@ -137,6 +170,7 @@ void tdm_batch_free(struct tdm_batch *batch)
     free(batch->targets);
     free(batch->sequences);
     free(batch->document_starts);
+    tdm_packing_free(&batch->packing);
     free(batch);
 }
 
@@ -151,6 +185,32 @@ static uint64_t place_of(const struct tdm_tokens *tokens, uint64_t seed, uint64_
            (tdm_tokens_count(tokens) - length);
 }
 
+/* The same in a shuffled order: the text is divided into parts as long as the longest piece, from a
+ * place that differs each time that it is read, and the pieces of all steps have one part each. */
+static uint64_t place_in_order(const struct tdm_batch *batch, uint64_t seed, uint64_t piece)
+{
+    const uint64_t length = longest_piece(batch->schedule);
+    const uint64_t room = tdm_tokens_count(batch->tokens) - 1; /* the last token is a target */
+    const uint64_t parts = room / length, epoch = piece / parts;
+    const uint64_t rest = room - parts * length;
+    uint64_t first = tdm_random_bits(seed, epoch, POSITION_STREAM, UINT64_MAX) % (rest + 1);
+    return first + tdm_shuffle(piece % parts, parts, seed, epoch) * length;
+}
+
+/* Pieces of a step that are drawn on their own. */
+static uint64_t pieces_of(const struct tdm_schedule *schedule)
+{
+    uint64_t pieces = 0;
+    for (uint32_t s = 0; s < schedule->sequence_count; s++)
+        pieces += schedule->sequences[s].document_count;
+    return pieces;
+}
+
+static int32_t target_at(const struct tdm_tokens *tokens, uint64_t i)
+{
+    return tdm_tokens_is_target(tokens, i) ? (int32_t)tdm_tokens_at(tokens, i) : TDM_NO_TARGET;
+}
+
 /* Fills `length` tokens and targets, from token `begin` of the text or of the random stream. */
 static void fill_piece(const struct tdm_tokens *tokens, uint64_t length, uint64_t begin,
                        uint64_t seed, uint64_t step, uint64_t stream, int32_t *inputs,
@@ -161,7 +221,7 @@ static void fill_piece(const struct tdm_tokens *tokens, uint64_t length, uint64_
     for (uint64_t i = begin; i < begin + length; i++) {
         if (!random) {
             *inputs++ = (int32_t)tdm_tokens_at(tokens, i);
-            *targets++ = (int32_t)tdm_tokens_at(tokens, i + 1);
+            *targets++ = target_at(tokens, i + 1);
             continue;
         }
         *inputs++ = (int32_t)(tdm_random_bits(seed, step, stream, i) % vocabulary);
@@ -185,10 +245,8 @@ static void find_documents(struct tdm_batch *batch, uint32_t s, uint64_t begin, 
     for (d++; d < all && tdm_tokens_document_start(tokens, d) < begin + length; d++) {
         uint64_t start = tdm_tokens_document_start(tokens, d) - begin;
         starts[sequence->document_count++] = start;
-        if (trains)
-            continue;
-        batch->targets[row + start - 1] = TDM_NO_TARGET;
-        batch->trained_tokens--;
+        if (!trains)
+            batch->targets[row + start - 1] = TDM_NO_TARGET;
     }
 }
 
@@ -200,15 +258,17 @@ static void fill_step(struct tdm_batch *batch, uint64_t seed, uint64_t step, uin
     const struct tdm_tokens *tokens = batch->tokens;
     bool random = tdm_tokens_count(tokens) == 0;
     uint64_t row = 0, documents = 0;
-    batch->trained_tokens = batch->sequences == NULL ? 0 : tdm_schedule_tokens(batch->schedule);
+    uint64_t piece = step == 0 ? 0 : (step - 1) * pieces_of(batch->schedule);
     for (uint32_t s = 0; s < batch->schedule->sequence_count; s++) {
         const struct tdm_sequence *sequence = &batch->schedule->sequences[s];
         uint64_t token = 0;
-        for (uint32_t d = 0; d < sequence->document_count; d++) {
+        for (uint32_t d = 0; d < sequence->document_count; d++, piece++) {
             uint64_t length = tdm_document_end(sequence, d) - token;
             uint64_t begin = step == 0 ? next + row
                              : random  ? token
-                                       : place_of(tokens, seed, step, s, d, length);
+                             : tdm_tokens_order(batch->tokens) == TDM_TEXT_SHUFFLED
+                                 ? place_in_order(batch, seed, piece)
+                                 : place_of(tokens, seed, step, s, d, length);
             fill_piece(tokens, length, begin, seed, step, TOKEN_STREAM + (step == 0 ? 0 : s),
                        batch->inputs + row, batch->targets + row);
             if (batch->sequences != NULL) {
@@ -223,9 +283,68 @@ static void fill_step(struct tdm_batch *batch, uint64_t seed, uint64_t step, uin
     }
 }
 
+/* Fills sequence `s` with the documents that are packed into one. Returns how many it has. */
+static uint64_t fill_packed(struct tdm_batch *batch, uint32_t s, uint64_t sequence, uint64_t row,
+                            uint64_t *starts)
+{
+    const struct tdm_packing *packing = &batch->packing;
+    const struct tdm_tokens *tokens = batch->tokens;
+    struct tdm_sequence *filled = &batch->sequences[s];
+    const uint64_t end = row + packing->context;
+    *filled = (struct tdm_sequence){.tokens = packing->context, .document_starts = starts};
+    for (uint64_t i = packing->first_piece[sequence]; i < packing->first_piece[sequence + 1]; i++) {
+        const struct tdm_packed *piece = &packing->pieces[i];
+        starts[filled->document_count++] = row + packing->context - end;
+        bool trains = !piece->ends || (tdm_tokens_predict_documents(tokens) &&
+                                       piece->first + piece->tokens < tdm_tokens_count(tokens));
+        for (uint64_t t = 0; t < piece->tokens; t++, row++) {
+            bool last = t + 1 == piece->tokens;
+            batch->inputs[row] = (int32_t)tdm_tokens_at(tokens, piece->first + t);
+            batch->targets[row] =
+                last && !trains ? TDM_NO_TARGET : target_at(tokens, piece->first + t + 1);
+        }
+    }
+    if (row < end)
+        starts[filled->document_count++] = row + packing->context - end;
+    for (; row < end; row++) {
+        batch->inputs[row] = 0;
+        batch->targets[row] = TDM_NO_TARGET;
+    }
+    return filled->document_count;
+}
+
+/* Packed sequences, each once in a random order before any comes again. */
+static void fill_packed_step(struct tdm_batch *batch, uint64_t seed, uint64_t step)
+{
+    const uint64_t all = batch->packing.sequence_count;
+    uint64_t documents = 0;
+    for (uint32_t s = 0; s < batch->schedule->sequence_count; s++) {
+        const uint64_t number = (step - 1) * batch->schedule->sequence_count + s;
+        documents += fill_packed(batch, s, tdm_shuffle(number % all, all, seed, number / all),
+                                 s * batch->packing.context, batch->document_starts + documents);
+    }
+}
+
+bool tdm_batch_has_own_targets(const struct tdm_batch *batch)
+{
+    return batch->sequences != NULL || tdm_tokens_are_masked(batch->tokens);
+}
+
+static void count_targets(struct tdm_batch *batch)
+{
+    const uint64_t count = tdm_schedule_tokens(batch->schedule);
+    batch->trained_tokens = 0;
+    for (uint64_t i = 0; i < count && tdm_batch_has_own_targets(batch); i++)
+        batch->trained_tokens += batch->targets[i] != TDM_NO_TARGET;
+}
+
 void tdm_batch_step(struct tdm_batch *batch, uint64_t seed, uint64_t step)
 {
-    fill_step(batch, seed, step, 0);
+    if (tdm_tokens_order(batch->tokens) == TDM_TEXT_PACKED)
+        fill_packed_step(batch, seed, step);
+    else
+        fill_step(batch, seed, step, 0);
+    count_targets(batch);
 }
 
 uint64_t tdm_batch_windows(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule)
@@ -238,10 +357,13 @@ uint64_t tdm_batch_windows(const struct tdm_tokens *tokens, const struct tdm_sch
 void tdm_batch_window(struct tdm_batch *batch, uint64_t seed, uint64_t number)
 {
     fill_step(batch, seed, 0, number * tdm_schedule_tokens(batch->schedule));
+    count_targets(batch);
 }
 
 void tdm_batch_describe(const struct tdm_batch *batch, struct tdm_step *step)
 {
     step->sequences = batch->sequences;
-    step->trained_tokens = batch->trained_tokens;
+    /* a step without any target divides its loss of 0 by 1 */
+    bool none = batch->trained_tokens == 0 && tdm_batch_has_own_targets(batch);
+    step->trained_tokens = none ? 1 : batch->trained_tokens;
 }

@@ -13,7 +13,7 @@
 #include "base/digest.h"
 #include "executor/arenas.h"
 #include "executor/history.h"
-#include "executor/tokens.h"
+#include "texts/tokens.h"
 #include "executor/weights.h"
 
 /* A training after a step: what the next steps depend on beside weights and optimizer state, and

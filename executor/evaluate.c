@@ -102,7 +102,7 @@ static void count_tokens(struct tdm_evaluation *evaluation)
 {
     const struct tdm_schedule *schedule = evaluation->program->schedule;
     evaluation->trained_tokens = evaluation->windows * tdm_schedule_trained_tokens(schedule);
-    if (evaluation->batch == NULL || !schedule->documents_of_text)
+    if (evaluation->batch == NULL || !tdm_batch_has_own_targets(evaluation->batch))
         return;
     evaluation->trained_tokens = 0;
     for (uint64_t window = 0; window < evaluation->windows; window++) {
@@ -165,8 +165,10 @@ uint64_t tdm_evaluation_tokens(const struct tdm_evaluation *evaluation)
 static double share_of_window(const struct tdm_evaluation *evaluation)
 {
     const struct tdm_batch *batch = evaluation->batch;
-    return batch == NULL || batch->sequences == NULL
-               ? 1.0 / (double)evaluation->windows
+    if (batch == NULL || !tdm_batch_has_own_targets(batch))
+        return 1.0 / (double)evaluation->windows;
+    return evaluation->trained_tokens == 0
+               ? 0
                : (double)batch->trained_tokens / (double)evaluation->trained_tokens;
 }
 

@@ -12,7 +12,7 @@
 #include "executor/arenas.h"
 #include "executor/forecast.h"
 #include "executor/team.h"
-#include "executor/tokens.h"
+#include "texts/tokens.h"
 
 #include <signal.h>
 

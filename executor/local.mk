@@ -42,11 +42,7 @@ libexecutor_a_SOURCES += \
 	executor/host_optimizer.h \
 	executor/host_update_rate.c \
 	executor/host_update_rate.h \
-	executor/indexed_dataset.c \
-	executor/indexed_dataset.h \
 	executor/multiplication.h \
-	executor/npy.c \
-	executor/npy.h \
 	executor/null.c \
 	executor/numa.c \
 	executor/numa.h \
@@ -72,12 +68,9 @@ libexecutor_a_SOURCES += \
 	executor/state.h \
 	executor/stochastic.h \
 	executor/timings.h \
-	executor/token_file.c \
-	executor/token_file.h \
-	executor/tokens.c \
-	executor/tokens.h \
 	executor/train.c \
 	executor/shares.c executor/shares.h \
+	executor/shuffle.c executor/shuffle.h \
 	executor/team.c executor/team.h executor/team_walk.c executor/team_walk.h \
 	executor/nccl.c executor/nccl.h executor/transport_nccl.c \
 	executor/mpi_module.h executor/processes.c executor/processes.h executor/run_join.c \
@@ -121,8 +114,7 @@ libexecutor_a_SOURCES += \
 
 # Single ops of the cpu backend against double.
 cmocka_tests += tests/executor/unit_cpu tests/executor/unit_cpu_parts tests/executor/unit_log \
-	tests/executor/unit_optimizer \
-	tests/executor/unit_tokens
+	tests/executor/unit_optimizer
 tests_executor_unit_cpu_SOURCES = tests/executor/unit_cpu.c tests/executor/cpu_attention.c \
 	tests/executor/cpu_qk_norm.c tests/support/cpu_fixture.c \
 	tests/support/cpu_fixture.h tests/support/cases.c tests/support/cases.h

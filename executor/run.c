@@ -9,7 +9,7 @@
 #include "executor/log.h"
 #include "executor/run_parts.h"
 #include "executor/run_paths.h"
-#include "executor/token_file.h"
+#include "texts/token_file.h"
 #include "schedule/cost.h"
 #include "schedule/program.h"
 #include "schedule/training_settings.h"
@@ -234,6 +234,10 @@ static enum tdm_status open_tokens(struct tdm_run *run, struct tdm_error *err)
     const struct tdm_schedule *schedule = run->programs[0]->schedule;
     uint32_t vocabulary = schedule->model->vocabulary;
     enum tdm_status status = tdm_tokens_open(options->tokens_path, vocabulary, &run->tokens, err);
+    if (status == TDM_OK && options->mask_path != NULL)
+        status = tdm_tokens_mask(run->tokens, options->mask_path, err);
+    if (status == TDM_OK)
+        status = tdm_tokens_read_in(run->tokens, options->order, err);
     if (status == TDM_OK && options->evaluate_path != NULL) {
         if (options->validation_path != NULL) {
             status = tdm_tokens_open(options->validation_path, vocabulary, &run->validation, err);

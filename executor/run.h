@@ -11,8 +11,9 @@
 #include "executor/amounts.h"
 #include "executor/arenas.h"
 #include "executor/processes.h"
-#include "executor/tokens.h"
 #include "executor/transport.h"
+#include "texts/order.h"
+#include "texts/tokens.h"
 #include "traces/trace.h"
 
 #include <signal.h>
@@ -25,6 +26,8 @@ struct tdm_run_options {
     bool seed_given;          /* else a resumed run has the seed of the checkpoint */
     const char *weights_path; /* directory to load from; NULL: random */
     const char *tokens_path;  /* NULL: random tokens */
+    const char *mask_path;    /* of the tokens; NULL: none */
+    enum tdm_text_order order;
     uint64_t steps;           /* the last one */
     const char *const *pairs; /* of --set, KEY=VALUE; applied to the training schedules */
     size_t pair_count;

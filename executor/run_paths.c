@@ -4,8 +4,9 @@
 
 #include "base/inputs.h"
 #include "executor/log.h"
-#include "executor/token_file.h"
 #include "models/weights.h"
+#include "texts/list.h"
+#include "texts/token_file.h"
 #include "traces/companions.h"
 #include "traces/create.h"
 
@@ -15,17 +16,17 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The files of a run's texts. */
+/* The files of a run's texts: of each its tokens, and its documents (or a path of NULL). */
 struct texts {
-    struct tdm_token_paths tokens, validation;
+    struct tdm_input *inputs; /* their paths are owned */
+    size_t count;
 };
 
 static void free_texts(struct texts *texts)
 {
-    free(texts->tokens.tokens);
-    free(texts->tokens.documents);
-    free(texts->validation.tokens);
-    free(texts->validation.documents);
+    for (size_t i = 0; i < texts->count; i++)
+        free((char *)texts->inputs[i].path);
+    free(texts->inputs);
 }
 
 struct output {
@@ -49,16 +50,14 @@ static enum tdm_status check_outputs(const struct tdm_run_options *options,
         {"--trace's", "--trace", beside[2]},
     };
     const size_t count = sizeof(outputs) / sizeof(outputs[0]);
-    const struct tdm_input given[] = {{"--tokens", texts->tokens.tokens, NULL},
-                                      {"--tokens", texts->tokens.documents, NULL},
-                                      {"--validation", texts->validation.tokens, NULL},
-                                      {"--validation", texts->validation.documents, NULL},
-                                      {"--evaluate", options->evaluate_path, NULL},
+    const struct tdm_input given[] = {{"--evaluate", options->evaluate_path, NULL},
                                       {"--weights", options->weights_path, tdm_weights_reads}};
     enum tdm_status status = tdm_output_check_name("--trace", options->trace_path, err);
     for (size_t i = 0; i < count && status == TDM_OK; i++) {
         const char *path = outputs[i].path, *option = outputs[i].option;
-        status = tdm_inputs_spare(given, sizeof(given) / sizeof(given[0]), option, path, err);
+        status = tdm_inputs_spare(texts->inputs, texts->count, option, path, err);
+        if (status == TDM_OK)
+            status = tdm_inputs_spare(given, sizeof(given) / sizeof(given[0]), option, path, err);
         for (uint32_t s = 0; s < options->schedule_count && status == TDM_OK; s++) {
             const struct tdm_input schedule = {.option = "SCHEDULE",
                                                .path = options->schedule_paths[s]};
@@ -86,39 +85,66 @@ static enum tdm_status check_log(const struct tdm_run_options *options, const st
         return tdm_fail(err, TDM_USAGE, "--log %s: %u schedules train; one can be logged",
                         options->log_path, options->schedule_count);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && status == TDM_OK; i++) {
-        const struct tdm_input given[] = {{"--tokens", texts->tokens.tokens, NULL},
-                                          {"--validation", texts->validation.tokens, NULL},
-                                          {"--evaluate", options->evaluate_path, NULL},
+        const struct tdm_input given[] = {{"--evaluate", options->evaluate_path, NULL},
                                           {"SCHEDULE", options->schedule_paths[0], NULL}};
         size_t bytes = strlen(options->log_path) + strlen(names[i]) + 2;
         char *path = malloc(bytes);
         if (path == NULL)
             return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its names", options->log_path);
         snprintf(path, bytes, "%s/%s", options->log_path, names[i]);
-        status = tdm_inputs_spare(given, sizeof(given) / sizeof(given[0]), "--log", path, err);
+        status = tdm_inputs_spare(texts->inputs, texts->count, "--log", path, err);
+        if (status == TDM_OK)
+            status = tdm_inputs_spare(given, sizeof(given) / sizeof(given[0]), "--log", path, err);
         free(path);
     }
     return status;
 }
 
-static enum tdm_status find_text(const char *what, struct tdm_token_paths *paths,
+static enum tdm_status add_file(const char *option, const char *what, struct texts *texts,
+                                struct tdm_error *err)
+{
+    struct tdm_token_paths paths;
+    enum tdm_status status = tdm_token_file_paths(what, &paths, err);
+    if (status != TDM_OK)
+        return status;
+    struct tdm_input *more = realloc(texts->inputs, (texts->count + 2) * sizeof(*more));
+    if (more == NULL) {
+        free(paths.tokens);
+        free(paths.documents);
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its name", what);
+    }
+    texts->inputs = more;
+    texts->inputs[texts->count++] = (struct tdm_input){.option = option, .path = paths.tokens};
+    texts->inputs[texts->count++] = (struct tdm_input){.option = option, .path = paths.documents};
+    if (access(paths.tokens, R_OK) != 0)
+        return tdm_fail(err, TDM_IO, "%s: cannot be opened: %s", paths.tokens, strerror(errno));
+    return TDM_OK;
+}
+
+static enum tdm_status find_text(const char *option, const char *what, struct texts *texts,
                                  struct tdm_error *err)
 {
+    struct tdm_text_list list;
     if (what == NULL)
         return TDM_OK;
-    enum tdm_status status = tdm_token_file_paths(what, paths, err);
-    if (status == TDM_OK && access(paths->tokens, R_OK) != 0)
-        status = tdm_fail(err, TDM_IO, "%s: cannot be opened: %s", paths->tokens, strerror(errno));
+    enum tdm_status status = tdm_text_list_read(what, &list, err);
+    if (status != TDM_OK)
+        return status;
+    for (size_t i = 0; i < list.count && status == TDM_OK; i++)
+        status = add_file(option, list.whats[i], texts, err);
+    tdm_text_list_free(&list);
     return status;
 }
 
 enum tdm_status tdm_run_check_paths(const struct tdm_run_options *options, struct tdm_error *err)
 {
-    struct texts texts = {0};
+    struct texts texts = {NULL, 0};
     char *beside[TDM_COMPANIONS] = {NULL};
-    enum tdm_status status = find_text(options->tokens_path, &texts.tokens, err);
+    enum tdm_status status = find_text("--tokens", options->tokens_path, &texts, err);
     if (status == TDM_OK)
-        status = find_text(options->validation_path, &texts.validation, err);
+        status = find_text("--mask", options->mask_path, &texts, err);
+    if (status == TDM_OK)
+        status = find_text("--validation", options->validation_path, &texts, err);
     for (unsigned i = 0; i < TDM_COMPANIONS && options->trace_path != NULL && status == TDM_OK; i++)
         if ((beside[i] = tdm_companion_path(options->trace_path, i)) == NULL)
             status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for the names beside it",

@@ -14,11 +14,12 @@
 #include <math.h>
 #include <string.h>
 
+/* The process of one rank. */
 struct chrome {
+    struct tdm_export *export;
     const struct tdm_step *step;
     enum tdm_plot_side side;
     FILE *out;
-    bool begun;                          /* an event was written */
     int64_t lane_free_ns[TDM_MAX_LANES]; /* end of the last op of each lane */
 };
 
@@ -44,10 +45,11 @@ static void write_string(FILE *out, const char *text)
 /* Begins an event of the rank's process, on the thread of a lane; -1: of no thread. */
 static void begin_event(struct chrome *chrome, char phase, int lane)
 {
-    fprintf(chrome->out, "%s{\"ph\":\"%c\",\"pid\":1", chrome->begun ? ",\n" : "\n", phase);
+    fprintf(chrome->out, "%s{\"ph\":\"%c\",\"pid\":%" PRIu32, chrome->export->begun ? ",\n" : "\n",
+            phase, chrome->step->rank + 1);
     if (lane >= 0)
         fprintf(chrome->out, ",\"tid\":%d", lane + 1);
-    chrome->begun = true;
+    chrome->export->begun = true;
 }
 
 static void write_names(struct chrome *chrome)
@@ -55,10 +57,10 @@ static void write_names(struct chrome *chrome)
     const struct tdm_plot *plot = chrome->step->plot;
     char text[TDM_TEXT_SHOWN];
     if (chrome->side == TDM_MEASURED)
-        snprintf(text, sizeof(text), "rank 0: %s, step %" PRId64 " as measured", plot->title,
-                 plot->step);
+        snprintf(text, sizeof(text), "rank %" PRIu32 ": step %" PRId64 ", measured",
+                 chrome->step->rank, plot->step);
     else
-        snprintf(text, sizeof(text), "rank 0: %s, as predicted", plot->title);
+        snprintf(text, sizeof(text), "rank %" PRIu32 ": predicted", chrome->step->rank);
     begin_event(chrome, 'M', -1);
     fputs(",\"name\":\"process_name\",\"args\":{\"name\":", chrome->out);
     write_string(chrome->out, text);
@@ -126,7 +128,7 @@ static void write_arrow(struct chrome *chrome, const struct tdm_timeline_op *op)
         int64_t start = nanoseconds(ends[i]->start), end = nanoseconds(ends[i]->end);
         write_time(chrome->out, "ts", start + (end - start) / 2);
         fprintf(chrome->out, ",\"name\":\"wait\",\"cat\":\"wait\",\"id\":%" PRIu64 "%s}",
-                op->number, i == 0 ? "" : ",\"bp\":\"e\"");
+                (uint64_t)chrome->step->rank << 32 | op->number, i == 0 ? "" : ",\"bp\":\"e\"");
     }
 }
 
@@ -151,23 +153,40 @@ static void write_counters(struct chrome *chrome, const struct tdm_timeline_chan
     }
 }
 
-enum tdm_status tdm_export_chrome(const struct tdm_step *step, FILE *out, struct tdm_error *err)
+static enum tdm_status begin(struct tdm_export *export, const struct tdm_step *step,
+                             struct tdm_error *err)
 {
-    struct chrome chrome = {.step = step, .side = tdm_step_side(step), .out = out};
-    const struct tdm_timeline *timeline = &step->plot->panels[chrome.side].timeline;
     (void)err;
-    fputs("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"title\":", out);
-    write_string(out, step->plot->title);
-    fputs(",\"subtitle\":", out);
-    write_string(out, step->plot->subtitle);
-    fputs("},\"traceEvents\":[", out);
+    fputs("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"title\":", export->out);
+    write_string(export->out, step->plot->title);
+    fputs(",\"subtitle\":", export->out);
+    write_string(export->out, step->plot->subtitle);
+    fputs("},\"traceEvents\":[", export->out);
+    return TDM_OK;
+}
+
+static enum tdm_status write_rank(struct tdm_export *export, const struct tdm_step *step,
+                                  unsigned pass, struct tdm_error *err)
+{
+    struct chrome chrome = {
+        .export = export, .step = step, .side = tdm_step_side(step), .out = export->out};
+    const struct tdm_timeline *timeline = &step->plot->panels[chrome.side].timeline;
+    (void)pass;
+    (void)err;
     write_names(&chrome);
-    for (size_t i = 0; i < timeline->op_count && !ferror(out); i++) {
+    for (size_t i = 0; i < timeline->op_count && !ferror(export->out); i++) {
         write_op(&chrome, &timeline->ops[i]);
         write_arrow(&chrome, &timeline->ops[i]);
     }
     write_counters(&chrome, &timeline->values, true);
     write_counters(&chrome, &timeline->allocations, false);
-    fputs("\n]}\n", out);
     return TDM_OK;
 }
+
+static void end(struct tdm_export *export)
+{
+    fputs("\n]}\n", export->out);
+}
+
+const struct tdm_export_format tdm_export_chrome = {
+    .name = "chrome", .passes = 1, .begin = begin, .write = write_rank, .end = end};

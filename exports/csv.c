@@ -34,21 +34,32 @@ static void write_times(FILE *out, const struct tdm_step *step, enum tdm_plot_si
     write_number(out, step->ops[number].waited_for[side]);
 }
 
-enum tdm_status tdm_export_csv(const struct tdm_step *step, FILE *out, struct tdm_error *err)
+static enum tdm_status begin(struct tdm_export *export, const struct tdm_step *step,
+                             struct tdm_error *err)
 {
-    const struct tdm_topology *topology = &step->plot->topology;
+    (void)step;
     (void)err;
-    fputs("op,phase,kind,part,lane,layer,chunk,tokens,flops,bytes,tensor,tensor_layer,"
+    fputs("rank,op,phase,kind,part,lane,layer,chunk,tokens,flops,bytes,tensor,tensor_layer,"
           "tensor_chunk,buffer,slot,predicted_start_ns,predicted_end_ns,predicted_waited_for,"
           "start_ns,end_ns,waited_for\n",
-          out);
+          export->out);
+    return TDM_OK;
+}
+
+static enum tdm_status write_rank(struct tdm_export *export, const struct tdm_step *step,
+                                  unsigned pass, struct tdm_error *err)
+{
+    const struct tdm_topology *topology = &step->plot->topology;
+    FILE *out = export->out;
+    (void)pass;
+    (void)err;
     for (uint32_t number = 0; number < step->op_count && !ferror(out); number++) {
         const struct tdm_timeline_op *op =
             tdm_timeline_op(&step->plot->panels[TDM_PREDICTED].timeline, number);
         const struct tdm_step_op *detail = &step->ops[number];
         const struct tdm_step_tensor *tensor = &detail->tensor;
-        fprintf(out, "%" PRIu32 ",%s,%s,%s,%s", number, tdm_phase_name(op->phase),
-                tdm_op_kind_name(op->kind),
+        fprintf(out, "%" PRIu32 ",%" PRIu32 ",%s,%s,%s,%s", step->rank, number,
+                tdm_phase_name(op->phase), tdm_op_kind_name(op->kind),
                 detail->part < TDM_PARTS ? tdm_part_name((enum tdm_part)detail->part) : "",
                 tdm_lane_name(topology, op->lane));
         write_number(out, op->layer);
@@ -69,3 +80,11 @@ enum tdm_status tdm_export_csv(const struct tdm_step *step, FILE *out, struct td
     }
     return TDM_OK;
 }
+
+static void end(struct tdm_export *export)
+{
+    (void)export;
+}
+
+const struct tdm_export_format tdm_export_csv = {
+    .name = "csv", .passes = 1, .begin = begin, .write = write_rank, .end = end};

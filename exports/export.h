@@ -1,35 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes a step for other tools. Each function streams into `out`, and leaves its errors to whoever
- * closes it (base/output.h). */
+/*
+ * Writes the step of a schedule or a trace for other tools, of one rank or of all, one after the
+ * other, so that only one is in memory. Errors of the file are left to whoever closes it
+ * (base/output.h).
+ */
 #ifndef TDM_EXPORTS_EXPORT_H
 #define TDM_EXPORTS_EXPORT_H
 
 #include "exports/step.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
-typedef enum tdm_status (*tdm_export_write)(const struct tdm_step *step, FILE *out,
-                                            struct tdm_error *err);
+/* What is exported. */
+struct tdm_export_source {
+    const char *path;
+    int64_t step;  /* as of tdm_plot_read() */
+    uint32_t rank; /* or TDM_PLOT_ALL_RANKS */
+};
 
-/* Chrome's trace events as a JSON object, which Perfetto opens too: a process for a rank, a thread
- * for a lane, counters of memory, and an arrow where a lane waited for another. */
-enum tdm_status tdm_export_chrome(const struct tdm_step *step, FILE *out, struct tdm_error *err);
+/* More ranks than these are not exported together: one has to be named. */
+#define TDM_EXPORTED_RANKS 16u
 
-/* What torch.cuda.memory._snapshot() returns, pickled: a device for each place, with the arena as
- * its segment, and a block for each value. */
-enum tdm_status tdm_export_memory_viz(const struct tdm_step *step, FILE *out,
-                                      struct tdm_error *err);
-
-/* A header and a row for each op (RFC 4180, with lines that end in LF). */
-enum tdm_status tdm_export_csv(const struct tdm_step *step, FILE *out, struct tdm_error *err);
+/* A file that is being written. */
+struct tdm_export {
+    FILE *out;
+    bool all_ranks; /* else one */
+    bool begun;     /* something was written that others have to be separated from */
+    void *state;    /* of the format */
+};
 
 struct tdm_export_format {
     const char *name;
-    tdm_export_write write;
-    bool binary; /* nothing for a terminal */
+    bool binary;     /* nothing for a terminal */
+    unsigned passes; /* how often all ranks are read */
+    /* Called with the first rank's step before the first pass, with each rank's in each pass, and
+     * after the last pass, also if something failed. */
+    enum tdm_status (*begin)(struct tdm_export *export, const struct tdm_step *step,
+                             struct tdm_error *err);
+    enum tdm_status (*write)(struct tdm_export *export, const struct tdm_step *step, unsigned pass,
+                             struct tdm_error *err);
+    void (*end)(struct tdm_export *export);
 };
 
-/* The formats; the last one has no name. */
-extern const struct tdm_export_format tdm_export_formats[];
+/* Chrome's trace events as a JSON object, which Perfetto opens too: a process for a rank, a thread
+ * for a lane, counters of memory, and an arrow where a lane waited for another. */
+extern const struct tdm_export_format tdm_export_chrome;
+
+/* What torch.cuda.memory._snapshot() returns, pickled: a device for each place of each rank, with
+ * the arena as its segment, and a block for each value. */
+extern const struct tdm_export_format tdm_export_memory_viz;
+
+/* A header and a row for each op of each rank (RFC 4180, with lines that end in LF). */
+extern const struct tdm_export_format tdm_export_csv;
+
+/* The formats; ends with NULL. */
+extern const struct tdm_export_format *const tdm_export_formats[];
+
+/* Writes the whole file. *unfinished: whether it has only the ops that had ended. Errors of
+ * tdm_step_read(), TDM_NO_MEMORY; TDM_USAGE for too many ranks. */
+enum tdm_status tdm_export_write(const struct tdm_export_format *format,
+                                 const struct tdm_export_source *source, FILE *out,
+                                 bool *unfinished, struct tdm_error *err);
 
 #endif

@@ -2,9 +2,10 @@
 /*
  * A memory snapshot of PyTorch: what torch.cuda.memory._snapshot() returns, pickled.
  *
- * The number of a place is the number of the device: 0 is the device, 1 the host. Its arena is one
- * segment at BASE_ADDRESS, and a value is a block in it: allocated before its first op, freed
- * after its last one. Values that outlive the step are the blocks that the snapshot has.
+ * Devices are the places of rank 0, then those of rank 1, and so on: of one rank, 0 is the device
+ * and 1 the host. An arena is one segment at BASE_ADDRESS, and a value is a block in it: allocated
+ * before its first op, freed after its last one. Values that outlive the step are the blocks that
+ * the snapshot has.
  */
 #include "exports/export.h"
 
@@ -42,38 +43,49 @@ static const char *const key_names[KEYS] = {"action",  "addr",   "size",        
                                             "name",    "alloc",  "free_requested", "free_completed",
                                             "tensor",  "op",     "buffer",         "category"};
 
-struct memory_viz {
-    const struct tdm_step *step;
+/* Of all ranks. */
+struct snapshot {
     struct tdm_pickle pickle;
     bool has_key[KEYS];
     uint32_t kept_key[KEYS];
-    uint32_t *frames;  /* [life_count] its frames in the memo, or NOT_KEPT */
-    size_t *ending;    /* [life_count] lives by rising last op */
-    uint64_t *time_us; /* [op_count] */
+    uint64_t items; /* of the list that a pass fills: segments, then traces */
+    unsigned pass;
+    bool all_ranks;
+};
+
+/* Of one rank. */
+struct memory_viz {
+    const struct tdm_step *step;
+    struct snapshot *snapshot;
+    struct tdm_pickle *pickle; /* the snapshot's */
+    uint32_t *frames;          /* [life_count] its frames in the memo, or NOT_KEPT */
+    size_t *ending;            /* [life_count] lives by rising last op */
+    uint64_t *time_us;         /* [op_count] */
 };
 
 /* Writes a string that is used often. */
 static void write_key(struct memory_viz *viz, enum key key)
 {
-    if (viz->has_key[key]) {
-        tdm_pickle_again(&viz->pickle, viz->kept_key[key]);
+    struct snapshot *snapshot = viz->snapshot;
+    if (snapshot->has_key[key]) {
+        tdm_pickle_again(&snapshot->pickle, snapshot->kept_key[key]);
         return;
     }
-    tdm_pickle_text(&viz->pickle, key_names[key]);
-    viz->kept_key[key] = tdm_pickle_keep(&viz->pickle);
-    viz->has_key[key] = true;
+    tdm_pickle_text(&snapshot->pickle, key_names[key]);
+    snapshot->kept_key[key] = tdm_pickle_keep(&snapshot->pickle);
+    snapshot->has_key[key] = true;
 }
 
 static void write_frame(struct memory_viz *viz, enum key filename, uint64_t line, const char *name)
 {
-    tdm_pickle_begin_dict(&viz->pickle);
+    tdm_pickle_begin_dict(viz->pickle);
     write_key(viz, KEY_FILENAME);
     write_key(viz, filename);
     write_key(viz, KEY_LINE);
-    tdm_pickle_number(&viz->pickle, line);
+    tdm_pickle_number(viz->pickle, line);
     write_key(viz, KEY_NAME);
-    tdm_pickle_text(&viz->pickle, name);
-    tdm_pickle_end_dict(&viz->pickle);
+    tdm_pickle_text(viz->pickle, name);
+    tdm_pickle_end_dict(viz->pickle);
 }
 
 /* As "tensor:4:attention_output, layer 4, chunk 2", the innermost frame first: the tensor with its
@@ -87,36 +99,36 @@ static void write_frames(struct memory_viz *viz, size_t number)
     uint64_t count;
     write_key(viz, KEY_FRAMES);
     if (viz->frames[number] != NOT_KEPT) {
-        tdm_pickle_again(&viz->pickle, viz->frames[number]);
+        tdm_pickle_again(viz->pickle, viz->frames[number]);
         return;
     }
-    tdm_pickle_begin_list(&viz->pickle, &count);
-    viz->frames[number] = tdm_pickle_keep(&viz->pickle);
-    tdm_pickle_item(&viz->pickle, &count);
+    tdm_pickle_begin_list(viz->pickle, &count);
+    viz->frames[number] = tdm_pickle_keep(viz->pickle);
+    tdm_pickle_item(viz->pickle, &count);
     write_frame(viz, KEY_TENSOR, layer < step->plot->schedule->model->layers ? layer + 1 : 0,
                 tdm_step_tensor_name(step, &life->tensor, name));
-    tdm_pickle_item(&viz->pickle, &count);
+    tdm_pickle_item(viz->pickle, &count);
     write_frame(viz, KEY_BUFFER, life->tensor.slot,
                 step->program->buffers[life->tensor.buffer].name);
-    tdm_pickle_item(&viz->pickle, &count);
+    tdm_pickle_item(viz->pickle, &count);
     write_frame(viz, KEY_CATEGORY, 0, tdm_category_name(tdm_step_category(step, &life->tensor)));
     const struct tdm_timeline_op *op =
         tdm_timeline_op(&step->plot->panels[tdm_step_side(step)].timeline, life->first_op);
     if (op != NULL && !life->carried) {
-        tdm_pickle_item(&viz->pickle, &count);
+        tdm_pickle_item(viz->pickle, &count);
         char said[2 * TDM_STEP_NAME];
         snprintf(said, sizeof(said), "%s %s", tdm_phase_name(op->phase),
                  tdm_step_op_name(step, op, name));
         write_frame(viz, KEY_OP, life->first_op, said);
     }
-    tdm_pickle_end_list(&viz->pickle, count);
+    tdm_pickle_end_list(viz->pickle, count);
 }
 
 static void write_event(struct memory_viz *viz, enum key action, size_t number, uint64_t time_us,
                         uint64_t *count)
 {
     const struct tdm_step_life *life = &viz->step->lives[number];
-    struct tdm_pickle *pickle = &viz->pickle;
+    struct tdm_pickle *pickle = viz->pickle;
     tdm_pickle_item(pickle, count);
     tdm_pickle_begin_dict(pickle);
     write_key(viz, KEY_ACTION);
@@ -151,8 +163,8 @@ static void write_trace(struct memory_viz *viz, uint32_t place)
     const struct tdm_step *step = viz->step;
     size_t next = 0, end = 0;
     uint64_t count;
-    tdm_pickle_begin_list(&viz->pickle, &count);
-    for (uint32_t op = 0; op < step->op_count && !ferror(viz->pickle.out); op++) {
+    tdm_pickle_begin_list(viz->pickle, &count);
+    for (uint32_t op = 0; op < step->op_count && !ferror(viz->pickle->out); op++) {
         for (; end < step->life_count && step->lives[viz->ending[end]].last_op < op; end++)
             if (is_at(viz, viz->ending[end], place))
                 write_free(viz, viz->ending[end], viz->time_us[op], &count);
@@ -163,26 +175,26 @@ static void write_trace(struct memory_viz *viz, uint32_t place)
     for (; end < step->life_count; end++)
         if (is_at(viz, viz->ending[end], place) && !step->lives[viz->ending[end]].carried)
             write_free(viz, viz->ending[end], viz->time_us[step->op_count - 1], &count);
-    tdm_pickle_end_list(&viz->pickle, count);
+    tdm_pickle_end_list(viz->pickle, count);
 }
 
 static void write_pair(struct memory_viz *viz, const char *key, uint64_t number)
 {
-    tdm_pickle_text(&viz->pickle, key);
-    tdm_pickle_number(&viz->pickle, number);
+    tdm_pickle_text(viz->pickle, key);
+    tdm_pickle_number(viz->pickle, number);
 }
 
 static void write_words(struct memory_viz *viz, const char *key, const char *text)
 {
-    tdm_pickle_text(&viz->pickle, key);
-    tdm_pickle_text(&viz->pickle, text);
+    tdm_pickle_text(viz->pickle, key);
+    tdm_pickle_text(viz->pickle, text);
 }
 
 /* A block of the segment: of a value, or free (NULL). */
 static void write_block(struct memory_viz *viz, uint64_t offset, uint64_t bytes,
                         const struct tdm_step_life *life)
 {
-    struct tdm_pickle *pickle = &viz->pickle;
+    struct tdm_pickle *pickle = viz->pickle;
     uint64_t count;
     tdm_pickle_begin_dict(pickle);
     write_pair(viz, "address", BASE_ADDRESS + offset);
@@ -224,33 +236,40 @@ static enum tdm_status write_blocks(struct memory_viz *viz, uint32_t place, uint
     qsort(kept, carried, sizeof(struct tdm_step_life *), by_offset);
     uint64_t at = 0, count;
     *live_bytes = 0;
-    tdm_pickle_text(&viz->pickle, "blocks");
-    tdm_pickle_begin_list(&viz->pickle, &count);
+    tdm_pickle_text(viz->pickle, "blocks");
+    tdm_pickle_begin_list(viz->pickle, &count);
     for (size_t i = 0; i <= carried; i++) {
         uint64_t next = i < carried ? kept[i]->offset : arena_bytes;
         if (next > at) {
-            tdm_pickle_item(&viz->pickle, &count);
+            tdm_pickle_item(viz->pickle, &count);
             write_block(viz, at, next - at, NULL);
         }
         if (i == carried)
             break;
-        tdm_pickle_item(&viz->pickle, &count);
+        tdm_pickle_item(viz->pickle, &count);
         write_block(viz, next, kept[i]->bytes, kept[i]);
         *live_bytes += kept[i]->bytes;
         at = next + kept[i]->bytes;
     }
-    tdm_pickle_end_list(&viz->pickle, count);
+    tdm_pickle_end_list(viz->pickle, count);
     free(kept);
     return TDM_OK;
+}
+
+/* The number of a place as a device, if all ranks before are exported too. */
+static uint64_t device_of(const struct memory_viz *viz, uint32_t place)
+{
+    const uint64_t before = viz->snapshot->all_ranks ? viz->step->rank : 0;
+    return before * viz->step->plot->topology.place_count + place;
 }
 
 static enum tdm_status write_segment(struct memory_viz *viz, uint32_t place, uint64_t arena_bytes,
                                      struct tdm_error *err)
 {
-    struct tdm_pickle *pickle = &viz->pickle;
+    struct tdm_pickle *pickle = viz->pickle;
     uint64_t count, live_bytes = 0;
     tdm_pickle_begin_dict(pickle);
-    write_pair(viz, "device", place);
+    write_pair(viz, "device", device_of(viz, place));
     write_pair(viz, "address", BASE_ADDRESS);
     write_pair(viz, "total_size", arena_bytes);
     write_pair(viz, "stream", 0);
@@ -265,39 +284,6 @@ static enum tdm_status write_segment(struct memory_viz *viz, uint32_t place, uin
     write_pair(viz, "active_size", live_bytes);
     write_pair(viz, "requested_size", live_bytes);
     tdm_pickle_end_dict(pickle);
-    return status;
-}
-
-static enum tdm_status write_snapshot(struct memory_viz *viz, struct tdm_error *err)
-{
-    const struct tdm_step *step = viz->step;
-    const uint32_t places = step->plot->topology.place_count;
-    struct tdm_pickle *pickle = &viz->pickle;
-    enum tdm_status status = TDM_OK;
-    uint64_t count;
-    tdm_pickle_begin_dict(pickle);
-    tdm_pickle_text(pickle, "segments");
-    tdm_pickle_begin_list(pickle, &count);
-    for (uint32_t place = 0; place < places && status == TDM_OK; place++) {
-        uint64_t arena_bytes = step->program->arena_bytes[place];
-        if (arena_bytes == 0)
-            continue;
-        tdm_pickle_item(pickle, &count);
-        status = write_segment(viz, place, arena_bytes, err);
-    }
-    tdm_pickle_end_list(pickle, count);
-    tdm_pickle_text(pickle, "device_traces");
-    tdm_pickle_begin_list(pickle, &count);
-    for (uint32_t place = 0; place < places && status == TDM_OK; place++) {
-        tdm_pickle_item(pickle, &count);
-        write_trace(viz, place);
-    }
-    tdm_pickle_end_list(pickle, count);
-    tdm_pickle_text(pickle, "allocator_settings");
-    tdm_pickle_begin_dict(pickle);
-    tdm_pickle_end_dict(pickle);
-    tdm_pickle_end_dict(pickle);
-    tdm_pickle_end(pickle);
     return status;
 }
 
@@ -338,9 +324,37 @@ static enum tdm_status find_times(struct memory_viz *viz, struct tdm_error *err)
     return TDM_OK;
 }
 
-enum tdm_status tdm_export_memory_viz(const struct tdm_step *step, FILE *out, struct tdm_error *err)
+/* The segments of a rank, or, in the second pass, what happened in them. */
+static enum tdm_status write_places(struct memory_viz *viz, unsigned pass, struct tdm_error *err)
 {
-    struct memory_viz viz = {.step = step, .pickle = tdm_pickle_begin(out)};
+    const struct tdm_step *step = viz->step;
+    const uint32_t places = step->plot->topology.place_count;
+    struct snapshot *snapshot = viz->snapshot;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t place = 0; place < places && status == TDM_OK; place++) {
+        uint64_t arena_bytes = step->program->arena_bytes[place];
+        if (pass == 0 && arena_bytes == 0)
+            continue;
+        tdm_pickle_item(viz->pickle, &snapshot->items);
+        if (pass == 0)
+            status = write_segment(viz, place, arena_bytes, err);
+        else
+            write_trace(viz, place);
+    }
+    return status;
+}
+
+static enum tdm_status write_rank(struct tdm_export *export, const struct tdm_step *step,
+                                  unsigned pass, struct tdm_error *err)
+{
+    struct snapshot *snapshot = export->state;
+    struct memory_viz viz = {.step = step, .snapshot = snapshot, .pickle = &snapshot->pickle};
+    if (pass != snapshot->pass) { /* the first rank of the second pass */
+        tdm_pickle_end_list(viz.pickle, snapshot->items);
+        tdm_pickle_text(viz.pickle, "device_traces");
+        tdm_pickle_begin_list(viz.pickle, &snapshot->items);
+        snapshot->pass = pass;
+    }
     viz.frames = malloc((step->life_count + 1) * sizeof(*viz.frames));
     viz.ending = malloc((step->life_count + 1) * sizeof(*viz.ending));
     viz.time_us = malloc(((size_t)step->op_count + 1) * sizeof(*viz.time_us));
@@ -354,9 +368,47 @@ enum tdm_status tdm_export_memory_viz(const struct tdm_step *step, FILE *out, st
     if (status == TDM_OK)
         status = find_times(&viz, err);
     if (status == TDM_OK)
-        status = write_snapshot(&viz, err);
+        status = write_places(&viz, pass, err);
     free(viz.frames);
     free(viz.ending);
     free(viz.time_us);
     return status;
 }
+
+static enum tdm_status begin(struct tdm_export *export, const struct tdm_step *step,
+                             struct tdm_error *err)
+{
+    struct snapshot *snapshot = calloc(1, sizeof(*snapshot));
+    (void)step;
+    if (snapshot == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a snapshot");
+    export->state = snapshot;
+    snapshot->all_ranks = export->all_ranks;
+    snapshot->pickle = tdm_pickle_begin(export->out);
+    tdm_pickle_begin_dict(&snapshot->pickle);
+    tdm_pickle_text(&snapshot->pickle, "segments");
+    tdm_pickle_begin_list(&snapshot->pickle, &snapshot->items);
+    return TDM_OK;
+}
+
+static void end(struct tdm_export *export)
+{
+    struct snapshot *snapshot = export->state;
+    if (snapshot == NULL)
+        return;
+    struct tdm_pickle *pickle = &snapshot->pickle;
+    tdm_pickle_end_list(pickle, snapshot->items);
+    tdm_pickle_text(pickle, "allocator_settings");
+    tdm_pickle_begin_dict(pickle);
+    tdm_pickle_end_dict(pickle);
+    tdm_pickle_end_dict(pickle);
+    tdm_pickle_end(pickle);
+    free(snapshot);
+}
+
+const struct tdm_export_format tdm_export_memory_viz = {.name = "memory-viz",
+                                                        .binary = true,
+                                                        .passes = 2,
+                                                        .begin = begin,
+                                                        .write = write_rank,
+                                                        .end = end};

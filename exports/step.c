@@ -269,10 +269,11 @@ static enum tdm_status take_item(void *self, const struct tdm_item *item,
     return TDM_OK;
 }
 
-static enum tdm_status begin(struct reading *reading, struct tdm_error *err)
+static enum tdm_status begin(struct reading *reading, const struct tdm_program *program,
+                             struct tdm_error *err)
 {
     struct tdm_step *step = reading->step;
-    const uint64_t ops = step->program->op_count;
+    const uint64_t ops = program->op_count;
     if (ops >= TDM_NO_OP || ops == 0)
         return tdm_fail(err, TDM_INPUT, "%s: a step of %" PRIu64 " ops cannot be exported",
                         reading->path, ops);
@@ -293,16 +294,19 @@ static enum tdm_status read_program(const char *path, struct tdm_step *step, str
     struct reading reading = {.step = step, .path = path};
     struct tdm_values_change *unused = NULL;
     enum tdm_status status = tdm_program_lower(step->plot->schedule, &step->program, err);
+    if (status != TDM_OK)
+        return status;
+    step->ranks = step->program->ranks;
+    const struct tdm_program program = tdm_program_of_rank(step->program, step->rank);
+    status = begin(&reading, &program, err);
     if (status == TDM_OK)
-        status = begin(&reading, err);
-    if (status == TDM_OK)
-        status = tdm_values_new(step->program, &reading.values, err);
+        status = tdm_values_new(&program, &reading.values, err);
     if (status == TDM_OK) {
         tdm_values_tell(reading.values, take_life, &reading);
-        status = tdm_order_emit(step->program, take_item, &reading, err);
+        status = tdm_order_emit(&program, take_item, &reading, err);
     }
     if (status == TDM_OK) {
-        unused = calloc(tdm_values_change_capacity(step->program) + 1, sizeof(*unused));
+        unused = calloc(tdm_values_change_capacity(&program) + 1, sizeof(*unused));
         reading.no_memory = reading.no_memory || unused == NULL;
         if (unused != NULL) /* which ends the values that are left */
             (void)tdm_values_changes(reading.values, unused);
@@ -330,13 +334,14 @@ static enum tdm_status read_steps(const char *path, struct tdm_step *step, struc
     return status;
 }
 
-enum tdm_status tdm_step_read(const char *path, int64_t number, struct tdm_step **out,
-                              struct tdm_error *err)
+enum tdm_status tdm_step_read(const char *path, int64_t number, uint32_t rank,
+                              struct tdm_step **out, struct tdm_error *err)
 {
     struct tdm_step *step = calloc(1, sizeof(*step));
     if (step == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a step");
-    enum tdm_status status = tdm_plot_read(path, number, 0, &step->plot, err);
+    step->rank = rank;
+    enum tdm_status status = tdm_plot_read(path, number, rank, &step->plot, err);
     if (status == TDM_OK)
         status = read_program(path, step, err);
     if (status == TDM_OK && step->plot->from_trace)

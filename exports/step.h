@@ -43,7 +43,8 @@ struct tdm_step_life {
 
 struct tdm_step {
     struct tdm_plot *plot;
-    struct tdm_program *program;
+    struct tdm_program *program; /* of all ranks: their buffers */
+    uint32_t rank, ranks;        /* whose step this is; and of the program */
     struct tdm_step_op *ops;     /* [op_count] by number */
     struct tdm_step_life *lives; /* by rising first op */
     uint32_t op_count;
@@ -54,10 +55,10 @@ struct tdm_step {
     size_t step_count, evaluation_count;
 };
 
-/* Reads a step of `path`, a schedule or a trace, as tdm_plot_read() does. TDM_INPUT if the ops of a
- * trace are not those of its schedule's program. The caller owns *step. */
-enum tdm_status tdm_step_read(const char *path, int64_t number, struct tdm_step **step,
-                              struct tdm_error *err);
+/* Reads a rank's step of `path`, a schedule or a trace, as tdm_plot_read() does. TDM_INPUT if the
+ * ops of a trace are not those of its schedule's program. The caller owns *step. */
+enum tdm_status tdm_step_read(const char *path, int64_t number, uint32_t rank,
+                              struct tdm_step **step, struct tdm_error *err);
 void tdm_step_free(struct tdm_step *step);
 
 /* The side whose times an export has: measured, or predicted if nothing was measured. */

@@ -281,6 +281,7 @@ script_tests += tests/gpu/without-gpu
 golden_tests += \
 	tests/goldens/compare.test \
 	tests/goldens/context.test \
+	tests/goldens/data.test \
 	tests/goldens/diff.test \
 	tests/goldens/doctor-schedules.test \
 	tests/goldens/documents.test \

@@ -189,21 +189,23 @@ static void softmax_task(void *context, void *thread_scratch, uint64_t index)
     }
 }
 
-/* Every token has a target, except the last of a document that ends in the sequence. There a
- * document of a text may predict the first token of the next one. */
+/* Every token has a target, except the last of a document that ends in the sequence; but a step
+ * with targets of its own may have none anywhere, and a document of a text may predict the first
+ * token of the next one. */
 static enum tdm_status check_targets(const struct tdm_launch *launch, const int32_t *targets,
                                      struct tdm_error *err)
 {
     const struct tdm_op *op = launch->op;
     const struct tdm_chunk *chunk = &launch->program->chunks[op->chunk];
     const struct tdm_sequence *sequence = tdm_launch_sequence(launch);
-    bool of_text = launch->step->sequences != NULL;
+    bool own = launch->step->trained_tokens > 0;
     enum tdm_status status = TDM_OK;
     for (uint64_t t = 0; t < op->tokens && status == TDM_OK; t++) {
         uint64_t token = chunk->first_token + op->first_row + t;
-        if (tdm_sequence_trains(sequence, token) || (of_text && targets[t] != TDM_NO_TARGET))
+        bool none = targets[t] == TDM_NO_TARGET;
+        if (own ? !none : tdm_sequence_trains(sequence, token))
             status = tdm_cpu_check_tokens(launch, &targets[t], 1, err);
-        else if (targets[t] != TDM_NO_TARGET)
+        else if (!none)
             status = tdm_fail(err, TDM_INPUT,
                               "token %llu of sequence %u ends a document and has target %d; %d is "
                               "due",

@@ -89,6 +89,23 @@ static void write_trace(const char *path, const struct tdm_schedule *schedule, c
     tdm_program_free(program);
 }
 
+/* Writes plan.json of a random schedule for several ranks. */
+static void write_plan(uint64_t seed, uint32_t ranks)
+{
+    const struct tdm_random_options options = {.max_tokens = 96, .ranks = ranks};
+    struct tdm_schedule *schedule;
+    struct tdm_error err = {0};
+    json_t *root;
+    char path[768];
+    if (tdm_random_schedule(seed, &options, &schedule, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(tdm_schedule_to_json(schedule, NULL, &root, NULL), TDM_OK);
+    snprintf(path, sizeof(path), "%s/plan.json", folder);
+    assert_int_equal(json_dump_file(root, path, 0), 0);
+    json_decref(root);
+    tdm_schedule_free(schedule);
+}
+
 /* Writes plan.json and run.db of a random schedule. */
 static void write_sources(uint64_t seed, bool unfinished)
 {
@@ -113,25 +130,31 @@ static void write_sources(uint64_t seed, bool unfinished)
     tdm_schedule_free(schedule);
 }
 
-static struct tdm_step *read_step(const char *name)
+static struct tdm_step *read_step(const char *name, uint32_t rank)
 {
     struct tdm_step *step;
     struct tdm_error err = {0};
     char path[768];
     snprintf(path, sizeof(path), "%s/%s", folder, name);
-    if (tdm_step_read(path, TDM_PLOT_LAST_STEP, &step, &err) != TDM_OK)
+    if (tdm_step_read(path, TDM_PLOT_LAST_STEP, rank, &step, &err) != TDM_OK)
         fail_msg("%s", err.message);
     return step;
 }
 
-static char *written(const struct tdm_step *step, tdm_export_write write, size_t *bytes)
+/* What a format writes of the rank of a step. */
+static char *written(const struct tdm_step *step, const struct tdm_export_format *format,
+                     size_t *bytes)
 {
-    char *text = NULL;
+    char *text = NULL, path[768];
+    bool unfinished;
     struct tdm_error err = {0};
     FILE *out = open_memstream(&text, bytes);
     assert_non_null(out);
-    if (write(step, out, &err) != TDM_OK)
+    snprintf(path, sizeof(path), "%s/%s", folder, step->plot->from_trace ? "run.db" : "plan.json");
+    const struct tdm_export_source source = {path, TDM_PLOT_LAST_STEP, step->rank};
+    if (tdm_export_write(format, &source, out, &unfinished, &err) != TDM_OK)
         fail_msg("%s", err.message);
+    assert_int_equal(unfinished, step->plot->unfinished);
     fclose(out);
     return text;
 }
@@ -251,7 +274,7 @@ static void note_most(struct counters *seen)
 static void check_chrome(const struct tdm_step *step, size_t *arrows)
 {
     size_t bytes, ops = 0, begins = 0, ends = 0, i;
-    char *text = written(step, tdm_export_chrome, &bytes);
+    char *text = written(step, &tdm_export_chrome, &bytes);
     json_error_t error;
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error), *event;
     if (root == NULL)
@@ -265,7 +288,7 @@ static void check_chrome(const struct tdm_step *step, size_t *arrows)
     {
         const char *phase = word_of(event, "ph");
         assert_int_equal(strlen(phase), 1);
-        assert_int_equal(count_of(event, "pid"), 1);
+        assert_int_equal(count_of(event, "pid"), step->rank + 1);
         switch (phase[0]) {
         case 'M':
             assert_true(strcmp(word_of(event, "name"), "process_name") == 0 ||
@@ -281,7 +304,7 @@ static void check_chrome(const struct tdm_step *step, size_t *arrows)
             break;
         case 's':
         case 'f': {
-            const uint32_t to = (uint32_t)count_of(event, "id");
+            const uint32_t to = (uint32_t)count_of(event, "id"); /* and the rank */
             const uint32_t from = step->ops[to].waited_for[tdm_step_side(step)];
             assert_true(from < step->op_count);
             assert_true(holds(&slices[phase[0] == 's' ? from : to], event));
@@ -464,7 +487,7 @@ static void check_memory_viz(const struct tdm_step *step)
     size_t bytes, i;
     const char *why;
     json_t *segment;
-    char *text = written(step, tdm_export_memory_viz, &bytes);
+    char *text = written(step, &tdm_export_memory_viz, &bytes);
     json_t *root = tdm_unpickle((const unsigned char *)text, bytes, &why);
     if (root == NULL)
         fail_msg("%s", why);
@@ -509,7 +532,7 @@ static size_t fields_of(const char *line, size_t length)
 static void check_csv(const struct tdm_step *step)
 {
     size_t bytes, rows = 0, fields = 0;
-    char *text = written(step, tdm_export_csv, &bytes);
+    char *text = written(step, &tdm_export_csv, &bytes);
     assert_int_equal(strlen(text), bytes);
     assert_true(bytes > 0 && text[bytes - 1] == '\n');
     for (char *line = text; *line != '\0'; rows++) {
@@ -518,12 +541,12 @@ static void check_csv(const struct tdm_step *step)
         if (rows == 0)
             fields = here;
         else
-            assert_int_equal(strtoull(line, NULL, 10), rows - 1);
+            assert_int_equal(strtoull(strchr(line, ',') + 1, NULL, 10), rows - 1);
         if (here != fields)
             fail_msg("%zu fields, not %zu: %.*s", here, fields, (int)length, line);
         line += length + 1;
     }
-    assert_int_equal(fields, 21);
+    assert_int_equal(fields, 22);
     assert_int_equal(rows, step->op_count + 1);
     free(text);
 }
@@ -560,7 +583,11 @@ static unsigned char *array_of(const char *page, const char *id, size_t *count)
 static void check_page(const struct tdm_step *step)
 {
     size_t bytes, count;
-    char *page = written(step, tdm_page_write, &bytes);
+    char *page = NULL;
+    FILE *out = open_memstream(&page, &bytes);
+    assert_non_null(out);
+    assert_int_equal(tdm_page_write(step, out, NULL), TDM_OK);
+    fclose(out);
     assert_int_equal(strlen(page), bytes);
     assert_null(strstr(page, "://"));
     char *facts = strstr(page, "id=\"facts\">");
@@ -607,7 +634,7 @@ static void test_formats(void **state)
         write_sources(seed, number % 4 == 3);
         static const char *const names[] = {"plan.json", "run.db"};
         for (int i = 0; i < 2; i++) {
-            struct tdm_step *step = read_step(names[i]);
+            struct tdm_step *step = read_step(names[i], 0);
             assert_int_equal(step->plot->panels[TDM_MEASURED].known, i == 1);
             unfinished += step->plot->unfinished;
             check_chrome(step, &arrows);
@@ -620,6 +647,69 @@ static void test_formats(void **state)
     }
     assert_true(arrows > 5 * cases);
     assert_true(unfinished > 0 || cases < 4);
+}
+
+/* Several ranks: each by itself, and all in one file. */
+static void test_ranks(void **state)
+{
+    (void)state;
+    size_t arrows = 0, bytes, i;
+    for (uint64_t number = 0; number < 3; number++) {
+        const char *why;
+        json_t *event, *segment;
+        uint64_t slices[4] = {0}, devices = 0;
+        bool unfinished;
+        struct tdm_error err = {0};
+        write_plan(tdm_case_seed(97500, number), 3);
+        struct tdm_step *step = read_step("plan.json", 0);
+        const uint32_t ranks = step->ranks, places = step->plot->topology.place_count;
+        assert_in_range(ranks, 2, 3);
+        uint64_t ops[4] = {step->op_count};
+        for (uint32_t rank = 0; rank < ranks; rank++) {
+            tdm_step_free(step);
+            step = read_step("plan.json", rank);
+            ops[rank] = step->op_count;
+            check_chrome(step, &arrows);
+            check_memory_viz(step);
+            check_csv(step);
+            check_page(step);
+        }
+        tdm_step_free(step);
+        char path[768], *text = NULL;
+        snprintf(path, sizeof(path), "%s/plan.json", folder);
+        const struct tdm_export_source source = {path, TDM_PLOT_LAST_STEP, TDM_PLOT_ALL_RANKS};
+        FILE *out = open_memstream(&text, &bytes);
+        assert_int_equal(tdm_export_write(&tdm_export_chrome, &source, out, &unfinished, &err),
+                         TDM_OK);
+        fclose(out);
+        json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        assert_non_null(root);
+        json_array_foreach(json_object_get(root, "traceEvents"), i, event)
+        {
+            assert_in_range(count_of(event, "pid"), 1, ranks);
+            slices[count_of(event, "pid") - 1] += word_of(event, "ph")[0] == 'X';
+        }
+        assert_memory_equal(slices, ops, ranks * sizeof(ops[0]));
+        json_decref(root);
+        free(text);
+        text = NULL;
+        out = open_memstream(&text, &bytes);
+        assert_int_equal(tdm_export_write(&tdm_export_memory_viz, &source, out, &unfinished, &err),
+                         TDM_OK);
+        fclose(out);
+        root = tdm_unpickle((const unsigned char *)text, bytes, &why);
+        assert_non_null(root);
+        assert_int_equal(json_array_size(json_object_get(root, "device_traces")), ranks * places);
+        json_array_foreach(json_object_get(root, "segments"), i, segment)
+        {
+            assert_true(count_of(segment, "device") < ranks * places);
+            devices |= UINT64_C(1) << count_of(segment, "device");
+        }
+        for (uint32_t rank = 0; rank < ranks; rank++)
+            assert_true(devices >> (rank * places) & 1);
+        json_decref(root);
+        free(text);
+    }
 }
 
 /* A trace of other ops than its schedule's program is refused. */
@@ -636,7 +726,7 @@ static void test_other_ops(void **state)
     snprintf(command, sizeof(command),
              "sqlite3 '%s' \"update op set kind = 'zero' where number = 7\"", path);
     assert_int_equal(system(command), 0);
-    assert_int_equal(tdm_step_read(path, TDM_PLOT_LAST_STEP, &step, &err), TDM_INPUT);
+    assert_int_equal(tdm_step_read(path, TDM_PLOT_LAST_STEP, 0, &step, &err), TDM_INPUT);
     assert_non_null(strstr(err.message, "op 7 is not the one"));
     assert_non_null(strstr(err.hint, "another version"));
 }
@@ -656,6 +746,7 @@ int main(void)
 {
     const char *scratch = getenv("TDM_SCRATCH");
     const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_formats, remove_sources),
+                                       cmocka_unit_test_teardown(test_ranks, remove_sources),
                                        cmocka_unit_test_teardown(test_other_ops, remove_sources)};
     snprintf(folder, sizeof(folder), "%s", scratch != NULL ? scratch : ".");
     return cmocka_run_group_tests(tests, NULL, NULL);

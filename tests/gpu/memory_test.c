@@ -5,7 +5,7 @@
 #include "executor/arenas.h"
 #include "executor/free_memory.h"
 #include "executor/state.h"
-#include "executor/tokens.h"
+#include "texts/tokens.h"
 #include "executor/walk.h"
 #include "executor/weights.h"
 #include "schedule/program.h"

@@ -10,12 +10,13 @@
  *     uint32:FILE      the same of four bytes
  *     bytes:FILE       one token a byte, whatever the vocabulary is
  */
-#ifndef TDM_EXECUTOR_TOKEN_FILE_H
-#define TDM_EXECUTOR_TOKEN_FILE_H
+#ifndef TDM_TEXTS_TOKEN_FILE_H
+#define TDM_TEXTS_TOKEN_FILE_H
 
 #include "base/status.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* The tokens of a file, and its documents if the format marks them. */
@@ -43,6 +44,12 @@ uint64_t tdm_token_file_at(const struct tdm_token_file *file, uint64_t i);
 enum tdm_status tdm_token_file_read(const char *what, uint32_t vocabulary,
                                     struct tdm_token_file *file, struct tdm_error *err);
 void tdm_token_file_free(struct tdm_token_file *file);
+
+/* As a vocabulary: ids are not checked, and an unknown format is bytes. */
+#define TDM_ANY_VOCABULARY UINT32_MAX
+
+/* Bytes of the prefix of `what`, with its colon; 0: it has none. */
+size_t tdm_token_file_prefix(const char *what);
 
 /* The files that `what` is read from, without a prefix: the file of the tokens, and the file of
  * their documents or NULL. The caller frees both. TDM_NO_MEMORY. */

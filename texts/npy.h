@@ -3,8 +3,8 @@
  * NumPy's .npy files that can hold tokens: a one-dimensional array of integers. Format: "NumPy
  * Format Version 1.0" to 3.0, numpy.lib.format.
  */
-#ifndef TDM_EXECUTOR_NPY_H
-#define TDM_EXECUTOR_NPY_H
+#ifndef TDM_TEXTS_NPY_H
+#define TDM_TEXTS_NPY_H
 
 #include "base/status.h"
 

@@ -6,7 +6,7 @@
  *
  * It is parsed from left to right. The keys may come in any order.
  */
-#include "executor/npy.h"
+#include "texts/npy.h"
 
 #include "base/size.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Token files: finds which format a file has, and where its tokens are. */
-#include "executor/token_file.h"
+#include "texts/token_file.h"
 
 #include "base/file.h"
 #include "base/size.h"
-#include "executor/indexed_dataset.h"
-#include "executor/npy.h"
+#include "texts/indexed_dataset.h"
+#include "texts/npy.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -34,6 +34,12 @@ static const struct raw *raw_of(const char *what)
         if (strncmp(what, raws[i].prefix, strlen(raws[i].prefix)) == 0)
             return &raws[i];
     return NULL;
+}
+
+size_t tdm_token_file_prefix(const char *what)
+{
+    const struct raw *raw = raw_of(what);
+    return raw == NULL ? 0 : strlen(raw->prefix);
 }
 
 static enum tdm_status check_name(const char *what, struct tdm_error *err)
@@ -294,8 +300,9 @@ static enum tdm_status read_by_contents(const char *what, uint32_t vocabulary,
         return tdm_fail(err, TDM_INPUT,
                         "%s: is an index of Megatron-LM; name it PREFIX.idx, beside PREFIX.bin",
                         what);
-    return vocabulary <= MAX_BYTE_VOCABULARY ? find_raw(&bytes_of, bytes, file, err)
-                                             : refuse_unknown(what, vocabulary, err);
+    bool has_bytes = vocabulary <= MAX_BYTE_VOCABULARY || vocabulary == TDM_ANY_VOCABULARY;
+    return has_bytes ? find_raw(&bytes_of, bytes, file, err)
+                     : refuse_unknown(what, vocabulary, err);
 }
 
 static enum tdm_status read_any(const char *what, uint32_t vocabulary, struct tdm_token_file *file,
@@ -360,7 +367,7 @@ static enum tdm_status check_vocabulary(const struct tdm_token_file *file, uint3
 {
     for (uint64_t i = 0; i < file->count; i++) {
         uint64_t token = tdm_token_file_at(file, i);
-        if (token < vocabulary)
+        if (token < vocabulary) /* any number of 32 bits, if none is given */
             continue;
         bool text = strcmp(file->format, "bytes") == 0;
         bool negative = file->is_signed && token >> 63 != 0;

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tokens that a run trains or evaluates on: a file of tokens (token_file.h), a part of one, or
- * random tokens.
+ * Tokens that a run trains or evaluates on: one or more files of tokens (token_file.h), one behind
+ * the other, a part of them, or random tokens.
  */
-#ifndef TDM_EXECUTOR_TOKENS_H
-#define TDM_EXECUTOR_TOKENS_H
+#ifndef TDM_TEXTS_TOKENS_H
+#define TDM_TEXTS_TOKENS_H
 
 #include "base/digest.h"
 #include "base/status.h"
+#include "texts/order.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct tdm_tokens;
 
-/* Reads `what`, a file with or without a prefix, as tdm_token_file_read() does, and fails as it
- * does. NULL: random tokens of the vocabulary. */
+/* Reads `what`, a list of files and patterns (list.h), each as tdm_token_file_read() does, and
+ * fails as it does. TDM_INPUT if only some of the files mark documents. NULL: random tokens of the
+ * vocabulary. */
 enum tdm_status tdm_tokens_open(const char *what, uint32_t vocabulary, struct tdm_tokens **tokens,
                                 struct tdm_error *err);
 /* Splits the last `fraction` of a text off `tokens` into *last, so that steps never see it.
@@ -23,6 +25,20 @@ enum tdm_status tdm_tokens_open(const char *what, uint32_t vocabulary, struct td
  * step sees. TDM_INPUT if either part would have fewer than 2 tokens. */
 enum tdm_status tdm_tokens_split(struct tdm_tokens *tokens, double fraction,
                                  struct tdm_tokens **last, struct tdm_error *err);
+
+/* Reads a mask, as long as the text, in the same way: tokens where it is 0 are not targets.
+ * TDM_INPUT if it has another length. Before a split, and not of random tokens. */
+enum tdm_status tdm_tokens_mask(struct tdm_tokens *tokens, const char *what, struct tdm_error *err);
+
+/* Has the text a mask; and may token `i` be a target? */
+bool tdm_tokens_are_masked(const struct tdm_tokens *tokens);
+bool tdm_tokens_is_target(const struct tdm_tokens *tokens, uint64_t i);
+
+/* Sets the order in which steps read the text; at first it is random, and so is that of what is
+ * split off. TDM_USAGE: random tokens have no other. */
+enum tdm_status tdm_tokens_read_in(struct tdm_tokens *tokens, enum tdm_text_order order,
+                                   struct tdm_error *err);
+enum tdm_text_order tdm_tokens_order(const struct tdm_tokens *tokens);
 
 /* Was this split off by tdm_tokens_split()? */
 bool tdm_tokens_are_split_off(const struct tdm_tokens *tokens);
@@ -38,7 +54,8 @@ uint32_t tdm_tokens_vocabulary(const struct tdm_tokens *tokens);
 /* Token `i` of a text. */
 uint32_t tdm_tokens_at(const struct tdm_tokens *tokens, uint64_t i);
 
-/* The name of the file, or "random tokens", for messages; and its format: "bytes". */
+/* The name of the file, "12 files, A to Z", or "random tokens", for messages; and its format:
+ * "bytes". */
 const char *tdm_tokens_name(const struct tdm_tokens *tokens);
 const char *tdm_tokens_format(const struct tdm_tokens *tokens);
 
@@ -56,8 +73,8 @@ uint64_t tdm_tokens_document_of(const struct tdm_tokens *tokens, uint64_t i);
  * token of a document has no target. */
 bool tdm_tokens_predict_documents(const struct tdm_tokens *tokens);
 
-/* A digest of the tokens and of where their documents begin. Returns `out`. Reads all of them:
- * seconds for gigabytes. */
+/* A digest of the tokens, of where their documents begin, of their mask and their order. Returns
+ * `out`. Reads all of them: seconds for gigabytes. */
 const char *tdm_tokens_digest(const struct tdm_tokens *tokens, char out[TDM_DIGEST_SIZE]);
 
 /* Entropy in nats of a token drawn by its frequency: the lowest loss of a model that sees no

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads Megatron's index of a token file. Every field is checked before it is used. */
-#include "executor/indexed_dataset.h"
+#include "texts/indexed_dataset.h"
 
 #include "base/size.h"
 

@@ -18,8 +18,8 @@
  * Sequences must follow each other in the .bin file without gaps, as Megatron's own tools write
  * them.
  */
-#ifndef TDM_EXECUTOR_INDEXED_DATASET_H
-#define TDM_EXECUTOR_INDEXED_DATASET_H
+#ifndef TDM_TEXTS_INDEXED_DATASET_H
+#define TDM_TEXTS_INDEXED_DATASET_H
 
 #include "base/status.h"
 

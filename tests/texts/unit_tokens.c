@@ -3,7 +3,8 @@
  * is refused with its name, and documents reach the drawn batches. */
 #include "base/inputs.h"
 #include "executor/batch.h"
-#include "executor/token_file.h"
+#include "executor/shuffle.h"
+#include "texts/token_file.h"
 #include "schedule/layout.h"
 
 #include <stdarg.h>
@@ -50,6 +51,15 @@ static void put_row(unsigned version, const char *descr, uint32_t width, uint64_
              "{'descr': '%s', 'fortran_order': False, 'shape': (%" PRIu64 ",), }      \n", descr,
              count);
     put(version, header, width, count, 0);
+}
+
+static void write_raw(const char *path, uint64_t first, uint64_t count)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    for (uint64_t i = 0; i < count; i++)
+        fputc(number(first + i), file);
+    assert_int_equal(fclose(file), 0);
 }
 
 static struct tdm_tokens *open_tokens(const char *path)
@@ -624,6 +634,189 @@ static void test_batches(void **unused)
     assert_int_equal(remove("set.idx"), 0);
 }
 
+static struct tdm_batch *ordered_batch(struct tdm_tokens *tokens,
+                                       const struct tdm_schedule *schedule,
+                                       enum tdm_text_order order)
+{
+    struct tdm_error err = {0};
+    if (tdm_tokens_read_in(tokens, order, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    return new_batch(tokens, schedule);
+}
+
+/* In a shuffled order every part of the text comes once before any comes again, in another order
+ * each time; and the targets are the tokens behind. */
+static void test_shuffled(void **unused)
+{
+    (void)unused;
+    enum { CONTEXT = 16, TOKENS = 400, PARTS = (TOKENS - 1) / CONTEXT };
+    struct tdm_schedule *schedule = new_schedule(CONTEXT);
+    struct tdm_error err = {0};
+    assert_int_equal(tdm_schedule_set_sequences(schedule, 5, CONTEXT, &err), TDM_OK);
+    FILE *file = fopen("text.u16", "wb");
+    for (uint16_t i = 0; i < TOKENS; i++)
+        fwrite(&i, 2, 1, file);
+    fclose(file);
+    struct tdm_tokens *tokens;
+    assert_int_equal(tdm_tokens_open("uint16:text.u16", 512, &tokens, &err), TDM_OK);
+    struct tdm_batch *batch = ordered_batch(tokens, schedule, TDM_TEXT_SHUFFLED);
+    int32_t first[PARTS] = {0};
+    uint64_t moved = 0, piece = 0;
+    unsigned char seen[TOKENS] = {0};
+    assert_int_equal(PARTS % 5, 4); /* so that a step has parts of two readings */
+    for (uint64_t step = 1; piece < 3 * PARTS; step++) {
+        tdm_batch_step(batch, 3, step);
+        for (uint32_t s = 0; s < 5 && piece < 3 * PARTS; s++, piece++) {
+            const int32_t *row = batch->inputs + s * CONTEXT;
+            if (piece % PARTS == 0)
+                memset(seen, 0, sizeof(seen));
+            for (int t = 0; t < CONTEXT; t++) {
+                assert_int_equal(row[t], row[0] + t);
+                assert_int_equal(batch->targets[s * CONTEXT + t], row[t] + 1);
+                assert_int_equal(seen[row[t]]++, 0);
+            }
+            moved += piece >= PARTS && row[0] / CONTEXT != first[piece % PARTS] / CONTEXT;
+            if (piece < PARTS)
+                first[piece] = row[0];
+        }
+    }
+    assert_true(moved > PARTS);
+    tdm_batch_free(batch);
+    assert_int_equal(tdm_tokens_read_in(tokens, TDM_TEXT_PACKED, &err), TDM_OK);
+    assert_int_equal(tdm_batch_new(tokens, schedule, &batch, &err), TDM_USAGE);
+    assert_non_null(strstr(err.hint, "documents=file"));
+    tdm_tokens_free(tokens);
+    assert_int_equal(tdm_tokens_open(NULL, 256, &tokens, &err), TDM_OK);
+    assert_int_equal(tdm_tokens_read_in(tokens, TDM_TEXT_SHUFFLED, &err), TDM_USAGE);
+    tdm_tokens_free(tokens);
+    tdm_schedule_free(schedule);
+    assert_int_equal(remove("text.u16"), 0);
+}
+
+/* The permutations of small counts: each number once, and not always the same order. */
+static void test_permutations(void **unused)
+{
+    (void)unused;
+    unsigned char seen[300];
+    for (uint64_t count = 1; count < 300; count += 1 + count / 9) {
+        uint64_t same = 0;
+        for (uint64_t epoch = 0; epoch < 4; epoch++) {
+            memset(seen, 0, sizeof(seen));
+            for (uint64_t i = 0; i < count; i++) {
+                uint64_t at = tdm_shuffle(i, count, 9, epoch);
+                assert_true(at < count);
+                assert_int_equal(seen[at]++, 0);
+                same += at == tdm_shuffle(i, count, 9, epoch + 1);
+            }
+        }
+        assert_true(count < 20 || same < count);
+    }
+}
+
+/* Where the mask is 0 there is no target, in steps and in what is split off. */
+static void test_mask(void **unused)
+{
+    (void)unused;
+    struct tdm_schedule *schedule = new_schedule(25);
+    struct tdm_tokens *tokens, *last;
+    struct tdm_error err = {0};
+    struct tdm_step step = {.number = 1};
+    char plain[TDM_DIGEST_SIZE], masked[TDM_DIGEST_SIZE], shuffled[TDM_DIGEST_SIZE];
+    write_raw("text", 0, COUNT);
+    FILE *file = fopen("mask", "wb");
+    for (uint64_t i = 0; i < COUNT; i++)
+        fputc(i % 3 == 0 ? 0 : (int)i, file);
+    assert_int_equal(fclose(file), 0);
+    tokens = open_tokens("text");
+    tdm_tokens_digest(tokens, plain);
+    assert_int_equal(tdm_tokens_mask(tokens, "none", &err), TDM_IO);
+    write_raw("short", 0, COUNT - 1);
+    assert_int_equal(tdm_tokens_mask(tokens, "short", &err), TDM_INPUT);
+    assert_non_null(strstr(err.message, "short: has 99 numbers, but text has 100 tokens"));
+    assert_int_equal(tdm_tokens_mask(tokens, "mask", &err), TDM_OK);
+    tdm_tokens_digest(tokens, masked);
+    assert_int_equal(tdm_tokens_read_in(tokens, TDM_TEXT_SHUFFLED, &err), TDM_OK);
+    tdm_tokens_digest(tokens, shuffled);
+    assert_string_not_equal(plain, masked);
+    assert_string_not_equal(masked, shuffled);
+    assert_int_equal(tdm_tokens_split(tokens, 0.4, &last, &err), TDM_OK);
+    assert_int_equal(tdm_tokens_order(last), TDM_TEXT_RANDOM);
+    for (int part = 0; part < 2; part++) {
+        struct tdm_batch *batch = new_batch(part == 0 ? tokens : last, schedule);
+        uint64_t trained = 0;
+        tdm_batch_window(batch, 1, 0);
+        for (uint64_t i = 0; i < 25; i++) {
+            uint64_t target = (uint64_t)part * 60 + i + 1;
+            assert_int_equal(batch->inputs[i], number(target - 1));
+            assert_int_equal(batch->targets[i], target % 3 == 0 ? TDM_NO_TARGET : number(target));
+            trained += target % 3 != 0;
+        }
+        tdm_batch_describe(batch, &step);
+        assert_int_equal(step.trained_tokens, trained);
+        assert_null(step.sequences);
+        tdm_batch_free(batch);
+    }
+    tdm_tokens_free(last);
+    tdm_tokens_free(tokens);
+    tdm_schedule_free(schedule);
+    remove("text");
+    remove("mask");
+    remove("short");
+}
+
+/* Packed sequences have whole documents, and nothing is trained on twice in a reading. */
+static void test_packed(void **unused)
+{
+    (void)unused;
+    struct index index = index_of(8, 2);
+    struct tdm_schedule *schedule = new_schedule(32);
+    struct tdm_error err = {0};
+    assert_int_equal(tdm_schedule_set_sequences(schedule, 2, 32, &err), TDM_OK);
+    schedule->documents_of_text = true;
+    put_index(&index); /* documents of 10, 20 and 30 tokens */
+    FILE *file = fopen("set.bin", "wb");
+    for (uint16_t i = 0; i < 60; i++)
+        fwrite(&i, 2, 1, file);
+    fclose(file);
+    struct tdm_tokens *tokens = open_tokens("set");
+    struct tdm_batch *batch = ordered_batch(tokens, schedule, TDM_TEXT_PACKED);
+    assert_int_equal(batch->packing.sequence_count, 2);
+    for (uint64_t step = 1; step < 20; step++) {
+        uint64_t seen[60] = {0}, trained = 0;
+        tdm_batch_step(batch, 5, step);
+        for (uint32_t s = 0; s < 2; s++) {
+            const struct tdm_sequence *sequence = &batch->sequences[s];
+            const int32_t *inputs = batch->inputs + 32 * s, *targets = batch->targets + 32 * s;
+            assert_int_equal(sequence->tokens, 32);
+            for (uint32_t d = 0; d < sequence->document_count; d++) {
+                uint64_t from = tdm_document_start(sequence, d), to = tdm_document_end(sequence, d);
+                bool empty = to == 32 && targets[from] == TDM_NO_TARGET;
+                for (uint64_t t = from; t < to; t++) {
+                    if (empty) {
+                        assert_int_equal(inputs[t], 0);
+                        assert_int_equal(targets[t], TDM_NO_TARGET);
+                        continue;
+                    }
+                    seen[inputs[t]]++;
+                    assert_int_equal(tdm_tokens_document_of(tokens, (uint64_t)inputs[t]),
+                                     tdm_tokens_document_of(tokens, (uint64_t)inputs[from]));
+                    assert_int_equal(targets[t], t + 1 == to ? TDM_NO_TARGET : inputs[t] + 1);
+                    trained += t + 1 < to;
+                }
+            }
+        }
+        for (int i = 0; i < 60; i++)
+            assert_int_equal(seen[i], 1);
+        assert_int_equal(trained, 57);
+        assert_int_equal(batch->trained_tokens, trained);
+    }
+    tdm_batch_free(batch);
+    tdm_tokens_free(tokens);
+    tdm_schedule_free(schedule);
+    assert_int_equal(remove("set.bin"), 0);
+    assert_int_equal(remove("set.idx"), 0);
+}
+
 /* In llm.c's data the token before a delimiter predicts it. */
 static void test_delimiters(void **unused)
 {
@@ -658,15 +851,61 @@ static int enter_scratch(void **unused)
     return scratch == NULL ? 0 : chdir(scratch);
 }
 
+/* Files with commas between them, and patterns, are one text: the tokens of one behind those of the
+ * other. A file that has such a name is that file. */
+static void test_several(void **state)
+{
+    (void)state;
+    static const char *const whats[] = {"part-0,part-1,part-2", "part-?", "part-0,part-[12]",
+                                        "bytes:part-*", "part-0,bytes:part-1,part-2"};
+    struct tdm_tokens *tokens;
+    struct tdm_error err = {0};
+    write_raw("part-0", 0, 50);
+    write_raw("part-1", 50, 2);
+    write_raw("part-2", 52, 48);
+    for (size_t i = 0; i < sizeof(whats) / sizeof(whats[0]); i++) {
+        tokens = open_tokens(whats[i]);
+        assert_int_equal(tdm_tokens_count(tokens), COUNT);
+        for (uint64_t t = 0; t < COUNT; t++)
+            assert_int_equal(tdm_tokens_at(tokens, t), number(t));
+        assert_string_equal(tdm_tokens_name(tokens), "3 files, part-0 to part-2");
+        assert_string_equal(tdm_tokens_format(tokens), "bytes");
+        tdm_tokens_free(tokens);
+    }
+    write_raw("part-*", 7, 9);
+    write_raw("part-0,part-1", 9, 7);
+    tokens = open_tokens("part-*");
+    assert_int_equal(tdm_tokens_count(tokens), 9);
+    tdm_tokens_free(tokens);
+    tokens = open_tokens("part-0,part-1");
+    assert_int_equal(tdm_tokens_count(tokens), 7);
+    tdm_tokens_free(tokens);
+    remove("part-*");
+    remove("part-0,part-1");
+
+    assert_int_equal(tdm_tokens_open("none-*", 256, &tokens, &err), TDM_IO);
+    assert_non_null(strstr(err.message, "none-*: no file has such a name"));
+    assert_int_equal(tdm_tokens_open("part-0,none", 256, &tokens, &err), TDM_IO);
+    assert_int_equal(tdm_tokens_open("part-0,,part-1", 256, &tokens, &err), TDM_USAGE);
+    assert_int_equal(tdm_tokens_open("part-0,", 256, &tokens, &err), TDM_USAGE);
+    for (int i = 0; i < 3; i++) {
+        char path[16];
+        snprintf(path, sizeof(path), "part-%d", i);
+        remove(path);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_widths),       cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_headers),      cmocka_unit_test(test_other_words),
-        cmocka_unit_test(test_raw),          cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_llmc),         cmocka_unit_test(test_megatron),
-        cmocka_unit_test(test_broken_index), cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_delimiters),
+        cmocka_unit_test(test_shuffled),    cmocka_unit_test(test_permutations),
+        cmocka_unit_test(test_packed),      cmocka_unit_test(test_mask),
+        cmocka_unit_test(test_several),     cmocka_unit_test(test_widths),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_other_words), cmocka_unit_test(test_raw),
+        cmocka_unit_test(test_bytes),       cmocka_unit_test(test_llmc),
+        cmocka_unit_test(test_megatron),    cmocka_unit_test(test_broken_index),
+        cmocka_unit_test(test_batches),     cmocka_unit_test(test_delimiters),
     };
     return cmocka_run_group_tests(tests, enter_scratch, NULL);
 }
