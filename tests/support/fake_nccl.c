@@ -36,9 +36,11 @@ struct world {
     struct world *next;
 };
 
+/* All stay until the process ends: a thread may be in a call while another one aborts. */
 struct comm {
     struct world *world;
     int rank, calls;
+    struct comm *next;
 };
 
 struct op {
@@ -52,6 +54,7 @@ struct op {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
 static struct world *worlds;
+static struct comm *comms;
 static unsigned long ids;
 static _Thread_local struct op ops[OPS_MOST];
 static _Thread_local int op_count, depth;
@@ -113,6 +116,8 @@ int ncclCommInitRank(struct comm **out, int ranks, struct id id, int rank)
     pthread_mutex_lock(&lock);
     comm->world = world_of(number, ranks);
     comm->rank = rank;
+    comm->next = comms;
+    comms = comm;
     comm->world->here++;
     pthread_cond_broadcast(&news);
     while (comm->world->here < comm->world->ranks)
@@ -124,7 +129,7 @@ int ncclCommInitRank(struct comm **out, int ranks, struct id id, int rank)
 
 int ncclCommDestroy(struct comm *comm)
 {
-    free(comm);
+    (void)comm;
     return SUCCESS;
 }
 
