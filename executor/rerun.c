@@ -42,6 +42,8 @@ enum tdm_status tdm_rerun(const struct tdm_rerun *r, uint64_t *from, struct tdm_
     if (finite == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for checking a step");
     for (uint32_t rank = 0; rank < run->ranks && status == TDM_OK; rank++) {
+        if (run->arenas[rank].backend == NULL) /* of another process */
+            continue;
         status = tdm_finite_new(&run->arenas[rank], &finite[rank], err);
         tdm_walk_check(tdm_team_walk_of(r->walk, rank), finite[rank]);
         if (status == TDM_OK)
@@ -53,7 +55,8 @@ enum tdm_status tdm_rerun(const struct tdm_rerun *r, uint64_t *from, struct tdm_
     for (uint64_t step = *from + 1; status == TDM_OK && step <= r->last; step++)
         status = run_step(r, step, err);
     for (uint32_t rank = 0; rank < run->ranks; rank++) {
-        tdm_walk_check(tdm_team_walk_of(r->walk, rank), NULL);
+        if (run->arenas[rank].backend != NULL)
+            tdm_walk_check(tdm_team_walk_of(r->walk, rank), NULL);
         tdm_finite_free(finite[rank]);
     }
     free(finite);

@@ -144,6 +144,8 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         tdm_json_set(&root, "predicted", json_incref((json_t *)(uintptr_t)predicted));
     if (schedule->ranks > 1)
         tdm_json_set(&root, "ranks", count_json(schedule->ranks));
+    if (schedule->ranks_per_node > 0)
+        tdm_json_set(&root, "ranks_per_node", count_json(schedule->ranks_per_node));
     if (schedule->documents_of_text)
         tdm_json_set(&root, "documents", json_string("file"));
     if (root == NULL)
@@ -477,6 +479,13 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     schedule->ranks = tdm_json_has(reader, "ranks")
                           ? (uint32_t)tdm_json_count(reader, "ranks", 1, TDM_MAX_RANKS)
                           : 1;
+    if (tdm_json_has(reader, "ranks_per_node"))
+        schedule->ranks_per_node =
+            (uint32_t)tdm_json_count(reader, "ranks_per_node", 1, TDM_MAX_RANKS);
+    if (tdm_json_status(reader) == TDM_OK && schedule->ranks_per_node > 0 &&
+        schedule->ranks % schedule->ranks_per_node != 0)
+        tdm_json_fail(reader, "ranks_per_node", "is %u, which does not divide the %u ranks",
+                      schedule->ranks_per_node, schedule->ranks);
     schedule->chunk_tokens = tdm_json_count(reader, "chunk_tokens", 1, MAX_TOKENS);
     schedule->page_tokens = tdm_json_count(reader, "page_tokens", 1, 65536);
     schedule->head_tile_tokens = tdm_json_count(reader, "head_tile_tokens", 1, MAX_TOKENS);
@@ -519,6 +528,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "memory_bytes",
                                        "host_memory_bytes",
                                        "ranks",
+                                       "ranks_per_node",
                                        "sequences",
                                        "documents",
                                        "order",

@@ -30,15 +30,20 @@ script_tests += \
 	tests/executor/killed-saves \
 	tests/traces/killed-run \
 	tests/executor/left-behind \
+	tests/executor/mpi-run \
 	tests/planner/failed-allocations \
 	tests/base/links \
 	tests/traces/two-writers
 
 # Preloaded into programs by scripts.
-check_DATA = tests/support/fail_allocation.so tests/support/fail_calls.so tests/support/fast_clock.so
-$(check_DATA): %.so: %.c
+preloaded = tests/support/fail_allocation.so tests/support/fail_calls.so tests/support/fast_clock.so
+check_DATA = $(preloaded) tests/support/fake_nccl.so
+$(preloaded): %.so: %.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC $< -o $@
-EXTRA_DIST += tests/support/fail_allocation.c tests/support/fail_calls.c tests/support/fast_clock.c
+# With the flags of the build: what ranks exchange by it is under its sanitizers, too.
+tests/support/fake_nccl.so: tests/support/fake_nccl.c
+	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE $(CFLAGS) -Wall -Wextra -shared -fPIC $< -o $@ $(LDFLAGS)
+EXTRA_DIST += $(check_DATA:.so=.c)
 CLEANFILES += $(check_DATA)
 
 # The reference: a double-precision transformer that other tests compare with, and the tests of itself.
@@ -78,6 +83,11 @@ tests_executor_property_ranks_SOURCES = tests/executor/property_ranks.c $(hinder
 # Where ranks meet, and what they do when one fails.
 cmocka_tests += tests/base/unit_meeting tests/executor/unit_team
 tests_executor_unit_team_SOURCES = tests/executor/unit_team.c $(hindered) \
+	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
+
+# Ranks that NCCL joins, without a GPU.
+cmocka_tests += tests/executor/unit_nccl
+tests_executor_unit_nccl_SOURCES = tests/executor/unit_nccl.c $(hindered) \
 	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
 
 # What ranks exchange, and many of them.
@@ -297,6 +307,7 @@ golden_tests += \
 	tests/goldens/plan-evaluate.test \
 	tests/goldens/plan-explain.test \
 	tests/goldens/plan-json.test \
+	tests/goldens/plan-nodes.test \
 	tests/goldens/plan-nothing-fits.test \
 	tests/goldens/plan-objective.test \
 	tests/goldens/plan-optimizers.test \
