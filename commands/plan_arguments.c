@@ -387,9 +387,23 @@ static enum tdm_status read_like(struct tdm_plan_arguments *a, struct tdm_error 
     return TDM_OK;
 }
 
+/* Keys of --set that are about several ranks. */
+static enum tdm_status check_team_keys(const struct tdm_request *r, struct tdm_error *err)
+{
+    static const char *const keys[] = {"deal="};
+    for (size_t i = 0; i < r->pair_count && r->ranks <= 1; i++)
+        for (size_t key = 0; key < sizeof(keys) / sizeof(keys[0]); key++)
+            if (strncmp(r->pairs[i], keys[key], strlen(keys[key])) == 0)
+                return tdm_fail(err, TDM_USAGE, "plan: --set %s is about several ranks (--ranks)",
+                                r->pairs[i]);
+    return TDM_OK;
+}
+
 static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struct tdm_error *err)
 {
     enum tdm_status status = a->sweeps ? check_sweep(a, err) : TDM_OK;
+    if (status == TDM_OK)
+        status = check_team_keys(&a->request, err);
     if (status != TDM_OK)
         return status;
     if (a->request.ranks > 1 &&

@@ -79,9 +79,15 @@ static void print_step(FILE *out, const struct tdm_schedule *schedule)
 /* How the chunks of a sequence are dealt to several ranks. */
 static void print_ranks(FILE *out, const struct tdm_schedule *schedule)
 {
+    static const char *const deals[TDM_DEALS] = {
+        [TDM_DEAL_SNAKE] = "each with a chunk of every round, in turns from both ends",
+        [TDM_DEAL_STRIPES] = "each with a chunk of every round, in the order of the ranks",
+        [TDM_DEAL_CONTIGUOUS] = "each with a part of every sequence in one piece",
+        [TDM_DEAL_GREEDY] =
+            "each with a chunk of every round, the costliest to the rank with least",
+    };
     if (schedule->ranks > 1)
-        fprintf(out, ROW "%u, each with a chunk of every round, in turns from both ends\n", "ranks",
-                schedule->ranks);
+        fprintf(out, ROW "%u, %s\n", "ranks", schedule->ranks, deals[schedule->deal]);
 }
 
 static void print_chunks(FILE *out, const struct tdm_schedule *schedule)

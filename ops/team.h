@@ -14,7 +14,7 @@
 enum tdm_gather_operand {
     TDM_GATHER_OWN,   /* read: pages of the rank's own chunk */
     TDM_GATHER_BELOW, /* written: pages of the chunks of the round before its own, */
-    TDM_GATHER_ABOVE, /* and after it; without a chunk of its own: all of them */
+    TDM_GATHER_ABOVE, /* and after it; without a chunk of its own: all are BELOW */
     TDM_GATHER_OPERANDS
 };
 extern const struct tdm_op_type tdm_gather_type;
@@ -24,7 +24,7 @@ extern const struct tdm_op_type tdm_gather_type;
 enum tdm_reduce_operand {
     TDM_REDUCE_OWN,   /* changed: the rank's share becomes the sum */
     TDM_REDUCE_BELOW, /* read: its shares of other chunks of the round, those before its own, */
-    TDM_REDUCE_ABOVE, /* and those after it */
+    TDM_REDUCE_ABOVE, /* and those after it; without a chunk of its own: all are BELOW */
     TDM_REDUCE_OPERANDS
 };
 extern const struct tdm_op_type tdm_reduce_type;

@@ -55,10 +55,13 @@ void tdm_low_gather(struct tdm_lowering *l, const struct tdm_body *body)
     tdm_low_op_end(l);
 }
 
-/* Reads the rank's shares of chunks [first, end), to which its chunk `last` was the last to add. */
+/* Reads the rank's shares of chunks [first, end), to which its chunk `last` was the last to add if
+ * it sees them. */
 static void reads_shares(struct tdm_lowering *l, uint32_t operand, const struct tdm_body *body,
                          uint32_t first, uint32_t end, uint32_t last)
 {
+    if (first == end || last > l->program->chunks[first].last_chunk)
+        return;
     struct tdm_tag share = tdm_low_share_tag(l, TDM_DKVPAGES, body->layer, TDM_NONE, last);
     uint32_t seen = tdm_attend_first(l->program, body->layer, last);
     first = first < seen ? seen : first;
@@ -78,12 +81,12 @@ void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body)
     if (own != TDM_NONE) {
         struct tdm_tag share = tdm_low_share_tag(l, TDM_DKVPAGES, body->layer, own, own);
         struct tdm_tag sum = tdm_low_sum_tag(TDM_DKVPAGES, body->layer, own, own);
-        uint32_t before = tdm_sum_before(l->program, own);
         tdm_low_chunks(l, TDM_REDUCE_OWN, body, tdm_low_seen_dkv(l, body->layer), own, own + 1,
                        TDM_ACCUMULATE, share, sum);
         reads_shares(l, TDM_REDUCE_BELOW, body, first, own, own);
-        if (before <= l->program->chunks[own].last_chunk)
-            reads_shares(l, TDM_REDUCE_ABOVE, body, own + 1, end, before);
+        reads_shares(l, TDM_REDUCE_ABOVE, body, own + 1, end, tdm_sum_before(l->program, own));
+    } else {
+        reads_shares(l, TDM_REDUCE_BELOW, body, first, end, tdm_rank_next(l->program, end));
     }
     tdm_low_op_end(l);
 }
@@ -106,11 +109,9 @@ void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body
 {
     const uint32_t unit = body->layer;
     const bool head = unit == tdm_model_head_unit(l->model);
-    uint32_t last = 0; /* the rank's first chunk, which adds last */
     if (l->program->ranks == 1)
         return;
-    while (l->program->chunks[last].rank != l->program->rank)
-        last++;
+    const uint32_t last = tdm_rank_next(l->program, 0); /* the rank's first chunk adds last */
     struct tdm_tag share = tdm_low_share_tag(l, TDM_UNIT_GRADIENT, unit, TDM_NONE, last);
     reduce_all(l, body, head ? TDM_PART_FINAL_NORM : TDM_PART_ALL, tdm_low_gradient_ref(l, unit),
                share);

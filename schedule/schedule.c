@@ -11,6 +11,7 @@
 static const char *const purpose_names[TDM_PURPOSES] = {"train", "evaluate"};
 static const char *const order_names[TDM_ORDERS] = {"layer-major", "chunk-major"};
 static const char *const kv_names[TDM_KVS] = {"recompute", "keep"};
+static const char *const deal_names[TDM_DEALS] = {"snake", "stripes", "contiguous", "greedy"};
 static const char *const state_names[TDM_STATES] = {"weights", "master", "moments", "gradients"};
 
 const char *tdm_purpose_name(enum tdm_purpose pass)
@@ -26,6 +27,11 @@ const char *tdm_order_name(enum tdm_order order)
 const char *tdm_kv_name(enum tdm_kv kv)
 {
     return kv_names[kv];
+}
+
+const char *tdm_deal_name(enum tdm_deal deal)
+{
+    return deal_names[deal];
 }
 
 const char *tdm_state_name(enum tdm_state state)
@@ -63,6 +69,14 @@ bool tdm_kv_parse(const char *name, enum tdm_kv *kv)
     int found = find_name(kv_names, TDM_KVS, name);
     if (found >= 0)
         *kv = (enum tdm_kv)found;
+    return found >= 0;
+}
+
+bool tdm_deal_parse(const char *name, enum tdm_deal *deal)
+{
+    int found = find_name(deal_names, TDM_DEALS, name);
+    if (found >= 0)
+        *deal = (enum tdm_deal)found;
     return found >= 0;
 }
 

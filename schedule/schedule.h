@@ -42,6 +42,10 @@ enum tdm_optimizer {
     TDM_OPTIMIZERS
 };
 
+/* Which rank has which chunk: ranks.h. */
+enum tdm_deal { TDM_DEAL_SNAKE, TDM_DEAL_STRIPES, TDM_DEAL_CONTIGUOUS, TDM_DEAL_GREEDY, TDM_DEALS };
+#define TDM_DEAL_NAMES "snake, stripes, contiguous or greedy"
+
 const char *tdm_purpose_name(enum tdm_purpose pass); /* "train", "evaluate" */
 bool tdm_purpose_parse(const char *name, enum tdm_purpose *pass);
 const char *tdm_order_name(enum tdm_order order);             /* "layer-major", "chunk-major" */
@@ -49,6 +53,8 @@ const char *tdm_optimizer_name(enum tdm_optimizer optimizer); /* "none", "adamw"
 bool tdm_order_parse(const char *name, enum tdm_order *order);
 const char *tdm_kv_name(enum tdm_kv kv); /* "recompute", "keep" */
 bool tdm_kv_parse(const char *name, enum tdm_kv *kv);
+const char *tdm_deal_name(enum tdm_deal deal); /* "snake", "stripes", ... */
+bool tdm_deal_parse(const char *name, enum tdm_deal *deal);
 bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer);
 
 /* Consecutive layers. The forward stores the input of the first one, and what the fields below
@@ -151,6 +157,7 @@ struct tdm_schedule {
     uint64_t host_memory_bytes;
 
     uint32_t ranks; /* devices that share the step, each with these limits: ranks.h */
+    enum tdm_deal deal;
 
     uint32_t sequence_count;
     struct tdm_sequence *sequences; /* [sequence_count] */

@@ -142,6 +142,8 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         tdm_json_set(&root, "predicted", json_incref((json_t *)(uintptr_t)predicted));
     if (schedule->ranks > 1)
         tdm_json_set(&root, "ranks", count_json(schedule->ranks));
+    if (schedule->ranks > 1 && schedule->deal != TDM_DEAL_SNAKE)
+        tdm_json_set(&root, "deal", json_string(tdm_deal_name(schedule->deal)));
     if (schedule->documents_of_text)
         tdm_json_set(&root, "documents", json_string("file"));
     if (root == NULL)
@@ -473,6 +475,9 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     schedule->ranks = tdm_json_has(reader, "ranks")
                           ? (uint32_t)tdm_json_count(reader, "ranks", 1, TDM_MAX_RANKS)
                           : 1;
+    const char *deal = tdm_json_string_or(reader, "deal", tdm_deal_name(TDM_DEAL_SNAKE));
+    if (deal != NULL && !tdm_deal_parse(deal, &schedule->deal))
+        tdm_json_fail(reader, "deal", "is \"%s\"; expected " TDM_DEAL_NAMES, deal);
     schedule->chunk_tokens = tdm_json_count(reader, "chunk_tokens", 1, MAX_TOKENS);
     schedule->page_tokens = tdm_json_count(reader, "page_tokens", 1, 65536);
     schedule->head_tile_tokens = tdm_json_count(reader, "head_tile_tokens", 1, MAX_TOKENS);
@@ -515,6 +520,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "memory_bytes",
                                        "host_memory_bytes",
                                        "ranks",
+                                       "deal",
                                        "sequences",
                                        "documents",
                                        "order",

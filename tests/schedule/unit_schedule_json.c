@@ -28,7 +28,8 @@ static void must(enum tdm_status status, const struct tdm_error *err)
 
 static json_t *random_json(uint64_t seed)
 {
-    const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS};
+    const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS,
+                                               .ranks = seed % 3 == 0 ? 4 : 0};
     struct tdm_schedule *schedule = NULL;
     json_t *root = NULL;
     struct tdm_error err;
@@ -268,7 +269,8 @@ static bool is_harmless(const struct field *field, enum edit edit)
         {"name", EMPTY},           {"memory_bytes", HUGE},    {"host_memory_bytes", HUGE},
         {"pass", REMOVED},         {"pass", NOTHING},         {"selector", REMOVED},
         {"selector", NOTHING},     {"gather", REMOVED},       {"gather", NOTHING},
-        {"on", REMOVED},           {"on", NOTHING},
+        {"on", REMOVED},           {"on", NOTHING},           {"ranks", REMOVED},
+        {"ranks", NOTHING},        {"deal", REMOVED},         {"deal", NOTHING},
     };
     char name[64];
     last_name(field, name);

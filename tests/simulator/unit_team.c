@@ -88,8 +88,27 @@ static uint64_t times_gathered(const struct tdm_schedule *s, uint32_t layer)
     return layer + 1 == end ? 2 : 3;
 }
 
-/* What all ranks receive, from the schedule alone. */
-static struct volumes due_volumes(const struct tdm_schedule *s)
+/* Which of a sequence's `chunks` chunks a rank has; `dealt` are the program's, whose rank is asked
+ * only where no formula says it. */
+static uint64_t rank_of(const struct tdm_schedule *s, const struct tdm_chunk *dealt, uint64_t chunk,
+                        uint64_t chunks)
+{
+    const uint64_t round = chunk / s->ranks, at = chunk % s->ranks;
+    switch (s->deal) {
+    case TDM_DEAL_SNAKE: /* in each pair of rounds the order of the ranks turns */
+        return round % 2 == 0 ? at : s->ranks - 1 - at;
+    case TDM_DEAL_STRIPES:
+        return at;
+    case TDM_DEAL_CONTIGUOUS:
+        return chunk * s->ranks / chunks;
+    default:
+        return dealt[chunk].rank;
+    }
+}
+
+/* What all ranks receive, from the schedule alone, but for who has which chunk in a greedy order.
+ */
+static struct volumes due_volumes(const struct tdm_schedule *s, const struct tdm_chunk *dealt)
 {
     const struct tdm_model *model = s->model;
     const uint64_t ranks = s->ranks, ct = s->chunk_tokens;
@@ -103,13 +122,11 @@ static struct volumes due_volumes(const struct tdm_schedule *s)
                 /* every chunk goes to all ranks but its own */
                 due.received[TDM_OP_GATHER] +=
                     times_gathered(s, layer) * (ranks - 1) * kv_bytes(s, tokens, s->dtypes.kv);
-                /* a share comes from every other rank that has a chunk which sees it: in each pair
-                 * of rounds the order of the ranks turns */
+                /* a share comes from every other rank that has a chunk which sees it */
                 bool has[TDM_MAX_RANKS] = {false};
                 uint64_t others = 0;
                 for (uint64_t j = c; j < chunks && s->pass == TDM_TRAIN; j++) {
-                    uint64_t round = j / ranks, at = j % ranks;
-                    uint64_t rank = round % 2 == 0 ? at : ranks - 1 - at;
+                    uint64_t rank = rank_of(s, dealt, j, chunks);
                     bool sees = first_seen(s, layer, sequence, j * ct) < c * ct + tokens;
                     others += sees && j > c && !has[rank];
                     has[rank] = has[rank] || sees;
@@ -117,6 +134,7 @@ static struct volumes due_volumes(const struct tdm_schedule *s)
                 due.received[TDM_OP_REDUCE] += others * kv_bytes(s, tokens, s->dtypes.kv_gradients);
             }
         }
+        dealt += chunks;
     }
     /* of every gradient a rank receives the other ranks' shares of its slice, and then the sums of
      * the other slices; the head's norm goes apart from its rows */
@@ -182,7 +200,7 @@ static void ranks_exchange_what_is_due(void **state)
         make_plain(schedule, &dice);
         must(tdm_schedule_check(schedule, "plain", &err), &err);
         must(tdm_program_lower(schedule, &program, &err), &err);
-        const struct volumes due = due_volumes(schedule);
+        const struct volumes due = due_volumes(schedule, program->chunks);
         struct volumes all = {{0}, {0}}, first = {{0}, {0}};
         for (uint32_t rank = 0; rank < program->ranks; rank++) {
             const struct tdm_program view = tdm_program_of_rank(program, rank);

@@ -506,6 +506,8 @@ static void random_ranks(uint64_t seed, uint32_t most, struct tdm_schedule *sche
     tdm_dice_seed(&dice, seed ^ 0x7a4b5);
     if (most > 1 && chunks > 1)
         schedule->ranks = (uint32_t)tdm_dice_roll(&dice, 2, chunks < most ? chunks : most);
+    if (schedule->ranks > 1 && tdm_dice_chance(&dice, 60))
+        schedule->deal = (enum tdm_deal)tdm_dice_roll(&dice, 1, TDM_DEALS - 1);
 }
 
 enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_options *options,
@@ -664,11 +666,14 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
         if (tdm_selector_has(schedule->selector.kind, tdm_selector_field(i)))
             add(&text, " %s %llu", tdm_selector_field(i)->name,
                 (unsigned long long)tdm_selector_get(&schedule->selector, tdm_selector_field(i)));
-    add(&text, " chunk %llu page %llu tile %llu x %llu prefetch %u %s %s; groups",
+    add(&text, " chunk %llu page %llu tile %llu x %llu prefetch %u %s %s",
         (unsigned long long)schedule->chunk_tokens, (unsigned long long)schedule->page_tokens,
         (unsigned long long)schedule->head_tile_tokens,
         (unsigned long long)schedule->head_tile_vocabulary, schedule->prefetch,
         tdm_purpose_name(schedule->pass), tdm_order_name(schedule->order));
+    if (schedule->ranks > 1)
+        add(&text, " over %u ranks, %s", schedule->ranks, tdm_deal_name(schedule->deal));
+    add(&text, "; groups");
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         const struct tdm_group *group = &schedule->groups[i];
         add(&text, " %u(input %c", group->layers,
