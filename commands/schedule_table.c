@@ -86,8 +86,12 @@ static void print_ranks(FILE *out, const struct tdm_schedule *schedule)
         [TDM_DEAL_GREEDY] =
             "each with a chunk of every round, the costliest to the rank with least",
     };
-    if (schedule->ranks > 1)
-        fprintf(out, ROW "%u, %s\n", "ranks", schedule->ranks, deals[schedule->deal]);
+    if (schedule->ranks == 1)
+        return;
+    fprintf(out, ROW "%u, %s\n", "ranks", schedule->ranks, deals[schedule->deal]);
+    if (schedule->exchange == TDM_EXCHANGE_HEADS)
+        fprintf(out, ROW "heads: each rank attends with %u of %u KV heads\n", "exchange",
+                schedule->model->kv_heads / schedule->ranks, schedule->model->kv_heads);
 }
 
 static void print_chunks(FILE *out, const struct tdm_schedule *schedule)

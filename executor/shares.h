@@ -27,4 +27,18 @@ struct tdm_range tdm_share_range(const struct tdm_launch *launch);
 #define TDM_SHARE_ALIGN 64u
 struct tdm_range tdm_share_slice(struct tdm_range range, uint32_t rank, uint32_t ranks);
 
+/* Rows that a rank copies from another's memory in an exchange of heads. */
+struct tdm_row_copy {
+    void *to;
+    const void *from;
+    uint64_t to_stride_bytes, from_stride_bytes; /* from row to row */
+    uint64_t row_bytes, rows;
+};
+#define TDM_ROW_COPIES 2 /* the output of attention has a second array, the LSE */
+
+/* What a rank takes from `other` (itself included) in a TDM_OP_ALL_TO_ALL. Returns the number of
+ * copies; 0: nothing. */
+uint32_t tdm_share_heads(const struct tdm_launch *launch, const struct tdm_launch *other,
+                         struct tdm_row_copy copies[TDM_ROW_COPIES]);
+
 #endif

@@ -41,7 +41,8 @@
     KERNEL(GATHER, tdm_cpu_gather_round)                     \
     KERNEL(REDUCE, tdm_cpu_reduce)                           \
     KERNEL(REDUCE_ALL, tdm_cpu_reduce_all)                   \
-    KERNEL(GATHER_ALL, tdm_cpu_gather_all)
+    KERNEL(GATHER_ALL, tdm_cpu_gather_all)                   \
+    KERNEL(ALL_TO_ALL, tdm_cpu_all_to_all)
 
 #define TDM_CUDA_KERNELS(KERNEL)                                  \
     KERNEL(COPY, tdm_cuda_run_copy)                               \
@@ -72,7 +73,8 @@
     KERNEL(GATHER, tdm_cuda_run_gather_round)                     \
     KERNEL(REDUCE, tdm_cuda_run_reduce)                           \
     KERNEL(REDUCE_ALL, tdm_cuda_run_reduce_all)                   \
-    KERNEL(GATHER_ALL, tdm_cuda_run_gather_all)
+    KERNEL(GATHER_ALL, tdm_cuda_run_gather_all)                   \
+    KERNEL(ALL_TO_ALL, tdm_cuda_run_all_to_all)
 
 struct tdm_kernels {
     const char *backend; /* "cuda" */

@@ -49,3 +49,15 @@ const struct tdm_op_type tdm_gather_all_type = {
     .rate = TDM_RATE_ELEMENTWISE, /* schedule/cost.c has the way between ranks */
     .flops = tdm_no_flops,
 };
+
+const struct tdm_op_type tdm_all_to_all_type = {
+    .name = "all_to_all",
+    .operands = TDM_ALL_TO_ALL_OPERANDS,
+    .operand =
+        {
+            [TDM_ALL_TO_ALL_CHUNK] = {"own chunk", TDM_READS | TDM_WRITES, true},
+            [TDM_ALL_TO_ALL_HEADS] = {"own heads", TDM_READS | TDM_WRITES, false},
+        },
+    .rate = TDM_RATE_ELEMENTWISE, /* schedule/cost.c has the way between ranks */
+    .flops = tdm_no_flops,
+};

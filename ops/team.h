@@ -43,8 +43,19 @@ enum tdm_gather_all_operand {
 };
 extern const struct tdm_op_type tdm_gather_all_type;
 
+/* If ranks divide the heads of attention: turns the round's chunks, each on its rank with all
+ * heads, into all chunks of the round with the rank's heads (CHUNK is read, HEADS written), or back
+ * (HEADS is read, CHUNK written). */
+enum tdm_all_to_all_operand {
+    TDM_ALL_TO_ALL_CHUNK, /* the rank's own chunk; absent if it has none among them */
+    TDM_ALL_TO_ALL_HEADS, /* the rank's heads of all chunks */
+    TDM_ALL_TO_ALL_OPERANDS
+};
+extern const struct tdm_op_type tdm_all_to_all_type;
+
 /* The kinds of team ops. */
-#define TDM_TEAM_KINDS \
-    (1u << TDM_OP_GATHER | 1u << TDM_OP_REDUCE | 1u << TDM_OP_REDUCE_ALL | 1u << TDM_OP_GATHER_ALL)
+#define TDM_TEAM_KINDS                                                     \
+    (1u << TDM_OP_GATHER | 1u << TDM_OP_REDUCE | 1u << TDM_OP_REDUCE_ALL | \
+     1u << TDM_OP_GATHER_ALL | 1u << TDM_OP_ALL_TO_ALL)
 
 #endif

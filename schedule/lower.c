@@ -128,9 +128,13 @@ static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
     } else if (body->pass == TDM_PASS_RERUN) {
         tdm_low_alloc(l, l->layout->held_input[layer + 1]);
         alloc_held(l, body->group, layer);
-    } else if (l->program->ranks > 1) {
+    } else if (tdm_ranks_gather(l->program)) {
         tdm_low_alloc_work(l, TDM_DNORMED); /* of all chunks */
+    } else if (tdm_ranks_divide_heads(l->program)) {
+        tdm_low_alloc(l, l->layout->dkv[layer]);
     }
+    if (tdm_ranks_divide_heads(l->program))
+        tdm_low_alloc_work(l, TDM_OWN_KVPAGES);
 }
 
 static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
@@ -139,12 +143,14 @@ static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
     if (layer == 0)
         use_embedding(l, body, false);
     tdm_low_release(l, sweep_row(l, layer, body->pass));
+    if (tdm_ranks_divide_heads(l->program))
+        tdm_low_release_work(l, TDM_OWN_KVPAGES);
     if (body->pass == TDM_PASS_FIRST)
         tdm_low_release_means(l, layer, false);
     if (body->pass != TDM_PASS_BACKWARD)
         return;
     tdm_low_release(l, l->layout->dkv[layer]);
-    if (l->program->ranks > 1)
+    if (tdm_ranks_gather(l->program))
         tdm_low_release_work(l, TDM_DNORMED);
     end_gradient(l, body, layer);
     if (tdm_gradient_is_transient(l->program, layer) && !tdm_low_gradient_goes_on(l, layer))
@@ -323,8 +329,12 @@ static void run_absent(struct tdm_lowering *l, const struct tdm_body *body)
     tdm_low_visit(l, body, body->layer);
     if (body->kind == TDM_BODY_BACKWARD_KV)
         tdm_low_reduce(l, body);
-    else if (body->kind == TDM_BODY_KV)
-        tdm_low_gather(l, body);
+    else if (body->kind == TDM_BODY_KV || body->kind == TDM_BODY_FORWARD)
+        tdm_low_exchange_kv(l, body);
+    if (tdm_ranks_divide_heads(l->program))
+        tdm_low_heads_attention(l, body, tdm_nowhere, tdm_nowhere);
+    if (tdm_ranks_divide_heads(l->program) && body->kind == TDM_BODY_BACKWARD)
+        tdm_low_heads_attention_grad(l, body, NULL);
 }
 
 static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)

@@ -3,9 +3,10 @@
  * Team ops of several ranks (ops/team.h).
  *
  * A rank makes the K and V of its own chunks, and rounds gather those of all ranks into the row
- * that attention reads. In the backward each rank adds to shares of dK and dV of all chunks that
- * its own chunks see; when a round has run, the shares of its chunks are reduced to the ranks that
- * own them. All ranks update all weights alike, with the sum of their shares of each gradient.
+ * that attention reads, or exchange heads (lower_heads.c). With gathered K and V, in the backward
+ * each rank adds to shares of dK and dV of all chunks that its own chunks see; when a round has
+ * run, the shares of its chunks are reduced to the ranks that own them. All ranks update all
+ * weights alike, with the sum of their shares of each gradient.
  */
 #include "schedule/lower_parts.h"
 
@@ -13,9 +14,8 @@
 #include "schedule/attend.h"
 #include "schedule/optimizer.h"
 
-/* Begins the op of a body's round, for its chunks [first, end). */
-static void round_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
-                        uint32_t first, uint32_t end)
+void tdm_low_round_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
+                         uint32_t first, uint32_t end)
 {
     struct tdm_body of_round = *body;
     of_round.chunk = first;
@@ -35,24 +35,31 @@ static uint32_t made_end(const struct tdm_lowering *l, const struct tdm_body *bo
     return other.chunk;
 }
 
-void tdm_low_gather(struct tdm_lowering *l, const struct tdm_body *body)
+static void gather(struct tdm_lowering *l, const struct tdm_body *body, uint32_t first,
+                   uint32_t end)
 {
-    const uint32_t first = tdm_round_first(l->program, body->chunk);
-    const uint32_t end = l->program->ranks > 1 ? made_end(l, body) : first;
     const uint32_t row = tdm_low_kv_row(l, body->layer, body->pass);
     const struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, TDM_NONE);
     const struct tdm_tag empty = tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE);
     uint32_t own = tdm_round_own(l->program, body->chunk), after = own + 1;
-    if (first == end)
-        return;
     if (own >= end) /* it has none, or its own is not made */
         own = after = end;
-    round_begin(l, body, TDM_OP_GATHER, first, end);
+    tdm_low_round_begin(l, body, TDM_OP_GATHER, first, end);
     if (own < end)
         tdm_low_chunks(l, TDM_GATHER_OWN, body, row, own, after, TDM_READ, pages, pages);
     tdm_low_chunks(l, TDM_GATHER_BELOW, body, row, first, own, TDM_WRITE, empty, pages);
     tdm_low_chunks(l, TDM_GATHER_ABOVE, body, row, after, end, TDM_WRITE, empty, pages);
     tdm_low_op_end(l);
+}
+
+void tdm_low_exchange_kv(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    const uint32_t first = tdm_round_first(l->program, body->chunk);
+    const uint32_t end = l->program->ranks > 1 ? made_end(l, body) : first;
+    if (first < end && tdm_ranks_gather(l->program))
+        gather(l, body, first, end);
+    else if (first < end)
+        tdm_low_heads_kv(l, body, first, end);
 }
 
 /* Reads the rank's shares of chunks [first, end), to which its chunk `last` was the last to add if
@@ -77,7 +84,7 @@ void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body)
     const uint32_t own = tdm_round_own(l->program, body->chunk);
     if (l->program->ranks == 1)
         return;
-    round_begin(l, body, TDM_OP_REDUCE, first, end);
+    tdm_low_round_begin(l, body, TDM_OP_REDUCE, first, end);
     if (own != TDM_NONE) {
         struct tdm_tag share = tdm_low_share_tag(l, TDM_DKVPAGES, body->layer, own, own);
         struct tdm_tag sum = tdm_low_sum_tag(TDM_DKVPAGES, body->layer, own, own);

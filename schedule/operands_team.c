@@ -140,6 +140,53 @@ static enum tdm_status check_reduce(struct team_step *s, struct tdm_error *err)
     return status;
 }
 
+/* What a rank's own chunk holds with all heads, its part of the heads, and which way it goes. */
+static const struct exchange_rule {
+    enum tdm_content whole, heads;
+    bool back;
+} exchange_rules[] = {
+    {TDM_OWN_KVPAGES, TDM_KVPAGES, false},    {TDM_Q, TDM_HEADS_Q, false},
+    {TDM_ATTENTION_OUT, TDM_HEADS_OUT, true}, {TDM_ATTENTION_OUT, TDM_HEADS_OUT, false},
+    {TDM_DATTENTION, TDM_HEADS_DOUT, false},  {TDM_DQ, TDM_HEADS_DQ, true},
+    {TDM_OWN_DKVPAGES, TDM_DKVPAGES, true},
+};
+
+/* The first chunks of a round exchange heads, or all. Sums of dK and dV are complete: each chunk
+ * was the last to add to its own. */
+static enum tdm_status check_all_to_all(struct team_step *s, struct tdm_error *err)
+{
+    const struct tdm_access *heads = &s->op->access[TDM_ALL_TO_ALL_HEADS];
+    const struct tdm_tag empty = {TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE, 0};
+    uint64_t tokens = 0;
+    uint32_t end = s->first;
+    while (end < s->end && tokens < s->op->tokens)
+        tokens += s->program->chunks[end++].tokens;
+    if (tokens != s->op->tokens || tokens == 0)
+        return malformed(s->op, "has other tokens than chunks of its round", err);
+    const struct exchange_rule *rule = NULL;
+    for (size_t i = 0; i < sizeof(exchange_rules) / sizeof(exchange_rules[0]); i++)
+        if (s->op->access_count > TDM_ALL_TO_ALL_HEADS &&
+            heads->after.content == exchange_rules[i].heads &&
+            (heads->mode == TDM_READ) == exchange_rules[i].back)
+            rule = &exchange_rules[i];
+    if (rule == NULL || s->program->schedule->exchange != TDM_EXCHANGE_HEADS)
+        return malformed(s->op, "exchanges what ranks do not divide by heads", err);
+    const bool sum = rule->heads == TDM_DKVPAGES;
+    const struct tdm_tag whole = {rule->whole, s->op->layer, TDM_NONE, TDM_NONE, 0};
+    const struct tdm_tag part = {rule->heads, s->op->layer, TDM_NONE, sum ? TDM_ITSELF : TDM_NONE,
+                                 0};
+    const uint32_t own = s->own < end ? s->own : end;
+    const struct due due[TDM_ALL_TO_ALL_OPERANDS] = {
+        [TDM_ALL_TO_ALL_CHUNK] = {own, own < end ? own + 1 : own, rule->back ? TDM_WRITE : TDM_READ,
+                                  rule->back ? empty : whole, whole},
+        [TDM_ALL_TO_ALL_HEADS] = {s->first, end, rule->back ? TDM_READ : TDM_WRITE,
+                                  rule->back ? part : empty, part}};
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < TDM_ALL_TO_ALL_OPERANDS && status == TDM_OK; i++)
+        status = check_due(s, i, &due[i], err);
+    return status;
+}
+
 /* The gradient of a layer or of the embedding is summed at once. That of the head's unit has a part
  * that sums over chunks and one that sums over tiles; with tied weights the latter is the
  * embedding's, in a buffer of its own. */
@@ -226,5 +273,9 @@ enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
         s.end++;
     for (s.own = s.first; s.own < s.end && chunks[s.own].rank != program->rank;)
         s.own++;
+    if (op->kind == TDM_OP_ALL_TO_ALL)
+        return check_all_to_all(&s, err);
+    if (program->schedule->exchange != TDM_EXCHANGE_GATHER)
+        return malformed(op, "is not for ranks that divide the heads", err);
     return op->kind == TDM_OP_GATHER ? check_gather(&s, err) : check_reduce(&s, err);
 }

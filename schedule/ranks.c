@@ -76,6 +76,16 @@ void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks, en
     }
 }
 
+bool tdm_ranks_gather(const struct tdm_program *program)
+{
+    return program->ranks > 1 && program->schedule->exchange == TDM_EXCHANGE_GATHER;
+}
+
+bool tdm_ranks_divide_heads(const struct tdm_program *program)
+{
+    return program->ranks > 1 && program->schedule->exchange == TDM_EXCHANGE_HEADS;
+}
+
 uint32_t tdm_round_first(const struct tdm_program *program, uint32_t chunk)
 {
     while (chunk > 0 && program->chunks[chunk - 1].round == program->chunks[chunk].round)
@@ -163,6 +173,11 @@ uint32_t tdm_rank_next(const struct tdm_program *program, uint32_t chunk)
 uint32_t tdm_sum_before(const struct tdm_program *program, uint32_t chunk)
 {
     return next_of(program, program->chunks[chunk].rank, chunk + 1);
+}
+
+uint32_t tdm_kv_sum_before(const struct tdm_program *program, uint32_t chunk)
+{
+    return tdm_ranks_divide_heads(program) ? chunk + 1 : tdm_sum_before(program, chunk);
 }
 
 bool tdm_sum_opens(const struct tdm_program *program, uint32_t chunk)

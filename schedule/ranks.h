@@ -32,6 +32,12 @@
 void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks, enum tdm_deal deal,
                     const uint64_t *costs);
 
+/* How several ranks share attention. Gathered: each chunk's queries run on its rank, which gathers
+ * K and V of all chunks and has shares of the gradients of all K and V. By heads: each rank runs
+ * its heads of all chunks, as one rank would. Both are false for one rank. */
+bool tdm_ranks_gather(const struct tdm_program *program);
+bool tdm_ranks_divide_heads(const struct tdm_program *program);
+
 /* The rounds: first chunk of the round of `chunk`, and the chunk after it. */
 uint32_t tdm_round_first(const struct tdm_program *program, uint32_t chunk);
 uint32_t tdm_round_end(const struct tdm_program *program, uint32_t chunk);
@@ -60,6 +66,10 @@ uint32_t tdm_shares(const struct tdm_program *program, uint32_t layer, uint32_t 
  * over its own chunks. Returns the chunk that added last before `chunk`; chunk_count if `chunk` is
  * the first. */
 uint32_t tdm_sum_before(const struct tdm_program *program, uint32_t chunk);
+
+/* The same for the sums of dK and dV of the chunks that `chunk` sees, to which, if ranks divide the
+ * heads, the chunks of all ranks add on every rank. */
+uint32_t tdm_kv_sum_before(const struct tdm_program *program, uint32_t chunk);
 
 /* Is `chunk` the first of its rank to add to the sums over all chunks? */
 bool tdm_sum_opens(const struct tdm_program *program, uint32_t chunk);

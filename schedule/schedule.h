@@ -46,6 +46,12 @@ enum tdm_optimizer {
 enum tdm_deal { TDM_DEAL_SNAKE, TDM_DEAL_STRIPES, TDM_DEAL_CONTIGUOUS, TDM_DEAL_GREEDY, TDM_DEALS };
 #define TDM_DEAL_NAMES "snake, stripes, contiguous or greedy"
 
+/* What several ranks exchange so that queries see K and V of all ranks: K and V of every chunk and
+ * shares of their gradients; or the heads of attention, of which every rank has a part for all
+ * chunks. */
+enum tdm_exchange { TDM_EXCHANGE_GATHER, TDM_EXCHANGE_HEADS, TDM_EXCHANGES };
+#define TDM_EXCHANGE_NAMES "gather or heads"
+
 const char *tdm_purpose_name(enum tdm_purpose pass); /* "train", "evaluate" */
 bool tdm_purpose_parse(const char *name, enum tdm_purpose *pass);
 const char *tdm_order_name(enum tdm_order order);             /* "layer-major", "chunk-major" */
@@ -55,6 +61,8 @@ const char *tdm_kv_name(enum tdm_kv kv); /* "recompute", "keep" */
 bool tdm_kv_parse(const char *name, enum tdm_kv *kv);
 const char *tdm_deal_name(enum tdm_deal deal); /* "snake", "stripes", ... */
 bool tdm_deal_parse(const char *name, enum tdm_deal *deal);
+const char *tdm_exchange_name(enum tdm_exchange exchange); /* "gather", "heads" */
+bool tdm_exchange_parse(const char *name, enum tdm_exchange *exchange);
 bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer);
 
 /* Consecutive layers. The forward stores the input of the first one, and what the fields below
@@ -158,6 +166,7 @@ struct tdm_schedule {
 
     uint32_t ranks; /* devices that share the step, each with these limits: ranks.h */
     enum tdm_deal deal;
+    enum tdm_exchange exchange;
 
     uint32_t sequence_count;
     struct tdm_sequence *sequences; /* [sequence_count] */
@@ -259,6 +268,9 @@ struct tdm_page_rule tdm_schedule_page_rule(const struct tdm_schedule *schedule,
 /* The selector by which layers list pages. TDM_SELECT_DENSE if no layer does: the schedule's
  * selector makes no lists, or the model gives windows to all layers. */
 enum tdm_selector_kind tdm_schedule_lists(const struct tdm_schedule *schedule);
+
+/* Ranks among which the heads of attention are divided: all or, where each has all heads, one. */
+uint32_t tdm_schedule_head_parts(const struct tdm_schedule *schedule);
 
 /* Group of a layer. */
 uint32_t tdm_schedule_group_of(const struct tdm_schedule *schedule, uint32_t layer);

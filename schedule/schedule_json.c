@@ -144,6 +144,8 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         tdm_json_set(&root, "ranks", count_json(schedule->ranks));
     if (schedule->ranks > 1 && schedule->deal != TDM_DEAL_SNAKE)
         tdm_json_set(&root, "deal", json_string(tdm_deal_name(schedule->deal)));
+    if (schedule->ranks > 1 && schedule->exchange != TDM_EXCHANGE_GATHER)
+        tdm_json_set(&root, "exchange", json_string(tdm_exchange_name(schedule->exchange)));
     if (schedule->documents_of_text)
         tdm_json_set(&root, "documents", json_string("file"));
     if (root == NULL)
@@ -478,6 +480,10 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     const char *deal = tdm_json_string_or(reader, "deal", tdm_deal_name(TDM_DEAL_SNAKE));
     if (deal != NULL && !tdm_deal_parse(deal, &schedule->deal))
         tdm_json_fail(reader, "deal", "is \"%s\"; expected " TDM_DEAL_NAMES, deal);
+    const char *exchange =
+        tdm_json_string_or(reader, "exchange", tdm_exchange_name(TDM_EXCHANGE_GATHER));
+    if (exchange != NULL && !tdm_exchange_parse(exchange, &schedule->exchange))
+        tdm_json_fail(reader, "exchange", "is \"%s\"; expected " TDM_EXCHANGE_NAMES, exchange);
     schedule->chunk_tokens = tdm_json_count(reader, "chunk_tokens", 1, MAX_TOKENS);
     schedule->page_tokens = tdm_json_count(reader, "page_tokens", 1, 65536);
     schedule->head_tile_tokens = tdm_json_count(reader, "head_tile_tokens", 1, MAX_TOKENS);
@@ -521,6 +527,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "host_memory_bytes",
                                        "ranks",
                                        "deal",
+                                       "exchange",
                                        "sequences",
                                        "documents",
                                        "order",

@@ -127,3 +127,22 @@ enum tdm_status tdm_cpu_gather_all(struct tdm_executor *executor, const struct t
     }
     return tdm_team_meet(launch->team, launch->program->rank, err);
 }
+
+/* Takes from each rank the own heads of its chunk, or a part of the heads of the own chunk. */
+enum tdm_status tdm_cpu_all_to_all(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                   struct tdm_error *err)
+{
+    struct tdm_row_copy copies[TDM_ROW_COPIES];
+    enum tdm_status status = tdm_team_enter(launch->team, launch, executor, err);
+    if (status != TDM_OK)
+        return status;
+    for (uint32_t rank = 0; rank < launch->program->ranks; rank++) {
+        uint32_t count = tdm_share_heads(launch, tdm_team_shown(launch->team, rank), copies);
+        for (uint32_t i = 0; i < count; i++)
+            for (uint64_t row = 0; row < copies[i].rows; row++)
+                memcpy((unsigned char *)copies[i].to + row * copies[i].to_stride_bytes,
+                       (const unsigned char *)copies[i].from + row * copies[i].from_stride_bytes,
+                       copies[i].row_bytes);
+    }
+    return tdm_team_meet(launch->team, launch->program->rank, err);
+}

@@ -153,6 +153,25 @@ enum tdm_status tdm_cuda_run_gather_all(struct tdm_executor *executor,
     return status == TDM_OK ? meet(executor, launch, TDM_TEAM_READ, err) : status;
 }
 
+/* Takes from each rank the own heads of its chunk, or a part of the heads of the own chunk. */
+enum tdm_status tdm_cuda_run_all_to_all(struct tdm_executor *executor,
+                                        const struct tdm_launch *launch, struct tdm_error *err)
+{
+    cudaStream_t stream = executor->lanes[launch->op->lane].stream;
+    struct tdm_row_copy copies[TDM_ROW_COPIES];
+    enum tdm_status status = begin(executor, launch, err);
+    for (uint32_t rank = 0; rank < launch->program->ranks && status == TDM_OK; rank++) {
+        uint32_t count = tdm_share_heads(launch, tdm_team_shown(launch->team, rank), copies);
+        for (uint32_t i = 0; i < count && status == TDM_OK; i++)
+            status =
+                TDM_CUDA(cudaMemcpy2DAsync(copies[i].to, copies[i].to_stride_bytes, copies[i].from,
+                                           copies[i].from_stride_bytes, copies[i].row_bytes,
+                                           copies[i].rows, cudaMemcpyDeviceToDevice, stream),
+                         err);
+    }
+    return status == TDM_OK ? meet(executor, launch, TDM_TEAM_READ, err) : status;
+}
+
 enum tdm_status tdm_cuda_open_team(struct tdm_executor *executor, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;

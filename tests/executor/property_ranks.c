@@ -35,7 +35,7 @@ struct tally {
     uint64_t teams, ranks[5];
     uint64_t compared; /* values of several ranks with those of one */
     uint64_t absent;   /* a rank has no chunk in some round */
-    uint64_t deals[TDM_DEALS];
+    uint64_t deals[TDM_DEALS], exchanges[TDM_EXCHANGES];
     uint64_t windows, documents, sequences, tied, clipped, host, evaluations, moved;
     double worst;
 };
@@ -88,6 +88,7 @@ static void note(const struct tdm_schedule *schedule, struct tally *tally)
     tally->teams++;
     tally->absent += has_absent(schedule);
     tally->deals[schedule->deal]++;
+    tally->exchanges[schedule->exchange]++;
     tally->windows += has_windows(schedule);
     tally->documents += has_documents(schedule);
     tally->sequences += schedule->sequence_count > 1;
@@ -278,6 +279,8 @@ static void ranks_share_a_step(void **state)
         {"have three", tally.ranks[3], 0.05},
         {"have four", tally.ranks[4], 0.05},
         {"have a rank without a chunk in a round", tally.absent, 0.2},
+        {"gather K and V", tally.exchanges[TDM_EXCHANGE_GATHER], 0.3},
+        {"divide the heads", tally.exchanges[TDM_EXCHANGE_HEADS], 0.15},
         {"deal chunks in stripes", tally.deals[TDM_DEAL_STRIPES], 0.05},
         {"deal them contiguously", tally.deals[TDM_DEAL_CONTIGUOUS], 0.05},
         {"deal them greedily", tally.deals[TDM_DEAL_GREEDY], 0.05},

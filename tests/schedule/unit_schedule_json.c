@@ -271,6 +271,7 @@ static bool is_harmless(const struct field *field, enum edit edit)
         {"selector", NOTHING},     {"gather", REMOVED},       {"gather", NOTHING},
         {"on", REMOVED},           {"on", NOTHING},           {"ranks", REMOVED},
         {"ranks", NOTHING},        {"deal", REMOVED},         {"deal", NOTHING},
+        {"exchange", REMOVED},     {"exchange", NOTHING},
     };
     char name[64];
     last_name(field, name);
