@@ -354,7 +354,10 @@ static enum tdm_status add_links(struct tdm_comparison *c, const char *section,
                 if (number != TDM_NO_LINK)
                     bytes[s] = (double)c->simulation[s].links[number].bytes;
             }
-            snprintf(name, sizeof(name), "%s%sto %s", more ? from : "", more ? " " : "", to);
+            if (i == TDM_LINK_PEER)
+                snprintf(name, sizeof(name), "between ranks");
+            else
+                snprintf(name, sizeof(name), "%s%sto %s", more ? from : "", more ? " " : "", to);
             status = add_cost(c, section, name, TDM_COST_BYTES, bytes[0], bytes[1], err);
         }
     return status;

@@ -75,14 +75,16 @@ static void set_of_place(json_t **object, const struct tdm_topology *topology, u
     tdm_json_set(object, key, value);
 }
 
-/* Of several ranks: what rank 0 exchanges with the others in a step, and how long ranks wait for
- * each other. */
+/* Of several ranks: what rank 0 exchanges with the others in a step, how long team ops wait for
+ * ranks that are not ready, and how long ranks wait for team ops. */
 static json_t *ranks_json(const struct tdm_schedule *schedule, const struct tdm_simulation *s)
 {
-    return json_pack("{s:o, s:o, s:o, s:f, s:f}", "count", count(schedule->ranks), "received_bytes",
-                     count(s->team.received_bytes), "sent_bytes", count(s->team.sent_bytes),
-                     "least_wait_seconds", s->team.least_wait_seconds, "most_wait_seconds",
-                     s->team.most_wait_seconds);
+    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:f, s:f}", "count", count(schedule->ranks),
+                     "received_bytes", count(s->team.received_bytes), "sent_bytes",
+                     count(s->team.sent_bytes), "least_wait_seconds", s->team.least_wait_seconds,
+                     "most_wait_seconds", s->team.most_wait_seconds, "least_exposed_seconds",
+                     s->team.least_exposed_seconds, "most_exposed_seconds",
+                     s->team.most_exposed_seconds);
 }
 
 json_t *tdm_prediction_json(const struct tdm_schedule *schedule,

@@ -338,16 +338,18 @@ static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
                 o->clip_norm);
 }
 
-/* What ranks receive from each other, and how long they wait for each other. */
+/* What ranks receive from each other, and how much of that does not overlap with computing. */
 static void print_team(FILE *out, const struct tdm_simulation *s)
 {
-    char bytes[TDM_FORMAT_SIZE], least[TDM_FORMAT_SIZE], most[TDM_FORMAT_SIZE];
+    char bytes[TDM_FORMAT_SIZE], busy[TDM_FORMAT_SIZE], least[TDM_FORMAT_SIZE],
+        most[TDM_FORMAT_SIZE];
     if (s->team.ranks <= 1)
         return;
-    fprintf(out, ROW "%s by rank 0; ranks wait %s to %s for others\n", "from other ranks",
+    fprintf(out, ROW "%s by rank 0 in %s; ranks wait %s to %s for it\n", "from other ranks",
             tdm_format_bytes(s->team.received_bytes, bytes),
-            tdm_format_seconds(s->team.least_wait_seconds, least),
-            tdm_format_seconds(s->team.most_wait_seconds, most));
+            tdm_format_seconds(s->busy_seconds[TDM_LANE_PEER], busy),
+            tdm_format_seconds(s->team.least_exposed_seconds, least),
+            tdm_format_seconds(s->team.most_exposed_seconds, most));
 }
 
 static void print_time(FILE *out, const struct tdm_schedule *schedule,
@@ -368,7 +370,7 @@ static void print_time(FILE *out, const struct tdm_schedule *schedule,
     for (uint32_t i = 0; i < topology->link_count; i++) {
         const struct tdm_link *link = &topology->links[i];
         const struct tdm_link_use *use = &s->links[i];
-        if (use->bytes == 0)
+        if (use->bytes == 0 || i == TDM_LINK_PEER)
             continue;
         char title[32];
         snprintf(title, sizeof(title), "copied to %s", place_name(schedule, link->to));

@@ -71,6 +71,7 @@ libexecutor_a_SOURCES += \
 	executor/train.c \
 	executor/shares.c executor/shares.h \
 	executor/team.c executor/team.h executor/team_walk.c executor/team_walk.h \
+	executor/transport.c executor/transport.h executor/transport_shared.c \
 	executor/walk.c \
 	executor/walk.h \
 	executor/weights.c \

@@ -1,13 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks and gradients in the operands of team ops. */
+/* Chunks, gradients and weights in the operands of team ops: who gives which part to whom. */
 #include "executor/shares.h"
 
 #include "base/size.h"
 #include "ops/attention.h"
 #include "ops/team.h"
 #include "schedule/layout.h"
+#include "schedule/ranks.h"
+#include "schedule/slices.h"
 
-void *tdm_share_of_chunk(const struct tdm_launch *launch, uint32_t chunk)
+/* A range of elements. */
+struct range {
+    uint64_t first, count;
+};
+
+/* The parts of a gradient that ranks sum for all begin at multiples of so many elements from the
+ * range's first. */
+#define ALIGN_ELEMENTS 64u
+
+/* The bytes of a chunk in one of the operands of a launch; NULL if none of them has it. */
+static void *of_chunk(const struct tdm_launch *launch, uint32_t chunk)
 {
     for (uint32_t i = 0; i < launch->op->access_count; i++) {
         const struct tdm_access *access = &launch->op->access[i];
@@ -19,13 +31,9 @@ void *tdm_share_of_chunk(const struct tdm_launch *launch, uint32_t chunk)
     return NULL;
 }
 
-uint64_t tdm_share_chunk_bytes(const struct tdm_launch *launch, enum tdm_content content,
-                               uint32_t chunk)
-{
-    return tdm_chunks_bytes(launch->program, content, chunk, chunk + 1);
-}
-
-struct tdm_range tdm_share_range(const struct tdm_launch *launch)
+/* The elements of a gradient that a TDM_OP_REDUCE_ALL sums: those of its part of the unit, or all,
+ * with the gaps between tensors. */
+static struct range summed_range(const struct tdm_launch *launch)
 {
     const struct tdm_access *access = &launch->op->access[TDM_REDUCE_ALL_SUM];
     const struct tdm_operand *sum = &launch->operand[TDM_REDUCE_ALL_SUM];
@@ -33,7 +41,7 @@ struct tdm_range tdm_share_range(const struct tdm_launch *launch)
     const struct tdm_unit *unit = &weights->units[access->after.layer];
     uint64_t first = unit->elements, end = 0;
     if (access->after.content != TDM_UNIT_GRADIENT)
-        return (struct tdm_range){0, access->bytes / tdm_dtype_bytes(sum->dtype)};
+        return (struct range){0, access->bytes / tdm_dtype_bytes(sum->dtype)};
     for (uint32_t i = 0; i < unit->tensor_count; i++) {
         const struct tdm_tensor *tensor = &weights->tensors[unit->first_tensor + i];
         if (access->part != TDM_PART_ALL &&
@@ -42,80 +50,254 @@ struct tdm_range tdm_share_range(const struct tdm_launch *launch)
         first = tensor->offset < first ? tensor->offset : first;
         end = tensor->offset + tensor->elements;
     }
-    return (struct tdm_range){first, end > first ? end - first : 0};
+    return (struct range){first, end > first ? end - first : 0};
 }
 
-struct tdm_range tdm_share_slice(struct tdm_range range, uint32_t rank, uint32_t ranks)
+/* The part of that range which a rank sums for all. */
+static struct range slice_of(struct range range, uint32_t rank, uint32_t ranks)
 {
-    uint64_t blocks = (range.count + TDM_SHARE_ALIGN - 1) / TDM_SHARE_ALIGN;
-    uint64_t begin = blocks * rank / ranks * TDM_SHARE_ALIGN;
-    uint64_t end = blocks * (rank + 1) / ranks * TDM_SHARE_ALIGN;
+    uint64_t blocks = (range.count + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS;
+    uint64_t begin = blocks * rank / ranks * ALIGN_ELEMENTS;
+    uint64_t end = blocks * (rank + 1) / ranks * ALIGN_ELEMENTS;
     end = end < range.count ? end : range.count;
     begin = begin < end ? begin : end;
-    return (struct tdm_range){range.first + begin, end - begin};
+    return (struct range){range.first + begin, end - begin};
 }
 
-/* One array of a chunk: rows of the heads of all ranks, or of one. */
+/* Gives a piece to all other ranks. */
+static void give_all(const struct tdm_program *program, const void *data, uint64_t bytes,
+                     struct tdm_exchange *exchange)
+{
+    for (uint32_t rank = 0; rank < program->ranks; rank++)
+        if (rank != program->rank)
+            tdm_exchange_give(exchange, rank, data, bytes);
+}
+
+/* Each rank's chunk of the round goes to all others. */
+static void gather(const struct tdm_launch *launch, struct tdm_exchange *exchange)
+{
+    const struct tdm_program *program = launch->program;
+    const uint32_t end = tdm_round_end(program, launch->op->chunk);
+    for (uint32_t i = tdm_round_first(program, launch->op->chunk); i < end; i++) {
+        void *chunk = of_chunk(launch, i);
+        const uint64_t bytes = chunk == NULL ? 0 : tdm_chunks_bytes(program, TDM_KVPAGES, i, i + 1);
+        if (program->chunks[i].rank == program->rank)
+            give_all(program, chunk, bytes, exchange);
+        else
+            tdm_exchange_take(exchange, program->chunks[i].rank, chunk, bytes);
+    }
+}
+
+/* Shares of the round's chunks go to the ranks that own these, which sum them. Nobody else reads
+ * the owner's share of its chunk. */
+static void reduce(const struct tdm_launch *launch, struct tdm_exchange *exchange)
+{
+    const struct tdm_program *program = launch->program;
+    const struct tdm_operand *sum = &launch->operand[TDM_REDUCE_OWN];
+    const uint32_t end = tdm_round_end(program, launch->op->chunk);
+    const uint32_t own = tdm_round_own(program, launch->op->chunk);
+    for (uint32_t i = tdm_round_first(program, launch->op->chunk); i < end; i++) {
+        const void *share = i == own ? NULL : of_chunk(launch, i);
+        if (share != NULL)
+            tdm_exchange_give(exchange, program->chunks[i].rank, share,
+                              tdm_chunks_bytes(program, TDM_DKVPAGES, i, i + 1));
+    }
+    if (own == TDM_NONE)
+        return;
+    const uint64_t bytes = tdm_chunks_bytes(program, TDM_DKVPAGES, own, own + 1);
+    for (uint32_t rank = 0; rank < program->ranks; rank++)
+        if (rank != program->rank && tdm_has_share(program, launch->op->layer, own, rank))
+            tdm_exchange_take(exchange, rank, NULL, bytes);
+    exchange->sum =
+        (struct tdm_share_sum){bytes / tdm_dtype_bytes(sum->dtype), sum->dtype, sum->data};
+}
+
+/* First each rank sums a slice, which it alone then writes; then all copy the others' slices. */
+static void reduce_all(const struct tdm_launch *launch, uint32_t phase,
+                       struct tdm_exchange *exchange)
+{
+    const struct tdm_program *program = launch->program;
+    const struct tdm_operand *sum = &launch->operand[TDM_REDUCE_ALL_SUM];
+    const struct range all = summed_range(launch);
+    const struct range mine = slice_of(all, program->rank, program->ranks);
+    const uint64_t size = tdm_dtype_bytes(sum->dtype);
+    for (uint32_t rank = 0; rank < program->ranks; rank++) {
+        const struct range theirs = slice_of(all, rank, program->ranks);
+        if (rank == program->rank)
+            continue;
+        if (phase == 0) {
+            tdm_exchange_give(exchange, rank, tdm_operand_at(sum, theirs.first),
+                              theirs.count * size);
+            tdm_exchange_take(exchange, rank, NULL, mine.count * size);
+        } else {
+            tdm_exchange_give(exchange, rank, tdm_operand_at(sum, mine.first), mine.count * size);
+            tdm_exchange_take(exchange, rank, tdm_operand_at(sum, theirs.first),
+                              theirs.count * size);
+        }
+    }
+    if (phase == 0)
+        exchange->sum =
+            (struct tdm_share_sum){mine.count, sum->dtype, tdm_operand_at(sum, mine.first)};
+}
+
+/* The parts of the weights that each rank has updated go to all others. */
+static void gather_all(const struct tdm_launch *launch, struct tdm_exchange *exchange)
+{
+    const struct tdm_program *program = launch->program;
+    const struct tdm_operand *weights = &launch->operand[TDM_GATHER_ALL_WEIGHTS];
+    const uint64_t size = tdm_dtype_bytes(weights->dtype);
+    for (uint32_t rank = 0; rank < program->ranks; rank++) {
+        const struct tdm_slice part = tdm_rank_part(program->schedule, launch->op->layer, rank);
+        void *data = tdm_operand_at(weights, part.first);
+        if (rank == program->rank)
+            give_all(program, data, part.elements * size, exchange);
+        else
+            tdm_exchange_take(exchange, rank, data, part.elements * size);
+    }
+}
+
+/* ---- exchanges of heads ---- */
+
+/* Does it give back the heads of its chunk to each rank? */
+static bool gives_back(const struct tdm_launch *launch)
+{
+    return launch->op->access[TDM_ALL_TO_ALL_HEADS].mode == TDM_READ;
+}
+
+/* Bytes of one rank's heads of a chunk. */
+static uint64_t part_bytes(const struct tdm_launch *launch, uint32_t chunk)
+{
+    const enum tdm_content heads = launch->op->access[TDM_ALL_TO_ALL_HEADS].after.content;
+    return tdm_chunks_bytes(launch->program, heads, chunk, chunk + 1);
+}
+
+/* The rank's heads of a chunk, and the heads of its own chunk that another rank has. */
+static void *heads_of(const struct tdm_launch *launch, uint32_t chunk)
+{
+    const struct tdm_operand *heads = &launch->operand[TDM_ALL_TO_ALL_HEADS];
+    const uint32_t first = launch->op->access[TDM_ALL_TO_ALL_HEADS].after.chunk;
+    return (unsigned char *)heads->data + (chunk - first) * heads->slot_bytes;
+}
+
+static void *parted_of(const struct tdm_launch *launch, uint32_t rank)
+{
+    const uint32_t own = launch->op->access[TDM_ALL_TO_ALL_CHUNK].after.chunk;
+    const uint32_t before = rank < launch->program->rank ? rank : rank - 1;
+    return (unsigned char *)launch->operand[TDM_ALL_TO_ALL_PARTED].data +
+           before * part_bytes(launch, own);
+}
+
+/* Every rank sends each other rank's heads of its own chunk, or gets them back. */
+static void all_to_all(const struct tdm_launch *launch, struct tdm_exchange *exchange)
+{
+    const struct tdm_program *program = launch->program;
+    const struct tdm_access *heads = &launch->op->access[TDM_ALL_TO_ALL_HEADS];
+    const struct tdm_access *own = &launch->op->access[TDM_ALL_TO_ALL_CHUNK];
+    const bool back = gives_back(launch);
+    for (uint32_t k = 0; k < heads->slots; k++) {
+        const uint32_t chunk = heads->after.chunk + k, rank = program->chunks[chunk].rank;
+        if (rank != program->rank && back)
+            tdm_exchange_give(exchange, rank, heads_of(launch, chunk), part_bytes(launch, chunk));
+        else if (rank != program->rank)
+            tdm_exchange_take(exchange, rank, heads_of(launch, chunk), part_bytes(launch, chunk));
+    }
+    for (uint32_t rank = 0; rank < program->ranks && own->buffer != TDM_NONE; rank++) {
+        const uint64_t bytes = part_bytes(launch, own->after.chunk);
+        if (rank != program->rank && back)
+            tdm_exchange_take(exchange, rank, parted_of(launch, rank), bytes);
+        else if (rank != program->rank)
+            tdm_exchange_give(exchange, rank, parted_of(launch, rank), bytes);
+    }
+}
+
+/* An array of a chunk: rows of the heads of one rank, or of all. */
 struct rows {
-    uint64_t count, part_bytes;         /* of a row: those of one rank */
-    uint64_t whole_offset, part_offset; /* of the array in a slot, in bytes */
+    uint64_t count, bytes;              /* bytes of one rank's heads in a row */
+    uint64_t whole_offset, part_offset; /* where the array begins, in bytes */
 };
 
-/* The arrays of a chunk of `tokens` tokens. Returns their number. */
-static uint32_t rows_of(const struct tdm_launch *launch, uint64_t tokens, struct rows rows[])
+/* The arrays of a chunk of `tokens` tokens; returns their number. Pages are planes of K and V; an
+ * attention output is followed by its LSE. */
+static uint32_t rows_of(const struct tdm_launch *launch, uint64_t tokens, struct rows rows[2])
 {
     const struct tdm_params *params = tdm_launch_params(launch);
     const struct tdm_pages_params *pages = &params->pages;
     const enum tdm_content content = launch->op->access[TDM_ALL_TO_ALL_HEADS].after.content;
     const enum tdm_dtype dtype = launch->operand[TDM_ALL_TO_ALL_HEADS].dtype;
     const uint64_t of_head = pages->head_dim * tdm_dtype_bytes(dtype);
-    const uint64_t heads = params->attention.query_heads, ranks = launch->program->ranks;
-    if (content == TDM_KVPAGES || content == TDM_DKVPAGES) { /* planes of K and V of whole pages */
-        uint64_t page_rows = 2 * pages->page_tokens;
-        rows[0] = (struct rows){.count = tdm_size_ceil_div(tokens, pages->page_tokens) * page_rows,
-                                .part_bytes = pages->kv_heads * of_head};
+    const uint64_t heads = params->attention.query_heads;
+    const uint64_t elements = tokens * heads * pages->head_dim;
+    if (content == TDM_KVPAGES || content == TDM_DKVPAGES) {
+        uint64_t all = tdm_size_ceil_div(tokens, pages->page_tokens) * pages->page_tokens;
+        rows[0] = (struct rows){.count = 2 * all, .bytes = pages->kv_heads * of_head};
         return 1;
     }
-    rows[0] = (struct rows){.count = tokens, .part_bytes = heads * of_head};
-    if (content != TDM_HEADS_OUT)
-        return 1;
-    const uint64_t elements = tokens * heads * pages->head_dim;
-    rows[1] = (struct rows){.count = tokens,
-                            .part_bytes = heads * sizeof(float),
-                            .whole_offset = tdm_lse_bytes_at(elements * ranks, dtype),
-                            .part_offset = tdm_lse_bytes_at(elements, dtype)};
-    return 2;
+    rows[0] = (struct rows){.count = tokens, .bytes = heads * of_head};
+    rows[1] = (struct rows){
+        .count = tokens,
+        .bytes = heads * sizeof(float),
+        .whole_offset = tdm_lse_bytes_at(elements * launch->program->ranks, dtype),
+        .part_offset = tdm_lse_bytes_at(elements, dtype),
+    };
+    return content == TDM_HEADS_OUT ? 2 : 1;
 }
 
-uint32_t tdm_share_heads(const struct tdm_launch *launch, const struct tdm_launch *other,
-                         struct tdm_row_copy copies[TDM_ROW_COPIES])
+bool tdm_share_rows(const struct tdm_launch *launch, bool after, uint32_t number,
+                    struct tdm_row_copy *copy)
 {
-    const bool back = launch->op->access[TDM_ALL_TO_ALL_HEADS].mode == TDM_READ;
-    /* the rank with the whole chunk, and the one with a part of its heads */
-    const struct tdm_launch *owner = back ? launch : other, *partner = back ? other : launch;
-    const struct tdm_access *chunk = &owner->op->access[TDM_ALL_TO_ALL_CHUNK];
-    const struct tdm_operand *heads = &partner->operand[TDM_ALL_TO_ALL_HEADS];
-    struct rows rows[TDM_ROW_COPIES];
-    if (chunk->buffer == TDM_NONE)
-        return 0;
-    const uint32_t number = chunk->after.chunk;
-    unsigned char *whole = owner->operand[TDM_ALL_TO_ALL_CHUNK].data;
-    unsigned char *part =
-        (unsigned char *)heads->data +
-        (number - partner->op->access[TDM_ALL_TO_ALL_HEADS].after.chunk) * heads->slot_bytes;
-    uint32_t count = rows_of(launch, launch->program->chunks[number].tokens, rows);
-    for (uint32_t i = 0; i < count; i++) {
-        const uint64_t row_bytes = rows[i].part_bytes * launch->program->ranks;
-        unsigned char *in_whole =
-            whole + rows[i].whole_offset + partner->program->rank * rows[i].part_bytes;
-        unsigned char *in_part = part + rows[i].part_offset;
-        copies[i] =
-            (struct tdm_row_copy){.to = back ? in_whole : in_part,
-                                  .from = back ? in_part : in_whole,
-                                  .to_stride_bytes = back ? row_bytes : rows[i].part_bytes,
-                                  .from_stride_bytes = back ? rows[i].part_bytes : row_bytes,
-                                  .row_bytes = rows[i].part_bytes,
-                                  .rows = rows[i].count};
+    const struct tdm_program *program = launch->program;
+    const struct tdm_access *own = &launch->op->access[TDM_ALL_TO_ALL_CHUNK];
+    struct rows rows[2];
+    if (launch->op->kind != TDM_OP_ALL_TO_ALL || own->buffer == TDM_NONE ||
+        gives_back(launch) != after)
+        return false;
+    const uint32_t chunk = own->after.chunk;
+    const uint32_t arrays = rows_of(launch, program->chunks[chunk].tokens, rows);
+    const uint32_t rank = number / arrays;
+    if (rank >= program->ranks)
+        return false;
+    const struct rows *array = &rows[number % arrays];
+    unsigned char *whole = (unsigned char *)launch->operand[TDM_ALL_TO_ALL_CHUNK].data +
+                           array->whole_offset + rank * array->bytes;
+    unsigned char *part = rank == program->rank ? heads_of(launch, chunk) : parted_of(launch, rank);
+    part += array->part_offset;
+    const uint64_t stride_bytes = array->bytes * program->ranks;
+    *copy = (struct tdm_row_copy){.to = after ? whole : part,
+                                  .from = after ? part : whole,
+                                  .to_stride_bytes = after ? stride_bytes : array->bytes,
+                                  .from_stride_bytes = after ? array->bytes : stride_bytes,
+                                  .row_bytes = array->bytes,
+                                  .rows = array->count};
+    return true;
+}
+
+uint32_t tdm_share_phases(enum tdm_op_kind kind)
+{
+    return kind == TDM_OP_REDUCE_ALL ? 2 : 1;
+}
+
+void tdm_share_exchange(const struct tdm_launch *launch, uint32_t phase,
+                        struct tdm_exchange *exchange)
+{
+    exchange->give_count = exchange->take_count = 0;
+    exchange->sum = (struct tdm_share_sum){0};
+    switch (launch->op->kind) {
+    case TDM_OP_GATHER:
+        gather(launch, exchange);
+        break;
+    case TDM_OP_REDUCE:
+        reduce(launch, exchange);
+        break;
+    case TDM_OP_REDUCE_ALL:
+        reduce_all(launch, phase, exchange);
+        break;
+    case TDM_OP_GATHER_ALL:
+        gather_all(launch, exchange);
+        break;
+    case TDM_OP_ALL_TO_ALL:
+        all_to_all(launch, exchange);
+        break;
+    default:
+        break;
     }
-    return count;
 }

@@ -10,12 +10,13 @@
 #ifndef TDM_EXECUTOR_TEAM_H
 #define TDM_EXECUTOR_TEAM_H
 
-#include "executor/backend.h"
+#include "executor/transport.h"
 
 struct tdm_team;
 
-/* A team of `ranks`. TDM_NO_MEMORY. */
-enum tdm_status tdm_team_new(uint32_t ranks, struct tdm_team **team, struct tdm_error *err);
+/* A team of `ranks` whose ops travel by `transport`. TDM_NO_MEMORY. */
+enum tdm_status tdm_team_new(uint32_t ranks, const struct tdm_transport *transport,
+                             struct tdm_team **team, struct tdm_error *err);
 void tdm_team_free(struct tdm_team *team);
 
 /* Before a step: forgets failures. */
@@ -29,6 +30,11 @@ enum tdm_status tdm_team_enter(struct tdm_team *team, const struct tdm_launch *l
 /* What a rank shows: a copy, valid until the rank enters its next op. */
 const struct tdm_launch *tdm_team_shown(const struct tdm_team *team, uint32_t rank);
 struct tdm_executor *tdm_team_executor(const struct tdm_team *team, uint32_t rank);
+
+const struct tdm_transport *tdm_team_transport(const struct tdm_team *team);
+
+/* What a rank gives and takes in a phase of its op; others see it after they have met. */
+struct tdm_exchange *tdm_team_exchange(struct tdm_team *team, uint32_t rank, uint32_t phase);
 
 /* Waits until all ranks are here, in the middle of an op or at its end. */
 enum tdm_status tdm_team_meet(struct tdm_team *team, uint32_t rank, struct tdm_error *err);

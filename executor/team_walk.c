@@ -41,7 +41,7 @@ enum tdm_status tdm_team_walk_new(const struct tdm_program *program,
     }
     team->ranks = program->ranks;
     if (team->ranks > 1)
-        status = tdm_team_new(team->ranks, &team->team, err);
+        status = tdm_team_new(team->ranks, &tdm_transport_shared, &team->team, err);
     for (uint32_t rank = 0; rank < team->ranks && status == TDM_OK; rank++) {
         struct member *member = &team->members[rank];
         member->program = tdm_program_of_rank(program, rank);

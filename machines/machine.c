@@ -143,8 +143,13 @@ void tdm_machine_set_links(struct tdm_machine *machine)
     struct tdm_link *links = machine->topology.links;
     links[TDM_LINK_H2D].bytes_per_second = machine->rate[TDM_RATE_H2D];
     links[TDM_LINK_D2H].bytes_per_second = machine->rate[TDM_RATE_D2H];
+    /* where the way between ranks is not known, it is through the host */
+    links[TDM_LINK_PEER].bytes_per_second =
+        machine->peer_rate > 0 ? machine->peer_rate : machine->rate[TDM_RATE_BOTH_WAYS] / 2;
     for (int link = 0; link < TDM_LINKS; link++) {
-        links[link].both_ways_bytes_per_second = machine->rate[TDM_RATE_BOTH_WAYS];
+        links[link].both_ways_bytes_per_second = link == TDM_LINK_PEER
+                                                     ? 2 * links[link].bytes_per_second
+                                                     : machine->rate[TDM_RATE_BOTH_WAYS];
         if (links[link].shared == TDM_NOT_SHARED)
             continue;
         double most = machine->topology.shared[links[link].shared].bytes_per_second;

@@ -5,6 +5,9 @@
  * A place holds bytes. A link copies from one place to another, on its lane; a lane is an ordered
  * queue. A lane that computes has a place whose bytes its ops work on. Every machine has the rows
  * that the enums name. A description may add more (formats.md), and no other code has to know them.
+ *
+ * Several ranks are as many devices. The lane `peer` has what they exchange (ops/team.h), and its
+ * link goes from a device to the same place of another rank.
  */
 #ifndef TDM_MACHINES_TOPOLOGY_H
 #define TDM_MACHINES_TOPOLOGY_H
@@ -18,13 +21,20 @@
 /* Rows of the tables by number: those that every machine has, in this order. Rows that a
  * description adds get numbers from TDM_PLACES, TDM_LANES and TDM_LINKS on. */
 enum tdm_place { TDM_DEVICE, TDM_HOST, TDM_PLACES };
-enum tdm_lane { TDM_LANE_COMPUTE, TDM_LANE_H2D, TDM_LANE_D2H, TDM_LANE_HOST, TDM_LANES };
-enum tdm_link_number { TDM_LINK_H2D, TDM_LINK_D2H, TDM_LINKS };
+enum tdm_lane {
+    TDM_LANE_COMPUTE,
+    TDM_LANE_H2D,
+    TDM_LANE_D2H,
+    TDM_LANE_HOST,
+    TDM_LANE_PEER,
+    TDM_LANES
+};
+enum tdm_link_number { TDM_LINK_H2D, TDM_LINK_D2H, TDM_LINK_PEER, TDM_LINKS };
 
 /* The largest number of rows in each table. */
 #define TDM_MAX_PLACES 4u
-#define TDM_MAX_LANES 8u
-#define TDM_MAX_LINKS 8u
+#define TDM_MAX_LANES 9u
+#define TDM_MAX_LINKS 9u
 #define TDM_MAX_SHARED 4u
 #define TDM_ROW_NAME 16u
 
@@ -80,8 +90,8 @@ const char *tdm_place_runtime_key(enum tdm_place place);
  * Errors go to the reader, with file and field. */
 void tdm_topology_read(struct tdm_json_reader *reader, struct tdm_topology *topology);
 
-/* Names: "device", "host"; "compute", "h2d", "d2h", "host". "unknown" for a number without a
- * row. */
+/* Names: "device", "host"; "compute", "h2d", "d2h", "host", "peer". "unknown" for a number without
+ * a row. */
 const char *tdm_place_name(const struct tdm_topology *topology, enum tdm_place place);
 const char *tdm_lane_name(const struct tdm_topology *topology, enum tdm_lane lane);
 

@@ -83,6 +83,7 @@ const char *tdm_content_name(enum tdm_content content)
         [TDM_HEADS_OUT] = "heads of attention output",
         [TDM_HEADS_DOUT] = "heads of d attention",
         [TDM_HEADS_DQ] = "heads of dq",
+        [TDM_PARTED] = "heads on their way",
         [TDM_SCRATCH] = "scratch",
     };
     return names[content];

@@ -62,6 +62,9 @@ enum tdm_content {
     TDM_HEADS_OUT,
     TDM_HEADS_DOUT,
     TDM_HEADS_DQ,
+    /* Bytes of a rank's own chunk on their way: the heads of each other rank, as that rank has
+     * them, in rank order. */
+    TDM_PARTED,
     TDM_SCRATCH, /* of the running op: schedule/scratch.h */
     TDM_CONTENTS
 };

@@ -38,11 +38,11 @@
     KERNEL(HEAD_GRAD, tdm_cpu_head)                          \
     KERNEL(GRADIENT_NORM, tdm_cpu_gradient_norm)             \
     KERNEL(OPTIMIZER, tdm_cpu_optimizer)                     \
-    KERNEL(GATHER, tdm_cpu_gather_round)                     \
-    KERNEL(REDUCE, tdm_cpu_reduce)                           \
-    KERNEL(REDUCE_ALL, tdm_cpu_reduce_all)                   \
-    KERNEL(GATHER_ALL, tdm_cpu_gather_all)                   \
-    KERNEL(ALL_TO_ALL, tdm_cpu_all_to_all)
+    KERNEL(GATHER, tdm_cpu_team)                             \
+    KERNEL(REDUCE, tdm_cpu_team)                             \
+    KERNEL(REDUCE_ALL, tdm_cpu_team)                         \
+    KERNEL(GATHER_ALL, tdm_cpu_team)                         \
+    KERNEL(ALL_TO_ALL, tdm_cpu_team)
 
 #define TDM_CUDA_KERNELS(KERNEL)                                  \
     KERNEL(COPY, tdm_cuda_run_copy)                               \
@@ -70,11 +70,11 @@
     KERNEL(HEAD_GRAD, tdm_cuda_run_head)                          \
     KERNEL(GRADIENT_NORM, tdm_cuda_run_gradient_norm)             \
     KERNEL(OPTIMIZER, tdm_cuda_run_optimizer)                     \
-    KERNEL(GATHER, tdm_cuda_run_gather_round)                     \
-    KERNEL(REDUCE, tdm_cuda_run_reduce)                           \
-    KERNEL(REDUCE_ALL, tdm_cuda_run_reduce_all)                   \
-    KERNEL(GATHER_ALL, tdm_cuda_run_gather_all)                   \
-    KERNEL(ALL_TO_ALL, tdm_cuda_run_all_to_all)
+    KERNEL(GATHER, tdm_cuda_run_team)                             \
+    KERNEL(REDUCE, tdm_cuda_run_team)                             \
+    KERNEL(REDUCE_ALL, tdm_cuda_run_team)                         \
+    KERNEL(GATHER_ALL, tdm_cuda_run_team)                         \
+    KERNEL(ALL_TO_ALL, tdm_cuda_run_team)
 
 struct tdm_kernels {
     const char *backend; /* "cuda" */

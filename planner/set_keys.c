@@ -182,8 +182,8 @@ static enum tdm_status read_deal(struct reading *r, size_t field)
 static enum tdm_status read_exchange(struct reading *r, size_t field)
 {
     (void)field;
-    return tdm_exchange_parse(r->value, &r->schedule->exchange) ? TDM_OK
-                                                                : bad(r, TDM_EXCHANGE_NAMES);
+    return tdm_exchange_kind_parse(r->value, &r->schedule->exchange) ? TDM_OK
+                                                                     : bad(r, TDM_EXCHANGE_NAMES);
 }
 
 static enum tdm_status read_prefetch(struct reading *r, size_t field)

@@ -46,11 +46,9 @@ static void declare_heads(struct tdm_builder *b)
         uint32_t slots;
         const char *name;
     } table[] = {
-        {TDM_OWN_KVPAGES, 2, "own_kv"},
-        {TDM_OWN_DKVPAGES, 1, "own_d_kv"},
-        {TDM_HEADS_Q, ranks, "heads_q"},
-        {TDM_HEADS_OUT, ranks, "heads_attention"},
-        {TDM_HEADS_DOUT, ranks, "heads_d_attention"},
+        {TDM_PARTED, 1, "parted_heads"},           {TDM_OWN_KVPAGES, 2, "own_kv"},
+        {TDM_OWN_DKVPAGES, 1, "own_d_kv"},         {TDM_HEADS_Q, ranks, "heads_q"},
+        {TDM_HEADS_OUT, ranks, "heads_attention"}, {TDM_HEADS_DOUT, ranks, "heads_d_attention"},
         {TDM_HEADS_DQ, ranks, "heads_d_q"},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)

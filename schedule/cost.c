@@ -256,14 +256,13 @@ static double gather_seconds(const struct tdm_topology *topology, const struct t
     return seconds;
 }
 
-/* A rank sends and receives at once. Where the way between ranks is not known, it is through the
- * host. */
-static double team_seconds(const struct tdm_machine *machine, const struct tdm_op *op)
+/* A rank sends and receives at once. */
+static double team_seconds(const struct tdm_machine *machine, const struct tdm_op *op,
+                           uint32_t busy)
 {
     uint64_t bytes = op->fetched_bytes > op->sent_bytes ? op->fetched_bytes : op->sent_bytes;
-    double rate =
-        machine->peer_rate > 0 ? machine->peer_rate : machine->rate[TDM_RATE_BOTH_WAYS] / 2;
-    return machine->launch_seconds + (double)bytes / rate;
+    return machine->launch_seconds +
+           (double)bytes / tdm_link_rate(&machine->topology, op->link, busy & ~(1u << op->link));
 }
 
 double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, uint32_t busy)
@@ -272,7 +271,7 @@ double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op
         return machine->copy_seconds + (double)op->access[TDM_COPY_FROM].bytes /
                                            tdm_link_rate(&machine->topology, op->link, busy);
     if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
-        return team_seconds(machine, op);
+        return team_seconds(machine, op, busy);
     enum tdm_rate kind = tdm_op_refined_rate(op);
     if (machine->table[kind].of != kind) /* the machine does not describe it */
         kind = tdm_op_rate(op);

@@ -41,6 +41,7 @@ enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_c
         return TDM_DTYPE_FP64;
     case TDM_HEAD_SUM:
     case TDM_SCRATCH:
+    case TDM_PARTED: /* of any dtype */
         return TDM_DTYPE_FP32;
     default:
         return dtypes->activations;
@@ -180,6 +181,18 @@ uint32_t tdm_vocabulary_tiles(const struct tdm_schedule *schedule)
     return (uint32_t)tdm_size_ceil_div(schedule->model->vocabulary, schedule->head_tile_vocabulary);
 }
 
+/* The largest of what passes through the workspace of an exchange of heads. */
+static uint64_t most_parted_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
+{
+    const enum tdm_content parts[] = {TDM_HEADS_OUT, TDM_KVPAGES, TDM_DKVPAGES}; /* q is smaller */
+    uint64_t most = 0;
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        uint64_t bytes = tdm_parted_bytes(schedule, parts[i], tokens);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content content,
                            uint32_t layer, uint64_t tokens)
 {
@@ -211,6 +224,8 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
         return tdm_size_mul(tdm_size_mul(pages, parts * tdm_page_elements(schedule)),
                             element_bytes);
     }
+    case TDM_PARTED:
+        return most_parted_bytes(schedule, tokens);
     case TDM_PAGE_MEANS:
         return tdm_size_mul(tdm_size_ceil_div(tokens, schedule->page_tokens),
                             (uint64_t)model->kv_heads * model->head_dim * element_bytes);
@@ -260,4 +275,11 @@ uint64_t tdm_chunks_bytes(const struct tdm_program *program, enum tdm_content co
     uint64_t full = tdm_content_bytes(schedule, content, 0, schedule->chunk_tokens);
     return tdm_size_add(tdm_size_mul(end - first - 1, full),
                         tdm_content_bytes(schedule, content, 0, program->chunks[end - 1].tokens));
+}
+
+uint64_t tdm_parted_bytes(const struct tdm_schedule *schedule, enum tdm_content heads,
+                          uint64_t tokens)
+{
+    return tdm_size_mul(tdm_schedule_head_parts(schedule) - 1,
+                        tdm_content_bytes(schedule, heads, 0, tokens));
 }

@@ -28,6 +28,10 @@ uint64_t tdm_chunks_bytes(const struct tdm_program *program, enum tdm_content co
 uint64_t tdm_part_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_part part,
                         enum tdm_dtype dtype);
 
+/* The heads of all ranks but one, as each of them has a content (TDM_PARTED). */
+uint64_t tdm_parted_bytes(const struct tdm_schedule *schedule, enum tdm_content heads,
+                          uint64_t tokens);
+
 /* dtype of a content under this schedule. */
 enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_content content);
 

@@ -133,8 +133,10 @@ static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
     } else if (tdm_ranks_divide_heads(l->program)) {
         tdm_low_alloc(l, l->layout->dkv[layer]);
     }
-    if (tdm_ranks_divide_heads(l->program))
+    if (tdm_ranks_divide_heads(l->program)) {
         tdm_low_alloc_work(l, TDM_OWN_KVPAGES);
+        tdm_low_alloc_work(l, TDM_PARTED);
+    }
 }
 
 static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
@@ -143,8 +145,10 @@ static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
     if (layer == 0)
         use_embedding(l, body, false);
     tdm_low_release(l, sweep_row(l, layer, body->pass));
-    if (tdm_ranks_divide_heads(l->program))
+    if (tdm_ranks_divide_heads(l->program)) {
         tdm_low_release_work(l, TDM_OWN_KVPAGES);
+        tdm_low_release_work(l, TDM_PARTED);
+    }
     if (body->pass == TDM_PASS_FIRST)
         tdm_low_release_means(l, layer, false);
     if (body->pass != TDM_PASS_BACKWARD)
@@ -327,14 +331,14 @@ static void head_gradients(struct tdm_lowering *l, const struct tdm_body *body, 
 static void run_absent(struct tdm_lowering *l, const struct tdm_body *body)
 {
     tdm_low_visit(l, body, body->layer);
-    if (body->kind == TDM_BODY_BACKWARD_KV)
-        tdm_low_reduce(l, body);
-    else if (body->kind == TDM_BODY_KV || body->kind == TDM_BODY_FORWARD)
+    if (body->kind == TDM_BODY_KV || body->kind == TDM_BODY_FORWARD)
         tdm_low_exchange_kv(l, body);
     if (tdm_ranks_divide_heads(l->program))
         tdm_low_heads_attention(l, body, tdm_nowhere, tdm_nowhere);
     if (tdm_ranks_divide_heads(l->program) && body->kind == TDM_BODY_BACKWARD)
         tdm_low_heads_attention_grad(l, body, NULL);
+    else if (body->kind == TDM_BODY_BACKWARD)
+        tdm_low_reduce(l, body);
 }
 
 static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)

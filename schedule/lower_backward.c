@@ -333,12 +333,12 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
     }
     tdm_low_value_free(l, &v, TDM_NORMED);
     tdm_low_value_free(l, &v, TDM_X);
+    tdm_low_reduce(l, &pending->body);
 }
 
 void tdm_low_backward_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending)
 {
     struct tdm_values v;
-    tdm_low_reduce(l, &pending->body);
     tdm_low_values_begin(l, pending, &v);
     tdm_low_values_make(l, &v);
     backward_from_kv(l, &pending->body, &v);

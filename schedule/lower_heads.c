@@ -55,12 +55,18 @@ static void begin(struct tdm_lowering *l, const struct tdm_body *body, struct so
                        tdm_chunks_bytes(l->program, whole, body->chunk, body->chunk + 1));
 }
 
-static void end(struct tdm_lowering *l, struct some chunks, enum tdm_mode mode, struct tdm_ref at,
-                struct tdm_tag heads)
+static void end(struct tdm_lowering *l, const struct tdm_body *body, struct some chunks,
+                enum tdm_mode mode, struct tdm_ref at, struct tdm_tag heads)
 {
     tdm_low_access(l, TDM_ALL_TO_ALL_HEADS, at, chunks.end - chunks.first, mode, 0,
                    mode == TDM_READ ? heads : tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE), heads,
                    tdm_chunks_bytes(l->program, heads.content, chunks.first, chunks.end));
+    if (has_own(body, chunks))
+        tdm_low_access(
+            l, TDM_ALL_TO_ALL_PARTED, tdm_low_work(l, TDM_PARTED), 1, TDM_WRITE, 0,
+            tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE),
+            tdm_low_tag(TDM_PARTED, body->layer, body->chunk),
+            tdm_parted_bytes(l->schedule, heads.content, l->program->chunks[body->chunk].tokens));
     tdm_low_op_end(l);
 }
 
@@ -71,7 +77,7 @@ static void spread(struct tdm_lowering *l, const struct tdm_body *body, struct s
     const enum tdm_content heads = tdm_low_attended(l, whole);
     tdm_low_alloc_work(l, heads);
     begin(l, body, chunks, TDM_READ, own, whole);
-    end(l, chunks, TDM_WRITE, tdm_low_work(l, heads),
+    end(l, body, chunks, TDM_WRITE, tdm_low_work(l, heads),
         tdm_low_tag(heads, body->layer, chunks.first));
 }
 
@@ -81,7 +87,8 @@ static void collect(struct tdm_lowering *l, const struct tdm_body *body, struct 
 {
     const enum tdm_content heads = tdm_low_attended(l, whole);
     begin(l, body, chunks, TDM_WRITE, own, whole);
-    end(l, chunks, TDM_READ, tdm_low_work(l, heads), tdm_low_tag(heads, body->layer, chunks.first));
+    end(l, body, chunks, TDM_READ, tdm_low_work(l, heads),
+        tdm_low_tag(heads, body->layer, chunks.first));
     tdm_low_release_work(l, heads);
 }
 
@@ -104,7 +111,7 @@ void tdm_low_heads_kv(struct tdm_lowering *l, const struct tdm_body *body, uint3
     const struct some chunks = {first, end_chunk};
     const uint32_t row = tdm_low_kv_row(l, body->layer, body->pass);
     begin(l, body, chunks, TDM_READ, tdm_low_own_kv(l, body), TDM_OWN_KVPAGES);
-    end(l, chunks, TDM_WRITE, tdm_low_kv_ref(l, body, row, first),
+    end(l, body, chunks, TDM_WRITE, tdm_low_kv_ref(l, body, row, first),
         tdm_low_tag(TDM_KVPAGES, body->layer, first));
 }
 
@@ -173,6 +180,6 @@ void tdm_low_heads_attention_grad(struct tdm_lowering *l, const struct tdm_body 
     if (!body->absent)
         tdm_low_alloc_work(l, TDM_OWN_DKVPAGES);
     begin(l, body, chunks, TDM_WRITE, tdm_low_work(l, TDM_OWN_DKVPAGES), TDM_OWN_DKVPAGES);
-    end(l, chunks, TDM_READ, tdm_low_kv_ref(l, body, row, chunks.first),
+    end(l, body, chunks, TDM_READ, tdm_low_kv_ref(l, body, row, chunks.first),
         tdm_low_sum_tag(TDM_DKVPAGES, body->layer, chunks.first, TDM_ITSELF));
 }

@@ -290,8 +290,8 @@ void tdm_low_round_begin(struct tdm_lowering *l, const struct tdm_body *body, en
                          uint32_t first, uint32_t end);
 
 /* With several ranks: exchanges the K and V of the round of a body's chunk, as far as bodies of its
- * layer and pass make them; and reduces the shares of the round's dK and dV. All ranks call them in
- * the same order, also those without a chunk in the round. */
+ * layer and pass make them; and, if they gather, reduces the shares of the round's dK and dV. All
+ * ranks call them in the same order, also those without a chunk in the round. */
 void tdm_low_exchange_kv(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body);
 

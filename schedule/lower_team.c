@@ -7,19 +7,30 @@
  * each rank adds to shares of dK and dV of all chunks that its own chunks see; when a round has
  * run, the shares of its chunks are reduced to the ranks that own them. All ranks update all
  * weights alike, with the sum of their shares of each gradient.
+ *
+ * Team ops have a lane of their own. Order follows from their operands, so a rank computes while
+ * they wait for others and run, until an op needs what they make.
  */
 #include "schedule/lower_parts.h"
 
 #include "ops/team.h"
 #include "schedule/attend.h"
-#include "schedule/optimizer.h"
+
+/* Begins a team op. All are on one lane, which gives them the same order on all ranks. */
+static void team_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
+                       enum tdm_part part)
+{
+    tdm_low_op_begin(l, body, kind, part);
+    l->op.link = TDM_LINK_PEER;
+    l->op.lane = l->schedule->machine->topology.links[TDM_LINK_PEER].lane;
+}
 
 void tdm_low_round_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
                          uint32_t first, uint32_t end)
 {
     struct tdm_body of_round = *body;
     of_round.chunk = first;
-    tdm_low_op_begin(l, &of_round, kind, 0);
+    team_begin(l, &of_round, kind, 0);
     for (uint32_t chunk = first + 1; chunk < end; chunk++)
         l->op.tokens += l->program->chunks[chunk].tokens;
 }
@@ -82,7 +93,7 @@ void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body)
     const uint32_t first = tdm_round_first(l->program, body->chunk);
     const uint32_t end = tdm_round_end(l->program, body->chunk);
     const uint32_t own = tdm_round_own(l->program, body->chunk);
-    if (l->program->ranks == 1)
+    if (!tdm_ranks_gather(l->program))
         return;
     tdm_low_round_begin(l, body, TDM_OP_REDUCE, first, end);
     if (own != TDM_NONE) {
@@ -106,7 +117,7 @@ static void reduce_all(struct tdm_lowering *l, const struct tdm_body *body, enum
     bool tied = share.content == TDM_TIED_GRADIENT;
     uint64_t bytes = tdm_part_bytes(l->model, share.layer, tied ? TDM_PART_EMBEDDING : part,
                                     l->schedule->dtypes.gradients);
-    tdm_low_op_begin(l, body, TDM_OP_REDUCE_ALL, part);
+    team_begin(l, body, TDM_OP_REDUCE_ALL, part);
     tdm_low_access(l, TDM_REDUCE_ALL_SUM, at, 1, TDM_ACCUMULATE, tied ? 0 : part, share, sum,
                    bytes);
     tdm_low_op_end(l);
@@ -141,9 +152,7 @@ void tdm_low_gather_weights(struct tdm_lowering *l, const struct tdm_body *body,
     struct tdm_tag part = tdm_low_share_tag(l, TDM_UNIT_WEIGHTS, unit, TDM_NONE, 0);
     if (l->program->ranks == 1)
         return;
-    tdm_low_op_begin(l, body, TDM_OP_GATHER_ALL, TDM_PART_ALL);
-    if (tdm_updates_on_host(l->schedule, unit))
-        l->op.lane = tdm_lane_at(&l->schedule->machine->topology, l->schedule->optimizer.on);
+    team_begin(l, body, TDM_OP_GATHER_ALL, TDM_PART_ALL);
     tdm_low_access(l, TDM_GATHER_ALL_WEIGHTS, at, 1, TDM_ACCUMULATE, TDM_PART_ALL, part, all,
                    tdm_part_bytes(l->model, unit, TDM_PART_ALL, l->schedule->dtypes.weights));
     tdm_low_op_end(l);

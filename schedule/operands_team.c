@@ -151,6 +151,26 @@ static const struct exchange_rule {
     {TDM_OWN_DKVPAGES, TDM_DKVPAGES, true},
 };
 
+/* The workspace of the heads of the rank's own chunk: as many bytes as the other ranks have of it.
+ */
+static enum tdm_status check_parted(const struct team_step *s, enum tdm_content heads, uint32_t own,
+                                    struct tdm_error *err)
+{
+    const struct tdm_program *program = s->program;
+    const struct tdm_access *access = &s->op->access[TDM_ALL_TO_ALL_PARTED];
+    const struct tdm_tag parted = {TDM_PARTED, s->op->layer, own, TDM_NONE, 0};
+    const bool there = s->op->access_count > TDM_ALL_TO_ALL_PARTED && access->buffer != TDM_NONE;
+    if (there != (own != TDM_NONE))
+        return malformed(s->op, "has an operand that it must not have, or lacks one", err);
+    if (!there)
+        return TDM_OK;
+    uint64_t part = tdm_content_bytes(program->schedule, heads, 0, program->chunks[own].tokens);
+    if (access->mode != TDM_WRITE || access->slots != 1 || access->part != 0 ||
+        access->bytes != (program->ranks - 1) * part || !tdm_tag_same(access->after, parted))
+        return malformed(s->op, "has no right workspace for heads on their way", err);
+    return TDM_OK;
+}
+
 /* The first chunks of a round exchange heads, or all. Sums of dK and dV are complete: each chunk
  * was the last to add to its own. */
 static enum tdm_status check_all_to_all(struct team_step *s, struct tdm_error *err)
@@ -176,15 +196,16 @@ static enum tdm_status check_all_to_all(struct team_step *s, struct tdm_error *e
     const struct tdm_tag part = {rule->heads, s->op->layer, TDM_NONE, sum ? TDM_ITSELF : TDM_NONE,
                                  0};
     const uint32_t own = s->own < end ? s->own : end;
-    const struct due due[TDM_ALL_TO_ALL_OPERANDS] = {
+    const struct due due[TDM_ALL_TO_ALL_PARTED] = {
         [TDM_ALL_TO_ALL_CHUNK] = {own, own < end ? own + 1 : own, rule->back ? TDM_WRITE : TDM_READ,
                                   rule->back ? empty : whole, whole},
         [TDM_ALL_TO_ALL_HEADS] = {s->first, end, rule->back ? TDM_READ : TDM_WRITE,
                                   rule->back ? part : empty, part}};
     enum tdm_status status = TDM_OK;
-    for (uint32_t i = 0; i < TDM_ALL_TO_ALL_OPERANDS && status == TDM_OK; i++)
+    for (uint32_t i = 0; i < TDM_ALL_TO_ALL_PARTED && status == TDM_OK; i++)
         status = check_due(s, i, &due[i], err);
-    return status;
+    return status == TDM_OK ? check_parted(s, rule->heads, own < end ? own : TDM_NONE, err)
+                            : status;
 }
 
 /* The gradient of a layer or of the embedding is summed at once. That of the head's unit has a part
@@ -242,13 +263,18 @@ static enum tdm_status check_gather_all(const struct tdm_program *program, const
     return access->bytes == bytes ? TDM_OK : malformed(op, "has the wrong bytes", err);
 }
 
-/* The lane of a team op: where its operands are used. */
-static enum tdm_lane lane_of(const struct tdm_program *program, const struct tdm_op *op)
+/* The place of a team op's operands: the device, or where the weights have been updated. */
+static enum tdm_status check_place(const struct tdm_program *program, const struct tdm_op *op,
+                                   struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = program->schedule;
-    bool on_host = op->kind == TDM_OP_GATHER_ALL && op->layer < schedule->model->unit_count &&
-                   tdm_updates_on_host(schedule, op->layer);
-    return tdm_lane_at(&schedule->machine->topology, on_host ? schedule->optimizer.on : TDM_DEVICE);
+    bool updated_there = op->kind == TDM_OP_GATHER_ALL && op->layer < schedule->model->unit_count &&
+                         tdm_updates_on_host(schedule, op->layer);
+    enum tdm_place due = updated_there ? schedule->optimizer.on : TDM_DEVICE;
+    for (uint32_t i = 0; i < op->access_count; i++)
+        if (op->access[i].buffer != TDM_NONE && program->buffers[op->access[i].buffer].place != due)
+            return malformed(op, "has an operand at the wrong place", err);
+    return TDM_OK;
 }
 
 enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
@@ -256,8 +282,11 @@ enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
                                         struct tdm_error *err)
 {
     struct team_step s = {.program = program, .op = op};
-    if (program->ranks == 1 || op->lane != lane_of(program, op))
+    if (program->ranks == 1 || op->lane != TDM_LANE_PEER)
         return malformed(op, "is a team op of one rank, or on the wrong lane", err);
+    enum tdm_status placed = check_place(program, op, err);
+    if (placed != TDM_OK)
+        return placed;
     if (op->kind == TDM_OP_REDUCE_ALL)
         return check_reduce_all(program, tile_base, op, err);
     if (op->kind == TDM_OP_GATHER_ALL)

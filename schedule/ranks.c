@@ -158,6 +158,16 @@ uint32_t tdm_shares(const struct tdm_program *program, uint32_t layer, uint32_t 
     return shares;
 }
 
+bool tdm_has_share(const struct tdm_program *program, uint32_t layer, uint32_t chunk, uint32_t rank)
+{
+    for (uint32_t i = chunk;
+         i <= program->chunks[chunk].last_chunk && tdm_attend_first(program, layer, i) <= chunk;
+         i++)
+        if (program->chunks[i].rank == rank)
+            return true;
+    return false;
+}
+
 static uint32_t next_of(const struct tdm_program *program, uint32_t rank, uint32_t chunk)
 {
     while (chunk < program->chunk_count && program->chunks[chunk].rank != rank)

@@ -62,6 +62,10 @@ uint32_t tdm_rank_share(const struct tdm_program *program);
 /* The number of ranks that have a share of dK and dV of `chunk`, the chunk's own among them. */
 uint32_t tdm_shares(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 
+/* Is `rank` one of them? */
+bool tdm_has_share(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
+                   uint32_t rank);
+
 /* Sums over chunks (dK, dV of a chunk, gradients of weights) run in reverse order, on each rank
  * over its own chunks. Returns the chunk that added last before `chunk`; chunk_count if `chunk` is
  * the first. */

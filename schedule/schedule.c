@@ -35,7 +35,7 @@ const char *tdm_deal_name(enum tdm_deal deal)
     return deal_names[deal];
 }
 
-const char *tdm_exchange_name(enum tdm_exchange exchange)
+const char *tdm_exchange_kind_name(enum tdm_exchange_kind exchange)
 {
     return exchange_names[exchange];
 }
@@ -86,11 +86,11 @@ bool tdm_deal_parse(const char *name, enum tdm_deal *deal)
     return found >= 0;
 }
 
-bool tdm_exchange_parse(const char *name, enum tdm_exchange *exchange)
+bool tdm_exchange_kind_parse(const char *name, enum tdm_exchange_kind *exchange)
 {
     int found = find_name(exchange_names, TDM_EXCHANGES, name);
     if (found >= 0)
-        *exchange = (enum tdm_exchange)found;
+        *exchange = (enum tdm_exchange_kind)found;
     return found >= 0;
 }
 

@@ -49,7 +49,7 @@ enum tdm_deal { TDM_DEAL_SNAKE, TDM_DEAL_STRIPES, TDM_DEAL_CONTIGUOUS, TDM_DEAL_
 /* What several ranks exchange so that queries see K and V of all ranks: K and V of every chunk and
  * shares of their gradients; or the heads of attention, of which every rank has a part for all
  * chunks. */
-enum tdm_exchange { TDM_EXCHANGE_GATHER, TDM_EXCHANGE_HEADS, TDM_EXCHANGES };
+enum tdm_exchange_kind { TDM_EXCHANGE_GATHER, TDM_EXCHANGE_HEADS, TDM_EXCHANGES };
 #define TDM_EXCHANGE_NAMES "gather or heads"
 
 const char *tdm_purpose_name(enum tdm_purpose pass); /* "train", "evaluate" */
@@ -61,8 +61,8 @@ const char *tdm_kv_name(enum tdm_kv kv); /* "recompute", "keep" */
 bool tdm_kv_parse(const char *name, enum tdm_kv *kv);
 const char *tdm_deal_name(enum tdm_deal deal); /* "snake", "stripes", ... */
 bool tdm_deal_parse(const char *name, enum tdm_deal *deal);
-const char *tdm_exchange_name(enum tdm_exchange exchange); /* "gather", "heads" */
-bool tdm_exchange_parse(const char *name, enum tdm_exchange *exchange);
+const char *tdm_exchange_kind_name(enum tdm_exchange_kind exchange); /* "gather", "heads" */
+bool tdm_exchange_kind_parse(const char *name, enum tdm_exchange_kind *exchange);
 bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer);
 
 /* Consecutive layers. The forward stores the input of the first one, and what the fields below
@@ -166,7 +166,7 @@ struct tdm_schedule {
 
     uint32_t ranks; /* devices that share the step, each with these limits: ranks.h */
     enum tdm_deal deal;
-    enum tdm_exchange exchange;
+    enum tdm_exchange_kind exchange;
 
     uint32_t sequence_count;
     struct tdm_sequence *sequences; /* [sequence_count] */

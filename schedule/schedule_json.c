@@ -145,7 +145,7 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
     if (schedule->ranks > 1 && schedule->deal != TDM_DEAL_SNAKE)
         tdm_json_set(&root, "deal", json_string(tdm_deal_name(schedule->deal)));
     if (schedule->ranks > 1 && schedule->exchange != TDM_EXCHANGE_GATHER)
-        tdm_json_set(&root, "exchange", json_string(tdm_exchange_name(schedule->exchange)));
+        tdm_json_set(&root, "exchange", json_string(tdm_exchange_kind_name(schedule->exchange)));
     if (schedule->documents_of_text)
         tdm_json_set(&root, "documents", json_string("file"));
     if (root == NULL)
@@ -481,8 +481,8 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     if (deal != NULL && !tdm_deal_parse(deal, &schedule->deal))
         tdm_json_fail(reader, "deal", "is \"%s\"; expected " TDM_DEAL_NAMES, deal);
     const char *exchange =
-        tdm_json_string_or(reader, "exchange", tdm_exchange_name(TDM_EXCHANGE_GATHER));
-    if (exchange != NULL && !tdm_exchange_parse(exchange, &schedule->exchange))
+        tdm_json_string_or(reader, "exchange", tdm_exchange_kind_name(TDM_EXCHANGE_GATHER));
+    if (exchange != NULL && !tdm_exchange_kind_parse(exchange, &schedule->exchange))
         tdm_json_fail(reader, "exchange", "is \"%s\"; expected " TDM_EXCHANGE_NAMES, exchange);
     schedule->chunk_tokens = tdm_json_count(reader, "chunk_tokens", 1, MAX_TOKENS);
     schedule->page_tokens = tdm_json_count(reader, "page_tokens", 1, 65536);

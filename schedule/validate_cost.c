@@ -279,6 +279,8 @@ static enum tdm_status check_link_number(const struct tdm_program *program, cons
     bool attends = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD;
     if (op->kind == TDM_OP_COPY)
         return TDM_OK;
+    if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
+        return op->link == TDM_LINK_PEER ? TDM_OK : fail(op, "link", op->link, TDM_LINK_PEER, err);
     if (!attends || !is_far(program, op, TDM_ATTENTION_KV))
         return op->link == TDM_NO_LINK ? TDM_OK : fail(op, "link", op->link, TDM_NO_LINK, err);
     enum tdm_place home = program->buffers[op->access[TDM_ATTENTION_KV].buffer].place;

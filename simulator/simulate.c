@@ -33,6 +33,11 @@ struct tdm_simulator {
     struct tdm_simulation result;
 };
 
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 static void note_live(struct tdm_simulator *s, const struct tdm_item *item)
 {
     const struct tdm_buffer *buffer = &s->program->buffers[item->buffer];
@@ -84,8 +89,9 @@ static void note_work(struct tdm_simulator *s, const struct tdm_op *op, double s
         result->phase_seconds[op->phase] += seconds;
     if (op->kind == TDM_OP_ATTENTION)
         result->attention_forward_flops += (double)op->flops;
-    if (op->kind == TDM_OP_COPY) {
-        uint64_t bytes = op->access[TDM_COPY_FROM].bytes;
+    if (op->kind == TDM_OP_COPY || (TDM_TEAM_KINDS & 1u << op->kind) != 0) {
+        uint64_t bytes =
+            op->kind == TDM_OP_COPY ? op->access[TDM_COPY_FROM].bytes : op->fetched_bytes;
         result->copied_bytes[op->lane] += bytes;
         if (op->link != TDM_NO_LINK) {
             result->links[op->link].bytes += bytes;
@@ -189,13 +195,18 @@ enum tdm_status tdm_simulator_take(struct tdm_simulator *s, const struct tdm_ite
     }
 
     const struct tdm_op *op = item->op;
-    double start = s->lane_free[op->lane];
+    double start = s->lane_free[op->lane], of_peers = 0;
     for (uint32_t lane = 0; lane < s->topology->lane_count; lane++)
         if (waits->lane_position[lane] > 0) {
             double end = s->end_seconds[lane][waits->lane_position[lane] - 1];
-            if (end > start)
-                start = end;
+            if (lane == TDM_LANE_PEER)
+                of_peers = end;
+            else
+                start = larger(start, end);
         }
+    if (op->lane == TDM_LANE_COMPUTE && of_peers > start)
+        s->result.team.exposed_seconds += of_peers - start;
+    start = larger(start, of_peers);
     enum tdm_status status = meet(s, op, &start, err);
     if (status != TDM_OK)
         return status;
@@ -203,7 +214,7 @@ enum tdm_status tdm_simulator_take(struct tdm_simulator *s, const struct tdm_ite
     double end = start + seconds;
     s->end_seconds[op->lane][waits->position - 1] = end;
     s->lane_free[op->lane] = end;
-    if (op->kind == TDM_OP_COPY && op->link != TDM_NO_LINK)
+    if (!s->topology->lanes[op->lane].computes && op->link != TDM_NO_LINK)
         s->link_free[op->link] = end;
     s->next_op = op->number + 1;
     note_work(s, op, seconds);
@@ -214,8 +225,12 @@ void tdm_simulator_finish(const struct tdm_simulator *s, struct tdm_simulation *
 {
     struct tdm_simulation result = s->result;
     for (uint32_t lane = 0; lane < s->topology->lane_count; lane++)
-        if (s->lane_free[lane] > result.step_seconds)
-            result.step_seconds = s->lane_free[lane];
+        if (lane != TDM_LANE_PEER)
+            result.step_seconds = larger(result.step_seconds, s->lane_free[lane]);
+    if (s->lane_free[TDM_LANE_PEER] > result.step_seconds) {
+        result.team.exposed_seconds += s->lane_free[TDM_LANE_PEER] - result.step_seconds;
+        result.step_seconds = s->lane_free[TDM_LANE_PEER];
+    }
     result.stall_seconds = s->lane_free[TDM_LANE_COMPUTE] - result.busy_seconds[TDM_LANE_COMPUTE];
     for (uint32_t place = 0; place < s->topology->place_count; place++) {
         uint64_t runtime = s->topology->places[place].runtime_bytes;

@@ -27,8 +27,11 @@ struct tdm_link_use {
 struct tdm_team_use {
     uint32_t ranks;      /* 1: the rest is 0 */
     double wait_seconds; /* this rank's, for other ranks that are not ready */
+    /* what of this rank's team ops does not overlap: the compute lane and the step's end wait */
+    double exposed_seconds;
     double least_wait_seconds, most_wait_seconds; /* over the ranks that were simulated */
-    uint64_t received_bytes, sent_bytes;          /* from and to other ranks */
+    double least_exposed_seconds, most_exposed_seconds;
+    uint64_t received_bytes, sent_bytes; /* from and to other ranks */
 };
 
 struct tdm_simulation {

@@ -5,6 +5,7 @@
 #include "base/meeting.h"
 #include "schedule/attend.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -136,14 +137,17 @@ static void combine(const struct member *members, uint32_t count, struct tdm_sim
     *out = members[0].simulation;
     out->team.ranks = members[0].program.ranks;
     out->team.least_wait_seconds = out->team.most_wait_seconds = out->team.wait_seconds;
+    out->team.least_exposed_seconds = out->team.most_exposed_seconds = out->team.exposed_seconds;
     for (uint32_t i = 1; i < count; i++) {
         const struct tdm_simulation *s = &members[i].simulation;
         if (s->step_seconds > out->step_seconds)
             out->step_seconds = s->step_seconds;
-        if (s->team.wait_seconds < out->team.least_wait_seconds)
-            out->team.least_wait_seconds = s->team.wait_seconds;
-        if (s->team.wait_seconds > out->team.most_wait_seconds)
-            out->team.most_wait_seconds = s->team.wait_seconds;
+        out->team.least_wait_seconds = fmin(out->team.least_wait_seconds, s->team.wait_seconds);
+        out->team.most_wait_seconds = fmax(out->team.most_wait_seconds, s->team.wait_seconds);
+        out->team.least_exposed_seconds =
+            fmin(out->team.least_exposed_seconds, s->team.exposed_seconds);
+        out->team.most_exposed_seconds =
+            fmax(out->team.most_exposed_seconds, s->team.exposed_seconds);
     }
 }
 

@@ -245,6 +245,10 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
     }
     executor->topology = programs[0]->schedule->machine->topology;
     executor->device = (int)device;
+    executor->lane_count = TDM_LANE_PEER;
+    for (uint32_t i = 0; i < count; i++)
+        if (programs[i]->ranks > 1)
+            executor->lane_count = TDM_LANES;
     int devices = 0;
     enum tdm_status status = TDM_CUDA(cudaGetDeviceCount(&devices), err);
     if (status == TDM_OK) {

@@ -17,6 +17,7 @@
 #include "executor/host_arena.h"
 #include "executor/host_optimizer.h"
 #include "executor/timings.h"
+#include "executor/transport.h"
 #include "ops/kernels.h"
 
 #include <cuda_runtime_api.h>
@@ -69,15 +70,13 @@ struct tdm_cuda_arena {
     struct tdm_host_arena host; /* if `place` is the host */
 };
 
-/* Points of a team op at which the streams of all ranks meet: team.c. */
-enum tdm_team_point { TDM_TEAM_COME, TDM_TEAM_SUMMED, TDM_TEAM_READ, TDM_TEAM_POINTS };
-
 struct tdm_executor {
-    int device;                   /* its number */
-    struct tdm_topology topology; /* of the machine that the programs are for */
-    cudaEvent_t team_events[TDM_TEAM_POINTS];
-    bool reads_others; /* the device may read the memory of the other ranks' devices */
+    int device;                                   /* its number */
+    struct tdm_topology topology;                 /* of the machine that the programs are for */
+    cudaEvent_t team_events[TDM_TEAM_PHASES + 1]; /* points of a team op: team.c */
+    uint64_t reads;                               /* bit i: it may read the memory of device i */
     struct tdm_cuda_lane lanes[TDM_MAX_LANES];
+    uint32_t lane_count;       /* of these; one rank needs no lane `peer`, which is the last */
     struct tdm_cuda_mark base; /* its `end` is the event that others are timed from */
     int64_t base_ns;           /* the time of that event */
     struct tdm_timings timings;

@@ -67,10 +67,10 @@ struct tdm_cuda_shares {
     uint32_t count; /* at least 1 */
 };
 
-/* sum[i] = the sum of all shares' [i], for `count` elements from `first` on. `sum` may be one of
- * the shares. All are of sum.dtype, and aligned to 256 bytes. */
-enum tdm_status tdm_cuda_sum_shares(const struct tdm_cuda_shares *shares, uint64_t first,
-                                    uint64_t count, struct tdm_array sum, cudaStream_t stream,
+/* sum[i] = the sum of all shares' [i], for `count` elements. `sum` may be one of the shares. All
+ * are of sum.dtype; it is fastest if all are aligned to 16 bytes. */
+enum tdm_status tdm_cuda_sum_shares(const struct tdm_cuda_shares *shares, uint64_t count,
+                                    struct tdm_array sum, cudaStream_t stream,
                                     struct tdm_error *err);
 
 /* ---- norm_grad.cu ---- */

@@ -48,7 +48,7 @@ static enum tdm_status find_start(struct tdm_executor *executor, const struct td
 {
     enum tdm_status status = TDM_OK;
     *start_ns = mark->launch_ns > lane->last_end_ns ? mark->launch_ns : lane->last_end_ns;
-    for (int i = 0; i < TDM_LANES && status == TDM_OK; i++) {
+    for (int i = 0; i < (int)executor->lane_count && status == TDM_OK; i++) {
         struct tdm_cuda_lane *other = &executor->lanes[i];
         uint64_t position = mark->awaited[i];
         while (other->ended < position && status == TDM_OK)
@@ -116,7 +116,7 @@ enum tdm_status tdm_cuda_run(struct tdm_executor *executor, const struct tdm_lau
         executor->count = &executor->counts[lane->position % TDM_CUDA_RING];
         *executor->count = (struct tdm_counts){0};
     }
-    for (int i = 0; i < TDM_LANES; i++) {
+    for (int i = 0; i < (int)executor->lane_count; i++) {
         mark->awaited[i] = lane->awaited[i];
         lane->awaited[i] = 0;
     }
@@ -179,7 +179,7 @@ static enum tdm_status set_base(struct tdm_executor *executor, struct tdm_error 
 enum tdm_status tdm_cuda_finish_lanes(struct tdm_executor *executor, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    for (int i = 0; i < TDM_LANES; i++) {
+    for (int i = 0; i < (int)executor->lane_count; i++) {
         struct tdm_cuda_lane *lane = &executor->lanes[i];
         struct tdm_error *first = status == TDM_OK ? err : NULL;
         enum tdm_status ended = TDM_CUDA(cudaStreamSynchronize(lane->stream), first);
@@ -187,11 +187,11 @@ enum tdm_status tdm_cuda_finish_lanes(struct tdm_executor *executor, struct tdm_
             ended = take_end(executor, lane, first);
         status = status == TDM_OK ? ended : status;
     }
-    for (int i = 0; i < TDM_LANES; i++) {
+    for (int i = 0; i < (int)executor->lane_count; i++) {
         struct tdm_cuda_lane *lane = &executor->lanes[i];
         lane->position = lane->ended = 0;
         lane->last_end_ns = 0;
-        for (int k = 0; k < TDM_LANES; k++)
+        for (int k = 0; k < (int)executor->lane_count; k++)
             lane->awaited[k] = 0;
     }
     return status == TDM_OK ? set_base(executor, err) : status;
@@ -208,7 +208,7 @@ static enum tdm_status open_mark(struct tdm_cuda_mark *mark, struct tdm_error *e
 enum tdm_status tdm_cuda_open_lanes(struct tdm_executor *executor, struct tdm_error *err)
 {
     enum tdm_status status = open_mark(&executor->base, err);
-    for (int i = 0; i < TDM_LANES && status == TDM_OK; i++) {
+    for (int i = 0; i < (int)executor->lane_count && status == TDM_OK; i++) {
         struct tdm_cuda_lane *lane = &executor->lanes[i];
         lane->marks = calloc(TDM_CUDA_RING, sizeof(*lane->marks));
         lane->ends_ns = calloc(TDM_CUDA_ENDS, sizeof(*lane->ends_ns));
@@ -231,7 +231,7 @@ static void close_mark(struct tdm_cuda_mark *mark)
 
 void tdm_cuda_close_lanes(struct tdm_executor *executor)
 {
-    for (int i = 0; i < TDM_LANES; i++) {
+    for (int i = 0; i < (int)executor->lane_count; i++) {
         struct tdm_cuda_lane *lane = &executor->lanes[i];
         if (lane->stream != NULL)
             cudaStreamSynchronize(lane->stream);

@@ -39,23 +39,30 @@ static void launch(const tdm_cuda_shares *shares, uint64_t first, uint64_t count
                 *shares, first, vectors, sum);
 }
 
-template <typename T>
-static void sum_all(const tdm_cuda_shares *shares, uint64_t first, uint64_t count, T *sum,
-                    cudaStream_t stream)
+static bool aligned(const tdm_cuda_shares *shares, const void *sum)
 {
-    constexpr int W = 16 / sizeof(T);
-    const uint64_t whole = first % W == 0 ? count / W * W : 0;
-    launch<T, W>(shares, first, whole, sum, stream);
-    launch<T, 1>(shares, first + whole, count - whole, sum, stream);
+    uintptr_t all = (uintptr_t)sum;
+    for (uint32_t rank = 0; rank < shares->count; rank++)
+        all |= (uintptr_t)shares->of[rank];
+    return all % 16 == 0;
 }
 
-extern "C" enum tdm_status tdm_cuda_sum_shares(const struct tdm_cuda_shares *shares, uint64_t first,
-                                               uint64_t count, struct tdm_array sum,
-                                               cudaStream_t stream, struct tdm_error *err)
+template <typename T>
+static void sum_all(const tdm_cuda_shares *shares, uint64_t count, T *sum, cudaStream_t stream)
+{
+    constexpr int W = 16 / sizeof(T);
+    const uint64_t whole = aligned(shares, sum) ? count / W * W : 0;
+    launch<T, W>(shares, 0, whole, sum, stream);
+    launch<T, 1>(shares, whole, count - whole, sum, stream);
+}
+
+extern "C" enum tdm_status tdm_cuda_sum_shares(const struct tdm_cuda_shares *shares, uint64_t count,
+                                               struct tdm_array sum, cudaStream_t stream,
+                                               struct tdm_error *err)
 {
     if (sum.dtype == TDM_DTYPE_BF16)
-        sum_all(shares, first, count, (__nv_bfloat16 *)sum.data, stream);
+        sum_all(shares, count, (__nv_bfloat16 *)sum.data, stream);
     else
-        sum_all(shares, first, count, (float *)sum.data, stream);
+        sum_all(shares, count, (float *)sum.data, stream);
     return tdm_cuda_status(cudaGetLastError(), "sum of shares launch", err);
 }

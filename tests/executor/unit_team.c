@@ -120,7 +120,7 @@ static void ranks_show_ops(void **state)
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
         struct tdm_team *team;
         struct tdm_error err;
-        must(tdm_team_new(counts[i], &team, &err), &err);
+        must(tdm_team_new(counts[i], &tdm_transport_shared, &team, &err), &err);
         /* again and again: all is well, a rank is at another op, a rank fails */
         for (uint32_t turn = 0; turn < 6; turn++) {
             const uint32_t who = (turn * 5 + 1) % counts[i], at = 17 * (turn + 1);

@@ -388,7 +388,8 @@ static struct tdm_simulation simulate_equal(uint32_t ranks)
     s->optimizer.kind = TDM_OPTIMIZER_NONE;
     s->dtypes.master = s->dtypes.moments = TDM_DTYPE_NONE;
     s->machine->launch_seconds = 0;
-    s->machine->peer_rate = 1e30;
+    struct tdm_link *peer = &s->machine->topology.links[TDM_LINK_PEER];
+    peer->bytes_per_second = peer->both_ways_bytes_per_second = 1e30;
     must(tdm_schedule_check(s, "equal", &err), &err);
     must(tdm_program_lower(s, &program, &err), &err);
     must(tdm_simulate(program, NULL, NULL, &simulation, &err), &err);

@@ -687,7 +687,7 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
         tdm_purpose_name(schedule->pass), tdm_order_name(schedule->order));
     if (schedule->ranks > 1)
         add(&text, " over %u ranks, %s, %s", schedule->ranks, tdm_deal_name(schedule->deal),
-            tdm_exchange_name(schedule->exchange));
+            tdm_exchange_kind_name(schedule->exchange));
     add(&text, "; groups");
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         const struct tdm_group *group = &schedule->groups[i];
