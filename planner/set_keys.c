@@ -182,6 +182,7 @@ static enum tdm_status read_deal(struct reading *r, size_t field)
 static enum tdm_status read_exchange(struct reading *r, size_t field)
 {
     (void)field;
+    r->pins->has_exchange = true;
     return tdm_exchange_kind_parse(r->value, &r->schedule->exchange) ? TDM_OK
                                                                      : bad(r, TDM_EXCHANGE_NAMES);
 }

@@ -7,6 +7,7 @@
 #include "schedule/schedule_check.h"
 #include "schedule/validate.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* Halvings of the range between the memory that each rank has and that of all together. */
@@ -67,6 +68,28 @@ static enum tdm_status simulate(const struct tdm_schedule *schedule,
     return status;
 }
 
+/* Gives a schedule of several ranks another exchange if that is legal, fits, and takes less time
+ * than `seconds`. */
+static enum tdm_status try_exchange(struct tdm_schedule *schedule, enum tdm_exchange_kind exchange,
+                                    double seconds, struct tdm_simulation *simulation, bool *taken,
+                                    struct tdm_error *err)
+{
+    const enum tdm_exchange_kind before = schedule->exchange;
+    struct tdm_simulation tried;
+    struct tdm_error refusal;
+    enum tdm_status status = TDM_OK;
+    bool fits = false;
+    schedule->exchange = exchange;
+    if (tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
+        status = simulate(schedule, &tried, &fits, err);
+    *taken = fits && tried.step_seconds < seconds;
+    if (*taken)
+        *simulation = tried;
+    else
+        schedule->exchange = before;
+    return status;
+}
+
 /* What came of a plan: one rank has none with that memory; a rank's part of it fits, or does not.
  */
 enum answer { NO_PLAN, FITS, TOO_LARGE };
@@ -101,6 +124,9 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
         status = tdm_schedule_check(schedule, "plan", err);
     if (status == TDM_OK)
         status = simulate(schedule, &tried.search.simulation, &fits, err);
+    if (status == TDM_OK && !fits && !tried.pins.has_exchange) /* it takes less for K and V */
+        status = try_exchange(schedule, TDM_EXCHANGE_HEADS, INFINITY, &tried.search.simulation,
+                              &fits, err);
     *answer = fits ? FITS : TOO_LARGE;
     const struct tdm_simulation *best = &team->found->search.simulation;
     if (status != TDM_OK || !fits ||
@@ -214,6 +240,19 @@ static enum tdm_status search_fully(struct team *team, struct tdm_error *err)
     return status == TDM_OK ? search_size(team, err) : status;
 }
 
+/* Takes the faster exchange for what was found, unless it was asked for. */
+static enum tdm_status choose_exchange(struct tdm_objective_found *found, struct tdm_error *err)
+{
+    struct tdm_simulation *simulation = &found->search.simulation;
+    bool taken;
+    return found->pins.has_exchange
+               ? TDM_OK
+               : try_exchange(found->schedule,
+                              found->schedule->exchange == TDM_EXCHANGE_HEADS ? TDM_EXCHANGE_GATHER
+                                                                              : TDM_EXCHANGE_HEADS,
+                              simulation->step_seconds, simulation, &taken, err);
+}
+
 static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_error *err)
 {
     struct tdm_program *program;
@@ -254,6 +293,8 @@ enum tdm_status tdm_team_search(const struct tdm_request *request,
         status = search_sizes(&team, pinned, err);
     if (status == TDM_OK && found->schedule != NULL)
         status = search_fully(&team, err);
+    if (status == TDM_OK && found->schedule != NULL)
+        status = choose_exchange(found, err);
     if (status == TDM_OK)
         status =
             found->schedule == NULL ? nothing_fits(request, err) : validate(found->schedule, err);

@@ -252,12 +252,21 @@ static bool overlap_live_buffers(struct trial *t)
     return false;
 }
 
+/* Does the stream take a buffer? One that another rank uses need not be used by this one. */
+static bool is_taken(struct trial *t, uint32_t buffer)
+{
+    for (size_t i = 0; i < t->r.count; i++)
+        if (is_item(t, i, TDM_ALLOC, buffer))
+            return true;
+    return false;
+}
+
 static struct tdm_buffer *some_used_buffer(struct trial *t)
 {
     uint32_t number;
     do
         number = (uint32_t)tdm_dice_roll(t->dice, 0, t->r.program.buffer_count - 1);
-    while (!buffer_at(t, number)->used);
+    while (!is_taken(t, number));
     return buffer_at(t, number);
 }
 
@@ -1239,11 +1248,13 @@ static bool zero_dropped(struct trial *t)
 /* ---- faults of ops ---- */
 
 /* Is this operand never read? Page means of a sequence's last chunk are not, nor are K and V that a
- * rank gathers of a last round's chunks after its own. */
+ * rank gathers of a last round's chunks after its own, nor what ranks store twice: with K and V,
+ * and then with the rest. */
 static bool is_of_no_use(struct trial *t, const struct operand *o)
 {
     const struct tdm_access *access = operand_at(t, o);
-    return (is_op(t, o->i, TDM_OP_PAGE_MEANS) || is_op(t, o->i, TDM_OP_GATHER)) &&
+    return (is_op(t, o->i, TDM_OP_PAGE_MEANS) || is_op(t, o->i, TDM_OP_GATHER) ||
+            is_op(t, o->i, TDM_OP_COPY)) &&
            !is_read(t, o->i, access->buffer, access->first_slot);
 }
 
