@@ -197,7 +197,7 @@ const struct tdm_option tdm_plan_options[] = {
      .details =
          "Each rank has its part of every sequence's chunks and of the state of all weights, and "
          "all weights. K and V of a layer are gathered from all ranks, and the gradients are "
-         "summed over them. Order is layer-major; attention may be all but top-k."},
+         "summed over them. Order is layer-major."},
     {.name = "optimizer",
      .word = "KIND",
      .read = read_optimizer,
@@ -407,9 +407,10 @@ static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struc
     if (status != TDM_OK)
         return status;
     if (a->request.ranks > 1 &&
-        (a->sweeps || a->objective != TDM_OBJECTIVE_TIME || a->request.budget > TDM_BUDGET_DENSE))
-        return tdm_fail(err, TDM_USAGE,
-                        "plan: --ranks goes with neither --sweep nor --objective nor --budget yet");
+        (a->sweeps || a->objective != TDM_OBJECTIVE_TIME || a->request.budget == TDM_BUDGET_AUTO))
+        return tdm_fail(
+            err, TDM_USAGE,
+            "plan: --ranks goes with neither --sweep nor --objective nor --budget auto yet");
     if (a->request.ranks > 1 && (a->request.program_path != NULL || a->explain))
         return tdm_fail(err, TDM_USAGE, "plan: --%s is about a plan for one rank",
                         a->explain ? "explain" : "write-lp");

@@ -18,13 +18,14 @@ struct range {
  * range's first. */
 #define ALIGN_ELEMENTS 64u
 
-/* The bytes of a chunk in one of the operands of a launch; NULL if none of them has it. */
-static void *of_chunk(const struct tdm_launch *launch, uint32_t chunk)
+/* A content of a chunk in one of the operands of a launch; NULL if none of them has it. */
+static void *of_chunk(const struct tdm_launch *launch, enum tdm_content content, uint32_t chunk)
 {
     for (uint32_t i = 0; i < launch->op->access_count; i++) {
         const struct tdm_access *access = &launch->op->access[i];
         uint32_t first = access->after.chunk;
-        if (access->buffer != TDM_NONE && chunk >= first && chunk < first + access->slots)
+        if (access->buffer != TDM_NONE && access->after.content == content && chunk >= first &&
+            chunk < first + access->slots)
             return (unsigned char *)launch->operand[i].data +
                    (chunk - first) * launch->operand[i].slot_bytes;
     }
@@ -73,14 +74,15 @@ static void give_all(const struct tdm_program *program, const void *data, uint64
             tdm_exchange_give(exchange, rank, data, bytes);
 }
 
-/* Each rank's chunk of the round goes to all others. */
-static void gather(const struct tdm_launch *launch, struct tdm_exchange *exchange)
+/* What is gathered of each rank's chunk of the round goes to all others. */
+static void gather(const struct tdm_launch *launch, enum tdm_content content,
+                   struct tdm_exchange *exchange)
 {
     const struct tdm_program *program = launch->program;
     const uint32_t end = tdm_round_end(program, launch->op->chunk);
     for (uint32_t i = tdm_round_first(program, launch->op->chunk); i < end; i++) {
-        void *chunk = of_chunk(launch, i);
-        const uint64_t bytes = chunk == NULL ? 0 : tdm_chunks_bytes(program, TDM_KVPAGES, i, i + 1);
+        void *chunk = of_chunk(launch, content, i);
+        const uint64_t bytes = chunk == NULL ? 0 : tdm_chunks_bytes(program, content, i, i + 1);
         if (program->chunks[i].rank == program->rank)
             give_all(program, chunk, bytes, exchange);
         else
@@ -97,7 +99,7 @@ static void reduce(const struct tdm_launch *launch, struct tdm_exchange *exchang
     const uint32_t end = tdm_round_end(program, launch->op->chunk);
     const uint32_t own = tdm_round_own(program, launch->op->chunk);
     for (uint32_t i = tdm_round_first(program, launch->op->chunk); i < end; i++) {
-        const void *share = i == own ? NULL : of_chunk(launch, i);
+        const void *share = i == own ? NULL : of_chunk(launch, TDM_DKVPAGES, i);
         if (share != NULL)
             tdm_exchange_give(exchange, program->chunks[i].rank, share,
                               tdm_chunks_bytes(program, TDM_DKVPAGES, i, i + 1));
@@ -283,7 +285,8 @@ void tdm_share_exchange(const struct tdm_launch *launch, uint32_t phase,
     exchange->sum = (struct tdm_share_sum){0};
     switch (launch->op->kind) {
     case TDM_OP_GATHER:
-        gather(launch, exchange);
+        gather(launch, TDM_KVPAGES, exchange);
+        gather(launch, TDM_PAGE_MEANS, exchange);
         break;
     case TDM_OP_REDUCE:
         reduce(launch, exchange);

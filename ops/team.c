@@ -10,6 +10,9 @@ const struct tdm_op_type tdm_gather_type = {
             [TDM_GATHER_OWN] = {"own pages", TDM_READS, true},
             [TDM_GATHER_BELOW] = {"pages of earlier chunks", TDM_WRITES, true},
             [TDM_GATHER_ABOVE] = {"pages of later chunks", TDM_WRITES, true},
+            [TDM_GATHER_OWN_MEANS] = {"own page means", TDM_READS, true},
+            [TDM_GATHER_BELOW_MEANS] = {"page means of earlier chunks", TDM_WRITES, true},
+            [TDM_GATHER_ABOVE_MEANS] = {"page means of later chunks", TDM_WRITES, true},
         },
     .rate = TDM_RATE_ELEMENTWISE, /* of the sums; schedule/cost.c has the way between ranks */
     .flops = tdm_no_flops,

@@ -10,11 +10,15 @@
 
 #include "ops/ops.h"
 
-/* Gives every rank the K and V of all chunks of a round. */
+/* Gives every rank the K and V of all chunks of a round; in the first forward of a layer whose
+ * pages win by a vote, also the means of their pages. */
 enum tdm_gather_operand {
-    TDM_GATHER_OWN,   /* read: pages of the rank's own chunk */
-    TDM_GATHER_BELOW, /* written: pages of the chunks of the round before its own, */
-    TDM_GATHER_ABOVE, /* and after it; without a chunk of its own: all are BELOW */
+    TDM_GATHER_OWN,       /* read: pages of the rank's own chunk */
+    TDM_GATHER_BELOW,     /* written: pages of the chunks of the round before its own, */
+    TDM_GATHER_ABOVE,     /* and after it; without a chunk of its own: all are BELOW */
+    TDM_GATHER_OWN_MEANS, /* the same for page means; absent if there are none */
+    TDM_GATHER_BELOW_MEANS,
+    TDM_GATHER_ABOVE_MEANS,
     TDM_GATHER_OPERANDS
 };
 extern const struct tdm_op_type tdm_gather_type;

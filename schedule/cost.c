@@ -56,9 +56,11 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
     uint64_t own, part;
     switch (op->kind) {
     case TDM_OP_GATHER:
+        own = operand_bytes(op, TDM_GATHER_OWN) + operand_bytes(op, TDM_GATHER_OWN_MEANS);
         op->fetched_bytes =
-            operand_bytes(op, TDM_GATHER_BELOW) + operand_bytes(op, TDM_GATHER_ABOVE);
-        op->sent_bytes = tdm_size_mul(operand_bytes(op, TDM_GATHER_OWN), program->ranks - 1);
+            operand_bytes(op, TDM_GATHER_BELOW) + operand_bytes(op, TDM_GATHER_ABOVE) +
+            operand_bytes(op, TDM_GATHER_BELOW_MEANS) + operand_bytes(op, TDM_GATHER_ABOVE_MEANS);
+        op->sent_bytes = tdm_size_mul(own, program->ranks - 1);
         break;
     case TDM_OP_REDUCE:
         own = operand_bytes(op, TDM_REDUCE_OWN);

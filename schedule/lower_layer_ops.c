@@ -130,8 +130,8 @@ void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body, str
         tdm_low_reads_weights(l, TDM_KV_WRITE_WEIGHTS, body->layer, TDM_PART_K_NORM);
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_KVRAW);
-    tdm_low_exchange_kv(l, body);
     tdm_low_page_means(l, body);
+    tdm_low_exchange_kv(l, body);
     tdm_low_kv_send(l, body, row);
 }
 

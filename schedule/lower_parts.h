@@ -330,7 +330,9 @@ bool tdm_low_first_selects(const struct tdm_lowering *l, uint32_t layer);
 void tdm_low_alloc_means(struct tdm_lowering *l, uint32_t layer);
 void tdm_low_release_means(struct tdm_lowering *l, uint32_t layer, bool backward);
 
-/* Computes the page means of the K that a body has just made, if they are needed. */
+/* Are page means of the K that bodies like this one make needed? And computes them for the K that a
+ * body has just made, if they are. */
+bool tdm_low_makes_means(const struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_page_means(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* The page lists of a body's chunk: kept ones, or made now from its q; tdm_nowhere if the layer has

@@ -46,20 +46,35 @@ static uint32_t made_end(const struct tdm_lowering *l, const struct tdm_body *bo
     return other.chunk;
 }
 
+/* Chunks of a round: `own`, before which and after which the others are. */
+struct round_chunks {
+    uint32_t first, own, after, end;
+};
+
+/* The rank's own chunk of a row, and those of the others, as three operands from `operand` on. */
+static void gather_row(struct tdm_lowering *l, const struct tdm_body *body, uint32_t operand,
+                       uint32_t row, struct round_chunks chunks, enum tdm_content content)
+{
+    const struct tdm_tag what = tdm_low_tag(content, body->layer, TDM_NONE);
+    const struct tdm_tag empty = tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE);
+    tdm_low_chunks(l, operand, body, row, chunks.own, chunks.after, TDM_READ, what, what);
+    tdm_low_chunks(l, operand + 1, body, row, chunks.first, chunks.own, TDM_WRITE, empty, what);
+    tdm_low_chunks(l, operand + 2, body, row, chunks.after, chunks.end, TDM_WRITE, empty, what);
+}
+
 static void gather(struct tdm_lowering *l, const struct tdm_body *body, uint32_t first,
                    uint32_t end)
 {
-    const uint32_t row = tdm_low_kv_row(l, body->layer, body->pass);
-    const struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, TDM_NONE);
-    const struct tdm_tag empty = tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE);
-    uint32_t own = tdm_round_own(l->program, body->chunk), after = own + 1;
+    const uint32_t own = tdm_round_own(l->program, body->chunk);
+    struct round_chunks chunks = {first, own, own + 1, end};
     if (own >= end) /* it has none, or its own is not made */
-        own = after = end;
+        chunks.own = chunks.after = end;
     tdm_low_round_begin(l, body, TDM_OP_GATHER, first, end);
-    if (own < end)
-        tdm_low_chunks(l, TDM_GATHER_OWN, body, row, own, after, TDM_READ, pages, pages);
-    tdm_low_chunks(l, TDM_GATHER_BELOW, body, row, first, own, TDM_WRITE, empty, pages);
-    tdm_low_chunks(l, TDM_GATHER_ABOVE, body, row, after, end, TDM_WRITE, empty, pages);
+    gather_row(l, body, TDM_GATHER_OWN, tdm_low_kv_row(l, body->layer, body->pass), chunks,
+               TDM_KVPAGES);
+    if (tdm_low_makes_means(l, body))
+        gather_row(l, body, TDM_GATHER_OWN_MEANS, l->layout->means[body->layer], chunks,
+                   TDM_PAGE_MEANS);
     tdm_low_op_end(l);
 }
 

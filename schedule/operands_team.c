@@ -68,10 +68,15 @@ static enum tdm_status check_due(const struct team_step *s, uint32_t operand, co
     return TDM_OK;
 }
 
-/* The chunks of a gather may end inside the round: later ones need no K and V in this sweep. */
+/* The chunks of a gather may end inside the round: later ones need no K and V in this sweep. Page
+ * means are for the votes of the first forward. */
 static enum tdm_status check_gather(struct team_step *s, struct tdm_error *err)
 {
     const struct tdm_tag pages = {TDM_KVPAGES, s->op->layer, TDM_NONE, TDM_NONE, 0};
+    const bool voted = s->op->phase == TDM_FORWARD &&
+                       tdm_schedule_page_rule(s->program->schedule, s->op->layer).selector.kind ==
+                           TDM_SELECT_TOP_K;
+    const struct tdm_tag means = {TDM_PAGE_MEANS, s->op->layer, TDM_NONE, TDM_NONE, 0};
     const struct tdm_tag empty = {TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE, 0};
     uint64_t tokens = 0;
     uint32_t end = s->first;
@@ -83,7 +88,10 @@ static enum tdm_status check_gather(struct team_step *s, struct tdm_error *err)
     const struct due due[TDM_GATHER_OPERANDS] = {
         [TDM_GATHER_OWN] = {own, own < end ? own + 1 : own, TDM_READ, pages, pages},
         [TDM_GATHER_BELOW] = {s->first, own, TDM_WRITE, empty, pages},
-        [TDM_GATHER_ABOVE] = {own + 1, end, TDM_WRITE, empty, pages}};
+        [TDM_GATHER_ABOVE] = {own + 1, end, TDM_WRITE, empty, pages},
+        [TDM_GATHER_OWN_MEANS] = {own, voted && own < end ? own + 1 : own, TDM_READ, means, means},
+        [TDM_GATHER_BELOW_MEANS] = {s->first, voted ? own : s->first, TDM_WRITE, empty, means},
+        [TDM_GATHER_ABOVE_MEANS] = {own + 1, voted ? end : own + 1, TDM_WRITE, empty, means}};
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < TDM_GATHER_OPERANDS && status == TDM_OK; i++)
         status = check_due(s, i, &due[i], err);

@@ -192,11 +192,6 @@ static enum tdm_status check_ranks(const struct tdm_schedule *schedule, const ch
                         "%s: \"order\" is %s, but several ranks share a layer's K and V in rounds, "
                         "so they need layer-major",
                         file, tdm_order_name(schedule->order));
-    if (schedule->ranks > 1 && tdm_schedule_lists(schedule) == TDM_SELECT_TOP_K)
-        return tdm_fail(err, TDM_INPUT,
-                        "%s: \"selector.kind\" is top-k, whose page means are not gathered yet; "
-                        "several ranks can use the other selectors",
-                        file);
     return schedule->ranks > 1 && schedule->exchange == TDM_EXCHANGE_HEADS
                ? check_heads(schedule, file, err)
                : TDM_OK;

@@ -319,8 +319,10 @@ static enum tdm_status check_team_bytes(const struct tdm_program *program, const
     uint64_t fetched = 0, sent = 0, own;
     switch (op->kind) {
     case TDM_OP_GATHER:
-        fetched = bytes_of(op, TDM_GATHER_BELOW) + bytes_of(op, TDM_GATHER_ABOVE);
-        sent = bytes_of(op, TDM_GATHER_OWN) * (program->ranks - 1);
+        own = bytes_of(op, TDM_GATHER_OWN) + bytes_of(op, TDM_GATHER_OWN_MEANS);
+        fetched = bytes_of(op, TDM_GATHER_BELOW) + bytes_of(op, TDM_GATHER_ABOVE) +
+                  bytes_of(op, TDM_GATHER_BELOW_MEANS) + bytes_of(op, TDM_GATHER_ABOVE_MEANS);
+        sent = own * (program->ranks - 1);
         break;
     case TDM_OP_REDUCE: /* how many others have a share is seen when all ranks are compared */
         own = bytes_of(op, TDM_REDUCE_OWN);

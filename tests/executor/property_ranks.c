@@ -36,7 +36,7 @@ struct tally {
     uint64_t compared; /* values of several ranks with those of one */
     uint64_t absent;   /* a rank has no chunk in some round */
     uint64_t deals[TDM_DEALS], exchanges[TDM_EXCHANGES];
-    uint64_t windows, documents, sequences, tied, clipped, host, evaluations, moved;
+    uint64_t windows, votes, documents, sequences, tied, clipped, host, evaluations, moved;
     double worst;
 };
 
@@ -90,6 +90,7 @@ static void note(const struct tdm_schedule *schedule, struct tally *tally)
     tally->deals[schedule->deal]++;
     tally->exchanges[schedule->exchange]++;
     tally->windows += has_windows(schedule);
+    tally->votes += tdm_schedule_lists(schedule) == TDM_SELECT_TOP_K;
     tally->documents += has_documents(schedule);
     tally->sequences += schedule->sequence_count > 1;
     tally->tied += schedule->model->tied;
@@ -285,6 +286,7 @@ static void ranks_share_a_step(void **state)
         {"deal them contiguously", tally.deals[TDM_DEAL_CONTIGUOUS], 0.05},
         {"deal them greedily", tally.deals[TDM_DEAL_GREEDY], 0.05},
         {"have windows or patterns", tally.windows, 0.1},
+        {"have pages that win by a vote", tally.votes, 0.03},
         {"have packed documents", tally.documents, 0.05},
         {"have several sequences", tally.sequences, 0.1},
         {"have tied embeddings", tally.tied, 0.1},

@@ -2251,6 +2251,21 @@ static bool team_operand_cut_short(struct trial *t)
     return false;
 }
 
+/* The means of other ranks' pages are not gathered. */
+static bool means_not_gathered(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_GATHER))
+            continue;
+        for (uint32_t a = TDM_GATHER_OWN_MEANS; a <= TDM_GATHER_ABOVE_MEANS; a++)
+            if (op_at(t, i)->access[a].buffer != TDM_NONE) {
+                leave_out(&op_at(t, i)->access[a]);
+                return true;
+            }
+    }
+    return false;
+}
+
 /* ---- faults of exchanges of heads ---- */
 
 /* Some exchange that gives the rank its heads of all chunks (or, with `back`, gives it its chunk);
@@ -2632,6 +2647,7 @@ static struct fault {
     {.name = "a part of the weights called the whole",
      .plant = part_called_the_whole,
      .of_team = true},
+    {.name = "page means not gathered", .plant = means_not_gathered, .of_team = true},
     {.name = "heads not exchanged", .plant = heads_not_exchanged, .of_team = true},
     {.name = "heads not given back", .plant = heads_not_given_back, .of_team = true},
     {.name = "an exchange after its use", .plant = exchange_after_its_use, .of_team = true},

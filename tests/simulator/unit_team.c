@@ -149,7 +149,11 @@ static struct volumes due_volumes(const struct tdm_schedule *s, const struct tdm
                     due.received[TDM_OP_ALL_TO_ALL] += heads_bytes(s, layer, tokens);
                     continue;
                 }
-                /* every chunk goes to all ranks but its own */
+                /* every chunk goes to all ranks but its own; means of its pages once */
+                if (s->selector.kind == TDM_SELECT_TOP_K && model->layer_kinds[layer].window == 0)
+                    due.received[TDM_OP_GATHER] += (ranks - 1) * up(tokens, s->page_tokens) *
+                                                   model->kv_heads * model->head_dim *
+                                                   size_of(s->dtypes.kv);
                 due.received[TDM_OP_GATHER] +=
                     times_gathered(s, layer) * (ranks - 1) * kv_bytes(s, tokens, s->dtypes.kv);
                 /* a share comes from every other rank that has a chunk which sees it */
@@ -189,7 +193,8 @@ static struct volumes due_volumes(const struct tdm_schedule *s, const struct tdm
 static void make_plain(struct tdm_schedule *s, struct tdm_dice *dice)
 {
     uint64_t most = 0;
-    s->selector = (struct tdm_selector){0};
+    if (s->selector.kind != TDM_SELECT_TOP_K)
+        s->selector = (struct tdm_selector){0};
     for (uint32_t g = 0; g < s->group_count; g++) {
         struct tdm_group *group = &s->groups[g];
         group->kept = group->held = TDM_SET_INPUT;
@@ -212,7 +217,7 @@ static void ranks_exchange_what_is_due(void **state)
 {
     (void)state;
     uint64_t cases = tdm_case_count(150, 1500), compared = 0, windows = 0, documents = 0, kept = 0,
-             updates = 0, bytes = 0, heads = 0;
+             updates = 0, bytes = 0, heads = 0, means = 0;
     for (uint64_t n = 0; n < cases; n++) {
         const uint64_t seed = tdm_case_seed(BASE_SEED, n);
         const struct tdm_random_options options = {
@@ -266,6 +271,7 @@ static void ranks_exchange_what_is_due(void **state)
         bytes += all.received[TDM_OP_GATHER] + all.received[TDM_OP_REDUCE] +
                  all.received[TDM_OP_ALL_TO_ALL];
         heads += all.received[TDM_OP_ALL_TO_ALL] > 0;
+        means += tdm_schedule_lists(schedule) == TDM_SELECT_TOP_K;
         compared++;
         tdm_program_free(program);
         tdm_schedule_free(schedule);
@@ -277,6 +283,7 @@ static void ranks_exchange_what_is_due(void **state)
     assert_true(tdm_case_enough("gather updated weights", updates, cases, 0.3));
     assert_true(tdm_case_enough("keep K and V", kept, cases, 0.1));
     assert_true(tdm_case_enough("divide the heads", heads, cases, 0.1));
+    assert_true(tdm_case_enough("gather page means", means, cases, 0.05));
 }
 
 /* ---- many ranks ---- */

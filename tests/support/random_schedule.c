@@ -559,9 +559,7 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
     for (uint32_t i = 0; i < schedule->sequence_count && status == TDM_OK; i++)
         status = random_documents(&dice, schedule->chunk_tokens, &schedule->sequences[i], err);
     tdm_random_selector(&dice, schedule);
-    if (schedule->ranks > 1 &&
-        (schedule->selector.kind == TDM_SELECT_TOP_K ||
-         (schedule->exchange == TDM_EXCHANGE_HEADS && tdm_selector_lists(schedule->selector.kind))))
+    if (schedule->exchange == TDM_EXCHANGE_HEADS && tdm_selector_lists(schedule->selector.kind))
         schedule->selector = (struct tdm_selector){0};
     random_gather(&dice, schedule);
     if (shortsighted)
