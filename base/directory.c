@@ -20,32 +20,64 @@ static bool is_dots(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
+/* Longest name of an entry of a folder within a directory: "FOLDER/NAME". */
+#define INNER_NAME 512
+
+/* Does `stream` hold only entries that `owns` accepts? If not, `found` gets the first other one. A
+ * folder "F" is one if "F/" is accepted, and then its entries are asked for as "F/NAME". `within`
+ * is "F/", or "" at the top. Counts the entries. */
+static bool holds_owned(DIR *stream, const char *within, tdm_directory_owns owns, size_t *count,
+                        char found[INNER_NAME])
+{
+    bool owned = true;
+    for (struct dirent *entry; owned && (entry = readdir(stream)) != NULL;) {
+        char folder[INNER_NAME];
+        struct stat info;
+        if (is_dots(entry->d_name))
+            continue;
+        ++*count;
+        snprintf(found, INNER_NAME, "%s%s", within, entry->d_name);
+        bool inner = within[0] == '\0' &&
+                     fstatat(dirfd(stream), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+                     S_ISDIR(info.st_mode);
+        if (!inner) {
+            owned = owns(found);
+            continue;
+        }
+        snprintf(folder, sizeof(folder), "%s/", entry->d_name);
+        int fd = owns(folder)
+                     ? openat(dirfd(stream), entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+                     : -1;
+        DIR *inside = fd < 0 ? NULL : fdopendir(fd);
+        owned = inside != NULL && holds_owned(inside, folder, owns, count, found);
+        if (inside != NULL)
+            (void)closedir(inside);
+    }
+    return owned;
+}
+
 /* The directory exists: may it be replaced? */
 static enum tdm_status check_content(const char *path, bool force, tdm_directory_owns owns,
                                      struct tdm_error *err)
 {
+    size_t count = 0;
+    char found[INNER_NAME];
     DIR *stream = opendir(path);
     if (stream == NULL)
         return tdm_fail(err, TDM_IO, "%s: cannot be read: %s", path, strerror(errno));
-    enum tdm_status status = TDM_OK;
-    for (struct dirent *entry; status == TDM_OK && (entry = readdir(stream)) != NULL;) {
-        if (is_dots(entry->d_name))
-            continue;
-        if (!owns(entry->d_name)) {
-            tdm_fail(err, TDM_USAGE, "%s: holds \"%.200s\", which would be lost", path,
-                     entry->d_name);
-            status = tdm_hint(err, "name a new directory");
-        } else if (!force) {
-            tdm_fail(err, TDM_USAGE, "%s: exists already", path);
-            status = tdm_hint(err, "pass --force to replace it, or name a new directory");
-        }
-    }
+    bool owned = holds_owned(stream, "", owns, &count, found);
     (void)closedir(stream);
-    return status;
+    if (!owned) {
+        tdm_fail(err, TDM_USAGE, "%s: holds \"%.200s\", which would be lost", path, found);
+        return tdm_hint(err, "name a new directory");
+    }
+    if (count == 0 || force)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "%s: exists already", path);
+    return tdm_hint(err, "pass --force to replace it, or name a new directory");
 }
 
-/* `path` without slashes at its end; with links resolved if it exists. malloc'ed. */
-static char *target_of(const char *path)
+char *tdm_directory_target(const char *path)
 {
     char *target = realpath(path, NULL);
     if (target != NULL)
@@ -58,7 +90,7 @@ static char *target_of(const char *path)
 
 char *tdm_directory_parent(const char *path)
 {
-    char *target = target_of(path);
+    char *target = tdm_directory_target(path);
     char *slash = target == NULL ? NULL : strrchr(target, '/');
     if (slash == NULL) {
         free(target);
@@ -74,7 +106,7 @@ char *tdm_directory_parent(const char *path)
 
 static bool is_too_long(const char *path, const char *parent)
 {
-    char *target = target_of(path);
+    char *target = tdm_directory_target(path);
     const char *slash = target == NULL ? NULL : strrchr(target, '/');
     long most = pathconf(parent, _PC_NAME_MAX);
     size_t length = target == NULL ? 0 : strlen(slash == NULL ? target : slash + 1);
@@ -106,22 +138,35 @@ static bool is_owned(const char *name, tdm_directory_owns owns)
     return owned;
 }
 
-/* Removes the owned files and the directory. Other files in it stay, and then the directory does
- * too. */
-static void remove_directory(const char *path, tdm_directory_owns owns)
+/* Removes the owned files of the directory `name` in `parent`, and then the directory. Other files
+ * in it stay, and then the directory does too. `within` is as in holds_owned(). */
+static void remove_within(int parent, const char *name, const char *within, tdm_directory_owns owns)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *stream = fd < 0 ? NULL : fdopendir(fd);
     if (stream == NULL) {
         if (fd >= 0)
             (void)close(fd);
         return;
     }
-    for (struct dirent *entry; (entry = readdir(stream)) != NULL;)
-        if (!is_dots(entry->d_name) && is_owned(entry->d_name, owns))
+    for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
+        char inner[INNER_NAME], folder[INNER_NAME];
+        if (is_dots(entry->d_name))
+            continue;
+        snprintf(inner, sizeof(inner), "%s%s", within, entry->d_name);
+        snprintf(folder, sizeof(folder), "%s/", entry->d_name);
+        if (is_owned(inner, owns))
             (void)unlinkat(dirfd(stream), entry->d_name, 0);
+        else if (within[0] == '\0' && owns(folder))
+            remove_within(dirfd(stream), entry->d_name, folder, owns);
+    }
     (void)closedir(stream);
-    (void)rmdir(path);
+    (void)unlinkat(parent, name, AT_REMOVEDIR);
+}
+
+static void remove_directory(const char *path, tdm_directory_owns owns)
+{
+    remove_within(AT_FDCWD, path, "", owns);
 }
 
 /* Suffix of a temporary directory's name for the old directory, while the two are exchanged in two
@@ -158,7 +203,7 @@ enum tdm_status tdm_directory_check(const char *path, bool force, bool sweeps,
     struct stat info;
     if (path[0] == '\0')
         return tdm_fail(err, TDM_USAGE, "the name of a directory to write is empty");
-    char *target = target_of(path);
+    char *target = tdm_directory_target(path);
     if (target == NULL)
         return tdm_file_failed(path, ENOMEM, err);
     enum tdm_status status = tdm_file_check_link(target, err);
@@ -180,15 +225,28 @@ enum tdm_status tdm_directory_begin(const char *path, bool force, tdm_directory_
     enum tdm_status status = tdm_directory_check(path, force, true, owns, err);
     if (status != TDM_OK)
         return status;
-    char *target = target_of(path), *temporary = NULL;
+    char *target = tdm_directory_target(path), *temporary = NULL;
     int lock = -1;
     int reason = target == NULL ? ENOMEM : tdm_temporary_directory(target, &temporary, &lock);
     if (reason != 0) {
         free(target);
         return tdm_file_failed(path, reason, err);
     }
-    *directory = (struct tdm_directory){target, temporary, lock, owns};
+    *directory =
+        (struct tdm_directory){.path = target, .temporary = temporary, .lock = lock, .owns = owns};
     return TDM_OK;
+}
+
+enum tdm_status tdm_directory_folder(struct tdm_directory *directory, const char *name,
+                                     struct tdm_error *err)
+{
+    size_t bytes = strlen(directory->temporary) + strlen(name) + 2;
+    directory->folder = malloc(bytes);
+    if (directory->folder == NULL)
+        return tdm_file_failed(directory->path, ENOMEM, err);
+    snprintf(directory->folder, bytes, "%s/%s", directory->temporary, name);
+    return mkdir(directory->folder, 0777) == 0 ? TDM_OK
+                                               : tdm_file_failed(directory->folder, errno, err);
 }
 
 /* Some file systems cannot sync a directory. That is no error: the directory exists all the
@@ -226,6 +284,7 @@ static void release(struct tdm_directory *directory)
 {
     if (directory->temporary != NULL)
         (void)close(directory->lock);
+    free(directory->folder);
     free(directory->path);
     free(directory->temporary);
     *directory = (struct tdm_directory){0};
@@ -233,6 +292,7 @@ static void release(struct tdm_directory *directory)
 
 enum tdm_status tdm_directory_commit(struct tdm_directory *directory, struct tdm_error *err)
 {
+    sync_directory(directory->folder);
     sync_directory(directory->temporary);
     /* this replaces nothing or an empty directory; otherwise the two names are exchanged */
     int reason = rename(directory->temporary, directory->path) == 0 ? 0 : errno;
@@ -263,4 +323,18 @@ void tdm_directory_abandon(struct tdm_directory *directory)
     if (directory->temporary != NULL)
         remove_directory(directory->temporary, directory->owns);
     release(directory);
+}
+
+void tdm_directory_remove(const char *path, tdm_directory_owns owns)
+{
+    char *temporary;
+    int lock;
+    if (tdm_temporary_directory(path, &temporary, &lock) != 0)
+        return;
+    if (rename(path, temporary) == 0)
+        remove_directory(temporary, owns);
+    else
+        (void)rmdir(temporary);
+    (void)close(lock);
+    free(temporary);
 }

@@ -11,13 +11,18 @@
 
 #include <stdbool.h>
 
+/* `path` without slashes at its end; with links resolved if it exists. malloc'ed. NULL if memory
+ * ran out. */
+char *tdm_directory_target(const char *path);
+
 /* The directory that contains `path`; malloc'ed. NULL if memory ran out. */
 char *tdm_directory_parent(const char *path);
 
 /* Can something be created beside `path`? Returns 0, or the errno that tells why not. */
 int tdm_directory_reason(const char *path);
 
-/* May a file of this name be removed with the directory that is replaced? */
+/* May a file of this name be removed with the directory that is replaced? A folder within it is
+ * asked for as "FOLDER/", and, if that is accepted, its files as "FOLDER/NAME". */
 typedef bool (*tdm_directory_owns)(const char *name);
 
 /* May `path` be written? Yes if it does not exist, is an empty directory or, with `force`, contains
@@ -31,6 +36,7 @@ struct tdm_directory {
     char *temporary; /* its files are written here */
     int lock;        /* descriptor that holds the lock against other processes */
     tdm_directory_owns owns;
+    char *folder; /* in `temporary`; NULL: none */
 };
 
 /* Checks `path` and makes the temporary directory. On success the caller ends *directory with
@@ -38,11 +44,19 @@ struct tdm_directory {
 enum tdm_status tdm_directory_begin(const char *path, bool force, tdm_directory_owns owns,
                                     struct tdm_directory *directory, struct tdm_error *err);
 
+/* Makes a folder in the temporary directory, one at most. TDM_IO. */
+enum tdm_status tdm_directory_folder(struct tdm_directory *directory, const char *name,
+                                     struct tdm_error *err);
+
 /* Puts the directory in place of the target and removes the old one. On failure only the old one
  * remains. */
 enum tdm_status tdm_directory_commit(struct tdm_directory *directory, struct tdm_error *err);
 
 /* Removes the directory with its files. Does nothing after commit or abandon. */
 void tdm_directory_abandon(struct tdm_directory *directory);
+
+/* Removes a directory that was written so: first its name disappears, then its owned files and it.
+ * What cannot be removed stays, under a temporary name. */
+void tdm_directory_remove(const char *path, tdm_directory_owns owns);
 
 #endif

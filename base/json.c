@@ -122,6 +122,51 @@ enum tdm_status tdm_json_write(FILE *out, bool sorted, json_t *value, struct tdm
     return written ? TDM_OK : tdm_fail(err, TDM_IO, "standard output cannot be written");
 }
 
+/* "DIRECTORY/NAME"; malloc'ed. */
+static char *join(const char *directory, const char *name)
+{
+    size_t bytes = strlen(directory) + strlen(name) + 2;
+    char *path = malloc(bytes);
+    if (path != NULL)
+        snprintf(path, bytes, "%s/%s", directory, name);
+    return path;
+}
+
+enum tdm_status tdm_json_save(const char *directory, const char *name, const json_t *root,
+                              struct tdm_error *err)
+{
+    char *path = join(directory, name);
+    char *text = root == NULL ? NULL : tdm_json_dump(root, JSON_INDENT(2));
+    enum tdm_status status;
+    if (path == NULL || text == NULL) {
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for %s", directory, name);
+    } else {
+        size_t length = strlen(text);
+        text[length] = '\n'; /* in place of the zero */
+        status = tdm_file_write(path, text, length + 1, false, err);
+    }
+    free(path);
+    free(text);
+    return status;
+}
+
+enum tdm_status tdm_json_verify(const char *directory, const char *name, const json_t *due,
+                                struct tdm_error *err)
+{
+    if (due == NULL)
+        return TDM_OK;
+    char *path = join(directory, name);
+    json_t *root = NULL;
+    enum tdm_status status =
+        path == NULL ? tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for %s", directory, name)
+                     : tdm_json_load(path, &root, err);
+    if (status == TDM_OK && !json_equal(root, due))
+        status = tdm_fail(err, TDM_IO, "%s: does not hold what was written", path);
+    json_decref(root);
+    free(path);
+    return status;
+}
+
 /* Releases a container that could not be completed. */
 static void give_up(json_t **container)
 {

@@ -38,6 +38,16 @@ char *tdm_json_canonical(const json_t *value);
  * because memory ran out while it was built; TDM_IO. */
 enum tdm_status tdm_json_write(FILE *out, bool sorted, json_t *value, struct tdm_error *err);
 
+/* Writes `root`, indented, to a new file DIRECTORY/NAME, whole or not at all. TDM_NO_MEMORY, also
+ * if `root` is NULL; TDM_IO. */
+enum tdm_status tdm_json_save(const char *directory, const char *name, const json_t *root,
+                              struct tdm_error *err);
+
+/* Reads the file back. TDM_IO if it does not hold `due`; errors of tdm_json_load(). `due` NULL:
+ * nothing is expected there. */
+enum tdm_status tdm_json_verify(const char *directory, const char *name, const json_t *due,
+                                struct tdm_error *err);
+
 /* Building. A value that could not be built is NULL, and the container that should hold it becomes
  * NULL too, so that a caller checks once, at the end. Both take the reference of `value`. If it is
  * NULL or memory runs out, they release *object or *array and set it to NULL. If that is NULL

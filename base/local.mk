@@ -11,6 +11,7 @@ libtidemark_a_SOURCES += \
 	base/lock.c base/lock.h \
 	base/meeting.c base/meeting.h \
 	base/names.c base/names.h \
+	base/output.c base/output.h \
 	base/parallel.c base/parallel.h \
 	base/process.c base/process.h \
 	base/size.h \

@@ -11,7 +11,7 @@
 
 extern const struct tdm_command tdm_cmd_plan, tdm_cmd_models, tdm_cmd_machines, tdm_cmd_run,
     tdm_cmd_report, tdm_cmd_plot, tdm_cmd_doctor, tdm_cmd_compare, tdm_cmd_diff, tdm_cmd_calibrate,
-    tdm_cmd_predict, tdm_cmd_methods;
+    tdm_cmd_predict, tdm_cmd_methods, tdm_cmd_export;
 
 /* All commands, in the order of --help. Ends with NULL. */
 extern const struct tdm_command *const tdm_commands[];

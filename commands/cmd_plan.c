@@ -222,6 +222,9 @@ static void print_answer(FILE *out, const struct tdm_plan_arguments *a,
         return;
     if (a->step_seconds > 0)
         fprintf(out, " with steps of at most %s", tdm_format_seconds(a->step_seconds, text));
+    if (found->proved_bytes > 0)
+        fprintf(out, "\n                   no schedule of the kinds searched takes less than %s",
+                tdm_format_bytes(found->proved_bytes, text));
     fprintf(out, "\n\n");
 }
 

@@ -5,10 +5,13 @@
  */
 #include "commands/cmd.h"
 
+#include "base/file.h"
 #include "base/inputs.h"
+#include "base/output.h"
 #include "base/ticker.h"
 #include "base/units.h"
 #include "commands/common_options.h"
+#include "exports/page.h"
 #include "plots/plot.h"
 
 #include <inttypes.h>
@@ -19,6 +22,7 @@ struct arguments {
     const char *source;
     struct tdm_picture picture;
     int64_t step;
+    uint64_t rank;
 };
 
 static enum tdm_status read_size(const char *text, void *value, struct tdm_error *err)
@@ -49,11 +53,16 @@ static enum tdm_status read_size(const char *text, void *value, struct tdm_error
 static const struct tdm_option options[] = {
     {.as = &tdm_option_output,
      .place = PLACE(picture.path),
-     .help = "the picture; its suffix says whether PNG, SVG or PDF"},
+     .help =
+         "the picture; its suffix says whether PNG, SVG or PDF, or a page for a browser (.html)"},
     {.as = &tdm_option_step,
      .place = PLACE(step),
      .help = "of a trace, show this step; else the last one whose ops were timed and whose memory "
              "was observed; of one that did not end, the ops that had"},
+    {.as = &tdm_option_rank,
+     .place = PLACE(rank),
+     .help = "of several ranks, the one whose memory and lanes are shown; else the lanes of all, "
+             "and the memory of rank 0"},
     {.name = "size",
      .word = "WxH",
      .place = PLACE(picture),
@@ -78,7 +87,7 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
     }
     if (arguments->picture.path == NULL) {
         tdm_fail(err, TDM_USAGE, "plot: no -o names the picture");
-        return tdm_hint(err, "add -o FILE.png, -o FILE.svg or -o FILE.pdf");
+        return tdm_hint(err, "add -o FILE.png, -o FILE.svg, -o FILE.pdf or -o FILE.html");
     }
     arguments->source = argv[first];
     const struct tdm_input input = {.option = "SCHEDULE|TRACE", .path = arguments->source};
@@ -87,45 +96,90 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
                             : status;
 }
 
+static bool is_page(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot != NULL && strcmp(dot, ".html") == 0;
+}
+
+static enum tdm_status write_page(const struct arguments *arguments, struct tdm_step **step,
+                                  struct tdm_ticker *ticker, struct tdm_error *err)
+{
+    struct tdm_output output;
+    enum tdm_status status = tdm_step_read(arguments->source, arguments->step, step, err);
+    tdm_ticker_say(ticker, "writing the page");
+    if (status == TDM_OK)
+        status = tdm_output_begin(arguments->picture.path, arguments->picture.force, &output, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_page_write(*step, output.file, err);
+    if (status == TDM_OK)
+        return tdm_output_commit(&output, err);
+    tdm_output_abandon(&output);
+    return status;
+}
+
+/* What a picture does not show as one may expect it. */
+static void note_limits(const struct arguments *arguments, const struct tdm_plot *plot)
+{
+    const char *path = arguments->picture.path;
+    if (plot->unfinished)
+        fprintf(stderr,
+                "tidemark: %s: step %" PRId64 " did not finish; %s shows the ops that had ended\n",
+                arguments->source, plot->step, path);
+    if (plot->from_trace && !plot->panels[TDM_MEASURED].known)
+        fprintf(stderr,
+                "tidemark: %s: no ops of any step were timed; %s shows what was predicted\n",
+                arguments->source, path);
+    if (plot->programs > 1)
+        fprintf(stderr, "tidemark: %s: holds %zu schedules; %s shows the last\n", arguments->source,
+                plot->programs, path);
+}
+
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
-    struct arguments arguments = {.picture = {.width = 1600, .height = 1000},
-                                  .step = TDM_PLOT_LAST_STEP};
+    struct arguments arguments = {.step = TDM_PLOT_LAST_STEP, .rank = TDM_PLOT_ALL_RANKS};
+    struct tdm_step *step = NULL;
     struct tdm_plot *plot = NULL;
     bool help;
     enum tdm_status status = read_arguments(argc, argv, &arguments, &help, err);
     if (status != TDM_OK || help)
         return status;
-    status = tdm_picture_check(&arguments.picture, err);
+    const bool page = is_page(arguments.picture.path);
+    if (page && arguments.picture.width != 0)
+        return tdm_fail(err, TDM_USAGE, "--size: a page fills its window, and has no size");
+    if (page && arguments.rank != TDM_PLOT_ALL_RANKS && arguments.rank != 0)
+        return tdm_fail(err, TDM_USAGE, "--rank: a page shows rank 0 alone");
+    if (arguments.picture.width == 0) {
+        arguments.picture.width = 1600;
+        arguments.picture.height = 1000;
+    }
+    status = page ? tdm_file_check(arguments.picture.path, arguments.picture.force, err)
+                  : tdm_picture_check(&arguments.picture, err);
     if (status != TDM_OK)
         return status;
     struct tdm_ticker ticker;
     tdm_ticker_begin(&ticker, stderr, "reading what is drawn");
-    status = tdm_plot_read(arguments.source, arguments.step, &plot, err);
-    tdm_ticker_say(&ticker, "drawing");
-    if (status == TDM_OK)
-        status = tdm_plot_draw(plot, &arguments.picture, err);
+    if (page) {
+        status = write_page(&arguments, &step, &ticker, err);
+    } else {
+        status =
+            tdm_plot_read(arguments.source, arguments.step, (uint32_t)arguments.rank, &plot, err);
+        tdm_ticker_say(&ticker, "drawing");
+        if (status == TDM_OK)
+            status = tdm_plot_draw(plot, &arguments.picture, err);
+    }
     tdm_ticker_end(&ticker);
-    if (plot == NULL)
-        return status;
-    if (status == TDM_OK && plot->unfinished)
-        fprintf(stderr,
-                "tidemark: %s: step %" PRId64 " did not finish; %s shows the ops that had ended\n",
-                arguments.source, plot->step, arguments.picture.path);
-    if (status == TDM_OK && plot->from_trace && !plot->panels[TDM_MEASURED].known)
-        fprintf(stderr,
-                "tidemark: %s: no ops of any step were timed; %s shows what was predicted\n",
-                arguments.source, arguments.picture.path);
-    if (status == TDM_OK && plot->programs > 1)
-        fprintf(stderr, "tidemark: %s: holds %zu schedules; %s shows the last\n", arguments.source,
-                plot->programs, arguments.picture.path);
+    if (status == TDM_OK)
+        note_limits(&arguments, page ? step->plot : plot);
+    tdm_step_free(step);
     tdm_plot_free(plot);
     return status;
 }
 
 const struct tdm_command tdm_cmd_plot = {
     .name = "plot",
-    .usage = "plot SCHEDULE|TRACE -o FILE.png|FILE.svg|FILE.pdf [--step N] [--size WxH] [--force]",
+    .usage = "plot SCHEDULE|TRACE -o FILE.png|svg|pdf|html [--step N] [--size WxH] [--force]",
     .summary = "draw the memory timeline and the lanes of a step",
     .options = options,
     .notes = "Draws which bytes hold values over time, by category, of the device and, where it "
@@ -135,8 +189,14 @@ const struct tdm_command tdm_cmd_plot = {
              "predicted, of a trace predicted and measured side by side, on one time axis. Needs "
              "gnuplot.\n"
              "\n"
-             "Example:\n"
-             "  tidemark plot demo/run.db --step 1 -o memory.png\n",
+             "A name that ends in .html gives a page that any browser shows without a network: "
+             "lanes with every op and what it waited for, memory by category, which value is at "
+             "which address of the arenas, and the loss by step. The wheel zooms, dragging moves, "
+             "and the pointer tells what is under it. It does not need gnuplot.\n"
+             "\n"
+             "Examples:\n"
+             "  tidemark plot demo/run.db --step 1 -o memory.png\n"
+             "  tidemark plot demo/run.db -o run.html\n",
     .arguments = TDM_VALUES_FILES,
     .run = run,
 };

@@ -13,10 +13,16 @@
 
 #include <stdio.h>
 
-static enum tdm_status print_report(const char *path, int64_t step, bool as_json,
+struct arguments {
+    int64_t step;
+    uint64_t rank;
+    bool json;
+};
+
+static enum tdm_status print_report(const char *path, const struct arguments *a,
                                     struct tdm_error *err)
 {
-    struct tdm_report report = {.path = path, .step = step};
+    struct tdm_report report = {.path = path, .step = a->step, .rank = (uint32_t)a->rank};
     struct tdm_trace_reader *reader;
     struct tdm_ticker ticker;
     enum tdm_status status = tdm_trace_reader_open(path, &reader, err);
@@ -25,7 +31,7 @@ static enum tdm_status print_report(const char *path, int64_t step, bool as_json
     tdm_ticker_begin(&ticker, stderr, "reading the trace");
     status = tdm_report_read(reader, &report, err);
     tdm_ticker_end(&ticker);
-    if (status == TDM_OK && as_json)
+    if (status == TDM_OK && a->json)
         status = tdm_report_print_json(&report, err);
     else if (status == TDM_OK)
         tdm_report_print_text(&report);
@@ -36,15 +42,14 @@ static enum tdm_status print_report(const char *path, int64_t step, bool as_json
     return status;
 }
 
-struct arguments {
-    int64_t step;
-    bool json;
-};
-
 static const struct tdm_option options[] = {
     {.as = &tdm_option_step,
      .place = offsetof(struct arguments, step),
      .help = "report this step only; else all: the highest peak, mean times"},
+    {.as = &tdm_option_rank,
+     .place = offsetof(struct arguments, rank),
+     .help = "of several ranks, the one whose memory, times, lanes and waits are reported; 0 by "
+             "default"},
     {.as = &tdm_option_json, .place = offsetof(struct arguments, json)},
     {.name = NULL}};
 
@@ -61,34 +66,37 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
                  first == argc ? "report: no trace is named" : "report: takes one trace only");
         return tdm_hint(err, "usage: tidemark %s", tdm_cmd_report.usage);
     }
-    return print_report(argv[first], a.step, a.json, err);
+    return print_report(argv[first], &a, err);
 }
 
 const struct tdm_command tdm_cmd_report = {
     .name = "report",
-    .usage = "report TRACE [--step N] [--json]",
+    .usage = "report TRACE [--step N] [--rank R] [--json]",
     .summary = "predicted against measured: memory at the peak, time by op kind, stalls",
     .options = options,
-    .notes = "TRACE is what `tidemark run --trace FILE` wrote. Of the memory taken, `used` is "
-             "what the driver or the system reports, and `allocated` what buffers have by plan, "
-             "which are taken whole. A byte holds a value from the op that writes it to the last "
-             "one that uses it, in program order: predicted from the program, measured at the "
-             "launches. Both are the same bytes if the run did what was planned. They are given "
-             "by category, each at its own peak and at the peak of the place. The error says by "
-             "how much the prediction is too large, in percent of what was measured, or how many "
-             "times that it is; the ratio is predicted over measured. A lane "
-             "is stalled while it is idle before its last op ends. What the compute lane waited "
-             "for is named, of the last timed step: the op that ended last before it went on, at "
-             "the step's end what ended it, or the host, where it launched too late (lane null in "
-             "JSON). A wrong rate shows at the top of the op kinds; tidemark calibrate --from "
-             "TRACE corrects it. Of a step that did not end: how far it was, and if there is no "
-             "other step times, lanes and waits of the ops that had ended. Selection: (query, "
-             "key) pairs that page lists have room for, and held (counted on cpu); bytes that "
-             "attention gathers from the host and sends back, by chance and in truth; bytes of "
-             "page lists and means.\n"
-             "\n"
-             "Example:\n"
-             "  tidemark report demo/run.db --step 100\n",
+    .notes =
+        "TRACE is what `tidemark run --trace FILE` wrote. Of the memory taken, `used` is "
+        "what the driver or the system reports, and `allocated` what buffers have by plan, "
+        "which are taken whole. A byte holds a value from the op that writes it to the last "
+        "one that uses it, in program order: predicted from the program, measured at the "
+        "launches. Both are the same bytes if the run did what was planned. They are given "
+        "by category, each at its own peak and at the peak of the place. The error says by "
+        "how much the prediction is too large, in percent of what was measured, or how many "
+        "times that it is; the ratio is predicted over measured. A lane "
+        "is stalled while it is idle before its last op ends. What the compute lane waited "
+        "for is named, of the last timed step: the op that ended last before it went on, at "
+        "the step's end what ended it, or the host, where it launched too late (lane null in "
+        "JSON). A wrong rate shows at the top of the op kinds; tidemark calibrate --from "
+        "TRACE corrects it. Of a step that did not end: how far it was, and if there is no "
+        "other step times, lanes and waits of the ops that had ended. Selection: (query, "
+        "key) pairs that page lists have room for, and held (counted on cpu); bytes that "
+        "attention gathers from the host and sends back, by chance and in truth; bytes of "
+        "page lists and means. Of several ranks, what each computes, exchanges and waits in team "
+        "ops (a rank waits from when it is ready for one until the last rank is), for whom it "
+        "waits, what it receives, sends and copies, and what its device has in use.\n"
+        "\n"
+        "Example:\n"
+        "  tidemark report demo/run.db --step 100\n",
     .arguments = TDM_VALUES_FILES,
     .run = run,
 };

@@ -21,6 +21,7 @@ static enum tdm_status read_weights(const char *text, void *value, struct tdm_er
     bool random = strncmp(text, "random:", 7) == 0;
     run->weights_path = random ? NULL : text;
     run->seed = 0;
+    run->seed_given = true;
     if (!random)
         return TDM_OK;
     return tdm_parse_count(text + 7, "--weights random:SEED", 0, INT64_MAX, &run->seed, err);
@@ -168,7 +169,7 @@ static const struct tdm_option options[] = {
      .low = 1,
      .high = MOST_STEPS,
      .place = PLACE(run.steps),
-     .help = "steps to train (default 1)"},
+     .help = "step to reach, counted from the start of the training (default 1)"},
     {.as = &tdm_option_set,
      .read = read_pair,
      .help =
@@ -216,8 +217,8 @@ static const struct tdm_option options[] = {
          "after the last step write the model to a new directory that transformers and --weights "
          "load; it is read back before it takes its place",
      .details = "It has config.json and safetensors; headers, sizes and a checksum of the data are "
-                "compared. A tokenizer is not copied. A run that is interrupted does not save the "
-                "step that it was in.",
+                "compared. Tokenizer and generation files of --weights DIR, or of the checkpoint, "
+                "are copied.",
      .values = TDM_VALUES_FOLDERS},
     {.name = "save-every",
      .word = "N",
@@ -225,7 +226,31 @@ static const struct tdm_option options[] = {
      .low = 1,
      .high = MOST_STEPS,
      .place = PLACE(run.save_every),
-     .help = "write it after every N-th step too, in place of the one before"},
+     .help =
+         "write checkpoints to the directory of --save, after every N-th step and the last one: "
+         "step-N, from which --resume goes on exactly, and which is a model too; latest is a "
+         "link to the newest",
+     .details = "Beside the model it has masters, moments, the losses so far and what decides the "
+                "next steps, each with a checksum."},
+    {.name = "save-keep",
+     .word = "K",
+     .type = TDM_OPTION_COUNT,
+     .low = 1,
+     .high = MOST_STEPS,
+     .place = PLACE(run.save_keep),
+     .help = "checkpoints that stay (default 1); an older one is removed when a newer one was read "
+             "back"},
+    {.name = "resume",
+     .word = "DIR",
+     .place = PLACE(run.resume_path),
+     .help = "go on exactly from the latest checkpoint of a directory that --save-every wrote, or "
+             "from one of its step-N, up to step --steps",
+     .details =
+         "The schedule may be another one for the same model, optimizer and sequences: what "
+         "it keeps where, its groups, order and prefetch change no bit; other chunks, ranks, "
+         "dtypes or another backend round sums otherwise, and it is said. Another model, "
+         "optimizer, text or seed is refused. A setting differs only if --set says so.",
+     .values = TDM_VALUES_FOLDERS},
     {.name = "save-dtype",
      .word = "TYPE",
      .place = PLACE(run.save_dtype),
@@ -282,24 +307,30 @@ const struct tdm_command tdm_cmd_run = {
     .usage = "run SCHEDULE... [options]",
     .summary = "train by schedules that plan wrote",
     .options = options,
-    .notes = "All memory of a step is taken once, at the planned size, if the GPU and this "
-             "computer have it free (else exit status 3); several schedules run one after the "
-             "other in it, each from fresh weights. Progress goes to stderr. The first step of a "
-             "schedule is the measured one: its memory holds a pattern before it and is scanned "
-             "after it. In a step that takes long it says each few seconds where it is, what is "
-             "left and what the driver reports of memory, unless TIDEMARK_PROGRESS is no, and the "
-             "trace has the ops up to there. Ctrl-C, SIGTERM and SIGHUP end a run after the ops "
-             "that are launched, 2 s or two ops at most as predicted, and leave the trace whole, "
-             "with how far the step was. What a run that was killed left of a save is removed by "
-             "the next with that target.\n"
-             "\n"
-             "Examples:\n"
-             "  tidemark run plan.json --tokens book.txt --steps 100 --trace run.db\n"
-             "  tidemark run a.json b.json --steps 3 --json\n"
-             "  tidemark run plan.json --tokens book.txt --steps 500 --evaluate evaluate.json\n"
-             "  tidemark run plan.json --weights llama/ --tokens book.txt --steps 50 --save "
-             "trained/\n"
-             "  tidemark run plan.json --backend null --dry-run\n",
+    .notes =
+        "All memory of a step is taken once, at the planned size, if the GPU and this "
+        "computer have it free (else exit status 3); several schedules run one after the "
+        "other in it, each from fresh weights. Progress goes to stderr. The first step of a "
+        "schedule is the measured one: its memory holds a pattern before it and is scanned "
+        "after it. In a step that takes long it says each few seconds where it is, what is "
+        "left and what the driver reports of memory, unless TIDEMARK_PROGRESS is no, and the "
+        "trace has the ops up to there. Ctrl-C, SIGTERM and SIGHUP end a run after the ops "
+        "that are launched, 2 s or two ops at most as predicted, and leave the trace whole, "
+        "with how far the step was. With --save-every they let the step end and save it, and "
+        "say how long that takes; a second signal ends the run in the step, and a third kills. "
+        "SIGUSR1 saves a checkpoint after the step, and the run goes on. What a run that was killed left of a save is removed by "
+        "the next with that target.\n"
+        "\n"
+        "Examples:\n"
+        "  tidemark run plan.json --tokens book.txt --steps 100 --trace run.db\n"
+        "  tidemark run a.json b.json --steps 3 --json\n"
+        "  tidemark run plan.json --tokens book.txt --steps 500 --evaluate evaluate.json\n"
+        "  tidemark run plan.json --weights llama/ --tokens book.txt --steps 50 --save "
+        "trained/\n"
+        "  tidemark run plan.json --tokens book.txt --steps 500 --save saves --save-every 50\n"
+        "  tidemark run plan.json --tokens book.txt --steps 500 --save saves --save-every 50 "
+        "--resume saves\n"
+        "  tidemark run plan.json --backend null --dry-run\n",
     .arguments = TDM_VALUES_FILES,
     .refused = tdm_training_explain,
 };
@@ -336,11 +367,16 @@ static enum tdm_status complete_evaluation(struct tdm_run_options *run, struct t
 static enum tdm_status complete_saving(struct tdm_run_options *run, struct tdm_error *err)
 {
     const char *option = run->save_every > 0                 ? "--save-every"
+                         : run->save_keep > 0                ? "--save-keep"
                          : run->save_dtype != TDM_DTYPE_NONE ? "--save-dtype"
                          : run->shard_bytes > 0              ? "--save-shard"
                                                              : NULL;
     if (run->save_path == NULL && option != NULL)
         return tdm_fail(err, TDM_USAGE, "%s is given without --save", option);
+    if (run->save_keep > 0 && run->save_every == 0)
+        return tdm_fail(err, TDM_USAGE, "--save-keep is given without --save-every");
+    if (run->save_keep == 0)
+        run->save_keep = 1;
     if (run->shard_bytes == 0)
         run->shard_bytes = TDM_SHARD_BYTES;
     return TDM_OK;

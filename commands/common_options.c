@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "planner/margin.h"
+#include "schedule/schedule.h"
 #include "schedule/training_settings.h"
 
 #include <getopt.h>
@@ -85,6 +86,9 @@ const struct tdm_option tdm_option_backend = {.name = "backend", .word = "NAME"}
 
 const struct tdm_option tdm_option_step = {
     .name = "step", .word = "N", .type = TDM_OPTION_COUNT, .high = INT64_MAX};
+
+const struct tdm_option tdm_option_rank = {
+    .name = "rank", .word = "R", .type = TDM_OPTION_COUNT, .high = TDM_MAX_RANKS - 1};
 
 const struct tdm_option tdm_option_output = {
     .name = "output", .letter = 'o', .word = "FILE", .values = TDM_VALUES_FILES};

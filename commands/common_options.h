@@ -18,6 +18,7 @@ extern const struct tdm_option tdm_option_method;      /* const char * */
 extern const struct tdm_option tdm_option_set;         /* each command has its own reader */
 extern const struct tdm_option tdm_option_backend;     /* const char * */
 extern const struct tdm_option tdm_option_step;        /* uint64_t */
+extern const struct tdm_option tdm_option_rank;        /* uint64_t */
 extern const struct tdm_option tdm_option_output;      /* const char *, a path */
 extern const struct tdm_option tdm_option_force;       /* bool */
 extern const struct tdm_option tdm_option_json;        /* bool */

@@ -7,17 +7,29 @@
 #include <stdio.h>
 #include <string.h>
 
-static volatile sig_atomic_t stop;
+static struct tdm_signals signals;
 
+/* The first signal asks to stop, the second to stop in the middle of what the first one lets end,
+ * and the third kills. */
 static void interrupt(int signal_number)
 {
+    if (!signals.stop) {
+        signals.stop = 1;
+        return;
+    }
+    signals.cut = 1;
+    (void)signal(signal_number, SIG_DFL);
+}
+
+static void save_now(int signal_number)
+{
     (void)signal_number;
-    stop = 1;
+    signals.save_now = 1;
 }
 
 static enum tdm_status start(int argc, char **argv, struct tdm_error *err)
 {
-    struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND};
+    struct sigaction action = {.sa_handler = interrupt}, saving = {.sa_handler = save_now};
     enum tdm_status status = tdm_process_begin(err);
     if (status != TDM_OK)
         return status;
@@ -27,10 +39,12 @@ static enum tdm_status start(int argc, char **argv, struct tdm_error *err)
     /* SIGHUP ends a run like SIGTERM, unless nohup ignores it */
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
         sigaction(SIGHUP, &action, NULL);
-    if (argc >= 2 && strcmp(argv[1], "run") == 0)
-        return tdm_executor_run(argc - 1, argv + 1, &stop, err);
+    if (argc >= 2 && strcmp(argv[1], "run") == 0) {
+        sigaction(SIGUSR1, &saving, NULL);
+        return tdm_executor_run(argc - 1, argv + 1, &signals, err);
+    }
     if (argc >= 2 && strcmp(argv[1], "calibrate") == 0)
-        return tdm_executor_calibrate(argc - 1, argv + 1, &stop, err);
+        return tdm_executor_calibrate(argc - 1, argv + 1, &signals.stop, err);
     return tdm_fail(err, TDM_USAGE,
                     "tidemark-executor is started by tidemark run and tidemark calibrate");
 }

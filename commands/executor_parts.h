@@ -7,9 +7,15 @@
 
 #include <signal.h>
 
-/* argv[0] is the command's name. A non-zero *stop ends the command (TDM_INTERRUPTED). Errors are
- * returned in err and not printed. */
-enum tdm_status tdm_executor_run(int argc, char **argv, const volatile sig_atomic_t *stop,
+/* What signals ask for; 0: nothing. */
+struct tdm_signals {
+    volatile sig_atomic_t stop;     /* end as soon as possible, in order (TDM_INTERRUPTED) */
+    volatile sig_atomic_t cut;      /* and do not wait for a step or a save */
+    volatile sig_atomic_t save_now; /* save and go on */
+};
+
+/* argv[0] is the command's name. Errors are returned in err and not printed. */
+enum tdm_status tdm_executor_run(int argc, char **argv, struct tdm_signals *signals,
                                  struct tdm_error *err);
 enum tdm_status tdm_executor_calibrate(int argc, char **argv, const volatile sig_atomic_t *stop,
                                        struct tdm_error *err);

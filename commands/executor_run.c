@@ -67,6 +67,10 @@ static enum tdm_status print_json(const struct tdm_run_arguments *arguments,
                                    tdm_json_text(arguments->run.schedule_paths[i]), "steps",
                                    (json_int_t)result->steps, "predicted_step_seconds",
                                    result->predicted_step_seconds, "arenas", arenas);
+        if (result->resumed_step > 0)
+            tdm_json_set(&object, "resumed_step", json_integer((json_int_t)result->resumed_step));
+        if (result->saved_step > 0)
+            tdm_json_set(&object, "saved_step", json_integer((json_int_t)result->saved_step));
         if (ran) {
             tdm_json_set(&object, "tokens", json_integer((json_int_t)result->tokens));
             tdm_json_set(&object, "seconds", json_real(result->seconds));
@@ -93,26 +97,21 @@ static enum tdm_status print_json(const struct tdm_run_arguments *arguments,
     return tdm_json_write(stdout, true, root, err);
 }
 
-/* Prints what an interrupted run leaves: its trace, and the last saved weights. */
+/* Prints what an interrupted run leaves: its trace, and the last checkpoint. */
 static void hint_what_is_left(const struct tdm_run_options *run,
                               const struct tdm_run_result *result, struct tdm_error *err)
 {
-    uint64_t saved = run->save_path == NULL || run->save_every == 0
-                         ? 0
-                         : result->steps / run->save_every * run->save_every;
-    if (saved > 0 && run->trace_path != NULL)
-        tdm_hint(err,
-                 "%s has the weights after step %" PRIu64
-                 "; what was measured so far is in %s (tidemark report)",
-                 run->save_path, saved, run->trace_path);
-    else if (saved > 0)
-        tdm_hint(err, "%s has the weights after step %" PRIu64, run->save_path, saved);
+    if (result->saved_step > 0)
+        tdm_hint(err, "--resume %s goes on after step %" PRIu64 "%s%s", run->save_path,
+                 result->saved_step,
+                 run->trace_path == NULL ? "" : "; what was measured so far is in ",
+                 run->trace_path == NULL ? "" : run->trace_path);
     else if (run->trace_path != NULL)
         tdm_hint(err, "what was measured so far is in %s; tidemark report shows it",
                  run->trace_path);
 }
 
-enum tdm_status tdm_executor_run(int argc, char **argv, const volatile sig_atomic_t *stop,
+enum tdm_status tdm_executor_run(int argc, char **argv, struct tdm_signals *signals,
                                  struct tdm_error *err)
 {
     struct tdm_run_arguments arguments;
@@ -126,7 +125,9 @@ enum tdm_status tdm_executor_run(int argc, char **argv, const volatile sig_atomi
         return status;
     }
     arguments.run.command = command;
-    arguments.run.stop = stop;
+    arguments.run.stop = &signals->stop;
+    arguments.run.cut = &signals->cut;
+    arguments.run.save_now = &signals->save_now;
 
     struct tdm_run_result *results =
         calloc((size_t)arguments.run.schedule_count + 1, sizeof(*results));

@@ -42,40 +42,96 @@ void tdm_bound_lines(FILE *out, const struct tdm_topology *topology,
                     tdm_place_name(topology, (enum tdm_place)place), saving(saved[place], text));
 }
 
-/* Describes a constraint of the linear program in words. */
-static void say_row(FILE *out, const struct tdm_binding_row *row)
+/* A lane's rows together: what a second less of its copies saves, and 1 GB/s more. */
+struct lane_words {
+    const char *name, *rows[3];
+    enum tdm_lane lane;
+    enum tdm_link_number link;
+};
+
+static const struct lane_words lanes[] = {
+    {"computing", {"compute"}, TDM_LANE_COMPUTE, TDM_LINK_H2D},
+    {"to the device", {"fetch_forward", "fetch_backward"}, TDM_LANE_H2D, TDM_LINK_H2D},
+    {"to the host", {"send_forward", "send_backward", "send_updated"}, TDM_LANE_D2H, TDM_LINK_D2H},
+};
+
+static void say_lane(FILE *out, const struct tdm_machine *machine, const struct tdm_search *search,
+                     const struct lane_words *words)
+{
+    const struct tdm_relaxed *binding = &search->binding;
+    const struct tdm_simulation *s = &search->simulation;
+    double price = 0;
+    char text[TDM_FORMAT_SIZE];
+    for (unsigned i = 0; i < binding->row_count; i++)
+        for (int k = 0; k < 3 && words->rows[k] != NULL; k++)
+            if (strcmp(binding->rows[i].name, words->rows[k]) == 0)
+                price += binding->rows[i].seconds;
+    if (price < NOTEWORTHY)
+        return;
+    fprintf(out, ROW "%.0f%% of its %s", words->name, 100 * price,
+            tdm_format_seconds(s->busy_seconds[words->lane], text));
+    if (words->lane != TDM_LANE_COMPUTE) {
+        const double rate = tdm_machine_link_rate(machine, words->link) / 1e9;
+        fprintf(out, ": 1 GB/s more saves %s",
+                saving(price * s->busy_seconds[words->lane] / (rate + 1), text));
+    }
+    fputc('\n', out);
+}
+
+/* Both directions together. */
+static void say_both_ways(FILE *out, const struct tdm_machine *machine,
+                          const struct tdm_search *search)
+{
+    const struct tdm_simulation *s = &search->simulation;
+    const double rate = tdm_machine_both_ways_rate(machine) / 1e9;
+    double price = 0,
+           copied = (double)s->copied_bytes[TDM_LANE_H2D] + (double)s->copied_bytes[TDM_LANE_D2H];
+    char text[TDM_FORMAT_SIZE];
+    for (unsigned i = 0; i < search->binding.row_count; i++)
+        if (strncmp(search->binding.rows[i].name, "both_ways", strlen("both_ways")) == 0)
+            price += search->binding.rows[i].seconds;
+    if (price >= NOTEWORTHY)
+        fprintf(out, ROW "%.0f%% of their bytes: 1 GB/s more saves %s\n", "both ways", 100 * price,
+                saving(price * copied / 1e9 / (rate * (rate + 1)), text));
+}
+
+/* When the memory of a place binds most: its dearest row. */
+static void say_moment(FILE *out, const char *row)
 {
     static const struct {
-        const char *name, *words;
-    } rows[] = {
-        {"device_forward", "device memory at the end of the forward"},
-        {"device_head", "device memory in the LM head"},
-        {"device_update", "device memory in the update of the head"},
-        {"device_embedding", "device memory in the update of the embedding"},
-        {"device_end", "device memory when updates begin"},
-        {"host_forward", "host memory at the end of the forward"},
-        {"host_end", "host memory when updates begin"},
-        {"compute", "the backward's computing"},
-        {"fetch_forward", "copies to the device in the forward"},
-        {"fetch_backward", "copies to the device in the backward"},
-        {"send_forward", "copies to the host in the forward"},
-        {"send_backward", "copies to the host in the backward"},
-        {"both_ways", "copies in both directions"},
+        const char *end, *words;
+    } moments[] = {
+        {"_forward", "at the end of the forward"},
+        {"_head", "in the LM head"},
+        {"_update", "in the update of the head"},
+        {"_embedding", "in the embedding's update"},
+        {"_end", "when updates begin"},
     };
-    char text[TDM_FORMAT_SIZE];
-    fprintf(out, ROW, row->name);
-    if (row->of_bytes)
-        fprintf(out, "%s a GiB: ", saving(row->seconds, text));
-    else
-        fprintf(out, "%.0f%% of its seconds: ", 100 * row->seconds);
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (strcmp(rows[i].name, row->name) == 0) {
-            fprintf(out, "%s\n", rows[i].words);
+    const char *end = strrchr(row, '_');
+    for (size_t i = 0; i < sizeof(moments) / sizeof(moments[0]); i++)
+        if (strcmp(end, moments[i].end) == 0) {
+            fprintf(out, "%s\n", moments[i].words);
             return;
         }
-    const char *layer = strrchr(row->name, '_');
-    fprintf(out, "%.*s memory when the backward of layer %s begins\n", (int)(layer - row->name),
-            row->name, layer + 1);
+    fprintf(out, "when the backward of layer %s begins\n", end + 1);
+}
+
+static void say_memory(FILE *out, const struct tdm_topology *topology,
+                       const struct tdm_search *search, enum tdm_place place)
+{
+    const char *name = tdm_place_name(topology, place);
+    const double saved = place == TDM_DEVICE ? search->binding.device_seconds_per_gib
+                                             : search->binding.host_seconds_per_gib;
+    char text[TDM_FORMAT_SIZE], what[48];
+    for (unsigned i = 0; i < search->binding.row_count; i++) {
+        const struct tdm_binding_row *row = &search->binding.rows[i];
+        if (!row->of_bytes || strncmp(row->name, name, strlen(name)) != 0)
+            continue;
+        snprintf(what, sizeof(what), "%s memory", name);
+        fprintf(out, ROW "%s a GiB, most of it ", what, saving(saved, text));
+        say_moment(out, row->name); /* rows are in falling order */
+        return;
+    }
 }
 
 /* Explains the place of a category: the cost of its bytes on the device compared with copying
@@ -88,35 +144,41 @@ static void say_category(FILE *out, const struct tdm_machine *machine,
     const struct tdm_simulation *s = &search->simulation;
     uint64_t near = s->peak_categories[TDM_DEVICE][category];
     uint64_t far = s->peak_categories[machine->topology.far][category];
-    double price = search->binding.device_seconds_per_gib;
-    if (near + far == 0 || category == TDM_RUNTIME)
-        return;
-    fprintf(out, ROW, tdm_category_name(category));
-    if (far == 0) {
-        fprintf(out, "%s on the device: %s\n", tdm_format_bytes(near, device),
-                price > NOTEWORTHY * s->step_seconds
-                    ? "copying would cost more than the memory is worth, or it is used all the time"
-                    : "there is room");
-        return;
-    }
     fprintf(
         out,
-        "%s on the device, %s on the %s: its memory on the device would be worth %s, a copy of it "
-        "takes %s of the link\n",
-        tdm_format_bytes(near, device), tdm_format_bytes(far, host), tdm_machine_far(machine)->name,
-        saving(price * (double)far / (double)(UINT64_C(1) << 30), worth),
+        ROW "%s on the device, %s on the %s: its memory on the device would be worth %s, a copy "
+            "of it takes %s of the link\n",
+        tdm_category_name(category), tdm_format_bytes(near, device), tdm_format_bytes(far, host),
+        tdm_machine_far(machine)->name,
+        saving(search->binding.device_seconds_per_gib * (double)far / (double)(UINT64_C(1) << 30),
+               worth),
         saving((double)far / tdm_machine_link_rate(machine, TDM_LINK_H2D), copied));
 }
 
+#define MOST_CATEGORIES 4
+
 void tdm_explain(FILE *out, const struct tdm_schedule *schedule, const struct tdm_search *search)
 {
-    const struct tdm_relaxed *binding = &search->binding;
+    const struct tdm_machine *machine = schedule->machine;
+    const uint64_t *far = search->simulation.peak_categories[machine->topology.far];
+    bool told[TDM_CATEGORIES] = {[TDM_RUNTIME] = true};
     fprintf(out, "\nwhat binds: by how much a unit more of it lowers the bound\n");
-    if (binding->row_count == 0)
+    if (search->binding.row_count == 0)
         fprintf(out, ROW "nothing but the computing of the forward\n", "");
-    for (unsigned i = 0; i < binding->row_count; i++)
-        say_row(out, &binding->rows[i]);
-    fprintf(out, "\nwhere it is at the peaks\n");
-    for (int category = 0; category < TDM_CATEGORIES; category++)
-        say_category(out, schedule->machine, search, (enum tdm_category)category);
+    say_memory(out, &machine->topology, search, TDM_DEVICE);
+    say_memory(out, &machine->topology, search, machine->topology.far);
+    for (size_t i = 0; i < sizeof(lanes) / sizeof(lanes[0]); i++)
+        say_lane(out, machine, search, &lanes[i]);
+    say_both_ways(out, machine, search);
+    fprintf(out, "\nwhat is on the %s at its peak\n", tdm_machine_far(machine)->name);
+    for (int i = 0; i < MOST_CATEGORIES; i++) {
+        int most = TDM_RUNTIME;
+        for (int category = 0; category < TDM_CATEGORIES; category++)
+            if (!told[category] && (told[most] || far[category] > far[most]))
+                most = category;
+        if (told[most] || far[most] == 0)
+            break;
+        told[most] = true;
+        say_category(out, machine, search, (enum tdm_category)most);
+    }
 }

@@ -27,6 +27,7 @@ libcommands_a_SOURCES = \
 	commands/cmd.c commands/cmd.h \
 	commands/cmd_compare.c commands/cmd_diff.c \
 	commands/cmd_doctor.c \
+	commands/cmd_export.c \
 	commands/cmd_machines.c \
 	commands/cmd_methods.c \
 	commands/cmd_models.c \
@@ -35,7 +36,8 @@ libcommands_a_SOURCES = \
 	commands/cmd_predict.c commands/cmd_predict_text.c commands/predict_parts.h \
 	commands/predict_json.c \
 	commands/cmd_report.c commands/report_parts.h \
-	commands/report_json.c commands/report_read.c commands/report_text.c \
+	commands/report_json.c commands/report_ranks.c commands/report_read.c \
+	commands/report_text.c \
 	commands/explain.c commands/explain.h \
 	commands/family.c commands/family.h \
 	commands/executor_path.c commands/executor_path.h \
@@ -44,6 +46,7 @@ libcommands_a_SOURCES = \
 	commands/plan_arguments.c commands/plan_arguments.h \
 	commands/plan_keys.c \
 	commands/print.c commands/print.h \
+	commands/ranks_table.c commands/ranks_table.h \
 	commands/schedule_table.c commands/schedule_table.h \
 	commands/sweep_report.c commands/sweep_report.h
 libcommands_a_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'

@@ -288,12 +288,13 @@ const struct tdm_option tdm_plan_options[] = {
     {.name = "explain",
      .type = TDM_OPTION_FLAG,
      .place = PLACE(explain),
-     .help = "what binds: the rows of the linear program that sets the bound, by how much a GiB "
-             "more lowers it, and why each kind of tensor is where it is"},
+     .help =
+         "what binds: by how much a GiB, a second of computing or a GB/s more lowers the bound, "
+         "and what is on the host at its peak"},
     {.name = "write-lp",
      .word = "FILE",
      .place = PLACE(request.program_path),
-     .help = "write that linear program in CPLEX LP format, with the groups that it came to (the "
+     .help = "write the linear program of the bound in CPLEX LP format, with its groups (the "
              "bound is at most its optimum); --force: over an older one",
      .values = TDM_VALUES_FILES},
     {.name = "without",

@@ -89,6 +89,11 @@ static const struct tdm_help_entry keys[] = {
      "host in chunk-major order, default 2)",
      "The ring optimizer has layers whose master or moments are on the host, or on the host "
      "gradients of layers that are updated there; stashed has chunks on their way to the host."},
+    {"rings.gradients=N",
+     "of several ranks: layers' gradients on the device at a time, 1 or 2 (default: the faster that "
+     "fits)",
+     "With 2, the gradient of a layer is summed over the ranks while the next layer goes "
+     "backward."},
     {"rings.gather=N",
      "there, in layers with page lists: attention gathers the pages that its lists name from "
      "the host, into room for N chunks of them, up to 4096 (default 0: whole chunks are "

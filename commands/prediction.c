@@ -75,16 +75,81 @@ static void set_of_place(json_t **object, const struct tdm_topology *topology, u
     tdm_json_set(object, key, value);
 }
 
+uint32_t tdm_rank_awaited(const struct tdm_team_use *team, const struct tdm_rank_use *of)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 1; i < team->simulated; i++)
+        if (of->wait_for_seconds[i] > of->wait_for_seconds[most])
+            most = i;
+    return most;
+}
+
+static void note_range(double seconds, double *least_seconds, double *most_seconds)
+{
+    *least_seconds = seconds < *least_seconds ? seconds : *least_seconds;
+    *most_seconds = seconds > *most_seconds ? seconds : *most_seconds;
+}
+
+void tdm_ranks_waits(const struct tdm_team_use *team, double *least_seconds, double *most_seconds)
+{
+    *least_seconds = *most_seconds = team->of[0].wait_seconds;
+    for (uint32_t i = 1; i < team->simulated; i++)
+        note_range(team->of[i].wait_seconds, least_seconds, most_seconds);
+}
+
+void tdm_ranks_exposed(const struct tdm_team_use *team, double *least_seconds, double *most_seconds)
+{
+    *least_seconds = *most_seconds = team->of[0].exposed_seconds;
+    for (uint32_t i = 1; i < team->simulated; i++)
+        note_range(team->of[i].exposed_seconds, least_seconds, most_seconds);
+}
+
+bool tdm_ranks_copy(const struct tdm_team_use *team, uint32_t lane)
+{
+    for (uint32_t i = 0; i < team->simulated; i++)
+        if (lane != TDM_LANE_PEER && team->of[i].copied_bytes[lane] > 0)
+            return true;
+    return false;
+}
+
+static json_t *by_rank(const struct tdm_topology *topology, const struct tdm_team_use *team)
+{
+    json_t *array = json_array();
+    for (uint32_t i = 0; i < team->simulated; i++) {
+        const struct tdm_rank_use *rank = &team->of[i];
+        bool waits = rank->wait_seconds > 0;
+        json_t *copied = json_object();
+        for (uint32_t lane = 0; lane < topology->lane_count; lane++)
+            if (tdm_ranks_copy(team, lane))
+                tdm_json_set(&copied, tdm_lane_name(topology, (enum tdm_lane)lane),
+                             json_integer((json_int_t)rank->copied_bytes[lane]));
+        tdm_json_add(&array,
+                     json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:o, s:I, s:I, s:o}", "rank",
+                               (int)rank->rank, "step_seconds", rank->step_seconds,
+                               "compute_seconds", rank->compute_seconds, "exchange_seconds",
+                               rank->team_seconds, "exposed_seconds", rank->exposed_seconds,
+                               "wait_seconds", rank->wait_seconds, "waits_most_for",
+                               waits ? json_integer(team->of[tdm_rank_awaited(team, rank)].rank)
+                                     : json_null(),
+                               "received_bytes", (json_int_t)rank->received_bytes, "sent_bytes",
+                               (json_int_t)rank->sent_bytes, "copied_bytes", copied));
+    }
+    return array;
+}
+
 /* Of several ranks: what rank 0 exchanges with the others in a step, how long team ops wait for
  * ranks that are not ready, and how long ranks wait for team ops. */
 static json_t *ranks_json(const struct tdm_schedule *schedule, const struct tdm_simulation *s)
 {
-    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:f, s:f}", "count", count(schedule->ranks),
-                     "received_bytes", count(s->team.received_bytes), "sent_bytes",
-                     count(s->team.sent_bytes), "least_wait_seconds", s->team.least_wait_seconds,
-                     "most_wait_seconds", s->team.most_wait_seconds, "least_exposed_seconds",
-                     s->team.least_exposed_seconds, "most_exposed_seconds",
-                     s->team.most_exposed_seconds);
+    double least, most, least_exposed, most_exposed;
+    tdm_ranks_waits(&s->team, &least, &most);
+    tdm_ranks_exposed(&s->team, &least_exposed, &most_exposed);
+    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:f, s:f, s:o}", "count", count(schedule->ranks),
+                     "received_bytes", count(s->team.of[0].received_bytes), "sent_bytes",
+                     count(s->team.of[0].sent_bytes), "least_wait_seconds", least,
+                     "most_wait_seconds", most, "least_exposed_seconds", least_exposed,
+                     "most_exposed_seconds", most_exposed, "by_rank",
+                     by_rank(&schedule->machine->topology, &s->team));
 }
 
 json_t *tdm_prediction_json(const struct tdm_schedule *schedule,

@@ -28,4 +28,16 @@ void tdm_bound_json(json_t **root, const struct tdm_search *search);
 /* Statistics of a search, as a new object. NULL: out of memory. */
 json_t *tdm_search_counts_json(const struct tdm_search_counts *counts);
 
+/* Index into team->of of the rank for which `of` waits most. */
+uint32_t tdm_rank_awaited(const struct tdm_team_use *team, const struct tdm_rank_use *of);
+
+/* The least and the most of any rank: what is exposed of its team ops, and their waits for other
+ * ranks. */
+void tdm_ranks_exposed(const struct tdm_team_use *team, double *least_seconds,
+                       double *most_seconds);
+void tdm_ranks_waits(const struct tdm_team_use *team, double *least_seconds, double *most_seconds);
+
+/* Does any rank copy on this lane, other than from rank to rank? */
+bool tdm_ranks_copy(const struct tdm_team_use *team, uint32_t lane);
+
 #endif

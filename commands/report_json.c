@@ -202,6 +202,47 @@ static json_t *json_unfinished(const struct tdm_program_report *report)
                      row->predicted_seconds);
 }
 
+static json_t *json_rank_times(const struct tdm_trace_rank_times *times)
+{
+    return json_pack("{s:o, s:o, s:o, s:o}", "step_seconds", json_seconds(times->step_seconds),
+                     "compute_seconds", json_seconds(times->compute_seconds), "exchange_seconds",
+                     json_seconds(times->team_seconds), "wait_seconds",
+                     json_seconds(times->wait_seconds));
+}
+
+static json_t *json_rank_waits(const struct tdm_program_report *report, uint32_t rank)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < report->rank_wait_count; i++) {
+        const struct tdm_trace_rank_wait *wait = &report->rank_waits[i];
+        if (wait->rank == rank)
+            tdm_json_add(&array,
+                         json_pack("{s:I, s:o, s:o}", "rank", (json_int_t)wait->awaited,
+                                   "predicted_seconds", json_seconds(wait->predicted_seconds),
+                                   "measured_seconds", json_seconds(wait->measured_seconds)));
+    }
+    return array;
+}
+
+static json_t *json_ranks(const struct tdm_program_report *report)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < report->rank_count; i++) {
+        const struct tdm_trace_rank_row *row = &report->ranks[i];
+        tdm_json_add(
+            &array,
+            json_pack("{s:I, s:I, s:o, s:o, s:I, s:I, s:I, s:o, s:o}", "rank",
+                      (json_int_t)row->rank, "ops", (json_int_t)row->ops, "predicted",
+                      json_rank_times(&row->predicted), "measured", json_rank_times(&row->measured),
+                      "received_bytes", (json_int_t)row->received_bytes, "sent_bytes",
+                      (json_int_t)row->sent_bytes, "copied_bytes", (json_int_t)row->copied_bytes,
+                      "used_bytes",
+                      row->used_bytes > 0 ? json_integer((json_int_t)row->used_bytes) : json_null(),
+                      "waits_for", json_rank_waits(report, row->rank)));
+    }
+    return array;
+}
+
 static json_t *json_program(const struct tdm_program_report *report)
 {
     json_t *object = json_pack(
@@ -223,6 +264,8 @@ static json_t *json_program(const struct tdm_program_report *report)
     tdm_json_set(&object, "selection", json_selection(report));
     tdm_json_set(&object, "lanes", json_lanes(report));
     tdm_json_set(&object, "waits", json_waits(report));
+    if (report->program.ranks > 1)
+        tdm_json_set(&object, "ranks", json_ranks(report));
     return object;
 }
 

@@ -4,6 +4,7 @@
 #ifndef TDM_COMMANDS_REPORT_PARTS_H
 #define TDM_COMMANDS_REPORT_PARTS_H
 
+#include "base/units.h"
 #include "traces/reader.h"
 #include "traces/waits.h"
 
@@ -31,6 +32,11 @@ struct tdm_program_report {
     struct tdm_trace_wait *waits;
     size_t wait_count;
     struct tdm_trace_selection selection;
+    /* Of several ranks, else none: what each does in a step, and for whom it waits. */
+    struct tdm_trace_rank_row *ranks;
+    size_t rank_count;
+    struct tdm_trace_rank_wait *rank_waits;
+    size_t rank_wait_count;
     /* Evaluations of its weights after the requested steps. Borrowed from the report. */
     const struct tdm_trace_evaluation_row *evaluations;
     size_t evaluation_count;
@@ -41,8 +47,9 @@ struct tdm_program_report {
 struct tdm_report {
     const char *path;
     const struct tdm_trace_run_info *run;
-    int64_t step; /* or TDM_TRACE_EVERY_STEP */
-    size_t steps; /* finished steps of all programs */
+    int64_t step;  /* or TDM_TRACE_EVERY_STEP */
+    uint32_t rank; /* whose memory, times, lanes and waits these are */
+    size_t steps;  /* finished steps of all programs */
     struct tdm_program_report *programs;
     size_t program_count;
     struct tdm_trace_unfinished_row *unfinished;
@@ -51,9 +58,9 @@ struct tdm_report {
 
 /* ---- what a trace says (report_read.c) ---- */
 
-/* Fills a report. The caller sets path and step and zeroes the rest. Fails if the trace has nothing
- * of what was requested. The caller frees the report, also on failure, and must not use it after
- * closing the reader. */
+/* Fills a report. The caller sets path, step and rank and zeroes the rest. Fails if the trace has
+ * nothing of what was requested. The caller frees the report, also on failure, and must not use it
+ * after closing the reader. */
 enum tdm_status tdm_report_read(struct tdm_trace_reader *reader, struct tdm_report *report,
                                 struct tdm_error *err);
 void tdm_report_free(struct tdm_report *report);
@@ -64,7 +71,7 @@ bool tdm_report_shows(const struct tdm_report *report, const struct tdm_program_
 /* Is an unfinished, timed step all that the trace has of this program? */
 bool tdm_report_only_unfinished(const struct tdm_program_report *report);
 
-/* The arena plus the memory outside it. */
+/* The arena plus the memory outside it; of host memory, the arenas of all ranks. */
 uint64_t tdm_report_predicted_used_bytes(const struct tdm_program_report *report, int place);
 
 /* Of the requested steps. NAN: there are none. */
@@ -74,7 +81,15 @@ double tdm_report_tokens_per_second(const struct tdm_program_report *report);
 /* Relative error: 0.1 means that the prediction is 10% too large. NAN: nothing was measured. */
 double tdm_report_error(double predicted, double measured);
 
-/* ---- as text, on stdout (report_text.c) ---- */
+/* ---- as text, on stdout (report_text.c, report_ranks.c) ---- */
+
+/* "12.3 ms", "-" of NAN. Returns `out`, or a constant. */
+const char *tdm_report_show_seconds(double seconds, char out[TDM_FORMAT_SIZE]);
+/* "+1.5%", "-" of NAN. */
+const char *tdm_report_show_error(double error, char out[TDM_FORMAT_SIZE]);
+
+/* Several ranks side by side; nothing of one. */
+void tdm_report_print_ranks(const struct tdm_program_report *report);
 
 void tdm_report_print_text(const struct tdm_report *report);
 

@@ -92,6 +92,12 @@ static enum tdm_status read_program(struct tdm_trace_reader *reader, int64_t ste
         status = tdm_trace_read_selection(reader, program, step, &report->selection, err);
     if (status == TDM_OK)
         status = read_waits(reader, report, err);
+    if (status == TDM_OK && report->program.ranks > 1)
+        status =
+            tdm_trace_read_ranks(reader, program, step, &report->ranks, &report->rank_count, err);
+    if (status == TDM_OK && report->program.ranks > 1)
+        status = tdm_trace_read_rank_waits(reader, program, step, &report->rank_waits,
+                                           &report->rank_wait_count, err);
     return status;
 }
 
@@ -187,6 +193,7 @@ enum tdm_status tdm_report_read(struct tdm_trace_reader *reader, struct tdm_repo
 {
     struct tdm_trace_program_row *programs;
     size_t count;
+    tdm_trace_reader_see(reader, report->rank);
     enum tdm_status status = tdm_trace_read_programs(reader, &programs, &count, err);
     if (status != TDM_OK)
         return status;
@@ -201,6 +208,12 @@ enum tdm_status tdm_report_read(struct tdm_trace_reader *reader, struct tdm_repo
         report->programs[i].topology = tdm_trace_reader_topology(reader);
         report->programs[i].program = programs[i];
         report->programs[i].last_timed = TDM_TRACE_EVERY_STEP;
+    }
+    if (count > 0 && report->rank >= programs[0].ranks) {
+        uint32_t ranks = programs[0].ranks; /* all programs of a run have as many */
+        free(programs);
+        return tdm_fail(err, TDM_USAGE, "--rank: %s has %u rank%s, and no rank %u", report->path,
+                        ranks, ranks == 1 ? "" : "s", report->rank);
     }
     free(programs);
 
@@ -219,6 +232,8 @@ void tdm_report_free(struct tdm_report *report)
         free(report->programs[i].times);
         free(report->programs[i].lanes);
         free(report->programs[i].waits);
+        free(report->programs[i].ranks);
+        free(report->programs[i].rank_waits);
     }
     free(report->programs);
     free(report->unfinished);
@@ -227,7 +242,8 @@ void tdm_report_free(struct tdm_report *report)
 
 uint64_t tdm_report_predicted_used_bytes(const struct tdm_program_report *report, int place)
 {
-    return report->program.arena_bytes[place] + report->program.runtime_bytes[place];
+    uint64_t sharers = report->topology->places[place].host_memory ? report->program.ranks : 1;
+    return report->program.arena_bytes[place] * sharers + report->program.runtime_bytes[place];
 }
 
 double tdm_report_step_seconds(const struct tdm_program_report *report)

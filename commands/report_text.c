@@ -14,7 +14,7 @@
 /* Waits with a smaller total are not printed. */
 #define SHORTEST_WAIT_SECONDS 1e-4
 
-static const char *show_seconds(double seconds, char out[TDM_FORMAT_SIZE])
+const char *tdm_report_show_seconds(double seconds, char out[TDM_FORMAT_SIZE])
 {
     if (isnan(seconds))
         return "-";
@@ -26,7 +26,7 @@ static const char *show_bytes(bool known, uint64_t bytes, char out[TDM_FORMAT_SI
     return known ? tdm_format_bytes(bytes, out) : "-";
 }
 
-static const char *show_error(double error, char out[TDM_FORMAT_SIZE])
+const char *tdm_report_show_error(double error, char out[TDM_FORMAT_SIZE])
 {
     if (isnan(error))
         return "-";
@@ -106,8 +106,8 @@ static void print_unfinished(const struct tdm_program_report *report)
     } else {
         printf("no op had ended ");
     }
-    printf("after %s, predicted %s\n", show_seconds(row->seconds, measured),
-           show_seconds(row->predicted_seconds, predicted));
+    printf("after %s, predicted %s\n", tdm_report_show_seconds(row->seconds, measured),
+           tdm_report_show_seconds(row->predicted_seconds, predicted));
 }
 
 static void print_steps(const struct tdm_program_report *report)
@@ -118,12 +118,13 @@ static void print_steps(const struct tdm_program_report *report)
     if (report->evaluated > 0) {
         printf("evaluates %zu time%s, %s each\n", report->evaluated,
                report->evaluated == 1 ? "" : "s",
-               show_seconds(report->evaluated_seconds / (double)report->evaluated, measured));
+               tdm_report_show_seconds(report->evaluated_seconds / (double)report->evaluated,
+                                       measured));
         return;
     }
     if (report->steps == 0) {
         printf("steps     none finished; predicted %s a step\n",
-               show_seconds(report->program.predicted_seconds, predicted));
+               tdm_report_show_seconds(report->program.predicted_seconds, predicted));
         return;
     }
     if (report->steps == 1)
@@ -139,7 +140,7 @@ static void print_steps(const struct tdm_program_report *report)
         printf("; loss %.4f to %.4f\n", report->first.loss, report->last.loss);
     if (isnan(report->last.loss)) {
         printf("speed     none: nothing was computed; predicted %s a step\n",
-               show_seconds(report->program.predicted_seconds, predicted));
+               tdm_report_show_seconds(report->program.predicted_seconds, predicted));
         return;
     }
     double tokens = tdm_report_tokens_per_second(report);
@@ -147,8 +148,9 @@ static void print_steps(const struct tdm_program_report *report)
         printf("speed     %.*f tokens/s, ", tokens < 100 ? 1 : 0, tokens);
     else
         printf("speed     ");
-    printf("%s a step, predicted %s\n", show_seconds(tdm_report_step_seconds(report), measured),
-           show_seconds(report->program.predicted_seconds, predicted));
+    printf("%s a step, predicted %s\n",
+           tdm_report_show_seconds(tdm_report_step_seconds(report), measured),
+           tdm_report_show_seconds(report->program.predicted_seconds, predicted));
 }
 
 /* Prints "8.31 MiB    8.31 MiB    +0.0%". The error appears only if both values are known. */
@@ -158,7 +160,7 @@ static void print_pair(bool has_predicted, uint64_t predicted, bool has_measured
     double off =
         has_predicted && has_measured ? tdm_report_error((double)predicted, (double)measured) : NAN;
     printf("  %11s %11s %8s", show_bytes(has_predicted, predicted, left),
-           show_bytes(has_measured, measured, right), show_error(off, error));
+           show_bytes(has_measured, measured, right), tdm_report_show_error(off, error));
 }
 
 static void print_taken_row(const char *place, const char *what, bool has_planned, uint64_t planned,
@@ -239,9 +241,10 @@ static void print_times(const struct tdm_program_report *report)
         bool repeated = i > 0 && report->times[i - 1].phase == row->phase;
         printf("%-10s  %-20s  %9" PRIu64 "  %10s  %10s  %8s\n",
                repeated ? "" : tdm_phase_name(row->phase), tdm_op_kind_name(row->kind), row->ops,
-               show_seconds(row->predicted_seconds, left),
-               show_seconds(row->measured_seconds, right),
-               show_error(tdm_report_error(row->predicted_seconds, row->measured_seconds), error));
+               tdm_report_show_seconds(row->predicted_seconds, left),
+               tdm_report_show_seconds(row->measured_seconds, right),
+               tdm_report_show_error(
+                   tdm_report_error(row->predicted_seconds, row->measured_seconds), error));
     }
 }
 
@@ -260,13 +263,13 @@ static void print_kinds(const struct tdm_program_report *report)
         double off = kinds[i].predicted_seconds - kinds[i].measured_seconds;
         double ratio = tdm_kind_ratio(&kinds[i]);
         printf("%-32s  %9" PRIu64 "  %10s  %10s  ", tdm_op_kind_name(kinds[i].kind), kinds[i].ops,
-               show_seconds(kinds[i].predicted_seconds, text[0]),
-               show_seconds(kinds[i].measured_seconds, text[1]));
+               tdm_report_show_seconds(kinds[i].predicted_seconds, text[0]),
+               tdm_report_show_seconds(kinds[i].measured_seconds, text[1]));
         if (isnan(ratio))
             printf("%8s  ", "-");
         else
             printf("%8.3f  ", ratio);
-        printf("%8s\n", show_error(step > 0 ? off / step : NAN, error));
+        printf("%8s\n", tdm_report_show_error(step > 0 ? off / step : NAN, error));
     }
 }
 
@@ -284,19 +287,19 @@ static void print_selection(const struct tdm_program_report *report)
         return;
     bool counted = !isnan(s->held_pairs);
     printf("\n%-18s  %20s  %20s  %8s\n", "selection", "room", "held", "error");
-    printf(
-        "%-18s  %20s  %20s  %8s\n", "(query, key) pairs", tdm_format_digits(s->room_pairs, room),
-        counted ? tdm_format_digits((uint64_t)llround(s->held_pairs), held) : "-",
-        show_error(counted ? tdm_report_error((double)s->room_pairs, s->held_pairs) : NAN, error));
+    printf("%-18s  %20s  %20s  %8s\n", "(query, key) pairs", tdm_format_digits(s->room_pairs, room),
+           counted ? tdm_format_digits((uint64_t)llround(s->held_pairs), held) : "-",
+           tdm_report_show_error(
+               counted ? tdm_report_error((double)s->room_pairs, s->held_pairs) : NAN, error));
     if (s->gathered_bytes > 0) {
         char left[TDM_FORMAT_SIZE], right[TDM_FORMAT_SIZE];
         bool known = !isnan(s->held_gathered_bytes);
         printf(
             "%-18s  %20s  %20s  %8s\n", "gathered, sent", show_bytes(true, s->gathered_bytes, left),
             show_bytes(known, known ? (uint64_t)s->held_gathered_bytes : 0, right),
-            show_error(known ? tdm_report_error((double)s->gathered_bytes, s->held_gathered_bytes)
-                             : NAN,
-                       error));
+            tdm_report_show_error(
+                known ? tdm_report_error((double)s->gathered_bytes, s->held_gathered_bytes) : NAN,
+                error));
     }
     for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++) {
         char left[TDM_FORMAT_SIZE], right[TDM_FORMAT_SIZE];
@@ -306,7 +309,7 @@ static void print_selection(const struct tdm_program_report *report)
         printf("%-18s  %20s  %20s  %8s\n", buffers[i].name,
                show_bytes(true, buffers[i].bytes, left),
                show_bytes(s->touched, buffers[i].touched_bytes, right),
-               show_error(s->touched ? off : NAN, error));
+               tdm_report_show_error(s->touched ? off : NAN, error));
     }
 }
 
@@ -318,10 +321,10 @@ static void print_lanes(const struct tdm_program_report *report)
     for (size_t i = 0; i < report->lane_count; i++) {
         const struct tdm_trace_lane_row *row = &report->lanes[i];
         printf("%-10s  %10s %10s   %10s %10s\n", tdm_lane_name(report->topology, row->lane),
-               show_seconds(row->predicted_busy_seconds, text[0]),
-               show_seconds(row->predicted_stall_seconds, text[1]),
-               show_seconds(row->measured_busy_seconds, text[2]),
-               show_seconds(row->measured_stall_seconds, text[3]));
+               tdm_report_show_seconds(row->predicted_busy_seconds, text[0]),
+               tdm_report_show_seconds(row->predicted_stall_seconds, text[1]),
+               tdm_report_show_seconds(row->measured_busy_seconds, text[2]),
+               tdm_report_show_seconds(row->measured_stall_seconds, text[3]));
     }
 }
 
@@ -353,14 +356,18 @@ static void print_waits(const struct tdm_program_report *report)
                    "predicted", "measured");
         printf("%-10s  %-36s  %7" PRIu64 "  %10s  %10s\n", tdm_phase_name(wait->phase),
                wait_name(report, wait, name, sizeof(name)), wait->waits,
-               show_seconds(wait->predicted_seconds, predicted),
-               show_seconds(wait->measured_seconds, measured));
+               tdm_report_show_seconds(wait->predicted_seconds, predicted),
+               tdm_report_show_seconds(wait->measured_seconds, measured));
     }
 }
 
 static void print_program(const struct tdm_report *report, const struct tdm_program_report *program)
 {
     print_steps(program);
+    if (program->program.ranks > 1)
+        printf("ranks     %" PRIu32
+               "; the tables of memory, time, lanes and waits are of rank %" PRIu32 "\n",
+               program->program.ranks, report->rank);
     print_unfinished(program);
     print_evaluations(program);
     print_memory(program);
@@ -376,6 +383,7 @@ static void print_program(const struct tdm_report *report, const struct tdm_prog
     print_selection(program);
     print_lanes(program);
     print_waits(program);
+    tdm_report_print_ranks(program);
 }
 
 void tdm_report_print_text(const struct tdm_report *report)

@@ -197,11 +197,30 @@ static void moved(void *self, const char *what, uint64_t done, uint64_t elements
 #define WRAP_OFF "\033[?7l"
 #define WRAP_ON "\033[?7h"
 
+/* Says once what a run that was told to stop still does, and how long that takes. */
+static void tell_stopping(struct tdm_progress *progress, const struct tdm_run_moment *moment)
+{
+    char left[TDM_FORMAT_SIZE], save[TDM_FORMAT_SIZE];
+    if (!moment->stopping || progress->stopping)
+        return;
+    progress->stopping = true;
+    if (progress->terminal)
+        fputs("\r\033[K", progress->out);
+    fprintf(progress->out, "  stopping: step %llu ends in about %s and is saved",
+            (unsigned long long)moment->step, tdm_format_seconds(moment->left_seconds, left));
+    if (progress->save_seconds > 0)
+        fprintf(progress->out, " (the last save took %s)",
+                tdm_format_seconds(progress->save_seconds, save));
+    fputs("; a second signal stops at once\n", progress->out);
+    fflush(progress->out);
+}
+
 static void within(void *self, const struct tdm_run_moment *moment)
 {
     struct tdm_progress *progress = self;
     double seconds = moment->seconds;
     leave(progress);
+    tell_stopping(progress, moment);
     if (progress->quiet || seconds < (progress->terminal ? WITHIN_SECONDS : PLAIN_SECONDS) ||
         (!progress->terminal && since(&progress->printed) < tdm_progress_pause(seconds)))
         return;
@@ -237,14 +256,15 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
     }
     progress->seconds += seconds;
     bool last = step == progress->steps;
-    if (!progress->terminal && !last && step > 1 && since(&progress->printed) < PLAIN_SECONDS)
+    const uint64_t done = step - progress->before;
+    if (!progress->terminal && !last && done > 1 && since(&progress->printed) < PLAIN_SECONDS)
         return;
     clock_gettime(CLOCK_MONOTONIC, &progress->printed);
 
     double tokens_per_second = (double)tdm_schedule_tokens(schedule) / seconds;
     double mfu =
         tdm_model_flops(schedule) / seconds / (schedule->machine->peak_flops * schedule->ranks);
-    double left = progress->seconds / (double)step * (double)(progress->steps - step);
+    double left = progress->seconds / (double)done * (double)(progress->steps - step);
     char device[TDM_FORMAT_SIZE], remaining[TDM_FORMAT_SIZE];
     if (progress->terminal)
         print_bar(progress, (double)step, (double)progress->steps);
@@ -279,6 +299,34 @@ static void evaluated(void *self, uint64_t step, double loss, uint64_t count, do
     fflush(progress->out);
 }
 
+static void resumed(void *self, const char *directory, uint64_t step, const char *differences)
+{
+    struct tdm_progress *progress = self;
+    char shown[TDM_TEXT_SHOWN];
+    leave(progress);
+    progress->before = step;
+    fprintf(progress->out, "  resumed from %s, after step %llu of %llu\n",
+            tdm_text_shown(directory, shown), (unsigned long long)step,
+            (unsigned long long)progress->steps);
+    if (differences[0] != '\0')
+        fprintf(progress->out, "  not the same bits from here on: %s\n", differences);
+    await(progress, "  preparing the run");
+}
+
+static void saved(void *self, const char *directory, uint64_t step, double seconds)
+{
+    struct tdm_progress *progress = self;
+    char shown[TDM_TEXT_SHOWN], text[TDM_FORMAT_SIZE];
+    progress->seconds += seconds; /* counts toward the estimate of the remaining time */
+    progress->save_seconds = seconds;
+    if (progress->terminal)
+        return;
+    fprintf(progress->out, "  step %llu/%llu  saved to %s in %s\n", (unsigned long long)step,
+            (unsigned long long)progress->steps, tdm_text_shown(directory, shown),
+            tdm_format_seconds(seconds, text));
+    fflush(progress->out);
+}
+
 static void trace_lost(void *self, const struct tdm_error *failure)
 {
     struct tdm_progress *progress = self;
@@ -297,6 +345,8 @@ struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
                                      .compared = compared,
                                      .tokens = tokens,
                                      .moved = moved,
+                                     .resumed = resumed,
+                                     .saved = saved,
                                      .within = within,
                                      .stepped = stepped,
                                      .evaluated = evaluated,
@@ -317,18 +367,18 @@ static void print_driver_use(FILE *out, const struct tdm_run_result *result)
 static void print_result(FILE *out, const char *path, const struct tdm_run_result *result)
 {
     char seconds[TDM_FORMAT_SIZE], predicted[TDM_FORMAT_SIZE];
-    double each = result->seconds / (double)result->steps;
+    const uint64_t done = result->steps - result->resumed_step;
+    double each = result->seconds / (double)done;
     char shown[TDM_TEXT_SHOWN];
     if (isnan(result->first_loss)) { /* the backend computes nothing */
         fprintf(out, "%s: %llu step%s, nothing computed (predicted %s each)\n",
-                tdm_text_shown(path, shown), (unsigned long long)result->steps,
-                result->steps == 1 ? "" : "s",
+                tdm_text_shown(path, shown), (unsigned long long)done, done == 1 ? "" : "s",
                 tdm_format_seconds(result->predicted_step_seconds, predicted));
         return;
     }
     fprintf(out, "%s: %llu step%s, %s each (predicted %s), %.0f tokens/s\n",
-            tdm_text_shown(path, shown), (unsigned long long)result->steps,
-            result->steps == 1 ? "" : "s", tdm_format_seconds(each, seconds),
+            tdm_text_shown(path, shown), (unsigned long long)done, done == 1 ? "" : "s",
+            tdm_format_seconds(each, seconds),
             tdm_format_seconds(result->predicted_step_seconds, predicted),
             (double)result->tokens / result->seconds);
     fprintf(out, "  loss %.4f", result->first_loss);
@@ -378,13 +428,15 @@ void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_option
     if (progress->terminal && status != TDM_OK && progress->program != NULL)
         fputc('\n', progress->out);
     for (uint32_t i = 0; i < options->schedule_count; i++)
-        if (results[i].steps > 0)
+        if (results[i].steps > results[i].resumed_step)
             print_result(progress->out, options->schedule_paths[i], &results[i]);
     char shown[TDM_TEXT_SHOWN];
     const bool finished = tdm_progress_finished(options, results);
     if (finished && options->save_path != NULL)
-        fprintf(progress->out, "  weights saved to %s\n",
-                tdm_text_shown(options->save_path, shown));
+        fprintf(progress->out, "  %s saved to %s%s\n",
+                options->save_every > 0 ? "checkpoint" : "weights",
+                tdm_text_shown(options->save_path, shown),
+                options->save_every > 0 ? "/latest" : "");
     if (finished && options->gradients_path != NULL)
         fprintf(progress->out, "  gradients saved to %s\n",
                 tdm_text_shown(options->gradients_path, shown));

@@ -16,7 +16,10 @@ struct tdm_progress {
     FILE *out;
     bool terminal;
     bool quiet;                        /* no output within steps */
-    uint64_t steps;                    /* steps to run with each schedule */
+    uint64_t steps;                    /* the last step of each schedule */
+    uint64_t before;                   /* steps that an earlier run has done */
+    double save_seconds;               /* of the last checkpoint; 0: none yet */
+    bool stopping;                     /* it was said that the run ends after this step */
     struct timespec printed;           /* time of the last plain line */
     const char *moving;                /* the current transfer of weights; NULL: none */
     const struct tdm_program *program; /* the program whose steps are counted */

@@ -7,6 +7,7 @@
 #include "commands/nest_text.h"
 #include "commands/prediction.h"
 #include "commands/print.h"
+#include "commands/ranks_table.h"
 #include "schedule/gather.h"
 #include "schedule/learning_rate.h"
 #include "ops/selector_fields.h"
@@ -338,20 +339,6 @@ static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
                 o->clip_norm);
 }
 
-/* What ranks receive from each other, and how much of that does not overlap with computing. */
-static void print_team(FILE *out, const struct tdm_simulation *s)
-{
-    char bytes[TDM_FORMAT_SIZE], busy[TDM_FORMAT_SIZE], least[TDM_FORMAT_SIZE],
-        most[TDM_FORMAT_SIZE];
-    if (s->team.ranks <= 1)
-        return;
-    fprintf(out, ROW "%s by rank 0 in %s; ranks wait %s to %s for it\n", "from other ranks",
-            tdm_format_bytes(s->team.received_bytes, bytes),
-            tdm_format_seconds(s->busy_seconds[TDM_LANE_PEER], busy),
-            tdm_format_seconds(s->team.least_exposed_seconds, least),
-            tdm_format_seconds(s->team.most_exposed_seconds, most));
-}
-
 static void print_time(FILE *out, const struct tdm_schedule *schedule,
                        const struct tdm_simulation *s)
 {
@@ -365,7 +352,7 @@ static void print_time(FILE *out, const struct tdm_schedule *schedule,
             fprintf(out, "    %-18s %s\n", tdm_phase_name((enum tdm_phase)phase),
                     tdm_format_seconds(s->phase_seconds[phase], text));
     fprintf(out, "    %-18s %s\n", "stalls", tdm_format_seconds(s->stall_seconds, text));
-    print_team(out, s);
+    tdm_ranks_table(out, &schedule->machine->topology, &s->team);
     const struct tdm_topology *topology = &schedule->machine->topology;
     for (uint32_t i = 0; i < topology->link_count; i++) {
         const struct tdm_link *link = &topology->links[i];

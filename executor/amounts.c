@@ -24,7 +24,8 @@ struct tdm_amounts tdm_amounts_of(const struct tdm_program *program,
     if (traced)
         of_op += tdm_recorder_op_bytes() + tdm_forecast_traced_bytes();
     amounts.pageable_bytes =
-        tdm_size_add(amounts.pageable_bytes, tdm_size_mul(program->op_count, of_op));
+        tdm_size_add(amounts.pageable_bytes,
+                     tdm_size_mul(tdm_size_mul(program->op_count, program->ranks), of_op));
     if (backend->own_device_memory)
         amounts.pinned_bytes = host_bytes;
     else

@@ -112,7 +112,7 @@ static void count_tokens(struct tdm_evaluation *evaluation)
 }
 
 enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
-                                   const struct tdm_forecast *forecast,
+                                   struct tdm_forecast *const *forecasts,
                                    const struct tdm_arenas *arenas, const struct tdm_tokens *tokens,
                                    uint64_t seed, uint64_t windows, struct tdm_evaluation **out,
                                    struct tdm_error *err)
@@ -122,7 +122,7 @@ enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for an evaluation");
     *evaluation = (struct tdm_evaluation){
         .program = program, .arenas = arenas, .seed = seed, .windows = windows};
-    enum tdm_status status = tdm_team_walk_new(program, forecast, arenas, &evaluation->walk, err);
+    enum tdm_status status = tdm_team_walk_new(program, forecasts, arenas, &evaluation->walk, err);
     if (status == TDM_OK)
         status = tdm_team_walk_prepare(evaluation->walk, err);
     if (status == TDM_OK && tokens != NULL) {
@@ -164,12 +164,13 @@ static double share_of_window(const struct tdm_evaluation *evaluation)
 }
 
 /* Drops the times of these ops: nobody reads them, and they must not mix with the next step's. */
-static void drop_timings(const struct tdm_arenas *arenas)
+static void drop_timings(const struct tdm_arenas *arenas, uint32_t ranks)
 {
     struct tdm_timing timings[64];
     size_t capacity = sizeof(timings) / sizeof(timings[0]);
-    while (arenas->backend->reap(arenas->executor, timings, capacity) > 0)
-        continue;
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        while (arenas[rank].backend->reap(arenas[rank].executor, timings, capacity) > 0)
+            continue;
 }
 
 static enum tdm_status run_window(struct tdm_evaluation *evaluation, uint64_t window, uint64_t step,
@@ -204,7 +205,7 @@ enum tdm_status tdm_evaluation_run(struct tdm_evaluation *evaluation, uint64_t s
     for (uint64_t window = 0; window < evaluation->windows; window++) {
         double each = NAN;
         enum tdm_status status = run_window(evaluation, window, step, stop, &each, err);
-        drop_timings(arenas);
+        drop_timings(arenas, evaluation->program->ranks);
         if (status != TDM_OK)
             return status;
         sum += each * share_of_window(evaluation);

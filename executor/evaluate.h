@@ -33,10 +33,10 @@ struct tdm_evaluation;
 /* Creates an evaluation by a checked program in allocated arenas. `tokens` is checked; it is NULL
  * if the backend computes nothing. Each evaluation runs the program on the first windows of the
  * tokens, at most `windows`. The contents of the arenas are lost, as with tdm_walk_prepare().
- * `forecast` is as for tdm_walk_new(). Program, forecast, arenas and tokens must outlive
+ * `forecasts` are as for tdm_team_walk_new(). Program, forecasts, arenas and tokens must outlive
  * *evaluation, which the caller owns. */
 enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
-                                   const struct tdm_forecast *forecast,
+                                   struct tdm_forecast *const *forecasts,
                                    const struct tdm_arenas *arenas, const struct tdm_tokens *tokens,
                                    uint64_t seed, uint64_t windows,
                                    struct tdm_evaluation **evaluation, struct tdm_error *err);

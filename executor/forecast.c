@@ -3,7 +3,7 @@
 #include "executor/forecast.h"
 
 #include "ops/team.h"
-#include "simulator/simulate.h"
+#include "simulator/team.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -49,6 +49,8 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     tdm_values_take(forecast->values, op);
     forecast->traced[op->number] =
         tdm_trace_op_of(op, llround(start_seconds * 1e9), llround(end_seconds * 1e9));
+    if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
+        forecast->traced[op->number].team_op = ++forecast->team_ops;
     for (uint32_t place = 0; place < TDM_MAX_PLACES && status == TDM_OK; place++) {
         uint64_t allocated = 0;
         for (int category = 0; category < TDM_CATEGORIES; category++)
@@ -58,13 +60,15 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     return status;
 }
 
-enum tdm_status tdm_forecast_begin(const struct tdm_program *program, bool for_trace,
-                                   struct tdm_forecast **out, struct tdm_error *err)
+/* A forecast without a simulator: note_op() must see the ops. */
+static enum tdm_status make(const struct tdm_program *program, bool for_trace,
+                            struct tdm_forecast **out, struct tdm_error *err)
 {
     struct tdm_forecast *forecast = calloc(1, sizeof(*forecast));
     if (forecast == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a forecast");
-    forecast->program = program;
+    forecast->view = *program;
+    forecast->program = program->rank == 0 ? program : &forecast->view;
     forecast->ops = malloc((program->op_count + 1) * sizeof(*forecast->ops));
     if (for_trace)
         forecast->traced = malloc((program->op_count + 1) * sizeof(*forecast->traced));
@@ -73,11 +77,9 @@ enum tdm_status tdm_forecast_begin(const struct tdm_program *program, bool for_t
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the forecast of %llu ops",
                           (unsigned long long)program->op_count);
     if (status == TDM_OK && for_trace)
-        status = tdm_values_new(program, &forecast->values, err);
+        status = tdm_values_new(forecast->program, &forecast->values, err);
     if (status == TDM_OK)
-        status = tdm_examples_new(program, &forecast->examples, err);
-    if (status == TDM_OK)
-        status = tdm_simulator_new(program, note_op, forecast, &forecast->simulator, err);
+        status = tdm_examples_new(forecast->program, &forecast->examples, err);
     if (status != TDM_OK) {
         tdm_forecast_free(forecast);
         return status;
@@ -86,41 +88,20 @@ enum tdm_status tdm_forecast_begin(const struct tdm_program *program, bool for_t
     return TDM_OK;
 }
 
-/* When the team ops of a rank start. */
-struct meetings {
-    double *seconds;
-    size_t count, capacity;
-};
-
-static enum tdm_status note_meeting(void *self, const struct tdm_op *op, double start_seconds,
-                                    double end_seconds,
-                                    const uint64_t live_bytes[TDM_MAX_PLACES][TDM_CATEGORIES],
-                                    struct tdm_error *err)
+enum tdm_status tdm_forecast_begin(const struct tdm_program *program, bool for_trace,
+                                   struct tdm_forecast **out, struct tdm_error *err)
 {
-    struct meetings *meetings = self;
-    (void)end_seconds;
-    (void)live_bytes;
-    if ((TDM_TEAM_KINDS & 1u << op->kind) == 0)
-        return TDM_OK;
-    if (meetings->count == meetings->capacity)
-        return tdm_fail(err, TDM_INTERNAL, "more team ops than ops");
-    meetings->seconds[meetings->count++] = start_seconds;
+    struct tdm_forecast *forecast;
+    enum tdm_status status = make(program, for_trace, &forecast, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_simulator_new(forecast->program, note_op, forecast, &forecast->simulator, err);
+    if (status != TDM_OK) {
+        tdm_forecast_free(forecast);
+        return status;
+    }
+    *out = forecast;
     return TDM_OK;
-}
-
-enum tdm_status tdm_forecast_meet(struct tdm_forecast *forecast, struct tdm_error *err)
-{
-    struct tdm_simulation simulation;
-    struct meetings meetings = {.capacity = forecast->program->op_count};
-    meetings.seconds = malloc((meetings.capacity + 1) * sizeof(*meetings.seconds));
-    enum tdm_status status =
-        meetings.seconds == NULL
-            ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu ops", meetings.capacity)
-            : tdm_simulate(forecast->program, note_meeting, &meetings, &simulation, err);
-    if (status == TDM_OK)
-        status = tdm_simulator_meet_at(forecast->simulator, meetings.seconds, meetings.count, err);
-    free(meetings.seconds);
-    return status;
 }
 
 enum tdm_status tdm_forecast_take(struct tdm_forecast *forecast, const struct tdm_item *item,
@@ -145,16 +126,43 @@ static enum tdm_status keep_changes(struct tdm_forecast *forecast, struct tdm_er
     return TDM_OK;
 }
 
+static enum tdm_status finish(struct tdm_forecast *forecast, double step_seconds,
+                              struct tdm_error *err)
+{
+    forecast->step_seconds = step_seconds;
+    if (forecast->count == 0)
+        return tdm_fail(err, TDM_INTERNAL, "a program without an op of the compute lane");
+    return forecast->values != NULL ? keep_changes(forecast, err) : TDM_OK;
+}
+
 enum tdm_status tdm_forecast_end(struct tdm_forecast *forecast, struct tdm_error *err)
 {
     struct tdm_simulation simulation;
     tdm_simulator_finish(forecast->simulator, &simulation);
     tdm_simulator_free(forecast->simulator);
     forecast->simulator = NULL;
-    forecast->step_seconds = simulation.step_seconds;
-    if (forecast->count == 0)
-        return tdm_fail(err, TDM_INTERNAL, "a program without an op of the compute lane");
-    return forecast->values != NULL ? keep_changes(forecast, err) : TDM_OK;
+    return finish(forecast, simulation.step_seconds, err);
+}
+
+enum tdm_status tdm_forecast_team(const struct tdm_program *program, bool for_trace,
+                                  struct tdm_forecast **forecasts, struct tdm_error *err)
+{
+    struct tdm_simulation simulation;
+    enum tdm_status status = TDM_OK;
+    uint32_t made = 0;
+    for (; made < program->ranks && status == TDM_OK; made += status == TDM_OK) {
+        const struct tdm_program view = tdm_program_of_rank(program, made);
+        status = make(made == 0 ? program : &view, for_trace, &forecasts[made], err);
+    }
+    if (status == TDM_OK)
+        status = tdm_simulate_team(program, note_op, (void *const *)forecasts, program->ranks,
+                                   &simulation, err);
+    for (uint32_t rank = 0; rank < program->ranks && status == TDM_OK; rank++)
+        status = finish(forecasts[rank], simulation.step_seconds, err);
+    if (status != TDM_OK)
+        while (made-- > 0)
+            tdm_forecast_free(forecasts[made]);
+    return status;
 }
 
 static enum tdm_status take_item(void *self, const struct tdm_item *item,

@@ -29,8 +29,9 @@ struct tdm_forecast_allocation {
 };
 
 struct tdm_forecast {
-    const struct tdm_program *program;
-    struct tdm_forecast_op *ops; /* [count], at least one; index p - 1 is position p */
+    const struct tdm_program *program; /* as its rank runs it */
+    struct tdm_program view;           /* that, of ranks other than the first */
+    struct tdm_forecast_op *ops;       /* [count], at least one; index p - 1 is position p */
     uint64_t count;
     double step_seconds;
     struct tdm_examples *examples;
@@ -45,15 +46,13 @@ struct tdm_forecast {
     struct tdm_simulator *simulator;
     struct tdm_values *values;
     uint64_t allocated[TDM_MAX_PLACES]; /* as of the last allocation */
+    uint32_t team_ops;                  /* so far */
 };
 
 /* Creates a forecast of `program`, which must outlive it. It is then fed with the items of a step.
  * The caller owns *forecast. */
 enum tdm_status tdm_forecast_begin(const struct tdm_program *program, bool for_trace,
                                    struct tdm_forecast **forecast, struct tdm_error *err);
-/* With several ranks: the forecast of rank 0 counts its waits for the others. Simulates them all.
- */
-enum tdm_status tdm_forecast_meet(struct tdm_forecast *forecast, struct tdm_error *err);
 /* Takes an item of the program, and what it waits for if it is an op. */
 enum tdm_status tdm_forecast_take(struct tdm_forecast *forecast, const struct tdm_item *item,
                                   const struct tdm_waits *waits, struct tdm_error *err);
@@ -64,6 +63,11 @@ enum tdm_status tdm_forecast_end(struct tdm_forecast *forecast, struct tdm_error
 enum tdm_status tdm_forecast_new(const struct tdm_program *program, struct tdm_forecast **forecast,
                                  struct tdm_error *err);
 void tdm_forecast_free(struct tdm_forecast *forecast);
+
+/* The forecasts of all ranks of a program with several, with their waits for each other, into
+ * `forecasts` [program->ranks]. The caller owns them. */
+enum tdm_status tdm_forecast_team(const struct tdm_program *program, bool for_trace,
+                                  struct tdm_forecast **forecasts, struct tdm_error *err);
 
 /* Frees the data for a trace. */
 void tdm_forecast_drop_traced(struct tdm_forecast *forecast);

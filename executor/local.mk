@@ -15,6 +15,9 @@ libexecutor_a_SOURCES += \
 	executor/calibrate_parts.h \
 	executor/calibrate_steps.c \
 	executor/calibrate_trace.c \
+	executor/checkpoint.c executor/checkpoint.h \
+	executor/checkpoint_folder.c executor/checkpoint_folder.h \
+	executor/checkpoint_parts.h executor/checkpoint_state.c \
 	executor/copied.c \
 	executor/copied.h \
 	executor/evaluate.c \
@@ -25,6 +28,7 @@ libexecutor_a_SOURCES += \
 	executor/forecast.h \
 	executor/free_memory.c \
 	executor/free_memory.h \
+	executor/history.c executor/history.h \
 	executor/host_arena.c \
 	executor/host_arena.h \
 	executor/host_memory.c \

@@ -42,13 +42,14 @@ static bool is_due(const struct tdm_midstep *midstep, enum tdm_phase phase, doub
     return passed >= SEND_SECONDS || (passed >= SEND_PHASE_SECONDS && phase != midstep->sent_phase);
 }
 
-static enum tdm_status send(struct tdm_midstep *midstep, uint64_t ended, double seconds, bool wait,
+/* `all`: of all ranks, which run no more; may wait. */
+static enum tdm_status send(struct tdm_midstep *midstep, uint64_t ended, double seconds, bool all,
                             struct tdm_error *err)
 {
     bool sent;
     midstep->unfinished.ops_ended = ended == 0 ? 0 : midstep->forecast->ops[ended - 1].number + 1;
     enum tdm_status status = tdm_recorder_unfinished(midstep->recorder, midstep->arenas,
-                                                     &midstep->unfinished, wait, &sent, err);
+                                                     &midstep->unfinished, all, &sent, err);
     if (status == TDM_OK && sent) {
         midstep->sent_seconds = seconds;
         midstep->sent_phase = op_under_way(midstep->forecast, ended)->phase;
@@ -76,6 +77,7 @@ static void tell(const struct tdm_midstep *midstep, uint64_t ended, double secon
                                           .chunk = op->chunk,
                                           .seconds = seconds,
                                           .left_seconds = left_seconds(forecast, ended, seconds),
+                                          .stopping = midstep->stop != NULL && *midstep->stop,
                                           .used_bytes = midstep->used_bytes,
                                           .planned_bytes = midstep->planned_bytes};
     midstep->listener->within(midstep->listener->self, &moment);

@@ -12,15 +12,16 @@
 #include "executor/walk.h"
 
 struct tdm_midstep {
-    const struct tdm_arenas *arenas;
-    const struct tdm_forecast *forecast;
+    const struct tdm_arenas *arenas;     /* [ranks]; within a step only the first rank's are read */
+    const struct tdm_forecast *forecast; /* of rank 0 */
     const struct tdm_run_listener *listener;
     struct tdm_recorder *recorder; /* NULL: no trace */
     uint64_t planned_bytes;        /* planned for the device: arena and runtime */
     uint64_t most_used_bytes;      /* maximum over all steps that the device's driver reported */
-    struct tdm_walk_watch watch;   /* to pass to the walk */
-    uint64_t step;                 /* the current one */
-    uint64_t used_bytes;           /* last sample; 0: not known */
+    const volatile sig_atomic_t *stop; /* not zero: the run ends after this step; NULL: never */
+    struct tdm_walk_watch watch;       /* to pass to the walk */
+    uint64_t step;                     /* the current one */
+    uint64_t used_bytes;               /* last sample; 0: not known */
     double sampled_seconds, sent_seconds;
     enum tdm_phase sent_phase; /* phase of the last batch sent to the trace */
     struct tdm_unfinished_step unfinished;

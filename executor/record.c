@@ -18,14 +18,15 @@ struct tdm_recorder {
     const volatile sig_atomic_t *stop; /* NULL: never */
     bool is_lost; /* the trace could not be written, and the run goes on without it */
     struct tdm_error why_lost;
+    uint32_t ranks;
     uint64_t timed_every, first_step;
     int64_t program_id;         /* the program that is trained */
     int64_t evaluator_id;       /* 0: none yet */
     int64_t run_start_ns;       /* start of the first recorded step */
-    struct tdm_timing *timings; /* [timing_capacity] of one step, as reaped */
-    struct tdm_trace_timing *relative;
+    struct tdm_timing *timings; /* [timing_capacity], as reaped */
     size_t timing_capacity;
-    size_t timing_count, sent_count; /* of the current step: reaped, and already in the trace */
+    struct tdm_trace_timing *relative; /* [timing_capacity] of rank 0 in the current step: */
+    size_t timing_count, sent_count;   /* reaped, and already in the trace */
     struct tdm_trace_used used[TDM_TRACE_SAMPLES]; /* not in the trace yet */
     size_t used_count;
 };
@@ -48,6 +49,7 @@ static enum tdm_status open_trace(struct tdm_recorder *recorder,
                                 .where = where,
                                 .versions = versions,
                                 .started_at = started,
+                                .resumed_from = options->resume_path,
                                 .pinned_bytes = memory.pinned_bytes,
                                 .pageable_bytes = memory.pageable_bytes};
     return tdm_trace_open(options->trace_path, options->force, &run, capacity, &recorder->trace,
@@ -68,8 +70,11 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
 {
     struct tdm_trace_capacity capacity = {0};
     for (uint32_t i = 0; i < count; i++) {
-        if (capacity.timings < programs[i]->op_count)
-            capacity.timings = programs[i]->op_count;
+        capacity.ranks = programs[i]->ranks;
+        for (uint32_t rank = 0; rank < capacity.ranks; rank++) {
+            uint64_t ops = tdm_program_of_rank(programs[i], rank).op_count;
+            capacity.timings = capacity.timings < ops ? ops : capacity.timings;
+        }
         if (capacity.touches < programs[i]->buffer_count)
             capacity.touches = programs[i]->buffer_count;
         if (capacity.observed < tdm_values_change_capacity(programs[i]))
@@ -80,6 +85,7 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a recorder");
     recorder->listener = listener;
     recorder->stop = options->stop;
+    recorder->ranks = capacity.ranks;
     recorder->timed_every = timed_every;
     recorder->timing_capacity = capacity.timings;
     recorder->timings = calloc(capacity.timings + 1, sizeof(*recorder->timings));
@@ -130,20 +136,21 @@ static enum tdm_status check_stop(const struct tdm_recorder *recorder, struct td
                : TDM_OK;
 }
 
-/* Records the ops, each with the allocated bytes that change with it. */
+/* Records the ops of a rank, each with the allocated bytes that change with it. */
 static enum tdm_status record_ops(struct tdm_recorder *recorder,
                                   const struct tdm_forecast *forecast, struct tdm_error *err)
 {
     struct tdm_trace *trace = recorder->trace;
+    const uint32_t rank = forecast->program->rank;
     const struct tdm_forecast_allocation *next = forecast->allocations;
     const struct tdm_forecast_allocation *end = next + forecast->allocation_count;
     enum tdm_status status = TDM_OK;
     for (uint64_t op = 0; op < forecast->program->op_count && status == TDM_OK; op++) {
         status = check_stop(recorder, err);
         if (status == TDM_OK)
-            status = tdm_trace_op(trace, &forecast->traced[op], err);
+            status = tdm_trace_op(trace, rank, &forecast->traced[op], err);
         for (; status == TDM_OK && next < end && next->op_number == op; next++)
-            status = tdm_trace_allocation(trace, op, next->place, next->bytes, err);
+            status = tdm_trace_allocation(trace, rank, op, next->place, next->bytes, err);
     }
     return status;
 }
@@ -154,7 +161,8 @@ static enum tdm_status record_values(struct tdm_recorder *recorder,
 {
     enum tdm_status status = TDM_OK;
     for (size_t i = 0; i < forecast->change_count && status == TDM_OK; i++) {
-        status = tdm_trace_memory(recorder->trace, &forecast->changes[i], err);
+        status =
+            tdm_trace_memory(recorder->trace, forecast->program->rank, &forecast->changes[i], err);
         if (status == TDM_OK)
             status = check_stop(recorder, err);
     }
@@ -162,10 +170,10 @@ static enum tdm_status record_values(struct tdm_recorder *recorder,
 }
 
 static enum tdm_status record_program(struct tdm_recorder *recorder, const char *name,
-                                      const struct tdm_forecast *forecast, int64_t *id,
+                                      struct tdm_forecast *const *forecasts, int64_t *id,
                                       struct tdm_error *err)
 {
-    const struct tdm_program *program = forecast->program;
+    const struct tdm_program *program = forecasts[0]->program;
     json_t *json;
     enum tdm_status status = tdm_schedule_to_json(program->schedule, NULL, &json, err);
     if (status != TDM_OK)
@@ -176,53 +184,63 @@ static enum tdm_status record_program(struct tdm_recorder *recorder, const char 
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
     status = tdm_trace_program_begin(recorder->trace, name, text, program, id, err);
     free(text);
-    if (status == TDM_OK)
-        status = record_ops(recorder, forecast, err);
-    if (status == TDM_OK)
-        status = record_values(recorder, forecast, err);
+    for (uint32_t rank = 0; rank < program->ranks && status == TDM_OK; rank++) {
+        status = record_ops(recorder, forecasts[rank], err);
+        if (status == TDM_OK)
+            status = record_values(recorder, forecasts[rank], err);
+    }
     return status == TDM_OK ? tdm_trace_program_end(recorder->trace, err) : status;
 }
 
 enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *name,
-                                     const struct tdm_forecast *forecast, uint64_t first_step,
+                                     struct tdm_forecast *const *forecasts, uint64_t first_step,
                                      struct tdm_error *err)
 {
     struct tdm_error failure = {.status = TDM_OK};
     recorder->first_step = first_step;
     if (recorder->is_lost)
         return TDM_OK;
-    (void)record_program(recorder, name, forecast, &recorder->program_id, &failure);
+    (void)record_program(recorder, name, forecasts, &recorder->program_id, &failure);
     return lose(recorder, &failure, err);
 }
 
 enum tdm_status tdm_recorder_evaluator(struct tdm_recorder *recorder, const char *name,
-                                       const struct tdm_forecast *forecast, struct tdm_error *err)
+                                       struct tdm_forecast *const *forecasts, struct tdm_error *err)
 {
     struct tdm_error failure = {.status = TDM_OK};
     if (recorder->evaluator_id != 0 || recorder->is_lost)
         return TDM_OK;
-    (void)record_program(recorder, name, forecast, &recorder->evaluator_id, &failure);
+    (void)record_program(recorder, name, forecasts, &recorder->evaluator_id, &failure);
     return lose(recorder, &failure, err);
 }
 
 /* ---- what is measured ---- */
 
-/* Takes times of a step from the backend, and adds them after those taken before. They become
- * relative to the step's start. */
-static void reap(struct tdm_recorder *recorder, const struct tdm_arenas *arenas, int64_t start_ns)
+/* Takes times of ended ops of a rank from the backend. They become relative to
+ * the step's start. Returns how many. */
+static size_t reap(struct tdm_recorder *recorder, const struct tdm_arenas *arenas, int64_t start_ns,
+                   struct tdm_trace_timing *relative, size_t capacity)
 {
-    size_t first = recorder->timing_count;
-    recorder->timing_count += arenas->backend->reap(arenas->executor, recorder->timings + first,
-                                                    recorder->timing_capacity - first);
-    for (size_t i = first; i < recorder->timing_count; i++) {
+    size_t count = arenas->backend->reap(arenas->executor, recorder->timings, capacity);
+    for (size_t i = 0; i < count; i++) {
         const struct tdm_timing *timing = &recorder->timings[i];
-        recorder->relative[i] = (struct tdm_trace_timing){
+        relative[i] = (struct tdm_trace_timing){
             timing->op_number,    timing->start_ns - start_ns,  timing->end_ns - start_ns,
             timing->counts.pairs, timing->counts.fetched_bytes, timing->counts.sent_bytes};
     }
+    return count;
 }
 
-/* Fills a batch with the times and samples that are not in the trace yet. */
+/* The same for rank 0, of which parts of a step may be in the trace already. */
+static void reap_first(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
+                       int64_t start_ns)
+{
+    recorder->timing_count +=
+        reap(recorder, arenas, start_ns, recorder->relative + recorder->timing_count,
+             recorder->timing_capacity - recorder->timing_count);
+}
+
+/* Fills a batch with the times of rank 0 and the samples that are not in the trace yet. */
 static void hand_over(struct tdm_recorder *recorder, uint64_t step, struct tdm_trace_batch *batch)
 {
     size_t count = recorder->timing_count - recorder->sent_count;
@@ -278,9 +296,53 @@ bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step)
            (step == recorder->first_step || step % recorder->timed_every == 0);
 }
 
+/* What was observed of a rank, and found in its arenas. */
+static void add_observed(uint32_t rank, const struct tdm_recorded_step *recorded,
+                         uint32_t place_count, struct tdm_trace_batch *batch)
+{
+    batch->rank = rank;
+    if (recorded->observers != NULL) {
+        struct tdm_values *values = tdm_observer_values(recorded->observers[rank]);
+        batch->touch_count = tdm_values_touches(values, batch->touches);
+        batch->observed_count = tdm_values_changes(values, batch->observed);
+    }
+    if (recorded->scanned != NULL) {
+        memcpy(batch->arenas, recorded->scanned[rank], sizeof(batch->arenas));
+        batch->arena_count = place_count;
+    }
+}
+
+/* Records what ranks other than the first have of a step, in the transaction that the first has
+ * begun. */
+static enum tdm_status record_others(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
+                                     const struct tdm_recorded_step *recorded, uint32_t place_count,
+                                     struct tdm_error *err)
+{
+    for (uint32_t rank = 1; rank < recorder->ranks; rank++) {
+        struct tdm_trace_batch *batch = NULL;
+        struct tdm_error failure = {.status = TDM_OK};
+        if (tdm_trace_take(recorder->trace, &batch, &failure) != TDM_OK)
+            return lose(recorder, &failure, err);
+        batch->program_id = recorder->program_id;
+        batch->step = recorded->step;
+        batch->more = rank + 1 < recorder->ranks;
+        size_t count = reap(recorder, &arenas[rank], recorded->start_ns, batch->timings,
+                            recorder->timing_capacity);
+        if (tdm_recorder_times(recorder, recorded->step))
+            batch->timing_count = count;
+        if (recorded->device_used_bytes != NULL && recorded->device_used_bytes[rank] > 0)
+            batch->used[batch->used_count++] =
+                (struct tdm_trace_used){recorded->end_ns - recorder->run_start_ns, TDM_DEVICE,
+                                        recorded->device_used_bytes[rank]};
+        add_observed(rank, recorded, place_count, batch);
+        tdm_trace_send(recorder->trace, batch);
+    }
+    return TDM_OK;
+}
+
 enum tdm_status tdm_recorder_unfinished(struct tdm_recorder *recorder,
                                         const struct tdm_arenas *arenas,
-                                        const struct tdm_unfinished_step *unfinished, bool wait,
+                                        const struct tdm_unfinished_step *unfinished, bool all,
                                         bool *sent, struct tdm_error *err)
 {
     struct tdm_trace_batch *batch = NULL;
@@ -289,8 +351,8 @@ enum tdm_status tdm_recorder_unfinished(struct tdm_recorder *recorder,
     *sent = recorder->is_lost;
     if (recorder->is_lost)
         return TDM_OK;
-    (void)(wait ? tdm_trace_take(recorder->trace, &batch, &failure)
-                : tdm_trace_take_free(recorder->trace, &batch, &failure));
+    (void)(all ? tdm_trace_take(recorder->trace, &batch, &failure)
+               : tdm_trace_take_free(recorder->trace, &batch, &failure));
     *sent = batch != NULL;
     if (batch == NULL)
         return lose(recorder, &failure, err);
@@ -299,10 +361,13 @@ enum tdm_status tdm_recorder_unfinished(struct tdm_recorder *recorder,
     batch->unfinished = true;
     batch->ops_ended = unfinished->ops_ended;
     batch->seconds = unfinished->seconds;
-    reap(recorder, arenas, unfinished->start_ns);
+    batch->more = all && recorder->ranks > 1;
+    reap_first(recorder, arenas, unfinished->start_ns);
     hand_over(recorder, unfinished->step, batch);
     tdm_trace_send(recorder->trace, batch);
-    return TDM_OK;
+    const struct tdm_recorded_step others = {.step = unfinished->step,
+                                             .start_ns = unfinished->start_ns};
+    return all ? record_others(recorder, arenas, &others, 0, err) : TDM_OK;
 }
 
 enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct tdm_program *program,
@@ -323,21 +388,15 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
     batch->seconds = 1e-9 * (double)(recorded->end_ns - recorded->start_ns);
     batch->tokens = tdm_schedule_tokens(program->schedule);
     batch->ops_ended = program->op_count;
-    reap(recorder, arenas, recorded->start_ns);
-    sample_places(recorder, arenas, recorded->end_ns, recorded->device_used_bytes);
+    batch->more = recorder->ranks > 1;
+    reap_first(recorder, arenas, recorded->start_ns);
+    sample_places(recorder, arenas, recorded->end_ns, recorded->device_used_bytes[0]);
     hand_over(recorder, recorded->step, batch);
-    if (recorded->observer != NULL) {
-        struct tdm_values *values = tdm_observer_values(recorded->observer);
-        batch->touch_count = tdm_values_touches(values, batch->touches);
-        batch->observed_count = tdm_values_changes(values, batch->observed);
-    }
-    if (recorded->arenas != NULL) {
-        memcpy(batch->arenas, recorded->arenas, sizeof(batch->arenas));
-        batch->arena_count = program->schedule->machine->topology.place_count;
-    }
+    const uint32_t place_count = program->schedule->machine->topology.place_count;
+    add_observed(0, recorded, place_count, batch);
     recorder->timing_count = recorder->sent_count = 0;
     tdm_trace_send(recorder->trace, batch);
-    return TDM_OK;
+    return record_others(recorder, arenas, recorded, place_count, err);
 }
 
 enum tdm_status tdm_recorder_evaluated(struct tdm_recorder *recorder, uint64_t step, double loss,

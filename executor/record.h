@@ -25,18 +25,19 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
                                   const struct tdm_program *const *programs, uint64_t timed_every,
                                   struct tdm_recorder **recorder, struct tdm_error *err);
 
-/* Bytes that a recorder and its trace allocate for each op of the longest program. */
+/* Bytes that a recorder and its trace allocate, at most, for each op of each rank of the longest
+ * program. */
 uint64_t tdm_recorder_op_bytes(void);
 
 /* Are the times of a step's ops recorded? */
 bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step);
 
 /* Records a program before it runs: its schedule, its ops with predicted times, allocated bytes and
- * bytes that hold values. `forecast` must be of the program and made for a trace. `first_step` is
- * the number of its first step. A set *stop of the run ends it with TDM_INTERRUPTED, and then the
- * trace holds nothing of the program. */
+ * bytes that hold values. `forecasts` are of all ranks of the program and made for a trace.
+ * `first_step` is the number of its first step. A set *stop of the run ends it with
+ * TDM_INTERRUPTED, and then the trace holds nothing of the program. */
 enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *name,
-                                     const struct tdm_forecast *forecast, uint64_t first_step,
+                                     struct tdm_forecast *const *forecasts, uint64_t first_step,
                                      struct tdm_error *err);
 
 /* The state of a step that has not ended. */
@@ -52,31 +53,35 @@ struct tdm_unfinished_step {
 void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
                          const struct tdm_unfinished_step *unfinished, uint64_t device_used_bytes);
 
-/* Sends the trace the data of a running step: times of ended ops, and samples. If the trace is
- * still busy with earlier data, waits if `wait`; else sets *sent to false and keeps the data for
- * later. */
+/* Sends the trace the data of a step that has not ended: times of ended ops, and samples. While the
+ * step runs, of rank 0 alone, and if the trace is still busy with earlier data, sets *sent to false
+ * and keeps the data for later. `all`: no rank runs any more; of all ranks (`arenas` has as many),
+ * and waits for the trace. */
 enum tdm_status tdm_recorder_unfinished(struct tdm_recorder *recorder,
                                         const struct tdm_arenas *arenas,
-                                        const struct tdm_unfinished_step *unfinished, bool wait,
+                                        const struct tdm_unfinished_step *unfinished, bool all,
                                         bool *sent, struct tdm_error *err);
 
 struct tdm_recorded_step {
     uint64_t step;
     double loss, gradient_norm;
-    int64_t start_ns, end_ns;             /* on the backend's clock */
-    struct tdm_observer *observer;        /* NULL: not observed */
-    const struct tdm_trace_arena *arenas; /* [TDM_MAX_PLACES], NULL: not scanned */
-    uint64_t device_used_bytes;           /* as its driver reports it; 0: there is none */
+    int64_t start_ns, end_ns; /* on the backend's clock */
+    /* [ranks] each */
+    struct tdm_observer *const *observers;                   /* NULL: not observed */
+    const struct tdm_trace_arena (*scanned)[TDM_MAX_PLACES]; /* NULL: not scanned */
+    const uint64_t *device_used_bytes; /* as the drivers report it; 0: there is none */
 };
 
-/* Records a step that has ended. Reaps the backend's op times. */
+/* Records a step that has ended, of all ranks: `arenas` has program->ranks. Reaps the backend's op
+ * times. */
 enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct tdm_program *program,
                                   const struct tdm_arenas *arenas,
                                   const struct tdm_recorded_step *recorded, struct tdm_error *err);
 
 /* Records the evaluation program, before its first evaluation; once a run. */
 enum tdm_status tdm_recorder_evaluator(struct tdm_recorder *recorder, const char *name,
-                                       const struct tdm_forecast *forecast, struct tdm_error *err);
+                                       struct tdm_forecast *const *forecasts,
+                                       struct tdm_error *err);
 
 /* Records an evaluation that ran after a step of the trained program. */
 enum tdm_status tdm_recorder_evaluated(struct tdm_recorder *recorder, uint64_t step, double loss,

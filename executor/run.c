@@ -67,41 +67,21 @@ static enum tdm_status check_item(void *self, const struct tdm_item *item, struc
                : status;
 }
 
-static enum tdm_status forecast_item(void *self, const struct tdm_item *item,
-                                     const struct tdm_waits *waits, struct tdm_error *err)
-{
-    return tdm_forecast_take(self, item, waits, err);
-}
-
-/* Validates a program of several ranks, and simulates rank 0. */
+/* Validates a program of several ranks, and simulates them. */
 static enum tdm_status check_team(const struct tdm_program *program, bool for_trace,
-                                  struct tdm_forecast **out, struct tdm_error *err)
+                                  struct tdm_forecast **forecasts, struct tdm_error *err)
 {
-    struct tdm_forecast *forecast = NULL;
     enum tdm_status status = tdm_program_validate(program, program->arena_bytes, err);
-    if (status == TDM_OK)
-        status = tdm_forecast_begin(program, for_trace, &forecast, err);
-    if (status == TDM_OK)
-        status = tdm_forecast_meet(forecast, err);
-    if (status == TDM_OK)
-        status = tdm_order_emit(program, forecast_item, forecast, err);
-    if (status == TDM_OK)
-        status = tdm_forecast_end(forecast, err);
-    if (status != TDM_OK) {
-        tdm_forecast_free(forecast);
-        return status;
-    }
-    *out = forecast;
-    return TDM_OK;
+    return status == TDM_OK ? tdm_forecast_team(program, for_trace, forecasts, err) : status;
 }
 
 /* Validates and simulates a program in one emission of its items. */
 static enum tdm_status check(const struct tdm_program *program, bool for_trace,
-                             struct tdm_forecast **forecast, struct tdm_error *err)
+                             struct tdm_forecast **forecasts, struct tdm_error *err)
 {
     struct check c = {NULL, NULL};
     if (program->ranks > 1)
-        return check_team(program, for_trace, forecast, err);
+        return check_team(program, for_trace, forecasts, err);
     enum tdm_status status = tdm_validation_new(program, program->arena_bytes, &c.validation, err);
     if (status == TDM_OK)
         status = tdm_forecast_begin(program, for_trace, &c.forecast, err);
@@ -116,8 +96,17 @@ static enum tdm_status check(const struct tdm_program *program, bool for_trace,
         tdm_forecast_free(c.forecast);
         return status;
     }
-    *forecast = c.forecast;
+    forecasts[0] = c.forecast;
     return TDM_OK;
+}
+
+static void unload(struct tdm_loaded *loaded)
+{
+    for (uint32_t rank = 0; loaded->forecasts != NULL && rank < loaded->program->ranks; rank++)
+        tdm_forecast_free(loaded->forecasts[rank]);
+    free(loaded->forecasts);
+    tdm_program_free(loaded->program);
+    tdm_schedule_free(loaded->schedule);
 }
 
 /* Loads, lowers and checks one schedule. `pairs` are settings that replace its own. */
@@ -133,8 +122,12 @@ static enum tdm_status load_one(const char *path, const char *const *pairs, size
     status = tdm_program_lower(schedule, &loaded->program, err);
     if (status == TDM_OK)
         status = check_limits(loaded->program, err);
-    if (status == TDM_OK)
-        status = check(loaded->program, for_trace, &loaded->forecast, err);
+    if (status == TDM_OK) {
+        loaded->forecasts = calloc(loaded->program->ranks, sizeof(*loaded->forecasts));
+        status = loaded->forecasts == NULL
+                     ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for forecasts")
+                     : check(loaded->program, for_trace, loaded->forecasts, err);
+    }
     return status == TDM_OK ? TDM_OK : tdm_about(err, path);
 }
 
@@ -144,7 +137,7 @@ static void tell_planned(const struct tdm_run *run, const char *path,
     const struct tdm_amounts amounts =
         tdm_amounts_of(loaded->program, run->options->backend, run->options->trace_path != NULL);
     run->listener->planned(run->listener->self, path, loaded->program, &amounts,
-                           loaded->forecast->step_seconds);
+                           loaded->forecasts[0]->step_seconds);
 }
 
 static enum tdm_status check_stop(const struct tdm_run_options *options, struct tdm_error *err)
@@ -206,7 +199,7 @@ static enum tdm_status load_all(struct tdm_run *run, struct tdm_run_result *resu
                                           options->schedule_paths[i], run->loaded[i].program, err);
         if (status != TDM_OK)
             return status;
-        results[i].predicted_step_seconds = run->loaded[i].forecast->step_seconds;
+        results[i].predicted_step_seconds = run->loaded[i].forecasts[0]->step_seconds;
         results[i].model_flops = tdm_model_flops(run->loaded[i].schedule);
         results[i].topology = run->loaded[i].schedule->machine->topology;
         for (uint32_t place = 0; place < results[i].topology.place_count; place++)
@@ -283,9 +276,9 @@ static uint64_t choose_timed(const struct tdm_run *run)
     uint64_t ops = 0;
     bool cheap = true;
     for (uint32_t i = 0; i < options->schedule_count; i++) {
-        ops += run->programs[i]->op_count;
+        ops += run->programs[i]->op_count * run->programs[i]->ranks;
         cheap = cheap && options->backend->timing_seconds * (double)run->programs[i]->op_count <=
-                             MAX_TIMING_SHARE * run->loaded[i].forecast->step_seconds;
+                             MAX_TIMING_SHARE * run->loaded[i].forecasts[0]->step_seconds;
     }
     return cheap && ops <= MAX_TIMINGS / (options->steps + 1) ? 1 : UINT64_MAX;
 }
@@ -329,6 +322,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
         status = tdm_run_weights_open(options, listener, run.programs[0], &run.weights, err);
     if (status == TDM_OK)
         status = open_tokens(&run, err);
+    if (status == TDM_OK)
+        status = tdm_run_weights_match(&run.weights, run.tokens, err);
     if (status == TDM_OK && options->dry_run)
         status = compare_memory(&run, err);
     if (status == TDM_OK && options->devices != NULL &&
@@ -337,6 +332,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
                           options->device_count, run.programs[0]->ranks);
     if (status == TDM_OK)
         status = check_stop(options, err);
+    if (status == TDM_OK && !options->dry_run)
+        status = tdm_run_weights_begin(&run.weights, err);
     if (status != TDM_OK || options->dry_run)
         goto free_programs;
 
@@ -360,11 +357,8 @@ free_programs:
     tdm_run_weights_close(&run.weights);
     tdm_tokens_free(run.validation);
     tdm_tokens_free(run.tokens);
-    for (uint32_t i = 0; run.loaded != NULL && i < run.program_count; i++) {
-        tdm_forecast_free(run.loaded[i].forecast);
-        tdm_program_free(run.loaded[i].program);
-        tdm_schedule_free(run.loaded[i].schedule);
-    }
+    for (uint32_t i = 0; run.loaded != NULL && i < run.program_count; i++)
+        unload(&run.loaded[i]);
     free(run.arenas);
     free(run.loaded);
     free(run.programs);

@@ -20,9 +20,10 @@ struct tdm_run_options {
     const char *const *schedule_paths;
     const struct tdm_backend *backend;
     uint64_t seed;            /* for random weights and for where sequences begin */
+    bool seed_given;          /* else a resumed run has the seed of the checkpoint */
     const char *weights_path; /* directory to load from; NULL: random */
     const char *tokens_path;  /* NULL: random tokens */
-    uint64_t steps;
+    uint64_t steps;           /* the last one */
     const char *const *pairs; /* of --set, KEY=VALUE; applied to the training schedules */
     size_t pair_count;
     const char *evaluate_path;   /* schedule that evaluates between steps; NULL: none */
@@ -31,10 +32,14 @@ struct tdm_run_options {
     const char *validation_path; /* text to evaluate on; NULL: the end of the tokens */
     double validation_share;
     const char *trace_path;     /* NULL: none */
-    const char *save_path;      /* directory to write the trained model to; NULL: none */
+    const char *save_path;      /* directory to write the trained model to; with save_every a folder
+                                   of checkpoints; NULL: none */
+    const char *resume_path;    /* checkpoint, or a folder of them, to go on from; NULL: none */
     const char *gradients_path; /* directory for the gradients of the last step; NULL: none */
     enum tdm_dtype save_dtype;  /* of saved weights; NONE: the schedule's dtype */
-    uint64_t save_every;        /* in steps; also after the last one; 0: only then */
+    uint64_t save_every;        /* in steps; also after the last one; 0: only then, and no
+                                   checkpoint */
+    uint64_t save_keep;         /* checkpoints that stay */
     uint64_t shard_bytes;       /* maximum size of a saved file */
     const uint32_t *devices;    /* [device_count] of the ranks; NULL: each has its own number */
     uint32_t device_count;
@@ -42,7 +47,12 @@ struct tdm_run_options {
     uint64_t timed_every; /* record op times of step 1 and every k-th; 0: automatic */
     bool dry_run;         /* allocate nothing, run nothing */
     const char *command;  /* for the trace */
+    /* Not zero: the run ends as soon as it can. If it writes checkpoints, it ends the step and
+     * saves first. */
     const volatile sig_atomic_t *stop;
+    const volatile sig_atomic_t *cut; /* not zero: it ends in the middle of that too; NULL: never */
+    volatile sig_atomic_t *save_now;  /* not zero: a checkpoint is saved after the step, and it
+                                         becomes  zero; NULL: never */
 };
 
 /* Progress of a step: the running op, the seconds since the step began, and the estimated remaining
@@ -53,6 +63,7 @@ struct tdm_run_moment {
     enum tdm_phase phase;
     uint32_t layer, chunk; /* or TDM_NONE */
     double seconds, left_seconds;
+    bool stopping;          /* the run ends after this step */
     uint64_t used_bytes;    /* of the device, as its driver reports it; 0: not known */
     uint64_t planned_bytes; /* of the device: the arena and the runtime */
 };
@@ -72,6 +83,11 @@ struct tdm_run_listener {
     void (*tokens)(void *self, const struct tdm_tokens *tokens, double entropy);
     /* Weights are being moved: the activity ("loading weights"), and `done` of `elements`. */
     void (*moved)(void *self, const char *what, uint64_t done, uint64_t elements);
+    /* The run goes on after `step`. `differences` from the run that saved change how sums are
+     * rounded, or the user wants them; "": none. */
+    void (*resumed)(void *self, const char *directory, uint64_t step, const char *differences);
+    /* A checkpoint was saved after a step. */
+    void (*saved)(void *self, const char *directory, uint64_t step, double seconds);
     /* Called a few times a second in a step. May be NULL. */
     void (*within)(void *self, const struct tdm_run_moment *moment);
     void (*stepped)(void *self, const struct tdm_program *program, uint64_t step, double loss,
@@ -92,9 +108,11 @@ struct tdm_run_validation {
 
 /* Results of one schedule. */
 struct tdm_run_result {
-    bool begun;     /* its first step has begun */
-    bool finished;  /* all steps are done, and all that was to be saved is saved */
-    uint64_t steps; /* done */
+    bool begun;            /* its first step has begun */
+    bool finished;         /* all steps are done, and all that was to be saved is saved */
+    uint64_t steps;        /* the last one that is done */
+    uint64_t resumed_step; /* the run went on after this one; 0: from the start */
+    uint64_t saved_step;   /* of the last checkpoint that it saved; 0: none */
     uint64_t tokens;
     double first_loss, late_loss; /* of step 1; mean of the last tenth; NAN: not computed */
     double unigram_entropy;       /* of the tokens, nats */

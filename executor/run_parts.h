@@ -13,7 +13,7 @@
 struct tdm_loaded {
     struct tdm_schedule *schedule;
     struct tdm_program *program;
-    struct tdm_forecast *forecast;
+    struct tdm_forecast **forecasts; /* [ranks of the program] */
 };
 
 struct tdm_run {

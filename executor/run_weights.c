@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads or draws the weights of a run, and saves them and the gradients. */
+/* Loads or draws the weights of a run, and saves them, checkpoints and gradients. */
 #include "executor/run_weights.h"
 
-#include "base/file.h"
+#include "base/size.h"
 #include "executor/state.h"
 #include "executor/weights.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static void moved(void *self, uint64_t done, uint64_t elements)
 {
@@ -19,27 +21,40 @@ enum tdm_status tdm_run_weights_init(struct tdm_run_weights *weights,
                                      const struct tdm_program *program, struct tdm_error *err)
 {
     const struct tdm_weights_watch watch = {weights, moved, weights->options->stop};
-    weights->moving = weights->files != NULL ? "loading weights" : "drawing weights";
+    weights->moving = weights->resumed != NULL ? "loading a checkpoint"
+                      : weights->files != NULL ? "loading weights"
+                                               : "drawing weights";
+    if (weights->resumed != NULL)
+        return tdm_checkpoint_load(weights->resumed, arenas, program, &watch, err);
     if (weights->files != NULL)
         return tdm_weights_load(weights->files, arenas, program, &watch, err);
     return tdm_weights_draw(weights->options->seed, arenas, program, &watch, err);
 }
 
+bool tdm_run_saves_checkpoints(const struct tdm_run_options *options)
+{
+    return options->save_every > 0;
+}
+
 /* What a run writes: the model that it trained, or the gradients of its last step. */
-static struct tdm_weights_target target_of(const struct tdm_run_options *options,
+static struct tdm_weights_target target_of(const struct tdm_run_weights *weights,
                                            const struct tdm_schedule *schedule, bool gradients)
 {
+    const struct tdm_run_options *options = weights->options;
     enum tdm_dtype dtype =
         options->save_dtype != TDM_DTYPE_NONE ? options->save_dtype : schedule->dtypes.weights;
-    return (struct tdm_weights_target){.directory =
-                                           gradients ? options->gradients_path : options->save_path,
-                                       .model = schedule->model,
-                                       .gradients = gradients,
-                                       .dtype = gradients ? TDM_DTYPE_FP32 : dtype,
-                                       .shard_bytes = options->shard_bytes,
-                                       .force = options->force,
-                                       .only_checked = options->dry_run,
-                                       .repeated = !gradients && options->save_every > 0};
+    const char *from =
+        weights->resumed != NULL ? weights->resumed->directory : options->weights_path;
+    return (struct tdm_weights_target){
+        .directory = gradients ? options->gradients_path : options->save_path,
+        .model = schedule->model,
+        .gradients = gradients,
+        .dtype = gradients ? TDM_DTYPE_FP32 : dtype,
+        .shard_bytes = options->shard_bytes,
+        .companions = gradients ? NULL : from,
+        .force = options->force,
+        .only_checked = options->dry_run,
+    };
 }
 
 static enum tdm_status save(struct tdm_run_weights *weights, const struct tdm_arenas *arenas,
@@ -47,35 +62,117 @@ static enum tdm_status save(struct tdm_run_weights *weights, const struct tdm_ar
                             struct tdm_error *err)
 {
     const struct tdm_weights_watch watch = {weights, moved, weights->options->stop};
-    struct tdm_weights_target target = target_of(weights->options, program->schedule, gradients);
+    const struct tdm_weights_target target = target_of(weights, program->schedule, gradients);
     if (target.directory == NULL)
         return TDM_OK;
     weights->moving = gradients ? "saving gradients" : "saving weights";
-    target.force = target.force || (weights->saved && !gradients);
-    enum tdm_status status = tdm_weights_save(&target, arenas, program, &watch, err);
-    weights->saved = weights->saved || (status == TDM_OK && !gradients);
+    return tdm_weights_save(&target, arenas, program, &watch, err);
+}
+
+static double now_seconds(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Says where the last good checkpoint is, if this one could not be saved. */
+static void hint_last(const struct tdm_run_weights *weights, uint64_t saved_step,
+                      struct tdm_error *err)
+{
+    if (saved_step > 0 && err->hint[0] == '\0')
+        (void)tdm_hint(err, "%s has the checkpoint of step %llu", weights->options->save_path,
+                       (unsigned long long)saved_step);
+}
+
+static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
+                                       const struct tdm_arenas *arenas,
+                                       const struct tdm_program *program,
+                                       const struct tdm_history *history, uint64_t *saved_step,
+                                       struct tdm_error *err)
+{
+    const struct tdm_run_listener *listener = weights->listener;
+    const struct tdm_weights_watch watch = {weights, moved, weights->options->cut};
+    const double began = now_seconds();
+    struct tdm_checkpoint_moment moment = {.step = history->count,
+                                           .seed = weights->seed,
+                                           .backend = arenas->backend->name,
+                                           .token_count = weights->token_count,
+                                           .history = history};
+    memcpy(moment.token_digest, weights->token_digest, sizeof(moment.token_digest));
+    struct tdm_weights_target target = target_of(weights, program->schedule, false);
+    char *path = tdm_checkpoint_folder_step(&weights->folder, history->count);
+    if (path == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", target.directory);
+    target.directory = path;
+    target.force = true; /* the folder was checked */
+    weights->moving = "saving a checkpoint";
+    enum tdm_status status = tdm_checkpoint_save(&target, arenas, program, &moment, &watch, err);
+    if (status == TDM_OK)
+        status = tdm_checkpoint_folder_advance(&weights->folder, history->count, err);
+    if (status == TDM_OK) {
+        *saved_step = history->count;
+        listener->saved(listener->self, path, history->count, now_seconds() - began);
+    } else {
+        hint_last(weights, *saved_step, err);
+    }
+    free(path);
     return status;
+}
+
+/* Is a checkpoint to be saved after a step? */
+static bool is_due(const struct tdm_run_options *options, uint64_t step)
+{
+    bool now = options->save_now != NULL && *options->save_now;
+    if (now)
+        *options->save_now = 0;
+    return now || step == options->steps || step % options->save_every == 0 ||
+           (options->stop != NULL && *options->stop);
 }
 
 enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
-                                     const struct tdm_program *program, uint64_t step,
+                                     const struct tdm_program *program,
+                                     const struct tdm_history *history, uint64_t *saved_step,
                                      struct tdm_error *err)
 {
     const struct tdm_run_options *options = weights->options;
-    bool last = step == options->steps;
+    const bool last = history->count == options->steps;
     enum tdm_status status = TDM_OK;
-    if (last || (options->save_every > 0 && step % options->save_every == 0))
+    if (tdm_run_saves_checkpoints(options) && is_due(options, history->count) &&
+        history->count != *saved_step)
+        status = save_checkpoint(weights, arenas, program, history, saved_step, err);
+    else if (last && !tdm_run_saves_checkpoints(options))
         status = save(weights, arenas, program, false, err);
     return status == TDM_OK && last ? save(weights, arenas, program, true, err) : status;
 }
 
+/* Checks the folder for checkpoints, and whether its file system has enough space: a checkpoint is
+ * complete before the oldest one is removed. */
+static enum tdm_status check_folder(struct tdm_run_weights *weights,
+                                    const struct tdm_program *program,
+                                    struct tdm_weights_target target, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = weights->options;
+    const struct tdm_checkpoint *resumed = weights->resumed;
+    enum tdm_status status =
+        tdm_checkpoint_folder_check(options->save_path, options->save_keep, options->force,
+                                    resumed == NULL ? NULL : resumed->directory,
+                                    resumed == NULL ? 0 : resumed->step, &weights->folder, err);
+    const uint64_t saves = (options->steps + options->save_every - 1) / options->save_every;
+    target.part_bytes = tdm_checkpoint_part_bytes(program, target.dtype);
+    target.copies = resumed != NULL ? 1 : (uint32_t)tdm_least(saves, options->save_keep + 1);
+    return status == TDM_OK ? tdm_weights_check_space(&target, err) : status;
+}
+
 /* Checks before the run, as far as possible, that its weights or gradients can be saved. */
-static enum tdm_status check_target(const struct tdm_run_options *options,
-                                    const struct tdm_schedule *schedule, bool gradients,
+static enum tdm_status check_target(struct tdm_run_weights *weights,
+                                    const struct tdm_program *program, bool gradients,
                                     struct tdm_error *err)
 {
-    const struct tdm_weights_target target = target_of(options, schedule, gradients);
+    const struct tdm_run_options *options = weights->options;
+    const struct tdm_schedule *schedule = program->schedule;
+    const struct tdm_weights_target target = target_of(weights, schedule, gradients);
     if (target.directory == NULL)
         return TDM_OK;
     const char *option = gradients ? "--save-gradients" : "--save";
@@ -91,7 +188,45 @@ static enum tdm_status check_target(const struct tdm_run_options *options,
                  options->schedule_paths[0]);
         return tdm_hint(err, "plan with --optimizer none");
     }
-    return tdm_weights_check(&target, err);
+    return tdm_run_saves_checkpoints(options) && !gradients
+               ? check_folder(weights, program, target, err)
+               : tdm_weights_check(&target, err);
+}
+
+/* Opens the checkpoint to go on from, which must fit the program. */
+static enum tdm_status open_resumed(struct tdm_run_weights *weights,
+                                    const struct tdm_program *program, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = weights->options;
+    if (options->schedule_count > 1)
+        return tdm_fail(err, TDM_USAGE, "--resume %s: %u schedules train; one can go on",
+                        options->resume_path, options->schedule_count);
+    if (!options->backend->executes)
+        return tdm_fail(err, TDM_USAGE, "--resume %s: backend %s computes nothing to go on with",
+                        options->resume_path, options->backend->name);
+    const struct tdm_checkpoint_user user = {.program = program,
+                                             .schedule_path = options->schedule_paths[0],
+                                             .backend = options->backend->name,
+                                             .pairs = options->pairs,
+                                             .pair_count = options->pair_count};
+    enum tdm_status status = tdm_checkpoint_open(options->resume_path, &weights->resumed, err);
+    if (status == TDM_OK)
+        status = tdm_checkpoint_match(weights->resumed, &user, err);
+    if (status != TDM_OK)
+        return status;
+    const struct tdm_checkpoint *resumed = weights->resumed;
+    weights->seed = options->seed_given ? options->seed : resumed->seed;
+    if (weights->seed != resumed->seed)
+        return tdm_fail(err, TDM_INPUT, "%s: was trained with the seed %llu, not %llu",
+                        resumed->directory, (unsigned long long)resumed->seed,
+                        (unsigned long long)weights->seed);
+    if (resumed->step >= options->steps + (options->gradients_path == NULL)) {
+        tdm_fail(err, TDM_USAGE, "%s: is beyond --steps %llu", resumed->directory,
+                 (unsigned long long)options->steps);
+        return tdm_hint(err,
+                        "--steps is the step to reach, counted from the start of the training");
+    }
+    return TDM_OK;
 }
 
 enum tdm_status tdm_run_weights_open(const struct tdm_run_options *options,
@@ -99,19 +234,48 @@ enum tdm_status tdm_run_weights_open(const struct tdm_run_options *options,
                                      const struct tdm_program *program,
                                      struct tdm_run_weights *weights, struct tdm_error *err)
 {
-    const struct tdm_schedule *schedule = program->schedule;
     enum tdm_status status = TDM_OK;
-    *weights = (struct tdm_run_weights){.options = options, .listener = listener};
-    if (options->weights_path != NULL)
+    *weights = (struct tdm_run_weights){
+        .options = options, .listener = listener, .seed = options->seed, .folder = {.lock = -1}};
+    if (options->resume_path != NULL)
+        status = open_resumed(weights, program, err);
+    else if (options->weights_path != NULL)
         status = tdm_weights_find(options->weights_path, options->schedule_paths[0],
-                                  schedule->model, &weights->files, err);
+                                  program->schedule->model, &weights->files, err);
     if (status == TDM_OK)
-        status = check_target(options, schedule, false, err);
-    return status == TDM_OK ? check_target(options, schedule, true, err) : status;
+        status = check_target(weights, program, false, err);
+    return status == TDM_OK ? check_target(weights, program, true, err) : status;
+}
+
+enum tdm_status tdm_run_weights_match(struct tdm_run_weights *weights,
+                                      const struct tdm_tokens *tokens, struct tdm_error *err)
+{
+    if (weights->resumed == NULL && !tdm_run_saves_checkpoints(weights->options))
+        return TDM_OK;
+    weights->token_count = tdm_tokens_count(tokens);
+    tdm_tokens_digest(tokens, weights->token_digest);
+    return weights->resumed == NULL
+               ? TDM_OK
+               : tdm_checkpoint_match_tokens(weights->resumed, tdm_tokens_name(tokens),
+                                             weights->token_count, weights->token_digest, err);
+}
+
+enum tdm_status tdm_run_weights_begin(struct tdm_run_weights *weights, struct tdm_error *err)
+{
+    const struct tdm_checkpoint *resumed = weights->resumed;
+    if (resumed != NULL)
+        weights->listener->resumed(weights->listener->self, resumed->directory, resumed->step,
+                                   resumed->differences);
+    return tdm_run_saves_checkpoints(weights->options)
+               ? tdm_checkpoint_folder_open(&weights->folder, err)
+               : TDM_OK;
 }
 
 void tdm_run_weights_close(struct tdm_run_weights *weights)
 {
     tdm_weights_close(weights->files);
+    tdm_checkpoint_close(weights->resumed);
+    tdm_checkpoint_folder_close(&weights->folder);
     weights->files = NULL;
+    weights->resumed = NULL;
 }

@@ -1,20 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights of a run: initialises them, and saves them or gradients; a part of run.c.
+ * Weights of a run: initialises them or goes on from a checkpoint, and saves them, checkpoints or
+ * gradients; a part of run.c.
  */
 #ifndef TDM_EXECUTOR_RUN_WEIGHTS_H
 #define TDM_EXECUTOR_RUN_WEIGHTS_H
 
 #include "executor/arenas.h"
+#include "executor/checkpoint.h"
+#include "executor/checkpoint_folder.h"
 #include "executor/run.h"
 #include "models/weights.h"
 
 struct tdm_run_weights {
     const struct tdm_run_options *options;
     const struct tdm_run_listener *listener;
-    struct tdm_weights *files; /* to load from; NULL: random */
-    const char *moving;        /* the current activity, for listener->moved */
-    bool saved;                /* this run has saved; the next save replaces that */
+    struct tdm_weights *files;      /* to load from; NULL: random */
+    const char *moving;             /* the current activity, for listener->moved */
+    uint64_t seed;                  /* of the training */
+    struct tdm_checkpoint *resumed; /* NULL: from the start */
+    struct tdm_checkpoint_folder folder;
+    uint64_t token_count; /* of the text, if checkpoints are read or written */
+    char token_digest[TDM_DIGEST_SIZE];
 };
 
 /* Called before anything is allocated. Opens the directory to load from and checks the directories
@@ -26,15 +33,29 @@ enum tdm_status tdm_run_weights_open(const struct tdm_run_options *options,
                                      struct tdm_run_weights *weights, struct tdm_error *err);
 void tdm_run_weights_close(struct tdm_run_weights *weights);
 
+/* Reads what checkpoints say of the text, and compares it with the one to go on from. TDM_INPUT if
+ * it is another. */
+enum tdm_status tdm_run_weights_match(struct tdm_run_weights *weights,
+                                      const struct tdm_tokens *tokens, struct tdm_error *err);
+
+/* The run will begin: makes the folder for checkpoints. Errors of tdm_checkpoint_folder_open(). */
+enum tdm_status tdm_run_weights_begin(struct tdm_run_weights *weights, struct tdm_error *err);
+
 /* Initialises the state of a program. */
 enum tdm_status tdm_run_weights_init(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program, struct tdm_error *err);
 
-/* Saves weights or gradients if they are to be saved after step `step`. */
+/* Does the run write checkpoints? */
+bool tdm_run_saves_checkpoints(const struct tdm_run_options *options);
+
+/* Saves weights, a checkpoint or gradients if they are to be saved after the last step of
+ * `history`; a checkpoint also if the run was told to save now or to stop. Not what *saved_step
+ * says was saved; it becomes that step if a checkpoint was saved. */
 enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
-                                     const struct tdm_program *program, uint64_t step,
+                                     const struct tdm_program *program,
+                                     const struct tdm_history *history, uint64_t *saved_step,
                                      struct tdm_error *err);
 
 #endif

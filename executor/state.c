@@ -91,6 +91,35 @@ static enum tdm_status download(const struct tdm_arenas *arenas, const struct td
     return status;
 }
 
+enum tdm_dtype tdm_state_dtype(const struct tdm_program *program, enum tdm_content content)
+{
+    const struct tdm_dtypes *dtypes = &program->schedule->dtypes;
+    uint32_t buffer, slot;
+    if (!tdm_program_home(program, content, 0, &buffer, &slot))
+        return TDM_DTYPE_NONE;
+    return content == TDM_UNIT_WEIGHTS  ? dtypes->weights
+           : content == TDM_UNIT_MASTER ? dtypes->master
+                                        : dtypes->moments;
+}
+
+enum tdm_status tdm_state_put_kept(const struct tdm_arenas *arenas,
+                                   const struct tdm_program *program, enum tdm_content content,
+                                   const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
+                                   const void *data, struct tdm_error *err)
+{
+    return upload(arenas, program, content, tdm_state_dtype(program, content), tensor, first, count,
+                  data, err);
+}
+
+enum tdm_status tdm_state_get_kept(const struct tdm_arenas *arenas,
+                                   const struct tdm_program *program, enum tdm_content content,
+                                   const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
+                                   void *data, struct tdm_error *err)
+{
+    return download(arenas, program, content, tdm_state_dtype(program, content), tensor, first,
+                    count, data, err);
+}
+
 /* Splits fp32 values into bf16 weights and the remainders of their masters. */
 static void split_values(const float *values, uint64_t count, uint16_t *weights,
                          uint16_t *remainders)

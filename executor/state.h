@@ -32,6 +32,21 @@ enum tdm_status tdm_state_get(const struct tdm_arenas *arenas, const struct tdm_
                               enum tdm_content content, const struct tdm_tensor *tensor,
                               uint64_t first, uint64_t count, float *values, struct tdm_error *err);
 
+/* The dtype in which a program keeps weights, masters or moments from one step to the next;
+ * TDM_DTYPE_NONE: it has none. */
+enum tdm_dtype tdm_state_dtype(const struct tdm_program *program, enum tdm_content content);
+
+/* Writes or reads elements of a tensor's weights, masters or moments as they are kept, whatever
+ * places and ranks have them. The program has the content. */
+enum tdm_status tdm_state_put_kept(const struct tdm_arenas *arenas,
+                                   const struct tdm_program *program, enum tdm_content content,
+                                   const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
+                                   const void *data, struct tdm_error *err);
+enum tdm_status tdm_state_get_kept(const struct tdm_arenas *arenas,
+                                   const struct tdm_program *program, enum tdm_content content,
+                                   const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
+                                   void *data, struct tdm_error *err);
+
 /* Writes the weights of a unit from `values` [units[unit].elements] (padding is ignored), with the
  * matching master and zero moments. */
 enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct tdm_program *program,

@@ -27,7 +27,7 @@ struct tdm_team_walk {
 };
 
 enum tdm_status tdm_team_walk_new(const struct tdm_program *program,
-                                  const struct tdm_forecast *forecast,
+                                  struct tdm_forecast *const *forecasts,
                                   const struct tdm_arenas *arenas, struct tdm_team_walk **out,
                                   struct tdm_error *err)
 {
@@ -46,8 +46,8 @@ enum tdm_status tdm_team_walk_new(const struct tdm_program *program,
         struct member *member = &team->members[rank];
         member->program = tdm_program_of_rank(program, rank);
         member->team = team->team;
-        status = tdm_walk_new(&member->program, rank == 0 ? forecast : NULL, &arenas[rank],
-                              &member->walk, err);
+        status = tdm_walk_new(&member->program, forecasts == NULL ? NULL : forecasts[rank],
+                              &arenas[rank], &member->walk, err);
         if (status == TDM_OK)
             tdm_walk_join(member->walk, team->team);
     }
@@ -121,8 +121,8 @@ static enum tdm_status first_failure(const struct tdm_team_walk *team, struct td
 }
 
 enum tdm_status tdm_team_walk_step(struct tdm_team_walk *team, const struct tdm_step *step,
-                                   struct tdm_observer *observer, const volatile sig_atomic_t *stop,
-                                   struct tdm_error *err)
+                                   struct tdm_observer *const *observers,
+                                   const volatile sig_atomic_t *stop, struct tdm_error *err)
 {
     pthread_t threads[TDM_MAX_RANKS];
     uint32_t started = 1;
@@ -131,7 +131,7 @@ enum tdm_status tdm_team_walk_step(struct tdm_team_walk *team, const struct tdm_
     for (uint32_t rank = 0; rank < team->ranks; rank++) {
         struct member *member = &team->members[rank];
         member->step = step;
-        member->observer = rank == 0 ? observer : NULL;
+        member->observer = observers == NULL ? NULL : observers[rank];
         member->stop = stop;
         member->status = TDM_OK;
     }

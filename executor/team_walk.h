@@ -12,9 +12,9 @@
 struct tdm_team_walk;
 
 /* Creates the walks of a program over `arenas` [program->ranks]. Both must outlive them, and so
- * must `forecast` (of rank 0, may be NULL: tdm_walk_new()). */
+ * must `forecasts` (of the ranks, may be NULL: tdm_walk_new()). */
 enum tdm_status tdm_team_walk_new(const struct tdm_program *program,
-                                  const struct tdm_forecast *forecast,
+                                  struct tdm_forecast *const *forecasts,
                                   const struct tdm_arenas *arenas, struct tdm_team_walk **walk,
                                   struct tdm_error *err);
 void tdm_team_walk_free(struct tdm_team_walk *walk);
@@ -26,10 +26,10 @@ const struct tdm_program *tdm_team_walk_program(const struct tdm_team_walk *walk
 /* tdm_walk_prepare() for all ranks. */
 enum tdm_status tdm_team_walk_prepare(struct tdm_team_walk *walk, struct tdm_error *err);
 
-/* tdm_walk_step() of all ranks. `observer` (may be NULL) sees rank 0. The error is that of the rank
+/* tdm_walk_step() of all ranks, which `observers` (NULL: none) see. The error is that of the rank
  * that failed first, which it names. */
 enum tdm_status tdm_team_walk_step(struct tdm_team_walk *walk, const struct tdm_step *step,
-                                   struct tdm_observer *observer, const volatile sig_atomic_t *stop,
-                                   struct tdm_error *err);
+                                   struct tdm_observer *const *observers,
+                                   const volatile sig_atomic_t *stop, struct tdm_error *err);
 
 #endif

@@ -4,7 +4,9 @@
 
 #include "executor/token_file.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 struct tdm_tokens {
@@ -143,6 +145,24 @@ uint64_t tdm_tokens_document_of(const struct tdm_tokens *tokens, uint64_t i)
 bool tdm_tokens_predict_documents(const struct tdm_tokens *tokens)
 {
     return tokens->file != NULL && tokens->file->opened_by_delimiter;
+}
+
+const char *tdm_tokens_digest(const struct tdm_tokens *tokens, char out[TDM_DIGEST_SIZE])
+{
+    struct tdm_checksum sum = {0};
+    uint32_t block[4096];
+    for (uint64_t i = 0; i < tokens->count;) {
+        size_t n = 0;
+        for (; n < sizeof(block) / sizeof(block[0]) && i < tokens->count; i++)
+            block[n++] = tdm_tokens_at(tokens, i);
+        tdm_checksum_add(&sum, block, n * sizeof(block[0]));
+    }
+    for (uint64_t d = 0; d < tokens->document_count; d++) {
+        uint64_t start = tdm_tokens_document_start(tokens, d);
+        tdm_checksum_add(&sum, &start, sizeof(start));
+    }
+    snprintf(out, TDM_DIGEST_SIZE, "%016" PRIx64, tdm_checksum_value(&sum));
+    return out;
 }
 
 double tdm_tokens_unigram_entropy(const struct tdm_tokens *tokens)

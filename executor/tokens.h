@@ -6,6 +6,7 @@
 #ifndef TDM_EXECUTOR_TOKENS_H
 #define TDM_EXECUTOR_TOKENS_H
 
+#include "base/digest.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -54,6 +55,10 @@ uint64_t tdm_tokens_document_of(const struct tdm_tokens *tokens, uint64_t i);
 /* Do documents begin with a delimiter token, which the text before it predicts? If not, the last
  * token of a document has no target. */
 bool tdm_tokens_predict_documents(const struct tdm_tokens *tokens);
+
+/* A digest of the tokens and of where their documents begin. Returns `out`. Reads all of them:
+ * seconds for gigabytes. */
+const char *tdm_tokens_digest(const struct tdm_tokens *tokens, char out[TDM_DIGEST_SIZE]);
 
 /* Entropy in nats of a token drawn by its frequency: the lowest loss of a model that sees no
  * context. */

@@ -26,11 +26,17 @@ struct training {
     const struct tdm_program *program;
     struct tdm_run_result *result;
     struct position position;
+    struct tdm_history history; /* of all steps up to `position` */
     struct tdm_team_walk *walk;
-    struct tdm_observer *observer; /* of the first step, which is measured; NULL after it */
+    /* of the ranks, in the first step, which is measured; NULL after it */
+    struct tdm_observer **observers;
+    struct tdm_trace_arena (*scanned)[TDM_MAX_PLACES]; /* [ranks], of that step */
+    uint64_t *used_bytes; /* [ranks] of the device after a step, as its driver reports it; 0: not
+                             known */
     struct tdm_midstep midstep;
     struct tdm_evaluation *evaluation; /* NULL: none */
     struct tdm_batch *batch;           /* NULL: nothing is computed */
+    const volatile sig_atomic_t *cut;  /* not zero: ends a step in the middle */
 };
 
 /* What is known of a step when it has ended. */
@@ -38,7 +44,6 @@ struct ended_step {
     uint64_t number;
     double loss, gradient_norm; /* NAN: nothing is computed */
     int64_t start_ns, end_ns;
-    uint64_t used_bytes; /* of the device, as its driver reports it; 0: not known */
 };
 
 /* ---- one step ---- */
@@ -63,8 +68,7 @@ static enum tdm_status walk(struct training *t, const struct tdm_step *step,
     ended->start_ns = arenas->backend->now(arenas->executor);
     t->result->begun = true;
     tdm_midstep_begin(&t->midstep, step->number, ended->start_ns);
-    enum tdm_status status =
-        tdm_team_walk_step(t->walk, step, t->observer, t->run->options->stop, err);
+    enum tdm_status status = tdm_team_walk_step(t->walk, step, t->observers, t->cut, err);
     ended->end_ns = arenas->backend->now(arenas->executor);
     if (status == TDM_INTERRUPTED)
         (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(tdm_team_walk_of(t->walk, 0)),
@@ -72,32 +76,39 @@ static enum tdm_status walk(struct training *t, const struct tdm_step *step,
     return status;
 }
 
-/* Finds which bytes of the arenas the measured step touched. */
+/* Finds which bytes of the arenas the measured step touched; the result has the most of all ranks.
+ */
 static enum tdm_status scan(const struct training *t, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    for (uint32_t place = 0; place < t->result->topology.place_count && status == TDM_OK; place++) {
-        struct tdm_trace_arena *arena = &t->result->arenas[place];
-        status = tdm_arenas_scan(t->run->arenas, (enum tdm_place)place, &arena->touched_bytes,
-                                 &arena->highest_byte, err);
-    }
+    for (uint32_t rank = 0; rank < t->run->ranks; rank++)
+        for (uint32_t place = 0; place < t->result->topology.place_count && status == TDM_OK;
+             place++) {
+            struct tdm_trace_arena *most = &t->result->arenas[place];
+            struct tdm_trace_arena *arena = &t->scanned[rank][place];
+            *arena = *most;
+            status = tdm_arenas_scan(&t->run->arenas[rank], (enum tdm_place)place,
+                                     &arena->touched_bytes, &arena->highest_byte, err);
+            most->touched_bytes = tdm_most(most->touched_bytes, arena->touched_bytes);
+            most->highest_byte = tdm_most(most->highest_byte, arena->highest_byte);
+        }
     return status;
 }
 
-/* Reads the device memory that its driver reports after a step, and notes the most so far. */
-static enum tdm_status read_device_use(const struct training *t, uint64_t *used_bytes,
-                                       struct tdm_error *err)
+/* Reads the device memory that the drivers report after a step, and notes the most so far. */
+static enum tdm_status read_device_use(const struct training *t, struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = t->run->arenas;
     struct tdm_run_result *result = t->result;
-    if (arenas->backend->used == NULL)
-        return TDM_OK;
-    enum tdm_status status = arenas->backend->used(arenas->executor, used_bytes, NULL, err);
-    uint64_t most = t->midstep.most_used_bytes;
-    if (status == TDM_OK && *used_bytes > most)
-        most = *used_bytes;
-    if (most > result->device_used_bytes)
-        result->device_used_bytes = most;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t rank = 0; rank < t->run->ranks && status == TDM_OK; rank++) {
+        const struct tdm_arenas *arenas = &t->run->arenas[rank];
+        if (arenas->backend->used == NULL)
+            return TDM_OK;
+        status = arenas->backend->used(arenas->executor, &t->used_bytes[rank], NULL, err);
+        if (status == TDM_OK)
+            result->device_used_bytes = tdm_most(result->device_used_bytes, t->used_bytes[rank]);
+    }
+    result->device_used_bytes = tdm_most(result->device_used_bytes, t->midstep.most_used_bytes);
     result->device_planned_bytes = t->midstep.planned_bytes;
     return status;
 }
@@ -109,23 +120,23 @@ static enum tdm_status read_results(const struct training *t, struct ended_step 
     enum tdm_status status = TDM_OK;
     if (arenas->backend->executes)
         status = tdm_state_read_loss(arenas, t->program, &ended->loss, &ended->gradient_norm, err);
-    if (status == TDM_OK && arenas->backend->executes && t->observer != NULL)
+    if (status == TDM_OK && arenas->backend->executes && t->observers != NULL)
         status = scan(t, err);
-    return status == TDM_OK ? read_device_use(t, &ended->used_bytes, err) : status;
+    return status == TDM_OK ? read_device_use(t, err) : status;
 }
 
 static enum tdm_status record(const struct training *t, const struct ended_step *ended,
                               struct tdm_error *err)
 {
-    bool scanned = t->observer != NULL && t->run->options->backend->executes;
+    bool scanned = t->observers != NULL && t->run->options->backend->executes;
     const struct tdm_recorded_step recorded = {.step = ended->number,
                                                .loss = ended->loss,
                                                .gradient_norm = ended->gradient_norm,
                                                .start_ns = ended->start_ns,
                                                .end_ns = ended->end_ns,
-                                               .observer = t->observer,
-                                               .arenas = scanned ? t->result->arenas : NULL,
-                                               .device_used_bytes = ended->used_bytes};
+                                               .observers = t->observers,
+                                               .scanned = scanned ? t->scanned : NULL,
+                                               .device_used_bytes = t->used_bytes};
     return t->run->recorder == NULL
                ? TDM_OK
                : tdm_recorder_step(t->run->recorder, t->program, t->run->arenas, &recorded, err);
@@ -144,8 +155,8 @@ static void note_loss(struct tdm_run_result *result, uint64_t step, uint64_t ste
         result->late_loss += (loss - result->late_loss) / (double)(step - before);
 }
 
-/* Adds an ended step to the training's results, and reports it. */
-static enum tdm_status count(const struct training *t, const struct ended_step *ended,
+/* Adds an ended step to the training's results and history, and reports it. */
+static enum tdm_status count(struct training *t, const struct ended_step *ended,
                              struct tdm_error *err)
 {
     const struct tdm_run_listener *listener = t->run->listener;
@@ -162,7 +173,15 @@ static enum tdm_status count(const struct training *t, const struct ended_step *
     }
     listener->stepped(listener->self, t->program, ended->number, ended->loss, ended->gradient_norm,
                       seconds);
-    return TDM_OK;
+    return tdm_history_add(&t->history, ended->loss, ended->gradient_norm, err);
+}
+
+static void drop_observers(struct training *t)
+{
+    for (uint32_t rank = 0; t->observers != NULL && rank < t->run->ranks; rank++)
+        tdm_observer_free(t->observers[rank]);
+    free(t->observers);
+    t->observers = NULL;
 }
 
 /* Runs the next step. */
@@ -187,12 +206,34 @@ static enum tdm_status next_step(struct training *t, struct tdm_error *err)
     if (status != TDM_OK)
         return status;
     t->position.step = number;
-    tdm_observer_free(t->observer);
-    t->observer = NULL;
+    drop_observers(t);
     return TDM_OK;
 }
 
 /* ---- between steps ---- */
+
+/* Saves what is to be saved after this step. */
+static enum tdm_status save(struct training *t, struct tdm_error *err)
+{
+    return tdm_run_weights_save(&t->run->weights, t->run->arenas, t->program, &t->history,
+                                &t->result->saved_step, err);
+}
+
+static bool is_cut(const struct training *t)
+{
+    return t->cut != NULL && *t->cut;
+}
+
+/* Ends the training if it was told to stop while a step was under way. */
+static enum tdm_status check_stop(const struct training *t, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = t->run->options;
+    if (!tdm_run_saves_checkpoints(options) || options->stop == NULL || !*options->stop ||
+        t->position.step == options->steps)
+        return TDM_OK;
+    return tdm_fail(err, TDM_INTERRUPTED, "interrupted after step %llu",
+                    (unsigned long long)t->position.step);
+}
 
 /* Evaluates if this step is one to evaluate after, then records and reports the result. */
 static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
@@ -232,7 +273,7 @@ static enum tdm_status open_evaluation(struct training *t, struct tdm_error *err
     const struct tdm_loaded *evaluator = &t->run->loaded[options->schedule_count];
     if (options->evaluate_path == NULL)
         return TDM_OK;
-    return tdm_evaluation_new(evaluator->program, evaluator->forecast, t->run->arenas,
+    return tdm_evaluation_new(evaluator->program, evaluator->forecasts, t->run->arenas,
                               options->backend->executes ? t->run->validation : NULL,
                               t->position.seed, options->evaluate_windows, &t->evaluation, err);
 }
@@ -252,23 +293,61 @@ static enum tdm_status fill_arenas(struct training *t, struct tdm_error *err)
                             : status;
 }
 
+/* Takes the position and the history of the checkpoint that the run goes on from, if any. */
+static enum tdm_status resume(struct training *t, struct tdm_error *err)
+{
+    const struct tdm_checkpoint *resumed = t->run->weights.resumed;
+    if (resumed == NULL)
+        return TDM_OK;
+    enum tdm_status status = tdm_checkpoint_history(resumed, &t->history, err);
+    for (uint64_t i = 0; i < t->history.count && status == TDM_OK; i++) {
+        note_loss(t->result, i + 1, t->run->options->steps, t->history.steps[i].loss);
+        t->result->steps = i + 1;
+    }
+    t->position.step = t->result->resumed_step = resumed->step;
+    return status;
+}
+
+static void drop_traced(const struct tdm_run *run, const struct tdm_loaded *loaded)
+{
+    for (uint32_t rank = 0; rank < run->ranks; rank++)
+        tdm_forecast_drop_traced(loaded->forecasts[rank]);
+}
+
 /* Records the forecasts in the trace. Then drops what only the trace needs. */
 static enum tdm_status record_forecasts(const struct training *t, uint32_t index,
                                         struct tdm_error *err)
 {
     struct tdm_run *run = t->run;
     const struct tdm_run_options *options = run->options;
-    struct tdm_forecast *forecast = run->loaded[index].forecast;
+    const struct tdm_loaded *loaded = &run->loaded[index];
     if (run->recorder == NULL)
         return TDM_OK;
     enum tdm_status status = tdm_recorder_program(run->recorder, options->schedule_paths[index],
-                                                  forecast, t->position.step + 1, err);
-    tdm_forecast_drop_traced(forecast);
+                                                  loaded->forecasts, t->position.step + 1, err);
+    drop_traced(run, loaded);
     if (status != TDM_OK || options->evaluate_path == NULL)
         return status;
-    struct tdm_forecast *evaluator = run->loaded[options->schedule_count].forecast;
-    status = tdm_recorder_evaluator(run->recorder, options->evaluate_path, evaluator, err);
-    tdm_forecast_drop_traced(evaluator);
+    const struct tdm_loaded *evaluator = &run->loaded[options->schedule_count];
+    status =
+        tdm_recorder_evaluator(run->recorder, options->evaluate_path, evaluator->forecasts, err);
+    drop_traced(run, evaluator);
+    return status;
+}
+
+/* Observers of the first step, and room for what is found after steps. */
+static enum tdm_status open_measuring(struct training *t, struct tdm_error *err)
+{
+    const uint32_t ranks = t->run->ranks;
+    t->observers = calloc(ranks, sizeof(*t->observers));
+    t->scanned = calloc(ranks, sizeof(*t->scanned));
+    t->used_bytes = calloc(ranks, sizeof(*t->used_bytes));
+    if (t->observers == NULL || t->scanned == NULL || t->used_bytes == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", ranks);
+    enum tdm_status status = TDM_OK;
+    for (uint32_t rank = 0; rank < ranks && status == TDM_OK; rank++)
+        status = tdm_observer_new(tdm_team_walk_program(t->walk, rank), &t->run->arenas[rank],
+                                  &t->observers[rank], err);
     return status;
 }
 
@@ -277,11 +356,13 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
 {
     struct tdm_run *run = t->run;
     const struct tdm_backend *backend = run->options->backend;
-    const struct tdm_forecast *forecast = run->loaded[index].forecast;
+    struct tdm_forecast *const *forecasts = run->loaded[index].forecasts;
     t->result->outside_bytes = backend->outside_bytes(run->arenas[0].executor);
-    enum tdm_status status = tdm_team_walk_new(t->program, forecast, run->arenas, &t->walk, err);
+    enum tdm_status status = resume(t, err);
     if (status == TDM_OK)
-        status = tdm_observer_new(t->program, run->arenas, &t->observer, err);
+        status = tdm_team_walk_new(t->program, forecasts, run->arenas, &t->walk, err);
+    if (status == TDM_OK)
+        status = open_measuring(t, err);
     if (status == TDM_OK && backend->executes)
         status = tdm_batch_new(run->tokens, t->program->schedule, &t->batch, err);
     if (status == TDM_OK)
@@ -295,9 +376,14 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     if (status != TDM_OK)
         return status;
     tdm_midstep_open(
-        &t->midstep, run->arenas, forecast, run->listener, run->recorder,
+        &t->midstep, run->arenas, forecasts[0], run->listener, run->recorder,
         tdm_size_add(run->arenas[0].bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
     tdm_walk_watch(tdm_team_walk_of(t->walk, 0), &t->midstep.watch);
+    t->cut = run->options->stop;
+    if (tdm_run_saves_checkpoints(run->options)) { /* an interrupted step is ended and saved */
+        t->midstep.stop = run->options->stop;
+        t->cut = run->options->cut;
+    }
     return TDM_OK;
 }
 
@@ -305,8 +391,11 @@ static void close_training(struct training *t)
 {
     tdm_evaluation_free(t->evaluation);
     tdm_batch_free(t->batch);
-    tdm_observer_free(t->observer);
+    drop_observers(t);
+    free(t->scanned);
+    free(t->used_bytes);
     tdm_team_walk_free(t->walk);
+    tdm_history_free(&t->history);
 }
 
 enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_result *result,
@@ -317,15 +406,26 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
         .run = run,
         .program = program,
         .result = result,
-        .position = {.seed = run->options->seed, .settings = &program->schedule->optimizer}};
+        .position = {.seed = run->weights.seed, .settings = &program->schedule->optimizer}};
     enum tdm_status status = open_training(&t, index, err);
+    if (status == TDM_OK && t.position.step == run->options->steps) /* nothing is left to train */
+        status = save(&t, err);
     while (status == TDM_OK && t.position.step < run->options->steps) {
         status = next_step(&t, err);
         if (status == TDM_OK) /* before an evaluation overwrites the gradients */
-            status =
-                tdm_run_weights_save(&run->weights, run->arenas, program, t.position.step, err);
+            status = save(&t, err);
+        if (status == TDM_OK)
+            status = check_stop(&t, err);
         if (status == TDM_OK)
             status = evaluate(&t, err);
+    }
+    /* an evaluation was interrupted */
+    struct tdm_error late = {.status = TDM_OK};
+    if (status == TDM_INTERRUPTED && t.position.step > result->resumed_step &&
+        tdm_run_saves_checkpoints(run->options) && !is_cut(&t) && save(&t, &late) != TDM_OK) {
+        status = late.status;
+        if (err != NULL)
+            *err = late;
     }
     close_training(&t);
     result->finished = status == TDM_OK;

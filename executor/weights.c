@@ -59,8 +59,8 @@ enum tdm_status tdm_weights_find(const char *directory, const char *schedule,
     return status == TDM_OK ? tdm_weights_open(directory, model, weights, err) : status;
 }
 
-static enum tdm_status block_moved(const struct tdm_weights_watch *watch, uint64_t count,
-                                   uint64_t *done, uint64_t elements, struct tdm_error *err)
+enum tdm_status tdm_weights_moved(const struct tdm_weights_watch *watch, uint64_t count,
+                                  uint64_t *done, uint64_t elements, struct tdm_error *err)
 {
     *done += count;
     if (watch != NULL && watch->moved != NULL)
@@ -124,7 +124,7 @@ static enum tdm_status fill(const struct source *source, const struct tdm_arenas
             if (status == TDM_OK)
                 status = tdm_state_put(arenas, program, tensor, at, count, values, err);
             if (status == TDM_OK)
-                status = block_moved(watch, count, &done, model->parameters, err);
+                status = tdm_weights_moved(watch, count, &done, model->parameters, err);
         }
     }
     free(values);
@@ -172,7 +172,7 @@ enum tdm_status tdm_weights_save(const struct tdm_weights_target *target,
             if (status == TDM_OK)
                 status = tdm_weights_append(writer, values, count, err);
             if (status == TDM_OK)
-                status = block_moved(watch, count, &done, model->parameters, err);
+                status = tdm_weights_moved(watch, count, &done, model->parameters, err);
         }
     }
     free(values);

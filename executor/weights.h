@@ -19,6 +19,10 @@ struct tdm_weights_watch {
     const volatile sig_atomic_t *stop; /* TDM_INTERRUPTED when it is set; NULL: never */
 };
 
+/* Adds `count` to *done and calls the watch (NULL is allowed). */
+enum tdm_status tdm_weights_moved(const struct tdm_weights_watch *watch, uint64_t count,
+                                  uint64_t *done, uint64_t elements, struct tdm_error *err);
+
 /* Opens the weights of a directory whose config.json must describe `model`, for which `schedule` (a
  * path, for messages) was planned. TDM_USAGE if it is not a directory; TDM_INPUT if it holds
  * another model; errors of tdm_weights_open(). */

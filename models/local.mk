@@ -6,6 +6,7 @@ libtidemark_a_SOURCES += \
 	models/rope.c \
 	models/safetensors.c models/safetensors.h \
 	models/safetensors_write.c \
+	models/tensor_set.c models/tensor_set.h \
 	models/tensors.c \
 	models/weights.c models/weights.h \
 	models/weights_write.c

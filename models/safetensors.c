@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads safetensors: a header that is not trusted, and elements as fp32. */
+/* Reads safetensors: a header that is not trusted, and elements as fp32 or as they are. */
 #include "models/safetensors.h"
 
 #include "base/json.h"
@@ -390,6 +390,17 @@ enum tdm_status tdm_safetensors_read(const struct tdm_safetensors *file,
     }
     free(block);
     return status;
+}
+
+enum tdm_status tdm_safetensors_read_stored(const struct tdm_safetensors *file,
+                                            const struct tdm_safetensor *tensor, uint64_t first,
+                                            uint64_t count, void *data, struct tdm_error *err)
+{
+    if (first > tensor->elements || count > tensor->elements - first)
+        return tdm_fail(err, TDM_INTERNAL, "%s: elements that \"%s\" does not have", file->path,
+                        tensor->name);
+    uint64_t size = tensor->elements == 0 ? 0 : tensor->bytes / tensor->elements;
+    return read_at(file, data, count * size, tensor->offset + first * size, err);
 }
 
 enum tdm_status tdm_safetensors_checksum(const struct tdm_safetensors *file, uint64_t *checksum,

@@ -17,6 +17,7 @@
 #include "base/status.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* The largest number of dimensions of a tensor. */
@@ -57,6 +58,15 @@ enum tdm_status tdm_safetensors_read(const struct tdm_safetensors *file,
                                      const struct tdm_safetensor *tensor, uint64_t first,
                                      uint64_t count, float *values, struct tdm_error *err);
 
+/* Reads elements as they are stored, in `dtype`, which may be any. TDM_IO. */
+enum tdm_status tdm_safetensors_read_stored(const struct tdm_safetensors *file,
+                                            const struct tdm_safetensor *tensor, uint64_t first,
+                                            uint64_t count, void *data, struct tdm_error *err);
+
+/* Does a tensor of a file have the name and shape of `due`, and this dtype? */
+bool tdm_safetensors_is(const struct tdm_safetensor *found, enum tdm_dtype dtype,
+                        const struct tdm_safetensor *due);
+
 /* The checksum of all data of a file, which is everything after the header. TDM_IO. */
 enum tdm_status tdm_safetensors_checksum(const struct tdm_safetensors *file, uint64_t *checksum,
                                          struct tdm_error *err);
@@ -70,9 +80,10 @@ struct tdm_safetensors_writer {
     struct tdm_checksum checksum; /* of the data written so far */
 };
 
-/* Creates a file, which must not exist, for tensors of one dtype (fp32, bf16 or fp16), and writes
- * its header. `tensors` gives their names, ranks and shapes. TDM_IO. On success the caller ends
- * *writer with tdm_safetensors_finish() or tdm_safetensors_abandon(). */
+/* Creates a file, which must not exist, for tensors of one dtype (fp32, bf16, fp16 or remainder16,
+ * which is stored as I16), and writes its header. `tensors` gives their names, ranks and shapes.
+ * TDM_IO. On success the caller ends *writer with tdm_safetensors_finish() or
+ * tdm_safetensors_abandon(). */
 enum tdm_status tdm_safetensors_create(const char *path, enum tdm_dtype dtype,
                                        uint32_t tensor_count, const struct tdm_safetensor *tensors,
                                        struct tdm_safetensors_writer *writer,
@@ -87,6 +98,11 @@ uint64_t tdm_safetensors_file_bytes(enum tdm_dtype dtype, uint32_t tensor_count,
  * one after another, in the given order. */
 enum tdm_status tdm_safetensors_append(struct tdm_safetensors_writer *writer, const float *values,
                                        uint64_t count, struct tdm_error *err);
+
+/* Writes the next `count` elements, which are in the dtype already. */
+enum tdm_status tdm_safetensors_append_stored(struct tdm_safetensors_writer *writer,
+                                              const void *data, uint64_t count,
+                                              struct tdm_error *err);
 
 /* Reads a finished file back. Checks that it holds these tensors with this dtype in this order, and
  * data with this checksum. TDM_IO states the difference. */

@@ -17,7 +17,10 @@
 
 static const char *type_name(enum tdm_dtype dtype)
 {
-    return dtype == TDM_DTYPE_FP32 ? "F32" : dtype == TDM_DTYPE_BF16 ? "BF16" : "F16";
+    return dtype == TDM_DTYPE_FP32          ? "F32"
+           : dtype == TDM_DTYPE_BF16        ? "BF16"
+           : dtype == TDM_DTYPE_REMAINDER16 ? "I16"
+                                            : "F16";
 }
 
 /* The number of elements of all tensors; TDM_SIZE_MAX if it exceeds 64 bits. */
@@ -143,6 +146,16 @@ enum tdm_status tdm_safetensors_append(struct tdm_safetensors_writer *writer, co
     return status;
 }
 
+enum tdm_status tdm_safetensors_append_stored(struct tdm_safetensors_writer *writer,
+                                              const void *data, uint64_t count,
+                                              struct tdm_error *err)
+{
+    if (count > writer->left)
+        return tdm_fail(err, TDM_INTERNAL, "%s: more elements than its header has", writer->path);
+    writer->left -= count;
+    return put(writer, data, count * tdm_dtype_bytes(writer->dtype), err);
+}
+
 enum tdm_status tdm_safetensors_finish(struct tdm_safetensors_writer *writer, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
@@ -174,11 +187,10 @@ void tdm_safetensors_abandon(struct tdm_safetensors_writer *writer)
     *writer = (struct tdm_safetensors_writer){.fd = -1};
 }
 
-/* Is this tensor of a file the one that should have been written? */
-static bool is_written(const struct tdm_safetensor *found, enum tdm_dtype dtype,
-                       const struct tdm_safetensor *due)
+bool tdm_safetensors_is(const struct tdm_safetensor *found, enum tdm_dtype dtype,
+                        const struct tdm_safetensor *due)
 {
-    return strcmp(found->name, due->name) == 0 && found->dtype == dtype &&
+    return strcmp(found->name, due->name) == 0 && strcmp(found->type, type_name(dtype)) == 0 &&
            found->rank == due->rank &&
            memcmp(found->shape, due->shape, due->rank * sizeof(*due->shape)) == 0;
 }
@@ -194,7 +206,7 @@ enum tdm_status tdm_safetensors_verify(const char *path, enum tdm_dtype dtype,
         return status;
     bool same = file->tensor_count == tensor_count;
     for (uint32_t i = 0; same && i < tensor_count; i++)
-        same = is_written(&file->tensors[i], dtype, &tensors[i]);
+        same = tdm_safetensors_is(&file->tensors[i], dtype, &tensors[i]);
     if (!same)
         status = tdm_fail(err, TDM_IO, "%s: its header does not list what was written", path);
     if (status == TDM_OK)

@@ -6,7 +6,9 @@
  * them must be equal.
  *
  * Opening reads only headers and checks all of them against the model. A directory of gradients has
- * the same layout, with the word `gradients` in place of `model` and without config.json.
+ * the same layout, with the word `gradients` in place of `model` and without config.json. A
+ * checkpoint has a model's layout, and beside it a note and a folder with parts of the optimizer's
+ * state (docs/formats.md).
  */
 #ifndef TDM_MODELS_WEIGHTS_H
 #define TDM_MODELS_WEIGHTS_H
@@ -65,19 +67,38 @@ const char *tdm_weights_dtypes(const struct tdm_weights *weights, char out[32]);
 struct tdm_weights_target {
     const char *directory;
     const struct tdm_model *model;
-    bool gradients;       /* gradients of the weights; else a model, with its config.json */
-    enum tdm_dtype dtype; /* fp32, bf16 or fp16 */
-    uint64_t shard_bytes; /* largest size of a file, unless one tensor is larger */
-    bool force;           /* replace a directory that holds only files of this kind */
-    bool repeated;        /* written repeatedly to the same place */
-    bool only_checked;    /* nothing will be written: keep what killed processes left */
+    bool gradients;         /* gradients of the weights; else a model, with its config.json */
+    bool checkpoint;        /* with a note and parts */
+    enum tdm_dtype dtype;   /* fp32, bf16 or fp16 */
+    uint64_t part_bytes;    /* of the parts of a checkpoint */
+    uint64_t shard_bytes;   /* largest size of a file, unless one tensor is larger */
+    uint32_t copies;        /* of what is written, that there must be space for; 0: one */
+    const char *companions; /* directory from which tokenizer and generation files are copied; NULL:
+                               none */
+    bool force;             /* replace a directory that holds only files of this kind */
+    bool only_checked;      /* nothing will be written: keep what killed processes left */
 };
+
+/* Of a checkpoint: the note's name, the folder, and the parts that it may have. */
+#define TDM_WEIGHTS_NOTE "checkpoint.json"
+#define TDM_WEIGHTS_FOLDER "optimizer"
+#define TDM_WEIGHTS_PART_NAMES                    \
+    {                                             \
+        "weights", "master", "moment1", "moment2" \
+    }
+
+/* Is this the name of a file in a checkpoint, in the sense of tdm_directory_owns? */
+bool tdm_weights_owns_checkpoint(const char *name);
 
 struct tdm_weights_writer;
 
 /* Checks beforehand whether it could be written. TDM_USAGE: something exists there; TDM_IO: there
  * is no such place, or too little space. */
 enum tdm_status tdm_weights_check(const struct tdm_weights_target *target, struct tdm_error *err);
+
+/* Only the last of these. */
+enum tdm_status tdm_weights_check_space(const struct tdm_weights_target *target,
+                                        struct tdm_error *err);
 
 /* Checks and begins. Nothing is at the target before tdm_weights_commit(). *target is copied; its
  * directory and model must outlive the writer. */
@@ -88,6 +109,23 @@ enum tdm_status tdm_weights_create(const struct tdm_weights_target *target,
  * cross from one tensor to the next. */
 enum tdm_status tdm_weights_append(struct tdm_weights_writer *writer, const float *values,
                                    uint64_t count, struct tdm_error *err);
+
+/* The same with elements that are in the dtype of what is written. */
+enum tdm_status tdm_weights_append_stored(struct tdm_weights_writer *writer, const void *data,
+                                          uint64_t count, struct tdm_error *err);
+
+/* Of a checkpoint: ends what was written before, and begins a part in another dtype. */
+enum tdm_status tdm_weights_part(struct tdm_weights_writer *writer, const char *name,
+                                 enum tdm_dtype dtype, struct tdm_error *err);
+
+/* Ends the last part. *sets describes the model and the parts by name, as tdm_tensor_set_open()
+ * wants it (new reference; NULL if memory ran out). */
+enum tdm_status tdm_weights_describe(struct tdm_weights_writer *writer, json_t **sets,
+                                     struct tdm_error *err);
+
+/* Writes the note. Takes the reference, which may be NULL: TDM_NO_MEMORY. */
+enum tdm_status tdm_weights_note(struct tdm_weights_writer *writer, json_t *note,
+                                 struct tdm_error *err);
 
 /* Completes the directory, reads all of it back (headers, sizes, a checksum of the data) and puts
  * it in its place. Frees the writer, also on failure. TDM_IO if the data read back differ from

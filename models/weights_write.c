@@ -1,71 +1,95 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes weights: config.json, shards one after another, and their index. Everything is read back
- * before it replaces the old directory. */
+/* Writes directories of whole-model tensors: a model, gradients, or a checkpoint. Everything is
+ * read back before it replaces the old directory. */
 #include "base/directory.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/size.h"
 #include "base/units.h"
+#include "models/tensor_set.h"
 #include "models/weights.h"
 
-#include <inttypes.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* Tensors [first, end) of the model. */
-struct shard {
-    uint32_t first, end;
-    char name[48];
-    uint64_t checksum; /* of its data, set when they are written */
+/* Files that belong to a model and are not made by training: they are copied as they are. */
+static const char *const companions[] = {
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.json",
+    "chat_template.jinja",
 };
+#define COMPANIONS (sizeof(companions) / sizeof(companions[0]))
+#define MOST_COMPANION_BYTES (UINT64_C(1) << 30)
+
+/* Parts of a checkpoint's folder. */
+static const char *const part_names[] = TDM_WEIGHTS_PART_NAMES;
+#define PARTS (sizeof(part_names) / sizeof(part_names[0]))
+#define SETS (1 + PARTS)
 
 struct tdm_weights_writer {
     struct tdm_weights_target target;
     struct tdm_directory directory;
-    char *names;                    /* of all tensors */
-    struct tdm_safetensor *tensors; /* [tensor_count]: name and shape */
-    struct shard *shards;
-    uint32_t shard_count, current;
-    uint64_t bytes;                     /* of the tensors */
-    json_t *config, *index;             /* contents of these files; NULL: there is none */
-    struct tdm_safetensors_writer file; /* of shard `current` */
+    struct tdm_tensor_set sets[SETS]; /* the model or the gradients, then parts */
+    uint32_t set_count;
+    bool appending;              /* the last set is not finished */
+    json_t *config, *note;       /* contents of config.json and checkpoint.json; NULL: none */
+    uint64_t copied[COMPANIONS]; /* digests of copied files; 0: not copied */
 };
-
-/* Is this a file that a writer makes, for a model or for gradients (`stem`)? */
-static bool is_file_of(const char *name, const char *stem)
-{
-    size_t length = strlen(stem);
-    if (strncmp(name, stem, length) != 0)
-        return false;
-    name += length;
-    if (strcmp(name, ".safetensors") == 0 || strcmp(name, ".safetensors.index.json") == 0)
-        return true;
-    unsigned number, count; /* -00001-of-00002.safetensors */
-    int end = 0;
-    return sscanf(name, "-%5u-of-%5u.safetensors%n", &number, &count, &end) == 2 && end > 0 &&
-           name[end] == '\0';
-}
 
 static bool owns_model(const char *name)
 {
-    return strcmp(name, "config.json") == 0 || is_file_of(name, "model");
+    return strcmp(name, "config.json") == 0 || tdm_tensor_set_owns(name, "model");
+}
+
+/* Only a save that brings its own may replace them. */
+static bool owns_model_and_companions(const char *name)
+{
+    for (size_t i = 0; i < COMPANIONS; i++)
+        if (strcmp(name, companions[i]) == 0)
+            return true;
+    return owns_model(name);
+}
+
+bool tdm_weights_owns_checkpoint(const char *name)
+{
+    const size_t folder = strlen(TDM_WEIGHTS_FOLDER "/");
+    if (owns_model_and_companions(name) || strcmp(name, TDM_WEIGHTS_NOTE) == 0 ||
+        strcmp(name, TDM_WEIGHTS_FOLDER "/") == 0)
+        return true;
+    bool owned = false;
+    for (size_t i = 0; i < PARTS && strncmp(name, TDM_WEIGHTS_FOLDER "/", folder) == 0; i++)
+        owned = owned || tdm_tensor_set_owns(name + folder, part_names[i]);
+    return owned;
 }
 
 static bool owns_gradients(const char *name)
 {
-    return is_file_of(name, "gradients");
+    return tdm_tensor_set_owns(name, "gradients");
 }
 
 static tdm_directory_owns owner(const struct tdm_weights_target *target)
 {
-    return target->gradients ? owns_gradients : owns_model;
+    return target->checkpoint           ? tdm_weights_owns_checkpoint
+           : target->gradients          ? owns_gradients
+           : target->companions != NULL ? owns_model_and_companions
+                                        : owns_model;
 }
 
 /* Does the file system that will hold the directory have enough space? */
-static enum tdm_status check_space(const struct tdm_weights_target *target, struct tdm_error *err)
+enum tdm_status tdm_weights_check_space(const struct tdm_weights_target *target,
+                                        struct tdm_error *err)
 {
     struct statvfs info;
     char *parent = tdm_directory_parent(target->directory);
@@ -75,9 +99,8 @@ static enum tdm_status check_space(const struct tdm_weights_target *target, stru
         return TDM_OK;
     uint64_t free_bytes = tdm_size_mul(info.f_bavail, info.f_frsize);
     uint64_t needed = tdm_size_mul(target->model->parameters, tdm_dtype_bytes(target->dtype));
-    if (target->repeated && access(target->directory, F_OK) != 0)
-        /* the next one is complete before the last one is removed */
-        needed = tdm_size_mul(needed, 2);
+    needed = tdm_size_mul(tdm_size_add(needed, target->part_bytes),
+                          target->copies == 0 ? 1 : target->copies);
     if (needed <= free_bytes)
         return TDM_OK;
     char needs[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE];
@@ -90,94 +113,19 @@ enum tdm_status tdm_weights_check(const struct tdm_weights_target *target, struc
 {
     enum tdm_status status = tdm_directory_check(target->directory, target->force,
                                                  !target->only_checked, owner(target), err);
-    return status == TDM_OK ? check_space(target, err) : status;
-}
-
-/* ---- names, shapes, shards ---- */
-
-#define NAME_BYTES 96u
-
-static enum tdm_status list_tensors(struct tdm_weights_writer *writer, struct tdm_error *err)
-{
-    const struct tdm_model *model = writer->target.model;
-    writer->names = malloc((size_t)model->tensor_count * NAME_BYTES);
-    writer->tensors = calloc(model->tensor_count, sizeof(*writer->tensors));
-    writer->shards = calloc(model->tensor_count, sizeof(*writer->shards));
-    if (writer->names == NULL || writer->tensors == NULL || writer->shards == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for the names of %" PRIu32 " tensors",
-                        writer->target.directory, model->tensor_count);
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
-        char *name = writer->names + (size_t)i * NAME_BYTES;
-        tdm_tensor_name(model, &model->tensors[i], name, NAME_BYTES);
-        writer->tensors[i].name = name;
-        writer->tensors[i].rank = tdm_weights_shape(&model->tensors[i], writer->tensors[i].shape);
-    }
-    return TDM_OK;
-}
-
-/* Assigns tensors to shards in the model's order; a full shard is followed by the next. */
-static void cut_shards(struct tdm_weights_writer *writer)
-{
-    const struct tdm_model *model = writer->target.model;
-    uint64_t size = tdm_dtype_bytes(writer->target.dtype), used = 0;
-    struct shard *shard = NULL;
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
-        uint64_t bytes = model->tensors[i].elements * size; /* a model has fewer than 2^48 */
-        if (shard == NULL || used + bytes > writer->target.shard_bytes) {
-            shard = &writer->shards[writer->shard_count++];
-            shard->first = i;
-            used = 0;
-        }
-        shard->end = i + 1;
-        used += bytes;
-        writer->bytes += bytes;
-    }
-    const char *stem = writer->target.gradients ? "gradients" : "model";
-    for (uint32_t i = 0; i < writer->shard_count; i++)
-        if (writer->shard_count == 1)
-            snprintf(writer->shards[i].name, sizeof(writer->shards[i].name), "%s.safetensors",
-                     stem);
-        else
-            snprintf(writer->shards[i].name, sizeof(writer->shards[i].name),
-                     "%s-%05" PRIu32 "-of-%05" PRIu32 ".safetensors", stem, i + 1,
-                     writer->shard_count);
+    return status == TDM_OK ? tdm_weights_check_space(target, err) : status;
 }
 
 /* ---- the files ---- */
 
-/* "TEMPORARY/NAME"; malloc'ed. */
-static char *path_of(const struct tdm_weights_writer *writer, const char *name)
+/* "DIRECTORY/NAME"; malloc'ed. */
+static char *join(const char *directory, const char *name)
 {
-    size_t bytes = strlen(writer->directory.temporary) + strlen(name) + 2;
+    size_t bytes = strlen(directory) + strlen(name) + 2;
     char *path = malloc(bytes);
     if (path != NULL)
-        snprintf(path, bytes, "%s/%s", writer->directory.temporary, name);
+        snprintf(path, bytes, "%s/%s", directory, name);
     return path;
-}
-
-static enum tdm_status no_memory(const struct tdm_weights_writer *writer, const char *name,
-                                 struct tdm_error *err)
-{
-    return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for %s", writer->target.directory, name);
-}
-
-/* Writes a JSON file of the directory. `root` is NULL if memory ran out. */
-static enum tdm_status write_json(const struct tdm_weights_writer *writer, const char *name,
-                                  const json_t *root, struct tdm_error *err)
-{
-    char *path = path_of(writer, name),
-         *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
-    enum tdm_status status;
-    if (path == NULL || text == NULL) {
-        status = no_memory(writer, name, err);
-    } else {
-        size_t length = strlen(text);
-        text[length] = '\n'; /* in place of the zero */
-        status = tdm_file_write(path, text, length + 1, false, err);
-    }
-    free(path);
-    free(text);
-    return status;
 }
 
 /* The config that the model was read from, with the dtype of the files under the key that every
@@ -198,84 +146,73 @@ static json_t *make_config(const struct tdm_weights_target *target)
     return NULL;
 }
 
-/* Maps each tensor to its shard. NULL if memory ran out. */
-static json_t *make_index(const struct tdm_weights_writer *writer)
-{
-    json_t *map = json_object();
-    bool whole = map != NULL;
-    for (uint32_t s = 0; s < writer->shard_count; s++)
-        for (uint32_t i = writer->shards[s].first; i < writer->shards[s].end; i++)
-            whole = json_object_set_new(map, writer->tensors[i].name,
-                                        json_string(writer->shards[s].name)) == 0 &&
-                    whole;
-    json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)writer->bytes,
-                             "weight_map", map);
-    if (whole)
-        return root;
-    json_decref(root);
-    return NULL;
-}
-
-static const char *index_name(const struct tdm_weights_writer *writer)
-{
-    return writer->target.gradients ? "gradients.safetensors.index.json"
-                                    : "model.safetensors.index.json";
-}
-
 static enum tdm_status write_config(struct tdm_weights_writer *writer, struct tdm_error *err)
 {
     writer->config = make_config(&writer->target);
-    return write_json(writer, "config.json", writer->config, err);
+    return tdm_json_save(writer->directory.temporary, "config.json", writer->config, err);
 }
 
-static enum tdm_status write_index(struct tdm_weights_writer *writer, struct tdm_error *err)
+static enum tdm_status copy_companion(struct tdm_weights_writer *writer, size_t number,
+                                      struct tdm_error *err)
 {
-    writer->index = make_index(writer);
-    return write_json(writer, index_name(writer), writer->index, err);
-}
-
-static enum tdm_status begin_shard(struct tdm_weights_writer *writer, struct tdm_error *err)
-{
-    const struct shard *shard = &writer->shards[writer->current];
-    char *path = path_of(writer, shard->name);
-    if (path == NULL)
-        return no_memory(writer, shard->name, err);
-    enum tdm_status status =
-        tdm_safetensors_create(path, writer->target.dtype, shard->end - shard->first,
-                               writer->tensors + shard->first, &writer->file, err);
-    free(path);
+    char *from = join(writer->target.companions, companions[number]);
+    char *to = join(writer->directory.temporary, companions[number]), *data = NULL;
+    uint64_t bytes = 0;
+    enum tdm_status status = TDM_OK;
+    if (from == NULL || to == NULL)
+        status = tdm_file_failed(writer->target.directory, ENOMEM, err);
+    else if (access(from, F_OK) == 0) {
+        status = tdm_file_read(from, MOST_COMPANION_BYTES, &data, &bytes, err);
+        if (status == TDM_OK)
+            status = tdm_file_write(to, data, bytes, false, err);
+        if (status == TDM_OK)
+            writer->copied[number] = tdm_digest_bytes(data, bytes);
+    }
+    free(data);
+    free(from);
+    free(to);
     return status;
 }
 
-static enum tdm_status finish_shard(struct tdm_weights_writer *writer, struct tdm_error *err)
+static enum tdm_status copy_companions(struct tdm_weights_writer *writer, struct tdm_error *err)
 {
-    writer->shards[writer->current].checksum = tdm_checksum_value(&writer->file.checksum);
-    return tdm_safetensors_finish(&writer->file, err);
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < COMPANIONS && status == TDM_OK; i++)
+        status = copy_companion(writer, i, err);
+    return status;
+}
+
+static enum tdm_status begin_set(struct tdm_weights_writer *writer, const char *directory,
+                                 const char *stem, enum tdm_dtype dtype, struct tdm_error *err)
+{
+    struct tdm_tensor_set *set = &writer->sets[writer->set_count++];
+    enum tdm_status status = tdm_tensor_set_begin(directory, stem, writer->target.model, dtype,
+                                                  writer->target.shard_bytes, set, err);
+    writer->appending = status == TDM_OK;
+    return status;
 }
 
 enum tdm_status tdm_weights_create(const struct tdm_weights_target *target,
                                    struct tdm_weights_writer **out, struct tdm_error *err)
 {
-    enum tdm_status status = check_space(target, err);
+    enum tdm_status status = tdm_weights_check_space(target, err);
     struct tdm_weights_writer *writer = status == TDM_OK ? calloc(1, sizeof(*writer)) : NULL;
     if (status == TDM_OK && writer == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", target->directory);
     if (status != TDM_OK)
         return status;
     writer->target = *target;
-    writer->file.fd = -1;
-    status = list_tensors(writer, err);
-    if (status == TDM_OK) {
-        cut_shards(writer);
-        status = tdm_directory_begin(target->directory, target->force, owner(target),
-                                     &writer->directory, err);
-    }
+    status = tdm_directory_begin(target->directory, target->force, owner(target),
+                                 &writer->directory, err);
     if (status == TDM_OK && !target->gradients)
         status = write_config(writer, err);
-    if (status == TDM_OK && writer->shard_count > 1)
-        status = write_index(writer, err);
+    if (status == TDM_OK && target->companions != NULL)
+        status = copy_companions(writer, err);
+    if (status == TDM_OK && target->checkpoint)
+        status = tdm_directory_folder(&writer->directory, TDM_WEIGHTS_FOLDER, err);
     if (status == TDM_OK)
-        status = begin_shard(writer, err);
+        status = begin_set(writer, writer->directory.temporary,
+                           target->gradients ? "gradients" : "model", target->dtype, err);
     if (status != TDM_OK) {
         tdm_weights_abandon(writer);
         return status;
@@ -287,35 +224,67 @@ enum tdm_status tdm_weights_create(const struct tdm_weights_target *target,
 enum tdm_status tdm_weights_append(struct tdm_weights_writer *writer, const float *values,
                                    uint64_t count, struct tdm_error *err)
 {
-    enum tdm_status status = TDM_OK;
-    if (writer->file.left == 0) {
-        status = finish_shard(writer, err);
-        writer->current++;
-        if (status == TDM_OK && writer->current == writer->shard_count)
-            status = tdm_fail(err, TDM_INTERNAL, "%s: more elements than the model has",
-                              writer->target.directory);
-        if (status == TDM_OK)
-            status = begin_shard(writer, err);
+    return tdm_tensor_set_append(&writer->sets[writer->set_count - 1], values, false, count, err);
+}
+
+enum tdm_status tdm_weights_append_stored(struct tdm_weights_writer *writer, const void *data,
+                                          uint64_t count, struct tdm_error *err)
+{
+    return tdm_tensor_set_append(&writer->sets[writer->set_count - 1], data, true, count, err);
+}
+
+/* Finishes the set that is being written, if there is one. */
+static enum tdm_status finish_set(struct tdm_weights_writer *writer, struct tdm_error *err)
+{
+    if (!writer->appending)
+        return TDM_OK;
+    writer->appending = false;
+    return tdm_tensor_set_finish(&writer->sets[writer->set_count - 1], err);
+}
+
+enum tdm_status tdm_weights_part(struct tdm_weights_writer *writer, const char *name,
+                                 enum tdm_dtype dtype, struct tdm_error *err)
+{
+    enum tdm_status status = finish_set(writer, err);
+    return status == TDM_OK ? begin_set(writer, writer->directory.folder, name, dtype, err)
+                            : status;
+}
+
+enum tdm_status tdm_weights_describe(struct tdm_weights_writer *writer, json_t **sets,
+                                     struct tdm_error *err)
+{
+    enum tdm_status status = finish_set(writer, err);
+    json_t *object = json_object();
+    if (status != TDM_OK) {
+        json_decref(object);
+        return status;
     }
-    return status == TDM_OK ? tdm_safetensors_append(&writer->file, values, count, err) : status;
+    for (uint32_t i = 0; i < writer->set_count; i++)
+        tdm_json_set(&object, writer->sets[i].stem, tdm_tensor_set_describe(&writer->sets[i]));
+    *sets = object;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_weights_note(struct tdm_weights_writer *writer, json_t *note,
+                                 struct tdm_error *err)
+{
+    writer->note = note;
+    return tdm_json_save(writer->directory.temporary, TDM_WEIGHTS_NOTE, note, err);
 }
 
 /* ---- reading it back ---- */
 
-static enum tdm_status verify_json(const struct tdm_weights_writer *writer, const char *name,
-                                   const json_t *due, struct tdm_error *err)
+static enum tdm_status verify_companion(const struct tdm_weights_writer *writer, size_t number,
+                                        struct tdm_error *err)
 {
-    char *path = path_of(writer, name);
-    json_t *root = NULL;
-    if (due == NULL) {
-        free(path);
-        return TDM_OK;
-    }
-    enum tdm_status status =
-        path == NULL ? no_memory(writer, name, err) : tdm_json_load(path, &root, err);
-    if (status == TDM_OK && !json_equal(root, due))
+    char *path = join(writer->directory.temporary, companions[number]), *data = NULL;
+    uint64_t bytes = 0;
+    enum tdm_status status = path == NULL
+                                 ? tdm_file_failed(writer->target.directory, ENOMEM, err)
+                                 : tdm_file_read(path, MOST_COMPANION_BYTES, &data, &bytes, err);
+    if (status == TDM_OK && tdm_digest_bytes(data, bytes) != writer->copied[number])
         status = tdm_fail(err, TDM_IO, "%s: does not hold what was written", path);
-    json_decref(root);
+    free(data);
     free(path);
     return status;
 }
@@ -324,18 +293,15 @@ static enum tdm_status verify_json(const struct tdm_weights_writer *writer, cons
  * disk. */
 static enum tdm_status verify(const struct tdm_weights_writer *writer, struct tdm_error *err)
 {
-    enum tdm_status status = verify_json(writer, "config.json", writer->config, err);
+    const char *directory = writer->directory.temporary;
+    enum tdm_status status = tdm_json_verify(directory, "config.json", writer->config, err);
     if (status == TDM_OK)
-        status = verify_json(writer, index_name(writer), writer->index, err);
-    for (uint32_t i = 0; i < writer->shard_count && status == TDM_OK; i++) {
-        const struct shard *shard = &writer->shards[i];
-        char *path = path_of(writer, shard->name);
-        status = path == NULL
-                     ? no_memory(writer, shard->name, err)
-                     : tdm_safetensors_verify(path, writer->target.dtype, shard->end - shard->first,
-                                              writer->tensors + shard->first, shard->checksum, err);
-        free(path);
-    }
+        status = tdm_json_verify(directory, TDM_WEIGHTS_NOTE, writer->note, err);
+    for (size_t i = 0; i < COMPANIONS && status == TDM_OK; i++)
+        if (writer->copied[i] != 0)
+            status = verify_companion(writer, i, err);
+    for (uint32_t i = 0; i < writer->set_count && status == TDM_OK; i++)
+        status = tdm_tensor_set_verify(&writer->sets[i], err);
     if (status != TDM_IO && status != TDM_INPUT) /* OK, or no memory to check */
         return status;
     tdm_about(err, "what was saved is not what is read back");
@@ -348,12 +314,7 @@ static enum tdm_status verify(const struct tdm_weights_writer *writer, struct td
 
 enum tdm_status tdm_weights_commit(struct tdm_weights_writer *writer, struct tdm_error *err)
 {
-    enum tdm_status status = TDM_OK;
-    if (writer->current + 1 != writer->shard_count)
-        status = tdm_fail(err, TDM_INTERNAL, "%s: fewer elements than the model has",
-                          writer->target.directory);
-    if (status == TDM_OK)
-        status = finish_shard(writer, err);
+    enum tdm_status status = finish_set(writer, err);
     if (status == TDM_OK)
         status = verify(writer, err);
     if (status == TDM_OK)
@@ -366,12 +327,10 @@ void tdm_weights_abandon(struct tdm_weights_writer *writer)
 {
     if (writer == NULL)
         return;
-    tdm_safetensors_abandon(&writer->file);
+    for (uint32_t i = 0; i < writer->set_count; i++)
+        tdm_tensor_set_free(&writer->sets[i]);
     tdm_directory_abandon(&writer->directory);
     json_decref(writer->config);
-    json_decref(writer->index);
-    free(writer->names);
-    free(writer->tensors);
-    free(writer->shards);
+    json_decref(writer->note);
     free(writer);
 }

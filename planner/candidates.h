@@ -48,6 +48,7 @@ struct tdm_pins {
     uint32_t group_count;      /* 0: free; 1: the size repeats */
     uint32_t *groups;          /* owned by the owner of the pins */
     uint64_t chunk_tokens;     /* 0: free */
+    uint32_t gradient_slots;   /* rings.gradients of several ranks: team_search.h; 0: free */
     uint64_t head_tile_tokens; /* 0: free */
     enum tdm_split_unit kept_from_unit;
     uint32_t kept_from; /* first chunk whose attention output is kept, or percent of chunks */
@@ -109,6 +110,14 @@ enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct
 enum tdm_status tdm_candidates_least_estimate(struct tdm_schedule *schedule,
                                               const struct tdm_pins *pins, enum tdm_place place,
                                               uint64_t *bytes, struct tdm_error *err);
+
+/* A lower bound on the used bytes of `place` of every schedule searched, with the limit on the
+ * other place kept: proved by linear programs that minimise bytes. 0: not known, as with several
+ * ranks, an evaluation, or a model that is too large for the solver. The schedule stays as it is.
+ */
+enum tdm_status tdm_candidates_least_proved(struct tdm_schedule *schedule,
+                                            const struct tdm_pins *pins, enum tdm_place place,
+                                            uint64_t *bytes, struct tdm_error *err);
 
 /* Is so much of `place` enough for some schedule, with the limit on the other place kept? Faster
  * than the minimum. The nest of `schedule` is overwritten. */

@@ -45,10 +45,9 @@ static enum tdm_status round_solution(struct tdm_candidates *run, enum tdm_order
 
 /* ---- one program ---- */
 
-/* The only allowed list of groups, or NULL. */
-static const struct tdm_group_list *pinned_list(const struct tdm_search_space *space)
+const struct tdm_group_list *tdm_candidates_pinned_list(const struct tdm_candidates *run)
 {
-    return space->pins->group_count > 0 ? &space->lists.lists[0] : NULL;
+    return run->space.pins->group_count > 0 ? &run->space.lists.lists[0] : NULL;
 }
 
 static void note_least(struct tdm_candidates *run, int order, uint32_t size, double seconds)
@@ -70,8 +69,9 @@ enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_or
     struct tdm_relaxed relaxed;
     bool fixed[TDM_STATES];
     tdm_candidates_fixed_homes(run, size, fixed);
-    enum tdm_status status = tdm_relaxation_new(space->estimators[size], order, run->limit_bytes,
-                                                fixed, pinned_list(space), &relaxation, err);
+    enum tdm_status status =
+        tdm_relaxation_new(space->estimators[size], order, run->limit_bytes, fixed,
+                           tdm_candidates_pinned_list(run), &relaxation, err);
     double *bound = &run->bound_of[space->bases[size].optimizer.on];
     if (status == TDM_INTERNAL) {
         *bound = run->bound_seconds = 0;
@@ -130,7 +130,7 @@ enum tdm_status tdm_candidates_find_floors(struct tdm_candidates *run, double *l
             tdm_candidates_fixed_homes(run, size, fixed);
             enum tdm_status status = tdm_relaxation_floor(
                 space->estimators[size], (enum tdm_order)order, run->limit_bytes, fixed,
-                pinned_list(space), floor_seconds, err);
+                tdm_candidates_pinned_list(run), floor_seconds, err);
             if (status == TDM_INTERNAL) /* too large for the solver */
                 *floor_seconds = 0;
             else if (status != TDM_OK)

@@ -104,3 +104,62 @@ enum tdm_status tdm_candidates_least_estimate(struct tdm_schedule *schedule,
 {
     return least_anywhere(schedule, pins, place, true, 0, bytes, err);
 }
+
+/* ---- what no schedule is below ---- */
+
+/* Lowers *least to the bounds of all orders and chunk sizes with updates at run->on. */
+static enum tdm_status prove_least(struct tdm_candidates *run, enum tdm_place place,
+                                   uint64_t *least, struct tdm_error *err)
+{
+    const struct tdm_search_space *space = &run->space;
+    enum tdm_status status = TDM_OK;
+    for (int order = 0; order < TDM_ORDERS; order++)
+        for (uint32_t size = 0; size < space->size_count && status == TDM_OK; size++) {
+            bool fixed[TDM_STATES];
+            uint64_t bytes = 0;
+            if (!tdm_candidates_is_due(run, size) || !tdm_candidates_may_have(run, order))
+                continue;
+            tdm_candidates_fixed_homes(run, size, fixed);
+            status = tdm_relaxation_least(space->estimators[size], (enum tdm_order)order,
+                                          run->limit_bytes, fixed, tdm_candidates_pinned_list(run),
+                                          place, *least, &bytes, err);
+            if (status == TDM_INTERNAL) { /* too large for the solver */
+                bytes = 0;
+                status = TDM_OK;
+            }
+            *least = bytes < *least ? bytes : *least;
+        }
+    return status;
+}
+
+enum tdm_status tdm_candidates_least_proved(struct tdm_schedule *schedule,
+                                            const struct tdm_pins *pins, enum tdm_place place,
+                                            uint64_t *bytes, struct tdm_error *err)
+{
+    struct tdm_home homes[TDM_STATES];
+    const struct tdm_rings rings = schedule->rings;
+    const enum tdm_place asked_on = schedule->optimizer.on;
+    uint64_t limit_bytes[TDM_MAX_PLACES], least = TDM_SIZE_MAX;
+    struct tdm_candidates run;
+    *bytes = 0;
+    if (schedule->pass != TDM_TRAIN || schedule->ranks > 1)
+        return TDM_OK;
+    memcpy(homes, schedule->homes, sizeof(homes));
+    enum tdm_status status = tdm_candidates_forget_homes(schedule, pins, err);
+    if (status != TDM_OK)
+        return status;
+    tdm_place_limits(schedule, limit_bytes);
+    status = tdm_candidates_open(schedule, pins, limit_bytes, (int)TDM_MAX_PLACES, &run, err);
+    for (int i = 0; i < TDM_PLANNED_PLACES && status == TDM_OK; i++) {
+        run.on = tdm_planned_place(schedule, i);
+        if (!pins->has_update_place || run.on == schedule->optimizer.on)
+            status = prove_least(&run, place, &least, err);
+    }
+    tdm_candidates_close(&run);
+    memcpy(schedule->homes, homes, sizeof(homes));
+    schedule->rings = rings;
+    schedule->optimizer.on = asked_on;
+    if (status == TDM_OK && least < TDM_SIZE_MAX)
+        *bytes = least;
+    return status;
+}

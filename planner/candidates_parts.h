@@ -141,6 +141,9 @@ struct tdm_recipe tdm_candidates_pop(struct tdm_recipe_queue *queue);
 
 /* ---- candidates_bounds.c ---- */
 
+/* The only allowed list of groups, or NULL. */
+const struct tdm_group_list *tdm_candidates_pinned_list(const struct tdm_candidates *run);
+
 /* Computes a floor, below which no schedule is, for each order and chunk size with updates at
  * run->on. *least: the minimum of them, or NO_BOUND if there are none. */
 enum tdm_status tdm_candidates_find_floors(struct tdm_candidates *run, double *least,

@@ -154,8 +154,9 @@ static enum tdm_status grow_tile(struct tdm_candidates *run, struct tdm_error *e
 }
 
 /* Packs the winner completely, which stays within the limits (program.h), and simulates it again.
- * Unless pins disable it, validates the program with code that took no part in the choice. */
-static enum tdm_status validate(struct tdm_candidates *run, struct tdm_error *err)
+ * `check`: unless pins disable it, validates the program with code that took no part in the
+ * choice. */
+static enum tdm_status settle(struct tdm_candidates *run, bool check, struct tdm_error *err)
 {
     struct tdm_program *program;
     uint64_t used_bytes[TDM_MAX_PLACES], capacity_bytes[TDM_MAX_PLACES] = {0};
@@ -169,7 +170,7 @@ static enum tdm_status validate(struct tdm_candidates *run, struct tdm_error *er
                                 run->space.schedule->machine->topology.places[place].runtime_bytes;
     }
     struct tdm_error reason;
-    if (!run->space.pins->unchecked)
+    if (check && !run->space.pins->unchecked)
         status = tdm_program_validate(program, capacity_bytes, &reason);
     if (status == TDM_OK) /* complete packing changes offsets, and with them waits */
         status = tdm_simulate(program, NULL, NULL, &run->simulation, err);
@@ -185,15 +186,15 @@ enum tdm_status tdm_candidates_validate_best(struct tdm_candidates *run, struct 
     const struct tdm_rounded *winner = run->winner;
     enum tdm_status status = grow_tile(run, err);
     if (status != TDM_OK || run->winner == winner)
-        return status == TDM_OK ? validate(run, err) : status;
+        return status == TDM_OK ? settle(run, true, err) : status;
     run->winner = winner;
-    status = validate(run, err);
+    status = settle(run, false, err);
     const double seconds = run->simulation.step_seconds;
     run->winner = &run->grown;
     if (status == TDM_OK)
-        status = validate(run, err);
+        status = settle(run, true, err);
     if (status != TDM_OK || run->simulation.step_seconds <= seconds)
         return status;
     run->winner = winner;
-    return validate(run, err);
+    return settle(run, true, err);
 }

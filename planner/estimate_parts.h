@@ -90,13 +90,12 @@ struct tdm_estimator {
     uint64_t longest_tokens; /* of the longest chunk */
     double
         *tokens_before; /* [chunks + 1]: tokens of the chunks before, in units of longest_tokens */
-    struct state_copies *before_forward, *around_backward; /* [layers] */
-    double exposed_seconds;                                /* copies of embedding and head */
-    struct layer_sweeps *sweeps;                           /* [layers]: of the current estimate */
-    struct tdm_lanes *memory;                              /* for estimate_lanes.c */
+    struct layer_sweeps *sweeps; /* [layers]: of the current estimate */
+    struct tdm_lanes *memory;    /* for estimate_lanes.c */
 
     uint64_t *unit_bytes[TDM_STATES]; /* [units]: tdm_estimator_unit_bytes() */
     uint64_t *gradient_bytes;         /* [units] */
+    uint32_t *slices;                 /* [units]: in which masters and moments pass (slices.h) */
     /* weights, optimizer states, tokens, and without an optimizer also gradients; the second
      * excludes these states */
     uint64_t resident_bytes[TDM_MAX_PLACES], stateless_bytes[TDM_MAX_PLACES];
@@ -120,6 +119,8 @@ struct tdm_estimator {
      * backward. Gradients that stay until the end of the backward are allocated while their layer
      * goes backward, on the device, or on the host once they are complete. */
     uint64_t *passing_below, *staying_below[TDM_MAX_PLACES];
+    struct tdm_home noted_gradients; /* home of gradients for which they were computed */
+    bool has_noted_gradients;
     /* of the head from its first tile on; of the embedding from layer 0 on */
     uint64_t head_gradient, embedding_gradient, tied_gradient;
     uint64_t head_stays[TDM_MAX_PLACES],
@@ -180,9 +181,6 @@ void tdm_estimator_add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_
 void tdm_estimator_note_homes(struct tdm_estimator *e);
 
 /* ---- estimating ---- */
-
-/* Computes the copies of state for the current homes. Call after every change of homes. */
-void tdm_estimate_note_state(struct tdm_estimator *e);
 
 /* Seconds of the last step passed to tdm_estimate_seconds(), with waits for copies. */
 double tdm_estimate_waiting(const struct tdm_estimator *e);

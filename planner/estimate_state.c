@@ -39,10 +39,13 @@ bool tdm_estimator_note_units(struct tdm_estimator *e)
     const struct tdm_schedule *base = e->base;
     uint32_t units = base->model->unit_count;
     e->gradient_bytes = calloc((size_t)units + 1, sizeof(uint64_t));
-    if (e->gradient_bytes == NULL)
+    e->slices = calloc((size_t)units + 1, sizeof(uint32_t));
+    if (e->gradient_bytes == NULL || e->slices == NULL)
         return false;
-    for (uint32_t unit = 0; unit < units; unit++)
+    for (uint32_t unit = 0; unit < units; unit++) {
         e->gradient_bytes[unit] = tdm_content_bytes(base, TDM_UNIT_GRADIENT, unit, 0);
+        e->slices[unit] = tdm_slice_count(base, unit);
+    }
     for (int s = 0; s < TDM_STATES; s++) {
         enum tdm_state state = (enum tdm_state)s;
         uint64_t most = 0, *bytes = calloc((size_t)units + 1, sizeof(uint64_t));
@@ -99,6 +102,12 @@ static uint64_t buffer_bytes(const struct tdm_estimator *e, enum tdm_state state
     return far ? e->unit_bytes[state][unit] : 0;
 }
 
+/* Layers of which a state is at home on the host, and not empty. All have as many bytes. */
+static uint32_t far_layers_of(const struct tdm_estimator *e, enum tdm_state state)
+{
+    return e->unit_bytes[state][0] > 0 ? e->layers - e->base->homes[state].device_layers : 0;
+}
+
 static bool has_far_state(const struct tdm_estimator *e, uint32_t unit)
 {
     return !tdm_updates_on_host(e->base, unit) && (buffer_bytes(e, TDM_STATE_MASTER, unit) > 0 ||
@@ -108,22 +117,23 @@ static bool has_far_state(const struct tdm_estimator *e, uint32_t unit)
 uint64_t tdm_estimator_slice_bytes(const struct tdm_estimator *e, enum tdm_state state,
                                    uint32_t unit)
 {
-    const struct tdm_model *model = e->base->model;
-    const double share =
-        (double)tdm_slice_at(e->base, unit, 0).elements / (double)model->units[unit].elements;
-    return tdm_slice_count(e->base, unit) == 1
-               ? e->unit_bytes[state][unit]
-               : (uint64_t)(share * (double)e->unit_bytes[state][unit]);
+    if (e->slices[unit] == 1)
+        return e->unit_bytes[state][unit];
+    const double share = (double)tdm_slice_at(e->base, unit, 0).elements /
+                         (double)e->base->model->units[unit].elements;
+    return (uint64_t)(share * (double)e->unit_bytes[state][unit]);
 }
 
+/* Updates are on the device. */
 static uint64_t state_ring_bytes(const struct tdm_estimator *e, enum tdm_state state,
                                  uint32_t slots)
 {
-    uint64_t passes = 0, most = 0;
-    for (uint32_t unit = 0; unit < e->base->model->unit_count; unit++) {
-        if (buffer_bytes(e, state, unit) == 0 || tdm_updates_on_host(e->base, unit))
+    uint64_t passes = far_layers_of(e, state);
+    uint64_t most = passes > 0 ? e->unit_bytes[state][0] : 0;
+    for (uint32_t unit = e->layers; unit < e->base->model->unit_count; unit++) {
+        if (buffer_bytes(e, state, unit) == 0)
             continue;
-        passes += tdm_slice_count(e->base, unit);
+        passes += e->slices[unit];
         most = larger(most, tdm_estimator_slice_bytes(e, state, unit));
     }
     return smaller(slots, passes) * most;
@@ -137,6 +147,8 @@ static void note_host_updates(struct tdm_estimator *e)
     uint64_t most = 0, visitors = 0;
     bool stay = tdm_gradients_stay(base);
     e->host_ring = e->host_head = e->host_embedding = 0;
+    if (!tdm_is_far(base->optimizer.on))
+        return;
     for (uint32_t unit = 0; unit < base->model->unit_count; unit++) {
         bool far = stay && tdm_is_far(tdm_schedule_home(base, TDM_STATE_GRADIENTS, unit));
         uint64_t bytes = e->gradient_bytes[unit];
@@ -186,9 +198,8 @@ static void note_rings(struct tdm_estimator *e)
     const uint64_t rings = state_ring_bytes(e, TDM_STATE_MASTER, slots) +
                            state_ring_bytes(e, TDM_STATE_MOMENTS, slots);
     /* rings are there while units need them; for layers, all the time that these go backward */
-    bool of_layers = tdm_updates_at_end(base);
-    for (uint32_t layer = 0; layer < e->layers; layer++)
-        of_layers |= has_far_state(e, layer);
+    bool of_layers = tdm_updates_at_end(base) || far_layers_of(e, TDM_STATE_MASTER) > 0 ||
+                     far_layers_of(e, TDM_STATE_MOMENTS) > 0;
     e->state_rings = of_layers ? rings : 0;
     e->embedding_update = has_far_state(e, embedding) ? rings : 0;
     e->head_update = has_far_state(e, head) ? rings : 0;
@@ -214,6 +225,11 @@ static void note_gradients(struct tdm_estimator *e)
     const struct tdm_schedule *base = e->base;
     const struct tdm_model *model = base->model;
     uint32_t embedding = tdm_model_embedding_unit(model), head = tdm_model_head_unit(model);
+    const struct tdm_home *home = &base->homes[TDM_STATE_GRADIENTS];
+    if (e->has_noted_gradients && memcmp(&e->noted_gradients, home, sizeof(*home)) == 0)
+        return;
+    e->noted_gradients = *home;
+    e->has_noted_gradients = true;
     memset(e->embedding_stays, 0, sizeof(e->embedding_stays));
     memset(e->head_stays, 0, sizeof(e->head_stays));
     for (uint32_t layer = 0; layer < e->layers; layer++) {
@@ -252,7 +268,7 @@ static uint64_t home_bytes(const struct tdm_estimator *e, enum tdm_state state, 
         if (content != TDM_EMPTY && tdm_is_sliced(e->base, content, unit))
             slots += tdm_slice_slot_bytes(e->base, unit, tdm_content_dtype(e->base, content));
     }
-    return slots > 0 ? slots * tdm_slice_count(e->base, unit) : e->unit_bytes[state][unit];
+    return slots > 0 ? slots * e->slices[unit] : e->unit_bytes[state][unit];
 }
 
 void tdm_estimator_add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_MAX_PLACES])
@@ -260,9 +276,13 @@ void tdm_estimator_add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_
     const uint32_t last[] = {tdm_model_embedding_unit(e->base->model),
                              tdm_model_head_unit(e->base->model)};
     for (int state = 0; state < TDM_STATES; state++) {
-        for (uint32_t unit = 0; unit < e->layers; unit++)
-            bytes[tdm_schedule_home(e->base, (enum tdm_state)state, unit)] +=
-                tdm_estimator_unit_bytes(e, (enum tdm_state)state, unit);
+        const uint64_t near = e->base->homes[state].device_layers, *layers = e->unit_bytes[state];
+        if (state != TDM_STATE_GRADIENTS) { /* all layers have as many bytes */
+            bytes[TDM_DEVICE] += near * layers[0];
+            bytes[e->far] += (e->layers - near) * layers[0];
+        }
+        for (uint32_t unit = 0; unit < e->layers && state == TDM_STATE_GRADIENTS; unit++)
+            bytes[tdm_schedule_home(e->base, (enum tdm_state)state, unit)] += layers[unit];
         for (int i = 0; i < 2; i++)
             bytes[tdm_schedule_home(e->base, (enum tdm_state)state, last[i])] +=
                 home_bytes(e, (enum tdm_state)state, last[i]);
@@ -272,7 +292,6 @@ void tdm_estimator_add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_
 void tdm_estimator_note_homes(struct tdm_estimator *e)
 {
     note_rings(e);
-    tdm_estimate_note_state(e);
     if (e->base->pass == TDM_TRAIN)
         note_gradients(e);
 }

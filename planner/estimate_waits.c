@@ -132,22 +132,13 @@ static double exposed_seconds(const struct tdm_estimator *e)
         for (int s = 0; s <= TDM_STATE_MOMENTS && trains; s++) {
             enum tdm_state state = (enum tdm_state)s;
             bool again = state == TDM_STATE_WEIGHTS && tdm_is_far(e->base->optimizer.on);
-            double pieces = state == TDM_STATE_WEIGHTS ? 1 : tdm_slice_count(e->base, units[i]);
+            double pieces = state == TDM_STATE_WEIGHTS ? 1 : e->slices[units[i]];
             seconds += again ? 0 : fetch_seconds(e, state, units[i]) / pieces;
             /* if updated on the host, it is part of the tail */
             seconds += i == 0 && !again ? send_seconds(e, state, units[i]) / pieces : 0;
         }
     }
     return seconds;
-}
-
-void tdm_estimate_note_state(struct tdm_estimator *e)
-{
-    for (uint32_t layer = 0; layer < e->layers; layer++) {
-        e->before_forward[layer] = before_forward(e, layer);
-        e->around_backward[layer] = around_backward(e, layer);
-    }
-    e->exposed_seconds = exposed_seconds(e);
 }
 
 double tdm_estimate_waiting(const struct tdm_estimator *e)
@@ -161,13 +152,15 @@ double tdm_estimate_waiting(const struct tdm_estimator *e)
                                      tdm_machine_link_rate(machine, TDM_LINK_D2H) / both};
     for (uint32_t layer = 0; layer < e->layers; layer++) {
         const struct layer_sweeps *sweeps = &e->sweeps[layer];
-        advance(e, &slower, &forward, &of_forward, &sweeps->forward, &e->before_forward[layer]);
-        advance(e, &slower, &backward, &of_backward, &sweeps->backward, &e->around_backward[layer]);
+        const struct state_copies before = before_forward(e, layer),
+                                  around = around_backward(e, layer);
+        advance(e, &slower, &forward, &of_forward, &sweeps->forward, &before);
+        advance(e, &slower, &backward, &of_backward, &sweeps->backward, &around);
         if (sweeps->kv.compute > 0)
             advance(e, &slower, &backward, &of_kv, &sweeps->kv, &none);
         if (sweeps->again.compute > 0)
             advance(e, &slower, &backward, &of_again, &sweeps->again, &none);
     }
     return forward.compute + backward.compute + e->head_seconds + e->optimizer_seconds +
-           e->tail_seconds[TDM_CHUNK_MAJOR] + e->exposed_seconds;
+           e->tail_seconds[TDM_CHUNK_MAJOR] + exposed_seconds(e);
 }

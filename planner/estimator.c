@@ -55,10 +55,7 @@ static bool take_sums(struct tdm_estimator *e, const struct tdm_schedule *base, 
     size_t count = (size_t)model->layers + 1;
     e->tokens_before = calloc((size_t)chunks + 1, sizeof(double));
     e->sweeps = calloc(count, sizeof(*e->sweeps));
-    e->before_forward = calloc(count, sizeof(*e->before_forward));
-    e->around_backward = calloc(count, sizeof(*e->around_backward));
-    bool complete = e->tokens_before != NULL && e->sweeps != NULL && e->before_forward != NULL &&
-                    e->around_backward != NULL;
+    bool complete = e->tokens_before != NULL && e->sweeps != NULL;
     complete &= (e->memory = tdm_lanes_new(base, (uint32_t)chunks)) != NULL;
     complete &= (e->passing_below = calloc(count, sizeof(uint64_t))) != NULL;
     complete &= (e->votes_below = calloc(count, sizeof(uint64_t))) != NULL;
@@ -131,8 +128,7 @@ void tdm_estimator_free(struct tdm_estimator *e)
     free(e->tokens_before);
     free(e->sweeps);
     tdm_lanes_free(e->memory);
-    free(e->before_forward);
-    free(e->around_backward);
+    free(e->slices);
     free(e->passing_below);
     free(e->votes_below);
     for (int place = 0; place < (int)TDM_MAX_PLACES; place++)

@@ -387,6 +387,18 @@ static enum tdm_status begin_low(struct memories *m, struct tdm_error *err)
     return status == TDM_INFEASIBLE ? TDM_OK : status;
 }
 
+/* What no schedule is below. */
+static enum tdm_status prove(struct memories *m, struct tdm_error *err)
+{
+    struct tdm_objective_found probe = {0};
+    enum tdm_status status = tdm_request_make(&m->request, &probe.schedule, &probe.pins, err);
+    if (status == TDM_OK)
+        status = tdm_candidates_least_proved(probe.schedule, &probe.pins, TDM_DEVICE,
+                                             &m->found->proved_bytes, err);
+    drop(&probe);
+    return status;
+}
+
 enum tdm_status tdm_objective_memory(const struct tdm_request *request,
                                      const struct tdm_objective_options *options,
                                      struct tdm_objective_found *found, struct tdm_error *err)
@@ -413,6 +425,8 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
         status = lessen(&m, err);
     if (status == TDM_OK)
         status = settle(&m, err);
+    if (status == TDM_OK)
+        status = prove(&m, err);
     if (status != TDM_OK)
         drop(found);
     return status;

@@ -38,6 +38,7 @@ struct tdm_objective_found {
         *schedule;        /* owned by the caller on success, and on TDM_INFEASIBLE if not NULL */
     struct tdm_pins pins; /* the same */
     struct tdm_search search;
+    uint64_t proved_bytes; /* of the least memory: no schedule searched takes less; 0: not known */
 };
 
 /* The longest context, a multiple of 1K tokens (of 1 token, if 1K is too long), whose step fits

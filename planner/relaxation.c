@@ -117,7 +117,9 @@ void tdm_relaxation_use(struct tdm_relaxation *r, const double *found)
     prices->fetch[TDM_IN_BACKWARD] = fmax(found[r->row[ROW_FETCH_BACKWARD]], 0);
     prices->send[TDM_IN_FORWARD] = fmax(found[r->row[ROW_SEND_FORWARD]], 0);
     prices->send[TDM_IN_BACKWARD] = fmax(found[r->row[ROW_SEND_BACKWARD]], 0);
-    prices->both = fmax(found[r->row[ROW_BOTH]], 0);
+    prices->both[TDM_IN_FORWARD] = fmax(found[r->row[ROW_BOTH]], 0);
+    prices->both[TDM_IN_BACKWARD] =
+        prices->both[TDM_IN_FORWARD] + fmax(found[r->row[ROW_BOTH_BACKWARD]], 0);
     prices->again = fmax(found[r->row[ROW_AGAIN]], 0);
     tdm_pricing_prepare(&r->pricing);
 }
@@ -232,16 +234,20 @@ static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_erro
     return status;
 }
 
-enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order order,
-                                   const uint64_t limit_bytes[TDM_MAX_PLACES],
-                                   const bool fixed_homes[TDM_STATES],
-                                   const struct tdm_group_list *sizes, struct tdm_relaxation **out,
-                                   struct tdm_error *err)
+/* `least`: the place whose bytes are minimised, or NULL. */
+static enum tdm_status new_relaxation(const struct tdm_estimator *e, enum tdm_order order,
+                                      const uint64_t limit_bytes[TDM_MAX_PLACES],
+                                      const bool fixed_homes[TDM_STATES],
+                                      const struct tdm_group_list *sizes,
+                                      const enum tdm_place *least, struct tdm_relaxation **out,
+                                      struct tdm_error *err)
 {
     struct tdm_relaxation *r = calloc(1, sizeof(*r));
     if (r == NULL)
         return no_memory(err);
     r->layers = e->layers;
+    r->of_bytes = least != NULL;
+    r->least = least != NULL ? *least : TDM_DEVICE;
     enum tdm_status status = tdm_pricing_open(e, order, &r->pricing, err);
     if (status == TDM_OK)
         status = take_memory(r, sizes, err);
@@ -255,6 +261,15 @@ enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order
     }
     *out = r;
     return TDM_OK;
+}
+
+enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order order,
+                                   const uint64_t limit_bytes[TDM_MAX_PLACES],
+                                   const bool fixed_homes[TDM_STATES],
+                                   const struct tdm_group_list *sizes, struct tdm_relaxation **out,
+                                   struct tdm_error *err)
+{
+    return new_relaxation(e, order, limit_bytes, fixed_homes, sizes, NULL, out, err);
 }
 
 void tdm_relaxation_free(struct tdm_relaxation *r)
@@ -376,11 +391,37 @@ enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *r, double enough_sec
     }
     if (status == TDM_NO_MEMORY)
         return status;
-    if (r->bound_seconds <= 0) /* no solver prices gave a bound; that of computing does */
+    if (r->bound_seconds <= 0 &&
+        !r->of_bytes) /* no solver prices gave a bound; that of computing does */
         try_computing(r);
     tdm_relaxation_weigh(r);
     *relaxed = r->relaxed;
     return TDM_OK;
+}
+
+#define MOST_SOLUTIONS 60u /* of a program that minimises bytes */
+#define TOLERANCE 1e-3     /* of its bound */
+
+enum tdm_status tdm_relaxation_least(const struct tdm_estimator *e, enum tdm_order order,
+                                     const uint64_t limit_bytes[TDM_MAX_PLACES],
+                                     const bool fixed_homes[TDM_STATES],
+                                     const struct tdm_group_list *sizes, enum tdm_place place,
+                                     uint64_t enough, uint64_t *bytes, struct tdm_error *err)
+{
+    struct tdm_relaxation *r;
+    struct tdm_relaxed relaxed;
+    uint64_t limits[TDM_MAX_PLACES];
+    memcpy(limits, limit_bytes, sizeof(limits));
+    limits[place] = 0;
+    enum tdm_status status = new_relaxation(e, order, limits, fixed_homes, sizes, &place, &r, err);
+    if (status != TDM_OK)
+        return status;
+    status =
+        tdm_relaxation_solve(r, (double)enough / TDM_MIB, TOLERANCE, MOST_SOLUTIONS, &relaxed, err);
+    if (status == TDM_OK)
+        *bytes = (uint64_t)(relaxed.bound_seconds * TDM_MIB);
+    tdm_relaxation_free(r);
+    return status;
 }
 
 void tdm_relaxation_warm(struct tdm_relaxation *r, const struct tdm_relaxation *other)

@@ -21,7 +21,7 @@ enum { TDM_IN_FORWARD, TDM_IN_BACKWARD, TDM_IN_PHASES };
 struct tdm_amounts {
     double *place[TDM_MAX_PLACES]; /* [layers + TDM_MORE_ROWS] */
     double compute;                /* backward */
-    double fetch[TDM_IN_PHASES], send[TDM_IN_PHASES], both;
+    double fetch[TDM_IN_PHASES], send[TDM_IN_PHASES], both[TDM_IN_PHASES];
     double again; /* layers that run again */
 };
 
@@ -105,6 +105,7 @@ enum {
     ROW_SEND_BACKWARD,
     ROW_SEND_UPDATED,
     ROW_BOTH,
+    ROW_BOTH_BACKWARD,
     ROW_AGAIN,
     ROWS
 };
@@ -120,7 +121,7 @@ struct tdm_plain_column {
     size_t first, count; /* in `kept` */
 };
 
-#define TDM_MOST_PLAIN 20u
+#define TDM_MOST_PLAIN 24u
 
 struct tdm_relaxation {
     struct tdm_pricing pricing;
@@ -145,7 +146,9 @@ struct tdm_relaxation {
     struct tdm_amounts use; /* of the column under construction */
     struct tdm_entry *entries;
     uint32_t arc_count;
-    bool is_warm; /* `found` has prices of a similar program */
+    bool is_warm;         /* `found` has prices of a similar program */
+    bool of_bytes;        /* minimises the bytes of a place, */
+    enum tdm_place least; /* this one. Then the bound is MiB */
     double bound_seconds;
     struct tdm_relaxed relaxed;
     /* Sums of bytes, MiB, that do not depend on choices. */

@@ -195,13 +195,13 @@ static double both_seconds(const struct tdm_pricing *p, double bytes)
 static double price_fetch(const struct tdm_pricing *p, int phase, double bytes)
 {
     return p->prices.fetch[phase] * copy_seconds(p, TDM_LINK_H2D, bytes) +
-           p->prices.both * both_seconds(p, bytes);
+           p->prices.both[phase] * both_seconds(p, bytes);
 }
 
 static double price_send(const struct tdm_pricing *p, int phase, double bytes)
 {
     return p->prices.send[phase] * copy_seconds(p, TDM_LINK_D2H, bytes) +
-           p->prices.both * both_seconds(p, bytes);
+           p->prices.both[phase] * both_seconds(p, bytes);
 }
 
 void tdm_pricing_prepare(struct tdm_pricing *pricing)
@@ -227,14 +227,14 @@ static void add_fetch(const struct tdm_pricing *p, struct tdm_amounts *use, int 
                       double bytes)
 {
     use->fetch[phase] += count * copy_seconds(p, TDM_LINK_H2D, bytes);
-    use->both += count * both_seconds(p, bytes);
+    use->both[phase] += count * both_seconds(p, bytes);
 }
 
 static void add_send(const struct tdm_pricing *p, struct tdm_amounts *use, int phase, double count,
                      double bytes)
 {
     use->send[phase] += count * copy_seconds(p, TDM_LINK_D2H, bytes);
-    use->both += count * both_seconds(p, bytes);
+    use->both[phase] += count * both_seconds(p, bytes);
 }
 
 /* ---- a layer of an arc ---- */
@@ -551,12 +551,13 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
         n * price_send(p, TDM_IN_FORWARD, bytes) +
         (p->prices.fetch[TDM_IN_FORWARD] * (seen - n) + p->prices.fetch[TDM_IN_BACKWARD] * seen) *
             bytes * fetch +
-        p->prices.both * both_seconds(p, (2 * seen - n) * bytes);
+        p->prices.both[TDM_IN_FORWARD] * both_seconds(p, (seen - n) * bytes) +
+        p->prices.both[TDM_IN_BACKWARD] * both_seconds(p, seen * bytes);
     double sum_near = sum_mib * price_of(p, TDM_DEVICE, m->held);
-    double sum_far =
-        sum_mib * ring * price_of(p, TDM_DEVICE, m->held) +
-        (seen - n) * sums *
-            (p->prices.send[TDM_IN_BACKWARD] * send + p->prices.both * both_seconds(p, 1));
+    double sum_far = sum_mib * ring * price_of(p, TDM_DEVICE, m->held) +
+                     (seen - n) * sums *
+                         (p->prices.send[TDM_IN_BACKWARD] * send +
+                          p->prices.both[TDM_IN_BACKWARD] * both_seconds(p, 1));
     bool is_far = far < near, sum_is_far = sum_far < sum_near;
     if (choice != NULL) {
         choice->kv_kept[is_far ? p->far : TDM_DEVICE] = n;
@@ -568,14 +569,15 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
         add_send(p, use, TDM_IN_FORWARD, n, bytes);
         use->fetch[TDM_IN_FORWARD] += (seen - n) * bytes * fetch;
         use->fetch[TDM_IN_BACKWARD] += seen * bytes * fetch;
-        use->both += both_seconds(p, (2 * seen - n) * bytes);
+        use->both[TDM_IN_FORWARD] += both_seconds(p, (seen - n) * bytes);
+        use->both[TDM_IN_BACKWARD] += both_seconds(p, seen * bytes);
     } else if (use != NULL) {
         add_life(p, use, TDM_DEVICE, m->kv_kept, mib);
     }
     if (use != NULL && sum_is_far) {
         add_life(p, use, TDM_DEVICE, m->held, sum_mib * ring);
         use->send[TDM_IN_BACKWARD] += (seen - n) * sums * send;
-        use->both += both_seconds(p, (seen - n) * sums);
+        use->both[TDM_IN_BACKWARD] += both_seconds(p, (seen - n) * sums);
     } else if (use != NULL) {
         add_life(p, use, TDM_DEVICE, m->held, sum_mib);
     }

@@ -128,14 +128,17 @@ static enum tdm_status add_place_rows(struct tdm_relaxation *r,
     return status;
 }
 
-/* Seconds of copies that rings let run before or after the phase in which they are counted. */
-static double ring_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
-                           uint64_t chunk_slots)
+/* Bytes of the inputs and sets of `bodies` bodies. */
+static double ring_bytes(const struct tdm_estimator *e, uint64_t bodies)
 {
-    const struct tdm_machine *machine = e->base->machine;
-    double bytes = (double)chunk_slots * (double)(e->x + set_bytes(e, TDM_SEARCHED_SET) + e->kv);
-    return bytes / tdm_machine_link_rate(machine, way) +
-           (double)chunk_slots * 5 * machine->copy_seconds;
+    return (double)bodies * (double)(e->x + set_bytes(e, TDM_SEARCHED_SET));
+}
+
+/* Bytes of K and V that the rings' rows hold. */
+static double row_bytes(const struct tdm_estimator *e)
+{
+    const struct tdm_schedule *base = e->base;
+    return (double)larger(base->prefetch + 1, base->rings.kv * e->chunks) * (double)e->kv;
 }
 
 /* Slots that a ring of state may have. */
@@ -236,11 +239,46 @@ static double seconds_after_all(const struct tdm_relaxation *r, enum tdm_state s
     return fmax(sent - e->optimizer_seconds * (double)model->units[unit].elements / all, 0);
 }
 
+/* Seconds that its last slice is sent, when everything was computed and fetched. */
+static double last_slice_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+{
+    const struct tdm_model *model = e->base->model;
+    if (!is_sent_last(e, unit) || state == TDM_STATE_WEIGHTS)
+        return 0;
+    const double elements = (double)tdm_slice_at(e->base, unit, e->slices[unit] - 1).elements;
+    return sent_bytes(e, state, unit) * elements / (double)model->units[unit].elements /
+           tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
+}
+
+/* What a unit's state adds to `fetch_backward` and to `both_ways_backward` where it is at home on
+ * the host. While the last slice is sent, nothing is fetched, so the link carries less. */
+struct in_backward {
+    double fetch, both;
+};
+
+static struct in_backward copies_in_backward(const struct tdm_relaxation *r, enum tdm_state state,
+                                             uint32_t unit)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const bool comes = tdm_estimator_comes(e, state);
+    const double rate = r->pricing.both_ways_rate, last = last_slice_seconds(e, state, unit);
+    /* in layer-major order the window of `both_ways_backward` begins when the head is done */
+    const bool is_there = r->pricing.order == TDM_LAYER_MAJOR && state == TDM_STATE_WEIGHTS &&
+                          unit == tdm_model_head_unit(e->base->model);
+    const double fetched =
+        comes && !is_there ? (double)tdm_estimator_unit_bytes(e, state, unit) : 0;
+    return (struct in_backward){
+        .fetch = (comes ? unit_seconds(e, TDM_LINK_H2D, state, unit) : 0) + last,
+        .both = (fetched + sent_bytes(e, state, unit)) / rate +
+                last * (1 - tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H) / rate)};
+}
+
 static enum tdm_status add_rows(struct tdm_relaxation *r,
                                 const uint64_t limit_bytes[TDM_MAX_PLACES], struct tdm_error *err)
 {
     const struct tdm_estimator *e = r->pricing.e;
     const struct tdm_schedule *base = e->base;
+    const bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
     uint64_t n = e->chunks;
     double device = (double)limit_bytes[TDM_DEVICE] / TDM_MIB -
                     (double)(e->stateless_bytes[TDM_DEVICE] +
@@ -257,12 +295,22 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
                                e->embedding_stays[place]) /
                       TDM_MIB;
     bool at_end = tdm_updates_at_end(base);
-    /* weights in the ring that are needed again; the fixed times of other copies that run ahead */
-    double turn =
-        most_slots(base->rings.weights) * unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0) +
-        (3 * most_slots(base->rings.optimizer) + 1) * base->machine->copy_seconds;
-    double fetched = ring_seconds(e, TDM_LINK_H2D, larger(base->prefetch + 1, base->rings.kv * n));
-    double sent = ring_seconds(e, TDM_LINK_D2H, base->rings.stashed + n);
+    /* In the backward's rows: K and V in rows; weights in one slot of the ring, which are needed
+     * again; the fixed times of all that runs ahead. `ahead_*` are the rest. */
+    const double turn = row_bytes(e) + (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0);
+    const double copies = 5 * (double)larger(base->prefetch + 1, base->rings.kv * n) +
+                          most_slots(base->rings.weights) + 3 * most_slots(base->rings.optimizer);
+    const double fetched = turn / tdm_machine_link_rate(base->machine, TDM_LINK_H2D) +
+                           copies * base->machine->copy_seconds;
+    const double all_both = (turn + ring_bytes(e, base->prefetch + 1)) / r->pricing.both_ways_rate;
+    const double both = by_layer ? all_both : turn / r->pricing.both_ways_rate;
+    /* what waits for its copy to the host: slots, the stream, rows of K and V */
+    const double sent =
+        (ring_bytes(e, base->rings.stashed) + (double)n * (double)e->x + row_bytes(e)) /
+            tdm_machine_link_rate(base->machine, TDM_LINK_D2H) +
+        5 * (double)(base->rings.stashed + n) * base->machine->copy_seconds;
+    /* in layer-major order, nothing is sent in the backward before the head is done */
+    const double head = by_layer ? e->head_seconds : 0;
     double backward = e->head_seconds + e->optimizer_seconds + e->tail_seconds[r->pricing.order] +
                       all_attention_grad(e);
     const struct {
@@ -276,11 +324,12 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         [ROW_FAR_END] = {"host_end", -TDM_UNBOUNDED, at_end ? far - ends[e->far] : TDM_UNBOUNDED},
         [ROW_COMPUTE] = {"compute", backward, TDM_UNBOUNDED},
         [ROW_FETCH_FORWARD] = {"fetch_forward", 0, TDM_UNBOUNDED},
-        [ROW_FETCH_BACKWARD] = {"fetch_backward", -fetched - turn, TDM_UNBOUNDED},
+        [ROW_FETCH_BACKWARD] = {"fetch_backward", -fetched, TDM_UNBOUNDED},
         [ROW_SEND_FORWARD] = {"send_forward", -sent, TDM_UNBOUNDED},
-        [ROW_SEND_BACKWARD] = {"send_backward", 0, TDM_UNBOUNDED},
+        [ROW_SEND_BACKWARD] = {"send_backward", head, TDM_UNBOUNDED},
         [ROW_SEND_UPDATED] = {"send_updated", seconds_to_update(e), TDM_UNBOUNDED},
-        [ROW_BOTH] = {"both_ways", -fetched - turn, TDM_UNBOUNDED},
+        [ROW_BOTH] = {"both_ways", -all_both, TDM_UNBOUNDED},
+        [ROW_BOTH_BACKWARD] = {"both_ways_backward", head - both, TDM_UNBOUNDED},
         [ROW_AGAIN] = {"refetched", 0, TDM_UNBOUNDED},
     };
     enum tdm_status status = TDM_OK;
@@ -325,6 +374,7 @@ static enum tdm_status add_plain(struct column *column, const char *name, double
 static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *err)
 {
     struct column forward = {r, 0};
+    const double cost = r->of_bytes ? 0 : 1;
     int number;
     put(&forward, r->row[ROW_FETCH_FORWARD], 1);
     put(&forward, r->row[ROW_SEND_FORWARD], 1);
@@ -332,20 +382,24 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     enum tdm_status status =
         add_plain(&forward, "forward",
                   forward_seconds(r->pricing.e, r->pricing.order) + r->pricing.e->lead_seconds,
-                  TDM_UNBOUNDED, 1, &number, err);
+                  TDM_UNBOUNDED, cost, &number, err);
     struct column backward = {r, 0};
     put(&backward, r->row[ROW_COMPUTE], 1);
     put(&backward, r->row[ROW_FETCH_BACKWARD], 1);
     put(&backward, r->row[ROW_SEND_BACKWARD], 1);
     put(&backward, r->row[ROW_SEND_UPDATED], 1);
     put(&backward, r->row[ROW_BOTH], 1);
+    put(&backward, r->row[ROW_BOTH_BACKWARD], 1);
     if (status == TDM_OK)
-        status = add_plain(&backward, "backward", r->pricing.e->host_seconds, TDM_UNBOUNDED, 1,
+        status = add_plain(&backward, "backward", r->pricing.e->host_seconds, TDM_UNBOUNDED, cost,
                            &number, err);
     return status;
 }
 
-/* Adds columns for memory beyond the limits, at a price per MiB that no schedule pays. */
+/* Adds columns for memory beyond the limits, at a price per MiB that no schedule pays. If bytes are
+ * minimised, the limit is 0 and a MiB costs 1; at the other place it costs this: */
+#define PRICE_OF_OTHER 100.0
+
 static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
@@ -354,6 +408,8 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
         enum tdm_place place = tdm_planned_place(r->pricing.e->base, k);
         struct column column = {r, 0};
         char name[32];
+        if (r->of_bytes)
+            price = place == r->least ? 1 : PRICE_OF_OTHER;
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
             put(&column, r->place[place][i], -1);
         put(&column, r->row[tdm_is_far(place) ? ROW_FAR_END : ROW_END], -1);
@@ -366,22 +422,23 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
 }
 
 /* Adds the copies saved by each unit at home on the device. */
-static void put_copies(struct column *column, enum tdm_state state, uint32_t unit, bool in_forward,
-                       bool in_backward)
+static void put_copies(struct column *column, enum tdm_state state, uint32_t unit, bool in_forward)
 {
     struct tdm_relaxation *r = column->r;
     const struct tdm_estimator *e = r->pricing.e;
     double fetch = unit_seconds(e, TDM_LINK_H2D, state, unit);
-    double times = (in_forward ? 1 : 0) + (in_backward ? 1 : 0);
+    double times = (in_forward ? 1 : 0) + (tdm_estimator_comes(e, state) ? 1 : 0);
+    const struct in_backward backward = copies_in_backward(r, state, unit);
     double both =
         times * (double)tdm_estimator_unit_bytes(e, state, unit) + sent_bytes(e, state, unit);
     put(column, r->row[ROW_FETCH_FORWARD], in_forward ? fetch : 0);
-    put(column, r->row[ROW_FETCH_BACKWARD], in_backward ? fetch : 0);
+    put(column, r->row[ROW_FETCH_BACKWARD], backward.fetch);
     put(column, r->row[ROW_SEND_BACKWARD], sent_seconds(e, state, unit));
     put(column, r->row[ROW_SEND_UPDATED],
         is_updated_late(r, unit) ? sent_seconds(e, state, unit) : 0);
     put(column, r->row[ROW_COMPUTE], seconds_after_all(r, state, unit));
     put(column, r->row[ROW_BOTH], both / r->pricing.both_ways_rate);
+    put(column, r->row[ROW_BOTH_BACKWARD], backward.both);
 }
 
 /* Does a device row include the ring of a state at home on the host? Rings of masters and moments
@@ -453,7 +510,7 @@ static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, 
     put(&column, r->row[ROW_EMBEDDING], mib * (weights ? 1 - slots / layers : 1));
     put(&column, r->row[ROW_END], mib * (has_rings_at_end(e) ? 1 - slots / layers : 1));
     put(&column, r->row[ROW_FAR_END], -mib);
-    put_copies(&column, state, 0, weights, tdm_estimator_comes(e, state));
+    put_copies(&column, state, 0, weights);
     if (weights)
         put(&column, r->row[ROW_AGAIN], 1);
     double least = fixed ? base->homes[state].device_layers : 0;
@@ -478,7 +535,7 @@ static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state,
     put(&column, r->row[ROW_END], mib);
     put(&column, r->row[ROW_FAR_END], -mib);
     bool in_forward = state == TDM_STATE_WEIGHTS && !head;
-    put_copies(&column, state, unit, in_forward, tdm_estimator_comes(e, state));
+    put_copies(&column, state, unit, in_forward);
     char name[48];
     snprintf(name, sizeof(name), "%s_%s", tdm_state_name(state), head ? "head" : "embedding");
     bool near = !tdm_is_far(head ? base->homes[state].head : base->homes[state].embedding);
@@ -518,13 +575,16 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             double fetch = unit_seconds(e, TDM_LINK_H2D, state, k < r->layers ? 0 : unit);
             double times = (in_forward ? 1 : 0) + (comes ? 1 : 0);
             alone[ROW_FETCH_FORWARD] -= in_forward ? fetch : 0;
-            alone[ROW_FETCH_BACKWARD] -= comes ? fetch : 0;
+            const struct in_backward backward =
+                copies_in_backward(r, state, k < r->layers ? 0 : unit);
+            alone[ROW_FETCH_BACKWARD] -= backward.fetch;
             double sent = sent_seconds(e, state, k < r->layers ? 0 : unit);
             alone[ROW_SEND_BACKWARD] -= sent;
             alone[ROW_SEND_UPDATED] -= is_updated_late(r, unit) ? sent : 0;
             alone[ROW_COMPUTE] -= seconds_after_all(r, state, unit);
             alone[ROW_BOTH] -= (times * bytes + sent_bytes(e, state, k < r->layers ? 0 : unit)) /
                                r->pricing.both_ways_rate;
+            alone[ROW_BOTH_BACKWARD] -= backward.both;
             if (k < r->layers)
                 continue;
             bool head = unit == units[1];
@@ -558,6 +618,8 @@ static enum tdm_status add_refetched(struct tdm_relaxation *r, struct tdm_error 
     put(&column, r->row[ROW_FETCH_BACKWARD], -unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0));
     put(&column, r->row[ROW_BOTH],
         -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) / r->pricing.both_ways_rate);
+    put(&column, r->row[ROW_BOTH_BACKWARD],
+        -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) / r->pricing.both_ways_rate);
     return add_plain(&column, "refetched", 0, TDM_UNBOUNDED, 0, &number, err);
 }
 
@@ -574,38 +636,75 @@ static double slot_mib(const struct tdm_estimator *e)
     return bytes / TDM_MIB;
 }
 
-/* Adds columns for MiB of state that the backward needs and that are fetched before the forward
- * ends: weights of the head; a slot of the rings, which the rows of the backward count already; and
- * more slots. All of it is on the device when the forward ends. */
-static enum tdm_status add_ahead(struct tdm_relaxation *r, struct tdm_error *err)
+/* Columns of MiB that the backward needs and that are fetched before the forward ends: weights of
+ * the head; inputs and sets of the first bodies; a slot of the rings of masters and moments, which
+ * the rows of the backward count already, and more slots. `early_*` are fetched after the forward,
+ * but before the head is done. */
+struct ahead {
+    const char *name;
+    double most;
+    bool of_layers; /* the rows of the layers count it, and do not yet */
+    bool at_forward, at_head;
+    bool counts; /* in `both_ways_backward` */
+};
+
+static enum tdm_status add_ahead(struct tdm_relaxation *r, const struct ahead *ahead,
+                                 struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    struct column column = {r, 0};
+    int number;
+    for (uint32_t i = 0; i < r->layers && ahead->of_layers; i++)
+        put(&column, r->place[TDM_DEVICE][i], has_ring(r, TDM_STATE_MOMENTS, i) ? 1 : 0);
+    put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_FORWARD], ahead->at_forward ? 1 : 0);
+    put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_HEAD], ahead->at_head ? 1 : 0);
+    if (ahead->at_forward)
+        put(&column, r->row[ROW_FETCH_BACKWARD],
+            TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
+    if (ahead->counts)
+        put(&column, r->row[ROW_BOTH_BACKWARD], TDM_MIB / r->pricing.both_ways_rate);
+    return add_plain(&column, ahead->name, 0, ahead->most, 0, &number, err);
+}
+
+static enum tdm_status add_all_ahead(struct tdm_relaxation *r, struct tdm_error *err)
 {
     const struct tdm_estimator *e = r->pricing.e;
     const uint32_t head = tdm_model_head_unit(e->base->model);
-    const double slot = slot_mib(e);
-    const struct {
-        const char *name;
-        double most;
-        bool of_rings, more;
-    } ahead[] = {
+    const bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
+    const double slot = slot_mib(e), slots = (most_slots(e->base->rings.optimizer) - 1) * slot;
+    const struct ahead ahead[] = {
         {"ahead_head", (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, head) / TDM_MIB,
-         false, false},
-        {"ahead_slot", slot, true, false},
-        {"ahead_slots", (most_slots(e->base->rings.optimizer) - 1) * slot, true, true},
+         false, true, false, !by_layer},
+        {"ahead_bodies", ring_bytes(e, e->base->prefetch + 1) / TDM_MIB, false, true, false,
+         !by_layer},
+        {"ahead_slot", slot, false, true, true, true},
+        {"ahead_slots", slots, true, true, true, true},
+        {"early_slot", slot, false, false, true, true},
+        {"early_slots", slots, true, false, true, true},
     };
     enum tdm_status status = TDM_OK;
-    for (size_t k = 0; k < sizeof(ahead) / sizeof(ahead[0]) && status == TDM_OK; k++) {
-        struct column column = {r, 0};
-        int number;
-        for (uint32_t i = 0; i < r->layers && ahead[k].more; i++)
-            put(&column, r->place[TDM_DEVICE][i], has_ring(r, TDM_STATE_MOMENTS, i) ? 1 : 0);
-        put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_FORWARD], 1);
-        if (ahead[k].of_rings)
-            put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_HEAD], 1);
-        put(&column, r->row[ROW_FETCH_BACKWARD],
-            TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
-        status = add_plain(&column, ahead[k].name, 0, ahead[k].most, 0, &number, err);
-    }
+    for (size_t k = 0; k < sizeof(ahead) / sizeof(ahead[0]) && status == TDM_OK; k++)
+        if (ahead[k].at_forward || by_layer)
+            status = add_ahead(r, &ahead[k], err);
     return status;
+}
+
+/* Adds the column of MiB of layers' weights that stay in the ring from the forward, in slots beyond
+ * the first. */
+static enum tdm_status add_ahead_weights(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const double slot = (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) / TDM_MIB;
+    struct column column = {r, 0};
+    int number;
+    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
+        put(&column, r->place[TDM_DEVICE][i], 1);
+    put(&column, r->row[ROW_FETCH_BACKWARD],
+        TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
+    put(&column, r->row[ROW_BOTH], TDM_MIB / r->pricing.both_ways_rate);
+    put(&column, r->row[ROW_BOTH_BACKWARD], TDM_MIB / r->pricing.both_ways_rate);
+    return add_plain(&column, "ahead_weights", 0, (most_slots(e->base->rings.weights) - 1) * slot,
+                     0, &number, err);
 }
 
 static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_homes[TDM_STATES],
@@ -619,7 +718,9 @@ static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_ho
     if (status == TDM_OK)
         status = add_refetched(r, err);
     if (status == TDM_OK)
-        status = add_ahead(r, err);
+        status = add_all_ahead(r, err);
+    if (status == TDM_OK)
+        status = add_ahead_weights(r, err);
     for (int state = 0; state <= TDM_STATE_MOMENTS && status == TDM_OK; state++) {
         bool fixed = fixed_homes[state];
         status = add_home(r, (enum tdm_state)state, fixed, err);
@@ -656,7 +757,8 @@ enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uin
     put(&column, r->row[ROW_FETCH_BACKWARD], -r->use.fetch[TDM_IN_BACKWARD]);
     put(&column, r->row[ROW_SEND_FORWARD], -r->use.send[TDM_IN_FORWARD]);
     put(&column, r->row[ROW_SEND_BACKWARD], -r->use.send[TDM_IN_BACKWARD]);
-    put(&column, r->row[ROW_BOTH], -r->use.both);
+    put(&column, r->row[ROW_BOTH], -r->use.both[TDM_IN_FORWARD] - r->use.both[TDM_IN_BACKWARD]);
+    put(&column, r->row[ROW_BOTH_BACKWARD], -r->use.both[TDM_IN_BACKWARD]);
     put(&column, r->row[ROW_AGAIN], -r->use.again);
     snprintf(name, sizeof(name), "arc_%u_%u_%u", a, b, r->arc_count++);
     return tdm_solver_column(r->solver, name, 0, TDM_UNBOUNDED, 0, r->entries, column.count,

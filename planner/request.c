@@ -205,6 +205,10 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
         status = set_budget(request, schedule, pins, err);
     if (status == TDM_OK && request->like != NULL)
         status = check_like(request, schedule, err);
+    if (status == TDM_OK && pins->gradient_slots > 1 && request->ranks <= 1)
+        status = tdm_fail(err, TDM_USAGE,
+                          "--set rings.gradients: one rank need not sum gradients over others; use "
+                          "it with --ranks");
     /* state moves too, or tdm_schedule_check() says why not */
     if (status == TDM_OK && tdm_is_far(schedule->optimizer.on))
         tdm_host_homes(schedule, pins, schedule->homes, err);

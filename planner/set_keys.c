@@ -386,6 +386,17 @@ static enum tdm_status read_ring(struct reading *r, size_t field)
     return status;
 }
 
+/* Only the search for several ranks has a use for it. */
+static enum tdm_status read_gradients(struct reading *r, size_t field)
+{
+    uint64_t slots;
+    enum tdm_status status = tdm_parse_count(r->value, r->what, 1, 2, &slots, r->err);
+    (void)field;
+    if (status == TDM_OK)
+        r->pins->gradient_slots = (uint32_t)slots;
+    return status;
+}
+
 static enum tdm_status read_gather(struct reading *r, size_t field)
 {
     uint64_t chunks;
@@ -456,6 +467,7 @@ static const struct key keys[] = {
     {"rings.stashed", read_ring, FIELD(rings.stashed)},
     {"rings.kv", read_ring, FIELD(rings.kv)},
     {"rings.gather", read_gather, FIELD(rings.gather)},
+    {"rings.gradients", read_gradients, 0},
     {"dtypes.weights", read_dtype, FIELD(dtypes.weights)},
     {"dtypes.master", read_dtype, FIELD(dtypes.master)},
     {"dtypes.activations", read_dtype, FIELD(dtypes.activations)},

@@ -116,6 +116,18 @@ enum tdm_binding tdm_binding_of(uint64_t device_bytes, uint64_t far_bytes)
     return far_bytes == 0 ? TDM_BINDING_DEVICE : TDM_BINDING_EITHER;
 }
 
+/* What is proved about the bytes of a place, if that is more than its limit. */
+static enum tdm_status prove(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                             enum tdm_place place, struct tdm_shortage *shortage,
+                             struct tdm_error *err)
+{
+    uint64_t bytes;
+    enum tdm_status status = tdm_candidates_least_proved(schedule, pins, place, &bytes, err);
+    if (status == TDM_OK && bytes > shortage->limit_bytes[place])
+        shortage->proved_bytes[place] = bytes;
+    return status;
+}
+
 enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                   struct tdm_shortage *out, struct tdm_error *err)
 {
@@ -146,6 +158,10 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
     if (status == TDM_OK && schedule->pass == TDM_TRAIN)
         status = try_streaming(schedule, pins, &shortage, err);
     shortage.binding = tdm_binding_of(needed[TDM_DEVICE], needed[far]);
+    if (status == TDM_OK && shortage.binding != TDM_BINDING_HOST)
+        status = prove(schedule, pins, TDM_DEVICE, &shortage, err);
+    if (status == TDM_OK && shortage.binding != TDM_BINDING_DEVICE)
+        status = prove(schedule, pins, far, &shortage, err);
     if (status == TDM_OK && shortage.binding == TDM_BINDING_BOTH) {
         /* find a sufficient pair: the minimum on the device, and what the host needs with it */
         schedule->host_memory_bytes = TDM_SIZE_MAX;
@@ -172,10 +188,14 @@ static void say_short(const struct tdm_shortage *shortage, const struct tdm_topo
                       enum tdm_place place, char *out, size_t out_bytes)
 {
     char limit[TDM_FORMAT_SIZE], gap[TDM_FORMAT_SIZE], needed[TDM_FORMAT_SIZE];
+    char size[TDM_FORMAT_SIZE], proved[64] = "";
+    if (shortage->proved_bytes[place] > 0)
+        snprintf(proved, sizeof(proved), " (none takes less than %s)",
+                 tdm_format_bytes(shortage->proved_bytes[place], size));
     snprintf(out, out_bytes,
-             "the least that a quick search finds is %s of %s memory, %s more than the %s given",
+             "the least that a quick search finds is %s of %s memory%s, %s more than the %s given",
              tdm_format_bytes(shortage->needed_bytes[place], needed),
-             tdm_place_name(topology, place),
+             tdm_place_name(topology, place), proved,
              tdm_format_bytes(tdm_shortage_missing(shortage, place), gap),
              tdm_format_bytes(shortage->limit_bytes[place], limit));
 }

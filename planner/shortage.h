@@ -23,6 +23,9 @@ struct tdm_shortage {
     /* Used bytes with which it fits, with the other place's limit kept (binding both: the two
      * together); 0: no amount is enough. */
     uint64_t needed_bytes[TDM_MAX_PLACES];
+    /* Every schedule searched takes at least so much, with the other place's limit kept; 0: not
+     * known, or no more than the limit */
+    uint64_t proved_bytes[TDM_MAX_PLACES];
     uint64_t longest_context; /* tokens of each sequence that fit; 0: none, or not requested */
     bool has_optimizer;       /* running without an optimizer can help */
     uint64_t without_optimizer_bytes; /* device bytes needed with --optimizer none; 0: no amount is

@@ -68,31 +68,87 @@ static enum tdm_status simulate(const struct tdm_schedule *schedule,
     return status;
 }
 
-/* Gives a schedule of several ranks another exchange if that is legal, fits, and takes less time
- * than `seconds`. */
-static enum tdm_status try_exchange(struct tdm_schedule *schedule, enum tdm_exchange_kind exchange,
-                                    double seconds, struct tdm_simulation *simulation, bool *taken,
+/* What came of a plan: one rank has none with that memory; a rank's part of it fits, or does not.
+ */
+enum answer { NO_PLAN, FITS, TOO_LARGE };
+
+/* ---- what only several ranks choose ---- */
+
+/* Each choice as a key of --set may pin it: rings.gradients. */
+struct choice {
+    uint32_t gradient_slots;
+};
+
+/* Sets a choice. Gradients that are used a layer later need the weights of that layer so long. */
+static void choose(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                   const struct choice *choice)
+{
+    bool far = schedule->homes[TDM_STATE_WEIGHTS].device_layers < schedule->model->layers;
+    schedule->rings.gradients = choice->gradient_slots;
+    if (far && choice->gradient_slots > 1 && !pins->has_rings)
+        schedule->rings.weights = schedule->rings.weights < 3 ? 3 : schedule->rings.weights;
+}
+
+/* Simulates a schedule with every choice that is free, and leaves it with the one that is fastest
+ * and fits. */
+static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                        struct tdm_simulation *simulation, bool *fits,
+                                        struct tdm_error *err)
+{
+    static const struct choice choices[] = {{2}, {1}};
+    const struct tdm_rings rings = schedule->rings;
+    const struct choice *best = NULL;
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]) && status == TDM_OK; i++) {
+        struct tdm_simulation each;
+        bool fit = false;
+        if (pins->gradient_slots != 0 && choices[i].gradient_slots != pins->gradient_slots)
+            continue;
+        schedule->rings = rings;
+        choose(schedule, pins, &choices[i]);
+        status = tdm_schedule_check(schedule, "plan", err);
+        if (status == TDM_OK)
+            status = simulate(schedule, &each, &fit, err);
+        if (status != TDM_OK || !fit ||
+            (best != NULL && each.step_seconds >= simulation->step_seconds))
+            continue;
+        best = &choices[i];
+        *simulation = each;
+    }
+    *fits = best != NULL;
+    schedule->rings = rings;
+    if (best != NULL)
+        choose(schedule, pins, best);
+    return status;
+}
+
+/* Gives a schedule another exchange, with the choices that are best for it, if that is legal, fits,
+ * and takes less time than `seconds`. */
+static enum tdm_status try_exchange(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                    enum tdm_exchange_kind exchange, double seconds,
+                                    struct tdm_simulation *simulation, bool *taken,
                                     struct tdm_error *err)
 {
     const enum tdm_exchange_kind before = schedule->exchange;
+    const struct tdm_rings rings = schedule->rings;
     struct tdm_simulation tried;
     struct tdm_error refusal;
     enum tdm_status status = TDM_OK;
     bool fits = false;
     schedule->exchange = exchange;
     if (tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
-        status = simulate(schedule, &tried, &fits, err);
+        status = simulate_choices(schedule, pins, &tried, &fits, err);
     *taken = fits && tried.step_seconds < seconds;
-    if (*taken)
+    if (*taken) {
         *simulation = tried;
-    else
-        schedule->exchange = before;
+        return status;
+    }
+    schedule->exchange = before;
+    schedule->rings = rings;
     return status;
 }
 
-/* What came of a plan: one rank has none with that memory; a rank's part of it fits, or does not.
- */
-enum answer { NO_PLAN, FITS, TOO_LARGE };
+/* ---- plans of one rank ---- */
 
 /* Plans with some memory for one rank, and tries the result with all. Keeps it if it fits and is
  * the fastest. */
@@ -121,12 +177,10 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
     schedule->memory_bytes = team->most.device_bytes;
     schedule->host_memory_bytes = team->most.host_bytes;
     if (status == TDM_OK)
-        status = tdm_schedule_check(schedule, "plan", err);
-    if (status == TDM_OK)
-        status = simulate(schedule, &tried.search.simulation, &fits, err);
+        status = simulate_choices(schedule, &tried.pins, &tried.search.simulation, &fits, err);
     if (status == TDM_OK && !fits && !tried.pins.has_exchange) /* it takes less for K and V */
-        status = try_exchange(schedule, TDM_EXCHANGE_HEADS, INFINITY, &tried.search.simulation,
-                              &fits, err);
+        status = try_exchange(schedule, &tried.pins, TDM_EXCHANGE_HEADS, INFINITY,
+                              &tried.search.simulation, &fits, err);
     *answer = fits ? FITS : TOO_LARGE;
     const struct tdm_simulation *best = &team->found->search.simulation;
     if (status != TDM_OK || !fits ||
@@ -247,7 +301,7 @@ static enum tdm_status choose_exchange(struct tdm_objective_found *found, struct
     bool taken;
     return found->pins.has_exchange
                ? TDM_OK
-               : try_exchange(found->schedule,
+               : try_exchange(found->schedule, &found->pins,
                               found->schedule->exchange == TDM_EXCHANGE_HEADS ? TDM_EXCHANGE_GATHER
                                                                               : TDM_EXCHANGE_HEADS,
                               simulation->step_seconds, simulation, &taken, err);

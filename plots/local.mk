@@ -5,7 +5,8 @@ libtidemark_a_SOURCES += \
 	plots/gnuplot.c plots/gnuplot.h \
 	plots/picture.c plots/picture.h \
 	plots/plot.c plots/plot.h \
-	plots/source.c plots/source.h \
+	plots/source.c plots/source.h plots/source_parts.h \
+	plots/source_schedule.c \
 	plots/sweep_plot.c plots/sweep_plot.h \
 	plots/timeline.c plots/timeline.h
 

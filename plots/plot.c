@@ -28,6 +28,8 @@ static const enum tdm_category stack[TDM_CATEGORIES] = {
 #define PANEL_ALONE 1430.0
 #define PANEL_BESIDE 672.0
 #define MOST_COLUMNS 2000
+/* More lanes would be too low to see. */
+#define MOST_LANES 24u
 #define MOST_PHASES 64
 
 /* Everything that goes into the files of one picture. */
@@ -38,6 +40,9 @@ struct drawing {
     unsigned panel_count;
     enum tdm_plot_side sides[TDM_PLOT_SIDES];   /* of the panels */
     struct tdm_column *columns[TDM_PLOT_SIDES]; /* by panel */
+    /* [shown_ranks] by panel: the lanes of each rank; of one rank alone they are in `columns` */
+    struct tdm_column **ranks[TDM_PLOT_SIDES];
+    bool compute_alone; /* too many lanes: the compute lane of each rank */
     size_t column_count;
     double end_seconds; /* of the time axis, which the panels share */
     bool place_used[TDM_MAX_PLACES];
@@ -54,6 +59,26 @@ struct drawing {
 static const struct tdm_plot_panel *panel_at(const struct drawing *drawing, unsigned panel)
 {
     return &drawing->plot->panels[drawing->sides[panel]];
+}
+
+/* The columns that have the lanes of a rank. */
+static const struct tdm_column *lanes_of(const struct drawing *drawing, unsigned panel,
+                                         uint32_t rank)
+{
+    return drawing->ranks[panel] == NULL ? drawing->columns[panel] : drawing->ranks[panel][rank];
+}
+
+static const struct tdm_timeline *timeline_of(const struct drawing *drawing, unsigned panel,
+                                              uint32_t rank)
+{
+    const struct tdm_plot_panel *shows = panel_at(drawing, panel);
+    return shows->ranks == NULL ? &shows->timeline : &shows->ranks[rank];
+}
+
+/* Is a lane drawn? */
+static bool shows_lane(const struct drawing *drawing, uint32_t lane)
+{
+    return drawing->lane_used[lane] && (!drawing->compute_alone || lane == TDM_LANE_COMPUTE);
 }
 
 /* The planned bytes of a place: the arena, and what is outside it. */
@@ -79,6 +104,15 @@ static void note_categories(struct drawing *drawing, const struct tdm_timeline_c
             drawing->category_used[values->change[i].place][values->change[i].category] = true;
 }
 
+static void note_lanes(struct drawing *drawing, const struct tdm_column *columns)
+{
+    for (size_t i = 0; i < drawing->column_count; i++)
+        for (uint32_t lane = 0; lane < drawing->plot->topology.lane_count; lane++)
+            for (int group = 0; group < TDM_OP_GROUPS; group++)
+                if (columns[i].busy[lane][group] > 0)
+                    drawing->lane_used[lane] = drawing->group_used[group] = true;
+}
+
 static void note_used(struct drawing *drawing, unsigned panel)
 {
     note_categories(drawing, &panel_at(drawing, panel)->timeline.values);
@@ -89,13 +123,9 @@ static void note_used(struct drawing *drawing, unsigned panel)
             if (allocated > drawing->top_bytes[place])
                 drawing->top_bytes[place] = allocated;
         }
-        for (uint32_t lane = 0; lane < drawing->plot->topology.lane_count; lane++) {
-            for (int group = 0; group < TDM_OP_GROUPS; group++) {
-                if (column->busy[lane][group] > 0)
-                    drawing->lane_used[lane] = drawing->group_used[group] = true;
-            }
-        }
     }
+    for (uint32_t rank = 0; rank < drawing->plot->shown_ranks; rank++)
+        note_lanes(drawing, lanes_of(drawing, panel, rank));
 }
 
 static void choose_unit(struct drawing *drawing, int place)
@@ -106,6 +136,23 @@ static void choose_unit(struct drawing *drawing, int place)
         power++;
     drawing->unit[place] = units[power];
     drawing->unit_bytes[place] = UINT64_C(1024) << 10 * power;
+}
+
+/* Thins the lanes of all ranks. */
+static enum tdm_status look_at_ranks(struct drawing *drawing, unsigned panel, struct tdm_error *err)
+{
+    const struct tdm_plot_panel *shows = panel_at(drawing, panel);
+    const uint32_t ranks = drawing->plot->shown_ranks;
+    enum tdm_status status = TDM_OK;
+    if (shows->ranks == NULL)
+        return TDM_OK;
+    drawing->ranks[panel] = calloc(ranks, sizeof(*drawing->ranks[panel]));
+    if (drawing->ranks[panel] == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", ranks);
+    for (uint32_t rank = 0; rank < ranks && status == TDM_OK; rank++)
+        status = tdm_timeline_thin(&shows->ranks[rank], drawing->end_seconds, drawing->column_count,
+                                   &drawing->ranks[panel][rank], err);
+    return status;
 }
 
 static enum tdm_status look(struct drawing *drawing, struct tdm_error *err)
@@ -120,10 +167,16 @@ static enum tdm_status look(struct drawing *drawing, struct tdm_error *err)
         enum tdm_status status =
             tdm_timeline_thin(&panel_at(drawing, panel)->timeline, drawing->end_seconds,
                               drawing->column_count, &drawing->columns[panel], err);
+        if (status == TDM_OK)
+            status = look_at_ranks(drawing, panel, err);
         if (status != TDM_OK)
             return status;
         note_used(drawing, panel);
     }
+    uint32_t lanes = 0;
+    for (uint32_t lane = 0; lane < drawing->plot->topology.lane_count; lane++)
+        lanes += drawing->lane_used[lane];
+    drawing->compute_alone = lanes * drawing->plot->shown_ranks > MOST_LANES;
     drawing->place_used[TDM_DEVICE] = true;
     for (uint32_t place = 0; place < drawing->plot->topology.place_count; place++) {
         for (unsigned panel = 0; panel < drawing->panel_count; panel++) {
@@ -235,19 +288,50 @@ static enum tdm_status write_lanes(const struct drawing *drawing, unsigned panel
     char name[32];
     snprintf(name, sizeof(name), "lanes_%u", panel + 1);
     FILE *file = tdm_picture_create(drawing->folder, name);
-    for (uint32_t lane = 0; lane < drawing->plot->topology.lane_count; lane++) {
-        if (!drawing->lane_used[lane])
+    const uint32_t lane_count = drawing->plot->topology.lane_count;
+    for (uint32_t row = 0; row < drawing->plot->shown_ranks * lane_count; row++) {
+        const uint32_t lane = row % lane_count;
+        if (!shows_lane(drawing, lane))
             continue;
+        const struct tdm_column *columns = lanes_of(drawing, panel, row / lane_count);
         for (int group = 0; group < TDM_OP_GROUPS && file != NULL; group++) {
             if (!drawing->group_used[group])
                 continue;
             for (size_t i = 0; i < drawing->column_count; i++)
-                value[i] = lane_height(&drawing->columns[panel][i], lane, group);
+                value[i] = lane_height(&columns[i], (int)lane, group);
             write_steps(file, drawing->end_seconds / (double)drawing->column_count, value,
                         drawing->column_count);
         }
     }
     return tdm_picture_finish(drawing->folder, name, file, err);
+}
+
+/* Shares of the step for which the lanes of a rank are busy. */
+static void write_busy(const struct drawing *drawing, FILE *file, unsigned panel, uint32_t rank)
+{
+    const struct tdm_timeline *timeline = timeline_of(drawing, panel, rank);
+    double busy[TDM_MAX_LANES] = {0};
+    for (size_t i = 0; i < timeline->op_count; i++)
+        busy[timeline->ops[i].lane] += timeline->ops[i].end - timeline->ops[i].start;
+    for (uint32_t lane = 0; lane < drawing->plot->topology.lane_count; lane++) {
+        double percent = 100 * fmin(1, busy[lane] / panel_at(drawing, panel)->end_seconds);
+        if (shows_lane(drawing, lane))
+            fprintf(file, percent > 0 && percent < 1 ? " <1%%" : " %.0f%%", percent);
+    }
+}
+
+/* "compute h2d d2h"; of several ranks "0:compute 0:h2d 1:compute 1:h2d". */
+static void write_lane_names(const struct drawing *drawing, FILE *file)
+{
+    for (uint32_t rank = 0; rank < drawing->plot->shown_ranks; rank++)
+        for (uint32_t lane = 0; lane < drawing->plot->topology.lane_count; lane++) {
+            if (!shows_lane(drawing, lane))
+                continue;
+            fputc(' ', file);
+            if (drawing->plot->shown_ranks > 1)
+                fprintf(file, "%u:", rank);
+            fputs(tdm_lane_name(&drawing->plot->topology, (enum tdm_lane)lane), file);
+        }
 }
 
 /* Settings. */
@@ -379,16 +463,9 @@ static void write_panel(const struct drawing *drawing, FILE *file, unsigned pane
     fprintf(file, "observed_%u = %d\n", panel + 1, shows->timeline.values.count > 0);
     write_phases(drawing, file, panel);
 
-    double busy[TDM_MAX_LANES] = {0};
-    for (size_t i = 0; i < shows->timeline.op_count; i++)
-        busy[shows->timeline.ops[i].lane] +=
-            shows->timeline.ops[i].end - shows->timeline.ops[i].start;
     fprintf(file, "busy_%u = '", panel + 1);
-    for (uint32_t lane = 0; lane < drawing->plot->topology.lane_count; lane++) {
-        double percent = 100 * fmin(1, busy[lane] / shows->end_seconds);
-        if (drawing->lane_used[lane])
-            fprintf(file, percent > 0 && percent < 1 ? " <1%%" : " %.0f%%", percent);
-    }
+    for (uint32_t rank = 0; rank < drawing->plot->shown_ranks; rank++)
+        write_busy(drawing, file, panel, rank);
     fprintf(file, "'\n");
 }
 
@@ -418,10 +495,7 @@ static enum tdm_status write_settings(const struct drawing *drawing, struct tdm_
             fprintf(file, " %s", tdm_category_name(stack[level]));
     }
     fprintf(file, "'\nlanes = '");
-    for (uint32_t lane = 0; lane < drawing->plot->topology.lane_count; lane++) {
-        if (drawing->lane_used[lane])
-            fprintf(file, " %s", tdm_lane_name(&drawing->plot->topology, (enum tdm_lane)lane));
-    }
+    write_lane_names(drawing, file);
     fprintf(file, "'\ngroups = '");
     for (int group = 0; group < TDM_OP_GROUPS; group++) {
         if (drawing->group_used[group])
@@ -470,7 +544,11 @@ enum tdm_status tdm_plot_draw(const struct tdm_plot *plot, const struct tdm_pict
         status = look(&drawing, err);
     if (status == TDM_OK)
         status = tdm_picture_draw(picture, "timeline", write_files, &drawing, err);
-    for (int panel = 0; panel < TDM_PLOT_SIDES; panel++)
+    for (int panel = 0; panel < TDM_PLOT_SIDES; panel++) {
         free(drawing.columns[panel]);
+        for (uint32_t rank = 0; drawing.ranks[panel] != NULL && rank < plot->shown_ranks; rank++)
+            free(drawing.ranks[panel][rank]);
+        free(drawing.ranks[panel]);
+    }
     return status;
 }

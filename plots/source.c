@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads what a plot shows, from a schedule or from a trace. */
-#include "plots/source.h"
+#include "plots/source_parts.h"
 
 #include "base/json.h"
 #include "base/units.h"
 #include "schedule/program.h"
-#include "schedule/values_predict.h"
-#include "simulator/simulate.h"
 #include "traces/reader.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* The lanes of more ranks are not shown together. */
+#define MOST_RANKS_SHOWN 16u
 
 /* Words. */
 
@@ -48,7 +50,8 @@ static void describe_groups(const struct tdm_schedule *schedule, char *out, size
     append(out, bytes, "%s layers", count > 16 ? ",..." : "");
 }
 
-static void describe_schedule(const struct tdm_schedule *schedule, struct tdm_plot *plot)
+enum tdm_status tdm_plot_describe(const char *path, const struct tdm_schedule *schedule,
+                                  struct tdm_plot *plot, struct tdm_error *err)
 {
     char text[TDM_FORMAT_SIZE];
     char groups[96];
@@ -76,6 +79,16 @@ static void describe_schedule(const struct tdm_schedule *schedule, struct tdm_pl
         plot->limit_bytes[place] = tdm_schedule_limit(schedule, (enum tdm_place)place);
         plot->runtime_bytes[place] = schedule->machine->topology.places[place].runtime_bytes;
     }
+    bool all = plot->rank == TDM_PLOT_ALL_RANKS;
+    if (!all && plot->rank >= schedule->ranks)
+        return tdm_fail(err, TDM_USAGE, "--rank: %s has %u rank%s, and no rank %u", path,
+                        schedule->ranks, schedule->ranks == 1 ? "" : "s", plot->rank);
+    plot->shown_ranks = !all ? 1 : schedule->ranks <= MOST_RANKS_SHOWN ? schedule->ranks : 1;
+    plot->rank = all ? 0 : plot->rank;
+    if (schedule->ranks > 1)
+        append(plot->title, sizeof(plot->title), "; %u ranks, memory%s of rank %u", schedule->ranks,
+               plot->shown_ranks == 1 ? " and lanes" : "", plot->rank);
+    return TDM_OK;
 }
 
 /* "backward swiglu, layer 1, chunk 63". Layers and chunks count from 1, as in all messages. */
@@ -96,29 +109,9 @@ static void describe_op(const struct tdm_schedule *schedule, const struct tdm_ti
         append(out, bytes, ", chunk %" PRIu32, op->chunk + 1);
 }
 
-/* Sets the end and the peaks of a panel whose timeline is complete. */
-static void finish_panel(const struct tdm_schedule *schedule, struct tdm_plot_panel *panel)
-{
-    panel->known = true;
-    tdm_timeline_clock(&panel->timeline);
-    panel->end_seconds = tdm_timeline_end(&panel->timeline);
-    if (!(panel->end_seconds > 0))
-        panel->end_seconds = 1e-9; /* nothing took any time: the null backend */
-    for (uint32_t place = 0; place < TDM_MAX_PLACES; place++) {
-        struct tdm_timeline_peak *peak = &panel->peak[place];
-        tdm_timeline_find_peak(&panel->timeline, (enum tdm_place)place, peak);
-        const struct tdm_timeline_op *op =
-            peak->known ? tdm_timeline_op(&panel->timeline, peak->op_number) : NULL;
-        if (op != NULL)
-            describe_op(schedule, op, panel->peak_op[place], sizeof(panel->peak_op[place]));
-    }
-}
-
-/* Schedules. */
-
-static enum tdm_status add_values(struct tdm_timeline *timeline,
-                                  const struct tdm_values_change *rows, size_t count,
-                                  struct tdm_error *err)
+enum tdm_status tdm_plot_add_values(struct tdm_timeline *timeline,
+                                    const struct tdm_values_change *rows, size_t count,
+                                    struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
     for (size_t i = 0; i < count && status == TDM_OK; i++) {
@@ -131,68 +124,35 @@ static enum tdm_status add_values(struct tdm_timeline *timeline,
     return status;
 }
 
-struct collector {
-    struct tdm_timeline *timeline;
-    uint64_t allocated[TDM_MAX_PLACES];
-};
-
-/* Adds an op, and the allocated bytes if they change with it. */
-static enum tdm_status collect(void *self, const struct tdm_op *op, double start_seconds,
-                               double end_seconds,
-                               const uint64_t live_bytes[TDM_MAX_PLACES][TDM_CATEGORIES],
-                               struct tdm_error *err)
+enum tdm_status tdm_plot_open_ranks(const struct tdm_plot *plot, struct tdm_plot_panel *panel,
+                                    struct tdm_error *err)
 {
-    struct collector *collector = self;
-    const struct tdm_timeline_op seen = {.number = op->number,
-                                         .start = start_seconds,
-                                         .end = end_seconds,
-                                         .kind = op->kind,
-                                         .phase = op->phase,
-                                         .lane = op->lane,
-                                         .layer = op->layer,
-                                         .chunk = op->chunk};
-    enum tdm_status status = tdm_timeline_add_op(collector->timeline, &seen, err);
-    for (uint32_t place = 0; place < TDM_MAX_PLACES && status == TDM_OK; place++) {
-        struct tdm_timeline_change change = {.op_number = op->number,
-                                             .place = (enum tdm_place)place};
-        for (int category = 0; category < TDM_CATEGORIES; category++)
-            change.bytes += live_bytes[place][category];
-        if (change.bytes == collector->allocated[place])
-            continue;
-        collector->allocated[place] = change.bytes;
-        status = tdm_timeline_add_change(&collector->timeline->allocations, &change, err);
-    }
-    return status;
+    if (plot->shown_ranks == 1)
+        return TDM_OK;
+    panel->ranks = calloc(plot->shown_ranks, sizeof(*panel->ranks));
+    return panel->ranks == NULL
+               ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", plot->shown_ranks)
+               : TDM_OK;
 }
 
-static enum tdm_status read_schedule(const char *path, struct tdm_plot *plot, struct tdm_error *err)
+void tdm_plot_finish_panel(const struct tdm_plot *plot, const struct tdm_schedule *schedule,
+                           struct tdm_plot_panel *panel)
 {
-    struct tdm_schedule *schedule;
-    struct tdm_program *program = NULL;
-    struct tdm_simulation simulation;
-    struct tdm_plot_panel *panel = &plot->panels[TDM_PREDICTED];
-    struct collector collector = {.timeline = &panel->timeline};
-    struct tdm_values_change *values = NULL;
-    size_t count;
-    enum tdm_status status = tdm_schedule_load(path, &schedule, err);
-    if (status != TDM_OK)
-        return status;
-    describe_schedule(schedule, plot);
-    status = tdm_program_lower(schedule, &program, err);
-    if (status == TDM_OK)
-        status = tdm_simulate(program, collect, &collector, &simulation, err);
-    if (status == TDM_OK)
-        status = tdm_values_predict(program, &values, &count, err);
-    if (status == TDM_OK)
-        status = add_values(&panel->timeline, values, count, err);
-    free(values);
-    if (status == TDM_OK) {
-        memcpy(plot->arena_bytes, simulation.arena_bytes, sizeof(plot->arena_bytes));
-        finish_panel(schedule, panel);
+    panel->known = true;
+    tdm_timeline_clock(&panel->timeline);
+    panel->end_seconds = tdm_timeline_end(&panel->timeline);
+    for (uint32_t rank = 0; panel->ranks != NULL && rank < plot->shown_ranks; rank++)
+        panel->end_seconds = fmax(panel->end_seconds, tdm_timeline_end(&panel->ranks[rank]));
+    if (!(panel->end_seconds > 0))
+        panel->end_seconds = 1e-9; /* nothing took any time: the null backend */
+    for (uint32_t place = 0; place < TDM_MAX_PLACES; place++) {
+        struct tdm_timeline_peak *peak = &panel->peak[place];
+        tdm_timeline_find_peak(&panel->timeline, (enum tdm_place)place, peak);
+        const struct tdm_timeline_op *op =
+            peak->known ? tdm_timeline_op(&panel->timeline, peak->op_number) : NULL;
+        if (op != NULL)
+            describe_op(schedule, op, panel->peak_op[place], sizeof(panel->peak_op[place]));
     }
-    tdm_program_free(program);
-    tdm_schedule_free(schedule);
-    return status;
 }
 
 /* Traces. */
@@ -211,8 +171,10 @@ static enum tdm_status add_allocations(struct tdm_timeline *timeline,
     return status;
 }
 
-static enum tdm_status add_ops(struct tdm_plot *plot, const struct tdm_trace_interval *rows,
-                               size_t count, struct tdm_error *err)
+/* Adds the ops of a rank to a timeline of each side. */
+static enum tdm_status add_ops(struct tdm_timeline *const timelines[TDM_PLOT_SIDES],
+                               const struct tdm_trace_interval *rows, size_t count,
+                               struct tdm_error *err)
 {
     for (size_t i = 0; i < count; i++) {
         struct tdm_timeline_op op = {.number = rows[i].op_number,
@@ -223,12 +185,11 @@ static enum tdm_status add_ops(struct tdm_plot *plot, const struct tdm_trace_int
                                      .lane = rows[i].lane,
                                      .layer = rows[i].layer,
                                      .chunk = rows[i].chunk};
-        enum tdm_status status =
-            tdm_timeline_add_op(&plot->panels[TDM_PREDICTED].timeline, &op, err);
+        enum tdm_status status = tdm_timeline_add_op(timelines[TDM_PREDICTED], &op, err);
         if (status == TDM_OK && rows[i].measured) {
             op.start = (double)rows[i].start_ns * 1e-9;
             op.end = (double)rows[i].end_ns * 1e-9;
-            status = tdm_timeline_add_op(&plot->panels[TDM_MEASURED].timeline, &op, err);
+            status = tdm_timeline_add_op(timelines[TDM_MEASURED], &op, err);
         }
         if (status != TDM_OK)
             return status;
@@ -341,8 +302,8 @@ static enum tdm_status read_timelines(struct tdm_trace_reader *reader, const str
     int64_t program = choice->program;
     int64_t step = choice->step;
     bool measured = step != TDM_PLOT_LAST_STEP;
-    struct tdm_timeline *timeline[] = {&plot->panels[TDM_PREDICTED].timeline,
-                                       &plot->panels[TDM_MEASURED].timeline};
+    struct tdm_timeline *const timeline[] = {&plot->panels[TDM_PREDICTED].timeline,
+                                             &plot->panels[TDM_MEASURED].timeline};
     struct tdm_trace_interval *intervals = NULL;
     struct tdm_values_change *memory = NULL, *observed = NULL;
     struct tdm_trace_allocation_row *allocations = NULL;
@@ -350,15 +311,15 @@ static enum tdm_status read_timelines(struct tdm_trace_reader *reader, const str
     enum tdm_status status = tdm_trace_read_intervals(
         reader, program, measured ? step : TDM_TRACE_EVERY_STEP, &intervals, &count, err);
     if (status == TDM_OK)
-        status = add_ops(plot, intervals, count, err);
+        status = add_ops(timeline, intervals, count, err);
     if (status == TDM_OK)
         status = tdm_trace_read_memory(reader, program, &memory, &count, err);
     if (status == TDM_OK)
-        status = add_values(timeline[0], memory, count, err);
+        status = tdm_plot_add_values(timeline[0], memory, count, err);
     if (status == TDM_OK && measured)
         status = tdm_trace_read_observed(reader, program, step, &observed, &observed_count, err);
     if (status == TDM_OK)
-        status = add_values(timeline[1], observed, observed_count, err);
+        status = tdm_plot_add_values(timeline[1], observed, observed_count, err);
     if (status == TDM_OK)
         status = tdm_trace_read_allocation(reader, program, &allocations, &count, err);
     if (status == TDM_OK)
@@ -369,6 +330,32 @@ static enum tdm_status read_timelines(struct tdm_trace_reader *reader, const str
     free(memory);
     free(observed);
     free(allocations);
+    return status;
+}
+
+/* Reads the lanes of all ranks, if more than one are shown. The reader sees plot->rank again
+ * afterwards. */
+static enum tdm_status read_ranks(struct tdm_trace_reader *reader, const struct choice *choice,
+                                  struct tdm_plot *plot, struct tdm_error *err)
+{
+    struct tdm_plot_panel *panels = plot->panels;
+    int64_t step = choice->step == TDM_PLOT_LAST_STEP ? TDM_TRACE_EVERY_STEP : choice->step;
+    enum tdm_status status = TDM_OK;
+    for (int side = 0; side < TDM_PLOT_SIDES && status == TDM_OK; side++)
+        status = tdm_plot_open_ranks(plot, &panels[side], err);
+    for (uint32_t rank = 0; rank < plot->shown_ranks && plot->shown_ranks > 1 && status == TDM_OK;
+         rank++) {
+        struct tdm_timeline *timelines[] = {&panels[TDM_PREDICTED].ranks[rank],
+                                            &panels[TDM_MEASURED].ranks[rank]};
+        struct tdm_trace_interval *rows = NULL;
+        size_t count;
+        tdm_trace_reader_see(reader, rank);
+        status = tdm_trace_read_intervals(reader, choice->program, step, &rows, &count, err);
+        if (status == TDM_OK)
+            status = add_ops(timelines, rows, count, err);
+        free(rows);
+    }
+    tdm_trace_reader_see(reader, plot->rank);
     return status;
 }
 
@@ -418,6 +405,8 @@ static enum tdm_status read_trace(const char *path, int64_t wanted, struct tdm_p
     enum tdm_status status = tdm_trace_reader_open(path, &reader, err);
     if (status != TDM_OK)
         return status;
+    if (plot->rank != TDM_PLOT_ALL_RANKS)
+        tdm_trace_reader_see(reader, plot->rank);
     status = choose(path, reader, wanted, &choice, err);
     if (status == TDM_OK)
         status = tdm_trace_read_schedule(reader, choice.program, &text, err);
@@ -425,6 +414,10 @@ static enum tdm_status read_trace(const char *path, int64_t wanted, struct tdm_p
         status = tdm_json_parse(path, text, strlen(text), &root, err);
     if (status == TDM_OK)
         status = tdm_schedule_from_json(path, root, &schedule, err);
+    if (status == TDM_OK)
+        status = tdm_plot_describe(path, schedule, plot, err);
+    if (status == TDM_OK)
+        status = read_ranks(reader, &choice, plot, err);
     if (status == TDM_OK)
         status = read_timelines(reader, &choice, plot, err);
     if (status == TDM_OK)
@@ -435,25 +428,24 @@ static enum tdm_status read_trace(const char *path, int64_t wanted, struct tdm_p
         goto close_reader;
 
     const struct tdm_trace_run_info *run = tdm_trace_reader_run(reader);
-    describe_schedule(schedule, plot);
     plot->from_trace = true;
     plot->step = choice.step;
     plot->unfinished = choice.unfinished;
-    finish_panel(schedule, &plot->panels[TDM_PREDICTED]);
+    tdm_plot_finish_panel(plot, schedule, &plot->panels[TDM_PREDICTED]);
     if (choice.step != TDM_PLOT_LAST_STEP) {
         append(plot->subtitle, sizeof(plot->subtitle), "; measured on %s, backend %s", run->ran_on,
                run->backend);
-        finish_panel(schedule, &plot->panels[TDM_MEASURED]);
+        tdm_plot_finish_panel(plot, schedule, &plot->panels[TDM_MEASURED]);
     }
 close_reader:
-    tdm_schedule_free(schedule);
+    plot->schedule = schedule;
     json_decref(root);
     free(text);
     tdm_trace_reader_close(reader);
     return status;
 }
 
-enum tdm_status tdm_plot_read(const char *path, int64_t step, struct tdm_plot **plot,
+enum tdm_status tdm_plot_read(const char *path, int64_t step, uint32_t rank, struct tdm_plot **plot,
                               struct tdm_error *err)
 {
     char begin[64] = "";
@@ -481,8 +473,9 @@ enum tdm_status tdm_plot_read(const char *path, int64_t step, struct tdm_plot **
     if (read == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a plot");
     read->step = TDM_PLOT_LAST_STEP;
+    read->rank = rank;
     enum tdm_status status =
-        trace ? read_trace(path, step, read, err) : read_schedule(path, read, err);
+        trace ? read_trace(path, step, read, err) : tdm_plot_read_schedule(path, read, err);
     if (status != TDM_OK) {
         tdm_plot_free(read);
         return status;
@@ -495,7 +488,13 @@ void tdm_plot_free(struct tdm_plot *plot)
 {
     if (plot == NULL)
         return;
-    for (int side = 0; side < TDM_PLOT_SIDES; side++)
-        tdm_timeline_free(&plot->panels[side].timeline);
+    for (int side = 0; side < TDM_PLOT_SIDES; side++) {
+        struct tdm_plot_panel *panel = &plot->panels[side];
+        tdm_timeline_free(&panel->timeline);
+        for (uint32_t rank = 0; panel->ranks != NULL && rank < plot->shown_ranks; rank++)
+            tdm_timeline_free(&panel->ranks[rank]);
+        free(panel->ranks);
+    }
+    tdm_schedule_free(plot->schedule);
     free(plot);
 }

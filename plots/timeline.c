@@ -2,13 +2,15 @@
 /* Makes a timeline of one step, and thins it to the columns of a picture. */
 #include "plots/timeline.h"
 
+#include "ops/team.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 const char *tdm_op_group_name(enum tdm_op_group group)
 {
-    static const char *const names[] = {"product",   "attention", "head",
-                                        "optimizer", "copy",      "other"};
+    static const char *const names[] = {"product", "attention", "head", "optimizer",
+                                        "copy",    "team",      "other"};
     return names[group];
 }
 
@@ -32,7 +34,7 @@ enum tdm_op_group tdm_op_group_of(enum tdm_op_kind kind)
     case TDM_OP_COPY:
         return TDM_GROUP_COPY;
     default:
-        return TDM_GROUP_OTHER;
+        return (TDM_TEAM_KINDS & 1u << kind) != 0 ? TDM_GROUP_TEAM : TDM_GROUP_OTHER;
     }
 }
 
@@ -92,26 +94,46 @@ static size_t set_seconds(struct tdm_timeline_changes *changes, size_t at, uint6
     return at;
 }
 
-void tdm_timeline_clock(struct tdm_timeline *timeline)
+/* Goes through the ops of a timeline, and says when each changes memory. */
+struct clock {
+    size_t next; /* op of the compute lane */
+    double now;
+};
+
+static double clock_at(const struct tdm_timeline *timeline, size_t i, struct clock *clock)
 {
     const struct tdm_timeline_op *ops = timeline->ops;
-    size_t count = timeline->op_count;
+    const size_t count = timeline->op_count;
+    size_t next = clock->next < i ? i : clock->next;
+    while (next < count && ops[next].lane != TDM_LANE_COMPUTE)
+        next++;
+    clock->next = next;
+    double start = ops[i].start;
+    if (next < count && ops[next].start < start)
+        start = ops[next].start;
+    if (i > 0 && start > clock->now)
+        clock->now = start;
+    return clock->now;
+}
+
+void tdm_timeline_clock(struct tdm_timeline *timeline)
+{
     size_t value = 0, allocation = 0;
-    size_t next = 0; /* op of the compute lane */
-    double now = 0;
-    for (size_t i = 0; i < count; i++) {
-        for (next = next < i ? i : next; next < count && ops[next].lane != TDM_LANE_COMPUTE;)
-            next++;
-        double start = ops[i].start;
-        if (next < count && ops[next].start < start)
-            start = ops[next].start;
-        if (i > 0 && start > now)
-            now = start;
-        value = set_seconds(&timeline->values, value, ops[i].number, now);
-        allocation = set_seconds(&timeline->allocations, allocation, ops[i].number, now);
+    struct clock clock = {0, 0};
+    for (size_t i = 0; i < timeline->op_count; i++) {
+        double now = clock_at(timeline, i, &clock);
+        value = set_seconds(&timeline->values, value, timeline->ops[i].number, now);
+        allocation = set_seconds(&timeline->allocations, allocation, timeline->ops[i].number, now);
     }
-    set_seconds(&timeline->values, value, UINT64_MAX, now);
-    set_seconds(&timeline->allocations, allocation, UINT64_MAX, now);
+    set_seconds(&timeline->values, value, UINT64_MAX, clock.now);
+    set_seconds(&timeline->allocations, allocation, UINT64_MAX, clock.now);
+}
+
+void tdm_timeline_op_clock(const struct tdm_timeline *timeline, double *seconds)
+{
+    struct clock clock = {0, 0};
+    for (size_t i = 0; i < timeline->op_count; i++)
+        seconds[i] = clock_at(timeline, i, &clock);
 }
 
 double tdm_timeline_end(const struct tdm_timeline *timeline)
@@ -168,6 +190,8 @@ void tdm_timeline_find_peak(const struct tdm_timeline *timeline, enum tdm_place 
 const struct tdm_timeline_op *tdm_timeline_op(const struct tdm_timeline *timeline, uint64_t number)
 {
     size_t low = 0, high = timeline->op_count;
+    if (number < high && timeline->ops[number].number == number) /* none is missing before it */
+        return &timeline->ops[number];
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (timeline->ops[middle].number < number)

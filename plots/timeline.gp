@@ -21,7 +21,7 @@
 #   PLACE_limit PLACE_limit_text        line of the limit; "" if it lies above the picture
 #   PLACE_peak_x_P, _y_P, _text_P       the marked peak of values; "" if none
 #   PLACE_top_P                         the most that is allocated, beside a peak
-#   lanes groups                        "compute h2d d2h"; op groups that occur
+#   lanes groups                        "compute h2d d2h", of ranks "0:compute 1:compute"; op groups that occur
 #   busy_P                              "99% 3% 0%" by lane
 #
 # Data: PLACE_P has a block of time and running sum for every category, and one of allocated bytes; lanes_P one for every
@@ -38,7 +38,8 @@ letter = 8.4 # pixels of a letter
 lane_count = words(lanes)
 lower_count = words(places) - 1
 lanes_bottom = Y(146)
-lanes_top = lanes_bottom + Y(36 * lane_count + 4)
+row_pixels = lane_count <= 8 ? 36 : lane_count <= 16 ? 22 : 15
+lanes_top = lanes_bottom + Y(row_pixels * lane_count + 4)
 lower_share = lower_count > 1 ? 0.24 / lower_count : 0.14
 lower_height = lower_share * (1 - lanes_top) > Y(64) ? lower_share * (1 - lanes_top) : Y(64)
 lower_bottom(i) = lanes_top + Y(26) + (lower_count - i) * (lower_height + Y(26))
@@ -269,10 +270,10 @@ do for [p = 1:panels] {
             behind fillstyle solid noborder fillcolor rgb colour_idle
         if (p == 1) {
             set label word(lanes, i) at screen left_edge - X(10), first base + 0.46 right \
-                font font(12) textcolor rgb colour_text
+                font font(row_pixels > 30 ? 12 : 0.4 * row_pixels + 3) textcolor rgb colour_text
         }
         set label word(value("busy_" . p), i) at screen panel_right(p) + X(8), first base + 0.46 \
-            left font font(12) textcolor rgb colour_quiet
+            left font font(row_pixels > 30 ? 12 : 0.4 * row_pixels + 3) textcolor rgb colour_quiet
     }
     set label "busy" at screen panel_right(p) + X(8), screen lanes_top + Y(8) left \
         font font(11) textcolor rgb colour_quiet

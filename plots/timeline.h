@@ -29,6 +29,7 @@ enum tdm_op_group {
     TDM_GROUP_HEAD,
     TDM_GROUP_OPTIMIZER,
     TDM_GROUP_COPY,
+    TDM_GROUP_TEAM,
     TDM_GROUP_OTHER,
     TDM_OP_GROUPS
 };
@@ -80,6 +81,9 @@ void tdm_timeline_free(struct tdm_timeline *timeline); /* leaves an empty one */
  * that precedes it in the program, and not after the next op of the compute lane. So times never
  * decrease. */
 void tdm_timeline_clock(struct tdm_timeline *timeline);
+
+/* The same times by op: seconds[i] is when ops[i] changes memory. */
+void tdm_timeline_op_clock(const struct tdm_timeline *timeline, double *seconds);
 
 /* When the last op ends; 0 if there is none. */
 double tdm_timeline_end(const struct tdm_timeline *timeline);

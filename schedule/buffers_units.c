@@ -6,6 +6,7 @@
 #include "schedule/buffers_parts.h"
 
 #include "schedule/layout.h"
+#include "schedule/nest.h"
 #include "schedule/optimizer.h"
 #include "schedule/slices.h"
 
@@ -268,6 +269,7 @@ void tdm_declare_gradients(struct tdm_builder *b)
     if (tdm_gradients_stay(schedule))
         declare_gradient_homes(b);
     uint32_t row = TDM_NONE, group_of_row = TDM_NONE, slot = 0;
+    const uint32_t passing = tdm_nest_defers(schedule) ? schedule->rings.gradients : 1;
     for (uint32_t layer = 0; layer < model->layers; layer++) {
         uint32_t group = layout->group_of[layer];
         uint32_t end = tdm_schedule_first_layer(schedule, group) + schedule->groups[group].layers;
@@ -280,14 +282,14 @@ void tdm_declare_gradients(struct tdm_builder *b)
         if (by_layer ? row == TDM_NONE : group != group_of_row) {
             slot = 0;
             row = by_layer ? tdm_declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content,
-                                         largest, 0, 1, "gradients.layer")
+                                         largest, 0, passing, "gradients.layer")
                            : tdm_declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content,
                                          largest, 0, count_passing(b->program, layer, end),
                                          "gradients.group%u", group);
         }
         group_of_row = group;
         layout->layer_gradient[layer] = row;
-        layout->layer_gradient_slot[layer] = by_layer ? 0 : slot++;
+        layout->layer_gradient_slot[layer] = by_layer ? slot++ % passing : slot++;
     }
     layout->embedding_gradient =
         tdm_gradient_is_transient(b->program, embedding)

@@ -80,6 +80,13 @@ static void end_gradient(struct tdm_lowering *l, const struct tdm_body *body, ui
                       tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, 0));
 }
 
+/* Frees the buffer in which a layer's gradient was summed, unless it stays or goes on. */
+static void release_sum(struct tdm_lowering *l, uint32_t layer)
+{
+    if (tdm_gradient_is_transient(l->program, layer) && !tdm_low_gradient_goes_on(l, layer))
+        tdm_low_release(l, l->layout->layer_gradient[layer]);
+}
+
 static void end_tied_gradient(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t embedding = tdm_model_embedding_unit(l->model);
@@ -156,9 +163,10 @@ static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
     tdm_low_release(l, l->layout->dkv[layer]);
     if (tdm_ranks_gather(l->program))
         tdm_low_release_work(l, TDM_DNORMED);
-    end_gradient(l, body, layer);
-    if (tdm_gradient_is_transient(l->program, layer) && !tdm_low_gradient_goes_on(l, layer))
-        tdm_low_release(l, l->layout->layer_gradient[layer]);
+    if (!tdm_nest_defers(l->schedule)) {
+        end_gradient(l, body, layer);
+        release_sum(l, layer);
+    }
     release_stores(l, body->group, layer);
 }
 
@@ -397,11 +405,18 @@ static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)
     case TDM_BODY_EMBEDDING:
         tdm_low_embedding_body(l, body);
         break;
+    case TDM_BODY_GRADIENT_SUM:
+        tdm_low_reduce_gradient(l, body);
+        break;
     case TDM_BODY_GRADIENT_NORM:
         tdm_low_gradient_norm_body(l, body);
         break;
     case TDM_BODY_OPTIMIZER:
         tdm_low_optimizer_body(l, body);
+        break;
+    case TDM_BODY_GRADIENT_END:
+        end_gradient(l, body, body->layer);
+        release_sum(l, body->layer);
         break;
     }
 }

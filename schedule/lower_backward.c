@@ -282,7 +282,7 @@ static void backward_to_attention(struct tdm_lowering *l, const struct tdm_pendi
     if (tdm_sum_opens(l->program, chunk) && tdm_low_layer_major(l)) {
         if (!tdm_ranks_divide_heads(l->program)) /* else the rank's chunk may not be the first */
             tdm_low_alloc(l, l->layout->dkv[layer]);
-        if (tdm_low_top_of_group(l, layer) || !tdm_low_gradient_goes_on(l, layer + 1))
+        if (!tdm_low_gradient_came_on(l, layer))
             tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);
     }
 

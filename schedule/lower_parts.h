@@ -295,7 +295,7 @@ void tdm_low_round_begin(struct tdm_lowering *l, const struct tdm_body *body, en
 void tdm_low_exchange_kv(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body);
 
-/* With several ranks: sums the shares of the gradient of a body's unit. */
+/* Sums the shares of the gradient of a body's unit over the ranks. */
 void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* With several ranks: gathers the weights of a body's unit at `at`, of which each rank has updated
@@ -438,11 +438,12 @@ void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
  * arrives. */
 void tdm_low_send_part(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part);
 
-/* Does the buffer of a layer's gradient stay allocated until the layer below, in the same group,
- * uses it for its own? If it were freed, another buffer could take its bytes, and the first op on
- * that would wait for all copies out of it. Keeping it does not raise the peak: the backwards of
- * both layers need it. */
+/* Does the buffer of a layer's gradient stay allocated until a lower layer uses it for its own? If
+ * it were freed, another buffer could take its bytes, and the first op on that would wait for all
+ * copies out of it. Keeping it does not raise the peak: the backwards of both layers need it. And
+ * is it there already, because an upper layer's gradient was in it? */
 bool tdm_low_gradient_goes_on(const struct tdm_lowering *l, uint32_t layer);
+bool tdm_low_gradient_came_on(const struct tdm_lowering *l, uint32_t layer);
 
 /* Allocate or free a phase's buffers for data that goes to the host for its updates. */
 void tdm_low_host_update_phase(struct tdm_lowering *l, const struct tdm_body *body, bool begin);

@@ -142,8 +142,6 @@ void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body
 {
     const uint32_t unit = body->layer;
     const bool head = unit == tdm_model_head_unit(l->model);
-    if (l->program->ranks == 1)
-        return;
     const uint32_t last = tdm_rank_next(l->program, 0); /* the rank's first chunk adds last */
     struct tdm_tag share = tdm_low_share_tag(l, TDM_UNIT_GRADIENT, unit, TDM_NONE, last);
     reduce_all(l, body, head ? TDM_PART_FINAL_NORM : TDM_PART_ALL, tdm_low_gradient_ref(l, unit),

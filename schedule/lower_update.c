@@ -54,9 +54,27 @@ static bool goes_by_part(const struct tdm_lowering *l, uint32_t unit)
            l->layers_alike;
 }
 
+/* Does one of the layers [first, end) sum in the same buffer as a layer? */
+static bool sums_with(const struct tdm_lowering *l, uint32_t layer, uint32_t first, uint32_t end)
+{
+    for (; first < end; first++)
+        if (l->layout->layer_gradient[first] == l->layout->layer_gradient[layer])
+            return true;
+    return false;
+}
+
 bool tdm_low_gradient_goes_on(const struct tdm_lowering *l, uint32_t layer)
 {
+    if (tdm_nest_defers(l->schedule))
+        return sums_with(l, layer, 0, layer);
     return !tdm_low_first_of_group(l, layer) && goes_by_part(l, layer);
+}
+
+bool tdm_low_gradient_came_on(const struct tdm_lowering *l, uint32_t layer)
+{
+    if (tdm_nest_defers(l->schedule))
+        return sums_with(l, layer, layer + 1, l->model->layers);
+    return !tdm_low_top_of_group(l, layer) && tdm_low_gradient_goes_on(l, layer + 1);
 }
 
 /* Allocates the place on the host for the gradient of the unit that is updated next. */
@@ -214,7 +232,6 @@ void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *b
     const struct tdm_layout *layout = l->layout;
     uint32_t unit = body->layer;
     struct tdm_tag norm = tdm_low_tag(TDM_GRADIENT_NORM, unit, TDM_NONE);
-    tdm_low_reduce_gradient(l, body);
     tdm_low_op_begin(l, body, TDM_OP_GRADIENT_NORM, TDM_PART_ALL);
     reads_gradient(l, TDM_GRADIENT_NORM_GRADIENT, tdm_low_gradient_ref(l, unit));
     tdm_low_access(l, TDM_GRADIENT_NORM_NORM, (struct tdm_ref){layout->norms, unit}, 1, TDM_WRITE,

@@ -11,6 +11,11 @@ bool tdm_nest_embeds_apart(const struct tdm_schedule *schedule)
     return schedule->order == TDM_LAYER_MAJOR || schedule->group_count > 1;
 }
 
+bool tdm_nest_defers(const struct tdm_schedule *schedule)
+{
+    return schedule->ranks > 1 && schedule->rings.gradients > 1;
+}
+
 struct nest {
     const struct tdm_program *program;
     const struct tdm_schedule *schedule;
@@ -20,6 +25,7 @@ struct nest {
     struct tdm_error *err;
     enum tdm_status status; /* once it is not TDM_OK, nothing more is visited */
     enum tdm_phase phase;
+    uint32_t summed; /* layer whose gradient is being summed over the ranks; TDM_NONE: none */
 };
 
 static void visit(struct nest *nest, enum tdm_body_kind kind, enum tdm_pass pass, uint32_t group,
@@ -29,7 +35,8 @@ static void visit(struct nest *nest, enum tdm_body_kind kind, enum tdm_pass pass
         (chunk != TDM_NONE && nest->program->chunks[chunk].rank != nest->program->rank))
         return;
     struct tdm_body body = {kind, nest->phase, pass, group, layer, chunk, false};
-    if (kind == TDM_BODY_GRADIENT_NORM || kind == TDM_BODY_OPTIMIZER)
+    if (kind == TDM_BODY_GRADIENT_SUM || kind == TDM_BODY_GRADIENT_NORM ||
+        kind == TDM_BODY_OPTIMIZER)
         body.phase = TDM_OPTIMIZER_PHASE;
     nest->status = nest->visit(nest->self, &body, nest->err);
 }
@@ -65,12 +72,34 @@ static void update(struct nest *nest, uint32_t unit)
     visit(nest, TDM_BODY_OPTIMIZER, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
 }
 
-/* The gradient of a unit is complete. */
-static void gradient_complete(struct nest *nest, uint32_t unit)
+static void gradient_sum(struct nest *nest, uint32_t unit)
+{
+    if (nest->program->ranks > 1)
+        visit(nest, TDM_BODY_GRADIENT_SUM, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
+}
+
+static void gradient_use(struct nest *nest, uint32_t unit)
 {
     visit(nest, TDM_BODY_GRADIENT_NORM, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
     if (!tdm_gradients_stay(nest->schedule))
         update(nest, unit);
+}
+
+/* The gradient of a unit is complete. */
+static void gradient_complete(struct nest *nest, uint32_t unit)
+{
+    gradient_sum(nest, unit);
+    gradient_use(nest, unit);
+}
+
+/* Uses the gradient of the layer whose sum has run meanwhile, if there is one. */
+static void use_summed(struct nest *nest)
+{
+    if (nest->summed == TDM_NONE)
+        return;
+    gradient_use(nest, nest->summed);
+    visit(nest, TDM_BODY_GRADIENT_END, TDM_PASS_BACKWARD, TDM_NONE, nest->summed, TDM_NONE);
+    nest->summed = TDM_NONE;
 }
 
 /* Runs after layer 0, if tdm_nest_embeds_apart(): the memory of both is never live together. */
@@ -169,8 +198,17 @@ static void backward_sweep(struct nest *nest, uint32_t group, uint32_t layer)
         backward_rounds(nest, group, layer);
     else
         backward_chunks(nest, group, layer);
-    gradient_complete(nest, layer);
+    if (tdm_nest_defers(nest->schedule))
+        gradient_sum(nest, layer);
+    else
+        gradient_complete(nest, layer);
     visit(nest, TDM_BODY_LAYER_END, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
+    if (!tdm_nest_defers(nest->schedule))
+        return;
+    use_summed(nest); /* of the layer above, while this one's is summed */
+    nest->summed = layer;
+    if (layer == 0)
+        use_summed(nest);
 }
 
 static void layer_major_group(struct nest *nest, uint32_t group)
@@ -324,7 +362,8 @@ enum tdm_status tdm_nest_visit(const struct tdm_program *program, tdm_body_visit
                         .visit = visitor,
                         .self = self,
                         .err = err,
-                        .status = TDM_OK};
+                        .status = TDM_OK,
+                        .summed = TDM_NONE};
     if (schedule->pass == TDM_EVALUATE)
         evaluate(&nest);
     else if (schedule->order == TDM_LAYER_MAJOR)

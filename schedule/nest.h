@@ -25,10 +25,12 @@ enum tdm_body_kind {
     TDM_BODY_HEAD,     /* final norm, LM head and loss of a chunk, forward and backward */
     TDM_BODY_LOSS,     /* final norm, LM head and loss of a chunk, forward alone */
     TDM_BODY_BACKWARD, /* recompute of missing values, and backward; with several ranks without: */
-    TDM_BODY_BACKWARD_KV, /* several ranks: the rest of it, from a chunk's complete dK and dV on */
-    TDM_BODY_EMBEDDING,   /* adds a chunk's rows to the gradient of the embedding */
+    TDM_BODY_BACKWARD_KV,  /* several ranks: the rest of it, from a chunk's complete dK and dV on */
+    TDM_BODY_EMBEDDING,    /* adds a chunk's rows to the gradient of the embedding */
+    TDM_BODY_GRADIENT_SUM, /* several ranks: of the shares of the gradient of unit `layer` */
     TDM_BODY_GRADIENT_NORM, /* of unit `layer`, whose gradient is complete */
     TDM_BODY_OPTIMIZER,     /* of unit `layer` */
+    TDM_BODY_GRADIENT_END,  /* of layer `layer`: nothing uses the gradient where it was summed */
 };
 
 /* Does a body compute with the weights of its layer, for its chunk? */
@@ -61,6 +63,10 @@ typedef enum tdm_status (*tdm_body_visitor)(void *self, const struct tdm_body *b
  * computed after it? In chunk-major order with one group X has one slot, and each chunk is added at
  * once. */
 bool tdm_nest_embeds_apart(const struct tdm_schedule *schedule);
+
+/* Is the gradient of a layer summed over the ranks while the next layer goes backward, and used
+ * after that? Then it has a GRADIENT_END apart from its LAYER_END. */
+bool tdm_nest_defers(const struct tdm_schedule *schedule);
 
 /* Calls `visit` for every body of one step of program->rank, in program order: the bodies of the
  * rank's chunks, and the bodies without a chunk. Reads only the program's schedule, chunks and

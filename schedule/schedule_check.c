@@ -187,6 +187,14 @@ static enum tdm_status check_ranks(const struct tdm_schedule *schedule, const ch
     if (schedule->ranks == 0 || schedule->ranks > TDM_MAX_RANKS)
         return tdm_fail(err, TDM_INPUT, "%s: \"ranks\" is %u; expected 1 to %u", file,
                         schedule->ranks, TDM_MAX_RANKS);
+    if (schedule->rings.gradients < 1 || schedule->rings.gradients > 2)
+        return tdm_fail(err, TDM_INPUT, "%s: \"rings.gradients\" is %u; use 1 or 2", file,
+                        schedule->rings.gradients);
+    if (schedule->rings.gradients > 1 && schedule->ranks == 1)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"rings.gradients\" is %u, but one rank need not sum gradients over "
+                        "others; it must be 1",
+                        file, schedule->rings.gradients);
     if (schedule->ranks > 1 && schedule->order != TDM_LAYER_MAJOR)
         return tdm_fail(err, TDM_INPUT,
                         "%s: \"order\" is %s, but several ranks share a layer's K and V in rounds, "

@@ -15,7 +15,8 @@
 struct value {
     uint64_t first_op, last_op; /* NEVER: not used yet */
     uint64_t bytes;
-    bool carried; /* it was there before the step */
+    bool carried;       /* it was there before the step */
+    struct tdm_tag tag; /* when it began */
 };
 
 /* How a buffer was used. */
@@ -40,6 +41,8 @@ struct tdm_values {
     struct change *changes;
     size_t change_count, change_capacity;
     size_t *first_change; /* [op_count + 1] by op; the last one: after the step */
+    tdm_value_seen see;   /* NULL: nobody is told */
+    void *self;
 };
 
 uint64_t tdm_values_written(const struct tdm_op *op)
@@ -113,12 +116,18 @@ void tdm_values_free(struct tdm_values *values)
 void tdm_values_reset(struct tdm_values *values)
 {
     for (size_t i = 0; i < values->value_count; i++)
-        values->values[i] = (struct value){NEVER, NEVER, 0, false};
+        values->values[i] = (struct value){.first_op = NEVER, .last_op = NEVER};
     for (uint32_t i = 0; i < values->program->buffer_count; i++)
         values->seen[i].first_op = values->seen[i].last_op = NEVER;
     for (uint64_t op = 0; op <= values->program->op_count; op++)
         values->first_change[op] = NO_CHANGE;
     values->change_count = 0;
+}
+
+void tdm_values_tell(struct tdm_values *values, tdm_value_seen see, void *self)
+{
+    values->see = see;
+    values->self = self;
 }
 
 static void add_change(struct tdm_values *values, const struct tdm_buffer *buffer, uint64_t op,
@@ -139,20 +148,39 @@ static void end_value(struct tdm_values *values, uint32_t buffer, const struct v
     add_change(values, b, value->carried ? 0 : value->first_op, (int64_t)value->bytes);
     if (!value->carried)
         add_change(values, b, end, -(int64_t)value->bytes);
+    if (values->see == NULL || (end <= value->first_op && !value->carried))
+        return;
+    const struct seen *seen = &values->seen[buffer];
+    const size_t at = (size_t)(value - seen->values);
+    const struct tdm_value_life life = {.buffer = buffer,
+                                        .slot = (uint32_t)(at / seen->parts),
+                                        .part = (enum tdm_part)(at % seen->parts),
+                                        .tag = value->tag,
+                                        .bytes = value->bytes,
+                                        .first_op = value->first_op,
+                                        .last_op = end - 1,
+                                        .carried = value->carried};
+    values->see(values->self, &life);
 }
 
-static void touch(struct tdm_values *values, uint32_t buffer, struct value *value, uint64_t bytes,
-                  enum tdm_mode mode, uint64_t op)
+/* The op uses slot `k` of the access, or a part of it. */
+static void touch(struct tdm_values *values, const struct tdm_access *access, uint32_t k,
+                  struct value *value, uint64_t bytes, uint64_t op)
 {
-    if (value->first_op == NEVER) {
-        *value = (struct value){op, op, bytes, mode != TDM_WRITE};
-        return;
-    }
-    if (mode == TDM_WRITE && !value->carried) {
+    bool begins = value->first_op == NEVER || (access->mode == TDM_WRITE && !value->carried);
+    if (begins && value->first_op != NEVER) {
         /* an op that reads a slot and then overwrites it has one value there, not two */
-        end_value(values, buffer, value, value->last_op < op ? value->last_op + 1 : op);
+        end_value(values, access->buffer, value, value->last_op < op ? value->last_op + 1 : op);
         value->first_op = op;
         value->bytes = bytes;
+    } else if (begins) {
+        *value =
+            (struct value){.first_op = op, .bytes = bytes, .carried = access->mode != TDM_WRITE};
+    }
+    if (begins) {
+        value->tag = access->mode == TDM_WRITE ? access->after : access->before;
+        if (value->tag.chunk != TDM_NONE)
+            value->tag.chunk += k;
     }
     value->last_op = op;
     if (bytes > value->bytes)
@@ -167,10 +195,10 @@ static void touch_slices(struct tdm_values *values, const struct tdm_access *acc
     uint64_t element_bytes = tdm_dtype_bytes(program->buffers[access->buffer].dtype);
     for (uint32_t k = 0; k < access->slots; k++)
         touch(
-            values, access->buffer, &slots[(size_t)k * TDM_PARTS],
+            values, access, k, &slots[(size_t)k * TDM_PARTS],
             tdm_slice_at(program->schedule, access->after.layer, access->after.chunk + k).elements *
                 element_bytes,
-            access->mode, op);
+            op);
 }
 
 /* An access to all parts of a unit. Each part has its own bytes; those between tensors count for
@@ -183,15 +211,14 @@ static void touch_parts(struct tdm_values *values, const struct tdm_access *acce
     if (tdm_is_of_state(access->after.content) && program->ranks > 1) { /* the rank's part of all */
         uint64_t elements =
             tdm_rank_part(program->schedule, access->after.layer, program->rank).elements;
-        touch(values, access->buffer, &parts[0], elements * tdm_dtype_bytes(dtype), access->mode,
-              op);
+        touch(values, access, 0, &parts[0], elements * tdm_dtype_bytes(dtype), op);
         return;
     }
     for (uint32_t part = 0; part < TDM_PARTS; part++) {
         uint64_t bytes = tdm_part_bytes(program->schedule->model, access->after.layer,
                                         (enum tdm_part)part, dtype);
         if (bytes > 0)
-            touch(values, access->buffer, &parts[part], bytes, access->mode, op);
+            touch(values, access, 0, &parts[part], bytes, op);
     }
 }
 
@@ -209,8 +236,11 @@ static void touch_scratch(struct tdm_values *values, const struct tdm_op *op)
     if (op->lane != TDM_LANE_COMPUTE)
         return;
     note_use(&values->seen[scratch], op->number);
-    touch(values, scratch, values->seen[scratch].values, values->program->buffers[scratch].bytes,
-          TDM_ACCUMULATE, op->number);
+    const struct tdm_tag tag = {TDM_SCRATCH, TDM_NONE, TDM_NONE, TDM_NONE, 0};
+    const struct tdm_access access = {
+        .buffer = scratch, .slots = 1, .mode = TDM_ACCUMULATE, .before = tag, .after = tag};
+    touch(values, &access, 0, values->seen[scratch].values, values->program->buffers[scratch].bytes,
+          op->number);
 }
 
 void tdm_values_take(struct tdm_values *values, const struct tdm_op *op)
@@ -238,7 +268,7 @@ void tdm_values_take(struct tdm_values *values, const struct tdm_op *op)
             struct value *value = &of_slot[(size_t)k * seen->parts + access->part];
             if (value->first_op == NEVER || access->mode == TDM_WRITE)
                 bytes = access->slots == 1 ? access->bytes : each;
-            touch(values, access->buffer, value, bytes, access->mode, op->number);
+            touch(values, access, k, value, bytes, op->number);
         }
     }
 }

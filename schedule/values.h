@@ -55,6 +55,21 @@ void tdm_values_reset(struct tdm_values *values);
 /* To be called when an op is launched. Op numbers must increase from one call to the next. */
 void tdm_values_take(struct tdm_values *values, const struct tdm_op *op);
 
+/* A value that has ended: where it was, what it was when it began, and for which ops. */
+struct tdm_value_life {
+    uint32_t buffer, slot; /* of the program */
+    enum tdm_part part;    /* in a buffer by parts; else 0 */
+    struct tdm_tag tag;    /* of its first op: after it wrote, or before it read */
+    uint64_t bytes;
+    uint64_t first_op, last_op; /* of a value that outlives the step: its first and last op */
+    bool carried;               /* it was there before the step, and lives for all of it */
+};
+typedef void (*tdm_value_seen)(void *self, const struct tdm_value_life *life);
+
+/* Has every value told as it ends; those that are left, by tdm_values_changes(). `see` must not
+ * fail. */
+void tdm_values_tell(struct tdm_values *values, tdm_value_seen see, void *self);
+
 /* Writes the buffers that were used, by number, into [program->buffer_count]. Returns how many. */
 size_t tdm_values_touches(const struct tdm_values *values, struct tdm_values_touch *touches);
 

@@ -26,8 +26,6 @@ struct tdm_simulator {
     uint64_t next_op;
     struct tdm_team_clock *clock; /* NULL: no other ranks are simulated */
     uint32_t member;
-    double *meetings; /* [meeting_count] instead: when team ops start; NULL: not known */
-    size_t meeting_count, next_meeting;
     tdm_simulated see;
     void *self;
     struct tdm_simulation result;
@@ -147,7 +145,6 @@ void tdm_simulator_free(struct tdm_simulator *s)
         return;
     for (uint32_t lane = 0; lane < s->topology->lane_count; lane++)
         free(s->end_seconds[lane]);
-    free(s->meetings);
     free(s);
 }
 
@@ -157,32 +154,22 @@ void tdm_simulator_join(struct tdm_simulator *s, struct tdm_team_clock *clock, u
     s->member = member;
 }
 
-enum tdm_status tdm_simulator_meet_at(struct tdm_simulator *s, const double *seconds, size_t count,
-                                      struct tdm_error *err)
-{
-    s->meetings = malloc((count + 1) * sizeof(*seconds));
-    if (s->meetings == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu team ops", count);
-    memcpy(s->meetings, seconds, count * sizeof(*seconds));
-    s->meeting_count = count;
-    return TDM_OK;
-}
-
-/* An op that is ready at *start; a team op starts when all ranks are. */
-static enum tdm_status meet(struct tdm_simulator *s, const struct tdm_op *op, double *start,
+/* A team op that the rank is ready for at *seconds: sets it to when all ranks are. */
+static enum tdm_status meet(struct tdm_simulator *s, const struct tdm_op *op, double *seconds,
                             struct tdm_error *err)
 {
-    double ready = *start;
-    if ((TDM_TEAM_KINDS & 1u << op->kind) == 0)
-        return TDM_OK;
-    s->result.team.received_bytes += op->fetched_bytes;
-    s->result.team.sent_bytes += op->sent_bytes;
+    struct tdm_rank_use *use = &s->result.team.of[0];
+    double ready = *seconds;
+    uint32_t last = s->member;
+    use->received_bytes += op->fetched_bytes;
+    use->sent_bytes += op->sent_bytes;
     enum tdm_status status =
-        s->clock == NULL ? TDM_OK : tdm_team_clock_meet(s->clock, s->member, start, err);
-    if (s->next_meeting < s->meeting_count && s->meetings[s->next_meeting++] > *start)
-        *start = s->meetings[s->next_meeting - 1];
-    if (*start - ready > LEAST_WAIT_SECONDS)
-        s->result.team.wait_seconds += *start - ready;
+        s->clock == NULL ? TDM_OK : tdm_team_clock_meet(s->clock, s->member, seconds, &last, err);
+    if (status == TDM_OK && *seconds - ready > LEAST_WAIT_SECONDS) {
+        use->wait_seconds += *seconds - ready;
+        if (last < TDM_SIMULATED_RANKS)
+            use->wait_for_seconds[last] += *seconds - ready;
+    }
     return status;
 }
 
@@ -205,19 +192,25 @@ enum tdm_status tdm_simulator_take(struct tdm_simulator *s, const struct tdm_ite
                 start = larger(start, end);
         }
     if (op->lane == TDM_LANE_COMPUTE && of_peers > start)
-        s->result.team.exposed_seconds += of_peers - start;
+        s->result.team.of[0].exposed_seconds += of_peers - start;
     start = larger(start, of_peers);
-    enum tdm_status status = meet(s, op, &start, err);
+    bool of_team = (TDM_TEAM_KINDS & 1u << op->kind) != 0;
+    double begin = start; /* of the work itself */
+    enum tdm_status status = of_team ? meet(s, op, &begin, err) : TDM_OK;
     if (status != TDM_OK)
         return status;
-    double seconds = tdm_op_seconds(s->machine, op, links_busy(s, start));
-    double end = start + seconds;
+    double seconds = tdm_op_seconds(s->machine, op, links_busy(s, begin));
+    double end = begin + seconds;
     s->end_seconds[op->lane][waits->position - 1] = end;
     s->lane_free[op->lane] = end;
     if (!s->topology->lanes[op->lane].computes && op->link != TDM_NO_LINK)
         s->link_free[op->link] = end;
     s->next_op = op->number + 1;
     note_work(s, op, seconds);
+    if (of_team)
+        s->result.team.of[0].team_seconds += seconds;
+    else if (op->lane == TDM_LANE_COMPUTE)
+        s->result.team.of[0].compute_seconds += seconds;
     return s->see == NULL ? TDM_OK : s->see(s->self, op, start, end, s->live, err);
 }
 
@@ -228,10 +221,11 @@ void tdm_simulator_finish(const struct tdm_simulator *s, struct tdm_simulation *
         if (lane != TDM_LANE_PEER)
             result.step_seconds = larger(result.step_seconds, s->lane_free[lane]);
     if (s->lane_free[TDM_LANE_PEER] > result.step_seconds) {
-        result.team.exposed_seconds += s->lane_free[TDM_LANE_PEER] - result.step_seconds;
+        result.team.of[0].exposed_seconds += s->lane_free[TDM_LANE_PEER] - result.step_seconds;
         result.step_seconds = s->lane_free[TDM_LANE_PEER];
     }
-    result.stall_seconds = s->lane_free[TDM_LANE_COMPUTE] - result.busy_seconds[TDM_LANE_COMPUTE];
+    double stall = s->lane_free[TDM_LANE_COMPUTE] - result.busy_seconds[TDM_LANE_COMPUTE];
+    result.stall_seconds = stall > LEAST_WAIT_SECONDS ? stall : 0;
     for (uint32_t place = 0; place < s->topology->place_count; place++) {
         uint64_t runtime = s->topology->places[place].runtime_bytes;
         result.arena_bytes[place] = s->program->arena_bytes[place];
@@ -243,6 +237,10 @@ void tdm_simulator_finish(const struct tdm_simulator *s, struct tdm_simulation *
         result.category_peaks[place][TDM_RUNTIME] = runtime;
     }
     result.kinds = s->program->kinds;
+    result.team.simulated = 1;
+    result.team.of[0].rank = s->program->rank;
+    result.team.of[0].step_seconds = result.step_seconds;
+    memcpy(result.team.of[0].copied_bytes, result.copied_bytes, sizeof(result.copied_bytes));
     *simulation = result;
 }
 
@@ -257,7 +255,7 @@ enum tdm_status tdm_simulate(const struct tdm_program *program, tdm_simulated se
 {
     struct tdm_simulator *simulator = NULL;
     if (program->ranks > 1)
-        return tdm_simulate_team(program, see, self, simulation, err);
+        return tdm_simulate_team(program, see, &self, see == NULL ? 0 : 1, simulation, err);
     enum tdm_status status = tdm_simulator_new(program, see, self, &simulator, err);
     if (status == TDM_OK)
         status = tdm_order_emit(program, take_item, simulator, err);

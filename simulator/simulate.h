@@ -11,7 +11,8 @@
 #include "schedule/order.h"
 #include "schedule/program.h"
 
-/* Receives every op with its predicted time, in program order; `live_bytes`: while the op runs. */
+/* Receives every op with its predicted time, in program order; `live_bytes`: while the op runs. A
+ * team op (ops/team.h) starts when its own rank is ready for it, and waits for the others. */
 typedef enum tdm_status (*tdm_simulated)(void *self, const struct tdm_op *op, double start_seconds,
                                          double end_seconds,
                                          const uint64_t live_bytes[TDM_MAX_PLACES][TDM_CATEGORIES],
@@ -23,15 +24,29 @@ struct tdm_link_use {
     double seconds;
 };
 
+/* Of more ranks only three are simulated (team.h). */
+#define TDM_SIMULATED_RANKS 16u
+
+/* One of several ranks. */
+struct tdm_rank_use {
+    uint32_t rank;
+    double step_seconds;    /* until its own last op ends */
+    double compute_seconds; /* of its compute lane, without team ops */
+    double team_seconds;    /* of team ops, without waits */
+    /* what of its team ops does not overlap: the compute lane and the step's end wait */
+    double exposed_seconds;
+    double wait_seconds; /* in team ops, for other ranks that are not ready */
+    /* of these, by the rank that came last: its index in tdm_team_use.of */
+    double wait_for_seconds[TDM_SIMULATED_RANKS];
+    uint64_t received_bytes, sent_bytes;  /* from and to other ranks */
+    uint64_t copied_bytes[TDM_MAX_LANES]; /* as below */
+};
+
 /* Several ranks: team.h. */
 struct tdm_team_use {
-    uint32_t ranks;      /* 1: the rest is 0 */
-    double wait_seconds; /* this rank's, for other ranks that are not ready */
-    /* what of this rank's team ops does not overlap: the compute lane and the step's end wait */
-    double exposed_seconds;
-    double least_wait_seconds, most_wait_seconds; /* over the ranks that were simulated */
-    double least_exposed_seconds, most_exposed_seconds;
-    uint64_t received_bytes, sent_bytes; /* from and to other ranks */
+    uint32_t ranks;     /* 1: the rest is not set */
+    uint32_t simulated; /* those that were, by rising number; the first is rank 0 */
+    struct tdm_rank_use of[TDM_SIMULATED_RANKS];
 };
 
 struct tdm_simulation {
@@ -73,10 +88,6 @@ enum tdm_status tdm_simulator_take(struct tdm_simulator *simulator, const struct
 struct tdm_team_clock;
 void tdm_simulator_join(struct tdm_simulator *simulator, struct tdm_team_clock *clock,
                         uint32_t member);
-/* The same without the others: when they are ready for the rank's team ops, in their order (a copy
- * of `seconds` is kept). TDM_NO_MEMORY. */
-enum tdm_status tdm_simulator_meet_at(struct tdm_simulator *simulator, const double *seconds,
-                                      size_t count, struct tdm_error *err);
 /* Call after the last item. */
 void tdm_simulator_finish(const struct tdm_simulator *simulator, struct tdm_simulation *simulation);
 void tdm_simulator_free(struct tdm_simulator *simulator);

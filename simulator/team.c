@@ -12,10 +12,10 @@
 struct tdm_team_clock {
     struct tdm_meeting *meeting;
     uint32_t members;
-    /* [2][TDM_SIMULATED_RANKS] by turns: a member that is ready for the next op must not overwrite
-     * what another still reads */
-    double ready[2][TDM_SIMULATED_RANKS];
-    unsigned turn[TDM_SIMULATED_RANKS];
+    /* [members] each, by turns: a member that is ready for the next op must not overwrite what
+     * another still reads */
+    double *ready[2];
+    unsigned *turn; /* [members] */
 };
 
 struct member {
@@ -30,14 +30,19 @@ struct member {
 };
 
 enum tdm_status tdm_team_clock_meet(struct tdm_team_clock *clock, uint32_t member, double *seconds,
-                                    struct tdm_error *err)
+                                    uint32_t *last, struct tdm_error *err)
 {
     double *ready = clock->ready[clock->turn[member]];
     clock->turn[member] ^= 1;
     ready[member] = *seconds;
     enum tdm_status status = tdm_meeting_wait(clock->meeting, member, err);
-    for (uint32_t i = 0; i < clock->members && status == TDM_OK; i++)
-        *seconds = ready[i] > *seconds ? ready[i] : *seconds;
+    *last = member;
+    for (uint32_t i = 0; i < clock->members && status == TDM_OK; i++) {
+        if (ready[i] <= *seconds)
+            continue;
+        *seconds = ready[i];
+        *last = i;
+    }
     return status;
 }
 
@@ -57,10 +62,10 @@ static double pairs_of(const struct tdm_program *program, uint32_t rank)
     return most;
 }
 
-/* The ranks that are simulated. Returns their number. */
-static uint32_t choose(const struct tdm_program *program, uint32_t ranks[TDM_SIMULATED_RANKS])
+/* The ranks that are simulated, by rising number. Returns how many. */
+static uint32_t choose(const struct tdm_program *program, bool all, uint32_t ranks[TDM_MAX_RANKS])
 {
-    uint32_t count = program->ranks <= TDM_SIMULATED_RANKS ? program->ranks : 1, most = 0,
+    uint32_t count = all || program->ranks <= TDM_SIMULATED_RANKS ? program->ranks : 1, most = 0,
              least = 0;
     for (uint32_t rank = 0; rank < count; rank++)
         ranks[rank] = rank;
@@ -74,10 +79,11 @@ static uint32_t choose(const struct tdm_program *program, uint32_t ranks[TDM_SIM
         least = pairs < least_pairs ? rank : least;
         least_pairs = pairs < least_pairs ? pairs : least_pairs;
     }
-    if (most != 0)
-        ranks[count++] = most;
-    if (least != 0 && least != most)
-        ranks[count++] = least;
+    uint32_t low = most < least ? most : least, high = most < least ? least : most;
+    if (low != 0)
+        ranks[count++] = low;
+    if (high != low)
+        ranks[count++] = high;
     return count;
 }
 
@@ -107,7 +113,7 @@ static void *run_member(void *self)
 /* Runs the members, the first one here. */
 static enum tdm_status run_members(struct member *members, uint32_t count, struct tdm_error *err)
 {
-    pthread_t threads[TDM_SIMULATED_RANKS];
+    pthread_t threads[TDM_MAX_RANKS];
     struct tdm_meeting *meeting = members[0].clock->meeting;
     uint32_t started = 1;
     while (started < count &&
@@ -136,41 +142,57 @@ static void combine(const struct member *members, uint32_t count, struct tdm_sim
 {
     *out = members[0].simulation;
     out->team.ranks = members[0].program.ranks;
-    out->team.least_wait_seconds = out->team.most_wait_seconds = out->team.wait_seconds;
-    out->team.least_exposed_seconds = out->team.most_exposed_seconds = out->team.exposed_seconds;
+    out->team.simulated = count < TDM_SIMULATED_RANKS ? count : TDM_SIMULATED_RANKS;
     for (uint32_t i = 1; i < count; i++) {
         const struct tdm_simulation *s = &members[i].simulation;
         if (s->step_seconds > out->step_seconds)
             out->step_seconds = s->step_seconds;
-        out->team.least_wait_seconds = fmin(out->team.least_wait_seconds, s->team.wait_seconds);
-        out->team.most_wait_seconds = fmax(out->team.most_wait_seconds, s->team.wait_seconds);
-        out->team.least_exposed_seconds =
-            fmin(out->team.least_exposed_seconds, s->team.exposed_seconds);
-        out->team.most_exposed_seconds =
-            fmax(out->team.most_exposed_seconds, s->team.exposed_seconds);
+        if (i < TDM_SIMULATED_RANKS)
+            out->team.of[i] = s->team.of[0];
     }
 }
 
-enum tdm_status tdm_simulate_team(const struct tdm_program *program, tdm_simulated see, void *self,
+static enum tdm_status new_clock(uint32_t members, struct tdm_team_clock *clock,
+                                 struct tdm_error *err)
+{
+    *clock = (struct tdm_team_clock){.members = members};
+    clock->ready[0] = calloc(2 * (size_t)members, sizeof(double));
+    clock->turn = calloc(members, sizeof(*clock->turn));
+    if (clock->ready[0] == NULL || clock->turn == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", members);
+    clock->ready[1] = clock->ready[0] + members;
+    return tdm_meeting_new(members, 0, &clock->meeting, err);
+}
+
+static void free_clock(const struct tdm_team_clock *clock)
+{
+    tdm_meeting_free(clock->meeting);
+    free(clock->ready[0]);
+    free(clock->turn);
+}
+
+enum tdm_status tdm_simulate_team(const struct tdm_program *program, tdm_simulated see,
+                                  void *const *selves, uint32_t seen,
                                   struct tdm_simulation *simulation, struct tdm_error *err)
 {
-    uint32_t ranks[TDM_SIMULATED_RANKS];
-    struct tdm_team_clock clock = {.members = choose(program, ranks)};
-    struct member *members = calloc(clock.members, sizeof(*members));
-    enum tdm_status status =
-        members == NULL ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", clock.members)
-                        : tdm_meeting_new(clock.members, 0, &clock.meeting, err);
-    for (uint32_t i = 0; i < clock.members && status == TDM_OK; i++)
+    uint32_t ranks[TDM_MAX_RANKS];
+    uint32_t count = choose(program, seen == program->ranks, ranks);
+    struct tdm_team_clock clock;
+    struct member *members = calloc(count, sizeof(*members));
+    enum tdm_status status = new_clock(count, &clock, err);
+    if (status == TDM_OK && members == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", count);
+    for (uint32_t i = 0; i < count && status == TDM_OK; i++)
         members[i] = (struct member){.program = tdm_program_of_rank(program, ranks[i]),
                                      .clock = &clock,
                                      .number = i,
-                                     .see = i == 0 ? see : NULL,
-                                     .self = self};
+                                     .see = i < seen ? see : NULL,
+                                     .self = i < seen ? selves[i] : NULL};
     if (status == TDM_OK)
-        status = run_members(members, clock.members, err);
+        status = run_members(members, count, err);
     if (status == TDM_OK)
-        combine(members, clock.members, simulation);
-    tdm_meeting_free(clock.meeting);
+        combine(members, count, simulation);
+    free_clock(&clock);
     free(members);
     return status;
 }

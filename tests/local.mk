@@ -27,6 +27,7 @@ script_tests += \
 	tests/executor/closed-streams \
 	tests/executor/huggingface-run \
 	tests/base/json-checked \
+	tests/executor/killed-saves \
 	tests/traces/killed-run \
 	tests/executor/left-behind \
 	tests/planner/failed-allocations \
@@ -34,11 +35,11 @@ script_tests += \
 	tests/traces/two-writers
 
 # Preloaded into programs by scripts.
-check_DATA = tests/support/fail_allocation.so tests/support/fast_clock.so
-tests/support/fail_allocation.so tests/support/fast_clock.so: %.so: %.c
+check_DATA = tests/support/fail_allocation.so tests/support/fail_calls.so tests/support/fast_clock.so
+$(check_DATA): %.so: %.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC $< -o $@
-EXTRA_DIST += tests/support/fail_allocation.c tests/support/fast_clock.c
-CLEANFILES += tests/support/fail_allocation.so tests/support/fast_clock.so
+EXTRA_DIST += tests/support/fail_allocation.c tests/support/fail_calls.c tests/support/fast_clock.c
+CLEANFILES += $(check_DATA)
 
 # The reference: a double-precision transformer that other tests compare with, and the tests of itself.
 check_LIBRARIES += tests/reference/libreference.a
@@ -71,7 +72,9 @@ tests_executor_property_gradients_LDADD = tests/reference/libreference.a $(LDADD
 # Several ranks against one, in other nests, and with pauses.
 cmocka_tests += tests/executor/property_ranks
 hindered = tests/support/hindered.c tests/support/hindered.h
-tests_executor_property_ranks_SOURCES = tests/executor/property_ranks.c $(hindered) $(run_steps)
+async_lanes = tests/support/async_lanes.c tests/support/async_lanes.h
+tests_executor_property_ranks_SOURCES = tests/executor/property_ranks.c $(hindered) \
+	$(async_lanes) $(run_steps)
 
 # Where ranks meet, and what they do when one fails.
 cmocka_tests += tests/base/unit_meeting tests/executor/unit_team
@@ -107,6 +110,10 @@ cmocka_tests += tests/executor/property_evaluation
 tests_executor_property_evaluation_SOURCES = tests/executor/property_evaluation.c $(seen) \
 	$(random_schedule)
 tests_executor_property_evaluation_LDADD = tests/reference/libreference.a $(LDADD)
+
+# Trainings that stop and go on.
+cmocka_tests += tests/executor/property_resume
+tests_executor_property_resume_SOURCES = tests/executor/property_resume.c $(random_schedule)
 
 # Ops in other orders than the program's, and with poison where nothing lives.
 cmocka_tests += tests/executor/property_order
@@ -265,6 +272,7 @@ golden_tests += \
 	tests/goldens/documents.test \
 	tests/goldens/evaluate-like.test \
 	tests/goldens/evaluate-optimizers.test \
+	tests/goldens/export.test \
 	tests/goldens/gather.test \
 	tests/goldens/gemma.test \
 	tests/goldens/help.test \
@@ -302,9 +310,11 @@ golden_tests += \
 	tests/goldens/progress.test \
 	tests/goldens/report-selection.test \
 	tests/goldens/report-unfinished.test \
+	tests/goldens/resume.test \
 	tests/goldens/run-dry.test \
 	tests/goldens/run-evaluate.test \
 	tests/goldens/run-optimizers.test \
+	tests/goldens/report-ranks.test \
 	tests/goldens/run-ranks.test \
 	tests/goldens/run-ranks-cuda.test \
 	tests/goldens/run-set.test \
@@ -328,6 +338,7 @@ long_tests += \
 	tests/gpu/without-gpu \
 	tests/executor/calibrate-run \
 	tests/executor/huggingface-run \
+	tests/executor/killed-saves \
 	tests/executor/lockstep_faults \
 	tests/executor/no_allocation \
 	tests/executor/property_documents \
@@ -339,6 +350,7 @@ long_tests += \
 	tests/executor/property_order \
 	tests/executor/property_places \
 	tests/executor/property_ranks \
+	tests/executor/property_resume \
 	tests/planner/failed-allocations \
 	tests/planner/property_plans \
 	tests/planner/property_search \

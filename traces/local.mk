@@ -5,7 +5,7 @@ libtidemark_a_SOURCES += \
 	traces/create.c traces/create.h \
 	traces/query.c traces/query.h \
 	traces/reader.c traces/reader.h \
-	traces/reader_memory.c traces/reader_time.c \
+	traces/reader_memory.c traces/reader_ranks.c traces/reader_time.c \
 	traces/sqlite.c traces/sqlite.h \
 	traces/trace.h \
 	traces/waits.c traces/waits.h \

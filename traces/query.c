@@ -17,7 +17,7 @@ struct tdm_query tdm_query_begin(struct tdm_trace_reader *reader, const char *sq
                           TDM_SQLITE_READ, reader->path, reader->db, err);
     if (query.status != TDM_OK)
         return query;
-    const int64_t values[] = {reader->run_id, program, step};
+    const int64_t values[] = {reader->run_id, program, step, reader->rank};
     int parameters = sqlite3_bind_parameter_count(query.statement);
     for (int i = 0; i < parameters && query.status == TDM_OK; i++)
         query.status = tdm_sqlite_status(sqlite3_bind_int64(query.statement, i + 1, values[i]),

@@ -2,7 +2,7 @@
 /*
  * Internals of the trace reader: one SELECT at a time, with its columns as our types.
  *
- * In every SELECT ?1 is the run, ?2 the program and ?3 the step.
+ * In every SELECT ?1 is the run, ?2 the program, ?3 the step and ?4 the rank.
  */
 #ifndef TDM_TRACES_QUERY_H
 #define TDM_TRACES_QUERY_H
@@ -17,6 +17,7 @@ struct tdm_trace_reader {
     char *path;
     sqlite3 *db;
     int64_t run_id;
+    uint32_t rank; /* that queries see */
     struct tdm_trace_run_info run;
     struct tdm_topology topology;   /* for the places and lanes named in its rows */
     char *strings[TDM_RUN_STRINGS]; /* that `run` points to */

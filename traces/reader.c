@@ -264,6 +264,11 @@ const struct tdm_trace_run_info *tdm_trace_reader_run(const struct tdm_trace_rea
     return &reader->run;
 }
 
+void tdm_trace_reader_see(struct tdm_trace_reader *reader, uint32_t rank)
+{
+    reader->rank = rank;
+}
+
 const struct tdm_topology *tdm_trace_reader_topology(const struct tdm_trace_reader *reader)
 {
     return &reader->topology;
@@ -281,6 +286,7 @@ static void take_program(struct tdm_query *query, void *row)
     program->predicted_seconds = isnan(tdm_query_real(query, 3)) ? 0 : tdm_query_real(query, 3);
     program->steps = tdm_query_count(query, 4);
     program->timed_steps = tdm_query_count(query, 5);
+    program->ranks = (uint32_t)tdm_query_count(query, 6);
 }
 
 static enum tdm_status read_program_places(struct tdm_trace_reader *reader,
@@ -302,7 +308,7 @@ static enum tdm_status read_program_places(struct tdm_trace_reader *reader,
 
 #define STEP_IS_TIMED                                                                  \
     "EXISTS (SELECT 1 FROM timing AS t WHERE t.run = s.run AND t.program = s.program " \
-    "AND t.step = s.step)"
+    "AND t.step = s.step AND t.rank = ?4)"
 
 enum tdm_status tdm_trace_read_programs(struct tdm_trace_reader *reader,
                                         struct tdm_trace_program_row **rows, size_t *count,
@@ -312,11 +318,11 @@ enum tdm_status tdm_trace_read_programs(struct tdm_trace_reader *reader,
     size_t programs;
     enum tdm_status status = tdm_query_rows(
         reader,
-        "SELECT p.id, p.name, (SELECT count(*) FROM op WHERE program = p.id), "
+        "SELECT p.id, p.name, (SELECT count(*) FROM op WHERE program = p.id AND rank = ?4), "
         "(SELECT max(predicted_end_ns) / 1e9 FROM op WHERE program = p.id), "
         "(SELECT count(*) FROM step WHERE run = ?1 AND program = p.id), "
-        "(SELECT count(*) FROM step AS s WHERE run = ?1 AND program = p.id AND " STEP_IS_TIMED ") "
-        "FROM program AS p ORDER BY p.id",
+        "(SELECT count(*) FROM step AS s WHERE run = ?1 AND program = p.id AND " STEP_IS_TIMED "), "
+        "p.ranks FROM program AS p ORDER BY p.id",
         0, 0, sizeof(**rows), take_program, &found, &programs, err);
     if (status != TDM_OK)
         return status;
@@ -411,10 +417,11 @@ enum tdm_status tdm_trace_read_unfinished(struct tdm_trace_reader *reader,
     enum tdm_status status = tdm_query_rows(
         reader,
         "SELECT s.program, s.step, s.seconds, " STEP_IS_TIMED ", "
-        "(SELECT max(layer) + 1 FROM op WHERE program = s.program AND kind = 'attention'), "
+        "(SELECT max(layer) + 1 FROM op WHERE program = s.program AND rank = 0 "
+        "AND kind = 'attention'), "
         "(SELECT max(chunk) + 1 FROM op WHERE program = s.program), "
         "o.number, o.phase, o.layer, o.chunk, o.predicted_end_ns / 1e9 FROM unfinished AS s "
-        "LEFT JOIN op AS o ON o.program = s.program AND o.number = s.op_number "
+        "LEFT JOIN op AS o ON o.program = s.program AND o.rank = 0 AND o.number = s.op_number "
         "WHERE s.run = ?1 ORDER BY s.program, s.step",
         0, 0, sizeof(**rows), take_unfinished, &found, count, err);
     if (status == TDM_OK)

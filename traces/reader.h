@@ -4,7 +4,8 @@
  *
  * It opens a file read-only, also one that a killed run left. A query returns an array of plain
  * rows, which the caller frees with one free(). An empty answer is TDM_OK with *count 0 and *rows
- * NULL. All queries see the trace as it was when it was opened, so a run may go on meanwhile.
+ * NULL. All queries see the trace as it was when it was opened, so a run may go on meanwhile. Of
+ * several ranks they see one, and at first rank 0.
  */
 #ifndef TDM_TRACES_READER_H
 #define TDM_TRACES_READER_H
@@ -38,6 +39,10 @@ struct tdm_trace_run_info {
 };
 const struct tdm_trace_run_info *tdm_trace_reader_run(const struct tdm_trace_reader *reader);
 
+/* Lets later queries see `rank`, which may be one that the trace does not have: then they find
+ * nothing. */
+void tdm_trace_reader_see(struct tdm_trace_reader *reader, uint32_t rank);
+
 /* The tables that number places and lanes in the rows below: those of the machine of the run's
  * programs. They belong to the reader. */
 const struct tdm_topology *tdm_trace_reader_topology(const struct tdm_trace_reader *reader);
@@ -46,12 +51,13 @@ const struct tdm_topology *tdm_trace_reader_topology(const struct tdm_trace_read
 struct tdm_trace_program_row {
     int64_t program; /* for the queries below */
     char name[128];  /* cut if longer */
-    uint64_t ops;
-    double predicted_seconds; /* end of the last op */
+    uint32_t ranks;
+    uint64_t ops;             /* of the rank */
+    double predicted_seconds; /* end of the last op, of all ranks */
     uint64_t arena_bytes[TDM_MAX_PLACES];
     uint64_t live_peak_bytes[TDM_MAX_PLACES]; /* the lower bound of packing */
     uint64_t runtime_bytes[TDM_MAX_PLACES];   /* outside the arena */
-    uint64_t steps, timed_steps;              /* of the run */
+    uint64_t steps, timed_steps;              /* of the run; timed: op times of the rank */
 };
 enum tdm_status tdm_trace_read_programs(struct tdm_trace_reader *reader,
                                         struct tdm_trace_program_row **rows, size_t *count,
@@ -166,6 +172,34 @@ enum tdm_status tdm_trace_read_lanes(struct tdm_trace_reader *reader, int64_t pr
 enum tdm_status tdm_trace_read_unfinished_lanes(struct tdm_trace_reader *reader, int64_t program,
                                                 int64_t step, struct tdm_trace_lane_row **rows,
                                                 size_t *count, struct tdm_error *err);
+
+/* What each of several ranks does in a step, by rank. Measured times are as above, NAN of a rank
+ * whose ops were not timed. Needs no tdm_trace_reader_see(). */
+struct tdm_trace_rank_times {
+    double step_seconds;    /* until its last op ends */
+    double compute_seconds; /* its compute lane, without team ops */
+    double team_seconds;    /* team ops, without waits */
+    double wait_seconds;    /* in team ops, for other ranks that are not ready */
+};
+struct tdm_trace_rank_row {
+    uint32_t rank;
+    uint64_t ops, copied_bytes;          /* copied: over links to places other than ranks */
+    uint64_t received_bytes, sent_bytes; /* from and to other ranks */
+    struct tdm_trace_rank_times predicted, measured;
+    uint64_t used_bytes; /* most of the device that its driver reported; 0: unknown */
+};
+enum tdm_status tdm_trace_read_ranks(struct tdm_trace_reader *reader, int64_t program, int64_t step,
+                                     struct tdm_trace_rank_row **rows, size_t *count,
+                                     struct tdm_error *err);
+
+/* How long `rank` waited in team ops for `awaited`, which came last; by rank, the longest first. */
+struct tdm_trace_rank_wait {
+    uint32_t rank, awaited;
+    double predicted_seconds, measured_seconds; /* a step; measured: NAN if no op was timed */
+};
+enum tdm_status tdm_trace_read_rank_waits(struct tdm_trace_reader *reader, int64_t program,
+                                          int64_t step, struct tdm_trace_rank_wait **rows,
+                                          size_t *count, struct tdm_error *err);
 
 /* Ops of one step in program order, with the predicted interval and, if `measured`, the measured
  * one. With TDM_TRACE_EVERY_STEP: predicted only. */

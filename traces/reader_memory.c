@@ -22,10 +22,10 @@ static void take_change(struct tdm_query *query, void *row)
 
 #define SELECT_MEMORY                                                \
     "SELECT op_number, place, category, value_bytes, 0 FROM memory " \
-    "WHERE program = ?2 ORDER BY op_number"
+    "WHERE program = ?2 AND rank = ?4 ORDER BY op_number"
 #define SELECT_OBSERVED                                                   \
     "SELECT op_number, place, category, value_bytes, step FROM observed " \
-    "WHERE run = ?1 AND program = ?2"
+    "WHERE run = ?1 AND program = ?2 AND rank = ?4"
 
 enum tdm_status tdm_trace_read_memory(struct tdm_trace_reader *reader, int64_t program,
                                       struct tdm_values_change **rows, size_t *count,
@@ -68,7 +68,7 @@ enum tdm_status tdm_trace_read_allocation(struct tdm_trace_reader *reader, int64
     enum tdm_status status =
         tdm_query_rows(reader,
                        "SELECT op_number, place, allocated_bytes FROM allocation "
-                       "WHERE program = ?2 ORDER BY op_number",
+                       "WHERE program = ?2 AND rank = ?4 ORDER BY op_number",
                        program, 0, sizeof(**rows), take_allocation, &found, count, err);
     if (status == TDM_OK)
         *rows = found;
@@ -169,9 +169,9 @@ enum tdm_status tdm_trace_read_arenas(struct tdm_trace_reader *reader, int64_t p
         reader,
         step == TDM_TRACE_EVERY_STEP
             ? "SELECT place, max(planned_bytes), max(touched_bytes), max(highest_byte) "
-              "FROM arena WHERE run = ?1 AND program = ?2 GROUP BY place ORDER BY place"
+              "FROM arena WHERE run = ?1 AND program = ?2 AND rank = ?4 GROUP BY place ORDER BY place"
             : "SELECT place, planned_bytes, touched_bytes, highest_byte FROM arena "
-              "WHERE run = ?1 AND program = ?2 AND step = ?3 ORDER BY place",
+              "WHERE run = ?1 AND program = ?2 AND step = ?3 AND rank = ?4 ORDER BY place",
         program, step, sizeof(**rows), take_arena, &found, count, err);
     if (status == TDM_OK)
         *rows = found;
@@ -187,8 +187,9 @@ static void take_used(struct tdm_query *query, void *row)
     used->used_bytes = tdm_query_count(query, 3);
 }
 
-#define SELECT_USED \
-    "SELECT step, time_ns, place, used_bytes FROM used_memory WHERE run = ?1 AND program = ?2"
+#define SELECT_USED                                                                             \
+    "SELECT step, time_ns, place, used_bytes FROM used_memory WHERE run = ?1 AND program = ?2 " \
+    "AND rank = ?4"
 
 enum tdm_status tdm_trace_read_used(struct tdm_trace_reader *reader, int64_t program, int64_t step,
                                     struct tdm_trace_used_row **rows, size_t *count,
@@ -230,7 +231,8 @@ enum tdm_status tdm_trace_read_touched(struct tdm_trace_reader *reader, int64_t 
                        "SELECT b.number, b.name, b.place, b.category, b.bytes, b.offset, t.bytes, "
                        "t.first_op, t.last_op FROM touched AS t "
                        "JOIN buffer AS b ON b.program = t.program AND b.number = t.buffer "
-                       "WHERE t.run = ?1 AND t.program = ?2 AND t.step = ?3 ORDER BY b.number",
+                       "WHERE t.run = ?1 AND t.program = ?2 AND t.step = ?3 AND t.rank = ?4 "
+                       "ORDER BY b.number",
                        program, step, sizeof(**rows), take_touched, &found, count, err);
     if (status == TDM_OK)
         *rows = found;

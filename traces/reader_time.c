@@ -25,11 +25,11 @@ static int compare_times(const void *left, const void *right)
     return by_phase != 0 ? by_phase : (a->kind > b->kind) - (a->kind < b->kind);
 }
 
-#define SELECT_TIMES(condition)                                                     \
-    "SELECT p.phase, p.kind, p.ops, p.seconds, m.seconds FROM predicted_time AS p " \
-    "LEFT JOIN (SELECT phase, kind, avg(seconds) AS seconds FROM measured_time "    \
-    "WHERE run = ?1 AND program = ?2 " condition " GROUP BY phase, kind) AS m "     \
-    "ON m.phase = p.phase AND m.kind = p.kind WHERE p.program = ?2"
+#define SELECT_TIMES(condition)                                                               \
+    "SELECT p.phase, p.kind, p.ops, p.seconds, m.seconds FROM predicted_time AS p "           \
+    "LEFT JOIN (SELECT phase, kind, avg(seconds) AS seconds FROM measured_time "              \
+    "WHERE run = ?1 AND program = ?2 AND rank = ?4 " condition " GROUP BY phase, kind) AS m " \
+    "ON m.phase = p.phase AND m.kind = p.kind WHERE p.program = ?2 AND p.rank = ?4"
 
 static enum tdm_status read_times(struct tdm_trace_reader *reader, const char *sql, int64_t program,
                                   int64_t step, struct tdm_trace_time_row **rows, size_t *count,
@@ -59,10 +59,11 @@ enum tdm_status tdm_trace_read_unfinished_times(struct tdm_trace_reader *reader,
                                                 int64_t step, struct tdm_trace_time_row **rows,
                                                 size_t *count, struct tdm_error *err)
 {
-    return read_times(reader,
-                      "SELECT phase, kind, ops, predicted_seconds, measured_seconds "
-                      "FROM unfinished_time WHERE run = ?1 AND program = ?2 AND step = ?3",
-                      program, step, rows, count, err);
+    return read_times(
+        reader,
+        "SELECT phase, kind, ops, predicted_seconds, measured_seconds "
+        "FROM unfinished_time WHERE run = ?1 AND program = ?2 AND step = ?3 AND rank = ?4",
+        program, step, rows, count, err);
 }
 
 static void take_lane(struct tdm_query *query, void *row)
@@ -89,8 +90,8 @@ static int compare_lanes(const void *left, const void *right)
     "FROM predicted_lane AS p "                                                               \
     "LEFT JOIN (SELECT lane, avg(measured_busy_seconds) AS busy, "                            \
     "avg(measured_stall_seconds) AS stall FROM stalls "                                       \
-    "WHERE run = ?1 AND program = ?2 " condition " GROUP BY lane) AS m "                      \
-    "ON m.lane = p.lane WHERE p.program = ?2"
+    "WHERE run = ?1 AND program = ?2 AND rank = ?4 " condition " GROUP BY lane) AS m "        \
+    "ON m.lane = p.lane WHERE p.program = ?2 AND p.rank = ?4"
 
 #define SELECT_UNFINISHED_LANES                                                               \
     "SELECT lane, count(*), sum(copied_bytes), "                                              \
@@ -100,7 +101,8 @@ static int compare_lanes(const void *left, const void *right)
     "o.predicted_end_ns AS due_end, t.end_ns - t.start_ns AS taken, t.end_ns AS taken_end "   \
     "FROM unfinished AS u "                                                                   \
     "JOIN timing AS t ON t.run = u.run AND t.program = u.program AND t.step = u.step "        \
-    "JOIN op AS o ON o.program = t.program AND o.number = t.op_number "                       \
+    "AND t.rank = ?4 "                                                                        \
+    "JOIN op AS o ON o.program = t.program AND o.rank = t.rank AND o.number = t.op_number "   \
     "WHERE u.run = ?1 AND u.program = ?2 AND u.step = ?3) GROUP BY lane"
 
 static enum tdm_status read_lanes(struct tdm_trace_reader *reader, const char *sql, int64_t program,
@@ -163,7 +165,8 @@ enum tdm_status tdm_trace_read_intervals(struct tdm_trace_reader *reader, int64_
         "SELECT o.number, o.kind, o.phase, o.lane, o.layer, o.chunk, o.predicted_start_ns, "
         "o.predicted_end_ns, o.flops, o.bytes, t.start_ns, t.end_ns, o.content FROM op AS o "
         "LEFT JOIN timing AS t ON t.run = ?1 AND t.program = ?2 AND t.step = ?3 "
-        "AND t.op_number = o.number WHERE o.program = ?2 ORDER BY o.number",
+        "AND t.rank = o.rank AND t.op_number = o.number "
+        "WHERE o.program = ?2 AND o.rank = ?4 ORDER BY o.number",
         program, step, sizeof(**rows), take_interval, &found, count, err);
     if (status == TDM_OK)
         *rows = found;
@@ -172,23 +175,26 @@ enum tdm_status tdm_trace_read_intervals(struct tdm_trace_reader *reader, int64_
 
 #define WHOLE_STEPS "(SELECT step FROM step WHERE run = ?1 AND program = ?2) "
 
-#define SELECT_PAIRS(condition)                                                \
-    "SELECT count(*), sum(pairs), CASE WHEN count(*) > 0 THEN "                \
-    "(SELECT 1.0 * sum(t.pairs) / count(DISTINCT t.step) FROM timing AS t "    \
-    "JOIN op AS o ON o.program = t.program AND o.number = t.op_number "        \
-    "WHERE t.run = ?1 AND t.program = ?2 AND t.step IN " WHOLE_STEPS condition \
-    " AND o.kind = 'select' AND t.pairs > 0) END FROM op WHERE program = ?2 AND kind = 'select'"
+#define SELECT_PAIRS(condition)                                                                   \
+    "SELECT count(*), sum(pairs), CASE WHEN count(*) > 0 THEN "                                   \
+    "(SELECT 1.0 * sum(t.pairs) / count(DISTINCT t.step) FROM timing AS t "                       \
+    "JOIN op AS o ON o.program = t.program AND o.rank = t.rank "                                  \
+    "AND o.number = t.op_number "                                                                 \
+    "WHERE t.run = ?1 AND t.program = ?2 AND t.rank = ?4 "                                        \
+    "AND t.step IN " WHOLE_STEPS condition " AND o.kind = 'select' AND t.pairs > 0) END FROM op " \
+    "WHERE program = ?2 AND rank = ?4 AND kind = 'select'"
 
 #define SELECT_GATHERED(condition)                                           \
     "SELECT sum(ifnull(fetched_bytes, 0) + ifnull(sent_bytes, 0)), "         \
     "(SELECT 1.0 * sum(ifnull(fetched_bytes, 0) + ifnull(sent_bytes, 0)) / " \
     "count(DISTINCT step) FROM timing WHERE run = ?1 AND program = ?2 "      \
-    "AND step IN " WHOLE_STEPS condition                                     \
-    " AND fetched_bytes > 0) FROM op WHERE program = ?2 AND fetched_bytes > 0"
+    "AND rank = ?4 AND step IN " WHOLE_STEPS condition                       \
+    " AND fetched_bytes > 0) FROM op WHERE program = ?2 AND rank = ?4 "      \
+    "AND team_op IS NULL AND fetched_bytes > 0"
 
-#define SELECT_CONTENTS(condition)                                                             \
-    "SELECT b.content, sum(b.bytes), sum(t.bytes) FROM buffer AS b LEFT JOIN (SELECT buffer, " \
-    "max(bytes) AS bytes FROM touched WHERE run = ?1 AND program = ?2 " condition              \
+#define SELECT_CONTENTS(condition)                                                              \
+    "SELECT b.content, sum(b.bytes), sum(t.bytes) FROM buffer AS b LEFT JOIN (SELECT buffer, "  \
+    "max(bytes) AS bytes FROM touched WHERE run = ?1 AND program = ?2 AND rank = ?4 " condition \
     " GROUP BY buffer) AS t ON t.buffer = b.number WHERE b.program = ?2 GROUP BY b.content"
 
 enum tdm_status tdm_trace_read_selection(struct tdm_trace_reader *reader, int64_t program,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The trace: a run recorded to SQLite by a separate thread, in one transaction per step, or a few
- * for a long step.
+ * for a long step. Several ranks have one trace.
  *
  * schema.sql defines the tables and views (STRICT tables, user_version and application_id set). The
  * database is in WAL mode while the run lasts, and one plain file afterwards. A killed run leaves a
@@ -21,10 +21,12 @@
 #include <stdint.h>
 
 #define TDM_TRACE_APPLICATION_ID 0x54444d4b /* "TDMK" */
-#define TDM_TRACE_VERSION 5
+#define TDM_TRACE_VERSION 6
 
-/* Batches in the pool shared by the run and the thread. */
+/* Batches in the pool shared by the run and the thread: so many, and one more for each rank after
+ * the first, up to the most. */
 #define TDM_TRACE_BATCHES 4
+#define TDM_TRACE_MOST_BATCHES 20
 
 /* The properties of a run that are known when it starts. Strings are borrowed during the call. */
 struct tdm_trace_run {
@@ -65,8 +67,12 @@ struct tdm_trace_used {
 #define TDM_TRACE_SAMPLES 64
 
 /* One step, one evaluation after a step, or a part of an unfinished step: the times and samples
- * that no earlier batch had. Arrays belong to the batch and have the capacities given at open. */
+ * that no earlier batch had. Arrays belong to the batch and have the capacities given at open. What
+ * other ranks have of a step or a part follows in a batch each, of which only the arrays are used.
+ */
 struct tdm_trace_batch {
+    uint32_t rank; /* whose arrays these are */
+    bool more;     /* the next batch is of the same step or part, and is written with it */
     int64_t program_id;
     int64_t evaluated_by; /* not 0: an evaluation by this program; only step, loss, tokens, seconds
                              are used */
@@ -84,7 +90,8 @@ struct tdm_trace_batch {
 };
 
 struct tdm_trace_capacity {
-    size_t timings, touches, observed;
+    uint32_t ranks;                    /* 0: one */
+    size_t timings, touches, observed; /* of a rank */
 };
 
 /* What the trace says of an op. It is smaller than the op: many are kept until they are written. */
@@ -94,10 +101,12 @@ struct tdm_trace_op {
     uint64_t pairs, fetched_bytes, sent_bytes;
     int64_t predicted_start_ns, predicted_end_ns;
     uint32_t layer, chunk;
+    uint32_t team_op;                         /* the how many-th of the team ops, from 1; 0: none */
     uint8_t kind, part, content, phase, lane; /* of the enums of an op; content: of a copy */
     bool has_part, between_places;
 };
 
+/* Without `team_op`, which follows from the ops before. */
 struct tdm_trace_op tdm_trace_op_of(const struct tdm_op *op, int64_t predicted_start_ns,
                                     int64_t predicted_end_ns);
 
@@ -110,20 +119,20 @@ enum tdm_status tdm_trace_open(const char *path, bool force, const struct tdm_tr
                                struct tdm_trace_capacity capacity, struct tdm_trace **trace,
                                struct tdm_error *err);
 
-/* Records a program before its first step (synchronously, in one transaction): begin; its ops in
- * program order; allocated and value bytes, after their op was added and only where they change;
- * end. `schedule_json` is stored unchanged. */
+/* Records a program before its first step (synchronously, in one transaction): begin; the ops of
+ * each rank in program order; allocated and value bytes, after their op was added and only where
+ * they change; end. `schedule_json` is stored unchanged. */
 enum tdm_status tdm_trace_program_begin(struct tdm_trace *trace, const char *name,
                                         const char *schedule_json,
                                         const struct tdm_program *program, int64_t *program_id,
                                         struct tdm_error *err);
-enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_trace_op *op,
+enum tdm_status tdm_trace_op(struct tdm_trace *trace, uint32_t rank, const struct tdm_trace_op *op,
                              struct tdm_error *err);
-enum tdm_status tdm_trace_allocation(struct tdm_trace *trace, uint64_t op_number,
+enum tdm_status tdm_trace_allocation(struct tdm_trace *trace, uint32_t rank, uint64_t op_number,
                                      enum tdm_place place, uint64_t allocated_bytes,
                                      struct tdm_error *err);
-enum tdm_status tdm_trace_memory(struct tdm_trace *trace, const struct tdm_values_change *change,
-                                 struct tdm_error *err);
+enum tdm_status tdm_trace_memory(struct tdm_trace *trace, uint32_t rank,
+                                 const struct tdm_values_change *change, struct tdm_error *err);
 enum tdm_status tdm_trace_program_end(struct tdm_trace *trace, struct tdm_error *err);
 
 /* Takes an empty batch from the pool; waits for the writer if none is free. Return it with

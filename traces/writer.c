@@ -42,23 +42,24 @@ enum insertion {
 };
 
 static const char *const insertion_sql[INSERTIONS] = {
-    [INSERT_PROGRAM] = "INSERT INTO program (name, schedule) VALUES (?, ?)",
+    [INSERT_PROGRAM] = "INSERT INTO program (name, schedule, ranks) VALUES (?, ?, ?)",
     [INSERT_PROGRAM_PLACE] = "INSERT INTO program_place VALUES (?, ?, ?, ?, ?)",
     [INSERT_BUFFER] = "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_OP] = "INSERT INTO op VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_MEMORY] = "INSERT INTO memory VALUES (?, ?, ?, ?, ?)",
-    [INSERT_ALLOCATION] = "INSERT INTO allocation VALUES (?, ?, ?, ?)",
+    [INSERT_OP] = "INSERT INTO op VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
+                  "?, ?)",
+    [INSERT_MEMORY] = "INSERT INTO memory VALUES (?, ?, ?, ?, ?, ?)",
+    [INSERT_ALLOCATION] = "INSERT INTO allocation VALUES (?, ?, ?, ?, ?)",
     [INSERT_REACHED] = "INSERT INTO reached VALUES (?, ?, ?, ?, ?) "
                        "ON CONFLICT (run, program, step) DO UPDATE SET "
                        "op_number = excluded.op_number, seconds = excluded.seconds",
     [INSERT_STEP] = "INSERT INTO step (run, program, step, loss, gradient_norm, tokens, seconds) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
     [INSERT_EVALUATION] = "INSERT INTO evaluation VALUES (?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_TIMING] = "INSERT INTO timing VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_TOUCHED] = "INSERT INTO touched VALUES (?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_OBSERVED] = "INSERT INTO observed VALUES (?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_ARENA] = "INSERT INTO arena VALUES (?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_USED] = "INSERT INTO used_memory VALUES (?, ?, ?, ?, ?, ?)",
+    [INSERT_TIMING] = "INSERT INTO timing VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_TOUCHED] = "INSERT INTO touched VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_OBSERVED] = "INSERT INTO observed VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_ARENA] = "INSERT INTO arena VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_USED] = "INSERT INTO used_memory VALUES (?, ?, ?, ?, ?, ?, ?)",
 };
 
 struct tdm_trace {
@@ -74,15 +75,16 @@ struct tdm_trace {
     struct tdm_topology topology; /* the programs of a run have the same rows */
 
     struct tdm_trace_capacity capacity;
-    struct tdm_trace_batch batches[TDM_TRACE_BATCHES];
+    struct tdm_trace_batch batches[TDM_TRACE_MOST_BATCHES];
+    size_t batch_count;
 
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t to_thread, from_thread;
     /* Guarded by the mutex. */
-    struct tdm_trace_batch *free_batches[TDM_TRACE_BATCHES];
+    struct tdm_trace_batch *free_batches[TDM_TRACE_MOST_BATCHES];
     size_t free_count;
-    struct tdm_trace_batch *queue[TDM_TRACE_BATCHES]; /* oldest first */
+    struct tdm_trace_batch *queue[TDM_TRACE_MOST_BATCHES]; /* oldest first */
     size_t queue_count;
     bool writing;   /* the thread has the connection */
     bool recording; /* a program has it */
@@ -125,6 +127,24 @@ static struct tdm_value count_or_null(uint64_t count)
 
 /* The thread. */
 
+/* What a step is as a whole. */
+static enum tdm_status write_whole(struct tdm_trace *trace, const struct tdm_trace_batch *batch,
+                                   struct tdm_error *err)
+{
+    struct tdm_value run = tdm_integer(trace->run_id);
+    struct tdm_value program = tdm_integer(batch->program_id);
+    struct tdm_value step = tdm_count(batch->step);
+    enum tdm_status status =
+        INSERT(trace, INSERT_REACHED, err, run, program, step,
+               batch->ops_ended == 0 ? tdm_null() : tdm_count(batch->ops_ended - 1),
+               tdm_real(batch->seconds));
+    return status != TDM_OK || batch->unfinished
+               ? status
+               : INSERT(trace, INSERT_STEP, err, run, program, step, tdm_real(batch->loss),
+                        tdm_real(batch->gradient_norm), tdm_count(batch->tokens),
+                        tdm_real(batch->seconds));
+}
+
 static enum tdm_status write_rows(struct tdm_trace *trace, const struct tdm_trace_batch *batch,
                                   struct tdm_error *err)
 {
@@ -135,44 +155,40 @@ static enum tdm_status write_rows(struct tdm_trace *trace, const struct tdm_trac
         return INSERT(trace, INSERT_EVALUATION, err, run, program, step,
                       tdm_integer(batch->evaluated_by), tdm_real(batch->loss),
                       tdm_count(batch->tokens), tdm_real(batch->seconds));
-    enum tdm_status status =
-        INSERT(trace, INSERT_REACHED, err, run, program, step,
-               batch->ops_ended == 0 ? tdm_null() : tdm_count(batch->ops_ended - 1),
-               tdm_real(batch->seconds));
-    if (status == TDM_OK && !batch->unfinished)
-        status = INSERT(trace, INSERT_STEP, err, run, program, step, tdm_real(batch->loss),
-                        tdm_real(batch->gradient_norm), tdm_count(batch->tokens),
-                        tdm_real(batch->seconds));
+    struct tdm_value rank = tdm_integer(batch->rank);
+    enum tdm_status status = batch->rank == 0 ? write_whole(trace, batch, err) : TDM_OK;
     for (size_t i = 0; i < batch->timing_count && status == TDM_OK; i++) {
         const struct tdm_trace_timing *row = &batch->timings[i];
         status =
-            INSERT(trace, INSERT_TIMING, err, run, program, step, tdm_count(row->op_number),
+            INSERT(trace, INSERT_TIMING, err, run, program, step, rank, tdm_count(row->op_number),
                    tdm_integer(row->start_ns), tdm_integer(row->end_ns), count_or_null(row->pairs),
                    count_or_null(row->fetched_bytes), count_or_null(row->sent_bytes));
     }
     for (size_t i = 0; i < batch->touch_count && status == TDM_OK; i++) {
         const struct tdm_values_touch *row = &batch->touches[i];
-        status = INSERT(trace, INSERT_TOUCHED, err, run, program, step, tdm_integer(row->buffer),
-                        tdm_count(row->bytes), tdm_count(row->first_op), tdm_count(row->last_op));
+        status =
+            INSERT(trace, INSERT_TOUCHED, err, run, program, step, rank, tdm_integer(row->buffer),
+                   tdm_count(row->bytes), tdm_count(row->first_op), tdm_count(row->last_op));
     }
     for (size_t i = 0; i < batch->observed_count && status == TDM_OK; i++) {
         const struct tdm_values_change *row = &batch->observed[i];
-        status = INSERT(trace, INSERT_OBSERVED, err, run, program, step, tdm_count(row->op_number),
-                        tdm_text(tdm_place_name(&trace->topology, row->place)),
-                        tdm_text(tdm_category_name(row->category)), tdm_count(row->value_bytes));
+        status =
+            INSERT(trace, INSERT_OBSERVED, err, run, program, step, rank, tdm_count(row->op_number),
+                   tdm_text(tdm_place_name(&trace->topology, row->place)),
+                   tdm_text(tdm_category_name(row->category)), tdm_count(row->value_bytes));
     }
     for (size_t i = 0; i < batch->arena_count && status == TDM_OK; i++) {
         const struct tdm_trace_arena *row = &batch->arenas[i];
-        status = INSERT(trace, INSERT_ARENA, err, run, program, step,
+        status = INSERT(trace, INSERT_ARENA, err, run, program, step, rank,
                         tdm_text(tdm_place_name(&trace->topology, row->place)),
                         tdm_count(row->planned_bytes), tdm_count(row->touched_bytes),
                         tdm_count(row->highest_byte));
     }
     for (size_t i = 0; i < batch->used_count && status == TDM_OK; i++) {
         const struct tdm_trace_used *row = &batch->used[i];
-        status = INSERT(trace, INSERT_USED, err, run, program, step, tdm_integer(row->time_ns),
-                        tdm_text(tdm_place_name(&trace->topology, row->place)),
-                        tdm_count(row->used_bytes));
+        status = INSERT(
+            trace, INSERT_USED, err, run, program, step, rank, tdm_integer(row->time_ns),
+            tdm_text(tdm_place_name(&trace->topology, row->place)), tdm_count(row->used_bytes));
     }
     return status;
 }
@@ -188,10 +204,12 @@ static enum tdm_status write_step(struct tdm_trace *trace, const struct tdm_trac
                         "%s: step %" PRIu64 " has more rows than its batch has room for",
                         trace->path, batch->step);
 
-    enum tdm_status status = execute(trace, "BEGIN IMMEDIATE", err);
+    enum tdm_status status = TDM_OK;
+    if (sqlite3_get_autocommit(trace->db)) /* no transaction is open */
+        status = execute(trace, "BEGIN IMMEDIATE", err);
     if (status == TDM_OK)
         status = write_rows(trace, batch, err);
-    if (status == TDM_OK)
+    if (status == TDM_OK && !batch->more)
         status = execute(trace, "COMMIT", err);
     if (status != TDM_OK)
         roll_back(trace);
@@ -228,6 +246,7 @@ static void *write_steps(void *argument)
         pthread_cond_broadcast(&trace->from_thread);
     }
     pthread_mutex_unlock(&trace->mutex);
+    roll_back(trace); /* a step of which not all ranks came */
     return NULL;
 }
 
@@ -248,7 +267,10 @@ static int start_thread(struct tdm_trace *trace)
 static enum tdm_status allocate_batches(struct tdm_trace *trace, struct tdm_error *err)
 {
     struct tdm_trace_capacity capacity = trace->capacity;
-    for (size_t i = 0; i < TDM_TRACE_BATCHES; i++) {
+    trace->batch_count = TDM_TRACE_BATCHES + (capacity.ranks > 1 ? capacity.ranks - 1 : 0);
+    if (trace->batch_count > TDM_TRACE_MOST_BATCHES)
+        trace->batch_count = TDM_TRACE_MOST_BATCHES;
+    for (size_t i = 0; i < trace->batch_count; i++) {
         struct tdm_trace_batch *batch = &trace->batches[i];
         batch->timings = calloc(capacity.timings + 1, sizeof(batch->timings[0]));
         batch->touches = calloc(capacity.touches + 1, sizeof(batch->touches[0]));
@@ -256,8 +278,8 @@ static enum tdm_status allocate_batches(struct tdm_trace *trace, struct tdm_erro
         if (batch->timings == NULL || batch->touches == NULL || batch->observed == NULL)
             return tdm_fail(
                 err, TDM_NO_MEMORY,
-                "%s: no memory for %d steps of %zu op times, %zu buffers and %zu changes",
-                trace->path, TDM_TRACE_BATCHES, capacity.timings, capacity.touches,
+                "%s: no memory for %zu steps of %zu op times, %zu buffers and %zu changes",
+                trace->path, trace->batch_count, capacity.timings, capacity.touches,
                 capacity.observed);
         trace->free_batches[trace->free_count++] = batch;
     }
@@ -266,7 +288,7 @@ static enum tdm_status allocate_batches(struct tdm_trace *trace, struct tdm_erro
 
 static void trace_free(struct tdm_trace *trace)
 {
-    for (size_t i = 0; i < TDM_TRACE_BATCHES; i++) {
+    for (size_t i = 0; i < trace->batch_count; i++) {
         free(trace->batches[i].timings);
         free(trace->batches[i].touches);
         free(trace->batches[i].observed);
@@ -447,8 +469,8 @@ static enum tdm_status write_program(struct tdm_trace *trace, const char *name,
                                      const char *schedule_json, const struct tdm_program *program,
                                      struct tdm_error *err)
 {
-    enum tdm_status status =
-        INSERT(trace, INSERT_PROGRAM, err, tdm_text(name), tdm_text(schedule_json));
+    enum tdm_status status = INSERT(trace, INSERT_PROGRAM, err, tdm_text(name),
+                                    tdm_text(schedule_json), tdm_integer(program->ranks));
     trace->program_id = sqlite3_last_insert_rowid(trace->db);
     struct tdm_value id = tdm_integer(trace->program_id);
     trace->topology = program->schedule->machine->topology;
@@ -532,13 +554,14 @@ struct tdm_trace_op tdm_trace_op_of(const struct tdm_op *op, int64_t predicted_s
     return traced;
 }
 
-enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_trace_op *op,
+enum tdm_status tdm_trace_op(struct tdm_trace *trace, uint32_t rank, const struct tdm_trace_op *op,
                              struct tdm_error *err)
 {
     if (!trace->recording)
         return no_program(trace, err);
     enum tdm_status status = INSERT(
-        trace, INSERT_OP, err, tdm_integer(trace->program_id), tdm_count(op->number),
+        trace, INSERT_OP, err, tdm_integer(trace->program_id), tdm_integer(rank),
+        tdm_count(op->number), count_or_null(op->team_op),
         tdm_text(tdm_op_kind_name((enum tdm_op_kind)op->kind)),
         tdm_text(op->has_part ? tdm_part_name((enum tdm_part)op->part) : NULL),
         op->kind == TDM_OP_COPY ? tdm_text(tdm_content_name((enum tdm_content)op->content))
@@ -553,26 +576,27 @@ enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_trace_op 
     return status == TDM_OK ? TDM_OK : give_up_program(trace, status);
 }
 
-enum tdm_status tdm_trace_allocation(struct tdm_trace *trace, uint64_t op_number,
+enum tdm_status tdm_trace_allocation(struct tdm_trace *trace, uint32_t rank, uint64_t op_number,
                                      enum tdm_place place, uint64_t allocated_bytes,
                                      struct tdm_error *err)
 {
     if (!trace->recording)
         return no_program(trace, err);
     enum tdm_status status =
-        INSERT(trace, INSERT_ALLOCATION, err, tdm_integer(trace->program_id), tdm_count(op_number),
-               tdm_text(tdm_place_name(&trace->topology, place)), tdm_count(allocated_bytes));
+        INSERT(trace, INSERT_ALLOCATION, err, tdm_integer(trace->program_id), tdm_integer(rank),
+               tdm_count(op_number), tdm_text(tdm_place_name(&trace->topology, place)),
+               tdm_count(allocated_bytes));
     return status == TDM_OK ? TDM_OK : give_up_program(trace, status);
 }
 
-enum tdm_status tdm_trace_memory(struct tdm_trace *trace, const struct tdm_values_change *change,
-                                 struct tdm_error *err)
+enum tdm_status tdm_trace_memory(struct tdm_trace *trace, uint32_t rank,
+                                 const struct tdm_values_change *change, struct tdm_error *err)
 {
     if (!trace->recording)
         return no_program(trace, err);
     enum tdm_status status = INSERT(
-        trace, INSERT_MEMORY, err, tdm_integer(trace->program_id), tdm_count(change->op_number),
-        tdm_text(tdm_place_name(&trace->topology, change->place)),
+        trace, INSERT_MEMORY, err, tdm_integer(trace->program_id), tdm_integer(rank),
+        tdm_count(change->op_number), tdm_text(tdm_place_name(&trace->topology, change->place)),
         tdm_text(tdm_category_name(change->category)), tdm_count(change->value_bytes));
     return status == TDM_OK ? TDM_OK : give_up_program(trace, status);
 }

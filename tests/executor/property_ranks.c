@@ -8,11 +8,13 @@
  *   chunks are grouped by rank.
  * With the same number of ranks:
  * - another nest, other places, sets or prefetch give the same bits;
- * - so does a repetition in poisoned arenas, in which the ranks' threads pause at random.
+ * - so does a repetition in poisoned arenas, in which the ranks' threads pause at random, or in
+ *   which every lane of every rank is a thread, and ops wait for nothing but what they must.
  * No rank may touch its arenas beyond the plan. */
 #include "executor/backends.h"
 #include "schedule/attend.h"
 #include "schedule/program.h"
+#include "tests/support/async_lanes.h"
 #include "tests/support/hindered.h"
 #include "tests/support/random_schedule.h"
 #include "tests/support/run_steps.h"
@@ -37,6 +39,8 @@ struct tally {
     uint64_t absent;   /* a rank has no chunk in some round */
     uint64_t deals[TDM_DEALS], exchanges[TDM_EXCHANGES];
     uint64_t windows, votes, documents, sequences, tied, clipped, host, evaluations, moved;
+    uint64_t deferred;   /* gradients are summed while the next layer runs */
+    uint64_t overlapped; /* ops of several lanes ran at once */
     double worst;
 };
 
@@ -97,6 +101,7 @@ static void note(const struct tdm_schedule *schedule, struct tally *tally)
     tally->clipped += tdm_steps_update(schedule) && schedule->optimizer.clip != TDM_CLIP_NONE;
     tally->host += has_state_on_host(schedule);
     tally->evaluations += schedule->pass == TDM_EVALUATE;
+    tally->deferred += schedule->rings.gradients > 1;
 }
 
 /* ---- several ranks and one ---- */
@@ -180,8 +185,9 @@ static bool run_all(uint64_t seed, struct tdm_schedule *const schedules[RUNS],
                                          .longest_nanoseconds = seed % 3 == 0 ? 60000 : 400000,
                                          .fails = TDM_NONE};
     for (int i = 0; i < RUNS; i++) {
-        const struct tdm_backend *backend =
-            i == REPEATED ? tdm_hindered(&pauses) : &tdm_cpu_backend;
+        const struct tdm_backend *backend = i != REPEATED   ? &tdm_cpu_backend
+                                            : seed % 2 == 0 ? tdm_async_lanes(seed)
+                                                            : tdm_hindered(&pauses);
         if (tdm_steps_run(schedules[i], backend, data, seed, i == REPEATED, &steps[i], err) !=
             TDM_OK)
             return false;
@@ -200,6 +206,7 @@ static bool agree(uint64_t seed, struct tdm_schedule *const schedules[RUNS],
         tally->compared++;
     tally->moved +=
         schedules[SEVERAL]->ranks > 1 && steps[SEVERAL].moves + steps[VARIANT].moves > 0;
+    tally->overlapped += schedules[SEVERAL]->ranks > 1 && steps[REPEATED].overlapped > 0;
     if (worst > tally->worst)
         tally->worst = worst;
     if (loss && variant && repeated && worst <= BOUND)
@@ -293,6 +300,8 @@ static void ranks_share_a_step(void **state)
         {"clip gradients", tally.clipped, 0.05},
         {"have state on the host", tally.host, 0.2},
         {"only evaluate", tally.evaluations, 0.02},
+        {"sum gradients while the next layer runs", tally.deferred, 0.2},
+        {"run ops of several lanes at once", tally.overlapped, 0.2},
     };
     for (size_t i = 0; i < sizeof(due) / sizeof(due[0]); i++)
         assert_true(tdm_case_enough(due[i].what, due[i].had, cases, due[i].share));

@@ -158,6 +158,17 @@ static void test_bound(void **state)
             fail_msg("TDM_SEED=%" PRIu64 ": floor %.9g s, bound %.9g s, simulated %.9g s: %s", seed,
                      floor_seconds, relaxed.bound_seconds, s.step_seconds,
                      tdm_schedule_describe(schedule, text, sizeof(text)));
+        for (int place = 0; place < 2; place++) {
+            const enum tdm_place of = place == 0 ? TDM_DEVICE : TDM_HOST;
+            uint64_t bytes = 0;
+            must(tdm_relaxation_least(estimator, schedule->order, s.used_peak_bytes, free_homes,
+                                      NULL, of, TDM_SIZE_MAX, &bytes, &err),
+                 &err);
+            if (bytes == 0 || bytes > s.used_peak_bytes[of])
+                fail_msg("TDM_SEED=%" PRIu64 ": at least %" PRIu64 " bytes, used %" PRIu64 ": %s",
+                         seed, bytes, s.used_peak_bytes[of],
+                         tdm_schedule_describe(schedule, text, sizeof(text)));
+        }
         assert_true(relaxed.solved);
         double share = relaxed.bound_seconds / s.step_seconds;
         if (!(share >= (copies ? 0 : LEAST_SHARE)))

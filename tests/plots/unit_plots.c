@@ -383,7 +383,7 @@ static void test_read_schedule(void **state)
     struct tdm_program *program;
     struct tdm_simulation simulation;
     write_schedule(in_folder("plan.json", path));
-    if (tdm_plot_read(path, TDM_PLOT_LAST_STEP, &plot, &err) != TDM_OK)
+    if (tdm_plot_read(path, TDM_PLOT_LAST_STEP, TDM_PLOT_ALL_RANKS, &plot, &err) != TDM_OK)
         fail_msg("%s", err.message);
     struct tdm_schedule *schedule = make_schedule(true);
     assert_int_equal(tdm_program_lower(schedule, &program, NULL), TDM_OK);
@@ -416,7 +416,7 @@ static void test_read_schedule(void **state)
     tdm_schedule_free(schedule);
     tdm_plot_free(plot);
 
-    assert_int_equal(tdm_plot_read(path, 3, &plot, &err), TDM_USAGE);
+    assert_int_equal(tdm_plot_read(path, 3, TDM_PLOT_ALL_RANKS, &plot, &err), TDM_USAGE);
     assert_contains(err.message, "--step");
 }
 
@@ -431,14 +431,14 @@ static enum tdm_status record(void *self, const struct tdm_op *op, double start,
 {
     struct recording *recording = self;
     struct tdm_trace_op traced = tdm_trace_op_of(op, (int64_t)(start * 1e9), (int64_t)(end * 1e9));
-    enum tdm_status status = tdm_trace_op(recording->trace, &traced, err);
+    enum tdm_status status = tdm_trace_op(recording->trace, 0, &traced, err);
     if (status == TDM_OK && live[0][TDM_WORKSPACE] != recording->last_live) {
         recording->last_live = live[0][TDM_WORKSPACE];
         const struct tdm_values_change change = {op->number, TDM_DEVICE, TDM_WORKSPACE,
                                                  recording->last_live};
-        status = tdm_trace_memory(recording->trace, &change, err);
+        status = tdm_trace_memory(recording->trace, 0, &change, err);
         if (status == TDM_OK)
-            status = tdm_trace_allocation(recording->trace, op->number, TDM_DEVICE,
+            status = tdm_trace_allocation(recording->trace, 0, op->number, TDM_DEVICE,
                                           recording->last_live + 1000, err);
     }
     recording->ops++;
@@ -461,7 +461,7 @@ static void write_trace(const char *path, uint64_t steps)
     json_t *root;
     int64_t id;
     assert_int_equal(tdm_program_lower(schedule, &program, NULL), TDM_OK);
-    struct tdm_trace_capacity capacity = {program->op_count, 1, 8};
+    struct tdm_trace_capacity capacity = {1, program->op_count, 1, 8};
     assert_int_equal(tdm_schedule_to_json(schedule, NULL, &root, NULL), TDM_OK);
     char *text = json_dumps(root, 0);
     if (tdm_trace_open(path, true, &run, capacity, &recording.trace, &err) != TDM_OK ||
@@ -500,7 +500,7 @@ static void test_read_trace(void **state)
     struct tdm_plot *plot;
     struct tdm_error err = {0};
     write_trace(in_folder("run.db", path), 3);
-    if (tdm_plot_read(path, TDM_PLOT_LAST_STEP, &plot, &err) != TDM_OK)
+    if (tdm_plot_read(path, TDM_PLOT_LAST_STEP, TDM_PLOT_ALL_RANKS, &plot, &err) != TDM_OK)
         fail_msg("%s", err.message);
     const struct tdm_plot_panel *measured = &plot->panels[TDM_MEASURED];
     assert_true(plot->from_trace && plot->panels[TDM_PREDICTED].known && measured->known);
@@ -517,19 +517,20 @@ static void test_read_trace(void **state)
     assert_contains(plot->subtitle, "measured on here 'n' there, backend cpu");
     tdm_plot_free(plot);
 
-    assert_int_equal(tdm_plot_read(path, 2, &plot, &err), TDM_OK);
+    assert_int_equal(tdm_plot_read(path, 2, TDM_PLOT_ALL_RANKS, &plot, &err), TDM_OK);
     assert_int_equal(plot->step, 2);
     assert_false(plot->panels[TDM_MEASURED].peak[TDM_DEVICE].known);
     tdm_plot_free(plot);
 
-    assert_int_equal(tdm_plot_read(path, 3, &plot, &err), TDM_USAGE);
+    assert_int_equal(tdm_plot_read(path, 3, TDM_PLOT_ALL_RANKS, &plot, &err), TDM_USAGE);
     assert_contains(err.message, "has no op times of step 3");
     assert_contains(err.hint, "timed is 2");
-    assert_int_equal(tdm_plot_read(path, 4, &plot, &err), TDM_USAGE);
+    assert_int_equal(tdm_plot_read(path, 4, TDM_PLOT_ALL_RANKS, &plot, &err), TDM_USAGE);
     assert_contains(err.message, "holds no step 4");
 
     write_trace(path, 0);
-    assert_int_equal(tdm_plot_read(path, TDM_PLOT_LAST_STEP, &plot, &err), TDM_OK);
+    assert_int_equal(tdm_plot_read(path, TDM_PLOT_LAST_STEP, TDM_PLOT_ALL_RANKS, &plot, &err),
+                     TDM_OK);
     assert_true(plot->from_trace && plot->panels[TDM_PREDICTED].known);
     assert_false(plot->panels[TDM_MEASURED].known);
     tdm_plot_free(plot);
@@ -543,15 +544,19 @@ static void test_read_neither(void **state)
     struct tdm_plot *plot;
     struct tdm_error err = {0};
     in_folder("neither", path);
-    assert_int_equal(tdm_plot_read(path, TDM_PLOT_LAST_STEP, &plot, &err), TDM_IO);
-    assert_int_equal(tdm_plot_read(folder, TDM_PLOT_LAST_STEP, &plot, &err), TDM_IO);
+    assert_int_equal(tdm_plot_read(path, TDM_PLOT_LAST_STEP, TDM_PLOT_ALL_RANKS, &plot, &err),
+                     TDM_IO);
+    assert_int_equal(tdm_plot_read(folder, TDM_PLOT_LAST_STEP, TDM_PLOT_ALL_RANKS, &plot, &err),
+                     TDM_IO);
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         write_file(path, texts[i]);
-        assert_int_equal(tdm_plot_read(path, TDM_PLOT_LAST_STEP, &plot, &err), TDM_INPUT);
+        assert_int_equal(tdm_plot_read(path, TDM_PLOT_LAST_STEP, TDM_PLOT_ALL_RANKS, &plot, &err),
+                         TDM_INPUT);
         assert_contains(err.message, "neither a schedule nor a trace");
     }
     write_file(path, "{\"format\": 3}");
-    assert_int_equal(tdm_plot_read(path, TDM_PLOT_LAST_STEP, &plot, &err), TDM_INPUT);
+    assert_int_equal(tdm_plot_read(path, TDM_PLOT_LAST_STEP, TDM_PLOT_ALL_RANKS, &plot, &err),
+                     TDM_INPUT);
     assert_contains(err.message, path);
 }
 
@@ -563,7 +568,7 @@ static struct tdm_plot *plot_to_draw(void)
     struct tdm_plot *plot;
     struct tdm_error err = {0};
     write_trace(in_folder("run.db", path), 1);
-    if (tdm_plot_read(path, TDM_PLOT_LAST_STEP, &plot, &err) != TDM_OK)
+    if (tdm_plot_read(path, TDM_PLOT_LAST_STEP, TDM_PLOT_ALL_RANKS, &plot, &err) != TDM_OK)
         fail_msg("%s", err.message);
     return plot;
 }
@@ -646,6 +651,54 @@ static void test_legend(void **state)
     tdm_plot_free(plot);
 }
 
+/* A plot of three ranks has the lanes of all, and the memory of one; a plot of one of them has its
+ * lanes alone. */
+static void test_ranks(void **state)
+{
+    (void)state;
+    char path[768], svg[768];
+    struct tdm_plot *plot;
+    struct tdm_error err = {0};
+    struct tdm_schedule *schedule = make_schedule(false);
+    json_t *root;
+    schedule->ranks = 3;
+    assert_int_equal(tdm_schedule_check(schedule, "test", &err), TDM_OK);
+    assert_int_equal(tdm_schedule_to_json(schedule, NULL, &root, NULL), TDM_OK);
+    assert_int_equal(json_dump_file(root, in_folder("three.json", path), 0), 0);
+    json_decref(root);
+    tdm_schedule_free(schedule);
+    for (uint32_t rank = 0; rank <= 3; rank++) {
+        bool all = rank == 3;
+        if (tdm_plot_read(path, TDM_PLOT_LAST_STEP, all ? TDM_PLOT_ALL_RANKS : rank, &plot, &err) !=
+            TDM_OK)
+            fail_msg("%s", err.message);
+        const struct tdm_plot_panel *panel = &plot->panels[TDM_PREDICTED];
+        assert_int_equal(plot->rank, all ? 0 : rank);
+        assert_int_equal(plot->shown_ranks, all ? 3 : 1);
+        assert_true((panel->ranks != NULL) == all);
+        assert_true(panel->timeline.op_count > 0 && panel->timeline.values.count > 0);
+        for (uint32_t i = 0; i < 3 && all; i++)
+            assert_true(panel->ranks[i].op_count > 0);
+        /* of 8 chunks, rank 2 has two, and so fewer ops than rank 0, which has three */
+        assert_true(!all || panel->ranks[2].op_count < panel->ranks[0].op_count);
+        assert_contains(plot->title,
+                        all ? "3 ranks, memory of rank 0" : "3 ranks, memory and lanes of rank");
+        if (all && system("gnuplot --version >/dev/null 2>&1") == 0) {
+            const struct tdm_picture picture = {in_folder("ranks.svg", svg), true, 1600, 1000};
+            if (tdm_plot_draw(plot, &picture, &err) != TDM_OK)
+                fail_msg("%s", err.message);
+            char *text = tdm_picture_text_of(svg);
+            assert_contains(text, ">0:compute<");
+            assert_contains(text, ">2:compute<");
+            assert_contains(text, ">exchange of ranks<");
+            free(text);
+        }
+        tdm_plot_free(plot);
+    }
+    assert_int_equal(tdm_plot_read(path, TDM_PLOT_LAST_STEP, 3, &plot, &err), TDM_USAGE);
+    assert_contains(err.message, "no rank 3");
+}
+
 #define TWO_MORE                                                                             \
     "{\"places\": [{\"name\": \"second\", \"bytes\": 1099511627776},"                        \
     "              {\"name\": \"third\", \"bytes\": 1099511627776}],"                        \
@@ -711,7 +764,7 @@ static void test_places(void **state)
     struct tdm_plot *plot;
     double x, y, above = 0;
     write_schedule_of_places(in_folder("places.json", path));
-    if (tdm_plot_read(path, TDM_PLOT_LAST_STEP, &plot, &err) != TDM_OK)
+    if (tdm_plot_read(path, TDM_PLOT_LAST_STEP, TDM_PLOT_ALL_RANKS, &plot, &err) != TDM_OK)
         fail_msg("%s", err.message);
     const struct tdm_picture picture = {in_folder("places.svg", path), true, 1600, 1000};
     if (tdm_plot_draw(plot, &picture, &err) != TDM_OK)
@@ -898,6 +951,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_read_neither, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_draw, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_legend, setup_folder, teardown_folder),
+        cmocka_unit_test_setup_teardown(test_ranks, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_places, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_refused, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_gnuplot_fails, setup_folder, teardown_folder),

@@ -258,8 +258,8 @@ static void ranks_exchange_what_is_due(void **state)
             received += first.received[kind];
             sent += first.sent[kind];
         }
-        assert_true(simulation.team.received_bytes == received);
-        assert_true(simulation.team.sent_bytes == sent);
+        assert_true(simulation.team.of[0].received_bytes == received);
+        assert_true(simulation.team.of[0].sent_bytes == sent);
         updates += first.received[TDM_OP_GATHER_ALL] > 0;
         for (uint32_t layer = 0; layer < schedule->model->layers; layer++)
             if (schedule->model->layer_kinds[layer].window > 0) {
@@ -286,7 +286,39 @@ static void ranks_exchange_what_is_due(void **state)
     assert_true(tdm_case_enough("gather page means", means, cases, 0.05));
 }
 
+/* The most that is exposed of any rank's team ops. */
+static double most_exposed(const struct tdm_simulation *simulation)
+{
+    double most = 0;
+    for (uint32_t i = 0; i < simulation->team.simulated; i++)
+        most = fmax(most, simulation->team.of[i].exposed_seconds);
+    return most;
+}
+
 /* ---- many ranks ---- */
+
+/* What is said of ranks: their waits are those for single ranks, never for themselves; the step
+ * ends with its last rank; on the compute lane a rank works, exchanges, waits, or is idle. */
+static void check_waits(const struct tdm_simulation *simulation)
+{
+    const struct tdm_team_use *team = &simulation->team;
+    double last = 0;
+    assert_int_equal(team->of[0].rank, 0);
+    assert_true(team->simulated <= team->ranks && team->simulated <= TDM_SIMULATED_RANKS);
+    for (uint32_t i = 0; i < team->simulated; i++) {
+        const struct tdm_rank_use *rank = &team->of[i];
+        double waits = 0;
+        assert_true(i == 0 || rank->rank > team->of[i - 1].rank);
+        for (uint32_t j = 0; j < team->simulated; j++)
+            waits += rank->wait_for_seconds[j];
+        assert_true(rank->wait_for_seconds[i] <= 0);
+        assert_true(fabs(waits - rank->wait_seconds) <= 1e-9 * rank->step_seconds);
+        assert_true(rank->compute_seconds + rank->team_seconds <=
+                    2 * rank->step_seconds * (1 + 1e-9));
+        last = rank->step_seconds > last ? rank->step_seconds : last;
+    }
+    assert_true(last >= simulation->step_seconds && last <= simulation->step_seconds);
+}
 
 static double core_seconds(void)
 {
@@ -352,7 +384,7 @@ static void many_ranks(void **state)
                           ranks[r], lowered, seconds);
             assert_true(simulation.step_seconds > 0);
             assert_int_equal(simulation.team.ranks, ranks[r]);
-            assert_true(simulation.team.least_wait_seconds <= simulation.team.most_wait_seconds);
+            check_waits(&simulation);
             assert_true(sanitized || seconds < LONGEST);
             tdm_program_free(program);
             tdm_schedule_free(schedule);
@@ -373,6 +405,8 @@ static void random_ranks(void **state)
         must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
         must(tdm_program_lower(schedule, &program, &err), &err);
         simulate_again(program, &simulation);
+        if (program->ranks > 1)
+            check_waits(&simulation);
         teams += program->ranks > 1;
         above += program->ranks > TDM_SIMULATED_RANKS;
         tdm_program_free(program);
@@ -416,18 +450,62 @@ static void equal_work_without_traffic(void **state)
                   one.step_seconds / two.step_seconds);
     assert_true(one.step_seconds <= two.step_seconds * (1 + 1e-9));
     assert_true(one.step_seconds > 0.9 * two.step_seconds);
-    assert_true(one.team.received_bytes == 0);
+    assert_true(one.team.of[0].received_bytes == 0);
     for (size_t r = 0; r < sizeof(ranks) / sizeof(ranks[0]); r++) {
         const struct tdm_simulation several = simulate_equal(ranks[r]);
         assert_true(fabs(several.step_seconds - two.step_seconds) < 1e-9 * two.step_seconds);
-        assert_true(several.team.most_wait_seconds < 1e-9 * two.step_seconds);
-        assert_true(several.team.received_bytes > two.team.received_bytes);
+        for (uint32_t i = 0; i < several.team.simulated; i++)
+            assert_true(several.team.of[i].wait_seconds < 1e-9 * two.step_seconds);
+        assert_true(several.team.of[0].received_bytes > two.team.of[0].received_bytes);
     }
+}
+
+/* ---- overlap ---- */
+
+/* A step of a model whose layers compute longer than they exchange; or not, with slow links. */
+static struct tdm_simulation simulate_overlap(uint32_t gradient_slots, bool slow)
+{
+    struct tdm_schedule *s = schedule_of("qwen2.5-0.5b", 65536, 4096, 2);
+    struct tdm_program *program;
+    struct tdm_simulation simulation;
+    struct tdm_error err;
+    s->rings.gradients = gradient_slots;
+    if (slow)
+        s->machine->peer_rate /= 1000;
+    tdm_machine_set_links(s->machine);
+    must(tdm_schedule_check(s, "overlap", &err), &err);
+    must(tdm_program_lower(s, &program, &err), &err);
+    simulate_again(program, &simulation);
+    tdm_program_free(program);
+    tdm_schedule_free(s);
+    return simulation;
+}
+
+/* Of all layers, only the sums of gradients are awaited; with space for two gradients nothing is,
+ * but the sums of head and embedding, and of the last layer. */
+static void exchanges_overlap(void **state)
+{
+    (void)state;
+    const struct tdm_simulation one = simulate_overlap(1, false), two = simulate_overlap(2, false);
+    const struct tdm_simulation slow = simulate_overlap(2, true);
+    const double busy = two.busy_seconds[TDM_LANE_PEER];
+    print_message("team ops take %g s; %g s are awaited with one gradient, %g s with two\n", busy,
+                  most_exposed(&one), most_exposed(&two));
+    assert_true(one.team.of[0].received_bytes == two.team.of[0].received_bytes);
+    assert_true(fabs(one.busy_seconds[TDM_LANE_PEER] - busy) < 1e-9 * busy);
+    assert_true(most_exposed(&one) < 0.8 * busy);
+    assert_true(most_exposed(&two) < 0.8 * most_exposed(&one));
+    assert_true(two.step_seconds < one.step_seconds);
+    /* of what takes longer than computing nearly all is awaited, but never more than there is */
+    assert_true(most_exposed(&slow) > 0.8 * slow.busy_seconds[TDM_LANE_PEER]);
+    assert_true(most_exposed(&slow) <= slow.busy_seconds[TDM_LANE_PEER]);
+    assert_true(slow.step_seconds >= slow.busy_seconds[TDM_LANE_PEER]);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exchanges_overlap),
         cmocka_unit_test(ranks_exchange_what_is_due),
         cmocka_unit_test(many_ranks),
         cmocka_unit_test(random_ranks),

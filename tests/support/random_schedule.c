@@ -247,6 +247,9 @@ static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, b
     schedule->rings.optimizer = (uint32_t)tdm_dice_roll(dice, 1, 3);
     schedule->rings.stashed = (uint32_t)tdm_dice_roll(dice, 1, 4);
     schedule->rings.kv = (uint32_t)tdm_dice_roll(dice, 1, 3);
+    /* without a draw of its own: schedules of one rank stay what they were */
+    schedule->rings.gradients =
+        schedule->ranks > 1 ? 1 + (schedule->rings.weights + schedule->rings.kv) % 2 : 1;
 }
 
 /* Draws order, groups, places, sets, homes, rings and prefetch, which never change a result. */

@@ -41,7 +41,7 @@ static const struct tdm_trace_run example_run = {
     .started_at = "2025-01-02T03:04:05Z",
 };
 
-static const struct tdm_trace_capacity capacity = {OPS, BUFFERS, CHANGES};
+static const struct tdm_trace_capacity capacity = {1, OPS, BUFFERS, CHANGES};
 
 static const char *in_folder(const char *name, char out[640])
 {
@@ -150,6 +150,7 @@ static void example_make(struct example *example)
     example->machine.topology.places[TDM_DEVICE].runtime_bytes = 100;
     example->schedule.machine = &example->machine;
     example->program.schedule = &example->schedule;
+    example->program.ranks = 1;
     example->program.buffers = example->buffers;
     example->program.buffer_count = BUFFERS;
     example->program.arena_bytes[TDM_DEVICE] = 5000;
@@ -192,14 +193,14 @@ static void write_value(struct tdm_trace *trace, uint64_t op_number, enum tdm_pl
 {
     const struct tdm_values_change change = {op_number, place, category, value_bytes};
     struct tdm_error err = {0};
-    assert_int_equal(tdm_trace_memory(trace, &change, &err), TDM_OK);
+    assert_int_equal(tdm_trace_memory(trace, 0, &change, &err), TDM_OK);
 }
 
 static enum tdm_status add_op(struct tdm_trace *trace, const struct tdm_op *op, int64_t start_ns,
                               int64_t end_ns, struct tdm_error *err)
 {
     struct tdm_trace_op traced = tdm_trace_op_of(op, start_ns, end_ns);
-    return tdm_trace_op(trace, &traced, err);
+    return tdm_trace_op(trace, 0, &traced, err);
 }
 
 static int64_t write_program(struct tdm_trace *trace, const char *name)
@@ -216,7 +217,7 @@ static int64_t write_program(struct tdm_trace *trace, const char *name)
         int64_t start = (int64_t)i * 20;
         assert_int_equal(add_op(trace, &op, start, start + example_duration(i), &err), TDM_OK);
         if (i % 10 == 0)
-            assert_int_equal(tdm_trace_allocation(trace, i, TDM_DEVICE, 4500 + i, &err), TDM_OK);
+            assert_int_equal(tdm_trace_allocation(trace, 0, i, TDM_DEVICE, 4500 + i, &err), TDM_OK);
         if (i == 0)
             write_value(trace, 0, TDM_DEVICE, TDM_WEIGHTS, 1000);
         /* Both change at the same op: 3000 and 500 are never live together. */
@@ -882,8 +883,8 @@ static void test_bad_program(void **state)
     assert_int_equal(add_op(trace, &op, 0, 1, &err), TDM_INTERNAL);
     assert_int_equal(add_op(trace, &op, 0, 1, &err), TDM_INTERNAL);
     const struct tdm_values_change value = {0, TDM_HOST, TDM_KV, 1};
-    assert_int_equal(tdm_trace_memory(trace, &value, &err), TDM_INTERNAL);
-    assert_int_equal(tdm_trace_allocation(trace, 0, TDM_HOST, 1, &err), TDM_INTERNAL);
+    assert_int_equal(tdm_trace_memory(trace, 0, &value, &err), TDM_INTERNAL);
+    assert_int_equal(tdm_trace_allocation(trace, 0, 0, TDM_HOST, 1, &err), TDM_INTERNAL);
     assert_int_equal(tdm_trace_program_end(trace, &err), TDM_INTERNAL);
     /* A program that is abandoned in the middle. */
     assert_int_equal(tdm_trace_program_begin(trace, "y", "{}", &example.program, &program, &err),
@@ -1250,11 +1251,183 @@ static void test_parts(void **state)
     assert_int_equal(ask(path, "SELECT count(*) FROM stalls WHERE step = 2"), 0);
 }
 
+/* ---- several ranks ---- */
+
+enum { RANKS = 3, RANK_OPS = 4 };
+
+/* Ops of a rank: it computes, meets the others, computes and meets them again. */
+static const int64_t ready_ns[2][RANKS] = {{1000, 4000, 2000}, {9000, 6000, 9000}};
+
+static void add_rank_ops(struct tdm_trace *trace, uint32_t rank)
+{
+    struct tdm_error err = {0};
+    for (uint64_t i = 0; i < RANK_OPS; i++) {
+        const bool meets = i % 2 == 1;
+        const int64_t start = meets ? ready_ns[i / 2][rank] : i == 0 ? 0 : 5000;
+        const int64_t end = meets ? (i == 1 ? 5000 : 9500) : ready_ns[i / 2][rank];
+        struct tdm_op op = {.number = i, .kind = TDM_OP_PRODUCT, .part = TDM_PART_Q};
+        op.lane = TDM_LANE_COMPUTE;
+        op.layer = op.chunk = TDM_NONE;
+        if (meets) {
+            op.kind = i == 1 ? TDM_OP_GATHER : TDM_OP_REDUCE;
+            op.part = 0;
+            op.fetched_bytes = 100 + rank;
+            op.sent_bytes = 200 + rank;
+        }
+        struct tdm_trace_op traced = tdm_trace_op_of(&op, start, end);
+        traced.team_op = meets ? (uint32_t)(i / 2) + 1 : 0;
+        assert_int_equal(tdm_trace_op(trace, rank, &traced, &err), TDM_OK);
+        if (i == 0) {
+            const struct tdm_values_change value = {i, TDM_DEVICE, TDM_KV, 1000 + rank};
+            assert_int_equal(tdm_trace_memory(trace, rank, &value, &err), TDM_OK);
+            assert_int_equal(tdm_trace_allocation(trace, rank, i, TDM_DEVICE, 2000, &err), TDM_OK);
+        }
+    }
+}
+
+/* Sends what a rank has of a step: twice as slow as predicted, with ranks 0 and 1 in each other's
+ * place. */
+static void send_rank(struct tdm_trace *trace, int64_t program, uint64_t step, uint32_t rank)
+{
+    struct tdm_trace_batch *batch;
+    struct tdm_error err = {0};
+    assert_int_equal(tdm_trace_take(trace, &batch, &err), TDM_OK);
+    const uint32_t as = rank == 2 ? 2 : 1 - rank;
+    *batch = (struct tdm_trace_batch){.rank = rank,
+                                      .more = rank + 1 < RANKS,
+                                      .program_id = program,
+                                      .step = step,
+                                      .seconds = 19e-6,
+                                      .ops_ended = RANK_OPS,
+                                      .timings = batch->timings,
+                                      .touches = batch->touches,
+                                      .observed = batch->observed};
+    for (uint64_t i = 0; i < RANK_OPS; i++) {
+        const bool meets = i % 2 == 1;
+        const int64_t start = meets ? ready_ns[i / 2][as] : i == 0 ? 0 : 5000;
+        const int64_t end = meets ? (i == 1 ? 5000 : 9500) : ready_ns[i / 2][as];
+        batch->timings[batch->timing_count++] =
+            (struct tdm_trace_timing){.op_number = i, .start_ns = 2 * start, .end_ns = 2 * end};
+    }
+    batch->touches[batch->touch_count++] = (struct tdm_values_touch){0, 900 + rank, 0, 3};
+    batch->observed[batch->observed_count++] =
+        (struct tdm_values_change){0, TDM_DEVICE, TDM_KV, 1000 + rank};
+    batch->arenas[batch->arena_count++] =
+        (struct tdm_trace_arena){TDM_DEVICE, 5000, 4000 + rank, 4500};
+    batch->used[batch->used_count++] = (struct tdm_trace_used){10, TDM_DEVICE, 7000 + rank};
+    tdm_trace_send(trace, batch);
+}
+
+static void assert_near(double a, double b)
+{
+    if (!(fabs(a - b) < 1e-12))
+        fail_msg("%g is not %g", a, b);
+}
+
+/* Each rank has rows of its own, and a step is written with all ranks or not at all. */
+static void test_ranks(void **state)
+{
+    (void)state;
+    char path[640];
+    struct tdm_error err = {0};
+    struct tdm_trace *trace = NULL;
+    struct example example;
+    const struct tdm_trace_capacity of_ranks = {RANKS, OPS, BUFFERS, CHANGES};
+    int64_t program;
+    size_t count;
+    example_make(&example);
+    example.program.ranks = RANKS;
+    assert_int_equal(
+        tdm_trace_open(in_folder("ranks", path), false, &example_run, of_ranks, &trace, &err),
+        TDM_OK);
+    assert_int_equal(tdm_trace_program_begin(trace, "r", "{}", &example.program, &program, &err),
+                     TDM_OK);
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        add_rank_ops(trace, rank);
+    assert_int_equal(tdm_trace_program_end(trace, &err), TDM_OK);
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        send_rank(trace, program, 1, rank);
+    for (uint32_t rank = 0; rank + 1 < RANKS; rank++) /* the last one does not come */
+        send_rank(trace, program, 2, rank);
+    close_trace(trace);
+    assert_sound(path);
+    assert_int_equal(ask(path, "SELECT count(*) FROM step"), 1);
+    assert_int_equal(ask(path, "SELECT count(*) FROM timing"), RANKS * RANK_OPS);
+
+    struct tdm_trace_reader *reader = open_reader(path);
+    struct tdm_trace_program_row *programs;
+    struct tdm_trace_rank_row *ranks;
+    struct tdm_trace_rank_wait *waits;
+    assert_int_equal(tdm_trace_read_programs(reader, &programs, &count, &err), TDM_OK);
+    assert_true(programs->ranks == RANKS && programs->ops == RANK_OPS);
+    free(programs);
+    assert_int_equal(tdm_trace_read_ranks(reader, program, 1, &ranks, &count, &err), TDM_OK);
+    assert_int_equal(count, RANKS);
+    /* ready at 1, 4, 2 and then 9, 6, 9 us, work ends at 5 and 9.5 us */
+    const double computes[] = {5e-6, 5e-6, 6e-6}, waited[] = {3e-6, 3e-6, 2e-6};
+    for (uint32_t i = 0; i < RANKS; i++) {
+        const uint32_t as = i == 2 ? 2 : 1 - i;
+        assert_int_equal(ranks[i].rank, i);
+        assert_near(ranks[i].predicted.step_seconds, 9.5e-6);
+        assert_near(ranks[i].measured.step_seconds, 19e-6);
+        assert_near(ranks[i].predicted.compute_seconds, computes[i]);
+        assert_near(ranks[i].measured.compute_seconds, 2 * computes[as]);
+        assert_near(ranks[i].predicted.wait_seconds, waited[i]);
+        assert_near(ranks[i].measured.wait_seconds, 2 * waited[as]);
+        assert_near(ranks[i].predicted.team_seconds, 1e-6 + 0.5e-6);
+        assert_near(ranks[i].measured.team_seconds, 2e-6 + 1e-6);
+        assert_true(ranks[i].received_bytes == 2 * (100 + i));
+        assert_true(ranks[i].sent_bytes == 2 * (200 + i));
+        assert_true(ranks[i].used_bytes == 7000 + i);
+    }
+    free(ranks);
+    assert_int_equal(
+        tdm_trace_read_rank_waits(reader, program, TDM_TRACE_EVERY_STEP, &waits, &count, &err),
+        TDM_OK);
+    double of[RANKS] = {0};
+    for (size_t i = 0; i < count; i++) {
+        assert_true(waits[i].rank != waits[i].awaited);
+        of[waits[i].rank] += waits[i].measured_seconds;
+        /* the first time all wait for rank 1, as predicted, and in truth for rank 0 */
+        if (waits[i].rank == 2) {
+            assert_near(waits[i].predicted_seconds, waits[i].awaited == 1 ? 2e-6 : 0);
+            assert_near(waits[i].measured_seconds, waits[i].awaited == 0 ? 4e-6 : 0);
+        }
+    }
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_near(of[i], 2 * waited[i == 2 ? 2 : 1 - i]);
+    free(waits);
+    for (uint32_t rank = 0; rank <= RANKS; rank++) {
+        struct tdm_trace_interval *intervals;
+        struct tdm_values_change *values;
+        struct tdm_trace_touched_row *touched;
+        struct tdm_trace_peaks peaks;
+        tdm_trace_reader_see(reader, rank);
+        assert_int_equal(tdm_trace_read_intervals(reader, program, 1, &intervals, &count, &err),
+                         TDM_OK);
+        assert_int_equal(count, rank < RANKS ? RANK_OPS : 0);
+        assert_true(count == 0 || intervals[1].predicted_start_ns == ready_ns[0][rank]);
+        free(intervals);
+        assert_int_equal(tdm_trace_read_memory(reader, program, &values, &count, &err), TDM_OK);
+        assert_true(rank < RANKS ? values[0].value_bytes == 1000 + rank : count == 0);
+        free(values);
+        assert_int_equal(tdm_trace_read_touched(reader, program, 1, &touched, &count, &err),
+                         TDM_OK);
+        assert_true(rank < RANKS ? touched[0].touched_bytes == 900 + rank : count == 0);
+        free(touched);
+        assert_int_equal(tdm_trace_read_peaks(reader, program, 1, &peaks, &err), TDM_OK);
+        assert_true(peaks.measured[TDM_DEVICE].known == (rank < RANKS));
+        assert_true(rank == RANKS || peaks.measured[TDM_DEVICE].value_bytes == 1000 + rank);
+    }
+    tdm_trace_reader_close(reader);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_round_trip, setup_case),
         cmocka_unit_test_setup(test_parts, setup_case),
+        cmocka_unit_test_setup(test_ranks, setup_case),
         cmocka_unit_test_setup(test_more_places, setup_case),
         cmocka_unit_test_setup(test_evaluations, setup_case),
         cmocka_unit_test_setup(test_peaks_as_views, setup_case),

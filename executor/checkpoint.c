@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The note of a checkpoint: what it says of the training that saved it, and whether a program can
+ * go on from there. */
+#include "executor/checkpoint_parts.h"
+
+#include "base/json.h"
+#include "schedule/training_settings.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FORMAT "tidemark-checkpoint-1"
+
+#define LATEST "latest"
+
+/* Limit of the step and seed of a note. */
+#define MOST ((uint64_t)INT64_MAX)
+
+/* ---- making it ---- */
+
+/* The digest of a note without the digest that it holds itself. NULL if memory ran out. */
+static const char *digest_of(json_t *note, char out[TDM_DIGEST_SIZE])
+{
+    json_t *rest = json_copy(note);
+    (void)json_object_del(rest, "digest"); /* if it has one */
+    char *text = rest == NULL ? NULL : tdm_json_canonical(rest);
+    const char *digest = text == NULL ? NULL : tdm_digest_text(text, out);
+    free(text);
+    json_decref(rest);
+    return digest;
+}
+
+static json_t *number_or_null(double number)
+{
+    return isfinite(number) ? json_real(number) : json_null();
+}
+
+enum tdm_status tdm_checkpoint_note(const struct tdm_program *program,
+                                    const struct tdm_checkpoint_moment *moment, json_t *sets,
+                                    json_t **out, struct tdm_error *err)
+{
+    json_t *schedule = NULL, *note = json_object(), *losses = json_array(), *norms = json_array();
+    char digest[TDM_DIGEST_SIZE];
+    enum tdm_status status = tdm_schedule_to_json(program->schedule, NULL, &schedule, err);
+    for (uint64_t i = 0; i < moment->history->count; i++) {
+        tdm_json_add(&losses, number_or_null(moment->history->steps[i].loss));
+        tdm_json_add(&norms, number_or_null(moment->history->steps[i].gradient_norm));
+    }
+    tdm_json_set(&note, "format", json_string(FORMAT));
+    tdm_json_set(&note, "step", json_integer((json_int_t)moment->step));
+    tdm_json_set(&note, "seed", json_integer((json_int_t)moment->seed));
+    tdm_json_set(&note, "tokens",
+                 json_pack("{s:I, s:s}", "count", (json_int_t)moment->token_count, "digest",
+                           moment->token_digest));
+    tdm_json_set(&note, "backend", json_string(moment->backend));
+    tdm_json_set(&note, "losses", losses);
+    tdm_json_set(&note, "gradient_norms", norms);
+    tdm_json_set(&note, "sets", sets);
+    tdm_json_set(&note, "schedule", schedule);
+    if (status == TDM_OK && note != NULL && digest_of(note, digest) != NULL)
+        tdm_json_set(&note, "digest", json_string(digest));
+    if (status == TDM_OK && json_object_get(note, "digest") == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the note of a checkpoint");
+    if (status != TDM_OK) {
+        json_decref(note);
+        return status;
+    }
+    *out = note;
+    return TDM_OK;
+}
+
+/* ---- reading it ---- */
+
+/* "DIRECTORY/NAME"; malloc'ed. */
+static char *join(const char *directory, const char *name)
+{
+    size_t bytes = strlen(directory) + strlen(name) + 2;
+    char *path = malloc(bytes);
+    if (path != NULL)
+        snprintf(path, bytes, "%s/%s", directory, name);
+    return path;
+}
+
+static bool has(const char *directory, const char *name)
+{
+    char *path = join(directory, name);
+    bool found = path != NULL && access(path, F_OK) == 0;
+    free(path);
+    return found;
+}
+
+/* The checkpoint that a link in `path` names: "PATH/step-N", so that messages tell the step.
+ * malloc'ed; NULL if memory ran out. */
+static char *follow(const char *path, const char *link)
+{
+    char target[256];
+    ssize_t length = readlink(link, target, sizeof(target) - 1);
+    if (length <= 0)
+        return strdup(link); /* a directory itself */
+    target[length] = '\0';
+    return strchr(target, '/') == NULL ? join(path, target) : strdup(link);
+}
+
+/* The directory of the checkpoint that `path` stands for. */
+static enum tdm_status find(const char *path, char **directory, struct tdm_error *err)
+{
+    char *latest = join(path, LATEST);
+    enum tdm_status status = TDM_OK;
+    if (has(path, TDM_WEIGHTS_NOTE)) {
+        *directory = strdup(path);
+    } else if (latest != NULL && has(latest, TDM_WEIGHTS_NOTE)) {
+        *directory = follow(path, latest);
+    } else {
+        tdm_fail(err, TDM_USAGE, "--resume %s: holds no checkpoint: neither %s nor %s", path,
+                 TDM_WEIGHTS_NOTE, LATEST);
+        status =
+            tdm_hint(err, "give the directory that run --save DIR --save-every N wrote, or one "
+                          "of its step-N");
+    }
+    free(latest);
+    if (status == TDM_OK && *directory == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to open it", path);
+    return status;
+}
+
+static enum tdm_status check_note(const char *file, json_t *note, uint64_t *step, uint64_t *seed,
+                                  struct tdm_error *err)
+{
+    struct tdm_json_reader reader = {file, "", note, err, TDM_OK};
+    static const char *const keys[] = {"format",  "step",           "seed", "tokens",
+                                       "backend", "losses",         "sets", "schedule",
+                                       "digest",  "gradient_norms", NULL};
+    const char *format = tdm_json_string(&reader, "format");
+    if (tdm_json_status(&reader) == TDM_OK && strcmp(format, FORMAT) != 0)
+        return tdm_json_fail(&reader, "format", "is not known; expected \"%s\"", FORMAT);
+    tdm_json_only(&reader, keys);
+    *step = tdm_json_count(&reader, "step", 1, MOST);
+    *seed = tdm_json_count(&reader, "seed", 0, MOST);
+    const json_t *losses = tdm_json_array(&reader, "losses");
+    const json_t *norms = tdm_json_array(&reader, "gradient_norms");
+    (void)tdm_json_object(&reader, "tokens");
+    (void)tdm_json_object(&reader, "sets");
+    (void)tdm_json_object(&reader, "schedule");
+    const char *backend = tdm_json_string(&reader, "backend");
+    const char *digest = tdm_json_string(&reader, "digest");
+    if (tdm_json_status(&reader) != TDM_OK || backend == NULL)
+        return tdm_json_status(&reader);
+    if (json_array_size(losses) != *step || json_array_size(norms) != *step)
+        return tdm_json_fail(&reader, "losses", "are not those of %" PRIu64 " steps", *step);
+    char found[TDM_DIGEST_SIZE];
+    if (digest_of(note, found) == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to check it", file);
+    if (strcmp(found, digest) == 0)
+        return TDM_OK;
+    tdm_json_fail(&reader, "digest", "is not that of the file: it was edited");
+    return tdm_hint(err, "resume from another checkpoint");
+}
+
+enum tdm_status tdm_checkpoint_open(const char *path, struct tdm_checkpoint **out,
+                                    struct tdm_error *err)
+{
+    struct tdm_checkpoint *checkpoint = calloc(1, sizeof(*checkpoint));
+    if (checkpoint == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to open it", path);
+    enum tdm_status status = find(path, &checkpoint->directory, err);
+    char *file = status == TDM_OK ? join(checkpoint->directory, TDM_WEIGHTS_NOTE) : NULL;
+    if (status == TDM_OK && file == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to open it", path);
+    if (status == TDM_OK)
+        status = tdm_json_load(file, &checkpoint->note, err);
+    if (status == TDM_OK)
+        status = check_note(file, checkpoint->note, &checkpoint->step, &checkpoint->seed, err);
+    free(file);
+    if (status != TDM_OK) {
+        tdm_checkpoint_close(checkpoint);
+        return status;
+    }
+    *out = checkpoint;
+    return TDM_OK;
+}
+
+void tdm_checkpoint_close(struct tdm_checkpoint *checkpoint)
+{
+    if (checkpoint == NULL)
+        return;
+    tdm_checkpoint_reader_close(checkpoint->reader);
+    json_decref(checkpoint->note);
+    free(checkpoint->directory);
+    free(checkpoint);
+}
+
+enum tdm_status tdm_checkpoint_history(const struct tdm_checkpoint *checkpoint,
+                                       struct tdm_history *history, struct tdm_error *err)
+{
+    const json_t *losses = json_object_get(checkpoint->note, "losses");
+    const json_t *norms = json_object_get(checkpoint->note, "gradient_norms");
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < json_array_size(losses) && status == TDM_OK; i++) {
+        const json_t *loss = json_array_get(losses, i), *norm = json_array_get(norms, i);
+        status = tdm_history_add(history, json_is_number(loss) ? json_number_value(loss) : NAN,
+                                 json_is_number(norm) ? json_number_value(norm) : NAN, err);
+    }
+    return status;
+}
+
+/* ---- comparing it ---- */
+
+#define SHOWN 96
+
+/* A value for a message. */
+static const char *show(const json_t *value, char out[SHOWN])
+{
+    char *text =
+        value == NULL ? NULL : tdm_json_dump(value, JSON_COMPACT | JSON_REAL_PRECISION(12));
+    size_t length = text == NULL ? 0 : strlen(text);
+    snprintf(out, SHOWN, "%s%s", text == NULL ? "absent" : text, "");
+    if (length >= SHOWN)
+        memcpy(out + SHOWN - 4, "...", 4);
+    free(text);
+    return out;
+}
+
+/* The value at a path "a.b" of an object; NULL if there is none. */
+static const json_t *at(const json_t *object, const char *path)
+{
+    char key[64];
+    for (;;) {
+        size_t length = strcspn(path, ".");
+        snprintf(key, sizeof(key), "%.*s", (int)length, path);
+        object = json_object_get(object, key);
+        if (object == NULL || path[length] == '\0')
+            return object;
+        path += length + 1;
+    }
+}
+
+static bool is_changed_by_user(const struct tdm_checkpoint_user *user, const char *path)
+{
+    for (size_t i = 0; i < user->pair_count; i++) {
+        enum tdm_training_setting s =
+            tdm_training_setting_meant(user->pairs[i], strcspn(user->pairs[i], "="));
+        if (s != TDM_TRAINING_SETTINGS && strcmp(tdm_training_setting_key(s), path) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void note_difference(struct tdm_checkpoint *checkpoint, const char *name, const char *was,
+                            const char *is)
+{
+    size_t used = strlen(checkpoint->differences);
+    snprintf(checkpoint->differences + used, sizeof(checkpoint->differences) - used,
+             "%s%s %s (was %s)", used == 0 ? "" : ", ", name, is, was);
+}
+
+/* What a training computes depends on these fields of the schedule. */
+static const char *const decisive[] = {
+    "pass",           "sequences",      "documents",     "selector",       "optimizer.kind",
+    "optimizer.clip", "dtypes.weights", "dtypes.master", "dtypes.moments",
+};
+
+/* How sums are rounded depends on these. */
+static const char *const rounding[] = {
+    "ranks",
+    "chunk_tokens",
+    "page_tokens",
+    "head_tile_tokens",
+    "head_tile_vocabulary",
+    "dtypes.activations",
+    "dtypes.kv",
+    "dtypes.kv_gradients",
+    "dtypes.gradients",
+    "dtypes.logits",
+};
+
+static enum tdm_status refuse(const struct tdm_checkpoint *checkpoint, const char *path,
+                              const char *was, const char *is,
+                              const struct tdm_checkpoint_user *user, struct tdm_error *err)
+{
+    return tdm_fail(err, TDM_INPUT, "%s: was trained with \"%s\" %s, and %s has %s",
+                    checkpoint->directory, path, was, user->schedule_path, is);
+}
+
+/* Compares the schedule that saved the checkpoint with the one that is to go on. */
+static enum tdm_status compare(struct tdm_checkpoint *checkpoint, const json_t *now,
+                               const struct tdm_checkpoint_user *user, struct tdm_error *err)
+{
+    const json_t *then = json_object_get(checkpoint->note, "schedule");
+    char was[SHOWN], is[SHOWN];
+    if (!json_equal(at(then, "model.digest"), at(now, "model.digest"))) {
+        const char *name = json_string_value(at(then, "model.name"));
+        return tdm_fail(err, TDM_INPUT, "%s: is a checkpoint of another model (%s) than %s (%s)",
+                        checkpoint->directory, name == NULL ? "unnamed" : name, user->schedule_path,
+                        user->program->schedule->model->name);
+    }
+    for (size_t i = 0; i < sizeof(decisive) / sizeof(decisive[0]); i++)
+        if (!json_equal(at(then, decisive[i]), at(now, decisive[i])) &&
+            (at(then, decisive[i]) != NULL || at(now, decisive[i]) != NULL))
+            return refuse(checkpoint, decisive[i], show(at(then, decisive[i]), was),
+                          show(at(now, decisive[i]), is), user, err);
+    for (int s = 0; s < TDM_TRAINING_SETTINGS; s++) {
+        const char *path = tdm_training_setting_key((enum tdm_training_setting)s);
+        if (json_equal(at(then, path), at(now, path)))
+            continue;
+        show(at(then, path), was);
+        show(at(now, path), is);
+        if (!is_changed_by_user(user, path)) {
+            refuse(checkpoint, path, was, is, user, err);
+            return tdm_hint(err, "--set %s=%.*s goes on with the old value, another one changes it",
+                            path, (int)strcspn(was[0] == '"' ? was + 1 : was, "\""),
+                            was[0] == '"' ? was + 1 : was);
+        }
+        note_difference(checkpoint, path, was, is);
+    }
+    for (size_t i = 0; i < sizeof(rounding) / sizeof(rounding[0]); i++) {
+        const json_t *old = at(then, rounding[i]), *new = at(now, rounding[i]);
+        if (json_equal(old, new) || (old == NULL && new == NULL))
+            continue;
+        note_difference(checkpoint, rounding[i], old == NULL ? "1" : show(old, was),
+                        new == NULL ? "1"
+                                    : show(new, is)); /* ranks are absent where there is one */
+    }
+    const char *backend = json_string_value(json_object_get(checkpoint->note, "backend"));
+    if (strcmp(backend, user->backend) != 0)
+        note_difference(checkpoint, "backend", backend, user->backend);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_checkpoint_match(struct tdm_checkpoint *checkpoint,
+                                     const struct tdm_checkpoint_user *user, struct tdm_error *err)
+{
+    json_t *now = NULL;
+    enum tdm_status status = tdm_schedule_to_json(user->program->schedule, NULL, &now, err);
+    if (status == TDM_OK)
+        status = compare(checkpoint, now, user, err);
+    json_decref(now);
+    if (status == TDM_OK)
+        status = tdm_checkpoint_reader_open(checkpoint, user->program, &checkpoint->reader, err);
+    return status;
+}
+
+enum tdm_status tdm_checkpoint_match_tokens(const struct tdm_checkpoint *checkpoint,
+                                            const char *name, uint64_t token_count,
+                                            const char *token_digest, struct tdm_error *err)
+{
+    const json_t *tokens = json_object_get(checkpoint->note, "tokens");
+    const uint64_t count = (uint64_t)json_integer_value(json_object_get(tokens, "count"));
+    const char *digest = json_string_value(json_object_get(tokens, "digest"));
+    if (count == token_count && digest != NULL && strcmp(digest, token_digest) == 0)
+        return TDM_OK;
+    tdm_fail(err, TDM_INPUT,
+             "%s: was trained on another text than %s: on %s%" PRIu64 " tokens, not %s%" PRIu64,
+             checkpoint->directory, name, count == token_count ? "other " : "", count,
+             count == token_count ? "these " : "", token_count);
+    return tdm_hint(err, "give the same --tokens, and the same --validation share");
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Folders of checkpoints (executor/checkpoint_folder.h). */
+#include "executor/checkpoint_folder.h"
+
+#include "base/directory.h"
+#include "base/file.h"
+#include "base/lock.h"
+#include "models/weights.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PREFIX "step-"
+#define LATEST "latest"
+#define NEXT_LATEST "latest.next" /* before it is renamed */
+
+/* "FOLDER/NAME"; malloc'ed. */
+static char *join(const char *folder, const char *name)
+{
+    size_t bytes = strlen(folder) + strlen(name) + 2;
+    char *path = malloc(bytes);
+    if (path != NULL)
+        snprintf(path, bytes, "%s/%s", folder, name);
+    return path;
+}
+
+/* The step of a name that begins with "step-N"; *rest is what follows. 0: another name. */
+static uint64_t step_of(const char *name, const char **rest)
+{
+    size_t length = strlen(PREFIX);
+    if (strncmp(name, PREFIX, length) != 0 || name[length] < '1' || name[length] > '9')
+        return 0;
+    char *end;
+    uint64_t step = strtoull(name + length, &end, 10);
+    *rest = end;
+    return step;
+}
+
+/* The steps of the checkpoints in a folder, in no order; malloc'ed. `left`: those of temporary
+ * names instead. Returns their number; *steps is NULL if memory ran out or the folder cannot be
+ * read. */
+static size_t list(const char *path, bool left, uint64_t **steps)
+{
+    size_t count = 0, capacity = 64;
+    DIR *stream = opendir(path);
+    *steps = stream == NULL ? NULL : malloc(capacity * sizeof(**steps));
+    for (struct dirent *entry; *steps != NULL && (entry = readdir(stream)) != NULL;) {
+        const char *rest = "";
+        uint64_t step = step_of(entry->d_name, &rest);
+        if (step == 0 || (left ? strncmp(rest, ".tmp", 4) != 0 : rest[0] != '\0'))
+            continue;
+        if (count == capacity) {
+            capacity *= 2;
+            uint64_t *more = realloc(*steps, capacity * sizeof(*more));
+            if (more == NULL) {
+                free(*steps);
+                *steps = NULL;
+                break;
+            }
+            *steps = more;
+        }
+        (*steps)[count++] = step;
+    }
+    if (stream != NULL)
+        (void)closedir(stream);
+    return *steps == NULL ? 0 : count;
+}
+
+/* Is `resumed` a checkpoint in this folder? */
+static bool is_in(const char *path, const char *resumed)
+{
+    char *parent = resumed == NULL ? NULL : tdm_directory_parent(resumed);
+    bool in = parent != NULL && tdm_file_same(parent, path);
+    free(parent);
+    return in;
+}
+
+/* Is `resumed` what `latest` names? A run that was killed before it moved that leaves a later step.
+ */
+static bool is_latest(const char *path, const char *resumed)
+{
+    char *latest = join(path, LATEST);
+    bool is = latest != NULL && tdm_file_same(latest, resumed);
+    free(latest);
+    return is;
+}
+
+enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, bool force,
+                                            const char *resumed, uint64_t resumed_step,
+                                            struct tdm_checkpoint_folder *folder,
+                                            struct tdm_error *err)
+{
+    struct stat info;
+    *folder = (struct tdm_checkpoint_folder){.path = path, .keep = keep, .lock = -1};
+    if (path[0] == '\0')
+        return tdm_fail(err, TDM_USAGE, "the name of a directory to write is empty");
+    char *target = tdm_directory_target(path);
+    enum tdm_status status =
+        target == NULL ? tdm_file_failed(path, ENOMEM, err) : tdm_file_check_link(target, err);
+    free(target);
+    if (status != TDM_OK)
+        return status;
+    if (stat(path, &info) != 0) {
+        int reason = tdm_directory_reason(path);
+        return reason == 0 ? TDM_OK : tdm_file_failed(path, reason, err);
+    }
+    if (!S_ISDIR(info.st_mode))
+        return tdm_fail(err, TDM_USAGE, "%s: is not a directory", path);
+    if (access(path, W_OK | X_OK) != 0)
+        return tdm_file_failed(path, errno, err);
+    char *config = join(path, "config.json");
+    bool is_model = config != NULL && access(config, F_OK) == 0;
+    free(config);
+    if (is_model) {
+        tdm_fail(err, TDM_USAGE, "%s: is the directory of a model", path);
+        return tdm_hint(err, "name another directory for checkpoints");
+    }
+    uint64_t *steps, most = 0;
+    size_t count = list(path, false, &steps);
+    for (size_t i = 0; i < count; i++)
+        most = steps[i] > most ? steps[i] : most;
+    free(steps);
+    bool follows = is_in(path, resumed);
+    folder->discards = count > 0 && !follows;
+    if (count == 0 || force || (follows && (most <= resumed_step || is_latest(path, resumed))))
+        return TDM_OK;
+    if (follows) {
+        tdm_fail(err, TDM_USAGE, "%s: has checkpoints up to step %" PRIu64, path, most);
+        return tdm_hint(err,
+                        "resume from the latest, or pass --force to replace those after step "
+                        "%" PRIu64,
+                        resumed_step);
+    }
+    tdm_fail(err, TDM_USAGE, "%s: has checkpoints of another run, up to step %" PRIu64, path, most);
+    return tdm_hint(err, "--resume %s goes on from there; --force replaces them", path);
+}
+
+/* Removes temporary directories that killed processes left. */
+static void sweep(const char *path)
+{
+    uint64_t *steps;
+    size_t count = list(path, true, &steps);
+    for (size_t i = 0; i < count; i++) {
+        char name[40];
+        snprintf(name, sizeof(name), PREFIX "%" PRIu64, steps[i]);
+        char *target = join(path, name);
+        if (target != NULL)
+            (void)tdm_directory_check(target, true, true, tdm_weights_owns_checkpoint, NULL);
+        free(target);
+    }
+    free(steps);
+}
+
+enum tdm_status tdm_checkpoint_folder_open(struct tdm_checkpoint_folder *folder,
+                                           struct tdm_error *err)
+{
+    folder->made = mkdir(folder->path, 0777) == 0;
+    if (!folder->made && errno != EEXIST)
+        return tdm_file_failed(folder->path, errno, err);
+    folder->lock = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder->lock < 0)
+        return tdm_file_failed(folder->path, errno, err);
+    if (tdm_lock_take(folder->lock) == EWOULDBLOCK) {
+        tdm_fail(err, TDM_USAGE, "%s: another run is writing there", folder->path);
+        return tdm_hint(err, "wait until that ends, or name another directory");
+    }
+    sweep(folder->path);
+    return TDM_OK;
+}
+
+void tdm_checkpoint_folder_close(struct tdm_checkpoint_folder *folder)
+{
+    if (folder->made)
+        (void)rmdir(folder->path); /* if nothing was saved */
+    if (folder->path != NULL && folder->lock >= 0)
+        (void)close(folder->lock);
+    folder->lock = -1;
+    folder->made = false;
+}
+
+char *tdm_checkpoint_folder_step(const struct tdm_checkpoint_folder *folder, uint64_t step)
+{
+    char name[40];
+    snprintf(name, sizeof(name), PREFIX "%" PRIu64, step);
+    return join(folder->path, name);
+}
+
+/* Some file systems cannot sync a directory; what is in it is complete all the same. */
+static void sync_folder(const struct tdm_checkpoint_folder *folder)
+{
+    (void)fsync(folder->lock);
+}
+
+static enum tdm_status move_latest(const struct tdm_checkpoint_folder *folder, uint64_t step,
+                                   struct tdm_error *err)
+{
+    char name[40], *next = join(folder->path, NEXT_LATEST), *latest = join(folder->path, LATEST);
+    snprintf(name, sizeof(name), PREFIX "%" PRIu64, step);
+    int reason = next == NULL || latest == NULL ? ENOMEM : 0;
+    if (reason == 0) {
+        (void)unlink(next); /* of a killed run */
+        if (symlink(name, next) != 0 || rename(next, latest) != 0)
+            reason = errno;
+    }
+    enum tdm_status status =
+        reason == 0 ? TDM_OK : tdm_file_failed(latest == NULL ? folder->path : latest, reason, err);
+    if (status == TDM_OK)
+        sync_folder(folder);
+    free(next);
+    free(latest);
+    return status;
+}
+
+static int descending(const void *a, const void *b)
+{
+    const uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
+    return one < other ? 1 : one > other ? -1 : 0;
+}
+
+enum tdm_status tdm_checkpoint_folder_advance(struct tdm_checkpoint_folder *folder, uint64_t step,
+                                              struct tdm_error *err)
+{
+    uint64_t *steps, kept = 0;
+    enum tdm_status status = move_latest(folder, step, err);
+    if (status != TDM_OK)
+        return status;
+    size_t count = list(folder->path, false, &steps);
+    if (count > 0)
+        qsort(steps, count, sizeof(*steps), descending);
+    for (size_t i = 0; i < count; i++) {
+        bool others = steps[i] > step || (folder->discards && steps[i] != step);
+        if (!others && kept < folder->keep) {
+            kept++;
+            continue;
+        }
+        char *path = tdm_checkpoint_folder_step(folder, steps[i]);
+        if (path != NULL)
+            tdm_directory_remove(path, tdm_weights_owns_checkpoint);
+        free(path);
+    }
+    free(steps);
+    folder->discards = false;
+    return TDM_OK;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A folder of checkpoints: step-N for each step that was saved and is kept, and `latest`, a link to
+ * the newest, which is moved after that is complete. Other files in the folder are left alone.
+ */
+#ifndef TDM_EXECUTOR_CHECKPOINT_FOLDER_H
+#define TDM_EXECUTOR_CHECKPOINT_FOLDER_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct tdm_checkpoint_folder {
+    const char *path;
+    uint64_t keep; /* this many of the newest checkpoints stay */
+    bool discards; /* checkpoints of another run are there, which go after the first save */
+    bool made;     /* by tdm_checkpoint_folder_open() */
+    int lock;      /* descriptor; -1: not open */
+};
+
+/* May a run write its checkpoints to `path`, after `resumed`, a checkpoint in any folder (NULL:
+ * from the start)? TDM_USAGE if other ones are there, or later ones, unless `force`: then they go
+ * after the first save. Sets *folder, which the caller may open. */
+enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, bool force,
+                                            const char *resumed, uint64_t resumed_step,
+                                            struct tdm_checkpoint_folder *folder,
+                                            struct tdm_error *err);
+
+/* Makes the folder if there is none, locks it, and removes what killed runs left in it. TDM_USAGE
+ * if another run writes there. */
+enum tdm_status tdm_checkpoint_folder_open(struct tdm_checkpoint_folder *folder,
+                                           struct tdm_error *err);
+
+/* Removes a folder that it made and that is empty. */
+void tdm_checkpoint_folder_close(struct tdm_checkpoint_folder *folder);
+
+/* "FOLDER/step-N"; malloc'ed. NULL if memory ran out. */
+char *tdm_checkpoint_folder_step(const struct tdm_checkpoint_folder *folder, uint64_t step);
+
+/* The checkpoint of `step` is complete: moves `latest` to it, and removes the oldest. */
+enum tdm_status tdm_checkpoint_folder_advance(struct tdm_checkpoint_folder *folder, uint64_t step,
+                                              struct tdm_error *err);
+
+#endif

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weights and optimizer state of a checkpoint: from the arenas to its files and back. */
+#include "executor/checkpoint_parts.h"
+
+#include "base/size.h"
+#include "executor/state.h"
+#include "models/tensor_set.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a training keeps from one step to the next; the names are those of the parts (weights.h). */
+static const struct {
+    const char *name, *shown;
+    enum tdm_content content;
+} kept[] = {
+    {"weights", "weights", TDM_UNIT_WEIGHTS},
+    {"master", "masters", TDM_UNIT_MASTER},
+    {"moment1", "first moments", TDM_UNIT_MOMENT1},
+    {"moment2", "second moments", TDM_UNIT_MOMENT2},
+};
+#define KEPT (sizeof(kept) / sizeof(kept[0]))
+
+/* The saved model holds the weights, unless its files have another dtype. */
+static bool is_part(const struct tdm_program *program, size_t number, enum tdm_dtype dtype)
+{
+    enum tdm_dtype own = tdm_state_dtype(program, kept[number].content);
+    return own != TDM_DTYPE_NONE && (kept[number].content != TDM_UNIT_WEIGHTS || own != dtype);
+}
+
+uint64_t tdm_checkpoint_part_bytes(const struct tdm_program *program, enum tdm_dtype dtype)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < KEPT; i++)
+        if (is_part(program, i, dtype))
+            bytes += tdm_dtype_bytes(tdm_state_dtype(program, kept[i].content));
+    return tdm_size_mul(bytes, program->schedule->model->parameters);
+}
+
+/* ---- saving ---- */
+
+struct saving {
+    const struct tdm_arenas *arenas;
+    const struct tdm_program *program;
+    const struct tdm_weights_watch *watch;
+    struct tdm_weights_writer *writer;
+    uint64_t done, elements; /* of all files */
+};
+
+/* Are all elements finite? Remainders always are. */
+static bool is_finite(enum tdm_dtype dtype, const void *data, uint64_t count)
+{
+    const uint32_t *words = data;
+    const uint16_t *halves = data;
+    bool finite = true;
+    if (dtype == TDM_DTYPE_FP32)
+        for (uint64_t i = 0; i < count; i++)
+            finite = finite && (words[i] & 0x7f800000u) != 0x7f800000u;
+    else if (dtype == TDM_DTYPE_BF16)
+        for (uint64_t i = 0; i < count; i++)
+            finite = finite && (halves[i] & 0x7f80u) != 0x7f80u;
+    return finite;
+}
+
+/* Writes one content of all tensors: as it is kept, or, with `rounded`, through fp32 in another
+ * dtype. */
+static enum tdm_status save_content(struct saving *s, size_t number, bool rounded,
+                                    enum tdm_content content, struct tdm_error *err)
+{
+    const struct tdm_model *model = s->program->schedule->model;
+    const enum tdm_dtype dtype =
+        rounded ? TDM_DTYPE_FP32 : tdm_state_dtype(s->program, kept[number].content);
+    void *data = malloc(TDM_STATE_BLOCK * tdm_dtype_bytes(dtype));
+    enum tdm_status status = TDM_OK;
+    if (data == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for saving a checkpoint");
+    for (uint32_t t = 0; t < model->tensor_count; t++) {
+        const struct tdm_tensor *tensor = &model->tensors[t];
+        for (uint64_t at = 0; at < tensor->elements && status == TDM_OK; at += TDM_STATE_BLOCK) {
+            uint64_t count = tdm_state_block(tensor, at);
+            status = rounded ? tdm_state_get(s->arenas, s->program, content, tensor, at, count,
+                                             data, err)
+                             : tdm_state_get_kept(s->arenas, s->program, content, tensor, at, count,
+                                                  data, err);
+            if (status == TDM_OK && !is_finite(dtype, data, count)) {
+                char name[128];
+                tdm_tensor_name(model, tensor, name, sizeof(name));
+                status = tdm_fail(err, TDM_INPUT,
+                                  "the %s of \"%s\" hold a value that is not finite: they are not "
+                                  "saved",
+                                  kept[number].shown, name);
+            }
+            if (status == TDM_OK)
+                status = rounded ? tdm_weights_append(s->writer, data, count, err)
+                                 : tdm_weights_append_stored(s->writer, data, count, err);
+            if (status == TDM_OK)
+                status = tdm_weights_moved(s->watch, count, &s->done, s->elements, err);
+        }
+    }
+    free(data);
+    return status;
+}
+
+static enum tdm_status save_all(struct saving *s, const struct tdm_weights_target *target,
+                                const struct tdm_checkpoint_moment *moment, struct tdm_error *err)
+{
+    const bool rounded = tdm_state_dtype(s->program, TDM_UNIT_WEIGHTS) != target->dtype;
+    enum tdm_status status = save_content(
+        s, 0, rounded,
+        rounded && target->dtype == TDM_DTYPE_FP32 ? TDM_UNIT_MASTER : TDM_UNIT_WEIGHTS, err);
+    for (size_t i = 0; i < KEPT && status == TDM_OK; i++) {
+        if (!is_part(s->program, i, target->dtype))
+            continue;
+        status = tdm_weights_part(s->writer, kept[i].name,
+                                  tdm_state_dtype(s->program, kept[i].content), err);
+        if (status == TDM_OK)
+            status = save_content(s, i, false, kept[i].content, err);
+    }
+    json_t *sets, *note;
+    if (status == TDM_OK)
+        status = tdm_weights_describe(s->writer, &sets, err);
+    if (status == TDM_OK)
+        status = tdm_checkpoint_note(s->program, moment, sets, &note, err);
+    return status == TDM_OK ? tdm_weights_note(s->writer, note, err) : status;
+}
+
+enum tdm_status tdm_checkpoint_save(const struct tdm_weights_target *target,
+                                    const struct tdm_arenas *arenas,
+                                    const struct tdm_program *program,
+                                    const struct tdm_checkpoint_moment *moment,
+                                    const struct tdm_weights_watch *watch, struct tdm_error *err)
+{
+    struct tdm_weights_target whole = *target;
+    whole.checkpoint = true;
+    whole.part_bytes = tdm_checkpoint_part_bytes(program, target->dtype);
+    struct saving s = {.arenas = arenas, .program = program, .watch = watch};
+    for (size_t i = 0; i < KEPT; i++)
+        s.elements += is_part(program, i, target->dtype) ? program->schedule->model->parameters : 0;
+    s.elements += program->schedule->model->parameters;
+    enum tdm_status status = tdm_weights_create(&whole, &s.writer, err);
+    if (status != TDM_OK)
+        return status;
+    status = save_all(&s, &whole, moment, err);
+    if (status == TDM_OK)
+        return tdm_weights_commit(s.writer, err);
+    tdm_weights_abandon(s.writer);
+    return status;
+}
+
+/* ---- loading ---- */
+
+struct tdm_checkpoint_reader {
+    struct tdm_tensor_set_reader *sets[KEPT]; /* NULL: the program does not keep it */
+};
+
+enum tdm_status tdm_checkpoint_reader_open(const struct tdm_checkpoint *checkpoint,
+                                           const struct tdm_program *program,
+                                           struct tdm_checkpoint_reader **out,
+                                           struct tdm_error *err)
+{
+    const json_t *sets = json_object_get(checkpoint->note, "sets");
+    size_t bytes = strlen(checkpoint->directory) + 64;
+    char *folder = malloc(bytes), *note = malloc(bytes);
+    struct tdm_checkpoint_reader *reader = calloc(1, sizeof(*reader));
+    enum tdm_status status = TDM_OK;
+    if (folder == NULL || note == NULL || reader == NULL) {
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to open it", checkpoint->directory);
+        goto free_names;
+    }
+    snprintf(folder, bytes, "%s/" TDM_WEIGHTS_FOLDER, checkpoint->directory);
+    snprintf(note, bytes, "%s/" TDM_WEIGHTS_NOTE, checkpoint->directory);
+    for (size_t i = 0; i < KEPT && status == TDM_OK; i++) {
+        enum tdm_dtype dtype = tdm_state_dtype(program, kept[i].content);
+        bool in_model =
+            kept[i].content == TDM_UNIT_WEIGHTS && json_object_get(sets, kept[i].name) == NULL;
+        const char *key = in_model ? "model" : kept[i].name;
+        if (dtype != TDM_DTYPE_NONE)
+            status = tdm_tensor_set_open(in_model ? checkpoint->directory : folder, note, key,
+                                         json_object_get(sets, key), program->schedule->model,
+                                         dtype, &reader->sets[i], err);
+    }
+free_names:
+    free(folder);
+    free(note);
+    if (status != TDM_OK) {
+        tdm_checkpoint_reader_close(reader);
+        return status;
+    }
+    *out = reader;
+    return TDM_OK;
+}
+
+void tdm_checkpoint_reader_close(struct tdm_checkpoint_reader *reader)
+{
+    for (size_t i = 0; reader != NULL && i < KEPT; i++)
+        tdm_tensor_set_close(reader->sets[i]);
+    free(reader);
+}
+
+enum tdm_status tdm_checkpoint_load(struct tdm_checkpoint *checkpoint,
+                                    const struct tdm_arenas *arenas,
+                                    const struct tdm_program *program,
+                                    const struct tdm_weights_watch *watch, struct tdm_error *err)
+{
+    const struct tdm_model *model = program->schedule->model;
+    enum tdm_status status = TDM_OK;
+    uint64_t done = 0, elements = 0;
+    void *data = malloc(TDM_STATE_BLOCK * sizeof(float));
+    if (data == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading a checkpoint");
+    for (size_t i = 0; i < KEPT; i++)
+        elements += checkpoint->reader->sets[i] == NULL ? 0 : model->parameters;
+    for (size_t i = 0; i < KEPT && status == TDM_OK; i++) {
+        struct tdm_tensor_set_reader *set = checkpoint->reader->sets[i];
+        for (uint32_t t = 0; set != NULL && t < model->tensor_count; t++) {
+            const struct tdm_tensor *tensor = &model->tensors[t];
+            for (uint64_t at = 0; at < tensor->elements && status == TDM_OK;
+                 at += TDM_STATE_BLOCK) {
+                uint64_t count = tdm_state_block(tensor, at);
+                status = tdm_tensor_set_next(set, data, count, err);
+                if (status == TDM_OK)
+                    status = tdm_state_put_kept(arenas, program, kept[i].content, tensor, at, count,
+                                                data, err);
+                if (status == TDM_OK)
+                    status = tdm_weights_moved(watch, count, &done, elements, err);
+            }
+        }
+    }
+    free(data);
+    tdm_checkpoint_reader_close(checkpoint->reader);
+    checkpoint->reader = NULL;
+    return status;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chrome's trace events ("Trace Event Format", the object form), which Perfetto opens.
+ *
+ * Phases of events: M names a process or a thread, X is an op with its duration, C a counter, s and
+ * f begin and end an arrow. Times are microseconds, with three decimals.
+ */
+#include "exports/export.h"
+
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+struct chrome {
+    const struct tdm_step *step;
+    enum tdm_plot_side side;
+    FILE *out;
+    bool begun;                          /* an event was written */
+    int64_t lane_free_ns[TDM_MAX_LANES]; /* end of the last op of each lane */
+};
+
+static int64_t nanoseconds(double seconds)
+{
+    return (int64_t)llround(seconds * 1e9);
+}
+
+static void write_time(FILE *out, const char *key, int64_t ns)
+{
+    fprintf(out, ",\"%s\":%" PRId64 ".%03d", key, ns / 1000, (int)(ns % 1000));
+}
+
+static void write_string(FILE *out, const char *text)
+{
+    char shown[TDM_TEXT_SHOWN];
+    json_t *string = json_string(tdm_text_shown(text, shown));
+    if (string == NULL || json_dumpf(string, out, JSON_ENCODE_ANY) != 0)
+        fputs("\"\"", out);
+    json_decref(string);
+}
+
+/* Begins an event of the rank's process, on the thread of a lane; -1: of no thread. */
+static void begin_event(struct chrome *chrome, char phase, int lane)
+{
+    fprintf(chrome->out, "%s{\"ph\":\"%c\",\"pid\":1", chrome->begun ? ",\n" : "\n", phase);
+    if (lane >= 0)
+        fprintf(chrome->out, ",\"tid\":%d", lane + 1);
+    chrome->begun = true;
+}
+
+static void write_names(struct chrome *chrome)
+{
+    const struct tdm_plot *plot = chrome->step->plot;
+    char text[TDM_TEXT_SHOWN];
+    if (chrome->side == TDM_MEASURED)
+        snprintf(text, sizeof(text), "rank 0: %s, step %" PRId64 " as measured", plot->title,
+                 plot->step);
+    else
+        snprintf(text, sizeof(text), "rank 0: %s, as predicted", plot->title);
+    begin_event(chrome, 'M', -1);
+    fputs(",\"name\":\"process_name\",\"args\":{\"name\":", chrome->out);
+    write_string(chrome->out, text);
+    fputs("}}", chrome->out);
+    for (uint32_t lane = 0; lane < plot->topology.lane_count; lane++) {
+        if ((chrome->step->program->lanes & 1u << lane) == 0)
+            continue;
+        begin_event(chrome, 'M', (int)lane);
+        fprintf(chrome->out, ",\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}",
+                tdm_lane_name(&plot->topology, (enum tdm_lane)lane));
+        begin_event(chrome, 'M', (int)lane);
+        fprintf(chrome->out,
+                ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%" PRIu32 "}}", lane);
+    }
+}
+
+/* An op, with what it works on. Measured ops of one lane may overlap by the resolution of a clock;
+ * slices of a thread must not. */
+static void write_op(struct chrome *chrome, const struct tdm_timeline_op *op)
+{
+    const struct tdm_step *step = chrome->step;
+    const struct tdm_step_op *detail = &step->ops[op->number];
+    char name[TDM_STEP_NAME], tensor[TDM_STEP_NAME];
+    int64_t start = nanoseconds(op->start), end = nanoseconds(op->end);
+    int64_t *lane_free = &chrome->lane_free_ns[op->lane];
+    start = start < *lane_free ? *lane_free : start;
+    *lane_free = end = end < start ? start : end;
+    begin_event(chrome, 'X', (int)op->lane);
+    write_time(chrome->out, "ts", start);
+    write_time(chrome->out, "dur", end - start);
+    fprintf(chrome->out, ",\"name\":\"%s\",\"cat\":\"%s\",\"args\":{\"op\":%" PRIu64,
+            tdm_step_op_name(step, op, name), tdm_phase_name(op->phase), op->number);
+    if (op->layer < step->plot->schedule->model->layers)
+        fprintf(chrome->out, ",\"layer\":%" PRIu32, op->layer + 1);
+    if (op->chunk != TDM_NONE)
+        fprintf(chrome->out, ",\"chunk\":%" PRIu32, op->chunk + 1);
+    if (detail->tensor.buffer != TDM_NONE)
+        fprintf(chrome->out, ",\"tensor\":\"%s\",\"buffer\":\"%s\"",
+                tdm_step_tensor_name(step, &detail->tensor, tensor),
+                step->program->buffers[detail->tensor.buffer].name);
+    fprintf(chrome->out, ",\"bytes\":%" PRIu64, detail->bytes);
+    if (detail->flops > 0)
+        fprintf(chrome->out, ",\"flops\":%" PRIu64, detail->flops);
+    const struct tdm_timeline_op *predicted =
+        tdm_timeline_op(&step->plot->panels[TDM_PREDICTED].timeline, op->number);
+    if (chrome->side == TDM_MEASURED && predicted != NULL)
+        write_time(chrome->out, "predicted_us",
+                   nanoseconds(predicted->end) - nanoseconds(predicted->start));
+    fputs("}}", chrome->out);
+}
+
+/* An arrow from the op that was waited for. It binds to the slices that hold its two times. */
+static void write_arrow(struct chrome *chrome, const struct tdm_timeline_op *op)
+{
+    const struct tdm_timeline *timeline = &chrome->step->plot->panels[chrome->side].timeline;
+    uint32_t number = chrome->step->ops[op->number].waited_for[chrome->side];
+    const struct tdm_timeline_op *from =
+        number == TDM_NO_OP ? NULL : tdm_timeline_op(timeline, number);
+    if (from == NULL)
+        return;
+    const struct tdm_timeline_op *ends[] = {from, op};
+    for (int i = 0; i < 2; i++) {
+        begin_event(chrome, i == 0 ? 's' : 'f', (int)ends[i]->lane);
+        /* in whole nanoseconds inside the slice, also where slices were moved apart */
+        int64_t start = nanoseconds(ends[i]->start), end = nanoseconds(ends[i]->end);
+        write_time(chrome->out, "ts", start + (end - start) / 2);
+        fprintf(chrome->out, ",\"name\":\"wait\",\"cat\":\"wait\",\"id\":%" PRIu64 "%s}",
+                op->number, i == 0 ? "" : ",\"bp\":\"e\"");
+    }
+}
+
+static void write_counter(struct chrome *chrome, const char *place, const char *of, double seconds,
+                          uint64_t bytes)
+{
+    begin_event(chrome, 'C', -1);
+    write_time(chrome->out, "ts", nanoseconds(seconds));
+    fprintf(chrome->out, ",\"name\":\"%s %s\",\"args\":{\"bytes\":%" PRIu64 "}}", place, of, bytes);
+}
+
+/* Values change by category, allocations for a place as a whole. */
+static void write_counters(struct chrome *chrome, const struct tdm_timeline_changes *changes,
+                           bool of_values)
+{
+    const struct tdm_topology *topology = &chrome->step->plot->topology;
+    for (size_t i = 0; i < changes->count && !ferror(chrome->out); i++) {
+        const struct tdm_timeline_change *change = &changes->change[i];
+        write_counter(chrome, tdm_place_name(topology, change->place),
+                      of_values ? tdm_category_name(change->category) : "allocated",
+                      change->seconds, change->bytes);
+    }
+}
+
+enum tdm_status tdm_export_chrome(const struct tdm_step *step, FILE *out, struct tdm_error *err)
+{
+    struct chrome chrome = {.step = step, .side = tdm_step_side(step), .out = out};
+    const struct tdm_timeline *timeline = &step->plot->panels[chrome.side].timeline;
+    (void)err;
+    fputs("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"title\":", out);
+    write_string(out, step->plot->title);
+    fputs(",\"subtitle\":", out);
+    write_string(out, step->plot->subtitle);
+    fputs("},\"traceEvents\":[", out);
+    write_names(&chrome);
+    for (size_t i = 0; i < timeline->op_count && !ferror(out); i++) {
+        write_op(&chrome, &timeline->ops[i]);
+        write_arrow(&chrome, &timeline->ops[i]);
+    }
+    write_counters(&chrome, &timeline->values, true);
+    write_counters(&chrome, &timeline->allocations, false);
+    fputs("\n]}\n", out);
+    return TDM_OK;
+}
