@@ -285,10 +285,29 @@ static const struct tdm_option options[] = {
              "2,000,000 and take less than 1% of a step, else first",
      .values = TDM_VALUES_NAMES,
      .names = "all, first or every:"},
+    {.name = "log",
+     .word = "DIR",
+     .place = PLACE(run.log_path),
+     .help =
+         "write a row a step to DIR/train.csv and a row an evaluation to DIR/validation.csv, and "
+         "both to an event file of TensorBoard there; all can be read while the run goes on",
+     .details =
+         "Loss, gradient norm, learning rate, seconds, tokens/s, MFU, used memory. A resumed "
+         "run with the same directory goes on after the step that it goes on from.",
+     .values = TDM_VALUES_FOLDERS},
+    {.name = "check-finite",
+     .type = TDM_OPTION_FLAG,
+     .place = PLACE(run.check_finite),
+     .help =
+         "if a loss is not a number, run the steps since the last checkpoint again, op by op, and "
+         "name the first op whose output is not finite",
+     .details =
+         "Without checkpoints all steps of the run. An op then waits for the one before it."},
     {.as = &tdm_option_force,
      .place = PLACE(run.force),
-     .help = "replace an existing trace, or a directory that holds only saved files; what the run "
-             "reads is never overwritten"},
+     .help =
+         "replace an existing trace, log, or directory that holds only saved files; what the run "
+         "reads is never overwritten"},
     {.name = "dry-run",
      .type = TDM_OPTION_FLAG,
      .place = PLACE(run.dry_run),

@@ -170,7 +170,6 @@ void tdm_explain(FILE *out, const struct tdm_schedule *schedule, const struct td
     for (size_t i = 0; i < sizeof(lanes) / sizeof(lanes[0]); i++)
         say_lane(out, machine, search, &lanes[i]);
     say_both_ways(out, machine, search);
-    fprintf(out, "\nwhat is on the %s at its peak\n", tdm_machine_far(machine)->name);
     for (int i = 0; i < MOST_CATEGORIES; i++) {
         int most = TDM_RUNTIME;
         for (int category = 0; category < TDM_CATEGORIES; category++)
@@ -178,6 +177,8 @@ void tdm_explain(FILE *out, const struct tdm_schedule *schedule, const struct td
                 most = category;
         if (told[most] || far[most] == 0)
             break;
+        if (i == 0)
+            fprintf(out, "\nwhat is on the %s at its peak\n", tdm_machine_far(machine)->name);
         told[most] = true;
         say_category(out, machine, search, (enum tdm_category)most);
     }

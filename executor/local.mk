@@ -22,8 +22,10 @@ libexecutor_a_SOURCES += \
 	executor/copied.h \
 	executor/evaluate.c \
 	executor/evaluate.h \
+	executor/events.c executor/events.h \
 	executor/examples.c \
 	executor/examples.h \
+	executor/finite.c executor/finite.h \
 	executor/forecast.c \
 	executor/forecast.h \
 	executor/free_memory.c \
@@ -33,6 +35,7 @@ libexecutor_a_SOURCES += \
 	executor/host_arena.h \
 	executor/host_memory.c \
 	executor/host_memory.h \
+	executor/log.c executor/log.h \
 	executor/midstep.c \
 	executor/midstep.h \
 	executor/host_optimizer.c \
@@ -57,6 +60,7 @@ libexecutor_a_SOURCES += \
 	executor/record.c \
 	executor/record.h \
 	executor/remainder.h \
+	executor/rerun.c executor/rerun.h \
 	executor/run.c \
 	executor/run.h \
 	executor/run_parts.h \
@@ -112,7 +116,8 @@ libexecutor_a_SOURCES += \
 %host_optimizer.o: CFLAGS += -ffp-contract=off -fno-math-errno
 
 # Single ops of the cpu backend against double.
-cmocka_tests += tests/executor/unit_cpu tests/executor/unit_cpu_parts tests/executor/unit_optimizer \
+cmocka_tests += tests/executor/unit_cpu tests/executor/unit_cpu_parts tests/executor/unit_log \
+	tests/executor/unit_optimizer \
 	tests/executor/unit_tokens
 tests_executor_unit_cpu_SOURCES = tests/executor/unit_cpu.c tests/executor/cpu_attention.c \
 	tests/executor/cpu_qk_norm.c tests/support/cpu_fixture.c \

@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "executor/batch.h"
 #include "executor/evaluate.h"
+#include "executor/log.h"
 #include "executor/run_parts.h"
 #include "executor/run_paths.h"
 #include "executor/token_file.h"
@@ -316,6 +317,9 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
             tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u schedules", options->schedule_count);
     if (status == TDM_OK)
         status = tdm_run_check_paths(options, err);
+    if (status == TDM_OK && options->log_path != NULL)
+        status =
+            tdm_log_check(options->log_path, options->resume_path != NULL, options->force, err);
     if (status == TDM_OK)
         status = load_all(&run, results, err);
     if (status == TDM_OK)

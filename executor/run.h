@@ -32,6 +32,7 @@ struct tdm_run_options {
     const char *validation_path; /* text to evaluate on; NULL: the end of the tokens */
     double validation_share;
     const char *trace_path;     /* NULL: none */
+    const char *log_path;       /* directory for CSV and event files; NULL: none */
     const char *save_path;      /* directory to write the trained model to; with save_every a folder
                                    of checkpoints; NULL: none */
     const char *resume_path;    /* checkpoint, or a folder of them, to go on from; NULL: none */
@@ -43,6 +44,7 @@ struct tdm_run_options {
     uint64_t shard_bytes;       /* maximum size of a saved file */
     const uint32_t *devices;    /* [device_count] of the ranks; NULL: each has its own number */
     uint32_t device_count;
+    bool check_finite;    /* after a loss that is not a number, run again to find why */
     bool force;           /* replace an existing trace or saved directory */
     uint64_t timed_every; /* record op times of step 1 and every k-th; 0: automatic */
     bool dry_run;         /* allocate nothing, run nothing */

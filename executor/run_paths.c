@@ -3,12 +3,14 @@
 #include "executor/run_paths.h"
 
 #include "base/inputs.h"
+#include "executor/log.h"
 #include "executor/token_file.h"
 #include "models/weights.h"
 #include "traces/companions.h"
 #include "traces/create.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -72,6 +74,33 @@ static enum tdm_status check_outputs(const struct tdm_run_options *options,
     return status;
 }
 
+/* A log adds files to a directory, in which the run may read others; it must not replace those. */
+static enum tdm_status check_log(const struct tdm_run_options *options, const struct texts *texts,
+                                 struct tdm_error *err)
+{
+    static const char *const names[] = {TDM_LOG_TRAIN, TDM_LOG_VALIDATION};
+    enum tdm_status status = TDM_OK;
+    if (options->log_path == NULL)
+        return TDM_OK;
+    if (options->schedule_count > 1)
+        return tdm_fail(err, TDM_USAGE, "--log %s: %u schedules train; one can be logged",
+                        options->log_path, options->schedule_count);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && status == TDM_OK; i++) {
+        const struct tdm_input given[] = {{"--tokens", texts->tokens.tokens, NULL},
+                                          {"--validation", texts->validation.tokens, NULL},
+                                          {"--evaluate", options->evaluate_path, NULL},
+                                          {"SCHEDULE", options->schedule_paths[0], NULL}};
+        size_t bytes = strlen(options->log_path) + strlen(names[i]) + 2;
+        char *path = malloc(bytes);
+        if (path == NULL)
+            return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its names", options->log_path);
+        snprintf(path, bytes, "%s/%s", options->log_path, names[i]);
+        status = tdm_inputs_spare(given, sizeof(given) / sizeof(given[0]), "--log", path, err);
+        free(path);
+    }
+    return status;
+}
+
 static enum tdm_status find_text(const char *what, struct tdm_token_paths *paths,
                                  struct tdm_error *err)
 {
@@ -96,6 +125,8 @@ enum tdm_status tdm_run_check_paths(const struct tdm_run_options *options, struc
                               options->trace_path);
     if (status == TDM_OK)
         status = check_outputs(options, &texts, beside, err);
+    if (status == TDM_OK)
+        status = check_log(options, &texts, err);
     if (status == TDM_OK && options->trace_path != NULL)
         status = tdm_trace_check(options->trace_path, options->force, !options->dry_run, err);
     for (unsigned i = 0; i < TDM_COMPANIONS; i++)

@@ -69,11 +69,46 @@ static enum tdm_status save(struct tdm_run_weights *weights, const struct tdm_ar
     return tdm_weights_save(&target, arenas, program, &watch, err);
 }
 
+static struct tdm_checkpoint_user user_of(const struct tdm_run_options *options,
+                                          const struct tdm_program *program)
+{
+    return (struct tdm_checkpoint_user){.program = program,
+                                        .schedule_path = options->schedule_paths[0],
+                                        .backend = options->backend->name,
+                                        .pairs = options->pairs,
+                                        .pair_count = options->pair_count};
+}
+
 static double now_seconds(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+enum tdm_status tdm_run_weights_restore(struct tdm_run_weights *weights,
+                                        const struct tdm_arenas *arenas,
+                                        const struct tdm_program *program, uint64_t saved_step,
+                                        uint64_t *step, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = weights->options;
+    const struct tdm_checkpoint_user user = user_of(options, program);
+    struct tdm_checkpoint *checkpoint = NULL;
+    *step = saved_step > 0 ? saved_step : weights->resumed == NULL ? 0 : weights->resumed->step;
+    if (*step == 0)
+        return tdm_run_weights_init(weights, arenas, program, err);
+    char *path = saved_step > 0 ? tdm_checkpoint_folder_step(&weights->folder, saved_step)
+                                : strdup(weights->resumed->directory);
+    enum tdm_status status =
+        path == NULL ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for the name of a checkpoint")
+                     : tdm_checkpoint_open(path, &checkpoint, err);
+    if (status == TDM_OK)
+        status = tdm_checkpoint_match(checkpoint, &user, err);
+    if (status == TDM_OK)
+        status = tdm_checkpoint_load(checkpoint, arenas, program, NULL, err);
+    tdm_checkpoint_close(checkpoint);
+    free(path);
+    return status;
 }
 
 /* Says where the last good checkpoint is, if this one could not be saved. */
@@ -204,11 +239,7 @@ static enum tdm_status open_resumed(struct tdm_run_weights *weights,
     if (!options->backend->executes)
         return tdm_fail(err, TDM_USAGE, "--resume %s: backend %s computes nothing to go on with",
                         options->resume_path, options->backend->name);
-    const struct tdm_checkpoint_user user = {.program = program,
-                                             .schedule_path = options->schedule_paths[0],
-                                             .backend = options->backend->name,
-                                             .pairs = options->pairs,
-                                             .pair_count = options->pair_count};
+    const struct tdm_checkpoint_user user = user_of(options, program);
     enum tdm_status status = tdm_checkpoint_open(options->resume_path, &weights->resumed, err);
     if (status == TDM_OK)
         status = tdm_checkpoint_match(weights->resumed, &user, err);

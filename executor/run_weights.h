@@ -46,6 +46,13 @@ enum tdm_status tdm_run_weights_init(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program, struct tdm_error *err);
 
+/* The state after *step, the last one that is known: of the checkpoint that this run saved after
+ * `saved_step` (0: none), of the one that it goes on from, or the initial one. */
+enum tdm_status tdm_run_weights_restore(struct tdm_run_weights *weights,
+                                        const struct tdm_arenas *arenas,
+                                        const struct tdm_program *program, uint64_t saved_step,
+                                        uint64_t *step, struct tdm_error *err);
+
 /* Does the run write checkpoints? */
 bool tdm_run_saves_checkpoints(const struct tdm_run_options *options);
 

@@ -5,12 +5,16 @@
 #include "base/size.h"
 #include "executor/batch.h"
 #include "executor/evaluate.h"
+#include "executor/log.h"
 #include "executor/midstep.h"
+#include "executor/rerun.h"
 #include "executor/state.h"
 #include "executor/team_walk.h"
 #include "schedule/learning_rate.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 /* How far a training is. The next step depends on this, the weights and the optimizer's state,
  * and on nothing else. */
@@ -36,6 +40,7 @@ struct training {
     struct tdm_midstep midstep;
     struct tdm_evaluation *evaluation; /* NULL: none */
     struct tdm_batch *batch;           /* NULL: nothing is computed */
+    struct tdm_log *log;               /* NULL: none */
     const volatile sig_atomic_t *cut;  /* not zero: ends a step in the middle */
 };
 
@@ -155,6 +160,69 @@ static void note_loss(struct tdm_run_result *result, uint64_t step, uint64_t ste
         result->late_loss += (loss - result->late_loss) / (double)(step - before);
 }
 
+/* A log that cannot be written any more ends no training. */
+static void tell_lost_log(const struct training *t, const struct tdm_error *failure)
+{
+    const struct tdm_run_listener *listener = t->run->listener;
+    if (failure->status != TDM_OK && listener->trace_lost != NULL)
+        listener->trace_lost(listener->self, failure);
+}
+
+static void log_step(const struct training *t, const struct ended_step *ended, double seconds)
+{
+    const struct tdm_schedule *schedule = t->program->schedule;
+    struct tdm_error failure = {.status = TDM_OK};
+    const struct tdm_log_step logged = {
+        .step = ended->number,
+        .loss = ended->loss,
+        .gradient_norm = ended->gradient_norm,
+        .learning_rate = tdm_learning_rate(t->position.settings, ended->number),
+        .seconds = seconds,
+        .tokens_per_second = (double)tdm_schedule_tokens(schedule) / seconds,
+        .mfu = t->result->model_flops / seconds / (schedule->machine->peak_flops * schedule->ranks),
+        .device_used_bytes = t->used_bytes[0],
+        .host_used_bytes = tdm_arenas_host_used(t->run->arenas)};
+    if (t->log == NULL)
+        return;
+    (void)tdm_log_step(t->log, &logged, &failure);
+    tell_lost_log(t, &failure);
+}
+
+/* Finds the first op whose output is not finite, if the user wants it, and adds it to the message.
+ */
+static void find_first(const struct training *t, uint64_t step, struct tdm_error *err)
+{
+    const struct tdm_rerun rerun = {.run = t->run,
+                                    .program = t->program,
+                                    .walk = t->walk,
+                                    .batch = t->batch,
+                                    .stop = t->run->options->stop,
+                                    .saved_step = t->result->saved_step,
+                                    .last = step};
+    struct tdm_error found = {.status = TDM_OK};
+    uint64_t from = 0;
+    if (!t->run->options->check_finite || t->batch == NULL || err == NULL)
+        return;
+    size_t length = strlen(err->message);
+    if (tdm_rerun(&rerun, &from, &found) == TDM_OK)
+        snprintf(found.message, sizeof(found.message),
+                 "all outputs are finite when the steps after %llu run again",
+                 (unsigned long long)from);
+    snprintf(err->message + length, sizeof(err->message) - length, ": %s", found.message);
+}
+
+/* What to do about a loss that is not a number. */
+static enum tdm_status hint_lower(const struct training *t, struct tdm_error *err)
+{
+    const uint64_t saved = tdm_most(t->result->saved_step, t->result->resumed_step);
+    if (!tdm_run_saves_checkpoints(t->run->options) || saved == 0)
+        return tdm_hint(err, "lower the learning rate (--set optimizer.learning_rate=R)");
+    return tdm_hint(err,
+                    "the checkpoint of step %llu is good: --resume it with a lower learning rate "
+                    "(--set optimizer.learning_rate=R)",
+                    (unsigned long long)saved);
+}
+
 /* Adds an ended step to the training's results and history, and reports it. */
 static enum tdm_status count(struct training *t, const struct ended_step *ended,
                              struct tdm_error *err)
@@ -169,10 +237,12 @@ static enum tdm_status count(struct training *t, const struct ended_step *ended,
     if (isinf(ended->loss) || (isnan(ended->loss) && t->run->options->backend->executes)) {
         tdm_fail(err, TDM_INPUT, "the loss of step %llu is not a number",
                  (unsigned long long)ended->number);
-        return tdm_hint(err, "lower the learning rate (--set optimizer.learning_rate=R)");
+        find_first(t, ended->number, err);
+        return hint_lower(t, err);
     }
     listener->stepped(listener->self, t->program, ended->number, ended->loss, ended->gradient_norm,
                       seconds);
+    log_step(t, ended, seconds);
     return tdm_history_add(&t->history, ended->loss, ended->gradient_norm, err);
 }
 
@@ -261,6 +331,10 @@ static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
     validation->tokens = tokens;
     validation->seconds += seconds;
     listener->evaluated(listener->self, step, loss, tokens, seconds);
+    struct tdm_error failure = {.status = TDM_OK};
+    if (t->log != NULL)
+        (void)tdm_log_evaluation(t->log, step, loss, tokens, seconds, &failure);
+    tell_lost_log(t, &failure);
     return TDM_OK;
 }
 
@@ -373,6 +447,8 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
         status = fill_arenas(t, err);
     if (status == TDM_OK)
         status = record_forecasts(t, index, err);
+    if (status == TDM_OK && run->options->log_path != NULL)
+        status = tdm_log_open(run->options->log_path, t->position.step, &t->log, err);
     if (status != TDM_OK)
         return status;
     tdm_midstep_open(
@@ -427,7 +503,8 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
         if (err != NULL)
             *err = late;
     }
-    close_training(&t);
     result->finished = status == TDM_OK;
+    status = tdm_log_close(t.log, status, err);
+    close_training(&t);
     return status;
 }

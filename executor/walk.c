@@ -2,6 +2,7 @@
 /* The walk: launches the items of a program on a backend. */
 #include "executor/walk.h"
 
+#include "executor/finite.h"
 #include "ops/team.h"
 #include "schedule/order.h"
 #include "schedule/program.h"
@@ -35,6 +36,7 @@ struct tdm_walk {
     /* of the step under way */
     const struct tdm_step *step;
     struct tdm_observer *observer;
+    struct tdm_finite *finite; /* of all steps; NULL: outputs are not checked */
     const volatile sig_atomic_t *stop;
     uint64_t launched[TDM_MAX_LANES];
     uint64_t ended;       /* of the compute lane, as last seen */
@@ -175,6 +177,11 @@ static enum tdm_status watch_end(struct tdm_walk *walk, struct tdm_error *err)
 
 /* ---- launching ---- */
 
+void tdm_walk_check(struct tdm_walk *walk, struct tdm_finite *finite)
+{
+    walk->finite = finite;
+}
+
 static void resolve(const struct tdm_walk *walk, const struct tdm_access *access,
                     struct tdm_operand *operand)
 {
@@ -221,10 +228,14 @@ static enum tdm_status launch_op(struct tdm_walk *walk, const struct tdm_op *op,
     struct tdm_launch launch = launch_of(walk, op);
     if (walk->observer != NULL)
         status = tdm_observer_launch(walk->observer, &launch, err);
+    if (status == TDM_OK && walk->finite != NULL)
+        status = tdm_finite_before(walk->finite, &launch, err);
     if (status == TDM_OK)
         status = backend->run[op->kind](executor, &launch, err);
     if (status == TDM_OK)
         walk->launched[op->lane]++;
+    if (status == TDM_OK && walk->finite != NULL)
+        status = tdm_finite_after(walk->finite, &launch, err);
     return status;
 }
 

@@ -19,6 +19,7 @@
 #include <signal.h>
 
 struct tdm_walk;
+struct tdm_finite;
 
 /* Creates a walk over `program` in `arenas`. Both must outlive it, and so must `forecast`, which
  * must be of the same program. With NULL the walk makes its own. */
@@ -44,6 +45,10 @@ struct tdm_walk_watch {
 
 /* Sets the watch for later steps. It is borrowed and may be NULL. */
 void tdm_walk_watch(struct tdm_walk *walk, const struct tdm_walk_watch *watch);
+
+/* Sets what checks the outputs of every op of later steps (finite.h); borrowed, NULL: nothing. Ops
+ * then run one by one. */
+void tdm_walk_check(struct tdm_walk *walk, struct tdm_finite *finite);
 
 /* Ops of the compute lane launched in the current step, or else in the last one. */
 uint64_t tdm_walk_launched(const struct tdm_walk *walk);

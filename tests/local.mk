@@ -277,6 +277,7 @@ golden_tests += \
 	tests/goldens/gemma.test \
 	tests/goldens/help.test \
 	tests/goldens/inputs.test \
+	tests/goldens/log.test \
 	tests/goldens/machine-rates.test \
 	tests/goldens/machine-shipped.test \
 	tests/goldens/machines.test \
@@ -290,6 +291,7 @@ golden_tests += \
 	tests/goldens/plan-budget.test \
 	tests/goldens/plan-byte-1m.test \
 	tests/goldens/plan-evaluate.test \
+	tests/goldens/plan-explain.test \
 	tests/goldens/plan-json.test \
 	tests/goldens/plan-nothing-fits.test \
 	tests/goldens/plan-objective.test \

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The log of a run (executor/log.h). */
+#include "executor/log.h"
+
+#include "base/directory.h"
+#include "base/file.h"
+#include "executor/events.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MOST_CSV_BYTES (UINT64_C(4) << 30)
+
+/* A file that grows. */
+struct growing {
+    char *path;
+    int fd;
+};
+
+struct tdm_log {
+    struct growing train, validation, events;
+    bool is_lost; /* a write has failed */
+    struct tdm_error why_lost;
+};
+
+/* "DIRECTORY/NAME"; malloc'ed. */
+static char *join(const char *directory, const char *name)
+{
+    size_t bytes = strlen(directory) + strlen(name) + 2;
+    char *path = malloc(bytes);
+    if (path != NULL)
+        snprintf(path, bytes, "%s/%s", directory, name);
+    return path;
+}
+
+enum tdm_status tdm_log_check(const char *directory, bool resumed, bool force,
+                              struct tdm_error *err)
+{
+    struct stat info;
+    if (directory[0] == '\0')
+        return tdm_fail(err, TDM_USAGE, "the name of a directory to write is empty");
+    if (stat(directory, &info) != 0) {
+        int reason = tdm_directory_reason(directory);
+        return reason == 0 ? TDM_OK : tdm_file_failed(directory, reason, err);
+    }
+    if (!S_ISDIR(info.st_mode))
+        return tdm_fail(err, TDM_USAGE, "%s: is not a directory", directory);
+    char *path = join(directory, TDM_LOG_TRAIN);
+    bool exists = path != NULL && access(path, F_OK) == 0;
+    free(path);
+    if (!exists || resumed || force)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "%s: has the log of another run", directory);
+    return tdm_hint(err, "name a new directory, or pass --force to replace it");
+}
+
+/* The bytes of the rows of a CSV file that are whole and of steps up to `last`. */
+static uint64_t kept_bytes(const char *text, uint64_t bytes, uint64_t last)
+{
+    const char *at = text, *end = text + bytes;
+    bool head = true;
+    while (at < end) {
+        const char *line_end = memchr(at, '\n', (size_t)(end - at));
+        if (line_end == NULL || (!head && strtoull(at, NULL, 10) > last))
+            break;
+        head = false;
+        at = line_end + 1;
+    }
+    return (uint64_t)(at - text);
+}
+
+/* Opens a CSV file with the given first line, and keeps the rows up to a step. */
+static enum tdm_status open_csv(const char *directory, const char *name, const char *head,
+                                uint64_t resumed_step, struct growing *file, struct tdm_error *err)
+{
+    char *text = NULL;
+    uint64_t bytes = 0, kept = 0;
+    enum tdm_status status = TDM_OK;
+    file->path = join(directory, name);
+    if (file->path == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", directory);
+    if (resumed_step > 0 && access(file->path, F_OK) == 0) {
+        status = tdm_file_read(file->path, MOST_CSV_BYTES, &text, &bytes, err);
+        kept = status == TDM_OK ? kept_bytes(text, bytes, resumed_step) : 0;
+        free(text);
+    }
+    if (status != TDM_OK)
+        return status;
+    file->fd = open(file->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (file->fd < 0 || ftruncate(file->fd, (off_t)kept) != 0)
+        return tdm_file_failed(file->path, errno, err);
+    return kept > 0 ? TDM_OK : tdm_file_put(file->fd, file->path, head, strlen(head), err);
+}
+
+static void free_log(struct tdm_log *log)
+{
+    struct growing *files[] = {&log->train, &log->validation, &log->events};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        if (files[i]->fd >= 0)
+            (void)close(files[i]->fd);
+        free(files[i]->path);
+    }
+    free(log);
+}
+
+enum tdm_status tdm_log_open(const char *directory, uint64_t resumed_step, struct tdm_log **out,
+                             struct tdm_error *err)
+{
+    struct tdm_log *log = calloc(1, sizeof(*log));
+    if (log == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", directory);
+    log->train.fd = log->validation.fd = log->events.fd = -1;
+    enum tdm_status status = TDM_OK;
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
+        status = tdm_file_failed(directory, errno, err);
+    if (status == TDM_OK)
+        status = open_csv(directory, TDM_LOG_TRAIN,
+                          "step,loss,gradient_norm,learning_rate,seconds,tokens_per_second,mfu,"
+                          "device_used_bytes,host_used_bytes\n",
+                          resumed_step, &log->train, err);
+    if (status == TDM_OK)
+        status = open_csv(directory, TDM_LOG_VALIDATION, "step,loss,tokens,seconds\n", resumed_step,
+                          &log->validation, err);
+    if (status == TDM_OK)
+        status =
+            tdm_events_create(directory, resumed_step, &log->events.path, &log->events.fd, err);
+    if (status != TDM_OK) {
+        free_log(log);
+        return status;
+    }
+    *out = log;
+    return TDM_OK;
+}
+
+/* A log that cannot be written does not end a training. */
+static enum tdm_status lose(struct tdm_log *log, const struct tdm_error *failure,
+                            struct tdm_error *err)
+{
+    if (failure->status == TDM_OK)
+        return TDM_OK;
+    log->is_lost = true;
+    log->why_lost = *failure;
+    if (err != NULL)
+        *err = *failure;
+    return failure->status;
+}
+
+/* A number of a row; nothing where it is not known. */
+static const char *number(double value, char out[32])
+{
+    out[0] = '\0';
+    if (isfinite(value))
+        snprintf(out, 32, "%.17g", value);
+    return out;
+}
+
+static const char *count(uint64_t value, char out[32])
+{
+    out[0] = '\0';
+    if (value > 0)
+        snprintf(out, 32, "%" PRIu64, value);
+    return out;
+}
+
+static double gib(uint64_t bytes)
+{
+    return bytes > 0 ? (double)bytes / 0x1p30 : NAN;
+}
+
+enum tdm_status tdm_log_step(struct tdm_log *log, const struct tdm_log_step *step,
+                             struct tdm_error *err)
+{
+    char row[320], text[8][32];
+    struct tdm_error failure = {.status = TDM_OK};
+    if (log->is_lost)
+        return TDM_OK;
+    int bytes =
+        snprintf(row, sizeof(row), "%" PRIu64 ",%s,%s,%s,%s,%s,%s,%s,%s\n", step->step,
+                 number(step->loss, text[0]), number(step->gradient_norm, text[1]),
+                 number(step->learning_rate, text[2]), number(step->seconds, text[3]),
+                 number(step->tokens_per_second, text[4]), number(step->mfu, text[5]),
+                 count(step->device_used_bytes, text[6]), count(step->host_used_bytes, text[7]));
+    const struct tdm_event_scalar scalars[] = {
+        {"train/loss", step->loss},
+        {"train/gradient_norm", step->gradient_norm},
+        {"train/learning_rate", step->learning_rate},
+        {"speed/seconds", step->seconds},
+        {"speed/tokens_per_second", step->tokens_per_second},
+        {"speed/mfu", step->mfu},
+        {"memory/device_gib", gib(step->device_used_bytes)},
+        {"memory/host_gib", gib(step->host_used_bytes)},
+    };
+    if (tdm_file_put(log->train.fd, log->train.path, row, (size_t)bytes, &failure) == TDM_OK)
+        (void)tdm_events_add(log->events.fd, log->events.path, step->step,
+                             sizeof(scalars) / sizeof(scalars[0]), scalars, &failure);
+    return lose(log, &failure, err);
+}
+
+enum tdm_status tdm_log_evaluation(struct tdm_log *log, uint64_t step, double loss, uint64_t tokens,
+                                   double seconds, struct tdm_error *err)
+{
+    char row[160], text[2][32];
+    struct tdm_error failure = {.status = TDM_OK};
+    if (log->is_lost)
+        return TDM_OK;
+    int bytes = snprintf(row, sizeof(row), "%" PRIu64 ",%s,%" PRIu64 ",%s\n", step,
+                         number(loss, text[0]), tokens, number(seconds, text[1]));
+    const struct tdm_event_scalar scalar = {"validation/loss", loss};
+    if (tdm_file_put(log->validation.fd, log->validation.path, row, (size_t)bytes, &failure) ==
+        TDM_OK)
+        (void)tdm_events_add(log->events.fd, log->events.path, step, 1, &scalar, &failure);
+    return lose(log, &failure, err);
+}
+
+enum tdm_status tdm_log_close(struct tdm_log *log, enum tdm_status status, struct tdm_error *err)
+{
+    if (log == NULL)
+        return status;
+    const struct growing *files[] = {&log->train, &log->validation, &log->events};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        struct tdm_error failure = {.status = TDM_OK};
+        if (close(files[i]->fd) != 0 && !log->is_lost) {
+            (void)tdm_file_failed(files[i]->path, errno, &failure);
+            (void)lose(log, &failure, NULL);
+        }
+    }
+    log->train.fd = log->validation.fd = log->events.fd = -1;
+    if (log->is_lost && status == TDM_OK) {
+        status = log->why_lost.status;
+        if (err != NULL) {
+            *err = log->why_lost;
+            size_t length = strlen(err->message);
+            snprintf(err->message + length, sizeof(err->message) - length,
+                     "; the training went on without it");
+        }
+    }
+    free_log(log);
+    return status;
+}

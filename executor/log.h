@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The log of a run: a directory with train.csv and validation.csv, a row a step or an evaluation,
+ * and an event file of TensorBoard. All can be read while the run writes them.
+ *
+ * A resumed run goes on in the files of the run before: rows after the step that it goes on from
+ * are removed.
+ */
+#ifndef TDM_EXECUTOR_LOG_H
+#define TDM_EXECUTOR_LOG_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TDM_LOG_TRAIN "train.csv"
+#define TDM_LOG_VALIDATION "validation.csv"
+
+struct tdm_log;
+
+/* May a log be written to `directory`? TDM_USAGE if one is there, unless it is resumed or `force`.
+ */
+enum tdm_status tdm_log_check(const char *directory, bool resumed, bool force,
+                              struct tdm_error *err);
+
+/* Makes the directory and opens the files, after `resumed_step` (0: from the start, which replaces
+ * an older log). TDM_IO. On success the caller owns *log. */
+enum tdm_status tdm_log_open(const char *directory, uint64_t resumed_step, struct tdm_log **log,
+                             struct tdm_error *err);
+
+/* What is logged of a step. */
+struct tdm_log_step {
+    uint64_t step;
+    double loss, gradient_norm; /* NAN: not known */
+    double learning_rate, seconds, tokens_per_second, mfu;
+    uint64_t device_used_bytes, host_used_bytes; /* 0: not known */
+};
+
+/* Both return the failure of a write once; then they do nothing, and so the run can go on. */
+enum tdm_status tdm_log_step(struct tdm_log *log, const struct tdm_log_step *step,
+                             struct tdm_error *err);
+enum tdm_status tdm_log_evaluation(struct tdm_log *log, uint64_t step, double loss, uint64_t tokens,
+                                   double seconds, struct tdm_error *err);
+
+/* Closes and frees; NULL is allowed. Returns `status`, or the first failure of a write if that is
+ * TDM_OK. */
+enum tdm_status tdm_log_close(struct tdm_log *log, enum tdm_status status, struct tdm_error *err);
+
+#endif

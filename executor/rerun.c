@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs steps again (executor/rerun.h). */
+#include "executor/rerun.h"
+
+#include "executor/finite.h"
+#include "executor/state.h"
+#include "schedule/learning_rate.h"
+
+#include <stdlib.h>
+
+static enum tdm_status run_step(const struct tdm_rerun *r, uint64_t number, struct tdm_error *err)
+{
+    struct tdm_step step = {.number = number,
+                            .learning_rate =
+                                tdm_learning_rate(&r->program->schedule->optimizer, number),
+                            .seed = r->run->weights.seed,
+                            .untimed = true};
+    tdm_batch_step(r->batch, step.seed, number);
+    tdm_batch_describe(r->batch, &step);
+    enum tdm_status status = tdm_state_write_tokens(r->run->arenas, r->program, r->batch->inputs,
+                                                    r->batch->targets, err);
+    return status == TDM_OK ? tdm_team_walk_step(r->walk, &step, NULL, r->stop, err) : status;
+}
+
+enum tdm_status tdm_rerun(const struct tdm_rerun *r, uint64_t *from, struct tdm_error *err)
+{
+    struct tdm_run *run = r->run;
+    struct tdm_finite **finite = calloc(run->ranks, sizeof(struct tdm_finite *));
+    enum tdm_status status = TDM_OK;
+    if (finite == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for checking a step");
+    for (uint32_t rank = 0; rank < run->ranks && status == TDM_OK; rank++) {
+        status = tdm_finite_new(&run->arenas[rank], &finite[rank], err);
+        tdm_walk_check(tdm_team_walk_of(r->walk, rank), finite[rank]);
+        /* what the steps left would hide values that they write again */
+        if (status == TDM_OK)
+            status = tdm_arenas_fill(&run->arenas[rank], r->stop, err);
+    }
+    if (status == TDM_OK)
+        status = tdm_run_weights_restore(&run->weights, run->arenas, r->program, r->saved_step,
+                                         from, err);
+    for (uint64_t step = *from + 1; status == TDM_OK && step <= r->last; step++)
+        status = run_step(r, step, err);
+    for (uint32_t rank = 0; rank < run->ranks; rank++) {
+        tdm_walk_check(tdm_team_walk_of(r->walk, rank), NULL);
+        tdm_finite_free(finite[rank]);
+    }
+    free(finite);
+    return status;
+}
