@@ -131,7 +131,7 @@ static enum tdm_status try_exchange(struct tdm_schedule *schedule, const struct 
 {
     const enum tdm_exchange_kind before = schedule->exchange;
     const struct tdm_rings rings = schedule->rings;
-    struct tdm_simulation tried;
+    struct tdm_simulation tried = {0};
     struct tdm_error refusal;
     enum tdm_status status = TDM_OK;
     bool fits = false;
