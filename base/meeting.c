@@ -3,6 +3,7 @@
 #include "base/meeting.h"
 
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -75,12 +76,14 @@ static void note_lost(struct tdm_meeting *meeting)
 }
 
 /* Waits, with the lock, until the meeting is over or somebody has failed. */
-static void wait_for_all(struct tdm_meeting *meeting, uint32_t member)
+static void wait_for_all(struct tdm_meeting *meeting, uint32_t member, double late_seconds)
 {
     const uint64_t number = meeting->number;
     struct timespec late;
     clock_gettime(CLOCK_MONOTONIC, &late);
-    late.tv_sec += (time_t)meeting->late_seconds;
+    late.tv_nsec += (long)(1e9 * (late_seconds - floor(late_seconds)));
+    late.tv_sec += (time_t)late_seconds + late.tv_nsec / 1000000000;
+    late.tv_nsec %= 1000000000;
     meeting->seen[member] = number + 1;
     if (++meeting->here == meeting->members) {
         meeting->here = 0;
@@ -89,7 +92,7 @@ static void wait_for_all(struct tdm_meeting *meeting, uint32_t member)
         return;
     }
     while (meeting->number == number && meeting->failed == TDM_NOBODY) {
-        if (meeting->late_seconds == 0)
+        if (late_seconds == 0)
             pthread_cond_wait(&meeting->all_here, &meeting->lock);
         else if (pthread_cond_timedwait(&meeting->all_here, &meeting->lock, &late) == ETIMEDOUT &&
                  meeting->number == number)
@@ -97,13 +100,13 @@ static void wait_for_all(struct tdm_meeting *meeting, uint32_t member)
     }
 }
 
-enum tdm_status tdm_meeting_wait(struct tdm_meeting *meeting, uint32_t member,
-                                 struct tdm_error *err)
+enum tdm_status tdm_meeting_wait_for(struct tdm_meeting *meeting, uint32_t member,
+                                     double late_seconds, struct tdm_error *err)
 {
     pthread_mutex_lock(&meeting->lock);
     const uint64_t number = meeting->number;
     if (meeting->failed == TDM_NOBODY)
-        wait_for_all(meeting, member);
+        wait_for_all(meeting, member, late_seconds);
     bool over = meeting->number != number;
     bool lost = meeting->lost;
     uint32_t failed = meeting->failed;
@@ -111,10 +114,16 @@ enum tdm_status tdm_meeting_wait(struct tdm_meeting *meeting, uint32_t member,
     if (over)
         return TDM_OK;
     return lost ? tdm_fail(err, TDM_INTERRUPTED,
-                           "rank %u has not come to where another rank has waited %u s for it",
-                           failed, meeting->late_seconds)
+                           "rank %u has not come to where another rank has waited %.0f s for it",
+                           failed, late_seconds)
                 : tdm_fail(err, TDM_INTERRUPTED, "rank %u stops, because rank %u has failed",
                            member, failed);
+}
+
+enum tdm_status tdm_meeting_wait(struct tdm_meeting *meeting, uint32_t member,
+                                 struct tdm_error *err)
+{
+    return tdm_meeting_wait_for(meeting, member, meeting->late_seconds, err);
 }
 
 void tdm_meeting_fail(struct tdm_meeting *meeting, uint32_t member)
@@ -132,4 +141,12 @@ uint32_t tdm_meeting_failed(struct tdm_meeting *meeting)
     uint32_t failed = meeting->failed;
     pthread_mutex_unlock(&meeting->lock);
     return failed;
+}
+
+uint32_t tdm_meeting_lost(struct tdm_meeting *meeting)
+{
+    pthread_mutex_lock(&meeting->lock);
+    uint32_t lost = meeting->lost ? meeting->failed : TDM_NOBODY;
+    pthread_mutex_unlock(&meeting->lock);
+    return lost;
 }

@@ -29,10 +29,17 @@ void tdm_meeting_reset(struct tdm_meeting *meeting);
 enum tdm_status tdm_meeting_wait(struct tdm_meeting *meeting, uint32_t member,
                                  struct tdm_error *err);
 
+/* The same with another time after which a member is taken to be lost. */
+enum tdm_status tdm_meeting_wait_for(struct tdm_meeting *meeting, uint32_t member,
+                                     double late_seconds, struct tdm_error *err);
+
 /* A member has failed: the others' waits end. */
 void tdm_meeting_fail(struct tdm_meeting *meeting, uint32_t member);
 
 /* The first member that failed or was lost; TDM_NOBODY if none. */
 uint32_t tdm_meeting_failed(struct tdm_meeting *meeting);
+
+/* The same if it was lost; else TDM_NOBODY. */
+uint32_t tdm_meeting_lost(struct tdm_meeting *meeting);
 
 #endif

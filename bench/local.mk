@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Benchmarks: built by `make bench`, never by make or make check. Add programs to bench_programs, or
 # to gpu_bench_programs where nvcc is needed.
-bench_programs = bench/bounds bench/curves bench/fullsize bench/host_optimizer bench/nests bench/packing bench/packing_programs bench/pins bench/predictions bench/presets bench/retrieval bench/scale bench/selectors bench/step
+bench_programs = bench/bounds bench/curves bench/fullsize bench/host_optimizer bench/nests bench/packing bench/packing_programs bench/pins bench/predictions bench/presets bench/ranks bench/retrieval bench/scale bench/selectors bench/step
 gpu_bench_programs = bench/attention_bench bench/norm_bench
 EXTRA_PROGRAMS = $(bench_programs) $(gpu_bench_programs)
-EXTRA_DIST += bench/attention_peer.py bench/curves.gp bench/retrieval.gp bench/selectors.gp bench/torch_peaks.cases bench/torch_peaks.py
+EXTRA_DIST += bench/attention_peer.py bench/curves.gp bench/ranks_peer.py bench/retrieval.gp bench/selectors.gp bench/torch_peaks.cases bench/torch_peaks.py
 CLEANFILES += $(bench_programs) $(gpu_bench_programs)
 
 bench_attention_bench_SOURCES = bench/attention_bench.c bench/gpu_meter.h
@@ -31,6 +31,8 @@ bench_host_optimizer_SOURCES = bench/host_optimizer.c
 bench_host_optimizer_LDADD = $(EXECUTOR_LIBS)
 bench_nests_SOURCES = bench/nests.c
 bench_nests_LDADD = $(TIDEMARK_LIBS)
+bench_ranks_SOURCES = bench/ranks.c bench/commands.h
+bench_ranks_LDADD = $(TIDEMARK_LIBS)
 bench_retrieval_SOURCES = bench/retrieval.c
 bench_retrieval_LDADD = $(EXECUTOR_LIBS)
 bench_scale_SOURCES = bench/scale.c

@@ -237,7 +237,12 @@ static void print_all(const struct tdm_compare_request *r, const struct tdm_meth
     print_block("moved to and from it", r, c, moved_cell);
     printf(
         "\n-: does not fit. Steps are rough: products, attention and what moves, at the rates above; of\n"
-        "tidemark, which is on one GPU, that of its simulated schedule, which counts all operations.\n");
+        "tidemark that of its simulated schedule, which counts all operations.\n");
+    if (r->gpus > 1)
+        printf("tidemark: %" PRIu64
+               " GPUs of one computer, which share its host memory; each has all "
+               "weights. Its\ncontext is not searched beyond 2M tokens.\n",
+               tdm_compared_own_gpus(r, c));
 }
 
 /* ---- as JSON ---- */
@@ -349,9 +354,13 @@ static enum tdm_status draw(const struct tdm_compare_request *r,
         any_dot |= line->dot_count > 0;
     }
     snprintf(plot.title, sizeof(plot.title), "%s: what a step takes", c->model->name);
+    char own[64] = "";
+    if (tdm_compared_own_gpus(r, c) < r->gpus)
+        snprintf(own, sizeof(own), ", tidemark on %" PRIu64 " of them",
+                 tdm_compared_own_gpus(r, c));
     snprintf(plot.subtitle, sizeof(plot.subtitle),
-             "%s, %" PRIu64 " GPU%s, %" PRIu64 " sequence%s; predicted, with a margin of %g%%",
-             c->machine->title, r->gpus, r->gpus == 1 ? "" : "s, tidemark on one of them", r->batch,
+             "%s, %" PRIu64 " GPU%s%s, %" PRIu64 " sequence%s; predicted, with a margin of %g%%",
+             c->machine->title, r->gpus, r->gpus == 1 ? "" : "s", own, r->batch,
              r->batch == 1 ? "" : "s", 100 * r->margin);
     enum tdm_status status =
         any_dot ? tdm_compare_plot_draw(&plot, picture, err)
@@ -462,16 +471,19 @@ const struct tdm_command tdm_cmd_compare = {
     .usage = "compare MODEL --context A..B [options]",
     .summary = "methods side by side: peak by context, longest context, bytes sent, rough step",
     .options = options,
-    .notes = "Peaks are those of predict, and of tidemark those of plan, on one GPU; its longest "
-             "context is one near the longest (plan --objective context may find a tenth more). "
-             "Where nothing is said layers are checkpointed; AdamW's states are in bf16, or in "
-             "fp32 where the system keeps them so; all else is as predict assumes it. Seconds of "
-             "a step are rough, and for ranking: what spans nodes waits for the network. Exit "
-             "status 1: none of the methods can run so; 3: none fits. Pictures need gnuplot.\n"
-             "\n"
-             "Examples:\n"
-             "  tidemark compare qwen2.5-7b --context 8K..128K\n"
-             "  tidemark compare llama-3.1-8b --context 8K..64K --gpus 8 -o compare.svg\n",
+    .notes =
+        "Peaks are those of predict, and of tidemark those of plan, on at most the GPUs of one "
+        "computer; its longest "
+        "context is one near the longest (plan --objective context may find a tenth more), "
+        "and of several GPUs not searched beyond 2M tokens. "
+        "Where nothing is said layers are checkpointed; AdamW's states are in bf16, or in "
+        "fp32 where the system keeps them so; all else is as predict assumes it. Seconds of "
+        "a step are rough, and for ranking: what spans nodes waits for the network. Exit "
+        "status 1: none of the methods can run so; 3: none fits. Pictures need gnuplot.\n"
+        "\n"
+        "Examples:\n"
+        "  tidemark compare qwen2.5-7b --context 8K..128K\n"
+        "  tidemark compare llama-3.1-8b --context 8K..64K --gpus 8 -o compare.svg\n",
     .arguments = TDM_VALUES_MODELS,
     .refused = tdm_settings_explain,
     .run = run,

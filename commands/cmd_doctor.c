@@ -14,6 +14,7 @@
 #include "commands/family.h"
 #include "commands/print.h"
 
+#include <dlfcn.h>
 #include <sqlite3.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -54,15 +55,20 @@ static void check_kernels(struct check *check)
 
 static void check_build(struct check *check)
 {
-    bool cuda = false, openblas = false;
+    bool cuda = false, openblas = false, mpi = false;
 #ifdef HAVE_CUDA
     cuda = true;
 #endif
 #ifdef HAVE_OPENBLAS
     openblas = true;
 #endif
+#ifdef HAVE_MPI
+    mpi = true;
+#endif
     if (check->kernels != NULL)
         check_kernels(check);
+    else if (strcmp(check->name, "MPI") == 0)
+        set(check, mpi, mpi ? "yes" : "no");
     else if (strcmp(check->name, "CUDA") == 0)
         set(check, cuda, cuda ? "yes" : "no");
     else if (strcmp(check->name, "OpenBLAS") == 0)
@@ -103,6 +109,24 @@ static void check_gpus(struct check *check)
     set(check, count > 0, count > 0 ? text : "none");
 }
 
+/* NCCL, as the executor finds it. */
+static void check_nccl(struct check *check)
+{
+    const char *given = getenv("TIDEMARK_NCCL");
+    void *library = dlopen(given == NULL ? "libnccl.so.2" : given, RTLD_LAZY | RTLD_LOCAL);
+    int (*get_version)(int *) = NULL;
+    int version = 0;
+    char text[64] = "";
+    if (library != NULL)
+        *(void **)&get_version = dlsym(library, "ncclGetVersion");
+    if (get_version != NULL && get_version(&version) == 0)
+        snprintf(text, sizeof(text), "%d.%d.%d", version / 10000, version / 100 % 100,
+                 version % 100);
+    set(check, text[0] != '\0', text);
+    if (library != NULL)
+        dlclose(library);
+}
+
 static void check_data(struct check *check)
 {
     char **names;
@@ -123,6 +147,8 @@ static void check_here(struct check *check)
         check_data(check);
     else if (strcmp(check->name, "GPUs") == 0)
         check_gpus(check);
+    else if (strcmp(check->name, "NCCL") == 0)
+        check_nccl(check);
     else if (strcmp(check->name, "NVIDIA driver") == 0)
         set(check, first_line("/proc/driver/nvidia/version", text, sizeof(text)), text);
     else
@@ -180,6 +206,10 @@ static enum tdm_status report(bool as_json, struct tdm_error *err)
          .kind = FINDING_BUILD,
          .needed_for = "more than one core in the cpu backend",
          .package = "build-essential"},
+        {.name = "MPI",
+         .kind = FINDING_BUILD,
+         .needed_for = "runs of several processes",
+         .package = "libopenmpi-dev"},
         {.name = "CUDA",
          .kind = FINDING_BUILD,
          .needed_for = "the GPU backend",
@@ -204,7 +234,15 @@ static enum tdm_status report(bool as_json, struct tdm_error *err)
          .kind = FINDING_HERE,
          .needed_for = "tidemark plot",
          .package = "gnuplot-nox"},
+        {.name = "mpirun",
+         .kind = FINDING_HERE,
+         .needed_for = "runs of several processes",
+         .package = "openmpi-bin"},
         {.name = "GPUs", .kind = FINDING_HERE, .needed_for = "running on a GPU"},
+        {.name = "NCCL",
+         .kind = FINDING_HERE,
+         .needed_for = "GPUs that cannot read each other's memory, and several nodes; the package "
+                       "nvidia-nccl-cu13 of PyPI has it, and TIDEMARK_NCCL names its libnccl.so.2"},
         {.name = "NVIDIA driver",
          .kind = FINDING_HERE,
          .needed_for = "running on a GPU",

@@ -15,7 +15,6 @@
 #include "commands/print.h"
 #include "commands/schedule_table.h"
 #include "planner/shortage.h"
-#include "planner/team_search.h"
 #include "commands/weights_report.h"
 #include "planner/recipes.h"
 #include "schedule/gather.h"
@@ -141,18 +140,6 @@ static enum tdm_status explain_shortage(const struct tdm_plan_arguments *a,
     return TDM_INFEASIBLE;
 }
 
-/* Finds the fastest schedule for the request. */
-static enum tdm_status find_fastest(const struct tdm_request *request,
-                                    struct tdm_objective_found *found, struct tdm_error *err)
-{
-    if (request->ranks > 1)
-        return tdm_team_search(request, found, err);
-    enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
-    return status == TDM_OK
-               ? tdm_candidates_search(found->schedule, &found->pins, &found->search, err)
-               : status;
-}
-
 static void say_context(void *self, uint64_t size, bool good)
 {
     char tokens[TDM_FORMAT_SIZE];
@@ -193,7 +180,7 @@ static enum tdm_status find(const struct tdm_plan_arguments *a, struct tdm_objec
         options.tried = say_budget;
         status = a->request.budget == TDM_BUDGET_AUTO
                      ? tdm_objective_budget(&a->request, &options, found, err)
-                     : find_fastest(&a->request, found, err);
+                     : tdm_objective_time(&a->request, TDM_EFFORT_FULL, found, err);
     }
     tdm_ticker_end(&ticker);
     return status;
@@ -327,7 +314,7 @@ static enum tdm_status plan(const struct tdm_plan_arguments *a, struct tdm_error
             NULL) /* a preset fixes the other system's choices, so the note would not help */
             note_search(&found.search);
     }
-    if (status == TDM_INFEASIBLE && found.schedule != NULL &&
+    if (status == TDM_INFEASIBLE && found.schedule != NULL && found.schedule->ranks == 1 &&
         tdm_search_space_check(found.schedule, &found.pins, err) == TDM_OK)
         status = explain_shortage(a, found.schedule, &found.pins, &found.search, err);
     else if (status == TDM_INFEASIBLE && a->json) /* fits in memory, but not in the time limit */

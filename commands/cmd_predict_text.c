@@ -148,7 +148,7 @@ void tdm_predict_print_head(const struct tdm_predict_request *r, const struct td
     printf("%-10s %" PRIu64 " sequence%s%s of %s tokens (%s)\n", "step", r->batch,
            r->batch == 1 ? "" : "s",
            a->method->divides_sequence ? " a group of GPUs"
-           : r->gpus > 1               ? " a GPU"
+           : r->gpus > 1               ? tdm_method_is_own(a->method) ? " on all GPUs" : " a GPU"
                                        : "",
            tdm_format_tokens(r->context, text), tdm_format_digits(r->context, digits));
     if (a->settings.torch.context.ranks > 0)

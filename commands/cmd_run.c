@@ -129,8 +129,23 @@ static const struct tdm_option options[] = {
      .word = "LIST",
      .place = 0,
      .read = read_devices,
-     .help = "of a schedule for several ranks: the number of each rank's device, as 0,1; ranks may "
-             "share one (0,0); by default rank 0 has device 0, and so on"},
+     .help =
+         "of a schedule for several ranks: the number of the device of each rank of this "
+         "process, as 0,1; ranks may share one (0,0); by default the first has device 0, and so "
+         "on"},
+    {.name = "transport",
+     .word = "NAME",
+     .place = PLACE(transport),
+     .help = "of a schedule for several ranks, how bytes get from rank to rank: shared: each reads "
+             "the memory of the others, in one process; nccl: by NCCL, between GPUs; mpi: "
+             "messages, between processes that mpirun started, of cpu; by default what fits",
+     .details = "mpirun -n N tidemark run SCHEDULE divides the ranks among N processes, one a "
+                "node. All read the same files; the first one prints, saves and writes the trace. "
+                "Before memory is taken they compare schedules, texts, versions and cards. A rank "
+                "that does not come to where others wait is given up after 30 s (TIDEMARK_LATE in "
+                "the environment changes that), or after ten times what it should need.",
+     .values = TDM_VALUES_NAMES,
+     .names = "shared, nccl or mpi"},
     {.name = "weights",
      .word = "WEIGHTS",
      .place = PLACE(run),

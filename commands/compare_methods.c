@@ -161,10 +161,11 @@ static enum tdm_status find_own(const struct tdm_own_words *words, bool longest,
                                              .fits = true,
                                              .used_bytes = step.used_bytes,
                                              .enough_bytes = step.used_bytes,
-                                             .host_bytes = step.host_bytes,
+                                             .host_bytes = step.host_bytes / words->ranks,
                                              .cost = {.product_flops = step.product_flops,
                                                       .attention_flops = step.attention_flops,
                                                       .host_bytes = step.moved_bytes,
+                                                      .sent.node = step.sent_bytes,
                                                       .sequences = (double)step.sequences},
                                              .step_seconds = step.step_seconds};
         memcpy(point->categories, step.categories, sizeof(point->categories));
@@ -176,8 +177,10 @@ static enum tdm_status find_own(const struct tdm_own_words *words, bool longest,
 static struct tdm_own_words words_of(const struct comparing *c, const struct tdm_compared *row)
 {
     const struct tdm_compare_request *r = c->request;
-    return tdm_own_words(&row->settings, &row->choices, r->model, r->machine, c->all->machine,
-                         r->margin);
+    struct tdm_own_words words = tdm_own_words(&row->settings, &row->choices, r->model, r->machine,
+                                               c->all->machine, r->margin);
+    words.quick = true;
+    return words;
 }
 
 static enum tdm_status compare_own_at(const struct comparing *c, struct tdm_compared *row, size_t i,
@@ -203,6 +206,12 @@ static enum tdm_status find_own_longest(const struct comparing *c, struct tdm_co
     return find_own(&words, true, &row->longest, err);
 }
 
+uint64_t tdm_compared_own_gpus(const struct tdm_compare_request *r,
+                               const struct tdm_methods_comparison *c)
+{
+    return r->gpus < c->links.gpus_per_node ? r->gpus : c->links.gpus_per_node;
+}
+
 /* ---- settings ---- */
 
 /* A key of some methods. In compare it sets the node size for all methods. */
@@ -215,7 +224,7 @@ static void base_settings(const struct comparing *c, const struct tdm_method *me
     *settings = (struct tdm_method_settings){0};
     settings->torch.tokens = r->contexts[0];
     settings->torch.batch = r->batch;
-    settings->torch.ranks = tdm_method_is_own(method) ? 1 : r->gpus;
+    settings->torch.ranks = tdm_method_is_own(method) ? tdm_compared_own_gpus(r, c->all) : r->gpus;
     settings->torch.context.gpus_per_node = c->all->links.gpus_per_node;
 }
 

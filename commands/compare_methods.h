@@ -70,6 +70,10 @@ struct tdm_methods_comparison {
     size_t count;
 };
 
+/* The GPUs that tidemark's own schedule is for: at most those of one computer. */
+uint64_t tdm_compared_own_gpus(const struct tdm_compare_request *request,
+                               const struct tdm_methods_comparison *c);
+
 /* Tokens per second of the group of GPUs: tokens of all sequences of a step, over the step's
  * seconds. */
 double tdm_compared_rate(const struct tdm_compared_point *point);

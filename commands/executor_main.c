@@ -3,9 +3,11 @@
  * commands. */
 #include "base/process.h"
 #include "commands/executor_parts.h"
+#include "executor/processes.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct tdm_signals signals;
 
@@ -27,7 +29,7 @@ static void save_now(int signal_number)
     signals.save_now = 1;
 }
 
-static enum tdm_status start(int argc, char **argv, struct tdm_error *err)
+static enum tdm_status start(int argc, char **argv, bool *hangs, struct tdm_error *err)
 {
     struct sigaction action = {.sa_handler = interrupt}, saving = {.sa_handler = save_now};
     enum tdm_status status = tdm_process_begin(err);
@@ -41,7 +43,7 @@ static enum tdm_status start(int argc, char **argv, struct tdm_error *err)
         sigaction(SIGHUP, &action, NULL);
     if (argc >= 2 && strcmp(argv[1], "run") == 0) {
         sigaction(SIGUSR1, &saving, NULL);
-        return tdm_executor_run(argc - 1, argv + 1, &signals, err);
+        return tdm_executor_run(argc - 1, argv + 1, &signals, hangs, err);
     }
     if (argc >= 2 && strcmp(argv[1], "calibrate") == 0)
         return tdm_executor_calibrate(argc - 1, argv + 1, &signals.stop, err);
@@ -49,16 +51,27 @@ static enum tdm_status start(int argc, char **argv, struct tdm_error *err)
                     "tidemark-executor is started by tidemark run and tidemark calibrate");
 }
 
+void tdm_executor_say(struct tdm_error *err)
+{
+    if (err->message[0] == '\0') /* it has been said, or another process says it */
+        return;
+    fprintf(stderr, "tidemark: %s\n", err->message);
+    if (err->hint[0] != '\0')
+        fprintf(stderr, "hint: %s\n", err->hint);
+    err->message[0] = '\0';
+}
+
 int main(int argc, char **argv)
 {
     struct tdm_error err = {0};
-    enum tdm_status status = start(argc, argv, &err);
+    bool hangs = false;
+    enum tdm_status status = start(argc, argv, &hangs, &err);
     if (status == TDM_OK && (fflush(stdout) != 0 || ferror(stdout)))
         status = tdm_fail(&err, TDM_IO, "writing to stdout failed");
-    if (status != TDM_OK) {
-        fprintf(stderr, "tidemark: %s\n", err.message);
-        if (err.hint[0] != '\0')
-            fprintf(stderr, "hint: %s\n", err.hint);
-    }
+    if (status != TDM_OK)
+        tdm_executor_say(&err);
+    tdm_processes_abort(tdm_exit_code(status));
+    if (hangs) /* libraries might wait for the thread at exit */
+        _exit(tdm_exit_code(status));
     return tdm_exit_code(status);
 }

@@ -6,7 +6,9 @@
 #include "commands/run_arguments.h"
 #include "commands/run_progress.h"
 #include "executor/backend.h"
+#include "executor/processes.h"
 #include "executor/run.h"
+#include "executor/transports.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -111,7 +113,65 @@ static void hint_what_is_left(const struct tdm_run_options *run,
                  run->trace_path);
 }
 
-enum tdm_status tdm_executor_run(int argc, char **argv, struct tdm_signals *signals,
+/* Trains, and reports if this is the first process of the run. */
+static enum tdm_status train(struct tdm_run_arguments *arguments, struct tdm_run_result *results,
+                             bool *hangs, struct tdm_error *err)
+{
+    struct tdm_run_options *run = &arguments->run;
+    const bool first = tdm_processes_number(run->processes) == 0;
+    bool told = false;
+    struct tdm_progress progress;
+    struct tdm_ticker ticker;
+    FILE *out = first ? stderr : fopen("/dev/null", "we");
+    if (out == NULL)
+        return tdm_fail(err, TDM_IO, "/dev/null cannot be opened");
+    if (!first)
+        run->trace_path = run->log_path = NULL;
+    tdm_progress_begin(&progress, out, run->steps);
+    progress.waiting = &ticker;
+    tdm_ticker_begin(&ticker, out, "reading and checking the schedules");
+    struct tdm_run_listener listener = tdm_progress_listener(&progress);
+    enum tdm_status status = tdm_run(run, &listener, results, err);
+    tdm_progress_end(&progress, run, results, status);
+    if (!first)
+        fclose(out);
+    status = tdm_processes_settle(run->processes, status, err);
+    if (status == TDM_INTERRUPTED && results[0].begun && first)
+        hint_what_is_left(run, &results[0], err);
+    if (status != TDM_OK && first && run->processes != NULL)
+        tdm_executor_say(err);
+    status = tdm_processes_close(run->processes, status, &told, err);
+    enum tdm_status printed = TDM_OK;
+    if (first && arguments->json &&
+        (status == TDM_OK || tdm_progress_finished(run, results) || status == TDM_INTERRUPTED ||
+         status == TDM_INFEASIBLE))
+        printed = print_json(arguments, results, status, err);
+    if (printed != TDM_OK)
+        status = printed;
+    if (told)
+        err->message[0] = '\0';
+    for (uint32_t i = 0; i < run->schedule_count; i++)
+        *hangs = *hangs || results[i].hangs;
+    return status;
+}
+
+/* Finds the transport, and joins the other processes where there are some. */
+static enum tdm_status join_processes(struct tdm_run_arguments *arguments, struct tdm_error *err)
+{
+    struct tdm_run_options *run = &arguments->run;
+    enum tdm_status status = TDM_OK;
+    if (arguments->transport != NULL)
+        status = tdm_transport_find(arguments->transport, &run->transport, err);
+    const bool asked = run->transport == &tdm_transport_mpi;
+    const char *late = getenv("TIDEMARK_LATE");
+    if (late != NULL)
+        run->late_seconds = strtod(late, NULL);
+    return status == TDM_OK && (asked || tdm_processes_expected())
+               ? tdm_processes_open(run->stop, &run->processes, err)
+               : status;
+}
+
+enum tdm_status tdm_executor_run(int argc, char **argv, struct tdm_signals *signals, bool *hangs,
                                  struct tdm_error *err)
 {
     struct tdm_run_arguments arguments;
@@ -129,6 +189,11 @@ enum tdm_status tdm_executor_run(int argc, char **argv, struct tdm_signals *sign
     arguments.run.cut = &signals->cut;
     arguments.run.save_now = &signals->save_now;
 
+    status = join_processes(&arguments, err);
+    if (status != TDM_OK) {
+        free(command);
+        return status;
+    }
     struct tdm_run_result *results =
         calloc((size_t)arguments.run.schedule_count + 1, sizeof(*results));
     if (results == NULL) {
@@ -136,22 +201,7 @@ enum tdm_status tdm_executor_run(int argc, char **argv, struct tdm_signals *sign
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u schedules",
                         arguments.run.schedule_count);
     }
-    struct tdm_progress progress;
-    struct tdm_ticker ticker;
-    tdm_progress_begin(&progress, stderr, arguments.run.steps);
-    progress.waiting = &ticker;
-    tdm_ticker_begin(&ticker, stderr, "reading and checking the schedules");
-    struct tdm_run_listener listener = tdm_progress_listener(&progress);
-    status = tdm_run(&arguments.run, &listener, results, err);
-    tdm_progress_end(&progress, &arguments.run, results, status);
-    enum tdm_status printed = TDM_OK;
-    if (arguments.json && (status == TDM_OK || tdm_progress_finished(&arguments.run, results) ||
-                           status == TDM_INTERRUPTED || status == TDM_INFEASIBLE))
-        printed = print_json(&arguments, results, status, err);
-    if (printed != TDM_OK)
-        status = printed;
-    if (status == TDM_INTERRUPTED && results[0].begun)
-        hint_what_is_left(&arguments.run, &results[0], err);
+    status = train(&arguments, results, hangs, err);
     free(results);
     free(command);
     return status;

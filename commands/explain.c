@@ -157,11 +157,59 @@ static void say_category(FILE *out, const struct tdm_machine *machine,
 
 #define MOST_CATEGORIES 4
 
+/* The rank that computes longest. */
+static const struct tdm_rank_use *slowest(const struct tdm_team_use *team)
+{
+    const struct tdm_rank_use *most = &team->of[0];
+    for (uint32_t i = 1; i < team->simulated; i++)
+        if (team->of[i].compute_seconds > most->compute_seconds)
+            most = &team->of[i];
+    return most;
+}
+
+/* Explains a step of several ranks, which has no linear program: what its slowest rank does, and
+ * how much of the memory is used, by category. */
+static void explain_team(FILE *out, const struct tdm_schedule *schedule,
+                         const struct tdm_simulation *s)
+{
+    const struct tdm_topology *topology = &schedule->machine->topology;
+    const struct tdm_rank_use *rank = slowest(&s->team);
+    const double step = s->step_seconds;
+    const double left = step - rank->compute_seconds - rank->exposed_seconds;
+    const double other = left > NOTEWORTHY * step ? left : 0;
+    char used[TDM_FORMAT_SIZE], limit[TDM_FORMAT_SIZE];
+    fprintf(out, "\nwhat the step takes, on rank %u, which computes longest\n", rank->rank);
+    fprintf(out, ROW "%s, %.1f%% of the step\n", "computing",
+            tdm_format_seconds(rank->compute_seconds, used), 100 * rank->compute_seconds / step);
+    fprintf(out, ROW "%s, %.1f%%: of %s that it exchanges\n", "exposed exchanges",
+            tdm_format_seconds(rank->exposed_seconds, used), 100 * rank->exposed_seconds / step,
+            tdm_format_seconds(rank->team_seconds, limit));
+    fprintf(out, ROW "%s, %.1f%%\n", "copies, other waits", tdm_format_seconds(other, used),
+            100 * other / step);
+    for (uint32_t place = 0; place < topology->place_count; place++) {
+        uint64_t sharers = tdm_schedule_sharers(schedule, (enum tdm_place)place);
+        if (s->used_peak_bytes[place] == 0)
+            continue;
+        fprintf(out, "\n%s memory, %s of %s\n", topology->places[place].name,
+                tdm_format_bytes(s->used_peak_bytes[place], used),
+                tdm_format_bytes(tdm_schedule_limit(schedule, (enum tdm_place)place), limit));
+        for (int c = 0; c < TDM_CATEGORIES; c++)
+            if (s->peak_categories[place][c] > 0 && c != TDM_RUNTIME)
+                fprintf(out, ROW "%s%s\n", tdm_category_name((enum tdm_category)c),
+                        tdm_format_bytes(s->peak_categories[place][c] * sharers, used),
+                        sharers > 1 ? " of all ranks" : "");
+    }
+}
+
 void tdm_explain(FILE *out, const struct tdm_schedule *schedule, const struct tdm_search *search)
 {
     const struct tdm_machine *machine = schedule->machine;
     const uint64_t *far = search->simulation.peak_categories[machine->topology.far];
     bool told[TDM_CATEGORIES] = {[TDM_RUNTIME] = true};
+    if (search->simulation.team.ranks > 1) {
+        explain_team(out, schedule, &search->simulation);
+        return;
+    }
     fprintf(out, "\nwhat binds: by how much a unit more of it lowers the bound\n");
     if (search->binding.row_count == 0)
         fprintf(out, ROW "nothing but the computing of the forward\n", "");

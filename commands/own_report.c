@@ -26,8 +26,10 @@ void tdm_own_step(const struct tdm_own_schedule *own, struct tdm_own_step *step)
                                   .step_seconds = s->step_seconds};
     const struct tdm_topology *topology = &schedule->machine->topology;
     for (uint32_t lane = 0; lane < topology->lane_count; lane++)
-        if (!topology->lanes[lane].computes)
+        if (!topology->lanes[lane].computes && lane != TDM_LANE_PEER)
             step->moved_bytes += (double)s->copied_bytes[lane];
+    if (s->team.ranks > 1)
+        step->sent_bytes = (double)s->team.of[0].sent_bytes;
     memcpy(step->categories, s->peak_categories[TDM_DEVICE], sizeof(step->categories));
     step->categories[TDM_ALLOCATOR] += step->reserved_bytes - step->allocated_bytes;
 }
@@ -54,7 +56,8 @@ void tdm_own_table(FILE *out, const struct tdm_own_schedule *own)
             print_row(out, tdm_category_name((enum tdm_category)c), 8, step.categories[c]);
     print_row(out, "allocator", 6, step.categories[TDM_ALLOCATOR]);
     print_row(out, "runtime", 4, step.categories[TDM_RUNTIME]);
-    print_row(out, "host memory", 2, step.host_bytes);
+    print_row(out, own->found.schedule->ranks > 1 ? "host memory of all" : "host memory", 2,
+              step.host_bytes);
     fprintf(out, "%-24s %12s\n\n", "step", tdm_format_seconds(step.step_seconds, text));
 }
 
@@ -84,6 +87,13 @@ enum tdm_status tdm_own_fail(struct tdm_own_schedule *own, struct tdm_own_miss *
     *miss = (struct tdm_own_miss){.binding = NULL};
     if (found->schedule == NULL)
         return TDM_INFEASIBLE;
+    if (found->schedule->ranks > 1) { /* the search has said it */
+        miss->device_bytes = found->schedule->memory_bytes;
+        miss->host_bytes = found->schedule->host_memory_bytes;
+        miss->host_memory_bytes = found->schedule->host_memory_bytes;
+        miss->binding = tdm_binding_name(TDM_BINDING_BOTH);
+        return TDM_INFEASIBLE;
+    }
     enum tdm_status status = tdm_shortage_find(found->schedule, &found->pins, &shortage, err);
     if (status != TDM_OK)
         return status;

@@ -49,6 +49,7 @@ static enum tdm_status read_words(const struct tdm_own_words *words, struct tdm_
     *r = (struct tdm_request){.model = words->model,
                               .machine = words->machine,
                               .context = words->context,
+                              .ranks = words->ranks,
                               .unchecked = true, /* predicted only, never run */
                               .sequences = words->batch};
     if (!tdm_objective_parse(words->objective, objective) || *objective == TDM_OBJECTIVE_CONTEXT)
@@ -95,17 +96,15 @@ enum tdm_status tdm_own_check(const struct tdm_own_words *words, struct tdm_erro
 }
 
 static enum tdm_status find(const struct tdm_request *request, enum tdm_objective objective,
-                            struct tdm_objective_found *found, struct tdm_error *err)
+                            enum tdm_effort effort, struct tdm_objective_found *found,
+                            struct tdm_error *err)
 {
     static const struct tdm_objective_options options = {.tried = NULL};
     if (objective == TDM_OBJECTIVE_CONTEXT)
         return tdm_objective_near_context(request, request->context, found, err);
     if (objective == TDM_OBJECTIVE_MEMORY)
         return tdm_objective_memory(request, &options, found, err);
-    enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
-    return status == TDM_OK
-               ? tdm_candidates_search(found->schedule, &found->pins, &found->search, err)
-               : status;
+    return tdm_objective_time(request, effort, found, err);
 }
 
 enum tdm_status tdm_own_find(const struct tdm_own_words *words, bool longest,
@@ -119,7 +118,9 @@ enum tdm_status tdm_own_find(const struct tdm_own_words *words, bool longest,
     *own = calloc(1, sizeof(**own));
     if (*own == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a schedule");
-    status = find(&request, longest ? TDM_OBJECTIVE_CONTEXT : objective, &(*own)->found, err);
+    status = find(&request, longest ? TDM_OBJECTIVE_CONTEXT : objective,
+                  words->quick && words->ranks > 1 ? TDM_EFFORT_QUICK : TDM_EFFORT_FULL,
+                  &(*own)->found, err);
     if (status != TDM_OK && status != TDM_INFEASIBLE) {
         tdm_own_free(*own);
         *own = NULL;

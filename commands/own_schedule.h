@@ -21,7 +21,9 @@
 struct tdm_own_words {
     const char *model, *machine;
     uint64_t context, batch;
-    double margin; /* fraction of the device's memory to leave free if `memory` is "all" */
+    uint32_t ranks; /* GPUs of one computer, each with device_bytes; host_bytes are of all */
+    bool quick;     /* of several ranks: not the last part of the search */
+    double margin;  /* fraction of the device's memory to leave free if `memory` is "all" */
     uint64_t device_bytes,
         host_bytes; /* available memory, if `memory` and `host_memory` are "all" */
     const char *objective, *optimizer, *budget, *memory, *host_memory;
@@ -36,9 +38,9 @@ struct tdm_own_schedule;
 enum tdm_status tdm_own_check(const struct tdm_own_words *words, struct tdm_error *err);
 
 /* Plans a schedule for the context, or, if `longest`, for a context close to the longest that fits.
- * The latter tries simple schedules only; plan --objective context may find a tenth more. The
- * caller frees *own, also after TDM_INFEASIBLE. That status means that nothing fits; tdm_own_fail()
- * gives the reason. */
+ * The latter tries simple schedules only; plan --objective context may find a tenth more. Of
+ * several ranks it is not searched beyond 2M tokens. The caller frees *own, also after
+ * TDM_INFEASIBLE. That status means that nothing fits; tdm_own_fail() gives the reason. */
 enum tdm_status tdm_own_find(const struct tdm_own_words *words, bool longest,
                              struct tdm_own_schedule **own, struct tdm_error *err);
 void tdm_own_free(struct tdm_own_schedule *own);
@@ -48,10 +50,11 @@ void tdm_own_free(struct tdm_own_schedule *own);
 struct tdm_own_step {
     uint64_t context, sequences;
     uint64_t used_bytes, reserved_bytes, allocated_bytes; /* at the device's peak */
-    uint64_t host_bytes;
-    uint64_t device_limit_bytes, host_limit_bytes; /* that the planner was given */
-    uint64_t categories[TDM_CATEGORIES];           /* sum: used_bytes */
-    double product_flops, attention_flops, moved_bytes;
+    uint64_t host_bytes;                                  /* of all ranks */
+    uint64_t device_limit_bytes, host_limit_bytes;        /* that the planner was given */
+    uint64_t categories[TDM_CATEGORIES];                  /* sum: used_bytes */
+    double product_flops, attention_flops, moved_bytes; /* of rank 0; moved: to and from the host */
+    double sent_bytes;                                  /* to other ranks */
     double step_seconds;
 };
 

@@ -81,6 +81,34 @@ static enum tdm_status read_ranks(const char *text, void *value, struct tdm_erro
     return status;
 }
 
+static enum tdm_status read_ranks_per_node(const char *text, void *value, struct tdm_error *err)
+{
+    uint64_t ranks;
+    enum tdm_status status =
+        tdm_parse_count(text, "--ranks-per-node", 1, TDM_MAX_RANKS, &ranks, err);
+    if (status == TDM_OK)
+        *(uint32_t *)value = (uint32_t)ranks;
+    return status;
+}
+
+/* "shared", "nccl" or "nccl:CHANNELS". */
+static enum tdm_status read_transport(const char *text, void *value, struct tdm_error *err)
+{
+    struct tdm_request *r = value;
+    uint64_t channels = 0;
+    const bool counted = strncmp(text, "nccl:", 5) == 0;
+    if (!counted && strcmp(text, "nccl") != 0 && strcmp(text, "shared") != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--transport: \"%s\" is not known; use shared, nccl or nccl:CHANNELS",
+                        text);
+    enum tdm_status status =
+        counted ? tdm_parse_count(text + 5, "--transport nccl:CHANNELS", 1, 1024, &channels, err)
+                : TDM_OK;
+    r->joined = strcmp(text, "shared") == 0 ? TDM_JOINED_SHARED : TDM_JOINED_NCCL;
+    r->channels = (uint32_t)channels;
+    return status;
+}
+
 /* Parses "dense", "auto" or a number of tokens. */
 static enum tdm_status read_budget(const char *text, void *value, struct tdm_error *err)
 {
@@ -191,13 +219,27 @@ const struct tdm_option tdm_plan_options[] = {
      .word = "R",
      .place = PLACE(request.ranks),
      .read = read_ranks,
-     .help =
-         "plan for R devices of one computer, each with the memory of --memory, which share the "
-         "step and the host's memory; 1 by default",
+     .help = "plan for R devices, each with the memory of --memory, which share the step, and the "
+             "host's memory of their computer; 1 by default",
      .details =
          "Each rank has its part of every sequence's chunks and of the state of all weights, and "
          "all weights. K and V of a layer are gathered from all ranks, and the gradients are "
          "summed over them. Order is layer-major."},
+    {.name = "ranks-per-node",
+     .word = "P",
+     .place = PLACE(request.ranks_per_node),
+     .read = read_ranks_per_node,
+     .help = "ranks in a computer (a node), which share its --host-memory; all by default",
+     .details = "Between nodes ranks are as far apart as the network makes them, and GPUs are "
+                "joined by NCCL."},
+    {.name = "transport",
+     .word = "NAME",
+     .place = PLACE(request),
+     .read = read_transport,
+     .help = "how GPUs are joined: shared (default in a node): each reads the memory of the "
+             "others; nccl or nccl:CHANNELS (8): by NCCL, whose memory is then planned too",
+     .values = TDM_VALUES_NAMES,
+     .names = "shared or nccl"},
     {.name = "optimizer",
      .word = "KIND",
      .read = read_optimizer,
@@ -383,6 +425,7 @@ static enum tdm_status read_like(struct tdm_plan_arguments *a, struct tdm_error 
         return tdm_fail(err, TDM_USAGE, "plan: --ranks %u: --like %s has %u", r->ranks,
                         r->like_path, a->training->ranks);
     r->ranks = a->training->ranks;
+    r->ranks_per_node = a->training->ranks_per_node;
     if (r->context == 0)
         r->context = a->training->sequences[0].tokens;
     return TDM_OK;
@@ -407,14 +450,19 @@ static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struc
         status = check_team_keys(&a->request, err);
     if (status != TDM_OK)
         return status;
-    if (a->request.ranks > 1 &&
-        (a->sweeps || a->objective != TDM_OBJECTIVE_TIME || a->request.budget == TDM_BUDGET_AUTO))
-        return tdm_fail(
-            err, TDM_USAGE,
-            "plan: --ranks goes with neither --sweep nor --objective nor --budget auto yet");
-    if (a->request.ranks > 1 && (a->request.program_path != NULL || a->explain))
-        return tdm_fail(err, TDM_USAGE, "plan: --%s is about a plan for one rank",
-                        a->explain ? "explain" : "write-lp");
+    if (a->request.ranks > 1 && a->request.budget == TDM_BUDGET_AUTO)
+        return tdm_fail(err, TDM_USAGE, "plan: --budget auto is for one rank");
+    const uint32_t ranks = a->request.ranks == 0 ? 1 : a->request.ranks;
+    if (a->request.ranks_per_node != 0 && ranks % a->request.ranks_per_node != 0)
+        return tdm_fail(err, TDM_USAGE, "plan: --ranks-per-node %u does not divide %u ranks",
+                        a->request.ranks_per_node, ranks);
+    if (a->request.joined == TDM_JOINED_SHARED && a->request.ranks_per_node != 0 &&
+        a->request.ranks_per_node < ranks)
+        return tdm_fail(err, TDM_USAGE,
+                        "plan: --transport shared: ranks of several nodes cannot read each "
+                        "other's memory");
+    if (a->request.ranks > 1 && a->request.program_path != NULL)
+        return tdm_fail(err, TDM_USAGE, "plan: --write-lp is about a plan for one rank");
     bool says_memory = a->request.has_memory || (a->sweeps && a->sweep.axis == TDM_SWEEP_MEMORY);
     if (a->has_margin && says_memory) {
         const char *option = a->request.has_memory ? "memory" : "sweep memory";

@@ -11,6 +11,7 @@
 struct tdm_run_arguments {
     struct tdm_run_options run; /* without backend, command and stop */
     const char *backend;        /* its name */
+    const char *transport;      /* its name; NULL: not given */
     const char *pairs[TDM_RUN_MOST_PAIRS];
     uint32_t devices[TDM_MAX_RANKS];
     bool json;

@@ -7,6 +7,7 @@
 #include "executor/free_memory.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -132,8 +133,8 @@ static enum tdm_status take(const struct tdm_backend *backend, uint32_t count,
 }
 
 /* Is there a device for each rank? */
-static enum tdm_status check_devices(const struct tdm_backend *backend, uint32_t ranks,
-                                     const uint32_t *devices, struct tdm_error *err)
+static enum tdm_status check_devices(const struct tdm_backend *backend, uint32_t first,
+                                     uint32_t ranks, const uint32_t *devices, struct tdm_error *err)
 {
     uint32_t count;
     enum tdm_status status = backend->devices == NULL ? TDM_OK : backend->devices(&count, err);
@@ -142,9 +143,43 @@ static enum tdm_status check_devices(const struct tdm_backend *backend, uint32_t
         if (device < count)
             continue;
         status = tdm_fail(err, TDM_INFEASIBLE, "rank %u needs device %u; this computer has %u",
-                          rank, device, count);
+                          first + rank, device, count);
         tdm_hint(err, "plan for fewer ranks, or let ranks share a device (--devices 0,0)");
     }
+    return status;
+}
+
+/* Says of which rank an error is, where there are several. */
+static enum tdm_status about_rank(uint32_t rank, uint32_t ranks, struct tdm_error *err)
+{
+    char text[32];
+    snprintf(text, sizeof(text), "rank %u", rank);
+    return ranks > 1 ? tdm_about(err, text) : err->status;
+}
+
+enum tdm_status tdm_arenas_take_ranks(const struct tdm_backend *backend, uint32_t count,
+                                      const struct tdm_program *const *programs, uint32_t first,
+                                      uint32_t ranks, const uint32_t *devices,
+                                      const struct tdm_arena_watch *watch, struct tdm_arenas *out,
+                                      struct tdm_error *err)
+{
+    struct tdm_arenas arenas = {.backend = backend};
+    size_arenas(&arenas, count, programs);
+    enum tdm_status status = tdm_backend_check(backend, count, programs, err);
+    if (status == TDM_OK && backend->executes)
+        status = check_host(&arenas, ranks, usable_host_bytes(), err);
+    if (status == TDM_OK)
+        status = check_devices(backend, first, ranks, devices, err);
+    uint32_t taken = 0;
+    while (status == TDM_OK && taken < ranks) {
+        uint32_t device = devices != NULL ? devices[taken] : taken;
+        status = take(backend, count, programs, device, watch, &out[first + taken], err);
+        if (status != TDM_OK && err != NULL)
+            about_rank(first + taken, programs[0]->ranks, err);
+        taken += status == TDM_OK;
+    }
+    if (status != TDM_OK)
+        tdm_arenas_release(out + first, taken);
     return status;
 }
 
@@ -153,23 +188,15 @@ enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t coun
                                 const struct tdm_arena_watch *watch, struct tdm_arenas *out,
                                 struct tdm_error *err)
 {
-    const uint32_t ranks = programs[0]->ranks;
-    struct tdm_arenas arenas = {.backend = backend};
-    size_arenas(&arenas, count, programs);
-    enum tdm_status status = tdm_backend_check(backend, count, programs, err);
-    if (status == TDM_OK && backend->executes)
-        status = check_host(&arenas, ranks, usable_host_bytes(), err);
-    if (status == TDM_OK)
-        status = check_devices(backend, ranks, devices, err);
-    uint32_t taken = 0;
-    while (status == TDM_OK && taken < ranks) {
-        uint32_t device = devices != NULL ? devices[taken] : taken;
-        status = take(backend, count, programs, device, watch, &out[taken], err);
-        taken += status == TDM_OK;
-    }
-    if (status != TDM_OK)
-        tdm_arenas_release(out, taken);
-    return status;
+    return tdm_arenas_take_ranks(backend, count, programs, 0, programs[0]->ranks, devices, watch,
+                                 out, err);
+}
+
+const struct tdm_arenas *tdm_arenas_here(const struct tdm_arenas *arenas)
+{
+    while (arenas->backend == NULL)
+        arenas++;
+    return arenas;
 }
 
 void tdm_arenas_release(struct tdm_arenas *arenas, uint32_t ranks)

@@ -7,12 +7,15 @@
 
 #include "executor/backend.h"
 
+struct tdm_processes;
+
 struct tdm_arenas {
     const struct tdm_backend *backend;
     struct tdm_executor *executor;
     void *base[TDM_MAX_PLACES];
     uint64_t bytes[TDM_MAX_PLACES];   /* maximum over the programs */
     bool host_memory[TDM_MAX_PLACES]; /* places in memory of the computer itself */
+    struct tdm_processes *processes;  /* which have the ranks; NULL: this one has all */
 };
 
 /* Free memory of the machine; TDM_SIZE_MAX: not known. */
@@ -41,6 +44,17 @@ enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t coun
                                 const struct tdm_arena_watch *watch, struct tdm_arenas *arenas,
                                 struct tdm_error *err);
 void tdm_arenas_release(struct tdm_arenas *arenas, uint32_t ranks);
+
+/* The same for ranks [first, first + count) alone, those of this process; the other elements of
+ * `arenas` have no backend then. `devices` [count]; NULL: the rank's number, less `first`. */
+enum tdm_status tdm_arenas_take_ranks(const struct tdm_backend *backend, uint32_t count,
+                                      const struct tdm_program *const *programs, uint32_t first,
+                                      uint32_t ranks, const uint32_t *devices,
+                                      const struct tdm_arena_watch *watch,
+                                      struct tdm_arenas *arenas, struct tdm_error *err);
+
+/* Of the arenas of all ranks, those of this process' first one. */
+const struct tdm_arenas *tdm_arenas_here(const struct tdm_arenas *arenas);
 
 /* First byte of a slot. */
 void *tdm_arenas_slot(const struct tdm_arenas *arenas, const struct tdm_buffer *buffer,

@@ -45,6 +45,7 @@ struct tdm_step {
 #define TDM_MOST_STEP_DOCUMENTS 65536u
 
 struct tdm_team;
+struct tdm_team_verbs;
 
 /* One op, ready to run. */
 struct tdm_launch {
@@ -156,6 +157,9 @@ struct tdm_backend {
     /* Launches an op on its lane. NULL: no kernel for that kind of op. */
     enum tdm_status (*run[TDM_OP_KINDS])(struct tdm_executor *executor,
                                          const struct tdm_launch *launch, struct tdm_error *err);
+
+    /* What transports between ranks need (transport.h). NULL: it runs no team ops. */
+    const struct tdm_team_verbs *team;
 
     /* Orders lanes: `lane` continues only after `other` has finished its op at `position`. */
     enum tdm_status (*wait)(struct tdm_executor *executor, enum tdm_lane lane, enum tdm_lane other,

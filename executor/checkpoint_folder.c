@@ -50,27 +50,25 @@ static size_t list(const char *path, bool left, uint64_t **steps)
 {
     size_t count = 0, capacity = 64;
     DIR *stream = opendir(path);
-    *steps = stream == NULL ? NULL : malloc(capacity * sizeof(**steps));
-    for (struct dirent *entry; *steps != NULL && (entry = readdir(stream)) != NULL;) {
+    uint64_t *found = stream == NULL ? NULL : malloc(capacity * sizeof(*found));
+    for (struct dirent *entry; found != NULL && (entry = readdir(stream)) != NULL;) {
         const char *rest = "";
         uint64_t step = step_of(entry->d_name, &rest);
         if (step == 0 || (left ? strncmp(rest, ".tmp", 4) != 0 : rest[0] != '\0'))
             continue;
-        if (count == capacity) {
-            capacity *= 2;
-            uint64_t *more = realloc(*steps, capacity * sizeof(*more));
-            if (more == NULL) {
-                free(*steps);
-                *steps = NULL;
-                break;
-            }
-            *steps = more;
-        }
-        (*steps)[count++] = step;
+        found[count++] = step;
+        if (count < capacity)
+            continue;
+        capacity *= 2;
+        uint64_t *more = realloc(found, capacity * sizeof(*more));
+        if (more == NULL)
+            free(found);
+        found = more;
     }
     if (stream != NULL)
         (void)closedir(stream);
-    return *steps == NULL ? 0 : count;
+    *steps = found;
+    return found == NULL ? 0 : count;
 }
 
 /* Is `resumed` a checkpoint in this folder? */

@@ -113,16 +113,18 @@ static void count_tokens(struct tdm_evaluation *evaluation)
 
 enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
                                    struct tdm_forecast *const *forecasts,
-                                   const struct tdm_arenas *arenas, const struct tdm_tokens *tokens,
-                                   uint64_t seed, uint64_t windows, struct tdm_evaluation **out,
-                                   struct tdm_error *err)
+                                   const struct tdm_arenas *arenas,
+                                   const struct tdm_team_options *team,
+                                   const struct tdm_tokens *tokens, uint64_t seed, uint64_t windows,
+                                   struct tdm_evaluation **out, struct tdm_error *err)
 {
     struct tdm_evaluation *evaluation = calloc(1, sizeof(*evaluation));
     if (evaluation == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for an evaluation");
     *evaluation = (struct tdm_evaluation){
         .program = program, .arenas = arenas, .seed = seed, .windows = windows};
-    enum tdm_status status = tdm_team_walk_new(program, forecasts, arenas, &evaluation->walk, err);
+    enum tdm_status status =
+        tdm_team_walk_open(program, forecasts, arenas, team, &evaluation->walk, err);
     if (status == TDM_OK)
         status = tdm_team_walk_prepare(evaluation->walk, err);
     if (status == TDM_OK && tokens != NULL) {
@@ -149,6 +151,11 @@ void tdm_evaluation_free(struct tdm_evaluation *evaluation)
     free(evaluation);
 }
 
+bool tdm_evaluation_hangs(const struct tdm_evaluation *evaluation)
+{
+    return evaluation != NULL && tdm_team_walk_hangs(evaluation->walk);
+}
+
 uint64_t tdm_evaluation_tokens(const struct tdm_evaluation *evaluation)
 {
     return evaluation->trained_tokens;
@@ -169,7 +176,8 @@ static void drop_timings(const struct tdm_arenas *arenas, uint32_t ranks)
     struct tdm_timing timings[64];
     size_t capacity = sizeof(timings) / sizeof(timings[0]);
     for (uint32_t rank = 0; rank < ranks; rank++)
-        while (arenas[rank].backend->reap(arenas[rank].executor, timings, capacity) > 0)
+        while (arenas[rank].backend != NULL && /* else it is of another process */
+               arenas[rank].backend->reap(arenas[rank].executor, timings, capacity) > 0)
             continue;
 }
 
@@ -199,13 +207,13 @@ enum tdm_status tdm_evaluation_run(struct tdm_evaluation *evaluation, uint64_t s
                                    const volatile sig_atomic_t *stop, double *loss, double *seconds,
                                    struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = evaluation->arenas;
+    const struct tdm_arenas *arenas = tdm_arenas_here(evaluation->arenas);
     int64_t start_ns = arenas->backend->now(arenas->executor);
     double sum = 0;
     for (uint64_t window = 0; window < evaluation->windows; window++) {
         double each = NAN;
         enum tdm_status status = run_window(evaluation, window, step, stop, &each, err);
-        drop_timings(arenas, evaluation->program->ranks);
+        drop_timings(evaluation->arenas, evaluation->program->ranks);
         if (status != TDM_OK)
             return status;
         sum += each * share_of_window(evaluation);

@@ -11,6 +11,7 @@
 
 #include "executor/arenas.h"
 #include "executor/forecast.h"
+#include "executor/team.h"
 #include "executor/tokens.h"
 
 #include <signal.h>
@@ -33,14 +34,18 @@ struct tdm_evaluation;
 /* Creates an evaluation by a checked program in allocated arenas. `tokens` is checked; it is NULL
  * if the backend computes nothing. Each evaluation runs the program on the first windows of the
  * tokens, at most `windows`. The contents of the arenas are lost, as with tdm_walk_prepare().
- * `forecasts` are as for tdm_team_walk_new(). Program, forecasts, arenas and tokens must outlive
- * *evaluation, which the caller owns. */
+ * `forecasts` are as for tdm_team_walk_new(), `team` says how ranks are joined. Program, forecasts,
+ * arenas and tokens must outlive *evaluation, which the caller owns. */
 enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
                                    struct tdm_forecast *const *forecasts,
-                                   const struct tdm_arenas *arenas, const struct tdm_tokens *tokens,
-                                   uint64_t seed, uint64_t windows,
+                                   const struct tdm_arenas *arenas,
+                                   const struct tdm_team_options *team,
+                                   const struct tdm_tokens *tokens, uint64_t seed, uint64_t windows,
                                    struct tdm_evaluation **evaluation, struct tdm_error *err);
 void tdm_evaluation_free(struct tdm_evaluation *evaluation);
+
+/* tdm_team_walk_hangs(). */
+bool tdm_evaluation_hangs(const struct tdm_evaluation *evaluation);
 
 /* Number of tokens in an evaluation's windows that have a target. */
 uint64_t tdm_evaluation_tokens(const struct tdm_evaluation *evaluation);

@@ -3,6 +3,7 @@
 #include "executor/finite.h"
 
 #include "executor/forecast.h"
+#include "executor/written.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -36,12 +37,11 @@ void tdm_finite_free(struct tdm_finite *finite)
     free(finite);
 }
 
-/* Is it a number that the op writes? */
-static bool is_output(const struct tdm_operand *operand)
+/* Does the op make values of this operand? A copy only moves them. */
+static bool is_output(const struct tdm_launch *launch, uint32_t number)
 {
-    return operand->data != NULL && operand->mode != TDM_READ &&
-           (operand->dtype == TDM_DTYPE_FP32 || operand->dtype == TDM_DTYPE_BF16 ||
-            operand->dtype == TDM_DTYPE_FP64);
+    return launch->op->kind != TDM_OP_COPY && launch->operand[number].data != NULL &&
+           tdm_is_written(&launch->op->access[number]);
 }
 
 static enum tdm_status finish(const struct tdm_finite *finite, struct tdm_error *err)
@@ -71,39 +71,42 @@ enum tdm_status tdm_finite_before(struct tdm_finite *finite, const struct tdm_la
 {
     enum tdm_status status = finish(finite, err);
     for (uint32_t i = 0; i < launch->op->access_count && status == TDM_OK; i++)
-        if (is_output(&launch->operand[i]))
+        if (is_output(launch, i))
             status =
                 copy(finite, &launch->operand[i], &finite->before[i], &finite->capacity[i], err);
     return status;
 }
 
-static bool is_finite(enum tdm_dtype dtype, const unsigned char *at)
+/* Has an element of a piece changed to one that is not finite? Others may hold what was there
+ * before. */
+static bool spoils_piece(const struct tdm_written *piece, const unsigned char *before,
+                         const unsigned char *after)
 {
-    float single;
-    double wide;
-    uint16_t half;
-    if (dtype == TDM_DTYPE_FP64) {
-        memcpy(&wide, at, sizeof(wide));
-        return isfinite(wide);
+    const uint64_t size = tdm_dtype_bytes(piece->dtype);
+    const bool is_number = piece->dtype == TDM_DTYPE_FP32 || piece->dtype == TDM_DTYPE_BF16 ||
+                           piece->dtype == TDM_DTYPE_FP64;
+    for (uint64_t i = 0; is_number && i < piece->elements; i++) {
+        const uint64_t at = piece->offset + i * size;
+        if (!isfinite(tdm_value_of(after + at, piece->dtype)) &&
+            memcmp(before + at, after + at, size) != 0)
+            return true;
     }
-    if (dtype == TDM_DTYPE_FP32) {
-        memcpy(&single, at, sizeof(single));
-        return isfinite(single);
-    }
-    memcpy(&half, at, sizeof(half));
-    return (half & 0x7f80u) != 0x7f80u;
+    return false;
 }
 
-/* Has an element changed to one that is not finite? Others may hold what was there before: a slot
- * can be larger than what an op writes. */
-static bool spoils(const struct tdm_operand *operand, const unsigned char *before,
+/* The same for an operand. */
+static bool spoils(const struct tdm_launch *launch, uint32_t number, const unsigned char *before,
                    const unsigned char *after)
 {
-    const uint64_t size = tdm_dtype_bytes(operand->dtype);
-    const uint64_t bytes = operand->slots * operand->slot_bytes;
-    for (uint64_t at = 0; at + size <= bytes; at += size)
-        if (!is_finite(operand->dtype, after + at) && memcmp(before + at, after + at, size) != 0)
-            return true;
+    struct tdm_written written[TDM_WRITTEN_MOST];
+    const struct tdm_operand *operand = &launch->operand[number];
+    for (uint32_t slot = 0; slot < operand->slots; slot++) {
+        const uint64_t at = slot * operand->slot_bytes;
+        uint32_t count = tdm_list_written(launch, number, slot, written);
+        for (uint32_t i = 0; i < count; i++)
+            if (spoils_piece(&written[i], before + at, after + at))
+                return true;
+    }
     return false;
 }
 
@@ -115,10 +118,10 @@ enum tdm_status tdm_finite_after(struct tdm_finite *finite, const struct tdm_lau
     enum tdm_status status = finish(finite, err);
     for (uint32_t i = 0; i < op->access_count && status == TDM_OK; i++) {
         const struct tdm_operand *operand = &launch->operand[i];
-        if (!is_output(operand))
+        if (!is_output(launch, i))
             continue;
         status = copy(finite, operand, &finite->after, &finite->after_capacity, err);
-        if (status == TDM_OK && spoils(operand, finite->before[i], finite->after))
+        if (status == TDM_OK && spoils(launch, i, finite->before[i], finite->after))
             status = tdm_fail(
                 err, TDM_INPUT,
                 "op %llu of %llu of step %llu, %s (%s), writes the first value that is not finite, "

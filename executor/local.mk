@@ -79,11 +79,15 @@ libexecutor_a_SOURCES += \
 	executor/train.c \
 	executor/shares.c executor/shares.h \
 	executor/team.c executor/team.h executor/team_walk.c executor/team_walk.h \
-	executor/transport.c executor/transport.h executor/transport_shared.c \
+	executor/nccl.c executor/nccl.h executor/transport_nccl.c \
+	executor/mpi_module.h executor/processes.c executor/processes.h executor/run_join.c \
+	executor/transport.c executor/transport.h executor/transport_mpi.c executor/transport_shared.c \
+	executor/transports.c executor/transports.h \
 	executor/walk.c \
 	executor/walk.h \
 	executor/weights.c \
 	executor/weights.h \
+	executor/written.c executor/written.h \
 	executor/cpu/arena.c \
 	executor/cpu/attention.c \
 	executor/cpu/attention.h \
@@ -134,3 +138,14 @@ tests_executor_unit_cross_entropy_LDADD = tests/reference/libreference.a $(LDADD
 tests_executor_unit_optimizer_SOURCES = tests/executor/unit_optimizer.c tests/support/bf16.h \
 	tests/support/cpu_fixture.c \
 	tests/support/cpu_fixture.h
+
+# The module that speaks MPI: a shared object that runs of several processes load.
+EXTRA_DIST += executor/mpi_module.c
+if HAVE_MPI
+modulesdir = $(pkglibdir)
+modules_DATA = tidemark-mpi.so
+tidemark-mpi.so: executor/mpi_module.c executor/mpi_module.h
+	$(AM_V_CCLD)$(CC) $(DEFS) -I. -I$(srcdir) $(CPPFLAGS) $(TDM_CFLAGS) $(MPI_CFLAGS) $(CFLAGS) -shared -fPIC \
+		$(srcdir)/executor/mpi_module.c -o $@ $(LDFLAGS) $(MPI_LIBS)
+CLEANFILES += tidemark-mpi.so
+endif

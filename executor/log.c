@@ -156,8 +156,11 @@ static enum tdm_status lose(struct tdm_log *log, const struct tdm_error *failure
 static const char *number(double value, char out[32])
 {
     out[0] = '\0';
-    if (isfinite(value))
-        snprintf(out, 32, "%.17g", value);
+    for (int digits = 6; isfinite(value) && digits <= 17; digits++) { /* as few as give it back */
+        snprintf(out, 32, "%.*g", digits, value);
+        if (strtod(out, NULL) == value)
+            break;
+    }
     return out;
 }
 

@@ -326,15 +326,19 @@ static enum tdm_status record_others(struct tdm_recorder *recorder, const struct
         batch->program_id = recorder->program_id;
         batch->step = recorded->step;
         batch->more = rank + 1 < recorder->ranks;
-        size_t count = reap(recorder, &arenas[rank], recorded->start_ns, batch->timings,
-                            recorder->timing_capacity);
+        const bool here = arenas[rank].backend != NULL; /* else of another process */
+        size_t count = here ? reap(recorder, &arenas[rank], recorded->start_ns, batch->timings,
+                                   recorder->timing_capacity)
+                            : 0;
         if (tdm_recorder_times(recorder, recorded->step))
             batch->timing_count = count;
         if (recorded->device_used_bytes != NULL && recorded->device_used_bytes[rank] > 0)
             batch->used[batch->used_count++] =
                 (struct tdm_trace_used){recorded->end_ns - recorder->run_start_ns, TDM_DEVICE,
                                         recorded->device_used_bytes[rank]};
-        add_observed(rank, recorded, place_count, batch);
+        batch->rank = rank;
+        if (here)
+            add_observed(rank, recorded, place_count, batch);
         tdm_trace_send(recorder->trace, batch);
     }
     return TDM_OK;

@@ -22,6 +22,18 @@ static enum tdm_status run_step(const struct tdm_rerun *r, uint64_t number, stru
     return status == TDM_OK ? tdm_team_walk_step(r->walk, &step, NULL, r->stop, err) : status;
 }
 
+/* Writes zeros to all arenas of a rank. What the steps left would hide values that they write
+ * again, and the padding of weights, which copies take along, must be finite. */
+static enum tdm_status clear(const struct tdm_arenas *arenas, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (uint32_t place = 0; place < TDM_MAX_PLACES && status == TDM_OK; place++)
+        if (arenas->base[place] != NULL)
+            status = arenas->backend->upload(arenas->executor, arenas->base[place], NULL,
+                                             arenas->bytes[place], err);
+    return status;
+}
+
 enum tdm_status tdm_rerun(const struct tdm_rerun *r, uint64_t *from, struct tdm_error *err)
 {
     struct tdm_run *run = r->run;
@@ -30,11 +42,12 @@ enum tdm_status tdm_rerun(const struct tdm_rerun *r, uint64_t *from, struct tdm_
     if (finite == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for checking a step");
     for (uint32_t rank = 0; rank < run->ranks && status == TDM_OK; rank++) {
+        if (run->arenas[rank].backend == NULL) /* of another process */
+            continue;
         status = tdm_finite_new(&run->arenas[rank], &finite[rank], err);
         tdm_walk_check(tdm_team_walk_of(r->walk, rank), finite[rank]);
-        /* what the steps left would hide values that they write again */
         if (status == TDM_OK)
-            status = tdm_arenas_fill(&run->arenas[rank], r->stop, err);
+            status = clear(&run->arenas[rank], err);
     }
     if (status == TDM_OK)
         status = tdm_run_weights_restore(&run->weights, run->arenas, r->program, r->saved_step,
@@ -42,7 +55,8 @@ enum tdm_status tdm_rerun(const struct tdm_rerun *r, uint64_t *from, struct tdm_
     for (uint64_t step = *from + 1; status == TDM_OK && step <= r->last; step++)
         status = run_step(r, step, err);
     for (uint32_t rank = 0; rank < run->ranks; rank++) {
-        tdm_walk_check(tdm_team_walk_of(r->walk, rank), NULL);
+        if (run->arenas[rank].backend != NULL)
+            tdm_walk_check(tdm_team_walk_of(r->walk, rank), NULL);
         tdm_finite_free(finite[rank]);
     }
     free(finite);

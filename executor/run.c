@@ -265,8 +265,8 @@ static uint64_t pageable_bytes(const struct tdm_run *run, uint64_t pinned_bytes)
         most = amounts.pageable_bytes > most ? amounts.pageable_bytes : most;
     }
     if (backend->own_device_memory)
-        return tdm_size_add(most, tdm_arenas_host_bytes(run->arenas) - pinned_bytes);
-    return tdm_size_add(most, tdm_size_mul(tdm_arenas_device_bytes(run->arenas), run->ranks));
+        return tdm_size_add(most, tdm_arenas_host_bytes(tdm_run_here(run)) - pinned_bytes);
+    return tdm_size_add(most, tdm_size_mul(tdm_arenas_device_bytes(tdm_run_here(run)), run->ranks));
 }
 
 /* Ops of all steps are timed if they are not too many and timing them costs little; else only
@@ -290,7 +290,7 @@ static enum tdm_status open_recorder(struct tdm_run *run, struct tdm_error *err)
     uint64_t every = options->timed_every != 0 ? options->timed_every : choose_timed(run);
     struct tdm_recorded_memory memory = {0};
     if (options->backend->pinned_bytes != NULL)
-        memory.pinned_bytes = options->backend->pinned_bytes(run->arenas[0].executor);
+        memory.pinned_bytes = options->backend->pinned_bytes(tdm_run_here(run)->executor);
     if (options->backend->executes)
         memory.pageable_bytes = pageable_bytes(run, memory.pinned_bytes);
     return tdm_recorder_open(options, run->listener, memory, run->program_count, run->programs,
@@ -330,10 +330,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
         status = tdm_run_weights_match(&run.weights, run.tokens, err);
     if (status == TDM_OK && options->dry_run)
         status = compare_memory(&run, err);
-    if (status == TDM_OK && options->devices != NULL &&
-        options->device_count != run.programs[0]->ranks)
-        status = tdm_fail(err, TDM_USAGE, "--devices names %u devices for %u ranks",
-                          options->device_count, run.programs[0]->ranks);
+    if (status == TDM_OK)
+        status = tdm_run_join(&run, err);
     if (status == TDM_OK)
         status = check_stop(options, err);
     if (status == TDM_OK && !options->dry_run)
@@ -347,15 +345,22 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", run.ranks);
         goto free_programs;
     }
-    status = tdm_arenas_take(options->backend, run.program_count, run.programs, options->devices,
-                             &taking, run.arenas, err);
+    status = tdm_arenas_take_ranks(options->backend, run.program_count, run.programs,
+                                   tdm_processes_first(options->processes, run.ranks),
+                                   tdm_processes_ranks(options->processes, run.ranks),
+                                   options->devices, &taking, run.arenas, err);
+    for (uint32_t rank = 0; rank < run.ranks && status == TDM_OK; rank++)
+        run.arenas[rank].processes = options->processes;
     /* not earlier: a run that cannot begin leaves no trace */
     if (status == TDM_OK && options->trace_path != NULL)
         status = open_recorder(&run, err);
     for (uint32_t i = 0; i < options->schedule_count && status == TDM_OK; i++)
         status = tdm_train(&run, i, &results[i], err);
-    tdm_arenas_release(run.arenas, run.ranks);
+    if (!run.hangs)
+        tdm_arenas_release(run.arenas, run.ranks);
     status = tdm_recorder_close(run.recorder, status, err);
+    if (run.hangs) /* the process ends with what that rank uses */
+        return status;
 
 free_programs:
     tdm_run_weights_close(&run.weights);

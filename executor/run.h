@@ -10,7 +10,9 @@
 
 #include "executor/amounts.h"
 #include "executor/arenas.h"
+#include "executor/processes.h"
 #include "executor/tokens.h"
+#include "executor/transport.h"
 #include "traces/trace.h"
 
 #include <signal.h>
@@ -42,8 +44,11 @@ struct tdm_run_options {
                                    checkpoint */
     uint64_t save_keep;         /* checkpoints that stay */
     uint64_t shard_bytes;       /* maximum size of a saved file */
-    const uint32_t *devices;    /* [device_count] of the ranks; NULL: each has its own number */
+    const uint32_t *devices;    /* [device_count] of this process' ranks; NULL: 0, 1, ... */
     uint32_t device_count;
+    const struct tdm_transport *transport; /* between ranks; NULL: by what the backend can */
+    struct tdm_processes *processes;       /* which share the run; NULL: one */
+    double late_seconds;  /* the least after which a rank is taken to be lost; 0: 30 */
     bool check_finite;    /* after a loss that is not a number, run again to find why */
     bool force;           /* replace an existing trace or saved directory */
     uint64_t timed_every; /* record op times of step 1 and every k-th; 0: automatic */
@@ -111,6 +116,7 @@ struct tdm_run_validation {
 /* Results of one schedule. */
 struct tdm_run_result {
     bool begun;            /* its first step has begun */
+    bool hangs;            /* a rank is in an op that does not end: the process must end so */
     bool finished;         /* all steps are done, and all that was to be saved is saved */
     uint64_t steps;        /* the last one that is done */
     uint64_t resumed_step; /* the run went on after this one; 0: from the start */

@@ -3,6 +3,7 @@
 #include "executor/run_weights.h"
 
 #include "base/size.h"
+#include "executor/processes.h"
 #include "executor/state.h"
 #include "executor/weights.h"
 
@@ -66,7 +67,10 @@ static enum tdm_status save(struct tdm_run_weights *weights, const struct tdm_ar
     if (target.directory == NULL)
         return TDM_OK;
     weights->moving = gradients ? "saving gradients" : "saving weights";
-    return tdm_weights_save(&target, arenas, program, &watch, err);
+    enum tdm_status status = tdm_weights_save(&target, arenas, program, &watch, err);
+    return status == TDM_OK /* other processes wait until it is written */
+               ? tdm_processes_meet(weights->options->processes, err)
+               : status;
 }
 
 static struct tdm_checkpoint_user user_of(const struct tdm_run_options *options,
@@ -208,7 +212,7 @@ static enum tdm_status check_target(struct tdm_run_weights *weights,
     const struct tdm_run_options *options = weights->options;
     const struct tdm_schedule *schedule = program->schedule;
     const struct tdm_weights_target target = target_of(weights, schedule, gradients);
-    if (target.directory == NULL)
+    if (target.directory == NULL || tdm_processes_number(options->processes) > 0)
         return TDM_OK;
     const char *option = gradients ? "--save-gradients" : "--save";
     if (!options->backend->executes)
@@ -268,6 +272,12 @@ enum tdm_status tdm_run_weights_open(const struct tdm_run_options *options,
     enum tdm_status status = TDM_OK;
     *weights = (struct tdm_run_weights){
         .options = options, .listener = listener, .seed = options->seed, .folder = {.lock = -1}};
+    if (tdm_processes_count(options->processes) > 1 &&
+        (options->resume_path != NULL || tdm_run_saves_checkpoints(options))) {
+        tdm_fail(err, TDM_USAGE, "%s: checkpoints of several processes are not written yet",
+                 options->resume_path != NULL ? "--resume" : "--save-every");
+        return tdm_hint(err, "--save writes the model after the last step");
+    }
     if (options->resume_path != NULL)
         status = open_resumed(weights, program, err);
     else if (options->weights_path != NULL)

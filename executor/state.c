@@ -4,6 +4,7 @@
 #include "executor/state.h"
 
 #include "base/size.h"
+#include "executor/processes.h"
 #include "executor/remainder.h"
 #include "schedule/program.h"
 #include "schedule/slices.h"
@@ -12,7 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The home of a content of a unit on a rank; NULL if this schedule has none. */
+/* Does this schedule have a content of a unit? */
+static bool has_home(const struct tdm_program *program, enum tdm_content content, uint32_t unit)
+{
+    uint32_t buffer, slot;
+    return tdm_program_home(program, content, unit, &buffer, &slot);
+}
+
+/* The home of a content of a unit on a rank; NULL if this schedule has none, or the rank is of
+ * another process. */
 static void *unit_data(const struct tdm_arenas *arenas, const struct tdm_program *program,
                        enum tdm_content content, uint32_t unit)
 {
@@ -70,6 +79,24 @@ static enum tdm_status upload(const struct tdm_arenas *arenas, const struct tdm_
     return status;
 }
 
+/* Reads bytes of a rank's arena; all processes get them. `data` is NULL where the rank is of
+ * another process. */
+static enum tdm_status fetch(const struct tdm_arenas *arenas, uint32_t ranks, uint32_t rank,
+                             const void *data, void *destination, uint64_t bytes,
+                             struct tdm_error *err)
+{
+    const struct tdm_arenas *of_rank = &arenas[rank];
+    struct tdm_processes *processes = tdm_arenas_here(arenas)->processes;
+    enum tdm_status status =
+        of_rank->backend == NULL
+            ? TDM_OK
+            : of_rank->backend->download(of_rank->executor, destination, data, bytes, err);
+    return status == TDM_OK && processes != NULL
+               ? tdm_processes_broadcast(processes, tdm_processes_of(processes, ranks, rank),
+                                         destination, bytes, err)
+               : status;
+}
+
 /* Reads `count` elements of a content of a tensor's unit, from the ranks that have them. The
  * schedule has the content. */
 static enum tdm_status download(const struct tdm_arenas *arenas, const struct tdm_program *program,
@@ -84,9 +111,10 @@ static enum tdm_status download(const struct tdm_arenas *arenas, const struct td
         const char *data = unit_data(&arenas[rank], program, content, tensor->unit);
         const struct held held = held_by(program, content, tensor->unit, rank, from, count);
         if (held.begin < held.end)
-            status = arenas[rank].backend->download(
-                arenas[rank].executor, (char *)destination + (held.begin - from) * size,
-                data + held.at * size, (held.end - held.begin) * size, err);
+            status =
+                fetch(arenas, program->ranks, rank, data == NULL ? NULL : data + held.at * size,
+                      (char *)destination + (held.begin - from) * size,
+                      (held.end - held.begin) * size, err);
     }
     return status;
 }
@@ -187,7 +215,7 @@ static enum tdm_status read_elements(const struct tdm_arenas *arenas,
                                      uint64_t first, uint64_t count, float *values,
                                      struct tdm_error *err)
 {
-    if (unit_data(arenas, program, content, tensor->unit) == NULL)
+    if (!has_home(program, content, tensor->unit))
         return TDM_OK;
     char *copy = malloc(count * tdm_dtype_bytes(dtype) + 1);
     if (copy == NULL)
@@ -208,7 +236,7 @@ static enum tdm_status read_masters(const struct tdm_arenas *arenas,
                                     float *values, struct tdm_error *err)
 {
     const struct tdm_dtypes *dtypes = &program->schedule->dtypes;
-    if (unit_data(arenas, program, TDM_UNIT_MASTER, tensor->unit) == NULL)
+    if (!has_home(program, TDM_UNIT_MASTER, tensor->unit))
         return read_elements(arenas, program, TDM_UNIT_WEIGHTS, dtypes->weights, tensor, first,
                              count, values, err);
     if (dtypes->master == TDM_DTYPE_FP32)
@@ -250,8 +278,9 @@ static enum tdm_status add_tied(const struct tdm_arenas *arenas, const struct td
     if (of_head == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading %llu elements",
                         (unsigned long long)count);
-    enum tdm_status status = arenas->backend->download(
-        arenas->executor, of_head, data + (tensor->offset + first) * size, count * size, err);
+    enum tdm_status status = fetch(arenas, program->ranks, 0,
+                                   data == NULL ? NULL : data + (tensor->offset + first) * size,
+                                   of_head, count * size, err);
     for (uint64_t i = 0; i < count && status == TDM_OK; i++)
         values[i] += load(of_head, dtype, i);
     free(of_head);
@@ -337,6 +366,8 @@ enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
     for (uint32_t i = 0; i < program->chunk_count && status == TDM_OK; i++) {
         const struct tdm_chunk *chunk = &program->chunks[i];
         const struct tdm_arenas *of_rank = &arenas[chunk->rank];
+        if (of_rank->backend == NULL) /* of another process */
+            continue;
         uint64_t bytes = chunk->tokens * sizeof(int32_t);
         char *slot = tdm_arenas_slot(of_rank, buffer, i);
         status = of_rank->backend->upload(of_rank->executor, slot, inputs + chunk->row, bytes, err);
@@ -347,12 +378,14 @@ enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
     return status;
 }
 
-/* Reads the fp64 number of a slot. */
-static enum tdm_status read_number(const struct tdm_arenas *arenas, const struct tdm_buffer *buffer,
-                                   uint32_t slot, double *number, struct tdm_error *err)
+/* Reads the fp64 number of a slot of a rank. */
+static enum tdm_status read_number(const struct tdm_arenas *arenas,
+                                   const struct tdm_program *program, uint32_t rank,
+                                   const struct tdm_buffer *buffer, uint32_t slot, double *number,
+                                   struct tdm_error *err)
 {
-    return arenas->backend->download(arenas->executor, number,
-                                     tdm_arenas_slot(arenas, buffer, slot), sizeof(*number), err);
+    return fetch(arenas, program->ranks, rank, tdm_arenas_slot(&arenas[rank], buffer, slot), number,
+                 sizeof(*number), err);
 }
 
 enum tdm_status tdm_state_read_loss(const struct tdm_arenas *arenas,
@@ -364,12 +397,12 @@ enum tdm_status tdm_state_read_loss(const struct tdm_arenas *arenas,
     enum tdm_status status = TDM_OK;
     double sum = 0, squares = 0, number = 0;
     for (uint32_t i = 0; i < program->chunk_count && status == TDM_OK; i++) {
-        status = read_number(&arenas[program->chunks[i].rank], losses, i, &number, err);
+        status = read_number(arenas, program, program->chunks[i].rank, losses, i, &number, err);
         sum += number;
     }
     for (uint32_t i = 0;
          norms != NULL && i < program->schedule->model->unit_count && status == TDM_OK; i++) {
-        status = read_number(arenas, norms, i, &number, err);
+        status = read_number(arenas, program, 0, norms, i, &number, err);
         squares += number;
     }
     if (status != TDM_OK)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The walks of all ranks of a step, each over its own arenas: rank 0 on the caller's thread, the
- * others on threads of their own. With one rank it is that rank's walk.
+ * The walks of all ranks of a step that this process has, each over its own arenas and on a thread
+ * of its own. With one rank it is that rank's walk, on the caller's thread.
  */
 #ifndef TDM_EXECUTOR_TEAM_WALK_H
 #define TDM_EXECUTOR_TEAM_WALK_H
@@ -11,16 +11,31 @@
 
 struct tdm_team_walk;
 
-/* Creates the walks of a program over `arenas` [program->ranks]. Both must outlive them, and so
- * must `forecasts` (of the ranks, may be NULL: tdm_walk_new()). */
+/* Creates the walks of a program over `arenas` [program->ranks], where ranks of other processes
+ * have no backend. Both must outlive them, and so must `forecasts` (of the ranks, may be NULL:
+ * tdm_walk_new()). */
+enum tdm_status tdm_team_walk_open(const struct tdm_program *program,
+                                   struct tdm_forecast *const *forecasts,
+                                   const struct tdm_arenas *arenas,
+                                   const struct tdm_team_options *options,
+                                   struct tdm_team_walk **walk, struct tdm_error *err);
+
+/* The same, with all ranks in this process. */
 enum tdm_status tdm_team_walk_new(const struct tdm_program *program,
                                   struct tdm_forecast *const *forecasts,
                                   const struct tdm_arenas *arenas, struct tdm_team_walk **walk,
                                   struct tdm_error *err);
+
+/* Does nothing while a rank hangs. */
 void tdm_team_walk_free(struct tdm_team_walk *walk);
 
-/* The walk of a rank, and the program as that rank runs it. */
+/* Is a rank, after a failure, still in an op that does not end? Then it may use all memory of the
+ * run, which must not be released. */
+bool tdm_team_walk_hangs(const struct tdm_team_walk *walk);
+
+/* The walks of a rank of this process and of its first one, and the program as a rank runs it. */
 struct tdm_walk *tdm_team_walk_of(const struct tdm_team_walk *walk, uint32_t rank);
+struct tdm_walk *tdm_team_walk_first(const struct tdm_team_walk *walk);
 const struct tdm_program *tdm_team_walk_program(const struct tdm_team_walk *walk, uint32_t rank);
 
 /* tdm_walk_prepare() for all ranks. */

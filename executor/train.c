@@ -68,7 +68,7 @@ static enum tdm_status write_tokens(const struct training *t, struct tdm_step *s
 static enum tdm_status walk(struct training *t, const struct tdm_step *step,
                             struct ended_step *ended, struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = t->run->arenas;
+    const struct tdm_arenas *arenas = tdm_run_here(t->run);
     ended->number = step->number;
     ended->start_ns = arenas->backend->now(arenas->executor);
     t->result->begun = true;
@@ -76,9 +76,14 @@ static enum tdm_status walk(struct training *t, const struct tdm_step *step,
     enum tdm_status status = tdm_team_walk_step(t->walk, step, t->observers, t->cut, err);
     ended->end_ns = arenas->backend->now(arenas->executor);
     if (status == TDM_INTERRUPTED)
-        (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(tdm_team_walk_of(t->walk, 0)),
+        (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(tdm_team_walk_first(t->walk)),
                               ended->end_ns, NULL);
     return status;
+}
+
+static bool is_here(const struct training *t, uint32_t rank)
+{
+    return t->run->arenas[rank].backend != NULL;
 }
 
 /* Finds which bytes of the arenas the measured step touched; the result has the most of all ranks.
@@ -87,7 +92,8 @@ static enum tdm_status scan(const struct training *t, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
     for (uint32_t rank = 0; rank < t->run->ranks; rank++)
-        for (uint32_t place = 0; place < t->result->topology.place_count && status == TDM_OK;
+        for (uint32_t place = 0;
+             is_here(t, rank) && place < t->result->topology.place_count && status == TDM_OK;
              place++) {
             struct tdm_trace_arena *most = &t->result->arenas[place];
             struct tdm_trace_arena *arena = &t->scanned[rank][place];
@@ -107,8 +113,8 @@ static enum tdm_status read_device_use(const struct training *t, struct tdm_erro
     enum tdm_status status = TDM_OK;
     for (uint32_t rank = 0; rank < t->run->ranks && status == TDM_OK; rank++) {
         const struct tdm_arenas *arenas = &t->run->arenas[rank];
-        if (arenas->backend->used == NULL)
-            return TDM_OK;
+        if (!is_here(t, rank) || arenas->backend->used == NULL)
+            continue;
         status = arenas->backend->used(arenas->executor, &t->used_bytes[rank], NULL, err);
         if (status == TDM_OK)
             result->device_used_bytes = tdm_most(result->device_used_bytes, t->used_bytes[rank]);
@@ -121,11 +127,12 @@ static enum tdm_status read_device_use(const struct training *t, struct tdm_erro
 static enum tdm_status read_results(const struct training *t, struct ended_step *ended,
                                     struct tdm_error *err)
 {
-    const struct tdm_arenas *arenas = t->run->arenas;
+    const bool executes = t->run->options->backend->executes;
     enum tdm_status status = TDM_OK;
-    if (arenas->backend->executes)
-        status = tdm_state_read_loss(arenas, t->program, &ended->loss, &ended->gradient_norm, err);
-    if (status == TDM_OK && arenas->backend->executes && t->observers != NULL)
+    if (executes)
+        status = tdm_state_read_loss(t->run->arenas, t->program, &ended->loss,
+                                     &ended->gradient_norm, err);
+    if (status == TDM_OK && executes && t->observers != NULL)
         status = scan(t, err);
     return status == TDM_OK ? read_device_use(t, err) : status;
 }
@@ -180,8 +187,8 @@ static void log_step(const struct training *t, const struct ended_step *ended, d
         .seconds = seconds,
         .tokens_per_second = (double)tdm_schedule_tokens(schedule) / seconds,
         .mfu = t->result->model_flops / seconds / (schedule->machine->peak_flops * schedule->ranks),
-        .device_used_bytes = t->used_bytes[0],
-        .host_used_bytes = tdm_arenas_host_used(t->run->arenas)};
+        .device_used_bytes = t->used_bytes[tdm_run_here(t->run) - t->run->arenas],
+        .host_used_bytes = tdm_arenas_host_used(tdm_run_here(t->run))};
     if (t->log == NULL)
         return;
     (void)tdm_log_step(t->log, &logged, &failure);
@@ -285,8 +292,12 @@ static enum tdm_status next_step(struct training *t, struct tdm_error *err)
 /* Saves what is to be saved after this step. */
 static enum tdm_status save(struct training *t, struct tdm_error *err)
 {
-    return tdm_run_weights_save(&t->run->weights, t->run->arenas, t->program, &t->history,
-                                &t->result->saved_step, err);
+    enum tdm_status status = tdm_run_weights_save(&t->run->weights, t->run->arenas, t->program,
+                                                  &t->history, &t->result->saved_step, err);
+    if (status != TDM_INPUT)
+        return status;
+    find_first(t, t->position.step, err); /* a weight is not finite */
+    return hint_lower(t, err);
 }
 
 static bool is_cut(const struct training *t)
@@ -348,7 +359,7 @@ static enum tdm_status open_evaluation(struct training *t, struct tdm_error *err
     if (options->evaluate_path == NULL)
         return TDM_OK;
     return tdm_evaluation_new(evaluator->program, evaluator->forecasts, t->run->arenas,
-                              options->backend->executes ? t->run->validation : NULL,
+                              &t->run->team, options->backend->executes ? t->run->validation : NULL,
                               t->position.seed, options->evaluate_windows, &t->evaluation, err);
 }
 
@@ -362,7 +373,8 @@ static enum tdm_status fill_arenas(struct training *t, struct tdm_error *err)
     run->listener->tokens(run->listener->self, run->tokens, t->result->unigram_entropy);
     enum tdm_status status = TDM_OK;
     for (uint32_t rank = 0; rank < run->ranks && status == TDM_OK; rank++)
-        status = tdm_arenas_fill(&run->arenas[rank], run->options->stop, err);
+        if (run->arenas[rank].backend != NULL)
+            status = tdm_arenas_fill(&run->arenas[rank], run->options->stop, err);
     return status == TDM_OK ? tdm_run_weights_init(&run->weights, run->arenas, t->program, err)
                             : status;
 }
@@ -420,8 +432,9 @@ static enum tdm_status open_measuring(struct training *t, struct tdm_error *err)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", ranks);
     enum tdm_status status = TDM_OK;
     for (uint32_t rank = 0; rank < ranks && status == TDM_OK; rank++)
-        status = tdm_observer_new(tdm_team_walk_program(t->walk, rank), &t->run->arenas[rank],
-                                  &t->observers[rank], err);
+        if (is_here(t, rank))
+            status = tdm_observer_new(tdm_team_walk_program(t->walk, rank), &t->run->arenas[rank],
+                                      &t->observers[rank], err);
     return status;
 }
 
@@ -431,10 +444,11 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     struct tdm_run *run = t->run;
     const struct tdm_backend *backend = run->options->backend;
     struct tdm_forecast *const *forecasts = run->loaded[index].forecasts;
-    t->result->outside_bytes = backend->outside_bytes(run->arenas[0].executor);
+    const struct tdm_arenas *here = tdm_run_here(run);
+    t->result->outside_bytes = backend->outside_bytes(here->executor);
     enum tdm_status status = resume(t, err);
     if (status == TDM_OK)
-        status = tdm_team_walk_new(t->program, forecasts, run->arenas, &t->walk, err);
+        status = tdm_team_walk_open(t->program, forecasts, run->arenas, &run->team, &t->walk, err);
     if (status == TDM_OK)
         status = open_measuring(t, err);
     if (status == TDM_OK && backend->executes)
@@ -451,10 +465,9 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
         status = tdm_log_open(run->options->log_path, t->position.step, &t->log, err);
     if (status != TDM_OK)
         return status;
-    tdm_midstep_open(
-        &t->midstep, run->arenas, forecasts[0], run->listener, run->recorder,
-        tdm_size_add(run->arenas[0].bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
-    tdm_walk_watch(tdm_team_walk_of(t->walk, 0), &t->midstep.watch);
+    tdm_midstep_open(&t->midstep, here, forecasts[here - run->arenas], run->listener, run->recorder,
+                     tdm_size_add(here->bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
+    tdm_walk_watch(tdm_team_walk_first(t->walk), &t->midstep.watch);
     t->cut = run->options->stop;
     if (tdm_run_saves_checkpoints(run->options)) { /* an interrupted step is ended and saved */
         t->midstep.stop = run->options->stop;
@@ -463,8 +476,13 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     return TDM_OK;
 }
 
+/* If a rank hangs, it may still use all of this. */
 static void close_training(struct training *t)
 {
+    t->run->hangs = tdm_team_walk_hangs(t->walk) || tdm_evaluation_hangs(t->evaluation);
+    t->result->hangs = t->run->hangs;
+    if (t->run->hangs)
+        return;
     tdm_evaluation_free(t->evaluation);
     tdm_batch_free(t->batch);
     drop_observers(t);

@@ -16,6 +16,7 @@
 #define TDM_EXECUTOR_TRANSPORT_H
 
 #include "executor/backend.h"
+#include "ops/team.h"
 
 /* The most phases of a team op, and the most pieces that a rank gives another in one. */
 #define TDM_TEAM_PHASES 2u
@@ -73,6 +74,15 @@ struct tdm_team_verbs {
                              uint32_t point, struct tdm_error *err);
     enum tdm_status (*follow)(struct tdm_executor *executor, const struct tdm_launch *launch,
                               struct tdm_executor *other, uint32_t point, struct tdm_error *err);
+    /* For libraries: makes the executor's device that of the calling thread; a lane's stream (NULL
+     * if the backend has none); memory of the device outside the arenas, taken before the first
+     * step; and waits until all lanes are idle. */
+    enum tdm_status (*here)(const struct tdm_executor *executor, struct tdm_error *err);
+    void *(*stream)(const struct tdm_executor *executor, enum tdm_lane lane);
+    enum tdm_status (*take)(struct tdm_executor *executor, uint64_t bytes, void **memory,
+                            struct tdm_error *err);
+    void (*give_back)(struct tdm_executor *executor, void *memory);
+    enum tdm_status (*drain)(struct tdm_executor *executor, struct tdm_error *err);
 };
 
 /* A team op of one rank, as transports see it. */
@@ -82,12 +92,35 @@ struct tdm_team_op {
     const struct tdm_launch *launch;
 };
 
+/* What a rank needs of its transport in a step. */
+struct tdm_team_needs {
+    uint32_t rank, ranks;
+    const struct tdm_team_verbs *verbs;
+    struct tdm_executor *executor;
+    uint64_t read_bytes;    /* the most that it reads at a time without a place of its own */
+    uint32_t reading_lanes; /* bit i: lane i has ops that do */
+    uint32_t messages;      /* the most of a phase, of TDM_MPI_MESSAGE_BYTES each */
+};
+
 struct tdm_transport {
     const char *name;
-    /* Moves the pieces of a phase. All ranks call it. When it returns, the lane's later work finds
-     * the pieces; the rank may not change what it gives before leave(). */
+    uint64_t window_bytes; /* 0: what is read is not staged */
+    /* Before the ranks open, on the caller's thread. NULL: nothing. */
+    enum tdm_status (*begin)(struct tdm_team *team, struct tdm_error *err);
+    /* Before the first step, for each rank of this process, on a thread of its own: takes what its
+     * ops need. close() releases it. NULL: nothing. */
+    enum tdm_status (*open)(struct tdm_team *team, const struct tdm_team_needs *needs, void **link,
+                            struct tdm_error *err);
+    void (*close)(void *link);
+    /* After a failure: ends transfers that wait for other ranks. From any thread. NULL: they end by
+     * themselves. */
+    void (*abort)(void *link);
+    /* Moves the pieces of a phase, or of a window of them: `window` counts from 0. All ranks call
+     * it. When it returns, the lane's later work finds the pieces; the rank may not change what it
+     * gives before leave(). */
     enum tdm_status (*move)(struct tdm_team *team, const struct tdm_team_op *op,
-                            struct tdm_exchange *exchange, uint32_t phase, struct tdm_error *err);
+                            struct tdm_exchange *exchange, uint32_t phase, uint32_t window,
+                            struct tdm_error *err);
     /* Ends an op: later work may change what the rank gave. */
     enum tdm_status (*leave)(struct tdm_team *team, const struct tdm_team_op *op,
                              struct tdm_error *err);
@@ -95,6 +128,16 @@ struct tdm_transport {
 
 /* Ranks that are threads of one process and read each other's memory. */
 extern const struct tdm_transport tdm_transport_shared;
+
+/* Ranks in several processes, in the computer's own memory: messages over MPI. */
+extern const struct tdm_transport tdm_transport_mpi;
+
+/* GPUs, by NCCL. */
+extern const struct tdm_transport tdm_transport_nccl;
+
+/* Adds what an op of the launch needs. */
+void tdm_team_need(const struct tdm_launch *launch, struct tdm_exchange *scratch,
+                   struct tdm_team_needs *needs);
 
 /* Runs a team op of a backend: describes each phase, moves its pieces, sums. Rows are copied before
  * the first phase and after the last. */

@@ -45,10 +45,12 @@ static uint32_t number_of(const struct tdm_exchange *exchange, uint32_t piece)
 }
 
 static enum tdm_status move(struct tdm_team *team, const struct tdm_team_op *op,
-                            struct tdm_exchange *exchange, uint32_t phase, struct tdm_error *err)
+                            struct tdm_exchange *exchange, uint32_t phase, uint32_t window,
+                            struct tdm_error *err)
 {
     const uint32_t own = op->launch->program->rank;
     enum tdm_status status = TDM_OK;
+    (void)window;
     if (op->verbs->reach != NULL) /* before the others wait for it */
         status = op->verbs->reach(op->executor, op->launch, phase, err);
     if (status == TDM_OK)

@@ -3,6 +3,7 @@
 #include "executor/walk.h"
 
 #include "executor/finite.h"
+#include "executor/team.h"
 #include "ops/team.h"
 #include "schedule/order.h"
 #include "schedule/program.h"
@@ -226,6 +227,9 @@ static enum tdm_status launch_op(struct tdm_walk *walk, const struct tdm_op *op,
         return status;
 
     struct tdm_launch launch = launch_of(walk, op);
+    if (walk->team != NULL)
+        tdm_team_at(walk->team, walk->program->rank, op,
+                    tdm_forecast_seconds(walk->forecast, walk->launched[TDM_LANE_COMPUTE]));
     if (walk->observer != NULL)
         status = tdm_observer_launch(walk->observer, &launch, err);
     if (status == TDM_OK && walk->finite != NULL)
@@ -262,6 +266,34 @@ static enum tdm_status take_item(void *self, const struct tdm_item *item, struct
     if (walk->stop != NULL && *walk->stop)
         return interrupted(walk, item->op, err);
     return launch_op(walk, item->op, &waits, err);
+}
+
+struct counting {
+    const struct tdm_walk *walk;
+    struct tdm_team_needs *needs;
+};
+
+static enum tdm_status count_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    const struct counting *counting = self;
+    const struct tdm_walk *walk = counting->walk;
+    (void)err;
+    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & 1u << item->op->kind) == 0)
+        return TDM_OK;
+    const struct tdm_launch launch = launch_of(walk, item->op);
+    tdm_team_need(&launch, tdm_team_exchange(walk->team, walk->program->rank, 0), counting->needs);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_walk_team_needs(struct tdm_walk *walk, struct tdm_team_needs *needs,
+                                    struct tdm_error *err)
+{
+    struct counting counting = {walk, needs};
+    *needs = (struct tdm_team_needs){.rank = walk->program->rank,
+                                     .ranks = walk->program->ranks,
+                                     .verbs = walk->arenas->backend->team,
+                                     .executor = walk->arenas->executor};
+    return tdm_program_emit(walk->program, count_item, &counting, err);
 }
 
 /* Prepares the backend for ops like this one. Team ops need all ranks, and no preparation. */

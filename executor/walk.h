@@ -15,6 +15,7 @@
 #include "executor/arenas.h"
 #include "executor/forecast.h"
 #include "executor/observer.h"
+#include "executor/transport.h"
 
 #include <signal.h>
 
@@ -31,6 +32,10 @@ void tdm_walk_free(struct tdm_walk *walk);
 /* With several ranks: the team in which the walk's rank runs its steps (team.h), which must outlive
  * it. */
 void tdm_walk_join(struct tdm_walk *walk, struct tdm_team *team);
+
+/* What the team ops of its rank need of their transport. */
+enum tdm_status tdm_walk_team_needs(struct tdm_walk *walk, struct tdm_team_needs *needs,
+                                    struct tdm_error *err);
 
 /* Prepares the backend for the ops of the program. The contents of the arenas are lost. */
 enum tdm_status tdm_walk_prepare(struct tdm_walk *walk, struct tdm_error *err);

@@ -2,6 +2,7 @@
 /* Moves weights between arenas and files, and draws random weights. */
 #include "executor/weights.h"
 
+#include "executor/processes.h"
 #include "executor/random.h"
 #include "executor/state.h"
 
@@ -156,9 +157,11 @@ enum tdm_status tdm_weights_save(const struct tdm_weights_target *target,
     enum tdm_content content = target->gradients                 ? TDM_UNIT_GRADIENT
                                : target->dtype == TDM_DTYPE_FP32 ? TDM_UNIT_MASTER
                                                                  : TDM_UNIT_WEIGHTS;
-    struct tdm_weights_writer *writer;
+    const struct tdm_processes *processes = tdm_arenas_here(arenas)->processes;
+    const bool writes = tdm_processes_number(processes) == 0; /* the others only give their parts */
+    struct tdm_weights_writer *writer = NULL;
     uint64_t done = 0;
-    enum tdm_status status = tdm_weights_create(target, &writer, err);
+    enum tdm_status status = writes ? tdm_weights_create(target, &writer, err) : TDM_OK;
     if (status != TDM_OK)
         return status;
     float *values = malloc(TDM_STATE_BLOCK * sizeof(*values));
@@ -169,7 +172,7 @@ enum tdm_status tdm_weights_save(const struct tdm_weights_target *target,
         for (uint64_t at = 0; at < tensor->elements && status == TDM_OK; at += TDM_STATE_BLOCK) {
             uint64_t count = tdm_state_block(tensor, at);
             status = tdm_state_get(arenas, program, content, tensor, at, count, values, err);
-            if (status == TDM_OK)
+            if (status == TDM_OK && writes)
                 status = tdm_weights_append(writer, values, count, err);
             if (status == TDM_OK)
                 status = tdm_weights_moved(watch, count, &done, model->parameters, err);
@@ -177,7 +180,8 @@ enum tdm_status tdm_weights_save(const struct tdm_weights_target *target,
     }
     free(values);
     if (status == TDM_OK)
-        return tdm_weights_commit(writer, err);
-    tdm_weights_abandon(writer);
+        return writes ? tdm_weights_commit(writer, err) : TDM_OK;
+    if (writes)
+        tdm_weights_abandon(writer);
     return status;
 }

@@ -4,6 +4,7 @@ libtidemark_a_SOURCES += \
 	machines/local.c \
 	machines/machine.c machines/machine.h \
 	machines/machine_table.c machines/machine_table.h \
+	machines/nccl.c machines/nccl.h \
 	machines/parts.h \
 	machines/rates.c machines/rates.h \
 	machines/topology.c machines/topology.h

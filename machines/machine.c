@@ -25,6 +25,8 @@
  *   network_bytes_per_second  between two GPUs of different nodes while all send, one way;
  *                             optional
  *   gpus_per_node          GPUs that are connected by more than the network; optional
+ *   nccl_bytes             [[channels, bytes], ...]: what NCCL takes of device memory; optional
+ *   nccl                   {channels, bytes}: in a schedule, what of the runtime is NCCL's
  *   places                 [{name, bytes, runtime_bytes}, ...]: places besides device and host;
  *                          optional, like the next two
  *   links                  [{from, to, lane, bytes_per_second, both_ways_bytes_per_second, shared},
@@ -39,6 +41,7 @@
 #include "base/json.h"
 #include "base/names.h"
 #include "base/text.h"
+#include "machines/nccl.h"
 #include "machines/parts.h"
 
 #include <math.h>
@@ -75,6 +78,8 @@ static const char *const keys[] = {
     "peer_bytes_per_second",
     "network_bytes_per_second",
     "gpus_per_node",
+    "nccl_bytes",
+    "nccl",
     "places",
     "links",
     "shared",
@@ -216,6 +221,7 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     built->peer_rate = tdm_json_number_or(&reader, "peer_bytes_per_second", 1, 1e21, 0);
     built->network_rate = tdm_json_number_or(&reader, "network_bytes_per_second", 1, 1e21, 0);
     built->gpus_per_node = tdm_json_count_or(&reader, "gpus_per_node", 1, GPUS_LIMIT, 0);
+    tdm_nccl_read(&reader, built);
     tdm_rates_read(&reader, built->table);
     for (unsigned i = 0; i < TDM_RATES; i++)
         built->rate[i] = tdm_rate_most(&built->table[i]);

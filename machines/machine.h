@@ -18,6 +18,8 @@
 /* The first field of a description. The top of machine.c describes the others. */
 #define TDM_MACHINE_FORMAT "tidemark-machine-1"
 
+#define TDM_NCCL_ROWS 8u
+
 struct tdm_machine {
     char name[64];
     char title[96];   /* "NVIDIA H200 141 GB SXM" */
@@ -31,12 +33,16 @@ struct tdm_machine {
     double peer_rate;       /* bytes/s between two GPUs of a node, one way; 0: not known */
     double network_rate;    /* bytes/s between two GPUs of different nodes, one way; 0: not known */
     uint64_t gpus_per_node; /* GPUs connected by more than the network; 0: not known */
-    double launch_seconds;  /* shortest time of one op on the compute lane */
-    double copy_seconds;    /* fixed time of one copy */
-    bool measured;          /* calibrate measured all rates, according to the provenance */
-    bool shipped;           /* loaded from a description that comes with tidemark */
-    char missing[400];      /* keys missing in the file, "" if none: see tdm_machine_from_json */
-    json_t *description;    /* the complete description, kept for the schedule; owned */
+    /* bytes that NCCL takes with so many channels (nccl.h), [nccl_rows] */
+    uint32_t nccl_rows, nccl_channels[TDM_NCCL_ROWS];
+    uint64_t nccl_bytes[TDM_NCCL_ROWS];
+    uint32_t joined_channels; /* NCCL joins ranks with these, and is part of the runtime; 0: no */
+    double launch_seconds;    /* shortest time of one op on the compute lane */
+    double copy_seconds;      /* fixed time of one copy */
+    bool measured;            /* calibrate measured all rates, according to the provenance */
+    bool shipped;             /* loaded from a description that comes with tidemark */
+    char missing[400];        /* keys missing in the file, "" if none: see tdm_machine_from_json */
+    json_t *description;      /* the complete description, kept for the schedule; owned */
 };
 
 /* Loads the machine of --machine: a shipped name ("h200"; if there is no such file, also "H200" or

@@ -148,7 +148,8 @@ static const struct tdm_method methods[] = {
      .assumption = tdm_burst_assumption},
     {.name = "tidemark",
      .summary = "the schedule that tidemark plan finds; --set takes the knobs of plan too",
-     ONE_GPU,
+     .least_gpus = 1,
+     .most_gpus = 1024u,
      .keys = planned_keys},
     {.name = NULL},
 };

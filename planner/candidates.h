@@ -10,7 +10,7 @@
  * estimate (estimate.h).
  * Candidates are lowered, packed and simulated in order of rising estimate, until no estimate is
  * below the best simulated time. The winner is validated. Nothing is random. Effort is counted,
- * not timed, except that one solution of a linear program is limited to a second.
+ * not timed.
  */
 #ifndef TDM_PLANNER_CANDIDATES_H
 #define TDM_PLANNER_CANDIDATES_H

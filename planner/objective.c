@@ -5,6 +5,7 @@
 
 #include "base/size.h"
 #include "base/units.h"
+#include "planner/team_search.h"
 
 #include <math.h>
 #include <string.h>
@@ -14,10 +15,12 @@
 #define MIB (UINT64_C(1) << 20)
 #define MEMORY_STEP (16 * MIB)
 #define PARTS 512u
+#define TEAM_PARTS 32u /* of several ranks, whose searches take longer */
 /* The first stride: one part in STRIDE of the last good size. Strides double. */
 #define STRIDE 16u
 #define NEAR_PARTS 64u /* precision of a near context: one part in this number */
 #define NEAR_TRIES 3u
+#define TEAM_NEAR_MOST 2048u /* units of a near context of several ranks: searches take long */
 
 static const char *const names[TDM_OBJECTIVES] = {"time", "memory", "context"};
 
@@ -51,6 +54,46 @@ static void keep(struct tdm_objective_found *found, struct tdm_objective_found *
     *next = (struct tdm_objective_found){0};
 }
 
+static uint32_t ranks_of(const struct tdm_request *request)
+{
+    return request->ranks > 1 ? request->ranks : 1;
+}
+
+/* What several ranks would be planned for, for messages. */
+static enum tdm_status make_team(const struct tdm_request *request,
+                                 struct tdm_objective_found *found, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
+    if (status == TDM_OK)
+        found->schedule->ranks = request->ranks;
+    return status;
+}
+
+enum tdm_status tdm_objective_time(const struct tdm_request *request, enum tdm_effort effort,
+                                   struct tdm_objective_found *found, struct tdm_error *err)
+{
+    *found = (struct tdm_objective_found){0};
+    if (ranks_of(request) > 1) {
+        enum tdm_status status = tdm_team_search(request, effort, found, err);
+        struct tdm_error late;
+        if (status == TDM_INFEASIBLE && make_team(request, found, &late) != TDM_OK)
+            return tdm_fail(err, late.status, "%s", late.message);
+        return status;
+    }
+    enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
+    if (status != TDM_OK)
+        return status;
+    found->pins.quick = effort != TDM_EFFORT_FULL;
+    return tdm_candidates_search(found->schedule, &found->pins, &found->search, err);
+}
+
+static enum tdm_status no_fit(const struct tdm_request *request, const char *what,
+                              struct tdm_error *err)
+{
+    return ranks_of(request) > 1 ? tdm_team_nothing_fits(request, err)
+                                 : tdm_fail(err, TDM_INFEASIBLE, "%s", what);
+}
+
 /* Searches a request. *good: it fits and is fast enough. `found` then has the result. If nothing
  * fits, it has the request, for the reasons. */
 static enum tdm_status try_search(const struct tdm_request *request,
@@ -58,13 +101,9 @@ static enum tdm_status try_search(const struct tdm_request *request,
                                   struct tdm_objective_found *found, bool *good,
                                   struct tdm_error *err)
 {
-    *found = (struct tdm_objective_found){0};
     *good = false;
-    enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
-    if (status != TDM_OK)
-        return status;
-    found->pins.quick = options->quick;
-    status = tdm_candidates_search(found->schedule, &found->pins, &found->search, err);
+    enum tdm_status status = tdm_objective_time(
+        request, options->quick ? TDM_EFFORT_FIRST : TDM_EFFORT_FULL, found, err);
     if (status == TDM_INFEASIBLE)
         return TDM_OK;
     if (status != TDM_OK) {
@@ -74,6 +113,24 @@ static enum tdm_status try_search(const struct tdm_request *request,
     *good = options->most_seconds <= 0 ||
             found->search.simulation.step_seconds <= options->most_seconds;
     return TDM_OK;
+}
+
+/* Of several ranks sizes are tried in haste: searches what was found once more with less of it, and
+ * keeps that if it is faster. */
+static enum tdm_status search_again(const struct tdm_request *request,
+                                    struct tdm_objective_found *found, struct tdm_error *err)
+{
+    struct tdm_request again = *request;
+    struct tdm_objective_found next;
+    again.context = found->schedule->sequences[0].tokens;
+    again.has_memory = true;
+    again.memory_bytes = found->schedule->memory_bytes;
+    enum tdm_status status = tdm_objective_time(&again, TDM_EFFORT_QUICK, &next, err);
+    if (status == TDM_OK &&
+        next.search.simulation.step_seconds < found->search.simulation.step_seconds)
+        keep(found, &next);
+    drop(&next);
+    return status == TDM_INFEASIBLE ? TDM_OK : status;
 }
 
 static void tell(const struct tdm_objective_options *options, uint64_t size, bool good)
@@ -95,6 +152,7 @@ static enum tdm_status too_slow(double seconds, double most_seconds, const char 
 
 struct contexts {
     struct tdm_request request; /* with a varying context */
+    uint64_t parts;             /* precision: one part in so many */
     const struct tdm_objective_options *options;
     struct tdm_objective_found *found; /* of the longest context that was good */
     uint64_t unit;                     /* tokens per unit */
@@ -170,7 +228,7 @@ static enum tdm_status narrow(struct contexts *c, context_test test, uint64_t *l
                               struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    while (status == TDM_OK && high - *low > 1 + *low / PARTS) {
+    while (status == TDM_OK && high - *low > 1 + *low / c->parts) {
         uint64_t middle = (uint64_t)sqrt((double)(*low > 0 ? *low : 1) * (double)high);
         bool good;
         middle = round_between(*low, middle, high);
@@ -185,7 +243,8 @@ static enum tdm_status narrow(struct contexts *c, context_test test, uint64_t *l
 static enum tdm_status widen(struct contexts *c, context_test test, uint64_t *low,
                              struct tdm_error *err)
 {
-    for (uint64_t stride = 1 + *low / STRIDE; *low < c->most; stride *= 2) {
+    const uint64_t first = *low / (ranks_of(&c->request) > 1 ? 2 : STRIDE);
+    for (uint64_t stride = 1 + first; *low < c->most; stride *= 2) {
         uint64_t next = stride < c->most - *low ? *low + stride : c->most;
         bool good;
         next = round_between(*low, next, next + 1 + stride / 2);
@@ -197,59 +256,6 @@ static enum tdm_status widen(struct contexts *c, context_test test, uint64_t *lo
         *low = next;
     }
     return TDM_OK;
-}
-
-/* The longest context in units of `unit` tokens, at most `most` units. *units: 0 if none is
- * good. */
-static enum tdm_status longest(struct contexts *c, uint64_t unit, uint64_t most, uint64_t *units,
-                               struct tdm_error *err)
-{
-    uint64_t sure = 0;
-    bool good;
-    c->unit = unit;
-    c->most = most;
-    *units = 0;
-    enum tdm_status status = widen(c, fits_surely, &sure, err);
-    uint64_t first = sure > 0 ? sure : 1;
-    if (status == TDM_OK)
-        status = try_context(c, first, &good, err);
-    if (status != TDM_OK)
-        return status;
-    if (!good)
-        return narrow(c, try_context, units, first, err);
-    *units = first;
-    return widen(c, try_context, units, err);
-}
-
-enum tdm_status tdm_objective_context(const struct tdm_request *request,
-                                      const struct tdm_objective_options *options,
-                                      struct tdm_objective_found *found, struct tdm_error *err)
-{
-    struct contexts c = {.request = *request, .options = options, .found = found};
-    uint64_t units;
-    *found = (struct tdm_objective_found){0};
-    enum tdm_status status =
-        longest(&c, CONTEXT_STEP, TDM_LONGEST_CONTEXT / CONTEXT_STEP, &units, err);
-    if (status == TDM_OK && units == 0)
-        status = longest(&c, 1, CONTEXT_STEP - 1, &units, err);
-    if (status == TDM_OK && units == 0) {
-        struct tdm_objective_found one;
-        bool good;
-        c.request.context = 1;
-        status = try_search(&c.request, options, &one, &good, err);
-        if (status == TDM_OK && one.search.simulation.step_seconds > 0) {
-            status = too_slow(one.search.simulation.step_seconds, options->most_seconds,
-                              "a single token", err);
-            drop(&one);
-        } else if (status == TDM_OK) {
-            keep(found, &one);
-            status = tdm_fail(err, TDM_INFEASIBLE, "no context fits");
-        }
-        return status;
-    }
-    if (status != TDM_OK)
-        drop(found);
-    return status;
 }
 
 /* The longest context, in units, that fits by the estimate of recipes. Extrapolates linearly from
@@ -282,11 +288,90 @@ static enum tdm_status find_near(struct contexts *c, uint64_t low, uint64_t *uni
     return TDM_OK;
 }
 
+/* The longest context in units of `unit` tokens, at most `most` units. *units: 0 if none is
+ * good. */
+static enum tdm_status longest(struct contexts *c, uint64_t unit, uint64_t most, uint64_t *units,
+                               struct tdm_error *err)
+{
+    uint64_t sure = 0;
+    bool good;
+    c->unit = unit;
+    c->most = most;
+    *units = 0;
+    enum tdm_status status =
+        ranks_of(&c->request) > 1 ? find_near(c, 0, &sure, err) : widen(c, fits_surely, &sure, err);
+    uint64_t first = sure > 0 ? sure : 1;
+    if (status == TDM_OK)
+        status = try_context(c, first, &good, err);
+    if (status != TDM_OK)
+        return status;
+    if (!good)
+        return narrow(c, try_context, units, first, err);
+    *units = first;
+    return widen(c, try_context, units, err);
+}
+
+enum tdm_status tdm_objective_context(const struct tdm_request *request,
+                                      const struct tdm_objective_options *options,
+                                      struct tdm_objective_found *found, struct tdm_error *err)
+{
+    const bool team = ranks_of(request) > 1;
+    struct tdm_objective_options quickly = *options;
+    struct contexts c = {.request = *request, .parts = team ? TEAM_PARTS : PARTS, .found = found};
+    uint64_t units;
+    quickly.quick = options->quick || team;
+    c.options = &quickly;
+    *found = (struct tdm_objective_found){0};
+    enum tdm_status status =
+        longest(&c, CONTEXT_STEP, TDM_LONGEST_CONTEXT / CONTEXT_STEP, &units, err);
+    if (status == TDM_OK && units == 0)
+        status = longest(&c, 1, CONTEXT_STEP - 1, &units, err);
+    if (status == TDM_OK && units == 0) {
+        struct tdm_objective_found one;
+        bool good;
+        c.request.context = 1;
+        status = try_search(&c.request, options, &one, &good, err);
+        if (status == TDM_OK && one.search.simulation.step_seconds > 0) {
+            status = too_slow(one.search.simulation.step_seconds, options->most_seconds,
+                              "a single token", err);
+            drop(&one);
+        } else if (status == TDM_OK) {
+            keep(found, &one);
+            status = no_fit(request, "no context fits", err);
+        }
+        return status;
+    }
+    if (status == TDM_OK && team && !options->quick)
+        status = search_again(&c.request, found, err);
+    if (status != TDM_OK)
+        drop(found);
+    return status;
+}
+
+/* A context that fits several ranks, from the estimate for one: as many times as long as there are
+ * ranks, or less; where host memory is short, which they share, shorter. */
+static enum tdm_status near_context_of_team(struct contexts *c, struct tdm_error *err)
+{
+    const double ranks = ranks_of(&c->request);
+    const double shares[] = {ranks, 0.75 * ranks, 0.5 * ranks, 1, 0.75, 0.5, 0.25};
+    uint64_t units;
+    bool good = false;
+    enum tdm_status status = find_near(c, 0, &units, err);
+    for (size_t i = 0; i < sizeof(shares) / sizeof(shares[0]) && status == TDM_OK && !good; i++) {
+        double wanted = shares[i] * (double)units;
+        uint64_t tried = wanted < TEAM_NEAR_MOST ? (uint64_t)wanted : TEAM_NEAR_MOST;
+        if (tried > 0)
+            status = try_context(c, tried, &good, err);
+    }
+    return status == TDM_OK && !good ? tdm_team_nothing_fits(&c->request, err) : status;
+}
+
 enum tdm_status tdm_objective_near_context(const struct tdm_request *request, uint64_t from_context,
                                            struct tdm_objective_found *found, struct tdm_error *err)
 {
     static const struct tdm_objective_options options = {.quick = true};
     struct contexts c = {.request = *request,
+                         .parts = PARTS,
                          .options = &options,
                          .found = found,
                          .unit = CONTEXT_STEP,
@@ -294,6 +379,8 @@ enum tdm_status tdm_objective_near_context(const struct tdm_request *request, ui
     uint64_t units;
     bool good = false;
     *found = (struct tdm_objective_found){0};
+    if (ranks_of(request) > 1)
+        return near_context_of_team(&c, err);
     enum tdm_status status = find_near(&c, from_context / CONTEXT_STEP, &units, err);
     for (unsigned tries = 0; status == TDM_OK && !good && units > 0 && tries < NEAR_TRIES;
          tries++) {
@@ -345,7 +432,8 @@ static enum tdm_status lessen(struct memories *m, struct tdm_error *err)
     uint64_t high = used_bytes(m->found), low = 0, stride = high / STRIDE;
     enum tdm_status status = TDM_OK;
     while (status == TDM_OK && high > low &&
-           high - low > (high / PARTS > MEMORY_STEP ? high / PARTS : MEMORY_STEP)) {
+           high - low >
+               tdm_most(high / (ranks_of(&m->request) > 1 ? TEAM_PARTS : PARTS), MEMORY_STEP)) {
         uint64_t next = low > 0 || stride >= high ? low + (high - low) / 2 : high - stride;
         bool good;
         status = try_memory(m, next, &good, err);
@@ -391,6 +479,7 @@ static enum tdm_status begin_low(struct memories *m, struct tdm_error *err)
 static enum tdm_status prove(struct memories *m, struct tdm_error *err)
 {
     struct tdm_objective_found probe = {0};
+    m->request.memory_bytes = m->found->schedule->memory_bytes; /* not the last one tried */
     enum tdm_status status = tdm_request_make(&m->request, &probe.schedule, &probe.pins, err);
     if (status == TDM_OK)
         status = tdm_candidates_least_proved(probe.schedule, &probe.pins, TDM_DEVICE,
@@ -403,11 +492,14 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
                                      const struct tdm_objective_options *options,
                                      struct tdm_objective_found *found, struct tdm_error *err)
 {
-    struct memories m = {.request = *request, .options = options, .found = found};
+    const bool team = ranks_of(request) > 1;
+    struct tdm_objective_options quickly = *options;
+    struct memories m = {.request = *request, .options = &quickly, .found = found};
     struct tdm_objective_found first;
     bool good;
+    quickly.quick = options->quick || team;
     *found = (struct tdm_objective_found){0};
-    enum tdm_status status = try_search(request, options, &first, &good, err);
+    enum tdm_status status = try_search(request, &quickly, &first, &good, err);
     if (status != TDM_OK)
         return status;
     if (!good && first.search.simulation.step_seconds > 0) {
@@ -419,14 +511,16 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
     m.runtime_bytes = first.schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
     keep(found, &first);
     if (!good) /* the caller explains why */
-        return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
+        return no_fit(request, "no schedule fits", err);
     status = begin_low(&m, err);
     if (status == TDM_OK)
         status = lessen(&m, err);
     if (status == TDM_OK)
         status = settle(&m, err);
-    if (status == TDM_OK)
+    if (status == TDM_OK && !team)
         status = prove(&m, err);
+    if (status == TDM_OK && team && !options->quick)
+        status = search_again(request, found, err);
     if (status != TDM_OK)
         drop(found);
     return status;

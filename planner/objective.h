@@ -3,9 +3,10 @@
  * Objectives other than time: the longest context that fits, and the minimum device memory that is
  * enough; both optionally with a maximum step time.
  *
- * Both search by strides and bisection, to within 0.2%. They assume that if a size fits, all
- * smaller ones do, and that more tokens or less memory never make a step faster. The result is a
- * normal plan: searched, lowered, simulated and validated.
+ * Both search by strides and bisection, to within 0.2% (of several ranks 3%, by searches that end
+ * with the first that fits). They assume that if a size fits, all smaller ones do, and that more
+ * tokens or less memory never make a step faster. The result is a normal plan: searched, lowered,
+ * simulated and validated.
  */
 #ifndef TDM_PLANNER_OBJECTIVE_H
 #define TDM_PLANNER_OBJECTIVE_H
@@ -41,6 +42,18 @@ struct tdm_objective_found {
     uint64_t proved_bytes; /* of the least memory: no schedule searched takes less; 0: not known */
 };
 
+/* How long a search may take. */
+enum tdm_effort {
+    TDM_EFFORT_FULL,
+    TDM_EFFORT_QUICK, /* as in tdm_pins; of several ranks without the last searches */
+    TDM_EFFORT_FIRST, /* the same; of several ranks the first schedule that fits is enough */
+};
+
+/* The fastest step that fits: of one rank tdm_candidates_search(), of several tdm_team_search().
+ * TDM_INFEASIBLE: found->schedule is the request, and of several ranks the message is complete. */
+enum tdm_status tdm_objective_time(const struct tdm_request *request, enum tdm_effort effort,
+                                   struct tdm_objective_found *found, struct tdm_error *err);
+
 /* The longest context, a multiple of 1K tokens (of 1 token, if 1K is too long), whose step fits
  * request->memory_bytes and host memory and the maximum step time. request->context is ignored.
  * TDM_INFEASIBLE: not even one token fits, and found->schedule is that request, for shortage.h; or
@@ -49,9 +62,10 @@ enum tdm_status tdm_objective_context(const struct tdm_request *request,
                                       const struct tdm_objective_options *options,
                                       struct tdm_objective_found *found, struct tdm_error *err);
 
-/* A context near the longest, found faster: the longest whose minimum memory, estimated from
- * recipes, fits, to one part in 64. Normally one search finds its schedule. `from_context` is known
- * to fit; 0: none is. TDM_INFEASIBLE as above. */
+/* A context near the longest, found faster; of several ranks one that is not longer than 2M tokens:
+ * the longest whose minimum memory, estimated from recipes, fits, to one part in 64. Normally one
+ * search finds its schedule. `from_context` is known to fit; 0: none is. TDM_INFEASIBLE as above.
+ */
 enum tdm_status tdm_objective_near_context(const struct tdm_request *request, uint64_t from_context,
                                            struct tdm_objective_found *found,
                                            struct tdm_error *err);

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SMOOTHING 0.6 /* weight of the best prices so far */
+#define SMOOTHING 0.6         /* weight of the best prices so far */
+#define MOST_ITERATIONS 50000 /* of the simplex in one solution: about a second */
 
 static enum tdm_status no_memory(struct tdm_error *err)
 {
@@ -357,7 +358,7 @@ static enum tdm_status try_warm(struct tdm_relaxation *r, struct tdm_error *err)
 static enum tdm_status solve_once(struct tdm_relaxation *r, double *value, struct tdm_error *err)
 {
     double before = r->bound_seconds;
-    enum tdm_status status = tdm_solver_solve(r->solver, 1, err);
+    enum tdm_status status = tdm_solver_solve(r->solver, MOST_ITERATIONS, err);
     if (status != TDM_OK)
         return status;
     *value = tdm_solver_value(r->solver);

@@ -3,6 +3,8 @@
 #include "planner/request.h"
 
 #include "base/units.h"
+#include "machines/nccl.h"
+#include "ops/team.h"
 #include "planner/places.h"
 #include "planner/recipes.h"
 #include "planner/set_keys.h"
@@ -111,6 +113,23 @@ static enum tdm_status set_budget(const struct tdm_request *request, struct tdm_
     return TDM_OK;
 }
 
+/* Adds to the machine what joins its ranks. Between nodes GPUs need NCCL, as far as the machine is
+ * one of GPUs. */
+static enum tdm_status join(const struct tdm_request *request, struct tdm_machine **machine,
+                            struct tdm_error *err)
+{
+    const uint32_t ranks = request->ranks == 0 ? 1 : request->ranks;
+    const bool nodes = request->ranks_per_node > 0 && request->ranks_per_node < ranks;
+    const bool nccl = request->joined == TDM_JOINED_NCCL ||
+                      (request->joined == TDM_JOINED_AS_FITS && nodes && (*machine)->nccl_rows > 0);
+    const struct tdm_joined joined = {.channels = !nccl || ranks == 1      ? 0
+                                                  : request->channels == 0 ? TDM_NCCL_CHANNELS
+                                                                           : request->channels,
+                                      .staging_bytes = (ranks - 1) * TDM_TEAM_WINDOW_BYTES,
+                                      .over_network = nodes};
+    return tdm_machine_join(&joined, machine, err);
+}
+
 /* Loads model and machine: the request's, or else those of `like`. */
 static enum tdm_status load(const struct tdm_request *request, struct tdm_model **model,
                             struct tdm_machine **machine, struct tdm_error *err)
@@ -125,7 +144,7 @@ static enum tdm_status load(const struct tdm_request *request, struct tdm_model 
                      ? tdm_machine_load(request->machine, machine, err)
                      : tdm_machine_from_json(request->like_path, like->machine->description,
                                              machine, err);
-    return status;
+    return status == TDM_OK ? join(request, machine, err) : status;
 }
 
 /* Copies what the schedule takes over from `like`, before --set changes some of it. */

@@ -28,7 +28,10 @@ struct tdm_request {
     const char *pairs[TDM_MOST_PAIRS]; /* of --set */
     size_t pair_count;
     uint64_t context, sequences;
-    uint32_t ranks; /* 0: one */
+    uint32_t ranks;                                                         /* 0: one */
+    uint32_t ranks_per_node;                                                /* 0: all */
+    enum { TDM_JOINED_AS_FITS, TDM_JOINED_SHARED, TDM_JOINED_NCCL } joined; /* of --transport */
+    uint32_t channels; /* of NCCL; 0: TDM_NCCL_CHANNELS */
     bool has_memory,
         has_host_memory; /* false: all of the machine's memory, less the device's margin */
     uint64_t memory_bytes, host_memory_bytes;

@@ -247,7 +247,7 @@ static enum tdm_status scale(struct tdm_solver *solver, struct tdm_error *err)
     return status;
 }
 
-enum tdm_status tdm_solver_solve(struct tdm_solver *solver, double seconds, struct tdm_error *err)
+enum tdm_status tdm_solver_solve(struct tdm_solver *solver, int iterations, struct tdm_error *err)
 {
     int code = 0;
     if (!solver->scaled) {
@@ -260,16 +260,16 @@ enum tdm_status tdm_solver_solve(struct tdm_solver *solver, double seconds, stru
         glp_smcp how;
         glp_init_smcp(&how);
         how.msg_lev = GLP_MSG_OFF;
-        how.tm_lim = (int)(seconds * 1000) + 1;
+        how.it_lim = iterations;
         code = glp_simplex(solver->problem, &how);
-        if (code != 0 && code != GLP_ETMLIM) { /* numerical trouble: start again */
+        if (code != 0 && code != GLP_EITLIM) { /* numerical trouble: start again */
             glp_std_basis(solver->problem);
             how.presolve = GLP_ON;
             code = glp_simplex(solver->problem, &how);
         }
     });
-    if (code == GLP_ETMLIM)
-        return tdm_fail(err, TDM_INTERNAL, "the solver ran out of its time");
+    if (code == GLP_EITLIM)
+        return tdm_fail(err, TDM_INTERNAL, "the solver took too many iterations");
     int status = code == 0 ? glp_get_status(solver->problem) : GLP_UNDEF;
     if (status == GLP_NOFEAS)
         return tdm_fail(err, TDM_INFEASIBLE, "the linear program has no solution");

@@ -43,9 +43,9 @@ enum tdm_status tdm_solver_column(struct tdm_solver *solver, const char *name, d
                                   double most, double cost, const struct tdm_entry *entries,
                                   size_t count, int *column, struct tdm_error *err);
 
-/* Solves, within `seconds`. TDM_INFEASIBLE if there is no solution, TDM_INTERNAL if the solver
- * gives up. */
-enum tdm_status tdm_solver_solve(struct tdm_solver *solver, double seconds, struct tdm_error *err);
+/* Solves, within a number of iterations. TDM_INFEASIBLE if there is no solution, TDM_INTERNAL if
+ * the solver gives up. */
+enum tdm_status tdm_solver_solve(struct tdm_solver *solver, int iterations, struct tdm_error *err);
 
 /* Of the last solution: its value, the value of a column, the price of a row (by how much the value
  * rises with the row's bound). */

@@ -3,6 +3,7 @@
 #include "planner/sweep.h"
 
 #include "base/units.h"
+#include "planner/objective.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -214,22 +215,22 @@ static enum tdm_status plan_point(const struct tdm_request *request,
                                   const struct tdm_sweep_point *below,
                                   struct tdm_sweep_point *point, struct tdm_error *err)
 {
-    struct tdm_schedule *schedule = NULL;
-    struct tdm_pins pins;
-    enum tdm_status status = tdm_request_make(request, &schedule, &pins, err);
-    if (status != TDM_OK)
-        return status;
-    status = tdm_candidates_search(schedule, &pins, &point->search, err);
-    if (below != NULL)
-        take_over(schedule, below, &status, &point->search);
-    if (status == TDM_INFEASIBLE) {
-        status = find_shortage(schedule, &pins, point, err);
+    struct tdm_objective_found found;
+    enum tdm_status status = tdm_objective_time(request, TDM_EFFORT_FULL, &found, err);
+    point->search = found.search;
+    if (below != NULL && found.schedule != NULL)
+        take_over(found.schedule, below, &status, &point->search);
+    if (status == TDM_INFEASIBLE && request->ranks > 1) {
+        point->binding = TDM_BINDING_BOTH; /* the least of several ranks is not known */
+        status = TDM_OK;
+    } else if (status == TDM_INFEASIBLE) {
+        status = find_shortage(found.schedule, &found.pins, point, err);
     } else if (status == TDM_OK) {
-        point->schedule = schedule;
-        schedule = NULL;
+        point->schedule = found.schedule;
+        found.schedule = NULL;
     }
-    tdm_schedule_free(schedule);
-    tdm_pins_free(&pins);
+    tdm_schedule_free(found.schedule);
+    tdm_pins_free(&found.pins);
     return status;
 }
 

@@ -36,6 +36,7 @@ struct team {
     struct memory given;               /* to one rank's plan: that of the fastest so far */
     uint64_t given_chunk_tokens;
     bool quick; /* try few candidates */
+    bool first; /* the first that fits is enough */
 };
 
 static void drop(struct tdm_objective_found *found)
@@ -174,6 +175,7 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
         return TDM_OK;
     }
     schedule->ranks = team->request->ranks;
+    schedule->ranks_per_node = team->request->ranks_per_node;
     schedule->memory_bytes = team->most.device_bytes;
     schedule->host_memory_bytes = team->most.host_bytes;
     if (status == TDM_OK)
@@ -202,7 +204,9 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
 static uint64_t host_part(const struct team *team)
 {
     uint64_t all = team->most.host_bytes, runtime = tdm_least(all, team->host_runtime_bytes);
-    return runtime + (all - runtime) / team->request->ranks;
+    const uint32_t sharers =
+        team->request->ranks_per_node == 0 ? team->request->ranks : team->request->ranks_per_node;
+    return runtime + (all - runtime) / sharers;
 }
 
 /* The memory at share `part` of HALVINGS' finest step between both. */
@@ -247,10 +251,13 @@ static enum tdm_status search_size(struct team *team, struct tdm_error *err)
         {LOW, HIGH}, {LOW, DEVICE}, {LOW, HOST}, {DEVICE, HIGH}, {HOST, HIGH}};
     enum answer answers[CORNERS] = {NO_PLAN};
     enum tdm_status status = try(team, high, &answers[HIGH], err);
-    if (answers[HIGH] == NO_PLAN)
+    if (answers[HIGH] == NO_PLAN || (team->first && answers[HIGH] == FITS))
         return status;
-    for (uint32_t i = LOW; i < HIGH && status == TDM_OK; i++)
+    for (uint32_t i = LOW; i < HIGH && status == TDM_OK; i++) {
         status = try(team, corners[i], &answers[i], err);
+        if (team->first && answers[i] == FITS)
+            return status;
+    }
     size_t edge_count = team->quick ? sizeof edges / sizeof edges[0] : 1;
     for (size_t i = 0; i < edge_count && status == TDM_OK; i++)
         if (answers[edges[i][0]] != TOO_LARGE && answers[edges[i][1]] == TOO_LARGE)
@@ -275,6 +282,8 @@ static enum tdm_status search_sizes(struct team *team, bool pinned, struct tdm_e
     uint64_t tokens = pinned ? 0 : longest_chunk(team->request);
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < (pinned ? 1 : SIZES) && status == TDM_OK; i++) {
+        if (team->first && team->found->schedule != NULL)
+            break;
         team->chunk_tokens = tokens;
         if (i == 0 || tokens >= SHORTEST_GOOD_CHUNK)
             status = search_size(team, err);
@@ -318,17 +327,18 @@ static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_
     return status;
 }
 
-static enum tdm_status nothing_fits(const struct tdm_request *request, struct tdm_error *err)
+enum tdm_status tdm_team_nothing_fits(const struct tdm_request *request, struct tdm_error *err)
 {
     tdm_fail(err, TDM_INFEASIBLE, "no schedule was found that fits %u ranks", request->ranks);
     return tdm_hint(err, "every rank has all weights: use more --memory or "
                          "--host-memory, which the ranks share, or another --optimizer");
 }
 
-enum tdm_status tdm_team_search(const struct tdm_request *request,
+enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effort effort,
                                 struct tdm_objective_found *found, struct tdm_error *err)
 {
-    struct team team = {.request = request, .found = found, .quick = true};
+    struct team team = {
+        .request = request, .found = found, .quick = true, .first = effort == TDM_EFFORT_FIRST};
     struct tdm_schedule *schedule;
     struct tdm_pins pins;
     *found = (struct tdm_objective_found){0};
@@ -345,13 +355,13 @@ enum tdm_status tdm_team_search(const struct tdm_request *request,
     tdm_schedule_free(schedule);
     if (status == TDM_OK)
         status = search_sizes(&team, pinned, err);
-    if (status == TDM_OK && found->schedule != NULL)
+    if (status == TDM_OK && found->schedule != NULL && effort == TDM_EFFORT_FULL)
         status = search_fully(&team, err);
     if (status == TDM_OK && found->schedule != NULL)
         status = choose_exchange(found, err);
     if (status == TDM_OK)
-        status =
-            found->schedule == NULL ? nothing_fits(request, err) : validate(found->schedule, err);
+        status = found->schedule == NULL ? tdm_team_nothing_fits(request, err)
+                                         : validate(found->schedule, err);
     if (status != TDM_OK)
         drop(found);
     return status;

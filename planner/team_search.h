@@ -18,7 +18,10 @@
  * request->memory_bytes of device memory, all of one computer, which share request's host memory.
  * TDM_INFEASIBLE: none was found that fits; found->schedule is NULL. TDM_USAGE: a pin that several
  * ranks cannot follow. */
-enum tdm_status tdm_team_search(const struct tdm_request *request,
+enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effort effort,
                                 struct tdm_objective_found *found, struct tdm_error *err);
+
+/* Fails with TDM_INFEASIBLE, and says what several ranks need. */
+enum tdm_status tdm_team_nothing_fits(const struct tdm_request *request, struct tdm_error *err);
 
 #endif

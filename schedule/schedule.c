@@ -200,7 +200,9 @@ enum tdm_status tdm_schedule_set_groups(struct tdm_schedule *schedule, uint32_t 
 
 uint32_t tdm_schedule_sharers(const struct tdm_schedule *schedule, enum tdm_place place)
 {
-    return schedule->machine->topology.places[place].host_memory ? schedule->ranks : 1;
+    const uint32_t of_node =
+        schedule->ranks_per_node == 0 ? schedule->ranks : schedule->ranks_per_node;
+    return schedule->machine->topology.places[place].host_memory ? of_node : 1;
 }
 
 void tdm_schedule_set_order(struct tdm_schedule *schedule, enum tdm_order order)

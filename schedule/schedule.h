@@ -167,7 +167,8 @@ struct tdm_schedule {
     uint64_t memory_bytes;       /* limit on used device bytes for which it was planned */
     uint64_t host_memory_bytes;
 
-    uint32_t ranks; /* devices that share the step, each with these limits: ranks.h */
+    uint32_t ranks;          /* devices that share the step, each with these limits: ranks.h */
+    uint32_t ranks_per_node; /* that share a host's memory; 0: all */
     enum tdm_deal deal;
     enum tdm_exchange_kind exchange;
 
@@ -235,8 +236,8 @@ uint64_t tdm_schedule_trained_tokens(const struct tdm_schedule *schedule);
  * and host, the whole capacity for other places. */
 uint64_t tdm_schedule_limit(const struct tdm_schedule *schedule, enum tdm_place place);
 
-/* Ranks whose arenas at a place are in the same memory: all, if it is the computer's own; else one.
- */
+/* Ranks whose arenas at a place are in the same memory: all of a node, if it is the computer's own;
+ * else one. */
 uint32_t tdm_schedule_sharers(const struct tdm_schedule *schedule, enum tdm_place place);
 
 /* Sets the order, and for all groups the default handling of K and V in that order: layer-major

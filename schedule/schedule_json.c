@@ -144,6 +144,8 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         tdm_json_set(&root, "predicted", json_incref((json_t *)(uintptr_t)predicted));
     if (schedule->ranks > 1)
         tdm_json_set(&root, "ranks", count_json(schedule->ranks));
+    if (schedule->ranks_per_node > 0)
+        tdm_json_set(&root, "ranks_per_node", count_json(schedule->ranks_per_node));
     if (schedule->ranks > 1 && schedule->deal != TDM_DEAL_SNAKE)
         tdm_json_set(&root, "deal", json_string(tdm_deal_name(schedule->deal)));
     if (schedule->ranks > 1 && schedule->exchange != TDM_EXCHANGE_GATHER)
@@ -481,6 +483,13 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     schedule->ranks = tdm_json_has(reader, "ranks")
                           ? (uint32_t)tdm_json_count(reader, "ranks", 1, TDM_MAX_RANKS)
                           : 1;
+    if (tdm_json_has(reader, "ranks_per_node"))
+        schedule->ranks_per_node =
+            (uint32_t)tdm_json_count(reader, "ranks_per_node", 1, TDM_MAX_RANKS);
+    if (tdm_json_status(reader) == TDM_OK && schedule->ranks_per_node > 0 &&
+        schedule->ranks % schedule->ranks_per_node != 0)
+        tdm_json_fail(reader, "ranks_per_node", "is %u, which does not divide the %u ranks",
+                      schedule->ranks_per_node, schedule->ranks);
     const char *deal = tdm_json_string_or(reader, "deal", tdm_deal_name(TDM_DEAL_SNAKE));
     if (deal != NULL && !tdm_deal_parse(deal, &schedule->deal))
         tdm_json_fail(reader, "deal", "is \"%s\"; expected " TDM_DEAL_NAMES, deal);
@@ -530,6 +539,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "memory_bytes",
                                        "host_memory_bytes",
                                        "ranks",
+                                       "ranks_per_node",
                                        "deal",
                                        "exchange",
                                        "sequences",

@@ -30,15 +30,20 @@ script_tests += \
 	tests/executor/killed-saves \
 	tests/traces/killed-run \
 	tests/executor/left-behind \
+	tests/executor/mpi-run \
 	tests/planner/failed-allocations \
 	tests/base/links \
 	tests/traces/two-writers
 
 # Preloaded into programs by scripts.
-check_DATA = tests/support/fail_allocation.so tests/support/fail_calls.so tests/support/fast_clock.so
-$(check_DATA): %.so: %.c
+preloaded = tests/support/fail_allocation.so tests/support/fail_calls.so tests/support/fast_clock.so
+check_DATA = $(preloaded) tests/support/fake_nccl.so
+$(preloaded): %.so: %.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC $< -o $@
-EXTRA_DIST += tests/support/fail_allocation.c tests/support/fail_calls.c tests/support/fast_clock.c
+# With the flags of the build: what ranks exchange by it is under its sanitizers, too.
+tests/support/fake_nccl.so: tests/support/fake_nccl.c
+	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE $(CFLAGS) -Wall -Wextra -shared -fPIC $< -o $@ $(LDFLAGS)
+EXTRA_DIST += $(check_DATA:.so=.c)
 CLEANFILES += $(check_DATA)
 
 # The reference: a double-precision transformer that other tests compare with, and the tests of itself.
@@ -63,8 +68,7 @@ run_steps = tests/support/run_steps.c tests/support/run_steps.h tests/support/st
 	tests/support/step_data.h \
 	$(random_schedule)
 cmocka_tests += tests/executor/property_gradients
-seen = tests/support/seen.c tests/support/seen.h tests/support/votes.c tests/support/votes.h \
-	tests/support/written.c tests/support/written.h
+seen = tests/support/seen.c tests/support/seen.h tests/support/votes.c tests/support/votes.h
 tests_executor_property_gradients_SOURCES = tests/executor/property_gradients.c \
 	tests/support/bf16.h $(seen) $(run_steps)
 tests_executor_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
@@ -79,6 +83,11 @@ tests_executor_property_ranks_SOURCES = tests/executor/property_ranks.c $(hinder
 # Where ranks meet, and what they do when one fails.
 cmocka_tests += tests/base/unit_meeting tests/executor/unit_team
 tests_executor_unit_team_SOURCES = tests/executor/unit_team.c $(hindered) \
+	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
+
+# Ranks that NCCL joins, without a GPU.
+cmocka_tests += tests/executor/unit_nccl
+tests_executor_unit_nccl_SOURCES = tests/executor/unit_nccl.c $(hindered) \
 	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
 
 # What ranks exchange, and many of them.
@@ -113,7 +122,12 @@ tests_executor_property_evaluation_LDADD = tests/reference/libreference.a $(LDAD
 
 # Trainings that stop and go on.
 cmocka_tests += tests/executor/property_resume
-tests_executor_property_resume_SOURCES = tests/executor/property_resume.c $(random_schedule)
+quiet_run = tests/support/quiet_run.c tests/support/quiet_run.h $(random_schedule)
+tests_executor_property_resume_SOURCES = tests/executor/property_resume.c $(quiet_run)
+
+# The op that writes the first value that is not finite.
+cmocka_tests += tests/executor/unit_finite
+tests_executor_unit_finite_SOURCES = tests/executor/unit_finite.c $(quiet_run)
 
 # Ops in other orders than the program's, and with poison where nothing lives.
 cmocka_tests += tests/executor/property_order
@@ -193,7 +207,7 @@ lockstep = tests/support/lockstep.c tests/support/lockstep.h tests/support/locks
 	tests/support/votes.h tests/support/slack_turn.c tests/support/slack_attention.c \
 	tests/support/slack_head.c \
 	tests/support/lockstep_compare.c tests/support/lockstep_compare.h \
-	tests/support/written.c tests/support/written.h tests/support/backend_cases.c \
+	tests/support/backend_cases.c \
 	tests/support/backend_cases.h \
 	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
 
@@ -223,7 +237,7 @@ tests_gpu_sparse_test_LDADD = $(gpu_test_libs)
 tests_gpu_backend_test_SOURCES = tests/gpu/backend_test.c tests/gpu/gpu_test.h \
 	tests/support/backend_cases.c tests/support/backend_cases.h tests/support/coverage.c \
 	tests/support/coverage.h \
-	tests/support/jitter.c tests/support/jitter.h tests/support/written.c tests/support/written.h \
+	tests/support/jitter.c tests/support/jitter.h \
 	$(run_steps)
 tests_gpu_backend_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_backend_test_LDADD = $(EXECUTOR_LIBS)
@@ -293,6 +307,7 @@ golden_tests += \
 	tests/goldens/plan-evaluate.test \
 	tests/goldens/plan-explain.test \
 	tests/goldens/plan-json.test \
+	tests/goldens/plan-nodes.test \
 	tests/goldens/plan-nothing-fits.test \
 	tests/goldens/plan-objective.test \
 	tests/goldens/plan-optimizers.test \
@@ -359,6 +374,7 @@ long_tests += \
 	tests/executor/property_selectors \
 	tests/reference/finite_differences_test \
 	tests/commands/unit_answers \
+	tests/executor/unit_finite \
 	tests/executor/unit_team \
 	tests/simulator/unit_team \
 	tests/planner/unit_bound \

@@ -245,6 +245,7 @@ const struct tdm_backend tdm_cpu_backend = {
     .close = close_cpu,
     .arena = tdm_cpu_take_arena,
     .run = {TDM_CPU_KERNELS(RUNS)},
+    .team = &tdm_cpu_team_verbs,
     .wait = wait_cpu,
     .finish = finish_cpu,
     .reap = reap_cpu,

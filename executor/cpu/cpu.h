@@ -110,4 +110,7 @@ enum tdm_status tdm_cpu_scan(struct tdm_executor *executor, const void *base, ui
                              uint64_t *touched_bytes, uint64_t *highest_byte,
                              struct tdm_error *err);
 
+/* What transports need: team.c. */
+extern const struct tdm_team_verbs tdm_cpu_team_verbs;
+
 #endif

@@ -5,6 +5,7 @@
 #include "executor/convert.h"
 #include "executor/transport.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Elements that are summed at a time. */
@@ -55,9 +56,55 @@ static enum tdm_status sum(struct tdm_executor *executor, const struct tdm_launc
     return TDM_OK;
 }
 
+static enum tdm_status here(const struct tdm_executor *executor, struct tdm_error *err)
+{
+    (void)executor;
+    (void)err;
+    return TDM_OK;
+}
+
+static void *stream(const struct tdm_executor *executor, enum tdm_lane lane)
+{
+    (void)executor;
+    (void)lane;
+    return NULL;
+}
+
+static enum tdm_status take(struct tdm_executor *executor, uint64_t bytes, void **memory,
+                            struct tdm_error *err)
+{
+    void *taken = malloc(bytes + 1);
+    (void)executor;
+    if (taken == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for what other ranks send");
+    *memory = taken;
+    return TDM_OK;
+}
+
+static void give_back(struct tdm_executor *executor, void *memory)
+{
+    (void)executor;
+    free(memory);
+}
+
+static enum tdm_status drain(struct tdm_executor *executor, struct tdm_error *err)
+{
+    (void)executor;
+    (void)err;
+    return TDM_OK;
+}
+
+const struct tdm_team_verbs tdm_cpu_team_verbs = {.copy = copy,
+                                                  .copy_rows = copy_rows,
+                                                  .sum = sum,
+                                                  .here = here,
+                                                  .stream = stream,
+                                                  .take = take,
+                                                  .give_back = give_back,
+                                                  .drain = drain};
+
 enum tdm_status tdm_cpu_team(struct tdm_executor *executor, const struct tdm_launch *launch,
                              struct tdm_error *err)
 {
-    static const struct tdm_team_verbs verbs = {.copy = copy, .copy_rows = copy_rows, .sum = sum};
-    return tdm_team_run(&verbs, executor, launch, err);
+    return tdm_team_run(&tdm_cpu_team_verbs, executor, launch, err);
 }

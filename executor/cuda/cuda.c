@@ -353,6 +353,7 @@ const struct tdm_backend tdm_cuda_backend = {
     .supports = supports_cuda,
     .documents = documents_cuda,
     .run = {TDM_CUDA_KERNELS(RUNS)},
+    .team = &tdm_cuda_team_verbs,
     .wait = tdm_cuda_wait,
     .ended = tdm_cuda_ended,
     .finish = finish_cuda,

@@ -147,6 +147,7 @@ enum tdm_status tdm_cuda_launch(struct tdm_executor *executor, const struct tdm_
 /* The events of team ops: team.c. */
 enum tdm_status tdm_cuda_open_team(struct tdm_executor *executor, struct tdm_error *err);
 void tdm_cuda_close_team(struct tdm_executor *executor);
+extern const struct tdm_team_verbs tdm_cuda_team_verbs;
 
 /* Makes the executor's device that of the calling thread. To be called where CUDA's functions do
  * not get a stream of the device, and before kernels are launched. */

@@ -71,12 +71,45 @@ static enum tdm_status follow(struct tdm_executor *executor, const struct tdm_la
                             : status;
 }
 
+static void *stream(const struct tdm_executor *executor, enum tdm_lane lane)
+{
+    return executor->lanes[lane].stream;
+}
+
+static enum tdm_status take(struct tdm_executor *executor, uint64_t bytes, void **memory,
+                            struct tdm_error *err)
+{
+    enum tdm_status status = tdm_cuda_here(executor, err);
+    return status == TDM_OK ? TDM_CUDA(cudaMalloc(memory, bytes), err) : status;
+}
+
+static void give_back(struct tdm_executor *executor, void *memory)
+{
+    if (tdm_cuda_here(executor, NULL) == TDM_OK)
+        cudaFree(memory);
+}
+
+static enum tdm_status drain(struct tdm_executor *executor, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_cuda_here(executor, err);
+    return status == TDM_OK ? TDM_CUDA(cudaDeviceSynchronize(), err) : status;
+}
+
+const struct tdm_team_verbs tdm_cuda_team_verbs = {.copy = copy,
+                                                   .copy_rows = copy_rows,
+                                                   .sum = sum,
+                                                   .reach = reach,
+                                                   .follow = follow,
+                                                   .here = tdm_cuda_here,
+                                                   .stream = stream,
+                                                   .take = take,
+                                                   .give_back = give_back,
+                                                   .drain = drain};
+
 enum tdm_status tdm_cuda_run_team(struct tdm_executor *executor, const struct tdm_launch *launch,
                                   struct tdm_error *err)
 {
-    static const struct tdm_team_verbs verbs = {
-        .copy = copy, .copy_rows = copy_rows, .sum = sum, .reach = reach, .follow = follow};
-    return tdm_team_run(&verbs, executor, launch, err);
+    return tdm_team_run(&tdm_cuda_team_verbs, executor, launch, err);
 }
 
 enum tdm_status tdm_cuda_open_team(struct tdm_executor *executor, struct tdm_error *err)

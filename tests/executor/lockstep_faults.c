@@ -9,7 +9,7 @@
 #include "tests/support/jitter.h"
 #include "tests/support/lockstep.h"
 #include "tests/support/random_schedule.h"
-#include "tests/support/written.h"
+#include "executor/written.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

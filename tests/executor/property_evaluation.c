@@ -62,6 +62,7 @@ static enum tdm_status lower(const struct tdm_schedule *schedule, struct tdm_pro
 
 static enum tdm_status open_trial(struct trial *t, struct tdm_error *err)
 {
+    const struct tdm_team_options alone = {.transport = &tdm_transport_shared};
     const struct tdm_backend *backend;
     enum tdm_status status = tdm_backend_find("cpu", &backend, err);
     if (status == TDM_OK)
@@ -84,8 +85,8 @@ static enum tdm_status open_trial(struct trial *t, struct tdm_error *err)
     if (status == TDM_OK)
         status = tdm_tokens_split(t->tokens, 0.5, &t->held_out, err);
     if (status == TDM_OK && t->evaluator != NULL)
-        status = tdm_evaluation_new(t->evaluator, NULL, &t->arenas, t->held_out, t->seed, WINDOWS,
-                                    &t->evaluation, err);
+        status = tdm_evaluation_new(t->evaluator, NULL, &t->arenas, &alone, t->held_out, t->seed,
+                                    WINDOWS, &t->evaluation, err);
     if (status == TDM_OK)
         status = tdm_arenas_fill(&t->arenas, NULL, err);
     return status == TDM_OK ? tdm_weights_draw(t->seed, &t->arenas, t->program, NULL, err) : status;

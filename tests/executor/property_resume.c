@@ -13,6 +13,7 @@
 #include "executor/backends.h"
 #include "executor/run.h"
 #include "models/weights.h"
+#include "tests/support/quiet_run.h"
 #include "tests/support/random_schedule.h"
 
 #include <setjmp.h>
@@ -39,39 +40,6 @@ int fsync(int fd)
 }
 
 /* ---- runs ---- */
-
-static void planned(void *self, const char *path, const struct tdm_program *program,
-                    const struct tdm_amounts *amounts, double predicted_seconds)
-{
-    (void)self, (void)path, (void)program, (void)amounts, (void)predicted_seconds;
-}
-
-static void tokens(void *self, const struct tdm_tokens *text, double entropy)
-{
-    (void)self, (void)text, (void)entropy;
-}
-
-static void moved(void *self, const char *what, uint64_t done, uint64_t elements)
-{
-    (void)self, (void)what, (void)done, (void)elements;
-}
-
-static void resumed(void *self, const char *directory, uint64_t step, const char *differences)
-{
-    (void)directory, (void)step;
-    snprintf(self, 512, "%s", differences);
-}
-
-static void saved(void *self, const char *directory, uint64_t step, double seconds)
-{
-    (void)self, (void)directory, (void)step, (void)seconds;
-}
-
-static void stepped(void *self, const struct tdm_program *program, uint64_t step, double loss,
-                    double gradient_norm, double seconds)
-{
-    (void)self, (void)program, (void)step, (void)loss, (void)gradient_norm, (void)seconds;
-}
 
 /* A training up to step `steps`. */
 struct training {
@@ -100,24 +68,8 @@ static enum tdm_status train(const struct training *t, struct tdm_run_result *re
                                             .force = t->force,
                                             .resume_path = t->resume,
                                             .command = "tidemark run"};
-    const struct tdm_run_listener listener = {.self = differences,
-                                              .planned = planned,
-                                              .tokens = tokens,
-                                              .moved = moved,
-                                              .resumed = resumed,
-                                              .saved = saved,
-                                              .stepped = stepped};
-    differences[0] = '\0';
+    const struct tdm_run_listener listener = tdm_quiet_listener(differences);
     return tdm_run(&options, &listener, result, err);
-}
-
-static void write_schedule(const struct tdm_schedule *schedule, const char *path)
-{
-    struct tdm_error err;
-    json_t *json;
-    assert_int_equal(tdm_schedule_to_json(schedule, NULL, &json, &err), TDM_OK);
-    assert_int_equal(json_dump_file(json, path, 0), 0);
-    json_decref(json);
 }
 
 /* ---- comparing ---- */
@@ -217,11 +169,11 @@ static bool run_case(uint64_t seed, struct tally *tally)
                   tdm_random_variant(schedule, seed, &variant, &err) == TDM_OK;
     if (passed) {
         schedule->optimizer.learning_rate = variant->optimizer.learning_rate = 1e-3;
-        write_schedule(schedule, "one.json");
-        write_schedule(variant, "variant.json");
+        assert_true(tdm_quiet_schedule(schedule, "one.json"));
+        assert_true(tdm_quiet_schedule(variant, "variant.json"));
         const uint32_t ranks = variant->ranks;
         variant->ranks = ranks > 1 ? 1 : schedule->ranks;
-        write_schedule(variant, "other.json");
+        assert_true(tdm_quiet_schedule(variant, "other.json"));
         variant->ranks = ranks;
         const struct training whole = {"one.json", "whole", NULL, STEPS, 100, seed, dtype, false},
                               part = {"one.json", "part", NULL, stop, 2, seed, dtype, false},
@@ -309,7 +261,7 @@ static void a_changed_checkpoint_is_refused(void **state)
             schedule = NULL;
         }
     }
-    write_schedule(schedule, "one.json");
+    assert_true(tdm_quiet_schedule(schedule, "one.json"));
     tdm_schedule_free(schedule);
     const struct training part = {.schedule = "one.json", .save = "part", .steps = 2, .every = 2};
     const struct training rest = {.schedule = "one.json", .resume = "broken", .steps = 2};

@@ -117,10 +117,11 @@ static void ranks_show_ops(void **state)
 {
     (void)state;
     static const uint32_t counts[] = {2, 3, RANKS_MOST};
+    const struct tdm_team_options options = {.transport = &tdm_transport_shared};
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
         struct tdm_team *team;
         struct tdm_error err;
-        must(tdm_team_new(counts[i], &tdm_transport_shared, &team, &err), &err);
+        must(tdm_team_new(counts[i], &options, &team, &err), &err);
         /* again and again: all is well, a rank is at another op, a rank fails */
         for (uint32_t turn = 0; turn < 6; turn++) {
             const uint32_t who = (turn * 5 + 1) % counts[i], at = 17 * (turn + 1);
@@ -254,6 +255,80 @@ static void a_failure_ends_the_step(void **state)
     assert_true(tdm_case_enough("cases have several ranks", teams, cases, 0.4));
 }
 
+/* A rank that does not come to where the others wait: all end with a sentence that names it and
+ * what it does, while it is still at it. Then what it uses is not freed before it ends. */
+static void a_rank_is_lost(void **state)
+{
+    (void)state;
+    const struct tdm_team_options patient = {.transport = &tdm_transport_shared,
+                                             .late_seconds = 0.2};
+    struct tdm_hindrance hindrance = {.fails = TDM_NONE, .of_step = 1};
+    uint64_t seed = BASE_SEED;
+    struct trial t;
+    struct tdm_error err = {0};
+    char due[64];
+    double loss;
+    for (open_trial(seed, tdm_hindered(&hindrance), &t); t.program->ranks < 3;
+         open_trial(++seed, tdm_hindered(&hindrance), &t))
+        close_trial(&t);
+    tdm_team_walk_free(t.walk);
+    must(tdm_team_walk_open(t.program, NULL, t.arenas, &patient, &t.walk, &err), &err);
+    hindrance.fails = 2;
+    hindrance.late_nanoseconds = UINT64_C(3000000000);
+    (void)tdm_hindered(&hindrance);
+    double began = now_seconds();
+    assert_int_equal(run_step(&t, seed, &loss, &err), TDM_INTERRUPTED);
+    assert_true(now_seconds() - began < 2.9);
+    snprintf(due, sizeof(due), "rank 2 has not reached ");
+    assert_int_equal(strncmp(err.message, due, strlen(due)), 0);
+    assert_non_null(strstr(err.message, "; it has been at "));
+    assert_true(tdm_team_walk_hangs(t.walk));
+    tdm_team_walk_free(t.walk); /* nothing happens */
+    while (tdm_team_walk_hangs(t.walk))
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    close_trial(&t);
+}
+
+static uint32_t arenas_left; /* before one cannot be taken */
+
+static enum tdm_status short_arena(struct tdm_executor *executor, enum tdm_place place,
+                                   uint64_t bytes, void **base, struct tdm_error *err)
+{
+    return arenas_left-- == 0 ? tdm_fail(err, TDM_NO_MEMORY, "no memory for an arena")
+                              : tdm_cpu_backend.arena(executor, place, bytes, base, err);
+}
+
+/* A rank whose device is short of memory is named, and what the others have taken is released. */
+static void a_rank_is_short_of_memory(void **state)
+{
+    (void)state;
+    struct tdm_backend backend = tdm_cpu_backend;
+    const struct tdm_hindrance none = {.fails = TDM_NONE};
+    uint64_t seed = BASE_SEED;
+    struct trial t;
+    for (open_trial(seed, tdm_hindered(&none), &t); t.program->ranks < 3;
+         open_trial(++seed, tdm_hindered(&none), &t))
+        close_trial(&t);
+    backend.arena = short_arena;
+    uint32_t places = 0;
+    for (uint32_t place = 0; place < TDM_MAX_PLACES; place++)
+        places += t.program->arena_bytes[place] > 0;
+    for (uint32_t rank = 0; rank < t.program->ranks; rank++) {
+        struct tdm_arenas arenas[4] = {0};
+        struct tdm_error err = {0};
+        char due[64];
+        arenas_left = rank * places;
+        assert_int_equal(tdm_arenas_take(&backend, 1, (const struct tdm_program *const *)&t.program,
+                                         NULL, NULL, arenas, &err),
+                         TDM_NO_MEMORY);
+        snprintf(due, sizeof(due), "rank %u: no memory for an arena", rank);
+        assert_string_equal(err.message, due);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_null(arenas[i].executor);
+    }
+    close_trial(&t);
+}
+
 /* Whoever asks the run to stop, all ranks stop. */
 static void all_ranks_stop(void **state)
 {
@@ -277,8 +352,8 @@ static void all_ranks_stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_show_ops),
-        cmocka_unit_test(a_failure_ends_the_step),
+        cmocka_unit_test(ranks_show_ops), cmocka_unit_test(a_failure_ends_the_step),
+        cmocka_unit_test(a_rank_is_lost), cmocka_unit_test(a_rank_is_short_of_memory),
         cmocka_unit_test(all_ranks_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@
  * arenas full of NaN.
  *
  * TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1; TDM_BACKEND=cpu tests the test without a GPU.
+ * TDM_TRANSPORT=nccl joins the ranks by NCCL, which wants a GPU for each: no more than there are.
  */
 #include "executor/backends.h"
 #include "tests/gpu/gpu_test.h"
@@ -17,6 +18,7 @@
 #include "tests/support/run_steps.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define BASE_SEED 20261124u
@@ -27,15 +29,27 @@
 #define BOUND_FP32 1e-4
 #define BOUND_BF16 5e-2
 
+/* The most ranks of a case. */
+static uint32_t ranks_most(const struct tdm_backend *backend)
+{
+    const char *transport = getenv("TDM_TRANSPORT");
+    uint32_t devices = RANKS_MOST;
+    if (transport == NULL || strcmp(transport, "nccl") != 0 || backend->devices == NULL ||
+        backend->devices(&devices, NULL) != TDM_OK)
+        return RANKS_MOST;
+    return devices < RANKS_MOST ? devices : RANKS_MOST;
+}
+
 /* A schedule of several ranks; NULL if the seed's case cannot be one. */
-static struct tdm_schedule *draw(uint64_t seed, struct tdm_error *err)
+static struct tdm_schedule *draw(uint64_t seed, const struct tdm_backend *backend,
+                                 struct tdm_error *err)
 {
     const bool narrow = seed % 3 != 0;
     const struct tdm_random_options options = {
         .dtypes = narrow ? TDM_RANDOM_MIXED : TDM_RANDOM_FP32_ACTIVATIONS,
         .pass = seed % 7 == 0 ? TDM_RANDOM_EVALUATE : TDM_RANDOM_TRAIN,
         .max_tokens = seed % 4 == 0 ? 1000 : 200,
-        .ranks = RANKS_MOST};
+        .ranks = ranks_most(backend)};
     struct tdm_schedule *schedule = NULL;
     if (tdm_random_schedule(seed, &options, &schedule, err) != TDM_OK)
         return NULL;
@@ -111,7 +125,7 @@ int main(void)
         return 1;
     }
     for (uint64_t i = 0; i < count; i++) {
-        struct tdm_schedule *schedule = draw(first + i, &err);
+        struct tdm_schedule *schedule = draw(first + i, backend, &err);
         if (schedule == NULL)
             continue;
         run_case(&test, backend, first + i, schedule);

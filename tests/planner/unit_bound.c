@@ -47,19 +47,19 @@ static void test_solver(void **state)
     struct tdm_entry one = {row, 1};
     must(tdm_solver_column(solver, "x", 0, 2, 1, &one, 1, &x, &err), &err);
     must(tdm_solver_column(solver, "y", 0, TDM_UNBOUNDED, 2, &one, 1, &y, &err), &err);
-    must(tdm_solver_solve(solver, 1, &err), &err);
+    must(tdm_solver_solve(solver, 1000, &err), &err);
     assert_float_equal(tdm_solver_value(solver), 4, 1e-9);
     assert_float_equal(tdm_solver_column_value(solver, y), 1, 1e-9);
     assert_float_equal(tdm_solver_price(solver, row), 2, 1e-9);
     must(tdm_solver_column(solver, "z", 0, TDM_UNBOUNDED, 1.5, &one, 1, &z, &err), &err);
-    must(tdm_solver_solve(solver, 1, &err), &err);
+    must(tdm_solver_solve(solver, 1000, &err), &err);
     assert_float_equal(tdm_solver_value(solver), 3.5, 1e-9);
     tdm_solver_free(solver);
 
     must(tdm_solver_new("impossible", &solver, &err), &err);
     must(tdm_solver_row(solver, "need", 3, TDM_UNBOUNDED, &row, &err), &err);
     must(tdm_solver_column(solver, "x", 0, 2, 1, &one, 1, &x, &err), &err);
-    assert_int_equal(tdm_solver_solve(solver, 1, &err), TDM_INFEASIBLE);
+    assert_int_equal(tdm_solver_solve(solver, 1000, &err), TDM_INFEASIBLE);
     tdm_solver_free(solver);
 }
 
@@ -84,8 +84,8 @@ static void test_solver_without_memory(void **state)
     for (int i = 0; i < MOST && status == TDM_OK; i++)
         status = tdm_solver_column(large, "column", 0, 1, 1, entries, ROWS, &column, &err);
     assert_int_equal(status, TDM_INTERNAL);
-    assert_int_equal(tdm_solver_solve(large, 1, &err), TDM_INTERNAL);
-    assert_int_equal(tdm_solver_solve(small, 1, &err), TDM_INTERNAL);
+    assert_int_equal(tdm_solver_solve(large, 1000, &err), TDM_INTERNAL);
+    assert_int_equal(tdm_solver_solve(small, 1000, &err), TDM_INTERNAL);
     assert_int_equal(tdm_solver_write(small, "/dev/null", &err), TDM_INTERNAL);
     assert_string_equal(tdm_solver_row_name(small, 0), "");
     tdm_solver_free(small);

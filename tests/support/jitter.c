@@ -5,7 +5,7 @@
 #include "executor/backends.h"
 #include "ops/attention.h"
 #include "tests/support/random_schedule.h"
-#include "tests/support/written.h"
+#include "executor/written.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -16,7 +16,7 @@
 
 #include "executor/arenas.h"
 #include "executor/products.h"
-#include "tests/support/written.h"
+#include "executor/written.h"
 
 #define TDM_SLACK_ARRAYS 9
 

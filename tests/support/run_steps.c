@@ -4,6 +4,7 @@
 
 #include "executor/state.h"
 #include "executor/team_walk.h"
+#include "executor/transports.h"
 #include "schedule/learning_rate.h"
 #include "schedule/program.h"
 #include "schedule/validate.h"
@@ -166,6 +167,18 @@ static enum tdm_status find_devices(const struct tdm_backend *backend, uint32_t 
     return status;
 }
 
+/* Ranks are joined by the transport that TDM_TRANSPORT names, else read each other's memory. */
+static enum tdm_status open_walk(const struct tdm_program *program, const struct tdm_arenas *arenas,
+                                 struct tdm_team_walk **walk, struct tdm_error *err)
+{
+    const char *name = getenv("TDM_TRANSPORT");
+    struct tdm_team_options options = {.transport = &tdm_transport_shared};
+    enum tdm_status status =
+        name == NULL ? TDM_OK : tdm_transport_find(name, &options.transport, err);
+    return status == TDM_OK ? tdm_team_walk_open(program, NULL, arenas, &options, walk, err)
+                            : status;
+}
+
 enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
                               const struct tdm_backend *backend, const struct tdm_step_data *data,
                               uint64_t seed, bool poisoned, struct tdm_steps *steps,
@@ -201,7 +214,7 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
     if (status == TDM_OK)
         taken = program->ranks;
     if (status == TDM_OK)
-        status = tdm_team_walk_new(program, NULL, arenas, &walk, err);
+        status = open_walk(program, arenas, &walk, err);
     if (status == TDM_OK)
         status = tdm_team_walk_prepare(walk, err);
     for (uint32_t rank = 0; status == TDM_OK && rank < taken; rank++)

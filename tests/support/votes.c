@@ -5,7 +5,7 @@
 #include "ops/select.h"
 #include "schedule/attend.h"
 #include "schedule/layout.h"
-#include "tests/support/written.h"
+#include "executor/written.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an op writes: pieces of elements of one dtype in the slots of its operands. */
-#ifndef TDM_TESTS_WRITTEN_H
-#define TDM_TESTS_WRITTEN_H
+#ifndef TDM_EXECUTOR_WRITTEN_H
+#define TDM_EXECUTOR_WRITTEN_H
 
 #include "executor/backend.h"
 

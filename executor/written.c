@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists what an op writes. */
-#include "tests/support/written.h"
+#include "executor/written.h"
 
 #include "schedule/layout.h"
 #include "schedule/operands.h"
