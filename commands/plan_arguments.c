@@ -223,8 +223,8 @@ const struct tdm_option tdm_plan_options[] = {
              "host's memory of their computer; 1 by default",
      .details =
          "Each rank has its part of every sequence's chunks and of the state of all weights. K and "
-         "V of a layer are gathered from all ranks, and the gradients are "
-         "summed over them. Order is layer-major; attention may be all but top-k."},
+         "V of a layer are gathered from all ranks, or ranks divide the heads; the gradients are "
+         "summed over them. Order is layer-major."},
     {.name = "ranks-per-node",
      .word = "P",
      .place = PLACE(request.ranks_per_node),
@@ -431,14 +431,27 @@ static enum tdm_status read_like(struct tdm_plan_arguments *a, struct tdm_error 
     return TDM_OK;
 }
 
+/* Keys of --set that are about several ranks. */
+static enum tdm_status check_team_keys(const struct tdm_request *r, struct tdm_error *err)
+{
+    static const char *const keys[] = {"deal=", "exchange="};
+    for (size_t i = 0; i < r->pair_count && r->ranks <= 1; i++)
+        for (size_t key = 0; key < sizeof(keys) / sizeof(keys[0]); key++)
+            if (strncmp(r->pairs[i], keys[key], strlen(keys[key])) == 0)
+                return tdm_fail(err, TDM_USAGE, "plan: --set %s is about several ranks (--ranks)",
+                                r->pairs[i]);
+    return TDM_OK;
+}
+
 static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struct tdm_error *err)
 {
     enum tdm_status status = a->sweeps ? check_sweep(a, err) : TDM_OK;
+    if (status == TDM_OK)
+        status = check_team_keys(&a->request, err);
     if (status != TDM_OK)
         return status;
-    if (a->request.ranks > 1 && a->request.budget > TDM_BUDGET_DENSE)
-        return tdm_fail(err, TDM_USAGE,
-                        "plan: --budget: several ranks have no top-k attention yet");
+    if (a->request.ranks > 1 && a->request.budget == TDM_BUDGET_AUTO)
+        return tdm_fail(err, TDM_USAGE, "plan: --budget auto is for one rank");
     if (a->request.ranks > 1 && a->request.program_path != NULL)
         return tdm_fail(err, TDM_USAGE, "plan: --write-lp is about a plan for one rank");
     const uint32_t ranks = a->request.ranks == 0 ? 1 : a->request.ranks;

@@ -64,6 +64,17 @@ static const struct tdm_help_entry keys[] = {
      "bodies of the loop nest by which fetches run ahead, 0 to 16 (default: 8K tokens of "
      "them, at least 2)",
      NULL},
+    {"deal=snake|stripes|contiguous|greedy",
+     "with --ranks: which rank has which chunks (default: snake, in turns from both ends)",
+     "stripes deals them in the order of the ranks in every round. contiguous gives each rank one "
+     "piece of the sequence; with causal attention the last then has most to do. greedy gives the "
+     "chunk that sees most to the rank that has least to do so far, which is for packed "
+     "documents."},
+    {"exchange=gather|heads",
+     "with --ranks: what ranks exchange for attention (default: what is faster)",
+     "gather brings K and V of all chunks to every rank, and sums its shares of their gradients. "
+     "heads gives every rank a part of the heads for all chunks. It takes a part of the memory for "
+     "K and V and their gradients, and the ranks must divide the KV heads."},
     {"weights=device|host|N",
      "where weights are at home: on the device, on the host and streamed through a ring, or N "
      "layers, from layer 0 up, on the device",

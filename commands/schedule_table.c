@@ -81,9 +81,19 @@ static void print_step(FILE *out, const struct tdm_schedule *schedule)
 /* How the chunks of a sequence are dealt to several ranks. */
 static void print_ranks(FILE *out, const struct tdm_schedule *schedule)
 {
-    if (schedule->ranks > 1)
-        fprintf(out, ROW "%u, each with a chunk of every round, in turns from both ends\n", "ranks",
-                schedule->ranks);
+    static const char *const deals[TDM_DEALS] = {
+        [TDM_DEAL_SNAKE] = "each with a chunk of every round, in turns from both ends",
+        [TDM_DEAL_STRIPES] = "each with a chunk of every round, in the order of the ranks",
+        [TDM_DEAL_CONTIGUOUS] = "each with a part of every sequence in one piece",
+        [TDM_DEAL_GREEDY] =
+            "each with a chunk of every round, the costliest to the rank with least",
+    };
+    if (schedule->ranks == 1)
+        return;
+    fprintf(out, ROW "%u, %s\n", "ranks", schedule->ranks, deals[schedule->deal]);
+    if (schedule->exchange == TDM_EXCHANGE_HEADS)
+        fprintf(out, ROW "heads: each rank attends with %u of %u KV heads\n", "exchange",
+                schedule->model->kv_heads / schedule->ranks, schedule->model->kv_heads);
     if (tdm_weights_sliced(schedule))
         fprintf(out, ROW "each rank has its part at home, and all gather a unit to use it\n",
                 "weights");

@@ -2,6 +2,8 @@
 /* Chunks, gradients and weights in the operands of team ops: who gives which part to whom. */
 #include "executor/shares.h"
 
+#include "base/size.h"
+#include "ops/attention.h"
 #include "ops/team.h"
 #include "schedule/layout.h"
 #include "schedule/ranks.h"
@@ -16,13 +18,14 @@ struct range {
  * range's first. */
 #define ALIGN_ELEMENTS 64u
 
-/* The bytes of a chunk in one of the operands of a launch; NULL if none of them has it. */
-static void *of_chunk(const struct tdm_launch *launch, uint32_t chunk)
+/* A content of a chunk in one of the operands of a launch; NULL if none of them has it. */
+static void *of_chunk(const struct tdm_launch *launch, enum tdm_content content, uint32_t chunk)
 {
     for (uint32_t i = 0; i < launch->op->access_count; i++) {
         const struct tdm_access *access = &launch->op->access[i];
         uint32_t first = access->after.chunk;
-        if (access->buffer != TDM_NONE && chunk >= first && chunk < first + access->slots)
+        if (access->buffer != TDM_NONE && access->after.content == content && chunk >= first &&
+            chunk < first + access->slots)
             return (unsigned char *)launch->operand[i].data +
                    (chunk - first) * launch->operand[i].slot_bytes;
     }
@@ -62,14 +65,15 @@ static void give_all(const struct tdm_program *program, const void *data, uint64
             tdm_exchange_give(exchange, rank, data, bytes);
 }
 
-/* Each rank's chunk of the round goes to all others. */
-static void gather(const struct tdm_launch *launch, struct tdm_exchange *exchange)
+/* What is gathered of each rank's chunk of the round goes to all others. */
+static void gather(const struct tdm_launch *launch, enum tdm_content content,
+                   struct tdm_exchange *exchange)
 {
     const struct tdm_program *program = launch->program;
     const uint32_t end = tdm_round_end(program, launch->op->chunk);
     for (uint32_t i = tdm_round_first(program, launch->op->chunk); i < end; i++) {
-        void *chunk = of_chunk(launch, i);
-        const uint64_t bytes = chunk == NULL ? 0 : tdm_chunks_bytes(program, TDM_KVPAGES, i, i + 1);
+        void *chunk = of_chunk(launch, content, i);
+        const uint64_t bytes = chunk == NULL ? 0 : tdm_chunks_bytes(program, content, i, i + 1);
         if (program->chunks[i].rank == program->rank)
             give_all(program, chunk, bytes, exchange);
         else
@@ -86,7 +90,7 @@ static void reduce(const struct tdm_launch *launch, struct tdm_exchange *exchang
     const uint32_t end = tdm_round_end(program, launch->op->chunk);
     const uint32_t own = tdm_round_own(program, launch->op->chunk);
     for (uint32_t i = tdm_round_first(program, launch->op->chunk); i < end; i++) {
-        const void *share = i == own ? NULL : of_chunk(launch, i);
+        const void *share = i == own ? NULL : of_chunk(launch, TDM_DKVPAGES, i);
         if (share != NULL)
             tdm_exchange_give(exchange, program->chunks[i].rank, share,
                               tdm_chunks_bytes(program, TDM_DKVPAGES, i, i + 1));
@@ -170,6 +174,121 @@ static void gather_all(const struct tdm_launch *launch, struct tdm_exchange *exc
     }
 }
 
+/* ---- exchanges of heads ---- */
+
+/* Does it give back the heads of its chunk to each rank? */
+static bool gives_back(const struct tdm_launch *launch)
+{
+    return launch->op->access[TDM_ALL_TO_ALL_HEADS].mode == TDM_READ;
+}
+
+/* Bytes of one rank's heads of a chunk. */
+static uint64_t part_bytes(const struct tdm_launch *launch, uint32_t chunk)
+{
+    const enum tdm_content heads = launch->op->access[TDM_ALL_TO_ALL_HEADS].after.content;
+    return tdm_chunks_bytes(launch->program, heads, chunk, chunk + 1);
+}
+
+/* The rank's heads of a chunk, and the heads of its own chunk that another rank has. */
+static void *heads_of(const struct tdm_launch *launch, uint32_t chunk)
+{
+    const struct tdm_operand *heads = &launch->operand[TDM_ALL_TO_ALL_HEADS];
+    const uint32_t first = launch->op->access[TDM_ALL_TO_ALL_HEADS].after.chunk;
+    return (unsigned char *)heads->data + (chunk - first) * heads->slot_bytes;
+}
+
+static void *parted_of(const struct tdm_launch *launch, uint32_t rank)
+{
+    const uint32_t own = launch->op->access[TDM_ALL_TO_ALL_CHUNK].after.chunk;
+    const uint32_t before = rank < launch->program->rank ? rank : rank - 1;
+    return (unsigned char *)launch->operand[TDM_ALL_TO_ALL_PARTED].data +
+           before * part_bytes(launch, own);
+}
+
+/* Every rank sends each other rank's heads of its own chunk, or gets them back. */
+static void all_to_all(const struct tdm_launch *launch, struct tdm_exchange *exchange)
+{
+    const struct tdm_program *program = launch->program;
+    const struct tdm_access *heads = &launch->op->access[TDM_ALL_TO_ALL_HEADS];
+    const struct tdm_access *own = &launch->op->access[TDM_ALL_TO_ALL_CHUNK];
+    const bool back = gives_back(launch);
+    for (uint32_t k = 0; k < heads->slots; k++) {
+        const uint32_t chunk = heads->after.chunk + k, rank = program->chunks[chunk].rank;
+        if (rank != program->rank && back)
+            tdm_exchange_give(exchange, rank, heads_of(launch, chunk), part_bytes(launch, chunk));
+        else if (rank != program->rank)
+            tdm_exchange_take(exchange, rank, heads_of(launch, chunk), part_bytes(launch, chunk));
+    }
+    for (uint32_t rank = 0; rank < program->ranks && own->buffer != TDM_NONE; rank++) {
+        const uint64_t bytes = part_bytes(launch, own->after.chunk);
+        if (rank != program->rank && back)
+            tdm_exchange_take(exchange, rank, parted_of(launch, rank), bytes);
+        else if (rank != program->rank)
+            tdm_exchange_give(exchange, rank, parted_of(launch, rank), bytes);
+    }
+}
+
+/* An array of a chunk: rows of the heads of one rank, or of all. */
+struct rows {
+    uint64_t count, bytes;              /* bytes of one rank's heads in a row */
+    uint64_t whole_offset, part_offset; /* where the array begins, in bytes */
+};
+
+/* The arrays of a chunk of `tokens` tokens; returns their number. Pages are planes of K and V; an
+ * attention output is followed by its LSE. */
+static uint32_t rows_of(const struct tdm_launch *launch, uint64_t tokens, struct rows rows[2])
+{
+    const struct tdm_params *params = tdm_launch_params(launch);
+    const struct tdm_pages_params *pages = &params->pages;
+    const enum tdm_content content = launch->op->access[TDM_ALL_TO_ALL_HEADS].after.content;
+    const enum tdm_dtype dtype = launch->operand[TDM_ALL_TO_ALL_HEADS].dtype;
+    const uint64_t of_head = pages->head_dim * tdm_dtype_bytes(dtype);
+    const uint64_t heads = params->attention.query_heads;
+    const uint64_t elements = tokens * heads * pages->head_dim;
+    if (content == TDM_KVPAGES || content == TDM_DKVPAGES) {
+        uint64_t all = tdm_size_ceil_div(tokens, pages->page_tokens) * pages->page_tokens;
+        rows[0] = (struct rows){.count = 2 * all, .bytes = pages->kv_heads * of_head};
+        return 1;
+    }
+    rows[0] = (struct rows){.count = tokens, .bytes = heads * of_head};
+    rows[1] = (struct rows){
+        .count = tokens,
+        .bytes = heads * sizeof(float),
+        .whole_offset = tdm_lse_bytes_at(elements * launch->program->ranks, dtype),
+        .part_offset = tdm_lse_bytes_at(elements, dtype),
+    };
+    return content == TDM_HEADS_OUT ? 2 : 1;
+}
+
+bool tdm_share_rows(const struct tdm_launch *launch, bool after, uint32_t number,
+                    struct tdm_row_copy *copy)
+{
+    const struct tdm_program *program = launch->program;
+    const struct tdm_access *own = &launch->op->access[TDM_ALL_TO_ALL_CHUNK];
+    struct rows rows[2];
+    if (launch->op->kind != TDM_OP_ALL_TO_ALL || own->buffer == TDM_NONE ||
+        gives_back(launch) != after)
+        return false;
+    const uint32_t chunk = own->after.chunk;
+    const uint32_t arrays = rows_of(launch, program->chunks[chunk].tokens, rows);
+    const uint32_t rank = number / arrays;
+    if (rank >= program->ranks)
+        return false;
+    const struct rows *array = &rows[number % arrays];
+    unsigned char *whole = (unsigned char *)launch->operand[TDM_ALL_TO_ALL_CHUNK].data +
+                           array->whole_offset + rank * array->bytes;
+    unsigned char *part = rank == program->rank ? heads_of(launch, chunk) : parted_of(launch, rank);
+    part += array->part_offset;
+    const uint64_t stride_bytes = array->bytes * program->ranks;
+    *copy = (struct tdm_row_copy){.to = after ? whole : part,
+                                  .from = after ? part : whole,
+                                  .to_stride_bytes = after ? stride_bytes : array->bytes,
+                                  .from_stride_bytes = after ? array->bytes : stride_bytes,
+                                  .row_bytes = array->bytes,
+                                  .rows = array->count};
+    return true;
+}
+
 uint32_t tdm_share_phases(enum tdm_op_kind kind)
 {
     return kind == TDM_OP_REDUCE_ALL ? 2 : 1;
@@ -182,7 +301,8 @@ void tdm_share_exchange(const struct tdm_launch *launch, uint32_t phase,
     exchange->sum = (struct tdm_share_sum){0};
     switch (launch->op->kind) {
     case TDM_OP_GATHER:
-        gather(launch, exchange);
+        gather(launch, TDM_KVPAGES, exchange);
+        gather(launch, TDM_PAGE_MEANS, exchange);
         break;
     case TDM_OP_REDUCE:
         reduce(launch, exchange);
@@ -195,6 +315,9 @@ void tdm_share_exchange(const struct tdm_launch *launch, uint32_t phase,
         break;
     case TDM_OP_GATHER_ALL:
         gather_all(launch, exchange);
+        break;
+    case TDM_OP_ALL_TO_ALL:
+        all_to_all(launch, exchange);
         break;
     default:
         break;

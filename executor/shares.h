@@ -14,4 +14,9 @@ uint32_t tdm_share_phases(enum tdm_op_kind kind);
 void tdm_share_exchange(const struct tdm_launch *launch, uint32_t phase,
                         struct tdm_exchange *exchange);
 
+/* The `number`-th copy of rows in the rank's own memory, before pieces move or after; false: there
+ * are no more. Only a TDM_OP_ALL_TO_ALL has some. */
+bool tdm_share_rows(const struct tdm_launch *launch, bool after, uint32_t number,
+                    struct tdm_row_copy *copy);
+
 #endif

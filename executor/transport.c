@@ -41,6 +41,15 @@ uint32_t tdm_exchange_shares(const struct tdm_exchange *exchange, uint32_t own, 
     return count;
 }
 
+static enum tdm_status copy_rows(const struct tdm_team_op *op, bool after, struct tdm_error *err)
+{
+    struct tdm_row_copy copy;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; status == TDM_OK && tdm_share_rows(op->launch, after, i, &copy); i++)
+        status = op->verbs->copy_rows(op->executor, op->launch, &copy, err);
+    return status;
+}
+
 static uint32_t messages_of(const struct tdm_piece *pieces, uint32_t count)
 {
     uint32_t messages = 0;
@@ -136,7 +145,7 @@ enum tdm_status tdm_team_run(const struct tdm_team_verbs *verbs, struct tdm_exec
 {
     const struct tdm_transport *transport = tdm_team_transport(launch->team);
     const struct tdm_team_op op = {verbs, executor, launch};
-    enum tdm_status status = TDM_OK;
+    enum tdm_status status = copy_rows(&op, false, err);
     for (uint32_t phase = 0; phase < tdm_share_phases(launch->op->kind) && status == TDM_OK;
          phase++) {
         struct tdm_exchange *exchange =
@@ -146,5 +155,7 @@ enum tdm_status tdm_team_run(const struct tdm_team_verbs *verbs, struct tdm_exec
                      ? run_windows(transport, &op, exchange, phase, err)
                      : move_and_sum(transport, &op, exchange, phase, 0, err);
     }
+    if (status == TDM_OK)
+        status = copy_rows(&op, true, err);
     return status == TDM_OK ? transport->leave(launch->team, &op, err) : status;
 }

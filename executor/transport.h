@@ -52,10 +52,20 @@ void tdm_exchange_take(struct tdm_exchange *exchange, uint32_t rank, void *to, u
 uint32_t tdm_exchange_shares(const struct tdm_exchange *exchange, uint32_t own, uint32_t ranks,
                              const void **shares);
 
+/* Rows in the rank's own memory that it copies before its pieces move, or after. */
+struct tdm_row_copy {
+    void *to;
+    const void *from;
+    uint64_t to_stride_bytes, from_stride_bytes; /* from row to row */
+    uint64_t row_bytes, rows;
+};
+
 /* What a backend does for team ops; each queues its work on the op's lane. */
 struct tdm_team_verbs {
     enum tdm_status (*copy)(struct tdm_executor *executor, const struct tdm_launch *launch,
                             void *to, const void *from, uint64_t bytes, struct tdm_error *err);
+    enum tdm_status (*copy_rows)(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                 const struct tdm_row_copy *rows, struct tdm_error *err);
     enum tdm_status (*sum)(struct tdm_executor *executor, const struct tdm_launch *launch,
                            const struct tdm_exchange *exchange, struct tdm_error *err);
     /* Marks that the lane has come to a point of the op (a phase, or TDM_TEAM_PHASES: its end), and
@@ -129,7 +139,8 @@ extern const struct tdm_transport tdm_transport_nccl;
 void tdm_team_need(const struct tdm_launch *launch, struct tdm_exchange *scratch,
                    struct tdm_team_needs *needs);
 
-/* Runs a team op of a backend: describes each phase, moves its pieces, sums. */
+/* Runs a team op of a backend: describes each phase, moves its pieces, sums. Rows are copied before
+ * the first phase and after the last. */
 enum tdm_status tdm_team_run(const struct tdm_team_verbs *verbs, struct tdm_executor *executor,
                              const struct tdm_launch *launch, struct tdm_error *err);
 

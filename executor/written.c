@@ -89,7 +89,7 @@ uint32_t tdm_list_written(const struct tdm_launch *launch, uint32_t operand, uin
     written[1] = plain;
     written[1].lse = true;
     written[1].dtype = TDM_DTYPE_FP32;
-    written[1].offset = tdm_lse_offset(schedule, op->tokens);
+    written[1].offset = tdm_lse_offset(schedule, access->after.content, op->tokens);
     written[1].elements = rows;
     return 2;
 }

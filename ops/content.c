@@ -77,6 +77,13 @@ const char *tdm_content_name(enum tdm_content content)
         [TDM_HEAD_SUM] = "sum of d final normed",
         [TDM_LOSS] = "loss",
         [TDM_GRADIENT_NORM] = "gradient norm",
+        [TDM_OWN_KVPAGES] = "own k, v pages",
+        [TDM_OWN_DKVPAGES] = "own dk, dv pages",
+        [TDM_HEADS_Q] = "heads of q",
+        [TDM_HEADS_OUT] = "heads of attention output",
+        [TDM_HEADS_DOUT] = "heads of d attention",
+        [TDM_HEADS_DQ] = "heads of dq",
+        [TDM_PARTED] = "heads on their way",
         [TDM_SCRATCH] = "scratch",
     };
     return names[content];

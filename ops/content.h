@@ -53,7 +53,19 @@ enum tdm_content {
     TDM_HEAD_SUM,
     TDM_LOSS,          /* fp64 [1] for a chunk */
     TDM_GRADIENT_NORM, /* fp64 [1] for a unit: sum of squares */
-    TDM_SCRATCH,       /* of the running op: schedule/scratch.h */
+    /* If ranks divide the heads of attention (schedule/ranks.h), KVPAGES and DKVPAGES have only the
+     * rank's KV heads. Then these are the pages of all KV heads of a rank's own chunk, */
+    TDM_OWN_KVPAGES,
+    TDM_OWN_DKVPAGES,
+    /* and these are Q, ATTENTION_OUT, DATTENTION and DQ with only the rank's query heads. */
+    TDM_HEADS_Q,
+    TDM_HEADS_OUT,
+    TDM_HEADS_DOUT,
+    TDM_HEADS_DQ,
+    /* Bytes of a rank's own chunk on their way: the heads of each other rank, as that rank has
+     * them, in rank order. */
+    TDM_PARTED,
+    TDM_SCRATCH, /* of the running op: schedule/scratch.h */
     TDM_CONTENTS
 };
 

@@ -42,7 +42,8 @@
     KERNEL(REDUCE, tdm_cpu_team)                             \
     KERNEL(REDUCE_ALL, tdm_cpu_team)                         \
     KERNEL(REDUCE_SCATTER, tdm_cpu_team)                     \
-    KERNEL(GATHER_ALL, tdm_cpu_team)
+    KERNEL(GATHER_ALL, tdm_cpu_team)                         \
+    KERNEL(ALL_TO_ALL, tdm_cpu_team)
 
 #define TDM_CUDA_KERNELS(KERNEL)                                  \
     KERNEL(COPY, tdm_cuda_run_copy)                               \
@@ -74,7 +75,8 @@
     KERNEL(REDUCE, tdm_cuda_run_team)                             \
     KERNEL(REDUCE_ALL, tdm_cuda_run_team)                         \
     KERNEL(REDUCE_SCATTER, tdm_cuda_run_team)                     \
-    KERNEL(GATHER_ALL, tdm_cuda_run_team)
+    KERNEL(GATHER_ALL, tdm_cuda_run_team)                         \
+    KERNEL(ALL_TO_ALL, tdm_cuda_run_team)
 
 struct tdm_kernels {
     const char *backend; /* "cuda" */

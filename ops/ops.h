@@ -52,7 +52,8 @@
     OP(REDUCE, reduce)                                       \
     OP(REDUCE_ALL, reduce_all)                               \
     OP(REDUCE_SCATTER, reduce_scatter)                       \
-    OP(GATHER_ALL, gather_all)
+    OP(GATHER_ALL, gather_all)                               \
+    OP(ALL_TO_ALL, all_to_all)
 
 #define TDM_OP_NUMBER(kind, record) TDM_OP_##kind,
 enum tdm_op_kind { TDM_OPS(TDM_OP_NUMBER) TDM_OP_KINDS };

@@ -10,6 +10,9 @@ const struct tdm_op_type tdm_gather_type = {
             [TDM_GATHER_OWN] = {"own pages", TDM_READS, true},
             [TDM_GATHER_BELOW] = {"pages of earlier chunks", TDM_WRITES, true},
             [TDM_GATHER_ABOVE] = {"pages of later chunks", TDM_WRITES, true},
+            [TDM_GATHER_OWN_MEANS] = {"own page means", TDM_READS, true},
+            [TDM_GATHER_BELOW_MEANS] = {"page means of earlier chunks", TDM_WRITES, true},
+            [TDM_GATHER_ABOVE_MEANS] = {"page means of later chunks", TDM_WRITES, true},
         },
     .rate = TDM_RATE_ELEMENTWISE, /* of the sums; schedule/cost.c has the way between ranks */
     .flops = tdm_no_flops,
@@ -56,6 +59,19 @@ const struct tdm_op_type tdm_gather_all_type = {
     .operand =
         {
             [TDM_GATHER_ALL_WEIGHTS] = {"weights", TDM_CHANGES, false},
+        },
+    .rate = TDM_RATE_ELEMENTWISE, /* schedule/cost.c has the way between ranks */
+    .flops = tdm_no_flops,
+};
+
+const struct tdm_op_type tdm_all_to_all_type = {
+    .name = "all_to_all",
+    .operands = TDM_ALL_TO_ALL_OPERANDS,
+    .operand =
+        {
+            [TDM_ALL_TO_ALL_CHUNK] = {"own chunk", TDM_READS | TDM_WRITES, true},
+            [TDM_ALL_TO_ALL_HEADS] = {"own heads", TDM_READS | TDM_WRITES, false},
+            [TDM_ALL_TO_ALL_PARTED] = {"heads on their way", TDM_WRITES, true},
         },
     .rate = TDM_RATE_ELEMENTWISE, /* schedule/cost.c has the way between ranks */
     .flops = tdm_no_flops,

@@ -10,11 +10,15 @@
 
 #include "ops/ops.h"
 
-/* Gives every rank the K and V of all chunks of a round. */
+/* Gives every rank the K and V of all chunks of a round; in the first forward of a layer whose
+ * pages win by a vote, also the means of their pages. */
 enum tdm_gather_operand {
-    TDM_GATHER_OWN,   /* read: pages of the rank's own chunk */
-    TDM_GATHER_BELOW, /* written: pages of the chunks of the round before its own, */
-    TDM_GATHER_ABOVE, /* and after it; without a chunk of its own: all of them */
+    TDM_GATHER_OWN,       /* read: pages of the rank's own chunk */
+    TDM_GATHER_BELOW,     /* written: pages of the chunks of the round before its own, */
+    TDM_GATHER_ABOVE,     /* and after it; without a chunk of its own: all are BELOW */
+    TDM_GATHER_OWN_MEANS, /* the same for page means; absent if there are none */
+    TDM_GATHER_BELOW_MEANS,
+    TDM_GATHER_ABOVE_MEANS,
     TDM_GATHER_OPERANDS
 };
 extern const struct tdm_op_type tdm_gather_type;
@@ -24,7 +28,7 @@ extern const struct tdm_op_type tdm_gather_type;
 enum tdm_reduce_operand {
     TDM_REDUCE_OWN,   /* changed: the rank's share becomes the sum */
     TDM_REDUCE_BELOW, /* read: its shares of other chunks of the round, those before its own, */
-    TDM_REDUCE_ABOVE, /* and those after it */
+    TDM_REDUCE_ABOVE, /* and those after it; without a chunk of its own: all are BELOW */
     TDM_REDUCE_OPERANDS
 };
 extern const struct tdm_op_type tdm_reduce_type;
@@ -52,10 +56,22 @@ enum tdm_gather_all_operand {
 };
 extern const struct tdm_op_type tdm_gather_all_type;
 
+/* If ranks divide the heads of attention: turns the round's chunks, each on its rank with all
+ * heads, into all chunks of the round with the rank's heads (CHUNK is read, HEADS written), or back
+ * (HEADS is read, CHUNK written). */
+enum tdm_all_to_all_operand {
+    TDM_ALL_TO_ALL_CHUNK, /* the rank's own chunk; absent if it has none among them */
+    TDM_ALL_TO_ALL_HEADS, /* the rank's heads of all chunks */
+    /* written: workspace in which the heads of the own chunk lie by rank; absent without one */
+    TDM_ALL_TO_ALL_PARTED,
+    TDM_ALL_TO_ALL_OPERANDS
+};
+extern const struct tdm_op_type tdm_all_to_all_type;
+
 /* The kinds of team ops. */
 #define TDM_TEAM_KINDS                                                     \
     (1u << TDM_OP_GATHER | 1u << TDM_OP_REDUCE | 1u << TDM_OP_REDUCE_ALL | \
-     1u << TDM_OP_REDUCE_SCATTER | 1u << TDM_OP_GATHER_ALL)
+     1u << TDM_OP_REDUCE_SCATTER | 1u << TDM_OP_GATHER_ALL | 1u << TDM_OP_ALL_TO_ALL)
 
 /* Where ranks do not read each other's memory, shares of a sum arrive in pieces of at most so many
  * bytes in staging memory, one from each other rank. A multiple of the bytes of every dtype. */

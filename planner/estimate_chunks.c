@@ -235,7 +235,7 @@ enum tdm_status tdm_estimator_walk_chunks(struct tdm_estimator *e, uint64_t *len
             chunk.first_token += chunk.tokens;
         }
     }
-    tdm_ranks_deal(chunks, e->chunks, program.ranks);
+    tdm_ranks_deal(chunks, e->chunks, program.ranks, TDM_DEAL_SNAKE, NULL);
     enum tdm_status status = time_attention(e, &program, err);
     if (status != TDM_OK) {
         free(list);

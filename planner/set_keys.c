@@ -173,6 +173,20 @@ static enum tdm_status read_selector_field(struct reading *r, size_t field)
     return status;
 }
 
+static enum tdm_status read_deal(struct reading *r, size_t field)
+{
+    (void)field;
+    return tdm_deal_parse(r->value, &r->schedule->deal) ? TDM_OK : bad(r, TDM_DEAL_NAMES);
+}
+
+static enum tdm_status read_exchange(struct reading *r, size_t field)
+{
+    (void)field;
+    r->pins->has_exchange = true;
+    return tdm_exchange_kind_parse(r->value, &r->schedule->exchange) ? TDM_OK
+                                                                     : bad(r, TDM_EXCHANGE_NAMES);
+}
+
 static enum tdm_status read_prefetch(struct reading *r, size_t field)
 {
     (void)field;
@@ -433,6 +447,8 @@ static const struct key keys[] = {
     {"head_tile", read_head_tile, 0},
     {"head_tile_vocabulary", read_head_tile_vocabulary, 0},
     {"documents", read_documents, 0},
+    {"deal", read_deal, 0},
+    {"exchange", read_exchange, 0},
     {"prefetch", read_prefetch, 0},
     {"inputs", read_inputs, 0},
     {"attention", read_attention, 0},

@@ -7,6 +7,7 @@
 #include "schedule/schedule_check.h"
 #include "schedule/validate.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* Halvings of the range between the memory that each rank has and that of all together. */
@@ -128,6 +129,32 @@ static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const str
     return status;
 }
 
+/* Gives a schedule another exchange, with the choices that are best for it, if that is legal, fits,
+ * and takes less time than `seconds`. */
+static enum tdm_status try_exchange(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                    enum tdm_exchange_kind exchange, double seconds,
+                                    struct tdm_simulation *simulation, bool *taken,
+                                    struct tdm_error *err)
+{
+    const enum tdm_exchange_kind before = schedule->exchange;
+    const struct tdm_rings rings = schedule->rings;
+    struct tdm_simulation tried = {0};
+    struct tdm_error refusal;
+    enum tdm_status status = TDM_OK;
+    bool fits = false;
+    schedule->exchange = exchange;
+    if (tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
+        status = simulate_choices(schedule, pins, &tried, &fits, err);
+    *taken = fits && tried.step_seconds < seconds;
+    if (*taken) {
+        *simulation = tried;
+        return status;
+    }
+    schedule->exchange = before;
+    schedule->rings = rings;
+    return status;
+}
+
 /* ---- plans of one rank ---- */
 
 /* Plans with some memory for one rank, and tries the result with all. Keeps it if it fits and is
@@ -160,6 +187,9 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
     schedule->host_memory_bytes = team->most.host_bytes;
     if (status == TDM_OK)
         status = simulate_choices(schedule, &tried.pins, &tried.search.simulation, &fits, err);
+    if (status == TDM_OK && !fits && !tried.pins.has_exchange) /* it takes less for K and V */
+        status = try_exchange(schedule, &tried.pins, TDM_EXCHANGE_HEADS, INFINITY,
+                              &tried.search.simulation, &fits, err);
     *answer = fits ? FITS : TOO_LARGE;
     const struct tdm_simulation *best = &team->found->search.simulation;
     if (status != TDM_OK || !fits ||
@@ -280,6 +310,19 @@ static enum tdm_status search_fully(struct team *team, struct tdm_error *err)
     return status == TDM_OK ? search_size(team, err) : status;
 }
 
+/* Takes the faster exchange for what was found, unless it was asked for. */
+static enum tdm_status choose_exchange(struct tdm_objective_found *found, struct tdm_error *err)
+{
+    struct tdm_simulation *simulation = &found->search.simulation;
+    bool taken;
+    return found->pins.has_exchange
+               ? TDM_OK
+               : try_exchange(found->schedule, &found->pins,
+                              found->schedule->exchange == TDM_EXCHANGE_HEADS ? TDM_EXCHANGE_GATHER
+                                                                              : TDM_EXCHANGE_HEADS,
+                              simulation->step_seconds, simulation, &taken, err);
+}
+
 static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_error *err)
 {
     struct tdm_program *program;
@@ -321,6 +364,8 @@ enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effo
         status = search_sizes(&team, pinned, err);
     if (status == TDM_OK && found->schedule != NULL && effort == TDM_EFFORT_FULL)
         status = search_fully(&team, err);
+    if (status == TDM_OK && found->schedule != NULL)
+        status = choose_exchange(found, err);
     if (status == TDM_OK)
         status = found->schedule == NULL ? tdm_team_nothing_fits(request, err)
                                          : validate(found->schedule, err);

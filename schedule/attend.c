@@ -38,7 +38,7 @@ uint32_t tdm_attend_first(const struct tdm_program *program, uint32_t layer, uin
 
 uint32_t tdm_attend_shared(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
 {
-    const uint32_t end = chunk + 1, before = tdm_sum_before(program, chunk);
+    const uint32_t end = chunk + 1, before = tdm_kv_sum_before(program, chunk);
     if (before > program->chunks[chunk].last_chunk)
         return end;
     const uint32_t first = tdm_attend_first(program, layer, before);

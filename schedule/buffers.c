@@ -35,6 +35,28 @@ static void declare_residents(struct tdm_builder *b)
                                              TDM_EMPTY, TDM_NONE, TDM_NONE);
 }
 
+/* If ranks divide the heads of attention: a rank's heads of all chunks of a round, and the pages of
+ * all heads of its own chunk. Of the latter there are two, so that one is copied or exchanged while
+ * the next is made. */
+static void declare_heads(struct tdm_builder *b)
+{
+    const uint32_t ranks = b->program->ranks;
+    const struct {
+        enum tdm_content content;
+        uint32_t slots;
+        const char *name;
+    } table[] = {
+        {TDM_PARTED, 1, "parted_heads"},           {TDM_OWN_KVPAGES, 2, "own_kv"},
+        {TDM_OWN_DKVPAGES, 1, "own_d_kv"},         {TDM_HEADS_Q, ranks, "heads_q"},
+        {TDM_HEADS_OUT, ranks, "heads_attention"}, {TDM_HEADS_DOUT, ranks, "heads_d_attention"},
+        {TDM_HEADS_DQ, ranks, "heads_d_q"},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        b->layout->work[table[i].content] =
+            tdm_declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_RING, table[i].content, 0,
+                        b->chunk_capacity, table[i].slots, "%s", table[i].name);
+}
+
 static void declare_workspaces(struct tdm_builder *b)
 {
     static const struct {
@@ -62,13 +84,15 @@ static void declare_workspaces(struct tdm_builder *b)
         {TDM_PAGE_LISTS, "page_lists"},
     };
     struct tdm_layout *layout = b->layout;
-    /* with several ranks it waits for dK and dV of all ranks (lower_backward.c) */
+    /* if ranks gather K and V it waits for dK and dV of all ranks (lower_backward.c) */
     uint32_t waiting =
-        b->program->ranks > 1 ? tdm_rank_chunks(b->program, 0, b->program->chunk_count) : 1;
+        tdm_ranks_gather(b->program) ? tdm_rank_chunks(b->program, 0, b->program->chunk_count) : 1;
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         layout->work[table[i].content] = tdm_declare(
             b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_RING, table[i].content, 0, b->chunk_capacity,
             table[i].content == TDM_DNORMED ? waiting : 1, "%s", table[i].name);
+    if (tdm_ranks_divide_heads(b->program))
+        declare_heads(b);
     uint64_t tile = b->schedule->head_tile_tokens;
     if (tile > b->chunk_capacity)
         tile = b->chunk_capacity;

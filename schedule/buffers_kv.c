@@ -105,9 +105,11 @@ bool tdm_declare_kv(struct tdm_builder *b)
                                                 0, b->chunk_capacity, chunks, "%s_kv.layer%u",
                                                 held ? "held" : "kept", layer);
         else if (kept)
-            layout->host_kv[layer] = tdm_declare(
-                b, group->kv_place, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0, b->chunk_capacity,
-                tdm_rank_chunks(b->program, 0, chunks), "kept_kv.layer%u", layer);
+            layout->host_kv[layer] =
+                tdm_declare(b, group->kv_place, TDM_KV, TDM_AXIS_CHUNK,
+                            tdm_ranks_divide_heads(b->program) ? TDM_OWN_KVPAGES : TDM_KVPAGES, 0,
+                            b->chunk_capacity, tdm_rank_chunks(b->program, 0, chunks),
+                            "kept_kv.layer%u", layer);
         layout->dkv[layer] = shared_gradients;
         if (row || !backward)
             continue;

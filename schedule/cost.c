@@ -8,6 +8,7 @@
 #include "ops/update.h"
 #include "schedule/attend.h"
 #include "schedule/gather.h"
+#include "schedule/layout.h"
 #include "schedule/ranks.h"
 #include "schedule/slices.h"
 
@@ -53,6 +54,14 @@ static void scatter_cost(const struct tdm_program *program, struct tdm_op *op)
     op->sent_bytes = tdm_size_mul(all - own, size);
 }
 
+/* Bytes of the heads of one rank of the chunk in an access. */
+static uint64_t chunk_part(const struct tdm_program *program, const struct tdm_access *chunk,
+                           const struct tdm_access *heads)
+{
+    const uint32_t number = chunk->after.chunk;
+    return tdm_chunks_bytes(program, heads->after.content, number, number + 1);
+}
+
 /* The bytes that a team op receives from other ranks and sends to them. */
 static void team_cost(const struct tdm_program *program, struct tdm_op *op)
 {
@@ -60,9 +69,11 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
     uint64_t own, part;
     switch (op->kind) {
     case TDM_OP_GATHER:
+        own = operand_bytes(op, TDM_GATHER_OWN) + operand_bytes(op, TDM_GATHER_OWN_MEANS);
         op->fetched_bytes =
-            operand_bytes(op, TDM_GATHER_BELOW) + operand_bytes(op, TDM_GATHER_ABOVE);
-        op->sent_bytes = tdm_size_mul(operand_bytes(op, TDM_GATHER_OWN), program->ranks - 1);
+            operand_bytes(op, TDM_GATHER_BELOW) + operand_bytes(op, TDM_GATHER_ABOVE) +
+            operand_bytes(op, TDM_GATHER_BELOW_MEANS) + operand_bytes(op, TDM_GATHER_ABOVE_MEANS);
+        op->sent_bytes = tdm_size_mul(own, program->ranks - 1);
         break;
     case TDM_OP_REDUCE:
         own = operand_bytes(op, TDM_REDUCE_OWN);
@@ -83,6 +94,19 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
         own = program->schedule->model->units[op->layer].elements - part;
         op->fetched_bytes = tdm_size_mul(own, size);
         op->sent_bytes = tdm_size_mul(tdm_size_mul(part, size), program->ranks - 1);
+        break;
+    case TDM_OP_ALL_TO_ALL: /* `own` bytes are the rank's heads of its own chunk, which stay */
+        own = operand_bytes(op, TDM_ALL_TO_ALL_CHUNK) == 0
+                  ? 0
+                  : chunk_part(program, &op->access[TDM_ALL_TO_ALL_CHUNK],
+                               &op->access[TDM_ALL_TO_ALL_HEADS]);
+        op->fetched_bytes = operand_bytes(op, TDM_ALL_TO_ALL_HEADS) - own;
+        op->sent_bytes = tdm_size_mul(own, program->ranks - 1);
+        if (op->access[TDM_ALL_TO_ALL_HEADS].mode == TDM_READ) { /* the other way */
+            own = op->sent_bytes;
+            op->sent_bytes = op->fetched_bytes;
+            op->fetched_bytes = own;
+        }
         break;
     default:
         break;

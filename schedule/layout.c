@@ -27,9 +27,11 @@ enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_c
     case TDM_TIED_GRADIENT:
         return dtypes->gradients;
     case TDM_KVPAGES:
+    case TDM_OWN_KVPAGES:
     case TDM_PAGE_MEANS:
         return dtypes->kv;
     case TDM_DKVPAGES:
+    case TDM_OWN_DKVPAGES:
         return dtypes->kv_gradients;
     case TDM_LOGIT_TILE:
         return dtypes->logits;
@@ -39,6 +41,7 @@ enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_c
         return TDM_DTYPE_FP64;
     case TDM_HEAD_SUM:
     case TDM_SCRATCH:
+    case TDM_PARTED: /* of any dtype */
         return TDM_DTYPE_FP32;
     default:
         return dtypes->activations;
@@ -48,7 +51,8 @@ enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_c
 uint64_t tdm_page_plane_elements(const struct tdm_schedule *schedule)
 {
     const struct tdm_model *model = schedule->model;
-    return tdm_size_mul(schedule->page_tokens, (uint64_t)model->kv_heads * model->head_dim);
+    const uint32_t heads = model->kv_heads / tdm_schedule_head_parts(schedule);
+    return tdm_size_mul(schedule->page_tokens, (uint64_t)heads * model->head_dim);
 }
 
 uint64_t tdm_page_elements(const struct tdm_schedule *schedule)
@@ -57,8 +61,9 @@ uint64_t tdm_page_elements(const struct tdm_schedule *schedule)
 }
 
 /* Elements per token, for contents with a row for each token. */
-static uint64_t row_elements(const struct tdm_model *model, enum tdm_content content)
+static uint64_t row_elements(const struct tdm_schedule *schedule, enum tdm_content content)
 {
+    const struct tdm_model *model = schedule->model;
     switch (content) {
     case TDM_X:
     case TDM_DX:
@@ -79,6 +84,11 @@ static uint64_t row_elements(const struct tdm_model *model, enum tdm_content con
     case TDM_DATTENTION:
     case TDM_ATTENTION_OUT:
         return (uint64_t)model->query_heads * model->head_dim;
+    case TDM_HEADS_Q:
+    case TDM_HEADS_OUT:
+    case TDM_HEADS_DOUT:
+    case TDM_HEADS_DQ:
+        return (uint64_t)model->query_heads / tdm_schedule_head_parts(schedule) * model->head_dim;
     case TDM_KVRAW:
     case TDM_DKVRAW:
         return 2 * (uint64_t)model->kv_heads * model->head_dim;
@@ -98,9 +108,10 @@ static uint64_t row_elements(const struct tdm_model *model, enum tdm_content con
     }
 }
 
-uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, uint64_t tokens)
+uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, enum tdm_content content,
+                        uint64_t tokens)
 {
-    uint64_t elements = tdm_size_mul(tokens, row_elements(schedule->model, TDM_ATTENTION_OUT));
+    uint64_t elements = tdm_size_mul(tokens, row_elements(schedule, content));
     return tdm_lse_bytes_at(elements, schedule->dtypes.activations);
 }
 
@@ -170,6 +181,18 @@ uint32_t tdm_vocabulary_tiles(const struct tdm_schedule *schedule)
     return (uint32_t)tdm_size_ceil_div(schedule->model->vocabulary, schedule->head_tile_vocabulary);
 }
 
+/* The largest of what passes through the workspace of an exchange of heads. */
+static uint64_t most_parted_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
+{
+    const enum tdm_content parts[] = {TDM_HEADS_OUT, TDM_KVPAGES, TDM_DKVPAGES}; /* q is smaller */
+    uint64_t most = 0;
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        uint64_t bytes = tdm_parted_bytes(schedule, parts[i], tokens);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content content,
                            uint32_t layer, uint64_t tokens)
 {
@@ -194,6 +217,15 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
         uint64_t pages = tdm_size_ceil_div(tokens, schedule->page_tokens);
         return tdm_size_mul(tdm_size_mul(pages, tdm_page_elements(schedule)), element_bytes);
     }
+    case TDM_OWN_KVPAGES:
+    case TDM_OWN_DKVPAGES: {
+        uint64_t parts = tdm_schedule_head_parts(schedule);
+        uint64_t pages = tdm_size_ceil_div(tokens, schedule->page_tokens);
+        return tdm_size_mul(tdm_size_mul(pages, parts * tdm_page_elements(schedule)),
+                            element_bytes);
+    }
+    case TDM_PARTED:
+        return most_parted_bytes(schedule, tokens);
     case TDM_PAGE_MEANS:
         return tdm_size_mul(tdm_size_ceil_div(tokens, schedule->page_tokens),
                             (uint64_t)model->kv_heads * model->head_dim * element_bytes);
@@ -202,8 +234,11 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
                             tdm_size_mul(tdm_page_lists(schedule) * element_bytes,
                                          1 + (uint64_t)tdm_page_list_capacity(schedule)));
     case TDM_ATTENTION_OUT:
-        return tdm_size_add(tdm_lse_offset(schedule, tokens),
-                            tdm_size_mul(tokens, 4 * (uint64_t)model->query_heads));
+    case TDM_HEADS_OUT: {
+        uint64_t heads = row_elements(schedule, content) / model->head_dim;
+        return tdm_size_add(tdm_lse_offset(schedule, content, tokens),
+                            tdm_size_mul(tokens, 4 * heads));
+    }
     case TDM_LOSS:
     case TDM_GRADIENT_NORM:
         return element_bytes;
@@ -213,7 +248,7 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
                                most < model->vocabulary ? most : model->vocabulary);
     }
     default:
-        return tdm_size_mul(tdm_size_mul(tokens, row_elements(model, content)), element_bytes);
+        return tdm_size_mul(tdm_size_mul(tokens, row_elements(schedule, content)), element_bytes);
     }
 }
 
@@ -240,4 +275,11 @@ uint64_t tdm_chunks_bytes(const struct tdm_program *program, enum tdm_content co
     uint64_t full = tdm_content_bytes(schedule, content, 0, schedule->chunk_tokens);
     return tdm_size_add(tdm_size_mul(end - first - 1, full),
                         tdm_content_bytes(schedule, content, 0, program->chunks[end - 1].tokens));
+}
+
+uint64_t tdm_parted_bytes(const struct tdm_schedule *schedule, enum tdm_content heads,
+                          uint64_t tokens)
+{
+    return tdm_size_mul(tdm_schedule_head_parts(schedule) - 1,
+                        tdm_content_bytes(schedule, heads, 0, tokens));
 }

@@ -28,13 +28,20 @@ uint64_t tdm_chunks_bytes(const struct tdm_program *program, enum tdm_content co
 uint64_t tdm_part_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_part part,
                         enum tdm_dtype dtype);
 
+/* The heads of all ranks but one, as each of them has a content (TDM_PARTED). */
+uint64_t tdm_parted_bytes(const struct tdm_schedule *schedule, enum tdm_content heads,
+                          uint64_t tokens);
+
 /* dtype of a content under this schedule. */
 enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_content content);
 
-/* Attention output: bytes from the start of the slot to the LSE, fp32 [tokens, query_heads]. */
-uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, uint64_t tokens);
+/* Attention output, or the rank's heads of one: bytes from the start of the slot to the LSE, fp32
+ * [tokens, heads]. */
+uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, enum tdm_content content,
+                        uint64_t tokens);
 
-/* Elements of one page (K and V planes) and of one plane. */
+/* Elements of one page (K and V planes) and of one plane, as attention reads them: of the rank's
+ * heads if ranks divide the heads. */
 uint64_t tdm_page_elements(const struct tdm_schedule *schedule);
 uint64_t tdm_page_plane_elements(const struct tdm_schedule *schedule);
 

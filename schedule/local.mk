@@ -22,6 +22,7 @@ libtidemark_a_SOURCES += \
 	schedule/legality.c schedule/legality.h \
 	schedule/lower_backward.c \
 	schedule/lower_head.c \
+	schedule/lower_heads.c \
 	schedule/lower_kv.c \
 	schedule/lower_stream.c \
 	schedule/lower_update.c \

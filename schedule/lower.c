@@ -135,8 +135,14 @@ static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
     } else if (body->pass == TDM_PASS_RERUN) {
         tdm_low_alloc(l, l->layout->held_input[layer + 1]);
         alloc_held(l, body->group, layer);
-    } else if (l->program->ranks > 1) {
+    } else if (tdm_ranks_gather(l->program)) {
         tdm_low_alloc_work(l, TDM_DNORMED); /* of all chunks */
+    } else if (tdm_ranks_divide_heads(l->program)) {
+        tdm_low_alloc(l, l->layout->dkv[layer]);
+    }
+    if (tdm_ranks_divide_heads(l->program)) {
+        tdm_low_alloc_work(l, TDM_OWN_KVPAGES);
+        tdm_low_alloc_work(l, TDM_PARTED);
     }
 }
 
@@ -146,12 +152,16 @@ static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
     if (layer == 0)
         use_embedding(l, body, false);
     tdm_low_release(l, sweep_row(l, layer, body->pass));
+    if (tdm_ranks_divide_heads(l->program)) {
+        tdm_low_release_work(l, TDM_OWN_KVPAGES);
+        tdm_low_release_work(l, TDM_PARTED);
+    }
     if (body->pass == TDM_PASS_FIRST)
         tdm_low_release_means(l, layer, false);
     if (body->pass != TDM_PASS_BACKWARD)
         return;
     tdm_low_release(l, l->layout->dkv[layer]);
-    if (l->program->ranks > 1)
+    if (tdm_ranks_gather(l->program))
         tdm_low_release_work(l, TDM_DNORMED);
     if (!tdm_nest_defers(l->schedule)) {
         end_gradient(l, body, layer);
@@ -329,10 +339,14 @@ static void head_gradients(struct tdm_lowering *l, const struct tdm_body *body, 
 static void run_absent(struct tdm_lowering *l, const struct tdm_body *body)
 {
     tdm_low_visit(l, body, body->layer);
-    if (body->kind == TDM_BODY_BACKWARD)
+    if (body->kind == TDM_BODY_KV || body->kind == TDM_BODY_FORWARD)
+        tdm_low_exchange_kv(l, body);
+    if (tdm_ranks_divide_heads(l->program))
+        tdm_low_heads_attention(l, body, tdm_nowhere, tdm_nowhere);
+    if (tdm_ranks_divide_heads(l->program) && body->kind == TDM_BODY_BACKWARD)
+        tdm_low_heads_attention_grad(l, body, NULL);
+    else if (body->kind == TDM_BODY_BACKWARD)
         tdm_low_reduce(l, body);
-    else if (body->kind == TDM_BODY_KV)
-        tdm_low_gather(l, body);
 }
 
 static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)

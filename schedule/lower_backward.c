@@ -13,12 +13,12 @@
 #include "schedule/attend.h"
 #include "schedule/optimizer.h"
 
-/* Where dX of the attention norm's output is. With several ranks those of all chunks wait for dK
- * and dV, in a row. */
+/* Where dX of the attention norm's output is. If ranks gather K and V, those of all chunks wait for
+ * dK and dV, in a row. */
 static struct tdm_ref d_normed(const struct tdm_lowering *l, uint32_t chunk)
 {
     struct tdm_ref ref = tdm_low_work(l, TDM_DNORMED);
-    ref.slot = l->program->ranks > 1 ? l->program->chunks[chunk].slot : 0;
+    ref.slot = tdm_ranks_gather(l->program) ? l->program->chunks[chunk].slot : 0;
     return ref;
 }
 
@@ -104,34 +104,54 @@ static void mlp_backward(struct tdm_lowering *l, struct tdm_values *v)
     tdm_low_value_free(l, v, TDM_Y);
 }
 
-static void attention_grad(struct tdm_lowering *l, const struct tdm_values *v)
+void tdm_low_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
+                            const struct tdm_attention_refs *refs)
 {
-    const struct tdm_body *body = &v->pending->body;
     uint32_t layer = body->layer, chunk = body->chunk;
     uint32_t first = tdm_attend_first(l->program, layer, chunk);
     uint32_t shared = tdm_attend_shared(l->program, layer, chunk);
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, layer, first);
     struct tdm_tag after = tdm_low_share_tag(l, TDM_DKVPAGES, layer, first, chunk);
+    if (tdm_ranks_divide_heads(l->program)) /* the chunks of all ranks add to it */
+        after = tdm_low_sum_tag(TDM_DKVPAGES, layer, first, chunk);
     struct tdm_tag before = after;
-    before.contributor = tdm_sum_before(l->program, chunk);
+    before.contributor = tdm_kv_sum_before(l->program, chunk);
 
-    tdm_low_dkv_move_if_full(l, body);
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION_GRAD, 0);
-    tdm_low_reads(l, TDM_ATTENTION_GRAD_Q, v->at[TDM_Q], tdm_low_tag(TDM_Q, layer, chunk));
+    tdm_low_reads(l, TDM_ATTENTION_GRAD_Q, refs->q,
+                  tdm_low_tag(tdm_low_attended(l, TDM_Q), layer, chunk));
     tdm_low_chunks(l, TDM_ATTENTION_GRAD_KV, body, tdm_low_seen_kv(l, body), first, chunk + 1,
                    TDM_READ, pages, pages);
-    tdm_low_reads(l, TDM_ATTENTION_GRAD_O, v->at[TDM_ATTENTION_OUT],
-                  tdm_low_tag(TDM_ATTENTION_OUT, layer, chunk));
-    tdm_low_reads(l, TDM_ATTENTION_GRAD_DO, tdm_low_work(l, TDM_DATTENTION),
-                  tdm_low_tag(TDM_DATTENTION, layer, chunk));
-    tdm_low_writes(l, TDM_ATTENTION_GRAD_DQ, tdm_low_work(l, TDM_DQ),
-                   tdm_low_tag(TDM_DQ, layer, chunk));
+    tdm_low_reads(l, TDM_ATTENTION_GRAD_O, refs->out,
+                  tdm_low_tag(tdm_low_attended(l, TDM_ATTENTION_OUT), layer, chunk));
+    tdm_low_reads(l, TDM_ATTENTION_GRAD_DO, refs->d_out,
+                  tdm_low_tag(tdm_low_attended(l, TDM_DATTENTION), layer, chunk));
+    tdm_low_writes(l, TDM_ATTENTION_GRAD_DQ, refs->d_q,
+                   tdm_low_tag(tdm_low_attended(l, TDM_DQ), layer, chunk));
     tdm_low_chunks(l, TDM_ATTENTION_GRAD_DKV_OPENED, body, tdm_low_seen_dkv(l, layer), first,
                    shared, TDM_WRITE, before, after);
     tdm_low_chunks(l, TDM_ATTENTION_GRAD_DKV_ADDED, body, tdm_low_seen_dkv(l, layer), shared,
                    chunk + 1, TDM_ACCUMULATE, before, after);
-    tdm_low_reads_lists(l, TDM_ATTENTION_GRAD_LISTS, body, v->at[TDM_PAGE_LISTS]);
+    tdm_low_reads_lists(l, TDM_ATTENTION_GRAD_LISTS, body, refs->lists);
     tdm_low_op_end(l);
+}
+
+static void attention_grad(struct tdm_lowering *l, const struct tdm_values *v)
+{
+    const struct tdm_body *body = &v->pending->body;
+    const struct tdm_attention_refs refs = {
+        .q = v->at[TDM_Q],
+        .out = v->at[TDM_ATTENTION_OUT],
+        .d_out = tdm_low_work(l, TDM_DATTENTION),
+        .d_q = tdm_low_work(l, TDM_DQ),
+        .lists = v->at[TDM_PAGE_LISTS],
+    };
+    if (tdm_ranks_divide_heads(l->program)) {
+        tdm_low_heads_attention_grad(l, body, &refs);
+        return;
+    }
+    tdm_low_dkv_move_if_full(l, body);
+    tdm_low_attention_grad(l, body, &refs);
 }
 
 /* Reads the product that a QK-norm read, for the norm's gradient. */
@@ -161,7 +181,7 @@ static void q_backward(struct tdm_lowering *l, const struct tdm_values *v)
         tdm_low_release_work(l, TDM_QRAW);
     }
     grad_weight(l, body, TDM_PART_Q, v->at[TDM_NORMED], TDM_NORMED, tdm_low_work(l, TDM_DQ), raw);
-    if (l->program->ranks == 1)
+    if (!tdm_ranks_gather(l->program))
         tdm_low_alloc_work(l, TDM_DNORMED);
     grad_input(l, body, TDM_PART_Q, tdm_low_work(l, TDM_DQ), raw, TDM_DNORMED, true);
     tdm_low_release_work(l, TDM_DQ);
@@ -176,10 +196,13 @@ static void kv_backward(struct tdm_lowering *l, struct tdm_values *v)
     if (norm) /* the pages hold K after norm and RoPE; the gradient of the norm needs the product */
         tdm_low_kv_raw(l, body, v->at[TDM_NORMED]);
     struct tdm_ref sums = tdm_low_finished_dkv(l, body);
+    bool whole = tdm_ranks_divide_heads(l->program);
+    struct tdm_tag finished =
+        whole ? tdm_low_tag(TDM_OWN_DKVPAGES, body->layer, body->chunk)
+              : tdm_low_sum_tag(TDM_DKVPAGES, body->layer, body->chunk, body->chunk);
     tdm_low_alloc_work(l, TDM_DKVRAW);
     tdm_low_op_begin(l, body, TDM_OP_KV_GRAD_READ, norm ? TDM_PART_K_NORM : TDM_PART_KV);
-    tdm_low_reads(l, TDM_KV_GRAD_READ_DPAGES, sums,
-                  tdm_low_sum_tag(TDM_DKVPAGES, body->layer, body->chunk, body->chunk));
+    tdm_low_reads(l, TDM_KV_GRAD_READ_DPAGES, sums, finished);
     tdm_low_writes(l, TDM_KV_GRAD_READ_DRAW, tdm_low_work(l, TDM_DKVRAW), raw);
     if (norm) {
         reads_raw(l, TDM_KV_GRAD_READ_RAW, TDM_KVRAW);
@@ -187,6 +210,8 @@ static void kv_backward(struct tdm_lowering *l, struct tdm_values *v)
         tdm_low_adds_layer_gradient(l, TDM_KV_GRAD_READ_DWEIGHTS, TDM_PART_K_NORM);
     }
     tdm_low_op_end(l);
+    if (whole)
+        tdm_low_release_work(l, TDM_OWN_DKVPAGES);
     if (norm) {
         tdm_low_send_part(l, body, TDM_PART_K_NORM);
         tdm_low_release_work(l, TDM_KVRAW);
@@ -255,7 +280,8 @@ static void backward_to_attention(struct tdm_lowering *l, const struct tdm_pendi
     uint32_t layer = body->layer, chunk = body->chunk;
 
     if (tdm_sum_opens(l->program, chunk) && tdm_low_layer_major(l)) {
-        tdm_low_alloc(l, l->layout->dkv[layer]);
+        if (!tdm_ranks_divide_heads(l->program)) /* else the rank's chunk may not be the first */
+            tdm_low_alloc(l, l->layout->dkv[layer]);
         if (!tdm_low_gradient_came_on(l, layer))
             tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);
     }
@@ -289,7 +315,7 @@ static void backward_from_kv(struct tdm_lowering *l, const struct tdm_body *body
     tdm_low_dkv_send(l, body);
     norm_grad(l, body, TDM_PART_ATTENTION_NORM, v->at[TDM_X], TDM_X, TDM_DNORMED, 0,
               tdm_low_tag(TDM_DY, layer, chunk), tdm_low_tag(TDM_DX, layer, chunk));
-    if (l->program->ranks == 1)
+    if (!tdm_ranks_gather(l->program))
         tdm_low_release_work(l, TDM_DNORMED);
     tdm_low_value_free(l, v, TDM_X);
     if (layer == 0 && !tdm_nest_embeds_apart(l->schedule))
@@ -301,7 +327,7 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
     struct tdm_values v;
     backward_to_attention(l, pending, &v);
     q_backward(l, &v);
-    if (l->program->ranks == 1) {
+    if (!tdm_ranks_gather(l->program)) {
         backward_from_kv(l, &pending->body, &v);
         return;
     }

@@ -26,7 +26,7 @@ enum tdm_kv_step tdm_low_kv_step(const struct tdm_lowering *l, const struct tdm_
     const struct tdm_layout *layout = l->layout;
     bool rerun = body->pass == TDM_PASS_RERUN;
     bool asked = !rerun || !tdm_low_is_there(l, body, TDM_STORE_ATTENTION);
-    if (l->program->ranks > 1 &&
+    if (tdm_ranks_gather(l->program) &&
         body->kind == TDM_BODY_FORWARD) /* bodies before it gathered them */
         return TDM_KV_THERE;
     if (body->pass == TDM_PASS_FIRST)
@@ -81,6 +81,8 @@ struct tdm_ref tdm_low_kv_ref(const struct tdm_lowering *l, const struct tdm_bod
 struct tdm_ref tdm_low_made_kv(const struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t row = tdm_low_kv_row(l, body->layer, body->pass);
+    if (tdm_ranks_divide_heads(l->program))
+        return tdm_low_own_kv(l, body);
     return gathers(l, body->layer) ? (struct tdm_ref){row, 0}
                                    : tdm_low_kv_ref(l, body, row, body->chunk);
 }
@@ -106,6 +108,8 @@ struct tdm_ref tdm_low_finished_dkv(struct tdm_lowering *l, const struct tdm_bod
 {
     uint32_t layer = body->layer, chunk = body->chunk;
     struct tdm_ref sums = {l->layout->dkv[layer], 0};
+    if (tdm_ranks_divide_heads(l->program))
+        return tdm_low_work(l, TDM_OWN_DKVPAGES);
     if (!sums_at_home(l, layer))
         return tdm_low_kv_ref(l, body, sums.buffer, chunk);
     tdm_low_copy(l, body, (struct tdm_ref){l->layout->host_dkv[layer], chunk}, sums,
@@ -175,12 +179,19 @@ static struct tdm_ref at_home(const struct tdm_lowering *l, uint32_t host, uint3
     return (struct tdm_ref){host, l->program->chunks[chunk].slot};
 }
 
+/* What a body makes: pages of all KV heads, which are what attention reads unless ranks divide the
+ * heads. */
+static enum tdm_content made_content(const struct tdm_lowering *l)
+{
+    return tdm_ranks_divide_heads(l->program) ? TDM_OWN_KVPAGES : TDM_KVPAGES;
+}
+
 void tdm_low_kv_send(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref made)
 {
     uint32_t host = l->layout->host_kv[body->layer];
     if (body->pass == TDM_PASS_FIRST && host != TDM_NONE)
         copy_chunks(l, body, made, at_home(l, host, body->chunk), body->chunk, body->chunk + 1,
-                    tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk));
+                    tdm_low_tag(made_content(l), body->layer, body->chunk));
 }
 
 void tdm_low_dkv_move_if_full(struct tdm_lowering *l, const struct tdm_body *body)
@@ -205,8 +216,11 @@ void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
         first = tdm_attend_first(l->program, layer, chunk);
     if (step == TDM_KV_FETCH)
         kv_move_if_full(l, body, row);
-    copy_chunks(l, body, at_home(l, host, first), tdm_low_kv_ref(l, body, row, first), first, end,
-                tdm_low_tag(TDM_KVPAGES, layer, TDM_NONE));
+    struct tdm_ref to = tdm_low_kv_ref(l, body, row, first);
+    if (tdm_ranks_divide_heads(l->program))
+        to = tdm_low_own_kv(l, body);
+    copy_chunks(l, body, at_home(l, host, first), to, first, end,
+                tdm_low_tag(made_content(l), layer, TDM_NONE));
 }
 
 /* The slots of the host's sums, from a chunk on. */

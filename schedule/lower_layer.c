@@ -86,7 +86,10 @@ static void make_lists(struct tdm_lowering *l, struct tdm_values *v, const struc
 static void make_attention(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
 {
     struct tdm_ref to = target(l, v, step->makes);
-    tdm_low_attention(l, &v->pending->body, v->at[TDM_Q], to, v->at[TDM_PAGE_LISTS]);
+    if (tdm_ranks_divide_heads(l->program))
+        tdm_low_heads_attention(l, &v->pending->body, v->at[TDM_Q], to);
+    else
+        tdm_low_attention(l, &v->pending->body, v->at[TDM_Q], to, v->at[TDM_PAGE_LISTS]);
 }
 
 static void make_activation(struct tdm_lowering *l, struct tdm_values *v, const struct step *step)
@@ -234,6 +237,8 @@ void tdm_low_values_make(struct tdm_lowering *l, struct tdm_values *v)
             target(l, v, step->early);
         if ((v->made & TDM_BIT(step->makes)) != 0)
             step->make(l, v, step);
+        else if (step->makes == TDM_ATTENTION_OUT && tdm_ranks_divide_heads(l->program))
+            tdm_low_heads_attention(l, &v->pending->body, tdm_nowhere, tdm_nowhere);
         if (!step->stashed_later)
             stash(l, v, step->makes);
         for (size_t act = 0; act < ACTS; act++) {
@@ -248,12 +253,12 @@ void tdm_low_values_make(struct tdm_lowering *l, struct tdm_values *v)
 
 /* ---- bodies ---- */
 
-/* K and V that the body does not make itself. Those that it makes are gathered when it has. */
+/* K and V that the body does not make itself. Those that it makes are exchanged when it has. */
 static void fetch_kv(struct tdm_lowering *l, const struct tdm_body *body)
 {
     tdm_low_kv_fetch(l, body);
     if (tdm_low_kv_step(l, body) != TDM_KV_MAKE)
-        tdm_low_gather(l, body);
+        tdm_low_exchange_kv(l, body);
 }
 
 void tdm_low_forward_body(struct tdm_lowering *l, const struct tdm_pending *pending)

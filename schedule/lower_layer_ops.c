@@ -116,7 +116,9 @@ void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, stru
 void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref normed)
 {
     struct tdm_tag raw = tdm_low_tag(TDM_KVRAW, body->layer, body->chunk);
-    struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk);
+    bool whole = tdm_ranks_divide_heads(l->program); /* the rank's own chunk, of all heads */
+    struct tdm_tag pages =
+        tdm_low_tag(whole ? TDM_OWN_KVPAGES : TDM_KVPAGES, body->layer, body->chunk);
     struct tdm_ref row = tdm_low_made_kv(l, body);
     bool norm = tdm_low_qk_norm(l, body);
     tdm_low_kv_enter(l, body, row);
@@ -128,8 +130,8 @@ void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body, str
         tdm_low_reads_weights(l, TDM_KV_WRITE_WEIGHTS, body->layer, TDM_PART_K_NORM);
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_KVRAW);
-    tdm_low_gather(l, body);
     tdm_low_page_means(l, body);
+    tdm_low_exchange_kv(l, body);
     tdm_low_kv_send(l, body, row);
 }
 
@@ -139,11 +141,12 @@ void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, stru
     uint32_t first = tdm_attend_first(l->program, body->layer, body->chunk);
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, first);
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION, 0);
-    tdm_low_reads(l, TDM_ATTENTION_Q, q, tdm_low_tag(TDM_Q, body->layer, body->chunk));
+    tdm_low_reads(l, TDM_ATTENTION_Q, q,
+                  tdm_low_tag(tdm_low_attended(l, TDM_Q), body->layer, body->chunk));
     tdm_low_chunks(l, TDM_ATTENTION_KV, body, tdm_low_seen_kv(l, body), first, body->chunk + 1,
                    TDM_READ, pages, pages);
     tdm_low_writes(l, TDM_ATTENTION_O, output,
-                   tdm_low_tag(TDM_ATTENTION_OUT, body->layer, body->chunk));
+                   tdm_low_tag(tdm_low_attended(l, TDM_ATTENTION_OUT), body->layer, body->chunk));
     tdm_low_reads_lists(l, TDM_ATTENTION_LISTS, body, lists);
     tdm_low_op_end(l);
 }

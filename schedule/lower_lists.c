@@ -33,10 +33,15 @@ void tdm_low_release_means(struct tdm_lowering *l, uint32_t layer, bool backward
         tdm_low_release(l, l->layout->means[layer]);
 }
 
+bool tdm_low_makes_means(const struct tdm_lowering *l, const struct tdm_body *body)
+{
+    return votes(l, body->layer) && body->pass == TDM_PASS_FIRST;
+}
+
 void tdm_low_page_means(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t layer = body->layer, chunk = body->chunk;
-    if (!votes(l, layer) || body->pass != TDM_PASS_FIRST)
+    if (!tdm_low_makes_means(l, body))
         return;
     tdm_low_op_begin(l, body, TDM_OP_PAGE_MEANS, 0);
     tdm_low_reads(l, TDM_PAGE_MEANS_PAGES, tdm_low_made_kv(l, body),

@@ -21,6 +21,11 @@
 /* A set of contents as a mask. */
 #define TDM_BIT(content) ((uint64_t)1 << (content))
 
+/* The operands of attention's gradient other than K, V and their gradients. */
+struct tdm_attention_refs {
+    struct tdm_ref q, out, d_out, d_q, lists;
+};
+
 /* A body in the queue, and the destinations of its fetches. */
 struct tdm_pending {
     struct tdm_body body;
@@ -285,10 +290,14 @@ void tdm_low_dkv_send(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* ---- lower_team.c ---- */
 
-/* With several ranks: gathers the K and V of the round of a body's chunk, as far as bodies of its
- * layer and pass make them; and reduces the shares of the round's dK and dV. All ranks call them in
- * the same order, also those without a chunk in the round. */
-void tdm_low_gather(struct tdm_lowering *l, const struct tdm_body *body);
+/* Begins an op of the round of a body's chunk, for chunks [first, end) of it. */
+void tdm_low_round_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
+                         uint32_t first, uint32_t end);
+
+/* With several ranks: exchanges the K and V of the round of a body's chunk, as far as bodies of its
+ * layer and pass make them; and, if they gather, reduces the shares of the round's dK and dV. All
+ * ranks call them in the same order, also those without a chunk in the round. */
+void tdm_low_exchange_kv(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* Sums the shares of the gradient of a body's unit over the ranks; and their sums of squares. */
@@ -300,6 +309,24 @@ void tdm_low_reduce_norm(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_gather_weights(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref at,
                             uint32_t contributor);
 
+/* ---- lower_heads.c ---- */
+
+/* If ranks divide the heads of attention. Where a body's own chunk has its K and V of all heads;
+ * and the exchange of those of chunks [first, end) of its round. */
+struct tdm_ref tdm_low_own_kv(const struct tdm_lowering *l, const struct tdm_body *body);
+void tdm_low_heads_kv(struct tdm_lowering *l, const struct tdm_body *body, uint32_t first,
+                      uint32_t end);
+
+/* Attention of the chunks of a body's round whose bodies make it; all ranks call it, also those
+ * whose chunk needs none. `q`, `output`: of the rank's own chunk, if its body makes it. */
+void tdm_low_heads_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
+                             struct tdm_ref output);
+
+/* The gradient of attention of all chunks of a body's round. `own` are the operands of the rank's
+ * own chunk; NULL if it has none in the round. Allocates the workspace of its dK and dV. */
+void tdm_low_heads_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
+                                  const struct tdm_attention_refs *own);
+
 /* ---- lower_lists.c ---- */
 
 /* Does the first forward of a layer compute attention? */
@@ -310,7 +337,9 @@ bool tdm_low_first_selects(const struct tdm_lowering *l, uint32_t layer);
 void tdm_low_alloc_means(struct tdm_lowering *l, uint32_t layer);
 void tdm_low_release_means(struct tdm_lowering *l, uint32_t layer, bool backward);
 
-/* Computes the page means of the K that a body has just made, if they are needed. */
+/* Are page means of the K that bodies like this one make needed? And computes them for the K that a
+ * body has just made, if they are. */
+bool tdm_low_makes_means(const struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_page_means(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* The page lists of a body's chunk: kept ones, or made now from its q; tdm_nowhere if the layer has
@@ -362,6 +391,10 @@ struct tdm_values {
     struct tdm_ref at[TDM_CONTENTS]; /* where they can be read on the device */
 };
 
+/* A content as attention has it: if ranks divide the heads, the rank's heads of q, of the output
+ * and of their gradients. */
+enum tdm_content tdm_low_attended(const struct tdm_lowering *l, enum tdm_content content);
+
 /* The contents that a body of layers reads of its layer and chunk. *made: those of them that it
  * must make first. */
 uint64_t tdm_low_reads_of_body(const struct tdm_lowering *l, const struct tdm_body *body,
@@ -394,9 +427,12 @@ void tdm_low_head_body(struct tdm_lowering *l, const struct tdm_body *body);
 /* Recompute of missing values, and backward; a chunk's contribution to the gradient of the
  * embedding. */
 void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pending);
-/* With several ranks, the second half of it. */
+/* If ranks gather K and V, the second half of it. */
 void tdm_low_backward_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending);
 void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body);
+/* The gradient of attention of a body's chunk. */
+void tdm_low_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
+                            const struct tdm_attention_refs *refs);
 
 /* ---- lower_update.c ---- */
 

@@ -3,9 +3,10 @@
  * Team ops of several ranks (ops/team.h).
  *
  * A rank makes the K and V of its own chunks, and rounds gather those of all ranks into the row
- * that attention reads. In the backward each rank adds to shares of dK and dV of all chunks that
- * its own chunks see; when a round has run, the shares of its chunks are reduced to the ranks that
- * own them. Each rank gets the sum of all shares of a gradient in the part that it updates.
+ * that attention reads, or exchange heads (lower_heads.c). With gathered K and V, in the backward
+ * each rank adds to shares of dK and dV of all chunks that its own chunks see; when a round has
+ * run, the shares of its chunks are reduced to the ranks that own them. Each rank gets the sum of
+ * all shares of a gradient in the part that it updates.
  *
  * Team ops have a lane of their own. Order follows from their operands, so a rank computes while
  * they wait for others and run, until an op needs what they make.
@@ -25,9 +26,8 @@ static void team_begin(struct tdm_lowering *l, const struct tdm_body *body, enum
     l->op.lane = l->schedule->machine->topology.links[TDM_LINK_PEER].lane;
 }
 
-/* Begins the op of a body's round, for its chunks [first, end). */
-static void round_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
-                        uint32_t first, uint32_t end)
+void tdm_low_round_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
+                         uint32_t first, uint32_t end)
 {
     struct tdm_body of_round = *body;
     of_round.chunk = first;
@@ -47,30 +47,55 @@ static uint32_t made_end(const struct tdm_lowering *l, const struct tdm_body *bo
     return other.chunk;
 }
 
-void tdm_low_gather(struct tdm_lowering *l, const struct tdm_body *body)
+/* Chunks of a round: `own`, before which and after which the others are. */
+struct round_chunks {
+    uint32_t first, own, after, end;
+};
+
+/* The rank's own chunk of a row, and those of the others, as three operands from `operand` on. */
+static void gather_row(struct tdm_lowering *l, const struct tdm_body *body, uint32_t operand,
+                       uint32_t row, struct round_chunks chunks, enum tdm_content content)
 {
-    const uint32_t first = tdm_round_first(l->program, body->chunk);
-    const uint32_t end = l->program->ranks > 1 ? made_end(l, body) : first;
-    const uint32_t row = tdm_low_kv_row(l, body->layer, body->pass);
-    const struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, TDM_NONE);
+    const struct tdm_tag what = tdm_low_tag(content, body->layer, TDM_NONE);
     const struct tdm_tag empty = tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE);
-    uint32_t own = tdm_round_own(l->program, body->chunk), after = own + 1;
-    if (first == end)
-        return;
+    tdm_low_chunks(l, operand, body, row, chunks.own, chunks.after, TDM_READ, what, what);
+    tdm_low_chunks(l, operand + 1, body, row, chunks.first, chunks.own, TDM_WRITE, empty, what);
+    tdm_low_chunks(l, operand + 2, body, row, chunks.after, chunks.end, TDM_WRITE, empty, what);
+}
+
+static void gather(struct tdm_lowering *l, const struct tdm_body *body, uint32_t first,
+                   uint32_t end)
+{
+    const uint32_t own = tdm_round_own(l->program, body->chunk);
+    struct round_chunks chunks = {first, own, own + 1, end};
     if (own >= end) /* it has none, or its own is not made */
-        own = after = end;
-    round_begin(l, body, TDM_OP_GATHER, first, end);
-    if (own < end)
-        tdm_low_chunks(l, TDM_GATHER_OWN, body, row, own, after, TDM_READ, pages, pages);
-    tdm_low_chunks(l, TDM_GATHER_BELOW, body, row, first, own, TDM_WRITE, empty, pages);
-    tdm_low_chunks(l, TDM_GATHER_ABOVE, body, row, after, end, TDM_WRITE, empty, pages);
+        chunks.own = chunks.after = end;
+    tdm_low_round_begin(l, body, TDM_OP_GATHER, first, end);
+    gather_row(l, body, TDM_GATHER_OWN, tdm_low_kv_row(l, body->layer, body->pass), chunks,
+               TDM_KVPAGES);
+    if (tdm_low_makes_means(l, body))
+        gather_row(l, body, TDM_GATHER_OWN_MEANS, l->layout->means[body->layer], chunks,
+                   TDM_PAGE_MEANS);
     tdm_low_op_end(l);
 }
 
-/* Reads the rank's shares of chunks [first, end), to which its chunk `last` was the last to add. */
+void tdm_low_exchange_kv(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    const uint32_t first = tdm_round_first(l->program, body->chunk);
+    const uint32_t end = l->program->ranks > 1 ? made_end(l, body) : first;
+    if (first < end && tdm_ranks_gather(l->program))
+        gather(l, body, first, end);
+    else if (first < end)
+        tdm_low_heads_kv(l, body, first, end);
+}
+
+/* Reads the rank's shares of chunks [first, end), to which its chunk `last` was the last to add if
+ * it sees them. */
 static void reads_shares(struct tdm_lowering *l, uint32_t operand, const struct tdm_body *body,
                          uint32_t first, uint32_t end, uint32_t last)
 {
+    if (first == end || last > l->program->chunks[first].last_chunk)
+        return;
     struct tdm_tag share = tdm_low_share_tag(l, TDM_DKVPAGES, body->layer, TDM_NONE, last);
     uint32_t seen = tdm_attend_first(l->program, body->layer, last);
     first = first < seen ? seen : first;
@@ -84,18 +109,18 @@ void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body)
     const uint32_t first = tdm_round_first(l->program, body->chunk);
     const uint32_t end = tdm_round_end(l->program, body->chunk);
     const uint32_t own = tdm_round_own(l->program, body->chunk);
-    if (l->program->ranks == 1)
+    if (!tdm_ranks_gather(l->program))
         return;
-    round_begin(l, body, TDM_OP_REDUCE, first, end);
+    tdm_low_round_begin(l, body, TDM_OP_REDUCE, first, end);
     if (own != TDM_NONE) {
         struct tdm_tag share = tdm_low_share_tag(l, TDM_DKVPAGES, body->layer, own, own);
         struct tdm_tag sum = tdm_low_sum_tag(TDM_DKVPAGES, body->layer, own, own);
-        uint32_t before = tdm_sum_before(l->program, own);
         tdm_low_chunks(l, TDM_REDUCE_OWN, body, tdm_low_seen_dkv(l, body->layer), own, own + 1,
                        TDM_ACCUMULATE, share, sum);
         reads_shares(l, TDM_REDUCE_BELOW, body, first, own, own);
-        if (before <= l->program->chunks[own].last_chunk)
-            reads_shares(l, TDM_REDUCE_ABOVE, body, own + 1, end, before);
+        reads_shares(l, TDM_REDUCE_ABOVE, body, own + 1, end, tdm_sum_before(l->program, own));
+    } else {
+        reads_shares(l, TDM_REDUCE_BELOW, body, first, end, tdm_rank_next(l->program, end));
     }
     tdm_low_op_end(l);
 }
@@ -128,9 +153,7 @@ void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body
 {
     const uint32_t unit = body->layer;
     const bool head = unit == tdm_model_head_unit(l->model);
-    uint32_t last = 0; /* the rank's first chunk, which adds last */
-    while (l->program->chunks[last].rank != l->program->rank)
-        last++;
+    const uint32_t last = tdm_rank_next(l->program, 0); /* the rank's first chunk adds last */
     struct tdm_tag share = tdm_low_share_tag(l, TDM_UNIT_GRADIENT, unit, TDM_NONE, last);
     reduce_all(l, body, head ? TDM_PART_FINAL_NORM : TDM_PART_ALL, tdm_low_gradient_ref(l, unit),
                share);

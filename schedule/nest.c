@@ -155,14 +155,16 @@ static void visit_rounds(struct nest *nest, enum tdm_body_kind kind, enum tdm_pa
     }
 }
 
-/* A layer forward by several ranks. For each sequence they first gather all K and V. So ranks wait
- * for each other only before attention, of which all have the same over the sequence, though not in
- * every round. */
+/* A layer forward by several ranks. If they gather K and V, they first do so for the whole
+ * sequence. So ranks wait for each other only before attention, of which all have the same over the
+ * sequence, though not in every round. If they divide the heads, all have the same in every round.
+ */
 static void forward_rounds(struct nest *nest, enum tdm_pass pass, uint32_t group, uint32_t layer)
 {
     for (uint32_t begin = 0, end; begin < nest->chunks; begin = end) {
         end = nest->program->chunks[begin].last_chunk + 1;
-        visit_rounds(nest, TDM_BODY_KV, pass, group, layer, begin, end);
+        if (tdm_ranks_gather(nest->program))
+            visit_rounds(nest, TDM_BODY_KV, pass, group, layer, begin, end);
         visit_rounds(nest, TDM_BODY_FORWARD, pass, group, layer, begin, end);
     }
 }
@@ -179,14 +181,16 @@ static void forward_sweep(struct nest *nest, enum tdm_pass pass, uint32_t group,
 }
 
 /* A layer backward by several ranks: for each sequence, all K and V that its chunks see, then its
- * rounds in reverse down to attention, and then, with the complete dK and dV, the rest. */
+ * rounds in reverse; if ranks gather K and V only down to attention, and then, with the complete dK
+ * and dV, the rest. */
 static void backward_rounds(struct nest *nest, uint32_t group, uint32_t layer)
 {
     for (uint32_t end = nest->chunks, begin; end > 0; end = begin) {
         begin = nest->program->chunks[end - 1].first_chunk;
         visit_rounds(nest, TDM_BODY_KV, TDM_PASS_BACKWARD, group, layer, begin, end);
         visit_rounds(nest, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, begin, end);
-        visit_rounds(nest, TDM_BODY_BACKWARD_KV, TDM_PASS_BACKWARD, group, layer, begin, end);
+        if (tdm_ranks_gather(nest->program))
+            visit_rounds(nest, TDM_BODY_BACKWARD_KV, TDM_PASS_BACKWARD, group, layer, begin, end);
     }
 }
 

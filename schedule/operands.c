@@ -293,6 +293,48 @@ static uint32_t added_before(const struct step *step, uint32_t chunk)
     return step->program->chunk_count;
 }
 
+/* Do ranks divide the heads of attention? */
+static bool divides_heads(const struct step *step)
+{
+    return step->program->ranks > 1 && step->program->schedule->exchange == TDM_EXCHANGE_HEADS;
+}
+
+/* The chunk that adds to dK and dV of earlier chunks just before `chunk` does. A rank that has all
+ * heads, or heads of all chunks: the next one of those that it runs. */
+static uint32_t kv_added_before(const struct step *step, uint32_t chunk)
+{
+    return divides_heads(step) ? chunk + 1 : added_before(step, chunk);
+}
+
+/* A rule's operand as it is if ranks divide the heads: attention works on the rank's heads, and
+ * pages of a rank's own chunk are of all heads, without a sum over chunks. */
+static struct operand_rule of_heads(const struct step *step, const struct tdm_op *op,
+                                    struct operand_rule rule)
+{
+    static const struct {
+        enum tdm_op_kind kind;
+        enum tdm_content whole, heads;
+    } table[] = {
+        {TDM_OP_ATTENTION, TDM_Q, TDM_HEADS_Q},
+        {TDM_OP_ATTENTION, TDM_ATTENTION_OUT, TDM_HEADS_OUT},
+        {TDM_OP_ATTENTION_GRAD, TDM_Q, TDM_HEADS_Q},
+        {TDM_OP_ATTENTION_GRAD, TDM_ATTENTION_OUT, TDM_HEADS_OUT},
+        {TDM_OP_ATTENTION_GRAD, TDM_DATTENTION, TDM_HEADS_DOUT},
+        {TDM_OP_ATTENTION_GRAD, TDM_DQ, TDM_HEADS_DQ},
+        {TDM_OP_KV_WRITE, TDM_KVPAGES, TDM_OWN_KVPAGES},
+        {TDM_OP_KV_GRAD_READ, TDM_DKVPAGES, TDM_OWN_DKVPAGES},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]) && divides_heads(step); i++) {
+        if (op->kind != table[i].kind || rule.after != table[i].whole)
+            continue;
+        rule.after = table[i].heads;
+        rule.before = rule.before == TDM_EMPTY ? TDM_EMPTY : table[i].heads;
+        rule.sum = NO_SUM;
+        break;
+    }
+    return rule;
+}
+
 /* Sets the contributors before and after an op. Returns whether it is the first to add. */
 static bool share_of(const struct step *step, const struct tdm_op *op, enum sum sum,
                      uint32_t *before, uint32_t *after)
@@ -325,7 +367,7 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
     case OPENS:
     case JOINS:
         *after = op->chunk;
-        *before = added_before(step, op->chunk);
+        *before = kv_added_before(step, op->chunk);
         return sum == OPENS;
     case TILES:
         mine = (step->tile_base[op->chunk] + tile_of(step, op)) * columns + column;
@@ -378,7 +420,7 @@ static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chu
 static void seen_chunks(const struct step *step, const struct tdm_op *op, enum sum sum,
                         uint32_t *first, uint32_t *slots)
 {
-    uint32_t before = added_before(step, op->chunk), end = op->chunk + 1, joins = end;
+    uint32_t before = kv_added_before(step, op->chunk), end = op->chunk + 1, joins = end;
     *first = first_seen(step, op->layer, op->chunk);
     /* `before` has already added to the chunks from here on */
     if (before < step->program->chunk_count && first_seen(step, op->layer, before) < end)
@@ -445,9 +487,10 @@ static void turn_rows(const struct step *step, const struct tdm_op *op, bool fir
 }
 
 /* Is it a sum over the chunks of all ranks, of which a rank has a share? */
-static bool adds_to_share(enum sum sum)
+static bool adds_to_share(const struct step *step, enum sum sum)
 {
-    return sum == NOT_YET || sum == CHUNKS || sum == OPENS || sum == JOINS || sum == TILES;
+    bool of_kv = sum == OPENS || sum == JOINS;
+    return sum == NOT_YET || sum == CHUNKS || sum == TILES || (of_kv && !divides_heads(step));
 }
 
 /* The access that a rule asks for, without buffer, slot and bytes. */
@@ -461,7 +504,7 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
     due.after =
         (struct tdm_tag){rule->after, unit_of(model, op, rule->whose), op->chunk, TDM_NONE, 0};
     bool first = share_of(step, op, rule->sum, &due.before.contributor, &due.after.contributor);
-    if (step->program->ranks > 1 && adds_to_share(rule->sum))
+    if (step->program->ranks > 1 && adds_to_share(step, rule->sum))
         due.before.share = due.after.share = step->program->rank + 1;
     if (tdm_sums_by_part(step->program->schedule) &&
         ((rule->sum == COMPLETE &&
@@ -725,7 +768,8 @@ enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint
                             show_operand(op, i, operand));
         if (!there)
             continue;
-        struct tdm_access due = due_access(step, op, &rule->operand[i]);
+        const struct operand_rule operand_rule = of_heads(step, op, rule->operand[i]);
+        struct tdm_access due = due_access(step, op, &operand_rule);
         enum tdm_status status = check_operand(op, i, &op->access[i], &due, err);
         if (status != TDM_OK)
             return status;

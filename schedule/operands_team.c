@@ -69,10 +69,15 @@ static enum tdm_status check_due(const struct team_step *s, uint32_t operand, co
     return TDM_OK;
 }
 
-/* The chunks of a gather may end inside the round: later ones need no K and V in this sweep. */
+/* The chunks of a gather may end inside the round: later ones need no K and V in this sweep. Page
+ * means are for the votes of the first forward. */
 static enum tdm_status check_gather(struct team_step *s, struct tdm_error *err)
 {
     const struct tdm_tag pages = {TDM_KVPAGES, s->op->layer, TDM_NONE, TDM_NONE, 0};
+    const bool voted = s->op->phase == TDM_FORWARD &&
+                       tdm_schedule_page_rule(s->program->schedule, s->op->layer).selector.kind ==
+                           TDM_SELECT_TOP_K;
+    const struct tdm_tag means = {TDM_PAGE_MEANS, s->op->layer, TDM_NONE, TDM_NONE, 0};
     const struct tdm_tag empty = {TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE, 0};
     uint64_t tokens = 0;
     uint32_t end = s->first;
@@ -84,7 +89,10 @@ static enum tdm_status check_gather(struct team_step *s, struct tdm_error *err)
     const struct due due[TDM_GATHER_OPERANDS] = {
         [TDM_GATHER_OWN] = {own, own < end ? own + 1 : own, TDM_READ, pages, pages},
         [TDM_GATHER_BELOW] = {s->first, own, TDM_WRITE, empty, pages},
-        [TDM_GATHER_ABOVE] = {own + 1, end, TDM_WRITE, empty, pages}};
+        [TDM_GATHER_ABOVE] = {own + 1, end, TDM_WRITE, empty, pages},
+        [TDM_GATHER_OWN_MEANS] = {own, voted && own < end ? own + 1 : own, TDM_READ, means, means},
+        [TDM_GATHER_BELOW_MEANS] = {s->first, voted ? own : s->first, TDM_WRITE, empty, means},
+        [TDM_GATHER_ABOVE_MEANS] = {own + 1, voted ? end : own + 1, TDM_WRITE, empty, means}};
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < TDM_GATHER_OPERANDS && status == TDM_OK; i++)
         status = check_due(s, i, &due[i], err);
@@ -139,6 +147,74 @@ static enum tdm_status check_reduce(struct team_step *s, struct tdm_error *err)
     for (uint32_t i = 0; i < TDM_REDUCE_OPERANDS && status == TDM_OK; i++)
         status = check_due(s, i, &due[i], err);
     return status;
+}
+
+/* What a rank's own chunk holds with all heads, its part of the heads, and which way it goes. */
+static const struct exchange_rule {
+    enum tdm_content whole, heads;
+    bool back;
+} exchange_rules[] = {
+    {TDM_OWN_KVPAGES, TDM_KVPAGES, false},    {TDM_Q, TDM_HEADS_Q, false},
+    {TDM_ATTENTION_OUT, TDM_HEADS_OUT, true}, {TDM_ATTENTION_OUT, TDM_HEADS_OUT, false},
+    {TDM_DATTENTION, TDM_HEADS_DOUT, false},  {TDM_DQ, TDM_HEADS_DQ, true},
+    {TDM_OWN_DKVPAGES, TDM_DKVPAGES, true},
+};
+
+/* The workspace of the heads of the rank's own chunk: as many bytes as the other ranks have of it.
+ */
+static enum tdm_status check_parted(const struct team_step *s, enum tdm_content heads, uint32_t own,
+                                    struct tdm_error *err)
+{
+    const struct tdm_program *program = s->program;
+    const struct tdm_access *access = &s->op->access[TDM_ALL_TO_ALL_PARTED];
+    const struct tdm_tag parted = {TDM_PARTED, s->op->layer, own, TDM_NONE, 0};
+    const bool there = s->op->access_count > TDM_ALL_TO_ALL_PARTED && access->buffer != TDM_NONE;
+    if (there != (own != TDM_NONE))
+        return malformed(s->op, "has an operand that it must not have, or lacks one", err);
+    if (!there)
+        return TDM_OK;
+    uint64_t part = tdm_content_bytes(program->schedule, heads, 0, program->chunks[own].tokens);
+    if (access->mode != TDM_WRITE || access->slots != 1 || access->part != 0 ||
+        access->bytes != (program->ranks - 1) * part || !tdm_tag_same(access->after, parted))
+        return malformed(s->op, "has no right workspace for heads on their way", err);
+    return TDM_OK;
+}
+
+/* The first chunks of a round exchange heads, or all. Sums of dK and dV are complete: each chunk
+ * was the last to add to its own. */
+static enum tdm_status check_all_to_all(struct team_step *s, struct tdm_error *err)
+{
+    const struct tdm_access *heads = &s->op->access[TDM_ALL_TO_ALL_HEADS];
+    const struct tdm_tag empty = {TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE, 0};
+    uint64_t tokens = 0;
+    uint32_t end = s->first;
+    while (end < s->end && tokens < s->op->tokens)
+        tokens += s->program->chunks[end++].tokens;
+    if (tokens != s->op->tokens || tokens == 0)
+        return malformed(s->op, "has other tokens than chunks of its round", err);
+    const struct exchange_rule *rule = NULL;
+    for (size_t i = 0; i < sizeof(exchange_rules) / sizeof(exchange_rules[0]); i++)
+        if (s->op->access_count > TDM_ALL_TO_ALL_HEADS &&
+            heads->after.content == exchange_rules[i].heads &&
+            (heads->mode == TDM_READ) == exchange_rules[i].back)
+            rule = &exchange_rules[i];
+    if (rule == NULL || s->program->schedule->exchange != TDM_EXCHANGE_HEADS)
+        return malformed(s->op, "exchanges what ranks do not divide by heads", err);
+    const bool sum = rule->heads == TDM_DKVPAGES;
+    const struct tdm_tag whole = {rule->whole, s->op->layer, TDM_NONE, TDM_NONE, 0};
+    const struct tdm_tag part = {rule->heads, s->op->layer, TDM_NONE, sum ? TDM_ITSELF : TDM_NONE,
+                                 0};
+    const uint32_t own = s->own < end ? s->own : end;
+    const struct due due[TDM_ALL_TO_ALL_PARTED] = {
+        [TDM_ALL_TO_ALL_CHUNK] = {own, own < end ? own + 1 : own, rule->back ? TDM_WRITE : TDM_READ,
+                                  rule->back ? empty : whole, whole},
+        [TDM_ALL_TO_ALL_HEADS] = {s->first, end, rule->back ? TDM_READ : TDM_WRITE,
+                                  rule->back ? part : empty, part}};
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < TDM_ALL_TO_ALL_PARTED && status == TDM_OK; i++)
+        status = check_due(s, i, &due[i], err);
+    return status == TDM_OK ? check_parted(s, rule->heads, own < end ? own : TDM_NONE, err)
+                            : status;
 }
 
 /* The gradient of a layer or of the embedding is summed at once. That of the head's unit has a part
@@ -267,5 +343,9 @@ enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
         s.end++;
     for (s.own = s.first; s.own < s.end && chunks[s.own].rank != program->rank;)
         s.own++;
+    if (op->kind == TDM_OP_ALL_TO_ALL)
+        return check_all_to_all(&s, err);
+    if (program->schedule->exchange != TDM_EXCHANGE_GATHER)
+        return malformed(op, "is not for ranks that divide the heads", err);
     return op->kind == TDM_OP_GATHER ? check_gather(&s, err) : check_reduce(&s, err);
 }

@@ -32,7 +32,8 @@ static struct tdm_product_params products_of(const struct tdm_model *model)
 static struct tdm_pages_params pages_of(const struct tdm_schedule *schedule)
 {
     const struct tdm_model *model = schedule->model;
-    return (struct tdm_pages_params){.kv_heads = model->kv_heads,
+    return (struct tdm_pages_params){.kv_heads =
+                                         model->kv_heads / tdm_schedule_head_parts(schedule),
                                      .head_dim = model->head_dim,
                                      .chunk_tokens = schedule->chunk_tokens,
                                      .page_tokens = schedule->page_tokens,
@@ -90,7 +91,7 @@ void tdm_params_fill(const struct tdm_schedule *schedule, struct tdm_params *par
                  .positions = model->rope,
                  .norm_epsilon = model->norm_epsilon},
         .pages = pages_of(schedule),
-        .attention = {.query_heads = model->query_heads,
+        .attention = {.query_heads = model->query_heads / tdm_schedule_head_parts(schedule),
                       .divides_keys = has_partial_results(schedule) &&
                                       tdm_schedule_lists(schedule) == TDM_SELECT_DENSE,
                       .sums_dq = has_partial_results(schedule) && schedule->pass == TDM_TRAIN,

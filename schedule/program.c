@@ -3,6 +3,7 @@
 #include "schedule/program.h"
 
 #include "base/size.h"
+#include "schedule/attend.h"
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/pack.h"
@@ -38,6 +39,38 @@ static enum tdm_status check_ranks(const struct tdm_program *program, struct tdm
             return tdm_hint(err, "use smaller chunks (--set chunk=N) or fewer ranks (--ranks)");
         }
     return TDM_OK;
+}
+
+/* (query, key) pairs of every chunk in all layers. */
+static void count_pairs(const struct tdm_program *program, uint64_t *pairs)
+{
+    const struct tdm_model *model = program->schedule->model;
+    for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++)
+        for (uint32_t layer = 0, same; layer < model->layers; layer += same) {
+            for (same = 1;
+                 layer + same < model->layers &&
+                 model->layer_kinds[layer + same].window == model->layer_kinds[layer].window;)
+                same++;
+            pairs[chunk] = tdm_size_add(
+                pairs[chunk], tdm_size_mul(same, tdm_attend_pairs(program, layer, chunk)));
+        }
+}
+
+static enum tdm_status deal(struct tdm_program *program, struct tdm_error *err)
+{
+    const enum tdm_deal deal = program->schedule->deal;
+    uint64_t *pairs = NULL;
+    if (deal == TDM_DEAL_GREEDY && program->ranks > 1) {
+        pairs = calloc(program->chunk_count, sizeof(*pairs));
+        if (pairs == NULL)
+            return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks",
+                            program->chunk_count);
+        count_pairs(program, pairs);
+    }
+    tdm_ranks_deal(program->chunks, program->chunk_count, program->ranks,
+                   program->ranks > 1 ? deal : TDM_DEAL_SNAKE, pairs);
+    free(pairs);
+    return check_ranks(program, err);
 }
 
 static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error *err)
@@ -88,8 +121,7 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
         for (uint32_t chunk = first; chunk < program->chunk_count; chunk++)
             program->chunks[chunk].last_chunk = program->chunk_count - 1;
     }
-    tdm_ranks_deal(program->chunks, program->chunk_count, program->ranks);
-    return check_ranks(program, err);
+    return deal(program, err);
 }
 
 /* The first run of the lowering: live ranges as conflicts, peaks, number of ops. */

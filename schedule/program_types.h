@@ -19,6 +19,9 @@
 #include <stdint.h>
 
 #define TDM_NONE UINT32_MAX /* no layer, chunk, buffer, contributor */
+/* as the contributor in an access of several slots: to each slot its own chunk was the last to add
+ */
+#define TDM_ITSELF (UINT32_MAX - 1)
 
 /* Tokens processed together: a part of one sequence. Chunks are numbered over the whole step. */
 struct tdm_chunk {

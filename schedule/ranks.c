@@ -2,24 +2,88 @@
 /* Ranks: deals chunks to ranks, and orders the sums over a rank's chunks. */
 #include "schedule/ranks.h"
 
+#include "base/size.h"
 #include "schedule/attend.h"
 
-void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks)
+/* The chunks of one round: [first, first + count). */
+struct round {
+    struct tdm_chunk *chunks;
+    const uint64_t *costs; /* of all chunks of the step */
+    uint32_t number, first, count;
+};
+
+/* Its costliest chunk that no rank has yet; of equal ones the first. */
+static uint32_t costliest(const struct round *round)
+{
+    uint32_t found = TDM_NONE;
+    for (uint32_t i = round->first; i < round->first + round->count; i++)
+        if (round->chunks[i].rank == TDM_NONE &&
+            (found == TDM_NONE || round->costs[i] > round->costs[found]))
+            found = i;
+    return found;
+}
+
+/* Gives the costliest chunk of a round to the rank that has least so far, and so on. */
+static void deal_greedily(const struct round *round, uint32_t ranks, uint64_t loads[TDM_MAX_RANKS])
+{
+    bool has[TDM_MAX_RANKS] = {false};
+    for (uint32_t i = 0; i < round->count; i++)
+        round->chunks[round->first + i].rank = TDM_NONE;
+    for (uint32_t i = 0; i < round->count; i++) {
+        uint32_t chunk = costliest(round), rank = 0;
+        while (has[rank])
+            rank++;
+        for (uint32_t other = rank + 1; other < ranks; other++)
+            if (!has[other] && loads[other] < loads[rank])
+                rank = other;
+        has[rank] = true;
+        loads[rank] = tdm_size_add(loads[rank], round->costs[chunk]);
+        round->chunks[chunk].rank = rank;
+    }
+}
+
+/* The rank of the i-th chunk of a round. */
+static uint32_t rank_of(enum tdm_deal deal, const struct round *round, uint32_t ranks, uint32_t i)
+{
+    const struct tdm_chunk *chunk = &round->chunks[round->first + i];
+    uint64_t chunks = chunk->last_chunk + 1 - chunk->first_chunk;
+    uint64_t before = round->first + i - chunk->first_chunk;
+    if (deal == TDM_DEAL_CONTIGUOUS)
+        return (uint32_t)(before * ranks / chunks);
+    return deal == TDM_DEAL_SNAKE && round->number % 2 == 1 ? ranks - 1 - i : i;
+}
+
+void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks, enum tdm_deal deal,
+                    const uint64_t *costs)
 {
     uint32_t next_slot[TDM_MAX_RANKS] = {0};
-    uint32_t round = 0;
-    for (uint32_t first = 0; first < count; round++) {
-        uint32_t left = chunks[first].last_chunk + 1 - first;
-        uint32_t dealt = left < ranks ? left : ranks;
-        for (uint32_t i = 0; i < dealt; i++) {
-            uint32_t rank = round % 2 == 0 ? i : ranks - 1 - i;
-            struct tdm_chunk *chunk = &chunks[first + i];
-            chunk->rank = rank;
-            chunk->round = round;
-            chunk->slot = next_slot[rank]++;
+    uint64_t loads[TDM_MAX_RANKS] = {0};
+    struct round round = {.chunks = chunks, .costs = costs};
+    for (; round.first < count; round.first += round.count, round.number++) {
+        uint32_t left = chunks[round.first].last_chunk + 1 - round.first;
+        round.count = left < ranks ? left : ranks;
+        if (deal == TDM_DEAL_CONTIGUOUS)
+            round.count = 1;
+        if (deal == TDM_DEAL_GREEDY)
+            deal_greedily(&round, ranks, loads);
+        for (uint32_t i = 0; i < round.count; i++) {
+            struct tdm_chunk *chunk = &chunks[round.first + i];
+            if (deal != TDM_DEAL_GREEDY)
+                chunk->rank = rank_of(deal, &round, ranks, i);
+            chunk->round = round.number;
+            chunk->slot = next_slot[chunk->rank]++;
         }
-        first += dealt;
     }
+}
+
+bool tdm_ranks_gather(const struct tdm_program *program)
+{
+    return program->ranks > 1 && program->schedule->exchange == TDM_EXCHANGE_GATHER;
+}
+
+bool tdm_ranks_divide_heads(const struct tdm_program *program)
+{
+    return program->ranks > 1 && program->schedule->exchange == TDM_EXCHANGE_HEADS;
 }
 
 uint32_t tdm_round_first(const struct tdm_program *program, uint32_t chunk)
@@ -104,13 +168,26 @@ bool tdm_has_share(const struct tdm_program *program, uint32_t layer, uint32_t c
     return false;
 }
 
+static uint32_t next_of(const struct tdm_program *program, uint32_t rank, uint32_t chunk)
+{
+    while (chunk < program->chunk_count && program->chunks[chunk].rank != rank)
+        chunk++;
+    return chunk;
+}
+
+uint32_t tdm_rank_next(const struct tdm_program *program, uint32_t chunk)
+{
+    return next_of(program, program->rank, chunk);
+}
+
 uint32_t tdm_sum_before(const struct tdm_program *program, uint32_t chunk)
 {
-    uint32_t rank = program->chunks[chunk].rank;
-    do
-        chunk++;
-    while (chunk < program->chunk_count && program->chunks[chunk].rank != rank);
-    return chunk;
+    return next_of(program, program->chunks[chunk].rank, chunk + 1);
+}
+
+uint32_t tdm_kv_sum_before(const struct tdm_program *program, uint32_t chunk)
+{
+    return tdm_ranks_divide_heads(program) ? chunk + 1 : tdm_sum_before(program, chunk);
 }
 
 bool tdm_sum_opens(const struct tdm_program *program, uint32_t chunk)

@@ -3,9 +3,18 @@
  * Ranks: which rank works on which chunk, and the order in which chunks add to a sum.
  *
  * A rank is one device with its own arena and lanes. Chunks are dealt in rounds: a round is the
- * next chunks of a sequence, one for each rank, in rank order in one round and in reverse rank
- * order in the next. Under a causal mask later chunks cost more; over every two rounds all ranks
- * have the same cost. With one rank a round is one chunk, and a chunk's slot is its number.
+ * next chunks of a sequence, at most one for each rank. Under a causal mask later chunks cost more.
+ * Which rank has which chunk of a round, by the schedule's `deal`:
+ *
+ * - snake: in rank order in one round, in reverse order in the next. Over every two rounds of one
+ *   document all ranks have the same cost.
+ * - stripes: in rank order in every round. Higher ranks have a chunk's cost more in each.
+ * - contiguous: a rank has a part of the sequence in one piece; so a round is one chunk, and all
+ *   other ranks are absent from it. The last rank has most to do.
+ * - greedy: the costliest chunk to the rank that has least so far, and so on. For packed documents,
+ *   whose chunks cost more and less without an order.
+ *
+ * With one rank a round is one chunk, and a chunk's slot is its number.
  *
  * Buffers of a rank's own chunks (residuals, the stream) have a slot for each of them. Rows of K
  * and V and of their gradients, tokens and losses have a slot for every chunk of the step or
@@ -18,8 +27,16 @@
 
 /* Sets rank, round and slot of all chunks of a step, whose sequence, first_chunk and last_chunk are
  * set. `ranks` is 1 to TDM_MAX_RANKS. A round belongs to one sequence; the last round of a sequence
- * may have no chunk for some ranks. */
-void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks);
+ * may have no chunk for some ranks. `costs` [count], in any unit, are read for TDM_DEAL_GREEDY
+ * alone. */
+void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks, enum tdm_deal deal,
+                    const uint64_t *costs);
+
+/* How several ranks share attention. Gathered: each chunk's queries run on its rank, which gathers
+ * K and V of all chunks and has shares of the gradients of all K and V. By heads: each rank runs
+ * its heads of all chunks, as one rank would. Both are false for one rank. */
+bool tdm_ranks_gather(const struct tdm_program *program);
+bool tdm_ranks_divide_heads(const struct tdm_program *program);
 
 /* The rounds: first chunk of the round of `chunk`, and the chunk after it. */
 uint32_t tdm_round_first(const struct tdm_program *program, uint32_t chunk);
@@ -27,6 +44,9 @@ uint32_t tdm_round_end(const struct tdm_program *program, uint32_t chunk);
 
 /* The chunk of program->rank in the round of `chunk`; TDM_NONE if it has none. */
 uint32_t tdm_round_own(const struct tdm_program *program, uint32_t chunk);
+
+/* The first chunk of program->rank from `chunk` on; chunk_count if there is none. */
+uint32_t tdm_rank_next(const struct tdm_program *program, uint32_t chunk);
 
 /* The most chunks that any rank has among [first, end); and the fewest that any has in a step. */
 uint32_t tdm_rank_chunks(const struct tdm_program *program, uint32_t first, uint32_t end);
@@ -50,6 +70,10 @@ bool tdm_has_share(const struct tdm_program *program, uint32_t layer, uint32_t c
  * over its own chunks. Returns the chunk that added last before `chunk`; chunk_count if `chunk` is
  * the first. */
 uint32_t tdm_sum_before(const struct tdm_program *program, uint32_t chunk);
+
+/* The same for the sums of dK and dV of the chunks that `chunk` sees, to which, if ranks divide the
+ * heads, the chunks of all ranks add on every rank. */
+uint32_t tdm_kv_sum_before(const struct tdm_program *program, uint32_t chunk);
 
 /* Is `chunk` the first of its rank to add to the sums over all chunks? */
 bool tdm_sum_opens(const struct tdm_program *program, uint32_t chunk);

@@ -11,6 +11,8 @@
 static const char *const purpose_names[TDM_PURPOSES] = {"train", "evaluate"};
 static const char *const order_names[TDM_ORDERS] = {"layer-major", "chunk-major"};
 static const char *const kv_names[TDM_KVS] = {"recompute", "keep"};
+static const char *const deal_names[TDM_DEALS] = {"snake", "stripes", "contiguous", "greedy"};
+static const char *const exchange_names[TDM_EXCHANGES] = {"gather", "heads"};
 static const char *const state_names[TDM_STATES] = {"weights", "master", "moments", "gradients"};
 
 const char *tdm_purpose_name(enum tdm_purpose pass)
@@ -26,6 +28,16 @@ const char *tdm_order_name(enum tdm_order order)
 const char *tdm_kv_name(enum tdm_kv kv)
 {
     return kv_names[kv];
+}
+
+const char *tdm_deal_name(enum tdm_deal deal)
+{
+    return deal_names[deal];
+}
+
+const char *tdm_exchange_kind_name(enum tdm_exchange_kind exchange)
+{
+    return exchange_names[exchange];
 }
 
 const char *tdm_state_name(enum tdm_state state)
@@ -64,6 +76,27 @@ bool tdm_kv_parse(const char *name, enum tdm_kv *kv)
     if (found >= 0)
         *kv = (enum tdm_kv)found;
     return found >= 0;
+}
+
+bool tdm_deal_parse(const char *name, enum tdm_deal *deal)
+{
+    int found = find_name(deal_names, TDM_DEALS, name);
+    if (found >= 0)
+        *deal = (enum tdm_deal)found;
+    return found >= 0;
+}
+
+bool tdm_exchange_kind_parse(const char *name, enum tdm_exchange_kind *exchange)
+{
+    int found = find_name(exchange_names, TDM_EXCHANGES, name);
+    if (found >= 0)
+        *exchange = (enum tdm_exchange_kind)found;
+    return found >= 0;
+}
+
+uint32_t tdm_schedule_head_parts(const struct tdm_schedule *schedule)
+{
+    return schedule->exchange == TDM_EXCHANGE_HEADS ? schedule->ranks : 1;
 }
 
 uint64_t tdm_schedule_limit(const struct tdm_schedule *schedule, enum tdm_place place)

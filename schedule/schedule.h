@@ -42,6 +42,16 @@ enum tdm_optimizer {
     TDM_OPTIMIZERS
 };
 
+/* Which rank has which chunk: ranks.h. */
+enum tdm_deal { TDM_DEAL_SNAKE, TDM_DEAL_STRIPES, TDM_DEAL_CONTIGUOUS, TDM_DEAL_GREEDY, TDM_DEALS };
+#define TDM_DEAL_NAMES "snake, stripes, contiguous or greedy"
+
+/* What several ranks exchange so that queries see K and V of all ranks: K and V of every chunk and
+ * shares of their gradients; or the heads of attention, of which every rank has a part for all
+ * chunks. */
+enum tdm_exchange_kind { TDM_EXCHANGE_GATHER, TDM_EXCHANGE_HEADS, TDM_EXCHANGES };
+#define TDM_EXCHANGE_NAMES "gather or heads"
+
 const char *tdm_purpose_name(enum tdm_purpose pass); /* "train", "evaluate" */
 bool tdm_purpose_parse(const char *name, enum tdm_purpose *pass);
 const char *tdm_order_name(enum tdm_order order);             /* "layer-major", "chunk-major" */
@@ -49,6 +59,10 @@ const char *tdm_optimizer_name(enum tdm_optimizer optimizer); /* "none", "adamw"
 bool tdm_order_parse(const char *name, enum tdm_order *order);
 const char *tdm_kv_name(enum tdm_kv kv); /* "recompute", "keep" */
 bool tdm_kv_parse(const char *name, enum tdm_kv *kv);
+const char *tdm_deal_name(enum tdm_deal deal); /* "snake", "stripes", ... */
+bool tdm_deal_parse(const char *name, enum tdm_deal *deal);
+const char *tdm_exchange_kind_name(enum tdm_exchange_kind exchange); /* "gather", "heads" */
+bool tdm_exchange_kind_parse(const char *name, enum tdm_exchange_kind *exchange);
 bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer);
 
 /* Consecutive layers. The forward stores the input of the first one, and what the fields below
@@ -155,6 +169,8 @@ struct tdm_schedule {
 
     uint32_t ranks;          /* devices that share the step, each with these limits: ranks.h */
     uint32_t ranks_per_node; /* that share a host's memory; 0: all */
+    enum tdm_deal deal;
+    enum tdm_exchange_kind exchange;
 
     uint32_t sequence_count;
     struct tdm_sequence *sequences; /* [sequence_count] */
@@ -259,6 +275,9 @@ struct tdm_page_rule tdm_schedule_page_rule(const struct tdm_schedule *schedule,
 /* The selector by which layers list pages. TDM_SELECT_DENSE if no layer does: the schedule's
  * selector makes no lists, or the model gives windows to all layers. */
 enum tdm_selector_kind tdm_schedule_lists(const struct tdm_schedule *schedule);
+
+/* Ranks among which the heads of attention are divided: all or, where each has all heads, one. */
+uint32_t tdm_schedule_head_parts(const struct tdm_schedule *schedule);
 
 /* Group of a layer. */
 uint32_t tdm_schedule_group_of(const struct tdm_schedule *schedule, uint32_t layer);

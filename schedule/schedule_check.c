@@ -161,6 +161,26 @@ static enum tdm_status check_homes(const struct tdm_schedule *schedule, const ch
     return TDM_OK;
 }
 
+/* Ranks that divide the heads of attention. */
+static enum tdm_status check_heads(const struct tdm_schedule *schedule, const char *file,
+                                   struct tdm_error *err)
+{
+    const struct tdm_model *model = schedule->model;
+    if (model->kv_heads % schedule->ranks != 0) {
+        tdm_fail(err, TDM_INPUT,
+                 "%s: \"exchange\" is heads, but %u ranks do not divide the %u KV heads of %s",
+                 file, schedule->ranks, model->kv_heads, model->name);
+        return tdm_hint(err, "use as many ranks as divide them, or exchange=gather");
+    }
+    if (tdm_schedule_lists(schedule) == TDM_SELECT_DENSE)
+        return TDM_OK;
+    return tdm_fail(
+        err, TDM_INPUT,
+        "%s: \"exchange\" is heads, with which a rank attends for the chunks of all ranks, "
+        "but \"selector.kind\" is %s, whose page lists it has for its own chunks alone",
+        file, tdm_selector_name(schedule->selector.kind));
+}
+
 /* What several ranks cannot do yet. */
 static enum tdm_status check_ranks(const struct tdm_schedule *schedule, const char *file,
                                    struct tdm_error *err)
@@ -191,12 +211,9 @@ static enum tdm_status check_ranks(const struct tdm_schedule *schedule, const ch
                         "%s: \"order\" is %s, but several ranks share a layer's K and V in rounds, "
                         "so they need layer-major",
                         file, tdm_order_name(schedule->order));
-    if (schedule->ranks > 1 && tdm_schedule_lists(schedule) == TDM_SELECT_TOP_K)
-        return tdm_fail(err, TDM_INPUT,
-                        "%s: \"selector.kind\" is top-k, whose page means are not gathered yet; "
-                        "several ranks can use the other selectors",
-                        file);
-    return TDM_OK;
+    return schedule->ranks > 1 && schedule->exchange == TDM_EXCHANGE_HEADS
+               ? check_heads(schedule, file, err)
+               : TDM_OK;
 }
 
 enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const char *file,

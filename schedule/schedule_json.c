@@ -148,6 +148,10 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         tdm_json_set(&root, "ranks_per_node", count_json(schedule->ranks_per_node));
     if (schedule->sliced_weights)
         tdm_json_set(&root, "sliced_weights", json_true());
+    if (schedule->ranks > 1 && schedule->deal != TDM_DEAL_SNAKE)
+        tdm_json_set(&root, "deal", json_string(tdm_deal_name(schedule->deal)));
+    if (schedule->ranks > 1 && schedule->exchange != TDM_EXCHANGE_GATHER)
+        tdm_json_set(&root, "exchange", json_string(tdm_exchange_kind_name(schedule->exchange)));
     if (schedule->documents_of_text)
         tdm_json_set(&root, "documents", json_string("file"));
     if (root == NULL)
@@ -489,6 +493,13 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
         tdm_json_fail(reader, "ranks_per_node", "is %u, which does not divide the %u ranks",
                       schedule->ranks_per_node, schedule->ranks);
     schedule->sliced_weights = tdm_json_bool_or(reader, "sliced_weights", false);
+    const char *deal = tdm_json_string_or(reader, "deal", tdm_deal_name(TDM_DEAL_SNAKE));
+    if (deal != NULL && !tdm_deal_parse(deal, &schedule->deal))
+        tdm_json_fail(reader, "deal", "is \"%s\"; expected " TDM_DEAL_NAMES, deal);
+    const char *exchange =
+        tdm_json_string_or(reader, "exchange", tdm_exchange_kind_name(TDM_EXCHANGE_GATHER));
+    if (exchange != NULL && !tdm_exchange_kind_parse(exchange, &schedule->exchange))
+        tdm_json_fail(reader, "exchange", "is \"%s\"; expected " TDM_EXCHANGE_NAMES, exchange);
     schedule->chunk_tokens = tdm_json_count(reader, "chunk_tokens", 1, MAX_TOKENS);
     schedule->page_tokens = tdm_json_count(reader, "page_tokens", 1, 65536);
     schedule->head_tile_tokens = tdm_json_count(reader, "head_tile_tokens", 1, MAX_TOKENS);
@@ -533,6 +544,8 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "ranks",
                                        "ranks_per_node",
                                        "sliced_weights",
+                                       "deal",
+                                       "exchange",
                                        "sequences",
                                        "documents",
                                        "order",

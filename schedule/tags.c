@@ -23,6 +23,8 @@ struct tdm_tag tdm_tag_at(struct tdm_tag tag, uint32_t k)
         tag.chunk += k;
     else if (tag.layer != TDM_NONE)
         tag.layer += k;
+    if (tag.contributor == TDM_ITSELF)
+        tag.contributor = tag.chunk;
     return tag;
 }
 
@@ -34,7 +36,9 @@ const char *tdm_tag_show(struct tdm_tag tag, char text[TDM_TAG_TEXT])
     if (tag.chunk != TDM_NONE)
         used += snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " %s %u",
                          tdm_content_is_of_unit(tag.content) ? "slice" : "chunk", tag.chunk);
-    if (tag.contributor != TDM_NONE)
+    if (tag.contributor == TDM_ITSELF)
+        used += snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " down to itself");
+    else if (tag.contributor != TDM_NONE)
         used += snprintf(text + used, TDM_TAG_TEXT - (size_t)used, " down to contributor %u",
                          tag.contributor);
     if (tag.share != 0)

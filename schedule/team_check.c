@@ -12,6 +12,7 @@ struct team_op {
     enum tdm_part part;
     uint32_t layer, chunk;
     uint64_t tokens;
+    enum tdm_content exchanged;
     uint64_t sent_bytes, fetched_bytes;
 };
 
@@ -41,6 +42,12 @@ void tdm_team_check_rank(struct tdm_team_check *check, uint32_t rank)
     check->next = 0;
 }
 
+enum tdm_content tdm_team_exchanged(const struct tdm_op *op)
+{
+    return op->kind == TDM_OP_ALL_TO_ALL ? op->access[TDM_ALL_TO_ALL_HEADS].after.content
+                                         : TDM_EMPTY;
+}
+
 static enum tdm_status add(struct tdm_team_check *check, const struct tdm_op *op,
                            struct tdm_error *err)
 {
@@ -56,7 +63,8 @@ static enum tdm_status add(struct tdm_team_check *check, const struct tdm_op *op
                                                   .part = op->part,
                                                   .layer = op->layer,
                                                   .chunk = op->chunk,
-                                                  .tokens = op->tokens};
+                                                  .tokens = op->tokens,
+                                                  .exchanged = tdm_team_exchanged(op)};
     return TDM_OK;
 }
 
@@ -74,7 +82,8 @@ enum tdm_status tdm_team_check_take(struct tdm_team_check *check, const struct t
                         check->rank, (unsigned long long)op->number, tdm_op_kind_name(op->kind));
     struct team_op *due = &check->ops[check->next++];
     if (op->kind != due->kind || op->part != due->part || op->layer != due->layer ||
-        op->chunk != due->chunk || op->tokens != due->tokens)
+        op->chunk != due->chunk || op->tokens != due->tokens ||
+        tdm_team_exchanged(op) != due->exchanged)
         return tdm_fail(err, TDM_INPUT,
                         "op %llu of rank %u is %s of layer %d, chunk %d; rank 0 runs %s of layer "
                         "%d, chunk %d",

@@ -213,6 +213,8 @@ static enum tdm_status check_flops(const struct tdm_cost_check *check, const str
                                    struct tdm_error *err)
 {
     const struct tdm_model *model = check->program->schedule->model;
+    const struct tdm_schedule *schedule = check->program->schedule;
+    bool divided = schedule->ranks > 1 && schedule->exchange == TDM_EXCHANGE_HEADS;
     uint64_t heads = (uint64_t)model->query_heads * model->head_dim, due = 0, pages;
     uint64_t logits = tdm_size_mul(op->tokens, (uint64_t)op->entries * model->hidden);
     switch (op->kind) {
@@ -229,10 +231,10 @@ static enum tdm_status check_flops(const struct tdm_cost_check *check, const str
         due = tdm_size_mul(6, logits);
         break;
     case TDM_OP_ATTENTION:
-        due = tdm_size_mul(2 * 2 * heads, op->pairs);
+        due = tdm_size_mul(2 * 2 * heads / (divided ? schedule->ranks : 1), op->pairs);
         break;
     case TDM_OP_ATTENTION_GRAD:
-        due = tdm_size_mul(5 * 2 * heads, op->pairs);
+        due = tdm_size_mul(5 * 2 * heads / (divided ? schedule->ranks : 1), op->pairs);
         break;
     case TDM_OP_SELECT:
         /* a vote computes each score of a query and a page before its chunk twice */
@@ -325,6 +327,18 @@ static void scattered(const struct tdm_program *program, const struct tdm_op *op
     *sent = (all - own) * size;
 }
 
+/* The rank's heads of its own chunk, in its exchange of heads. */
+static uint64_t bytes_of_own_heads(const struct tdm_program *program, const struct tdm_op *op)
+{
+    const struct tdm_access *heads = &op->access[TDM_ALL_TO_ALL_HEADS];
+    for (uint32_t k = 0; is_there(op, TDM_ALL_TO_ALL_HEADS) && k < heads->slots; k++) {
+        const struct tdm_chunk *chunk = &program->chunks[heads->after.chunk + k];
+        if (chunk->rank == program->rank)
+            return tdm_content_bytes(program->schedule, heads->after.content, 0, chunk->tokens);
+    }
+    return 0;
+}
+
 /* Checks the bytes that a rank receives from the others and sends to them. In a gather each chunk
  * goes to all other ranks; in a reduce each share goes to the chunk's rank. A gradient is cut into
  * a slice for each rank: shares of the other slices are sent, and then the sums of its own. */
@@ -334,8 +348,10 @@ static enum tdm_status check_team_bytes(const struct tdm_program *program, const
     uint64_t fetched = 0, sent = 0, own;
     switch (op->kind) {
     case TDM_OP_GATHER:
-        fetched = bytes_of(op, TDM_GATHER_BELOW) + bytes_of(op, TDM_GATHER_ABOVE);
-        sent = bytes_of(op, TDM_GATHER_OWN) * (program->ranks - 1);
+        own = bytes_of(op, TDM_GATHER_OWN) + bytes_of(op, TDM_GATHER_OWN_MEANS);
+        fetched = bytes_of(op, TDM_GATHER_BELOW) + bytes_of(op, TDM_GATHER_ABOVE) +
+                  bytes_of(op, TDM_GATHER_BELOW_MEANS) + bytes_of(op, TDM_GATHER_ABOVE_MEANS);
+        sent = own * (program->ranks - 1);
         break;
     case TDM_OP_REDUCE: /* how many others have a share is seen when all ranks are compared */
         own = bytes_of(op, TDM_REDUCE_OWN);
@@ -352,6 +368,16 @@ static enum tdm_status check_team_bytes(const struct tdm_program *program, const
         fetched = program->schedule->model->units[op->layer].elements - own;
         fetched *= tdm_dtype_bytes(program->schedule->dtypes.weights);
         sent = own * (program->ranks - 1) * tdm_dtype_bytes(program->schedule->dtypes.weights);
+        break;
+    case TDM_OP_ALL_TO_ALL: /* of each chunk, all heads but the own ones leave their rank */
+        own = bytes_of_own_heads(program, op);
+        fetched = bytes_of(op, TDM_ALL_TO_ALL_HEADS) - own;
+        sent = own * (program->ranks - 1);
+        if (is_there(op, TDM_ALL_TO_ALL_HEADS) &&
+            op->access[TDM_ALL_TO_ALL_HEADS].mode == TDM_READ) {
+            sent = fetched;
+            fetched = own * (program->ranks - 1);
+        }
         break;
     default:
         own = bytes_of(op, TDM_REDUCE_ALL_SUM);

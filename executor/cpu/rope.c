@@ -289,12 +289,11 @@ enum tdm_status tdm_cpu_rope_grad(struct tdm_executor *executor, const struct td
     return TDM_OK;
 }
 
-/* First element of token t's K in a slot of pages. Its V is one plane further. */
+/* First element of token t's K in a slot of pages of all heads. Its V is one plane further. */
 static uint64_t page_element(const struct rope *rope, uint64_t t)
 {
-    const struct tdm_pages_params *pages = &tdm_launch_params(rope->launch)->pages;
-    return t / pages->page_tokens * pages->page_elements +
-           t % pages->page_tokens * rope->heads * rope->head_dim;
+    const uint64_t page_tokens = tdm_launch_params(rope->launch)->pages.page_tokens;
+    return (2 * (t / page_tokens) * page_tokens + t % page_tokens) * rope->heads * rope->head_dim;
 }
 
 static void kv_task(void *context, void *thread_scratch, uint64_t index)
@@ -306,7 +305,7 @@ static void kv_task(void *context, void *thread_scratch, uint64_t index)
         &rope->launch->operand[rope->back ? TDM_KV_GRAD_READ_DRAW : TDM_KV_WRITE_RAW];
     unsigned char *scratch = thread_scratch;
     uint64_t columns = rope->heads * rope->head_dim;
-    uint64_t plane = tdm_launch_params(rope->launch)->pages.plane_elements;
+    uint64_t plane = tdm_launch_params(rope->launch)->pages.page_tokens * columns;
     struct angles angles = angles_begin(&scratch, rope->head_dim);
     struct lines lines = take_lines(&scratch, 2 * columns, rope->head_dim);
     float *row = lines.row; /* K, then V */

@@ -21,6 +21,18 @@ static enum tdm_status copy(struct tdm_executor *executor, const struct tdm_laun
     return TDM_OK;
 }
 
+static enum tdm_status copy_rows(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                 const struct tdm_row_copy *rows, struct tdm_error *err)
+{
+    (void)executor;
+    (void)launch;
+    (void)err;
+    for (uint64_t row = 0; row < rows->rows; row++)
+        memcpy((unsigned char *)rows->to + row * rows->to_stride_bytes,
+               (const unsigned char *)rows->from + row * rows->from_stride_bytes, rows->row_bytes);
+    return TDM_OK;
+}
+
 static enum tdm_status sum(struct tdm_executor *executor, const struct tdm_launch *launch,
                            const struct tdm_exchange *exchange, struct tdm_error *err)
 {
@@ -89,6 +101,7 @@ static enum tdm_status drain(struct tdm_executor *executor, struct tdm_error *er
 }
 
 const struct tdm_team_verbs tdm_cpu_team_verbs = {.copy = copy,
+                                                  .copy_rows = copy_rows,
                                                   .sum = sum,
                                                   .here = here,
                                                   .stream = stream,

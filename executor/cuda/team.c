@@ -20,6 +20,15 @@ static enum tdm_status copy(struct tdm_executor *executor, const struct tdm_laun
         cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(executor, launch)), err);
 }
 
+static enum tdm_status copy_rows(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                 const struct tdm_row_copy *rows, struct tdm_error *err)
+{
+    return TDM_CUDA(cudaMemcpy2DAsync(rows->to, rows->to_stride_bytes, rows->from,
+                                      rows->from_stride_bytes, rows->row_bytes, rows->rows,
+                                      cudaMemcpyDeviceToDevice, stream_of(executor, launch)),
+                    err);
+}
+
 static enum tdm_status sum(struct tdm_executor *executor, const struct tdm_launch *launch,
                            const struct tdm_exchange *exchange, struct tdm_error *err)
 {
@@ -87,6 +96,7 @@ static enum tdm_status drain(struct tdm_executor *executor, struct tdm_error *er
 }
 
 const struct tdm_team_verbs tdm_cuda_team_verbs = {.copy = copy,
+                                                   .copy_rows = copy_rows,
                                                    .sum = sum,
                                                    .reach = reach,
                                                    .follow = follow,

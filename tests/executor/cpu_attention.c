@@ -166,7 +166,7 @@ static void check_chunk(struct bench *bench, uint32_t chunk)
     p.slot_elements = ((size + page - 1) / page * page * 2 * p.kv_heads * p.dim + 127) / 128 * 128;
     uint64_t elements = c->tokens * p.heads * p.dim, rows = c->tokens * p.heads;
     uint64_t kv_elements = p.keys * p.kv_heads * p.dim;
-    uint64_t lse_at = tdm_lse_offset(&bench->schedule, c->tokens);
+    uint64_t lse_at = tdm_lse_offset(&bench->schedule, TDM_ATTENTION_OUT, c->tokens);
     uint64_t element_bytes = tdm_dtype_bytes(dtypes->activations);
 
     struct cell q = cell_new(bench, dtypes->activations, elements, 2);

@@ -95,7 +95,7 @@ static void mark_content(const struct tdm_schedule *schedule, struct tdm_tag tag
         mark_pages(schedule, tokens, size, slot);
     } else if (content == TDM_ATTENTION_OUT) {
         memset(slot, SOMETHING, tokens * row);
-        memset(slot + tdm_lse_offset(schedule, tokens), SOMETHING,
+        memset(slot + tdm_lse_offset(schedule, content, tokens), SOMETHING,
                tokens * model->query_heads * sizeof(float));
     } else if (content == TDM_TOKEN_ORDER) {
         /* Only a sort of larger vocabularies uses the other half. */

@@ -38,7 +38,8 @@ struct tally {
     uint64_t teams, ranks[5];
     uint64_t compared; /* values of several ranks with those of one */
     uint64_t absent;   /* a rank has no chunk in some round */
-    uint64_t windows, documents, sequences, tied, clipped, host, evaluations, moved;
+    uint64_t deals[TDM_DEALS], exchanges[TDM_EXCHANGES];
+    uint64_t windows, votes, documents, sequences, tied, clipped, host, evaluations, moved;
     uint64_t sliced;     /* each rank has its part of the weights */
     uint64_t deferred;   /* gradients are summed while the next layer runs */
     uint64_t overlapped; /* ops of several lanes ran at once */
@@ -71,9 +72,12 @@ static bool has_state_on_host(const struct tdm_schedule *schedule)
     return false;
 }
 
-/* Does a rank have no chunk in some round? The last round of a sequence may be short. */
+/* Does a rank have no chunk in some round? The last round of a sequence may be short; a contiguous
+ * round is one chunk. */
 static bool has_absent(const struct tdm_schedule *schedule)
 {
+    if (schedule->deal == TDM_DEAL_CONTIGUOUS)
+        return true;
     for (uint32_t i = 0; i < schedule->sequence_count; i++) {
         uint64_t tokens = schedule->sequences[i].tokens;
         if (((tokens + schedule->chunk_tokens - 1) / schedule->chunk_tokens) % schedule->ranks != 0)
@@ -89,7 +93,10 @@ static void note(const struct tdm_schedule *schedule, struct tally *tally)
         return;
     tally->teams++;
     tally->absent += has_absent(schedule);
+    tally->deals[schedule->deal]++;
+    tally->exchanges[schedule->exchange]++;
     tally->windows += has_windows(schedule);
+    tally->votes += tdm_schedule_lists(schedule) == TDM_SELECT_TOP_K;
     tally->documents += has_documents(schedule);
     tally->sequences += schedule->sequence_count > 1;
     tally->tied += schedule->model->tied;
@@ -288,7 +295,13 @@ static void ranks_share_a_step(void **state)
         {"have three", tally.ranks[3], 0.05},
         {"have four", tally.ranks[4], 0.05},
         {"have a rank without a chunk in a round", tally.absent, 0.2},
+        {"gather K and V", tally.exchanges[TDM_EXCHANGE_GATHER], 0.3},
+        {"divide the heads", tally.exchanges[TDM_EXCHANGE_HEADS], 0.15},
+        {"deal chunks in stripes", tally.deals[TDM_DEAL_STRIPES], 0.05},
+        {"deal them contiguously", tally.deals[TDM_DEAL_CONTIGUOUS], 0.05},
+        {"deal them greedily", tally.deals[TDM_DEAL_GREEDY], 0.05},
         {"have windows or patterns", tally.windows, 0.1},
+        {"have pages that win by a vote", tally.votes, 0.03},
         {"have packed documents", tally.documents, 0.05},
         {"have several sequences", tally.sequences, 0.1},
         {"have tied embeddings", tally.tied, 0.1},

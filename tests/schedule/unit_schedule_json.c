@@ -28,11 +28,13 @@ static void must(enum tdm_status status, const struct tdm_error *err)
 
 static json_t *random_json(uint64_t seed)
 {
-    const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS};
+    const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS,
+                                               .ranks = seed % 3 == 0 ? 4 : 0};
     struct tdm_schedule *schedule = NULL;
     json_t *root = NULL;
     struct tdm_error err;
     must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
+    schedule->rings.gradients = 1; /* more needs several ranks, which an edit may remove */
     must(tdm_schedule_to_json(schedule, NULL, &root, &err), &err);
     tdm_schedule_free(schedule);
     return root;
@@ -268,7 +270,9 @@ static bool is_harmless(const struct field *field, enum edit edit)
         {"name", EMPTY},           {"memory_bytes", HUGE},    {"host_memory_bytes", HUGE},
         {"pass", REMOVED},         {"pass", NOTHING},         {"selector", REMOVED},
         {"selector", NOTHING},     {"gather", REMOVED},       {"gather", NOTHING},
-        {"on", REMOVED},           {"on", NOTHING},
+        {"on", REMOVED},           {"on", NOTHING},           {"ranks", REMOVED},
+        {"ranks", NOTHING},        {"deal", REMOVED},         {"deal", NOTHING},
+        {"exchange", REMOVED},     {"exchange", NOTHING},
     };
     char name[64];
     last_name(field, name);

@@ -115,8 +115,9 @@ static struct tdm_op *some_op(struct trial *t, int kind)
 
 static bool differ(const struct tdm_op *a, const struct tdm_op *b)
 {
-    return a->kind != b->kind || a->layer != b->layer || a->chunk != b->chunk ||
-           a->part != b->part || a->tokens != b->tokens;
+    return tdm_team_exchanged(a) != tdm_team_exchanged(b) || a->kind != b->kind ||
+           a->layer != b->layer || a->chunk != b->chunk || a->part != b->part ||
+           a->tokens != b->tokens;
 }
 
 static void remove_op(struct ops *ops, size_t at)
@@ -156,6 +157,11 @@ static bool reduce_scatter_dropped(struct trial *t)
 static bool gather_all_dropped(struct trial *t)
 {
     return dropped(t, TDM_OP_GATHER_ALL);
+}
+
+static bool exchange_dropped(struct trial *t)
+{
+    return dropped(t, TDM_OP_ALL_TO_ALL);
 }
 
 static bool last_dropped(struct trial *t)
@@ -312,6 +318,30 @@ static bool chunk_not_sent(struct trial *t)
     return false;
 }
 
+/* A rank exchanges the heads of another value than the others. */
+static bool other_heads(struct trial *t)
+{
+    struct tdm_op *op = some_op(t, TDM_OP_ALL_TO_ALL);
+    if (op == NULL)
+        return false;
+    enum tdm_content *content = &op->access[TDM_ALL_TO_ALL_HEADS].after.content;
+    *content = *content == TDM_HEADS_Q ? TDM_HEADS_DQ : TDM_HEADS_Q;
+    return true;
+}
+
+/* A rank does not send its heads to the others. */
+static bool heads_not_sent(struct trial *t)
+{
+    for (size_t i = 0; i < faulty(t)->count; i++) {
+        struct tdm_op *op = &faulty(t)->op[i];
+        if (op->kind != TDM_OP_ALL_TO_ALL || op->sent_bytes == 0)
+            continue;
+        op->sent_bytes = 0;
+        return true;
+    }
+    return false;
+}
+
 static struct fault {
     const char *name, *message; /* a part of it */
     bool (*plant)(struct trial *t);
@@ -322,6 +352,9 @@ static struct fault {
     {.name = "a sum over ranks dropped", .message = "rank", .plant = reduce_all_dropped},
     {.name = "a sum of parts dropped", .message = "rank", .plant = reduce_scatter_dropped},
     {.name = "updated weights not gathered", .message = "rank", .plant = gather_all_dropped},
+    {.name = "an exchange of heads dropped", .message = "rank", .plant = exchange_dropped},
+    {.name = "the heads of another value", .message = "rank 0 runs", .plant = other_heads},
+    {.name = "heads not sent", .message = "bytes and receive", .plant = heads_not_sent},
     {.name = "the last team op dropped", .message = "team ops", .plant = last_dropped},
     {.name = "all team ops dropped", .message = "team ops", .plant = all_dropped},
     {.name = "a team op twice", .message = "rank", .plant = some_doubled},

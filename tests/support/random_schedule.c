@@ -106,13 +106,15 @@ static void random_windows(struct tdm_dice *dice, bool mistral, uint64_t layers,
     json_decref(types);
 }
 
-static json_t *random_config(struct tdm_dice *dice)
+static json_t *random_config(struct tdm_dice *dice, bool for_ranks)
 {
     static const char *const architectures[] = {"LlamaForCausalLM", "Qwen2ForCausalLM",
                                                 "Qwen3ForCausalLM", "MistralForCausalLM"};
     uint64_t architecture = tdm_dice_roll(dice, 0, 3), layers = tdm_dice_roll(dice, 1, 6);
     bool tied = tdm_dice_chance(dice, 50);
     uint64_t kv_heads = tdm_dice_roll(dice, 1, 3);
+    if (for_ranks && kv_heads == 3 && layers % 2 == 0)
+        kv_heads = 4;
     json_t *config = json_pack("{s:[s], s:b}", "architectures", architectures[architecture],
                                "tie_word_embeddings", (int)tied);
     if (config == NULL)
@@ -145,12 +147,12 @@ static json_t *random_config(struct tdm_dice *dice)
     return config;
 }
 
-static enum tdm_status random_model(struct tdm_dice *dice, uint64_t seed, struct tdm_model **model,
-                                    struct tdm_error *err)
+static enum tdm_status random_model(struct tdm_dice *dice, uint64_t seed, bool for_ranks,
+                                    struct tdm_model **model, struct tdm_error *err)
 {
     char name[64];
     snprintf(name, sizeof(name), "random-%llu", (unsigned long long)seed);
-    json_t *config = random_config(dice);
+    json_t *config = random_config(dice, for_ranks);
     if (config == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a random config");
     enum tdm_status status = tdm_model_from_config(name, name, config, model, err);
@@ -511,6 +513,18 @@ static void random_ranks(uint64_t seed, uint32_t most, struct tdm_schedule *sche
     tdm_dice_seed(&dice, seed ^ 0x7a4b5);
     if (most > 1 && chunks > 1)
         schedule->ranks = (uint32_t)tdm_dice_roll(&dice, 2, chunks < most ? chunks : most);
+    if (schedule->ranks > 1 && tdm_dice_chance(&dice, 60))
+        schedule->deal = (enum tdm_deal)tdm_dice_roll(&dice, 1, TDM_DEALS - 1);
+    if (schedule->ranks == 1 || tdm_dice_chance(&dice, 40))
+        return;
+    /* as many ranks as divide the KV heads, if there are any */
+    uint32_t heads = schedule->model->kv_heads, ranks = heads;
+    while (ranks > 1 && (heads % ranks != 0 || ranks > most || ranks > chunks))
+        ranks--;
+    if (ranks == 1)
+        return;
+    schedule->ranks = ranks;
+    schedule->exchange = TDM_EXCHANGE_HEADS;
 }
 
 enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_options *options,
@@ -523,7 +537,7 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
     tdm_dice_seed(&dice, seed);
     bool shortsighted = is_shortsighted(seed, &sight);
 
-    enum tdm_status status = random_model(&dice, seed, &model, err);
+    enum tdm_status status = random_model(&dice, seed, options->ranks > 1, &model, err);
     if (status != TDM_OK)
         return status;
     status = tdm_machine_load("h200-published", &machine, err);
@@ -550,7 +564,7 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
     for (uint32_t i = 0; i < schedule->sequence_count && status == TDM_OK; i++)
         status = random_documents(&dice, schedule->chunk_tokens, &schedule->sequences[i], err);
     tdm_random_selector(&dice, schedule);
-    if (schedule->ranks > 1 && schedule->selector.kind == TDM_SELECT_TOP_K)
+    if (schedule->exchange == TDM_EXCHANGE_HEADS && tdm_selector_lists(schedule->selector.kind))
         schedule->selector = (struct tdm_selector){0};
     random_gather(&dice, schedule);
     if (shortsighted)
@@ -669,11 +683,15 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
         if (tdm_selector_has(schedule->selector.kind, tdm_selector_field(i)))
             add(&text, " %s %llu", tdm_selector_field(i)->name,
                 (unsigned long long)tdm_selector_get(&schedule->selector, tdm_selector_field(i)));
-    add(&text, " chunk %llu page %llu tile %llu x %llu prefetch %u %s %s; groups",
+    add(&text, " chunk %llu page %llu tile %llu x %llu prefetch %u %s %s",
         (unsigned long long)schedule->chunk_tokens, (unsigned long long)schedule->page_tokens,
         (unsigned long long)schedule->head_tile_tokens,
         (unsigned long long)schedule->head_tile_vocabulary, schedule->prefetch,
         tdm_purpose_name(schedule->pass), tdm_order_name(schedule->order));
+    if (schedule->ranks > 1)
+        add(&text, " over %u ranks, %s, %s", schedule->ranks, tdm_deal_name(schedule->deal),
+            tdm_exchange_kind_name(schedule->exchange));
+    add(&text, "; groups");
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         const struct tdm_group *group = &schedule->groups[i];
         add(&text, " %u(input %c", group->layers,
