@@ -26,7 +26,7 @@ enum tdm_status {
 struct tdm_error {
     enum tdm_status status;
     char message[768];
-    char hint[1024];
+    char hint[1536];
 };
 
 /* Fills `err` (may be NULL) with `status` and a printf-style message, clears the hint, and returns

@@ -519,7 +519,7 @@ bool tdm_set_keys_know(const char *pair)
 
 static enum tdm_status unknown_key(const char *key, size_t length, struct tdm_error *err)
 {
-    char list[960] = "";
+    char list[1400] = "";
     size_t used = 0;
     tdm_fail(err, TDM_USAGE, "--set: unknown key \"%.*s\"", (int)(length < 64 ? length : 64), key);
     for (size_t i = 0; i < KEYS; i++) {

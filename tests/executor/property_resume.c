@@ -171,12 +171,12 @@ static bool run_case(uint64_t seed, struct tally *tally)
         schedule->optimizer.learning_rate = variant->optimizer.learning_rate = 1e-3;
         assert_true(tdm_quiet_schedule(schedule, "one.json"));
         assert_true(tdm_quiet_schedule(variant, "variant.json"));
-        const uint32_t ranks = variant->ranks;
-        variant->ranks = ranks > 1 ? 1 : schedule->ranks;
-        if (variant->ranks == 1) /* it sums over no others */
+        variant->ranks = variant->ranks > 1 ? 1 : schedule->ranks;
+        if (variant->ranks == 1) { /* it sums over no others, and has all weights */
             variant->rings.gradients = 1;
+            variant->sliced_weights = false;
+        }
         assert_true(tdm_quiet_schedule(variant, "other.json"));
-        variant->ranks = ranks;
         const struct training whole = {"one.json", "whole", NULL, STEPS, 100, seed, dtype, false},
                               part = {"one.json", "part", NULL, stop, 2, seed, dtype, false},
                               rest = {"variant.json", "part", "part", STEPS, 2, 0, dtype, false},

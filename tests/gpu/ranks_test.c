@@ -2,11 +2,11 @@
 /* Tests steps of several ranks on the cuda backend: random models and schedules for 2 to 4 ranks,
  * which share the GPUs of the computer in turn (on one GPU, all of them).
  *
- * The loss of the first step has the bits of one rank with the same chunks. Gradients, or weights
- * after three steps, are those of one rank but for rounding: dK, dV and gradients are summed in
- * other groups. The same ranks run again, and a schedule that differs only in its nest, sets and
- * places, have the same bits. Arenas must not be touched beyond the plan; half of the cases run in
- * arenas full of NaN.
+ * The loss of the first step has the bits of one rank with the same chunks; where ranks divide the
+ * heads, it is near that. Gradients, or weights after three steps, are those of one rank but for
+ * rounding: dK, dV and gradients are summed in other groups. The same ranks run again, and a
+ * schedule that differs only in its nest, sets and places, have the same bits. Arenas must not be
+ * touched beyond the plan; half of the cases run in arenas full of NaN.
  *
  * TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1; TDM_BACKEND=cpu tests the test without a GPU.
  * TDM_TRANSPORT=nccl joins the ranks by NCCL, which wants a GPU for each: no more than there are.
@@ -92,12 +92,18 @@ static void run_case(struct gpu_test *test, const struct tdm_backend *backend, u
         tdm_steps_run(schedule, backend, &data, seed, poisoned, &team, &err) == TDM_OK &&
         tdm_steps_run(schedule, backend, &data, seed, !poisoned, &again, &err) == TDM_OK &&
         tdm_steps_run(variant, backend, &data, seed, poisoned, &other, &err) == TDM_OK;
+    /* fewer heads may divide the keys of a query in another way */
+    const bool heads = schedule->exchange == TDM_EXCHANGE_HEADS;
     schedule->ranks = 1;
+    schedule->rings.gradients = 1;
+    schedule->sliced_weights = false;
     passed =
         passed && tdm_steps_run(schedule, backend, &data, seed, poisoned, &one, &err) == TDM_OK;
     bool repeats = passed && tdm_steps_same(&team, &again);
     bool alike = passed && tdm_steps_same(&team, &other);
-    bool loss = passed && memcmp(&team.losses[0], &one.losses[0], sizeof(one.losses[0])) == 0;
+    bool loss = passed && (memcmp(&team.losses[0], &one.losses[0], sizeof(one.losses[0])) == 0 ||
+                           (heads && fabs(team.losses[0] - one.losses[0]) <
+                                         (fp32 ? BOUND_FP32 : BOUND_BF16) * fabs(one.losses[0])));
     double off = passed ? difference(&team, &one) : INFINITY;
     passed = repeats && alike && loss && off <= (fp32 ? BOUND_FP32 : BOUND_BF16);
     gpu_test_case(test, passed, "seed %llu: %u ranks, off by %.1e%s%s%s%s%s",
