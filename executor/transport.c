@@ -134,10 +134,21 @@ static enum tdm_status run_windows(const struct tdm_transport *transport,
     return status;
 }
 
-/* Is something only read in this phase, on any rank? */
+/* Is something only read in this phase, on any rank? All ranks must answer alike, so the kind of op
+ * decides. */
 static bool reads(enum tdm_op_kind kind, uint32_t phase)
 {
-    return kind == TDM_OP_REDUCE || (kind == TDM_OP_REDUCE_ALL && phase == 0);
+    return kind == TDM_OP_REDUCE || kind == TDM_OP_REDUCE_SCATTER ||
+           (kind == TDM_OP_REDUCE_ALL && phase == 0);
+}
+
+/* Does a rank only read something in this phase? */
+static bool reads_some(const struct tdm_exchange *exchange)
+{
+    for (uint32_t i = 0; i < exchange->take_count; i++)
+        if (exchange->take[i].data == NULL)
+            return true;
+    return false;
 }
 
 enum tdm_status tdm_team_run(const struct tdm_team_verbs *verbs, struct tdm_executor *executor,
@@ -151,9 +162,14 @@ enum tdm_status tdm_team_run(const struct tdm_team_verbs *verbs, struct tdm_exec
         struct tdm_exchange *exchange =
             tdm_team_exchange(launch->team, launch->program->rank, phase);
         tdm_share_exchange(launch, phase, exchange);
-        status = transport->window_bytes > 0 && reads(launch->op->kind, phase)
-                     ? run_windows(transport, &op, exchange, phase, err)
-                     : move_and_sum(transport, &op, exchange, phase, 0, err);
+        const bool windows = transport->window_bytes > 0;
+        if (windows && reads(launch->op->kind, phase))
+            status = run_windows(transport, &op, exchange, phase, err);
+        else if (windows && reads_some(exchange))
+            status = tdm_fail(err, TDM_INTERNAL, "%s is not known to read shares of other ranks",
+                              tdm_op_type(launch->op->kind)->name);
+        else
+            status = move_and_sum(transport, &op, exchange, phase, 0, err);
     }
     if (status == TDM_OK)
         status = copy_rows(&op, true, err);

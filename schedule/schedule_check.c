@@ -190,8 +190,8 @@ static enum tdm_status check_ranks(const struct tdm_schedule *schedule, const ch
                         schedule->ranks, TDM_MAX_RANKS);
     if (schedule->sliced_weights && schedule->ranks == 1)
         return tdm_fail(err, TDM_INPUT,
-                        "%s: \"sliced_weights\" is true, but one rank has all weights; it must be "
-                        "false",
+                        "%s: \"sliced_weights\" is true, but \"ranks\" is 1, and one rank has all "
+                        "weights; it must be false",
                         file);
     if (tdm_weights_sliced(schedule) && schedule->optimizer.on != TDM_DEVICE)
         return tdm_fail(err, TDM_INPUT,

@@ -266,13 +266,28 @@ static bool is_harmless(const struct field *field, enum edit edit)
         const char *name;
         enum edit edit;
     } table[] = {
-        {"warmup_steps", REMOVED}, {"warmup_steps", NOTHING}, {"name", NONSENSE},
-        {"name", EMPTY},           {"memory_bytes", HUGE},    {"host_memory_bytes", HUGE},
-        {"pass", REMOVED},         {"pass", NOTHING},         {"selector", REMOVED},
-        {"selector", NOTHING},     {"gather", REMOVED},       {"gather", NOTHING},
-        {"on", REMOVED},           {"on", NOTHING},           {"ranks", REMOVED},
-        {"ranks", NOTHING},        {"deal", REMOVED},         {"deal", NOTHING},
-        {"exchange", REMOVED},     {"exchange", NOTHING},
+        {"warmup_steps", REMOVED},
+        {"warmup_steps", NOTHING},
+        {"name", NONSENSE},
+        {"name", EMPTY},
+        {"memory_bytes", HUGE},
+        {"host_memory_bytes", HUGE},
+        {"pass", REMOVED},
+        {"pass", NOTHING},
+        {"selector", REMOVED},
+        {"selector", NOTHING},
+        {"gather", REMOVED},
+        {"gather", NOTHING},
+        {"on", REMOVED},
+        {"on", NOTHING},
+        {"ranks", REMOVED},
+        {"ranks", NOTHING},
+        {"deal", REMOVED},
+        {"deal", NOTHING},
+        {"exchange", REMOVED},
+        {"exchange", NOTHING},
+        {"sliced_weights", REMOVED},
+        {"sliced_weights", NOTHING},
     };
     char name[64];
     last_name(field, name);
