@@ -53,7 +53,8 @@ void tdm_checksum_add(struct tdm_checksum *checksum, const void *data, size_t by
         memcpy(&word, byte, 8);
         sum = add_word(sum, word);
     }
-    memcpy(checksum->rest, byte, bytes);
+    if (bytes > 0) /* there may be no bytes at all, at no address */
+        memcpy(checksum->rest, byte, bytes);
     checksum->sum = sum;
 }
 

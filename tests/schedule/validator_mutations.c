@@ -2533,8 +2533,10 @@ static bool sums_exchanged_too_early(struct trial *t)
 static bool sums_of_another_chunk(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_ALL_TO_ALL))
+            continue;
         struct tdm_access *heads = &op_at(t, i)->access[TDM_ALL_TO_ALL_HEADS];
-        if (!is_op(t, i, TDM_OP_ALL_TO_ALL) || heads->after.content != TDM_DKVPAGES)
+        if (heads->after.content != TDM_DKVPAGES)
             continue;
         heads->before.contributor = heads->after.contributor = heads->after.chunk;
         return true;
