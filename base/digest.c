@@ -38,6 +38,8 @@ void tdm_checksum_add(struct tdm_checksum *checksum, const void *data, size_t by
     const unsigned char *byte = data;
     size_t held = (size_t)(checksum->bytes % 8);
     uint64_t word, sum = checksum->sum;
+    if (bytes == 0) /* `data` may be NULL */
+        return;
     checksum->bytes += bytes;
     if (held > 0) {
         size_t some = bytes < 8 - held ? bytes : 8 - held;
@@ -53,8 +55,7 @@ void tdm_checksum_add(struct tdm_checksum *checksum, const void *data, size_t by
         memcpy(&word, byte, 8);
         sum = add_word(sum, word);
     }
-    if (bytes > 0) /* there may be no bytes at all, at no address */
-        memcpy(checksum->rest, byte, bytes);
+    memcpy(checksum->rest, byte, bytes);
     checksum->sum = sum;
 }
 
