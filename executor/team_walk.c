@@ -38,7 +38,11 @@ struct tdm_team_walk {
     struct tdm_team *team; /* NULL: one rank */
     struct tdm_processes *processes;
     struct member *members; /* [ranks] */
+    struct tdm_team_walk *next_hanging;
 };
+
+/* Walks that could not be opened, whose threads still use them: a rank hangs. */
+static struct tdm_team_walk *hanging;
 
 static enum tdm_status open_member(struct tdm_team_walk *team, uint32_t rank,
                                    const struct tdm_program *program,
@@ -178,10 +182,13 @@ enum tdm_status tdm_team_walk_open(const struct tdm_program *program,
             status = open_member(team, rank, program, forecasts, &arenas[rank], options, err);
     if (status == TDM_OK && team->team != NULL && tdm_arenas_here(arenas)->backend->executes)
         status = open_transports(team, options->transport, err);
-    if (status != TDM_OK) {
+    if (status != TDM_OK && tdm_team_walk_hangs(team)) {
+        team->next_hanging = hanging;
+        hanging = team;
+    } else if (status != TDM_OK)
         tdm_team_walk_free(team);
+    if (status != TDM_OK)
         return status;
-    }
     *out = team;
     return TDM_OK;
 }
