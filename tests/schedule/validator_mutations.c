@@ -396,10 +396,16 @@ static bool resident_taken_again(struct trial *t)
 
 /* ---- faults of copies ---- */
 
+/* Several ranks store the normed input twice, once for each part of a body: either copy will do. */
+static bool is_stored_twice(struct trial *t, size_t i)
+{
+    return op_at(t, i)->access[TDM_COPY_TO].after.content == TDM_NORMED && t->r.program.ranks > 1;
+}
+
 static bool copy_dropped(struct trial *t, enum tdm_lane lane)
 {
     for (EACH_ITEM(t, i))
-        if (is_op(t, i, TDM_OP_COPY) && op_at(t, i)->lane == lane &&
+        if (is_op(t, i, TDM_OP_COPY) && op_at(t, i)->lane == lane && !is_stored_twice(t, i) &&
             leaves_a_trace(t, i, &op_at(t, i)->access[TDM_COPY_TO])) {
             tdm_recording_remove(&t->r, i);
             return true;
