@@ -352,9 +352,14 @@ enum tdm_status tdm_checkpoint_match_tokens(const struct tdm_checkpoint *checkpo
     const char *digest = json_string_value(json_object_get(tokens, "digest"));
     if (count == token_count && digest != NULL && strcmp(digest, token_digest) == 0)
         return TDM_OK;
-    tdm_fail(err, TDM_INPUT,
-             "%s: was trained on another text than %s: on %s%" PRIu64 " tokens, not %s%" PRIu64,
-             checkpoint->directory, name, count == token_count ? "other " : "", count,
-             count == token_count ? "these " : "", token_count);
-    return tdm_hint(err, "give the same --tokens, and the same --validation share");
+    if (count == token_count)
+        tdm_fail(err, TDM_INPUT,
+                 "%s: was trained on another text than %s, in another order, or with another mask",
+                 checkpoint->directory, name);
+    else
+        tdm_fail(err, TDM_INPUT,
+                 "%s: was trained on another text than %s: on %" PRIu64 " tokens, not %" PRIu64,
+                 checkpoint->directory, name, count, token_count);
+    return tdm_hint(err, "give the same --tokens, --order and --mask, and --evaluate with the same "
+                         "--validation if the run had it");
 }

@@ -189,10 +189,17 @@ enum tdm_status tdm_tokens_mask(struct tdm_tokens *tokens, const char *what, str
     enum tdm_status status = tdm_tokens_open(what, TDM_ANY_VOCABULARY, &mask, err);
     if (status != TDM_OK)
         return status;
-    if (mask->count != tokens->count) {
-        tdm_fail(err, TDM_INPUT, "%s: has %llu numbers, but %s has %llu tokens",
-                 tdm_tokens_name(mask), (unsigned long long)mask->count, tdm_tokens_name(tokens),
-                 (unsigned long long)tokens->count);
+    uint64_t first = 0; /* target */
+    while (first < mask->count && tdm_tokens_at(mask, first) == 0)
+        first++;
+    if (mask->count != tokens->count)
+        status = tdm_fail(err, TDM_INPUT, "%s: has %llu numbers, but %s has %llu tokens",
+                          tdm_tokens_name(mask), (unsigned long long)mask->count,
+                          tdm_tokens_name(tokens), (unsigned long long)tokens->count);
+    else if (first == mask->count)
+        status = tdm_fail(err, TDM_INPUT, "%s: is 0 for every token of %s, so none is a target",
+                          tdm_tokens_name(mask), tdm_tokens_name(tokens));
+    if (status != TDM_OK) {
         tdm_tokens_free(mask);
         return tdm_hint(err, "a mask has a number for each token: 0 where it is not a target");
     }

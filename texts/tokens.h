@@ -27,7 +27,7 @@ enum tdm_status tdm_tokens_split(struct tdm_tokens *tokens, double fraction,
                                  struct tdm_tokens **last, struct tdm_error *err);
 
 /* Reads a mask, as long as the text, in the same way: tokens where it is 0 are not targets.
- * TDM_INPUT if it has another length. Before a split, and not of random tokens. */
+ * TDM_INPUT if it has another length, or no target. Before a split, and not of random tokens. */
 enum tdm_status tdm_tokens_mask(struct tdm_tokens *tokens, const char *what, struct tdm_error *err);
 
 /* Has the text a mask; and may token `i` be a target? */
