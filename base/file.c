@@ -248,6 +248,15 @@ close_file:
     return status;
 }
 
+char *tdm_path_join(const char *directory, const char *name)
+{
+    size_t bytes = strlen(directory) + strlen(name) + 2;
+    char *path = malloc(bytes);
+    if (path != NULL)
+        snprintf(path, bytes, "%s/%s", directory, name);
+    return path;
+}
+
 bool tdm_file_same(const char *a, const char *b)
 {
     struct stat first, second;

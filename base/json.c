@@ -122,20 +122,10 @@ enum tdm_status tdm_json_write(FILE *out, bool sorted, json_t *value, struct tdm
     return written ? TDM_OK : tdm_fail(err, TDM_IO, "standard output cannot be written");
 }
 
-/* "DIRECTORY/NAME"; malloc'ed. */
-static char *join(const char *directory, const char *name)
-{
-    size_t bytes = strlen(directory) + strlen(name) + 2;
-    char *path = malloc(bytes);
-    if (path != NULL)
-        snprintf(path, bytes, "%s/%s", directory, name);
-    return path;
-}
-
 enum tdm_status tdm_json_save(const char *directory, const char *name, const json_t *root,
                               struct tdm_error *err)
 {
-    char *path = join(directory, name);
+    char *path = tdm_path_join(directory, name);
     char *text = root == NULL ? NULL : tdm_json_dump(root, JSON_INDENT(2));
     enum tdm_status status;
     if (path == NULL || text == NULL) {
@@ -155,7 +145,7 @@ enum tdm_status tdm_json_verify(const char *directory, const char *name, const j
 {
     if (due == NULL)
         return TDM_OK;
-    char *path = join(directory, name);
+    char *path = tdm_path_join(directory, name);
     json_t *root = NULL;
     enum tdm_status status =
         path == NULL ? tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for %s", directory, name)

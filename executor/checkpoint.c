@@ -3,6 +3,7 @@
  * go on from there. */
 #include "executor/checkpoint_parts.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "schedule/training_settings.h"
 
@@ -75,19 +76,9 @@ enum tdm_status tdm_checkpoint_note(const struct tdm_program *program,
 
 /* ---- reading it ---- */
 
-/* "DIRECTORY/NAME"; malloc'ed. */
-static char *join(const char *directory, const char *name)
-{
-    size_t bytes = strlen(directory) + strlen(name) + 2;
-    char *path = malloc(bytes);
-    if (path != NULL)
-        snprintf(path, bytes, "%s/%s", directory, name);
-    return path;
-}
-
 static bool has(const char *directory, const char *name)
 {
-    char *path = join(directory, name);
+    char *path = tdm_path_join(directory, name);
     bool found = path != NULL && access(path, F_OK) == 0;
     free(path);
     return found;
@@ -102,13 +93,13 @@ static char *follow(const char *path, const char *link)
     if (length <= 0)
         return strdup(link); /* a directory itself */
     target[length] = '\0';
-    return strchr(target, '/') == NULL ? join(path, target) : strdup(link);
+    return strchr(target, '/') == NULL ? tdm_path_join(path, target) : strdup(link);
 }
 
 /* The directory of the checkpoint that `path` stands for. */
 static enum tdm_status find(const char *path, char **directory, struct tdm_error *err)
 {
-    char *latest = join(path, LATEST);
+    char *latest = tdm_path_join(path, LATEST);
     enum tdm_status status = TDM_OK;
     if (has(path, TDM_WEIGHTS_NOTE)) {
         *directory = strdup(path);
@@ -167,7 +158,7 @@ enum tdm_status tdm_checkpoint_open(const char *path, struct tdm_checkpoint **ou
     if (checkpoint == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to open it", path);
     enum tdm_status status = find(path, &checkpoint->directory, err);
-    char *file = status == TDM_OK ? join(checkpoint->directory, TDM_WEIGHTS_NOTE) : NULL;
+    char *file = status == TDM_OK ? tdm_path_join(checkpoint->directory, TDM_WEIGHTS_NOTE) : NULL;
     if (status == TDM_OK && file == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to open it", path);
     if (status == TDM_OK)

@@ -21,16 +21,6 @@
 #define LATEST "latest"
 #define NEXT_LATEST "latest.next" /* before it is renamed */
 
-/* "FOLDER/NAME"; malloc'ed. */
-static char *join(const char *folder, const char *name)
-{
-    size_t bytes = strlen(folder) + strlen(name) + 2;
-    char *path = malloc(bytes);
-    if (path != NULL)
-        snprintf(path, bytes, "%s/%s", folder, name);
-    return path;
-}
-
 /* The step of a name that begins with "step-N"; *rest is what follows. 0: another name. */
 static uint64_t step_of(const char *name, const char **rest)
 {
@@ -84,7 +74,7 @@ static bool is_in(const char *path, const char *resumed)
  */
 static bool is_latest(const char *path, const char *resumed)
 {
-    char *latest = join(path, LATEST);
+    char *latest = tdm_path_join(path, LATEST);
     bool is = latest != NULL && tdm_file_same(latest, resumed);
     free(latest);
     return is;
@@ -113,7 +103,7 @@ enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, boo
         return tdm_fail(err, TDM_USAGE, "%s: is not a directory", path);
     if (access(path, W_OK | X_OK) != 0)
         return tdm_file_failed(path, errno, err);
-    char *config = join(path, "config.json");
+    char *config = tdm_path_join(path, "config.json");
     bool is_model = config != NULL && access(config, F_OK) == 0;
     free(config);
     if (is_model) {
@@ -148,7 +138,7 @@ static void sweep(const char *path)
     for (size_t i = 0; i < count; i++) {
         char name[40];
         snprintf(name, sizeof(name), PREFIX "%" PRIu64, steps[i]);
-        char *target = join(path, name);
+        char *target = tdm_path_join(path, name);
         if (target != NULL)
             (void)tdm_directory_check(target, true, true, tdm_weights_owns_checkpoint, NULL);
         free(target);
@@ -187,7 +177,7 @@ char *tdm_checkpoint_folder_step(const struct tdm_checkpoint_folder *folder, uin
 {
     char name[40];
     snprintf(name, sizeof(name), PREFIX "%" PRIu64, step);
-    return join(folder->path, name);
+    return tdm_path_join(folder->path, name);
 }
 
 /* Some file systems cannot sync a directory; what is in it is complete all the same. */
@@ -199,7 +189,8 @@ static void sync_folder(const struct tdm_checkpoint_folder *folder)
 static enum tdm_status move_latest(const struct tdm_checkpoint_folder *folder, uint64_t step,
                                    struct tdm_error *err)
 {
-    char name[40], *next = join(folder->path, NEXT_LATEST), *latest = join(folder->path, LATEST);
+    char name[40], *next = tdm_path_join(folder->path, NEXT_LATEST),
+                   *latest = tdm_path_join(folder->path, LATEST);
     snprintf(name, sizeof(name), PREFIX "%" PRIu64, step);
     int reason = next == NULL || latest == NULL ? ENOMEM : 0;
     if (reason == 0) {

@@ -30,16 +30,6 @@ struct tdm_log {
     struct tdm_error why_lost;
 };
 
-/* "DIRECTORY/NAME"; malloc'ed. */
-static char *join(const char *directory, const char *name)
-{
-    size_t bytes = strlen(directory) + strlen(name) + 2;
-    char *path = malloc(bytes);
-    if (path != NULL)
-        snprintf(path, bytes, "%s/%s", directory, name);
-    return path;
-}
-
 enum tdm_status tdm_log_check(const char *directory, bool resumed, bool force,
                               struct tdm_error *err)
 {
@@ -52,7 +42,7 @@ enum tdm_status tdm_log_check(const char *directory, bool resumed, bool force,
     }
     if (!S_ISDIR(info.st_mode))
         return tdm_fail(err, TDM_USAGE, "%s: is not a directory", directory);
-    char *path = join(directory, TDM_LOG_TRAIN);
+    char *path = tdm_path_join(directory, TDM_LOG_TRAIN);
     bool exists = path != NULL && access(path, F_OK) == 0;
     free(path);
     if (!exists || resumed || force)
@@ -83,7 +73,7 @@ static enum tdm_status open_csv(const char *directory, const char *name, const c
     char *text = NULL;
     uint64_t bytes = 0, kept = 0;
     enum tdm_status status = TDM_OK;
-    file->path = join(directory, name);
+    file->path = tdm_path_join(directory, name);
     if (file->path == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", directory);
     if (resumed_step > 0 && access(file->path, F_OK) == 0) {

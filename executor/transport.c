@@ -27,6 +27,22 @@ void tdm_exchange_take(struct tdm_exchange *exchange, uint32_t rank, void *to, u
         (struct tdm_piece){rank, to, bytes});
 }
 
+enum tdm_status tdm_exchange_stage(struct tdm_exchange *exchange, unsigned char *staging,
+                                   uint64_t bytes, struct tdm_error *err)
+{
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < exchange->take_count; i++) {
+        struct tdm_piece *take = &exchange->take[i];
+        if (take->data != NULL)
+            continue;
+        if (staging == NULL || at + take->bytes > bytes)
+            return tdm_fail(err, TDM_INTERNAL, "more bytes to stage than were counted");
+        take->data = staging + at;
+        at += take->bytes;
+    }
+    return TDM_OK;
+}
+
 uint32_t tdm_exchange_shares(const struct tdm_exchange *exchange, uint32_t own, uint32_t ranks,
                              const void **shares)
 {

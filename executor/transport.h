@@ -47,6 +47,11 @@ void tdm_exchange_give(struct tdm_exchange *exchange, uint32_t rank, const void 
                        uint64_t bytes);
 void tdm_exchange_take(struct tdm_exchange *exchange, uint32_t rank, void *to, uint64_t bytes);
 
+/* Places the pieces that are only read one after the other in staging memory. TDM_INTERNAL if they
+ * are more than `bytes`. */
+enum tdm_status tdm_exchange_stage(struct tdm_exchange *exchange, unsigned char *staging,
+                                   uint64_t bytes, struct tdm_error *err);
+
 /* The shares of a sum in rank order, after move(): the rank's own and those that it reads. Returns
  * their number, at most `ranks`; shares [ranks]. */
 uint32_t tdm_exchange_shares(const struct tdm_exchange *exchange, uint32_t own, uint32_t ranks,

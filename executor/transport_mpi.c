@@ -102,23 +102,6 @@ static enum tdm_status begin_piece(struct tdm_processes *processes, struct link 
     return status;
 }
 
-/* Places what is only read one after the other in the staging memory. */
-static enum tdm_status stage(struct link *link, struct tdm_exchange *exchange,
-                             struct tdm_error *err)
-{
-    uint64_t at = 0;
-    for (uint32_t i = 0; i < exchange->take_count; i++) {
-        struct tdm_piece *take = &exchange->take[i];
-        if (take->data != NULL)
-            continue;
-        if (at + take->bytes > link->staging_bytes)
-            return tdm_fail(err, TDM_INTERNAL, "more bytes to stage than were counted");
-        take->data = link->staging + at;
-        at += take->bytes;
-    }
-    return TDM_OK;
-}
-
 /* ---- waiting ---- */
 
 /* The first message that is not there: one that is taken, if any. NULL: all are. */
@@ -215,7 +198,7 @@ static enum tdm_status move(struct tdm_team *team, const struct tdm_team_op *op,
     (void)window;
     tdm_team_show(team, op->launch, op->executor);
     link->count = 0;
-    enum tdm_status status = stage(link, exchange, err);
+    enum tdm_status status = tdm_exchange_stage(exchange, link->staging, link->staging_bytes, err);
     for (uint32_t i = 0; i < exchange->take_count && status == TDM_OK; i++)
         status = begin_piece(processes, link, program, &exchange->take[i], true, err);
     for (uint32_t i = 0; i < exchange->give_count && status == TDM_OK; i++)

@@ -140,22 +140,6 @@ static void abort_link(void *self)
 
 /* ---- moving ---- */
 
-static enum tdm_status stage(const struct link *link, uint32_t lane, struct tdm_exchange *exchange,
-                             struct tdm_error *err)
-{
-    uint64_t at = 0;
-    for (uint32_t i = 0; i < exchange->take_count; i++) {
-        struct tdm_piece *take = &exchange->take[i];
-        if (take->data != NULL)
-            continue;
-        if (link->staging[lane] == NULL || at + take->bytes > link->staging_bytes)
-            return tdm_fail(err, TDM_INTERNAL, "more bytes to stage than were counted");
-        take->data = link->staging[lane] + at;
-        at += take->bytes;
-    }
-    return TDM_OK;
-}
-
 /* Ranks of one process meet; with several processes NCCL alone makes them wait. */
 static enum tdm_status meet(struct tdm_team *team, const struct tdm_team_op *op, bool first,
                             struct tdm_error *err)
@@ -205,7 +189,8 @@ static enum tdm_status move(struct tdm_team *team, const struct tdm_team_op *op,
     const enum tdm_lane lane = op->launch->op->lane;
     const struct link *link = tdm_team_link(team, op->launch->program->rank);
     int error = TDM_NCCL_SUCCESS;
-    enum tdm_status status = stage(link, lane, exchange, err);
+    enum tdm_status status =
+        tdm_exchange_stage(exchange, link->staging[lane], link->staging_bytes, err);
     if (status == TDM_OK && atomic_load(&link->aborted))
         status = tdm_fail(err, TDM_INTERRUPTED, "the ranks' communicators were aborted");
     if (status == TDM_OK && window == 0)

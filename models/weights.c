@@ -3,6 +3,7 @@
  * index. */
 #include "models/weights.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/size.h"
 
@@ -34,19 +35,9 @@ static void add_name(struct names *names, const char *name)
         snprintf(names->text + used, sizeof(names->text) - used, ", ...");
 }
 
-/* "DIRECTORY/NAME"; malloc'ed. */
-static char *join(const char *directory, const char *name)
-{
-    size_t bytes = strlen(directory) + strlen(name) + 2;
-    char *path = malloc(bytes);
-    if (path != NULL)
-        snprintf(path, bytes, "%s/%s", directory, name);
-    return path;
-}
-
 static bool exists(const char *directory, const char *name)
 {
-    char *path = join(directory, name);
+    char *path = tdm_path_join(directory, name);
     bool found = path != NULL && access(path, F_OK) == 0;
     free(path);
     return found;
@@ -79,7 +70,7 @@ static enum tdm_status no_memory(const char *directory, struct tdm_error *err)
 static enum tdm_status open_file(struct tdm_weights *weights, const char *directory,
                                  const char *name, struct tdm_error *err)
 {
-    char *path = join(directory, name);
+    char *path = tdm_path_join(directory, name);
     struct tdm_safetensors **files = realloc(weights->files, (weights->file_count + (size_t)1) *
                                                                  sizeof(struct tdm_safetensors *));
     if (files != NULL)
@@ -315,7 +306,7 @@ enum tdm_status tdm_weights_open(const char *directory, const struct tdm_model *
     if (!tdm_weights_exist(directory))
         return none_there(directory, err);
     bool sharded = !exists(directory, SINGLE);
-    char *from = join(directory, sharded ? INDEX : SINGLE);
+    char *from = tdm_path_join(directory, sharded ? INDEX : SINGLE);
     struct tdm_weights *weights = calloc(1, sizeof(*weights));
     enum tdm_status status = TDM_OK;
     if (weights != NULL) {
