@@ -2,8 +2,10 @@
 /* Lists what an op writes. */
 #include "executor/written.h"
 
+#include "base/size.h"
 #include "schedule/layout.h"
 #include "schedule/operands.h"
+#include "schedule/slices.h"
 #include "schedule/tags.h"
 
 #include <math.h>
@@ -55,6 +57,23 @@ static uint64_t worked_bytes(const struct tdm_op *op, const struct tdm_access *a
     return all || access->bytes > slot_bytes ? slot_bytes : access->bytes;
 }
 
+/* The elements of a unit that a slot holds: all, but of a state that is stored slice by slice those
+ * of one slice, and of what each rank has its part of, that part. */
+static struct tdm_slice held_elements(const struct tdm_launch *launch,
+                                      const struct tdm_access *access, uint32_t slot,
+                                      uint64_t slot_elements)
+{
+    const struct tdm_schedule *schedule = launch->program->schedule;
+    const uint32_t unit = access->after.layer, rank = launch->program->rank;
+    const uint64_t all = schedule->model->units[unit].elements;
+    if (tdm_is_sliced(schedule, access->after.content, unit))
+        return tdm_update_range(schedule, unit, rank, access->after.chunk + slot,
+                                tdm_slice_count(schedule, unit));
+    if (tdm_is_of_state(access->after.content) || slot_elements < all)
+        return tdm_rank_part(schedule, unit, rank);
+    return (struct tdm_slice){0, all};
+}
+
 uint32_t tdm_list_written(const struct tdm_launch *launch, uint32_t operand, uint32_t slot,
                           struct tdm_written written[TDM_WRITTEN_MOST])
 {
@@ -69,14 +88,18 @@ uint32_t tdm_list_written(const struct tdm_launch *launch, uint32_t operand, uin
     uint32_t count = 0;
     if (tdm_content_is_of_unit(access->after.content)) {
         const struct tdm_unit *unit = &model->units[access->after.layer];
+        const struct tdm_slice held = held_elements(launch, access, slot, slot_bytes / size);
         for (uint32_t t = 0; t < unit->tensor_count && count < TDM_WRITTEN_MOST; t++) {
             const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + t];
-            if (!tdm_is_of_part(access, tensor))
+            const uint64_t first = tdm_most(tensor->offset, held.first);
+            const uint64_t end =
+                tdm_least(tensor->offset + tensor->elements, held.first + held.elements);
+            if (!tdm_is_of_part(access, tensor) || first >= end)
                 continue;
             written[count] = plain;
             written[count].tensor = tensor;
-            written[count].offset = tensor->offset * size;
-            written[count++].elements = tensor->elements;
+            written[count].offset = (first - held.first) * size;
+            written[count++].elements = end - first;
         }
         return count;
     }

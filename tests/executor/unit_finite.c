@@ -4,6 +4,7 @@
  * checkpoints. */
 #include "executor/backends.h"
 #include "executor/run.h"
+#include "executor/written.h"
 #include "tests/support/quiet_run.h"
 #include "tests/support/random_schedule.h"
 
@@ -35,11 +36,14 @@ static enum tdm_status run_op(struct tdm_executor *executor, const struct tdm_la
         return status;
     for (uint32_t i = 0; i < op->access_count && op->kind != TDM_OP_COPY; i++) {
         const struct tdm_operand *operand = &launch->operand[i];
-        if (operand->data == NULL || operand->mode == TDM_READ ||
-            (operand->dtype != TDM_DTYPE_FP32 && operand->dtype != TDM_DTYPE_BF16))
+        struct tdm_written written[TDM_WRITTEN_MOST];
+        if (operand->data == NULL || !tdm_is_written(&op->access[i]) ||
+            (operand->dtype != TDM_DTYPE_FP32 && operand->dtype != TDM_DTYPE_BF16) ||
+            tdm_list_written(launch, i, 0, written) == 0)
             continue;
         const uint32_t nan = 0x7fc07fc0u; /* in both dtypes */
-        memcpy(operand->data, &nan, sizeof(nan));
+        memcpy((unsigned char *)operand->data + written[0].offset, &nan,
+               tdm_dtype_bytes(operand->dtype));
         spoiled_op = op->number;
         break;
     }
