@@ -70,8 +70,8 @@ extern const struct tdm_op_type tdm_all_to_all_type;
 
 /* The kinds of team ops. */
 #define TDM_TEAM_KINDS                                                     \
-    (1u << TDM_OP_GATHER | 1u << TDM_OP_REDUCE | 1u << TDM_OP_REDUCE_ALL | \
-     1u << TDM_OP_REDUCE_SCATTER | 1u << TDM_OP_GATHER_ALL | 1u << TDM_OP_ALL_TO_ALL)
+    (TDM_KIND(TDM_OP_GATHER) | TDM_KIND(TDM_OP_REDUCE) | TDM_KIND(TDM_OP_REDUCE_ALL) | \
+     TDM_KIND(TDM_OP_REDUCE_SCATTER) | TDM_KIND(TDM_OP_GATHER_ALL) | TDM_KIND(TDM_OP_ALL_TO_ALL))
 
 /* Where ranks do not read each other's memory, shares of a sum arrive in pieces of at most so many
  * bytes in staging memory, one from each other rank. A multiple of the bytes of every dtype. */

@@ -138,7 +138,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     }
     if (type->sight == TDM_SIGHT_PAGES)
         work.scores = tdm_attend_scores(program, op->layer, op->chunk);
-    if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
+    if ((TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0)
         team_cost(program, op);
     op->flops = type->flops(&program->params, &work);
 }
@@ -288,7 +288,7 @@ double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op
     if (op->kind == TDM_OP_COPY && op->link != TDM_NO_LINK)
         return machine->copy_seconds + (double)op->access[TDM_COPY_FROM].bytes /
                                            tdm_link_rate(&machine->topology, op->link, busy);
-    if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
+    if ((TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0)
         return team_seconds(machine, op, busy);
     enum tdm_rate kind = tdm_op_refined_rate(op);
     if (machine->table[kind].of != kind) /* the machine does not describe it */

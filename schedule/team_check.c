@@ -71,7 +71,7 @@ static enum tdm_status add(struct tdm_team_check *check, const struct tdm_op *op
 enum tdm_status tdm_team_check_take(struct tdm_team_check *check, const struct tdm_item *item,
                                     struct tdm_error *err)
 {
-    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & 1u << item->op->kind) == 0)
+    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & TDM_KIND(item->op->kind)) == 0)
         return TDM_OK;
     const struct tdm_op *op = item->op;
     enum tdm_status status = check->rank == 0 ? add(check, op, err) : TDM_OK;

@@ -613,7 +613,7 @@ static enum tdm_status check_operands(const struct tdm_validator *v, const struc
 {
     if (op->kind == TDM_OP_COPY)
         return check_copy(v, op, err);
-    return (TDM_TEAM_KINDS & 1u << op->kind) != 0
+    return (TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0
                ? tdm_operands_check_team(v->program, v->tile_base, op, err)
                : tdm_operands_check(v->program, v->tile_base, op, err);
 }

@@ -279,7 +279,7 @@ static enum tdm_status check_link_number(const struct tdm_program *program, cons
     bool attends = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD;
     if (op->kind == TDM_OP_COPY)
         return TDM_OK;
-    if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
+    if ((TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0)
         return op->link == TDM_LINK_PEER ? TDM_OK : fail(op, "link", op->link, TDM_LINK_PEER, err);
     if (!attends || !is_far(program, op, TDM_ATTENTION_KV))
         return op->link == TDM_NO_LINK ? TDM_OK : fail(op, "link", op->link, TDM_NO_LINK, err);
@@ -401,7 +401,7 @@ static enum tdm_status check_link(const struct tdm_cost_check *check, const stru
     bool adds = is_far(program, op, TDM_ATTENTION_GRAD_DKV_OPENED) ||
                 is_far(program, op, TDM_ATTENTION_GRAD_DKV_ADDED);
     uint64_t pages, zeros = 0, sums = 0;
-    if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
+    if ((TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0)
         return check_team_bytes(program, op, err);
     if (!attends || !is_far(program, op, TDM_ATTENTION_KV))
         return op->fetched_bytes == 0 && op->sent_bytes == 0

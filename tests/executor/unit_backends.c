@@ -45,7 +45,7 @@ static tdm_kinds bits_of(const bool has[TDM_OP_KINDS])
 {
     tdm_kinds kinds = 0;
     for (int kind = 0; kind < TDM_OP_KINDS; kind++)
-        kinds |= has[kind] ? 1u << kind : 0;
+        kinds |= has[kind] ? TDM_KIND(kind) : 0;
     return kinds;
 }
 
@@ -105,10 +105,10 @@ static void test_lists(void **unused)
             has[kind] = backend->run[kind] != NULL;
         assert_int_equal(kernels->kinds, bits_of(has));
     }
-    const tdm_kinds lost = 1u << TDM_OP_SELECT | 1u << TDM_OP_LOSS;
+    const tdm_kinds lost = TDM_KIND(TDM_OP_SELECT) | TDM_KIND(TDM_OP_LOSS);
     const struct tdm_kernels made_up = {"made-up", TDM_ALL_KINDS & ~lost};
     assert_false(tdm_kernels_lack(&made_up, TDM_ALL_KINDS & ~lost, line));
-    assert_true(tdm_kernels_lack(&made_up, TDM_ALL_KINDS & ~(1u << TDM_OP_LOSS), line));
+    assert_true(tdm_kernels_lack(&made_up, TDM_ALL_KINDS & ~TDM_KIND(TDM_OP_LOSS), line));
     assert_string_equal(line, "the made-up backend has no kernel for select");
     assert_true(tdm_kernels_lack(&made_up, TDM_ALL_KINDS, line));
     assert_string_equal(line, "the made-up backend has no kernel for select, loss");

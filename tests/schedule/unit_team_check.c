@@ -38,7 +38,7 @@ static enum tdm_status record(void *self, const struct tdm_item *item, struct td
 {
     struct ops *ops = self;
     (void)err;
-    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & 1u << item->op->kind) == 0)
+    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & TDM_KIND(item->op->kind)) == 0)
         return TDM_OK;
     if (ops->count == ops->capacity) {
         ops->capacity = 2 * ops->capacity + 64;

@@ -1735,7 +1735,7 @@ static bool operand_left_out(struct trial *t)
 static bool is_team_op(struct trial *t, size_t i)
 {
     return t->r.items[i].item.kind == TDM_RUN &&
-           (TDM_TEAM_KINDS & 1u << t->r.items[i].op.kind) != 0;
+           (TDM_TEAM_KINDS & TDM_KIND(t->r.items[i].op.kind)) != 0;
 }
 
 /* Some op of a kind that has an operand, or the number of items. */

@@ -38,7 +38,7 @@ static enum tdm_status count(void *self, const struct tdm_item *item, struct tdm
 {
     struct volumes *volumes = self;
     (void)err;
-    if (item->kind == TDM_RUN && (TDM_TEAM_KINDS & 1u << item->op->kind) != 0) {
+    if (item->kind == TDM_RUN && (TDM_TEAM_KINDS & TDM_KIND(item->op->kind)) != 0) {
         volumes->received[item->op->kind] += item->op->fetched_bytes;
         volumes->sent[item->op->kind] += item->op->sent_bytes;
     }
