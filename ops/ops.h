@@ -53,7 +53,10 @@
     OP(REDUCE_ALL, reduce_all)                               \
     OP(REDUCE_SCATTER, reduce_scatter)                       \
     OP(GATHER_ALL, gather_all)                               \
-    OP(ALL_TO_ALL, all_to_all)
+    OP(ALL_TO_ALL, all_to_all)                               \
+    OP(HOP, hop)                                             \
+    OP(HOP_SUM, hop_sum)                                     \
+    OP(MERGE, merge) /* attention.h */
 
 #define TDM_OP_NUMBER(kind, record) TDM_OP_##kind,
 enum tdm_op_kind { TDM_OPS(TDM_OP_NUMBER) TDM_OP_KINDS };

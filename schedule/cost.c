@@ -3,6 +3,7 @@
 #include "schedule/cost.h"
 
 #include "base/size.h"
+#include "ops/attention.h"
 #include "ops/move.h"
 #include "ops/team.h"
 #include "ops/update.h"
@@ -24,6 +25,8 @@ static uint64_t keys_of(const struct tdm_program *program, const struct tdm_op *
 {
     const struct tdm_chunk *chunk = &program->chunks[op->chunk];
     uint32_t first = tdm_attend_first(program, op->layer, op->chunk);
+    if (tdm_ranks_ring(program)) /* of one chunk */
+        return program->chunks[op->access[TDM_ATTENTION_KV].before.chunk].tokens + 1;
     /* plus one: a first chunk has tokens * (tokens + 1) / 2 pairs, and neither a rate that grows
      * with keys nor a share that grows with tokens may grow faster than the pairs */
     uint64_t keys = chunk->first_token + chunk->tokens - program->chunks[first].first_token + 1;
@@ -108,6 +111,14 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
             op->fetched_bytes = own;
         }
         break;
+    case TDM_OP_HOP:
+        op->sent_bytes = operand_bytes(op, TDM_HOP_SENT);
+        op->fetched_bytes = operand_bytes(op, TDM_HOP_RECEIVED);
+        break;
+    case TDM_OP_HOP_SUM:
+        op->sent_bytes = operand_bytes(op, TDM_HOP_SUM_SENT);
+        op->fetched_bytes = operand_bytes(op, TDM_HOP_SUM_RECEIVED);
+        break;
     default:
         break;
     }
@@ -127,7 +138,11 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     for (uint32_t i = 0; i < op->access_count; i++)
         op->bytes += access_bytes(&op->access[i]);
     if (type->sight != TDM_SIGHT_NONE) {
-        work.pairs = op->pairs = tdm_attend_pairs(program, op->layer, op->chunk);
+        op->pairs = tdm_ranks_ring(program)
+                        ? tdm_attend_pairs_with(program, op->layer, op->chunk,
+                                                op->access[TDM_ATTENTION_KV].before.chunk)
+                        : tdm_attend_pairs(program, op->layer, op->chunk);
+        work.pairs = op->pairs;
         op->head_dim = program->params.pages.head_dim;
     }
     if (type->sight == TDM_SIGHT_KEYS) {

@@ -84,6 +84,10 @@ struct tdm_op {
     uint32_t first_entry; /* of an LM-head tile: its first vocabulary entry, */
     uint32_t entries;     /* and the number of entries; 0 in other ops */
     /* of a round: its first chunk in `chunk`, its tokens in `tokens` (team.h) */
+    /* of a hop, of which `chunk` and `tokens` are of the round whose K and V go around: how many
+     * ranks these are then from their own, and the first chunk of the round whose queries see them;
+     * 0 in other ops */
+    uint32_t hops, queries;
     uint32_t slice;  /* of an update: the slice of its unit, and */
     uint32_t slices; /* their number, or 1: all at once; of a norm of a rank's part 1; else 0 */
     /* of these: the elements of the unit that it changes or reads; and of a copy of a rank's part
