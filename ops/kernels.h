@@ -79,7 +79,10 @@
     KERNEL(REDUCE_ALL, tdm_cuda_run_team)                         \
     KERNEL(REDUCE_SCATTER, tdm_cuda_run_team)                     \
     KERNEL(GATHER_ALL, tdm_cuda_run_team)                         \
-    KERNEL(ALL_TO_ALL, tdm_cuda_run_team)
+    KERNEL(ALL_TO_ALL, tdm_cuda_run_team)                         \
+    KERNEL(HOP, tdm_cuda_run_team)                                \
+    KERNEL(HOP_SUM, tdm_cuda_run_team)                            \
+    KERNEL(MERGE, tdm_cuda_run_merge)
 
 struct tdm_kernels {
     const char *backend; /* "cuda" */

@@ -25,8 +25,9 @@ static uint64_t keys_of(const struct tdm_program *program, const struct tdm_op *
 {
     const struct tdm_chunk *chunk = &program->chunks[op->chunk];
     uint32_t first = tdm_attend_first(program, op->layer, op->chunk);
-    if (tdm_ranks_ring(program)) /* of one chunk */
-        return program->chunks[op->access[TDM_ATTENTION_KV].before.chunk].tokens + 1;
+    /* of one chunk: the keys of a range up to the queries that has the same number of pairs */
+    if (tdm_ranks_ring(program))
+        return op->pairs / op->tokens + op->tokens / 2 + 1;
     /* plus one: a first chunk has tokens * (tokens + 1) / 2 pairs, and neither a rate that grows
      * with keys nor a share that grows with tokens may grow faster than the pairs */
     uint64_t keys = chunk->first_token + chunk->tokens - program->chunks[first].first_token + 1;

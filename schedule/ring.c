@@ -38,26 +38,39 @@ uint32_t tdm_ring_seer(const struct tdm_ring *ring, uint32_t rank, uint32_t key)
     return chunk;
 }
 
-/* The rank that has chunk `key` after some hops. */
-static uint32_t rank_after(const struct tdm_ring *ring, uint32_t key, uint32_t hops)
+/* Hops from the rank of a chunk to that of another. */
+static uint32_t hops_between(const struct tdm_ring *ring, uint32_t from, uint32_t to)
 {
-    return (ring->program->chunks[key].rank + hops) % ring->program->ranks;
+    const uint32_t ranks = ring->program->ranks;
+    return (ring->program->chunks[to].rank + ranks - ring->program->chunks[from].rank) % ranks;
 }
 
 bool tdm_ring_is_seen(const struct tdm_ring *ring, uint32_t key, uint32_t hops)
 {
-    for (; hops < ring->program->ranks; hops++)
-        if (tdm_ring_seer(ring, rank_after(ring, key, hops), key) != TDM_NONE)
+    const uint32_t first = key < ring->queries ? ring->queries : key + 1;
+    for (uint32_t i = first; i < ring->queries_end; i++) {
+        if (tdm_attend_first(ring->program, ring->layer, i) > key)
+            return false; /* later ones see no further back */
+        if (hops_between(ring, key, i) >= hops)
             return true;
+    }
     return false;
 }
 
 uint32_t tdm_ring_contributor(const struct tdm_ring *ring, uint32_t key, uint32_t hops)
 {
-    uint32_t seer = TDM_NONE;
-    for (; hops > 0 && seer == TDM_NONE; hops--)
-        seer = tdm_ring_seer(ring, rank_after(ring, key, hops), key);
-    return seer;
+    const uint32_t first = key < ring->queries ? ring->queries : key + 1;
+    uint32_t last = TDM_NONE, most = 0;
+    for (uint32_t i = first; i < ring->queries_end && most < hops; i++) {
+        const uint32_t after = hops_between(ring, key, i);
+        if (tdm_attend_first(ring->program, ring->layer, i) > key)
+            break;
+        if (after > most && after <= hops) {
+            last = i;
+            most = after;
+        }
+    }
+    return last;
 }
 
 uint32_t tdm_ring_sum_before(const struct tdm_program *program, uint32_t layer, uint32_t key,

@@ -218,6 +218,8 @@ static enum tdm_status check_keys(const struct tdm_cost_check *check, const stru
     all = is_there(op, TDM_ATTENTION_KV)
               ? tokens_of(check->program, &op->access[TDM_ATTENTION_KV], &pages) + 1
               : 0;
+    if (check->program->ranks > 1 && check->program->schedule->exchange == TDM_EXCHANGE_RING)
+        all = op->tokens == 0 ? 0 : pairs / op->tokens + op->tokens / 2 + 1; /* as many pairs */
     if (sight->lists ? op->keys == 0 || op->keys > all : op->keys != all)
         return fail(op, "keys", op->keys, all, err);
     return TDM_OK;

@@ -50,7 +50,7 @@ static __device__ __forceinline__ void tdm_mask(float (&scores)[R][N][4], const 
         for (int h = 0; h < 2; h++) {
             const uint64_t token = t + 16 * r + 8 * h + lane / 4;
             const uint32_t from = seen[token < a.tokens ? token : a.tokens - 1];
-            const uint32_t position = (uint32_t)(a.first_token - a.key_token + token);
+            const uint32_t position = tdm_attend_last_key(&a, token);
             /* relative to the lane's first key, so that they are compared with constants */
             const int first = (int)(from - (first_key + lane % 4 * 2));
             const int last = (int)(position - (first_key + lane % 4 * 2));

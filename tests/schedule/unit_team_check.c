@@ -471,7 +471,7 @@ static void faults_are_caught(void **state)
 {
     (void)state;
     const struct tdm_random_options options = {.max_tokens = 60, .ranks = RANKS_MOST};
-    uint64_t cases = tdm_case_count(100, 300), planted = 0, caught = 0, kinds = 0;
+    uint64_t cases = tdm_case_count(130, 300), planted = 0, caught = 0, kinds = 0;
     for (uint64_t n = 0; n < cases; n++) {
         const uint64_t seed = tdm_case_seed(BASE_SEED, n);
         struct tdm_schedule *schedule;
