@@ -118,11 +118,11 @@ static enum tdm_status save_all(struct saving *s, const struct tdm_weights_targe
         if (status == TDM_OK)
             status = save_content(s, i, false, kept[i].content, err);
     }
-    json_t *sets, *note;
+    json_t *sets, *files, *note;
     if (status == TDM_OK)
-        status = tdm_weights_describe(s->writer, &sets, err);
+        status = tdm_weights_describe(s->writer, &sets, &files, err);
     if (status == TDM_OK)
-        status = tdm_checkpoint_note(s->program, moment, sets, &note, err);
+        status = tdm_checkpoint_note(s->program, moment, sets, files, &note, err);
     return status == TDM_OK ? tdm_weights_note(s->writer, note, err) : status;
 }
 
@@ -171,6 +171,8 @@ enum tdm_status tdm_checkpoint_reader_open(const struct tdm_checkpoint *checkpoi
     }
     snprintf(folder, bytes, "%s/" TDM_WEIGHTS_FOLDER, checkpoint->directory);
     snprintf(note, bytes, "%s/" TDM_WEIGHTS_NOTE, checkpoint->directory);
+    status = tdm_weights_check_files(checkpoint->directory, note,
+                                     json_object_get(checkpoint->note, "files"), err);
     for (size_t i = 0; i < KEPT && status == TDM_OK; i++) {
         enum tdm_dtype dtype = tdm_state_dtype(program, kept[i].content);
         bool in_model =

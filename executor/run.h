@@ -73,6 +73,7 @@ struct tdm_run_moment {
     enum tdm_phase phase;
     uint32_t layer, chunk; /* or TDM_NONE */
     double seconds, left_seconds;
+    bool left_as_planned;   /* left_seconds is the schedule's: too little has run to tell more */
     bool stopping;          /* the run ends after this step */
     uint64_t used_bytes;    /* of the device, as its driver reports it; 0: not known */
     uint64_t planned_bytes; /* of the device: the arena and the runtime */
