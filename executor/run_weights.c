@@ -124,6 +124,22 @@ static void hint_last(const struct tdm_run_weights *weights, uint64_t saved_step
                        (unsigned long long)saved_step);
 }
 
+/* Tells the other processes whether process 0 has saved: that is their status too. Where it failed
+ * otherwise than by a value that is not finite, they end with its error. */
+static enum tdm_status agree_saved(struct tdm_processes *processes, enum tdm_status status,
+                                   struct tdm_error *err)
+{
+    uint32_t refused = status == TDM_INPUT;
+    if (status != TDM_OK && status != TDM_INPUT)
+        return status;
+    enum tdm_status shared = tdm_processes_broadcast(processes, 0, &refused, sizeof(refused), err);
+    if (shared != TDM_OK)
+        return shared;
+    return refused && status == TDM_OK
+               ? tdm_fail(err, TDM_INPUT, "a value of the state is not finite: it is not saved")
+               : status;
+}
+
 static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
                                        const struct tdm_arenas *arenas,
                                        const struct tdm_program *program,
@@ -135,7 +151,7 @@ static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
     const double began = now_seconds();
     struct tdm_checkpoint_moment moment = {.step = history->count,
                                            .seed = weights->seed,
-                                           .backend = arenas->backend->name,
+                                           .backend = weights->options->backend->name,
                                            .token_count = weights->token_count,
                                            .history = history};
     memcpy(moment.token_digest, weights->token_digest, sizeof(moment.token_digest));
@@ -147,8 +163,9 @@ static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
     target.force = true; /* the folder was checked */
     weights->moving = "saving a checkpoint";
     enum tdm_status status = tdm_checkpoint_save(&target, arenas, program, &moment, &watch, err);
-    if (status == TDM_OK)
+    if (status == TDM_OK && tdm_processes_number(weights->options->processes) == 0)
         status = tdm_checkpoint_folder_advance(&weights->folder, history->count, err);
+    status = agree_saved(weights->options->processes, status, err);
     if (status == TDM_OK) {
         *saved_step = history->count;
         listener->saved(listener->self, path, history->count, now_seconds() - began);
@@ -159,26 +176,40 @@ static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
     return status;
 }
 
-/* Is a checkpoint to be saved after a step? */
-static bool is_due(const struct tdm_run_options *options, uint64_t step)
+enum tdm_status tdm_run_wishes(const struct tdm_run_options *options, struct tdm_run_wishes *wishes,
+                               struct tdm_error *err)
 {
-    bool now = options->save_now != NULL && *options->save_now;
-    if (now)
+    enum { STOP = 1, SAVE = 2 };
+    uint32_t flags = (options->stop != NULL && *options->stop ? STOP : 0) |
+                     (options->save_now != NULL && *options->save_now ? SAVE : 0);
+    if (options->save_now != NULL)
         *options->save_now = 0;
-    return now || step == options->steps || step % options->save_every == 0 ||
-           (options->stop != NULL && *options->stop);
+    enum tdm_status status = tdm_run_saves_checkpoints(options)
+                                 ? tdm_processes_unite(options->processes, &flags, err)
+                                 : TDM_OK;
+    *wishes = (struct tdm_run_wishes){.stop = flags & STOP, .save = flags & SAVE};
+    return status;
+}
+
+/* Is a checkpoint to be saved after a step? */
+static bool is_due(const struct tdm_run_options *options, const struct tdm_run_wishes *wishes,
+                   uint64_t step)
+{
+    return wishes->save || wishes->stop || step == options->steps ||
+           step % options->save_every == 0;
 }
 
 enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program,
-                                     const struct tdm_history *history, uint64_t *saved_step,
+                                     const struct tdm_history *history,
+                                     const struct tdm_run_wishes *wishes, uint64_t *saved_step,
                                      struct tdm_error *err)
 {
     const struct tdm_run_options *options = weights->options;
     const bool last = history->count == options->steps;
     enum tdm_status status = TDM_OK;
-    if (tdm_run_saves_checkpoints(options) && is_due(options, history->count) &&
+    if (tdm_run_saves_checkpoints(options) && is_due(options, wishes, history->count) &&
         history->count != *saved_step)
         status = save_checkpoint(weights, arenas, program, history, saved_step, err);
     else if (last && !tdm_run_saves_checkpoints(options))
@@ -212,6 +243,7 @@ static enum tdm_status check_target(struct tdm_run_weights *weights,
     const struct tdm_run_options *options = weights->options;
     const struct tdm_schedule *schedule = program->schedule;
     const struct tdm_weights_target target = target_of(weights, schedule, gradients);
+    weights->folder.path = options->save_path;
     if (target.directory == NULL || tdm_processes_number(options->processes) > 0)
         return TDM_OK;
     const char *option = gradients ? "--save-gradients" : "--save";
@@ -272,12 +304,6 @@ enum tdm_status tdm_run_weights_open(const struct tdm_run_options *options,
     enum tdm_status status = TDM_OK;
     *weights = (struct tdm_run_weights){
         .options = options, .listener = listener, .seed = options->seed, .folder = {.lock = -1}};
-    if (tdm_processes_count(options->processes) > 1 &&
-        (options->resume_path != NULL || tdm_run_saves_checkpoints(options))) {
-        tdm_fail(err, TDM_USAGE, "%s: checkpoints of several processes are not written yet",
-                 options->resume_path != NULL ? "--resume" : "--save-every");
-        return tdm_hint(err, "--save writes the model after the last step");
-    }
     if (options->resume_path != NULL)
         status = open_resumed(weights, program, err);
     else if (options->weights_path != NULL)
@@ -307,7 +333,8 @@ enum tdm_status tdm_run_weights_begin(struct tdm_run_weights *weights, struct td
     if (resumed != NULL)
         weights->listener->resumed(weights->listener->self, resumed->directory, resumed->step,
                                    resumed->differences);
-    return tdm_run_saves_checkpoints(weights->options)
+    return tdm_run_saves_checkpoints(weights->options) &&
+                   tdm_processes_number(weights->options->processes) == 0
                ? tdm_checkpoint_folder_open(&weights->folder, err)
                : TDM_OK;
 }

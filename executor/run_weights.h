@@ -56,13 +56,24 @@ enum tdm_status tdm_run_weights_restore(struct tdm_run_weights *weights,
 /* Does the run write checkpoints? */
 bool tdm_run_saves_checkpoints(const struct tdm_run_options *options);
 
+/* What the user wants of the run, by signals to this process or another one. */
+struct tdm_run_wishes {
+    bool stop, save;
+};
+
+/* Between steps: reads the wishes. All processes get the same ones; each wish to save once. */
+enum tdm_status tdm_run_wishes(const struct tdm_run_options *options, struct tdm_run_wishes *wishes,
+                               struct tdm_error *err);
+
 /* Saves weights, a checkpoint or gradients if they are to be saved after the last step of
- * `history`; a checkpoint also if the run was told to save now or to stop. Not what *saved_step
- * says was saved; it becomes that step if a checkpoint was saved. */
+ * `history`; a checkpoint also if the user wishes it, or that the run stops. Not what *saved_step
+ * says was saved; it becomes that step if a checkpoint was saved. With several processes all call
+ * it, and process 0 writes. */
 enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program,
-                                     const struct tdm_history *history, uint64_t *saved_step,
+                                     const struct tdm_history *history,
+                                     const struct tdm_run_wishes *wishes, uint64_t *saved_step,
                                      struct tdm_error *err);
 
 #endif
