@@ -314,11 +314,24 @@ static void resumed(void *self, const char *directory, uint64_t step, const char
     await(progress, "  preparing the run");
 }
 
+static void saving(void *self, const char *between)
+{
+    struct tdm_progress *progress = self;
+    leave(progress);
+    progress->saves_beside = between == NULL;
+    if (between == NULL)
+        fprintf(progress->out, "  checkpoints are written while the next step computes\n");
+    else
+        fprintf(progress->out, "  checkpoints are written between two steps: %s\n", between);
+    await(progress, "  preparing the run");
+}
+
 static void saved(void *self, const char *directory, uint64_t step, double seconds)
 {
     struct tdm_progress *progress = self;
     char shown[TDM_TEXT_SHOWN], text[TDM_FORMAT_SIZE];
-    progress->seconds += seconds; /* counts toward the estimate of the remaining time */
+    if (!progress->saves_beside) /* counts toward the estimate of the remaining time */
+        progress->seconds += seconds;
     progress->save_seconds = seconds;
     if (progress->terminal)
         return;
@@ -347,6 +360,7 @@ struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
                                      .tokens = tokens,
                                      .moved = moved,
                                      .resumed = resumed,
+                                     .saving = saving,
                                      .saved = saved,
                                      .within = within,
                                      .stepped = stepped,

@@ -97,6 +97,9 @@ struct tdm_run_listener {
     /* The run goes on after `step`. `differences` from the run that saved change how sums are
      * rounded, or the user wants them; "": none. */
     void (*resumed)(void *self, const char *directory, uint64_t step, const char *differences);
+    /* Checkpoints will be written beside the next step, or, for the reason `between`, between two.
+     */
+    void (*saving)(void *self, const char *between);
     /* A checkpoint was saved after a step. */
     void (*saved)(void *self, const char *directory, uint64_t step, double seconds);
     /* Called a few times a second in a step. May be NULL. */

@@ -6,6 +6,7 @@
 #include "base/size.h"
 #include "executor/processes.h"
 #include "executor/remainder.h"
+#include "executor/snapshot.h"
 #include "schedule/program.h"
 #include "schedule/slices.h"
 
@@ -118,6 +119,10 @@ static enum tdm_status download(const struct tdm_arenas *arenas, const struct td
     const uint64_t size = tdm_dtype_bytes(dtype), from = tensor->offset + first;
     const uint32_t ranks = is_parted(program, content) ? program->ranks : 1;
     enum tdm_status status = TDM_OK;
+    if (arenas->snapshot != NULL) {
+        tdm_snapshot_read(arenas->snapshot, content, tensor, first, count, destination);
+        return TDM_OK;
+    }
     for (uint32_t rank = 0; rank < ranks && status == TDM_OK; rank++) {
         const char *data = unit_data(&arenas[rank], program, content, tensor->unit);
         const struct held held = held_by(program, content, tensor->unit, rank, from, count);

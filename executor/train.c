@@ -245,6 +245,7 @@ static enum tdm_status count(struct training *t, const struct ended_step *ended,
     if (isinf(ended->loss) || (isnan(ended->loss) && t->run->options->backend->executes)) {
         tdm_fail(err, TDM_INPUT, "the loss of step %llu is not a number",
                  (unsigned long long)ended->number);
+        (void)tdm_run_weights_await(&t->run->weights, &result->saved_step, NULL);
         find_first(t, ended->number, err);
         return hint_lower(t, err);
     }
@@ -464,6 +465,8 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     if (status == TDM_OK)
         status = fill_arenas(t, err);
     if (status == TDM_OK)
+        status = tdm_run_weights_prepare(&run->weights, t->program, err);
+    if (status == TDM_OK)
         status = record_forecasts(t, index, err);
     if (status == TDM_OK && run->options->log_path != NULL)
         status = tdm_log_open(run->options->log_path, t->position.step, &t->log, err);
@@ -529,6 +532,10 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
         if (err != NULL)
             *err = late;
     }
+    /* a save goes on; its failure counts unless something failed before */
+    const enum tdm_status saved =
+        tdm_run_weights_await(&run->weights, &result->saved_step, status == TDM_OK ? err : NULL);
+    status = status == TDM_OK ? saved : status;
     result->finished = status == TDM_OK;
     status = tdm_log_close(t.log, status, err);
     close_training(&t);
