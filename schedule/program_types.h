@@ -99,8 +99,8 @@ struct tdm_op {
     uint64_t bytes;         /* read and written: the minimum that the algorithm needs */
     uint64_t fetched_bytes; /* moved by an op of the compute lane over its link: fetched, and */
     uint64_t sent_bytes;    /* sent back; estimates, see gather.h */
-    /* attention: keys in the chunks that it sees, plus one; over lists or one chunk in a ring, those
-     * of a range that has as many pairs; 0 in other ops */
+    /* attention: keys in the chunks that it sees, plus one; over lists or one chunk in a ring,
+     * those of a range that has as many pairs; 0 in other ops */
     uint64_t keys;
     /* attention, select: (query, key) pairs; with lists, as many as the lists have space for */
     uint64_t pairs;

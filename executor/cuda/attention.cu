@@ -174,7 +174,7 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
             float scores[ROW_BLOCKS][KEY_BLOCKS][4];
             make_scores<D>(scores, of_q, of_k + stage * 2 * tile_bytes);
             if (key + KEYS > all_end || key < sight.all_from(sees_whole))
-                tdm_mask(scores, a, tdm_seen_from(a, sees_whole, kv_head), t, key);
+                tdm_mask<true>(scores, a, tdm_seen_from(a, sees_whole, kv_head), t, key);
             float rescale[ROW_BLOCKS][2];
             if (tdm_follow(scores, rows, scale * TDM_LOG2_E, rescale))
                 tdm_rescale(out, rescale);

@@ -200,7 +200,7 @@ static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan
 {
     const uint32_t ratio = a.query_heads / a.kv_heads;
     uint32_t tile, head = 0, end_head = ratio;
-    w.end = (uint32_t)tdm_attend_keys(&a);
+    w.end = (uint32_t)(a.first_token - a.key_token + a.tokens);
     w.part = 0;
     w.is_split = false;
     if constexpr (LISTS) {
@@ -976,7 +976,7 @@ static __device__ __forceinline__ uint32_t visitors(const tdm_attend &a, const p
 {
     if constexpr (LISTS)
         return tdm_list_of(a, row_tile / 2, kv_head)[0];
-    const uint32_t end = tdm_attend_last_key(&a, (row_tile + 1) * STEP - 1) + 1;
+    const uint32_t end = (uint32_t)(a.first_token - a.key_token) + (row_tile + 1) * STEP;
     return min((end - 1) / TILE, x.key_tiles - 1) - a.from[row_tile * STEP] / TILE + 1;
 }
 
@@ -1243,7 +1243,8 @@ static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, co
         if (separate)
             find_pairs<<<x.query_pages * a.lists.lists, 128, 0, stream>>>(a, x);
     }
-    if (tdm_attend_keys(&a) <= a.chunk_tokens) /* a single slot; round it up to whole pages */
+    if ((a.first_token + a.tokens - a.key_token) <=
+        a.chunk_tokens) /* a single slot; round it up to whole pages */
         a.chunk_tokens = (a.chunk_tokens + a.page_tokens - 1) / a.page_tokens * a.page_tokens;
     find_facts<P><<<(unsigned)((rows + FACT_ROWS - 1) / FACT_ROWS), 256, 0, stream>>>(a, x, turns);
     const unsigned most = tdm_multiprocessors(), blocks = x.tickets < most ? x.tickets : most;
@@ -1254,9 +1255,8 @@ static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, co
 template <class P>
 static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, struct tdm_error *err)
 {
-    const uint64_t keys = tdm_attend_keys(a);
-    /* keys that all queries see; visiting ones are divided as those of a first chunk */
-    const uint64_t before = a->visiting_keys > 0 ? 0 : a->first_token - a->key_token;
+    const uint64_t keys = a->first_token + a->tokens - a->key_token;
+    const uint64_t before = a->first_token - a->key_token;
     const bool lists = a->lists.pages != NULL;
     const enum tdm_dtype gradients = a->written.data != NULL ? a->written.dtype : a->added.dtype;
     plan x = {};

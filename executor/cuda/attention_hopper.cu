@@ -124,7 +124,7 @@ template <class P> struct item {
         head = kv_head * ratio + tile % ratio;
         t0 = (row_tiles - 1 - tile / ratio) * ROWS;
         before = (uint32_t)(a.first_token - a.key_token);
-        end = tdm_attend_last_key(&a, (top + ROWS < a.tokens ? top + ROWS : a.tokens) - 1) + 1;
+        end = before + (top + ROWS < a.tokens ? top + ROWS : (uint32_t)a.tokens);
         space = UNDIVIDED;
         parts = 1;
         if constexpr (P::LISTS) {
@@ -354,7 +354,7 @@ static __device__ __forceinline__ void produce_keys(const tdm_attend &a,
             }
         } else {
             /* keys after the last token were never written */
-            uint32_t left = ((uint32_t)tdm_attend_keys(&a) - w.begin + PIECE - 1) / PIECE * PIECE;
+            uint32_t left = (w.before + (uint32_t)a.tokens - w.begin + PIECE - 1) / PIECE * PIECE;
             place from = place_of(a, w.begin, plane);
 #pragma unroll 1
             for (; step < end; step++) {
@@ -500,8 +500,8 @@ static __device__ __forceinline__ bool consume(const tdm_attend &a, const facts 
 {
     const uint32_t group = __shfl_sync(TDM_FULL_WARP, threadIdx.x / TDM_WARPGROUP, 0) - 1;
     const uint32_t k = tiles + P::Q_BYTES, v = k + STAGES * P::TILE_BYTES;
-    const uint32_t keys_end = (uint32_t)tdm_attend_keys(&a);
-    const uint32_t all_from = w.last_from, all_end = tdm_attend_last_key(&a, w.t0 + group * 64) + 1;
+    const uint32_t before = (uint32_t)(a.first_token - a.key_token);
+    const uint32_t all_from = w.last_from, all_end = before + w.t0 + group * 64 + 1;
     barriers &b = shared.of_pass[pass];
     uint32_t left = w.count;
     const tdm_uniform_tile q = tdm_uniform(tiles + group * 64 * 128, 16);
@@ -591,8 +591,9 @@ static __device__ __forceinline__ bool consume(const tdm_attend &a, const facts 
     }
     tdm_barrier_wait(&b.full_v[number % STAGES], number / STAGES);
     const uint32_t key = P::LISTS ? step & TDM_STEP_FIRST : step;
-    if (key + P::KEYS > keys_end) /* the last keys are always in an item's last step */
-        clear_rows<P>(v + number % STAGES * P::TILE_BYTES, keys_end - key);
+    if (key + P::KEYS >
+        before + (uint32_t)a.tokens) /* the chunk's last keys are always in an item's last step */
+        clear_rows<P>(v + number % STAGES * P::TILE_BYTES, before + (uint32_t)a.tokens - key);
     tdm_products_hold(out[0]);
     tdm_products_begin();
     ask_values<P>(out[0], p, v_of(number));
@@ -745,20 +746,13 @@ static __global__ void __launch_bounds__(JOIN_THREADS)
         a.lse[to] = most + logf(sum);
 }
 
-/* Do all queries surely see all visiting keys, in whole tiles of the backward? */
-static bool tdm_sees_all(const struct tdm_attend *a)
-{
-    return a->documents.starts == NULL && a->lists.rule.selector.kind == TDM_SELECT_DENSE &&
-           a->visiting_keys % TDM_HOPPER_PAGE == 0;
-}
-
 extern "C" bool tdm_cuda_attention_hopper_suits(const struct tdm_attend *a)
 {
-    const uint64_t keys = tdm_attend_keys(a);
+    const uint64_t keys = a->first_token + a->tokens - a->key_token;
     const bool whole = keys <= a->chunk_tokens || a->chunk_tokens % a->page_tokens == 0;
     return tdm_is_hopper() && a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
            (a->head_dim == 64 || a->head_dim == 128) && keys <= INT32_MAX && whole &&
-           (a->visiting_keys == 0 || tdm_sees_all(a)) && a->page_tokens % TDM_HOPPER_PAGE == 0 &&
+           a->visiting_keys == 0 && a->page_tokens % TDM_HOPPER_PAGE == 0 &&
            (a->lists.pages == NULL ||
             (a->page_tokens == TDM_HOPPER_PAGE && a->lists.capacity <= TDM_HOPPER_LIST_PAGES));
 }
@@ -768,7 +762,7 @@ static enum tdm_status launch(const struct tdm_attend *attend, cudaStream_t stre
                               struct tdm_error *err)
 {
     struct tdm_attend a = *attend;
-    const uint64_t keys = tdm_attend_keys(&a);
+    const uint64_t keys = a.first_token + a.tokens - a.key_token;
     const uint64_t all = (uint64_t)item<P>::clusters(a) * a.kv_heads;
     const tdm_selector &selector = a.lists.rule.selector;
     const uint64_t window = selector.kind == TDM_SELECT_WINDOW ? selector.window : 0;

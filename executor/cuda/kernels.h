@@ -298,10 +298,9 @@ extern const struct tdm_votes_kind tdm_cuda_votes_kinds[];
  * `chunk_tokens` tokens. The slots cover the sequence from `key_token` up to the last query, or
  * `visiting_keys` tokens, all before the first query. */
 struct tdm_attend {
-    uint64_t tokens;        /* queries */
-    uint64_t first_token;   /* position of the first query in its sequence */
-    uint64_t key_token;     /* position of the first key */
-    uint64_t visiting_keys; /* 0: keys up to the last query */
+    uint64_t tokens;      /* queries */
+    uint64_t first_token; /* position of the first query in its sequence */
+    uint64_t key_token;   /* position of the first key */
     uint64_t chunk_tokens, page_tokens;
     struct tdm_lists lists; /* also has the rule of which tokens see which */
     struct tdm_documents documents;
@@ -336,6 +335,7 @@ struct tdm_attend {
      * has one bit in both words: listed, seen whole. `order` has tdm_attend_order() words: the
      * order in which each (key page, list) is processed */
     uint32_t *readers, *order;
+    uint64_t visiting_keys; /* 0: keys up to the last query */
 };
 
 /* Number of keys; and the last key that a token may see, counted from key_token. */
