@@ -90,6 +90,29 @@ cmocka_tests += tests/executor/unit_nccl
 tests_executor_unit_nccl_SOURCES = tests/executor/unit_nccl.c $(hindered) \
 	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
 
+# Inputs that parsers must take or refuse: replayed here, searched for with `make fuzz` in a build that was configured
+# with --enable-fuzzers.
+plain_tests += tests/fuzz/replay
+fuzz_targets = tests/fuzz/fuzz.h tests/fuzz/fuzz.c tests/fuzz/parsers.c tests/fuzz/files.c tests/fuzz/checkpoint.c \
+	tests/fuzz/trace.c \
+	tests/support/quiet_run.c tests/support/quiet_run.h
+tests_fuzz_replay_SOURCES = tests/fuzz/replay.c $(fuzz_targets)
+tests_fuzz_replay_LDADD = libcommands.a $(LDADD)
+tests_models_fuzz_safetensors_SOURCES = tests/models/fuzz_safetensors.c $(fuzz_targets)
+tests_models_fuzz_safetensors_LDADD = libcommands.a $(LDADD)
+EXTRA_PROGRAMS += tests/fuzz/fuzz
+tests_fuzz_fuzz_SOURCES = tests/fuzz/libfuzzer.c $(fuzz_targets)
+tests_fuzz_fuzz_LDADD = libcommands.a $(LDADD)
+tests_fuzz_fuzz_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+EXTRA_DIST += tests/fuzz/corpus
+if FUZZERS
+fuzz: tests/fuzz/fuzz$(EXEEXT)
+else
+fuzz:
+	@echo "fuzz: configure with --enable-fuzzers CC=clang first" >&2; exit 1
+endif
+.PHONY: fuzz
+
 # What ranks exchange, and many of them.
 cmocka_tests += tests/simulator/unit_team
 tests_simulator_unit_team_SOURCES = tests/simulator/unit_team.c $(random_schedule)
