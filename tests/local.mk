@@ -23,6 +23,7 @@ LDADD = $(EXECUTOR_LIBS) $(GLPK_LIBS) $(CMOCKA_LIBS)
 
 script_tests += \
 	tests/executor/address-space \
+	tests/commands/failed-calls \
 	tests/executor/calibrate-run \
 	tests/executor/closed-streams \
 	tests/executor/huggingface-run \
@@ -36,10 +37,14 @@ script_tests += \
 	tests/traces/two-writers
 
 # Preloaded into programs by scripts.
-preloaded = tests/support/fail_allocation.so tests/support/fail_calls.so tests/support/fast_clock.so
+preloaded = tests/support/fail_allocation.so tests/support/fast_clock.so
 check_DATA = $(preloaded) tests/support/fake_nccl.so
 $(preloaded): %.so: %.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC $< -o $@
+# Runs programs, one of whose system calls fails, or records what they write.
+run_by_scripts = tests/support/fail_calls
+tests_support_fail_calls_SOURCES = tests/support/fail_calls.c tests/support/recorded_call.h
+tests_support_fail_calls_LDADD =
 # With the flags of the build: what ranks exchange by it is under its sanitizers, too.
 tests/support/fake_nccl.so: tests/support/fake_nccl.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE $(CFLAGS) -Wall -Wextra -shared -fPIC $< -o $@ $(LDFLAGS)
@@ -376,6 +381,7 @@ all_goldens = $(golden_tests) $(long_goldens)
 
 # What is longer in `make check-long`.
 long_tests += \
+	tests/commands/failed-calls \
 	tests/models/fuzz_safetensors \
 	tests/gpu/without-gpu \
 	tests/executor/calibrate-run \
@@ -420,7 +426,7 @@ long_tests += \
 	$(gpu_tests)
 
 # The dearest ones are not the last, when only one core may have work.
-check_PROGRAMS = $(plain_tests)
+check_PROGRAMS = $(plain_tests) $(run_by_scripts)
 if HAVE_CMOCKA
 check_PROGRAMS += $(cmocka_tests)
 TESTS = $(cmocka_tests) $(plain_tests) $(script_tests) $(golden_tests)
