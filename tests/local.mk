@@ -32,6 +32,7 @@ script_tests += \
 	tests/traces/killed-run \
 	tests/executor/left-behind \
 	tests/executor/mpi-run \
+	tests/executor/power-loss \
 	tests/planner/failed-allocations \
 	tests/base/links \
 	tests/traces/two-writers
@@ -42,9 +43,11 @@ check_DATA = $(preloaded) tests/support/fake_nccl.so
 $(preloaded): %.so: %.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC $< -o $@
 # Runs programs, one of whose system calls fails, or records what they write.
-run_by_scripts = tests/support/fail_calls
+run_by_scripts = tests/support/fail_calls tests/support/replay_crashes
 tests_support_fail_calls_SOURCES = tests/support/fail_calls.c tests/support/recorded_call.h
 tests_support_fail_calls_LDADD =
+tests_support_replay_crashes_SOURCES = tests/support/replay_crashes.c tests/support/recorded_call.h
+tests_support_replay_crashes_LDADD =
 # With the flags of the build: what ranks exchange by it is under its sanitizers, too.
 tests/support/fake_nccl.so: tests/support/fake_nccl.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE $(CFLAGS) -Wall -Wextra -shared -fPIC $< -o $@ $(LDFLAGS)
@@ -387,6 +390,7 @@ long_tests += \
 	tests/executor/calibrate-run \
 	tests/executor/huggingface-run \
 	tests/executor/killed-saves \
+	tests/executor/power-loss \
 	tests/executor/lockstep_faults \
 	tests/executor/no_allocation \
 	tests/executor/property_documents \

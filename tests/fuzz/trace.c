@@ -142,17 +142,18 @@ static bool report(const char *path)
     return taken;
 }
 
-static void export_all(const char *path, FILE *out)
+/* One of the formats, or the page, by `choice`: each reads all. */
+static void export_one(const char *path, unsigned choice, FILE *out)
 {
     const struct tdm_export_source source = {
         .path = path, .step = TDM_PLOT_LAST_STEP, .rank = TDM_PLOT_ALL_RANKS};
+    const struct tdm_export_format *format = tdm_export_formats[choice % 4]; /* three, and NULL */
     struct tdm_error err = {0};
     struct tdm_step *step;
     bool unfinished;
-    for (size_t i = 0; tdm_export_formats[i] != NULL; i++)
-        (void)tdm_fuzz_taken(
-            tdm_export_write(tdm_export_formats[i], &source, out, &unfinished, &err), &err);
-    if (tdm_fuzz_taken(tdm_step_read(path, TDM_PLOT_LAST_STEP, 0, &step, &err), &err)) {
+    if (format != NULL) {
+        (void)tdm_fuzz_taken(tdm_export_write(format, &source, out, &unfinished, &err), &err);
+    } else if (tdm_fuzz_taken(tdm_step_read(path, TDM_PLOT_LAST_STEP, 0, &step, &err), &err)) {
         TDM_FUZZ_CHECK(tdm_page_write(step, out, &err) == TDM_OK);
         tdm_step_free(step);
     }
@@ -187,6 +188,9 @@ bool tdm_fuzz_trace(const uint8_t *data, size_t bytes)
     fflush(stdout);
     dup2(kept, STDOUT_FILENO);
     close(kept);
-    export_all(path, nowhere);
+    unsigned sum = 0;
+    for (size_t i = 0; i < bytes; i++)
+        sum += data[i];
+    export_one(path, sum, nowhere);
     return taken;
 }
