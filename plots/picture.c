@@ -107,7 +107,7 @@ static enum tdm_status check_whole(const struct tdm_picture *picture, const char
 {
     static const char *const ends[][2] = {
         {"png", "IEND\xae\x42\x60\x82"}, {"svg", "</svg>"}, {"pdf", "%%EOF"}};
-    const char *format = format_of(picture->path);
+    const char *format = tdm_picture_format(picture->path);
     while (bytes > 0 && data[bytes - 1] == '\n')
         bytes--;
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
