@@ -10,7 +10,8 @@
  * itself; a rename is there as a whole or not at all. Of all these choices it takes: all there;
  * nothing; names without data; data without names; and some at random, from a fixed seed.
  *
- *   TDM_STRIDE   only after every n-th call, the last one, and each at which something was said
+ *   TDM_STRIDE   only after every n-th call, the last one, and each that changes a name or says
+ *                something
  *   TDM_RANDOM   random choices a call
  *   TDM_SEED     of these
  *
@@ -388,7 +389,9 @@ int main(int argc, char **argv)
     read_record(argv[1], argv[2]);
     setenv("TDM_STATE", argv[3], 1);
     for (uint32_t end = 1; end <= call_count; end++) {
-        if (end % stride != 0 && end < call_count && calls[end - 1].of.kind != TDM_RECORDED_SAID)
+        const struct call *last = &calls[end - 1];
+        if (end % stride != 0 && end < call_count && last->changes == 0 &&
+            last->of.kind != TDM_RECORDED_SAID)
             continue;
         setenv("TDM_LAST", end == call_count ? "1" : "", 1);
         for (unsigned choice = 0; choice < RANDOM + randoms; choice++) {
