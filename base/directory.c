@@ -267,6 +267,16 @@ enum tdm_status tdm_directory_folder(struct tdm_directory *directory, const char
                                                : tdm_file_failed(directory->folder, errno, err);
 }
 
+/* Removes an old directory that has given up its name. Not before this is on disk: otherwise a
+ * power loss could leave the old name with a part of the files. */
+static int remove_old(const char *path, tdm_directory_owns owns)
+{
+    int reason = tdm_directory_sync_parent(path);
+    if (reason == 0)
+        remove_directory(path, owns);
+    return reason;
+}
+
 /* For file systems that cannot exchange two names: the old directory is renamed first. Returns
  * errno or 0. */
 static int replace_in_two_steps(const struct tdm_directory *directory)
@@ -281,9 +291,24 @@ static int replace_in_two_steps(const struct tdm_directory *directory)
         reason = errno;
         (void)rename(aside, directory->path);
     }
-    if (reason == 0)
-        remove_directory(aside, directory->owns);
+    if (reason == 0) {
+        reason = remove_old(aside, directory->owns);
+        if (reason != 0 && rename(directory->path, directory->temporary) == 0)
+            (void)rename(aside, directory->path);
+    }
     free(aside);
+    return reason;
+}
+
+/* Exchanges the names of the directory and the old one, and removes this. Returns errno or 0. */
+static int exchange(const struct tdm_directory *directory)
+{
+    const char *one = directory->temporary, *other = directory->path;
+    if (renameat2(AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE) != 0)
+        return errno;
+    int reason = remove_old(directory->temporary, directory->owns);
+    if (reason != 0)
+        (void)renameat2(AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE);
     return reason;
 }
 
@@ -306,13 +331,8 @@ enum tdm_status tdm_directory_commit(struct tdm_directory *directory, struct tdm
     if (reason == 0 && rename(directory->temporary, directory->path) != 0)
         reason = errno;
     if (reason == ENOTEMPTY || reason == EEXIST) {
-        reason = renameat2(AT_FDCWD, directory->temporary, AT_FDCWD, directory->path,
-                           RENAME_EXCHANGE) == 0
-                     ? 0
-                     : errno;
-        if (reason == 0)
-            remove_directory(directory->temporary, directory->owns);
-        else if (reason == EINVAL || reason == ENOSYS)
+        reason = exchange(directory);
+        if (reason == EINVAL || reason == ENOSYS)
             reason = replace_in_two_steps(directory);
     }
     if (reason != 0) {
@@ -340,7 +360,7 @@ void tdm_directory_remove(const char *path, tdm_directory_owns owns)
     if (tdm_temporary_directory(path, &temporary, &lock) != 0)
         return;
     if (rename(path, temporary) == 0)
-        remove_directory(temporary, owns);
+        (void)remove_old(temporary, owns);
     else
         (void)rmdir(temporary);
     (void)close(lock);

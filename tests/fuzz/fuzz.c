@@ -38,7 +38,8 @@ bool tdm_fuzz_taken(enum tdm_status status, const struct tdm_error *err)
     if (status == TDM_OK)
         return true;
     struct tdm_error copy = *err; /* its texts are clean already */
-    TDM_FUZZ_CHECK(status == TDM_INPUT || status == TDM_USAGE || status == TDM_INFEASIBLE);
+    TDM_FUZZ_CHECK(status == TDM_INPUT || status == TDM_USAGE || status == TDM_INFEASIBLE ||
+                   status == TDM_IO); /* it names a file that is not there */
     TDM_FUZZ_CHECK(err->status == status && err->message[0] != '\0');
     TDM_FUZZ_CHECK(strcmp(tdm_text_clean(copy.message), err->message) == 0);
     TDM_FUZZ_CHECK(strcmp(tdm_text_clean(copy.hint), err->hint) == 0);

@@ -8,7 +8,8 @@
  *
  * What was synced is there. Of writes and changes of names that were not, each is there or not, by
  * itself; a rename is there as a whole or not at all. Of all these choices it takes: all there;
- * nothing; names without data; data without names; and some at random, from a fixed seed.
+ * nothing; names without data; data without names; what was removed; and some at random, from a
+ * fixed seed.
  *
  *   TDM_STRIDE   only after every n-th call, the last one, and each that changes a name or says
  *                something
@@ -252,7 +253,7 @@ static void read_record(const char *path, const char *root)
 
 /* ---- states ---- */
 
-enum { ALL, NOTHING, NAMES_ONLY, DATA_ONLY, RANDOM };
+enum { ALL, NOTHING, NAMES_ONLY, DATA_ONLY, REMOVALS_ONLY, RANDOM };
 
 static uint64_t seed;
 
@@ -263,6 +264,8 @@ static bool is_kept(uint32_t number, uint32_t end, unsigned choice)
         return true;
     bool names = calls[number].changes > 0;
     switch (choice) {
+    case REMOVALS_ONLY:
+        return calls[number].of.kind == TDM_RECORDED_REMOVE;
     case ALL:
         return true;
     case NOTHING:
