@@ -268,6 +268,11 @@ const struct tdm_option tdm_plan_options[] = {
          "In common are the model, the optimizer, and dtypes and homes of weights, master and "
          "moments.",
      .values = TDM_VALUES_FILES},
+    {.name = "snapshot",
+     .type = TDM_OPTION_FLAG,
+     .place = PLACE(request.snapshot),
+     .help = "leave host memory for a copy of weights, masters and moments, from which run "
+             "--save-every writes a checkpoint while the next step computes; else between steps"},
     {.name = "clip",
      .word = "WHAT",
      .read = read_clip,

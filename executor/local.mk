@@ -66,6 +66,7 @@ libexecutor_a_SOURCES += \
 	executor/run_weights.h \
 	executor/state.c \
 	executor/state.h \
+	executor/save.c executor/save.h executor/snapshot.c executor/snapshot.h \
 	executor/stochastic.h \
 	executor/timings.h \
 	executor/train.c \

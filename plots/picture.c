@@ -15,7 +15,7 @@
 
 /* Where a picture goes. */
 
-static const char *format_of(const char *path)
+const char *tdm_picture_format(const char *path)
 {
     const char *dot = strrchr(path, '.');
     if (dot == NULL || dot == path || dot[-1] == '/' || strchr(dot, '/') != NULL)
@@ -27,7 +27,7 @@ static const char *format_of(const char *path)
 
 enum tdm_status tdm_picture_check(const struct tdm_picture *picture, struct tdm_error *err)
 {
-    if (format_of(picture->path) == NULL) {
+    if (tdm_picture_format(picture->path) == NULL) {
         tdm_fail(err, TDM_USAGE, "%s: is not the name of a picture that can be drawn",
                  picture->path);
         return tdm_hint(err, "end the name in .png, .svg or .pdf");
@@ -94,7 +94,7 @@ FILE *tdm_picture_settings(const char *folder, const struct tdm_picture *picture
     if (file == NULL)
         return NULL;
     snprintf(output, sizeof(output), "%s/picture", folder);
-    tdm_picture_string(file, "format", format_of(picture->path));
+    tdm_picture_string(file, "format", tdm_picture_format(picture->path));
     tdm_picture_string(file, "output", output);
     tdm_picture_string(file, "folder", folder);
     fprintf(file, "width = %" PRIu32 "\nheight = %" PRIu32 "\n", picture->width, picture->height);
