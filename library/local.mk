@@ -30,3 +30,10 @@ install-data-hook:
 
 cmocka_tests += tests/library/unit_library
 tests_library_unit_library_LDADD = libpublic.a libcommands.a $(LDADD)
+
+# The Python package, which pip installs from the sources: pip install ./python
+python_files = python/README.md python/pyproject.toml python/tidemark/__init__.py python/tidemark/answers.py \
+	python/tidemark/callback.py python/tidemark/library.py python/tidemark/traces.py
+EXTRA_DIST += $(python_files)
+script_tests += tests/library/python
+EXTRA_DIST += tests/library/python.py
