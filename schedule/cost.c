@@ -20,6 +20,16 @@ static uint64_t access_bytes(const struct tdm_access *access)
     return access->mode == TDM_ACCUMULATE ? 2 * access->bytes : access->bytes;
 }
 
+/* (query, key) pairs of an op: in a ring of attention, with the keys of one chunk. An op may be
+ * malformed, for the validator to refuse. */
+static uint64_t pairs_of(const struct tdm_program *program, const struct tdm_op *op)
+{
+    const uint32_t key = op->access[TDM_ATTENTION_KV].before.chunk;
+    if (!tdm_ranks_ring(program))
+        return tdm_attend_pairs(program, op->layer, op->chunk);
+    return key <= op->chunk ? tdm_attend_pairs_with(program, op->layer, op->chunk, key) : 0;
+}
+
 /* Keys that an attention op sees. */
 static uint64_t keys_of(const struct tdm_program *program, const struct tdm_op *op)
 {
@@ -27,7 +37,7 @@ static uint64_t keys_of(const struct tdm_program *program, const struct tdm_op *
     uint32_t first = tdm_attend_first(program, op->layer, op->chunk);
     /* of one chunk: the keys of a range up to the queries that has the same number of pairs */
     if (tdm_ranks_ring(program))
-        return op->pairs / op->tokens + op->tokens / 2 + 1;
+        return op->tokens == 0 ? 0 : op->pairs / op->tokens + op->tokens / 2 + 1;
     /* plus one: a first chunk has tokens * (tokens + 1) / 2 pairs, and neither a rate that grows
      * with keys nor a share that grows with tokens may grow faster than the pairs */
     uint64_t keys = chunk->first_token + chunk->tokens - program->chunks[first].first_token + 1;
@@ -139,11 +149,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     for (uint32_t i = 0; i < op->access_count; i++)
         op->bytes += access_bytes(&op->access[i]);
     if (type->sight != TDM_SIGHT_NONE) {
-        op->pairs = tdm_ranks_ring(program)
-                        ? tdm_attend_pairs_with(program, op->layer, op->chunk,
-                                                op->access[TDM_ATTENTION_KV].before.chunk)
-                        : tdm_attend_pairs(program, op->layer, op->chunk);
-        work.pairs = op->pairs;
+        work.pairs = op->pairs = pairs_of(program, op);
         op->head_dim = program->params.pages.head_dim;
     }
     if (type->sight == TDM_SIGHT_KEYS) {
