@@ -27,6 +27,7 @@ script_tests += \
 	tests/executor/calibrate-run \
 	tests/executor/closed-streams \
 	tests/executor/huggingface-run \
+	tests/base/installed \
 	tests/base/json-checked \
 	tests/executor/killed-saves \
 	tests/traces/killed-run \
