@@ -86,6 +86,7 @@ libexecutor_a_SOURCES += \
 	executor/cpu/attention.c \
 	executor/cpu/attention.h \
 	executor/cpu/attention_grad.c \
+	executor/cpu/merge.c \
 	executor/cpu/gather.c \
 	executor/cpu/convert.c \
 	executor/convert.h \
