@@ -41,6 +41,7 @@ void tdm_lanes_free(struct tdm_lanes *m)
     free(m->stored_sent);
     free(m->stream_free);
     free(m->slots);
+    free(m->gradient_made);
     free(m->kv_sent);
     free(m->far_rows);
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
@@ -81,6 +82,7 @@ struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t ch
     ok &= (m->stored_sent = calloc(all, sizeof(double))) != NULL;
     ok &= (m->stream_free = calloc(chunks, sizeof(double))) != NULL;
     ok &= (m->slots = calloc((size_t)RINGS * (chunks + 1), sizeof(double))) != NULL;
+    ok &= (m->gradient_made = calloc(layers, sizeof(double))) != NULL;
     ok &= (m->kv_sent = calloc(layers, sizeof(double))) != NULL;
     ok &= (m->far_rows = calloc(layers, sizeof(*m->far_rows))) != NULL;
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
