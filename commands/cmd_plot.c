@@ -148,6 +148,11 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     if (status != TDM_OK || help)
         return status;
     const bool page = is_page(arguments.picture.path);
+    if (!page && tdm_picture_format(arguments.picture.path) == NULL) {
+        tdm_fail(err, TDM_USAGE, "%s: is not the name of a picture or a page",
+                 arguments.picture.path);
+        return tdm_hint(err, "end the name in .png, .svg, .pdf or .html");
+    }
     if (page && arguments.picture.width != 0)
         return tdm_fail(err, TDM_USAGE, "--size: a page fills its window, and has no size");
     if (arguments.picture.width == 0) {

@@ -167,7 +167,8 @@ static enum tdm_status join_processes(struct tdm_run_arguments *arguments, struc
     if (late != NULL)
         run->late_seconds = strtod(late, NULL);
     return status == TDM_OK && (asked || tdm_processes_expected())
-               ? tdm_processes_open(run->stop, &run->processes, err)
+               ? tdm_processes_open(run->save_every > 0 ? run->cut : run->stop, &run->processes,
+                                    err)
                : status;
 }
 

@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Waits with a smaller total are not printed. */
 #define SHORTEST_WAIT_SECONDS 1e-4
@@ -110,7 +111,8 @@ static void print_unfinished(const struct tdm_program_report *report)
            tdm_report_show_seconds(row->predicted_seconds, predicted));
 }
 
-static void print_steps(const struct tdm_program_report *report)
+/* `computed`: by a backend that computes losses. */
+static void print_steps(const struct tdm_program_report *report, bool computed)
 {
     char measured[TDM_FORMAT_SIZE];
     char predicted[TDM_FORMAT_SIZE];
@@ -132,13 +134,15 @@ static void print_steps(const struct tdm_program_report *report)
     else
         printf("steps     %zu, from %" PRId64 " to %" PRId64, report->steps, report->first.step,
                report->last.step);
-    if (isnan(report->last.loss)) /* the backend computes nothing */
+    if (!computed)
         printf("\n");
+    else if (isnan(report->last.loss))
+        printf("; the last loss is not a number\n");
     else if (report->steps == 1)
         printf("; loss %.4f\n", report->last.loss);
     else
         printf("; loss %.4f to %.4f\n", report->first.loss, report->last.loss);
-    if (isnan(report->last.loss)) {
+    if (!computed) {
         printf("speed     none: nothing was computed; predicted %s a step\n",
                tdm_report_show_seconds(report->program.predicted_seconds, predicted));
         return;
@@ -171,15 +175,28 @@ static void print_taken_row(const char *place, const char *what, bool has_planne
     putchar('\n');
 }
 
+/* Prints used bytes. Where no driver reports the device, the backend is not the one that the
+ * machine's runtime was planned for: there is nothing to compare. */
+static void print_used(const struct tdm_program_report *report, int place)
+{
+    const char *name = tdm_place_name(report->topology, (enum tdm_place)place);
+    const uint64_t planned = tdm_report_predicted_used_bytes(report, place);
+    const uint64_t used = report->used_bytes[place];
+    char text[2][TDM_FORMAT_SIZE];
+    if (report->sampled[TDM_DEVICE] || !report->sampled[place])
+        print_taken_row(name, "used", true, planned, report->sampled[place], used);
+    else
+        printf("%-7s  %-19s  %11s %11s %8s\n", name, "used", tdm_format_bytes(planned, text[0]),
+               tdm_format_bytes(used, text[1]), "-");
+}
+
 /* Prints the plan's memory of a place, from the total to its parts. */
 static void print_taken(const struct tdm_program_report *report, int place)
 {
     bool scanned = report->scanned[place];
     const struct tdm_trace_arena_row *arena = &report->arenas[place];
     uint64_t planned = scanned ? arena->planned_bytes : report->program.arena_bytes[place];
-    print_taken_row(tdm_place_name(report->topology, (enum tdm_place)place), "used", true,
-                    tdm_report_predicted_used_bytes(report, place), report->sampled[place],
-                    report->used_bytes[place]);
+    print_used(report, place);
     print_taken_row("", "arena, highest byte", true, planned, scanned, arena->highest_byte);
     print_taken_row("", "arena, touched", false, 0, scanned, arena->touched_bytes);
     print_taken_row("", "allocated", true, report->program.live_peak_bytes[place], false, 0);
@@ -363,7 +380,7 @@ static void print_waits(const struct tdm_program_report *report)
 
 static void print_program(const struct tdm_report *report, const struct tdm_program_report *program)
 {
-    print_steps(program);
+    print_steps(program, strcmp(report->run->backend, "null") != 0);
     if (program->program.ranks > 1)
         printf("ranks     %" PRIu32
                "; the tables of memory, time, lanes and waits are of rank %" PRIu32 "\n",

@@ -206,8 +206,9 @@ static void tell_stopping(struct tdm_progress *progress, const struct tdm_run_mo
     progress->stopping = true;
     if (progress->terminal)
         fputs("\r\033[K", progress->out);
-    fprintf(progress->out, "  stopping: step %llu ends in about %s and is saved",
-            (unsigned long long)moment->step, tdm_format_seconds(moment->left_seconds, left));
+    fprintf(progress->out, "  stopping: step %llu ends in about %s%s and is saved",
+            (unsigned long long)moment->step, tdm_format_seconds(moment->left_seconds, left),
+            moment->left_as_planned ? " as planned" : "");
     if (progress->save_seconds > 0)
         fprintf(progress->out, " (the last save took %s)",
                 tdm_format_seconds(progress->save_seconds, save));
@@ -313,11 +314,24 @@ static void resumed(void *self, const char *directory, uint64_t step, const char
     await(progress, "  preparing the run");
 }
 
+static void saving(void *self, const char *between)
+{
+    struct tdm_progress *progress = self;
+    leave(progress);
+    progress->saves_beside = between == NULL;
+    if (between == NULL)
+        fprintf(progress->out, "  checkpoints are written while the next step computes\n");
+    else
+        fprintf(progress->out, "  checkpoints are written between two steps: %s\n", between);
+    await(progress, "  preparing the run");
+}
+
 static void saved(void *self, const char *directory, uint64_t step, double seconds)
 {
     struct tdm_progress *progress = self;
     char shown[TDM_TEXT_SHOWN], text[TDM_FORMAT_SIZE];
-    progress->seconds += seconds; /* counts toward the estimate of the remaining time */
+    if (!progress->saves_beside) /* counts toward the estimate of the remaining time */
+        progress->seconds += seconds;
     progress->save_seconds = seconds;
     if (progress->terminal)
         return;
@@ -346,6 +360,7 @@ struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
                                      .tokens = tokens,
                                      .moved = moved,
                                      .resumed = resumed,
+                                     .saving = saving,
                                      .saved = saved,
                                      .within = within,
                                      .stepped = stepped,
@@ -364,13 +379,23 @@ static void print_driver_use(FILE *out, const struct tdm_run_result *result)
             tdm_format_bytes(result->runtime_planned_bytes, planned_text));
 }
 
-static void print_result(FILE *out, const char *path, const struct tdm_run_result *result)
+/* A loss that is not a number may have a sign, which says nothing. */
+static const char *show_loss(double loss, char out[TDM_FORMAT_SIZE])
+{
+    if (isnan(loss))
+        return "not a number";
+    snprintf(out, TDM_FORMAT_SIZE, "%.4f", loss);
+    return out;
+}
+
+static void print_result(FILE *out, const char *path, const struct tdm_run_result *result,
+                         bool executes)
 {
     char seconds[TDM_FORMAT_SIZE], predicted[TDM_FORMAT_SIZE];
     const uint64_t done = result->steps - result->resumed_step;
     double each = result->seconds / (double)done;
     char shown[TDM_TEXT_SHOWN];
-    if (isnan(result->first_loss)) { /* the backend computes nothing */
+    if (!executes) {
         fprintf(out, "%s: %llu step%s, nothing computed (predicted %s each)\n",
                 tdm_text_shown(path, shown), (unsigned long long)done, done == 1 ? "" : "s",
                 tdm_format_seconds(result->predicted_step_seconds, predicted));
@@ -381,17 +406,19 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
             tdm_format_seconds(each, seconds),
             tdm_format_seconds(result->predicted_step_seconds, predicted),
             (double)result->tokens / result->seconds);
-    fprintf(out, "  loss %.4f", result->first_loss);
+    char loss[2][TDM_FORMAT_SIZE];
+    fprintf(out, "  loss %s", show_loss(result->first_loss, loss[0]));
     if (result->steps > 1)
-        fprintf(out, " at the first step, %.4f over the last tenth of steps", result->late_loss);
+        fprintf(out, " at the first step, %s over the last tenth of steps",
+                show_loss(result->late_loss, loss[0]));
     fprintf(out, "; unigram entropy %.4f\n", result->unigram_entropy);
     const struct tdm_run_validation *validation = &result->validation;
     if (validation->evaluations > 0)
         fprintf(out,
-                "  validation loss %.4f over %llu tokens after step %llu; least %.4f after step "
-                "%llu\n",
-                validation->last_loss, (unsigned long long)validation->tokens,
-                (unsigned long long)validation->last_step, validation->best_loss,
+                "  validation loss %s over %llu tokens after step %llu; least %s after step %llu\n",
+                show_loss(validation->last_loss, loss[0]), (unsigned long long)validation->tokens,
+                (unsigned long long)validation->last_step,
+                show_loss(validation->best_loss, loss[1]),
                 (unsigned long long)validation->best_step);
     char outside[TDM_FORMAT_SIZE];
     for (uint32_t place = 0; place < result->topology.place_count; place++) {
@@ -429,7 +456,8 @@ void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_option
         fputc('\n', progress->out);
     for (uint32_t i = 0; i < options->schedule_count; i++)
         if (results[i].steps > results[i].resumed_step)
-            print_result(progress->out, options->schedule_paths[i], &results[i]);
+            print_result(progress->out, options->schedule_paths[i], &results[i],
+                         options->backend->executes);
     char shown[TDM_TEXT_SHOWN];
     const bool finished = tdm_progress_finished(options, results);
     if (finished && options->save_path != NULL)

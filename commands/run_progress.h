@@ -18,6 +18,7 @@ struct tdm_progress {
     bool quiet;                        /* no output within steps */
     uint64_t steps;                    /* the last step of each schedule */
     uint64_t before;                   /* steps that an earlier run has done */
+    bool saves_beside;                 /* checkpoints are written while steps run */
     double save_seconds;               /* of the last checkpoint; 0: none yet */
     bool stopping;                     /* it was said that the run ends after this step */
     struct timespec printed;           /* time of the last plain line */

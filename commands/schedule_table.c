@@ -424,6 +424,10 @@ void tdm_schedule_table(FILE *out, const struct tdm_schedule *schedule,
     print_time(out, schedule, simulation);
     for (uint32_t place = 0; place < schedule->machine->topology.place_count; place++)
         print_peak(out, schedule, simulation, (enum tdm_place)place);
+    char bytes[TDM_FORMAT_SIZE];
+    if (schedule->snapshot_bytes > 0)
+        fprintf(out, ROW "%s of host memory more, while checkpoints are written\n", "snapshot",
+                tdm_format_bytes(schedule->snapshot_bytes, bytes));
 }
 
 void tdm_search_line(FILE *out, const struct tdm_search_counts *counts)

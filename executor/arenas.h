@@ -8,6 +8,7 @@
 #include "executor/backend.h"
 
 struct tdm_processes;
+struct tdm_snapshot;
 
 struct tdm_arenas {
     const struct tdm_backend *backend;
@@ -16,6 +17,8 @@ struct tdm_arenas {
     uint64_t bytes[TDM_MAX_PLACES];   /* maximum over the programs */
     bool host_memory[TDM_MAX_PLACES]; /* places in memory of the computer itself */
     struct tdm_processes *processes;  /* which have the ranks; NULL: this one has all */
+    const struct tdm_snapshot
+        *snapshot; /* from which state is read, in place of memory; NULL: no */
 };
 
 /* Free memory of the machine; TDM_SIZE_MAX: not known. */

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FORMAT "tidemark-checkpoint-1"
+#define FORMAT "tidemark-checkpoint-2"
 
 #define LATEST "latest"
 
@@ -42,7 +42,7 @@ static json_t *number_or_null(double number)
 
 enum tdm_status tdm_checkpoint_note(const struct tdm_program *program,
                                     const struct tdm_checkpoint_moment *moment, json_t *sets,
-                                    json_t **out, struct tdm_error *err)
+                                    json_t *files, json_t **out, struct tdm_error *err)
 {
     json_t *schedule = NULL, *note = json_object(), *losses = json_array(), *norms = json_array();
     char digest[TDM_DIGEST_SIZE];
@@ -61,6 +61,7 @@ enum tdm_status tdm_checkpoint_note(const struct tdm_program *program,
     tdm_json_set(&note, "losses", losses);
     tdm_json_set(&note, "gradient_norms", norms);
     tdm_json_set(&note, "sets", sets);
+    tdm_json_set(&note, "files", files);
     tdm_json_set(&note, "schedule", schedule);
     if (status == TDM_OK && note != NULL && digest_of(note, digest) != NULL)
         tdm_json_set(&note, "digest", json_string(digest));
@@ -96,6 +97,23 @@ static char *follow(const char *path, const char *link)
     return strchr(target, '/') == NULL ? tdm_path_join(path, target) : strdup(link);
 }
 
+/* Says why there is no checkpoint at `path`, of which `latest` is the link (or NULL). */
+static enum tdm_status refuse_folder(const char *path, const char *latest, struct tdm_error *err)
+{
+    char target[256];
+    ssize_t length = latest == NULL ? -1 : readlink(latest, target, sizeof(target) - 1);
+    if (length > 0) {
+        target[length] = '\0';
+        tdm_fail(err, TDM_USAGE, "--resume %s: its %s is a link to %s, where no checkpoint is",
+                 path, LATEST, target);
+        return tdm_hint(err, "give one of its step-N instead");
+    }
+    tdm_fail(err, TDM_USAGE, "--resume %s: holds no checkpoint: neither %s nor %s", path,
+             TDM_WEIGHTS_NOTE, LATEST);
+    return tdm_hint(err, "give the directory that run --save DIR --save-every N wrote, or one of "
+                         "its step-N");
+}
+
 /* The directory of the checkpoint that `path` stands for. */
 static enum tdm_status find(const char *path, char **directory, struct tdm_error *err)
 {
@@ -106,11 +124,7 @@ static enum tdm_status find(const char *path, char **directory, struct tdm_error
     } else if (latest != NULL && has(latest, TDM_WEIGHTS_NOTE)) {
         *directory = follow(path, latest);
     } else {
-        tdm_fail(err, TDM_USAGE, "--resume %s: holds no checkpoint: neither %s nor %s", path,
-                 TDM_WEIGHTS_NOTE, LATEST);
-        status =
-            tdm_hint(err, "give the directory that run --save DIR --save-every N wrote, or one "
-                          "of its step-N");
+        status = refuse_folder(path, latest, err);
     }
     free(latest);
     if (status == TDM_OK && *directory == NULL)
@@ -122,9 +136,9 @@ static enum tdm_status check_note(const char *file, json_t *note, uint64_t *step
                                   struct tdm_error *err)
 {
     struct tdm_json_reader reader = {file, "", note, err, TDM_OK};
-    static const char *const keys[] = {"format",  "step",           "seed", "tokens",
-                                       "backend", "losses",         "sets", "schedule",
-                                       "digest",  "gradient_norms", NULL};
+    static const char *const keys[] = {"format",  "step",           "seed",  "tokens",
+                                       "backend", "losses",         "sets",  "schedule",
+                                       "digest",  "gradient_norms", "files", NULL};
     const char *format = tdm_json_string(&reader, "format");
     if (tdm_json_status(&reader) == TDM_OK && strcmp(format, FORMAT) != 0)
         return tdm_json_fail(&reader, "format", "is not known; expected \"%s\"", FORMAT);
@@ -135,6 +149,7 @@ static enum tdm_status check_note(const char *file, json_t *note, uint64_t *step
     const json_t *norms = tdm_json_array(&reader, "gradient_norms");
     (void)tdm_json_object(&reader, "tokens");
     (void)tdm_json_object(&reader, "sets");
+    (void)tdm_json_object(&reader, "files");
     (void)tdm_json_object(&reader, "schedule");
     const char *backend = tdm_json_string(&reader, "backend");
     const char *digest = tdm_json_string(&reader, "digest");

@@ -8,11 +8,11 @@
 
 struct tdm_checkpoint_reader;
 
-/* Makes the note of a checkpoint, with the description of its files, whose reference it takes. NULL
- * if memory ran out. */
+/* Makes the note of a checkpoint, with the description of its files, whose references it takes;
+ * NULL if memory ran out for them. */
 enum tdm_status tdm_checkpoint_note(const struct tdm_program *program,
                                     const struct tdm_checkpoint_moment *moment, json_t *sets,
-                                    json_t **note, struct tdm_error *err);
+                                    json_t *files, json_t **note, struct tdm_error *err);
 
 /* Opens the files of a checkpoint and checks their headers. */
 enum tdm_status tdm_checkpoint_reader_open(const struct tdm_checkpoint *checkpoint,

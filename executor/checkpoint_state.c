@@ -3,6 +3,7 @@
 #include "executor/checkpoint_parts.h"
 
 #include "base/size.h"
+#include "executor/processes.h"
 #include "executor/state.h"
 #include "models/tensor_set.h"
 
@@ -45,7 +46,9 @@ struct saving {
     const struct tdm_arenas *arenas;
     const struct tdm_program *program;
     const struct tdm_weights_watch *watch;
-    struct tdm_weights_writer *writer;
+    struct tdm_processes *processes;
+    struct tdm_weights_writer *writer; /* NULL: process 0 writes, this one gives it its parts */
+    enum tdm_status found;   /* TDM_INPUT: a value is not finite; nothing is written then */
     uint64_t done, elements; /* of all files */
 };
 
@@ -64,6 +67,26 @@ static bool is_finite(enum tdm_dtype dtype, const void *data, uint64_t count)
     return finite;
 }
 
+/* Notes the first value that is not finite. */
+static void check_finite(struct saving *s, size_t number, const struct tdm_tensor *tensor,
+                         enum tdm_dtype dtype, const void *data, uint64_t count,
+                         struct tdm_error *err)
+{
+    char name[128];
+    if (s->writer == NULL || s->found != TDM_OK || is_finite(dtype, data, count))
+        return;
+    tdm_tensor_name(s->program->schedule->model, tensor, name, sizeof(name));
+    s->found = tdm_fail(err, TDM_INPUT,
+                        "the %s of \"%s\" hold a value that is not finite: they are not saved",
+                        kept[number].shown, name);
+}
+
+/* Must the rest still be read? The other processes send it, whatever it is for. */
+static bool goes_on(const struct saving *s)
+{
+    return s->found == TDM_OK || tdm_processes_count(s->processes) > 1;
+}
+
 /* Writes one content of all tensors: as it is kept, or, with `rounded`, through fp32 in another
  * dtype. */
 static enum tdm_status save_content(struct saving *s, size_t number, bool rounded,
@@ -78,21 +101,16 @@ static enum tdm_status save_content(struct saving *s, size_t number, bool rounde
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for saving a checkpoint");
     for (uint32_t t = 0; t < model->tensor_count; t++) {
         const struct tdm_tensor *tensor = &model->tensors[t];
-        for (uint64_t at = 0; at < tensor->elements && status == TDM_OK; at += TDM_STATE_BLOCK) {
+        for (uint64_t at = 0; at < tensor->elements && status == TDM_OK && goes_on(s);
+             at += TDM_STATE_BLOCK) {
             uint64_t count = tdm_state_block(tensor, at);
             status = rounded ? tdm_state_get(s->arenas, s->program, content, tensor, at, count,
                                              data, err)
                              : tdm_state_get_kept(s->arenas, s->program, content, tensor, at, count,
                                                   data, err);
-            if (status == TDM_OK && !is_finite(dtype, data, count)) {
-                char name[128];
-                tdm_tensor_name(model, tensor, name, sizeof(name));
-                status = tdm_fail(err, TDM_INPUT,
-                                  "the %s of \"%s\" hold a value that is not finite: they are not "
-                                  "saved",
-                                  kept[number].shown, name);
-            }
             if (status == TDM_OK)
+                check_finite(s, number, tensor, dtype, data, count, err);
+            if (status == TDM_OK && s->writer != NULL && s->found == TDM_OK)
                 status = rounded ? tdm_weights_append(s->writer, data, count, err)
                                  : tdm_weights_append_stored(s->writer, data, count, err);
             if (status == TDM_OK)
@@ -113,16 +131,18 @@ static enum tdm_status save_all(struct saving *s, const struct tdm_weights_targe
     for (size_t i = 0; i < KEPT && status == TDM_OK; i++) {
         if (!is_part(s->program, i, target->dtype))
             continue;
-        status = tdm_weights_part(s->writer, kept[i].name,
-                                  tdm_state_dtype(s->program, kept[i].content), err);
+        if (s->writer != NULL && s->found == TDM_OK)
+            status = tdm_weights_part(s->writer, kept[i].name,
+                                      tdm_state_dtype(s->program, kept[i].content), err);
         if (status == TDM_OK)
             status = save_content(s, i, false, kept[i].content, err);
     }
-    json_t *sets, *note;
+    if (status != TDM_OK || s->found != TDM_OK || s->writer == NULL)
+        return status == TDM_OK ? s->found : status;
+    json_t *sets, *files, *note;
+    status = tdm_weights_describe(s->writer, &sets, &files, err);
     if (status == TDM_OK)
-        status = tdm_weights_describe(s->writer, &sets, err);
-    if (status == TDM_OK)
-        status = tdm_checkpoint_note(s->program, moment, sets, &note, err);
+        status = tdm_checkpoint_note(s->program, moment, sets, files, &note, err);
     return status == TDM_OK ? tdm_weights_note(s->writer, note, err) : status;
 }
 
@@ -135,16 +155,20 @@ enum tdm_status tdm_checkpoint_save(const struct tdm_weights_target *target,
     struct tdm_weights_target whole = *target;
     whole.checkpoint = true;
     whole.part_bytes = tdm_checkpoint_part_bytes(program, target->dtype);
-    struct saving s = {.arenas = arenas, .program = program, .watch = watch};
+    struct saving s = {.arenas = arenas,
+                       .program = program,
+                       .watch = watch,
+                       .processes = tdm_arenas_here(arenas)->processes};
+    const bool writes = tdm_processes_number(s.processes) == 0;
     for (size_t i = 0; i < KEPT; i++)
         s.elements += is_part(program, i, target->dtype) ? program->schedule->model->parameters : 0;
     s.elements += program->schedule->model->parameters;
-    enum tdm_status status = tdm_weights_create(&whole, &s.writer, err);
+    enum tdm_status status = writes ? tdm_weights_create(&whole, &s.writer, err) : TDM_OK;
     if (status != TDM_OK)
         return status;
     status = save_all(&s, &whole, moment, err);
     if (status == TDM_OK)
-        return tdm_weights_commit(s.writer, err);
+        return writes ? tdm_weights_commit(s.writer, err) : TDM_OK;
     tdm_weights_abandon(s.writer);
     return status;
 }
@@ -171,6 +195,8 @@ enum tdm_status tdm_checkpoint_reader_open(const struct tdm_checkpoint *checkpoi
     }
     snprintf(folder, bytes, "%s/" TDM_WEIGHTS_FOLDER, checkpoint->directory);
     snprintf(note, bytes, "%s/" TDM_WEIGHTS_NOTE, checkpoint->directory);
+    status = tdm_weights_check_files(checkpoint->directory, note,
+                                     json_object_get(checkpoint->note, "files"), err);
     for (size_t i = 0; i < KEPT && status == TDM_OK; i++) {
         enum tdm_dtype dtype = tdm_state_dtype(program, kept[i].content);
         bool in_model =

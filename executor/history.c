@@ -20,6 +20,17 @@ enum tdm_status tdm_history_add(struct tdm_history *history, double loss, double
     return TDM_OK;
 }
 
+enum tdm_status tdm_history_copy(const struct tdm_history *history, struct tdm_history *copy,
+                                 struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    *copy = (struct tdm_history){0};
+    for (uint64_t i = 0; i < history->count && status == TDM_OK; i++)
+        status =
+            tdm_history_add(copy, history->steps[i].loss, history->steps[i].gradient_norm, err);
+    return status;
+}
+
 void tdm_history_free(struct tdm_history *history)
 {
     free(history->steps);

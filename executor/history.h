@@ -20,6 +20,9 @@ struct tdm_history {
 /* Adds the next step. TDM_NO_MEMORY. */
 enum tdm_status tdm_history_add(struct tdm_history *history, double loss, double gradient_norm,
                                 struct tdm_error *err);
+/* Makes *copy, which the caller frees, one of its own. TDM_NO_MEMORY. */
+enum tdm_status tdm_history_copy(const struct tdm_history *history, struct tdm_history *copy,
+                                 struct tdm_error *err);
 void tdm_history_free(struct tdm_history *history);
 
 #endif

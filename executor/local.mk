@@ -66,6 +66,7 @@ libexecutor_a_SOURCES += \
 	executor/run_weights.h \
 	executor/state.c \
 	executor/state.h \
+	executor/save.c executor/save.h executor/snapshot.c executor/snapshot.h \
 	executor/stochastic.h \
 	executor/timings.h \
 	executor/train.c \
@@ -138,6 +139,6 @@ modulesdir = $(pkglibdir)
 modules_DATA = tidemark-mpi.so
 tidemark-mpi.so: executor/mpi_module.c executor/mpi_module.h
 	$(AM_V_CCLD)$(CC) $(DEFS) -I. -I$(srcdir) $(CPPFLAGS) $(TDM_CFLAGS) $(MPI_CFLAGS) $(CFLAGS) -shared -fPIC \
-		$(srcdir)/executor/mpi_module.c -o $@ $(LDFLAGS) $(MPI_LIBS)
+		$(srcdir)/executor/mpi_module.c -o $@ $(TDM_LDFLAGS) $(LDFLAGS) $(MPI_LIBS)
 CLEANFILES += tidemark-mpi.so
 endif

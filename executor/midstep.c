@@ -57,13 +57,19 @@ static enum tdm_status send(struct tdm_midstep *midstep, uint64_t ended, double 
     return status;
 }
 
+/* Have enough ops ended to tell the time of the others from theirs? */
+static bool tells(const struct tdm_forecast *forecast, uint64_t ended)
+{
+    return tdm_forecast_seconds(forecast, ended) > LEAST_SHARE * forecast->step_seconds;
+}
+
 /* The predicted time of the ops that have not ended, scaled by the ratio of measured to predicted
  * time of the others. */
 static double left_seconds(const struct tdm_forecast *forecast, uint64_t ended, double seconds)
 {
     double passed = tdm_forecast_seconds(forecast, ended);
     double left = forecast->step_seconds - passed;
-    return passed > LEAST_SHARE * forecast->step_seconds ? left * seconds / passed : left;
+    return tells(forecast, ended) ? left * seconds / passed : left;
 }
 
 static void tell(const struct tdm_midstep *midstep, uint64_t ended, double seconds)
@@ -77,6 +83,7 @@ static void tell(const struct tdm_midstep *midstep, uint64_t ended, double secon
                                           .chunk = op->chunk,
                                           .seconds = seconds,
                                           .left_seconds = left_seconds(forecast, ended, seconds),
+                                          .left_as_planned = !tells(forecast, ended),
                                           .stopping = midstep->stop != NULL && *midstep->stop,
                                           .used_bytes = midstep->used_bytes,
                                           .planned_bytes = midstep->planned_bytes};

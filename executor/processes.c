@@ -9,6 +9,7 @@
 
 #include "executor/processes.h"
 
+#include "base/install.h"
 #include "executor/mpi_module.h"
 #include "executor/team.h"
 
@@ -372,8 +373,8 @@ static enum tdm_status find_module(struct tdm_processes *p, struct tdm_error *er
         p->library = load(given, why, sizeof(why));
     else if (slash != NULL && access(path, F_OK) == 0)
         p->library = load(path, why, sizeof(why));
-    else
-        p->library = load(TDM_MODULE_DIRECTORY "/tidemark-mpi.so", why, sizeof(why));
+    else if (tdm_install_path(TDM_MODULE_DIRECTORY "/tidemark-mpi.so", path, sizeof(path)))
+        p->library = load(path, why, sizeof(why));
     p->mpi = p->library == NULL ? NULL : dlsym(p->library, TDM_MPI_SYMBOL);
     if (p->library != NULL && (p->mpi == NULL || p->mpi->version != TDM_MPI_VERSION))
         snprintf(why, sizeof(why), "tidemark-mpi.so is of another version of tidemark");
@@ -531,30 +532,71 @@ uint32_t tdm_processes_of(const struct tdm_processes *p, uint32_t ranks, uint32_
 
 /* ---- all together ---- */
 
-enum tdm_status tdm_processes_broadcast(struct tdm_processes *p, uint32_t from, void *data,
-                                        uint64_t bytes, struct tdm_error *err)
+/* Sends a part of some data to a process, and waits until it has left. */
+static enum tdm_status send_part(struct tdm_processes *p, void *data, uint64_t bytes, uint32_t to,
+                                 struct tdm_error *err)
+{
+    uint64_t request;
+    enum tdm_status status = tdm_processes_send(p, data, bytes, to, TAG_DATA, &request, err);
+    return status == TDM_OK ? await(p, &request, err) : status;
+}
+
+static enum tdm_status receive_part(struct tdm_processes *p, void *data, uint64_t bytes,
+                                    uint32_t from, struct tdm_error *err)
+{
+    uint64_t request;
+    enum tdm_status status = tdm_processes_receive(p, data, bytes, from, TAG_DATA, &request, err);
+    return status == TDM_OK ? await(p, &request, err) : status;
+}
+
+/* Sends data from one process to those in [first, end). */
+static enum tdm_status spread(struct tdm_processes *p, uint32_t from, uint32_t first, uint32_t end,
+                              void *data, uint64_t bytes, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    if (p == NULL)
-        return TDM_OK;
     for (uint64_t at = 0; at < bytes && status == TDM_OK; at += TDM_MPI_MESSAGE_BYTES) {
         const uint64_t left = bytes - at;
         const uint64_t part = left < TDM_MPI_MESSAGE_BYTES ? left : TDM_MPI_MESSAGE_BYTES;
-        uint64_t request;
-        for (uint32_t to = 0; to < p->count && p->number == from && status == TDM_OK; to++) {
+        for (uint32_t to = first; to < end && p->number == from && status == TDM_OK; to++)
             if (to != from)
-                status =
-                    tdm_processes_send(p, (char *)data + at, part, to, TAG_DATA, &request, err);
-            if (to != from && status == TDM_OK)
-                status = await(p, &request, err);
-        }
-        if (p->number == from || status != TDM_OK)
-            continue;
-        status = tdm_processes_receive(p, (char *)data + at, part, from, TAG_DATA, &request, err);
-        if (status == TDM_OK)
-            status = await(p, &request, err);
+                status = send_part(p, (char *)data + at, part, to, err);
+        if (p->number != from && p->number >= first && p->number < end && status == TDM_OK)
+            status = receive_part(p, (char *)data + at, part, from, err);
     }
     return status;
+}
+
+enum tdm_status tdm_processes_broadcast(struct tdm_processes *p, uint32_t from, void *data,
+                                        uint64_t bytes, struct tdm_error *err)
+{
+    return p == NULL ? TDM_OK : spread(p, from, 0, p->count, data, bytes, err);
+}
+
+enum tdm_status tdm_processes_collect(struct tdm_processes *p, uint32_t from, void *data,
+                                      uint64_t bytes, struct tdm_error *err)
+{
+    return p == NULL ? TDM_OK : spread(p, from, 0, 1, data, bytes, err);
+}
+
+enum tdm_status tdm_processes_unite(struct tdm_processes *p, uint32_t *flags, struct tdm_error *err)
+{
+    const uint32_t own = *flags;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t from = 0; from < tdm_processes_count(p) && status == TDM_OK; from++) {
+        uint32_t theirs = own;
+        status = tdm_processes_broadcast(p, from, &theirs, sizeof(theirs), err);
+        *flags |= theirs;
+    }
+    return status;
+}
+
+void tdm_processes_fail_alike(struct tdm_processes *p)
+{
+    if (p == NULL)
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->has_told = true;
+    pthread_mutex_unlock(&p->lock);
 }
 
 enum tdm_status tdm_processes_meet(struct tdm_processes *p, struct tdm_error *err)
@@ -596,10 +638,7 @@ enum tdm_status tdm_processes_compare(struct tdm_processes *p, uint32_t ranks,
             if (strcmp(theirs[i].text, first[i].text) != 0)
                 status = differ(from, tdm_processes_ranks(p, ranks), &theirs[i], &first[i], err);
     }
-    if (status == TDM_INPUT) {
-        pthread_mutex_lock(&p->lock);
-        p->has_told = true; /* all know */
-        pthread_mutex_unlock(&p->lock);
-    }
+    if (status == TDM_INPUT)
+        tdm_processes_fail_alike(p);
     return status;
 }

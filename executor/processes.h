@@ -61,6 +61,17 @@ uint32_t tdm_processes_of(const struct tdm_processes *processes, uint32_t ranks,
 enum tdm_status tdm_processes_broadcast(struct tdm_processes *processes, uint32_t from, void *data,
                                         uint64_t bytes, struct tdm_error *err);
 
+/* All: process 0 gets `bytes` of process `from`. */
+enum tdm_status tdm_processes_collect(struct tdm_processes *processes, uint32_t from, void *data,
+                                      uint64_t bytes, struct tdm_error *err);
+
+/* All: *flags becomes the union of those of all processes. */
+enum tdm_status tdm_processes_unite(struct tdm_processes *processes, uint32_t *flags,
+                                    struct tdm_error *err);
+
+/* All: every process is about to fail in the same way, and need not be told. */
+void tdm_processes_fail_alike(struct tdm_processes *processes);
+
 /* All: waits for all processes. */
 enum tdm_status tdm_processes_meet(struct tdm_processes *processes, struct tdm_error *err);
 

@@ -135,8 +135,11 @@ static enum tdm_status load_one(const char *path, const char *const *pairs, size
 static void tell_planned(const struct tdm_run *run, const char *path,
                          const struct tdm_loaded *loaded)
 {
-    const struct tdm_amounts amounts =
+    struct tdm_amounts amounts =
         tdm_amounts_of(loaded->program, run->options->backend, run->options->trace_path != NULL);
+    if (tdm_run_saves_checkpoints(run->options))
+        amounts.pageable_bytes =
+            tdm_size_add(amounts.pageable_bytes, loaded->schedule->snapshot_bytes);
     run->listener->planned(run->listener->self, path, loaded->program, &amounts,
                            loaded->forecasts[0]->step_seconds);
 }

@@ -73,6 +73,7 @@ struct tdm_run_moment {
     enum tdm_phase phase;
     uint32_t layer, chunk; /* or TDM_NONE */
     double seconds, left_seconds;
+    bool left_as_planned;   /* left_seconds is the schedule's: too little has run to tell more */
     bool stopping;          /* the run ends after this step */
     uint64_t used_bytes;    /* of the device, as its driver reports it; 0: not known */
     uint64_t planned_bytes; /* of the device: the arena and the runtime */
@@ -96,6 +97,9 @@ struct tdm_run_listener {
     /* The run goes on after `step`. `differences` from the run that saved change how sums are
      * rounded, or the user wants them; "": none. */
     void (*resumed)(void *self, const char *directory, uint64_t step, const char *differences);
+    /* Checkpoints will be written beside the next step, or, for the reason `between`, between two.
+     */
+    void (*saving)(void *self, const char *between);
     /* A checkpoint was saved after a step. */
     void (*saved)(void *self, const char *directory, uint64_t step, double seconds);
     /* Called a few times a second in a step. May be NULL. */

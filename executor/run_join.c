@@ -100,12 +100,13 @@ static enum tdm_status add_card(const struct tdm_backend *backend, struct facts 
 }
 
 /* What the command line says about the numbers. */
-static void add_options(const struct tdm_run_options *options, struct facts *facts)
+static void add_options(const struct tdm_run *run, struct facts *facts)
 {
+    const struct tdm_run_options *options = run->options;
     char text[TDM_FACT_TEXT];
     snprintf(text, sizeof(text), "%llu", (unsigned long long)options->steps);
     add(facts, "number of steps", text);
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)options->seed);
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)run->weights.seed);
     add(facts, "seed", text);
     snprintf(text, sizeof(text), "%s, %s, every %llu, %llu",
              options->save_path == NULL ? "no" : "yes",
@@ -116,6 +117,10 @@ static void add_options(const struct tdm_run_options *options, struct facts *fac
              (unsigned long long)options->evaluate_every,
              (unsigned long long)options->evaluate_windows);
     add(facts, "way to evaluate", text);
+    const struct tdm_checkpoint *resumed = run->weights.resumed;
+    snprintf(text, sizeof(text), "%s%.32s", resumed == NULL ? "none" : "digest ",
+             resumed == NULL ? "" : json_string_value(json_object_get(resumed->note, "digest")));
+    add(facts, "checkpoint to go on from", text);
 }
 
 static enum tdm_status compare(const struct tdm_run *run, struct tdm_error *err)
@@ -125,7 +130,7 @@ static enum tdm_status compare(const struct tdm_run *run, struct tdm_error *err)
     add(&facts, "version of tidemark", PACKAGE_VERSION);
     add(&facts, "backend", options->backend->name);
     add(&facts, "transport", run->team.transport->name);
-    add_options(options, &facts);
+    add_options(run, &facts);
     enum tdm_status status = add_schedules(run, &facts, err);
     if (status == TDM_OK)
         status = add_card(options->backend, &facts, err);

@@ -3,13 +3,13 @@
 #include "executor/run_weights.h"
 
 #include "base/size.h"
+#include "executor/host_memory.h"
 #include "executor/processes.h"
 #include "executor/state.h"
 #include "executor/weights.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static void moved(void *self, uint64_t done, uint64_t elements)
 {
@@ -83,13 +83,6 @@ static struct tdm_checkpoint_user user_of(const struct tdm_run_options *options,
                                         .pair_count = options->pair_count};
 }
 
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 enum tdm_status tdm_run_weights_restore(struct tdm_run_weights *weights,
                                         const struct tdm_arenas *arenas,
                                         const struct tdm_program *program, uint64_t saved_step,
@@ -119,68 +112,143 @@ enum tdm_status tdm_run_weights_restore(struct tdm_run_weights *weights,
 static void hint_last(const struct tdm_run_weights *weights, uint64_t saved_step,
                       struct tdm_error *err)
 {
-    if (saved_step > 0 && err->hint[0] == '\0')
+    if (saved_step > 0 && err != NULL && err->hint[0] == '\0')
         (void)tdm_hint(err, "%s has the checkpoint of step %llu", weights->options->save_path,
                        (unsigned long long)saved_step);
 }
 
+/* Tells the other processes whether process 0 has saved: that is their status too. Where it failed
+ * otherwise than by a value that is not finite, they end with its error. */
+static enum tdm_status agree_saved(struct tdm_processes *processes, enum tdm_status status,
+                                   struct tdm_error *err)
+{
+    uint32_t refused = status == TDM_INPUT;
+    if (status != TDM_OK && status != TDM_INPUT)
+        return status;
+    enum tdm_status shared = tdm_processes_broadcast(processes, 0, &refused, sizeof(refused), err);
+    if (shared != TDM_OK)
+        return shared;
+    return refused && status == TDM_OK
+               ? tdm_fail(err, TDM_INPUT, "a value of the state is not finite: it is not saved")
+               : status;
+}
+
+/* A save has succeeded, or not. */
+static enum tdm_status note_saved(const struct tdm_run_weights *weights,
+                                  const struct tdm_save *save, uint64_t *saved_step,
+                                  enum tdm_status status, struct tdm_error *err)
+{
+    const struct tdm_run_listener *listener = weights->listener;
+    if (status != TDM_OK) {
+        hint_last(weights, *saved_step, err);
+        return status;
+    }
+    *saved_step = tdm_save_step(save);
+    listener->saved(listener->self, tdm_save_path(save), tdm_save_step(save),
+                    tdm_save_seconds(save));
+    return TDM_OK;
+}
+
+enum tdm_status tdm_run_weights_await(struct tdm_run_weights *weights, uint64_t *saved_step,
+                                      struct tdm_error *err)
+{
+    struct tdm_save *save = weights->save;
+    if (save == NULL)
+        return TDM_OK;
+    weights->save = NULL;
+    enum tdm_status status = note_saved(weights, save, saved_step, tdm_save_end(save, err), err);
+    tdm_save_free(save);
+    return status;
+}
+
+/* The directory from which the small files of a model are copied: the last checkpoint, because the
+ * one that the run went on from may have been removed since. malloc'ed; NULL: that of the target.
+ */
+static char *companions_of(const struct tdm_run_weights *weights, uint64_t saved_step)
+{
+    return saved_step == 0 ? NULL : tdm_checkpoint_folder_step(&weights->folder, saved_step);
+}
+
+/* Saves a checkpoint: from a snapshot beside the next step, if there is one and memory for it. */
 static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
                                        const struct tdm_arenas *arenas,
                                        const struct tdm_program *program,
-                                       const struct tdm_history *history, uint64_t *saved_step,
-                                       struct tdm_error *err)
+                                       const struct tdm_history *history, bool last,
+                                       uint64_t *saved_step, struct tdm_error *err)
 {
-    const struct tdm_run_listener *listener = weights->listener;
     const struct tdm_weights_watch watch = {weights, moved, weights->options->cut};
-    const double began = now_seconds();
     struct tdm_checkpoint_moment moment = {.step = history->count,
                                            .seed = weights->seed,
-                                           .backend = arenas->backend->name,
+                                           .backend = weights->options->backend->name,
                                            .token_count = weights->token_count,
                                            .history = history};
     memcpy(moment.token_digest, weights->token_digest, sizeof(moment.token_digest));
     struct tdm_weights_target target = target_of(weights, program->schedule, false);
-    char *path = tdm_checkpoint_folder_step(&weights->folder, history->count);
-    if (path == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", target.directory);
-    target.directory = path;
-    target.force = true; /* the folder was checked */
+    struct tdm_save *save = NULL;
+    free(weights->companions);
+    weights->companions = companions_of(weights, *saved_step);
+    if (weights->companions != NULL)
+        target.companions = weights->companions;
+    enum tdm_status status = tdm_save_new(&target, &weights->folder, &moment, &save, err);
+    if (status != TDM_OK)
+        return status;
     weights->moving = "saving a checkpoint";
-    enum tdm_status status = tdm_checkpoint_save(&target, arenas, program, &moment, &watch, err);
-    if (status == TDM_OK)
-        status = tdm_checkpoint_folder_advance(&weights->folder, history->count, err);
-    if (status == TDM_OK) {
-        *saved_step = history->count;
-        listener->saved(listener->self, path, history->count, now_seconds() - began);
-    } else {
-        hint_last(weights, *saved_step, err);
+    if (weights->snapshot != NULL && !last) {
+        status = tdm_snapshot_take(weights->snapshot, arenas, err);
+        if (status == TDM_OK)
+            status =
+                tdm_save_start(save, tdm_snapshot_arenas(weights->snapshot), program, &watch, err);
+        weights->save = save; /* freed when it is awaited */
+        return status;
     }
-    free(path);
+    status = agree_saved(weights->options->processes,
+                         tdm_save_write(save, arenas, program, &watch, err), err);
+    status = note_saved(weights, save, saved_step, status, err);
+    tdm_save_free(save);
+    return status;
+}
+
+enum tdm_status tdm_run_wishes(const struct tdm_run_options *options, struct tdm_run_wishes *wishes,
+                               struct tdm_error *err)
+{
+    enum { STOP = 1, SAVE = 2 };
+    uint32_t flags = (options->stop != NULL && *options->stop ? STOP : 0) |
+                     (options->save_now != NULL && *options->save_now ? SAVE : 0);
+    if (options->save_now != NULL)
+        *options->save_now = 0;
+    enum tdm_status status = tdm_run_saves_checkpoints(options)
+                                 ? tdm_processes_unite(options->processes, &flags, err)
+                                 : TDM_OK;
+    *wishes = (struct tdm_run_wishes){.stop = flags & STOP, .save = flags & SAVE};
     return status;
 }
 
 /* Is a checkpoint to be saved after a step? */
-static bool is_due(const struct tdm_run_options *options, uint64_t step)
+static bool is_due(const struct tdm_run_options *options, const struct tdm_run_wishes *wishes,
+                   uint64_t step)
 {
-    bool now = options->save_now != NULL && *options->save_now;
-    if (now)
-        *options->save_now = 0;
-    return now || step == options->steps || step % options->save_every == 0 ||
-           (options->stop != NULL && *options->stop);
+    return wishes->save || wishes->stop || step == options->steps ||
+           step % options->save_every == 0;
 }
 
 enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program,
-                                     const struct tdm_history *history, uint64_t *saved_step,
+                                     const struct tdm_history *history,
+                                     const struct tdm_run_wishes *wishes, uint64_t *saved_step,
                                      struct tdm_error *err)
 {
     const struct tdm_run_options *options = weights->options;
     const bool last = history->count == options->steps;
+    const bool due = tdm_run_saves_checkpoints(options) && is_due(options, wishes, history->count);
     enum tdm_status status = TDM_OK;
-    if (tdm_run_saves_checkpoints(options) && is_due(options, history->count) &&
-        history->count != *saved_step)
-        status = save_checkpoint(weights, arenas, program, history, saved_step, err);
+    if (weights->save != NULL && (due || tdm_save_ended(weights->save)))
+        status = tdm_run_weights_await(weights, saved_step, err);
+    if (status != TDM_OK)
+        return status;
+    if (due && history->count != *saved_step)
+        status = save_checkpoint(weights, arenas, program, history, last || wishes->stop,
+                                 saved_step, err);
     else if (last && !tdm_run_saves_checkpoints(options))
         status = save(weights, arenas, program, false, err);
     return status == TDM_OK && last ? save(weights, arenas, program, true, err) : status;
@@ -212,6 +280,7 @@ static enum tdm_status check_target(struct tdm_run_weights *weights,
     const struct tdm_run_options *options = weights->options;
     const struct tdm_schedule *schedule = program->schedule;
     const struct tdm_weights_target target = target_of(weights, schedule, gradients);
+    weights->folder.path = options->save_path;
     if (target.directory == NULL || tdm_processes_number(options->processes) > 0)
         return TDM_OK;
     const char *option = gradients ? "--save-gradients" : "--save";
@@ -272,12 +341,6 @@ enum tdm_status tdm_run_weights_open(const struct tdm_run_options *options,
     enum tdm_status status = TDM_OK;
     *weights = (struct tdm_run_weights){
         .options = options, .listener = listener, .seed = options->seed, .folder = {.lock = -1}};
-    if (tdm_processes_count(options->processes) > 1 &&
-        (options->resume_path != NULL || tdm_run_saves_checkpoints(options))) {
-        tdm_fail(err, TDM_USAGE, "%s: checkpoints of several processes are not written yet",
-                 options->resume_path != NULL ? "--resume" : "--save-every");
-        return tdm_hint(err, "--save writes the model after the last step");
-    }
     if (options->resume_path != NULL)
         status = open_resumed(weights, program, err);
     else if (options->weights_path != NULL)
@@ -301,22 +364,55 @@ enum tdm_status tdm_run_weights_match(struct tdm_run_weights *weights,
                                              weights->token_count, weights->token_digest, err);
 }
 
+/* Why are checkpoints written between steps? NULL: they are written beside the next one. */
+static const char *why_between(const struct tdm_run_options *options,
+                               const struct tdm_schedule *schedule)
+{
+    struct tdm_host_memory memory;
+    if (tdm_processes_count(options->processes) > 1)
+        return "several processes save together";
+    if (schedule->snapshot_bytes < tdm_schedule_state_bytes(schedule))
+        return "the plan leaves no host memory for a snapshot (plan --snapshot)";
+    tdm_host_memory_read("", &memory);
+    return tdm_host_memory_usable_bytes(&memory) < schedule->snapshot_bytes
+               ? "this computer has too little free memory for a snapshot"
+               : NULL;
+}
+
+enum tdm_status tdm_run_weights_prepare(struct tdm_run_weights *weights,
+                                        const struct tdm_program *program, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = weights->options;
+    if (!tdm_run_saves_checkpoints(options) || options->save_every >= options->steps)
+        return TDM_OK; /* there is no next step */
+    const char *why = why_between(options, program->schedule);
+    weights->listener->saving(weights->listener->self, why);
+    return why == NULL ? tdm_snapshot_new(program, &weights->snapshot, err) : TDM_OK;
+}
+
 enum tdm_status tdm_run_weights_begin(struct tdm_run_weights *weights, struct tdm_error *err)
 {
     const struct tdm_checkpoint *resumed = weights->resumed;
     if (resumed != NULL)
         weights->listener->resumed(weights->listener->self, resumed->directory, resumed->step,
                                    resumed->differences);
-    return tdm_run_saves_checkpoints(weights->options)
+    return tdm_run_saves_checkpoints(weights->options) &&
+                   tdm_processes_number(weights->options->processes) == 0
                ? tdm_checkpoint_folder_open(&weights->folder, err)
                : TDM_OK;
 }
 
 void tdm_run_weights_close(struct tdm_run_weights *weights)
 {
+    tdm_save_free(weights->save);
+    tdm_snapshot_free(weights->snapshot);
+    free(weights->companions);
     tdm_weights_close(weights->files);
     tdm_checkpoint_close(weights->resumed);
     tdm_checkpoint_folder_close(&weights->folder);
     weights->files = NULL;
     weights->resumed = NULL;
+    weights->save = NULL;
+    weights->snapshot = NULL;
+    weights->companions = NULL;
 }

@@ -10,6 +10,8 @@
 #include "executor/checkpoint.h"
 #include "executor/checkpoint_folder.h"
 #include "executor/run.h"
+#include "executor/save.h"
+#include "executor/snapshot.h"
 #include "models/weights.h"
 
 struct tdm_run_weights {
@@ -20,7 +22,11 @@ struct tdm_run_weights {
     uint64_t seed;                  /* of the training */
     struct tdm_checkpoint *resumed; /* NULL: from the start */
     struct tdm_checkpoint_folder folder;
-    uint64_t token_count; /* of the text, if checkpoints are read or written */
+    struct tdm_snapshot
+        *snapshot;         /* for saves beside the next step; NULL: they are between steps */
+    struct tdm_save *save; /* that goes on beside a step; NULL: none */
+    char *companions;      /* a directory that the last save copied from; NULL: none */
+    uint64_t token_count;  /* of the text, if checkpoints are read or written */
     char token_digest[TDM_DIGEST_SIZE];
 };
 
@@ -41,6 +47,11 @@ enum tdm_status tdm_run_weights_match(struct tdm_run_weights *weights,
 /* The run will begin: makes the folder for checkpoints. Errors of tdm_checkpoint_folder_open(). */
 enum tdm_status tdm_run_weights_begin(struct tdm_run_weights *weights, struct tdm_error *err);
 
+/* When arenas have been taken and filled: takes memory for saves beside the steps of a program, if
+ * it was planned, and tells the listener. */
+enum tdm_status tdm_run_weights_prepare(struct tdm_run_weights *weights,
+                                        const struct tdm_program *program, struct tdm_error *err);
+
 /* Initialises the state of a program. */
 enum tdm_status tdm_run_weights_init(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
@@ -56,13 +67,29 @@ enum tdm_status tdm_run_weights_restore(struct tdm_run_weights *weights,
 /* Does the run write checkpoints? */
 bool tdm_run_saves_checkpoints(const struct tdm_run_options *options);
 
+/* What the user wants of the run, by signals to this process or another one. */
+struct tdm_run_wishes {
+    bool stop, save;
+};
+
+/* Between steps: reads the wishes. All processes get the same ones; each wish to save once. */
+enum tdm_status tdm_run_wishes(const struct tdm_run_options *options, struct tdm_run_wishes *wishes,
+                               struct tdm_error *err);
+
 /* Saves weights, a checkpoint or gradients if they are to be saved after the last step of
- * `history`; a checkpoint also if the run was told to save now or to stop. Not what *saved_step
- * says was saved; it becomes that step if a checkpoint was saved. */
+ * `history`; a checkpoint also if the user wishes it, or that the run stops. Not what *saved_step
+ * says was saved; it becomes that step if a checkpoint was saved. With a snapshot it is saved
+ * beside the next step, and *saved_step changes in a later call. With several processes all call
+ * it, and process 0 writes. */
 enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program,
-                                     const struct tdm_history *history, uint64_t *saved_step,
+                                     const struct tdm_history *history,
+                                     const struct tdm_run_wishes *wishes, uint64_t *saved_step,
                                      struct tdm_error *err);
+
+/* Waits for a save beside the steps, if there is one; it then counts as one in *saved_step. */
+enum tdm_status tdm_run_weights_await(struct tdm_run_weights *weights, uint64_t *saved_step,
+                                      struct tdm_error *err);
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/size.h"
 #include "executor/processes.h"
 #include "executor/remainder.h"
+#include "executor/snapshot.h"
 #include "schedule/program.h"
 #include "schedule/slices.h"
 
@@ -86,11 +87,13 @@ static enum tdm_status upload(const struct tdm_arenas *arenas, const struct tdm_
     return status;
 }
 
-/* Reads bytes of a rank's arena; all processes get them. `data` is NULL where the rank is of
- * another process. */
+/* Who gets what is read of a rank, if there are several processes. */
+enum readers { PROCESS_0, ALL_PROCESSES };
+
+/* Reads bytes of a rank's arena. `data` is NULL where the rank is of another process. */
 static enum tdm_status fetch(const struct tdm_arenas *arenas, uint32_t ranks, uint32_t rank,
-                             const void *data, void *destination, uint64_t bytes,
-                             struct tdm_error *err)
+                             enum readers readers, const void *data, void *destination,
+                             uint64_t bytes, struct tdm_error *err)
 {
     const struct tdm_arenas *of_rank = &arenas[rank];
     struct tdm_processes *processes = tdm_arenas_here(arenas)->processes;
@@ -98,10 +101,12 @@ static enum tdm_status fetch(const struct tdm_arenas *arenas, uint32_t ranks, ui
         of_rank->backend == NULL
             ? TDM_OK
             : of_rank->backend->download(of_rank->executor, destination, data, bytes, err);
-    return status == TDM_OK && processes != NULL
-               ? tdm_processes_broadcast(processes, tdm_processes_of(processes, ranks, rank),
-                                         destination, bytes, err)
-               : status;
+    if (status != TDM_OK || processes == NULL)
+        return status;
+    const uint32_t from = tdm_processes_of(processes, ranks, rank);
+    return readers == ALL_PROCESSES
+               ? tdm_processes_broadcast(processes, from, destination, bytes, err)
+               : tdm_processes_collect(processes, from, destination, bytes, err);
 }
 
 /* Reads `count` elements of a content of a tensor's unit, from the ranks that have them. The
@@ -114,14 +119,18 @@ static enum tdm_status download(const struct tdm_arenas *arenas, const struct td
     const uint64_t size = tdm_dtype_bytes(dtype), from = tensor->offset + first;
     const uint32_t ranks = is_parted(program, content) ? program->ranks : 1;
     enum tdm_status status = TDM_OK;
+    if (arenas->snapshot != NULL) {
+        tdm_snapshot_read(arenas->snapshot, content, tensor, first, count, destination);
+        return TDM_OK;
+    }
     for (uint32_t rank = 0; rank < ranks && status == TDM_OK; rank++) {
         const char *data = unit_data(&arenas[rank], program, content, tensor->unit);
         const struct held held = held_by(program, content, tensor->unit, rank, from, count);
         if (held.begin < held.end)
-            status =
-                fetch(arenas, program->ranks, rank, data == NULL ? NULL : data + held.at * size,
-                      (char *)destination + (held.begin - from) * size,
-                      (held.end - held.begin) * size, err);
+            status = fetch(arenas, program->ranks, rank, PROCESS_0,
+                           data == NULL ? NULL : data + held.at * size,
+                           (char *)destination + (held.begin - from) * size,
+                           (held.end - held.begin) * size, err);
     }
     return status;
 }
@@ -285,7 +294,7 @@ static enum tdm_status add_tied(const struct tdm_arenas *arenas, const struct td
     if (of_head == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading %llu elements",
                         (unsigned long long)count);
-    enum tdm_status status = fetch(arenas, program->ranks, 0,
+    enum tdm_status status = fetch(arenas, program->ranks, 0, PROCESS_0,
                                    data == NULL ? NULL : data + (tensor->offset + first) * size,
                                    of_head, count * size, err);
     for (uint64_t i = 0; i < count && status == TDM_OK; i++)
@@ -391,8 +400,8 @@ static enum tdm_status read_number(const struct tdm_arenas *arenas,
                                    const struct tdm_buffer *buffer, uint32_t slot, double *number,
                                    struct tdm_error *err)
 {
-    return fetch(arenas, program->ranks, rank, tdm_arenas_slot(&arenas[rank], buffer, slot), number,
-                 sizeof(*number), err);
+    return fetch(arenas, program->ranks, rank, ALL_PROCESSES,
+                 tdm_arenas_slot(&arenas[rank], buffer, slot), number, sizeof(*number), err);
 }
 
 enum tdm_status tdm_state_read_loss(const struct tdm_arenas *arenas,

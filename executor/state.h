@@ -5,6 +5,9 @@
  *
  * `arenas` has an element for each rank of the program. Weights are written to all of them, and
  * masters and moments to the ranks that have them (schedule/slices.h).
+ *
+ * With several processes all call these functions. Each writes to its own ranks; process 0 alone
+ * gets what is read, but for the loss, which all get.
  */
 #ifndef TDM_EXECUTOR_STATE_H
 #define TDM_EXECUTOR_STATE_H

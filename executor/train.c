@@ -42,6 +42,7 @@ struct training {
     struct tdm_batch *batch;           /* NULL: nothing is computed */
     struct tdm_log *log;               /* NULL: none */
     const volatile sig_atomic_t *cut;  /* not zero: ends a step in the middle */
+    struct tdm_run_wishes wishes;      /* after the last step */
 };
 
 /* What is known of a step when it has ended. */
@@ -244,6 +245,7 @@ static enum tdm_status count(struct training *t, const struct ended_step *ended,
     if (isinf(ended->loss) || (isnan(ended->loss) && t->run->options->backend->executes)) {
         tdm_fail(err, TDM_INPUT, "the loss of step %llu is not a number",
                  (unsigned long long)ended->number);
+        (void)tdm_run_weights_await(&t->run->weights, &result->saved_step, NULL);
         find_first(t, ended->number, err);
         return hint_lower(t, err);
     }
@@ -292,8 +294,9 @@ static enum tdm_status next_step(struct training *t, struct tdm_error *err)
 /* Saves what is to be saved after this step. */
 static enum tdm_status save(struct training *t, struct tdm_error *err)
 {
-    enum tdm_status status = tdm_run_weights_save(&t->run->weights, t->run->arenas, t->program,
-                                                  &t->history, &t->result->saved_step, err);
+    enum tdm_status status =
+        tdm_run_weights_save(&t->run->weights, t->run->arenas, t->program, &t->history, &t->wishes,
+                             &t->result->saved_step, err);
     if (status != TDM_INPUT)
         return status;
     find_first(t, t->position.step, err); /* a weight is not finite */
@@ -309,9 +312,10 @@ static bool is_cut(const struct training *t)
 static enum tdm_status check_stop(const struct training *t, struct tdm_error *err)
 {
     const struct tdm_run_options *options = t->run->options;
-    if (!tdm_run_saves_checkpoints(options) || options->stop == NULL || !*options->stop ||
+    if (!tdm_run_saves_checkpoints(options) || !t->wishes.stop ||
         t->position.step == options->steps)
         return TDM_OK;
+    tdm_processes_fail_alike(options->processes);
     return tdm_fail(err, TDM_INTERRUPTED, "interrupted after step %llu",
                     (unsigned long long)t->position.step);
 }
@@ -323,11 +327,12 @@ static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
     const struct tdm_run_listener *listener = t->run->listener;
     struct tdm_run_validation *validation = &t->result->validation;
     const uint64_t step = t->position.step;
+    /* one of several processes must not leave the others in it: then a step follows, and a save */
+    const volatile sig_atomic_t *stop = options->processes == NULL ? options->stop : t->cut;
     double loss, seconds;
     if (t->evaluation == NULL || (step % options->evaluate_every != 0 && step != options->steps))
         return TDM_OK;
-    enum tdm_status status =
-        tdm_evaluation_run(t->evaluation, step, options->stop, &loss, &seconds, err);
+    enum tdm_status status = tdm_evaluation_run(t->evaluation, step, stop, &loss, &seconds, err);
     uint64_t tokens = tdm_evaluation_tokens(t->evaluation);
     if (status == TDM_OK && t->run->recorder != NULL)
         status = tdm_recorder_evaluated(t->run->recorder, step, loss, tokens, seconds, err);
@@ -460,6 +465,8 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     if (status == TDM_OK)
         status = fill_arenas(t, err);
     if (status == TDM_OK)
+        status = tdm_run_weights_prepare(&run->weights, t->program, err);
+    if (status == TDM_OK)
         status = record_forecasts(t, index, err);
     if (status == TDM_OK && run->options->log_path != NULL)
         status = tdm_log_open(run->options->log_path, t->position.step, &t->log, err);
@@ -506,6 +513,8 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
         status = save(&t, err);
     while (status == TDM_OK && t.position.step < run->options->steps) {
         status = next_step(&t, err);
+        if (status == TDM_OK)
+            status = tdm_run_wishes(run->options, &t.wishes, err);
         if (status == TDM_OK) /* before an evaluation overwrites the gradients */
             status = save(&t, err);
         if (status == TDM_OK)
@@ -515,12 +524,18 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
     }
     /* an evaluation was interrupted */
     struct tdm_error late = {.status = TDM_OK};
-    if (status == TDM_INTERRUPTED && t.position.step > result->resumed_step &&
-        tdm_run_saves_checkpoints(run->options) && !is_cut(&t) && save(&t, &late) != TDM_OK) {
+    t.wishes.stop = true;
+    if (status == TDM_INTERRUPTED && run->options->processes == NULL &&
+        t.position.step > result->resumed_step && tdm_run_saves_checkpoints(run->options) &&
+        !is_cut(&t) && save(&t, &late) != TDM_OK) {
         status = late.status;
         if (err != NULL)
             *err = late;
     }
+    /* a save goes on; its failure counts unless something failed before */
+    const enum tdm_status saved =
+        tdm_run_weights_await(&run->weights, &result->saved_step, status == TDM_OK ? err : NULL);
+    status = status == TDM_OK ? saved : status;
     result->finished = status == TDM_OK;
     status = tdm_log_close(t.log, status, err);
     close_training(&t);

@@ -119,9 +119,15 @@ enum tdm_status tdm_weights_part(struct tdm_weights_writer *writer, const char *
                                  enum tdm_dtype dtype, struct tdm_error *err);
 
 /* Ends the last part. *sets describes the model and the parts by name, as tdm_tensor_set_open()
- * wants it (new reference; NULL if memory ran out). */
+ * wants it, and *files the small files beside them, for tdm_weights_check_files() (new references;
+ * NULL if memory ran out). */
 enum tdm_status tdm_weights_describe(struct tdm_weights_writer *writer, json_t **sets,
-                                     struct tdm_error *err);
+                                     json_t **files, struct tdm_error *err);
+
+/* Are the small files of a directory (config, tokenizer) those that `files` describes? `note`: its
+ * source, for messages. TDM_INPUT names the first that differs; TDM_IO if one is missing. */
+enum tdm_status tdm_weights_check_files(const char *directory, const char *note,
+                                        const json_t *files, struct tdm_error *err);
 
 /* Writes the note. Takes the reference, which may be NULL: TDM_NO_MEMORY. */
 enum tdm_status tdm_weights_note(struct tdm_weights_writer *writer, json_t *note,

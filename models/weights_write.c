@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes directories of whole-model tensors: a model, gradients, or a checkpoint. Everything is
  * read back before it replaces the old directory. */
+#include "base/digest.h"
 #include "base/directory.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -10,28 +11,26 @@
 #include "models/weights.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* Files that belong to a model and are not made by training: they are copied as they are. */
-static const char *const companions[] = {
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "chat_template.json",
-    "chat_template.jinja",
+/* The small files of a model. All but the first are not made by training: they are copied as they
+ * are. */
+static const char *const small_files[] = {
+    "config.json",        "generation_config.json",
+    "tokenizer.json",     "tokenizer_config.json",
+    "tokenizer.model",    "special_tokens_map.json",
+    "added_tokens.json",  "vocab.json",
+    "vocab.txt",          "merges.txt",
+    "chat_template.json", "chat_template.jinja",
 };
-#define COMPANIONS (sizeof(companions) / sizeof(companions[0]))
-#define MOST_COMPANION_BYTES (UINT64_C(1) << 30)
+#define SMALL_FILES (sizeof(small_files) / sizeof(small_files[0]))
+#define CONFIG 0u
+#define MOST_SMALL_BYTES (UINT64_C(1) << 30)
 
 /* Parts of a checkpoint's folder. */
 static const char *const part_names[] = TDM_WEIGHTS_PART_NAMES;
@@ -43,21 +42,21 @@ struct tdm_weights_writer {
     struct tdm_directory directory;
     struct tdm_tensor_set sets[SETS]; /* the model or the gradients, then parts */
     uint32_t set_count;
-    bool appending;              /* the last set is not finished */
-    json_t *config, *note;       /* contents of config.json and checkpoint.json; NULL: none */
-    uint64_t copied[COMPANIONS]; /* digests of copied files; 0: not copied */
+    bool appending;                /* the last set is not finished */
+    json_t *note;                  /* contents of checkpoint.json; NULL: none */
+    uint64_t digests[SMALL_FILES]; /* of the small files; 0: not written */
 };
 
 static bool owns_model(const char *name)
 {
-    return strcmp(name, "config.json") == 0 || tdm_tensor_set_owns(name, "model");
+    return strcmp(name, small_files[CONFIG]) == 0 || tdm_tensor_set_owns(name, "model");
 }
 
 /* Only a save that brings its own may replace them. */
 static bool owns_model_and_companions(const char *name)
 {
-    for (size_t i = 0; i < COMPANIONS; i++)
-        if (strcmp(name, companions[i]) == 0)
+    for (size_t i = 0; i < SMALL_FILES; i++)
+        if (strcmp(name, small_files[i]) == 0)
             return true;
     return owns_model(name);
 }
@@ -118,16 +117,6 @@ enum tdm_status tdm_weights_check(const struct tdm_weights_target *target, struc
 
 /* ---- the files ---- */
 
-/* "DIRECTORY/NAME"; malloc'ed. */
-static char *join(const char *directory, const char *name)
-{
-    size_t bytes = strlen(directory) + strlen(name) + 2;
-    char *path = malloc(bytes);
-    if (path != NULL)
-        snprintf(path, bytes, "%s/%s", directory, name);
-    return path;
-}
-
 /* The config that the model was read from, with the dtype of the files under the key that every
  * version of transformers reads. NULL if memory ran out. */
 static json_t *make_config(const struct tdm_weights_target *target)
@@ -146,38 +135,54 @@ static json_t *make_config(const struct tdm_weights_target *target)
     return NULL;
 }
 
+/* Writes small file `number`, and notes its digest. */
+static enum tdm_status write_small(struct tdm_weights_writer *writer, size_t number,
+                                   const char *data, uint64_t bytes, struct tdm_error *err)
+{
+    char *path = tdm_path_join(writer->directory.temporary, small_files[number]);
+    enum tdm_status status = path == NULL ? tdm_file_failed(writer->target.directory, ENOMEM, err)
+                                          : tdm_file_write(path, data, bytes, false, err);
+    if (status == TDM_OK)
+        writer->digests[number] = tdm_digest_bytes(data, bytes);
+    free(path);
+    return status;
+}
+
 static enum tdm_status write_config(struct tdm_weights_writer *writer, struct tdm_error *err)
 {
-    writer->config = make_config(&writer->target);
-    return tdm_json_save(writer->directory.temporary, "config.json", writer->config, err);
+    json_t *config = make_config(&writer->target);
+    char *text = config == NULL ? NULL : tdm_json_dump(config, JSON_INDENT(2));
+    size_t length = text == NULL ? 0 : strlen(text);
+    if (text != NULL)
+        text[length] = '\n'; /* in place of the zero */
+    enum tdm_status status = text == NULL ? tdm_file_failed(writer->target.directory, ENOMEM, err)
+                                          : write_small(writer, CONFIG, text, length + 1, err);
+    free(text);
+    json_decref(config);
+    return status;
 }
 
 static enum tdm_status copy_companion(struct tdm_weights_writer *writer, size_t number,
                                       struct tdm_error *err)
 {
-    char *from = join(writer->target.companions, companions[number]);
-    char *to = join(writer->directory.temporary, companions[number]), *data = NULL;
+    char *from = tdm_path_join(writer->target.companions, small_files[number]), *data = NULL;
     uint64_t bytes = 0;
     enum tdm_status status = TDM_OK;
-    if (from == NULL || to == NULL)
+    if (from == NULL)
         status = tdm_file_failed(writer->target.directory, ENOMEM, err);
-    else if (access(from, F_OK) == 0) {
-        status = tdm_file_read(from, MOST_COMPANION_BYTES, &data, &bytes, err);
-        if (status == TDM_OK)
-            status = tdm_file_write(to, data, bytes, false, err);
-        if (status == TDM_OK)
-            writer->copied[number] = tdm_digest_bytes(data, bytes);
-    }
+    else if (access(from, F_OK) == 0)
+        status = tdm_file_read(from, MOST_SMALL_BYTES, &data, &bytes, err);
+    if (status == TDM_OK && data != NULL)
+        status = write_small(writer, number, data, bytes, err);
     free(data);
     free(from);
-    free(to);
     return status;
 }
 
 static enum tdm_status copy_companions(struct tdm_weights_writer *writer, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    for (size_t i = 0; i < COMPANIONS && status == TDM_OK; i++)
+    for (size_t i = CONFIG + 1; i < SMALL_FILES && status == TDM_OK; i++)
         status = copy_companion(writer, i, err);
     return status;
 }
@@ -250,18 +255,27 @@ enum tdm_status tdm_weights_part(struct tdm_weights_writer *writer, const char *
                             : status;
 }
 
-enum tdm_status tdm_weights_describe(struct tdm_weights_writer *writer, json_t **sets,
-                                     struct tdm_error *err)
+static const char *digest_text(uint64_t digest, char out[TDM_DIGEST_SIZE])
 {
+    snprintf(out, TDM_DIGEST_SIZE, "%016" PRIx64, digest);
+    return out;
+}
+
+enum tdm_status tdm_weights_describe(struct tdm_weights_writer *writer, json_t **sets,
+                                     json_t **files, struct tdm_error *err)
+{
+    char digest[TDM_DIGEST_SIZE];
     enum tdm_status status = finish_set(writer, err);
-    json_t *object = json_object();
-    if (status != TDM_OK) {
-        json_decref(object);
+    if (status != TDM_OK)
         return status;
-    }
+    *sets = json_object();
     for (uint32_t i = 0; i < writer->set_count; i++)
-        tdm_json_set(&object, writer->sets[i].stem, tdm_tensor_set_describe(&writer->sets[i]));
-    *sets = object;
+        tdm_json_set(sets, writer->sets[i].stem, tdm_tensor_set_describe(&writer->sets[i]));
+    *files = json_object();
+    for (size_t i = 0; i < SMALL_FILES; i++)
+        if (writer->digests[i] != 0)
+            tdm_json_set(files, small_files[i],
+                         json_string(digest_text(writer->digests[i], digest)));
     return TDM_OK;
 }
 
@@ -274,19 +288,44 @@ enum tdm_status tdm_weights_note(struct tdm_weights_writer *writer, json_t *note
 
 /* ---- reading it back ---- */
 
-static enum tdm_status verify_companion(const struct tdm_weights_writer *writer, size_t number,
-                                        struct tdm_error *err)
+/* Reads a small file. *digest: of its bytes. */
+static enum tdm_status read_small(const char *directory, const char *name,
+                                  char digest[TDM_DIGEST_SIZE], struct tdm_error *err)
 {
-    char *path = join(writer->directory.temporary, companions[number]), *data = NULL;
+    char *path = tdm_path_join(directory, name), *data = NULL;
     uint64_t bytes = 0;
     enum tdm_status status = path == NULL
-                                 ? tdm_file_failed(writer->target.directory, ENOMEM, err)
-                                 : tdm_file_read(path, MOST_COMPANION_BYTES, &data, &bytes, err);
-    if (status == TDM_OK && tdm_digest_bytes(data, bytes) != writer->copied[number])
-        status = tdm_fail(err, TDM_IO, "%s: does not hold what was written", path);
+                                 ? tdm_file_failed(directory, ENOMEM, err)
+                                 : tdm_file_read(path, MOST_SMALL_BYTES, &data, &bytes, err);
+    if (status == TDM_OK)
+        digest_text(tdm_digest_bytes(data, bytes), digest);
     free(data);
     free(path);
     return status;
+}
+
+enum tdm_status tdm_weights_check_files(const char *directory, const char *note,
+                                        const json_t *files, struct tdm_error *err)
+{
+    const char *name;
+    const json_t *due;
+    json_object_foreach((json_t *)files, name, due)
+    {
+        char digest[TDM_DIGEST_SIZE];
+        if (!owns_model_and_companions(name) || !json_is_string(due))
+            return tdm_fail(err, TDM_INPUT,
+                            "%s: \"files\" names \"%.64s\", which is no small file of a model",
+                            note, name);
+        enum tdm_status status = read_small(directory, name, digest, err);
+        if (status != TDM_OK)
+            return status;
+        if (strcmp(digest, json_string_value(due)) == 0)
+            continue;
+        tdm_fail(err, TDM_INPUT, "%s/%s: is not the file that was saved: its checksum differs",
+                 directory, name);
+        return tdm_hint(err, "resume from another checkpoint");
+    }
+    return TDM_OK;
 }
 
 /* Reads everything back through the file system's cache. Flushing has ensured that it is on the
@@ -294,12 +333,16 @@ static enum tdm_status verify_companion(const struct tdm_weights_writer *writer,
 static enum tdm_status verify(const struct tdm_weights_writer *writer, struct tdm_error *err)
 {
     const char *directory = writer->directory.temporary;
-    enum tdm_status status = tdm_json_verify(directory, "config.json", writer->config, err);
-    if (status == TDM_OK)
-        status = tdm_json_verify(directory, TDM_WEIGHTS_NOTE, writer->note, err);
-    for (size_t i = 0; i < COMPANIONS && status == TDM_OK; i++)
-        if (writer->copied[i] != 0)
-            status = verify_companion(writer, i, err);
+    enum tdm_status status = tdm_json_verify(directory, TDM_WEIGHTS_NOTE, writer->note, err);
+    for (size_t i = 0; i < SMALL_FILES && status == TDM_OK; i++) {
+        char digest[TDM_DIGEST_SIZE], due[TDM_DIGEST_SIZE];
+        if (writer->digests[i] == 0)
+            continue;
+        status = read_small(directory, small_files[i], digest, err);
+        if (status == TDM_OK && strcmp(digest, digest_text(writer->digests[i], due)) != 0)
+            status = tdm_fail(err, TDM_IO, "%s/%s: does not hold what was written", directory,
+                              small_files[i]);
+    }
     for (uint32_t i = 0; i < writer->set_count && status == TDM_OK; i++)
         status = tdm_tensor_set_verify(&writer->sets[i], err);
     if (status != TDM_IO && status != TDM_INPUT) /* OK, or no memory to check */
@@ -330,7 +373,6 @@ void tdm_weights_abandon(struct tdm_weights_writer *writer)
     for (uint32_t i = 0; i < writer->set_count; i++)
         tdm_tensor_set_free(&writer->sets[i]);
     tdm_directory_abandon(&writer->directory);
-    json_decref(writer->config);
     json_decref(writer->note);
     free(writer);
 }

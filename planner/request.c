@@ -190,6 +190,24 @@ static enum tdm_status check_like(const struct tdm_request *request,
     return TDM_USAGE;
 }
 
+/* Takes the snapshot from the limit on host memory. */
+static enum tdm_status leave_snapshot(struct tdm_schedule *schedule, struct tdm_error *err)
+{
+    const uint64_t bytes = tdm_schedule_state_bytes(schedule);
+    const uint64_t least = tdm_machine_far(schedule->machine)->runtime_bytes;
+    char needs[TDM_FORMAT_SIZE], runtime[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE];
+    if (schedule->host_memory_bytes < tdm_size_add(bytes, least)) {
+        tdm_fail(err, TDM_INFEASIBLE,
+                 "--snapshot: the state takes %s beside %s of the runtime, of %s of host memory",
+                 tdm_format_bytes(bytes, needs), tdm_format_bytes(least, runtime),
+                 tdm_format_bytes(schedule->host_memory_bytes, has));
+        return tdm_hint(err, "without --snapshot checkpoints are written between two steps");
+    }
+    schedule->host_memory_bytes -= bytes;
+    schedule->snapshot_bytes = bytes;
+    return TDM_OK;
+}
+
 enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_schedule **out,
                                  struct tdm_pins *pins, struct tdm_error *err)
 {
@@ -236,6 +254,8 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
         tdm_host_homes(schedule, pins, schedule->homes, err);
     if (status == TDM_OK && tdm_schedule_check(schedule, "--set", err) != TDM_OK)
         status = err->status = TDM_USAGE; /* it came from the command line */
+    if (status == TDM_OK && request->snapshot)
+        status = leave_snapshot(schedule, err);
     if (status != TDM_OK) {
         tdm_schedule_free(schedule);
         tdm_pins_free(pins);

@@ -39,6 +39,7 @@ struct tdm_request {
     enum tdm_optimizer optimizer;
     enum tdm_purpose pass;
     enum tdm_clip clip;
+    bool snapshot; /* leave host memory for a snapshot of the state */
     enum tdm_budget budget;
     uint64_t budget_tokens;   /* for TDM_BUDGET_TOKENS; at least the context's length: dense */
     bool unchecked;           /* do not validate the result, as in tdm_pins */

@@ -112,7 +112,9 @@ static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const str
             continue;
         schedule->rings = rings;
         choose(schedule, pins, &choices[i]);
-        status = tdm_schedule_check(schedule, "plan", err);
+        status = tdm_schedule_check(schedule, "--set", err);
+        if (status != TDM_OK)
+            status = err->status = TDM_USAGE; /* what is chosen here is legal for any request */
         if (status == TDM_OK)
             status = simulate(schedule, &each, &fit, err);
         if (status != TDM_OK || !fit ||

@@ -22,6 +22,9 @@ struct tdm_picture {
     uint32_t width, height; /* pixels */
 };
 
+/* The format that a name asks for by its end, as "png"; NULL: none that can be drawn. */
+const char *tdm_picture_format(const char *path);
+
 /* Checks that a picture could be drawn there. TDM_USAGE for another suffix; else the result of
  * tdm_file_check(). */
 enum tdm_status tdm_picture_check(const struct tdm_picture *picture, struct tdm_error *err);

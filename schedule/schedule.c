@@ -295,6 +295,17 @@ bool tdm_schedule_keeps(const struct tdm_schedule *schedule, enum tdm_state stat
            (state == TDM_STATE_MOMENTS && dtypes->moments != TDM_DTYPE_NONE);
 }
 
+uint64_t tdm_schedule_state_bytes(const struct tdm_schedule *schedule)
+{
+    const struct tdm_dtypes *dtypes = &schedule->dtypes;
+    uint64_t each = tdm_dtype_bytes(dtypes->weights);
+    if (tdm_schedule_keeps(schedule, TDM_STATE_MASTER))
+        each += tdm_dtype_bytes(dtypes->master);
+    if (tdm_schedule_keeps(schedule, TDM_STATE_MOMENTS))
+        each += 2 * tdm_dtype_bytes(dtypes->moments);
+    return tdm_size_mul(schedule->model->parameters, each);
+}
+
 enum tdm_place tdm_schedule_home(const struct tdm_schedule *schedule, enum tdm_state state,
                                  uint32_t unit)
 {

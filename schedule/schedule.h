@@ -166,6 +166,9 @@ struct tdm_schedule {
     struct tdm_machine *machine; /* owned: what it was planned for */
     uint64_t memory_bytes;       /* limit on used device bytes for which it was planned */
     uint64_t host_memory_bytes;
+    /* host memory of a run beside this limit: a snapshot of the state, from which a checkpoint is
+     * written while the next step computes; 0: none */
+    uint64_t snapshot_bytes;
 
     uint32_t ranks;          /* devices that share the step, each with these limits: ranks.h */
     uint32_t ranks_per_node; /* that share a host's memory; 0: all */
@@ -250,6 +253,9 @@ void tdm_schedule_set_order(struct tdm_schedule *schedule, enum tdm_order order)
 /* Does one step leave state of this kind to the next? Weights; master and moments if the optimizer
  * has them. */
 bool tdm_schedule_keeps(const struct tdm_schedule *schedule, enum tdm_state state);
+
+/* Bytes of the state that one step leaves to the next, of all ranks together: of a snapshot. */
+uint64_t tdm_schedule_state_bytes(const struct tdm_schedule *schedule);
 
 /* The home of a unit's state of a kind. */
 enum tdm_place tdm_schedule_home(const struct tdm_schedule *schedule, enum tdm_state state,

@@ -142,6 +142,8 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         optimizer_to_json(schedule));
     if (predicted != NULL)
         tdm_json_set(&root, "predicted", json_incref((json_t *)(uintptr_t)predicted));
+    if (schedule->snapshot_bytes > 0)
+        tdm_json_set(&root, "snapshot_bytes", count_json(schedule->snapshot_bytes));
     if (schedule->ranks > 1)
         tdm_json_set(&root, "ranks", count_json(schedule->ranks));
     if (schedule->ranks_per_node > 0)
@@ -482,6 +484,8 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     }
     schedule->memory_bytes = tdm_json_count(reader, "memory_bytes", 0, INT64_MAX);
     schedule->host_memory_bytes = tdm_json_count(reader, "host_memory_bytes", 0, INT64_MAX);
+    if (tdm_json_has(reader, "snapshot_bytes"))
+        schedule->snapshot_bytes = tdm_json_count(reader, "snapshot_bytes", 0, INT64_MAX);
     schedule->ranks = tdm_json_has(reader, "ranks")
                           ? (uint32_t)tdm_json_count(reader, "ranks", 1, TDM_MAX_RANKS)
                           : 1;
@@ -541,6 +545,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "machine",
                                        "memory_bytes",
                                        "host_memory_bytes",
+                                       "snapshot_bytes",
                                        "ranks",
                                        "ranks_per_node",
                                        "sliced_weights",

@@ -27,6 +27,11 @@ static void resumed(void *self, const char *directory, uint64_t step, const char
     snprintf(self, 512, "%s", differences);
 }
 
+static void saving(void *self, const char *between)
+{
+    (void)self, (void)between;
+}
+
 static void saved(void *self, const char *directory, uint64_t step, double seconds)
 {
     (void)self, (void)directory, (void)step, (void)seconds;
@@ -46,6 +51,7 @@ struct tdm_run_listener tdm_quiet_listener(char *differences)
                                      .tokens = tokens,
                                      .moved = moved,
                                      .resumed = resumed,
+                                     .saving = saving,
                                      .saved = saved,
                                      .stepped = stepped};
 }
