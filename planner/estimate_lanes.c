@@ -35,6 +35,8 @@ void tdm_lanes_free(struct tdm_lanes *m)
     tdm_streams_free(&m->streams);
     free(m->slices);
     free(m->passing_slices);
+    free(m->first_slice);
+    free(m->slice_shares);
     free(m->shares);
     free(m->stored);
     free(m->x_sent);
@@ -50,6 +52,21 @@ void tdm_lanes_free(struct tdm_lanes *m)
     free(m->times);
     free(m->rest);
     free(m);
+}
+
+/* The share of its unit that each slice is. */
+static void share_slices(const struct tdm_schedule *schedule, struct tdm_lanes *m)
+{
+    const struct tdm_model *model = schedule->model;
+    uint32_t count = 0;
+    for (uint32_t unit = 0; unit < model->unit_count; unit++) {
+        m->first_slice[unit] = count;
+        for (uint32_t slice = 0; slice < m->slices[unit]; slice++)
+            m->slice_shares[count++] = unit < model->layers
+                                           ? 1
+                                           : (double)tdm_slice_at(schedule, unit, slice).elements /
+                                                 (double)model->units[unit].elements;
+    }
 }
 
 struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t chunks)
@@ -77,6 +94,8 @@ struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t ch
     m->streams.visits.capacity = (uint32_t)bodies;
     m->streams.updates.capacity = (uint32_t)updates + 1;
     ok &= (m->shares = calloc(updates, sizeof(*m->shares))) != NULL;
+    ok &= (m->first_slice = calloc(units, sizeof(*m->first_slice))) != NULL;
+    ok &= (m->slice_shares = calloc(updates, sizeof(*m->slice_shares))) != NULL;
     ok &= (m->stored = calloc(all, sizeof(*m->stored))) != NULL;
     ok &= (m->x_sent = calloc(all + chunks, sizeof(double))) != NULL;
     ok &= (m->stored_sent = calloc(all, sizeof(double))) != NULL;
@@ -94,6 +113,7 @@ struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t ch
         tdm_lanes_free(m);
         return NULL;
     }
+    share_slices(schedule, m);
     m->most_bodies = (uint32_t)bodies;
     return m;
 }

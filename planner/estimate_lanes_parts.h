@@ -63,6 +63,8 @@ struct tdm_lanes {
     uint32_t last_layer;                  /* while listing: that the last body used */
     struct tdm_streams streams;
     uint32_t *slices, *passing_slices; /* [units]: number, and if state passes */
+    uint32_t *first_slice;             /* [units]: number of slices of the units before */
+    double *slice_shares;              /* of all slices: parts of their units' elements */
     double *shares;                    /* of their units' elements that streams.updates change */
     struct lane_stored *stored;        /* [layers * chunks] */
     double *x_sent, *stored_sent; /* [layers * chunks]: when inputs and stores are on the host */
