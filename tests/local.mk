@@ -27,7 +27,7 @@ script_tests += \
 	tests/executor/closed-streams \
 	tests/executor/huggingface-run \
 	tests/base/json-checked \
-	tests/executor/killed-saves \
+	tests/executor/killed-saves tests/executor/saves-within \
 	tests/traces/killed-run \
 	tests/executor/left-behind \
 	tests/executor/mpi-run \
@@ -357,7 +357,7 @@ long_tests += \
 	tests/gpu/without-gpu \
 	tests/executor/calibrate-run \
 	tests/executor/huggingface-run \
-	tests/executor/killed-saves \
+	tests/executor/killed-saves tests/executor/saves-within \
 	tests/executor/lockstep_faults \
 	tests/executor/no_allocation \
 	tests/executor/property_documents \
