@@ -327,7 +327,7 @@ golden_tests += \
 	tests/goldens/predict.test \
 	tests/goldens/progress.test \
 	tests/goldens/report-selection.test \
-	tests/goldens/report-unfinished.test \
+	tests/goldens/report-unfinished.test tests/goldens/report-watch.test \
 	tests/goldens/resume.test \
 	tests/goldens/run-dry.test \
 	tests/goldens/run-evaluate.test \
