@@ -318,7 +318,7 @@ golden_tests += \
 	tests/goldens/plan-ranks.test \
 	tests/goldens/plan-sweep.test \
 	tests/goldens/plan-write-lp.test \
-	tests/goldens/plot-unfinished.test \
+	tests/goldens/plot-loss.test tests/goldens/plot-unfinished.test \
 	tests/goldens/plot.test \
 	tests/goldens/predict-chunks.test \
 	tests/goldens/predict-deepspeed.test \
