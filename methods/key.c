@@ -8,15 +8,26 @@
 #include <string.h>
 #include <strings.h>
 
-/* Index of the value in "a|b|c", or -1. Case is ignored, and so is an explanation after the value:
- * "b (as x does)". */
+/* Do both begin with the same letters? Case, and "-" or "_", make no difference. */
+static bool same_letters(const char *a, const char *b, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        const char x[] = {a[i] == '_' ? '-' : a[i], '\0'}, y[] = {b[i] == '_' ? '-' : b[i], '\0'};
+        if (strcasecmp(x, y) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Index of the value in "a|b|c", or -1. An explanation after the value is ignored: "b (as x does)".
+ */
 static int choice(const char *values, const char *value)
 {
     const char *explained = strstr(value, " (");
     size_t length = explained == NULL ? strlen(value) : (size_t)(explained - value);
     for (int number = 0; values != NULL; number++) {
         size_t span = strcspn(values, "|");
-        if (span == length && strncasecmp(values, value, span) == 0)
+        if (span == length && same_letters(values, value, span))
             return number;
         values = values[span] == '|' ? values + span + 1 : NULL;
     }

@@ -30,6 +30,7 @@ libtidemark_a_SOURCES += \
 	methods/eager/ops_products.c \
 	methods/eager/parts.h \
 	methods/eager/peak.c \
+	methods/eager/quantized.c methods/eager/quantized.h \
 	methods/eager/tiles.c methods/eager/tiles.h
 
 # PyTorch: its allocator, Hugging Face's models, DDP and FSDP.
@@ -111,7 +112,7 @@ libtidemark_a_SOURCES += \
 	methods/chunk/rows.c \
 	methods/chunk/system.c
 
-cmocka_tests += tests/methods/unit_chunks tests/methods/unit_compare tests/methods/unit_context \
+cmocka_tests += tests/methods/unit_adapters tests/methods/unit_chunks tests/methods/unit_compare tests/methods/unit_context \
 	tests/methods/unit_deepspeed \
 	tests/methods/unit_fsdp \
 	tests/methods/unit_megatron tests/methods/unit_method_plots tests/methods/unit_methods \

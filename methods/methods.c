@@ -8,15 +8,15 @@
 #define GPUS_FROM(least) .least_gpus = least, .most_gpus = 65536u
 
 /* Hugging Face's models, with or without a wrapper, on whole or divided sequences. */
-#define HUGGING_FACE .system = &tdm_torch_system, .cost = tdm_torch_cost
+#define HUGGING_FACE .system = &tdm_torch_system, .cost = tdm_torch_cost, .check = tdm_torch_check
 #define MEGATRON                                                                            \
     .system = &tdm_megatron_system, .cost = tdm_megatron_cost, .check = tdm_megatron_check, \
     .assumption = tdm_megatron_assumption
 
-static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, NULL};
+static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters, NULL};
 /* Methods with the key "sharding". */
-static const struct tdm_method_key *const sharing_keys[] = {tdm_keys_fsdp, tdm_keys_ddp,
-                                                            tdm_keys_torch, NULL};
+static const struct tdm_method_key *const sharing_keys[] = {
+    tdm_keys_fsdp, tdm_keys_ddp, tdm_keys_torch, tdm_keys_adapters, NULL};
 static const struct tdm_method_key *const burst_keys[] = {tdm_keys_burst, NULL};
 static const struct tdm_method_key *const planned_keys[] = {tdm_keys_planned, NULL};
 static const struct tdm_method_key *const oomb_keys[] = {tdm_keys_oomb, NULL};

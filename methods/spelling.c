@@ -18,11 +18,15 @@ static const struct alias {
     {"attn_implementation", NULL, "attention", NULL},
     {"optim", "adamw_torch", "optimizer", "adamw-foreach"},
     {"optim", "adamw_torch_fused", "optimizer", "adamw-fused"},
-    {"optim", NULL, "optimizer", NULL},
     {"optimizer", "adamw_torch", "optimizer", "adamw-foreach"},
     {"optimizer", "adamw_torch_fused", "optimizer", "adamw-fused"},
     {"optimizer", "adamw", "optimizer",
      "adamw-foreach"}, /* torch.optim.AdamW chooses it on a GPU */
+    {"optimizer", "adamw_bnb_8bit", "optimizer", "adamw-8bit"},
+    {"optim", "adamw_bnb_8bit", "optimizer", "adamw-8bit"},
+    {"optim", "paged_adamw", "optimizer", "paged-adamw-32bit"},
+    {"optim", "lion", "optimizer", "lion-32bit"},
+    {"optim", NULL, "optimizer", NULL},
     {"use_liger_kernel", "true", "logits", "fused"},
     {"use_liger_kernel", "false", "logits", "hf"},
     /* PyTorch */
@@ -32,6 +36,12 @@ static const struct alias {
     {"lora_r", NULL, "lora_rank", NULL},
     {"r", NULL, "lora_rank", NULL},
     {"target_modules", NULL, "lora_targets", NULL},
+    /* BitsAndBytesConfig */
+    {"load_in_4bit", "true", "quantization", "nf4"},
+    {"load_in_8bit", "true", "quantization", "int8"},
+    {"bnb_4bit_quant_type", "nf4", "quantization", "nf4"},
+    {"bnb_4bit_quant_type", "fp4", "quantization", "nf4"},
+    {"bnb_4bit_use_double_quant", NULL, "double_quantization", NULL},
     /* DeepSpeed's config */
     {"offload_optimizer", "{\"device\": \"cpu\"}", "offload_optimizer", "cpu"},
     {"offload_optimizer", "{\"device\": \"none\"}", "offload_optimizer", "none"},

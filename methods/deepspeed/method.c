@@ -152,7 +152,11 @@ static const struct tdm_method_key *const zero3_offload_tables[] = {zero3_offloa
                                                                     common_keys, alst_keys, NULL};
 
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
-static const char *const without[] = {"weights_dtype", "grads", "lora", NULL};
+static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
+                                       "modules_to_save", "autocast", NULL};
+static const char *const without3[] = {
+    "weights_dtype",    "grads",           "lora",         "quantization", "double_quantization",
+    "bnb_keeps_inputs", "modules_to_save", "lora_dropout", "autocast",     NULL};
 
 static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err)
@@ -214,7 +218,7 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
 const struct tdm_wrapper tdm_zero2_wrapper = {
     .name = "zero2",
     .keys = zero2_tables,
-    .without = without,
+    .without = without2,
     .check = check,
     .cost = add_cost,
     .create = tdm_zero_create,
@@ -229,7 +233,7 @@ const struct tdm_wrapper tdm_zero2_wrapper = {
 
 /* The second communicator is for barriers. */
 #define ZERO3                                                                           \
-    .without = without, .communicators = 1, .check = check, .cost = add_cost,           \
+    .without = without3, .communicators = 1, .check = check, .cost = add_cost,          \
     .create = tdm_zero_create, .free = tdm_zero_free, .parameter = tdm_zero3_parameter, \
     .start = tdm_zero3_start, .before_forward = tdm_zero3_begin_trace,                  \
     .after_backward = tdm_zero3_after_backward, .enter_module = tdm_zero3_enter,        \

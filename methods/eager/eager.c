@@ -408,6 +408,7 @@ static void empty_node(struct tdm_eager *m, struct tdm_node *node)
             drop_node(m, node->edges[i].node);
     for (uint32_t i = 0; i < TDM_MOST_OUTPUTS; i++)
         tdm_drop(m, node->grads[i]);
+    tdm_drop(m, node->held);
     if (node->function != NULL)
         tdm_frame_drop(m, node->function);
     give_item(&m->spare_nodes, node);
@@ -491,6 +492,15 @@ void tdm_node_save(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_
     if (m->repeating != NULL)
         tdm_frame_save_again(m, m->repeating, value);
     saved->value = tdm_value_view(m, value);
+    if (value->storage->category == TDM_METHOD_WORKSPACE)
+        tdm_storage_set_category(m, value->storage, TDM_METHOD_RESIDUALS);
+}
+
+void tdm_node_hold(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *value)
+{
+    if (node == NULL)
+        return;
+    node->held = tdm_value_view(m, value);
     if (value->storage->category == TDM_METHOD_WORKSPACE)
         tdm_storage_set_category(m, value->storage, TDM_METHOD_RESIDUALS);
 }

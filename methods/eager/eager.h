@@ -72,6 +72,7 @@ struct tdm_tensor_group {
 
 struct tdm_node;
 struct tdm_frame;
+struct tdm_quantized;
 
 struct tdm_storage {
     uint32_t references;
@@ -109,6 +110,7 @@ struct tdm_eager_value {
     struct tdm_node *node;        /* that made it, or that accumulates a leaf's gradient, or NULL */
     struct tdm_eager_value *grad; /* of a leaf, or NULL */
     struct tdm_eager_value *cast; /* its bf16 copy in autocast's cache, or NULL */
+    struct tdm_quantized *quantized; /* a quantized weight: what it is made of, or NULL */
 };
 
 struct tdm_eager;
@@ -150,10 +152,11 @@ struct tdm_node {
     struct tdm_eager_value *grads[TDM_MOST_OUTPUTS];
     struct tdm_eager_value *leaf; /* whose gradient it accumulates; not a reference */
     struct tdm_label label;
-    uint64_t facts[6];          /* what the op's backward needs besides values */
-    void *context;              /* belongs to the code that made the node */
-    void *function;             /* frame of a reentrant checkpoint */
-    struct tdm_node *next_heap; /* in the list of nodes to free */
+    uint64_t facts[6];            /* what the op's backward needs besides values */
+    void *context;                /* belongs to the code that made the node */
+    struct tdm_eager_value *held; /* an attribute of a Python function's ctx: freed with the node */
+    void *function;               /* frame of a reentrant checkpoint */
+    struct tdm_node *next_heap;   /* in the list of nodes to free */
     struct tdm_edge edges[TDM_MOST_INPUTS];
     struct tdm_saved saved[TDM_MOST_SAVED]; /* only the first saved_count are set */
 };
@@ -299,6 +302,9 @@ struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_eager_op *op
                               struct tdm_eager_value *const *inputs, uint32_t count);
 bool tdm_node_needs(const struct tdm_node *node, uint32_t input);
 void tdm_node_save(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *value);
+/* ctx.tensors = value of a Python function: no checkpoint makes it again, and it is not freed
+ * before the node is. At most one value a node. */
+void tdm_node_hold(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *value);
 /* Makes the value result number `output` of the node. A NULL node: of none. */
 void tdm_node_output(struct tdm_eager *m, struct tdm_node *node, uint32_t output,
                      struct tdm_eager_value *value);

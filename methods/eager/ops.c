@@ -337,12 +337,31 @@ struct tdm_eager_value *tdm_transpose(struct tdm_eager *m, struct tdm_eager_valu
     return tdm_node_finish(m, node, y);
 }
 
+static const struct tdm_eager_op clone_op = {"CloneBackward0", false, pass};
+
+struct tdm_eager_value *tdm_clone(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    struct tdm_node *node = tdm_node_new(m, &clone_op, &x, 1);
+    return tdm_node_finish(m, node, tdm_value_like(m, x));
+}
+
+/* native_dropout: the mask is made before the result. */
+struct tdm_eager_value *tdm_dropout(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"NativeDropoutBackward0", false, map_saved};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    struct tdm_eager_value *mask = tdm_value_new(m, x->rows, x->columns, BOOL);
+    struct tdm_eager_value *y = tdm_value_like(m, x);
+    tdm_node_save(m, node, mask);
+    tdm_drop(m, mask);
+    return tdm_node_finish(m, node, y);
+}
+
 struct tdm_eager_value *tdm_contiguous(struct tdm_eager *m, struct tdm_eager_value *x)
 {
-    static const struct tdm_eager_op op = {"CloneBackward0", false, pass};
     if (!x->swapped)
         return tdm_take(x);
-    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    struct tdm_node *node = tdm_node_new(m, &clone_op, &x, 1);
     return tdm_node_finish(m, node, copy_plain(m, x, x->rows, x->columns));
 }
 

@@ -46,6 +46,10 @@ struct tdm_eager_value *tdm_reshape(struct tdm_eager *m, struct tdm_eager_value 
 struct tdm_eager_value *tdm_transpose(struct tdm_eager *m, struct tdm_eager_value *x);
 /* x.contiguous(). */
 struct tdm_eager_value *tdm_contiguous(struct tdm_eager *m, struct tdm_eager_value *x);
+/* x.clone(). */
+struct tdm_eager_value *tdm_clone(struct tdm_eager *m, struct tdm_eager_value *x);
+/* nn.Dropout in training. Saves a mask of bytes. */
+struct tdm_eager_value *tdm_dropout(struct tdm_eager *m, struct tdm_eager_value *x);
 /* torch.cat of an empty tensor, which may be of a wider dtype, and x. */
 struct tdm_eager_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_eager_value *x,
                                       uint16_t element_bytes);

@@ -252,10 +252,23 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
 {
     (void)model;
     const struct tdm_torch_settings *torch = &settings->torch;
+    const struct {
+        const char *key, *what;
+        bool is_set;
+    } unknown[] = {
+        {"quantization", "a quantized weight", torch->quantization != TDM_QUANTIZATION_NONE},
+        {"modules_to_save", "a trained copy of a module", torch->modules_to_save != 0},
+        {"optimizer", "an optimizer of bitsandbytes or transformers",
+         torch->optimizer >= TDM_TORCH_ADAMW_8BIT},
+    };
     if (torch->lora_rank > 0 && torch->peft && !torch->fp32_weights)
         return tdm_fail(err, TDM_USAGE,
                         "--set lora: fp32 adapters among bf16 weights are not known of method %s",
                         settings->method->name);
+    for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)
+        if (unknown[i].is_set)
+            return tdm_fail(err, TDM_USAGE, "--set %s: %s is not known of fully_shard",
+                            unknown[i].key, unknown[i].what);
     return TDM_OK;
 }
 
@@ -289,9 +302,13 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
 
 static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, NULL};
 
+static const char *const without[] = {
+    "quantization", "double_quantization", "bnb_keeps_inputs", "modules_to_save", "autocast", NULL};
+
 const struct tdm_wrapper tdm_fsdp_wrapper = {
     .name = "fsdp",
     .keys = tables,
+    .without = without,
     .mixes_precision = true,
     .check = check,
     .cost = add_cost,

@@ -2,6 +2,7 @@
 /* Keys of the methods that train Hugging Face's models with PyTorch. */
 #include "methods/method.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
@@ -44,6 +45,23 @@ static bool casts_adapters(const struct tdm_key_case *c)
     return !c->settings->torch.wrapper->mixes_precision;
 }
 
+static bool has_nf4(const struct tdm_key_case *c)
+{
+    return c->settings->torch.quantization == TDM_QUANTIZATION_NF4;
+}
+
+/* Under autocast parameters in bf16 are not cast, so only fp32 adapters are. */
+static bool has_wide_adapters(const struct tdm_key_case *c)
+{
+    const struct tdm_torch_settings *torch = &c->settings->torch;
+    return torch->lora_rank > 0 && torch->peft && !torch->wrapper->mixes_precision;
+}
+
+static bool has_bf16_weights(const struct tdm_key_case *c)
+{
+    return !c->settings->torch.fp32_weights;
+}
+
 static bool has_chunked_logits(const struct tdm_key_case *c)
 {
     return c->settings->torch.logits == TDM_LOGITS_CHUNKED;
@@ -69,6 +87,10 @@ const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", h
 const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
 static const struct tdm_key_need needs_own_dtype = {
     "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
+static const struct tdm_key_need needs_nf4 = {"without quantization=nf4", has_nf4};
+static const struct tdm_key_need needs_wide_adapters = {"without fp32 adapters (lora=peft)",
+                                                        has_wide_adapters};
+static const struct tdm_key_need needs_bf16_weights = {"with weights_dtype=fp32", has_bf16_weights};
 static const struct tdm_key_need needs_checkpoints = {"without checkpointing", has_checkpoints};
 static const struct tdm_key_need needs_no_checkpoints = {"with checkpointing", has_no_checkpoints};
 
@@ -90,9 +112,13 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", "sdpa",
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
      tdm_key_read_choice, FIELD(torch.attention)},
-    {"optimizer", "none|adamw-fused|adamw-foreach|sgd|sgd-momentum", "adamw-foreach",
-     "torch.optim, states in the dtype of the weights; none: no step is made", tdm_key_read_choice,
-     FIELD(torch.optimizer), .compared = "adamw-fused"},
+    {"optimizer",
+     "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
+     "paged-adamw-32bit|lion-8bit|lion-32bit|adafactor",
+     "adamw-foreach",
+     "torch.optim, states in the dtype of the weights; bitsandbytes' of 8 and 32 bits, paged ones in "
+     "managed memory; Adafactor of transformers; none: no step is made",
+     tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
     {"logits", "hf|hf-held|base|last|bf16|chunked|fused", "hf",
@@ -119,3 +145,63 @@ const struct tdm_method_key tdm_keys_torch[] = {
      .read = tdm_key_read_step},
     {.name = NULL},
 };
+
+/* A share that is below 1. */
+static enum tdm_status read_dropout(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char *end;
+    double share = strtod(value, &end);
+    if (end == value || *end != '\0' || !(share >= 0 && share < 1))
+        return tdm_key_bad_value(key, value, err);
+    settings->torch.lora_dropout = share;
+    return TDM_OK;
+}
+
+/* Names separated by commas or spaces, or none. */
+static enum tdm_status read_modules(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    static const struct tdm_key_word words[] = {{"embed_tokens", TDM_SAVED_EMBEDDING},
+                                                {"lm_head", TDM_SAVED_HEAD}};
+    settings->torch.modules_to_save = 0;
+    if (strcmp(value, "none") == 0)
+        return TDM_OK;
+    return tdm_key_read_words(key, value, words, sizeof(words) / sizeof(words[0]),
+                              &settings->torch.modules_to_save, err);
+}
+
+const struct tdm_method_key tdm_keys_adapters[] = {
+    {"quantization", "none|nf4|int8|gptq", "none",
+     "projections under adapters: bitsandbytes in 4 bits (fp4 takes the same) or 8; GPTQ, 4 bits",
+     tdm_key_read_choice, FIELD(torch.quantization), .needs = {&tdm_need_lora}},
+    {"double_quantization", "no|yes", "no", "bnb_4bit_use_double_quant: scales of 8 bits",
+     tdm_key_read_switch, FIELD(torch.double_quantization), .needs = {&needs_nf4}},
+    {"bnb_keeps_inputs", "no|yes", "no",
+     "products of 4 bits keep their inputs until the next loss, as before bitsandbytes 0.43",
+     tdm_key_read_switch, FIELD(torch.bnb_keeps_inputs), .needs = {&needs_nf4}},
+    {"modules_to_save", "none|embed_tokens,lm_head", "none",
+     "modules of which copies are trained beside adapters", .read = read_modules,
+     .needs = {&tdm_need_lora}},
+    {"lora_dropout", "0|0.05", "0", "dropout of the inputs of adapters, any share below 1",
+     .read = read_dropout, .needs = {&tdm_need_lora}},
+    {"autocast", "weights|bf16", "weights",
+     "weights: to bf16 where weights are fp32; bf16: always, as bf16=True of TrainingArguments",
+     tdm_key_read_switch, FIELD(torch.autocast),
+     .needs = {&needs_wide_adapters, &needs_bf16_weights}},
+    {.name = NULL},
+};
+
+enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
+                                struct tdm_error *err)
+{
+    const struct tdm_torch_settings *torch = &settings->torch;
+    (void)model;
+    if (torch->quantization != TDM_QUANTIZATION_NONE && torch->lora_rank == 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set quantization: quantized weights are frozen, so nothing would "
+                 "be trained");
+        return tdm_hint(err, "add adapters: --set lora_rank=16");
+    }
+    return TDM_OK;
+}

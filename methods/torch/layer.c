@@ -4,6 +4,7 @@
 #include "base/size.h"
 #include "methods/eager/tiles.h"
 #include "methods/eager/ops.h"
+#include "methods/eager/quantized.h"
 #include "methods/torch/parts.h"
 
 #include <stddef.h>
@@ -78,25 +79,37 @@ struct tdm_eager_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_t
 }
 
 /* Adds the adapter to `base`, which it takes over. peft casts the input to the adapter's dtype, and
- * the sum back to the dtype of `base`, which under autocast is not that of the input. */
+ * the sum back to the dtype of `base`, which under autocast is not that of the input. Its layers
+ * for bitsandbytes copy `base` first if it is of 4 bits, and cast the adapter's result in place of
+ * the sum, under autocast nothing (peft/tuners/lora/bnb.py). */
 static struct tdm_eager_value *adapted(struct tdm_eager *m, const struct tdm_torch_model *t,
                                        const struct torch_layer *layer, enum tdm_projection p,
                                        struct tdm_eager_value *x, struct tdm_eager_value *base)
 {
+    const struct tdm_quantized *quantized = layer->weight[p]->quantized;
+    bool bnb = quantized != NULL && tdm_quantized_is_bitsandbytes(quantized);
+    bool casts = t->settings.peft && !(bnb && m->autocast);
     uint16_t base_bytes = base->element_bytes;
     tdm_label(m, "lora");
-    struct tdm_eager_value *input = t->settings.peft ? tdm_cast(m, x, FP32) : tdm_take(x);
+    if (quantized != NULL && tdm_quantized_is_cloned(quantized))
+        base = tdm_replace(m, base, tdm_clone(m, base));
+    struct tdm_eager_value *input = casts ? tdm_cast(m, x, FP32) : tdm_take(x);
+    struct tdm_eager_value *dropped =
+        t->settings.lora_dropout > 0 ? tdm_dropout(m, input) : tdm_take(input);
     struct tdm_eager_value *low =
-        tdm_torch_linear(m, t, input, layer->down[p], NULL, layer->down[p]->module);
+        tdm_torch_linear(m, t, dropped, layer->down[p], NULL, layer->down[p]->module);
+    tdm_drop(m, dropped);
     struct tdm_eager_value *high =
         tdm_torch_linear(m, t, low, layer->up[p], NULL, layer->up[p]->module);
     tdm_drop(m, low);
     struct tdm_eager_value *scaled = tdm_mul_number(m, high);
     tdm_drop(m, high);
+    if (bnb && casts)
+        scaled = tdm_replace(m, scaled, tdm_cast(m, scaled, base_bytes));
     struct tdm_eager_value *sum = tdm_add(m, base, scaled);
     tdm_drop(m, scaled);
     tdm_drop(m, base);
-    struct tdm_eager_value *y = t->settings.peft ? tdm_cast(m, sum, base_bytes) : tdm_take(sum);
+    struct tdm_eager_value *y = casts && !bnb ? tdm_cast(m, sum, base_bytes) : tdm_take(sum);
     tdm_drop(m, sum);
     tdm_drop(m, input);
     return y;

@@ -99,6 +99,21 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
                          trained);
 }
 
+/* A projection. A quantized one is no parameter that a wrapper handles. */
+static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_t number,
+                                              enum tdm_role role)
+{
+    const struct tdm_tensor *tensor = tdm_model_tensor(t->config, number, role);
+    if (tensor == NULL || t->quantized == NULL)
+        return add_weight(t, number, role);
+    t->m->label = (struct tdm_label){.name = tdm_role_name(role), .layer = number};
+    struct tdm_eager_value *leaf =
+        tdm_quantized_leaf(t->m, t->settings.quantization, tensor->rows, tensor->columns,
+                           t->settings.bnb_keeps_inputs, &t->quantized[t->quantized_count++]);
+    leaf->module = module_of(number, role);
+    return leaf;
+}
+
 static void add_experts(struct tdm_torch_model *t, uint32_t number)
 {
     struct torch_layer *layer = &t->layers[number];
@@ -114,7 +129,7 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
 {
     struct torch_layer *layer = &t->layers[number];
     for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
-        layer->weight[p] = add_weight(t, number, projection_roles[p].weight);
+        layer->weight[p] = add_projection(t, number, projection_roles[p].weight);
         if (projection_roles[p].bias != projection_roles[p].weight)
             layer->bias[p] = add_weight(t, number, projection_roles[p].bias);
         if (p == TDM_PROJECTION_O) {
@@ -145,6 +160,25 @@ static void add_adapters(struct tdm_torch_model *t)
         }
 }
 
+/* peft's ModulesToSaveWrapper: trained copies, with which the model computes from now on. */
+static void add_copies(struct tdm_torch_model *t)
+{
+    static const struct {
+        enum tdm_saved_module module;
+        const char *name;
+        uint32_t number;
+    } copies[] = {{TDM_SAVED_EMBEDDING, "model.embed_tokens.modules_to_save", TDM_MODULE_EMBEDDING},
+                  {TDM_SAVED_HEAD, "lm_head.modules_to_save", TDM_MODULE_HEAD}};
+    struct tdm_eager_value **places[] = {&t->embedding, &t->head};
+    for (unsigned i = 0; i < sizeof(copies) / sizeof(copies[0]); i++) {
+        if ((t->settings.modules_to_save & copies[i].module) == 0)
+            continue;
+        t->m->label = (struct tdm_label){.name = copies[i].name, .layer = TDM_NO_LAYER};
+        *places[i] = add_parameter(t, copies[i].number, (*places[i])->rows, (*places[i])->columns,
+                                   t->weight_bytes, true);
+    }
+}
+
 static void add_parameters(struct tdm_torch_model *t)
 {
     const struct tdm_model *config = t->config;
@@ -160,8 +194,10 @@ static void add_parameters(struct tdm_torch_model *t)
     t->frequencies[0] = tdm_value_new(t->m, config->head_dim / 2, 1, FP32);
     t->frequencies[1] = tdm_value_new(t->m, config->head_dim / 2, 1, FP32);
     t->head = config->tied ? t->embedding : add_weight(t, head, TDM_ROLE_HEAD);
-    if (t->settings.lora_rank > 0)
+    if (t->settings.lora_rank > 0) {
         add_adapters(t);
+        add_copies(t);
+    }
     t->m->category = TDM_METHOD_WORKSPACE;
     t->m->gradient_ready = t->settings.wrapper->gradient;
     t->m->gradient_context = t;
@@ -177,7 +213,9 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
 {
     const struct tdm_wrapper *w = settings->wrapper;
     struct tdm_torch_model *t = calloc(1, sizeof(*t));
-    size_t most = config->tensor_count + (size_t)config->layers * TDM_PROJECTIONS * 2;
+    size_t projections = (size_t)config->layers * TDM_PROJECTIONS;
+    size_t most = config->tensor_count + projections * 2 + 2; /* with adapters and two copies */
+    bool quantizes = settings->lora_rank > 0 && settings->quantization != TDM_QUANTIZATION_NONE;
     if (t != NULL) {
         t->m = m;
         t->config = config;
@@ -185,21 +223,24 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->layers = calloc(config->layers, sizeof(*t->layers));
         t->parameters = calloc(most, sizeof(struct tdm_eager_value *));
         t->states = calloc(most, sizeof(*t->states));
+        t->quantized = quantizes ? calloc(projections, sizeof(struct tdm_quantized *)) : NULL;
         t->wrapped = w->create == NULL ? NULL : w->create(t, (uint32_t)most);
     }
     if (t == NULL || t->layers == NULL || t->parameters == NULL || t->states == NULL ||
-        (w->create != NULL && t->wrapped == NULL)) {
+        (w->create != NULL && t->wrapped == NULL) || (quantizes && t->quantized == NULL)) {
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
     if (w->mixes_precision) /* it casts adapters too */
         t->settings.peft = false;
+    if (settings->quantization == TDM_QUANTIZATION_NF4 && settings->double_quantization)
+        t->settings.quantization = TDM_QUANTIZATION_NF4_DOUBLE;
     if (settings->attention == TDM_TORCH_MATERIALIZED)
         t->settings.attention = TDM_TORCH_EAGER;
     if (settings->attention == TDM_TORCH_FLASH)
         t->settings.attention = TDM_TORCH_SDPA_FLASH;
-    t->autocasts = settings->fp32_weights && !w->mixes_precision;
-    t->weight_bytes = t->autocasts ? FP32 : BF16;
+    t->weight_bytes = settings->fp32_weights && !w->mixes_precision ? FP32 : BF16;
+    t->autocasts = (settings->fp32_weights || settings->autocast) && !w->mixes_precision;
     t->caches = settings->use_cache && settings->checkpointing == TDM_CHECKPOINTING_OFF;
     if (!tdm_torch_cache_create(t)) {
         tdm_torch_model_free(t);
@@ -220,6 +261,9 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     tdm_torch_cache_free(t);
     if (t->wrapped != NULL)
         t->settings.wrapper->free(t->wrapped);
+    for (uint32_t i = 0; i < t->quantized_count; i++)
+        free(t->quantized[i]);
+    free(t->quantized);
     free(t->layers);
     free(t->parameters);
     free(t->states);
@@ -231,5 +275,7 @@ uint64_t tdm_torch_weight_bytes(const struct tdm_torch_model *t)
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < t->parameter_count; i++)
         bytes += tdm_value_elements(t->parameters[i]) * t->parameters[i]->element_bytes;
+    for (uint32_t i = 0; i < t->quantized_count; i++)
+        bytes += tdm_quantized_bytes(t->quantized[i]);
     return bytes;
 }

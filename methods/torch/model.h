@@ -12,6 +12,7 @@
 #include "methods/context/context.h"
 #include "methods/deepspeed/deepspeed.h"
 #include "methods/eager/eager.h"
+#include "methods/eager/quantized.h"
 #include "methods/torch/ddp.h"
 #include "methods/torch/fsdp.h"
 #include "models/model.h"
@@ -33,6 +34,12 @@ enum tdm_torch_optimizer {
     TDM_TORCH_ADAMW_FOREACH,
     TDM_TORCH_SGD,
     TDM_TORCH_SGD_MOMENTUM,
+    TDM_TORCH_ADAMW_8BIT, /* from here on bitsandbytes' */
+    TDM_TORCH_PAGED_ADAMW_8BIT,
+    TDM_TORCH_PAGED_ADAMW_32BIT,
+    TDM_TORCH_LION_8BIT,
+    TDM_TORCH_LION_32BIT,
+    TDM_TORCH_ADAFACTOR, /* of transformers */
 };
 enum tdm_torch_logits {
     TDM_LOGITS_HF, /* the loss of transformers; its output object is dropped before the backward */
@@ -64,6 +71,9 @@ enum tdm_projection {
     TDM_PROJECTIONS
 };
 
+/* Modules of which peft trains a copy beside adapters. */
+enum tdm_saved_module { TDM_SAVED_EMBEDDING = 1, TDM_SAVED_HEAD = 2 };
+
 const char *tdm_projection_name(enum tdm_projection projection); /* "q_proj" */
 
 struct tdm_torch_settings {
@@ -74,13 +84,19 @@ struct tdm_torch_settings {
     enum tdm_torch_optimizer optimizer;
     enum tdm_torch_logits logits;
     enum tdm_torch_grads grads;
+    bool autocast;     /* the forward runs under bf16 autocast also where weights are bf16 */
     bool fp32_weights; /* the forward then runs under bf16 autocast; false: all values are bf16 */
     bool use_cache;
     uint64_t lora_rank;                /* 0: all parameters are trained */
     uint32_t lora_targets;             /* one bit for each projection */
     const struct tdm_wrapper *wrapper; /* how ranks share the work; never NULL */
     uint64_t ranks;
-    bool empty_cache;           /* torch.cuda.empty_cache() before the first step */
+    bool empty_cache;                   /* torch.cuda.empty_cache() before the first step */
+    enum tdm_quantization quantization; /* of frozen projections */
+    bool double_quantization;           /* of nf4 */
+    bool bnb_keeps_inputs;              /* of nf4 */
+    double lora_dropout;                /* of the input of an adapter; 0: none */
+    uint32_t modules_to_save;           /* bits of enum tdm_saved_module */
     bool peft;                  /* LoRA of the peft library: fp32 adapters, dropout as a module */
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
     bool shifted;               /* LongLoRA's attention */

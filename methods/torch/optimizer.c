@@ -1,23 +1,90 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optimizer.step() and zero_grad: the states, which the first step allocates, and the temporary
- * tensors of foreach. Sources: torch/optim/adam.py (_init_group, _multi_tensor_adam, _fused_adam),
- * sgd.py. */
+/* optimizer.step() and zero_grad: the states, which the first step allocates, and temporary
+ * tensors. Sources: torch/optim/adam.py (_init_group, _multi_tensor_adam, _fused_adam), sgd.py;
+ * bitsandbytes 0.50.2, optim/optimizer.py (Optimizer8bit, Optimizer1State, Optimizer2State);
+ * transformers 5.17, optimization.py (Adafactor). */
+#include "base/size.h"
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
 
 #include <stdlib.h>
 
-static void init_adam(struct tdm_torch_model *t, uint32_t i)
+#define INT8 1u
+
+/* Of bitsandbytes' optimizers: elements below which states stay in fp32; which share a scale; from
+ * which on paged states are in managed memory; of a table of 8-bit values. */
+#define FEWEST_8BIT 4096u
+#define STATE_BLOCK 256u
+#define FEWEST_PAGED 100000u
+#define STATE_CODES 256u
+
+enum state_kind { STATES_OF_TORCH, STATES_FP32, STATES_8BIT };
+
+static const struct rule {
+    uint32_t states;
+    enum state_kind kind;
+    bool paged;
+} rules[] = {
+    [TDM_TORCH_NO_OPTIMIZER] = {0, STATES_OF_TORCH, false},
+    [TDM_TORCH_ADAMW_FUSED] = {2, STATES_OF_TORCH, false},
+    [TDM_TORCH_ADAMW_FOREACH] = {2, STATES_OF_TORCH, false},
+    [TDM_TORCH_SGD] = {0, STATES_OF_TORCH, false},
+    [TDM_TORCH_SGD_MOMENTUM] = {1, STATES_OF_TORCH, false},
+    [TDM_TORCH_ADAMW_8BIT] = {2, STATES_8BIT, false},
+    [TDM_TORCH_PAGED_ADAMW_8BIT] = {2, STATES_8BIT, true},
+    [TDM_TORCH_PAGED_ADAMW_32BIT] = {2, STATES_FP32, true},
+    [TDM_TORCH_LION_8BIT] = {1, STATES_8BIT, false},
+    [TDM_TORCH_LION_32BIT] = {1, STATES_FP32, false},
+    [TDM_TORCH_ADAFACTOR] = {0, STATES_OF_TORCH, false},
+};
+
+static const char *const state_names[] = {"exp_avg", "exp_avg_sq"};
+
+static struct tdm_eager_value **state_of(struct torch_state *state, uint32_t number)
+{
+    return number == 0 ? &state->first : &state->second;
+}
+
+/* States of torch.optim are like their parameter. */
+static void init_torch(struct tdm_torch_model *t, uint32_t i, const struct rule *rule)
 {
     struct torch_state *state = &t->states[i];
-    if (state->first != NULL)
-        return;
     if (t->settings.optimizer == TDM_TORCH_ADAMW_FUSED)
         state->step = tdm_value_new(t->m, 1, 1, FP32); /* foreach has it in host memory */
-    tdm_label(t->m, "exp_avg");
-    state->first = tdm_value_like(t->m, t->parameters[i]);
-    tdm_label(t->m, "exp_avg_sq");
-    state->second = tdm_value_like(t->m, t->parameters[i]);
+    for (uint32_t s = 0; s < rule->states; s++) {
+        tdm_label(t->m, rule->states == 1 ? "momentum_buffer" : state_names[s]);
+        *state_of(state, s) = tdm_value_like(t->m, t->parameters[i]);
+    }
+}
+
+/* A state of bitsandbytes. Paged ones are cudaMallocManaged, which is not in the allocator: the
+ * driver has them on the host where the device is full, so they count as host memory. */
+static struct tdm_eager_value *bnb_state(struct tdm_torch_model *t, uint64_t elements,
+                                         uint16_t bytes, bool paged)
+{
+    if (!paged || elements < FEWEST_PAGED)
+        return tdm_value_new(t->m, elements, 1, bytes);
+    tdm_host_take(t->m, tdm_size_mul(elements, bytes));
+    return NULL;
+}
+
+static void init_bnb(struct tdm_torch_model *t, uint32_t i, const struct rule *rule)
+{
+    struct torch_state *state = &t->states[i];
+    uint64_t elements = tdm_value_elements(t->parameters[i]);
+    bool wide = rule->kind == STATES_FP32 || elements < FEWEST_8BIT;
+    for (uint32_t s = 0; s < rule->states && !wide && t->state_codes[s] == NULL; s++) {
+        tdm_label(t->m, "qmap");
+        t->state_codes[s] = tdm_value_new(t->m, STATE_CODES, 1, FP32);
+    }
+    for (uint32_t s = 0; s < rule->states; s++) {
+        tdm_label(t->m, state_names[s]);
+        *state_of(state, s) = bnb_state(t, elements, wide ? FP32 : INT8, rule->paged);
+    }
+    for (uint32_t s = 0; s < rule->states && !wide; s++) {
+        tdm_label(t->m, "absmax");
+        state->scales[s] = tdm_value_new(t->m, tdm_size_ceil_div(elements, STATE_BLOCK), 1, FP32);
+    }
 }
 
 /* Does this rank's optimizer update parameter i? */
@@ -42,22 +109,72 @@ static void foreach_roots(struct tdm_torch_model *t)
     free(roots);
 }
 
-void tdm_torch_optimizer_step(struct tdm_torch_model *t)
+/* Row and column sums of a matrix, all squares of a vector. */
+static void init_adafactor(struct tdm_torch_model *t, uint32_t i)
 {
-    enum tdm_torch_optimizer kind = t->settings.optimizer;
-    bool adam = kind == TDM_TORCH_ADAMW_FUSED || kind == TDM_TORCH_ADAMW_FOREACH;
-    t->m->category = TDM_METHOD_OPTIMIZER;
-    t->m->label = (struct tdm_label){.name = "momentum_buffer", .layer = TDM_NO_LAYER};
+    const struct tdm_eager_value *p = t->parameters[i];
+    tdm_label(t->m, "exp_avg_sq");
+    t->states[i].first = tdm_value_new(t->m, p->rows > 1 ? p->rows : p->columns, 1, FP32);
+    if (p->rows > 1)
+        t->states[i].second = tdm_value_new(t->m, p->columns, 1, FP32);
+}
+
+/* Adafactor steps one parameter after the other. Its names grad, p_data_fp32 and update hold those
+ * of the parameter before until they are bound again. */
+struct adafactor {
+    struct tdm_eager_value *grad, *wide, *update;
+};
+
+static void step_adafactor(struct tdm_torch_model *t, uint32_t i, struct adafactor *a)
+{
+    struct tdm_eager *m = t->m;
+    const struct tdm_eager_value *p = t->parameters[i];
+    bool narrow = p->element_bytes != FP32;
+    tdm_label(m, "update");
+    a->grad = tdm_replace(m, a->grad, narrow ? tdm_value_new(m, p->rows, p->columns, FP32) : NULL);
+    tdm_drop(m, a->wide);
+    a->wide = narrow ? tdm_value_new(m, p->rows, p->columns, FP32) : NULL;
+    struct tdm_eager_value *squares = tdm_value_new(m, p->rows, p->columns, FP32);
+    a->update = tdm_replace(m, a->update, tdm_value_like(m, squares));
+    tdm_drop(m, squares);
+    a->update = tdm_replace(m, a->update, tdm_value_like(m, a->update));
+    tdm_drop(m, tdm_value_like(m, a->update)); /* -update */
+}
+
+static void run_adafactor(struct tdm_torch_model *t)
+{
+    struct adafactor a = {0};
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         if (!trained(t, i))
             continue;
-        if (adam)
-            init_adam(t, i);
-        else if (kind == TDM_TORCH_SGD_MOMENTUM && t->states[i].first == NULL)
-            t->states[i].first = tdm_value_like(t->m, t->parameters[i]);
+        if (t->states[i].first == NULL)
+            init_adafactor(t, i);
+        step_adafactor(t, i, &a);
+    }
+    tdm_drop(t->m, a.grad);
+    tdm_drop(t->m, a.wide);
+    tdm_drop(t->m, a.update);
+}
+
+void tdm_torch_optimizer_step(struct tdm_torch_model *t)
+{
+    enum tdm_torch_optimizer kind = t->settings.optimizer;
+    const struct rule *rule = &rules[kind];
+    t->m->category = TDM_METHOD_OPTIMIZER;
+    t->m->label = (struct tdm_label){.name = "momentum_buffer", .layer = TDM_NO_LAYER};
+    for (uint32_t i = 0; i < t->parameter_count && rule->states > 0; i++) {
+        if (!trained(t, i) || t->states[i].made)
+            continue;
+        t->states[i].made = true;
+        if (rule->kind == STATES_OF_TORCH)
+            init_torch(t, i, rule);
+        else
+            init_bnb(t, i, rule);
     }
     if (kind == TDM_TORCH_ADAMW_FOREACH)
         foreach_roots(t);
+    if (kind == TDM_TORCH_ADAFACTOR)
+        run_adafactor(t);
     t->m->category = TDM_METHOD_WORKSPACE;
 }
 

@@ -19,6 +19,8 @@ struct torch_layer {
 
 struct torch_state {
     struct tdm_eager_value *step, *first, *second; /* of AdamW; SGD's momentum is `first` */
+    struct tdm_eager_value *scales[2];             /* of 8-bit states */
+    bool made;
 };
 
 struct tdm_torch_model {
@@ -39,9 +41,12 @@ struct tdm_torch_model {
     /* `input`: embedded ids that require a gradient. `held_input`: those of the last loss, held
      * until the next loss replaces it. */
     struct tdm_eager_value *input, *held_input, *loss;
-    void *wrapped; /* the wrapper's state */
+    void *wrapped;                    /* the wrapper's state */
+    struct tdm_quantized **quantized; /* of all projections, layer by layer; NULL: none */
+    uint32_t quantized_count;
     struct tdm_eager_value **parameters;
     struct torch_state *states;
+    struct tdm_eager_value *state_codes[2]; /* tables of 8-bit states' values, or NULL */
     uint32_t parameter_count;
 };
 

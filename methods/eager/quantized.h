@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Frozen weights of fewer than 16 bits, under adapters: what they store, and the scratch of their
+ * products. A quantized weight is a leaf with the shape of the original weight. tdm_linear()
+ * recognises it. Sources:
+ *   nf4, int8: bitsandbytes 0.50.2, functional.py (quantize_4bit, quantize_blockwise,
+ *     dequantize_4bit), nn/modules.py (Linear4bit, Linear8bitLt), autograd/_functions.py
+ *     (MatMul4Bit, MatMul8bitLt), backends/cuda/ops.py (_dequant_linear_fallback).
+ *   gptq: AutoGPTQ, nn_modules/qlinear/qlinear_cuda_old.py, 4 bits, without its CUDA kernel, which
+ *     is for fewer than 128 rows.
+ */
+#ifndef TDM_METHODS_EAGER_QUANTIZED_H
+#define TDM_METHODS_EAGER_QUANTIZED_H
+
+#include "methods/eager/eager.h"
+
+enum tdm_quantization {
+    TDM_QUANTIZATION_NONE,
+    TDM_QUANTIZATION_NF4,        /* bitsandbytes' 4 bits (fp4 takes the same), blocks of 64 */
+    TDM_QUANTIZATION_INT8,       /* bitsandbytes' LLM.int8() */
+    TDM_QUANTIZATION_GPTQ,       /* 4 bits in groups of 128 */
+    TDM_QUANTIZATION_NF4_DOUBLE, /* nf4 with bnb_4bit_use_double_quant: no value of the key */
+};
+
+/* A frozen leaf of rows x columns. While it is made, the weight in bf16 is there too, unless it
+ * comes quantized from its files (gptq). The caller owns *quantized, and frees it with free()
+ * when no product follows. Leaves to m->no_memory if the process has none.
+ * `keeps_inputs`: products of 4 bits hold their input as long as the graph lives, as in
+ * bitsandbytes before 0.43. */
+struct tdm_eager_value *tdm_quantized_leaf(struct tdm_eager *m, enum tdm_quantization kind,
+                                           uint64_t rows, uint64_t columns, bool keeps_inputs,
+                                           struct tdm_quantized **quantized);
+
+/* Bytes of the weight and of all that belongs to it, without rounding. */
+uint64_t tdm_quantized_bytes(const struct tdm_quantized *quantized);
+
+/* Must peft's layer copy the result of the product before it adds the adapter's? */
+bool tdm_quantized_is_cloned(const struct tdm_quantized *quantized);
+
+/* Is it peft's layer for bitsandbytes, which casts the adapter's result and not the sum? */
+bool tdm_quantized_is_bitsandbytes(const struct tdm_quantized *quantized);
+
+/* x W^T + b. */
+struct tdm_eager_value *tdm_quantized_linear(struct tdm_eager *m, struct tdm_eager_value *x,
+                                             struct tdm_eager_value *weight,
+                                             struct tdm_eager_value *bias);
+
+#endif

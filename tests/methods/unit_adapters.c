@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of quantized weights under adapters, of trained copies of modules, of dropout, and of
+ * optimizers with states of their own dtype: bytes counted by hand. */
+#include "methods/prediction.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <inttypes.h>
+#include <string.h>
+
+/* llama-3.1-8b: untied, no biases. */
+#define LAYERS UINT64_C(32)
+#define HIDDEN UINT64_C(4096)
+#define KV UINT64_C(1024)
+#define INTERMEDIATE UINT64_C(14336)
+#define VOCABULARY UINT64_C(128256)
+#define RANK UINT64_C(8)
+#define TOKENS UINT64_C(512)
+
+/* Most that a block of more than 1 MiB has beyond its tensor: what is not split. */
+#define UNSPLIT UINT64_C(1048576)
+
+#define MOST_PAIRS 12u
+
+static const struct {
+    uint64_t rows, columns;
+} projections[] = {{HIDDEN, HIDDEN},      {KV, HIDDEN},           {KV, HIDDEN},
+                   {HIDDEN, HIDDEN},      {INTERMEDIATE, HIDDEN}, {INTERMEDIATE, HIDDEN},
+                   {HIDDEN, INTERMEDIATE}};
+enum { PROJECTIONS = sizeof(projections) / sizeof(projections[0]) };
+
+static enum tdm_status try_predict(const char *name, uint64_t gpus, const char *const *pairs,
+                                   struct tdm_method_prediction *p, struct tdm_error *err)
+{
+    struct tdm_method_settings settings = {.torch = {.tokens = TOKENS, .batch = 1, .ranks = gpus}};
+    const struct tdm_method *method;
+    struct tdm_method_choices choices;
+    struct tdm_machine *machine = NULL;
+    struct tdm_model *model = NULL;
+    size_t count = 0;
+    while (pairs[count] != NULL)
+        count++;
+    enum tdm_status status = tdm_method_find(name, &method, err);
+    if (status == TDM_OK)
+        status = tdm_method_apply(method, pairs, count, &settings, &choices, err);
+    if (status == TDM_OK)
+        status = tdm_model_load("llama-3.1-8b", &model, err);
+    if (status == TDM_OK)
+        status = tdm_machine_load("h200-published", &machine, err);
+    if (status == TDM_OK)
+        status = tdm_method_check(model, &settings, err);
+    if (status == TDM_OK)
+        status = tdm_method_predict(model, machine, &settings, 0, p, err);
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+    return status;
+}
+
+static struct tdm_method_prediction predict(const char *const *pairs)
+{
+    struct tdm_method_prediction p;
+    struct tdm_error err = {.message = ""};
+    if (try_predict("parallel", 1, pairs, &p, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    assert_true(p.runs);
+    return p;
+}
+
+/* All that is there before the first step: blocks are multiples of 512 bytes. */
+static uint64_t rounded(uint64_t bytes)
+{
+    return (bytes + 511) / 512 * 512;
+}
+
+static void quantized_weights_by_hand(void **state)
+{
+    static const char *const none[] = {"lora_rank=8", NULL},
+                             *const nf4[] = {"lora_rank=8", "load_in_4bit=true", NULL},
+                             *const two[] = {"lora_rank=8", "quantization=nf4",
+                                             "bnb_4bit_use_double_quant=true", NULL},
+                             *const int8[] = {"lora_rank=8", "load_in_8bit: true", NULL},
+                             *const gptq[] = {"lora_rank=8", "quantization=gptq", NULL};
+    const char *const *cases[] = {nf4, two, int8, gptq};
+    struct tdm_method_prediction plain = predict(none);
+    (void)state;
+    for (unsigned c = 0; c < 4; c++) {
+        uint64_t exact = 0, blocks = 0, all = 0;
+        for (unsigned i = 0; i < PROJECTIONS; i++) {
+            uint64_t out = projections[i].rows, in = projections[i].columns, n = out * in;
+            const uint64_t parts[4][6] = {
+                {n / 2, n / 64 * 4, 16 * 4},                             /* nf4 */
+                {n / 2, n / 64, n / 64 / 256 * 4, 256 * 4, 16 * 4, 4},   /* double */
+                {n, out * 4},                                            /* int8 */
+                {n / 2, in / 128 * out / 2, in / 128 * out * 2, in * 4}, /* gptq */
+            };
+            all += n;
+            for (unsigned part = 0; part < 6; part++) {
+                exact += parts[c][part];
+                blocks += rounded(parts[c][part]);
+            }
+        }
+        struct tdm_method_prediction p = predict(cases[c]);
+        assert_int_equal(plain.parameters_bytes - p.parameters_bytes, LAYERS * (2 * all - exact));
+        uint64_t less = plain.steps[0].torch.before_bytes - p.steps[0].torch.before_bytes;
+        assert_in_range(less, LAYERS * (2 * all - blocks - PROJECTIONS * 2 * UNSPLIT),
+                        LAYERS * (2 * all - blocks));
+    }
+}
+
+/* Dropout gives every adapter an input and a mask of its own. Without it q, k and v save one input
+ * together, as gate and up do; the attention saves o's input itself. */
+static void dropout_by_hand(void **state)
+{
+    static const char *const without[] = {"lora_rank=8", "step=1", "logits=base", NULL},
+                             *const with[] = {"lora_rank=8", "step=1", "logits=base",
+                                              "lora_dropout=0.1", NULL};
+    uint64_t kept[2];
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct tdm_method_prediction p = predict(i == 0 ? without : with);
+        kept[i] = p.steps[0].torch.end_bytes[TDM_PHASE_FORWARD] - p.steps[0].torch.before_bytes;
+    }
+    uint64_t inputs = 6 * HIDDEN + INTERMEDIATE, shared = 2 * HIDDEN + INTERMEDIATE;
+    /* The first layer's input needs no gradient, yet its adapters save theirs. */
+    uint64_t more = LAYERS * TOKENS * (3 * inputs - 2 * shared);
+    assert_in_range(kept[1] - kept[0], more, more + LAYERS * UNSPLIT);
+}
+
+static void copies_are_trained(void **state)
+{
+    static const char *const without[] = {"lora_rank=8", "optimizer=adamw-fused", NULL},
+                             *const with[] = {"lora_rank=8", "optimizer=adamw-fused",
+                                              "modules_to_save=embed_tokens,lm_head", NULL};
+    struct tdm_method_prediction p = predict(without), more = predict(with);
+    uint64_t copies = 2 * 2 * VOCABULARY * HIDDEN;
+    (void)state;
+    assert_int_equal(more.parameters_bytes - p.parameters_bytes, copies);
+    assert_int_equal(more.steps[2].torch.before_bytes - p.steps[2].torch.before_bytes,
+                     3 * copies + 2 * 512); /* two moments each, and step counts */
+}
+
+/* States of 8 bits and a scale for 256 of them; norms stay in fp32. Paged ones are in managed
+ * memory. */
+static void states_of_8_bits_by_hand(void **state)
+{
+    static const char *const none[] = {"optimizer=sgd", "checkpointing=on", NULL},
+                             *const eight[] = {"optim=adamw_bnb_8bit", "checkpointing=on", NULL},
+                             *const paged[] = {"optim=paged_adamw_8bit", "checkpointing=on", NULL},
+                             *const wide[] = {"optim=paged_adamw_32bit", "checkpointing=on", NULL};
+    struct tdm_method_prediction p = predict(none), e = predict(eight), g = predict(paged),
+                                 w = predict(wide);
+    uint64_t matrices = 2 * VOCABULARY * HIDDEN, norms = (2 * LAYERS + 1) * HIDDEN, tables = 1024;
+    (void)state;
+    for (unsigned i = 0; i < PROJECTIONS; i++)
+        matrices += LAYERS * projections[i].rows * projections[i].columns;
+    /* A norm of 4,096 elements has states of 8 bits too; its scales take a block. */
+    uint64_t states = 2 * (matrices + norms), scales = 2 * matrices / 256 * 4,
+             norm_scales = 2 * (2 * LAYERS + 1) * 512;
+    uint64_t base = p.steps[2].torch.before_bytes, small = scales + norm_scales + 2 * tables;
+    assert_in_range(e.steps[2].torch.before_bytes - base, states + small,
+                    states + small + 2 * PROJECTIONS * UNSPLIT);
+    assert_in_range(g.steps[2].torch.before_bytes - base, 2 * norms + small,
+                    2 * norms + small + 2 * UNSPLIT);
+    assert_int_equal(g.steps[2].torch.host_bytes, 2 * matrices);
+    assert_int_equal(w.steps[2].torch.host_bytes, 4 * 2 * matrices);
+}
+
+/* Adafactor keeps a row and a column of sums. While it steps a parameter in bf16, it has gradient,
+ * parameter and two tensors of that size in fp32, and the update of the parameter before. */
+static void adafactor_by_hand(void **state)
+{
+    static const char *const pairs[] = {"optimizer=adafactor", "checkpointing=on", NULL};
+    struct tdm_method_prediction p = predict(pairs);
+    const struct tdm_torch_step *step = &p.steps[2].torch;
+    uint64_t head = VOCABULARY * HIDDEN * 4,
+             above = step->highest_bytes[TDM_PHASE_OPTIMIZER] - step->end_bytes[TDM_PHASE_BACKWARD];
+    (void)state;
+    assert_int_equal(step->peak_phase, TDM_PHASE_OPTIMIZER);
+    assert_in_range(above, 4 * head, 4 * head + 5 * 1024 * 1024);
+    assert_true(step->before_bytes - p.steps[0].torch.before_bytes < 100 * 1024 * 1024);
+}
+
+/* Inputs of products of 8 bits are attributes of ctx, which no checkpoint makes again. */
+static void inputs_of_8_bits_stay(void **state)
+{
+    static const char *const again[] = {"lora_rank=8", "quantization=int8", "checkpointing=on",
+                                        "step=1", NULL},
+                             *const reentrant[] = {"lora_rank=8", "quantization=int8",
+                                                   "checkpointing=on-reentrant", "step=1", NULL};
+    struct tdm_method_prediction a = predict(again), r = predict(reentrant);
+    /* inputs of q, k, v together, of o, of gate and up together, of down */
+    uint64_t held = LAYERS * TOKENS * 2 * (3 * HIDDEN + INTERMEDIATE);
+    (void)state;
+    assert_int_equal(a.steps[0].torch.end_bytes[TDM_PHASE_FORWARD] -
+                         r.steps[0].torch.end_bytes[TDM_PHASE_FORWARD],
+                     held);
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+    static const struct {
+        const char *method;
+        uint64_t gpus;
+        const char *pairs[MOST_PAIRS], *says;
+    } cases[] = {
+        {"parallel", 1, {"quantization=nf4"}, "nothing would be trained"},
+        {"parallel", 1, {"lora_rank=8", "lora_dropout=1"}, "not known"},
+        {"parallel", 1, {"lora_rank=8", "modules_to_save=norm"}, "not known"},
+        {"parallel", 1, {"load_in_4bit=true", "load_in_8bit=true"}, "given twice"},
+        {"fsdp", 2, {"lora_rank=8", "quantization=nf4"}, "no key"},
+        {"fsdp", 2, {"optimizer=adamw-8bit"}, "not known of fully_shard"},
+        {"ring", 2, {"lora_rank=8", "quantization=nf4", "sharding=fsdp"}, "fully_shard"},
+        {"zero3", 2, {"lora_rank=8", "quantization=nf4"}, "no key"},
+    };
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tdm_method_prediction p;
+        struct tdm_error err = {.message = ""};
+        assert_int_equal(try_predict(cases[i].method, cases[i].gpus, cases[i].pairs, &p, &err),
+                         TDM_USAGE);
+        if (strstr(err.message, cases[i].says) == NULL)
+            fail_msg("\"%s\" does not say \"%s\"", err.message, cases[i].says);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(quantized_weights_by_hand), cmocka_unit_test(dropout_by_hand),
+        cmocka_unit_test(copies_are_trained),        cmocka_unit_test(states_of_8_bits_by_hand),
+        cmocka_unit_test(adafactor_by_hand),         cmocka_unit_test(inputs_of_8_bits_stay),
+        cmocka_unit_test(what_cannot_be_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
