@@ -192,8 +192,9 @@ static const struct tdm_option options[] = {
      .word = "FILE",
      .place = PLACE(run.tokens_path),
      .help =
-         "token ids: a .npy array of whole numbers, llm.c's .bin, or Megatron-LM's .bin with its "
-         ".idx; uint16:FILE or uint32:FILE: such numbers and nothing else; bytes:FILE: one token "
+         "token ids: a .npy array of whole numbers, llm.c's .bin, Megatron-LM's .bin with its "
+         ".idx, or .jsonl: a document a line, {\"tokens\": [5, 2]} or {\"prompt\": [5], "
+         "\"completion\": [2]}, of which completions are trained on; uint16:FILE or uint32:FILE: such numbers and nothing else; bytes:FILE: one token "
          "a byte, for which vocabularies of up to 260 need no \"bytes:\"; several with commas "
          "between them, or a quoted pattern, are one text; default random tokens. "
          "Longer than a sequence of the step",

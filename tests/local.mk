@@ -291,7 +291,7 @@ golden_tests += \
 	tests/goldens/gather.test \
 	tests/goldens/gemma.test \
 	tests/goldens/help.test \
-	tests/goldens/inputs.test \
+	tests/goldens/inputs.test tests/goldens/jsonl.test \
 	tests/goldens/log.test \
 	tests/goldens/machine-rates.test \
 	tests/goldens/machine-shipped.test \
