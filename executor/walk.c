@@ -311,7 +311,7 @@ static enum tdm_status count_item(void *self, const struct tdm_item *item, struc
     const struct counting *counting = self;
     const struct tdm_walk *walk = counting->walk;
     (void)err;
-    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & 1u << item->op->kind) == 0)
+    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & TDM_KIND(item->op->kind)) == 0)
         return TDM_OK;
     const struct tdm_launch launch = launch_of(walk, item->op);
     tdm_team_need(&launch, tdm_team_exchange(walk->team, walk->program->rank, 0), counting->needs);
@@ -334,7 +334,7 @@ static enum tdm_status prepare_op(const struct tdm_walk *walk, const struct tdm_
                                   struct tdm_error *err)
 {
     struct tdm_launch launch = launch_of(walk, op);
-    bool of_team = (TDM_TEAM_KINDS & 1u << op->kind) != 0;
+    bool of_team = (TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0;
     return of_team ? TDM_OK : walk->arenas->backend->prepare(walk->arenas->executor, &launch, err);
 }
 
