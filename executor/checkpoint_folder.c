@@ -253,10 +253,13 @@ static void remove_within(const struct tdm_checkpoint_folder *folder, uint64_t e
     free(steps);
 }
 
-void tdm_checkpoint_folder_advance_within(struct tdm_checkpoint_folder *folder, uint64_t step)
+enum tdm_status tdm_checkpoint_folder_advance_within(struct tdm_checkpoint_folder *folder,
+                                                     uint64_t step, struct tdm_error *err)
 {
     uint64_t *steps;
-    sync_folder(folder);
+    int reason = tdm_directory_sync(folder->path);
+    if (reason != 0)
+        return tdm_file_failed(folder->path, reason, err);
     remove_within(folder, step);
     size_t count = folder->discards ? list(folder->path, PREFIX, false, &steps) : 0;
     char *latest = count > 0 ? tdm_path_join(folder->path, LATEST) : NULL;
@@ -271,6 +274,7 @@ void tdm_checkpoint_folder_advance_within(struct tdm_checkpoint_folder *folder, 
     free(latest);
     if (folder->discards)
         free(steps);
+    return TDM_OK;
 }
 
 enum tdm_status tdm_checkpoint_folder_advance(struct tdm_checkpoint_folder *folder, uint64_t step,

@@ -47,7 +47,8 @@ char *tdm_checkpoint_folder_within(const struct tdm_checkpoint_folder *folder, u
 char *tdm_checkpoint_folder_last_within(const char *path, uint64_t after);
 
 /* The checkpoint within `step` is complete: removes earlier ones, and all of another run. */
-void tdm_checkpoint_folder_advance_within(struct tdm_checkpoint_folder *folder, uint64_t step);
+enum tdm_status tdm_checkpoint_folder_advance_within(struct tdm_checkpoint_folder *folder,
+                                                     uint64_t step, struct tdm_error *err);
 
 /* The checkpoint of `step` is complete: moves `latest` to it, and removes the oldest,
  * and those within steps up to this one. */

@@ -242,7 +242,7 @@ enum tdm_status tdm_run_weights_save_within(struct tdm_run_weights *weights,
     status =
         tdm_checkpoint_save_within(path, arenas, program, pauses, within, &moment, &watch, err);
     if (status == TDM_OK)
-        tdm_checkpoint_folder_advance_within(&weights->folder, step);
+        status = tdm_checkpoint_folder_advance_within(&weights->folder, step, err);
     clock_gettime(CLOCK_MONOTONIC, &ended);
     if (status == TDM_OK && listener->saved_within != NULL)
         listener->saved_within(
