@@ -63,6 +63,7 @@ libtidemark_a_SOURCES += \
 	schedule/schedule_check.c schedule/schedule_check.h \
 	schedule/schedule_json.c \
 	schedule/params.c schedule/params.h \
+	schedule/pauses.c schedule/pauses.h \
 	schedule/residuals.c schedule/residuals.h \
 	schedule/scratch.c \
 	schedule/scratch.h \
