@@ -1899,10 +1899,12 @@ static bool team_op_of_another_layer_with_tags(struct trial *t)
 }
 
 /* Another chunk begins the round. */
+/* Not a hop, of which a rank may have nothing: that is seen where the ranks are compared. */
 static bool team_op_of_another_round(struct trial *t)
 {
     for (EACH_ITEM(t, i))
-        if (is_team_op(t, i) && op_at(t, i)->chunk != TDM_NONE && t->r.program.chunk_count > 1) {
+        if (is_team_op(t, i) && !is_op(t, i, TDM_OP_HOP_SUM) && !is_op(t, i, TDM_OP_HOP) &&
+            op_at(t, i)->chunk != TDM_NONE && t->r.program.chunk_count > 1) {
             op_at(t, i)->chunk = another(t, t->r.program.chunk_count, op_at(t, i)->chunk);
             return true;
         }
