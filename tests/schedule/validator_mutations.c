@@ -1898,8 +1898,8 @@ static bool team_op_of_another_layer_with_tags(struct trial *t)
     return false;
 }
 
-/* Another chunk begins the round. */
-/* Not a hop, of which a rank may have nothing: that is seen where the ranks are compared. */
+/* Another chunk begins the round. Not that of a hop, of which a rank may have nothing: there it is
+ * seen where the ranks are compared. */
 static bool team_op_of_another_round(struct trial *t)
 {
     for (EACH_ITEM(t, i))
