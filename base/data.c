@@ -3,6 +3,8 @@
  * the layout of the source tree, so that the source tree itself can serve as an installation. */
 #include "base/file.h"
 
+#include "base/install.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -10,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #ifndef TDM_DATA_DIRECTORY
 #define TDM_DATA_DIRECTORY "/usr/local/share/tidemark"
@@ -22,30 +23,25 @@ static bool is_directory(const char *path)
     return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-/* The folder of the running program, if it is the root of a build in the source tree. */
-static const char *source_tree(void)
+/* Is the folder of the program the root of a build in the source tree? */
+static bool in_source_tree(char path[PATH_MAX])
 {
-    static _Thread_local char path[PATH_MAX];
     char probe[PATH_MAX + 16];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
-    if (length <= 0)
-        return NULL;
-    path[length] = '\0';
-    char *slash = strrchr(path, '/');
-    if (slash == NULL)
-        return NULL;
-    *slash = '\0';
+    if (!tdm_install_folder(path, PATH_MAX))
+        return false;
     snprintf(probe, sizeof(probe), "%s/models/configs", path);
-    return is_directory(probe) ? path : NULL;
+    return is_directory(probe);
 }
 
 const char *tdm_data_directory(void)
 {
+    static _Thread_local char path[PATH_MAX];
     const char *chosen = getenv("TIDEMARK_DATA");
     if (chosen != NULL && chosen[0] != '\0')
         return chosen;
-    const char *beside = is_directory(TDM_DATA_DIRECTORY) ? NULL : source_tree();
-    return beside != NULL ? beside : TDM_DATA_DIRECTORY;
+    if (in_source_tree(path) || tdm_install_path(TDM_DATA_DIRECTORY, path, sizeof(path)))
+        return path;
+    return TDM_DATA_DIRECTORY;
 }
 
 enum tdm_status tdm_data_path(const char *folder, const char *name, const char *suffix, char *out,

@@ -100,6 +100,24 @@ char *tdm_directory_parent(const char *path)
     return target;
 }
 
+int tdm_directory_sync(const char *directory)
+{
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return 0; /* it may be written and not read */
+    int reason = fsync(fd) == 0 ? 0 : errno;
+    (void)close(fd);
+    return reason == EIO || reason == ENOSPC || reason == EDQUOT ? reason : 0;
+}
+
+int tdm_directory_sync_parent(const char *path)
+{
+    char *parent = tdm_directory_parent(path);
+    int reason = parent == NULL ? ENOMEM : tdm_directory_sync(parent);
+    free(parent);
+    return reason;
+}
+
 /* Until a file is complete it is called "NAME.tmpPID-N" (temporary.h). It can also have ".old" or a
  * suffix of SQLite's after its name. This is the longest addition. */
 #define LONGEST_SUFFIX 24
@@ -249,15 +267,14 @@ enum tdm_status tdm_directory_folder(struct tdm_directory *directory, const char
                                                : tdm_file_failed(directory->folder, errno, err);
 }
 
-/* Some file systems cannot sync a directory. That is no error: the directory exists all the
- * same. */
-static void sync_directory(const char *path)
+/* Removes an old directory that has given up its name. Not before this is on disk: otherwise a
+ * power loss could leave the old name with a part of the files. */
+static int remove_old(const char *path, tdm_directory_owns owns)
 {
-    int fd = path == NULL ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        (void)fsync(fd);
-        (void)close(fd);
-    }
+    int reason = tdm_directory_sync_parent(path);
+    if (reason == 0)
+        remove_directory(path, owns);
+    return reason;
 }
 
 /* For file systems that cannot exchange two names: the old directory is renamed first. Returns
@@ -274,9 +291,24 @@ static int replace_in_two_steps(const struct tdm_directory *directory)
         reason = errno;
         (void)rename(aside, directory->path);
     }
-    if (reason == 0)
-        remove_directory(aside, directory->owns);
+    if (reason == 0) {
+        reason = remove_old(aside, directory->owns);
+        if (reason != 0 && rename(directory->path, directory->temporary) == 0)
+            (void)rename(aside, directory->path);
+    }
     free(aside);
+    return reason;
+}
+
+/* Exchanges the names of the directory and the old one, and removes this. Returns errno or 0. */
+static int exchange(const struct tdm_directory *directory)
+{
+    const char *one = directory->temporary, *other = directory->path;
+    if (renameat2(AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE) != 0)
+        return errno;
+    int reason = remove_old(directory->temporary, directory->owns);
+    if (reason != 0)
+        (void)renameat2(AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE);
     return reason;
 }
 
@@ -292,29 +324,25 @@ static void release(struct tdm_directory *directory)
 
 enum tdm_status tdm_directory_commit(struct tdm_directory *directory, struct tdm_error *err)
 {
-    sync_directory(directory->folder);
-    sync_directory(directory->temporary);
+    int reason = directory->folder == NULL ? 0 : tdm_directory_sync(directory->folder);
+    if (reason == 0)
+        reason = tdm_directory_sync(directory->temporary);
     /* this replaces nothing or an empty directory; otherwise the two names are exchanged */
-    int reason = rename(directory->temporary, directory->path) == 0 ? 0 : errno;
+    if (reason == 0 && rename(directory->temporary, directory->path) != 0)
+        reason = errno;
     if (reason == ENOTEMPTY || reason == EEXIST) {
-        reason = renameat2(AT_FDCWD, directory->temporary, AT_FDCWD, directory->path,
-                           RENAME_EXCHANGE) == 0
-                     ? 0
-                     : errno;
-        if (reason == 0)
-            remove_directory(directory->temporary, directory->owns);
-        else if (reason == EINVAL || reason == ENOSYS)
+        reason = exchange(directory);
+        if (reason == EINVAL || reason == ENOSYS)
             reason = replace_in_two_steps(directory);
     }
-    enum tdm_status status = reason == 0 ? TDM_OK : tdm_file_failed(directory->path, reason, err);
-    if (status == TDM_OK) {
-        char *parent = tdm_directory_parent(directory->path);
-        sync_directory(parent);
-        free(parent);
-        release(directory);
-    } else {
+    if (reason != 0) {
+        enum tdm_status status = tdm_file_failed(directory->path, reason, err);
         tdm_directory_abandon(directory);
+        return status;
     }
+    reason = tdm_directory_sync_parent(directory->path);
+    enum tdm_status status = reason == 0 ? TDM_OK : tdm_file_failed(directory->path, reason, err);
+    release(directory);
     return status;
 }
 
@@ -332,7 +360,7 @@ void tdm_directory_remove(const char *path, tdm_directory_owns owns)
     if (tdm_temporary_directory(path, &temporary, &lock) != 0)
         return;
     if (rename(path, temporary) == 0)
-        remove_directory(temporary, owns);
+        (void)remove_old(temporary, owns);
     else
         (void)rmdir(temporary);
     (void)close(lock);

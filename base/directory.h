@@ -31,6 +31,11 @@ typedef bool (*tdm_directory_owns)(const char *name);
 enum tdm_status tdm_directory_check(const char *path, bool force, bool sweeps,
                                     tdm_directory_owns owns, struct tdm_error *err);
 
+/* Waits until the names in a directory are on disk, or those in the directory that contains `path`.
+ * Returns 0, or the errno of a disk that fails; 0 too where a directory cannot be synced. */
+int tdm_directory_sync(const char *directory);
+int tdm_directory_sync_parent(const char *path);
+
 struct tdm_directory {
     char *path;      /* the target */
     char *temporary; /* its files are written here */
@@ -49,7 +54,7 @@ enum tdm_status tdm_directory_folder(struct tdm_directory *directory, const char
                                      struct tdm_error *err);
 
 /* Puts the directory in place of the target and removes the old one. On failure only the old one
- * remains. */
+ * remains, unless the disk fails after that: then the new one may be there. */
 enum tdm_status tdm_directory_commit(struct tdm_directory *directory, struct tdm_error *err);
 
 /* Removes the directory with its files. Does nothing after commit or abandon. */

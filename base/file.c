@@ -81,24 +81,6 @@ static enum tdm_status write_in_place(const char *path, const void *data, size_t
     return reason == 0 ? TDM_OK : tdm_file_failed(path, reason, err);
 }
 
-/* The name is on disk only when its directory is. Some file systems cannot sync directories. The
- * file itself is complete by then, so a failure here is not an error. */
-static void sync_directory(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char *directory = slash == NULL   ? strdup(".")
-                      : slash == path ? strdup("/")
-                                      : strndup(path, (size_t)(slash - path));
-    if (directory == NULL)
-        return;
-    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        (void)fsync(fd);
-        (void)close(fd);
-    }
-    free(directory);
-}
-
 static enum tdm_status write_renamed(const char *path, const void *data, size_t bytes,
                                      mode_t old_mode, struct tdm_error *err)
 {
@@ -116,7 +98,7 @@ static enum tdm_status write_renamed(const char *path, const void *data, size_t 
     if (reason == 0 && rename(temporary, path) != 0)
         reason = errno;
     if (reason == 0)
-        sync_directory(path);
+        reason = tdm_directory_sync_parent(path); /* the name is on disk only when this is */
     else
         (void)unlink(temporary);
     free(temporary);

@@ -45,8 +45,9 @@ enum tdm_status tdm_file_read(const char *path, uint64_t limit_bytes, char **dat
                               struct tdm_error *err);
 
 /* The directory of this installation's read-only data (shipped configs, machine files, plot
- * scripts): $TIDEMARK_DATA if set, else the configured pkgdatadir or, if that does not exist, the
- * build's source tree. In a build tree the test environment and the wrappers set the variable. */
+ * scripts): $TIDEMARK_DATA if set, else the folder of the program if that is the source tree, else
+ * the data of the installation that the program is in (base/install.h), else the configured
+ * pkgdatadir. Valid until the thread calls it again. */
 const char *tdm_data_directory(void);
 
 /* Writes "<data directory>/<folder>/<name><suffix>" to `out`. TDM_INPUT if it is too long. */

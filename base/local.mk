@@ -7,6 +7,7 @@ libtidemark_a_SOURCES += \
 	base/dtype.c base/dtype.h \
 	base/file.c base/file.h \
 	base/inputs.c base/inputs.h \
+	base/install.c base/install.h \
 	base/json.c base/json.h \
 	base/lock.c base/lock.h \
 	base/meeting.c base/meeting.h \

@@ -2,6 +2,7 @@
 /* Writes a file piece by piece, under a temporary name until it is whole. */
 #include "base/output.h"
 
+#include "base/directory.h"
 #include "base/file.h"
 #include "base/temporary.h"
 
@@ -106,11 +107,13 @@ enum tdm_status tdm_output_commit(struct tdm_output *output, struct tdm_error *e
         failed = true;
         reason = errno;
     }
-    enum tdm_status status = failed ? tdm_file_failed(name, reason, err) : TDM_OK;
-    if (!failed) {
-        free(output->temporary); /* it has the name of the file now */
+    if (!failed && output->temporary != NULL) {
+        free(output->temporary); /* it has the name of the file now, which must be on disk */
         output->temporary = NULL;
+        reason = tdm_directory_sync_parent(output->path);
+        failed = reason != 0;
     }
+    enum tdm_status status = failed ? tdm_file_failed(name, reason, err) : TDM_OK;
     tdm_output_abandon(output);
     return status;
 }

@@ -70,8 +70,8 @@ static void close_locks(struct tdm_ticker *ticker)
 void tdm_ticker_begin(struct tdm_ticker *ticker, FILE *out, const char *text)
 {
     const char *wanted = getenv("TIDEMARK_PROGRESS");
-    *ticker = (struct tdm_ticker){.out = out, .terminal = isatty(fileno(out)) == 1};
-    if ((wanted != NULL && strcmp(wanted, "no") == 0) || !open_locks(ticker))
+    *ticker = (struct tdm_ticker){.out = out, .terminal = out != NULL && isatty(fileno(out)) == 1};
+    if (out == NULL || (wanted != NULL && strcmp(wanted, "no") == 0) || !open_locks(ticker))
         return;
     snprintf(ticker->text, sizeof(ticker->text), "%s", text);
     clock_gettime(CLOCK_MONOTONIC, &ticker->begin);

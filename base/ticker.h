@@ -24,7 +24,7 @@ struct tdm_ticker {
 };
 
 /* Begins to show the current activity on `out`: "looking for the fastest schedule". Shows nothing
- * if TIDEMARK_PROGRESS is "no", or if no thread can be started. */
+ * if `out` is NULL, if TIDEMARK_PROGRESS is "no", or if no thread can be started. */
 void tdm_ticker_begin(struct tdm_ticker *ticker, FILE *out, const char *text);
 
 /* Sets the current activity. */

@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "machines/machine.h"
 #include "machines/machine_table.h"
+#include "commands/answers.h"
 #include "commands/common_options.h"
 #include "commands/print.h"
 
@@ -38,30 +39,61 @@ static enum tdm_status show_one(const char *name, bool as_json, struct tdm_error
     return status;
 }
 
-static enum tdm_status show_all(bool as_json, struct tdm_error *err)
+/* Calls `each` with all shipped machines. */
+static enum tdm_status visit_all(void (*each)(const struct tdm_machine *machine, void *self),
+                                 void *self, struct tdm_error *err)
 {
     char **names;
     enum tdm_status status = tdm_machine_names(&names, err);
     if (status != TDM_OK)
         return status;
-    json_t *list = json_array();
-    if (!as_json)
-        printf("%-14s %11s %11s %9s %9s\n", "machine", "device", "host", "TFLOP/s", "h2d GB/s");
     for (size_t i = 0; names[i] != NULL && status == TDM_OK; i++) {
         struct tdm_machine *machine;
         status = tdm_machine_load(names[i], &machine, err);
-        if (status != TDM_OK)
-            break;
-        if (as_json)
-            tdm_json_add(&list, tdm_machine_json(machine));
-        else
-            print_row(machine);
-        tdm_machine_free(machine);
+        if (status == TDM_OK) {
+            each(machine, self);
+            tdm_machine_free(machine);
+        }
     }
     free(names);
-    if (status == TDM_OK && as_json)
-        return tdm_print_json(json_pack("{s:o}", "machines", list), err);
-    json_decref(list);
+    return status;
+}
+
+static void add_machine(const struct tdm_machine *machine, void *self)
+{
+    tdm_json_add(self, tdm_machine_json(machine));
+}
+
+static void show_row(const struct tdm_machine *machine, void *self)
+{
+    (void)self;
+    print_row(machine);
+}
+
+static enum tdm_status show_all(struct tdm_error *err)
+{
+    printf("%-14s %11s %11s %9s %9s\n", "machine", "device", "host", "TFLOP/s", "h2d GB/s");
+    return visit_all(show_row, NULL, err);
+}
+
+enum tdm_status tdm_machines_answer(const char *name, json_t **answer, struct tdm_error *err)
+{
+    struct tdm_machine *machine;
+    enum tdm_status status;
+    if (name != NULL) {
+        status = tdm_machine_load(name, &machine, err);
+        if (status == TDM_OK) {
+            *answer = tdm_machine_json(machine);
+            tdm_machine_free(machine);
+        }
+        return status;
+    }
+    json_t *list = json_array();
+    status = visit_all(add_machine, &list, err);
+    if (status == TDM_OK)
+        *answer = json_pack("{s:o}", "machines", list);
+    else
+        json_decref(list);
     return status;
 }
 
@@ -77,7 +109,13 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
         return status;
     if (argc - first > 1)
         return tdm_fail(err, TDM_USAGE, "machines: takes one machine only");
-    return first < argc ? show_one(argv[first], as_json, err) : show_all(as_json, err);
+    json_t *answer;
+    if (first < argc)
+        return show_one(argv[first], as_json, err);
+    if (!as_json)
+        return show_all(err);
+    status = tdm_machines_answer(NULL, &answer, err);
+    return status == TDM_OK ? tdm_print_json(answer, err) : status;
 }
 
 const struct tdm_command tdm_cmd_machines = {

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "models/model.h"
+#include "commands/answers.h"
 #include "commands/common_options.h"
 #include "commands/print.h"
 #include "commands/weights_report.h"
@@ -134,52 +135,94 @@ static json_t *tensors_json(const struct tdm_model *model)
     return list;
 }
 
-static enum tdm_status show_one(const char *name, bool as_json, struct tdm_error *err)
+static enum tdm_status load(const char *name, struct tdm_model **model,
+                            struct tdm_weights **weights, struct tdm_error *err)
 {
-    struct tdm_model *model;
-    struct tdm_weights *weights = NULL;
-    enum tdm_status status = tdm_model_load(name, &model, err);
+    enum tdm_status status = tdm_model_load(name, model, err);
     if (status != TDM_OK)
         return status;
-    status = tdm_weights_beside(name, model, &weights, err);
-    if (status == TDM_OK && as_json) {
-        json_t *root = model_json(model);
-        tdm_json_set(&root, "tensors", tensors_json(model));
-        tdm_json_set(&root, "weights", tdm_weights_json(weights));
-        status = tdm_print_json(root, err);
-    } else if (status == TDM_OK) {
-        print_details(model, weights);
-    }
-    tdm_weights_close(weights);
-    tdm_model_free(model);
+    status = tdm_weights_beside(name, *model, weights, err);
+    if (status != TDM_OK)
+        tdm_model_free(*model);
     return status;
 }
 
-static enum tdm_status show_all(bool as_json, struct tdm_error *err)
+static enum tdm_status show_one(const char *name, struct tdm_error *err)
+{
+    struct tdm_model *model;
+    struct tdm_weights *weights = NULL;
+    enum tdm_status status = load(name, &model, &weights, err);
+    if (status != TDM_OK)
+        return status;
+    print_details(model, weights);
+    tdm_weights_close(weights);
+    tdm_model_free(model);
+    return TDM_OK;
+}
+
+static enum tdm_status one_answer(const char *name, json_t **answer, struct tdm_error *err)
+{
+    struct tdm_model *model;
+    struct tdm_weights *weights = NULL;
+    enum tdm_status status = load(name, &model, &weights, err);
+    if (status != TDM_OK)
+        return status;
+    *answer = model_json(model);
+    tdm_json_set(answer, "tensors", tensors_json(model));
+    tdm_json_set(answer, "weights", tdm_weights_json(weights));
+    tdm_weights_close(weights);
+    tdm_model_free(model);
+    return TDM_OK;
+}
+
+/* Calls `each` with all shipped models. */
+static enum tdm_status visit_all(void (*each)(const struct tdm_model *model, void *self),
+                                 void *self, struct tdm_error *err)
 {
     char **names;
     enum tdm_status status = tdm_model_names(&names, err);
     if (status != TDM_OK)
         return status;
-    json_t *list = json_array();
-    if (!as_json)
-        printf("%-16s %15s %6s %6s %9s %8s %10s %7s\n", "model", "parameters", "layers", "hidden",
-               "heads/KV", "head dim", "vocabulary", "context");
     for (size_t i = 0; names[i] != NULL && status == TDM_OK; i++) {
         struct tdm_model *model;
         status = tdm_model_load(names[i], &model, err);
-        if (status != TDM_OK)
-            break;
-        if (as_json)
-            tdm_json_add(&list, model_json(model));
-        else
-            print_row(model);
-        tdm_model_free(model);
+        if (status == TDM_OK) {
+            each(model, self);
+            tdm_model_free(model);
+        }
     }
     free(names);
-    if (status == TDM_OK && as_json)
-        return tdm_print_json(json_pack("{s:o}", "models", list), err);
-    json_decref(list);
+    return status;
+}
+
+static void add_model(const struct tdm_model *model, void *self)
+{
+    tdm_json_add(self, model_json(model));
+}
+
+static void show_row(const struct tdm_model *model, void *self)
+{
+    (void)self;
+    print_row(model);
+}
+
+static enum tdm_status show_all(struct tdm_error *err)
+{
+    printf("%-16s %15s %6s %6s %9s %8s %10s %7s\n", "model", "parameters", "layers", "hidden",
+           "heads/KV", "head dim", "vocabulary", "context");
+    return visit_all(show_row, NULL, err);
+}
+
+enum tdm_status tdm_models_answer(const char *name, json_t **answer, struct tdm_error *err)
+{
+    if (name != NULL)
+        return one_answer(name, answer, err);
+    json_t *list = json_array();
+    enum tdm_status status = visit_all(add_model, &list, err);
+    if (status == TDM_OK)
+        *answer = json_pack("{s:o}", "models", list);
+    else
+        json_decref(list);
     return status;
 }
 
@@ -195,7 +238,12 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
         return status;
     if (argc - first > 1)
         return tdm_fail(err, TDM_USAGE, "models: takes one model only");
-    return first < argc ? show_one(argv[first], as_json, err) : show_all(as_json, err);
+    const char *name = first < argc ? argv[first] : NULL;
+    json_t *answer;
+    if (!as_json)
+        return name != NULL ? show_one(name, err) : show_all(err);
+    status = tdm_models_answer(name, &answer, err);
+    return status == TDM_OK ? tdm_print_json(answer, err) : status;
 }
 
 const struct tdm_command tdm_cmd_models = {

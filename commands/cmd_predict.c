@@ -10,6 +10,7 @@
 #include "methods/longest.h"
 #include "models/model.h"
 #include "planner/margin.h"
+#include "commands/answers.h"
 #include "commands/model_inputs.h"
 #include "commands/own_method.h"
 #include "commands/predict_parts.h"
@@ -44,7 +45,7 @@ static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *
 {
     int first;
     enum tdm_status status = tdm_options_read(&tdm_cmd_predict, argc, argv, r, &first, help, err);
-    if (status != TDM_OK || *help)
+    if (status != TDM_OK || (help != NULL && *help))
         return status;
     if (argc - first != 1)
         return tdm_fail(err, TDM_USAGE, "predict: %s",
@@ -194,45 +195,32 @@ static const char *own_refusal(const struct tdm_predict_request *r,
     return out;
 }
 
-/* Explains why it does not fit, as text or with --json. Returns TDM_INFEASIBLE unless another error
- * occurs. */
-static enum tdm_status fail_own(const struct tdm_predict_request *r, struct tdm_predict_answer *a,
-                                struct tdm_own_schedule *own, struct tdm_error *err)
+/* Finds out why it does not fit. Returns TDM_INFEASIBLE unless another error occurs. */
+static enum tdm_status refuse_own(const struct tdm_predict_request *r, struct tdm_predict_answer *a,
+                                  struct tdm_own_schedule *own, struct tdm_own_miss *miss,
+                                  struct tdm_error *err)
 {
-    struct tdm_own_miss miss;
-    char hint[TDM_REMEDY_TEXT], need[TDM_PREDICT_TEXT], answer[TDM_PREDICT_TEXT];
-    enum tdm_status status = tdm_own_fail(own, &miss, err);
+    char hint[TDM_REMEDY_TEXT], need[TDM_PREDICT_TEXT];
+    enum tdm_status status = tdm_own_fail(own, miss, err);
     if (status != TDM_INFEASIBLE)
         return status;
-    tdm_own_remedies(&miss,
+    tdm_own_remedies(miss,
                      (uint64_t)((double)a->machine->topology.places[TDM_DEVICE].capacity_bytes *
                                 (1 - r->margin)),
                      &a->remedies);
-    if (miss.binding != NULL) {
-        tdm_fail(err, TDM_INFEASIBLE, "does not fit: %s", own_need(r, a, &miss, need));
+    if (miss->binding != NULL) {
+        tdm_fail(err, TDM_INFEASIBLE, "does not fit: %s", own_need(r, a, miss, need));
         tdm_hint(err, "%s", tdm_remedies_text(&a->remedies, hint));
-        if (!r->as_json) {
-            tdm_predict_print_head(r, a, own_refusal(r, a, &miss, answer));
-            tdm_predict_print_assumed(r, a);
-        }
     }
-    if (!r->as_json)
-        return status;
-    enum tdm_status printed = tdm_print_json(
-        tdm_predict_json(r, a,
-                         json_pack("{s:b, s:s?, s:s, s:o, s:I, s:I}", "fits", 0, "binding",
-                                   miss.binding, "message", err->message, "remedies",
-                                   tdm_predict_remedies_json(&a->remedies),
-                                   "longest_context_tokens", (json_int_t)a->remedies.longest_tokens,
-                                   "host_memory_bytes", (json_int_t)miss.host_memory_bytes)),
-        err);
-    return printed == TDM_OK ? status : printed;
+    return status;
 }
 
-static enum tdm_status answer_own(const struct tdm_predict_request *r, struct tdm_predict_answer *a,
-                                  struct tdm_error *err)
+/* Finds the schedule, or on TDM_INFEASIBLE what is missing. Shows progress on `progress`, unless it
+ * is NULL. The caller frees *own, also on failure. */
+static enum tdm_status find_own(const struct tdm_predict_request *r, struct tdm_predict_answer *a,
+                                FILE *progress, struct tdm_own_schedule **own,
+                                struct tdm_own_miss *miss, struct tdm_error *err)
 {
-    struct tdm_own_schedule *own = NULL;
     if (r->timeline.path != NULL) {
         tdm_fail(err, TDM_USAGE, "predict: -o draws predictions of other systems only");
         return tdm_hint(err, "tidemark plan -o plan.json, and tidemark plot plan.json, draw it");
@@ -240,20 +228,58 @@ static enum tdm_status answer_own(const struct tdm_predict_request *r, struct td
     const struct tdm_own_words words =
         tdm_own_words(&a->settings, &a->choices, r->model, r->machine, a->machine, r->margin);
     struct tdm_ticker ticker;
-    tdm_ticker_begin(&ticker, stderr, "looking for the fastest schedule that fits");
-    enum tdm_status status = tdm_own_find(&words, false, &own, err);
+    tdm_ticker_begin(&ticker, progress, "looking for the fastest schedule that fits");
+    enum tdm_status status = tdm_own_find(&words, false, own, err);
     tdm_ticker_end(&ticker);
-    if (status == TDM_INFEASIBLE) {
-        status = fail_own(r, a, own, err);
-    } else if (status == TDM_OK && r->as_json) {
-        status = tdm_print_json(tdm_predict_json(r, a, tdm_own_json(own)), err);
-    } else if (status == TDM_OK) {
+    return status == TDM_INFEASIBLE ? refuse_own(r, a, *own, miss, err) : status;
+}
+
+/* `miss` and `reason` are of a schedule that was not found. */
+static json_t *own_json(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
+                        const struct tdm_own_schedule *own, bool fits,
+                        const struct tdm_own_miss *miss, const struct tdm_error *reason)
+{
+    if (fits)
+        return tdm_predict_json(r, a, tdm_own_json(own));
+    return tdm_predict_json(
+        r, a,
+        json_pack("{s:b, s:s?, s:s, s:o, s:I, s:I}", "fits", 0, "binding", miss->binding, "message",
+                  reason->message, "remedies", tdm_predict_remedies_json(&a->remedies),
+                  "longest_context_tokens", (json_int_t)a->remedies.longest_tokens,
+                  "host_memory_bytes", (json_int_t)miss->host_memory_bytes));
+}
+
+static void print_own(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
+                      const struct tdm_own_schedule *own, bool fits,
+                      const struct tdm_own_miss *miss)
+{
+    char answer[TDM_PREDICT_TEXT];
+    if (fits) {
         struct tdm_own_step step;
-        char answer[TDM_PREDICT_TEXT];
         tdm_own_step(own, &step);
         tdm_predict_print_head(r, a, own_verdict(r, a, &step, answer));
         tdm_own_table(stdout, own);
         tdm_predict_print_assumed(r, a);
+    } else if (miss->binding != NULL) {
+        tdm_predict_print_head(r, a, own_refusal(r, a, miss, answer));
+        tdm_predict_print_assumed(r, a);
+    }
+}
+
+static enum tdm_status answer_own(const struct tdm_predict_request *r, struct tdm_predict_answer *a,
+                                  struct tdm_error *err)
+{
+    struct tdm_own_schedule *own = NULL;
+    struct tdm_own_miss miss;
+    enum tdm_status status = find_own(r, a, stderr, &own, &miss, err);
+    if (status == TDM_OK || status == TDM_INFEASIBLE) {
+        bool fits = status == TDM_OK;
+        if (r->as_json) {
+            enum tdm_status printed = tdm_print_json(own_json(r, a, own, fits, &miss, err), err);
+            status = printed == TDM_OK ? status : printed;
+        } else {
+            print_own(r, a, own, fits, &miss);
+        }
     }
     tdm_own_free(own);
     return status;
@@ -319,14 +345,23 @@ static enum tdm_status answer_other(const struct tdm_predict_request *r,
     return status == TDM_OK ? judged : status;
 }
 
+static const struct tdm_predict_request defaults = {.machine = "h200",
+                                                    .method = "torch",
+                                                    .batch = 1,
+                                                    .gpus = 1,
+                                                    .margin = TDM_MARGIN,
+                                                    .timeline = {.width = 1600, .height = 900}};
+
+static void free_answer(struct tdm_predict_answer *a)
+{
+    free(a->timeline);
+    tdm_model_free(a->model);
+    tdm_machine_free(a->machine);
+}
+
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
-    struct tdm_predict_request r = {.machine = "h200",
-                                    .method = "torch",
-                                    .batch = 1,
-                                    .gpus = 1,
-                                    .margin = TDM_MARGIN,
-                                    .timeline = {.width = 1600, .height = 900}};
+    struct tdm_predict_request r = defaults;
     struct tdm_predict_answer a = {.model = NULL};
     bool help;
     enum tdm_status status = parse(argc, argv, &r, &help, err);
@@ -335,9 +370,50 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     status = load(&r, &a, err);
     if (status == TDM_OK)
         status = tdm_method_is_own(a.method) ? answer_own(&r, &a, err) : answer_other(&r, &a, err);
-    free(a.timeline);
-    tdm_model_free(a.model);
-    tdm_machine_free(a.machine);
+    free_answer(&a);
+    return status;
+}
+
+static enum tdm_status own_answer(const struct tdm_predict_request *r, struct tdm_predict_answer *a,
+                                  json_t **answer, struct tdm_error *err)
+{
+    struct tdm_own_schedule *own = NULL;
+    struct tdm_own_miss miss;
+    enum tdm_status status = find_own(r, a, NULL, &own, &miss, err);
+    if (status == TDM_OK || status == TDM_INFEASIBLE)
+        *answer = own_json(r, a, own, status == TDM_OK, &miss, err);
+    tdm_own_free(own);
+    return status;
+}
+
+static enum tdm_status other_answer(const struct tdm_predict_request *r,
+                                    struct tdm_predict_answer *a, json_t **answer,
+                                    struct tdm_error *err)
+{
+    enum tdm_status status = predict_other(r, a, err);
+    if (status == TDM_OK && !a->prediction.fits)
+        status = refuse(r, a, err);
+    if (status == TDM_OK || status == TDM_INFEASIBLE)
+        *answer = tdm_predict_json(r, a, tdm_predict_peaks_json(a, err));
+    return status;
+}
+
+enum tdm_status tdm_predict_answer(int argc, char **argv, json_t **answer, struct tdm_error *err)
+{
+    struct tdm_predict_request r = defaults;
+    struct tdm_predict_answer a = {.model = NULL};
+    r.as_json = true;
+    enum tdm_status status = parse(argc, argv, &r, NULL, err);
+    if (status == TDM_OK && draws(&r))
+        status = tdm_fail(err, TDM_USAGE,
+                          "predict: an answer of this form has no picture; -o - "
+                          "adds the timeline");
+    if (status == TDM_OK)
+        status = load(&r, &a, err);
+    if (status == TDM_OK)
+        status = tdm_method_is_own(a.method) ? own_answer(&r, &a, answer, err)
+                                             : other_answer(&r, &a, answer, err);
+    free_answer(&a);
     return status;
 }
 

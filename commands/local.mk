@@ -23,6 +23,7 @@ libtidemark_a_SOURCES += \
 # The commands of tidemark, which print.
 noinst_LIBRARIES += libcommands.a
 libcommands_a_SOURCES = \
+	commands/answers.h \
 	commands/bash_completion.c \
 	commands/cmd.c commands/cmd.h \
 	commands/cmd_compare.c commands/cmd_diff.c \
@@ -44,12 +45,14 @@ libcommands_a_SOURCES = \
 	commands/executor_path.c commands/executor_path.h \
 	commands/executor_start.c \
 	commands/model_inputs.c commands/model_inputs.h \
+	commands/plan_answer.c commands/plan_answer.h \
 	commands/plan_arguments.c commands/plan_arguments.h \
 	commands/plan_keys.c \
 	commands/print.c commands/print.h \
 	commands/ranks_table.c commands/ranks_table.h \
 	commands/schedule_table.c commands/schedule_table.h \
 	commands/sweep_report.c commands/sweep_report.h
+libcommands_a_CFLAGS = $(libtidemark_a_CFLAGS)
 libcommands_a_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'
 COMMAND_LIBS = libcommands.a $(TIDEMARK_LIBS)
 tidemark_SOURCES += commands/main.c

@@ -57,9 +57,9 @@ struct tdm_option tdm_option_of(const struct tdm_option *row)
     return option;
 }
 
-static void prepare(struct reading *r)
+static void prepare(struct reading *r, bool has_help)
 {
-    char *letter = stpcpy(r->letters, ":h");
+    char *letter = stpcpy(r->letters, has_help ? ":h" : ":");
     for (const struct tdm_option *row = r->command->options;
          !tdm_options_end(row) && r->count < (int)TDM_MOST_OPTIONS; row++) {
         const struct tdm_option option = tdm_option_of(row);
@@ -75,7 +75,9 @@ static void prepare(struct reading *r)
         }
         r->count++;
     }
-    r->names[r->count] = (struct option){.name = "help", .has_arg = no_argument, .val = HELP_CODE};
+    if (has_help)
+        r->names[r->count] =
+            (struct option){.name = "help", .has_arg = no_argument, .val = HELP_CODE};
 }
 
 static const char *now_called(const struct reading *r, const char *word)
@@ -171,10 +173,11 @@ enum tdm_status tdm_options_read(const struct tdm_command *command, int argc, ch
                                  void *arguments, int *first, bool *help, struct tdm_error *err)
 {
     struct reading reading = {.command = command};
-    prepare(&reading);
+    prepare(&reading, help != NULL);
     opterr = 0;
     optind = 0; /* resets getopt after an earlier parse */
-    *help = false;
+    if (help != NULL)
+        *help = false;
     for (;;) {
         enum tdm_status status = TDM_OK;
         int code = getopt_long(argc, argv, reading.letters, reading.names, NULL);

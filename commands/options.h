@@ -94,9 +94,9 @@ struct tdm_option tdm_option_of(const struct tdm_option *row);
 bool tdm_options_end(const struct tdm_option *row);
 
 /* Parses the options in argv into `arguments`, by the command's table. Moves the positional
- * arguments to the end of argv, from *first on. With --help, prints the help and sets *help. Fails
- * with TDM_USAGE and a hint on a wrong option or value. Not reentrant, because getopt's variables
- * are global. */
+ * arguments to the end of argv, from *first on. With --help, prints the help and sets *help;
+ * without `help`, that is no option. Fails with TDM_USAGE and a hint on a wrong option or value.
+ * Not reentrant, because getopt's variables are global. */
 enum tdm_status tdm_options_read(const struct tdm_command *command, int argc, char **argv,
                                  void *arguments, int *first, bool *help, struct tdm_error *err);
 

@@ -513,12 +513,15 @@ static enum tdm_status check_outputs(const struct tdm_plan_arguments *a, struct 
                                                  : status;
 }
 
+const struct tdm_plan_arguments tdm_plan_defaults = {
+    .request = {.sequences = 1, .margin = TDM_MARGIN, .optimizer = TDM_OPTIMIZER_ADAMW}};
+
 enum tdm_status tdm_plan_arguments_read(int argc, char **argv, struct tdm_plan_arguments *a,
                                         bool *help, struct tdm_error *err)
 {
     int first;
     enum tdm_status status = tdm_options_read(&tdm_cmd_plan, argc, argv, a, &first, help, err);
-    if (status != TDM_OK || *help)
+    if (status != TDM_OK || (help != NULL && *help))
         return status;
     status = read_like(a, err);
     if (status != TDM_OK)

@@ -26,9 +26,11 @@ extern const struct tdm_option tdm_plan_options[];
 /* Presets, and the keys of --set (plan_keys.c). */
 extern const struct tdm_help_list tdm_plan_lists[];
 
+extern const struct tdm_plan_arguments tdm_plan_defaults;
+
 /* Parses argv over the defaults in *arguments, which keeps pointers into argv. With --help, prints
- * the help and sets *help. The caller frees arguments->training, also on failure. Fails with
- * TDM_USAGE, or with the error of reading the --like schedule. */
+ * the help and sets *help; without `help`, that is no option. The caller frees arguments->training,
+ * also on failure. Fails with TDM_USAGE, or with the error of reading the --like schedule. */
 enum tdm_status tdm_plan_arguments_read(int argc, char **argv, struct tdm_plan_arguments *arguments,
                                         bool *help, struct tdm_error *err);
 

@@ -152,6 +152,9 @@ enum tdm_status tdm_checkpoint_folder_open(struct tdm_checkpoint_folder *folder,
     folder->made = mkdir(folder->path, 0777) == 0;
     if (!folder->made && errno != EEXIST)
         return tdm_file_failed(folder->path, errno, err);
+    int reason = tdm_directory_sync_parent(folder->path);
+    if (reason != 0)
+        return tdm_file_failed(folder->path, reason, err);
     folder->lock = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder->lock < 0)
         return tdm_file_failed(folder->path, errno, err);
@@ -180,12 +183,6 @@ char *tdm_checkpoint_folder_step(const struct tdm_checkpoint_folder *folder, uin
     return tdm_path_join(folder->path, name);
 }
 
-/* Some file systems cannot sync a directory; what is in it is complete all the same. */
-static void sync_folder(const struct tdm_checkpoint_folder *folder)
-{
-    (void)fsync(folder->lock);
-}
-
 static enum tdm_status move_latest(const struct tdm_checkpoint_folder *folder, uint64_t step,
                                    struct tdm_error *err)
 {
@@ -197,11 +194,11 @@ static enum tdm_status move_latest(const struct tdm_checkpoint_folder *folder, u
         (void)unlink(next); /* of a killed run */
         if (symlink(name, next) != 0 || rename(next, latest) != 0)
             reason = errno;
+        else
+            reason = tdm_directory_sync(folder->path);
     }
     enum tdm_status status =
         reason == 0 ? TDM_OK : tdm_file_failed(latest == NULL ? folder->path : latest, reason, err);
-    if (status == TDM_OK)
-        sync_folder(folder);
     free(next);
     free(latest);
     return status;

@@ -139,6 +139,6 @@ modulesdir = $(pkglibdir)
 modules_DATA = tidemark-mpi.so
 tidemark-mpi.so: executor/mpi_module.c executor/mpi_module.h
 	$(AM_V_CCLD)$(CC) $(DEFS) -I. -I$(srcdir) $(CPPFLAGS) $(TDM_CFLAGS) $(MPI_CFLAGS) $(CFLAGS) -shared -fPIC \
-		$(srcdir)/executor/mpi_module.c -o $@ $(LDFLAGS) $(MPI_LIBS)
+		$(srcdir)/executor/mpi_module.c -o $@ $(TDM_LDFLAGS) $(LDFLAGS) $(MPI_LIBS)
 CLEANFILES += tidemark-mpi.so
 endif

@@ -9,6 +9,7 @@
 
 #include "executor/processes.h"
 
+#include "base/install.h"
 #include "executor/mpi_module.h"
 #include "executor/team.h"
 
@@ -372,8 +373,8 @@ static enum tdm_status find_module(struct tdm_processes *p, struct tdm_error *er
         p->library = load(given, why, sizeof(why));
     else if (slash != NULL && access(path, F_OK) == 0)
         p->library = load(path, why, sizeof(why));
-    else
-        p->library = load(TDM_MODULE_DIRECTORY "/tidemark-mpi.so", why, sizeof(why));
+    else if (tdm_install_path(TDM_MODULE_DIRECTORY "/tidemark-mpi.so", path, sizeof(path)))
+        p->library = load(path, why, sizeof(why));
     p->mpi = p->library == NULL ? NULL : dlsym(p->library, TDM_MPI_SYMBOL);
     if (p->library != NULL && (p->mpi == NULL || p->mpi->version != TDM_MPI_VERSION))
         snprintf(why, sizeof(why), "tidemark-mpi.so is of another version of tidemark");

@@ -114,6 +114,33 @@ static void first_error(char *printed, char *out, size_t bytes)
     }
 }
 
+/* gnuplot goes on, and ends well, if it cannot read a file of points. Returns the line of the
+ * warning, or NULL. */
+static const char *unread_file(char *printed)
+{
+    static const char *const warnings[] = {"Cannot find or open file", "Skipping unreadable file"};
+    char *rest = NULL;
+    for (char *line = strtok_r(printed, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest))
+        for (size_t i = 0; i < sizeof(warnings) / sizeof(warnings[0]); i++)
+            if (strstr(line, warnings[i]) != NULL)
+                return line;
+    return NULL;
+}
+
+/* gnuplot ended with 0: did it read all that it was given? */
+static enum tdm_status check_read(const char *path, struct tdm_error *err)
+{
+    char *printed = NULL;
+    uint64_t bytes;
+    enum tdm_status status = tdm_file_read(path, MOST_PRINTED_BYTES, &printed, &bytes, err);
+    const char *line = status == TDM_OK ? unread_file(printed) : NULL;
+    if (line != NULL)
+        status = tdm_fail(err, TDM_IO, "gnuplot failed: %s", line);
+    free(printed);
+    return status;
+}
+
 enum tdm_status tdm_gnuplot_run(const char *const *scripts, const char *folder,
                                 struct tdm_error *err)
 {
@@ -141,7 +168,7 @@ enum tdm_status tdm_gnuplot_run(const char *const *scripts, const char *folder,
                             strerror(errno));
     }
     if (WIFEXITED(result) && WEXITSTATUS(result) == 0)
-        return TDM_OK;
+        return check_read(path, err);
     if (WIFSIGNALED(result) && WTERMSIG(result) == SIGINT)
         return tdm_fail(err, TDM_INTERRUPTED, "interrupted");
     if (WIFSIGNALED(result))

@@ -101,6 +101,25 @@ FILE *tdm_picture_settings(const char *folder, const struct tdm_picture *picture
     return file;
 }
 
+/* gnuplot does not check its writes: is the end of the picture there? */
+static enum tdm_status check_whole(const struct tdm_picture *picture, const char *data,
+                                   uint64_t bytes, struct tdm_error *err)
+{
+    static const char *const ends[][2] = {
+        {"png", "IEND\xae\x42\x60\x82"}, {"svg", "</svg>"}, {"pdf", "%%EOF"}};
+    const char *format = tdm_picture_format(picture->path);
+    while (bytes > 0 && data[bytes - 1] == '\n')
+        bytes--;
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        size_t length = strlen(ends[i][1]);
+        if (strcmp(format, ends[i][0]) == 0 && bytes >= length &&
+            memcmp(data + bytes - length, ends[i][1], length) == 0)
+            return TDM_OK;
+    }
+    tdm_fail(err, TDM_IO, "%s: cannot be written: gnuplot wrote only a part of it", picture->path);
+    return tdm_hint(err, "free space for temporary files, or set TMPDIR to another directory");
+}
+
 /* Runs gnuplot on the files, and moves the picture to its place. */
 static enum tdm_status draw_in(const struct tdm_picture *picture, const char *folder,
                                const char *name, struct tdm_error *err)
@@ -126,6 +145,8 @@ static enum tdm_status draw_in(const struct tdm_picture *picture, const char *fo
     }
     if (status == TDM_OK)
         status = tdm_file_read(output, UINT64_C(1) << 30, &data, &bytes, err);
+    if (status == TDM_OK)
+        status = check_whole(picture, data, bytes, err);
     if (status == TDM_OK)
         status = tdm_file_write(picture->path, data, bytes, picture->force, err);
     free(data);

@@ -23,23 +23,32 @@ LDADD = $(EXECUTOR_LIBS) $(GLPK_LIBS) $(CMOCKA_LIBS)
 
 script_tests += \
 	tests/executor/address-space \
+	tests/commands/failed-calls \
 	tests/executor/calibrate-run \
 	tests/executor/closed-streams \
 	tests/executor/huggingface-run \
+	tests/base/installed \
 	tests/base/json-checked \
 	tests/executor/killed-saves \
 	tests/traces/killed-run \
 	tests/executor/left-behind \
 	tests/executor/mpi-run \
+	tests/executor/power-loss \
 	tests/planner/failed-allocations \
 	tests/base/links \
 	tests/traces/two-writers
 
 # Preloaded into programs by scripts.
-preloaded = tests/support/fail_allocation.so tests/support/fail_calls.so tests/support/fast_clock.so
+preloaded = tests/support/fail_allocation.so tests/support/fast_clock.so
 check_DATA = $(preloaded) tests/support/fake_nccl.so
 $(preloaded): %.so: %.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC $< -o $@
+# Runs programs, one of whose system calls fails, or records what they write.
+run_by_scripts = tests/support/fail_calls tests/support/replay_crashes
+tests_support_fail_calls_SOURCES = tests/support/fail_calls.c tests/support/recorded_call.h
+tests_support_fail_calls_LDADD =
+tests_support_replay_crashes_SOURCES = tests/support/replay_crashes.c tests/support/recorded_call.h
+tests_support_replay_crashes_LDADD =
 # With the flags of the build: what ranks exchange by it is under its sanitizers, too.
 tests/support/fake_nccl.so: tests/support/fake_nccl.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE $(CFLAGS) -Wall -Wextra -shared -fPIC $< -o $@ $(LDFLAGS)
@@ -89,6 +98,29 @@ tests_executor_unit_team_SOURCES = tests/executor/unit_team.c $(hindered) \
 cmocka_tests += tests/executor/unit_nccl
 tests_executor_unit_nccl_SOURCES = tests/executor/unit_nccl.c $(hindered) \
 	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
+
+# Inputs that parsers must take or refuse: replayed here, searched for with `make fuzz` in a build that was configured
+# with --enable-fuzzers.
+plain_tests += tests/fuzz/replay
+fuzz_targets = tests/fuzz/fuzz.h tests/fuzz/fuzz.c tests/fuzz/parsers.c tests/fuzz/files.c tests/fuzz/checkpoint.c \
+	tests/fuzz/trace.c \
+	tests/support/quiet_run.c tests/support/quiet_run.h
+tests_fuzz_replay_SOURCES = tests/fuzz/replay.c $(fuzz_targets)
+tests_fuzz_replay_LDADD = libcommands.a $(LDADD)
+tests_models_fuzz_safetensors_SOURCES = tests/models/fuzz_safetensors.c $(fuzz_targets)
+tests_models_fuzz_safetensors_LDADD = libcommands.a $(LDADD)
+EXTRA_PROGRAMS += tests/fuzz/fuzz
+tests_fuzz_fuzz_SOURCES = tests/fuzz/libfuzzer.c $(fuzz_targets)
+tests_fuzz_fuzz_LDADD = libcommands.a $(LDADD)
+tests_fuzz_fuzz_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+EXTRA_DIST += tests/fuzz/corpus
+if FUZZERS
+fuzz: tests/fuzz/fuzz$(EXEEXT)
+else
+fuzz:
+	@echo "fuzz: configure with --enable-fuzzers CC=clang first" >&2; exit 1
+endif
+.PHONY: fuzz
 
 # What ranks exchange, and many of them.
 cmocka_tests += tests/simulator/unit_team
@@ -353,11 +385,13 @@ all_goldens = $(golden_tests) $(long_goldens)
 
 # What is longer in `make check-long`.
 long_tests += \
+	tests/commands/failed-calls \
 	tests/models/fuzz_safetensors \
 	tests/gpu/without-gpu \
 	tests/executor/calibrate-run \
 	tests/executor/huggingface-run \
 	tests/executor/killed-saves \
+	tests/executor/power-loss \
 	tests/executor/lockstep_faults \
 	tests/executor/no_allocation \
 	tests/executor/property_documents \
@@ -397,7 +431,7 @@ long_tests += \
 	$(gpu_tests)
 
 # The dearest ones are not the last, when only one core may have work.
-check_PROGRAMS = $(plain_tests)
+check_PROGRAMS = $(plain_tests) $(run_by_scripts)
 if HAVE_CMOCKA
 check_PROGRAMS += $(cmocka_tests)
 TESTS = $(cmocka_tests) $(plain_tests) $(script_tests) $(golden_tests)

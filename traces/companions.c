@@ -105,6 +105,21 @@ void tdm_companions_remove(const char *file)
     }
 }
 
+int tdm_companions_move(const char *file, const char *other)
+{
+    int reason = 0;
+    for (unsigned which = 0; which < TDM_COMPANIONS && reason == 0; which++) {
+        char *from = name_of(file, which), *to = name_of(other, which);
+        if (from == NULL || to == NULL)
+            reason = ENOMEM;
+        else if (rename(from, to) != 0 && errno != ENOENT)
+            reason = errno;
+        free(from);
+        free(to);
+    }
+    return reason;
+}
+
 bool tdm_companions_left(const char *file)
 {
     char *name = name_of(file, 0);

@@ -22,6 +22,9 @@ enum tdm_status tdm_companions_check(const char *file, bool exists, bool force,
 /* Removes them. */
 void tdm_companions_remove(const char *file);
 
+/* Gives them the names that they have beside `other`. Returns 0 or errno. */
+int tdm_companions_move(const char *file, const char *other);
+
 /* Is there a write-ahead log, because SQLite could not write a database's end? */
 bool tdm_companions_left(const char *file);
 

@@ -35,7 +35,8 @@ static enum tdm_status create_failed(const char *path, int reason, struct tdm_er
     return TDM_IO;
 }
 
-void tdm_trace_remove(const char *file)
+/* Removes a trace that is not open, and SQLite's files beside it. */
+static void remove_trace(const char *file)
 {
     (void)unlink(file);
     tdm_companions_remove(file);
@@ -99,11 +100,30 @@ static enum tdm_status fill_database(const char *file, const char *path,
     return status;
 }
 
-/* Gives the finished file its name, over an old file only if `replace`. Returns 0 or errno. */
-static int rename_to(const char *temporary, const char *file, bool replace)
+/* Exchanges the finished file with an old one, which then has the temporary name, as have SQLite's
+ * files beside it. Where names cannot be exchanged, the old one is lost. Sets *exchanged. Returns 0
+ * or errno. */
+static int exchange(const char *temporary, const char *file, bool *exchanged)
 {
-    if (replace)
+    int reason = tdm_companions_move(file, temporary);
+    if (reason == 0)
+        reason = tdm_directory_sync_parent(file); /* the new one must not meet the old one's */
+    if (reason == 0 && renameat2(AT_FDCWD, temporary, AT_FDCWD, file, RENAME_EXCHANGE) != 0)
+        reason = errno;
+    *exchanged = reason == 0;
+    if (reason == EINVAL || reason == ENOSYS) {
+        tdm_companions_remove(temporary);
         return rename(temporary, file) == 0 ? 0 : errno;
+    }
+    if (reason != 0)
+        (void)tdm_companions_move(temporary, file);
+    return reason;
+}
+
+/* Gives the finished file a name that nothing has. Returns 0 or errno. */
+static int rename_to(const char *temporary, const char *file)
+{
+    tdm_companions_remove(file); /* of a database that is not there any more */
     if (renameat2(AT_FDCWD, temporary, AT_FDCWD, file, RENAME_NOREPLACE) == 0)
         return 0;
     if (errno != EINVAL && errno != ENOSYS)
@@ -156,13 +176,14 @@ static enum tdm_status lock_old(const char *file, const char *path, int *lock,
     }
 }
 
-/* Creates the new file. On success *lock is a descriptor that keeps others from replacing it. */
-static enum tdm_status create_file(const char *file, const char *path, bool replace,
-                                   mode_t old_mode, const struct tdm_trace_run *run, int *lock,
+/* Creates the file of `file->path`, and sets its lock and its old file. */
+static enum tdm_status create_file(struct tdm_trace_file *file, const char *path, bool replace,
+                                   mode_t old_mode, const struct tdm_trace_run *run,
                                    struct tdm_error *err)
 {
+    bool exchanged = false;
     char *temporary = NULL;
-    int fd = -1, reason = tdm_temporary_file(file, &temporary, &fd);
+    int fd = -1, reason = tdm_temporary_file(file->path, &temporary, &fd);
     if (reason != 0)
         return create_failed(path, reason, err);
     if (old_mode != 0)
@@ -170,20 +191,22 @@ static enum tdm_status create_file(const char *file, const char *path, bool repl
 
     enum tdm_status status = fill_database(temporary, path, run, err);
     if (status == TDM_OK) {
-        tdm_companions_remove(file);
-        reason = rename_to(temporary, file, replace);
+        reason = replace ? exchange(temporary, file->path, &exchanged)
+                         : rename_to(temporary, file->path);
         if (reason == EEXIST)
             status = exists_already(path, err);
         else if (reason != 0)
             status = create_failed(path, reason, err);
     }
     if (status != TDM_OK) {
-        tdm_trace_remove(temporary);
+        remove_trace(temporary);
         close(fd);
     } else {
-        *lock = fd;
+        file->lock = fd;
+        file->old = exchanged ? temporary : NULL;
     }
-    free(temporary);
+    if (!exchanged)
+        free(temporary);
     return status;
 }
 
@@ -219,7 +242,7 @@ static enum tdm_status find_file(const char *path, bool force, char **file, bool
 static void remove_left(void *unused, const char *path)
 {
     (void)unused;
-    tdm_trace_remove(path);
+    remove_trace(path);
 }
 
 enum tdm_status tdm_trace_check(const char *path, bool force, bool sweeps, struct tdm_error *err)
@@ -244,39 +267,65 @@ enum tdm_status tdm_trace_check(const char *path, bool force, bool sweeps, struc
     return status;
 }
 
-enum tdm_status tdm_trace_create(const char *path, bool force, const struct tdm_trace_run *run,
-                                 char **file, sqlite3 **db, int *lock, struct tdm_error *err)
+void tdm_trace_file_keep(struct tdm_trace_file *file)
 {
-    char *name = NULL;
+    if (file->old != NULL)
+        remove_trace(file->old);
+    free(file->old);
+    file->old = NULL;
+}
+
+void tdm_trace_file_undo(struct tdm_trace_file *file)
+{
+    remove_trace(file->path);
+    if (file->old != NULL && rename(file->old, file->path) == 0)
+        (void)tdm_companions_move(file->old, file->path);
+    free(file->old);
+    file->old = NULL;
+}
+
+void tdm_trace_file_close(struct tdm_trace_file *file)
+{
+    if (file->path != NULL && file->lock >= 0)
+        (void)close(file->lock);
+    free(file->path);
+    free(file->old);
+    *file = (struct tdm_trace_file){.lock = -1};
+}
+
+enum tdm_status tdm_trace_create(const char *path, bool force, const struct tdm_trace_run *run,
+                                 struct tdm_trace_file *out, sqlite3 **db, struct tdm_error *err)
+{
+    struct tdm_trace_file file = {.lock = -1};
     bool exists = false;
     mode_t old_mode = 0;
     sqlite3 *opened = NULL;
-    int old_lock = -1, new_lock = -1;
-    enum tdm_status status = find_file(path, force, &name, &exists, &old_mode, err);
+    int old_lock = -1;
+    enum tdm_status status = find_file(path, force, &file.path, &exists, &old_mode, err);
     if (status != TDM_OK)
         return status;
-    status = lock_old(name, path, &old_lock, err);
+    status = lock_old(file.path, path, &old_lock, err);
     if (status == TDM_OK)
-        status = create_file(name, path, exists, old_mode, run, &new_lock, err);
+        status = create_file(&file, path, exists, old_mode, run, err);
     if (old_lock >= 0)
         close(old_lock);
     if (status != TDM_OK)
-        goto free_name;
-    status = tdm_sqlite_open(name, SQLITE_OPEN_READWRITE, NULL, &opened, err);
+        goto close_file;
+    int reason = tdm_directory_sync_parent(file.path);
+    status = reason == 0 ? tdm_sqlite_open(file.path, SQLITE_OPEN_READWRITE, NULL, &opened, err)
+                         : create_failed(path, reason, err);
     if (status == TDM_OK)
         status = use_wal(opened, path, err);
     if (status != TDM_OK)
-        goto remove_file;
-    *file = name;
+        goto undo;
+    *out = file;
     *db = opened;
-    *lock = new_lock;
     return TDM_OK;
 
-remove_file:
+undo:
     sqlite3_close(opened);
-    tdm_trace_remove(name);
-    close(new_lock);
-free_name:
-    free(name);
+    tdm_trace_file_undo(&file);
+close_file:
+    tdm_trace_file_close(&file);
     return status;
 }

@@ -13,15 +13,27 @@
  * temporary files that killed runs left beside it. */
 enum tdm_status tdm_trace_check(const char *path, bool force, bool sweeps, struct tdm_error *err);
 
+/* The file of a new trace. */
+struct tdm_trace_file {
+    char *path; /* with symbolic links resolved; owned */
+    char *old; /* the name of the file that it replaced, until that is removed; NULL: none; owned */
+    int lock;  /* descriptor that keeps others from replacing the file; closed after the database */
+};
+
 /* Creates a database at `path` with the schema and the run, and opens it for writing steps. An
  * existing file is refused (TDM_USAGE, hint --force) unless `force`, which replaces it at the last
- * moment, but never one that another run is writing. On failure no new file is left. The caller
- * owns *db; *file, the path with symbolic links resolved; and *lock, a descriptor that keeps others
- * from replacing the file. Close *lock after *db. */
+ * moment, but never one that another run is writing. On failure no new file is left, and the old
+ * one is as it was. The caller owns *db, and ends *file with tdm_trace_file_close() after it. */
 enum tdm_status tdm_trace_create(const char *path, bool force, const struct tdm_trace_run *run,
-                                 char **file, sqlite3 **db, int *lock, struct tdm_error *err);
+                                 struct tdm_trace_file *file, sqlite3 **db, struct tdm_error *err);
 
-/* Removes a trace that is not open, and SQLite's files beside it. */
-void tdm_trace_remove(const char *file);
+/* The new trace stays: removes the file that it replaced. */
+void tdm_trace_file_keep(struct tdm_trace_file *file);
+
+/* It does not: removes it, whose database is closed, and gives the old one its name again. */
+void tdm_trace_file_undo(struct tdm_trace_file *file);
+
+/* Closes the lock, and frees. */
+void tdm_trace_file_close(struct tdm_trace_file *file);
 
 #endif

@@ -58,6 +58,16 @@ static enum tdm_status open_database(struct tdm_trace_reader *reader, const char
     return status == TDM_OK ? read_pragma(reader, "PRAGMA application_id", id, err) : status;
 }
 
+/* A run that was killed, or lost its power, while it closed the trace left a journal. Whoever opens
+ * the file for writing undoes with it what was not completed. */
+static void roll_back_journal(const char *path)
+{
+    sqlite3 *db = NULL;
+    if (tdm_sqlite_open(path, SQLITE_OPEN_READWRITE, NULL, &db, NULL) == TDM_OK)
+        (void)sqlite3_exec(db, "PRAGMA application_id", NULL, NULL, NULL);
+    sqlite3_close(db);
+}
+
 /* Why opening failed, as SQLite's primary code. */
 static int failure_code(const struct tdm_trace_reader *reader)
 {
@@ -88,10 +98,18 @@ static enum tdm_status check_identity(struct tdm_trace_reader *reader, struct td
     int64_t version = 0;
     enum tdm_status status = open_database(reader, NULL, &id, err);
     int code = status == TDM_OK ? SQLITE_OK : failure_code(reader);
+    if (code == SQLITE_READONLY && is_filled(reader->path, "-journal")) {
+        sqlite3_close(reader->db);
+        reader->db = NULL;
+        roll_back_journal(reader->path);
+        status = open_database(reader, NULL, &id, err);
+        code = status == TDM_OK ? SQLITE_OK : failure_code(reader);
+    }
     if (code == SQLITE_CANTOPEN || code == SQLITE_READONLY) {
         /* SQLite writes files beside a database in WAL mode, and may not write here. */
         if (has_companion(reader->path)) {
-            tdm_hint(err, "copy it with its -wal file to a place that you may write to");
+            tdm_hint(err,
+                     "copy it with its -wal or -journal file to a place that you may write to");
             return status;
         }
         sqlite3_close(reader->db);

@@ -64,9 +64,8 @@ static const char *const insertion_sql[INSERTIONS] = {
 
 struct tdm_trace {
     char *path; /* as the caller named it, for messages */
-    char *file; /* what it names, symbolic links followed */
+    struct tdm_trace_file file;
     sqlite3 *db;
-    int lock; /* descriptor that keeps others from replacing the file */
     sqlite3_stmt *insertion[INSERTIONS];
     int64_t run_id;
 
@@ -293,7 +292,7 @@ static void trace_free(struct tdm_trace *trace)
         free(trace->batches[i].touches);
         free(trace->batches[i].observed);
     }
-    free(trace->file);
+    tdm_trace_file_close(&trace->file);
     free(trace->path);
     free(trace);
 }
@@ -303,7 +302,6 @@ static void close_database(struct tdm_trace *trace)
     for (size_t i = 0; i < INSERTIONS; i++)
         sqlite3_finalize(trace->insertion[i]);
     sqlite3_close(trace->db);
-    close(trace->lock);
 }
 
 static enum tdm_status prepare_insertions(struct tdm_trace *trace, struct tdm_error *err)
@@ -337,7 +335,7 @@ enum tdm_status tdm_trace_open(const char *path, bool force, const struct tdm_tr
     if (status == TDM_OK)
         status = allocate_batches(made, err);
     if (status == TDM_OK)
-        status = tdm_trace_create(path, force, run, &made->file, &made->db, &made->lock, err);
+        status = tdm_trace_create(path, force, run, &made->file, &made->db, err);
     if (status != TDM_OK)
         goto free_trace;
 
@@ -345,6 +343,7 @@ enum tdm_status tdm_trace_open(const char *path, bool force, const struct tdm_tr
     if (status == TDM_OK) {
         int reason = start_thread(made);
         if (reason == 0) {
+            tdm_trace_file_keep(&made->file);
             *trace = made;
             return TDM_OK;
         }
@@ -352,7 +351,7 @@ enum tdm_status tdm_trace_open(const char *path, bool force, const struct tdm_tr
                           path, strerror(reason));
     }
     close_database(made);
-    tdm_trace_remove(made->file);
+    tdm_trace_file_undo(&made->file);
 free_trace:
     trace_free(made);
     return status;
@@ -423,7 +422,7 @@ enum tdm_status tdm_trace_close(struct tdm_trace *trace, const char *ending, str
         late = trace->failure;
     status = late.status != TDM_OK ? late.status : status;
     close_database(trace);
-    if (status != TDM_OK && tdm_companions_left(trace->file))
+    if (status != TDM_OK && tdm_companions_left(trace->file.path))
         name_companions(trace->path, &late);
     if (status != TDM_OK && err != NULL)
         *err = late;

@@ -3,6 +3,7 @@
 #include "base/digest.h"
 #include "base/dtype.h"
 #include "base/file.h"
+#include "base/install.h"
 #include "base/json.h"
 #include "base/size.h"
 #include "base/units.h"
@@ -638,6 +639,32 @@ static void test_read_limit(void **state)
     unlink(path);
 }
 
+static void test_install_way(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to, *way;
+    } cases[] = {
+        {"/usr/bin", "/usr/share/tidemark", "../share/tidemark"},
+        {"/usr/lib/x86_64-linux-gnu", "/usr/share/tidemark", "../../share/tidemark"},
+        {"/usr/lib", "/usr/lib/tidemark/a.so", "tidemark/a.so"},
+        {"/usr/lib", "/usr/libexec", "../libexec"},
+        {"/opt/t", "/opt/t", ""},
+        {"/bin", "/share", "../share"},
+        {"/a//b/", "/a/c", "../c"},
+    };
+    char way[64], path[64];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_true(tdm_install_way(cases[i].from, cases[i].to, way, sizeof(way)));
+        assert_string_equal(way, cases[i].way);
+    }
+    assert_false(tdm_install_way("/a/b/c/d", "/e", way, 8));
+    assert_false(tdm_install_way("/a", "/b", way, 4));
+    assert_true(tdm_install_path("/nowhere/file", path, sizeof(path)));
+    assert_string_equal(path, "/nowhere/file");
+    assert_false(tdm_install_path("/nowhere/file", path, 4));
+}
+
 static void test_data_directory(void **state)
 {
     (void)state;
@@ -704,6 +731,7 @@ int main(void)
         cmocka_unit_test(test_write_cut_short),
         cmocka_unit_test(test_write_stdout),
         cmocka_unit_test(test_read_limit),
+        cmocka_unit_test(test_install_way),
         cmocka_unit_test(test_data_directory),
     };
     return cmocka_run_group_tests_name("base", tests, make_scratch, NULL);

@@ -1,103 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests edited safetensors files. Whatever a file holds, it is either read as it says, within its
- * bytes, or refused with one line that names it. Under sanitizers nothing else may happen.
+ * bytes, or refused with one line that names it (tests/fuzz/files.c). Under sanitizers nothing else
+ * may happen.
  *
- * As a test it makes the same edits each time: TDM_CASES of them (default 200,000, 20,000 if short)
- * from TDM_SEED. libFuzzer makes its own edits; from a configured build folder:
- *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -DTDM_LIBFUZZER -D_GNU_SOURCE -I. -ISOURCES \
- *       SOURCES/tests/models/fuzz_safetensors.c SOURCES/models/safetensors*.c \
- *       SOURCES/base/?*.c -ljansson -lm -lpthread -o fuzz_safetensors
+ * It makes the same edits each time: TDM_CASES of them (default 200,000, 20,000 if short) from
+ * TDM_SEED. The fuzz target of the same name makes its own.
  */
-#include "base/text.h"
-#include "models/safetensors.h"
-
-#include <inttypes.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            printf("%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-            abort();                                                             \
-        }                                                                        \
-    } while (0)
-
-/* Creates a file in memory, sets `path` to its name, and returns its descriptor. */
-static int put_file(const void *data, size_t bytes, char path[64])
-{
-    int fd = memfd_create("edited", MFD_CLOEXEC);
-    CHECK(fd >= 0);
-    CHECK(bytes == 0 || write(fd, data, bytes) == (ssize_t)bytes);
-    snprintf(path, 64, "/proc/self/fd/%d", fd);
-    return fd;
-}
-
-/* Checks an accepted file: tensors cover all that follows the header, and can be read. */
-static void check_tensors(const struct tdm_safetensors *file, size_t bytes)
-{
-    uint64_t end = 0;
-    for (uint32_t i = 0; i < file->tensor_count; i++) {
-        const struct tdm_safetensor *tensor = &file->tensors[i];
-        uint64_t elements = 1;
-        CHECK(tensor->rank <= TDM_SAFETENSORS_RANK);
-        for (uint32_t side = 0; side < tensor->rank; side++)
-            elements *= tensor->shape[side];
-        CHECK(tensor->elements == elements);
-        CHECK(i == 0 || tensor->offset == end);
-        CHECK(tensor->offset >= 8 && tensor->offset <= bytes);
-        CHECK(tensor->bytes <= bytes - tensor->offset);
-        end = tensor->offset + tensor->bytes;
-        if (tensor->dtype == TDM_DTYPE_NONE)
-            continue;
-        CHECK(tensor->bytes == elements * tdm_dtype_bytes(tensor->dtype));
-        struct tdm_error err = {0};
-        float *values = malloc(elements * sizeof(*values) + 1);
-        CHECK(values != NULL);
-        enum tdm_status status =
-            tdm_safetensors_read(file, tensor, 0, tensor->elements, values, &err);
-        CHECK(status == TDM_OK || (status == TDM_INPUT && strstr(err.message, "finite") != NULL));
-        free(values);
-    }
-    CHECK(file->tensor_count == 0 || end == bytes);
-}
-
-static uint64_t accepted, refused;
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
-{
-    char path[64];
-    int fd = put_file(data, bytes, path);
-    struct tdm_safetensors *file = NULL;
-    struct tdm_error err = {0};
-    enum tdm_status status = tdm_safetensors_open(path, &file, &err);
-    if (status == TDM_OK) {
-        accepted++;
-        check_tensors(file, bytes);
-        tdm_safetensors_close(file);
-    } else {
-        refused++;
-        CHECK(status == TDM_INPUT);
-        CHECK(file == NULL);
-        CHECK(strncmp(err.message, path, strlen(path)) == 0);
-        struct tdm_error copy = err; /* the line is already clean for display */
-        CHECK(strcmp(tdm_text_clean(copy.message), err.message) == 0);
-    }
-    close(fd);
-    return 0;
-}
-
-#ifndef TDM_LIBFUZZER
+#include "tests/fuzz/fuzz.h"
 
 #include "executor/random.h"
+
+#include <inttypes.h>
+#include <string.h>
 
 #define CAPACITY 65536u /* for an edited file */
 
@@ -241,7 +156,8 @@ static uint64_t length_of(uint64_t bytes)
     }
 }
 
-static void run_case(struct buffer *text, struct buffer *file)
+/* Is the edited file taken? */
+static bool run_case(struct buffer *text, struct buffer *file)
 {
     uint64_t seed = draw(SEEDS), edits = draw(4);
     text->bytes = strlen(seeds[seed].header);
@@ -258,7 +174,7 @@ static void run_case(struct buffer *text, struct buffer *file)
     file->bytes = 8 + text->bytes + data;
     if (draw(16) == 0)
         file->bytes = draw(file->bytes + 1);
-    LLVMFuzzerTestOneInput(file->data, file->bytes);
+    return tdm_fuzz_safetensors(file->data, file->bytes);
 }
 
 int main(void)
@@ -268,18 +184,17 @@ int main(void)
     uint64_t cases = count != NULL && count[0] != '\0'    ? strtoull(count, NULL, 10)
                      : longer != NULL && longer[0] == '1' ? 200000
                                                           : 20000;
-    uint64_t first = seed != NULL && seed[0] != '\0' ? strtoull(seed, NULL, 10) : 0;
+    uint64_t accepted = 0, first = seed != NULL && seed[0] != '\0' ? strtoull(seed, NULL, 10) : 0;
     struct buffer *text = malloc(sizeof(*text)), *file = malloc(sizeof(*file));
-    CHECK(text != NULL && file != NULL);
+    TDM_FUZZ_CHECK(text != NULL && file != NULL);
     for (uint64_t i = 0; i < cases; i++) {
         state = (first + i) << 20;
-        run_case(text, file);
+        accepted += run_case(text, file);
     }
     free(text);
     free(file);
+    uint64_t refused = cases - accepted;
     printf("%" PRIu64 " files accepted, %" PRIu64 " refused\n", accepted, refused);
-    CHECK(accepted > cases / 10 && refused > cases / 3);
+    TDM_FUZZ_CHECK(accepted > cases / 10 && refused > cases / 3);
     return 0;
 }
-
-#endif

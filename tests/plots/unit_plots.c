@@ -851,21 +851,33 @@ static void test_gnuplot_fails(void **state)
     assert_contains(err.message, "signal 9");
     assert_int_equal(draw_with("#!/bin/sh\nexit 0\n", "a.png", &err), TDM_IO); /* no picture */
     assert_int_not_equal(access(in_folder("a.png", path), F_OK), 0);
+
+    /* it ends with 0 though its disk was full, or a file of points could not be read */
+    assert_int_equal(draw_with("#!/bin/sh\necho '<svg>' >\"${2%/*}/picture\"\n", "a.svg", &err),
+                     TDM_IO);
+    assert_contains(err.message, "only a part");
+    assert_int_equal(
+        draw_with("#!/bin/sh\necho '</svg>' >\"${2%/*}/picture\"\n"
+                  "echo '\"f.gp\" line 3: warning: Cannot find or open file \"device_1\"'\n",
+                  "a.svg", &err),
+        TDM_IO);
+    assert_contains(err.message, "Cannot find or open file");
+    assert_int_not_equal(access(in_folder("a.svg", path), F_OK), 0);
 }
 
 /* What gnuplot creates is moved unchanged. Moving it into a missing directory fails. */
 static void test_unwritable(void **state)
 {
     (void)state;
-    static const char script[] = "#!/bin/sh\necho picture >\"${2%/*}/picture\"\n";
+    static const char script[] = "#!/bin/sh\necho 'picture</svg>' >\"${2%/*}/picture\"\n";
     struct tdm_error err = {0};
     char path[768];
     unsigned char begin[16] = {0};
-    assert_int_equal(draw_with(script, "a.png", &err), TDM_OK);
-    read_begin(in_folder("a.png", path), begin, sizeof(begin) - 1);
-    assert_string_equal((const char *)begin, "picture\n");
-    assert_int_equal(draw_with(script, "none/a.png", &err), TDM_IO);
-    assert_contains(err.message, "none/a.png");
+    assert_int_equal(draw_with(script, "a.svg", &err), TDM_OK);
+    read_begin(in_folder("a.svg", path), begin, sizeof(begin) - 1);
+    assert_string_equal((const char *)begin, "picture</svg>\n");
+    assert_int_equal(draw_with(script, "none/a.svg", &err), TDM_IO);
+    assert_contains(err.message, "none/a.svg");
 
     setenv("TMPDIR", in_folder("no-such", path), 1);
     struct tdm_plot *plot = plot_to_draw();
@@ -901,7 +913,8 @@ static void test_data_is_small(void **state)
 
     in_folder("size", path);
     snprintf(script, sizeof(script),
-             "#!/bin/sh\ncat \"${2%%/*}\"/* | wc -c >'%s'\n: >\"${2%%/*}/picture\"\n", path);
+             "#!/bin/sh\ncat \"${2%%/*}\"/* | wc -c >'%s'\necho '</svg>' >\"${2%%/*}/picture\"\n",
+             path);
     snprintf(program, sizeof(program), "%s/bin", folder);
     mkdir(program, 0700);
     snprintf(program, sizeof(program), "%s/bin/gnuplot", folder);

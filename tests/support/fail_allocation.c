@@ -5,10 +5,15 @@
  * before, the process forks. In the child this allocation fails; it goes on with its stdout and
  * stderr in the files failed.N.out and failed.N.err. The parent waits for it, writes "N STATUS
  * WHERE" to failed.log (a signal counts as 128 and its number), and goes on without a failure.
- * TDM_FAIL_MOST limits the failures. The program must allocate in one thread. */
+ * TDM_FAIL_MOST limits the failures. The program must allocate in one thread.
+ *
+ * With TDM_FAIL_ALLOCATION=N only the N-th allocation fails, counted from 1, in the process itself
+ * and whatever threads it has. `count` fails none, and writes their number to the file
+ * `allocations` at the end. */
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -28,6 +33,8 @@ extern void *__libc_realloc(void *old, size_t bytes);
 static uint64_t seen[SLOTS];
 static long failures, most = 100000;
 static bool busy = true; /* in this library, before main(), or in a child */
+static bool by_number;   /* TDM_FAIL_ALLOCATION */
+static atomic_long allocations, chosen;
 
 static bool is_new(uint64_t hash)
 {
@@ -79,6 +86,12 @@ static void note(int status, void *const *stack, int depth)
 static bool fails(void)
 {
     void *stack[DEPTH];
+    if (by_number) {
+        bool is_chosen = atomic_fetch_add(&allocations, 1) + 1 == chosen;
+        if (is_chosen)
+            errno = ENOMEM;
+        return is_chosen;
+    }
     if (busy)
         return false;
     busy = true;
@@ -123,9 +136,26 @@ void *realloc(void *old, size_t bytes)
 __attribute__((constructor)) static void begin(void)
 {
     void *stack[2];
-    const char *text = getenv("TDM_FAIL_MOST");
+    const char *text = getenv("TDM_FAIL_ALLOCATION");
+    if (text != NULL) {
+        by_number = true;
+        allocations = 0; /* of the loader */
+        chosen = atol(text);
+        return;
+    }
+    text = getenv("TDM_FAIL_MOST");
     if (text != NULL)
         most = atol(text);
     (void)backtrace(stack, 2); /* its first call allocates */
     busy = false;
+}
+
+__attribute__((destructor)) static void end(void)
+{
+    const char *text = getenv("TDM_FAIL_ALLOCATION");
+    int fd = text == NULL || atol(text) != 0 ? -1 : creat("allocations", 0644);
+    if (fd >= 0) {
+        dprintf(fd, "%ld\n", (long)allocations);
+        close(fd);
+    }
 }
