@@ -14,6 +14,7 @@
 
 enum action {
     SET,     /* a setting, whose key is `to` */
+    SIZE,    /* the same, and "auto" is one of its values */
     IGNORE,  /* `to` says why */
     REFUSE,  /* unless it is off: false, null, 0, "none", "no" or empty; `to` says what is known */
     BATCH,   /* --batch */
@@ -48,10 +49,10 @@ static const struct rule deepspeed_rules[] = {
     {"zero_optimization.contiguous_gradients", SET, "contiguous_gradients"},
     {"zero_optimization.overlap_comm", SET, "overlap_comm"},
     {"zero_optimization.reduce_scatter", SET, "reduce_scatter"},
-    {"zero_optimization.reduce_bucket_size", SET, "reduce_bucket_size"},
+    {"zero_optimization.reduce_bucket_size", SIZE, "reduce_bucket_size"},
     {"zero_optimization.sub_group_size", SET, "sub_group_size"},
-    {"zero_optimization.stage3_prefetch_bucket_size", SET, "stage3_prefetch_bucket_size"},
-    {"zero_optimization.stage3_param_persistence_threshold", SET,
+    {"zero_optimization.stage3_prefetch_bucket_size", SIZE, "stage3_prefetch_bucket_size"},
+    {"zero_optimization.stage3_param_persistence_threshold", SIZE,
      "stage3_param_persistence_threshold"},
     {"zero_optimization.stage3_max_live_parameters", SET, "stage3_max_live_parameters"},
     {"zero_optimization.stage3_max_reuse_distance", SET, "stage3_max_reuse_distance"},
@@ -313,10 +314,11 @@ static enum tdm_status read_leaf(const struct reading *r, const char *path, cons
     if (json_is_null(value))
         return note(r, path, "null");
     if (json_is_string(value) && strcmp(json_string_value(value), "auto") == 0 &&
-        rule->action != SET)
+        rule->action != SIZE)
         return note(r, path, "auto");
     switch (rule->action) {
     case SET:
+    case SIZE:
         if (is_off(value) && (json_is_array(value) || json_is_object(value)))
             return note(r, path, "empty");
         return value_text(value, text)
