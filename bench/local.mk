@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Benchmarks: built by `make bench`, never by make or make check. Add programs to bench_programs, or
 # to gpu_bench_programs where nvcc is needed.
-bench_programs = bench/bounds bench/curves bench/fullsize bench/host_optimizer bench/nests bench/packing bench/packing_programs bench/pins bench/predictions bench/presets bench/ranks bench/retrieval bench/scale bench/selectors bench/step
+bench_programs = bench/bounds bench/curves bench/fullsize bench/host_optimizer bench/monotone bench/nests bench/packing bench/packing_programs bench/pins bench/predictions bench/presets bench/ranks bench/retrieval bench/scale bench/selectors bench/step
 gpu_bench_programs = bench/attention_bench bench/norm_bench
 EXTRA_PROGRAMS = $(bench_programs) $(gpu_bench_programs)
 EXTRA_DIST += bench/attention_peer.py bench/curves.gp bench/ranks_peer.py bench/retrieval.gp bench/selectors.gp bench/torch_families.py bench/torch_peaks.cases bench/torch_peaks.py
@@ -29,6 +29,8 @@ bench_fullsize_SOURCES = bench/fullsize.c bench/commands.h
 bench_fullsize_LDADD = $(TIDEMARK_LIBS)
 bench_host_optimizer_SOURCES = bench/host_optimizer.c
 bench_host_optimizer_LDADD = $(EXECUTOR_LIBS)
+bench_monotone_SOURCES = bench/monotone.c
+bench_monotone_LDADD = $(TIDEMARK_LIBS)
 bench_nests_SOURCES = bench/nests.c
 bench_nests_LDADD = $(TIDEMARK_LIBS)
 bench_ranks_SOURCES = bench/ranks.c bench/commands.h

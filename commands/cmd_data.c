@@ -132,6 +132,14 @@ static void print_packings(const struct described *text)
     }
 }
 
+static uint64_t count_targets(const struct tdm_tokens *tokens)
+{
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < tdm_tokens_count(tokens); i++)
+        count += tdm_tokens_is_target(tokens, i);
+    return count;
+}
+
 static void print_text(const struct described *text)
 {
     const struct tdm_text_facts *facts = &text->facts;
@@ -144,6 +152,9 @@ static void print_text(const struct described *text)
            tdm_format_digits(facts->highest_id, high),
            tdm_format_digits(facts->distinct_ids, digits));
     printf("  %-17s %.3f nats a token\n", "unigram entropy", facts->unigram_entropy);
+    if (tdm_tokens_are_masked(text->tokens))
+        printf("  %-17s %s of the tokens: the others are only read\n", "targets",
+               tdm_format_digits(count_targets(text->tokens), digits));
     if (facts->documents == 0) {
         printf("  %-17s the format marks none\n", "documents");
         return;
@@ -170,6 +181,8 @@ static json_t *text_json(const struct described *text)
     tdm_json_set(&root, "highest_id", json_integer(facts->highest_id));
     tdm_json_set(&root, "distinct_ids", json_integer((json_int_t)facts->distinct_ids));
     tdm_json_set(&root, "unigram_entropy", json_real(facts->unigram_entropy));
+    if (tdm_tokens_are_masked(text->tokens))
+        tdm_json_set(&root, "targets", json_integer((json_int_t)count_targets(text->tokens)));
     tdm_json_set(&root, "documents",
                  facts->documents == 0 ? json_null() : json_integer((json_int_t)facts->documents));
     for (uint32_t i = 0; i < facts->row_count; i++) {

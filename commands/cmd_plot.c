@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "commands/common_options.h"
 #include "exports/page.h"
+#include "plots/loss_plot.h"
 #include "plots/plot.h"
 
 #include <inttypes.h>
@@ -23,6 +24,7 @@ struct arguments {
     struct tdm_picture picture;
     int64_t step;
     uint64_t rank;
+    bool loss;
 };
 
 static enum tdm_status read_size(const char *text, void *value, struct tdm_error *err)
@@ -63,6 +65,10 @@ static const struct tdm_option options[] = {
      .place = PLACE(rank),
      .help = "of several ranks, the one whose memory and lanes are shown; else the lanes of all, "
              "and the memory of rank 0; on a page those of rank 0"},
+    {.name = "loss",
+     .type = TDM_OPTION_FLAG,
+     .place = PLACE(loss),
+     .help = "of a trace, draw loss, validation loss and gradient norm by step instead"},
     {.name = "size",
      .word = "WxH",
      .place = PLACE(picture),
@@ -153,6 +159,11 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
                  arguments.picture.path);
         return tdm_hint(err, "end the name in .png, .svg, .pdf or .html");
     }
+    if (page && arguments.loss)
+        return tdm_fail(err, TDM_USAGE, "--loss: a page has the loss beside the step");
+    if (arguments.loss &&
+        (arguments.step != TDM_PLOT_LAST_STEP || arguments.rank != TDM_PLOT_ALL_RANKS))
+        return tdm_fail(err, TDM_USAGE, "--loss: draws all steps, of all ranks together");
     if (page && arguments.picture.width != 0)
         return tdm_fail(err, TDM_USAGE, "--size: a page fills its window, and has no size");
     if (arguments.picture.width == 0) {
@@ -163,6 +174,8 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
                   : tdm_picture_check(&arguments.picture, err);
     if (status != TDM_OK)
         return status;
+    if (arguments.loss)
+        return tdm_loss_plot_draw(arguments.source, &arguments.picture, err);
     struct tdm_ticker ticker;
     tdm_ticker_begin(&ticker, stderr, "reading what is drawn");
     if (page) {
@@ -184,7 +197,8 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 
 const struct tdm_command tdm_cmd_plot = {
     .name = "plot",
-    .usage = "plot SCHEDULE|TRACE -o FILE.png|svg|pdf|html [--step N] [--size WxH] [--force]",
+    .usage =
+        "plot SCHEDULE|TRACE -o FILE.png|svg|pdf|html [--step N] [--loss] [--size WxH] [--force]",
     .summary = "draw the memory timeline and the lanes of a step",
     .options = options,
     .notes = "Draws which bytes hold values over time, by category, of the device and, where it "
@@ -201,7 +215,8 @@ const struct tdm_command tdm_cmd_plot = {
              "\n"
              "Examples:\n"
              "  tidemark plot demo/run.db --step 1 -o memory.png\n"
-             "  tidemark plot demo/run.db -o run.html\n",
+             "  tidemark plot demo/run.db -o run.html\n"
+             "  tidemark plot demo/run.db --loss -o loss.png\n",
     .arguments = TDM_VALUES_FILES,
     .run = run,
 };

@@ -12,15 +12,29 @@
 #include "commands/report_parts.h"
 
 #include <stdio.h>
+#include <time.h>
+#include <unistd.h>
 
 struct arguments {
     int64_t step;
     uint64_t rank;
-    bool json;
+    bool json, watch;
 };
 
+#define CLEAR_SCREEN "\033[H\033[2J"
+
+/* How often a trace that is watched is read. */
+#define WATCH_SECONDS 1
+
+/* What a report showed last. */
+struct shown {
+    size_t steps; /* finished */
+    bool begun, ended;
+};
+
+/* Prints a report, or, if `shown` has been shown and nothing has ended since, nothing. */
 static enum tdm_status print_report(const char *path, const struct arguments *a,
-                                    struct tdm_error *err)
+                                    struct shown *shown, struct tdm_error *err)
 {
     struct tdm_report report = {.path = path, .step = a->step, .rank = (uint32_t)a->rank};
     struct tdm_trace_reader *reader;
@@ -28,17 +42,38 @@ static enum tdm_status print_report(const char *path, const struct arguments *a,
     enum tdm_status status = tdm_trace_reader_open(path, &reader, err);
     if (status != TDM_OK)
         return status;
-    tdm_ticker_begin(&ticker, stderr, "reading the trace");
+    if (!shown->begun)
+        tdm_ticker_begin(&ticker, stderr, "reading the trace");
     status = tdm_report_read(reader, &report, err);
-    tdm_ticker_end(&ticker);
-    if (status == TDM_OK && a->json)
+    if (!shown->begun)
+        tdm_ticker_end(&ticker);
+    const bool ended = status == TDM_OK && report.run->ending != NULL;
+    const bool same = shown->begun && shown->steps == report.steps && !ended;
+    if (status == TDM_OK && !same && shown->begun)
+        fputs(isatty(STDOUT_FILENO) ? CLEAR_SCREEN : "\n", stdout);
+    if (status == TDM_OK && !same && a->json)
         status = tdm_report_print_json(&report, err);
-    else if (status == TDM_OK)
+    else if (status == TDM_OK && !same)
         tdm_report_print_text(&report);
+    *shown = (struct shown){.steps = report.steps, .begun = true, .ended = ended};
     tdm_report_free(&report);
     tdm_trace_reader_close(reader);
     if (status == TDM_OK && (fflush(stdout) != 0 || ferror(stdout)))
         return tdm_fail(err, TDM_IO, "standard output cannot be written");
+    return status;
+}
+
+/* Prints a report, and with --watch others until the run has ended. */
+static enum tdm_status print_reports(const char *path, const struct arguments *a,
+                                     struct tdm_error *err)
+{
+    const struct timespec pause = {.tv_sec = WATCH_SECONDS};
+    struct shown shown = {.begun = false};
+    enum tdm_status status = print_report(path, a, &shown, err);
+    while (status == TDM_OK && a->watch && !shown.ended) {
+        nanosleep(&pause, NULL);
+        status = print_report(path, a, &shown, err);
+    }
     return status;
 }
 
@@ -50,6 +85,10 @@ static const struct tdm_option options[] = {
      .place = offsetof(struct arguments, rank),
      .help = "of several ranks, the one whose memory, times, lanes and waits are reported; 0 by "
              "default"},
+    {.name = "watch",
+     .type = TDM_OPTION_FLAG,
+     .place = offsetof(struct arguments, watch),
+     .help = "report again when another step has ended, until the run ends or Ctrl-C"},
     {.as = &tdm_option_json, .place = offsetof(struct arguments, json)},
     {.name = NULL}};
 
@@ -66,12 +105,12 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
                  first == argc ? "report: no trace is named" : "report: takes one trace only");
         return tdm_hint(err, "usage: tidemark %s", tdm_cmd_report.usage);
     }
-    return print_report(argv[first], &a, err);
+    return print_reports(argv[first], &a, err);
 }
 
 const struct tdm_command tdm_cmd_report = {
     .name = "report",
-    .usage = "report TRACE [--step N] [--rank R] [--json]",
+    .usage = "report TRACE [--step N] [--rank R] [--watch] [--json]",
     .summary = "predicted against measured: memory at the peak, time by op kind, stalls",
     .options = options,
     .notes =

@@ -60,6 +60,22 @@ static enum tdm_status read_trace_ops(const char *text, void *value, struct tdm_
     return tdm_fail(err, TDM_USAGE, "--trace-ops \"%s\"; expected all, first or every:K", text);
 }
 
+/* A time: "90", "90s", "10m", "2h". */
+static enum tdm_status read_within(const char *text, void *value, struct tdm_error *err)
+{
+    struct tdm_run_options *run = value;
+    char *end;
+    double number = strtod(text, &end);
+    const double unit = strcmp(end, "m") == 0 ? 60 : strcmp(end, "h") == 0 ? 3600 : 1;
+    const bool known = end[0] == '\0' || (strchr("smh", end[0]) != NULL && end[1] == '\0');
+    run->saves_within = true;
+    run->within_seconds = number * unit;
+    if (end != text && known && number >= 0 && number <= 1e9)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "--save-within \"%.64s\"; expected a time", text);
+    return tdm_hint(err, "for example --save-within 10m; 90s, 90 and 2h are times too");
+}
+
 /* A fraction below 1, or a file. */
 static enum tdm_status read_validation(const char *text, void *value, struct tdm_error *err)
 {
@@ -176,8 +192,9 @@ static const struct tdm_option options[] = {
      .word = "FILE",
      .place = PLACE(run.tokens_path),
      .help =
-         "token ids: a .npy array of whole numbers, llm.c's .bin, or Megatron-LM's .bin with its "
-         ".idx; uint16:FILE or uint32:FILE: such numbers and nothing else; bytes:FILE: one token "
+         "token ids: a .npy array of whole numbers, llm.c's .bin, Megatron-LM's .bin with its "
+         ".idx, or .jsonl: a document a line, {\"tokens\": [5, 2]} or {\"prompt\": [5], "
+         "\"completion\": [2]}, of which completions are trained on; uint16:FILE or uint32:FILE: such numbers and nothing else; bytes:FILE: one token "
          "a byte, for which vocabularies of up to 260 need no \"bytes:\"; several with commas "
          "between them, or a quoted pattern, are one text; default random tokens. "
          "Longer than a sequence of the step",
@@ -284,6 +301,16 @@ static const struct tdm_option options[] = {
      .place = PLACE(run.save_keep),
      .help = "checkpoints that stay (default 1); an older one is removed when a newer one was read "
              "back"},
+    {.name = "save-within",
+     .word = "TIME",
+     .place = PLACE(run),
+     .read = read_within,
+     .help = "write a checkpoint also within a step, in its backward where a layer ends, when the "
+             "last one is TIME old (10m) or the run is to stop; a resume with the same schedule "
+             "finishes the step with the same bits",
+     .details = "It is in within-N of the directory, until step N is saved. It has the memory that "
+                "the rest of the step needs; the run, and a dry run, say how much that is. Of "
+                "schedules for one rank."},
     {.name = "resume",
      .word = "DIR",
      .place = PLACE(run.resume_path),
@@ -430,6 +457,7 @@ static enum tdm_status complete_evaluation(struct tdm_run_options *run, struct t
 static enum tdm_status complete_saving(struct tdm_run_options *run, struct tdm_error *err)
 {
     const char *option = run->save_every > 0                 ? "--save-every"
+                         : run->saves_within                 ? "--save-within"
                          : run->save_keep > 0                ? "--save-keep"
                          : run->save_dtype != TDM_DTYPE_NONE ? "--save-dtype"
                          : run->shard_bytes > 0              ? "--save-shard"
@@ -438,6 +466,8 @@ static enum tdm_status complete_saving(struct tdm_run_options *run, struct tdm_e
         return tdm_fail(err, TDM_USAGE, "%s is given without --save", option);
     if (run->save_keep > 0 && run->save_every == 0)
         return tdm_fail(err, TDM_USAGE, "--save-keep is given without --save-every");
+    if (run->saves_within && run->save_every == 0)
+        return tdm_fail(err, TDM_USAGE, "--save-within is given without --save-every");
     if (run->save_keep == 0)
         run->save_keep = 1;
     if (run->shard_bytes == 0)

@@ -206,9 +206,13 @@ static void tell_stopping(struct tdm_progress *progress, const struct tdm_run_mo
     progress->stopping = true;
     if (progress->terminal)
         fputs("\r\033[K", progress->out);
-    fprintf(progress->out, "  stopping: step %llu ends in about %s%s and is saved",
-            (unsigned long long)moment->step, tdm_format_seconds(moment->left_seconds, left),
-            moment->left_as_planned ? " as planned" : "");
+    if (moment->pauses)
+        fprintf(progress->out, "  stopping: step %llu is saved where a layer of its backward ends",
+                (unsigned long long)moment->step);
+    else
+        fprintf(progress->out, "  stopping: step %llu ends in about %s%s and is saved",
+                (unsigned long long)moment->step, tdm_format_seconds(moment->left_seconds, left),
+                moment->left_as_planned ? " as planned" : "");
     if (progress->save_seconds > 0)
         fprintf(progress->out, " (the last save took %s)",
                 tdm_format_seconds(progress->save_seconds, save));
@@ -300,15 +304,16 @@ static void evaluated(void *self, uint64_t step, double loss, uint64_t count, do
     fflush(progress->out);
 }
 
-static void resumed(void *self, const char *directory, uint64_t step, const char *differences)
+static void resumed(void *self, const char *directory, uint64_t step, bool within,
+                    const char *differences)
 {
     struct tdm_progress *progress = self;
     char shown[TDM_TEXT_SHOWN];
     leave(progress);
     progress->before = step;
-    fprintf(progress->out, "  resumed from %s, after step %llu of %llu\n",
-            tdm_text_shown(directory, shown), (unsigned long long)step,
-            (unsigned long long)progress->steps);
+    fprintf(progress->out, "  resumed from %s, %s step %llu of %llu\n",
+            tdm_text_shown(directory, shown), within ? "within" : "after",
+            (unsigned long long)step + within, (unsigned long long)progress->steps);
     if (differences[0] != '\0')
         fprintf(progress->out, "  not the same bits from here on: %s\n", differences);
     await(progress, "  preparing the run");
@@ -324,6 +329,41 @@ static void saving(void *self, const char *between)
     else
         fprintf(progress->out, "  checkpoints are written between two steps: %s\n", between);
     await(progress, "  preparing the run");
+}
+
+/* A rate at which to tell how long a save takes: no disk was measured. */
+#define TOLD_BYTES_PER_SECOND 1e9
+
+static void within_costs(void *self, uint32_t pauses, uint64_t least_bytes, uint64_t most_bytes,
+                         double first_seconds, double gap_seconds)
+{
+    struct tdm_progress *progress = self;
+    char least[TDM_FORMAT_SIZE], most[TDM_FORMAT_SIZE], first[TDM_FORMAT_SIZE],
+        gap[TDM_FORMAT_SIZE], seconds[TDM_FORMAT_SIZE];
+    leave(progress);
+    fprintf(progress->out,
+            "  a save within a step writes %s to %s (%s at 1 GB/s, and as long to read it back); "
+            "it can be saved at %u points, the first %s after it began, then at most %s apart, as "
+            "predicted\n",
+            tdm_format_bytes(least_bytes, least), tdm_format_bytes(most_bytes, most),
+            tdm_format_seconds((double)most_bytes / TOLD_BYTES_PER_SECOND, seconds), pauses,
+            tdm_format_seconds(first_seconds, first), tdm_format_seconds(gap_seconds, gap));
+    await(progress, "  preparing the run");
+}
+
+static void saved_within(void *self, const char *directory, uint64_t step, uint64_t op,
+                         uint64_t ops, double seconds)
+{
+    struct tdm_progress *progress = self;
+    char shown[TDM_TEXT_SHOWN], text[TDM_FORMAT_SIZE];
+    progress->save_seconds = seconds;
+    if (progress->terminal)
+        return;
+    fprintf(progress->out, "  step %llu/%llu  saved before op %llu of %llu to %s in %s\n",
+            (unsigned long long)step, (unsigned long long)progress->steps,
+            (unsigned long long)op + 1, (unsigned long long)ops, tdm_text_shown(directory, shown),
+            tdm_format_seconds(seconds, text));
+    fflush(progress->out);
 }
 
 static void saved(void *self, const char *directory, uint64_t step, double seconds)
@@ -360,6 +400,8 @@ struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
                                      .tokens = tokens,
                                      .moved = moved,
                                      .resumed = resumed,
+                                     .within_costs = within_costs,
+                                     .saved_within = saved_within,
                                      .saving = saving,
                                      .saved = saved,
                                      .within = within,

@@ -94,6 +94,8 @@ static void print_ranks(FILE *out, const struct tdm_schedule *schedule)
     if (schedule->exchange == TDM_EXCHANGE_HEADS)
         fprintf(out, ROW "heads: each rank attends with %u of %u KV heads\n", "exchange",
                 schedule->model->kv_heads / schedule->ranks, schedule->model->kv_heads);
+    if (schedule->exchange == TDM_EXCHANGE_RING)
+        fprintf(out, ROW "ring: K and V pass from rank to rank, one chunk at a time\n", "exchange");
     if (tdm_weights_sliced(schedule))
         fprintf(out, ROW "each rank has its part at home, and all gather a unit to use it\n",
                 "weights");

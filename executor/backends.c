@@ -74,7 +74,7 @@ enum tdm_status tdm_backend_check(const struct tdm_backend *backend, uint32_t co
     char line[TDM_LACKS_TEXT];
     for (int kind = 0; kind < TDM_OP_KINDS; kind++)
         if (backend->run[kind] != NULL)
-            kernels.kinds |= 1u << kind;
+            kernels.kinds |= TDM_KIND(kind);
     for (uint32_t i = 0; i < count && status == TDM_OK; i++) {
         status = check_alike(&programs[0]->schedule->machine->topology,
                              &programs[i]->schedule->machine->topology, err);

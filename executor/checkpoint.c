@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The note of a checkpoint: what it says of the training that saved it, and whether a program can
  * go on from there. */
+#include "executor/checkpoint_folder.h"
 #include "executor/checkpoint_parts.h"
 
 #include "base/file.h"
@@ -42,7 +43,8 @@ static json_t *number_or_null(double number)
 
 enum tdm_status tdm_checkpoint_note(const struct tdm_program *program,
                                     const struct tdm_checkpoint_moment *moment, json_t *sets,
-                                    json_t *files, json_t **out, struct tdm_error *err)
+                                    json_t *files, json_t *within, json_t **out,
+                                    struct tdm_error *err)
 {
     json_t *schedule = NULL, *note = json_object(), *losses = json_array(), *norms = json_array();
     char digest[TDM_DIGEST_SIZE];
@@ -62,6 +64,7 @@ enum tdm_status tdm_checkpoint_note(const struct tdm_program *program,
     tdm_json_set(&note, "gradient_norms", norms);
     tdm_json_set(&note, "sets", sets);
     tdm_json_set(&note, "files", files);
+    tdm_json_set(&note, "within", within);
     tdm_json_set(&note, "schedule", schedule);
     if (status == TDM_OK && note != NULL && digest_of(note, digest) != NULL)
         tdm_json_set(&note, "digest", json_string(digest));
@@ -114,6 +117,13 @@ static enum tdm_status refuse_folder(const char *path, const char *latest, struc
                          "its step-N");
 }
 
+/* The step of "DIR/step-N"; 0 for NULL and other names. */
+static uint64_t step_at_end(const char *directory)
+{
+    const char *name = directory == NULL ? NULL : strrchr(directory, '-');
+    return name == NULL ? 0 : strtoull(name + 1, NULL, 10);
+}
+
 /* The directory of the checkpoint that `path` stands for. */
 static enum tdm_status find(const char *path, char **directory, struct tdm_error *err)
 {
@@ -121,10 +131,16 @@ static enum tdm_status find(const char *path, char **directory, struct tdm_error
     enum tdm_status status = TDM_OK;
     if (has(path, TDM_WEIGHTS_NOTE)) {
         *directory = strdup(path);
-    } else if (latest != NULL && has(latest, TDM_WEIGHTS_NOTE)) {
-        *directory = follow(path, latest);
     } else {
-        status = refuse_folder(path, latest, err);
+        const bool whole = latest != NULL && has(latest, TDM_WEIGHTS_NOTE);
+        *directory = whole ? follow(path, latest) : NULL;
+        char *within = tdm_checkpoint_folder_last_within(path, step_at_end(*directory));
+        if (within != NULL) {
+            free(*directory);
+            *directory = within;
+        } else if (!whole) {
+            status = refuse_folder(path, latest, err);
+        }
     }
     free(latest);
     if (status == TDM_OK && *directory == NULL)
@@ -132,19 +148,42 @@ static enum tdm_status find(const char *path, char **directory, struct tdm_error
     return status;
 }
 
-static enum tdm_status check_note(const char *file, json_t *note, uint64_t *step, uint64_t *seed,
+/* Reads where in a step a checkpoint is. */
+static void read_within(struct tdm_json_reader *reader, struct tdm_checkpoint *checkpoint)
+{
+    static const char *const keys[] = {"op", "ops", "seconds", "bytes", "checksum", "slots", NULL};
+    struct tdm_json_reader within = {
+        reader->file, "within", json_object_get(reader->object, "within"), reader->err, TDM_OK};
+    if (json_is_null(within.object))
+        return;
+    if (tdm_json_object(reader, "within") == NULL)
+        return;
+    tdm_json_only(&within, keys);
+    checkpoint->within_op = tdm_json_count(&within, "op", 1, MOST);
+    checkpoint->within_seconds = tdm_json_number(&within, "seconds", 0, 1e12);
+    (void)tdm_json_count(&within, "ops", 1, MOST);
+    (void)tdm_json_count(&within, "bytes", 0, MOST);
+    (void)tdm_json_string(&within, "checksum");
+    (void)tdm_json_array(&within, "slots");
+    reader->status = reader->status == TDM_OK ? tdm_json_status(&within) : reader->status;
+}
+
+static enum tdm_status check_note(const char *file, struct tdm_checkpoint *checkpoint,
                                   struct tdm_error *err)
 {
+    json_t *note = checkpoint->note;
     struct tdm_json_reader reader = {file, "", note, err, TDM_OK};
-    static const char *const keys[] = {"format",  "step",           "seed",  "tokens",
-                                       "backend", "losses",         "sets",  "schedule",
-                                       "digest",  "gradient_norms", "files", NULL};
+    static const char *const keys[] = {"format", "step",   "seed",     "tokens", "backend",
+                                       "losses", "sets",   "schedule", "digest", "gradient_norms",
+                                       "files",  "within", NULL};
     const char *format = tdm_json_string(&reader, "format");
     if (tdm_json_status(&reader) == TDM_OK && strcmp(format, FORMAT) != 0)
         return tdm_json_fail(&reader, "format", "is not known; expected \"%s\"", FORMAT);
     tdm_json_only(&reader, keys);
-    *step = tdm_json_count(&reader, "step", 1, MOST);
-    *seed = tdm_json_count(&reader, "seed", 0, MOST);
+    read_within(&reader, checkpoint);
+    const uint64_t step = tdm_json_count(&reader, "step", checkpoint->within_op == 0, MOST);
+    checkpoint->step = step;
+    checkpoint->seed = tdm_json_count(&reader, "seed", 0, MOST);
     const json_t *losses = tdm_json_array(&reader, "losses");
     const json_t *norms = tdm_json_array(&reader, "gradient_norms");
     (void)tdm_json_object(&reader, "tokens");
@@ -155,8 +194,8 @@ static enum tdm_status check_note(const char *file, json_t *note, uint64_t *step
     const char *digest = tdm_json_string(&reader, "digest");
     if (tdm_json_status(&reader) != TDM_OK || backend == NULL)
         return tdm_json_status(&reader);
-    if (json_array_size(losses) != *step || json_array_size(norms) != *step)
-        return tdm_json_fail(&reader, "losses", "are not those of %" PRIu64 " steps", *step);
+    if (json_array_size(losses) != step || json_array_size(norms) != step)
+        return tdm_json_fail(&reader, "losses", "are not those of %" PRIu64 " steps", step);
     char found[TDM_DIGEST_SIZE];
     if (digest_of(note, found) == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to check it", file);
@@ -179,7 +218,7 @@ enum tdm_status tdm_checkpoint_open(const char *path, struct tdm_checkpoint **ou
     if (status == TDM_OK)
         status = tdm_json_load(file, &checkpoint->note, err);
     if (status == TDM_OK)
-        status = check_note(file, checkpoint->note, &checkpoint->step, &checkpoint->seed, err);
+        status = check_note(file, checkpoint, err);
     free(file);
     if (status != TDM_OK) {
         tdm_checkpoint_close(checkpoint);
@@ -343,8 +382,10 @@ enum tdm_status tdm_checkpoint_match(struct tdm_checkpoint *checkpoint,
     enum tdm_status status = tdm_schedule_to_json(user->program->schedule, NULL, &now, err);
     if (status == TDM_OK)
         status = compare(checkpoint, now, user, err);
+    if (status == TDM_OK && checkpoint->within_op > 0)
+        status = tdm_checkpoint_match_within(checkpoint, now, user, err);
     json_decref(now);
-    if (status == TDM_OK)
+    if (status == TDM_OK && checkpoint->within_op == 0)
         status = tdm_checkpoint_reader_open(checkpoint, user->program, &checkpoint->reader, err);
     return status;
 }

@@ -36,6 +36,28 @@ enum tdm_status tdm_checkpoint_save(const struct tdm_weights_target *target,
                                     const struct tdm_checkpoint_moment *moment,
                                     const struct tdm_weights_watch *watch, struct tdm_error *err);
 
+struct tdm_pauses;
+
+/* Where a step is: at a pause, so long after it began. */
+struct tdm_checkpoint_within {
+    uint32_t pause;
+    double seconds;
+};
+
+/* Writes to the directory `target` a checkpoint within the step after `moment`: what the rest of
+ * the step needs of the arenas of a program of one rank. It is read back before it takes its
+ * place. */
+enum tdm_status tdm_checkpoint_save_within(const char *target, const struct tdm_arenas *arenas,
+                                           const struct tdm_program *program,
+                                           const struct tdm_pauses *pauses,
+                                           const struct tdm_checkpoint_within *within,
+                                           const struct tdm_checkpoint_moment *moment,
+                                           const struct tdm_weights_watch *watch,
+                                           struct tdm_error *err);
+
+/* Is this the name of a file in it, in the sense of tdm_directory_owns? */
+bool tdm_checkpoint_owns_within(const char *name);
+
 /* Bytes of the parts beside the saved model, whose files have `dtype`. */
 uint64_t tdm_checkpoint_part_bytes(const struct tdm_program *program, enum tdm_dtype dtype);
 
@@ -44,6 +66,8 @@ struct tdm_checkpoint {
     char *directory; /* a checkpoint, also where the caller named a folder of them */
     json_t *note;
     uint64_t step, seed;
+    uint64_t within_op;    /* of the step after it, the first op that has not run; 0: none has */
+    double within_seconds; /* that the ops before it took */
     /* settings that differ from those of the run that saved, with both values; "": none */
     char differences[512];
     struct tdm_checkpoint_reader *reader; /* NULL until tdm_checkpoint_match() */
@@ -76,8 +100,8 @@ enum tdm_status tdm_checkpoint_match_tokens(const struct tdm_checkpoint *checkpo
                                             const char *name, uint64_t token_count,
                                             const char *token_digest, struct tdm_error *err);
 
-/* Reads weights and optimizer state into arenas, once, of a program that matches. TDM_INPUT if the
- * data are not those that were saved. */
+/* Reads weights and optimizer state into arenas, once, of a program that matches; of a checkpoint
+ * within a step also what else that needs. TDM_INPUT if the data are not those that were saved. */
 enum tdm_status tdm_checkpoint_load(struct tdm_checkpoint *checkpoint,
                                     const struct tdm_arenas *arenas,
                                     const struct tdm_program *program,

@@ -5,6 +5,8 @@
 #include "base/directory.h"
 #include "base/file.h"
 #include "base/lock.h"
+#include "base/size.h"
+#include "executor/checkpoint.h"
 #include "models/weights.h"
 
 #include <dirent.h>
@@ -18,14 +20,16 @@
 #include <unistd.h>
 
 #define PREFIX "step-"
+#define WITHIN_PREFIX "within-" /* of a checkpoint within a step */
 #define LATEST "latest"
 #define NEXT_LATEST "latest.next" /* before it is renamed */
 
-/* The step of a name that begins with "step-N"; *rest is what follows. 0: another name. */
-static uint64_t step_of(const char *name, const char **rest)
+/* The step of a name that begins with "step-N", or with another prefix; *rest is what follows. 0:
+ * another name. */
+static uint64_t step_of(const char *name, const char *prefix, const char **rest)
 {
-    size_t length = strlen(PREFIX);
-    if (strncmp(name, PREFIX, length) != 0 || name[length] < '1' || name[length] > '9')
+    size_t length = strlen(prefix);
+    if (strncmp(name, prefix, length) != 0 || name[length] < '1' || name[length] > '9')
         return 0;
     char *end;
     uint64_t step = strtoull(name + length, &end, 10);
@@ -33,17 +37,17 @@ static uint64_t step_of(const char *name, const char **rest)
     return step;
 }
 
-/* The steps of the checkpoints in a folder, in no order; malloc'ed. `left`: those of temporary
- * names instead. Returns their number; *steps is NULL if memory ran out or the folder cannot be
- * read. */
-static size_t list(const char *path, bool left, uint64_t **steps)
+/* The steps of the checkpoints with a prefix in a folder, in no order; malloc'ed. `left`: those of
+ * temporary names instead. Returns their number; *steps is NULL if memory ran out or the folder
+ * cannot be read. */
+static size_t list(const char *path, const char *prefix, bool left, uint64_t **steps)
 {
     size_t count = 0, capacity = 64;
     DIR *stream = opendir(path);
     uint64_t *found = stream == NULL ? NULL : malloc(capacity * sizeof(*found));
     for (struct dirent *entry; found != NULL && (entry = readdir(stream)) != NULL;) {
         const char *rest = "";
-        uint64_t step = step_of(entry->d_name, &rest);
+        uint64_t step = step_of(entry->d_name, prefix, &rest);
         if (step == 0 || (left ? strncmp(rest, ".tmp", 4) != 0 : rest[0] != '\0'))
             continue;
         found[count++] = step;
@@ -80,6 +84,31 @@ static bool is_latest(const char *path, const char *resumed)
     return is;
 }
 
+/* The last step of the checkpoints with a prefix in a folder; 0: there is none. */
+static uint64_t last_of(const char *path, const char *prefix)
+{
+    uint64_t *steps, most = 0;
+    size_t count = list(path, prefix, false, &steps);
+    for (size_t i = 0; i < count; i++)
+        most = tdm_most(most, steps[i]);
+    free(steps);
+    return most;
+}
+
+/* "PATH/PREFIXn"; malloc'ed. NULL if memory ran out. */
+static char *name_step(const char *path, const char *prefix, uint64_t step)
+{
+    char name[40];
+    snprintf(name, sizeof(name), "%s%" PRIu64, prefix, step);
+    return tdm_path_join(path, name);
+}
+
+char *tdm_checkpoint_folder_last_within(const char *path, uint64_t after)
+{
+    const uint64_t step = last_of(path, WITHIN_PREFIX);
+    return step > after ? name_step(path, WITHIN_PREFIX, step) : NULL;
+}
+
 enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, bool force,
                                             const char *resumed, uint64_t resumed_step,
                                             struct tdm_checkpoint_folder *folder,
@@ -110,14 +139,12 @@ enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, boo
         tdm_fail(err, TDM_USAGE, "%s: is the directory of a model", path);
         return tdm_hint(err, "name another directory for checkpoints");
     }
-    uint64_t *steps, most = 0;
-    size_t count = list(path, false, &steps);
-    for (size_t i = 0; i < count; i++)
-        most = steps[i] > most ? steps[i] : most;
-    free(steps);
+    const uint64_t whole = last_of(path, PREFIX), within = last_of(path, WITHIN_PREFIX);
+    const uint64_t most = tdm_most(whole, within == 0 ? 0 : within - 1);
+    const bool any = whole > 0 || within > 0;
     bool follows = is_in(path, resumed);
-    folder->discards = count > 0 && !follows;
-    if (count == 0 || force || (follows && (most <= resumed_step || is_latest(path, resumed))))
+    folder->discards = any && !follows;
+    if (!any || force || (follows && (most <= resumed_step || is_latest(path, resumed))))
         return TDM_OK;
     if (follows) {
         tdm_fail(err, TDM_USAGE, "%s: has checkpoints up to step %" PRIu64, path, most);
@@ -130,17 +157,15 @@ enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, boo
     return tdm_hint(err, "--resume %s goes on from there; --force replaces them", path);
 }
 
-/* Removes temporary directories that killed processes left. */
-static void sweep(const char *path)
+/* Removes temporary directories of a prefix that killed processes left. */
+static void sweep(const char *path, const char *prefix, tdm_directory_owns owns)
 {
     uint64_t *steps;
-    size_t count = list(path, true, &steps);
+    size_t count = list(path, prefix, true, &steps);
     for (size_t i = 0; i < count; i++) {
-        char name[40];
-        snprintf(name, sizeof(name), PREFIX "%" PRIu64, steps[i]);
-        char *target = tdm_path_join(path, name);
+        char *target = name_step(path, prefix, steps[i]);
         if (target != NULL)
-            (void)tdm_directory_check(target, true, true, tdm_weights_owns_checkpoint, NULL);
+            (void)tdm_directory_check(target, true, true, owns, NULL);
         free(target);
     }
     free(steps);
@@ -162,7 +187,8 @@ enum tdm_status tdm_checkpoint_folder_open(struct tdm_checkpoint_folder *folder,
         tdm_fail(err, TDM_USAGE, "%s: another run is writing there", folder->path);
         return tdm_hint(err, "wait until that ends, or name another directory");
     }
-    sweep(folder->path);
+    sweep(folder->path, PREFIX, tdm_weights_owns_checkpoint);
+    sweep(folder->path, WITHIN_PREFIX, tdm_checkpoint_owns_within);
     return TDM_OK;
 }
 
@@ -178,9 +204,12 @@ void tdm_checkpoint_folder_close(struct tdm_checkpoint_folder *folder)
 
 char *tdm_checkpoint_folder_step(const struct tdm_checkpoint_folder *folder, uint64_t step)
 {
-    char name[40];
-    snprintf(name, sizeof(name), PREFIX "%" PRIu64, step);
-    return tdm_path_join(folder->path, name);
+    return name_step(folder->path, PREFIX, step);
+}
+
+char *tdm_checkpoint_folder_within(const struct tdm_checkpoint_folder *folder, uint64_t step)
+{
+    return name_step(folder->path, WITHIN_PREFIX, step);
 }
 
 static enum tdm_status move_latest(const struct tdm_checkpoint_folder *folder, uint64_t step,
@@ -210,6 +239,44 @@ static int descending(const void *a, const void *b)
     return one < other ? 1 : one > other ? -1 : 0;
 }
 
+/* Removes the checkpoints within steps before `end`. */
+static void remove_within(const struct tdm_checkpoint_folder *folder, uint64_t end)
+{
+    uint64_t *steps;
+    size_t count = list(folder->path, WITHIN_PREFIX, false, &steps);
+    for (size_t i = 0; i < count; i++) {
+        char *path = steps[i] < end ? tdm_checkpoint_folder_within(folder, steps[i]) : NULL;
+        if (path != NULL)
+            tdm_directory_remove(path, tdm_checkpoint_owns_within);
+        free(path);
+    }
+    free(steps);
+}
+
+enum tdm_status tdm_checkpoint_folder_advance_within(struct tdm_checkpoint_folder *folder,
+                                                     uint64_t step, struct tdm_error *err)
+{
+    uint64_t *steps;
+    int reason = tdm_directory_sync(folder->path);
+    if (reason != 0)
+        return tdm_file_failed(folder->path, reason, err);
+    remove_within(folder, step);
+    size_t count = folder->discards ? list(folder->path, PREFIX, false, &steps) : 0;
+    char *latest = count > 0 ? tdm_path_join(folder->path, LATEST) : NULL;
+    if (latest != NULL)
+        (void)unlink(latest);
+    for (size_t i = 0; i < count; i++) {
+        char *path = tdm_checkpoint_folder_step(folder, steps[i]);
+        if (path != NULL)
+            tdm_directory_remove(path, tdm_weights_owns_checkpoint);
+        free(path);
+    }
+    free(latest);
+    if (folder->discards)
+        free(steps);
+    return TDM_OK;
+}
+
 enum tdm_status tdm_checkpoint_folder_advance(struct tdm_checkpoint_folder *folder, uint64_t step,
                                               struct tdm_error *err)
 {
@@ -217,7 +284,7 @@ enum tdm_status tdm_checkpoint_folder_advance(struct tdm_checkpoint_folder *fold
     enum tdm_status status = move_latest(folder, step, err);
     if (status != TDM_OK)
         return status;
-    size_t count = list(folder->path, false, &steps);
+    size_t count = list(folder->path, PREFIX, false, &steps);
     if (count > 0)
         qsort(steps, count, sizeof(*steps), descending);
     for (size_t i = 0; i < count; i++) {
@@ -232,6 +299,7 @@ enum tdm_status tdm_checkpoint_folder_advance(struct tdm_checkpoint_folder *fold
         free(path);
     }
     free(steps);
+    remove_within(folder, folder->discards ? UINT64_MAX : step + 1);
     folder->discards = false;
     return TDM_OK;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A folder of checkpoints: step-N for each step that was saved and is kept, and `latest`, a link to
- * the newest, which is moved after that is complete. Other files in the folder are left alone.
+ * the newest, which is moved after that is complete; and within-N, if step N was saved while it ran
+ * and has not been saved since. Other files in the folder are left alone.
  */
 #ifndef TDM_EXECUTOR_CHECKPOINT_FOLDER_H
 #define TDM_EXECUTOR_CHECKPOINT_FOLDER_H
@@ -38,7 +39,19 @@ void tdm_checkpoint_folder_close(struct tdm_checkpoint_folder *folder);
 /* "FOLDER/step-N"; malloc'ed. NULL if memory ran out. */
 char *tdm_checkpoint_folder_step(const struct tdm_checkpoint_folder *folder, uint64_t step);
 
-/* The checkpoint of `step` is complete: moves `latest` to it, and removes the oldest. */
+/* "FOLDER/within-N", of a checkpoint within step N; malloc'ed. NULL if memory ran out. */
+char *tdm_checkpoint_folder_within(const struct tdm_checkpoint_folder *folder, uint64_t step);
+
+/* The last of these in a folder, if it is of a step after `after`; malloc'ed. NULL: there is none,
+ * or memory ran out. */
+char *tdm_checkpoint_folder_last_within(const char *path, uint64_t after);
+
+/* The checkpoint within `step` is complete: removes earlier ones, and all of another run. */
+enum tdm_status tdm_checkpoint_folder_advance_within(struct tdm_checkpoint_folder *folder,
+                                                     uint64_t step, struct tdm_error *err);
+
+/* The checkpoint of `step` is complete: moves `latest` to it, and removes the oldest,
+ * and those within steps up to this one. */
 enum tdm_status tdm_checkpoint_folder_advance(struct tdm_checkpoint_folder *folder, uint64_t step,
                                               struct tdm_error *err);
 

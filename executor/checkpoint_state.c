@@ -142,7 +142,7 @@ static enum tdm_status save_all(struct saving *s, const struct tdm_weights_targe
     json_t *sets, *files, *note;
     status = tdm_weights_describe(s->writer, &sets, &files, err);
     if (status == TDM_OK)
-        status = tdm_checkpoint_note(s->program, moment, sets, files, &note, err);
+        status = tdm_checkpoint_note(s->program, moment, sets, files, json_null(), &note, err);
     return status == TDM_OK ? tdm_weights_note(s->writer, note, err) : status;
 }
 
@@ -233,6 +233,8 @@ enum tdm_status tdm_checkpoint_load(struct tdm_checkpoint *checkpoint,
     const struct tdm_model *model = program->schedule->model;
     enum tdm_status status = TDM_OK;
     uint64_t done = 0, elements = 0;
+    if (checkpoint->within_op > 0)
+        return tdm_checkpoint_load_within(checkpoint, arenas, program, watch, err);
     void *data = malloc(TDM_STATE_BLOCK * sizeof(float));
     if (data == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading a checkpoint");

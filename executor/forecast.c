@@ -49,7 +49,7 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     tdm_values_take(forecast->values, op);
     forecast->traced[op->number] =
         tdm_trace_op_of(op, llround(start_seconds * 1e9), llround(end_seconds * 1e9));
-    if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
+    if ((TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0)
         forecast->traced[op->number].team_op = ++forecast->team_ops;
     for (uint32_t place = 0; place < TDM_MAX_PLACES && status == TDM_OK; place++) {
         uint64_t allocated = 0;

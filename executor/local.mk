@@ -17,7 +17,7 @@ libexecutor_a_SOURCES += \
 	executor/calibrate_trace.c \
 	executor/checkpoint.c executor/checkpoint.h \
 	executor/checkpoint_folder.c executor/checkpoint_folder.h \
-	executor/checkpoint_parts.h executor/checkpoint_state.c \
+	executor/checkpoint_parts.h executor/checkpoint_state.c executor/checkpoint_within.c \
 	executor/copied.c \
 	executor/copied.h \
 	executor/evaluate.c \
@@ -77,6 +77,7 @@ libexecutor_a_SOURCES += \
 	executor/mpi_module.h executor/processes.c executor/processes.h executor/run_join.c \
 	executor/transport.c executor/transport.h executor/transport_mpi.c executor/transport_shared.c \
 	executor/transports.c executor/transports.h \
+	executor/within.c executor/within.h \
 	executor/walk.c \
 	executor/walk.h \
 	executor/weights.c \
@@ -86,6 +87,7 @@ libexecutor_a_SOURCES += \
 	executor/cpu/attention.c \
 	executor/cpu/attention.h \
 	executor/cpu/attention_grad.c \
+	executor/cpu/merge.c \
 	executor/cpu/gather.c \
 	executor/cpu/convert.c \
 	executor/convert.h \

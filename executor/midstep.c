@@ -85,6 +85,7 @@ static void tell(const struct tdm_midstep *midstep, uint64_t ended, double secon
                                           .left_seconds = left_seconds(forecast, ended, seconds),
                                           .left_as_planned = !tells(forecast, ended),
                                           .stopping = midstep->stop != NULL && *midstep->stop,
+                                          .pauses = midstep->pauses,
                                           .used_bytes = midstep->used_bytes,
                                           .planned_bytes = midstep->planned_bytes};
     midstep->listener->within(midstep->listener->self, &moment);

@@ -19,6 +19,7 @@ struct tdm_midstep {
     uint64_t planned_bytes;        /* planned for the device: arena and runtime */
     uint64_t most_used_bytes;      /* maximum over all steps that the device's driver reported */
     const volatile sig_atomic_t *stop; /* not zero: the run ends after this step; NULL: never */
+    bool pauses;                       /* or within it: run.h */
     struct tdm_walk_watch watch;       /* to pass to the walk */
     uint64_t step;                     /* the current one */
     uint64_t used_bytes;               /* last sample; 0: not known */

@@ -9,6 +9,7 @@
 #include "executor/log.h"
 #include "executor/run_parts.h"
 #include "executor/run_paths.h"
+#include "executor/within.h"
 #include "texts/token_file.h"
 #include "schedule/cost.h"
 #include "schedule/program.h"
@@ -329,6 +330,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
             tdm_log_check(options->log_path, options->resume_path != NULL, options->force, err);
     if (status == TDM_OK)
         status = load_all(&run, results, err);
+    if (status == TDM_OK)
+        status = tdm_within_tell_costs(&run, err);
     if (status == TDM_OK)
         status = tdm_run_weights_open(options, listener, run.programs[0], &run.weights, err);
     if (status == TDM_OK)

@@ -46,6 +46,8 @@ struct tdm_run_options {
     uint64_t save_every;        /* in steps; also after the last one; 0: only then, and no
                                    checkpoint */
     uint64_t save_keep;         /* checkpoints that stay */
+    bool saves_within;          /* also within a step, where it pauses in the backward: */
+    double within_seconds;      /* if the last checkpoint is so old, or the run is to stop */
     uint64_t shard_bytes;       /* maximum size of a saved file */
     const uint32_t *devices;    /* [device_count] of this process' ranks; NULL: 0, 1, ... */
     uint32_t device_count;
@@ -74,7 +76,8 @@ struct tdm_run_moment {
     uint32_t layer, chunk; /* or TDM_NONE */
     double seconds, left_seconds;
     bool left_as_planned;   /* left_seconds is the schedule's: too little has run to tell more */
-    bool stopping;          /* the run ends after this step */
+    bool stopping;          /* the run ends after this step, */
+    bool pauses;            /* or within it, where its backward pauses */
     uint64_t used_bytes;    /* of the device, as its driver reports it; 0: not known */
     uint64_t planned_bytes; /* of the device: the arena and the runtime */
 };
@@ -94,14 +97,23 @@ struct tdm_run_listener {
     void (*tokens)(void *self, const struct tdm_tokens *tokens, double entropy);
     /* Weights are being moved: the activity ("loading weights"), and `done` of `elements`. */
     void (*moved)(void *self, const char *what, uint64_t done, uint64_t elements);
-    /* The run goes on after `step`. `differences` from the run that saved change how sums are
-     * rounded, or the user wants them; "": none. */
-    void (*resumed)(void *self, const char *directory, uint64_t step, const char *differences);
+    /* The run goes on after `step`, or, `within`, in the one after it. `differences` from the run
+     * that saved change how sums are rounded, or the user wants them; "": none. */
+    void (*resumed)(void *self, const char *directory, uint64_t step, bool within,
+                    const char *differences);
     /* Checkpoints will be written beside the next step, or, for the reason `between`, between two.
      */
     void (*saving)(void *self, const char *between);
     /* A checkpoint was saved after a step. */
     void (*saved)(void *self, const char *directory, uint64_t step, double seconds);
+    /* What checkpoints within a step take: at `pauses` points of it from `least_bytes` to
+     * `most_bytes`, of which the first is expected `first_seconds` after the step began, and no two
+     * are more than `gap_seconds` apart. May be NULL. */
+    void (*within_costs)(void *self, uint32_t pauses, uint64_t least_bytes, uint64_t most_bytes,
+                         double first_seconds, double gap_seconds);
+    /* A checkpoint was saved within a step, before op `op` of `ops`. May be NULL. */
+    void (*saved_within)(void *self, const char *directory, uint64_t step, uint64_t op,
+                         uint64_t ops, double seconds);
     /* Called a few times a second in a step. May be NULL. */
     void (*within)(void *self, const struct tdm_run_moment *moment);
     void (*stepped)(void *self, const struct tdm_program *program, uint64_t step, double loss,
@@ -128,6 +140,7 @@ struct tdm_run_result {
     uint64_t steps;        /* the last one that is done */
     uint64_t resumed_step; /* the run went on after this one; 0: from the start */
     uint64_t saved_step;   /* of the last checkpoint that it saved; 0: none */
+    uint64_t within_step;  /* the step within which it saved a checkpoint after that; 0: none */
     uint64_t tokens;
     double first_loss, late_loss; /* of step 1; mean of the last tenth; NAN: not computed */
     double unigram_entropy;       /* of the tokens, nats */

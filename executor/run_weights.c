@@ -7,9 +7,11 @@
 #include "executor/processes.h"
 #include "executor/state.h"
 #include "executor/weights.h"
+#include "schedule/pauses.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static void moved(void *self, uint64_t done, uint64_t elements)
 {
@@ -92,6 +94,8 @@ enum tdm_status tdm_run_weights_restore(struct tdm_run_weights *weights,
     const struct tdm_checkpoint_user user = user_of(options, program);
     struct tdm_checkpoint *checkpoint = NULL;
     *step = saved_step > 0 ? saved_step : weights->resumed == NULL ? 0 : weights->resumed->step;
+    if (saved_step == 0 && weights->resumed != NULL && weights->resumed->within_op > 0)
+        return tdm_fail(err, TDM_INPUT, "the run went on within a step, which it cannot run again");
     if (*step == 0)
         return tdm_run_weights_init(weights, arenas, program, err);
     char *path = saved_step > 0 ? tdm_checkpoint_folder_step(&weights->folder, saved_step)
@@ -169,6 +173,18 @@ static char *companions_of(const struct tdm_run_weights *weights, uint64_t saved
     return saved_step == 0 ? NULL : tdm_checkpoint_folder_step(&weights->folder, saved_step);
 }
 
+static struct tdm_checkpoint_moment moment_of(const struct tdm_run_weights *weights,
+                                              const struct tdm_history *history)
+{
+    struct tdm_checkpoint_moment moment = {.step = history->count,
+                                           .seed = weights->seed,
+                                           .backend = weights->options->backend->name,
+                                           .token_count = weights->token_count,
+                                           .history = history};
+    memcpy(moment.token_digest, weights->token_digest, sizeof(moment.token_digest));
+    return moment;
+}
+
 /* Saves a checkpoint: from a snapshot beside the next step, if there is one and memory for it. */
 static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
                                        const struct tdm_arenas *arenas,
@@ -177,12 +193,7 @@ static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
                                        uint64_t *saved_step, struct tdm_error *err)
 {
     const struct tdm_weights_watch watch = {weights, moved, weights->options->cut};
-    struct tdm_checkpoint_moment moment = {.step = history->count,
-                                           .seed = weights->seed,
-                                           .backend = weights->options->backend->name,
-                                           .token_count = weights->token_count,
-                                           .history = history};
-    memcpy(moment.token_digest, weights->token_digest, sizeof(moment.token_digest));
+    const struct tdm_checkpoint_moment moment = moment_of(weights, history);
     struct tdm_weights_target target = target_of(weights, program->schedule, false);
     struct tdm_save *save = NULL;
     free(weights->companions);
@@ -205,6 +216,41 @@ static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
                          tdm_save_write(save, arenas, program, &watch, err), err);
     status = note_saved(weights, save, saved_step, status, err);
     tdm_save_free(save);
+    return status;
+}
+
+enum tdm_status tdm_run_weights_save_within(struct tdm_run_weights *weights,
+                                            const struct tdm_arenas *arenas,
+                                            const struct tdm_program *program,
+                                            const struct tdm_pauses *pauses,
+                                            const struct tdm_checkpoint_within *within,
+                                            const struct tdm_history *history, uint64_t *saved_step,
+                                            struct tdm_error *err)
+{
+    const struct tdm_run_listener *listener = weights->listener;
+    const struct tdm_weights_watch watch = {.stop = weights->options->cut};
+    const struct tdm_checkpoint_moment moment = moment_of(weights, history);
+    const uint64_t step = history->count + 1;
+    struct timespec began, ended;
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    enum tdm_status status = tdm_run_weights_await(weights, saved_step, err);
+    if (status != TDM_OK)
+        return status;
+    char *path = tdm_checkpoint_folder_within(&weights->folder, step);
+    if (path == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", weights->folder.path);
+    status =
+        tdm_checkpoint_save_within(path, arenas, program, pauses, within, &moment, &watch, err);
+    if (status == TDM_OK)
+        status = tdm_checkpoint_folder_advance_within(&weights->folder, step, err);
+    clock_gettime(CLOCK_MONOTONIC, &ended);
+    if (status == TDM_OK && listener->saved_within != NULL)
+        listener->saved_within(
+            listener->self, path, step, tdm_pauses_at(pauses, within->pause)->op, program->op_count,
+            (double)(ended.tv_sec - began.tv_sec) + 1e-9 * (double)(ended.tv_nsec - began.tv_nsec));
+    if (status != TDM_OK)
+        hint_last(weights, *saved_step, err);
+    free(path);
     return status;
 }
 
@@ -324,7 +370,8 @@ static enum tdm_status open_resumed(struct tdm_run_weights *weights,
         return tdm_fail(err, TDM_INPUT, "%s: was trained with the seed %llu, not %llu",
                         resumed->directory, (unsigned long long)resumed->seed,
                         (unsigned long long)weights->seed);
-    if (resumed->step >= options->steps + (options->gradients_path == NULL)) {
+    if (resumed->step + (resumed->within_op > 0) >=
+        options->steps + (options->gradients_path == NULL)) {
         tdm_fail(err, TDM_USAGE, "%s: is beyond --steps %llu", resumed->directory,
                  (unsigned long long)options->steps);
         return tdm_hint(err,
@@ -346,6 +393,9 @@ enum tdm_status tdm_run_weights_open(const struct tdm_run_options *options,
     else if (options->weights_path != NULL)
         status = tdm_weights_find(options->weights_path, options->schedule_paths[0],
                                   program->schedule->model, &weights->files, err);
+    if (status == TDM_OK && options->saves_within && program->ranks > 1)
+        status = tdm_fail(err, TDM_USAGE, "--save-within: steps of %u ranks are saved whole only",
+                          program->ranks);
     if (status == TDM_OK)
         status = check_target(weights, program, false, err);
     return status == TDM_OK ? check_target(weights, program, true, err) : status;
@@ -395,7 +445,7 @@ enum tdm_status tdm_run_weights_begin(struct tdm_run_weights *weights, struct td
     const struct tdm_checkpoint *resumed = weights->resumed;
     if (resumed != NULL)
         weights->listener->resumed(weights->listener->self, resumed->directory, resumed->step,
-                                   resumed->differences);
+                                   resumed->within_op > 0, resumed->differences);
     return tdm_run_saves_checkpoints(weights->options) &&
                    tdm_processes_number(weights->options->processes) == 0
                ? tdm_checkpoint_folder_open(&weights->folder, err)

@@ -88,6 +88,18 @@ enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_run_wishes *wishes, uint64_t *saved_step,
                                      struct tdm_error *err);
 
+struct tdm_pauses;
+
+/* Saves a checkpoint within the step after `history`, at a pause (pauses.h). A save beside the
+ * steps is awaited first. */
+enum tdm_status tdm_run_weights_save_within(struct tdm_run_weights *weights,
+                                            const struct tdm_arenas *arenas,
+                                            const struct tdm_program *program,
+                                            const struct tdm_pauses *pauses,
+                                            const struct tdm_checkpoint_within *within,
+                                            const struct tdm_history *history, uint64_t *saved_step,
+                                            struct tdm_error *err);
+
 /* Waits for a save beside the steps, if there is one; it then counts as one in *saved_step. */
 enum tdm_status tdm_run_weights_await(struct tdm_run_weights *weights, uint64_t *saved_step,
                                       struct tdm_error *err);

@@ -289,6 +289,29 @@ bool tdm_share_rows(const struct tdm_launch *launch, bool after, uint32_t number
     return true;
 }
 
+/* ---- rings ---- */
+
+/* A chunk goes to the next rank, and another one comes from the rank before: it is written, or
+ * added to what is there. */
+static void hop(const struct tdm_launch *launch, struct tdm_exchange *exchange)
+{
+    const struct tdm_program *program = launch->program;
+    const struct tdm_access *sent = &launch->op->access[TDM_HOP_SENT],
+                            *received = &launch->op->access[TDM_HOP_RECEIVED];
+    const struct tdm_operand *to = &launch->operand[TDM_HOP_RECEIVED];
+    if (sent->buffer != TDM_NONE)
+        tdm_exchange_give(exchange, (program->rank + 1) % program->ranks,
+                          launch->operand[TDM_HOP_SENT].data, sent->bytes);
+    if (received->buffer == TDM_NONE)
+        return;
+    const bool adds = received->mode == TDM_ACCUMULATE;
+    tdm_exchange_take(exchange, (program->rank + program->ranks - 1) % program->ranks,
+                      adds ? NULL : to->data, received->bytes);
+    if (adds)
+        exchange->sum = (struct tdm_share_sum){received->bytes / tdm_dtype_bytes(to->dtype),
+                                               to->dtype, to->data};
+}
+
 uint32_t tdm_share_phases(enum tdm_op_kind kind)
 {
     return kind == TDM_OP_REDUCE_ALL ? 2 : 1;
@@ -318,6 +341,10 @@ void tdm_share_exchange(const struct tdm_launch *launch, uint32_t phase,
         break;
     case TDM_OP_ALL_TO_ALL:
         all_to_all(launch, exchange);
+        break;
+    case TDM_OP_HOP:
+    case TDM_OP_HOP_SUM: /* the same operands */
+        hop(launch, exchange);
         break;
     default:
         break;

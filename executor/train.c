@@ -10,6 +10,7 @@
 #include "executor/rerun.h"
 #include "executor/state.h"
 #include "executor/team_walk.h"
+#include "executor/within.h"
 #include "schedule/learning_rate.h"
 
 #include <math.h>
@@ -43,6 +44,10 @@ struct training {
     struct tdm_log *log;               /* NULL: none */
     const volatile sig_atomic_t *cut;  /* not zero: ends a step in the middle */
     struct tdm_run_wishes wishes;      /* after the last step */
+    struct tdm_within within;          /* saves within steps */
+    uint64_t first_op;                 /* of the next step, which the run goes on within; 0: all */
+    double earlier_seconds;            /* of its ops before */
+    bool evaluates;                    /* an evaluation was interrupted */
 };
 
 /* What is known of a step when it has ended. */
@@ -74,6 +79,8 @@ static enum tdm_status walk(struct training *t, const struct tdm_step *step,
     ended->start_ns = arenas->backend->now(arenas->executor);
     t->result->begun = true;
     tdm_midstep_begin(&t->midstep, step->number, ended->start_ns);
+    tdm_within_begin(&t->within, step->number, t->earlier_seconds);
+    tdm_walk_begin_at(tdm_team_walk_first(t->walk), t->first_op);
     enum tdm_status status = tdm_team_walk_step(t->walk, step, t->observers, t->cut, err);
     ended->end_ns = arenas->backend->now(arenas->executor);
     if (status == TDM_INTERRUPTED)
@@ -237,7 +244,7 @@ static enum tdm_status count(struct training *t, const struct ended_step *ended,
 {
     const struct tdm_run_listener *listener = t->run->listener;
     struct tdm_run_result *result = t->result;
-    double seconds = 1e-9 * (double)(ended->end_ns - ended->start_ns);
+    double seconds = t->earlier_seconds + 1e-9 * (double)(ended->end_ns - ended->start_ns);
     note_loss(result, ended->number, t->run->options->steps, ended->loss);
     result->steps = ended->number;
     result->seconds += seconds;
@@ -271,7 +278,8 @@ static enum tdm_status next_step(struct training *t, struct tdm_error *err)
     struct tdm_step step = {.number = number,
                             .learning_rate = tdm_learning_rate(t->position.settings, number),
                             .seed = t->position.seed,
-                            .untimed = recorder == NULL || !tdm_recorder_times(recorder, number)};
+                            .untimed = recorder == NULL || t->first_op > 0 ||
+                                       !tdm_recorder_times(recorder, number)};
     struct ended_step ended = {.loss = NAN, .gradient_norm = NAN};
     enum tdm_status status = write_tokens(t, &step, err);
     if (status == TDM_OK)
@@ -285,6 +293,8 @@ static enum tdm_status next_step(struct training *t, struct tdm_error *err)
     if (status != TDM_OK)
         return status;
     t->position.step = number;
+    t->first_op = 0;
+    t->earlier_seconds = 0;
     drop_observers(t);
     return TDM_OK;
 }
@@ -333,6 +343,7 @@ static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
     if (t->evaluation == NULL || (step % options->evaluate_every != 0 && step != options->steps))
         return TDM_OK;
     enum tdm_status status = tdm_evaluation_run(t->evaluation, step, stop, &loss, &seconds, err);
+    t->evaluates = status == TDM_INTERRUPTED;
     uint64_t tokens = tdm_evaluation_tokens(t->evaluation);
     if (status == TDM_OK && t->run->recorder != NULL)
         status = tdm_recorder_evaluated(t->run->recorder, step, loss, tokens, seconds, err);
@@ -396,6 +407,8 @@ static enum tdm_status resume(struct training *t, struct tdm_error *err)
         t->result->steps = i + 1;
     }
     t->position.step = t->result->resumed_step = resumed->step;
+    t->first_op = resumed->within_op;
+    t->earlier_seconds = resumed->within_seconds;
     return status;
 }
 
@@ -436,7 +449,9 @@ static enum tdm_status open_measuring(struct training *t, struct tdm_error *err)
     if (t->observers == NULL || t->scanned == NULL || t->used_bytes == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", ranks);
     enum tdm_status status = TDM_OK;
-    for (uint32_t rank = 0; rank < ranks && status == TDM_OK; rank++)
+    if (t->first_op > 0) /* the ops before it were another run's: only whole steps are measured */
+        drop_observers(t);
+    for (uint32_t rank = 0; t->observers != NULL && rank < ranks && status == TDM_OK; rank++)
         if (is_here(t, rank))
             status = tdm_observer_new(tdm_team_walk_program(t->walk, rank), &t->run->arenas[rank],
                                       &t->observers[rank], err);
@@ -475,6 +490,12 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     tdm_midstep_open(&t->midstep, here, forecasts[here - run->arenas], run->listener, run->recorder,
                      tdm_size_add(here->bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
     tdm_walk_watch(tdm_team_walk_first(t->walk), &t->midstep.watch);
+    status = tdm_within_open(&t->within, run, t->program, &t->history, t->result, err);
+    if (status != TDM_OK)
+        return status;
+    if (t->within.pauses != NULL)
+        tdm_walk_pause(tdm_team_walk_first(t->walk), &t->within.pauser);
+    t->midstep.pauses = t->within.pauses != NULL;
     t->cut = run->options->stop;
     if (tdm_run_saves_checkpoints(run->options)) { /* an interrupted step is ended and saved */
         t->midstep.stop = run->options->stop;
@@ -490,6 +511,7 @@ static void close_training(struct training *t)
     t->result->hangs = t->run->hangs;
     if (t->run->hangs)
         return;
+    tdm_within_close(&t->within);
     tdm_evaluation_free(t->evaluation);
     tdm_batch_free(t->batch);
     drop_observers(t);
@@ -525,7 +547,7 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
     /* an evaluation was interrupted */
     struct tdm_error late = {.status = TDM_OK};
     t.wishes.stop = true;
-    if (status == TDM_INTERRUPTED && run->options->processes == NULL &&
+    if (status == TDM_INTERRUPTED && t.evaluates && run->options->processes == NULL &&
         t.position.step > result->resumed_step && tdm_run_saves_checkpoints(run->options) &&
         !is_cut(&t) && save(&t, &late) != TDM_OK) {
         status = late.status;

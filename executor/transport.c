@@ -154,7 +154,7 @@ static enum tdm_status run_windows(const struct tdm_transport *transport,
  * decides. */
 static bool reads(enum tdm_op_kind kind, uint32_t phase)
 {
-    return kind == TDM_OP_REDUCE || kind == TDM_OP_REDUCE_SCATTER ||
+    return kind == TDM_OP_REDUCE || kind == TDM_OP_REDUCE_SCATTER || kind == TDM_OP_HOP_SUM ||
            (kind == TDM_OP_REDUCE_ALL && phase == 0);
 }
 

@@ -39,9 +39,12 @@ struct tdm_walk {
     struct tdm_observer *observer;
     struct tdm_finite *finite; /* of all steps; NULL: outputs are not checked */
     const volatile sig_atomic_t *stop;
-    uint64_t launched[TDM_MAX_LANES];
-    uint64_t ended;       /* of the compute lane, as last seen */
-    double began, looked; /* seconds on a clock */
+    const struct tdm_walk_pauser *pauser; /* may be NULL */
+    uint64_t first_op;                    /* earlier ones have been run before */
+    uint64_t skipped[TDM_MAX_LANES];      /* of them */
+    uint64_t launched[TDM_MAX_LANES];     /* with those that are skipped */
+    uint64_t ended;                       /* of the compute lane, as last seen */
+    double began, looked;                 /* seconds on a clock */
 };
 
 static double now_seconds(void)
@@ -109,9 +112,15 @@ static enum tdm_status see_ended(const struct tdm_walk *walk, enum tdm_lane lane
                                  uint64_t *ended, struct tdm_error *err)
 {
     const struct tdm_backend *backend = walk->arenas->backend;
+    const uint64_t skipped = walk->skipped[lane];
     *ended = walk->launched[lane];
-    return backend->ended == NULL ? TDM_OK
-                                  : backend->ended(walk->arenas->executor, lane, await, ended, err);
+    if (backend->ended == NULL)
+        return TDM_OK;
+    uint64_t of_backend = 0;
+    enum tdm_status status = backend->ended(
+        walk->arenas->executor, lane, await > skipped ? await - skipped : 0, &of_backend, err);
+    *ended = skipped + of_backend;
+    return status;
 }
 
 /* The same for the compute lane; also updates the slowdown. */
@@ -177,6 +186,16 @@ static enum tdm_status watch_end(struct tdm_walk *walk, struct tdm_error *err)
 }
 
 /* ---- launching ---- */
+
+void tdm_walk_pause(struct tdm_walk *walk, const struct tdm_walk_pauser *pauser)
+{
+    walk->pauser = pauser;
+}
+
+void tdm_walk_begin_at(struct tdm_walk *walk, uint64_t op)
+{
+    walk->first_op = op;
+}
 
 void tdm_walk_check(struct tdm_walk *walk, struct tdm_finite *finite)
 {
@@ -257,9 +276,23 @@ static enum tdm_status take_item(void *self, const struct tdm_item *item, struct
 {
     struct tdm_walk *walk = self;
     struct tdm_waits waits;
+    if (item->kind == TDM_RUN && item->op->number < walk->first_op) { /* nothing waits for it */
+        walk->skipped[item->op->lane]++;
+        walk->launched[item->op->lane]++;
+        walk->ended = walk->launched[TDM_LANE_COMPUTE];
+        return TDM_OK;
+    }
     tdm_order_push(walk->order, item, &waits);
     if (item->kind != TDM_RUN)
         return TDM_OK;
+    if (walk->pauser != NULL && walk->pauser->wants(walk->pauser->self, item->op)) {
+        enum tdm_status paused = watch_end(walk, err);
+        if (paused == TDM_OK)
+            paused =
+                walk->pauser->pause(walk->pauser->self, item->op, now_seconds() - walk->began, err);
+        if (paused != TDM_OK)
+            return paused;
+    }
     enum tdm_status status = keep_pace(walk, item->op, err);
     if (status != TDM_OK)
         return status;
@@ -278,7 +311,7 @@ static enum tdm_status count_item(void *self, const struct tdm_item *item, struc
     const struct counting *counting = self;
     const struct tdm_walk *walk = counting->walk;
     (void)err;
-    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & 1u << item->op->kind) == 0)
+    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & TDM_KIND(item->op->kind)) == 0)
         return TDM_OK;
     const struct tdm_launch launch = launch_of(walk, item->op);
     tdm_team_need(&launch, tdm_team_exchange(walk->team, walk->program->rank, 0), counting->needs);
@@ -301,7 +334,7 @@ static enum tdm_status prepare_op(const struct tdm_walk *walk, const struct tdm_
                                   struct tdm_error *err)
 {
     struct tdm_launch launch = launch_of(walk, op);
-    bool of_team = (TDM_TEAM_KINDS & 1u << op->kind) != 0;
+    bool of_team = (TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0;
     return of_team ? TDM_OK : walk->arenas->backend->prepare(walk->arenas->executor, &launch, err);
 }
 
@@ -332,7 +365,7 @@ enum tdm_status tdm_walk_step(struct tdm_walk *walk, const struct tdm_step *step
     walk->observer = observer;
     walk->stop = stop;
     for (uint32_t lane = 0; lane < walk->program->schedule->machine->topology.lane_count; lane++)
-        walk->launched[lane] = 0;
+        walk->launched[lane] = walk->skipped[lane] = 0;
     walk->ended = 0;
     walk->began = walk->looked = now_seconds();
     tdm_order_reset(walk->order);
@@ -349,5 +382,6 @@ enum tdm_status tdm_walk_step(struct tdm_walk *walk, const struct tdm_step *step
         backend->finish == NULL
             ? TDM_OK
             : backend->finish(walk->arenas->executor, status == TDM_OK ? err : NULL);
+    walk->first_op = 0;
     return status == TDM_OK ? finished : status;
 }

@@ -55,6 +55,23 @@ void tdm_walk_watch(struct tdm_walk *walk, const struct tdm_walk_watch *watch);
  * then run one by one. */
 void tdm_walk_check(struct tdm_walk *walk, struct tdm_finite *finite);
 
+/* Asked before each op whether the step pauses there; if so, pause() is called when all ops before
+ * it have ended, and reads what it needs from the arenas. `seconds`: since the walk began the step.
+ * A failure ends the step. */
+struct tdm_walk_pauser {
+    void *self;
+    bool (*wants)(void *self, const struct tdm_op *op);
+    enum tdm_status (*pause)(void *self, const struct tdm_op *op, double seconds,
+                             struct tdm_error *err);
+};
+
+/* Sets the pauser of later steps. It is borrowed and may be NULL. */
+void tdm_walk_pause(struct tdm_walk *walk, const struct tdm_walk_pauser *pauser);
+
+/* The next step begins with the op of this number: the arenas hold what the ops before it leave.
+ * Of a program of one rank. */
+void tdm_walk_begin_at(struct tdm_walk *walk, uint64_t op);
+
 /* Ops of the compute lane launched in the current step, or else in the last one. */
 uint64_t tdm_walk_launched(const struct tdm_walk *walk);
 

@@ -53,7 +53,8 @@ static uint64_t worked_bytes(const struct tdm_op *op, const struct tdm_access *a
                              uint64_t slot_bytes)
 {
     bool all = op->kind == TDM_OP_HEAD || op->kind == TDM_OP_LOSS || op->kind == TDM_OP_HEAD_GRAD ||
-               access->after.content == TDM_KVPAGES || access->after.content == TDM_DKVPAGES;
+               access->after.content == TDM_KVPAGES || access->after.content == TDM_DKVPAGES ||
+               access->after.content == TDM_PASSING_DKV;
     return all || access->bytes > slot_bytes ? slot_bytes : access->bytes;
 }
 
@@ -105,7 +106,9 @@ uint32_t tdm_list_written(const struct tdm_launch *launch, uint32_t operand, uin
     }
     written[0] = plain;
     written[0].elements = worked_bytes(op, access, slot_bytes) / size;
-    if (op->kind != TDM_OP_ATTENTION)
+    const bool merged = op->kind == TDM_OP_MERGE && (access->after.content == TDM_OUT_SUM ||
+                                                     access->after.content == TDM_ATTENTION_OUT);
+    if (op->kind != TDM_OP_ATTENTION && !merged)
         return 1;
     uint64_t rows = op->tokens * model->query_heads;
     written[0].elements = rows * model->head_dim;

@@ -9,17 +9,17 @@ libpublic_a_SOURCES = \
 	library/table_kinds.c \
 	library/trace.c
 libpublic_a_CFLAGS = $(libtidemark_a_CFLAGS)
-include_HEADERS = library/tidemark.h
 EXTRA_DIST += library/example.c library/tidemark.map
 
 LIBRARY = libtidemark.so.0
-LIBRARY_OBJECTS = libpublic.a $(COMMAND_LIBS)
 libtidemark.so.0: libpublic.a libcommands.a libtidemark.a $(srcdir)/library/tidemark.map
 	$(AM_V_CCLD)$(CC) $(TDM_CFLAGS) $(CFLAGS) -shared -Wl,-soname,$@ -Wl,--version-script=$(srcdir)/library/tidemark.map \
 		$(AM_LDFLAGS) $(LDFLAGS) -o $@ -Wl,--whole-archive libpublic.a -Wl,--no-whole-archive $(COMMAND_LIBS)
 CLEANFILES += $(LIBRARY)
 
-# Programs are linked with the name without the number.
+# Not built where configure found that it cannot be linked. Programs are linked with the name without the number.
+if BUILD_LIBRARY
+include_HEADERS = library/tidemark.h
 sharedlibdir = $(libdir)
 nodist_sharedlib_DATA = $(LIBRARY)
 pkgconfigdir = $(libdir)/pkgconfig
@@ -27,6 +27,9 @@ nodist_pkgconfig_DATA = library/tidemark.pc
 install-data-hook:
 	rm -f "$(DESTDIR)$(libdir)/libtidemark.so"
 	$(LN_S) $(LIBRARY) "$(DESTDIR)$(libdir)/libtidemark.so"
+else
+EXTRA_DIST += library/tidemark.h
+endif
 
 cmocka_tests += tests/library/unit_library
 tests_library_unit_library_LDADD = libpublic.a libcommands.a $(LDADD)

@@ -151,3 +151,16 @@ const struct tdm_op_type tdm_attention_grad_type = {
     .flops = backward_flops,
     .scratch = scratch_bytes,
 };
+
+const struct tdm_op_type tdm_merge_type = {
+    .name = "merge",
+    .operands = TDM_MERGE_OPERANDS,
+    .operand =
+        {
+            [TDM_MERGE_PART] = {"part", TDM_READS, false},
+            [TDM_MERGE_SUM] = {"parts so far", TDM_READS | TDM_WRITES | TDM_CHANGES, false},
+            [TDM_MERGE_OUT] = {"all parts", TDM_WRITES, true},
+        },
+    .rate = TDM_RATE_ELEMENTWISE,
+    .flops = tdm_no_flops,
+};

@@ -97,4 +97,18 @@ enum tdm_attention_grad_operand {
 };
 extern const struct tdm_op_type tdm_attention_grad_type;
 
+/* Merges the parts of an output that attention made over one chunk of keys each, by their LSE; or
+ * adds the parts of dQ. */
+enum tdm_merge_operand {
+    TDM_MERGE_PART, /* read */
+    TDM_MERGE_SUM,  /* written by the first part, changed by the next ones, read by the last */
+    TDM_MERGE_OUT,  /* written with the last part: TDM_ATTENTION_OUT or TDM_DQ; else absent */
+    TDM_MERGE_OPERANDS
+};
+extern const struct tdm_op_type tdm_merge_type;
+
+/* The LSE of a row that sees none of the keys of a part; its output is zero. Finite, so that two
+ * such parts can be merged. */
+#define TDM_LSE_OF_NONE (-1e30f)
+
 #endif

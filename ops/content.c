@@ -84,6 +84,11 @@ const char *tdm_content_name(enum tdm_content content)
         [TDM_HEADS_DOUT] = "heads of d attention",
         [TDM_HEADS_DQ] = "heads of dq",
         [TDM_PARTED] = "heads on their way",
+        [TDM_OUT_PART] = "part of attention output",
+        [TDM_DQ_PART] = "part of dq",
+        [TDM_OUT_SUM] = "attention output so far",
+        [TDM_DQ_SUM] = "dq so far",
+        [TDM_PASSING_DKV] = "dk, dv pages on their way",
         [TDM_SCRATCH] = "scratch",
     };
     return names[content];

@@ -65,6 +65,16 @@ enum tdm_content {
     /* Bytes of a rank's own chunk on their way: the heads of each other rank, as that rank has
      * them, in rank order. */
     TDM_PARTED,
+    /* If K and V go around a ring of ranks, attention takes one chunk of them at a time. These are
+     * ATTENTION_OUT and DQ over the keys of one chunk, and */
+    TDM_OUT_PART,
+    TDM_DQ_PART,
+    /* over those of several, in fp32: output [tokens, query_heads, head_dim], then LSE [tokens,
+     * query_heads]; and dQ. */
+    TDM_OUT_SUM,
+    TDM_DQ_SUM,
+    /* DKVPAGES of another rank's chunk on their way to it: the sum over the chunks of one round. */
+    TDM_PASSING_DKV,
     TDM_SCRATCH, /* of the running op: schedule/scratch.h */
     TDM_CONTENTS
 };

@@ -4,13 +4,13 @@
 
 #include <stdio.h>
 
-_Static_assert(TDM_OP_KINDS <= 32, "a bit for each kind");
+_Static_assert(TDM_OP_KINDS <= 64, "a bit for each kind");
 
-#define BIT(kind, kernel) | 1u << TDM_OP_##kind
+#define BIT(kind, kernel) | TDM_KIND(TDM_OP_##kind)
 
 const struct tdm_kernels tdm_kernels[TDM_COMPUTING + 1] = {
-    [TDM_COMPUTING_CPU] = {"cpu", 0u TDM_CPU_KERNELS(BIT)},
-    [TDM_COMPUTING_CUDA] = {"cuda", 0u TDM_CUDA_KERNELS(BIT)},
+    [TDM_COMPUTING_CPU] = {"cpu", 0 TDM_CPU_KERNELS(BIT)},
+    [TDM_COMPUTING_CUDA] = {"cuda", 0 TDM_CUDA_KERNELS(BIT)},
 };
 
 const char *tdm_kinds_show(tdm_kinds kinds, char text[TDM_KINDS_TEXT])
@@ -18,7 +18,7 @@ const char *tdm_kinds_show(tdm_kinds kinds, char text[TDM_KINDS_TEXT])
     size_t end = 0;
     text[0] = '\0';
     for (int kind = 0; kind < TDM_OP_KINDS && end < TDM_KINDS_TEXT; kind++)
-        if ((kinds & 1u << kind) != 0)
+        if ((kinds & TDM_KIND(kind)) != 0)
             end += (size_t)snprintf(text + end, TDM_KINDS_TEXT - end, "%s%s", end > 0 ? ", " : "",
                                     tdm_op_kind_name((enum tdm_op_kind)kind));
     return text;

@@ -43,7 +43,10 @@
     KERNEL(REDUCE_ALL, tdm_cpu_team)                         \
     KERNEL(REDUCE_SCATTER, tdm_cpu_team)                     \
     KERNEL(GATHER_ALL, tdm_cpu_team)                         \
-    KERNEL(ALL_TO_ALL, tdm_cpu_team)
+    KERNEL(ALL_TO_ALL, tdm_cpu_team)                         \
+    KERNEL(HOP, tdm_cpu_team)                                \
+    KERNEL(HOP_SUM, tdm_cpu_team)                            \
+    KERNEL(MERGE, tdm_cpu_merge)
 
 #define TDM_CUDA_KERNELS(KERNEL)                                  \
     KERNEL(COPY, tdm_cuda_run_copy)                               \
@@ -76,7 +79,10 @@
     KERNEL(REDUCE_ALL, tdm_cuda_run_team)                         \
     KERNEL(REDUCE_SCATTER, tdm_cuda_run_team)                     \
     KERNEL(GATHER_ALL, tdm_cuda_run_team)                         \
-    KERNEL(ALL_TO_ALL, tdm_cuda_run_team)
+    KERNEL(ALL_TO_ALL, tdm_cuda_run_team)                         \
+    KERNEL(HOP, tdm_cuda_run_team)                                \
+    KERNEL(HOP_SUM, tdm_cuda_run_team)                            \
+    KERNEL(MERGE, tdm_cuda_run_merge)
 
 struct tdm_kernels {
     const char *backend; /* "cuda" */

@@ -53,15 +53,19 @@
     OP(REDUCE_ALL, reduce_all)                               \
     OP(REDUCE_SCATTER, reduce_scatter)                       \
     OP(GATHER_ALL, gather_all)                               \
-    OP(ALL_TO_ALL, all_to_all)
+    OP(ALL_TO_ALL, all_to_all)                               \
+    OP(HOP, hop)                                             \
+    OP(HOP_SUM, hop_sum)                                     \
+    OP(MERGE, merge) /* attention.h */
 
 #define TDM_OP_NUMBER(kind, record) TDM_OP_##kind,
 enum tdm_op_kind { TDM_OPS(TDM_OP_NUMBER) TDM_OP_KINDS };
 #undef TDM_OP_NUMBER
 
-/* A set of kinds of ops: bit `1u << kind`. */
-typedef uint32_t tdm_kinds;
-#define TDM_ALL_KINDS ((tdm_kinds)((UINT64_C(1) << TDM_OP_KINDS) - 1))
+/* A set of kinds of ops, with a bit for each. */
+typedef uint64_t tdm_kinds;
+#define TDM_KIND(kind) ((tdm_kinds)1 << (kind))
+#define TDM_ALL_KINDS (TDM_KIND(TDM_OP_KINDS) - 1)
 
 /* The name of the kind's record: "embed_grad". */
 const char *tdm_op_kind_name(enum tdm_op_kind kind);

@@ -76,3 +76,27 @@ const struct tdm_op_type tdm_all_to_all_type = {
     .rate = TDM_RATE_ELEMENTWISE, /* schedule/cost.c has the way between ranks */
     .flops = tdm_no_flops,
 };
+
+const struct tdm_op_type tdm_hop_type = {
+    .name = "hop",
+    .operands = TDM_HOP_OPERANDS,
+    .operand =
+        {
+            [TDM_HOP_SENT] = {"pages for the next rank", TDM_READS, true},
+            [TDM_HOP_RECEIVED] = {"pages of the rank before", TDM_WRITES, true},
+        },
+    .rate = TDM_RATE_ELEMENTWISE, /* schedule/cost.c has the way between ranks */
+    .flops = tdm_no_flops,
+};
+
+const struct tdm_op_type tdm_hop_sum_type = {
+    .name = "hop_sum",
+    .operands = TDM_HOP_SUM_OPERANDS,
+    .operand =
+        {
+            [TDM_HOP_SUM_SENT] = {"sums for the next rank", TDM_READS, true},
+            [TDM_HOP_SUM_RECEIVED] = {"sums of the rank before", TDM_WRITES | TDM_CHANGES, true},
+        },
+    .rate = TDM_RATE_ELEMENTWISE, /* of the sums; schedule/cost.c has the way between ranks */
+    .flops = tdm_no_flops,
+};

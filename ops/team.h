@@ -68,10 +68,30 @@ enum tdm_all_to_all_operand {
 };
 extern const struct tdm_op_type tdm_all_to_all_type;
 
+/* Ranks in a ring: K and V of a chunk go from its rank to the next, and so on. A hop brings them
+ * one rank further. Either operand is absent if nothing goes that way. */
+enum tdm_hop_operand {
+    TDM_HOP_SENT,     /* read: pages of the chunk that the next rank gets */
+    TDM_HOP_RECEIVED, /* written: pages of the chunk that the rank before has */
+    TDM_HOP_OPERANDS
+};
+extern const struct tdm_op_type tdm_hop_type;
+
+/* The same for the gradients of K and V, which end where they began. On the way each rank adds what
+ * the queries of its chunk of a round contribute, in fp32. */
+enum tdm_hop_sum_operand {
+    TDM_HOP_SUM_SENT, /* read: the sum so far, for the next rank */
+    /* added to: what the rank itself contributes; written if that is nothing */
+    TDM_HOP_SUM_RECEIVED,
+    TDM_HOP_SUM_OPERANDS
+};
+extern const struct tdm_op_type tdm_hop_sum_type;
+
 /* The kinds of team ops. */
-#define TDM_TEAM_KINDS                                                     \
-    (1u << TDM_OP_GATHER | 1u << TDM_OP_REDUCE | 1u << TDM_OP_REDUCE_ALL | \
-     1u << TDM_OP_REDUCE_SCATTER | 1u << TDM_OP_GATHER_ALL | 1u << TDM_OP_ALL_TO_ALL)
+#define TDM_TEAM_KINDS                                                                             \
+    (TDM_KIND(TDM_OP_GATHER) | TDM_KIND(TDM_OP_REDUCE) | TDM_KIND(TDM_OP_REDUCE_ALL) |             \
+     TDM_KIND(TDM_OP_REDUCE_SCATTER) | TDM_KIND(TDM_OP_GATHER_ALL) | TDM_KIND(TDM_OP_ALL_TO_ALL) | \
+     TDM_KIND(TDM_OP_HOP) | TDM_KIND(TDM_OP_HOP_SUM))
 
 /* Where ranks do not read each other's memory, shares of a sum arrive in pieces of at most so many
  * bytes in staging memory, one from each other rank. A multiple of the bytes of every dtype. */

@@ -75,6 +75,16 @@ uint64_t tdm_estimate_add_tile(const struct tdm_estimator *e, uint64_t tile_toke
     return tile_tokens;
 }
 
+double tdm_estimator_tile_seconds(const struct tdm_estimator *e, uint64_t tile_tokens)
+{
+    const struct tdm_rate_table *share = &e->base->machine->table[TDM_RATE_HEAD_TILE_SHARE];
+    const uint64_t own_tokens = e->base->head_tile_tokens;
+    if (tile_tokens == own_tokens)
+        return 0;
+    return e->head_seconds *
+           (tdm_rate_at(share, (double)own_tokens) / tdm_rate_at(share, (double)tile_tokens) - 1);
+}
+
 void tdm_estimate_bytes_only(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                              struct tdm_estimate *estimate)
 {

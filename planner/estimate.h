@@ -78,6 +78,10 @@ void tdm_estimate_add_seconds(const struct tdm_estimator *estimator,
 uint64_t tdm_estimate_add_tile(const struct tdm_estimator *estimator, uint64_t tile_tokens,
                                bool fixed, uint64_t most_bytes, struct tdm_estimate *estimate);
 
+/* How many seconds longer the LM head takes with tiles of `tile_tokens` than with those of the
+ * estimator's schedule, as far as the rates of the machine tell. */
+double tdm_estimator_tile_seconds(const struct tdm_estimator *estimator, uint64_t tile_tokens);
+
 /* Bytes only, without an LM-head tile, for tdm_estimate_add_tile() and tdm_estimate_add_seconds().
  * Without the latter the seconds are meaningless. */
 void tdm_estimate_bytes_only(const struct tdm_estimator *estimator,

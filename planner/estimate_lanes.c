@@ -35,12 +35,15 @@ void tdm_lanes_free(struct tdm_lanes *m)
     tdm_streams_free(&m->streams);
     free(m->slices);
     free(m->passing_slices);
+    free(m->first_slice);
+    free(m->slice_shares);
     free(m->shares);
     free(m->stored);
     free(m->x_sent);
     free(m->stored_sent);
     free(m->stream_free);
     free(m->slots);
+    free(m->gradient_made);
     free(m->kv_sent);
     free(m->far_rows);
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
@@ -49,6 +52,21 @@ void tdm_lanes_free(struct tdm_lanes *m)
     free(m->times);
     free(m->rest);
     free(m);
+}
+
+/* The share of its unit that each slice is. */
+static void share_slices(const struct tdm_schedule *schedule, struct tdm_lanes *m)
+{
+    const struct tdm_model *model = schedule->model;
+    uint32_t count = 0;
+    for (uint32_t unit = 0; unit < model->unit_count; unit++) {
+        m->first_slice[unit] = count;
+        for (uint32_t slice = 0; slice < m->slices[unit]; slice++)
+            m->slice_shares[count++] = unit < model->layers
+                                           ? 1
+                                           : (double)tdm_slice_at(schedule, unit, slice).elements /
+                                                 (double)model->units[unit].elements;
+    }
 }
 
 struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t chunks)
@@ -76,11 +94,14 @@ struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t ch
     m->streams.visits.capacity = (uint32_t)bodies;
     m->streams.updates.capacity = (uint32_t)updates + 1;
     ok &= (m->shares = calloc(updates, sizeof(*m->shares))) != NULL;
+    ok &= (m->first_slice = calloc(units, sizeof(*m->first_slice))) != NULL;
+    ok &= (m->slice_shares = calloc(updates, sizeof(*m->slice_shares))) != NULL;
     ok &= (m->stored = calloc(all, sizeof(*m->stored))) != NULL;
     ok &= (m->x_sent = calloc(all + chunks, sizeof(double))) != NULL;
     ok &= (m->stored_sent = calloc(all, sizeof(double))) != NULL;
     ok &= (m->stream_free = calloc(chunks, sizeof(double))) != NULL;
     ok &= (m->slots = calloc((size_t)RINGS * (chunks + 1), sizeof(double))) != NULL;
+    ok &= (m->gradient_made = calloc(layers, sizeof(double))) != NULL;
     ok &= (m->kv_sent = calloc(layers, sizeof(double))) != NULL;
     ok &= (m->far_rows = calloc(layers, sizeof(*m->far_rows))) != NULL;
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
@@ -92,6 +113,7 @@ struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t ch
         tdm_lanes_free(m);
         return NULL;
     }
+    share_slices(schedule, m);
     m->most_bodies = (uint32_t)bodies;
     return m;
 }

@@ -7,8 +7,9 @@
 /* Shares of a layer's backward: before the first and after the last reader of K and V. */
 #define BEFORE_ATTENTION 0.55
 #define AFTER_ATTENTION 0.2
-#define SURE 0.999          /* what is known of the seconds that computing will take at least */
-#define GRADIENT_BEGINS 0.1 /* share before the first gradient of weights */
+#define LAST_PRODUCT (1.0 / 3) /* share of what follows the attention */
+#define SURE 0.999             /* what is known of the seconds that computing will take at least */
+#define GRADIENT_BEGINS 0.1    /* share before the first gradient of weights */
 
 /* ---- costs ---- */
 
@@ -161,18 +162,27 @@ static void send_kv(struct lane_clocks *c, const struct lane_body *body, double 
         c->m->kv_sent[body->layer] = copy_to_host(c, made, of_chunk(c, c->e->kv, body->chunk));
 }
 
-static void send_input(struct lane_clocks *c, const struct lane_body *body)
+/* Does a forward send its output to the host, as the input of the layer above? */
+static bool sends_output(const struct lane_clocks *c, const struct lane_body *body)
 {
     const struct span *span = &c->m->spans[body->layer];
     const bool first = body->pass == TDM_PASS_FIRST, top = body->layer == span->top;
+    return body->layer + 1 < c->layers && first == top &&
+           tdm_is_far(first ? span->group[1].input_place : span->group->held_place);
+}
+
+/* Layer-major: the forward's output is a row of the stream, and not a slot of the ring. */
+static bool sends_row(const struct lane_clocks *c, const struct lane_body *body)
+{
+    return body->pass == TDM_PASS_FIRST && c->by_layer;
+}
+
+static void send_output(struct lane_clocks *c, const struct lane_body *body)
+{
     const size_t at = (size_t)(body->layer + 1) * c->n + body->chunk;
-    if (body->layer + 1 == c->layers || first != top)
-        return;
-    if (!tdm_is_far(first ? span->group[1].input_place : span->group->held_place))
-        return;
     double sent = copy_to_host(c, c->compute, of_chunk(c, c->e->x, body->chunk));
     c->m->x_sent[at] = sent;
-    if (first && c->by_layer)
+    if (sends_row(c, body))
         c->m->stream_free[body->chunk] = sent;
     else
         *take_slot(&c->stashed_x) = sent;
@@ -186,12 +196,18 @@ static void fetch_kv(struct lane_clocks *c, const struct lane_body *body)
     c->kv_ready = copy_to_device(c, c->kv_free, of_chunk(c, c->e->kv, body->chunk));
 }
 
+/* When the slot is free into which a forward makes a store that goes to the host; 0: none does. */
+static double slot_free(const struct lane_clocks *c, unsigned made, int store)
+{
+    return HAS(made, store) ? c->stashed[store].free[c->stashed[store].next] : 0;
+}
+
 static void run_forward(struct lane_clocks *c, const struct lane_body *body, double ready)
 {
     const struct span *span = &c->m->spans[body->layer];
     const struct layer_cost *cost = cost_before(c, body);
     const struct lane_stored *stored = stored_of(c, body);
-    const bool first = body->pass == TDM_PASS_FIRST;
+    const bool first = body->pass == TDM_PASS_FIRST, sends = sends_output(c, body);
     const unsigned made = stashes(c, body);
     double rest = COST(rest), seen = attention(c, body), before = COST(embed);
     if (!first && HAS(stored->kept, TDM_STORE_GATE_UP))
@@ -202,29 +218,34 @@ static void run_forward(struct lane_clocks *c, const struct lane_body *body, dou
     } else {
         before += COST(norm) + COST(q) + (first || !keeps_kv(span) ? COST(kv) : 0);
     }
-    for (int s = 0; made >> s != 0; s++)
-        if (HAS(made, s))
-            ready = later(ready, c->stashed[s].free[c->stashed[s].next]);
+    ready = later(ready, slot_free(c, made, TDM_STORE_Q));
+    ready = later(ready, slot_free(c, made, TDM_STORE_NORMED));
     c->compute = later(later(c->compute, ready) + before, fetch_row(c, body, seen > 0));
     if (c->by_layer && !first && seen > 0 && far_kv(span)) {
         fetch_kv(c, body);
         c->compute = later(c->compute, c->kv_ready);
     }
     send_kv(c, body, c->compute);
-    c->compute += seen;
+    c->compute = later(c->compute, slot_free(c, made, TDM_STORE_ATTENTION)) + seen;
     free_row(c, body->layer, c->compute);
     double attended = c->compute;
     c->compute += rest;
-    if (first && c->by_layer)
+    if (HAS(made, TDM_STORE_GATE_UP))
+        c->compute = later(c->compute, slot_free(c, made, TDM_STORE_GATE_UP) + COST(gate_up) +
+                                           rest * LAST_PRODUCT);
+    if (sends_row(c, body))
         c->compute = later(c->compute, c->m->stream_free[body->chunk]);
+    else if (sends) /* the last product writes into the slot */
+        c->compute = later(c->compute, c->stashed_x.free[c->stashed_x.next] + rest * LAST_PRODUCT);
     for (int s = 0; made >> s != 0; s++)
         if (HAS(made, s)) {
-            double from = s == TDM_STORE_GATE_UP ? c->compute - rest / 3 : attended;
+            double from = s == TDM_STORE_GATE_UP ? c->compute - rest * LAST_PRODUCT : attended;
             double sent = copy_to_host(c, from, of_chunk(c, c->e->store[s], body->chunk));
             *take_slot(&c->stashed[s]) = sent;
             c->m->stored_sent[(size_t)body->layer * c->n + body->chunk] = sent;
         }
-    send_input(c, body);
+    if (sends)
+        send_output(c, body);
 }
 
 /* K and V of a chunk: made, or in a sweep fetched. */
@@ -264,6 +285,7 @@ static void run_backward(struct lane_clocks *c, const struct lane_body *body, do
     if (c->by_layer && far_kv(&c->m->spans[body->layer]))
         c->compute = later(c->compute, c->kv_ready);
     c->compute += seconds - before;
+    c->m->gradient_made[body->layer] = c->compute;
     if (body->chunk == 0)
         c->kv_free = c->compute - AFTER_ATTENTION * least;
     free_row(c, body->layer, c->compute - AFTER_ATTENTION * least);
@@ -326,6 +348,9 @@ static void run_body(struct lane_clocks *c, const struct lane_body *body)
         ready = later(weights_ready(c, body->layer), body->fetched);
         if (body->layer == 0)
             ready = later(ready, c->unit_ready[0]);
+        /* what the top layer fetches takes bytes from which the gradient of the head is sent */
+        if (c->by_layer && body->layer + 1 == c->layers)
+            ready = later(ready, c->gradient_free);
         if (body->kind == TDM_BODY_FORWARD)
             run_forward(c, body, ready);
         else if (body->kind == TDM_BODY_KV)

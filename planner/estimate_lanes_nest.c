@@ -2,8 +2,6 @@
 /* The bodies of a step in the estimate by lanes: the nest's own, and what streams between them. */
 #include "planner/estimate_lanes_parts.h"
 
-#include "schedule/slices.h"
-
 #include <string.h>
 
 /* ---- bodies ---- */
@@ -71,15 +69,11 @@ bool tdm_lanes_list(struct lane_clocks *c)
 /* The shares of their units that the updates make. */
 static void find_shares(struct lane_clocks *c)
 {
-    const struct tdm_model *model = c->e->base->model;
     const struct tdm_unit_list *updates = &c->m->streams.updates;
     for (uint32_t i = 0, slice = 0; i < updates->count; i++) {
         const uint32_t unit = updates->units[i];
         slice = i > 0 && updates->units[i - 1] == unit ? slice + 1 : 0;
-        c->m->shares[i] = unit < c->layers
-                              ? 1
-                              : (double)tdm_slice_at(c->e->base, unit, slice).elements /
-                                    (double)model->units[unit].elements;
+        c->m->shares[i] = c->m->slice_shares[c->m->first_slice[unit] + slice];
     }
 }
 

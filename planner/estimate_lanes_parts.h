@@ -63,11 +63,14 @@ struct tdm_lanes {
     uint32_t last_layer;                  /* while listing: that the last body used */
     struct tdm_streams streams;
     uint32_t *slices, *passing_slices; /* [units]: number, and if state passes */
+    uint32_t *first_slice;             /* [units]: number of slices of the units before */
+    double *slice_shares;              /* of all slices: parts of their units' elements */
     double *shares;                    /* of their units' elements that streams.updates change */
     struct lane_stored *stored;        /* [layers * chunks] */
     double *x_sent, *stored_sent; /* [layers * chunks]: when inputs and stores are on the host */
     double *stream_free;          /* [chunks]: until then a copy reads the row of the stream */
     double *slots;                /* of rings */
+    double *gradient_made;        /* [layers]: when the last body was computed that adds to it */
     double *kv_sent;              /* [layers]: when the last chunk's K and V are on the host */
     uint32_t *far_rows;           /* [layers]: number of lower layers with K and V on the host */
     bool *far[TDM_STATE_MOMENTS + 1]; /* [units]: is a state at home on the host, and not empty? */

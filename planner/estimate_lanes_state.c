@@ -151,15 +151,16 @@ static double update_seconds(const struct lane_clocks *c, uint32_t unit, double 
 /* The gradient goes to the host, where its lane updates the unit. */
 static void update_on_host(struct lane_clocks *c, uint32_t unit)
 {
-    double unused = 0, *free_at = &unused;
-    if (unit < c->layers)
+    double unused = 0, *free_at = &unused, made = c->compute;
+    if (unit < c->layers) {
         free_at = &c->host_free[c->host_gradients++ % c->schedule->rings.optimizer];
-    double sent = copy_to_host(c, later(c->compute, *free_at), (double)c->e->gradient_bytes[unit]);
+        made = c->m->gradient_made[unit];
+    }
+    double sent = copy_to_host(c, later(made, *free_at), (double)c->e->gradient_bytes[unit]);
     c->host = later(c->host, sent) + update_seconds(c, unit, c->e->host_seconds);
     c->compute += update_seconds(c, unit, c->e->optimizer_seconds);
     *free_at = c->host;
-    if (unit < c->layers)
-        c->gradient_free = sent;
+    c->gradient_free = sent;
 }
 
 static void send_weights(struct lane_clocks *c, uint32_t unit)

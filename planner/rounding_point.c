@@ -110,8 +110,9 @@ double tdm_rounding_cost_of(struct tdm_local_search *s)
         tdm_estimate_bytes_only(s->estimator, space->schedule, &estimate);
     const uint64_t excess = excess_bytes(s, estimate);
     const double charge = s->price * (double)excess;
+    const double tile_seconds = tdm_estimator_tile_seconds(s->estimator, s->point.tiles.large);
     const bool refused = excess > 0 && s->measure != NULL; /* it will not be measured */
-    const double enough = refused ? 0 : s->enough - charge;
+    const double enough = refused ? 0 : s->enough - charge - tile_seconds;
     const double copies = s->measure == NULL ? s->limits->copies : 0;
     if (!known ||
         (estimate.is_cut && estimate.likely_seconds + copies * estimate.copy_seconds < enough)) {
@@ -119,9 +120,9 @@ double tdm_rounding_cost_of(struct tdm_local_search *s)
         tdm_memo_note(space->estimates, key, &estimate);
     }
     s->point.seconds = estimate.seconds;
-    s->point.likely_seconds = estimate.likely_seconds;
+    s->point.likely_seconds = estimate.likely_seconds + tile_seconds;
     s->point.fits = excess == 0;
-    s->point.cost = estimate.likely_seconds + s->limits->copies * estimate.copy_seconds + charge;
+    s->point.cost = s->point.likely_seconds + s->limits->copies * estimate.copy_seconds + charge;
     s->left -= s->left > 0 ? 1 : 0;
     return s->point.cost;
 }

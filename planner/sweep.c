@@ -7,7 +7,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,7 +143,7 @@ enum tdm_status tdm_sweep_parse(const char *text, struct tdm_sweep *sweep, struc
 
 /* ---- plans ---- */
 
-static void set_value(struct tdm_request *request, enum tdm_sweep_axis axis, uint64_t value)
+void tdm_sweep_set(struct tdm_request *request, enum tdm_sweep_axis axis, uint64_t value)
 {
     switch (axis) {
     case TDM_SWEEP_CONTEXT:
@@ -272,7 +271,7 @@ enum tdm_status tdm_sweep_run(const struct tdm_request *asked, const struct tdm_
             break;
         }
         point->value = sweep.values[result->count];
-        set_value(&request, sweep.axis, point->value);
+        tdm_sweep_set(&request, sweep.axis, point->value);
         const bool has_below = result->count > 0 && sweep.axis != TDM_SWEEP_CONTEXT;
         status = plan_point(&request, has_below ? point - 1 : NULL, point, err);
         if (status != TDM_OK)

@@ -24,6 +24,9 @@ struct tdm_sweep {
  * a list "memory=24G,80G". TDM_USAGE says what is expected. */
 enum tdm_status tdm_sweep_parse(const char *text, struct tdm_sweep *sweep, struct tdm_error *err);
 
+/* Sets the value of a request that a sweep varies. */
+void tdm_sweep_set(struct tdm_request *request, enum tdm_sweep_axis axis, uint64_t value);
+
 struct tdm_sweep_point {
     uint64_t value;
     struct tdm_schedule *schedule; /* NULL: nothing fits */

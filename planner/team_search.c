@@ -192,6 +192,9 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
     if (status == TDM_OK && !fits && !tried.pins.has_exchange) /* it takes less for K and V */
         status = try_exchange(schedule, &tried.pins, TDM_EXCHANGE_HEADS, INFINITY,
                               &tried.search.simulation, &fits, err);
+    if (status == TDM_OK && !fits && !tried.pins.has_exchange) /* or least, but more time */
+        status = try_exchange(schedule, &tried.pins, TDM_EXCHANGE_RING, INFINITY,
+                              &tried.search.simulation, &fits, err);
     *answer = fits ? FITS : TOO_LARGE;
     const struct tdm_simulation *best = &team->found->search.simulation;
     if (status != TDM_OK || !fits ||
@@ -312,17 +315,19 @@ static enum tdm_status search_fully(struct team *team, struct tdm_error *err)
     return status == TDM_OK ? search_size(team, err) : status;
 }
 
-/* Takes the faster exchange for what was found, unless it was asked for. */
+/* Takes the fastest exchange for what was found, unless it was asked for. A ring is none: it is for
+ * what fits in no other way. */
 static enum tdm_status choose_exchange(struct tdm_objective_found *found, struct tdm_error *err)
 {
+    static const enum tdm_exchange_kind fast[] = {TDM_EXCHANGE_GATHER, TDM_EXCHANGE_HEADS};
     struct tdm_simulation *simulation = &found->search.simulation;
+    enum tdm_status status = TDM_OK;
     bool taken;
-    return found->pins.has_exchange
-               ? TDM_OK
-               : try_exchange(found->schedule, &found->pins,
-                              found->schedule->exchange == TDM_EXCHANGE_HEADS ? TDM_EXCHANGE_GATHER
-                                                                              : TDM_EXCHANGE_HEADS,
-                              simulation->step_seconds, simulation, &taken, err);
+    for (size_t i = 0; i < sizeof(fast) / sizeof(fast[0]) && status == TDM_OK; i++)
+        if (!found->pins.has_exchange && found->schedule->exchange != fast[i])
+            status = try_exchange(found->schedule, &found->pins, fast[i], simulation->step_seconds,
+                                  simulation, &taken, err);
+    return status;
 }
 
 static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_error *err)

@@ -3,6 +3,7 @@ libtidemark_a_SOURCES += \
 	plots/compare_plot.c plots/compare_plot.h \
 	plots/events_plot.c plots/events_plot.h \
 	plots/gnuplot.c plots/gnuplot.h \
+	plots/loss_plot.c plots/loss_plot.h \
 	plots/picture.c plots/picture.h \
 	plots/plot.c plots/plot.h \
 	plots/source.c plots/source.h plots/source_parts.h \
@@ -14,6 +15,7 @@ nobase_dist_pkgdata_DATA += \
 	plots/colours.gp \
 	plots/compare.gp \
 	plots/events.gp \
+	plots/loss.gp \
 	plots/page.gp \
 	plots/sweep.gp \
 	plots/timeline.gp

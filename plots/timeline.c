@@ -34,7 +34,7 @@ enum tdm_op_group tdm_op_group_of(enum tdm_op_kind kind)
     case TDM_OP_COPY:
         return TDM_GROUP_COPY;
     default:
-        return (TDM_TEAM_KINDS & 1u << kind) != 0 ? TDM_GROUP_TEAM : TDM_GROUP_OTHER;
+        return (TDM_TEAM_KINDS & TDM_KIND(kind)) != 0 ? TDM_GROUP_TEAM : TDM_GROUP_OTHER;
     }
 }
 

@@ -235,6 +235,67 @@ uint64_t tdm_attend_pairs(const struct tdm_program *program, uint32_t layer, uin
                      c->first_token + c->tokens, part_pairs);
 }
 
+/* The sum of n, n - 1, ..., of `count` numbers; 0 stands for those below. */
+static uint64_t falling(uint64_t n, uint64_t count)
+{
+    return rising(n) - (count < n ? rising(n - count) : 0);
+}
+
+/* Pairs of tokens [token, end), all in the document that begins at `start`, with keys before `key`,
+ * which is not after `token`. */
+static uint64_t pairs_before(const struct tdm_page_rule *rule, uint64_t start, uint64_t token,
+                             uint64_t end, uint64_t key)
+{
+    const uint64_t near = tdm_near_token(rule, start, token);
+    if (near >= key)
+        return 0;
+    switch (rule->selector.kind) {
+    case TDM_SELECT_WINDOW: {
+        /* tokens that see all before them, and then one key less for each token */
+        uint64_t whole = start + rule->selector.window, all = 0;
+        whole = whole < token ? token : whole < end ? whole : end;
+        all = tdm_size_mul(whole - token, key - start);
+        if (whole == end)
+            return all;
+        const uint64_t next = tdm_near_token(rule, start, whole);
+        return next >= key ? all : tdm_size_add(all, falling(key - next, end - whole));
+    }
+    case TDM_SELECT_BLOCK: { /* later blocks begin after the key */
+        const uint64_t stop = near + rule->selector.block;
+        return tdm_size_mul((stop < end ? stop : end) - token, key - near);
+    }
+    default:
+        return tdm_size_mul(end - token, key - near);
+    }
+}
+
+uint64_t tdm_attend_pairs_with(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
+                               uint32_t key)
+{
+    const struct tdm_chunk *c = &program->chunks[chunk], *k = &program->chunks[key];
+    const struct tdm_sequence *s = &program->schedule->sequences[c->sequence];
+    const struct tdm_page_rule rule = tdm_schedule_page_rule(program->schedule, layer);
+    const uint64_t end = c->first_token + c->tokens, key_end = k->first_token + k->tokens;
+    uint64_t token = c->first_token, pairs = 0;
+    for (uint32_t document = tdm_document_of(s, token); token < end; document++) {
+        const uint64_t start = tdm_document_start(s, document);
+        uint64_t stop = tdm_document_end(s, document);
+        stop = stop < end ? stop : end;
+        if (chunk == key && start <= k->first_token)
+            pairs += part_pairs(&rule, start, token, stop) -
+                     pairs_before(&rule, start, token, stop, k->first_token);
+        else if (chunk == key)
+            pairs += part_pairs(&rule, start, token, stop);
+        else if (start < key_end)
+            pairs +=
+                pairs_before(&rule, start, token, stop, key_end) -
+                (start < k->first_token ? pairs_before(&rule, start, token, stop, k->first_token)
+                                        : 0);
+        token = stop;
+    }
+    return pairs;
+}
+
 /* Pairs of a token and a page before the chunk whose mean it scores. */
 static uint64_t part_scores(const struct tdm_page_rule *rule, uint64_t start, uint64_t token,
                             uint64_t end)

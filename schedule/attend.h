@@ -36,6 +36,11 @@ void tdm_attend_seen(const struct tdm_program *program, uint32_t layer, uint32_t
  * pairs that the lists have space for, with every page counted as whole. */
 uint64_t tdm_attend_pairs(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 
+/* Those pairs whose keys are of chunk `key` of the same sequence, which is no later one; without
+ * lists. */
+uint64_t tdm_attend_pairs_with(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
+                               uint32_t key);
+
 /* (query, page) pairs that the vote scores when a chunk selects its pages. */
 uint64_t tdm_attend_scores(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 

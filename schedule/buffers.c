@@ -6,6 +6,7 @@
 #include "base/size.h"
 #include "schedule/layout.h"
 #include "schedule/ranks.h"
+#include "schedule/ring.h"
 #include "schedule/scratch.h"
 #include "schedule/slices.h"
 #include "schedule/streams.h"
@@ -57,6 +58,26 @@ static void declare_heads(struct tdm_builder *b)
                         b->chunk_capacity, table[i].slots, "%s", table[i].name);
 }
 
+/* If K and V go around a ring (lower_ring.c). */
+static void declare_ring(struct tdm_builder *b)
+{
+    const struct {
+        enum tdm_content content;
+        uint32_t slots;
+        const char *name;
+    } table[] = {{TDM_PASSING_DKV, TDM_PASSING_SLOTS, "passing_kv_gradients"},
+                 {TDM_OUT_PART, 1, "attention_part"},
+                 {TDM_OUT_SUM, 1, "attention_so_far"},
+                 {TDM_DQ_PART, 1, "d_q_part"},
+                 {TDM_DQ_SUM, 1, "d_q_so_far"}};
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        b->layout->work[table[i].content] =
+            tdm_declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_RING, table[i].content, 0,
+                        b->chunk_capacity, table[i].slots, "%s", table[i].name);
+    b->layout->visiting_kv = tdm_declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_RING, TDM_KVPAGES, 0,
+                                         b->chunk_capacity, TDM_VISITING_SLOTS, "visiting_kv");
+}
+
 static void declare_workspaces(struct tdm_builder *b)
 {
     static const struct {
@@ -93,6 +114,8 @@ static void declare_workspaces(struct tdm_builder *b)
             table[i].content == TDM_DNORMED ? waiting : 1, "%s", table[i].name);
     if (tdm_ranks_divide_heads(b->program))
         declare_heads(b);
+    if (tdm_ranks_ring(b->program))
+        declare_ring(b);
     uint64_t tile = b->schedule->head_tile_tokens;
     if (tile > b->chunk_capacity)
         tile = b->chunk_capacity;

@@ -76,18 +76,31 @@ static void declare_kv_rows(struct tdm_builder *b)
     }
 }
 
+/* The most chunks that a rank has of a sequence. */
+static uint32_t own_chunks(const struct tdm_program *program)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0, end; i < program->chunk_count; i = end) {
+        end = program->chunks[i].last_chunk + 1;
+        uint32_t of_sequence = tdm_rank_chunks(program, i, end);
+        most = of_sequence > most ? of_sequence : most;
+    }
+    return most;
+}
+
 bool tdm_declare_kv(struct tdm_builder *b)
 {
     struct tdm_layout *layout = b->layout;
     bool row = b->schedule->order == TDM_LAYER_MAJOR;
     bool backward = b->schedule->pass == TDM_TRAIN;
+    bool ring = tdm_ranks_ring(b->program);
     uint32_t chunks = b->program->chunk_count;
     uint32_t shared = TDM_NONE, shared_gradients = TDM_NONE;
 
     if (row) {
         layout->kv_span = tdm_kv_span(b->program);
-        uint32_t slots = tdm_kv_slots(b->program, layout->kv_span);
-        enum tdm_axis axis = slots < chunks ? TDM_AXIS_RING : TDM_AXIS_CHUNK;
+        uint32_t slots = ring ? own_chunks(b->program) : tdm_kv_slots(b->program, layout->kv_span);
+        enum tdm_axis axis = slots < chunks && !ring ? TDM_AXIS_RING : TDM_AXIS_CHUNK;
         shared = tdm_declare(b, TDM_DEVICE, TDM_KV, axis, TDM_KVPAGES, 0, b->chunk_capacity, slots,
                              "kv");
         if (backward)
@@ -101,9 +114,10 @@ bool tdm_declare_kv(struct tdm_builder *b)
                     tdm_layer_runs_again(b, layer);
         layout->kv[layer] = shared;
         if (held || (kept && group->kv_place == TDM_DEVICE))
-            layout->own_kv[layer] = tdm_declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES,
-                                                0, b->chunk_capacity, chunks, "%s_kv.layer%u",
-                                                held ? "held" : "kept", layer);
+            layout->own_kv[layer] = tdm_declare(
+                b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0, b->chunk_capacity,
+                ring ? tdm_rank_chunks(b->program, 0, chunks) : chunks, "%s_kv.layer%u",
+                held ? "held" : "kept", layer);
         else if (kept)
             layout->host_kv[layer] =
                 tdm_declare(b, group->kv_place, TDM_KV, TDM_AXIS_CHUNK,

@@ -3,6 +3,7 @@
 #include "schedule/cost.h"
 
 #include "base/size.h"
+#include "ops/attention.h"
 #include "ops/move.h"
 #include "ops/team.h"
 #include "ops/update.h"
@@ -24,6 +25,9 @@ static uint64_t keys_of(const struct tdm_program *program, const struct tdm_op *
 {
     const struct tdm_chunk *chunk = &program->chunks[op->chunk];
     uint32_t first = tdm_attend_first(program, op->layer, op->chunk);
+    /* of one chunk: the keys of a range up to the queries that has the same number of pairs */
+    if (tdm_ranks_ring(program))
+        return op->pairs / op->tokens + op->tokens / 2 + 1;
     /* plus one: a first chunk has tokens * (tokens + 1) / 2 pairs, and neither a rate that grows
      * with keys nor a share that grows with tokens may grow faster than the pairs */
     uint64_t keys = chunk->first_token + chunk->tokens - program->chunks[first].first_token + 1;
@@ -108,6 +112,14 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
             op->fetched_bytes = own;
         }
         break;
+    case TDM_OP_HOP:
+        op->sent_bytes = operand_bytes(op, TDM_HOP_SENT);
+        op->fetched_bytes = operand_bytes(op, TDM_HOP_RECEIVED);
+        break;
+    case TDM_OP_HOP_SUM:
+        op->sent_bytes = operand_bytes(op, TDM_HOP_SUM_SENT);
+        op->fetched_bytes = operand_bytes(op, TDM_HOP_SUM_RECEIVED);
+        break;
     default:
         break;
     }
@@ -127,7 +139,11 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     for (uint32_t i = 0; i < op->access_count; i++)
         op->bytes += access_bytes(&op->access[i]);
     if (type->sight != TDM_SIGHT_NONE) {
-        work.pairs = op->pairs = tdm_attend_pairs(program, op->layer, op->chunk);
+        op->pairs = tdm_ranks_ring(program)
+                        ? tdm_attend_pairs_with(program, op->layer, op->chunk,
+                                                op->access[TDM_ATTENTION_KV].before.chunk)
+                        : tdm_attend_pairs(program, op->layer, op->chunk);
+        work.pairs = op->pairs;
         op->head_dim = program->params.pages.head_dim;
     }
     if (type->sight == TDM_SIGHT_KEYS) {
@@ -138,7 +154,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     }
     if (type->sight == TDM_SIGHT_PAGES)
         work.scores = tdm_attend_scores(program, op->layer, op->chunk);
-    if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
+    if ((TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0)
         team_cost(program, op);
     op->flops = type->flops(&program->params, &work);
 }
@@ -288,7 +304,7 @@ double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op
     if (op->kind == TDM_OP_COPY && op->link != TDM_NO_LINK)
         return machine->copy_seconds + (double)op->access[TDM_COPY_FROM].bytes /
                                            tdm_link_rate(&machine->topology, op->link, busy);
-    if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
+    if ((TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0)
         return team_seconds(machine, op, busy);
     enum tdm_rate kind = tdm_op_refined_rate(op);
     if (machine->table[kind].of != kind) /* the machine does not describe it */

@@ -32,6 +32,7 @@ enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_c
         return dtypes->kv;
     case TDM_DKVPAGES:
     case TDM_OWN_DKVPAGES:
+    case TDM_PASSING_DKV:
         return dtypes->kv_gradients;
     case TDM_LOGIT_TILE:
         return dtypes->logits;
@@ -40,6 +41,8 @@ enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_c
     case TDM_HEAD_LSE:
         return TDM_DTYPE_FP64;
     case TDM_HEAD_SUM:
+    case TDM_OUT_SUM:
+    case TDM_DQ_SUM:
     case TDM_SCRATCH:
     case TDM_PARTED: /* of any dtype */
         return TDM_DTYPE_FP32;
@@ -81,8 +84,12 @@ static uint64_t row_elements(const struct tdm_schedule *schedule, enum tdm_conte
     case TDM_QRAW:
     case TDM_DQ:
     case TDM_DQRAW:
+    case TDM_DQ_PART:
+    case TDM_DQ_SUM:
     case TDM_DATTENTION:
     case TDM_ATTENTION_OUT:
+    case TDM_OUT_PART:
+    case TDM_OUT_SUM:
         return (uint64_t)model->query_heads * model->head_dim;
     case TDM_HEADS_Q:
     case TDM_HEADS_OUT:
@@ -112,7 +119,7 @@ uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, enum tdm_content co
                         uint64_t tokens)
 {
     uint64_t elements = tdm_size_mul(tokens, row_elements(schedule, content));
-    return tdm_lse_bytes_at(elements, schedule->dtypes.activations);
+    return tdm_lse_bytes_at(elements, tdm_content_dtype(schedule, content));
 }
 
 uint32_t tdm_page_lists(const struct tdm_schedule *schedule)
@@ -213,7 +220,8 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
     case TDM_TIED_GRADIENT:
         return tdm_size_mul(model->units[tdm_model_embedding_unit(model)].elements, element_bytes);
     case TDM_KVPAGES:
-    case TDM_DKVPAGES: {
+    case TDM_DKVPAGES:
+    case TDM_PASSING_DKV: {
         uint64_t pages = tdm_size_ceil_div(tokens, schedule->page_tokens);
         return tdm_size_mul(tdm_size_mul(pages, tdm_page_elements(schedule)), element_bytes);
     }
@@ -234,6 +242,8 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
                             tdm_size_mul(tdm_page_lists(schedule) * element_bytes,
                                          1 + (uint64_t)tdm_page_list_capacity(schedule)));
     case TDM_ATTENTION_OUT:
+    case TDM_OUT_PART:
+    case TDM_OUT_SUM:
     case TDM_HEADS_OUT: {
         uint64_t heads = row_elements(schedule, content) / model->head_dim;
         return tdm_size_add(tdm_lse_offset(schedule, content, tokens),

@@ -30,6 +30,7 @@ libtidemark_a_SOURCES += \
 	schedule/lower_layer.c \
 	schedule/lower_layer_ops.c \
 	schedule/lower_lists.c \
+	schedule/lower_ring.c \
 	schedule/lower_parts.h \
 	schedule/lower_team.c \
 	schedule/lower_where.c \
@@ -37,6 +38,7 @@ libtidemark_a_SOURCES += \
 	schedule/nest.c \
 	schedule/nest.h \
 	schedule/operands.c \
+	schedule/operands_ring.c \
 	schedule/operands_team.c \
 	schedule/team_check.c schedule/team_check.h \
 	schedule/operands.h \
@@ -55,11 +57,13 @@ libtidemark_a_SOURCES += \
 	schedule/program_types.c schedule/program_types.h \
 	schedule/ranks.c \
 	schedule/ranks.h \
+	schedule/ring.c schedule/ring.h \
 	schedule/schedule.c \
 	schedule/schedule.h \
 	schedule/schedule_check.c schedule/schedule_check.h \
 	schedule/schedule_json.c \
 	schedule/params.c schedule/params.h \
+	schedule/pauses.c schedule/pauses.h \
 	schedule/residuals.c schedule/residuals.h \
 	schedule/scratch.c \
 	schedule/scratch.h \

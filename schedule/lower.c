@@ -137,8 +137,8 @@ static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
         alloc_held(l, body->group, layer);
     } else if (tdm_ranks_gather(l->program)) {
         tdm_low_alloc_work(l, TDM_DNORMED); /* of all chunks */
-    } else if (tdm_ranks_divide_heads(l->program)) {
-        tdm_low_alloc(l, l->layout->dkv[layer]);
+    } else if (tdm_ranks_divide_heads(l->program) || tdm_ranks_ring(l->program)) {
+        tdm_low_alloc(l, l->layout->dkv[layer]); /* other ranks may add first */
     }
     if (tdm_ranks_divide_heads(l->program)) {
         tdm_low_alloc_work(l, TDM_OWN_KVPAGES);
@@ -341,11 +341,14 @@ static void run_absent(struct tdm_lowering *l, const struct tdm_body *body)
     tdm_low_visit(l, body, body->layer);
     if (body->kind == TDM_BODY_KV || body->kind == TDM_BODY_FORWARD)
         tdm_low_exchange_kv(l, body);
+    tdm_low_attention_of_others(l, body);
+    if (body->kind != TDM_BODY_BACKWARD)
+        return;
     if (tdm_ranks_divide_heads(l->program))
-        tdm_low_heads_attention(l, body, tdm_nowhere, tdm_nowhere);
-    if (tdm_ranks_divide_heads(l->program) && body->kind == TDM_BODY_BACKWARD)
         tdm_low_heads_attention_grad(l, body, NULL);
-    else if (body->kind == TDM_BODY_BACKWARD)
+    else if (tdm_ranks_ring(l->program))
+        tdm_low_ring_attention_grad(l, body, NULL);
+    else
         tdm_low_reduce(l, body);
 }
 

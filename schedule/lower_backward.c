@@ -150,6 +150,10 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_values *v)
         tdm_low_heads_attention_grad(l, body, &refs);
         return;
     }
+    if (tdm_ranks_ring(l->program)) {
+        tdm_low_ring_attention_grad(l, body, &refs);
+        return;
+    }
     tdm_low_dkv_move_if_full(l, body);
     tdm_low_attention_grad(l, body, &refs);
 }
@@ -280,7 +284,8 @@ static void backward_to_attention(struct tdm_lowering *l, const struct tdm_pendi
     uint32_t layer = body->layer, chunk = body->chunk;
 
     if (tdm_sum_opens(l->program, chunk) && tdm_low_layer_major(l)) {
-        if (!tdm_ranks_divide_heads(l->program)) /* else the rank's chunk may not be the first */
+        if (l->program->ranks == 1 ||
+            tdm_ranks_gather(l->program)) /* else the layer has begun it */
             tdm_low_alloc(l, l->layout->dkv[layer]);
         if (!tdm_low_gradient_came_on(l, layer))
             tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);

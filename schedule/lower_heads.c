@@ -115,27 +115,11 @@ void tdm_low_heads_kv(struct tdm_lowering *l, const struct tdm_body *body, uint3
         tdm_low_tag(TDM_KVPAGES, body->layer, first));
 }
 
-/* The chunks of a body's round whose bodies make the output of attention. They are the first ones,
- * because later chunks are those for which it is stored. */
-static struct some made_chunks(const struct tdm_lowering *l, const struct tdm_body *body)
-{
-    struct some chunks = {tdm_round_first(l->program, body->chunk),
-                          tdm_round_end(l->program, body->chunk)};
-    struct tdm_body other = *body;
-    for (other.chunk = chunks.first; other.chunk < chunks.end; other.chunk++) {
-        uint64_t made;
-        tdm_low_reads_of_body(l, &other, &made);
-        if ((made & TDM_BIT(TDM_ATTENTION_OUT)) == 0)
-            break;
-    }
-    chunks.end = other.chunk;
-    return chunks;
-}
-
 void tdm_low_heads_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                              struct tdm_ref output)
 {
-    const struct some chunks = made_chunks(l, body);
+    const struct some chunks = {tdm_round_first(l->program, body->chunk),
+                                tdm_low_attention_end(l, body)};
     struct tdm_body other = *body;
     if (chunks.first == chunks.end)
         return;

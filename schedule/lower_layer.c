@@ -88,6 +88,8 @@ static void make_attention(struct tdm_lowering *l, struct tdm_values *v, const s
     struct tdm_ref to = target(l, v, step->makes);
     if (tdm_ranks_divide_heads(l->program))
         tdm_low_heads_attention(l, &v->pending->body, v->at[TDM_Q], to);
+    else if (tdm_ranks_ring(l->program))
+        tdm_low_ring_attention(l, &v->pending->body, v->at[TDM_Q], to);
     else
         tdm_low_attention(l, &v->pending->body, v->at[TDM_Q], to, v->at[TDM_PAGE_LISTS]);
 }
@@ -229,6 +231,14 @@ static bool is_read_later(const struct tdm_values *v, size_t step, enum tdm_cont
     return (read & TDM_BIT(content)) != 0;
 }
 
+void tdm_low_attention_of_others(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    if (tdm_ranks_divide_heads(l->program))
+        tdm_low_heads_attention(l, body, tdm_nowhere, tdm_nowhere);
+    else if (tdm_ranks_ring(l->program))
+        tdm_low_ring_attention(l, body, tdm_nowhere, tdm_nowhere);
+}
+
 void tdm_low_values_make(struct tdm_lowering *l, struct tdm_values *v)
 {
     for (size_t i = 0; i < STEPS; i++) {
@@ -237,8 +247,8 @@ void tdm_low_values_make(struct tdm_lowering *l, struct tdm_values *v)
             target(l, v, step->early);
         if ((v->made & TDM_BIT(step->makes)) != 0)
             step->make(l, v, step);
-        else if (step->makes == TDM_ATTENTION_OUT && tdm_ranks_divide_heads(l->program))
-            tdm_low_heads_attention(l, &v->pending->body, tdm_nowhere, tdm_nowhere);
+        else if (step->makes == TDM_ATTENTION_OUT)
+            tdm_low_attention_of_others(l, &v->pending->body);
         if (!step->stashed_later)
             stash(l, v, step->makes);
         for (size_t act = 0; act < ACTS; act++) {

@@ -294,6 +294,10 @@ void tdm_low_dkv_send(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_round_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
                          uint32_t first, uint32_t end);
 
+/* The chunk after those of a body's round whose bodies make the output of attention. These are the
+ * first ones, because later chunks are those for which it is stored. */
+uint32_t tdm_low_attention_end(const struct tdm_lowering *l, const struct tdm_body *body);
+
 /* With several ranks: exchanges the K and V of the round of a body's chunk, as far as bodies of its
  * layer and pass make them; and, if they gather, reduces the shares of the round's dK and dV. All
  * ranks call them in the same order, also those without a chunk in the round. */
@@ -326,6 +330,15 @@ void tdm_low_heads_attention(struct tdm_lowering *l, const struct tdm_body *body
  * own chunk; NULL if it has none in the round. Allocates the workspace of its dK and dV. */
 void tdm_low_heads_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
                                   const struct tdm_attention_refs *own);
+
+/* ---- lower_ring.c ---- */
+
+/* If K and V go around a ring: attention of the chunks of a body's round whose bodies make it, and
+ * its gradient. As tdm_low_heads_attention() and tdm_low_heads_attention_grad(). */
+void tdm_low_ring_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
+                            struct tdm_ref output);
+void tdm_low_ring_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
+                                 const struct tdm_attention_refs *own);
 
 /* ---- lower_lists.c ---- */
 
@@ -406,6 +419,9 @@ uint64_t tdm_low_reads_of_body(const struct tdm_lowering *l, const struct tdm_bo
 void tdm_low_values_begin(struct tdm_lowering *l, const struct tdm_pending *pending,
                           struct tdm_values *v);
 void tdm_low_values_make(struct tdm_lowering *l, struct tdm_values *v);
+
+/* What a rank does for the attention of a body's round whose output its own body does not make. */
+void tdm_low_attention_of_others(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* Releases the workspace of a value, if it is in one. */
 void tdm_low_value_free(struct tdm_lowering *l, struct tdm_values *v, enum tdm_content content);

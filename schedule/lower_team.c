@@ -3,10 +3,10 @@
  * Team ops of several ranks (ops/team.h).
  *
  * A rank makes the K and V of its own chunks, and rounds gather those of all ranks into the row
- * that attention reads, or exchange heads (lower_heads.c). With gathered K and V, in the backward
- * each rank adds to shares of dK and dV of all chunks that its own chunks see; when a round has
- * run, the shares of its chunks are reduced to the ranks that own them. Each rank gets the sum of
- * all shares of a gradient in the part that it updates.
+ * that attention reads, or exchange heads (lower_heads.c), or they go around (lower_ring.c). With
+ * gathered K and V, in the backward each rank adds to shares of dK and dV of all chunks that its
+ * own chunks see; when a round has run, the shares of its chunks are reduced to the ranks that own
+ * them. Each rank gets the sum of all shares of a gradient in the part that it updates.
  *
  * Team ops have a lane of their own. Order follows from their operands, so a rank computes while
  * they wait for others and run, until an op needs what they make.
@@ -44,6 +44,19 @@ static uint32_t made_end(const struct tdm_lowering *l, const struct tdm_body *bo
     for (other.chunk = tdm_round_first(l->program, body->chunk); other.chunk < end; other.chunk++)
         if (tdm_low_kv_step(l, &other) == TDM_KV_THERE)
             break;
+    return other.chunk;
+}
+
+uint32_t tdm_low_attention_end(const struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t end = tdm_round_end(l->program, body->chunk);
+    struct tdm_body other = *body;
+    for (other.chunk = tdm_round_first(l->program, body->chunk); other.chunk < end; other.chunk++) {
+        uint64_t made;
+        tdm_low_reads_of_body(l, &other, &made);
+        if ((made & TDM_BIT(TDM_ATTENTION_OUT)) == 0)
+            break;
+    }
     return other.chunk;
 }
 
@@ -85,7 +98,7 @@ void tdm_low_exchange_kv(struct tdm_lowering *l, const struct tdm_body *body)
     const uint32_t end = l->program->ranks > 1 ? made_end(l, body) : first;
     if (first < end && tdm_ranks_gather(l->program))
         gather(l, body, first, end);
-    else if (first < end)
+    else if (first < end && tdm_ranks_divide_heads(l->program))
         tdm_low_heads_kv(l, body, first, end);
 }
 

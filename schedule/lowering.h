@@ -59,11 +59,12 @@ struct tdm_layout {
     uint32_t *kv;     /* [layers] row for one sweep, shared by the layers; in chunk-major kv_rows */
     uint32_t kv_span; /* layer-major: span of that row and of the row of gradients (kv_row.h) */
     uint32_t *own_kv; /* [layers] row of a layer whose K and V outlive a sweep on the device */
-    uint32_t *host_kv; /* [layers] K and V kept on the host */
-    uint32_t *dkv;     /* [layers] */
-    uint32_t *means;   /* [layers] page means of a voting selector; layer-major: shared by layers */
-    uint32_t *lists;   /* [layers] page lists kept for the backward; slot: chunk, or 0 if they live
-                          for one chunk */
+    uint32_t *host_kv;    /* [layers] K and V kept on the host */
+    uint32_t *dkv;        /* [layers] */
+    uint32_t visiting_kv; /* chunks of other ranks, one at a time, that go around a ring */
+    uint32_t *means; /* [layers] page means of a voting selector; layer-major: shared by layers */
+    uint32_t *lists; /* [layers] page lists kept for the backward; slot: chunk, or 0 if they live
+                        for one chunk */
     /* [layers] chunk-major, for layers whose gradients of K and V are on the host between the
      * chunks that add to them: the slot of each chunk there, for chunks that a later one sees; NULL
      * for other layers. Owned. */

@@ -745,8 +745,10 @@ enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint
     const struct step shape = {program, tile_base};
     const struct step *step = &shape;
     const struct op_rule *rule = find_rule(op);
+    const bool of_ring = tdm_operands_of_ring(program, op) && op->part == 0;
     char operand[OPERAND_TEXT];
-    if (rule == NULL || op->lane != lane_of(step, op) || op->access_count > TDM_OPERANDS)
+    if ((rule == NULL && !of_ring) || op->lane != lane_of(step, op) ||
+        op->access_count > TDM_OPERANDS)
         return tdm_fail(err, TDM_INPUT, "op %llu is malformed: %s, part %d, lane %s, %u operands",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->part,
                         tdm_lane_name(&program->schedule->machine->topology, op->lane),
@@ -759,6 +761,8 @@ enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint
             (unsigned long long)op->number, tdm_op_kind_name(op->kind),
             (unsigned long long)op->tokens, (unsigned long long)op->first_row, (int)op->layer,
             (int)op->chunk);
+    if (of_ring)
+        return tdm_operands_check_ring(program, op, err);
     for (uint32_t i = 0; i < TDM_OPERANDS; i++) {
         bool there = i < op->access_count && op->access[i].buffer != TDM_NONE;
         if (there != operand_is_due(step, op, &rule->operand[i]))

@@ -24,4 +24,12 @@ enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
 /* First chunk with a token that some token of `chunk` sees in a layer. */
 uint32_t tdm_operands_first_seen(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 
+/* Is it an op of ranks in a ring that computes? tdm_operands_check() calls the check for those;
+ * tdm_operands_check_team() that for hops, of a round of chunks [first, end). */
+bool tdm_operands_of_ring(const struct tdm_program *program, const struct tdm_op *op);
+enum tdm_status tdm_operands_check_ring(const struct tdm_program *program, const struct tdm_op *op,
+                                        struct tdm_error *err);
+enum tdm_status tdm_operands_check_hop(const struct tdm_program *program, const struct tdm_op *op,
+                                       uint32_t first, uint32_t end, struct tdm_error *err);
+
 #endif

@@ -345,7 +345,9 @@ enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
         s.own++;
     if (op->kind == TDM_OP_ALL_TO_ALL)
         return check_all_to_all(&s, err);
+    if (op->kind == TDM_OP_HOP || op->kind == TDM_OP_HOP_SUM)
+        return tdm_operands_check_hop(program, op, s.first, s.end, err);
     if (program->schedule->exchange != TDM_EXCHANGE_GATHER)
-        return malformed(op, "is not for ranks that divide the heads", err);
+        return malformed(op, "is not for ranks that do not gather", err);
     return op->kind == TDM_OP_GATHER ? check_gather(&s, err) : check_reduce(&s, err);
 }

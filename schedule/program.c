@@ -140,7 +140,7 @@ static enum tdm_status note_range(void *self, const struct tdm_item *item, struc
     if (item->kind == TDM_RUN) {
         ranges->counts->ops++;
         ranges->counts->written_values += tdm_values_written(item->op);
-        program->kinds |= 1u << item->op->kind;
+        program->kinds |= TDM_KIND(item->op->kind);
         program->lanes |= 1u << item->op->lane;
         return TDM_OK;
     }

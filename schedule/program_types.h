@@ -84,6 +84,10 @@ struct tdm_op {
     uint32_t first_entry; /* of an LM-head tile: its first vocabulary entry, */
     uint32_t entries;     /* and the number of entries; 0 in other ops */
     /* of a round: its first chunk in `chunk`, its tokens in `tokens` (team.h) */
+    /* of a hop, of which `chunk` and `tokens` are of the round whose K and V go around: how many
+     * ranks these are then from their own, and the first chunk of the round whose queries see them;
+     * 0 in other ops */
+    uint32_t hops, queries;
     uint32_t slice;  /* of an update: the slice of its unit, and */
     uint32_t slices; /* their number, or 1: all at once; of a norm of a rank's part 1; else 0 */
     /* of these: the elements of the unit that it changes or reads; and of a copy of a rank's part
@@ -95,7 +99,8 @@ struct tdm_op {
     uint64_t bytes;         /* read and written: the minimum that the algorithm needs */
     uint64_t fetched_bytes; /* moved by an op of the compute lane over its link: fetched, and */
     uint64_t sent_bytes;    /* sent back; estimates, see gather.h */
-    /* attention: keys in the chunks that it sees, plus one; 0 in other ops */
+    /* attention: keys in the chunks that it sees, plus one; over lists or one chunk in a ring,
+     * those of a range that has as many pairs; 0 in other ops */
     uint64_t keys;
     /* attention, select: (query, key) pairs; with lists, as many as the lists have space for */
     uint64_t pairs;

@@ -86,6 +86,11 @@ bool tdm_ranks_divide_heads(const struct tdm_program *program)
     return program->ranks > 1 && program->schedule->exchange == TDM_EXCHANGE_HEADS;
 }
 
+bool tdm_ranks_ring(const struct tdm_program *program)
+{
+    return program->ranks > 1 && program->schedule->exchange == TDM_EXCHANGE_RING;
+}
+
 uint32_t tdm_round_first(const struct tdm_program *program, uint32_t chunk)
 {
     while (chunk > 0 && program->chunks[chunk - 1].round == program->chunks[chunk].round)
@@ -101,13 +106,18 @@ uint32_t tdm_round_end(const struct tdm_program *program, uint32_t chunk)
     return chunk;
 }
 
-uint32_t tdm_round_own(const struct tdm_program *program, uint32_t chunk)
+uint32_t tdm_round_of(const struct tdm_program *program, uint32_t first, uint32_t rank)
 {
-    uint32_t end = tdm_round_end(program, chunk);
-    for (uint32_t i = tdm_round_first(program, chunk); i < end; i++)
-        if (program->chunks[i].rank == program->rank)
+    uint32_t round = program->chunks[first].round;
+    for (uint32_t i = first; i < program->chunk_count && program->chunks[i].round == round; i++)
+        if (program->chunks[i].rank == rank)
             return i;
     return TDM_NONE;
+}
+
+uint32_t tdm_round_own(const struct tdm_program *program, uint32_t chunk)
+{
+    return tdm_round_of(program, tdm_round_first(program, chunk), program->rank);
 }
 
 uint32_t tdm_rank_chunks(const struct tdm_program *program, uint32_t first, uint32_t end)

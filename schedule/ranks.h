@@ -34,9 +34,12 @@ void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks, en
 
 /* How several ranks share attention. Gathered: each chunk's queries run on its rank, which gathers
  * K and V of all chunks and has shares of the gradients of all K and V. By heads: each rank runs
- * its heads of all chunks, as one rank would. Both are false for one rank. */
+ * its heads of all chunks, as one rank would. In a ring: each rank has K and V and their gradients
+ * of its own chunks; those of others pass by, one chunk at a time (ring.h). All are false for one
+ * rank. */
 bool tdm_ranks_gather(const struct tdm_program *program);
 bool tdm_ranks_divide_heads(const struct tdm_program *program);
+bool tdm_ranks_ring(const struct tdm_program *program);
 
 /* The rounds: first chunk of the round of `chunk`, and the chunk after it. */
 uint32_t tdm_round_first(const struct tdm_program *program, uint32_t chunk);
@@ -44,6 +47,9 @@ uint32_t tdm_round_end(const struct tdm_program *program, uint32_t chunk);
 
 /* The chunk of program->rank in the round of `chunk`; TDM_NONE if it has none. */
 uint32_t tdm_round_own(const struct tdm_program *program, uint32_t chunk);
+
+/* The chunk of a rank in the round that begins with chunk `first`; TDM_NONE if it has none. */
+uint32_t tdm_round_of(const struct tdm_program *program, uint32_t first, uint32_t rank);
 
 /* The first chunk of program->rank from `chunk` on; chunk_count if there is none. */
 uint32_t tdm_rank_next(const struct tdm_program *program, uint32_t chunk);

@@ -12,7 +12,7 @@ static const char *const purpose_names[TDM_PURPOSES] = {"train", "evaluate"};
 static const char *const order_names[TDM_ORDERS] = {"layer-major", "chunk-major"};
 static const char *const kv_names[TDM_KVS] = {"recompute", "keep"};
 static const char *const deal_names[TDM_DEALS] = {"snake", "stripes", "contiguous", "greedy"};
-static const char *const exchange_names[TDM_EXCHANGES] = {"gather", "heads"};
+static const char *const exchange_names[TDM_EXCHANGES] = {"gather", "heads", "ring"};
 static const char *const state_names[TDM_STATES] = {"weights", "master", "moments", "gradients"};
 
 const char *tdm_purpose_name(enum tdm_purpose pass)

@@ -48,9 +48,14 @@ enum tdm_deal { TDM_DEAL_SNAKE, TDM_DEAL_STRIPES, TDM_DEAL_CONTIGUOUS, TDM_DEAL_
 
 /* What several ranks exchange so that queries see K and V of all ranks: K and V of every chunk and
  * shares of their gradients; or the heads of attention, of which every rank has a part for all
- * chunks. */
-enum tdm_exchange_kind { TDM_EXCHANGE_GATHER, TDM_EXCHANGE_HEADS, TDM_EXCHANGES };
-#define TDM_EXCHANGE_NAMES "gather or heads"
+ * chunks; or K and V and sums of their gradients, which go around from rank to rank. */
+enum tdm_exchange_kind {
+    TDM_EXCHANGE_GATHER,
+    TDM_EXCHANGE_HEADS,
+    TDM_EXCHANGE_RING,
+    TDM_EXCHANGES
+};
+#define TDM_EXCHANGE_NAMES "gather, heads or ring"
 
 const char *tdm_purpose_name(enum tdm_purpose pass); /* "train", "evaluate" */
 bool tdm_purpose_parse(const char *name, enum tdm_purpose *pass);
@@ -61,7 +66,7 @@ const char *tdm_kv_name(enum tdm_kv kv); /* "recompute", "keep" */
 bool tdm_kv_parse(const char *name, enum tdm_kv *kv);
 const char *tdm_deal_name(enum tdm_deal deal); /* "snake", "stripes", ... */
 bool tdm_deal_parse(const char *name, enum tdm_deal *deal);
-const char *tdm_exchange_kind_name(enum tdm_exchange_kind exchange); /* "gather", "heads" */
+const char *tdm_exchange_kind_name(enum tdm_exchange_kind exchange); /* "gather", "heads", "ring" */
 bool tdm_exchange_kind_parse(const char *name, enum tdm_exchange_kind *exchange);
 bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer);
 

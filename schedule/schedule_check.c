@@ -181,6 +181,26 @@ static enum tdm_status check_heads(const struct tdm_schedule *schedule, const ch
         file, tdm_selector_name(schedule->selector.kind));
 }
 
+/* Ranks whose K and V go around. */
+static enum tdm_status check_ring(const struct tdm_schedule *schedule, const char *file,
+                                  struct tdm_error *err)
+{
+    if (schedule->deal == TDM_DEAL_CONTIGUOUS) {
+        tdm_fail(
+            err, TDM_INPUT,
+            "%s: \"exchange\" is ring, but \"deal\" is contiguous, where a round is one chunk: "
+            "one rank would attend after the other",
+            file);
+        return tdm_hint(err, "use another deal, or exchange=gather");
+    }
+    if (tdm_schedule_lists(schedule) == TDM_SELECT_DENSE)
+        return TDM_OK;
+    return tdm_fail(err, TDM_INPUT,
+                    "%s: \"exchange\" is ring, with which K and V come one chunk at a time, but "
+                    "\"selector.kind\" is %s, whose page lists are of all chunks",
+                    file, tdm_selector_name(schedule->selector.kind));
+}
+
 /* What several ranks cannot do yet. */
 static enum tdm_status check_ranks(const struct tdm_schedule *schedule, const char *file,
                                    struct tdm_error *err)
@@ -211,6 +231,8 @@ static enum tdm_status check_ranks(const struct tdm_schedule *schedule, const ch
                         "%s: \"order\" is %s, but several ranks share a layer's K and V in rounds, "
                         "so they need layer-major",
                         file, tdm_order_name(schedule->order));
+    if (schedule->ranks > 1 && schedule->exchange == TDM_EXCHANGE_RING)
+        return check_ring(schedule, file, err);
     return schedule->ranks > 1 && schedule->exchange == TDM_EXCHANGE_HEADS
                ? check_heads(schedule, file, err)
                : TDM_OK;

@@ -10,23 +10,28 @@
 struct team_op {
     enum tdm_op_kind kind;
     enum tdm_part part;
-    uint32_t layer, chunk;
+    uint32_t layer, chunk, hops, queries;
     uint64_t tokens;
     enum tdm_content exchanged;
     uint64_t sent_bytes, fetched_bytes;
+    uint64_t sent_marks, received_marks; /* of hops, summed over the ranks */
 };
 
 struct tdm_team_check {
     struct team_op *ops;
     size_t count, capacity;
     size_t next; /* of the rank under way */
-    uint32_t rank;
+    uint32_t rank, ranks;
 };
 
-enum tdm_status tdm_team_check_new(struct tdm_team_check **out, struct tdm_error *err)
+enum tdm_status tdm_team_check_new(uint32_t ranks, struct tdm_team_check **out,
+                                   struct tdm_error *err)
 {
     *out = calloc(1, sizeof(**out));
-    return *out == NULL ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for team ops") : TDM_OK;
+    if (*out == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for team ops");
+    (*out)->ranks = ranks;
+    return TDM_OK;
 }
 
 void tdm_team_check_free(struct tdm_team_check *check)
@@ -63,15 +68,43 @@ static enum tdm_status add(struct tdm_team_check *check, const struct tdm_op *op
                                                   .part = op->part,
                                                   .layer = op->layer,
                                                   .chunk = op->chunk,
+                                                  .hops = op->hops,
+                                                  .queries = op->queries,
                                                   .tokens = op->tokens,
                                                   .exchanged = tdm_team_exchanged(op)};
     return TDM_OK;
 }
 
+/* A number for what goes from a rank to the next, which differs in any part. */
+static uint64_t mark_of(const struct tdm_access *access, uint32_t from)
+{
+    const uint64_t parts[] = {access->after.chunk, from, access->bytes};
+    uint64_t mark = 1;
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        mark = (mark ^ parts[i]) * UINT64_C(0x9e3779b97f4a7c15);
+        mark ^= mark >> 29;
+    }
+    return mark;
+}
+
+/* What a rank sends in a hop is what the next one receives: the same chunk, on the same edge. */
+static void take_marks(const struct tdm_team_check *check, const struct tdm_op *op,
+                       struct team_op *due)
+{
+    const struct tdm_access *sent = &op->access[TDM_HOP_SENT],
+                            *received = &op->access[TDM_HOP_RECEIVED];
+    if (op->kind != TDM_OP_HOP && op->kind != TDM_OP_HOP_SUM)
+        return;
+    if (sent->buffer != TDM_NONE)
+        due->sent_marks += mark_of(sent, check->rank);
+    if (received->buffer != TDM_NONE)
+        due->received_marks += mark_of(received, (check->rank + check->ranks - 1) % check->ranks);
+}
+
 enum tdm_status tdm_team_check_take(struct tdm_team_check *check, const struct tdm_item *item,
                                     struct tdm_error *err)
 {
-    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & 1u << item->op->kind) == 0)
+    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & TDM_KIND(item->op->kind)) == 0)
         return TDM_OK;
     const struct tdm_op *op = item->op;
     enum tdm_status status = check->rank == 0 ? add(check, op, err) : TDM_OK;
@@ -82,8 +115,8 @@ enum tdm_status tdm_team_check_take(struct tdm_team_check *check, const struct t
                         check->rank, (unsigned long long)op->number, tdm_op_kind_name(op->kind));
     struct team_op *due = &check->ops[check->next++];
     if (op->kind != due->kind || op->part != due->part || op->layer != due->layer ||
-        op->chunk != due->chunk || op->tokens != due->tokens ||
-        tdm_team_exchanged(op) != due->exchanged)
+        op->chunk != due->chunk || op->tokens != due->tokens || op->hops != due->hops ||
+        op->queries != due->queries || tdm_team_exchanged(op) != due->exchanged)
         return tdm_fail(err, TDM_INPUT,
                         "op %llu of rank %u is %s of layer %d, chunk %d; rank 0 runs %s of layer "
                         "%d, chunk %d",
@@ -92,6 +125,7 @@ enum tdm_status tdm_team_check_take(struct tdm_team_check *check, const struct t
                         (int)due->layer, (int)due->chunk);
     due->sent_bytes += op->sent_bytes;
     due->fetched_bytes += op->fetched_bytes;
+    take_marks(check, op, due);
     return TDM_OK;
 }
 
@@ -105,13 +139,19 @@ enum tdm_status tdm_team_check_rank_end(const struct tdm_team_check *check, stru
 
 enum tdm_status tdm_team_check_finish(const struct tdm_team_check *check, struct tdm_error *err)
 {
-    for (size_t i = 0; i < check->count; i++)
-        if (check->ops[i].sent_bytes != check->ops[i].fetched_bytes)
+    for (size_t i = 0; i < check->count; i++) {
+        const struct team_op *op = &check->ops[i];
+        if (op->sent_bytes != op->fetched_bytes)
             return tdm_fail(err, TDM_INPUT,
                             "ranks send %llu bytes and receive %llu in %s of layer %d, chunk %d",
-                            (unsigned long long)check->ops[i].sent_bytes,
-                            (unsigned long long)check->ops[i].fetched_bytes,
-                            tdm_op_kind_name(check->ops[i].kind), (int)check->ops[i].layer,
-                            (int)check->ops[i].chunk);
+                            (unsigned long long)op->sent_bytes,
+                            (unsigned long long)op->fetched_bytes, tdm_op_kind_name(op->kind),
+                            (int)op->layer, (int)op->chunk);
+        if (op->sent_marks != op->received_marks)
+            return tdm_fail(err, TDM_INPUT,
+                            "a rank receives another chunk than the one before it sends in %s of "
+                            "layer %d, chunk %d",
+                            tdm_op_kind_name(op->kind), (int)op->layer, (int)op->chunk);
+    }
     return TDM_OK;
 }

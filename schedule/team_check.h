@@ -13,7 +13,9 @@ struct tdm_team_check;
 /* Whose heads a TDM_OP_ALL_TO_ALL exchanges, the same on all ranks; TDM_EMPTY in other ops. */
 enum tdm_content tdm_team_exchanged(const struct tdm_op *op);
 
-enum tdm_status tdm_team_check_new(struct tdm_team_check **check, struct tdm_error *err);
+/* For the programs of `ranks` ranks. */
+enum tdm_status tdm_team_check_new(uint32_t ranks, struct tdm_team_check **check,
+                                   struct tdm_error *err);
 void tdm_team_check_free(struct tdm_team_check *check);
 
 /* Begins a rank: its items follow. */

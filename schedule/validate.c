@@ -613,7 +613,7 @@ static enum tdm_status check_operands(const struct tdm_validator *v, const struc
 {
     if (op->kind == TDM_OP_COPY)
         return check_copy(v, op, err);
-    return (TDM_TEAM_KINDS & 1u << op->kind) != 0
+    return (TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0
                ? tdm_operands_check_team(v->program, v->tile_base, op, err)
                : tdm_operands_check(v->program, v->tile_base, op, err);
 }
@@ -834,7 +834,7 @@ enum tdm_status tdm_program_validate(const struct tdm_program *program,
                                      struct tdm_error *err)
 {
     struct tdm_team_check *team = NULL;
-    enum tdm_status status = tdm_team_check_new(&team, err);
+    enum tdm_status status = tdm_team_check_new(program->ranks, &team, err);
     for (uint32_t rank = 0; rank < program->ranks && status == TDM_OK; rank++) {
         const struct tdm_program view = tdm_program_of_rank(program, rank);
         status = validate_rank(&view, capacity_bytes, team, err);

@@ -110,10 +110,43 @@ static uint64_t count_pairs(const struct tdm_program *program, const struct sigh
     return pairs;
 }
 
+/* The same with the keys of one chunk: whose K and V go around a ring. */
+static uint64_t count_pairs_with(const struct tdm_program *program, const struct sight *sight,
+                                 uint32_t number, uint32_t key)
+{
+    const struct tdm_chunk *chunk = &program->chunks[number], *of = &program->chunks[key];
+    const struct tdm_sequence *sequence = &program->schedule->sequences[chunk->sequence];
+    const uint64_t *starts = sequence->document_starts;
+    uint64_t pairs = 0, start = 0;
+    uint32_t document = 0;
+    if (number > key && starts == NULL && sight->window == 0 && sight->block == 0)
+        return chunk->tokens * of->tokens;
+    for (uint64_t t = chunk->first_token; t < chunk->first_token + chunk->tokens; t++) {
+        while (starts != NULL && document + 1 < sequence->document_count &&
+               starts[document + 1] <= t)
+            start = starts[++document];
+        uint64_t from = start, end = of->first_token + of->tokens;
+        if (sight->window > 0 && t + 1 > from + sight->window)
+            from = t + 1 - sight->window;
+        if (sight->block > 0)
+            from = t - (t - start) % sight->block;
+        from = from > of->first_token ? from : of->first_token;
+        end = end < t + 1 ? end : t + 1;
+        pairs += end > from ? end - from : 0;
+    }
+    return pairs;
+}
+
 static const struct sight *look(const struct tdm_cost_check *check, const struct tdm_op *op,
                                 uint64_t *pairs)
 {
+    const struct tdm_program *program = check->program;
     struct sight *sight = &check->sight[check->sight_of[op->layer]];
+    if (program->ranks > 1 && program->schedule->exchange == TDM_EXCHANGE_RING) {
+        const uint32_t key = op->access[TDM_ATTENTION_KV].before.chunk;
+        *pairs = key < program->chunk_count ? count_pairs_with(program, sight, op->chunk, key) : 0;
+        return sight;
+    }
     if (sight->pairs[op->chunk] == 0)
         sight->pairs[op->chunk] = count_pairs(check->program, sight, op->chunk);
     *pairs = sight->pairs[op->chunk];
@@ -185,6 +218,8 @@ static enum tdm_status check_keys(const struct tdm_cost_check *check, const stru
     all = is_there(op, TDM_ATTENTION_KV)
               ? tokens_of(check->program, &op->access[TDM_ATTENTION_KV], &pages) + 1
               : 0;
+    if (check->program->ranks > 1 && check->program->schedule->exchange == TDM_EXCHANGE_RING)
+        all = op->tokens == 0 ? 0 : pairs / op->tokens + op->tokens / 2 + 1; /* as many pairs */
     if (sight->lists ? op->keys == 0 || op->keys > all : op->keys != all)
         return fail(op, "keys", op->keys, all, err);
     return TDM_OK;
@@ -279,7 +314,7 @@ static enum tdm_status check_link_number(const struct tdm_program *program, cons
     bool attends = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD;
     if (op->kind == TDM_OP_COPY)
         return TDM_OK;
-    if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
+    if ((TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0)
         return op->link == TDM_LINK_PEER ? TDM_OK : fail(op, "link", op->link, TDM_LINK_PEER, err);
     if (!attends || !is_far(program, op, TDM_ATTENTION_KV))
         return op->link == TDM_NO_LINK ? TDM_OK : fail(op, "link", op->link, TDM_NO_LINK, err);
@@ -379,6 +414,14 @@ static enum tdm_status check_team_bytes(const struct tdm_program *program, const
             fetched = own * (program->ranks - 1);
         }
         break;
+    case TDM_OP_HOP: /* one chunk to the next rank, another one from the one before */
+        sent = bytes_of(op, TDM_HOP_SENT);
+        fetched = bytes_of(op, TDM_HOP_RECEIVED);
+        break;
+    case TDM_OP_HOP_SUM:
+        sent = bytes_of(op, TDM_HOP_SUM_SENT);
+        fetched = bytes_of(op, TDM_HOP_SUM_RECEIVED);
+        break;
     default:
         own = bytes_of(op, TDM_REDUCE_ALL_SUM);
         fetched = sent = 2 * (own - own / program->ranks);
@@ -401,7 +444,7 @@ static enum tdm_status check_link(const struct tdm_cost_check *check, const stru
     bool adds = is_far(program, op, TDM_ATTENTION_GRAD_DKV_OPENED) ||
                 is_far(program, op, TDM_ATTENTION_GRAD_DKV_ADDED);
     uint64_t pages, zeros = 0, sums = 0;
-    if ((TDM_TEAM_KINDS & 1u << op->kind) != 0)
+    if ((TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0)
         return check_team_bytes(program, op, err);
     if (!attends || !is_far(program, op, TDM_ATTENTION_KV))
         return op->fetched_bytes == 0 && op->sent_bytes == 0

@@ -87,7 +87,7 @@ static void note_work(struct tdm_simulator *s, const struct tdm_op *op, double s
         result->phase_seconds[op->phase] += seconds;
     if (op->kind == TDM_OP_ATTENTION)
         result->attention_forward_flops += (double)op->flops;
-    if (op->kind == TDM_OP_COPY || (TDM_TEAM_KINDS & 1u << op->kind) != 0) {
+    if (op->kind == TDM_OP_COPY || (TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0) {
         uint64_t bytes =
             op->kind == TDM_OP_COPY ? op->access[TDM_COPY_FROM].bytes : op->fetched_bytes;
         result->copied_bytes[op->lane] += bytes;
@@ -194,7 +194,7 @@ enum tdm_status tdm_simulator_take(struct tdm_simulator *s, const struct tdm_ite
     if (op->lane == TDM_LANE_COMPUTE && of_peers > start)
         s->result.team.of[0].exposed_seconds += of_peers - start;
     start = larger(start, of_peers);
-    bool of_team = (TDM_TEAM_KINDS & 1u << op->kind) != 0;
+    bool of_team = (TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0;
     double begin = start; /* of the work itself */
     enum tdm_status status = of_team ? meet(s, op, &begin, err) : TDM_OK;
     if (status != TDM_OK)

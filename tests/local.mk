@@ -29,7 +29,7 @@ script_tests += \
 	tests/executor/huggingface-run \
 	tests/base/installed \
 	tests/base/json-checked \
-	tests/executor/killed-saves \
+	tests/executor/killed-saves tests/executor/saves-within \
 	tests/traces/killed-run \
 	tests/executor/left-behind \
 	tests/executor/mpi-run \
@@ -323,7 +323,7 @@ golden_tests += \
 	tests/goldens/gather.test \
 	tests/goldens/gemma.test \
 	tests/goldens/help.test \
-	tests/goldens/inputs.test \
+	tests/goldens/inputs.test tests/goldens/jsonl.test \
 	tests/goldens/log.test \
 	tests/goldens/machine-rates.test \
 	tests/goldens/machine-shipped.test \
@@ -350,7 +350,7 @@ golden_tests += \
 	tests/goldens/plan-ranks.test \
 	tests/goldens/plan-sweep.test \
 	tests/goldens/plan-write-lp.test \
-	tests/goldens/plot-unfinished.test \
+	tests/goldens/plot-loss.test tests/goldens/plot-unfinished.test \
 	tests/goldens/plot.test \
 	tests/goldens/predict-chunks.test \
 	tests/goldens/predict-deepspeed.test \
@@ -360,7 +360,7 @@ golden_tests += \
 	tests/goldens/predict.test \
 	tests/goldens/progress.test \
 	tests/goldens/report-selection.test \
-	tests/goldens/report-unfinished.test \
+	tests/goldens/report-unfinished.test tests/goldens/report-watch.test \
 	tests/goldens/resume.test \
 	tests/goldens/run-dry.test \
 	tests/goldens/run-evaluate.test \
@@ -391,7 +391,7 @@ long_tests += \
 	tests/gpu/without-gpu \
 	tests/executor/calibrate-run \
 	tests/executor/huggingface-run \
-	tests/executor/killed-saves \
+	tests/executor/killed-saves tests/executor/saves-within \
 	tests/executor/power-loss \
 	tests/executor/lockstep_faults \
 	tests/executor/no_allocation \

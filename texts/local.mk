@@ -2,6 +2,7 @@
 libtidemark_a_SOURCES += \
 	texts/facts.c texts/facts.h \
 	texts/indexed_dataset.c texts/indexed_dataset.h \
+	texts/jsonl.c texts/jsonl.h \
 	texts/list.c texts/list.h \
 	texts/npy.c texts/npy.h \
 	texts/order.c texts/order.h \

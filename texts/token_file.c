@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/size.h"
 #include "texts/indexed_dataset.h"
+#include "texts/jsonl.h"
 #include "texts/npy.h"
 
 #include <inttypes.h>
@@ -268,6 +269,28 @@ static enum tdm_status read_pair(struct pair *pair, struct tdm_token_file *file,
     return TDM_OK;
 }
 
+/* ---- JSON lines ---- */
+
+/* Takes the place of the file's text, which is not needed any more. */
+static enum tdm_status find_jsonl(uint64_t bytes, struct tdm_token_file *file,
+                                  struct tdm_error *err)
+{
+    struct tdm_jsonl lines;
+    enum tdm_status status = tdm_jsonl_read(file->path, file->bytes, bytes, &lines, err);
+    if (status != TDM_OK)
+        return status;
+    free(file->bytes);
+    file->bytes = (char *)lines.tokens;
+    file->format = "JSON lines of token ids";
+    file->data = (const unsigned char *)lines.tokens;
+    file->count = lines.count;
+    file->width = sizeof(*lines.tokens);
+    file->document_count = lines.document_count;
+    file->document_starts = lines.document_starts;
+    file->targets = lines.targets;
+    return TDM_OK;
+}
+
 /* ---- all formats ---- */
 
 static enum tdm_status refuse_unknown(const char *path, uint32_t vocabulary, struct tdm_error *err)
@@ -278,8 +301,8 @@ static enum tdm_status refuse_unknown(const char *path, uint32_t vocabulary, str
              path, vocabulary);
     return tdm_hint(err,
                     "give token ids as a .npy array, as llm.c's or Megatron-LM's .bin (the latter "
-                    "with its .idx), as uint16:FILE or uint32:FILE; or bytes:FILE for one token a "
-                    "byte");
+                    "with its .idx), as lines of JSON (.jsonl), as uint16:FILE or uint32:FILE; or "
+                    "bytes:FILE for one token a byte");
 }
 
 /* Reads a file that has no prefix and no index: its contents tell the format. */
@@ -291,6 +314,8 @@ static enum tdm_status read_by_contents(const char *what, uint32_t vocabulary,
     enum tdm_status status = read_whole(what, &file->bytes, &bytes, err);
     if (status != TDM_OK)
         return status;
+    if (ends_in(what, ".jsonl"))
+        return find_jsonl(bytes, file, err);
     const struct llmc *kind = llmc_of(file->bytes, bytes);
     if (tdm_npy_is(file->bytes, bytes))
         return find_npy(bytes, file, err);
@@ -405,5 +430,6 @@ void tdm_token_file_free(struct tdm_token_file *file)
     free(file->path);
     free(file->bytes);
     free(file->document_starts);
+    free(file->targets);
     *file = (struct tdm_token_file){0};
 }

@@ -4,7 +4,8 @@
  *
  *     FILE             an array of NumPy (.npy); llm.c's data, which begins with 256 int32
  *                      (20240520: GPT-2's uint16; 20240801: Llama 3's uint32); Megatron-LM's
- *                      PREFIX.bin, with PREFIX.idx beside it; any other file as bytes, one token a
+ *                      PREFIX.bin, with PREFIX.idx beside it; JSON lines, whose name ends in
+ *                      ".jsonl" (jsonl.h); any other file as bytes, one token a
  *                      byte, where the vocabulary has no more entries than bytes need
  *     uint16:FILE      little-endian numbers of two bytes, from the first byte on
  *     uint32:FILE      the same of four bytes
@@ -30,6 +31,8 @@ struct tdm_token_file {
     bool is_signed;
     uint64_t document_count;   /* 0: the format has none */
     uint64_t *document_starts; /* [document_count] first token of each, rising from 0; owned */
+    unsigned char *targets;    /* [count] 0: a token that is read, but no target; NULL: all are;
+                                  owned */
     bool opened_by_delimiter;  /* documents begin with a delimiter token, which the text before it
                                   predicts */
 };

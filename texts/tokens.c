@@ -20,6 +20,7 @@ struct text {
     uint64_t *document_starts; /* [document_count] in the text */
     char *name;                /* of several files */
     struct tdm_tokens *mask;   /* NULL: none */
+    bool files_mask;           /* some file says which tokens are targets */
 };
 
 struct tdm_tokens {
@@ -95,6 +96,7 @@ static enum tdm_status join(struct text *text, struct tdm_error *err)
     for (size_t i = 0; i < text->file_count; i++) {
         text->firsts[i + 1] = text->firsts[i] + text->files[i].count;
         text->document_count += text->files[i].document_count;
+        text->files_mask = text->files_mask || text->files[i].targets != NULL;
     }
     text->document_starts = malloc((text->document_count + 1) * sizeof(*text->document_starts));
     const char *last = text->files[text->file_count - 1].path;
@@ -210,13 +212,23 @@ enum tdm_status tdm_tokens_mask(struct tdm_tokens *tokens, const char *what, str
 
 bool tdm_tokens_are_masked(const struct tdm_tokens *tokens)
 {
-    return tokens->text != NULL && tokens->text->mask != NULL;
+    return tokens->text != NULL && (tokens->text->mask != NULL || tokens->text->files_mask);
+}
+
+/* Is token `at` of the text a target by the file that it is in? */
+static bool is_target_of_file(const struct text *text, uint64_t at)
+{
+    const uint64_t file = last_at_most(text->firsts, text->file_count, at);
+    const unsigned char *targets = text->files[file].targets;
+    return targets == NULL || targets[at - text->firsts[file]] != 0;
 }
 
 bool tdm_tokens_is_target(const struct tdm_tokens *tokens, uint64_t i)
 {
-    return !tdm_tokens_are_masked(tokens) ||
-           tdm_tokens_at(tokens->text->mask, tokens->first + i) != 0;
+    const struct text *text = tokens->text;
+    const uint64_t at = tokens->first + i;
+    return text == NULL || ((text->mask == NULL || tdm_tokens_at(text->mask, at) != 0) &&
+                            (!text->files_mask || is_target_of_file(text, at)));
 }
 
 enum tdm_status tdm_tokens_read_in(struct tdm_tokens *tokens, enum tdm_text_order order,

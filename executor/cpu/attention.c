@@ -306,11 +306,12 @@ static void attention_task(void *context, void *thread_scratch, uint64_t index)
 
     float *lse = tdm_attention_lse(a, o);
     for (uint64_t i = 0; i < rows; i++) {
-        float scale = 1.0f / x.sum[i];
+        const bool none = x.sum[i] == 0.0f; /* of the keys of one chunk, as in a ring */
+        float scale = none ? 0.0f : 1.0f / x.sum[i];
         for (uint64_t j = 0; j < dim; j++)
             x.out[i * dim + j] *= scale;
         lse[(first + i / a->ratio) * a->query_heads + kv_head * a->ratio + i % a->ratio] =
-            (float)((double)x.maximum[i] + log((double)x.sum[i]));
+            none ? TDM_LSE_OF_NONE : (float)((double)x.maximum[i] + log((double)x.sum[i]));
     }
     for (uint64_t t = 0; t < tokens; t++)
         tdm_store_row(o->data, o->dtype, (first + t) * width + kv_head * line, line,

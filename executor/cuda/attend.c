@@ -116,6 +116,16 @@ enum tdm_status tdm_cuda_run_select(struct tdm_executor *executor, const struct 
 
 /* ---- attention ---- */
 
+/* The keys, if they are of a chunk before that of the queries: it is on a visit, or at home on
+ * another's way around a ring. Else 0. */
+static uint64_t visiting_keys(const struct tdm_launch *launch)
+{
+    const struct tdm_chunk *chunks = launch->program->chunks;
+    const struct tdm_access *kv = &launch->op->access[TDM_ATTENTION_KV];
+    const uint32_t last = kv->before.chunk + kv->slots - 1;
+    return last == launch->op->chunk ? 0 : chunks[last].tokens;
+}
+
 static struct tdm_attend attend_of(const struct tdm_executor *executor,
                                    const struct tdm_launch *launch, uint32_t lists)
 {
@@ -128,6 +138,7 @@ static struct tdm_attend attend_of(const struct tdm_executor *executor,
         .tokens = op->tokens,
         .first_token = program->chunks[op->chunk].first_token,
         .key_token = program->chunks[op->access[TDM_ATTENTION_KV].before.chunk].first_token,
+        .visiting_keys = visiting_keys(launch),
         .chunk_tokens = params->pages.chunk_tokens,
         .page_tokens = params->pages.page_tokens,
         .lists = lists_of(launch, lists),
@@ -273,4 +284,36 @@ enum tdm_status tdm_cuda_run_attention_grad(struct tdm_executor *executor,
     if (status != TDM_OK)
         return status;
     return kind_of(&attend)->backward(&attend, stream, err);
+}
+
+static float *lse_of(const struct tdm_launch *launch, const struct tdm_operand *out)
+{
+    const struct tdm_params *params = tdm_launch_params(launch);
+    const uint64_t rows = launch->op->tokens * params->attention.query_heads;
+    void *lse =
+        (unsigned char *)out->data + tdm_lse_bytes_at(rows * params->pages.head_dim, out->dtype);
+    return lse;
+}
+
+enum tdm_status tdm_cuda_run_merge(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                   struct tdm_error *err)
+{
+    const struct tdm_params *params = tdm_launch_params(launch);
+    const struct tdm_operand *part = &launch->operand[TDM_MERGE_PART],
+                             *sum = &launch->operand[TDM_MERGE_SUM],
+                             *out = &launch->operand[TDM_MERGE_OUT];
+    const bool outputs = launch->op->access[TDM_MERGE_PART].after.content == TDM_OUT_PART;
+    struct tdm_merge merge = {.rows = launch->op->tokens * params->attention.query_heads,
+                              .head_dim = params->pages.head_dim,
+                              .opens = sum->mode == TDM_WRITE,
+                              .part = tdm_array_at(part, 0),
+                              .sum = sum->data};
+    if (out->data != NULL)
+        merge.out = tdm_array_at(out, 0);
+    if (outputs) {
+        merge.part_lse = lse_of(launch, part);
+        merge.sum_lse = lse_of(launch, sum);
+        merge.out_lse = out->data == NULL ? NULL : lse_of(launch, out);
+    }
+    return tdm_cuda_merge(&merge, tdm_cuda_compute(executor), err);
 }

@@ -104,8 +104,7 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     const uint32_t kv_head = head / (a.query_heads / a.kv_heads);
     const uint64_t t0 = (uint64_t)(row_tiles - 1 - blockIdx.x / a.query_heads) * ROWS;
     const uint64_t last = (t0 + ROWS < a.tokens ? t0 + ROWS : a.tokens) - 1;
-    const uint32_t before = (uint32_t)(a.first_token - a.key_token);
-    const uint32_t end = before + (uint32_t)last + 1; /* of the keys */
+    const uint32_t end = tdm_attend_last_key(&a, last) + 1; /* of the keys */
     const uint32_t first_row = threadIdx.x / 32 * WARP_ROWS;
 
     const uint32_t begin = LISTS ? 0 : a.from[t0] / KEYS * KEYS;
@@ -115,8 +114,8 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     const uint64_t warp_last = t + WARP_ROWS - 1 < last ? t + WARP_ROWS - 1 : last;
     const bool is_there = t <= last;
     const tdm_sight<LISTS> sight(a, kv_head, t, warp_last, is_there);
-    const uint32_t some_end = is_there ? before + (uint32_t)warp_last + 1 : 0;
-    const uint32_t all_end = before + (uint32_t)t + 1;
+    const uint32_t some_end = is_there ? tdm_attend_last_key(&a, warp_last) + 1 : 0;
+    const uint32_t all_end = tdm_attend_last_key(&a, t) + 1;
     const uint32_t of_q = q + first_row * tdm_row_bytes<D> + tdm_lane_rows<D>();
     const uint32_t of_k = stages + tdm_lane_columns<D>();
     const uint32_t of_v = stages + tile_bytes + tdm_lane_rows<D>();
@@ -175,7 +174,7 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
             float scores[ROW_BLOCKS][KEY_BLOCKS][4];
             make_scores<D>(scores, of_q, of_k + stage * 2 * tile_bytes);
             if (key + KEYS > all_end || key < sight.all_from(sees_whole))
-                tdm_mask(scores, a, tdm_seen_from(a, sees_whole, kv_head), t, key);
+                tdm_mask<true>(scores, a, tdm_seen_from(a, sees_whole, kv_head), t, key);
             float rescale[ROW_BLOCKS][2];
             if (tdm_follow(scores, rows, scale * TDM_LOG2_E, rescale))
                 tdm_rescale(out, rescale);
@@ -227,7 +226,7 @@ extern "C" bool tdm_cuda_attention_suits(const struct tdm_attend *a)
     return tdm_tiles_fit(a) && a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
            (a->head_dim == 64 || a->head_dim == 96 || a->head_dim == 128) &&
            most_shared_bytes() >= (a->head_dim == 64 ? of_64 : of_128) &&
-           a->first_token + a->tokens - a->key_token <= INT32_MAX;
+           tdm_attend_keys(a) <= INT32_MAX;
 }
 
 extern "C" enum tdm_status tdm_cuda_attention(const struct tdm_attend *a, cudaStream_t stream,

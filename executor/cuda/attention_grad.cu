@@ -109,7 +109,7 @@ add_keys(float (&dq)[ROW_BLOCKS][D / 8][4], uint32_t q, uint32_t d_out, uint32_t
             if (MASKED) {
                 const uint64_t token = t + 16 * r + 8 * h + lane / 4;
                 from = seen[token < a.tokens ? token : a.tokens - 1];
-                position = (uint32_t)(a.first_token - a.key_token + token);
+                position = tdm_attend_last_key(&a, token);
             }
 #pragma unroll
             for (int n = 0; n < STEP_KEYS / 8; n++) {
@@ -157,8 +157,7 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
     const uint32_t kv_head = head / (a.query_heads / a.kv_heads);
     const uint64_t t0 = (uint64_t)(row_tiles - 1 - block / a.query_heads) * ROWS;
     const uint64_t last = (t0 + ROWS < a.tokens ? t0 + ROWS : a.tokens) - 1;
-    const uint32_t before = (uint32_t)(a.first_token - a.key_token);
-    const uint32_t end = before + (uint32_t)last + 1; /* of the keys */
+    const uint32_t end = tdm_attend_last_key(&a, last) + 1; /* of the keys */
     const uint32_t begin = LISTS ? 0 : a.from[t0] / STEP_KEYS * STEP_KEYS;
     const uint32_t lane = threadIdx.x % 32, first_row = threadIdx.x / 32 * WARP_ROWS;
 
@@ -167,8 +166,8 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
     const uint64_t warp_last = t + WARP_ROWS - 1 < last ? t + WARP_ROWS - 1 : last;
     const bool is_there = t <= last;
     const tdm_sight<LISTS> sight(a, kv_head, t, warp_last, is_there);
-    const uint32_t some_end = is_there ? before + (uint32_t)warp_last + 1 : 0;
-    const uint32_t all_end = before + (uint32_t)t + 1;
+    const uint32_t some_end = is_there ? tdm_attend_last_key(&a, warp_last) + 1 : 0;
+    const uint32_t all_end = tdm_attend_last_key(&a, t) + 1;
     const uint32_t of_q = q + first_row * row_bytes + tdm_lane_rows<D>();
     const uint32_t of_d_out = d_out + first_row * row_bytes + tdm_lane_rows<D>();
 
@@ -299,7 +298,7 @@ add_rows(of_keys<D> &of, uint32_t q, uint32_t d_out, const tdm_row_fact *facts, 
                     const uint64_t token = t + row + i % 2;
                     const uint32_t key = first_key + lane / 4 + i / 2 * 8;
                     if (key < seen[token < a.tokens ? token : a.tokens - 1] ||
-                        key > (uint32_t)(a.first_token - a.key_token + token))
+                        key > tdm_attend_last_key(&a, token))
                         each = 0.0f;
                 }
                 p[n][i] = each;
@@ -478,8 +477,7 @@ static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float s
     const uint32_t stages = tdm_shared(tiles);
     tdm_row_fact *const facts =
         (tdm_row_fact *)(tiles + KEY_TILE_ROWS * row_bytes); /* of the stages */
-    const uint32_t before = (uint32_t)(a.first_token - a.key_token);
-    const uint32_t end = before + (uint32_t)a.tokens; /* of the keys */
+    const uint32_t end = (uint32_t)tdm_attend_keys(&a);
     const uint32_t first_key = threadIdx.x / 32 * 16;
     uint32_t kv_head = block % a.kv_heads, key0 = block / a.kv_heads * KEYS;
     const uint2 *readers = NULL;
@@ -576,7 +574,7 @@ static enum tdm_status launch(const struct tdm_attend *a, cudaStream_t stream,
         KEY_TILE_ROWS * tdm_row_bytes<D> + KEY_STAGES * STEP_ROWS * (int)sizeof(tdm_row_fact);
     constexpr int shared_bytes = of_rows > of_keys ? of_rows : of_keys;
     static_assert(of_rows <= tdm_shared_bytes<D> && of_keys <= tdm_shared_bytes<D>, "as said");
-    const uint64_t keys = a->first_token + a->tokens - a->key_token;
+    const uint64_t keys = tdm_attend_keys(a);
     const unsigned row_blocks = (unsigned)((a->tokens + ROWS - 1) / ROWS * a->query_heads);
     const bool lists = a->lists.pages != NULL;
     const unsigned key_blocks = lists ? tdm_read_blocks(a) * (unsigned)(a->page_tokens / KEYS)

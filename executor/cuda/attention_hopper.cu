@@ -752,7 +752,7 @@ extern "C" bool tdm_cuda_attention_hopper_suits(const struct tdm_attend *a)
     const bool whole = keys <= a->chunk_tokens || a->chunk_tokens % a->page_tokens == 0;
     return tdm_is_hopper() && a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
            (a->head_dim == 64 || a->head_dim == 128) && keys <= INT32_MAX && whole &&
-           a->page_tokens % TDM_HOPPER_PAGE == 0 &&
+           a->visiting_keys == 0 && a->page_tokens % TDM_HOPPER_PAGE == 0 &&
            (a->lists.pages == NULL ||
             (a->page_tokens == TDM_HOPPER_PAGE && a->lists.capacity <= TDM_HOPPER_LIST_PAGES));
 }

@@ -295,7 +295,8 @@ struct tdm_votes_kind {
 extern const struct tdm_votes_kind tdm_cuda_votes_kinds[];
 
 /* A chunk's queries and the keys that they may see. The keys are in slots of pages. A slot holds
- * `chunk_tokens` tokens. The slots cover the sequence from `key_token` up to the last query. */
+ * `chunk_tokens` tokens. The slots cover the sequence from `key_token` up to the last query, or
+ * `visiting_keys` tokens, all before the first query. */
 struct tdm_attend {
     uint64_t tokens;      /* queries */
     uint64_t first_token; /* position of the first query in its sequence */
@@ -334,7 +335,20 @@ struct tdm_attend {
      * has one bit in both words: listed, seen whole. `order` has tdm_attend_order() words: the
      * order in which each (key page, list) is processed */
     uint32_t *readers, *order;
+    uint64_t visiting_keys; /* 0: keys up to the last query */
 };
+
+/* Number of keys; and the last key that a token may see, counted from key_token. */
+TDM_ANYWHERE uint64_t tdm_attend_keys(const struct tdm_attend *a)
+{
+    return a->visiting_keys > 0 ? a->visiting_keys : a->first_token + a->tokens - a->key_token;
+}
+
+TDM_ANYWHERE uint32_t tdm_attend_last_key(const struct tdm_attend *a, uint64_t token)
+{
+    return (uint32_t)(a->visiting_keys > 0 ? a->visiting_keys - 1
+                                           : a->first_token + token - a->key_token);
+}
 
 /* Number of key pages of a chunk's attention, and number of 32-bit words for a bit per query page.
  * */
@@ -434,6 +448,21 @@ enum tdm_status tdm_cuda_attention_plain(const struct tdm_attend *attend, cudaSt
                                          struct tdm_error *err);
 enum tdm_status tdm_cuda_attention_grad_plain(const struct tdm_attend *attend, cudaStream_t stream,
                                               struct tdm_error *err);
+
+/* Merges a part of attention with those before: outputs by their LSEs (executor/cpu/merge.c), or
+ * with `part_lse` NULL sums of dQ. A part whose LSE is not a number or below -1e29 has nothing.
+ * `sum` is fp32; the last part leaves the result in `out`, where data is not NULL, and not in the
+ * sum. */
+struct tdm_merge {
+    uint64_t rows; /* tokens * query heads */
+    uint32_t head_dim;
+    bool opens; /* the first part: the sum is written */
+    struct tdm_array part, out;
+    const float *part_lse;
+    float *sum, *sum_lse, *out_lse;
+};
+enum tdm_status tdm_cuda_merge(const struct tdm_merge *merge, cudaStream_t stream,
+                               struct tdm_error *err);
 
 /* All kernels, fastest first. The last one suits every case. */
 struct tdm_attention_kind {

@@ -24,6 +24,7 @@ cuda_sources = \
 	executor/cuda/lists.cu \
 	executor/cuda/lanes.c \
 	executor/cuda/matmul.c executor/cuda/matmul.h \
+	executor/cuda/merge.cu \
 	executor/cuda/mma.cuh \
 	executor/cuda/norm.cu executor/cuda/norm.h \
 	executor/cuda/norm_grad.cu \

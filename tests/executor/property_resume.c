@@ -8,12 +8,19 @@
  * moments, and the losses and gradient norms of all steps. So does a checkpoint that is read and
  * written again with another number of ranks.
  *
+ * A training that is stopped within a step, where a layer of its backward ends, and goes on from
+ * what was saved there, is the same training too: in arenas that hold a pattern where nothing was
+ * restored.
+ *
  * A checkpoint of which one byte is changed, or a part is missing, is refused, unless the change
  * means nothing. */
 #include "base/json.h"
+#include "base/size.h"
 #include "executor/backends.h"
 #include "executor/run.h"
 #include "models/weights.h"
+#include "schedule/pauses.h"
+#include "schedule/program.h"
 #include "tests/support/quiet_run.h"
 #include "tests/support/random_schedule.h"
 
@@ -231,6 +238,125 @@ static void a_training_goes_on_as_if_it_had_not_stopped(void **state)
                                 cases, 0.1));
 }
 
+/* ---- within a step ---- */
+
+/* Stops a run at a pause of its steps. */
+struct stopper {
+    uint64_t pauses, at; /* counted from 1; 0: never */
+    volatile sig_atomic_t stop;
+};
+
+static struct stopper stopper;
+
+static void paused(void *self, const char *directory, uint64_t step, uint64_t op, uint64_t ops,
+                   double seconds)
+{
+    (void)self, (void)directory, (void)step, (void)op, (void)ops, (void)seconds;
+    if (++stopper.pauses == stopper.at)
+        stopper.stop = 1;
+}
+
+/* Trains up to step `steps`, which is saved within at every pause, until the pause `at`. */
+static enum tdm_status train_within(const char *schedule, const char *save, const char *resume,
+                                    uint64_t seed, uint64_t steps, uint64_t at,
+                                    struct tdm_run_result *result, struct tdm_error *err)
+{
+    const struct tdm_run_options options = {.schedule_count = 1,
+                                            .schedule_paths = &schedule,
+                                            .backend = &tdm_cpu_backend,
+                                            .steps = steps,
+                                            .seed = seed,
+                                            .seed_given = resume == NULL,
+                                            .save_path = save,
+                                            .save_every = steps,
+                                            .save_keep = 1,
+                                            .shard_bytes = 1u << 30,
+                                            .saves_within = true,
+                                            .within_seconds = at == 0 ? 1e9 : 0,
+                                            .resume_path = resume,
+                                            .stop = &stopper.stop,
+                                            .command = "tidemark run"};
+    struct tdm_run_listener listener = tdm_quiet_listener(differences);
+    listener.saved_within = paused;
+    stopper = (struct stopper){.at = at};
+    return tdm_run(&options, &listener, result, err);
+}
+
+/* Stops at one pause of one step, goes on, and compares with `whole`. */
+static bool goes_on_within(uint64_t seed, uint64_t steps, uint64_t at)
+{
+    struct tdm_run_result result = {0};
+    struct tdm_error err = {0};
+    assert_int_equal(system("rm -rf part"), 0);
+    bool passed =
+        train_within("one.json", "part", NULL, seed, steps, at, &result, &err) == TDM_INTERRUPTED &&
+        result.within_step > 0 &&
+        train_within("one.json", "part", "part", 0, steps, 0, &result, &err) == TDM_OK &&
+        result.saved_step == steps && same_checkpoints("whole/latest", "part/latest") &&
+        access("part/latest", F_OK) == 0 && system("ls part | grep -q within") != 0;
+    if (!passed)
+        fprintf(stderr, "seed %llu, pause %llu: %s\n", (unsigned long long)seed,
+                (unsigned long long)at, err.message);
+    return passed;
+}
+
+static uint64_t count_pauses(const struct tdm_schedule *schedule)
+{
+    struct tdm_program *program;
+    struct tdm_pauses *pauses;
+    struct tdm_error err;
+    assert_int_equal(tdm_program_lower(schedule, &program, &err), TDM_OK);
+    assert_int_equal(tdm_pauses_new(program, &pauses, &err), TDM_OK);
+    const uint64_t count = tdm_pauses_count(pauses);
+    tdm_pauses_free(pauses);
+    tdm_program_free(program);
+    return count;
+}
+
+static bool run_within_case(uint64_t seed, uint64_t *stops)
+{
+    const struct tdm_random_options options = {.optimizer = seed % 7 == 0 ? TDM_RANDOM_ANY_OPTIMIZER
+                                                                          : TDM_RANDOM_UPDATES,
+                                               .max_tokens = 48};
+    const uint64_t steps = 2;
+    uint64_t most = tdm_case_long() ? 12 : 2;
+    struct tdm_schedule *schedule = NULL;
+    struct tdm_run_result result = {0};
+    struct tdm_error err = {0};
+    struct tdm_dice dice;
+    char text[512];
+    remove_all();
+    tdm_dice_seed(&dice, seed);
+    assert_int_equal(tdm_random_schedule(seed, &options, &schedule, &err), TDM_OK);
+    schedule->optimizer.learning_rate = 1e-3;
+    assert_true(tdm_quiet_schedule(schedule, "one.json"));
+    assert_int_equal(train_within("one.json", "whole", NULL, seed, steps, 0, &result, &err),
+                     TDM_OK);
+    /* each is saved up to the one where the run stops, which takes most of the time */
+    const uint64_t pauses = tdm_least(count_pauses(schedule) * steps, 60);
+    bool passed = true;
+    most = tdm_least(most, pauses);
+    for (uint64_t i = 0; i < most && passed; i++, ++*stops)
+        passed = goes_on_within(seed, steps, tdm_dice_roll(&dice, 1, pauses));
+    if (!passed) {
+        tdm_case_again("executor/property_resume", seed);
+        fprintf(stderr, "  %s\n", tdm_schedule_describe(schedule, text, sizeof(text)));
+    }
+    tdm_schedule_free(schedule);
+    return passed;
+}
+
+static void a_step_goes_on_as_if_it_had_not_stopped(void **state)
+{
+    (void)state;
+    uint64_t cases = tdm_case_count(16, 200), failed = 0, stops = 0;
+    for (uint64_t i = 0; i < cases; i++)
+        failed += !run_within_case(tdm_case_seed(BASE_SEED + 1, i), &stops);
+    printf("# %llu stops within a step\n", (unsigned long long)stops);
+    assert_int_equal(failed, 0);
+    assert_true(tdm_case_enough("stop within a step", stops, cases, 0.5));
+}
+
 /* ---- checkpoints that were changed ---- */
 
 /* Changes one byte of a file, or cuts it off there. */
@@ -326,6 +452,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_training_goes_on_as_if_it_had_not_stopped),
+        cmocka_unit_test(a_step_goes_on_as_if_it_had_not_stopped),
         cmocka_unit_test(a_changed_checkpoint_is_refused),
     };
     return cmocka_run_group_tests(tests, enter_scratch, NULL);

@@ -8,6 +8,9 @@
  * probabilities and their gradients are rounded to bf16 for the second product, and outputs too, by
  * 2^-8 each at worst and less on average. Bytes without a key of the chunk must stay as they were.
  *
+ * The same attention over one slot of keys at a time, whose parts are merged, must give the same
+ * within the bound, as ranks in a ring do it.
+ *
  * A few shapes run TDM_REPEATS times (10), with copies and other kernels under way, and must give
  * the same bits. */
 #include "base/dtype.h"
@@ -345,6 +348,94 @@ static void repeat(struct gpu_test *test, const struct tdm_attend *a, const stru
     free_result(&got);
 }
 
+/* ---- one slot at a time ---- */
+
+/* The fastest kind from `kind` on for an attention. */
+static const struct tdm_attention_kind *suiting(const struct tdm_attention_kind *kind,
+                                                const struct tdm_attend *a)
+{
+    while (kind->suits != NULL && !kind->suits(a))
+        kind++;
+    return kind;
+}
+
+/* Runs the forward over each slot of keys by itself into `result`, and the backward from the
+ * forward results of `from`. */
+static void run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind, uint64_t slots,
+                      const struct result *from, struct result *result, cudaStream_t stream)
+{
+    const uint64_t rows = a.tokens * a.query_heads, elements = rows * a.head_dim;
+    struct tdm_error err = {0};
+    struct result part = new_result(elements, rows, NULL, 1),
+                  sum = new_result(2 * elements, rows, NULL, 1);
+    float *gradients = result->gradients;
+    for (int backward = 0; backward < 2; backward++) {
+        for (uint64_t k = 0; k < slots; k++) {
+            struct tdm_attend v = a;
+            struct tdm_merge merge = {.rows = rows, .head_dim = a.head_dim, .opens = k == 0};
+            v.pages.data = (uint16_t *)a.pages.data + k * a.slot_elements;
+            v.key_token = a.key_token + k * a.chunk_tokens;
+            v.visiting_keys = k + 1 < slots ? a.chunk_tokens : 0;
+            v.out = (struct tdm_array){backward ? from->out : part.out, TDM_DTYPE_BF16};
+            v.lse = backward ? from->lse : part.lse;
+            v.dq = (struct tdm_array){part.dq, TDM_DTYPE_BF16};
+            v.gradient_slot_elements = a.slot_elements;
+            v.written = (struct tdm_array){gradients + k * a.slot_elements, TDM_DTYPE_FP32};
+            v.written_slots = 1;
+            const struct tdm_attention_kind *of = suiting(kind, &v);
+            merge.part = (struct tdm_array){backward ? part.dq : part.out, TDM_DTYPE_BF16};
+            merge.sum = sum.out;
+            if (!backward) {
+                merge.part_lse = part.lse;
+                merge.sum_lse = sum.lse;
+                merge.out_lse = result->lse;
+            }
+            if (k + 1 == slots)
+                merge.out = (struct tdm_array){backward ? result->dq : result->out, TDM_DTYPE_BF16};
+            if (tdm_cuda_attend_from(&v, stream, &err) != TDM_OK ||
+                (backward ? of->backward(&v, stream, &err) : of->forward(&v, stream, &err)) !=
+                    TDM_OK ||
+                tdm_cuda_merge(&merge, stream, &err) != TDM_OK)
+                die(&err);
+        }
+    }
+    if (TDM_CUDA(cudaStreamSynchronize(stream), &err) != TDM_OK)
+        die(&err);
+    free_result(&part);
+    free_result(&sum);
+}
+
+/* All kinds over one slot at a time, and the whole by the last kind. */
+static void check_slots(struct gpu_test *test, struct tdm_attend a, const struct shape *s,
+                        cudaStream_t stream)
+{
+    const uint64_t rows = s->tokens * s->kv_heads * s->ratio, elements = rows * s->head_dim;
+    const uint64_t sums = s->slots * slot_of(s);
+    float *zeros = host(sums * sizeof(float));
+    const struct tdm_attention_kind *kind = tdm_cuda_attention_kinds, *plain = kind;
+    while (plain->suits != NULL)
+        plain++;
+    struct result due = new_result(elements, rows, zeros, sums);
+    run(a, plain, &due, &due, stream);
+    if (s->documents == 1) /* as a sequence without documents has it */
+        a.documents = (struct tdm_documents){.count = 1};
+    for (;; kind++) {
+        if (kind == plain || kind->suits(&a)) {
+            struct result got = new_result(elements, rows, zeros, sums);
+            struct result again = new_result(elements, rows, zeros, sums);
+            run_slots(a, kind, s->slots, &due, &got, stream);
+            run_slots(a, kind, s->slots, &due, &again, stream);
+            check(test, kind, s, &due, &got, &again);
+            free_result(&got);
+            free_result(&again);
+        }
+        if (kind == plain)
+            break;
+    }
+    free_result(&due);
+    free(zeros);
+}
+
 /* `scale` multiplies the queries. `writes`: dK and dV of the first of several slots are written. */
 static void run_shape(struct gpu_test *test, const struct shape *s, float scale, bool repeats,
                       bool writes)
@@ -417,6 +508,8 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale,
         free_result(&got);
         free_result(&again);
     }
+    if (s->slots > 1 && writes && scale < 10.0f)
+        check_slots(test, a, s, stream);
     if (!served)
         gpu_test_case(test, false, "no tensor cores for head dim %u", s->head_dim);
     free_result(&due);

@@ -5,6 +5,7 @@
 #include "planner/estimate.h"
 #include "planner/group_lists.h"
 #include "planner/memo.h"
+#include "planner/recipes.h"
 #include "commands/prediction.h"
 #include "planner/set_keys.h"
 #include "planner/shortage.h"
@@ -191,6 +192,87 @@ static void test_likely_seconds(void **state)
                   " steps: off by %.2f%% in the mean, %.2f%% at most\n",
                   cases, 100 * sum / (double)cases, 100 * worst);
     assert_true(sum < MOST_OFF * (double)cases && worst < WORST_OFF);
+}
+
+/* Simulated over likely seconds of a schedule, less 1. */
+static double off_by(struct tdm_schedule *schedule)
+{
+    struct tdm_estimator *estimator;
+    struct tdm_estimate estimate;
+    struct tdm_program *program;
+    struct tdm_simulation simulation;
+    struct tdm_error err;
+    must(tdm_estimator_new(schedule, &estimator, &err), &err);
+    tdm_estimate(estimator, schedule, &estimate);
+    tdm_estimator_free(estimator);
+    must(tdm_program_lower(schedule, &program, &err), &err);
+    must(tdm_simulate(program, NULL, NULL, &simulation, &err), &err);
+    tdm_program_free(program);
+    return simulation.step_seconds / estimate.likely_seconds - 1;
+}
+
+/* Chunk-major, inputs and sets of some layers go to the host: products wait for slots from which
+ * copies are sent. Then updates on the host: gradients of a group are sent while it still
+ * computes. */
+static void test_likely_seconds_of_waits(void **state)
+{
+    (void)state;
+    struct tdm_error err;
+    for (uint32_t layers = 1; layers <= 4; layers += 3) {
+        struct tdm_schedule *schedule = new_schedule("qwen2.5-7b", 32768, 0, 0);
+        struct tdm_pins pins = {0};
+        uint32_t sizes[28];
+        for (uint32_t g = 0; g < 28 / layers; g++)
+            sizes[g] = layers;
+        must(tdm_schedule_set_groups(schedule, 28 / layers, sizes, &err), &err);
+        schedule->chunk_tokens = 8192;
+        schedule->head_tile_tokens = 4096;
+        schedule->prefetch = 2;
+        tdm_schedule_set_order(schedule, TDM_CHUNK_MAJOR);
+        for (uint32_t g = 0; g < schedule->group_count; g++) {
+            struct tdm_group *group = &schedule->groups[g];
+            group->input_place = group->kept_place = TDM_HOST;
+            group->kept = layers == 1 && g % 3 == 0 ? TDM_SET_ALL : TDM_SET_INPUT;
+        }
+        if (layers > 1) {
+            schedule->optimizer.on = TDM_HOST;
+            assert_true(tdm_host_homes(schedule, &pins, schedule->homes, &err));
+        }
+        const double off = off_by(schedule);
+        print_message("groups of %u: off by %.2f%%\n", layers, 100 * off);
+        assert_true(fabs(off) < 0.003);
+        tdm_schedule_free(schedule);
+    }
+}
+
+/* Small tiles make the head slower, as the estimator of larger ones knows. */
+static void test_tile_seconds(void **state)
+{
+    (void)state;
+    struct tdm_schedule *schedule = new_schedule_on("h200", "qwen2.5-7b", 8192, 0, 0);
+    struct tdm_estimator *estimator;
+    double seconds[2];
+    struct tdm_error err;
+    const uint32_t layers = schedule->model->layers;
+    must(tdm_schedule_set_groups(schedule, 1, &layers, &err), &err);
+    schedule->chunk_tokens = 8192;
+    for (int small = 0; small < 2; small++) {
+        struct tdm_program *program;
+        struct tdm_simulation simulation;
+        schedule->head_tile_tokens = small ? 1024 : 4096;
+        must(tdm_program_lower(schedule, &program, &err), &err);
+        must(tdm_simulate(program, NULL, NULL, &simulation, &err), &err);
+        seconds[small] = simulation.kind_seconds[TDM_OP_HEAD];
+        tdm_program_free(program);
+    }
+    schedule->head_tile_tokens = 4096;
+    must(tdm_estimator_new(schedule, &estimator, &err), &err);
+    const double longer = tdm_estimator_tile_seconds(estimator, 1024);
+    assert_true(longer > 0);
+    assert_float_equal(longer, seconds[1] - seconds[0], 0.02 * longer);
+    assert_true(tdm_estimator_tile_seconds(estimator, 4096) <= 0);
+    tdm_estimator_free(estimator);
+    tdm_schedule_free(schedule);
 }
 
 /* ---- lists of groups ---- */
@@ -792,6 +874,8 @@ int main(void)
         cmocka_unit_test(test_memo),
         cmocka_unit_test(test_estimates),
         cmocka_unit_test(test_likely_seconds),
+        cmocka_unit_test(test_likely_seconds_of_waits),
+        cmocka_unit_test(test_tile_seconds),
         cmocka_unit_test(test_group_lists),
         cmocka_unit_test(test_fixed_groups),
         cmocka_unit_test(test_tighter_is_never_faster),

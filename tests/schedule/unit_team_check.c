@@ -38,7 +38,7 @@ static enum tdm_status record(void *self, const struct tdm_item *item, struct td
 {
     struct ops *ops = self;
     (void)err;
-    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & 1u << item->op->kind) == 0)
+    if (item->kind != TDM_RUN || (TDM_TEAM_KINDS & TDM_KIND(item->op->kind)) == 0)
         return TDM_OK;
     if (ops->count == ops->capacity) {
         ops->capacity = 2 * ops->capacity + 64;
@@ -77,7 +77,7 @@ static void free_trial(struct trial *t)
 static enum tdm_status check(const struct trial *t, struct tdm_error *err)
 {
     struct tdm_team_check *team;
-    enum tdm_status status = tdm_team_check_new(&team, err);
+    enum tdm_status status = tdm_team_check_new(t->ranks, &team, err);
     for (uint32_t rank = 0; rank < t->ranks && status == TDM_OK; rank++) {
         tdm_team_check_rank(team, rank);
         for (size_t i = 0; i < t->ops[rank].count && status == TDM_OK; i++) {
@@ -117,7 +117,7 @@ static bool differ(const struct tdm_op *a, const struct tdm_op *b)
 {
     return tdm_team_exchanged(a) != tdm_team_exchanged(b) || a->kind != b->kind ||
            a->layer != b->layer || a->chunk != b->chunk || a->part != b->part ||
-           a->tokens != b->tokens;
+           a->tokens != b->tokens || a->hops != b->hops || a->queries != b->queries;
 }
 
 static void remove_op(struct ops *ops, size_t at)
@@ -162,6 +162,16 @@ static bool gather_all_dropped(struct trial *t)
 static bool exchange_dropped(struct trial *t)
 {
     return dropped(t, TDM_OP_ALL_TO_ALL);
+}
+
+static bool hop_dropped(struct trial *t)
+{
+    return dropped(t, TDM_OP_HOP);
+}
+
+static bool hop_sum_dropped(struct trial *t)
+{
+    return dropped(t, TDM_OP_HOP_SUM);
 }
 
 static bool last_dropped(struct trial *t)
@@ -342,6 +352,55 @@ static bool heads_not_sent(struct trial *t)
     return false;
 }
 
+/* A hop that has an operand, or NULL. */
+static struct tdm_op *some_hop(struct trial *t, uint32_t operand)
+{
+    for (size_t i = 0; i < faulty(t)->count; i++) {
+        struct tdm_op *op = &faulty(t)->op[i];
+        if ((op->kind == TDM_OP_HOP || op->kind == TDM_OP_HOP_SUM) &&
+            op->access[operand].buffer != TDM_NONE)
+            return op;
+    }
+    return NULL;
+}
+
+/* A rank keeps a chunk that the next one awaits. */
+static bool hop_not_sent(struct trial *t)
+{
+    struct tdm_op *op = some_hop(t, TDM_HOP_SENT);
+    if (op == NULL)
+        return false;
+    op->access[TDM_HOP_SENT].buffer = TDM_NONE;
+    op->sent_bytes = 0;
+    return true;
+}
+
+/* It takes another chunk than comes, of the same bytes. */
+static bool hop_of_another_chunk(struct trial *t)
+{
+    struct tdm_op *op = some_hop(t, TDM_HOP_RECEIVED);
+    if (op == NULL)
+        return false;
+    op->access[TDM_HOP_RECEIVED].after.chunk ^= 1;
+    return true;
+}
+
+static bool hop_too_many(struct trial *t)
+{
+    struct tdm_op *op = some_op(t, TDM_OP_HOP);
+    if (op != NULL)
+        op->hops++;
+    return op != NULL;
+}
+
+static bool hop_for_other_queries(struct trial *t)
+{
+    struct tdm_op *op = some_op(t, TDM_OP_HOP_SUM);
+    if (op != NULL)
+        op->queries++;
+    return op != NULL;
+}
+
 static struct fault {
     const char *name, *message; /* a part of it */
     bool (*plant)(struct trial *t);
@@ -355,6 +414,14 @@ static struct fault {
     {.name = "an exchange of heads dropped", .message = "rank", .plant = exchange_dropped},
     {.name = "the heads of another value", .message = "rank 0 runs", .plant = other_heads},
     {.name = "heads not sent", .message = "bytes and receive", .plant = heads_not_sent},
+    {.name = "a hop dropped", .message = "rank", .plant = hop_dropped},
+    {.name = "a hop of a sum dropped", .message = "rank", .plant = hop_sum_dropped},
+    {.name = "a chunk that goes no further", .message = "bytes and receive", .plant = hop_not_sent},
+    {.name = "another chunk than comes",
+     .message = "receives another chunk",
+     .plant = hop_of_another_chunk},
+    {.name = "a hop too many", .message = "rank 0 runs", .plant = hop_too_many},
+    {.name = "a hop for other queries", .message = "rank 0 runs", .plant = hop_for_other_queries},
     {.name = "the last team op dropped", .message = "team ops", .plant = last_dropped},
     {.name = "all team ops dropped", .message = "team ops", .plant = all_dropped},
     {.name = "a team op twice", .message = "rank", .plant = some_doubled},
@@ -404,7 +471,7 @@ static void faults_are_caught(void **state)
 {
     (void)state;
     const struct tdm_random_options options = {.max_tokens = 60, .ranks = RANKS_MOST};
-    uint64_t cases = tdm_case_count(60, 300), planted = 0, caught = 0, kinds = 0;
+    uint64_t cases = tdm_case_count(130, 300), planted = 0, caught = 0, kinds = 0;
     for (uint64_t n = 0; n < cases; n++) {
         const uint64_t seed = tdm_case_seed(BASE_SEED, n);
         struct tdm_schedule *schedule;

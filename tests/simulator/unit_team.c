@@ -38,7 +38,7 @@ static enum tdm_status count(void *self, const struct tdm_item *item, struct tdm
 {
     struct volumes *volumes = self;
     (void)err;
-    if (item->kind == TDM_RUN && (TDM_TEAM_KINDS & 1u << item->op->kind) != 0) {
+    if (item->kind == TDM_RUN && (TDM_TEAM_KINDS & TDM_KIND(item->op->kind)) != 0) {
         volumes->received[item->op->kind] += item->op->fetched_bytes;
         volumes->sent[item->op->kind] += item->op->sent_bytes;
     }
@@ -122,21 +122,48 @@ static uint64_t heads_bytes(const struct tdm_schedule *s, uint32_t layer, uint64
     return (s->ranks - 1) * part;
 }
 
-/* Which of a sequence's `chunks` chunks a rank has; `dealt` are the program's, whose rank is asked
- * only where no formula says it. */
+/* Which of a sequence's `chunks` chunks a rank has; `dealt` are the program's, whose first round is
+ * asked, and their rank only where no formula says it. */
 static uint64_t rank_of(const struct tdm_schedule *s, const struct tdm_chunk *dealt, uint64_t chunk,
                         uint64_t chunks)
 {
     const uint64_t round = chunk / s->ranks, at = chunk % s->ranks;
     switch (s->deal) {
     case TDM_DEAL_SNAKE: /* in each pair of rounds the order of the ranks turns */
-        return round % 2 == 0 ? at : s->ranks - 1 - at;
+        return (dealt[0].round + round) % 2 == 0 ? at : s->ranks - 1 - at;
     case TDM_DEAL_STRIPES:
         return at;
     case TDM_DEAL_CONTIGUOUS:
         return chunk * s->ranks / chunks;
     default:
         return dealt[chunk].rank;
+    }
+}
+
+/* What chunk `c` of a sequence costs in a layer if K and V go around. For each round of queries its
+ * K and V go as far as some see it, in every forward and in the backward; the sum of its dK and dV
+ * begins with the first on the way that does, and goes all the way home. */
+static void add_ring_bytes(const struct tdm_schedule *s, uint32_t layer,
+                           const struct tdm_sequence *sequence, const struct tdm_chunk *dealt,
+                           uint64_t c, struct volumes *due)
+{
+    const uint64_t ct = s->chunk_tokens, chunks = up(sequence->tokens, ct), ranks = s->ranks;
+    const uint64_t tokens = c + 1 < chunks ? ct : sequence->tokens - c * ct;
+    const uint64_t times = times_attended(s, layer) + (s->pass == TDM_TRAIN);
+    for (uint64_t first = c / ranks * ranks; first < chunks; first += ranks) {
+        uint64_t nearest = ranks, furthest = 0;
+        for (uint64_t i = first; i < first + ranks && i < chunks; i++) {
+            const uint64_t hops =
+                (rank_of(s, dealt, i, chunks) + ranks - rank_of(s, dealt, c, chunks)) % ranks;
+            if (i <= c || hops == 0 || first_seen(s, layer, sequence, i * ct) >= c * ct + tokens)
+                continue;
+            nearest = hops < nearest ? hops : nearest;
+            furthest = hops > furthest ? hops : furthest;
+        }
+        due->received[TDM_OP_HOP] += times * furthest * kv_bytes(s, tokens, s->dtypes.kv);
+        if (s->pass == TDM_TRAIN)
+            due->received[TDM_OP_HOP_SUM] +=
+                (ranks - nearest) * kv_bytes(s, tokens, s->dtypes.kv_gradients);
     }
 }
 
@@ -155,6 +182,10 @@ static struct volumes due_volumes(const struct tdm_schedule *s, const struct tdm
             for (uint32_t layer = 0; layer < model->layers; layer++) {
                 if (s->exchange == TDM_EXCHANGE_HEADS) {
                     due.received[TDM_OP_ALL_TO_ALL] += heads_bytes(s, layer, tokens);
+                    continue;
+                }
+                if (s->exchange == TDM_EXCHANGE_RING) {
+                    add_ring_bytes(s, layer, sequence, dealt, c, &due);
                     continue;
                 }
                 /* every chunk goes to all ranks but its own; means of its pages once */
@@ -228,7 +259,7 @@ static void make_plain(struct tdm_schedule *s, struct tdm_dice *dice)
     for (uint32_t i = 0; i < s->sequence_count; i++)
         most = most < s->sequences[i].tokens ? s->sequences[i].tokens : most;
     most = up(most, s->chunk_tokens);
-    if (s->exchange == TDM_EXCHANGE_GATHER)
+    if (s->exchange != TDM_EXCHANGE_HEADS)
         s->ranks = (uint32_t)tdm_dice_roll(dice, 2, most < 12 ? most : 12);
 }
 
@@ -236,7 +267,7 @@ static void ranks_exchange_what_is_due(void **state)
 {
     (void)state;
     uint64_t cases = tdm_case_count(150, 1500), compared = 0, windows = 0, documents = 0, kept = 0,
-             updates = 0, bytes = 0, heads = 0, means = 0;
+             updates = 0, bytes = 0, heads = 0, means = 0, rings = 0;
     for (uint64_t n = 0; n < cases; n++) {
         const uint64_t seed = tdm_case_seed(BASE_SEED, n);
         const struct tdm_random_options options = {
@@ -288,7 +319,9 @@ static void ranks_exchange_what_is_due(void **state)
         documents += schedule->sequences[0].document_count > 1;
         kept += schedule->groups[0].kv == TDM_KV_KEEP;
         bytes += all.received[TDM_OP_GATHER] + all.received[TDM_OP_REDUCE] +
-                 all.received[TDM_OP_ALL_TO_ALL];
+                 all.received[TDM_OP_ALL_TO_ALL] + all.received[TDM_OP_HOP] +
+                 all.received[TDM_OP_HOP_SUM];
+        rings += all.received[TDM_OP_HOP] > 0;
         heads += all.received[TDM_OP_ALL_TO_ALL] > 0;
         means += tdm_schedule_lists(schedule) == TDM_SELECT_TOP_K;
         compared++;
@@ -302,6 +335,7 @@ static void ranks_exchange_what_is_due(void **state)
     assert_true(tdm_case_enough("gather updated weights", updates, cases, 0.3));
     assert_true(tdm_case_enough("keep K and V", kept, cases, 0.1));
     assert_true(tdm_case_enough("divide the heads", heads, cases, 0.1));
+    assert_true(tdm_case_enough("go around a ring", rings, cases, 0.1));
     assert_true(tdm_case_enough("gather page means", means, cases, 0.05));
 }
 

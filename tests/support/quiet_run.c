@@ -21,9 +21,10 @@ static void moved(void *self, const char *what, uint64_t done, uint64_t elements
     (void)self, (void)what, (void)done, (void)elements;
 }
 
-static void resumed(void *self, const char *directory, uint64_t step, const char *differences)
+static void resumed(void *self, const char *directory, uint64_t step, bool within,
+                    const char *differences)
 {
-    (void)directory, (void)step;
+    (void)directory, (void)step, (void)within;
     snprintf(self, 512, "%s", differences);
 }
 

@@ -515,7 +515,14 @@ static void random_ranks(uint64_t seed, uint32_t most, struct tdm_schedule *sche
         schedule->ranks = (uint32_t)tdm_dice_roll(&dice, 2, chunks < most ? chunks : most);
     if (schedule->ranks > 1 && tdm_dice_chance(&dice, 60))
         schedule->deal = (enum tdm_deal)tdm_dice_roll(&dice, 1, TDM_DEALS - 1);
-    if (schedule->ranks == 1 || tdm_dice_chance(&dice, 40))
+    if (schedule->ranks == 1)
+        return;
+    bool gathers = tdm_dice_chance(&dice, 40);
+    if (tdm_dice_chance(&dice, 35) && schedule->deal != TDM_DEAL_CONTIGUOUS) {
+        schedule->exchange = TDM_EXCHANGE_RING;
+        return;
+    }
+    if (gathers)
         return;
     /* as many ranks as divide the KV heads, if there are any */
     uint32_t heads = schedule->model->kv_heads, ranks = heads;
@@ -566,6 +573,8 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
     tdm_random_selector(&dice, schedule);
     if (schedule->exchange == TDM_EXCHANGE_HEADS && tdm_selector_lists(schedule->selector.kind))
         schedule->selector = (struct tdm_selector){0};
+    if (schedule->exchange == TDM_EXCHANGE_RING && tdm_selector_lists(schedule->selector.kind))
+        schedule->exchange = TDM_EXCHANGE_GATHER;
     random_gather(&dice, schedule);
     if (shortsighted)
         shorten_sight(&sight, schedule);

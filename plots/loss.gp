@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# A training: loss and validation loss by step, and below them the norm of the gradient.
+#
+# Run by plots/picture.c as `gnuplot -d settings.gp colours.gp page.gp loss.gp`; settings.gp, which
+# loss_plot.c writes, says what is set there:
+#
+#   format output folder width height   picture and where its data lie
+#   title subtitle                      texts
+#   norms validations                   how many there are
+#
+# Data: data has blocks of step and loss, step and gradient norm, step and validation loss.
+
+left_edge = X(104)
+right_edge = 1 - X(40)
+top_edge = 1 - Y(100)
+tics_font = font(12) # a function is not taken there
+bottom_edge = norms > 0 ? 0.40 : Y(90)
+
+set multiplot
+set label title at screen left_edge, 1 - Y(36) left font font(19) textcolor rgb colour_text
+set label subtitle at screen left_edge, 1 - Y(68) left font font(12.5) textcolor rgb colour_quiet
+
+set border 3 linecolor rgb colour_quiet linewidth scale
+set lmargin at screen left_edge
+set rmargin at screen right_edge
+set tmargin at screen top_edge
+set bmargin at screen bottom_edge
+set xtics out nomirror scale 0.6 font tics_font textcolor rgb colour_text
+set ytics out nomirror scale 0.6 font tics_font textcolor rgb colour_text
+set grid ytics back linetype 1 linecolor rgb colour_grid linewidth scale
+set autoscale xfix
+set offsets graph 0.01, graph 0.01, 0, 0
+set ylabel "loss (nats a token)" font font(13) textcolor rgb colour_text
+set key at graph 0.995, graph 0.99 right top font tics_font textcolor rgb colour_text samplen 2
+data = folder . "/data"
+if (norms == 0) { set xlabel "step" font font(13) textcolor rgb colour_text }
+if (validations > 0) {
+    plot data index 0 using 1:2 with lines linewidth 1.5 * scale linecolor rgb colour_weights title "training", \
+        data index 2 using 1:2 with linespoints pointtype 7 pointsize dot_size * scale linewidth 1.5 * scale \
+            linecolor rgb colour_gradients title "validation"
+} else {
+    plot data index 0 using 1:2 with linespoints pointtype 7 pointsize 0.4 * dot_size * scale \
+        linewidth 1.5 * scale linecolor rgb colour_weights title "training"
+}
+if (norms > 0) {
+    unset label
+    set tmargin at screen 0.34
+    set bmargin at screen Y(90)
+    set xlabel "step" font font(13) textcolor rgb colour_text
+    set ylabel "gradient norm" font font(13) textcolor rgb colour_text
+    plot data index 1 using 1:2 with linespoints pointtype 7 pointsize 0.4 * dot_size * scale \
+        linewidth 1.5 * scale linecolor rgb colour_kv notitle
+}
+unset multiplot
+set output

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes data and settings for plots/loss.gp. The top of that script explains them. */
+#include "plots/loss_plot.h"
+
+#include "traces/reader.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct drawing {
+    const struct tdm_picture *picture;
+    const char *trace;
+    int64_t program;
+    struct tdm_trace_step_row *steps; /* of all programs */
+    size_t step_count;
+    struct tdm_trace_evaluation_row *evaluations;
+    size_t evaluation_count;
+    size_t losses, norms, validations; /* that are drawn */
+};
+
+static enum tdm_status write_data(struct drawing *d, const char *folder, struct tdm_error *err)
+{
+    FILE *file = tdm_picture_create(folder, "data");
+    if (file == NULL)
+        return tdm_picture_finish(folder, "data", file, err);
+    for (size_t i = 0; i < d->step_count; i++)
+        if (d->steps[i].program == d->program && isfinite(d->steps[i].loss))
+            d->losses +=
+                fprintf(file, "%" PRId64 " %.8g\n", d->steps[i].step, d->steps[i].loss) > 0;
+    fputs("\n\n", file);
+    for (size_t i = 0; i < d->step_count; i++)
+        if (d->steps[i].program == d->program && isfinite(d->steps[i].gradient_norm))
+            d->norms += fprintf(file, "%" PRId64 " %.8g\n", d->steps[i].step,
+                                d->steps[i].gradient_norm) > 0;
+    fputs("\n\n", file);
+    for (size_t i = 0; i < d->evaluation_count; i++)
+        if (d->evaluations[i].program == d->program && isfinite(d->evaluations[i].loss))
+            d->validations += fprintf(file, "%" PRId64 " %.8g\n", d->evaluations[i].step,
+                                      d->evaluations[i].loss) > 0;
+    return tdm_picture_finish(folder, "data", file, err);
+}
+
+static enum tdm_status write_files(void *self, const char *folder, struct tdm_error *err)
+{
+    struct drawing *d = self;
+    enum tdm_status status = write_data(d, folder, err);
+    if (status == TDM_OK && d->losses == 0)
+        status = tdm_fail(err, TDM_INPUT, "%s: has no step with a loss", d->trace);
+    FILE *file = status == TDM_OK ? tdm_picture_settings(folder, d->picture) : NULL;
+    if (status != TDM_OK)
+        return status;
+    if (file != NULL) {
+        const char *name = strrchr(d->trace, '/');
+        tdm_picture_text(file, "title", "Training of %s", name == NULL ? d->trace : name + 1);
+        tdm_picture_text(file, "subtitle", "%zu step%s, %zu evaluation%s", d->losses,
+                         d->losses == 1 ? "" : "s", d->validations, d->validations == 1 ? "" : "s");
+        fprintf(file, "norms = %zu\nvalidations = %zu\n", d->norms, d->validations);
+    }
+    return tdm_picture_finish(folder, "settings.gp", file, err);
+}
+
+enum tdm_status tdm_loss_plot_draw(const char *trace, const struct tdm_picture *picture,
+                                   struct tdm_error *err)
+{
+    struct drawing d = {.picture = picture, .trace = trace};
+    struct tdm_trace_reader *reader;
+    enum tdm_status status = tdm_trace_reader_open(trace, &reader, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_trace_read_steps(reader, &d.steps, &d.step_count, err);
+    if (status == TDM_OK)
+        status = tdm_trace_read_evaluations(reader, &d.evaluations, &d.evaluation_count, err);
+    if (status == TDM_OK && d.step_count > 0)
+        d.program = d.steps[d.step_count - 1].program;
+    if (status == TDM_OK)
+        status = tdm_picture_draw(picture, "loss", write_files, &d, err);
+    free(d.steps);
+    free(d.evaluations);
+    tdm_trace_reader_close(reader);
+    return status;
+}
