@@ -40,6 +40,21 @@ static enum tdm_status check_timeline(const struct tdm_predict_request *r, struc
     return r->as_json ? TDM_OK : tdm_fail(err, TDM_USAGE, "predict: -o - goes with --json alone");
 }
 
+/* What the files of --from say, where the command line says nothing. */
+static enum tdm_status read_files(struct tdm_predict_request *r, struct tdm_error *err)
+{
+    if (r->from.count == 0)
+        return TDM_OK;
+    enum tdm_status status = tdm_from_read(&r->from, err);
+    if (r->method == NULL)
+        r->method = r->from.method;
+    if (r->batch == 0)
+        r->batch = r->from.batch;
+    if (r->context == 0)
+        r->context = r->from.context;
+    return status;
+}
+
 static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *r, bool *help,
                              struct tdm_error *err)
 {
@@ -51,6 +66,11 @@ static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *
         return tdm_fail(err, TDM_USAGE, "predict: %s",
                         argc == first ? "no model is named" : "takes one model only");
     r->model = argv[first];
+    status = read_files(r, err);
+    if (status != TDM_OK)
+        return status;
+    r->method = r->method == NULL ? "torch" : r->method;
+    r->batch = r->batch == 0 ? 1 : r->batch;
     if (r->context == 0)
         return tdm_fail(err, TDM_USAGE, "predict: --context is missing");
     status = tdm_model_inputs_spare(r->model, r->machine, "predict: -o", r->timeline.path, err);
@@ -97,10 +117,12 @@ static enum tdm_status refuse(const struct tdm_predict_request *r, struct tdm_pr
     return tdm_hint(err, "%s%s", hint, a->remedies.complete ? "" : "; --verbose looks further");
 }
 
-static enum tdm_status load(const struct tdm_predict_request *r, struct tdm_predict_answer *a,
+static enum tdm_status load(struct tdm_predict_request *r, struct tdm_predict_answer *a,
                             struct tdm_error *err)
 {
     enum tdm_status status = tdm_method_find(r->method, &a->method, err);
+    if (status == TDM_OK)
+        status = tdm_from_apply(&r->from, a->method, &r->set, err);
     a->settings.torch.tokens = r->context;
     a->settings.torch.batch = r->batch;
     a->settings.torch.ranks = r->gpus;
@@ -345,15 +367,28 @@ static enum tdm_status answer_other(const struct tdm_predict_request *r,
     return status == TDM_OK ? judged : status;
 }
 
-static const struct tdm_predict_request defaults = {.machine = "h200",
-                                                    .method = "torch",
-                                                    .batch = 1,
-                                                    .gpus = 1,
-                                                    .margin = TDM_MARGIN,
-                                                    .timeline = {.width = 1600, .height = 900}};
+static const struct tdm_predict_request defaults = {
+    .machine = "h200", .gpus = 1, .margin = TDM_MARGIN, .timeline = {.width = 1600, .height = 900}};
 
-static void free_answer(struct tdm_predict_answer *a)
+/* Says which keys of the files were ignored, to those who read. */
+static void note_ignored(const struct tdm_predict_request *r)
 {
+    size_t count = json_array_size(r->from.ignored);
+    if (count == 0 || r->as_json)
+        return;
+    if (!r->verbose) {
+        fprintf(stderr, "tidemark: %zu key%s of --from ignored (--verbose lists them)\n", count,
+                count == 1 ? "" : "s");
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        fprintf(stderr, "tidemark: ignored: %s\n",
+                json_string_value(json_array_get(r->from.ignored, i)));
+}
+
+static void free_answer(struct tdm_predict_request *r, struct tdm_predict_answer *a)
+{
+    tdm_from_free(&r->from);
     free(a->timeline);
     tdm_model_free(a->model);
     tdm_machine_free(a->machine);
@@ -365,12 +400,16 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     struct tdm_predict_answer a = {.model = NULL};
     bool help;
     enum tdm_status status = parse(argc, argv, &r, &help, err);
-    if (status != TDM_OK || help)
+    if (status != TDM_OK || help) {
+        free_answer(&r, &a);
         return status;
+    }
     status = load(&r, &a, err);
     if (status == TDM_OK)
+        note_ignored(&r);
+    if (status == TDM_OK)
         status = tdm_method_is_own(a.method) ? answer_own(&r, &a, err) : answer_other(&r, &a, err);
-    free_answer(&a);
+    free_answer(&r, &a);
     return status;
 }
 
@@ -413,11 +452,16 @@ enum tdm_status tdm_predict_answer(int argc, char **argv, json_t **answer, struc
     if (status == TDM_OK)
         status = tdm_method_is_own(a.method) ? own_answer(&r, &a, answer, err)
                                              : other_answer(&r, &a, answer, err);
-    free_answer(&a);
+    free_answer(&r, &a);
     return status;
 }
 
 #define PLACE(field) offsetof(struct tdm_predict_request, field)
+
+static enum tdm_status read_from(const char *text, void *value, struct tdm_error *err)
+{
+    return tdm_from_add(value, text, err);
+}
 
 static const struct tdm_option options[] = {
     {.as = &tdm_option_context, .place = PLACE(context)},
@@ -460,6 +504,16 @@ static const struct tdm_option options[] = {
          "It has the phases of the step, what the allocator reserves and what the device has. "
          "The data are up to 2,048 points, each the highest of equally many events."},
     {.as = &tdm_option_force, .place = PLACE(timeline.force)},
+    {.name = "from",
+     .word = "FILE",
+     .read = read_from,
+     .place = PLACE(from),
+     .repeats = true,
+     .values = TDM_VALUES_FILES,
+     .help = "settings of a DeepSpeed config, TrainingArguments or an adapter_config.json; may be "
+             "repeated",
+     .details = "The files are JSON. Every key is read, ignored or refused; --verbose lists what "
+                "is ignored. What the command line says comes first."},
     {.name = "verbose",
      .type = TDM_OPTION_FLAG,
      .place = PLACE(verbose),

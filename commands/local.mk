@@ -36,6 +36,7 @@ libcommands_a_SOURCES = \
 	commands/cmd_plan.c \
 	commands/cmd_plot.c \
 	commands/cmd_predict.c commands/cmd_predict_text.c commands/predict_parts.h \
+	commands/predict_from.c commands/predict_from.h \
 	commands/predict_json.c \
 	commands/cmd_report.c commands/report_parts.h \
 	commands/report_json.c commands/report_ranks.c commands/report_read.c \

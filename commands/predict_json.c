@@ -181,6 +181,9 @@ json_t *tdm_predict_json(const struct tdm_predict_request *r, const struct tdm_p
     tdm_json_set(&root, "host_memory_assumed", json_boolean(!r->memory.has_host));
     if (assumption != NULL)
         tdm_json_set(&root, "assumption", json_string(assumption));
+    if (r->from.count > 0)
+        tdm_json_set(&root, "from",
+                     json_pack("{s:O, s:O}", "read", r->from.pairs, "ignored", r->from.ignored));
     tdm_json_merge(&root, predicted);
     return root;
 }

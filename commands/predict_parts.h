@@ -7,6 +7,7 @@
 #include "methods/remedy.h"
 #include "methods/timeline.h"
 #include "planner/margin.h"
+#include "commands/predict_from.h"
 #include "commands/setting_words.h"
 #include "plots/events_plot.h"
 
@@ -18,6 +19,7 @@ struct tdm_predict_request {
     struct tdm_said_memory memory;
     double margin;
     struct tdm_setting_list set;
+    struct tdm_from from;
     bool verbose;                /* print all assumptions; finish the search for remedies */
     struct tdm_picture timeline; /* path NULL: no timeline; "-": in the JSON only, no picture */
     bool as_json;

@@ -50,7 +50,11 @@ double tdm_torch_trained_parameters(const struct tdm_model *model,
                                     const struct tdm_torch_settings *s)
 {
     static const enum tdm_role roles[TDM_PROJECTIONS] = {
-        TDM_ROLE_Q, TDM_ROLE_K, TDM_ROLE_V, TDM_ROLE_O, TDM_ROLE_GATE, TDM_ROLE_UP, TDM_ROLE_DOWN};
+        [TDM_PROJECTION_Q] = TDM_ROLE_Q,      [TDM_PROJECTION_K] = TDM_ROLE_K,
+        [TDM_PROJECTION_V] = TDM_ROLE_V,      [TDM_PROJECTION_O] = TDM_ROLE_O,
+        [TDM_PROJECTION_QKV] = TDM_ROLE_QKV,  [TDM_PROJECTION_GATE] = TDM_ROLE_GATE,
+        [TDM_PROJECTION_UP] = TDM_ROLE_UP,    [TDM_PROJECTION_GATE_UP] = TDM_ROLE_GATE_UP,
+        [TDM_PROJECTION_DOWN] = TDM_ROLE_DOWN};
     double elements = 0;
     if (s->lora_rank == 0)
         return (double)model->parameters;

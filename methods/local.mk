@@ -43,6 +43,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/free_blocks.c methods/torch/free_blocks.h \
 	methods/torch/fsdp.c methods/torch/fsdp.h \
 	methods/torch/fsdp_units.c \
+	methods/torch/heads.c \
 	methods/torch/inputs.c \
 	methods/torch/keys.c \
 	methods/torch/layer.c \
@@ -113,7 +114,7 @@ libtidemark_a_SOURCES += \
 	methods/chunk/system.c
 
 cmocka_tests += tests/methods/unit_adapters tests/methods/unit_chunks tests/methods/unit_compare tests/methods/unit_context \
-	tests/methods/unit_deepspeed \
+	tests/methods/unit_deepspeed tests/methods/unit_families \
 	tests/methods/unit_fsdp \
 	tests/methods/unit_megatron tests/methods/unit_method_plots tests/methods/unit_methods \
 	tests/methods/unit_peak \

@@ -17,14 +17,33 @@ enum windows {
     /* from max_window_layers on, if use_sliding_window is set; or as layer_types tells */
     WINDOWS_LATE,
     WINDOWS_EVEN, /* layers 0, 2, 4 ...; or as layer_types tells */
+    /* all but every sixth (sliding_window_pattern) or fourth layer; or as layer_types tells */
+    WINDOWS_SIXTH,
+    WINDOWS_FOURTH,
 };
 
-/* Families of architectures with further parts. All except Llama's are known only to
- * predictions. */
-enum family { FAMILY_LLAMA, FAMILY_GEMMA2, FAMILY_MIXTRAL, FAMILY_OLMOE, FAMILY_QWEN3_MOE };
+/* Parts of a family that have a field in the model; with those of enum tdm_model_part, which have
+ * lower bits. */
+enum {
+    PART_OFFSET_NORMS = 1 << 16,
+    PART_SCALED_EMBEDDING = 1 << 17,
+    PART_TIED = 1 << 18, /* the default of tie_word_embeddings */
+    PART_POST_NORMS = 1 << 19,
+    PART_WHOLE_QK_NORM = 1 << 20,
+    PART_SOFTCAPS = 1 << 21,
+    PART_QKV_BIAS_ALONE = 1 << 22, /* attention_bias is of q, k and v, not of o */
+    PART_EXPERTS = 1 << 23,
+    PART_NO_ROPE = 1 << 24, /* some layers have none */
+    PARTS_OF_MODEL = 0xffff,
+    PARTS_OF_GEMMA = PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED,
+};
+
+/* How mixtures of experts differ. */
+enum family { FAMILY_DENSE, FAMILY_MIXTRAL, FAMILY_OLMOE, FAMILY_QWEN3_MOE };
 
 #define WINDOW_DEFAULT 4096u      /* sliding_window, if the field is absent */
 #define WINDOW_LAYERS_DEFAULT 28u /* max_window_layers */
+#define ROPE_LAYERS_DEFAULT 4u    /* no_rope_layer_interval */
 
 struct architecture {
     const char *name;       /* in "architectures" */
@@ -33,19 +52,50 @@ struct architecture {
     uint32_t head_dim;      /* default of head_dim; 0: hidden_size divided by the heads */
     bool qkv_bias, qk_norm;
     enum windows windows;
+    uint32_t parts; /* without any, schedules support it too */
     enum family family;
 };
 
+/* Sources: transformers 5.17, models/MODEL_TYPE/modeling_MODEL_TYPE.py and configuration_*.py. */
 static const struct architecture architectures[] = {
-    {"Gemma2ForCausalLM", "gemma2", 8192, 256, false, false, WINDOWS_EVEN, FAMILY_GEMMA2},
-    {"LlamaForCausalLM", "llama", 2048, 0, false, false, WINDOWS_NONE, FAMILY_LLAMA},
-    {"MinistralForCausalLM", "ministral", 131072, 0, false, false, WINDOWS_ALL, FAMILY_LLAMA},
-    {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL, FAMILY_LLAMA},
-    {"MixtralForCausalLM", "mixtral", 131072, 0, false, false, WINDOWS_SAID, FAMILY_MIXTRAL},
-    {"OlmoeForCausalLM", "olmoe", 4096, 0, false, true, WINDOWS_NONE, FAMILY_OLMOE},
-    {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, WINDOWS_LATE, FAMILY_LLAMA},
-    {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, WINDOWS_LATE, FAMILY_LLAMA},
-    {"Qwen3MoeForCausalLM", "qwen3_moe", 32768, 128, false, true, WINDOWS_LATE, FAMILY_QWEN3_MOE},
+    {"Gemma2ForCausalLM", "gemma2", 8192, 256, false, false, WINDOWS_EVEN,
+     PARTS_OF_GEMMA | PART_POST_NORMS | PART_SOFTCAPS, FAMILY_DENSE},
+    {"Gemma3ForCausalLM", "gemma3_text", 131072, 256, false, true, WINDOWS_SIXTH,
+     PARTS_OF_GEMMA | PART_POST_NORMS | TDM_PART_LATE_QK_NORM | TDM_PART_TWO_ROPES, FAMILY_DENSE},
+    {"GemmaForCausalLM", "gemma", 8192, 256, false, false, WINDOWS_NONE, PARTS_OF_GEMMA,
+     FAMILY_DENSE},
+    {"Glm4ForCausalLM", "glm4", 131072, 128, false, false, WINDOWS_NONE,
+     PART_POST_NORMS | PART_QKV_BIAS_ALONE | TDM_PART_GLM_NORMS | TDM_PART_JOINT_GATE_UP |
+         TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE,
+     FAMILY_DENSE},
+    {"GlmForCausalLM", "glm", 131072, 128, false, false, WINDOWS_NONE,
+     PART_QKV_BIAS_ALONE | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE,
+     FAMILY_DENSE},
+    {"GraniteForCausalLM", "granite", 2048, 0, false, false, WINDOWS_NONE, TDM_PART_MULTIPLIERS,
+     FAMILY_DENSE},
+    {"LlamaForCausalLM", "llama", 2048, 0, false, false, WINDOWS_NONE, 0, FAMILY_DENSE},
+    {"MinistralForCausalLM", "ministral", 131072, 0, false, false, WINDOWS_ALL, 0, FAMILY_DENSE},
+    {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL, 0, FAMILY_DENSE},
+    {"MixtralForCausalLM", "mixtral", 131072, 0, false, false, WINDOWS_SAID, PART_EXPERTS,
+     FAMILY_MIXTRAL},
+    {"Olmo2ForCausalLM", "olmo2", 2048, 0, false, true, WINDOWS_NONE,
+     PART_POST_NORMS | PART_WHOLE_QK_NORM | TDM_PART_NO_PRE_NORMS | TDM_PART_WIDE_NORMS |
+         TDM_PART_WIDE_ROPE,
+     FAMILY_DENSE},
+    {"Olmo3ForCausalLM", "olmo3", 65536, 0, false, true, WINDOWS_FOURTH,
+     PART_POST_NORMS | PART_WHOLE_QK_NORM | TDM_PART_NO_PRE_NORMS | TDM_PART_WIDE_NORMS |
+         TDM_PART_WIDE_ROPE | TDM_PART_TWO_ROPES,
+     FAMILY_DENSE},
+    {"OlmoeForCausalLM", "olmoe", 4096, 0, false, true, WINDOWS_NONE,
+     PART_EXPERTS | PART_WHOLE_QK_NORM, FAMILY_OLMOE},
+    {"Phi3ForCausalLM", "phi3", 4096, 0, false, false, WINDOWS_SAID,
+     TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE, FAMILY_DENSE},
+    {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, WINDOWS_LATE, 0, FAMILY_DENSE},
+    {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, WINDOWS_LATE, 0, FAMILY_DENSE},
+    {"Qwen3MoeForCausalLM", "qwen3_moe", 32768, 128, false, true, WINDOWS_LATE, PART_EXPERTS,
+     FAMILY_QWEN3_MOE},
+    {"SmolLM3ForCausalLM", "smollm3", 32768, 0, false, false, WINDOWS_NONE,
+     PART_NO_ROPE | PART_TIED, FAMILY_DENSE},
 };
 
 enum { ARCHITECTURES = sizeof(architectures) / sizeof(architectures[0]) };
@@ -63,7 +113,7 @@ static const char *supported(char *out, size_t out_bytes)
 static const struct architecture *unsupported(struct tdm_json_reader *reader, const char *key,
                                               const char *value)
 {
-    char list[256];
+    char list[512];
     tdm_json_fail(reader, key, "names \"%.60s\", which is not supported; supported are %s", value,
                   supported(list, sizeof(list)));
     return NULL;
@@ -75,7 +125,7 @@ static const struct architecture *find_architecture(struct tdm_json_reader *read
 {
     if (!tdm_json_has(reader, "architectures")) {
         if (!tdm_json_has(reader, "model_type")) {
-            char list[256];
+            char list[512];
             tdm_json_fail(reader, "architectures", "is missing; add it as [NAME], one of %s",
                           supported(list, sizeof(list)));
             return NULL;
@@ -110,26 +160,28 @@ const struct tdm_activation_type tdm_activation_types[TDM_ACTIVATIONS] = {
     [TDM_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "GeGLU", " gelu"},
 };
 
-/* Can a family have an activation? Llama's can have all, Gemma must have GELU, mixtures of experts
- * SiLU. */
-static bool has_activation(enum family family, enum tdm_activation activation)
+/* Can it have an activation? Llama and its like can have all, Gemma must have GELU, others SiLU. */
+static bool has_activation(uint32_t parts, enum tdm_activation activation)
 {
-    return family == FAMILY_LLAMA ||
-           activation == (family == FAMILY_GEMMA2 ? TDM_ACTIVATION_GELU_TANH : TDM_ACTIVATION_SILU);
+    bool gemma = parts & PART_SCALED_EMBEDDING;
+    return parts == 0 || activation == (gemma ? TDM_ACTIVATION_GELU_TANH : TDM_ACTIVATION_SILU);
 }
 
-static void read_activation(struct tdm_json_reader *reader, enum family family,
-                            struct tdm_model *model)
+/* Gemma's field is hidden_activation; configs of the first one have hidden_act alone. */
+static void read_activation(struct tdm_json_reader *reader, uint32_t parts, struct tdm_model *model)
 {
     const struct tdm_activation_type *types = tdm_activation_types;
-    bool gemma = family == FAMILY_GEMMA2;
-    const char *key = gemma ? "hidden_activation" : "hidden_act";
+    bool gemma = parts & PART_SCALED_EMBEDDING;
+    const char *key =
+        gemma && !tdm_json_has(reader, "hidden_act") ? "hidden_activation" : "hidden_act";
+    if (gemma && tdm_json_has(reader, "hidden_activation"))
+        key = "hidden_activation";
     const char *name = tdm_json_string_or(
         reader, key, types[gemma ? TDM_ACTIVATION_GELU_TANH : TDM_ACTIVATION_SILU].name);
     char known[160] = "";
     size_t used = 0;
     for (int i = 0; i < TDM_ACTIVATIONS; i++) {
-        if (!has_activation(family, (enum tdm_activation)i))
+        if (!has_activation(parts, (enum tdm_activation)i))
             continue;
         if (strcmp(name, types[i].name) == 0) {
             model->activation = (enum tdm_activation)i;
@@ -147,7 +199,8 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
 {
     /* In Llama and Qwen3 this adds a bias to q, k, v and o. Qwen2 and Mistral have no such
      * option. */
-    if (!architecture->qkv_bias && tdm_json_bool_or(reader, "attention_bias", false))
+    bool bias_alone = architecture->qkv_bias || (architecture->parts & PART_QKV_BIAS_ALONE) != 0;
+    if (!bias_alone && tdm_json_bool_or(reader, "attention_bias", false))
         tdm_json_fail(reader, "attention_bias",
                       "is true, which in %s adds a bias to the o product too and is not supported; "
                       "only models without it are",
@@ -159,7 +212,8 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
     if (tdm_json_number_or(reader, "attention_dropout", 0, 1, 0) != 0)
         tdm_json_fail(reader, "attention_dropout",
                       "is not 0; dropout is not supported: set it to 0");
-    if (tdm_json_number_or(reader, "partial_rotary_factor", 0, 1, 1) != 1)
+    if ((architecture->parts & TDM_PART_CUT_ROPE) == 0 &&
+        tdm_json_number_or(reader, "partial_rotary_factor", 0, 1, 1) != 1)
         tdm_json_fail(reader, "partial_rotary_factor",
                       "is not 1; only rotation of whole heads is supported");
     if (tdm_json_has(reader, "quantization_config"))
@@ -219,7 +273,7 @@ static uint64_t read_window(struct tdm_json_reader *reader, enum windows windows
 {
     bool said = json_object_get(reader->object, "sliding_window") != NULL;
     bool asked = windows == WINDOWS_ALL || (windows == WINDOWS_SAID && said) ||
-                 windows == WINDOWS_EVEN ||
+                 windows >= WINDOWS_EVEN ||
                  (windows == WINDOWS_LATE && tdm_json_bool_or(reader, "use_sliding_window", false));
     if (!asked || json_is_null(json_object_get(reader->object, "sliding_window")))
         return 0;
@@ -255,6 +309,30 @@ static void read_layer_types(struct tdm_json_reader *reader, uint64_t window,
     }
 }
 
+/* Every so many layers, the last one has no window; 0: that is not how it is said. */
+static uint64_t full_layers(struct tdm_json_reader *reader, enum windows windows)
+{
+    if (windows == WINDOWS_SIXTH)
+        return tdm_json_count_or(reader, "sliding_window_pattern", 1, TDM_LAYER_LIMIT, 6);
+    return windows == WINDOWS_FOURTH ? 4 : 0;
+}
+
+/* SmolLM3: no_rope_layers has 1 for a layer that is rotated; by default every fourth is not. */
+static void read_rope_layers(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    bool said = tdm_json_has(reader, "no_rope_layers");
+    const json_t *list = said ? tdm_json_array(reader, "no_rope_layers") : NULL;
+    uint64_t every = tdm_json_count_or(reader, "no_rope_layer_interval", 1, TDM_LAYER_LIMIT,
+                                       ROPE_LAYERS_DEFAULT);
+    if (said && tdm_json_status(reader) == TDM_OK && json_array_size(list) != model->layers)
+        tdm_json_fail(reader, "no_rope_layers",
+                      "has %zu entries for %" PRIu32 " layers; give one a layer",
+                      json_array_size(list), model->layers);
+    for (uint32_t i = 0; i < model->layers && tdm_json_status(reader) == TDM_OK; i++)
+        model->layer_kinds[i].no_rope =
+            said ? json_integer_value(json_array_get(list, i)) == 0 : (i + 1) % every == 0;
+}
+
 /* Reads the kinds of all layers. */
 static void read_layer_kinds(struct tdm_json_reader *reader,
                              const struct architecture *architecture, struct tdm_model *model)
@@ -263,16 +341,24 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
     if (architecture->windows == WINDOWS_LATE && window > 0)
         first = tdm_json_count_or(reader, "max_window_layers", 0, TDM_LAYER_LIMIT,
                                   WINDOW_LAYERS_DEFAULT);
+    bool qkv_bias = architecture->qkv_bias || ((architecture->parts & PART_QKV_BIAS_ALONE) != 0 &&
+                                               tdm_json_bool_or(reader, "attention_bias", false));
     for (uint32_t i = 0; i < model->layers; i++)
-        model->layer_kinds[i] = (struct tdm_layer_kind){.qkv_bias = architecture->qkv_bias,
+        model->layer_kinds[i] = (struct tdm_layer_kind){.qkv_bias = qkv_bias,
                                                         .qk_norm = architecture->qk_norm,
                                                         .window = i >= first ? window : 0};
     for (uint32_t i = 1; i < model->layers && architecture->windows == WINDOWS_EVEN; i += 2)
         model->layer_kinds[i].window = 0;
+    uint64_t full = full_layers(reader, architecture->windows);
+    for (uint32_t i = 0; i < model->layers && full > 0; i++)
+        if ((i + 1) % full == 0)
+            model->layer_kinds[i].window = 0;
     for (uint32_t i = 0; i < model->layers; i++) {
-        model->layer_kinds[i].post_norms = architecture->family == FAMILY_GEMMA2;
+        model->layer_kinds[i].post_norms = (architecture->parts & PART_POST_NORMS) != 0;
         model->layer_kinds[i].experts = model->experts.count > 0;
     }
+    if ((architecture->parts & PART_NO_ROPE) != 0)
+        read_rope_layers(reader, model);
     if (tdm_json_has(reader, "layer_types"))
         read_layer_types(reader, window, model);
 }
@@ -282,7 +368,7 @@ static void read_experts(struct tdm_json_reader *reader, enum family family,
                          struct tdm_model *model)
 {
     struct tdm_experts *e = &model->experts;
-    if (family == FAMILY_LLAMA || family == FAMILY_GEMMA2)
+    if (family == FAMILY_DENSE)
         return;
     e->count = dimension(reader, family == FAMILY_MIXTRAL ? "num_local_experts" : "num_experts");
     e->per_token = dimension(reader, "num_experts_per_tok");
@@ -304,18 +390,43 @@ static void read_experts(struct tdm_json_reader *reader, enum family family,
                       "is not empty; only experts in every layer are known");
 }
 
-/* Reads the options that only predictions of other systems know, and the activation. */
-static void read_family(struct tdm_json_reader *reader, enum family family, struct tdm_model *model)
+/* The share of a head's dimensions that is rotated. New configs have it in rope_parameters. */
+static double read_rotary_share(struct tdm_json_reader *reader, double usual)
 {
-    model->sized_only = family != FAMILY_LLAMA;
-    model->scaled_embedding = model->offset_norms = family == FAMILY_GEMMA2;
-    read_activation(reader, family, model);
-    model->whole_qk_norm = family == FAMILY_OLMOE;
-    if (family == FAMILY_GEMMA2) {
+    const json_t *inner = json_object_get(reader->object, "rope_parameters");
+    const json_t *share = json_object_get(inner, "partial_rotary_factor");
+    if (json_is_number(share))
+        usual = json_number_value(share);
+    return tdm_json_number_or(reader, "partial_rotary_factor", 0, 1, usual);
+}
+
+/* Reads the options that only predictions of other systems know, and the activation. */
+static void read_parts(struct tdm_json_reader *reader, const struct architecture *architecture,
+                       struct tdm_model *model)
+{
+    uint32_t parts = architecture->parts;
+    model->parts = parts & PARTS_OF_MODEL;
+    model->sized_only = parts != 0;
+    model->scaled_embedding = (parts & PART_SCALED_EMBEDDING) != 0;
+    model->offset_norms = (parts & PART_OFFSET_NORMS) != 0;
+    model->whole_qk_norm = (parts & PART_WHOLE_QK_NORM) != 0;
+    read_activation(reader, parts, model);
+    model->rotary_dim = model->head_dim;
+    if ((parts & TDM_PART_CUT_ROPE) != 0) {
+        double share =
+            read_rotary_share(reader, (parts & TDM_PART_INTERLEAVED_ROPE) != 0 ? 0.5 : 1);
+        model->rotary_dim = (uint32_t)(model->head_dim * share) / 2 * 2;
+        if (tdm_json_status(reader) == TDM_OK &&
+            (model->rotary_dim == 0 || model->rotary_dim > model->head_dim))
+            tdm_json_fail(reader, "partial_rotary_factor",
+                          "must leave between 2 and %" PRIu32 " dimensions to rotate",
+                          model->head_dim);
+    }
+    if ((parts & PART_SOFTCAPS) != 0) {
         model->attention_softcap = tdm_json_number_or(reader, "attn_logit_softcapping", 0, 1e9, 0);
         model->logits_softcap = tdm_json_number_or(reader, "final_logit_softcapping", 0, 1e9, 0);
     }
-    read_experts(reader, family, model);
+    read_experts(reader, architecture->family, model);
 }
 
 enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model *model)
@@ -336,8 +447,8 @@ enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model
     model->norm_epsilon = tdm_json_number_or(reader, "rms_norm_eps", 1e-30, 1, 1e-6);
     model->initializer_range = tdm_json_number_or(reader, "initializer_range", 0, 10, 0.02);
     model->tied =
-        tdm_json_bool_or(reader, "tie_word_embeddings", architecture->family == FAMILY_GEMMA2);
-    read_family(reader, architecture->family, model);
+        tdm_json_bool_or(reader, "tie_word_embeddings", (architecture->parts & PART_TIED) != 0);
+    read_parts(reader, architecture, model);
     if (tdm_json_status(reader) != TDM_OK || tdm_rope_read(reader, model) != TDM_OK)
         return tdm_json_status(reader);
 

@@ -16,8 +16,14 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/burst-7b.json \
 	models/configs/byte-100m.json \
 	models/configs/byte-1m.json \
+	models/configs/falcon3-7b.json \
 	models/configs/gemma-2-2b.json \
 	models/configs/gemma-2-9b.json \
+	models/configs/gemma-2b.json \
+	models/configs/gemma-3-1b.json \
+	models/configs/gemma-7b.json \
+	models/configs/glm-4-9b.json \
+	models/configs/granite-3.1-8b.json \
 	models/configs/llama-2-70b.json \
 	models/configs/llama-2-7b.json \
 	models/configs/llama-3-8b.json \
@@ -30,7 +36,12 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/mistral-7b-v0.3.json \
 	models/configs/mistral-nemo-12b.json \
 	models/configs/mixtral-8x7b.json \
+	models/configs/olmo-2-7b.json \
+	models/configs/olmo-3-7b.json \
 	models/configs/olmoe-1b-7b.json \
+	models/configs/phi-3-mini.json \
+	models/configs/phi-4-mini.json \
+	models/configs/phi-4.json \
 	models/configs/qwen2.5-0.5b.json \
 	models/configs/qwen2.5-1.5b.json \
 	models/configs/qwen2.5-14b.json \
@@ -44,7 +55,8 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen3-30b-a3b.json \
 	models/configs/qwen3-32b.json \
 	models/configs/qwen3-4b.json \
-	models/configs/qwen3-8b.json
+	models/configs/qwen3-8b.json \
+	models/configs/smollm3-3b.json
 
 cmocka_tests += tests/models/unit_models tests/models/unit_safetensors tests/models/unit_saving \
 	tests/models/unit_weights

@@ -33,7 +33,7 @@ static uint64_t bits(double value)
 static bool same_kind(struct tdm_layer_kind a, struct tdm_layer_kind b)
 {
     return a.qkv_bias == b.qkv_bias && a.qk_norm == b.qk_norm && a.window == b.window &&
-           a.post_norms == b.post_norms && a.experts == b.experts;
+           a.post_norms == b.post_norms && a.experts == b.experts && a.no_rope == b.no_rope;
 }
 
 /* Writes the digest of everything that decides what is computed. It does not cover the name, nor
@@ -72,6 +72,8 @@ static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *e
         if (kind.window > 0)
             used +=
                 snprintf(text + used, capacity - (size_t)used, "window=%" PRIu64 ",", kind.window);
+        if (kind.no_rope)
+            used += snprintf(text + used, capacity - (size_t)used, "no_rope,");
     }
     if (!model->sized_only) /* for sized_only models the architecture implies it */
         used += snprintf(text + used, capacity - (size_t)used, "%s",

@@ -5,8 +5,8 @@
  * It is read from a Hugging Face config.json. Supported are RMSNorm, RoPE, grouped-query attention,
  * and SwiGLU or GeGLU, in LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM,
  * Qwen2ForCausalLM and Qwen3ForCausalLM. Predictions of other systems, but not schedules, also
- * support Gemma2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM and Qwen3MoeForCausalLM. Every
- * layer has its own kind; nothing assumes that all are alike.
+ * support families with further parts (the table in config.c). Every layer has its own kind;
+ * nothing assumes that all are alike.
  *
  * Tensors are grouped in units. A unit is streamed, accumulated and optimised as a whole. There is
  * one for each layer, then the embedding, then the head (final norm and output weight). The tensors
@@ -46,6 +46,7 @@ struct tdm_layer_kind {
     uint64_t window; /* tokens that a token sees, including itself; 0: all before it */
     bool post_norms; /* the outputs of attention and MLP are normed before they are added */
     bool experts;    /* a mixture of experts in place of the MLP */
+    bool no_rope;    /* q and k are not rotated */
 };
 
 /* Mixture of experts; count 0: none. */
@@ -54,6 +55,22 @@ struct tdm_experts {
     bool normalized;   /* the weights of a token's chosen experts add up to 1 */
     bool wide_weights; /* these weights stay in fp32 */
     bool router_first; /* the router precedes the experts in the order of modules */
+};
+
+/* Parts in which families differ from Llama, beside those that have a field of their own. Only
+ * predictions know them. */
+enum tdm_model_part {
+    TDM_PART_NO_PRE_NORMS = 1,      /* only the outputs of attention and MLP are normed */
+    TDM_PART_WIDE_NORMS = 2,        /* norms multiply by their weight in fp32 */
+    TDM_PART_LATE_QK_NORM = 4,      /* heads are normed after the transposition */
+    TDM_PART_JOINT_QKV = 8,         /* one product for q, k and v */
+    TDM_PART_JOINT_GATE_UP = 16,    /* one product for gate and up */
+    TDM_PART_CUT_ROPE = 32,         /* rotated and other dimensions of a head are joined again */
+    TDM_PART_INTERLEAVED_ROPE = 64, /* neighbours are rotated together: cosines are spread anew */
+    TDM_PART_TWO_ROPES = 128,       /* layers with a window have angles of their own */
+    TDM_PART_MULTIPLIERS = 256,     /* of embeddings, of what is added to the residual, of logits */
+    TDM_PART_GLM_NORMS = 512,       /* names of GLM-4's norms */
+    TDM_PART_WIDE_ROPE = 1024,      /* heads are rotated in fp32 */
 };
 
 /* The role of a tensor in the model. Their order here is the order inside a unit. */
@@ -80,6 +97,8 @@ enum tdm_role {
     TDM_ROLE_ROUTER,              /* [experts, hidden] */
     TDM_ROLE_EXPERTS_GATE_UP,     /* [experts * 2 * expert intermediate, hidden] */
     TDM_ROLE_EXPERTS_DOWN,        /* [experts * hidden, expert intermediate] */
+    TDM_ROLE_QKV,                 /* [(query_heads + 2 kv_heads) * head_dim, hidden] */
+    TDM_ROLE_GATE_UP,             /* [2 * intermediate, hidden] */
     TDM_ROLES
 };
 
@@ -131,6 +150,8 @@ struct tdm_model {
     struct tdm_rope rope;
     enum tdm_activation activation;
     struct tdm_experts experts;
+    uint32_t parts;                           /* bits of enum tdm_model_part */
+    uint32_t rotary_dim;                      /* dimensions of a head that are rotated */
     bool sized_only;                          /* predictions support it, schedules do not */
     bool scaled_embedding;                    /* embeddings are multiplied by sqrt(hidden) */
     bool offset_norms;                        /* norms multiply by 1 + weight, in fp32 */

@@ -107,6 +107,9 @@ static void read_scaling(struct tdm_json_reader *reader, const struct tdm_model 
     const char *name = tdm_json_string_or(reader, key, "default");
     if (tdm_json_status(reader) != TDM_OK)
         return;
+    /* Its factors change angles, and no shape, so predictions need not know them. */
+    if (model->sized_only && strcmp(name, "longrope") == 0)
+        return;
     if (!find_kind(name, &rope->kind)) {
         tdm_json_fail(reader, key,
                       "is \"%.40s\", which is not supported; supported are default, linear, "
@@ -115,7 +118,8 @@ static void read_scaling(struct tdm_json_reader *reader, const struct tdm_model 
         return;
     }
     tdm_json_only(reader, rope_keys);
-    if (tdm_json_number_or(reader, "partial_rotary_factor", 0, 1, 1) != 1)
+    if ((model->parts & TDM_PART_CUT_ROPE) == 0 &&
+        tdm_json_number_or(reader, "partial_rotary_factor", 0, 1, 1) != 1)
         tdm_json_fail(reader, "partial_rotary_factor",
                       "is not 1; only rotation of whole heads is supported");
     if (rope->kind != TDM_ROPE_PLAIN)

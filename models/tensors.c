@@ -22,6 +22,8 @@ enum side {
     SIDE_EXPERTS_GATE_UP,
     SIDE_EXPERTS_HIDDEN,
     SIDE_EXPERT_INTERMEDIATE,
+    SIDE_QKV,
+    SIDE_GATE_UP,
 };
 
 static const struct {
@@ -48,6 +50,8 @@ static const struct {
     [TDM_ROLE_EXPERTS_GATE_UP] = {"mlp.experts.gate_up_proj", SIDE_EXPERTS_GATE_UP, SIDE_HIDDEN},
     [TDM_ROLE_EXPERTS_DOWN] = {"mlp.experts.down_proj", SIDE_EXPERTS_HIDDEN,
                                SIDE_EXPERT_INTERMEDIATE},
+    [TDM_ROLE_QKV] = {"self_attn.qkv_proj.weight", SIDE_QKV, SIDE_HIDDEN},
+    [TDM_ROLE_GATE_UP] = {"mlp.gate_up_proj.weight", SIDE_GATE_UP, SIDE_HIDDEN},
     [TDM_ROLE_EMBEDDING] = {"model.embed_tokens.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
     [TDM_ROLE_FINAL_NORM] = {"model.norm.weight", SIDE_ONE, SIDE_HIDDEN},
     [TDM_ROLE_HEAD] = {"lm_head.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
@@ -78,6 +82,10 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
         return (uint64_t)model->experts.count * model->hidden;
     case SIDE_EXPERT_INTERMEDIATE:
         return model->experts.intermediate;
+    case SIDE_QKV:
+        return ((uint64_t)model->query_heads + 2 * (uint64_t)model->kv_heads) * model->head_dim;
+    case SIDE_GATE_UP:
+        return UINT64_C(2) * model->intermediate;
     }
     return 0;
 }
@@ -93,12 +101,24 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
         return model->layer_kinds[unit].qkv_bias;
     if (role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM)
         return model->layer_kinds[unit].qk_norm;
+    bool joint_qkv = model->parts & TDM_PART_JOINT_QKV;
+    bool joint_gate_up = model->parts & TDM_PART_JOINT_GATE_UP;
+    if (role == TDM_ROLE_ATTENTION_NORM || role == TDM_ROLE_MLP_NORM)
+        return (model->parts & TDM_PART_NO_PRE_NORMS) == 0;
+    if (role == TDM_ROLE_Q || role == TDM_ROLE_K || role == TDM_ROLE_V)
+        return !joint_qkv;
+    if (role == TDM_ROLE_QKV)
+        return joint_qkv;
+    if (role == TDM_ROLE_GATE_UP)
+        return joint_gate_up;
     if (role == TDM_ROLE_POST_ATTENTION_NORM || role == TDM_ROLE_POST_MLP_NORM)
         return model->layer_kinds[unit].post_norms;
     if (role == TDM_ROLE_ROUTER || role == TDM_ROLE_EXPERTS_GATE_UP ||
         role == TDM_ROLE_EXPERTS_DOWN)
         return model->layer_kinds[unit].experts;
-    if (role == TDM_ROLE_GATE || role == TDM_ROLE_UP || role == TDM_ROLE_DOWN)
+    if (role == TDM_ROLE_GATE || role == TDM_ROLE_UP)
+        return !model->layer_kinds[unit].experts && !joint_gate_up;
+    if (role == TDM_ROLE_DOWN)
         return !model->layer_kinds[unit].experts;
     return role < TDM_ROLE_EMBEDDING;
 }
@@ -200,6 +220,14 @@ float tdm_model_vector_start(const struct tdm_model *model, enum tdm_role role)
     return tdm_role_is_norm(role) && !model->offset_norms ? 1 : 0;
 }
 
+static bool has_layer_without_rope(const struct tdm_model *model)
+{
+    for (uint32_t i = 0; i < model->layers; i++)
+        if (model->layer_kinds[i].no_rope)
+            return true;
+    return false;
+}
+
 const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_UNKNOWN])
 {
     const struct {
@@ -211,7 +239,12 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
                  {model->attention_softcap > 0, "capped attention scores"},
                  {model->logits_softcap > 0, "capped logits"},
                  {model->whole_qk_norm, "norms over all heads of q and k at once"},
-                 {model->experts.count > 0, "mixtures of experts"}};
+                 {model->experts.count > 0, "mixtures of experts"},
+                 {model->parts & TDM_PART_NO_PRE_NORMS, "no norms before attention and MLP"},
+                 {model->parts & (TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP), "joint products"},
+                 {model->parts & (TDM_PART_CUT_ROPE | TDM_PART_TWO_ROPES), "other rotations"},
+                 {model->parts & TDM_PART_MULTIPLIERS, "multipliers"},
+                 {has_layer_without_rope(model), "layers without rotation"}};
     size_t used = 0;
     out[0] = '\0';
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
@@ -230,8 +263,14 @@ void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *ten
                      uint32_t out_bytes)
 {
     const char *name = shapes[tensor->role].name;
-    if (tensor->role == TDM_ROLE_MLP_NORM && model->layer_kinds[tensor->unit].post_norms)
+    if (model->parts & TDM_PART_GLM_NORMS) {
+        if (tensor->role == TDM_ROLE_POST_ATTENTION_NORM)
+            name = "post_self_attn_layernorm.weight";
+        if (tensor->role == TDM_ROLE_POST_MLP_NORM)
+            name = "post_mlp_layernorm.weight";
+    } else if (tensor->role == TDM_ROLE_MLP_NORM && model->layer_kinds[tensor->unit].post_norms) {
         name = "pre_feedforward_layernorm.weight";
+    }
     if (tensor->unit < model->layers)
         snprintf(out, out_bytes, "model.layers.%" PRIu32 ".%s", tensor->unit, name);
     else

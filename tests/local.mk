@@ -354,6 +354,7 @@ golden_tests += \
 	tests/goldens/plot.test \
 	tests/goldens/predict-chunks.test \
 	tests/goldens/predict-deepspeed.test \
+	tests/goldens/predict-from.test \
 	tests/goldens/predict-set.test \
 	tests/goldens/predict-tidemark.test \
 	tests/goldens/predict.test \

@@ -38,6 +38,9 @@ static enum tdm_status check_model(const struct tdm_model *model,
     if (model->offset_norms || model->attention_softcap > 0)
         return tdm_fail(err, TDM_USAGE, "method %s has no code for models with capped scores",
                         method);
+    if (model->parts != 0)
+        return tdm_fail(err, TDM_USAGE, "method %s has no code for %s", method,
+                        model->architecture);
     return TDM_OK;
 }
 

@@ -55,19 +55,21 @@ static struct tdm_eager_value *add_weight(struct burst_model *b, uint64_t rows, 
 /* Two matrices for every adapted projection: rank x inputs, outputs x rank. */
 static void add_adapters(struct burst_model *b, struct burst_block *block)
 {
-    static const unsigned adapted[TDM_PROJECTIONS] = {
-        [TDM_PROJECTION_Q] = BURST_Q,       [TDM_PROJECTION_K] = BURST_K,
-        [TDM_PROJECTION_V] = BURST_V,       [TDM_PROJECTION_O] = BURST_O,
-        [TDM_PROJECTION_GATE] = BURST_GATE, [TDM_PROJECTION_UP] = BURST_UP,
-        [TDM_PROJECTION_DOWN] = BURST_DOWN,
-    };
+    static const struct {
+        enum tdm_projection projection;
+        unsigned weight;
+    } adapted[] = {{TDM_PROJECTION_Q, BURST_Q},       {TDM_PROJECTION_K, BURST_K},
+                   {TDM_PROJECTION_V, BURST_V},       {TDM_PROJECTION_O, BURST_O},
+                   {TDM_PROJECTION_GATE, BURST_GATE}, {TDM_PROJECTION_UP, BURST_UP},
+                   {TDM_PROJECTION_DOWN, BURST_DOWN}};
     uint64_t elements = 0;
-    for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
-        const struct tdm_eager_value *weight = block->weights[adapted[p]];
-        if ((b->lora_targets >> p & 1) == 0)
+    for (unsigned i = 0; i < sizeof(adapted) / sizeof(adapted[0]); i++) {
+        unsigned w = adapted[i].weight;
+        const struct tdm_eager_value *weight = block->weights[w];
+        if ((b->lora_targets >> adapted[i].projection & 1) == 0)
             continue;
-        block->down[adapted[p]] = add_weight(b, b->lora_rank, weight->columns, true, &elements);
-        block->up[adapted[p]] = add_weight(b, weight->rows, b->lora_rank, true, &elements);
+        block->down[w] = add_weight(b, b->lora_rank, weight->columns, true, &elements);
+        block->up[w] = add_weight(b, weight->rows, b->lora_rank, true, &elements);
     }
     block->storages[BURST_ADAPTERS].shard = burst_shard(b, elements, true);
 }

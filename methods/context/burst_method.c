@@ -78,8 +78,8 @@ enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method
     if (burst->whole_layers && burst->checkpoint != TDM_BURST_NOTHING)
         return tdm_fail(err, TDM_USAGE,
                         "--set grad_ckpt: there is nothing to keep without use_checkpoint=on");
-    if (model->tied || model->offset_norms || model->whole_qk_norm || first->experts ||
-        tdm_model_tensor(model, 0, TDM_ROLE_Q_NORM) != NULL ||
+    if (model->tied || model->parts != 0 || model->offset_norms || model->whole_qk_norm ||
+        first->experts || tdm_model_tensor(model, 0, TDM_ROLE_Q_NORM) != NULL ||
         tdm_model_tensor(model, 0, TDM_ROLE_Q_BIAS) != NULL)
         return refuse_model(model, err);
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)

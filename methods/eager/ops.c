@@ -389,6 +389,35 @@ struct tdm_eager_value *tdm_rows(struct tdm_eager *m, struct tdm_eager_value *x,
     return slice(m, x, rows, x->columns);
 }
 
+struct tdm_eager_value *tdm_columns(struct tdm_eager *m, struct tdm_eager_value *x,
+                                    uint64_t columns)
+{
+    return slice(m, x, x->rows, columns);
+}
+
+/* Gradients are parts of the result's. */
+static void parts_of_gradient(struct tdm_eager *m, struct tdm_node *node,
+                              struct tdm_eager_value *const *grads,
+                              struct tdm_eager_value **results)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        if (!tdm_node_needs(node, i))
+            continue;
+        results[i] = tdm_value_view(m, grads[0]);
+        results[i]->columns = node->edges[i].columns;
+    }
+}
+
+struct tdm_eager_value *tdm_cat(struct tdm_eager *m, struct tdm_eager_value *a,
+                                struct tdm_eager_value *b)
+{
+    static const struct tdm_eager_op op = {"CatBackward0", false, parts_of_gradient};
+    struct tdm_eager_value *inputs[] = {a, b};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    return tdm_node_finish(m, node,
+                           tdm_value_new(m, a->rows, a->columns + b->columns, a->element_bytes));
+}
+
 static void cat_backward(struct tdm_eager *m, struct tdm_node *node,
                          struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {

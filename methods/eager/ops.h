@@ -63,6 +63,14 @@ struct tdm_eager_value *tdm_repeat(struct tdm_eager *m, struct tdm_eager_value *
 /* A view of `rows` rows. The backward copies their gradient into zeros of the shape of x. */
 struct tdm_eager_value *tdm_rows(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t rows);
 
+/* x[..., first : first + columns]: a view, with the same backward. Which columns does not matter.
+ */
+struct tdm_eager_value *tdm_columns(struct tdm_eager *m, struct tdm_eager_value *x,
+                                    uint64_t columns);
+/* torch.cat of a and b along their columns. */
+struct tdm_eager_value *tdm_cat(struct tdm_eager *m, struct tdm_eager_value *a,
+                                struct tdm_eager_value *b);
+
 /* x W^T + b; b may be NULL. `flat`: x has two dimensions, so no views of it are made. */
 struct tdm_eager_value *tdm_linear(struct tdm_eager *m, struct tdm_eager_value *x,
                                    struct tdm_eager_value *weight, struct tdm_eager_value *bias,

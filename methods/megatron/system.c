@@ -188,7 +188,7 @@ static enum tdm_status check_model(const struct tdm_model *model,
                  method, model->name, model->experts.count);
         return tdm_hint(err, "fsdp, zero3, ring and ulysses take mixtures of experts");
     }
-    if (model->scaled_embedding || model->attention_softcap > 0 ||
+    if (model->parts != 0 || model->scaled_embedding || model->attention_softcap > 0 ||
         model->layer_kinds[0].post_norms || model->whole_qk_norm) {
         tdm_fail(err, TDM_USAGE,
                  "method %s: %s is a %s, whose norms or capped scores Megatron-LM's GPT model has "

@@ -18,6 +18,8 @@ static struct tdm_eager_value *base_model(struct tdm_torch_model *t)
     embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
     if (t->embedding_scale != NULL)
         embedded = tdm_replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
+    if ((t->config->parts & TDM_PART_MULTIPLIERS) != 0)
+        embedded = tdm_replace(m, embedded, tdm_mul_number(m, embedded));
     if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF && !embedded->requires_grad) {
         tdm_value_require_grad(m, embedded); /* enable_input_require_grads */
         t->input = tdm_take(embedded);
@@ -82,8 +84,7 @@ static struct tdm_eager_value *tile_loss(struct tdm_eager *m, const void *model,
     (void)layer;
     m->category = TDM_METHOD_LOGITS;
     struct tdm_eager_value *logits = tdm_torch_linear(m, t, x, t->head, NULL, TDM_MODULE_HEAD);
-    if (t->config->logits_softcap > 0)
-        logits = tdm_torch_softcap(m, logits);
+    logits = tdm_torch_scale_logits(m, t, logits);
     struct tdm_eager_value *wide = tdm_cast(m, logits, FP32);
     struct tdm_eager_value *labels = tdm_value_view(m, t->ids); /* a part of the labels */
     labels->rows = x->rows;
@@ -128,8 +129,7 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
                            *loss;
     logits = tdm_unit_leave(t, TDM_MODULE_HEAD, logits);
     tdm_drop(m, rows);
-    if (t->config->logits_softcap > 0)
-        logits = tdm_torch_softcap(m, logits);
+    logits = tdm_torch_scale_logits(m, t, logits);
     if (last) {
         tdm_torch_cache_drop(t); /* the output object is freed once its logits are read */
         struct tdm_eager_value *wide = tdm_cast(m, logits, FP32);

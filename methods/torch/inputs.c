@@ -132,26 +132,37 @@ void tdm_torch_masks(struct tdm_torch_model *t)
         t->window_mask = number_mask(t, t->window_mask);
 }
 
-void tdm_torch_rotary(struct tdm_torch_model *t)
+/* Cosines and sines of one kind of layers. */
+static void angles(struct tdm_torch_model *t, struct tdm_eager_value **cosine,
+                   struct tdm_eager_value **sine)
 {
     struct tdm_eager *m = t->m;
-    uint64_t tokens = t->settings.tokens, head_dim = t->config->head_dim;
+    uint64_t tokens = t->settings.tokens, dim = t->config->rotary_dim;
     struct tdm_eager_value *positions = tdm_value_new(m, tokens, 1, FP32);
-    struct tdm_eager_value *angles = tdm_value_new(m, tokens, head_dim / 2, FP32);
+    struct tdm_eager_value *half = tdm_value_new(m, tokens, dim / 2, FP32);
     tdm_cublas(m);
-    struct tdm_eager_value *both = tdm_value_new(m, tokens, head_dim, FP32), *scaled[2];
+    struct tdm_eager_value *both = tdm_value_new(m, tokens, dim, FP32), *scaled[2];
     for (unsigned i = 0; i < 2; i++) {
-        struct tdm_eager_value *plain = tdm_value_new(m, tokens, head_dim, FP32);
-        scaled[i] = tdm_value_new(m, tokens, head_dim, FP32);
+        struct tdm_eager_value *plain = tdm_value_new(m, tokens, dim, FP32);
+        scaled[i] = tdm_value_new(m, tokens, dim, FP32);
         tdm_drop(m, plain);
     }
-    t->cosine = tdm_cast(m, scaled[0], t->weight_bytes);
-    t->sine = tdm_cast(m, scaled[1], t->weight_bytes);
+    uint16_t bytes = (t->config->parts & TDM_PART_WIDE_ROPE) != 0 ? FP32 : t->weight_bytes;
+    *cosine = tdm_cast(m, scaled[0], bytes);
+    *sine = tdm_cast(m, scaled[1], bytes);
     tdm_drop(m, positions);
-    tdm_drop(m, angles);
+    tdm_drop(m, half);
     tdm_drop(m, both);
     tdm_drop(m, scaled[0]);
     tdm_drop(m, scaled[1]);
+}
+
+void tdm_torch_rotary(struct tdm_torch_model *t)
+{
+    angles(t, &t->cosine, &t->sine);
+    t->window_cosine = t->window_sine = NULL;
+    if ((t->config->parts & TDM_PART_TWO_ROPES) != 0)
+        angles(t, &t->window_cosine, &t->window_sine);
 }
 
 void tdm_torch_drop_inputs(struct tdm_torch_model *t)
@@ -159,6 +170,8 @@ void tdm_torch_drop_inputs(struct tdm_torch_model *t)
     tdm_drop(t->m, t->positions);
     tdm_drop(t->m, t->cosine);
     tdm_drop(t->m, t->sine);
+    tdm_drop(t->m, t->window_cosine);
+    tdm_drop(t->m, t->window_sine);
     tdm_drop(t->m, t->mask);
     tdm_drop(t->m, t->window_mask);
 }

@@ -10,8 +10,11 @@
 #include <stddef.h>
 
 static const char *const module_names[TDM_PROJECTIONS] = {
-    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-    "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj",
+    [TDM_PROJECTION_Q] = "self_attn.q_proj",     [TDM_PROJECTION_K] = "self_attn.k_proj",
+    [TDM_PROJECTION_V] = "self_attn.v_proj",     [TDM_PROJECTION_O] = "self_attn.o_proj",
+    [TDM_PROJECTION_QKV] = "self_attn.qkv_proj", [TDM_PROJECTION_GATE] = "mlp.gate_proj",
+    [TDM_PROJECTION_UP] = "mlp.up_proj",         [TDM_PROJECTION_GATE_UP] = "mlp.gate_up_proj",
+    [TDM_PROJECTION_DOWN] = "mlp.down_proj",
 };
 
 /* Gemma's norm: it multiplies by 1 + weight in fp32. */
@@ -50,9 +53,16 @@ static struct tdm_eager_value *plain_norm(struct tdm_eager *m, const struct tdm_
     struct tdm_eager_value *normed = tdm_mul(m, wide, scale);
     tdm_drop(m, scale);
     tdm_drop(m, wide);
-    struct tdm_eager_value *narrow = tdm_cast(m, normed, x->element_bytes);
-    struct tdm_eager_value *y = tdm_mul(m, weight, narrow);
-    tdm_drop(m, narrow);
+    struct tdm_eager_value *y;
+    if ((t->config->parts & TDM_PART_WIDE_NORMS) != 0) {
+        struct tdm_eager_value *scaled = tdm_mul(m, weight, normed);
+        y = tdm_cast(m, scaled, x->element_bytes);
+        tdm_drop(m, scaled);
+    } else {
+        struct tdm_eager_value *narrow = tdm_cast(m, normed, x->element_bytes);
+        y = tdm_mul(m, weight, narrow);
+        tdm_drop(m, narrow);
+    }
     tdm_drop(m, normed);
     tdm_drop(m, variance);
     return y;
@@ -131,45 +141,20 @@ struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_
     return tdm_module_leave(t, both, y);
 }
 
-/* Splits a projection into heads: [batch, heads, tokens, head_dim]. Takes ownership of `flat`.
- * `norm` NULL: no norm. */
-static struct tdm_eager_value *by_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                        struct tdm_eager_value *flat, struct tdm_eager_value *norm)
-{
-    uint64_t head_dim = t->config->head_dim;
-    struct tdm_eager_value *heads =
-        tdm_reshape(m, flat, flat->rows * (flat->columns / head_dim), head_dim);
-    tdm_drop(m, flat);
-    if (norm != NULL) {
-        struct tdm_eager_value *normed = tdm_torch_norm(m, t, heads, norm);
-        tdm_drop(m, heads);
-        heads = normed;
-    }
-    struct tdm_eager_value *y = tdm_transpose(m, heads);
-    tdm_drop(m, heads);
-    return y;
-}
-
-struct tdm_eager_value *tdm_torch_rotate(struct tdm_eager *m, struct tdm_eager_value *x,
-                                         struct tdm_eager_value *cosine,
-                                         struct tdm_eager_value *sine)
-{
-    struct tdm_eager_value *straight = tdm_mul(m, x, cosine);
-    struct tdm_eager_value *half = tdm_rotate_half(m, x);
-    struct tdm_eager_value *turned = tdm_mul(m, half, sine);
-    tdm_drop(m, half);
-    struct tdm_eager_value *y = tdm_add(m, straight, turned);
-    tdm_drop(m, straight);
-    tdm_drop(m, turned);
-    return y;
-}
-
 /* tanh(x / cap) * cap. Takes ownership of x. */
 struct tdm_eager_value *tdm_torch_softcap(struct tdm_eager *m, struct tdm_eager_value *x)
 {
     x = tdm_replace(m, x, tdm_mul_number(m, x));
     x = tdm_replace(m, x, tdm_tanh(m, x));
     return tdm_replace(m, x, tdm_mul_number(m, x));
+}
+
+struct tdm_eager_value *tdm_torch_scale_logits(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                               struct tdm_eager_value *logits)
+{
+    if ((t->config->parts & TDM_PART_MULTIPLIERS) != 0)
+        logits = tdm_replace(m, logits, tdm_mul_number(m, logits));
+    return t->config->logits_softcap > 0 ? tdm_torch_softcap(m, logits) : logits;
 }
 
 /* Attention with scores in memory: softmax in fp32, between products in bf16. *kept: the weights,
@@ -288,28 +273,6 @@ static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct 
     return y;
 }
 
-/* q, k and v, split into heads. If norms cover all heads, all three are projected before they are
- * split. */
-static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
-                        const struct torch_layer *layer, struct tdm_eager_value *x,
-                        struct tdm_eager_value *qkv[3])
-{
-    static const char *const names[] = {"self_attn.q_norm", "self_attn.k_norm"};
-    struct tdm_eager_value *norms[3] = {layer->q_norm, layer->k_norm, NULL};
-    bool whole = t->config->whole_qk_norm;
-    for (unsigned i = 0; i < 3; i++) {
-        qkv[i] = tdm_torch_project(m, t, layer, (enum tdm_projection)(TDM_PROJECTION_Q + i), x);
-        if (norms[i] != NULL)
-            tdm_label(m, names[i]);
-        if (!whole)
-            qkv[i] = by_heads(m, t, qkv[i], norms[i]);
-        else if (norms[i] != NULL)
-            qkv[i] = tdm_replace(m, qkv[i], tdm_torch_norm(m, t, qkv[i], norms[i]));
-    }
-    for (unsigned i = 0; i < 3 && whole; i++)
-        qkv[i] = by_heads(m, t, qkv[i], NULL);
-}
-
 static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torch_model *t,
                                       uint32_t number, struct tdm_eager_value *x,
                                       struct tdm_eager_value **kept)
@@ -317,13 +280,8 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
     const struct torch_layer *layer = &t->layers[number];
     struct tdm_eager_value *qkv[3];
     tdm_drop(m, tdm_module_enter(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), NULL));
-    project_qkv(m, t, layer, x, qkv);
-    struct tdm_eager_value *v = qkv[2];
-    tdm_label(m, "self_attn.rotary");
-    struct tdm_eager_value *turned_q = tdm_torch_rotate(m, qkv[0], t->cosine, t->sine);
-    struct tdm_eager_value *turned_k = tdm_torch_rotate(m, qkv[1], t->cosine, t->sine);
-    tdm_drop(m, qkv[0]);
-    tdm_drop(m, qkv[1]);
+    tdm_torch_heads(m, t, number, x, qkv);
+    struct tdm_eager_value *turned_q = qkv[0], *turned_k = qkv[1], *v = qkv[2];
     tdm_label(m, "self_attn.cache");
     tdm_torch_cache_update(t, number, &turned_k, &v);
     struct tdm_eager_value *mask =
@@ -346,10 +304,32 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
     return tdm_module_leave(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), y);
 }
 
+/* One product for gate and up, which are views of it. It stays until the function returns. */
+static struct tdm_eager_value *joint_mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                         const struct torch_layer *layer, struct tdm_eager_value *x)
+{
+    struct tdm_eager_value *gate, *up;
+    struct tdm_eager_value *both = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE_UP, x);
+    tdm_halves(m, both, &gate, &up);
+    tdm_drop(m, both);
+    tdm_label(m, "mlp.activation_fn");
+    struct tdm_eager_value *active = tdm_activate(m, t->config->activation, gate);
+    tdm_label(m, "mlp.activation_fn * up_states");
+    struct tdm_eager_value *product = tdm_mul(m, up, active);
+    tdm_drop(m, active);
+    tdm_drop(m, up);
+    struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, product);
+    tdm_drop(m, product);
+    tdm_drop(m, gate);
+    return y;
+}
+
 static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
                                    const struct torch_layer *layer, struct tdm_eager_value *x)
 {
     uint32_t module = tdm_layer_module((uint32_t)(layer - t->layers), TDM_MODULE_ACTIVATION);
+    if (layer->weight[TDM_PROJECTION_GATE_UP] != NULL)
+        return joint_mlp(m, t, layer, x);
     struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
     tdm_label(m, "mlp.act_fn");
     gate = tdm_replace(m, gate, tdm_module_enter(t, module, gate));
@@ -382,6 +362,27 @@ static uint64_t mlp_tiles(const struct tdm_torch_model *t)
     return tiles < TDM_MOST_TILES ? tiles : TDM_MOST_TILES;
 }
 
+/* A norm in front of a module; x itself in families without. */
+static struct tdm_eager_value *norm_before(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                           struct tdm_eager_value *x,
+                                           struct tdm_eager_value *weight)
+{
+    return weight != NULL ? tdm_torch_norm(m, t, x, weight) : tdm_take(x);
+}
+
+/* residual + made, or + made * residual_multiplier. Takes `made`. */
+static struct tdm_eager_value *add_scaled(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                          struct tdm_eager_value *residual,
+                                          struct tdm_eager_value *made)
+{
+    struct tdm_eager_value *scaled =
+        (t->config->parts & TDM_PART_MULTIPLIERS) != 0 ? tdm_mul_number(m, made) : tdm_take(made);
+    struct tdm_eager_value *y = tdm_add(m, residual, scaled);
+    tdm_drop(m, scaled);
+    tdm_drop(m, made);
+    return y;
+}
+
 static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model, uint32_t number,
                                          struct tdm_eager_value *input)
 {
@@ -393,7 +394,7 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     m->label.layer = number;
     tdm_label(m, "input_layernorm");
     struct tdm_eager_value *x = tdm_module_enter(t, whole, input);
-    struct tdm_eager_value *normed = tdm_torch_norm(m, t, x, layer->attention_norm);
+    struct tdm_eager_value *normed = norm_before(m, t, x, layer->attention_norm);
     struct tdm_eager_value *kept = NULL, *attended = attend(m, t, number, normed, &kept);
     tdm_drop(m, normed);
     tdm_label(m, "post_attention_layernorm");
@@ -401,11 +402,10 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
         attended =
             tdm_replace(m, attended, tdm_torch_norm(m, t, attended, layer->post_attention_norm));
     tdm_label(m, "hidden_states");
-    struct tdm_eager_value *middle = tdm_add(m, x, attended);
-    tdm_drop(m, attended);
+    struct tdm_eager_value *middle = add_scaled(m, t, x, attended);
     tdm_label(m, layer->post_mlp_norm == NULL ? "post_attention_layernorm"
                                               : "pre_feedforward_layernorm");
-    normed = tdm_torch_norm(m, t, middle, layer->mlp_norm);
+    normed = norm_before(m, t, middle, layer->mlp_norm);
     tdm_label(m, "mlp.experts");
     normed = tdm_replace(m, normed, tdm_module_enter(t, second, normed));
     const struct tdm_function tile = {.run = run_mlp, .model = t, .layer = number};
@@ -418,8 +418,7 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     if (layer->post_mlp_norm != NULL)
         made = tdm_replace(m, made, tdm_torch_norm(m, t, made, layer->post_mlp_norm));
     tdm_label(m, "hidden_states");
-    struct tdm_eager_value *y = tdm_add(m, middle, made);
-    tdm_drop(m, made);
+    struct tdm_eager_value *y = add_scaled(m, t, middle, made);
     tdm_drop(m, middle);
     tdm_drop(m, kept);
     tdm_drop(m, x);
@@ -431,11 +430,13 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
 struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t number,
                                         struct tdm_eager_value *x)
 {
-    const struct tdm_function function = {
-        .run = run_layer,
-        .model = t,
-        .layer = number,
-        .held = {t->cosine, t->sine, t->mask, t->window_mask, t->positions}};
+    bool local = t->window_cosine != NULL && t->config->layer_kinds[number].window > 0;
+    const struct tdm_function function = {.run = run_layer,
+                                          .model = t,
+                                          .layer = number,
+                                          .held = {local ? t->window_cosine : t->cosine,
+                                                   local ? t->window_sine : t->sine, t->mask,
+                                                   t->window_mask, t->positions}};
     if (t->settings.checkpoint_every > 1 && (number + 1) % t->settings.checkpoint_every != 0)
         return run_layer(t->m, t, number, x);
     switch (t->settings.checkpointing) {

@@ -28,8 +28,7 @@ static struct tdm_eager_value *chunk_of_loss(struct tdm_eager *m, const void *mo
     struct tdm_eager_value *logits = tdm_linear(m, wide, weight, NULL, true);
     tdm_drop(m, wide);
     tdm_drop(m, weight);
-    if (t->config->logits_softcap > 0)
-        logits = tdm_torch_softcap(m, logits);
+    logits = tdm_torch_scale_logits(m, t, logits);
     struct tdm_eager_value *labels = tdm_value_new(m, hidden->rows, 1, INT64);
     struct tdm_eager_value *loss = tdm_cross_entropy(m, logits, labels);
     bool graph = m->grad_enabled;

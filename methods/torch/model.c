@@ -8,7 +8,11 @@
 #include <stdlib.h>
 
 static const char *const projection_names[TDM_PROJECTIONS] = {
-    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+    [TDM_PROJECTION_Q] = "q_proj",       [TDM_PROJECTION_K] = "k_proj",
+    [TDM_PROJECTION_V] = "v_proj",       [TDM_PROJECTION_O] = "o_proj",
+    [TDM_PROJECTION_QKV] = "qkv_proj",   [TDM_PROJECTION_GATE] = "gate_proj",
+    [TDM_PROJECTION_UP] = "up_proj",     [TDM_PROJECTION_GATE_UP] = "gate_up_proj",
+    [TDM_PROJECTION_DOWN] = "down_proj",
 };
 
 const char *tdm_projection_name(enum tdm_projection projection)
@@ -53,9 +57,15 @@ static struct tdm_eager_value *add_adapter(struct tdm_torch_model *t, uint32_t l
 static const struct {
     enum tdm_role weight, bias; /* the same role twice: it has no bias */
 } projection_roles[TDM_PROJECTIONS] = {
-    {TDM_ROLE_Q, TDM_ROLE_Q_BIAS},  {TDM_ROLE_K, TDM_ROLE_K_BIAS},  {TDM_ROLE_V, TDM_ROLE_V_BIAS},
-    {TDM_ROLE_O, TDM_ROLE_O},       {TDM_ROLE_GATE, TDM_ROLE_GATE}, {TDM_ROLE_UP, TDM_ROLE_UP},
-    {TDM_ROLE_DOWN, TDM_ROLE_DOWN},
+    [TDM_PROJECTION_Q] = {TDM_ROLE_Q, TDM_ROLE_Q_BIAS},
+    [TDM_PROJECTION_K] = {TDM_ROLE_K, TDM_ROLE_K_BIAS},
+    [TDM_PROJECTION_V] = {TDM_ROLE_V, TDM_ROLE_V_BIAS},
+    [TDM_PROJECTION_O] = {TDM_ROLE_O, TDM_ROLE_O},
+    [TDM_PROJECTION_QKV] = {TDM_ROLE_QKV, TDM_ROLE_QKV},
+    [TDM_PROJECTION_GATE] = {TDM_ROLE_GATE, TDM_ROLE_GATE},
+    [TDM_PROJECTION_UP] = {TDM_ROLE_UP, TDM_ROLE_UP},
+    [TDM_PROJECTION_GATE_UP] = {TDM_ROLE_GATE_UP, TDM_ROLE_GATE_UP},
+    [TDM_PROJECTION_DOWN] = {TDM_ROLE_DOWN, TDM_ROLE_DOWN},
 };
 
 /* The module that a tensor belongs to. */
@@ -191,8 +201,8 @@ static void add_parameters(struct tdm_torch_model *t)
         add_layer(t, i);
     t->final_norm = add_weight(t, head, TDM_ROLE_FINAL_NORM);
     tdm_label(t->m, "model.rotary_emb.inv_freq");
-    t->frequencies[0] = tdm_value_new(t->m, config->head_dim / 2, 1, FP32);
-    t->frequencies[1] = tdm_value_new(t->m, config->head_dim / 2, 1, FP32);
+    t->frequencies[0] = tdm_value_new(t->m, config->rotary_dim / 2, 1, FP32);
+    t->frequencies[1] = tdm_value_new(t->m, config->rotary_dim / 2, 1, FP32);
     t->head = config->tied ? t->embedding : add_weight(t, head, TDM_ROLE_HEAD);
     if (t->settings.lora_rank > 0) {
         add_adapters(t);

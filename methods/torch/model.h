@@ -65,8 +65,10 @@ enum tdm_projection {
     TDM_PROJECTION_K,
     TDM_PROJECTION_V,
     TDM_PROJECTION_O,
+    TDM_PROJECTION_QKV, /* in place of the first three */
     TDM_PROJECTION_GATE,
     TDM_PROJECTION_UP,
+    TDM_PROJECTION_GATE_UP, /* in place of these two */
     TDM_PROJECTION_DOWN,
     TDM_PROJECTIONS
 };

@@ -34,6 +34,7 @@ struct tdm_torch_model {
     struct tdm_eager_value *embedding, *embedding_scale, *final_norm, *head, *frequencies[2], *ids;
     /* Belong to the current forward. After it only checkpointed layers hold references to them. */
     struct tdm_eager_value *positions, *cosine, *sine, *mask, *window_mask;
+    struct tdm_eager_value *window_cosine, *window_sine; /* NULL: those of all layers */
     struct tdm_eager_value
         *held_logits; /* held by the output object until the next forward replaces it */
     struct tdm_eager_value **
@@ -89,11 +90,17 @@ struct tdm_eager_value *tdm_torch_norm(struct tdm_eager *m, const struct tdm_tor
 struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           const struct torch_layer *layer, enum tdm_projection p,
                                           struct tdm_eager_value *x);
+/* q, k and v by heads, rotated (heads.c). */
+void tdm_torch_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
+                     struct tdm_eager_value *x, struct tdm_eager_value *qkv[3]);
 struct tdm_eager_value *tdm_torch_rotate(struct tdm_eager *m, struct tdm_eager_value *x,
                                          struct tdm_eager_value *cosine,
                                          struct tdm_eager_value *sine);
 struct tdm_eager_value *tdm_torch_softcap(struct tdm_eager *m,
                                           struct tdm_eager_value *x); /* x is taken */
+/* Caps or divides logits where the model does. Takes them. */
+struct tdm_eager_value *tdm_torch_scale_logits(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                               struct tdm_eager_value *logits);
 
 /* LM head and loss that never hold the logits of all tokens (losses.c). */
 struct tdm_eager_value *tdm_torch_chunked_loss(struct tdm_torch_model *t,

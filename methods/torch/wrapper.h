@@ -31,9 +31,9 @@ enum tdm_layer_module {
     TDM_MODULE_ACTIVATION,
     TDM_MODULE_ROLES, /* the module of each role's weight */
     TDM_MODULE_ADAPTED =
-        32, /* a projection with adapters: the module that contains its three products */
+        30, /* a projection with adapters: the module that contains its three products */
     TDM_MODULE_DOWN = 40, /* LoRA's A of each projection */
-    TDM_MODULE_UP = 48,   /* LoRA's B */
+    TDM_MODULE_UP = 50,   /* LoRA's B */
     TDM_MODULES_A_LAYER = 64,
 };
 

@@ -71,23 +71,51 @@ static const struct {
     const char *name;
     uint64_t parameters;
 } shipped[] = {
-    {"burst-14b", UINT64_C(13916984320)},        {"burst-7b", UINT64_C(6738415616)},
-    {"byte-100m", UINT64_C(99634176)},           {"byte-1m", UINT64_C(853120)},
-    {"gemma-2-2b", UINT64_C(2614341888)},        {"gemma-2-9b", UINT64_C(9241705984)},
-    {"llama-2-70b", UINT64_C(68976648192)},      {"llama-2-7b", UINT64_C(6738415616)},
-    {"llama-3-8b", UINT64_C(8030261248)},        {"llama-3.1-70b", UINT64_C(70553706496)},
-    {"llama-3.1-8b", UINT64_C(8030261248)},      {"llama-3.2-1b", UINT64_C(1235814400)},
-    {"llama-3.2-3b", UINT64_C(3212749824)},      {"ministral-8b", UINT64_C(8019808256)},
-    {"mistral-7b-v0.1", UINT64_C(7241732096)},   {"mistral-7b-v0.3", UINT64_C(7248023552)},
-    {"mistral-nemo-12b", UINT64_C(12247782400)}, {"mixtral-8x7b", UINT64_C(46702792704)},
-    {"olmoe-1b-7b", UINT64_C(6919161856)},       {"qwen2.5-0.5b", UINT64_C(494032768)},
-    {"qwen2.5-1.5b", UINT64_C(1543714304)},      {"qwen2.5-14b", UINT64_C(14770033664)},
-    {"qwen2.5-32b", UINT64_C(32763876352)},      {"qwen2.5-3b", UINT64_C(3085938688)},
-    {"qwen2.5-72b", UINT64_C(72706203648)},      {"qwen2.5-7b", UINT64_C(7615616512)},
-    {"qwen3-0.6b", UINT64_C(596049920)},         {"qwen3-1.7b", UINT64_C(1720574976)},
-    {"qwen3-14b", UINT64_C(14768307200)},        {"qwen3-30b-a3b", UINT64_C(30532122624)},
-    {"qwen3-32b", UINT64_C(32762123264)},        {"qwen3-4b", UINT64_C(4022468096)},
+    {"burst-14b", UINT64_C(13916984320)},
+    {"burst-7b", UINT64_C(6738415616)},
+    {"byte-100m", UINT64_C(99634176)},
+    {"byte-1m", UINT64_C(853120)},
+    {"falcon3-7b", UINT64_C(7455550464)},
+    {"gemma-2-2b", UINT64_C(2614341888)},
+    {"gemma-2-9b", UINT64_C(9241705984)},
+    {"gemma-2b", UINT64_C(2506172416)},
+    {"gemma-3-1b", UINT64_C(999885952)},
+    {"gemma-7b", UINT64_C(8537680896)},
+    {"glm-4-9b", UINT64_C(9400279040)},
+    {"granite-3.1-8b", UINT64_C(8170848256)},
+    {"llama-2-70b", UINT64_C(68976648192)},
+    {"llama-2-7b", UINT64_C(6738415616)},
+    {"llama-3-8b", UINT64_C(8030261248)},
+    {"llama-3.1-70b", UINT64_C(70553706496)},
+    {"llama-3.1-8b", UINT64_C(8030261248)},
+    {"llama-3.2-1b", UINT64_C(1235814400)},
+    {"llama-3.2-3b", UINT64_C(3212749824)},
+    {"ministral-8b", UINT64_C(8019808256)},
+    {"mistral-7b-v0.1", UINT64_C(7241732096)},
+    {"mistral-7b-v0.3", UINT64_C(7248023552)},
+    {"mistral-nemo-12b", UINT64_C(12247782400)},
+    {"mixtral-8x7b", UINT64_C(46702792704)},
+    {"olmo-2-7b", UINT64_C(7298617344)},
+    {"olmo-3-7b", UINT64_C(7298011136)},
+    {"olmoe-1b-7b", UINT64_C(6919161856)},
+    {"phi-3-mini", UINT64_C(3821079552)},
+    {"phi-4", UINT64_C(14659507200)},
+    {"phi-4-mini", UINT64_C(3836021760)},
+    {"qwen2.5-0.5b", UINT64_C(494032768)},
+    {"qwen2.5-1.5b", UINT64_C(1543714304)},
+    {"qwen2.5-14b", UINT64_C(14770033664)},
+    {"qwen2.5-32b", UINT64_C(32763876352)},
+    {"qwen2.5-3b", UINT64_C(3085938688)},
+    {"qwen2.5-72b", UINT64_C(72706203648)},
+    {"qwen2.5-7b", UINT64_C(7615616512)},
+    {"qwen3-0.6b", UINT64_C(596049920)},
+    {"qwen3-1.7b", UINT64_C(1720574976)},
+    {"qwen3-14b", UINT64_C(14768307200)},
+    {"qwen3-30b-a3b", UINT64_C(30532122624)},
+    {"qwen3-32b", UINT64_C(32762123264)},
+    {"qwen3-4b", UINT64_C(4022468096)},
     {"qwen3-8b", UINT64_C(8190735360)},
+    {"smollm3-3b", UINT64_C(3075098624)},
 };
 
 enum { SHIPPED = sizeof(shipped) / sizeof(shipped[0]) };
@@ -542,9 +570,11 @@ static void test_broken(void **state)
     } cases[] = {
         {"{\"architectures\": [\"GPT2LMHeadModel\"]}",
          "\"architectures\" names \"GPT2LMHeadModel\", which is not supported; supported are "
-         "Gemma2ForCausalLM, LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM, "
-         "MixtralForCausalLM, OlmoeForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-         "Qwen3MoeForCausalLM"},
+         "Gemma2ForCausalLM, Gemma3ForCausalLM, GemmaForCausalLM, Glm4ForCausalLM, "
+         "GlmForCausalLM, GraniteForCausalLM, LlamaForCausalLM, MinistralForCausalLM, "
+         "MistralForCausalLM, MixtralForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, "
+         "OlmoeForCausalLM, Phi3ForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+         "Qwen3MoeForCausalLM, SmolLM3ForCausalLM"},
         {"{\"architectures\": null, \"model_type\": \"mamba\"}",
          "\"model_type\" names \"mamba\", which is not supported"},
         {"{\"architectures\": null, \"model_type\": null}", "\"architectures\" is missing"},

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a step of a small model of each family allocates, by PyTorch's own profiler on a CPU.
+
+Eager attention runs the same operations on a CPU as on a GPU, so what a forward keeps and how far a
+step peaks are those of a GPU, but for the scratch of kernels. tests/data/families.csv has the figures,
+tests/methods/unit_families compares them with predictions:
+
+    bench/torch_families.py tests/data/configs/families/*.json > tests/data/families.csv
+
+Needs torch and transformers; exits with 77 without them.
+"""
+import json
+import os
+import sys
+
+try:
+    import torch
+    import transformers
+    from torch.profiler import ProfilerActivity, profile
+except ImportError as error:
+    print(f"torch_families: {error}", file=sys.stderr)
+    sys.exit(77)
+
+TOKENS = 128
+
+
+def made(config):
+    """A model with random weights in bf16."""
+    config = dict(config)
+    kind = config.pop("model_type")
+    config.pop("architectures")
+    settings = transformers.AutoConfig.for_model(kind, **config)
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(
+        settings, attn_implementation="eager", dtype=torch.bfloat16)
+
+
+def sizes(run):
+    """Bytes of all allocations and, negative, frees of a call, in order."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        result = run()
+    found = []
+
+    def visit(node):
+        if node.tag == torch._C._profiler._EventType.Allocation:
+            found.append((node.start_time_ns, node.extra_fields.alloc_size))
+        for child in node.children:
+            visit(child)
+
+    for node in record.profiler.kineto_results.experimental_event_tree():
+        visit(node)
+    return result, [size for _, size in sorted(found, key=lambda event: event[0])]
+
+
+def highest(live, events):
+    most = live
+    for size in events:
+        live += size
+        most = max(most, live)
+    return live, most
+
+
+def measure(config, loss, checkpointing):
+    """Bytes kept by a forward, and most bytes of a forward and backward, above those before."""
+    model = made(config)
+    model.train()
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    ids = torch.randint(0, config["vocab_size"] - 1, (1, TOKENS))
+
+    def forward():
+        if loss:
+            return model(input_ids=ids, labels=ids, use_cache=False).loss
+        return model.model(input_ids=ids, use_cache=False).last_hidden_state.mean()
+
+    forward().backward()
+    model.zero_grad(set_to_none=True)
+    value, events = sizes(forward)
+    kept, first = highest(0, events)
+    _, events = sizes(value.backward)
+    _, second = highest(kept, events)
+    return sum(p.numel() for p in model.parameters()), kept, max(first, second)
+
+
+def main():
+    print("# What a step of small models allocates, by bench/torch_families.py: "
+          f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}, on a CPU, "
+          f"{TOKENS} tokens, bf16, eager attention.")
+    print("# kept_bytes: by the forward for the backward; peak_bytes: of both, above those before the step."
+          " Gradients are freed before it.")
+    print("# With checkpointing on, a CPU also keeps its random state, 5,056 bytes for each layer.")
+    print("config,parameters,logits,checkpointing,kept_bytes,peak_bytes")
+    for path in sys.argv[1:]:
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+        name = os.path.splitext(os.path.basename(path))[0]
+        for loss, checkpointing in ((False, False), (False, True), (True, False)):
+            parameters, kept, peak = measure(config, loss, checkpointing)
+            print(name, parameters, "hf" if loss else "base", "on" if checkpointing else "off", kept, peak,
+                  sep=",", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* q, k and v of a layer: their products, together or not, their norms, and their rotation. */
+#include "methods/eager/ops.h"
+#include "methods/torch/parts.h"
+
+#include <stddef.h>
+
+/* Splits a projection into heads: [batch, heads, tokens, head_dim]. Takes ownership of `flat`.
+ * `norm` NULL: no norm. */
+static struct tdm_eager_value *by_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                        struct tdm_eager_value *flat, struct tdm_eager_value *norm)
+{
+    uint64_t head_dim = t->config->head_dim;
+    struct tdm_eager_value *heads =
+        tdm_reshape(m, flat, flat->rows * (flat->columns / head_dim), head_dim);
+    tdm_drop(m, flat);
+    if (norm != NULL) {
+        struct tdm_eager_value *normed = tdm_torch_norm(m, t, heads, norm);
+        tdm_drop(m, heads);
+        heads = normed;
+    }
+    struct tdm_eager_value *y = tdm_transpose(m, heads);
+    tdm_drop(m, heads);
+    return y;
+}
+
+struct tdm_eager_value *tdm_torch_rotate(struct tdm_eager *m, struct tdm_eager_value *x,
+                                         struct tdm_eager_value *cosine,
+                                         struct tdm_eager_value *sine)
+{
+    struct tdm_eager_value *straight = tdm_mul(m, x, cosine);
+    struct tdm_eager_value *half = tdm_rotate_half(m, x);
+    struct tdm_eager_value *turned = tdm_mul(m, half, sine);
+    tdm_drop(m, half);
+    struct tdm_eager_value *y = tdm_add(m, straight, turned);
+    tdm_drop(m, straight);
+    tdm_drop(m, turned);
+    return y;
+}
+
+/* Neighbours are rotated together: cosines of half the dimensions are spread to twice as many. */
+static struct tdm_eager_value *spread(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                      struct tdm_eager_value *angles)
+{
+    return (t->config->parts & TDM_PART_INTERLEAVED_ROPE) != 0 ? tdm_value_like(m, angles)
+                                                               : tdm_take(angles);
+}
+
+/* The rotated dimensions and the others are joined again, also if there are no others. Takes x. */
+static struct tdm_eager_value *rotate_part(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                           struct tdm_eager_value *x,
+                                           struct tdm_eager_value *cosine,
+                                           struct tdm_eager_value *sine)
+{
+    uint64_t rotated = t->config->rotary_dim, others = x->columns - rotated;
+    struct tdm_eager_value *first = others > 0 ? tdm_columns(m, x, rotated) : tdm_take(x);
+    struct tdm_eager_value *rest = tdm_columns(m, x, others);
+    struct tdm_eager_value *turned = tdm_torch_rotate(m, first, cosine, sine);
+    struct tdm_eager_value *y = tdm_cat(m, turned, rest);
+    tdm_drop(m, turned);
+    tdm_drop(m, rest);
+    tdm_drop(m, first);
+    tdm_drop(m, x);
+    return y;
+}
+
+static void rotate_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
+                         struct tdm_eager_value *qkv[3])
+{
+    bool local = t->window_cosine != NULL && t->config->layer_kinds[number].window > 0;
+    bool part = (t->config->parts & TDM_PART_CUT_ROPE) != 0;
+    if (t->config->layer_kinds[number].no_rope)
+        return;
+    tdm_label(m, "self_attn.rotary");
+    struct tdm_eager_value *cosine = spread(m, t, local ? t->window_cosine : t->cosine);
+    struct tdm_eager_value *sine = spread(m, t, local ? t->window_sine : t->sine);
+    struct tdm_eager_value *turned[2];
+    for (unsigned i = 0; i < 2; i++)
+        turned[i] = part ? rotate_part(m, t, tdm_take(qkv[i]), cosine, sine)
+                         : tdm_torch_rotate(m, qkv[i], cosine, sine);
+    for (unsigned i = 0; i < 2; i++) {
+        if ((t->config->parts & TDM_PART_WIDE_ROPE) != 0)
+            turned[i] = tdm_replace(m, turned[i], tdm_cast(m, turned[i], qkv[i]->element_bytes));
+        qkv[i] = tdm_replace(m, qkv[i], turned[i]);
+    }
+    tdm_drop(m, cosine);
+    tdm_drop(m, sine);
+}
+
+/* One product, of which q, k and v are views. */
+static void project_together(struct tdm_eager *m, const struct tdm_torch_model *t,
+                             const struct torch_layer *layer, struct tdm_eager_value *x,
+                             struct tdm_eager_value *qkv[3])
+{
+    struct tdm_eager_value *all = tdm_torch_project(m, t, layer, TDM_PROJECTION_QKV, x);
+    uint64_t heads[3] = {t->config->query_heads, t->config->kv_heads, t->config->kv_heads};
+    for (unsigned i = 0; i < 3; i++)
+        qkv[i] = tdm_columns(m, all, heads[i] * t->config->head_dim);
+    for (unsigned i = 0; i < 3; i++)
+        qkv[i] = by_heads(m, t, qkv[i], NULL);
+    tdm_drop(m, all);
+}
+
+/* q, k and v, split into heads. If norms cover all heads, all three are projected before they are
+ * split; if norms are late, before they are normed. */
+static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
+                        const struct torch_layer *layer, struct tdm_eager_value *x,
+                        struct tdm_eager_value *qkv[3])
+{
+    static const char *const names[] = {"self_attn.q_norm", "self_attn.k_norm"};
+    struct tdm_eager_value *norms[3] = {layer->q_norm, layer->k_norm, NULL};
+    bool whole = t->config->whole_qk_norm, late = (t->config->parts & TDM_PART_LATE_QK_NORM) != 0;
+    for (unsigned i = 0; i < 3; i++) {
+        qkv[i] = tdm_torch_project(m, t, layer, (enum tdm_projection)(TDM_PROJECTION_Q + i), x);
+        if (norms[i] != NULL && !late)
+            tdm_label(m, names[i]);
+        if (!whole)
+            qkv[i] = by_heads(m, t, qkv[i], late ? NULL : norms[i]);
+        else if (norms[i] != NULL)
+            qkv[i] = tdm_replace(m, qkv[i], tdm_torch_norm(m, t, qkv[i], norms[i]));
+    }
+    for (unsigned i = 0; i < 3 && whole; i++)
+        qkv[i] = by_heads(m, t, qkv[i], NULL);
+    for (unsigned i = 0; i < 2 && late; i++) {
+        tdm_label(m, names[i]);
+        qkv[i] = tdm_replace(m, qkv[i], tdm_torch_norm(m, t, qkv[i], norms[i]));
+    }
+}
+
+void tdm_torch_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
+                     struct tdm_eager_value *x, struct tdm_eager_value *qkv[3])
+{
+    const struct torch_layer *layer = &t->layers[number];
+    if (layer->weight[TDM_PROJECTION_QKV] != NULL)
+        project_together(m, t, layer, x, qkv);
+    else
+        project_qkv(m, t, layer, x, qkv);
+    rotate_heads(m, t, number, qkv);
+}
