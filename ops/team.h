@@ -93,6 +93,9 @@ extern const struct tdm_op_type tdm_hop_sum_type;
      TDM_KIND(TDM_OP_REDUCE_SCATTER) | TDM_KIND(TDM_OP_GATHER_ALL) | TDM_KIND(TDM_OP_ALL_TO_ALL) | \
      TDM_KIND(TDM_OP_HOP) | TDM_KIND(TDM_OP_HOP_SUM))
 
+/* The kinds that only programs of several ranks have: a rank merges what visiting keys give. */
+#define TDM_RANKS_KINDS (TDM_TEAM_KINDS | TDM_KIND(TDM_OP_MERGE))
+
 /* Where ranks do not read each other's memory, shares of a sum arrive in pieces of at most so many
  * bytes in staging memory, one from each other rank. A multiple of the bytes of every dtype. */
 #define TDM_TEAM_WINDOW_BYTES (UINT64_C(1) << 25)

@@ -98,7 +98,7 @@ static void report(struct gpu_test *test, const struct tdm_lockstep *all)
                (unsigned long long)kind->ops, (unsigned long long)kind->elements, kind->worst,
                100 * share, error_of(&kind->bf16), 100 * share_of(&kind->others),
                error_of(&kind->others));
-        if (kind->ops == 0 && (TDM_TEAM_KINDS >> i & 1) == 0) /* of ranks: ranks_test.c */
+        if (kind->ops == 0 && (TDM_RANKS_KINDS & TDM_KIND(i)) == 0) /* of ranks: ranks_test.c */
             gpu_test_case(test, false, "no case has %s", name);
         if (kind->bf16.bounded >= LEAST_TO_JUDGE && !(share <= share_allowed((enum tdm_op_kind)i)))
             gpu_test_case(test, false, "%.1f%% of the bf16 results of %s are rounded otherwise",
