@@ -58,7 +58,7 @@ static enum tdm_status print_json(const struct tdm_run_arguments *arguments,
         for (uint32_t place = 0; place < result->topology.place_count; place++) {
             const struct tdm_trace_arena *arena = &result->arenas[place];
             json_t *bytes = json_pack("{s:I}", "planned_bytes", (json_int_t)arena->planned_bytes);
-            if (computed) {
+            if (result->scanned) {
                 tdm_json_set(&bytes, "touched_bytes",
                              json_integer((json_int_t)arena->touched_bytes));
                 tdm_json_set(&bytes, "highest_byte", json_integer((json_int_t)arena->highest_byte));

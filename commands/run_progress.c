@@ -466,7 +466,7 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
     for (uint32_t place = 0; place < result->topology.place_count; place++) {
         const struct tdm_trace_arena *arena = &result->arenas[place];
         char planned_text[TDM_FORMAT_SIZE], touched[TDM_FORMAT_SIZE];
-        if (arena->planned_bytes > 0)
+        if (arena->planned_bytes > 0 && result->scanned)
             fprintf(out, "  %s arena: planned %s, touched %s, highest byte %llu of %llu\n",
                     tdm_place_name(&result->topology, (enum tdm_place)place),
                     tdm_format_bytes(arena->planned_bytes, planned_text),

@@ -150,6 +150,7 @@ struct tdm_run_result {
     struct tdm_run_validation validation;
     struct tdm_topology topology; /* of the schedule's machine */
     struct tdm_trace_arena arenas[TDM_MAX_PLACES];
+    bool scanned;           /* it is known which of their bytes a whole step touched */
     uint64_t outside_bytes; /* held by the backend outside the arenas */
     /* Of a device with its own memory: the maximum that its driver reported over all steps; the
      * plan, which is the arena as allocated for all schedules plus the runtime; and the runtime

@@ -111,6 +111,7 @@ static enum tdm_status scan(const struct training *t, struct tdm_error *err)
             most->touched_bytes = tdm_most(most->touched_bytes, arena->touched_bytes);
             most->highest_byte = tdm_most(most->highest_byte, arena->highest_byte);
         }
+    t->result->scanned = status == TDM_OK;
     return status;
 }
 

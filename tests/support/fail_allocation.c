@@ -9,7 +9,9 @@
  *
  * With TDM_FAIL_ALLOCATION=N only the N-th allocation fails, counted from 1, in the process itself
  * and whatever threads it has. `count` fails none, and writes their number to the file
- * `allocations` at the end. */
+ * `allocations` at the end. Those before main are not counted: CUDA's library cannot do without. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
@@ -136,18 +138,37 @@ void *realloc(void *old, size_t bytes)
 __attribute__((constructor)) static void begin(void)
 {
     void *stack[2];
-    const char *text = getenv("TDM_FAIL_ALLOCATION");
-    if (text != NULL) {
-        by_number = true;
-        allocations = 0; /* of the loader */
-        chosen = atol(text);
-        return;
-    }
-    text = getenv("TDM_FAIL_MOST");
+    const char *text = getenv("TDM_FAIL_MOST");
+    if (getenv("TDM_FAIL_ALLOCATION") != NULL)
+        return; /* begin_main() */
     if (text != NULL)
         most = atol(text);
     (void)backtrace(stack, 2); /* its first call allocates */
     busy = false;
+}
+
+static int (*program_main)(int, char **, char **);
+
+static int begin_main(int argc, char **argv, char **environment)
+{
+    const char *text = getenv("TDM_FAIL_ALLOCATION");
+    if (text != NULL) {
+        chosen = atol(text);
+        by_number = true;
+    }
+    return program_main(argc, argv, environment);
+}
+
+/* Calls constructors and main of a program. */
+int __libc_start_main(int (*of_program)(int, char **, char **), int argc, char **argv,
+                      void (*init)(void), void (*fini)(void), void (*loader_fini)(void),
+                      void *stack_end)
+{
+    int (*start)(int (*)(int, char **, char **), int, char **, void (*)(void), void (*)(void),
+                 void (*)(void), void *);
+    *(void **)&start = dlsym(RTLD_NEXT, "__libc_start_main");
+    program_main = of_program;
+    return start(begin_main, argc, argv, init, fini, loader_fini, stack_end);
 }
 
 __attribute__((destructor)) static void end(void)
