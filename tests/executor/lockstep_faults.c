@@ -188,7 +188,8 @@ static void faults_are_caught(void **state)
     for (int fault = OFF; fault < FAULTS; fault++)
         for (int kind = 0; kind < TDM_OP_KINDS; kind++) {
             bool found = false;
-            if ((TDM_RANKS_KINDS & TDM_KIND(kind)) != 0) /* backends run in lockstep with one rank */
+            if ((TDM_RANKS_KINDS & TDM_KIND(kind)) !=
+                0) /* backends run in lockstep with one rank */
                 continue;
             for (uint64_t i = 0; i < cases && !found; i++) {
                 uint64_t seed = BASE_SEED + i;
