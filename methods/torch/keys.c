@@ -50,11 +50,12 @@ static bool has_nf4(const struct tdm_key_case *c)
     return c->settings->torch.quantization == TDM_QUANTIZATION_NF4;
 }
 
-/* Under autocast parameters in bf16 are not cast, so only fp32 adapters are. */
-static bool has_wide_adapters(const struct tdm_key_case *c)
+/* Autocast casts operands of products that are in fp32: adapters, and those of a chunked loss. */
+static bool has_wide_products(const struct tdm_key_case *c)
 {
     const struct tdm_torch_settings *torch = &c->settings->torch;
-    return torch->lora_rank > 0 && torch->peft && !torch->wrapper->mixes_precision;
+    bool adapters = torch->lora_rank > 0 && torch->peft;
+    return (adapters || torch->logits == TDM_LOGITS_CHUNKED) && !torch->wrapper->mixes_precision;
 }
 
 static bool has_bf16_weights(const struct tdm_key_case *c)
@@ -88,8 +89,8 @@ const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps
 static const struct tdm_key_need needs_own_dtype = {
     "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
 static const struct tdm_key_need needs_nf4 = {"without quantization=nf4", has_nf4};
-static const struct tdm_key_need needs_wide_adapters = {"without fp32 adapters (lora=peft)",
-                                                        has_wide_adapters};
+static const struct tdm_key_need needs_wide_products = {
+    "without fp32 adapters (lora=peft) or logits=chunked", has_wide_products};
 static const struct tdm_key_need needs_bf16_weights = {"with weights_dtype=fp32", has_bf16_weights};
 static const struct tdm_key_need needs_checkpoints = {"without checkpointing", has_checkpoints};
 static const struct tdm_key_need needs_no_checkpoints = {"with checkpointing", has_no_checkpoints};
@@ -189,7 +190,7 @@ const struct tdm_method_key tdm_keys_adapters[] = {
     {"autocast", "weights|bf16", "weights",
      "weights: to bf16 where weights are fp32; bf16: always, as bf16=True of TrainingArguments",
      tdm_key_read_switch, FIELD(torch.autocast),
-     .needs = {&needs_wide_adapters, &needs_bf16_weights}},
+     .needs = {&needs_wide_products, &needs_bf16_weights}},
     {.name = NULL},
 };
 
