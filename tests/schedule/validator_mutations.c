@@ -3153,7 +3153,7 @@ static void test_faults(void **state)
     (void)state;
     uint64_t cases = tdm_case_count(10, 200), planted = 0, caught = 0;
     uint64_t programs = plant_in_programs(BASE_SEED, 0, cases, 7 * cases);
-    programs += plant_in_programs(BASE_SEED_OF_TEAMS, 4, 2 * cases, 0);
+    programs += plant_in_programs(BASE_SEED_OF_TEAMS, 4, 3 * cases, 0);
 
     print_message("%llu programs from seed %d; planted, caught:\n", (unsigned long long)programs,
                   BASE_SEED);
