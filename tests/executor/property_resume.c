@@ -224,7 +224,7 @@ static bool run_case(uint64_t seed, struct tally *tally)
 static void a_training_goes_on_as_if_it_had_not_stopped(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(20, 250), failed = 0;
+    uint64_t cases = tdm_case_count(20, 120), failed = 0;
     struct tally tally = {0};
     for (uint64_t i = 0; i < cases; i++)
         failed += !run_case(tdm_case_seed(BASE_SEED, i), &tally);
@@ -349,7 +349,7 @@ static bool run_within_case(uint64_t seed, uint64_t *stops)
 static void a_step_goes_on_as_if_it_had_not_stopped(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(16, 200), failed = 0, stops = 0;
+    uint64_t cases = tdm_case_count(16, 100), failed = 0, stops = 0;
     for (uint64_t i = 0; i < cases; i++)
         failed += !run_within_case(tdm_case_seed(BASE_SEED + 1, i), &stops);
     printf("# %llu stops within a step\n", (unsigned long long)stops);

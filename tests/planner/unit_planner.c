@@ -27,7 +27,7 @@
 #include <string.h>
 
 #define GIB ((uint64_t)1 << 30)
-#define CASES 600u
+#define CASES 400u
 
 static void must(enum tdm_status status, const struct tdm_error *err)
 {
@@ -144,7 +144,7 @@ static void test_likely_seconds(void **state)
     (void)state;
     static const char *const models[] = {"qwen2.5-0.5b", "qwen2.5-7b"};
     static const uint32_t sizes[] = {1, 2, 4};
-    uint64_t cases = tdm_case_count(20, 200);
+    uint64_t cases = tdm_case_count(20, 100);
     double sum = 0, worst = 0;
     for (uint64_t i = 0; i < cases; i++) {
         struct tdm_schedule *schedule = new_schedule(models[i % 2], 16384, 0, 0);
