@@ -378,7 +378,7 @@ static void a_changed_checkpoint_is_refused(void **state)
 {
     (void)state;
     const struct tdm_random_options options = {.optimizer = TDM_RANDOM_UPDATES, .max_tokens = 32};
-    uint64_t cases = tdm_case_count(60, 2000), refused = 0;
+    uint64_t cases = tdm_case_count(60, 500), refused = 0;
     struct tdm_schedule *schedule = NULL;
     struct tdm_run_result result;
     struct tdm_error err = {0};
