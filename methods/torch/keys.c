@@ -155,7 +155,9 @@ static enum tdm_status read_dropout(const struct tdm_method_key *key, const char
     char *end;
     double share = strtod(value, &end);
     if (end == value || *end != '\0' || !(share >= 0 && share < 1))
-        return tdm_key_bad_value(key, value, err);
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.64s\" is not a share; expected a number from 0 on, below 1",
+                        key->name, value);
     settings->torch.lora_dropout = share;
     return TDM_OK;
 }

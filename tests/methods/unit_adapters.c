@@ -207,7 +207,7 @@ static void what_cannot_be_is_refused(void **state)
         const char *pairs[MOST_PAIRS], *says;
     } cases[] = {
         {"parallel", 1, {"quantization=nf4"}, "nothing would be trained"},
-        {"parallel", 1, {"lora_rank=8", "lora_dropout=1"}, "not known"},
+        {"parallel", 1, {"lora_rank=8", "lora_dropout=1"}, "not a share"},
         {"parallel", 1, {"lora_rank=8", "modules_to_save=norm"}, "not known"},
         {"parallel", 1, {"load_in_4bit=true", "load_in_8bit=true"}, "given twice"},
         {"fsdp", 2, {"lora_rank=8", "quantization=nf4"}, "no key"},
