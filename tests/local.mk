@@ -461,12 +461,12 @@ AM_TESTS_ENVIRONMENT = \
 	LC_ALL=C NO_COLOR=1 CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive \
 	OMP_NUM_THREADS="$${OMP_NUM_THREADS-1}" \
 	TDM_SRCDIR='$(abs_top_srcdir)' TDM_BUILDDIR='$(abs_top_builddir)' \
-	TIDEMARK_DATA='$(abs_top_srcdir)' XDG_CONFIG_HOME='$(abs_top_builddir)/tests/no-config' \
+	TIDEMARK_DATA='$(abs_top_srcdir)' \
 	PATH='$(abs_top_builddir)':"$$PATH" \
 	TDM_LONG="$${TDM_LONG-}" TDM_CMOCKA_TESTS='$(cmocka_tests)' \
 	TDM_GOLDEN_TESTS='$(all_goldens)' $(tdm_sanitized); \
 	export LC_ALL NO_COLOR CMOCKA_MESSAGE_OUTPUT OMP_WAIT_POLICY OMP_NUM_THREADS \
-	TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA XDG_CONFIG_HOME PATH TDM_LONG TDM_CMOCKA_TESTS TDM_GOLDEN_TESTS \
+	TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA PATH TDM_LONG TDM_CMOCKA_TESTS TDM_GOLDEN_TESTS \
 	TDM_SANITIZED;
 
 EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/closing-line tests/gpu/run \
