@@ -237,7 +237,7 @@ static const struct tdm_option options[] = {
          "train with another setting than the schedule has; may be repeated, a key only once. "
          "Those that change neither memory nor operations: optimizer.NAME=X, or NAME=X, with "
          "learning_rate, schedule, final_learning_rate, decay_steps, warmup_steps, beta1, beta2, "
-         "epsilon, weight_decay, clip_norm",
+         "epsilon, weight_decay, decayed, clip_norm",
      .details = "A trace records the schedule as it was run."},
     {.name = "evaluate",
      .word = "FILE",

@@ -283,6 +283,22 @@ static const json_t *at(const json_t *object, const char *path)
     }
 }
 
+/* Do two schedules have the same value of a setting? Also sets what messages show of them. */
+static bool same_setting(const json_t *then, const json_t *now, enum tdm_training_setting setting,
+                         char was[SHOWN], char is[SHOWN])
+{
+    const char *path = tdm_training_setting_key(setting);
+    const char *absent = tdm_training_setting_absent(setting);
+    const json_t *old = at(then, path), *new = at(now, path);
+    show(old, was);
+    show(new, is);
+    if (old == NULL && absent != NULL)
+        snprintf(was, SHOWN, "\"%s\"", absent);
+    if (new == NULL && absent != NULL)
+        snprintf(is, SHOWN, "\"%s\"", absent);
+    return json_equal(old, new) || (absent != NULL && strcmp(was, is) == 0);
+}
+
 static bool is_changed_by_user(const struct tdm_checkpoint_user *user, const char *path)
 {
     for (size_t i = 0; i < user->pair_count; i++) {
@@ -349,10 +365,8 @@ static enum tdm_status compare(struct tdm_checkpoint *checkpoint, const json_t *
                           show(at(now, decisive[i]), is), user, err);
     for (int s = 0; s < TDM_TRAINING_SETTINGS; s++) {
         const char *path = tdm_training_setting_key((enum tdm_training_setting)s);
-        if (json_equal(at(then, path), at(now, path)))
+        if (same_setting(then, now, (enum tdm_training_setting)s, was, is))
             continue;
-        show(at(then, path), was);
-        show(at(now, path), is);
         if (!is_changed_by_user(user, path)) {
             refuse(checkpoint, path, was, is, user, err);
             return tdm_hint(err, "--set %s=%.*s goes on with the old value, another one changes it",
