@@ -331,23 +331,23 @@ static enum tdm_status check_stop(const struct training *t, struct tdm_error *er
                     (unsigned long long)t->position.step);
 }
 
-/* Evaluates if this step is one to evaluate after, then records and reports the result. */
-static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
+/* Evaluates on a text, then records and reports the result. */
+static enum tdm_status evaluate_on(struct training *t, uint32_t number, struct tdm_error *err)
 {
     const struct tdm_run_options *options = t->run->options;
     const struct tdm_run_listener *listener = t->run->listener;
-    struct tdm_run_validation *validation = &t->result->validation;
+    struct tdm_run_validation *validation = &t->result->validations[number];
+    const char *text = options->texts[number].name;
     const uint64_t step = t->position.step;
     /* one of several processes must not leave the others in it: then a step follows, and a save */
     const volatile sig_atomic_t *stop = options->processes == NULL ? options->stop : t->cut;
     double loss, seconds;
-    if (t->evaluation == NULL || (step % options->evaluate_every != 0 && step != options->steps))
-        return TDM_OK;
-    enum tdm_status status = tdm_evaluation_run(t->evaluation, step, stop, &loss, &seconds, err);
+    enum tdm_status status =
+        tdm_evaluation_run(t->evaluation, number, step, stop, &loss, &seconds, err);
     t->evaluates = status == TDM_INTERRUPTED;
-    uint64_t tokens = tdm_evaluation_tokens(t->evaluation);
+    uint64_t tokens = tdm_evaluation_tokens(t->evaluation, number);
     if (status == TDM_OK && t->run->recorder != NULL)
-        status = tdm_recorder_evaluated(t->run->recorder, step, loss, tokens, seconds, err);
+        status = tdm_recorder_evaluated(t->run->recorder, step, text, loss, tokens, seconds, err);
     if (status != TDM_OK)
         return status;
     if (validation->evaluations++ == 0 || loss < validation->best_loss) {
@@ -358,12 +358,25 @@ static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
     validation->last_step = step;
     validation->tokens = tokens;
     validation->seconds += seconds;
-    listener->evaluated(listener->self, step, loss, tokens, seconds);
+    listener->evaluated(listener->self, step, text, loss, tokens, seconds);
     struct tdm_error failure = {.status = TDM_OK};
     if (t->log != NULL)
-        (void)tdm_log_evaluation(t->log, step, loss, tokens, seconds, &failure);
+        (void)tdm_log_evaluation(t->log, step, text, loss, tokens, seconds, &failure);
     tell_lost_log(t, &failure);
     return TDM_OK;
+}
+
+/* Evaluates on all texts if this step is one to evaluate after. */
+static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = t->run->options;
+    const uint64_t step = t->position.step;
+    enum tdm_status status = TDM_OK;
+    if (t->evaluation == NULL || (step % options->evaluate_every != 0 && step != options->steps))
+        return TDM_OK;
+    for (uint32_t i = 0; i < options->text_count && status == TDM_OK; i++)
+        status = evaluate_on(t, i, err);
+    return status;
 }
 
 /* ---- a training ---- */
@@ -376,8 +389,9 @@ static enum tdm_status open_evaluation(struct training *t, struct tdm_error *err
     if (options->evaluate_path == NULL)
         return TDM_OK;
     return tdm_evaluation_new(evaluator->program, evaluator->forecasts, t->run->arenas,
-                              &t->run->team, options->backend->executes ? t->run->validation : NULL,
-                              t->position.seed, options->evaluate_windows, &t->evaluation, err);
+                              &t->run->team, options->backend->executes ? t->run->texts : NULL,
+                              options->text_count, t->position.seed, options->evaluate_windows,
+                              &t->evaluation, err);
 }
 
 /* Reports the text, fills the arenas with the pattern, and writes the first weights. */
