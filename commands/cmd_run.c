@@ -348,8 +348,8 @@ static const struct tdm_option options[] = {
              "last one is TIME old (10m) or the run is to stop; a resume with the same schedule "
              "finishes the step with the same bits",
      .details = "It is in within-N of the directory, until step N is saved. It has the memory that "
-                "the rest of the step needs; the run, and a dry run, say how much that is. Of "
-                "schedules for one rank."},
+                "the rest of the step needs, a file for each rank; the run, and a dry run, say how "
+                "much that is."},
     {.name = "resume",
      .word = "DIR",
      .place = PLACE(run.resume_path),

@@ -115,8 +115,9 @@ static void add_options(const struct tdm_run *run, struct facts *facts)
     add(facts, "number of steps", text);
     snprintf(text, sizeof(text), "%llu", (unsigned long long)run->weights.seed);
     add(facts, "seed", text);
-    snprintf(text, sizeof(text), "%s, %s, every %llu, %llu",
+    snprintf(text, sizeof(text), "%s, %s%s, every %llu, %llu",
              options->save_path == NULL ? "no" : "yes",
+             options->saves_within ? "within steps, " : "",
              options->gradients_path == NULL ? "no" : "yes",
              (unsigned long long)options->save_every, (unsigned long long)options->shard_bytes);
     add(facts, "way to save", text);
