@@ -38,6 +38,7 @@ libcommands_a_SOURCES = \
 	commands/cmd_predict.c commands/cmd_predict_text.c commands/predict_parts.h \
 	commands/predict_from.c commands/predict_from.h \
 	commands/predict_json.c \
+	commands/predict_serve.c commands/predict_serve_text.c \
 	commands/cmd_report.c commands/report_parts.h \
 	commands/report_json.c commands/report_ranks.c commands/report_read.c \
 	commands/report_text.c \
