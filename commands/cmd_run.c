@@ -205,7 +205,8 @@ static const struct tdm_option options[] = {
              "the memory of the others, in one process; nccl: by NCCL, between GPUs; mpi: "
              "messages, between processes that mpirun started, of cpu; by default what fits",
      .details = "mpirun -n N tidemark run SCHEDULE divides the ranks among N processes, one a "
-                "node. All read the same files; the first one prints, saves and writes the trace. "
+                "node. All read the same files; the first one prints and writes the trace. "
+                "Checkpoints are written by all, to one directory. "
                 "Before memory is taken they compare schedules, texts, versions and cards. A rank "
                 "that does not come to where others wait is given up after 30 s (TIDEMARK_LATE in "
                 "the environment changes that), or after ten times what it should need.",

@@ -391,6 +391,16 @@ static void saved(void *self, const char *directory, uint64_t step, double secon
     fflush(progress->out);
 }
 
+static void warned(void *self, const struct tdm_error *what)
+{
+    struct tdm_progress *progress = self;
+    leave(progress);
+    if (progress->terminal)
+        fputs("\r\033[K", progress->out);
+    fprintf(progress->out, "warning: %s\n", what->message);
+    fflush(progress->out);
+}
+
 static void trace_lost(void *self, const struct tdm_error *failure)
 {
     struct tdm_progress *progress = self;
@@ -417,6 +427,7 @@ struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
                                      .within = within,
                                      .stepped = stepped,
                                      .evaluated = evaluated,
+                                     .warned = warned,
                                      .trace_lost = trace_lost};
 }
 
