@@ -46,14 +46,16 @@ static enum tdm_status read_of_adapter(const struct tdm_from_reading *r, const c
                           : tdm_from_note(r, path, "there is no adapter");
 }
 
-/* true and false; "offload" and its like move inputs of layers to the host. */
+/* true and false; "offload" and "offload_disk" move inputs of layers to the host or further. */
 static enum tdm_status read_checkpoints(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value)
 {
     if (!json_is_string(value))
         return tdm_from_read_checkpoints(r, path, value);
     r->from->checkpoints = true;
-    return tdm_from_lack(r, path, "predicted as checkpoints that stay on the GPU");
+    return tdm_from_is(value, "offload")
+               ? tdm_from_pair(r, "activation_checkpoint_cpu_offload", "true")
+               : tdm_from_lack(r, path, "predicted as checkpoints that stay on the GPU");
 }
 
 static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *path,
@@ -64,7 +66,7 @@ static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *p
     r->from->method = "fsdp";
     for (size_t i = 0; i < json_array_size(value); i++)
         if (tdm_from_is(json_array_get(value, i), "offload"))
-            return tdm_from_bad(r, path, value, "offloaded shards are not known");
+            return tdm_from_pair(r, "offload_policy", "cpu");
     return TDM_OK;
 }
 
@@ -186,7 +188,7 @@ static const struct tdm_from_rule rules[] = {
     {"fsdp", READ(read_fsdp)},
     {"fsdp_config.*", TABLE(tdm_from_fsdp_rules), .prefix = "fsdp_"},
     {"fsdp_*", TABLE(tdm_from_fsdp_rules)},
-    {"dp_replicate_size", ONE "one group of shards is known"},
+    {"dp_replicate_size", SET "dp_replicate_size"},
     {"dp_shard_size", IGNORE "all GPUs share the shards"},
     {"context_parallel_size", ONE RANKS},
     {"sequence_parallel_degree", ONE RANKS},

@@ -156,7 +156,7 @@ static const struct tdm_from_rule accelerate_rules[] = {
     {"deepspeed_config.seq_parallel_communication_data_type", IGNORE NO_MEMORY},
     {"fsdp_config.*", TABLE(tdm_from_fsdp_rules), .prefix = "fsdp_"},
     {"parallelism_config.parallelism_config_dp_shard_size", IGNORE "all GPUs share the shards"},
-    {"parallelism_config.parallelism_config_dp_replicate_size", ONE "one group of shards is known"},
+    {"parallelism_config.parallelism_config_dp_replicate_size", SET "dp_replicate_size"},
     {"parallelism_config.parallelism_config_tp_size",
      ONE "tensor parallelism under fully_shard is not known"},
     {"parallelism_config.parallelism_config_cp_size", ONE "name the method, as --method ring"},

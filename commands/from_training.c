@@ -19,7 +19,9 @@ static enum tdm_status read_reshard(const struct tdm_from_reading *r, const char
     if (full || tdm_from_is(value, "SHARD_GRAD_OP") || json_is_false(value) ||
         json_integer_value(value) == 2)
         return tdm_from_pair(r, "reshard_after_forward", full ? "yes" : "no");
-    return tdm_from_bad(r, path, value, "FULL_SHARD and SHARD_GRAD_OP are known");
+    return tdm_from_bad(r, path, value,
+                        "FULL_SHARD and SHARD_GRAD_OP are known (HYBRID_SHARD is --set "
+                        "dp_replicate_size=NODES)");
 }
 
 static enum tdm_status read_version(const struct tdm_from_reading *r, const char *path,
@@ -37,7 +39,7 @@ const struct tdm_from_rule tdm_from_fsdp_rules[] = {
     {"version", READ(read_version)},
     {"sharding_strategy", READ(read_reshard)},
     {"reshard_after_forward", READ(read_reshard)},
-    {"offload_params", REFUSE "offloaded shards are not known"},
+    {"offload_params", ON "offload_policy=cpu"},
     {"activation_checkpointing", READ(tdm_from_read_checkpoints)},
     {"min_num_params", LACK "every layer is a group"},
     {"auto_wrap_policy", IGNORE "every layer is a group"},

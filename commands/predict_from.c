@@ -143,10 +143,11 @@ enum tdm_status tdm_from_read_bf16(const struct tdm_from_reading *r, const char 
 enum tdm_status tdm_from_read_stage(const struct tdm_from_reading *r, const char *path,
                                     const json_t *value)
 {
+    static const char *const methods[] = {NULL, "deepspeed-zero1", "zero2", "zero3"};
     json_int_t stage = json_integer_value(value);
-    if (!json_is_integer(value) || (stage != 2 && stage != 3))
-        return tdm_from_bad(r, path, value, "stages 2 and 3 of DeepSpeed are known");
-    r->from->method = stage == 2 ? "zero2" : "zero3";
+    if (!json_is_integer(value) || stage < 1 || stage > 3)
+        return tdm_from_bad(r, path, value, "stages 1 to 3 of DeepSpeed are known");
+    r->from->method = methods[stage];
     return TDM_OK;
 }
 

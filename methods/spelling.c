@@ -50,6 +50,11 @@ static const struct alias {
     /* PyTorch */
     {"PYTORCH_ALLOC_CONF", NULL, "allocator_conf", NULL},
     {"PYTORCH_CUDA_ALLOC_CONF", NULL, "allocator_conf", NULL},
+    /* accelerate and torchtitan */
+    {"fsdp_offload_params", "true", "offload_policy", "cpu"},
+    {"fsdp_offload_params", "false", "offload_policy", "none"},
+    {"enable_cpu_offload", "true", "offload_policy", "cpu"},
+    {"data_parallel_replicate_degree", NULL, "dp_replicate_size", NULL},
     /* PEFT's LoraConfig */
     {"lora_r", NULL, "lora_rank", NULL},
     {"r", NULL, "lora_rank", NULL},

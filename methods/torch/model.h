@@ -105,6 +105,7 @@ struct tdm_torch_settings {
     bool shifted;               /* LongLoRA's attention */
     bool trained_norms;         /* with LoRA, norms and the embedding are also trained */
     uint32_t groups;            /* of LongLoRA: a sequence has 2 << groups of them */
+    bool full_attention;        /* of LongLoRA: without groups */
     struct tdm_ddp_settings ddp;
     struct tdm_fsdp_settings fsdp;
     struct tdm_deepspeed_settings deepspeed;
