@@ -45,6 +45,31 @@ static uint64_t first_said(uint64_t command_line, uint64_t files, uint64_t other
     return command_line != 0 ? command_line : files != 0 ? files : otherwise;
 }
 
+static bool serves(const struct tdm_predict_request *r)
+{
+    return strcmp(r->mode, "serve") == 0;
+}
+
+/* Settles the method: each mode has its own. */
+static enum tdm_status check_mode(struct tdm_predict_request *r, struct tdm_error *err)
+{
+    const char *name = tdm_serving_method.name;
+    if (!serves(r) && strcmp(r->mode, "train") != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "predict: --mode: \"%.64s\" is not known; expected train "
+                        "or serve",
+                        r->mode);
+    if (serves(r) && r->method != NULL && strcmp(r->method, name) != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "predict: --mode serve knows the method %s alone; leave out --method",
+                        name);
+    if (!serves(r) && r->method != NULL && strcmp(r->method, name) == 0)
+        return tdm_fail(err, TDM_USAGE, "predict: the method %s serves; add --mode serve", name);
+    if (r->method == NULL)
+        r->method = serves(r) ? name : "torch";
+    return TDM_OK;
+}
+
 /* What the files of --from say, where the command line says nothing. */
 static enum tdm_status read_files(struct tdm_predict_request *r, struct tdm_error *err)
 {
@@ -53,7 +78,7 @@ static enum tdm_status read_files(struct tdm_predict_request *r, struct tdm_erro
     if (r->model == NULL)
         r->model = from->model;
     if (r->method == NULL)
-        r->method = from->method != NULL ? from->method : "torch";
+        r->method = from->method;
     r->batch = first_said(r->batch, from->batch, 1);
     r->context = first_said(r->context, from->context, 0);
     r->nodes = first_said(r->nodes, from->nodes, 1);
@@ -85,6 +110,9 @@ static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *
     status = read_files(r, err);
     if (status == TDM_OK)
         status = check_nodes(r, err);
+    if (status != TDM_OK)
+        return status;
+    status = check_mode(r, err);
     if (status != TDM_OK)
         return status;
     if (r->model == NULL)
@@ -150,7 +178,10 @@ static enum tdm_status say_nodes(struct tdm_predict_request *r, const struct tdm
 static enum tdm_status load(struct tdm_predict_request *r, struct tdm_predict_answer *a,
                             struct tdm_error *err)
 {
-    enum tdm_status status = tdm_method_find(r->method, &a->method, err);
+    enum tdm_status status = TDM_OK;
+    a->method = &tdm_serving_method;
+    if (!serves(r))
+        status = tdm_method_find(r->method, &a->method, err);
     if (status == TDM_OK)
         status = say_nodes(r, a->method, err);
     if (status == TDM_OK)
@@ -400,8 +431,11 @@ static enum tdm_status answer_other(const struct tdm_predict_request *r,
     return status == TDM_OK ? judged : status;
 }
 
-static const struct tdm_predict_request defaults = {
-    .machine = "h200", .margin = TDM_MARGIN, .timeline = {.width = 1600, .height = 900}};
+static const struct tdm_predict_request defaults = {.mode = "train",
+                                                    .machine = "h200",
+                                                    .gpus = 1,
+                                                    .margin = TDM_MARGIN,
+                                                    .timeline = {.width = 1600, .height = 900}};
 
 /* Says which keys of the files are not modelled, and which were ignored, to those who read. */
 static void note_ignored(const struct tdm_predict_request *r)
@@ -444,7 +478,9 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     if (status == TDM_OK)
         note_ignored(&r);
     if (status == TDM_OK)
-        status = tdm_method_is_own(a.method) ? answer_own(&r, &a, err) : answer_other(&r, &a, err);
+        status = serves(&r)                    ? tdm_predict_serve(&r, &a, err)
+                 : tdm_method_is_own(a.method) ? answer_own(&r, &a, err)
+                                               : answer_other(&r, &a, err);
     free_answer(&r, &a);
     return status;
 }
@@ -486,8 +522,9 @@ enum tdm_status tdm_predict_answer(int argc, char **argv, json_t **answer, struc
     if (status == TDM_OK)
         status = load(&r, &a, err);
     if (status == TDM_OK)
-        status = tdm_method_is_own(a.method) ? own_answer(&r, &a, answer, err)
-                                             : other_answer(&r, &a, answer, err);
+        status = serves(&r)                    ? tdm_predict_serve_answer(&r, &a, answer, err)
+                 : tdm_method_is_own(a.method) ? own_answer(&r, &a, answer, err)
+                                               : other_answer(&r, &a, answer, err);
     free_answer(&r, &a);
     return status;
 }
@@ -506,6 +543,15 @@ static const struct tdm_option options[] = {
      .help = "the system: tidemark methods lists them; torch by default: PyTorch and Hugging Face "
              "transformers on one GPU",
      .details = "A usual name for one will do: hf is torch."},
+    {.name = "mode",
+     .word = "train|serve",
+     .type = TDM_OPTION_TEXT,
+     .place = PLACE(mode),
+     .help = "a training step, or what an inference server holds: vLLM; train by default",
+     .details =
+         "Of serve the context is max_model_len and the batch the sequences of that length "
+         "that the cache shall hold. The answer is how many it holds, the tokens of the cache, "
+         "and the longest context. tidemark methods vllm lists the settings."},
     {.as = &tdm_option_batch,
      .place = PLACE(batch),
      .high = MOST_BATCH,

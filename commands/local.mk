@@ -41,6 +41,7 @@ libcommands_a_SOURCES = \
 	commands/from_torchtitan.c commands/from_training.c commands/from_rules.h \
 	commands/from_file.c commands/from_file.h \
 	commands/predict_json.c \
+	commands/predict_serve.c commands/predict_serve_text.c \
 	commands/cmd_report.c commands/report_parts.h \
 	commands/report_json.c commands/report_ranks.c commands/report_read.c \
 	commands/report_text.c \

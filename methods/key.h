@@ -128,5 +128,6 @@ extern const struct tdm_method_key tdm_keys_oomb[], tdm_keys_seco[], tdm_keys_lo
 extern const struct tdm_method_key tdm_keys_megatron[]; /* preceded by the sizes that are assumed */
 extern const struct tdm_method_key tdm_keys_tensor_parallel[], tdm_keys_megatron_cp[];
 extern const struct tdm_method_key tdm_keys_planned[]; /* of tidemark's own schedule */
+extern const struct tdm_method_key tdm_keys_serving[]; /* of vLLM */
 
 #endif

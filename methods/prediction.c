@@ -52,6 +52,11 @@ static const struct card *find_card(const struct tdm_machine *machine)
     return card;
 }
 
+const struct tdm_gpu_facts *tdm_machine_gpu_facts(const struct tdm_machine *machine)
+{
+    return &find_card(machine)->gpu;
+}
+
 /* Adapts the settings to the card, and returns it; sets what lies outside torch's segments. */
 static const struct card *settle(const struct tdm_machine *machine,
                                  const struct tdm_method_settings *settings,

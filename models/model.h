@@ -178,6 +178,12 @@ static inline uint32_t tdm_model_head_unit(const struct tdm_model *model)
     return model->layers + 1;
 }
 
+/* Elements of K, or of V, that a layer makes of a token. */
+static inline uint64_t tdm_model_kv_width(const struct tdm_model *model)
+{
+    return (uint64_t)model->kv_heads * model->head_dim;
+}
+
 /* Loads MODEL of the command line: a shipped name ("qwen2.5-7b"), the path of a config.json, or a
  * directory that holds one. If there is no such file, it may be a shipped name in other letters
  * ("Qwen2.5-7B") or in the Hub's form ("Qwen/Qwen2.5-7B-Instruct"). On success the caller owns

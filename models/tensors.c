@@ -67,7 +67,7 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
     case SIDE_QUERY:
         return (uint64_t)model->query_heads * model->head_dim;
     case SIDE_KV:
-        return (uint64_t)model->kv_heads * model->head_dim;
+        return tdm_model_kv_width(model);
     case SIDE_HEAD_DIM:
         return model->head_dim;
     case SIDE_INTERMEDIATE:

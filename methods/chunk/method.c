@@ -129,7 +129,7 @@ void tdm_oomb_cost(const struct tdm_model *model, const struct tdm_method_settin
 {
     const struct tdm_chunk_settings *s = &settings->chunk;
     double pairs = chunk_pairs(settings), tokens = (double)settings->torch.tokens;
-    double a_token = 2.0 * model->kv_heads * model->head_dim * ELEMENT_BYTES * model->layers *
+    double a_token = 2.0 * (double)tdm_model_kv_width(model) * ELEMENT_BYTES * model->layers *
                      (double)settings->torch.batch;
     double with_grads = a_token * (s->bf16_grads ? 2 : 3), read = pairs / (double)s->tokens;
     chunk_cost(model, settings, pairs, s->checkpoint ? 3 : 2, cost);

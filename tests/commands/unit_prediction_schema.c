@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Answers of predict as JSON have the form that docs/prediction.schema.json says: of every method,
- * whether they fit or not. The schema describes every key, but those of tidemark's own schedule. */
+ * whether they fit or not. The schema describes every key, but those of tidemark's own schedule and
+ * of serving. */
 #include "base/json.h"
 #include "commands/answers.h"
 #include "methods/method.h"
@@ -56,7 +57,8 @@ static void check_described(const char *line, const json_t *answer)
 {
     const char *key;
     json_t *value;
-    if (strcmp(json_string_value(json_object_get(answer, "method")), "tidemark") == 0)
+    if (strcmp(json_string_value(json_object_get(answer, "method")), "tidemark") == 0 ||
+        json_object_get(answer, "mode") != NULL)
         return;
     json_object_foreach((json_t *)answer, key, value)
     {
@@ -115,6 +117,7 @@ static void test_settings(void **state)
     check_answer("qwen2.5-7b --context 256K --set lora_targets=q_proj");
     check_answer("qwen2.5-0.5b --context 2K -o -");
     check_answer("qwen2.5-0.5b --context 2K --gpus 4 --nodes 2 --method zero3");
+    check_answer("qwen2.5-7b --context 8K --mode serve");
     check_answer("qwen2.5-7b --context 128K --method zero3-offload --gpus 8 --host-memory 8G");
 }
 
