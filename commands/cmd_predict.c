@@ -433,7 +433,6 @@ static enum tdm_status answer_other(const struct tdm_predict_request *r,
 
 static const struct tdm_predict_request defaults = {.mode = "train",
                                                     .machine = "h200",
-                                                    .gpus = 1,
                                                     .margin = TDM_MARGIN,
                                                     .timeline = {.width = 1600, .height = 900}};
 
