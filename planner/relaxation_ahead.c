@@ -191,7 +191,8 @@ static enum tdm_status add_slots(struct tdm_relaxation *r, struct tdm_error *err
         tdm_column_put(&column, r->row[ROW_STALL], h2d_seconds(e, slice));
     for (int k = 0; k < 2; k++)
         tdm_column_put(&column, r->row[unused[k].less], 1);
-    enum tdm_status status = tdm_column_add(&column, "slots", 0, more_slots(e), 0, &number, err);
+    r->plain_slots = r->plain_count;
+    enum tdm_status status = tdm_column_add(&column, "slots", 0, more_slots(e), 0, &r->slots, err);
     for (int k = 0; k < 2 && status == TDM_OK; k++) {
         column = (struct tdm_column){r, 0};
         put_in_layers(&column, -layer_slot_mib(e, unused[k].state));

@@ -152,6 +152,8 @@ struct tdm_relaxation {
     int *place[TDM_MAX_PLACES]; /* [layers + TDM_MORE_ROWS]; -1: no such row */
     int row[ROWS];
     int home[TDM_STATES], embedding[TDM_STATES], head[TDM_STATES], excess[TDM_MAX_PLACES];
+    int slots;              /* the column `slots`, */
+    uint32_t plain_slots;   /* and its number in `plain` */
     bool *allowed;          /* [layers * layers]: arcs */
     bool *is_alike;         /* [layers]: a layer's costs equal those of the layer below */
     double *best;           /* [layers + 1] of the dynamic program */
