@@ -233,7 +233,7 @@ enum tdm_status tdm_checkpoint_load(struct tdm_checkpoint *checkpoint,
     const struct tdm_model *model = program->schedule->model;
     enum tdm_status status = TDM_OK;
     uint64_t done = 0, elements = 0;
-    if (checkpoint->within_op > 0)
+    if (checkpoint->parts != NULL)
         return tdm_checkpoint_load_within(checkpoint, arenas, program, watch, err);
     void *data = malloc(TDM_STATE_BLOCK * sizeof(float));
     if (data == NULL)
