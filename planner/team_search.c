@@ -22,6 +22,10 @@
 #define SHORTEST_CHUNK 128u
 #define SIZES 2u
 
+/* Another exchange than a schedule's is tried with all other choices if it takes at most this share
+ * more time with the same ones. */
+#define EXCHANGE_SLACK 0.03
+
 /* What the ranks have, and what the plan for one rank gets. */
 struct memory {
     uint64_t device_bytes, host_bytes;
@@ -315,18 +319,38 @@ static enum tdm_status search_fully(struct team *team, struct tdm_error *err)
     return status == TDM_OK ? search_size(team, err) : status;
 }
 
-/* Takes the fastest exchange for what was found, unless it was asked for. A ring is none: it is for
- * what fits in no other way. */
+/* Can a schedule with another exchange be about as fast as one that takes `seconds`? Simulates it
+ * with the other choices as they are. */
+static enum tdm_status may_be_fast(struct tdm_schedule *schedule, enum tdm_exchange_kind exchange,
+                                   double seconds, bool *may, struct tdm_error *err)
+{
+    const enum tdm_exchange_kind before = schedule->exchange;
+    struct tdm_simulation tried = {0};
+    struct tdm_error refusal;
+    enum tdm_status status = TDM_OK;
+    *may = false;
+    schedule->exchange = exchange;
+    if (tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
+        status = simulate(schedule, &tried, may, err);
+    schedule->exchange = before;
+    *may = *may && tried.step_seconds < seconds * (1 + EXCHANGE_SLACK);
+    return status;
+}
+
+/* Takes the fastest exchange for what was found, unless it was asked for. */
 static enum tdm_status choose_exchange(struct tdm_objective_found *found, struct tdm_error *err)
 {
-    static const enum tdm_exchange_kind fast[] = {TDM_EXCHANGE_GATHER, TDM_EXCHANGE_HEADS};
     struct tdm_simulation *simulation = &found->search.simulation;
     enum tdm_status status = TDM_OK;
-    bool taken;
-    for (size_t i = 0; i < sizeof(fast) / sizeof(fast[0]) && status == TDM_OK; i++)
-        if (!found->pins.has_exchange && found->schedule->exchange != fast[i])
-            status = try_exchange(found->schedule, &found->pins, fast[i], simulation->step_seconds,
-                                  simulation, &taken, err);
+    for (int i = 0; i < TDM_EXCHANGES && !found->pins.has_exchange && status == TDM_OK; i++) {
+        const enum tdm_exchange_kind exchange = (enum tdm_exchange_kind)i;
+        bool may = false;
+        if (found->schedule->exchange != exchange)
+            status = may_be_fast(found->schedule, exchange, simulation->step_seconds, &may, err);
+        if (may && status == TDM_OK)
+            status = try_exchange(found->schedule, &found->pins, exchange, simulation->step_seconds,
+                                  simulation, &may, err);
+    }
     return status;
 }
 
