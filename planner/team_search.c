@@ -26,6 +26,9 @@
  * more time with the same ones. */
 #define EXCHANGE_SLACK 0.03
 
+/* Above this gap to the bound more is tried. */
+#define NARROW_GAP 0.01
+
 /* What the ranks have, and what the plan for one rank gets. */
 struct memory {
     uint64_t device_bytes, host_bytes;
@@ -39,8 +42,9 @@ struct team {
     uint64_t chunk_tokens;             /* 0: pinned */
     struct memory given;               /* to one rank's plan: that of the fastest so far */
     uint64_t given_chunk_tokens;
-    bool quick; /* try few candidates */
-    bool first; /* the first that fits is enough */
+    double bound_seconds; /* of schedules with the last chunk size; 0: not known */
+    bool quick;           /* try few candidates */
+    bool first;           /* the first that fits is enough */
 };
 
 static void drop(struct tdm_objective_found *found)
@@ -71,6 +75,18 @@ static enum tdm_status simulate(const struct tdm_schedule *schedule,
         status = tdm_simulate(program, NULL, NULL, simulation, err);
     tdm_program_free(program);
     return status;
+}
+
+static bool is_same(struct memory a, struct memory b)
+{
+    return a.device_bytes == b.device_bytes && a.host_bytes == b.host_bytes;
+}
+
+/* The memory of all ranks together. */
+static struct memory all_memory(const struct team *team)
+{
+    return (struct memory){tdm_size_mul(team->most.device_bytes, team->request->ranks),
+                           team->most.host_bytes};
 }
 
 /* What came of a plan: one rank has none with that memory; a rank's part of it fits, or does not.
@@ -187,6 +203,9 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
         drop(&tried);
         return TDM_OK;
     }
+    /* one rank that has the memory of all does their work in turns, without exchanges */
+    if (is_same(memory, all_memory(team)))
+        team->bound_seconds = tried.search.bound_seconds / team->request->ranks;
     schedule->ranks = team->request->ranks;
     schedule->ranks_per_node = team->request->ranks_per_node;
     schedule->memory_bytes = team->most.device_bytes;
@@ -252,14 +271,20 @@ static enum tdm_status bisect(struct team *team, struct memory low, struct memor
     return status;
 }
 
-/* The fastest schedule with chunks of one size. A plan with a rank's memory surely fits; one with
- * the memory of all ranks has the fewest transfers for one rank. Both are tried, each memory alone,
- * and what lies between where it stops to fit. */
+/* Is the fastest so far well above a bound that is known? */
+static bool is_far_from_bound(const struct team *team)
+{
+    return !team->quick && team->bound_seconds > 0 &&
+           team->found->search.simulation.step_seconds > (1 + NARROW_GAP) * team->bound_seconds;
+}
+
+/* The fastest schedule with chunks of one size. One with the memory of all ranks has the fewest
+ * transfers for one rank. If a rank's part of it does not fit, more of one memory alone is tried,
+ * and what lies between where it stops to fit. A plan with a rank's memory surely fits. */
 static enum tdm_status search_size(struct team *team, struct tdm_error *err)
 {
     const struct memory low = {team->most.device_bytes, host_part(team)};
-    const struct memory high = {tdm_size_mul(low.device_bytes, team->request->ranks),
-                                team->most.host_bytes};
+    const struct memory high = all_memory(team);
     enum { LOW, DEVICE, HOST, HIGH, CORNERS };
     const struct memory corners[CORNERS] = {
         low, {high.device_bytes, low.host_bytes}, {low.device_bytes, high.host_bytes}, high};
@@ -267,9 +292,17 @@ static enum tdm_status search_size(struct team *team, struct tdm_error *err)
         {LOW, HIGH}, {LOW, DEVICE}, {LOW, HOST}, {DEVICE, HIGH}, {HOST, HIGH}};
     enum answer answers[CORNERS] = {NO_PLAN};
     enum tdm_status status = try(team, high, &answers[HIGH], err);
-    if (answers[HIGH] == NO_PLAN || (team->first && answers[HIGH] == FITS))
+    if (answers[HIGH] == FITS) /* less memory seldom gives a faster plan: by other homes of state */
+        for (uint32_t i = LOW; i < HIGH && status == TDM_OK && is_far_from_bound(team); i++)
+            status = try(team, corners[i], &answers[i], err);
+    if (answers[HIGH] != TOO_LARGE)
         return status;
-    for (uint32_t i = LOW; i < HIGH && status == TDM_OK; i++) {
+    for (uint32_t i = HIGH; i-- > LOW && status == TDM_OK;) {
+        /* less of both gives no faster one; a quick search has told where more of one does */
+        if (!team->quick || (i == LOW && (answers[DEVICE] == FITS || answers[HOST] == FITS))) {
+            answers[i] = FITS;
+            continue;
+        }
         status = try(team, corners[i], &answers[i], err);
         if (team->first && answers[i] == FITS)
             return status;
@@ -314,8 +347,11 @@ static enum tdm_status search_fully(struct team *team, struct tdm_error *err)
 {
     enum answer answer;
     team->quick = false;
+    team->bound_seconds = 0;
     team->chunk_tokens = team->given_chunk_tokens;
-    enum tdm_status status = try(team, team->given, &answer, err);
+    enum tdm_status status = TDM_OK;
+    if (!is_same(team->given, all_memory(team))) /* else it is tried first */
+        status = try(team, team->given, &answer, err);
     return status == TDM_OK ? search_size(team, err) : status;
 }
 
@@ -352,6 +388,15 @@ static enum tdm_status choose_exchange(struct tdm_objective_found *found, struct
                                   simulation, &may, err);
     }
     return status;
+}
+
+/* A bound above the step is one of a plan that a limited search found. */
+static void set_bound(struct tdm_objective_found *found, double seconds)
+{
+    struct tdm_search *search = &found->search;
+    const double step = search->simulation.step_seconds;
+    search->bound_seconds = seconds < step ? seconds : step;
+    search->gap = search->bound_seconds > 0 ? step / search->bound_seconds - 1 : 0;
 }
 
 static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_error *err)
@@ -397,6 +442,8 @@ enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effo
         status = search_fully(&team, err);
     if (status == TDM_OK && found->schedule != NULL)
         status = choose_exchange(found, err);
+    if (status == TDM_OK && found->schedule != NULL)
+        set_bound(found, effort == TDM_EFFORT_FULL ? team.bound_seconds : 0);
     if (status == TDM_OK)
         status = found->schedule == NULL ? tdm_team_nothing_fits(request, err)
                                          : validate(found->schedule, err);
