@@ -15,8 +15,9 @@
 
 struct tdm_predict_request {
     const char *model, *machine, *method;
-    const char *mode; /* "train" or "serve" */
-    uint64_t context, batch, gpus;
+    const char *mode;                     /* "train" or "serve" */
+    uint64_t context, batch, gpus, nodes; /* GPUs of all nodes together */
+    char node_pair[40];                   /* the setting that --nodes stands for */
     struct tdm_said_memory memory;
     double margin;
     struct tdm_setting_list set;
@@ -70,6 +71,9 @@ void tdm_predict_print_assumed(const struct tdm_predict_request *r,
                                const struct tdm_predict_answer *a);
 
 /* ---- as JSON (predict_json.c): new objects, NULL if memory ran out ---- */
+
+/* docs/prediction.schema.json says what it has. */
+#define TDM_PREDICTION_FORMAT "tidemark-prediction-1"
 
 /* The request and the method's answer, whose reference is taken over. */
 json_t *tdm_predict_json(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
