@@ -123,6 +123,20 @@ static inline bool tdm_role_is_norm(enum tdm_role role)
 /* Does a tensor of this role have one dimension, as norms and biases do? */
 bool tdm_role_is_vector(enum tdm_role role);
 
+/* Kinds of tensors, as optimizers distinguish them. A head of its own is a matrix; a tied one is
+ * the embedding. */
+enum tdm_tensor_kind {
+    TDM_KIND_MATRICES,
+    TDM_KIND_EMBEDDINGS,
+    TDM_KIND_NORMS,
+    TDM_KIND_BIASES,
+    TDM_TENSOR_KINDS
+};
+enum tdm_tensor_kind tdm_role_kind(enum tdm_role role);
+
+/* "matrices" and so on. */
+const char *tdm_tensor_kind_name(enum tdm_tensor_kind kind);
+
 /* Inside a unit, tensors are aligned to this number of elements: 256 B at 16 bits. */
 #define TDM_TENSOR_ALIGN 128u
 

@@ -73,6 +73,7 @@ static struct tdm_update_params update_of(const struct tdm_optimizer_settings *s
                                       .beta2 = settings->beta2,
                                       .epsilon = settings->epsilon,
                                       .weight_decay = settings->weight_decay,
+                                      .decayed = settings->decayed,
                                       .clip_norm = settings->clip_norm};
 }
 
