@@ -117,8 +117,12 @@ static const struct tdm_help_entry keys[] = {
      "optimizer.schedule=constant|linear|cosine to final_learning_rate (default 0) over "
      "decay_steps; clip_norm (default 1)",
      "Defaults: learning_rate 3e-4, beta1 0.9, beta2 0.95, epsilon 1e-8, weight_decay 0.1, "
-     "constant. Norms and biases do not decay. The rate rises linearly to step warmup_steps, "
-     "which is 0 by default."},
+     "constant. The rate rises linearly to step warmup_steps, which is 0 by default."},
+    {"optimizer.decayed=KINDS",
+     "which tensors weight_decay is of: some of matrices, embeddings, norms, biases, joined by + "
+     "(default matrices+embeddings), all or none",
+     "A head of its own is a matrix. torch.optim.AdamW of all parameters decays all; recipes with "
+     "two groups of parameters leave out norms and biases, and some the embeddings too."},
     {"optimizer.when=layer|end",
      "update a layer as soon as its gradient is complete (default; in chunk-major order the "
      "group's), or all after the backward",

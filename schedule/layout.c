@@ -102,7 +102,7 @@ static uint64_t row_elements(const struct tdm_schedule *schedule, enum tdm_conte
         return (uint64_t)model->query_heads / tdm_schedule_head_parts(schedule) * model->head_dim;
     case TDM_KVRAW:
     case TDM_DKVRAW:
-        return 2 * (uint64_t)model->kv_heads * model->head_dim;
+        return 2 * tdm_model_kv_width(model);
     case TDM_GATE_UP:
     case TDM_DGATE_UP:
         return 2 * (uint64_t)model->intermediate;
@@ -240,7 +240,7 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
         return most_parted_bytes(schedule, tokens);
     case TDM_PAGE_MEANS:
         return tdm_size_mul(tdm_size_ceil_div(tokens, schedule->page_tokens),
-                            (uint64_t)model->kv_heads * model->head_dim * element_bytes);
+                            tdm_model_kv_width(model) * element_bytes);
     case TDM_PAGE_LISTS:
         return tdm_size_mul(tdm_size_ceil_div(tokens, schedule->page_tokens),
                             tdm_size_mul(tdm_page_lists(schedule) * element_bytes,

@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 #include "ops/pages.h"
+#include "schedule/optimizer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -149,7 +150,8 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
                                                           .beta1 = 0.9,
                                                           .beta2 = 0.95,
                                                           .epsilon = 1e-8,
-                                                          .weight_decay = 0.1};
+                                                          .weight_decay = 0.1,
+                                                          .decayed = TDM_DECAYED_DEFAULT};
     for (int state = 0; state < TDM_STATES; state++)
         schedule->homes[state] = (struct tdm_home){model->layers, TDM_DEVICE, TDM_DEVICE};
     schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;

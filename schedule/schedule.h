@@ -155,6 +155,7 @@ enum tdm_clip { TDM_CLIP_NONE, TDM_CLIP_LAYER, TDM_CLIP_GLOBAL, TDM_CLIPS };
 struct tdm_optimizer_settings {
     enum tdm_optimizer kind;
     double learning_rate, beta1, beta2, epsilon, weight_decay;
+    uint32_t decayed;      /* what decays: a bit for each enum tdm_tensor_kind */
     uint64_t warmup_steps; /* linear from 0 */
     enum tdm_rate_schedule rate_schedule;
     uint64_t decay_steps; /* after warmup; 0 if constant */

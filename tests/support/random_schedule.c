@@ -428,6 +428,10 @@ static void random_optimizer(struct tdm_dice *dice, const struct tdm_random_opti
         kind == TDM_OPTIMIZER_SGD && dtypes->weights == TDM_DTYPE_BF16 && tdm_dice_chance(dice, 50);
     if (dtypes->master != TDM_DTYPE_NONE || asked)
         dtypes->master = tdm_dice_chance(dice, 50) ? TDM_DTYPE_FP32 : TDM_DTYPE_REMAINDER16;
+    struct tdm_dice aside = *dice; /* so that the rest of the schedule does not depend on it */
+    if (kind != TDM_OPTIMIZER_NONE && tdm_dice_chance(&aside, 50))
+        schedule->optimizer.decayed =
+            (uint32_t)tdm_dice_roll(&aside, 0, (1 << TDM_TENSOR_KINDS) - 1);
     if (kind != TDM_OPTIMIZER_NONE)
         random_clip(dice, schedule);
     schedule->optimizer.warmup_steps = tdm_dice_roll(dice, 0, 3);
