@@ -13,10 +13,11 @@
     .system = &tdm_megatron_system, .cost = tdm_megatron_cost, .check = tdm_megatron_check, \
     .assumption = tdm_megatron_assumption
 
-static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters, NULL};
+static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters,
+                                                          tdm_keys_offload, NULL};
 /* Methods with the key "sharding". */
 static const struct tdm_method_key *const sharing_keys[] = {
-    tdm_keys_fsdp, tdm_keys_ddp, tdm_keys_torch, tdm_keys_adapters, NULL};
+    tdm_keys_fsdp, tdm_keys_ddp, tdm_keys_torch, tdm_keys_adapters, tdm_keys_offload, NULL};
 static const struct tdm_method_key *const burst_keys[] = {tdm_keys_burst, NULL};
 static const struct tdm_method_key *const planned_keys[] = {tdm_keys_planned, NULL};
 static const struct tdm_method_key *const oomb_keys[] = {tdm_keys_oomb, NULL};
@@ -53,6 +54,12 @@ static const struct tdm_method methods[] = {
      .keys = torch_keys,
      HUGGING_FACE,
      .wrapper = &tdm_fsdp_wrapper},
+    {.name = "deepspeed-zero1",
+     .summary = "DeepSpeed ZeRO-1: optimizer states are divided",
+     GPUS_FROM(1),
+     .keys = torch_keys,
+     HUGGING_FACE,
+     .wrapper = &tdm_deepspeed_zero1_wrapper},
     {.name = "zero2",
      .summary = "DeepSpeed ZeRO-2: gradients and optimizer states are divided",
      GPUS_FROM(1),

@@ -93,7 +93,8 @@ struct tdm_torch_settings {
     uint32_t lora_targets;             /* one bit for each projection */
     const struct tdm_wrapper *wrapper; /* how ranks share the work; never NULL */
     uint64_t ranks;
-    bool empty_cache;                   /* torch.cuda.empty_cache() before the first step */
+    uint64_t gpus_of_a_node; /* GPUs that share host memory, as --nodes says; 0: not said */
+    bool empty_cache;        /* torch.cuda.empty_cache() before the first step */
     enum tdm_quantization quantization; /* of frozen projections */
     bool double_quantization;           /* of nf4 */
     bool bnb_keeps_inputs;              /* of nf4 */
@@ -104,6 +105,7 @@ struct tdm_torch_settings {
     bool shifted;               /* LongLoRA's attention */
     bool trained_norms;         /* with LoRA, norms and the embedding are also trained */
     uint32_t groups;            /* of LongLoRA: a sequence has 2 << groups of them */
+    bool full_attention;        /* of LongLoRA: without groups */
     struct tdm_ddp_settings ddp;
     struct tdm_fsdp_settings fsdp;
     struct tdm_deepspeed_settings deepspeed;
