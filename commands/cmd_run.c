@@ -3,6 +3,7 @@
  * program has the backends. */
 #include "commands/run_arguments.h"
 
+#include "base/text.h"
 #include "base/units.h"
 #include "commands/cmd.h"
 #include "commands/common_options.h"
@@ -97,6 +98,7 @@ static void name_after_file(const char *path, char out[TDM_TEXT_NAME])
     begin = colon == NULL ? begin : colon + 1;
     const size_t length = strcspn(begin, ".,") > 0 ? strcspn(begin, ".,") : strlen(begin);
     snprintf(out, TDM_TEXT_NAME, "%.*s", (int)length, begin);
+    tdm_text_clean(out);
     for (char *at = out; *at != '\0'; at++) /* it stands in rows of CSV and in tags */
         if (strchr(", \t\"\n/*?[]", *at) != NULL || (unsigned char)*at < ' ')
             *at = '_';
@@ -205,7 +207,8 @@ static const struct tdm_option options[] = {
              "the memory of the others, in one process; nccl: by NCCL, between GPUs; mpi: "
              "messages, between processes that mpirun started, of cpu; by default what fits",
      .details = "mpirun -n N tidemark run SCHEDULE divides the ranks among N processes, one a "
-                "node. All read the same files; the first one prints, saves and writes the trace. "
+                "node. All read the same files; the first one prints and writes the trace. "
+                "Checkpoints are written by all, to one directory. "
                 "Before memory is taken they compare schedules, texts, versions and cards. A rank "
                 "that does not come to where others wait is given up after 30 s (TIDEMARK_LATE in "
                 "the environment changes that), or after ten times what it should need.",

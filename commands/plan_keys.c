@@ -70,14 +70,15 @@ static const struct tdm_help_entry keys[] = {
      "piece of the sequence; with causal attention the last then has most to do. greedy gives the "
      "chunk that sees most to the rank that has least to do so far, which is for packed "
      "documents."},
-    {"exchange=gather|heads|ring",
+    {"exchange=gather|heads|ring|queries",
      "with --ranks: what ranks exchange for attention (default: what is faster)",
      "gather brings K and V of all chunks to every rank, and sums its shares of their gradients. "
      "heads gives every rank a part of the heads for all chunks. It takes a part of the memory for "
      "K and V and their gradients, and the ranks must divide the KV heads. ring passes K and V from "
      "rank to rank, one chunk at a time, once for each round of queries. Each rank has K and V and "
      "their gradients of its own chunks alone, for any number of ranks. The loss differs from that "
-     "of one rank by rounding. Taken where nothing else fits."},
+     "of one rank by rounding. queries does the same in the forward; in the backward K and V stay, "
+     "and each round's queries go around once, with their gradients behind them."},
     {"weights=device|host|N",
      "where weights are at home: on the device, on the host and streamed through a ring, or N "
      "layers, from layer 0 up, on the device",

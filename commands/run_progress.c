@@ -143,6 +143,9 @@ static void tokens(void *self, const struct tdm_tokens *tokens, double entropy)
                 tdm_text_shown(tdm_tokens_name(tokens), shown), count, tdm_tokens_format(tokens));
         if (documents > 0)
             fprintf(progress->out, ", %llu document%s", documents, documents == 1 ? "" : "s");
+        if (tdm_tokens_are_masked(tokens))
+            fprintf(progress->out, ", %llu targets",
+                    (unsigned long long)tdm_tokens_targets(tokens));
         fprintf(progress->out, ", unigram entropy %.3f nats\n", entropy);
     }
     await(progress, "  preparing the run");
@@ -391,6 +394,16 @@ static void saved(void *self, const char *directory, uint64_t step, double secon
     fflush(progress->out);
 }
 
+static void warned(void *self, const struct tdm_error *what)
+{
+    struct tdm_progress *progress = self;
+    leave(progress);
+    if (progress->terminal)
+        fputs("\r\033[K", progress->out);
+    fprintf(progress->out, "warning: %s\n", what->message);
+    fflush(progress->out);
+}
+
 static void trace_lost(void *self, const struct tdm_error *failure)
 {
     struct tdm_progress *progress = self;
@@ -417,6 +430,7 @@ struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
                                      .within = within,
                                      .stepped = stepped,
                                      .evaluated = evaluated,
+                                     .warned = warned,
                                      .trace_lost = trace_lost};
 }
 

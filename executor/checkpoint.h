@@ -27,9 +27,10 @@ struct tdm_checkpoint_moment {
     const struct tdm_history *history;  /* of all steps up to this one */
 };
 
-/* Writes a checkpoint to `target`, for which it sets `checkpoint` and `part_bytes`. The directory
- * is read back before it takes its place. TDM_INPUT if a weight or a moment is not finite: then
- * nothing is written. */
+/* Writes a checkpoint to `target`, for which it sets `checkpoint`, `part_bytes` and `shared`. The
+ * directory is read back before it takes its place. Several processes call it together, each writes
+ * what its ranks have, and process 0 puts the directory in its place. TDM_INPUT if a weight or a
+ * moment is not finite: then nothing is written. */
 enum tdm_status tdm_checkpoint_save(const struct tdm_weights_target *target,
                                     const struct tdm_arenas *arenas,
                                     const struct tdm_program *program,

@@ -129,6 +129,9 @@ struct tdm_run_listener {
     /* An evaluation on a text after a step has ended. */
     void (*evaluated)(void *self, uint64_t step, const char *text, double loss, uint64_t tokens,
                       double seconds);
+    /* Something went wrong that does not concern the training, as an old checkpoint that cannot be
+     * removed. May be NULL. */
+    void (*warned)(void *self, const struct tdm_error *what);
     /* The trace cannot be written any more; the run goes on without it. May be NULL. */
     void (*trace_lost)(void *self, const struct tdm_error *failure);
 };

@@ -150,10 +150,19 @@ static enum tdm_status agree_saved(struct tdm_processes *processes, enum tdm_sta
                : status;
 }
 
+/* Tells if an old checkpoint could not be removed. */
+static void tell_stuck(struct tdm_run_weights *weights)
+{
+    const struct tdm_run_listener *listener = weights->listener;
+    if (weights->folder.stuck.status != TDM_OK && listener->warned != NULL)
+        listener->warned(listener->self, &weights->folder.stuck);
+    weights->folder.stuck = (struct tdm_error){.status = TDM_OK};
+}
+
 /* A save has succeeded, or not. */
-static enum tdm_status note_saved(const struct tdm_run_weights *weights,
-                                  const struct tdm_save *save, uint64_t *saved_step,
-                                  enum tdm_status status, struct tdm_error *err)
+static enum tdm_status note_saved(struct tdm_run_weights *weights, const struct tdm_save *save,
+                                  uint64_t *saved_step, enum tdm_status status,
+                                  struct tdm_error *err)
 {
     const struct tdm_run_listener *listener = weights->listener;
     if (status != TDM_OK) {
@@ -163,6 +172,7 @@ static enum tdm_status note_saved(const struct tdm_run_weights *weights,
     *saved_step = tdm_save_step(save);
     listener->saved(listener->self, tdm_save_path(save), tdm_save_step(save),
                     tdm_save_seconds(save));
+    tell_stuck(weights);
     return TDM_OK;
 }
 
@@ -293,6 +303,7 @@ static enum tdm_status complete_within(struct tdm_run_weights *weights,
     status = tdm_directory_commit(&save->temporary, err);
     if (status == TDM_OK)
         status = tdm_checkpoint_folder_advance_within(&weights->folder, step, err);
+    tell_stuck(weights);
     if (status == TDM_OK && listener->saved_within != NULL)
         listener->saved_within(listener->self, save->path, step, parts[0].op, parts[0].ops,
                                now_seconds() - save->began_seconds);

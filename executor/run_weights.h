@@ -86,7 +86,7 @@ enum tdm_status tdm_run_wishes(const struct tdm_run_options *options, struct tdm
  * `history`; a checkpoint also if the user wishes it, or that the run stops. Not what *saved_step
  * says was saved; it becomes that step if a checkpoint was saved. With a snapshot it is saved
  * beside the next step, and *saved_step changes in a later call. With several processes all call
- * it, and process 0 writes. */
+ * it; they write checkpoints together, and process 0 writes the rest. */
 enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program,

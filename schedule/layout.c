@@ -43,6 +43,7 @@ enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_c
     case TDM_HEAD_SUM:
     case TDM_OUT_SUM:
     case TDM_DQ_SUM:
+    case TDM_PASSING_DQ:
     case TDM_SCRATCH:
     case TDM_PARTED: /* of any dtype */
         return TDM_DTYPE_FP32;
@@ -86,11 +87,14 @@ static uint64_t row_elements(const struct tdm_schedule *schedule, enum tdm_conte
     case TDM_DQRAW:
     case TDM_DQ_PART:
     case TDM_DQ_SUM:
+    case TDM_PASSING_DQ:
     case TDM_DATTENTION:
     case TDM_ATTENTION_OUT:
     case TDM_OUT_PART:
     case TDM_OUT_SUM:
         return (uint64_t)model->query_heads * model->head_dim;
+    case TDM_QUERIES: /* Q and the gradient of the output */
+        return 2 * (uint64_t)model->query_heads * model->head_dim;
     case TDM_HEADS_Q:
     case TDM_HEADS_OUT:
     case TDM_HEADS_DOUT:
@@ -244,6 +248,7 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
     case TDM_ATTENTION_OUT:
     case TDM_OUT_PART:
     case TDM_OUT_SUM:
+    case TDM_QUERIES: /* with two facts of a row */
     case TDM_HEADS_OUT: {
         uint64_t heads = row_elements(schedule, content) / model->head_dim;
         return tdm_size_add(tdm_lse_offset(schedule, content, tokens),

@@ -13,7 +13,7 @@ static const char *const purpose_names[TDM_PURPOSES] = {"train", "evaluate"};
 static const char *const order_names[TDM_ORDERS] = {"layer-major", "chunk-major"};
 static const char *const kv_names[TDM_KVS] = {"recompute", "keep"};
 static const char *const deal_names[TDM_DEALS] = {"snake", "stripes", "contiguous", "greedy"};
-static const char *const exchange_names[TDM_EXCHANGES] = {"gather", "heads", "ring"};
+static const char *const exchange_names[TDM_EXCHANGES] = {"gather", "heads", "ring", "queries"};
 static const char *const state_names[TDM_STATES] = {"weights", "master", "moments", "gradients"};
 
 const char *tdm_purpose_name(enum tdm_purpose pass)
@@ -98,6 +98,11 @@ bool tdm_exchange_kind_parse(const char *name, enum tdm_exchange_kind *exchange)
 uint32_t tdm_schedule_head_parts(const struct tdm_schedule *schedule)
 {
     return schedule->exchange == TDM_EXCHANGE_HEADS ? schedule->ranks : 1;
+}
+
+bool tdm_schedule_rings(const struct tdm_schedule *schedule)
+{
+    return schedule->exchange == TDM_EXCHANGE_RING || schedule->exchange == TDM_EXCHANGE_QUERIES;
 }
 
 uint64_t tdm_schedule_limit(const struct tdm_schedule *schedule, enum tdm_place place)

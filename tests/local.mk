@@ -309,6 +309,9 @@ gpu_test_libs = libexecutor.a libtidemark.a $(OPENMP_CFLAGS) $(CUDA_LIBS) -lm
 # What they compare and count, without a GPU.
 script_tests += tests/gpu/without-gpu
 
+# Programs on a GPU, as a script, which needs no compiler.
+script_tests += tests/gpu/resume_test
+
 # Commands and what they print.
 golden_tests += \
 	tests/goldens/compare.test \

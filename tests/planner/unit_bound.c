@@ -295,6 +295,61 @@ static void test_bound_of_streams(void **state)
                   (double)cases, sum / (double)cases);
 }
 
+/* The bound of several ranks is that of one with the memory of all, divided by their number. No
+ * schedule of theirs is faster. */
+static void test_bound_of_ranks(void **state)
+{
+    (void)state;
+    uint64_t cases = tdm_case_count(60, 400), teams = 0, exchanges[TDM_EXCHANGES] = {0};
+    double sum = 0;
+    for (uint64_t i = 0; i < cases; i++) {
+        const struct tdm_random_options options = {
+            .pass = TDM_RANDOM_TRAIN, .max_tokens = i % 2 == 0 ? 64 : 2000, .ranks = 4};
+        static const bool free_homes[TDM_STATES] = {false, false, false, true};
+        uint64_t seed = tdm_case_seed(47000, i), bytes[TDM_MAX_PLACES];
+        struct tdm_schedule *schedule;
+        struct tdm_estimator *estimator;
+        struct tdm_relaxation *relaxation;
+        struct tdm_relaxed relaxed;
+        struct tdm_simulation s;
+        struct tdm_error err;
+        char text[256];
+        must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
+        const uint32_t ranks = schedule->ranks;
+        if (ranks == 1) {
+            tdm_schedule_free(schedule);
+            continue;
+        }
+        simulate(schedule, &s);
+        tdm_schedule_describe(schedule, text, sizeof(text));
+        exchanges[schedule->exchange]++;
+        for (uint32_t place = 0; place < TDM_MAX_PLACES; place++)
+            bytes[place] = ranks * s.used_peak_bytes[place];
+        schedule->ranks = schedule->rings.gradients = 1;
+        schedule->sliced_weights = false;
+        must(tdm_estimator_new(schedule, &estimator, &err), &err);
+        must(tdm_relaxation_new(estimator, schedule->order, bytes, free_homes, NULL, &relaxation,
+                                &err),
+             &err);
+        must(tdm_relaxation_solve(relaxation, 1e300, 1e-4, 60, &relaxed, &err), &err);
+        const double bound =
+            (relaxed.bound_seconds - tdm_estimator_richer_seconds(estimator)) / ranks;
+        if (bound > s.step_seconds * (1 + 1e-9))
+            fail_msg("TDM_SEED=%" PRIu64 ": bound %.9g s, %u ranks %.9g s: %s", seed, bound, ranks,
+                     s.step_seconds, text);
+        sum += bound / s.step_seconds;
+        teams++;
+        tdm_relaxation_free(relaxation);
+        tdm_estimator_free(estimator);
+        tdm_schedule_free(schedule);
+    }
+    print_message("bounds over simulated times of several ranks, mean of %" PRIu64 ": %.3f\n",
+                  teams, sum / (double)teams);
+    assert_true(tdm_case_enough("have several ranks", teams, cases, 0.5));
+    for (int i = 0; i < TDM_EXCHANGES; i++)
+        assert_true(tdm_case_enough("use an exchange", exchanges[i], cases, 0.03));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -302,6 +357,7 @@ int main(void)
         cmocka_unit_test(test_solver_without_memory),
         cmocka_unit_test(test_bound),
         cmocka_unit_test(test_bound_of_streams),
+        cmocka_unit_test(test_bound_of_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -522,8 +522,8 @@ static void random_ranks(uint64_t seed, uint32_t most, struct tdm_schedule *sche
     if (schedule->ranks == 1)
         return;
     bool gathers = tdm_dice_chance(&dice, 40);
-    if (tdm_dice_chance(&dice, 35) && schedule->deal != TDM_DEAL_CONTIGUOUS) {
-        schedule->exchange = TDM_EXCHANGE_RING;
+    if (tdm_dice_chance(&dice, 40) && schedule->deal != TDM_DEAL_CONTIGUOUS) {
+        schedule->exchange = tdm_dice_chance(&dice, 50) ? TDM_EXCHANGE_RING : TDM_EXCHANGE_QUERIES;
         return;
     }
     if (gathers)
@@ -575,10 +575,8 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
     for (uint32_t i = 0; i < schedule->sequence_count && status == TDM_OK; i++)
         status = random_documents(&dice, schedule->chunk_tokens, &schedule->sequences[i], err);
     tdm_random_selector(&dice, schedule);
-    if (schedule->exchange == TDM_EXCHANGE_HEADS && tdm_selector_lists(schedule->selector.kind))
+    if (schedule->exchange != TDM_EXCHANGE_GATHER && tdm_selector_lists(schedule->selector.kind))
         schedule->selector = (struct tdm_selector){0};
-    if (schedule->exchange == TDM_EXCHANGE_RING && tdm_selector_lists(schedule->selector.kind))
-        schedule->exchange = TDM_EXCHANGE_GATHER;
     random_gather(&dice, schedule);
     if (shortsighted)
         shorten_sight(&sight, schedule);
