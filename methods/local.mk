@@ -25,6 +25,7 @@ libtidemark_a_SOURCES += \
 	methods/eager/dtypes.h \
 	methods/eager/eager.c methods/eager/eager.h \
 	methods/eager/kernels.c \
+	methods/eager/liger.c methods/eager/liger.h \
 	methods/eager/ops.c methods/eager/ops.h \
 	methods/eager/ops_attention.c \
 	methods/eager/ops_products.c \

@@ -190,6 +190,8 @@ static enum tdm_status note_said(const struct tdm_method *method, const char *pa
         return tdm_fail(err, TDM_USAGE, "--set: \"%s\" is given twice",
                         tdm_method_key(method, k)->name);
     choices->said[k] = value;
+    if (tdm_method_read_also(method, pair, &k, &value) && choices->said[k] == NULL)
+        choices->said[k] = value;
     return TDM_OK;
 }
 

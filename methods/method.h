@@ -83,6 +83,11 @@ struct tdm_method_choices {
 bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, size_t *number,
                           const char **value);
 
+/* A second key that a pair sets where nothing else does: use_liger_kernel=true is logits=fused and
+ * liger=all. False: it sets one. */
+bool tdm_method_read_also(const struct tdm_method *method, const char *pair, size_t *number,
+                          const char **value);
+
 #define TDM_OTHER_VALUES 128u
 
 /* The values that a pair may have whose key is one that only users of the system write, such as

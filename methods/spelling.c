@@ -166,6 +166,19 @@ bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, siz
     return option || !is_bare || has_value(tdm_method_key(method, *number), *value);
 }
 
+bool tdm_method_read_also(const struct tdm_method *method, const char *pair, size_t *number,
+                          const char **value)
+{
+    size_t length = strcspn(pair, strncmp(pair, "--", 2) == 0 ? "=: " : "=:"), k;
+    const char *said;
+    if (!is_word(pair, length, "use_liger_kernel") ||
+        !tdm_method_read_pair(method, pair, &k, &said) || strcmp(said, "fused") != 0)
+        return false;
+    *number = find_key(method, "liger", strlen("liger"));
+    *value = "all";
+    return *number < TDM_METHOD_MOST_KEYS;
+}
+
 bool tdm_method_other_values(const struct tdm_method *method, const char *pair,
                              char expected[TDM_OTHER_VALUES])
 {

@@ -188,6 +188,8 @@ void megatron_kernel_seed(struct tdm_megatron *t);
 
 /* The buffer that receives rows gathered from tensor-parallel ranks; made once. */
 void megatron_gather(struct tdm_megatron *t);
+/* A loss for each row of bf16 logits. */
+struct tdm_eager_value *megatron_loss(struct tdm_megatron *t, struct tdm_eager_value *logits);
 struct tdm_eager_value *megatron_head_loss(struct tdm_megatron *t, struct megatron_chunk *chunk,
                                            struct tdm_eager_value *hidden);
 

@@ -33,6 +33,21 @@ enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *
     return TDM_OK;
 }
 
+/* Names separated by commas or spaces, all or none. */
+static enum tdm_status read_liger(const struct tdm_method_key *key, const char *value,
+                                  struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    static const struct tdm_key_word words[] = {{"rms_norm", TDM_LIGER_NORMS},
+                                                {"swiglu", TDM_LIGER_MLP},
+                                                {"rope", TDM_LIGER_ROPE},
+                                                {"all", TDM_LIGER_ALL}};
+    settings->torch.liger = 0;
+    if (strcmp(value, "none") == 0)
+        return TDM_OK;
+    return tdm_key_read_words(key, value, words, sizeof(words) / sizeof(words[0]),
+                              &settings->torch.liger, err);
+}
+
 /* ---- needs ---- */
 
 static bool has_lora(const struct tdm_key_case *c)
@@ -127,6 +142,9 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.logits)},
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
      FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
+    {"liger", "none|all|rms_norm,swiglu,rope", "none",
+     "Liger's kernels in layers (its loss is logits=fused; use_liger_kernel means both)",
+     .read = read_liger},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
      tdm_key_read_switch, FIELD(expandable_segments)},
     {"grads", "none|held", NULL,

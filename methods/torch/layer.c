@@ -2,9 +2,10 @@
 /* A decoder layer as the Python code runs it: a value is dropped where Python rebinds its name, or
  * where the name goes out of scope. */
 #include "base/size.h"
-#include "methods/eager/tiles.h"
+#include "methods/eager/liger.h"
 #include "methods/eager/ops.h"
 #include "methods/eager/quantized.h"
+#include "methods/eager/tiles.h"
 #include "methods/torch/parts.h"
 
 #include <stddef.h>
@@ -41,6 +42,10 @@ static struct tdm_eager_value *offset_norm(struct tdm_eager *m, struct tdm_eager
 static struct tdm_eager_value *plain_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           struct tdm_eager_value *x, struct tdm_eager_value *weight)
 {
+    /* Liger's norms of Gemma 2 and 3 and of OLMo 2 leave the incoming gradient as it is, since the
+     * residual has it too (transformers/monkey_patch.py, in_place=False). */
+    if ((t->settings.liger & TDM_LIGER_NORMS) != 0)
+        return tdm_liger_norm(m, x, weight, t->layers[0].post_attention_norm != NULL);
     if (t->config->offset_norms)
         return offset_norm(m, x, weight);
     struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
@@ -324,12 +329,29 @@ static struct tdm_eager_value *joint_mlp(struct tdm_eager *m, const struct tdm_t
     return y;
 }
 
+/* Liger's MLP: gate and up are arguments alone, so its function has them to itself. */
+static struct tdm_eager_value *liger_mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                         const struct torch_layer *layer, struct tdm_eager_value *x)
+{
+    struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
+    struct tdm_eager_value *up = tdm_torch_project(m, t, layer, TDM_PROJECTION_UP, x);
+    tdm_label(m, "mlp.act_fn * up_proj");
+    struct tdm_eager_value *product = tdm_liger_gated(m, gate, up);
+    tdm_drop(m, gate);
+    tdm_drop(m, up);
+    struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, product);
+    tdm_drop(m, product);
+    return y;
+}
+
 static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
                                    const struct torch_layer *layer, struct tdm_eager_value *x)
 {
     uint32_t module = tdm_layer_module((uint32_t)(layer - t->layers), TDM_MODULE_ACTIVATION);
     if (layer->weight[TDM_PROJECTION_GATE_UP] != NULL)
         return joint_mlp(m, t, layer, x);
+    if ((t->settings.liger & TDM_LIGER_MLP) != 0)
+        return liger_mlp(m, t, layer, x);
     struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
     tdm_label(m, "mlp.act_fn");
     gate = tdm_replace(m, gate, tdm_module_enter(t, module, gate));

@@ -78,6 +78,9 @@ enum tdm_saved_module { TDM_SAVED_EMBEDDING = 1, TDM_SAVED_HEAD = 2 };
 
 const char *tdm_projection_name(enum tdm_projection projection); /* "q_proj" */
 
+/* Liger's kernels in layers. */
+enum tdm_liger { TDM_LIGER_NORMS = 1, TDM_LIGER_MLP = 2, TDM_LIGER_ROPE = 4, TDM_LIGER_ALL = 7 };
+
 struct tdm_torch_settings {
     uint64_t tokens, batch;
     enum tdm_checkpointing checkpointing;
@@ -101,6 +104,7 @@ struct tdm_torch_settings {
     uint32_t modules_to_save;           /* bits of enum tdm_saved_module */
     bool peft;                  /* LoRA of the peft library: fp32 adapters, dropout as a module */
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
+    uint32_t liger;             /* bits of enum tdm_liger */
     bool shifted;               /* LongLoRA's attention */
     bool trained_norms;         /* with LoRA, norms and the embedding are also trained */
     uint32_t groups;            /* of LongLoRA: a sequence has 2 << groups of them */

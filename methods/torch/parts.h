@@ -90,6 +90,8 @@ struct tdm_eager_value *tdm_torch_norm(struct tdm_eager *m, const struct tdm_tor
 struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           const struct torch_layer *layer, enum tdm_projection p,
                                           struct tdm_eager_value *x);
+/* Does Liger's rotation fit the model? It turns whole heads, in their dtype. */
+bool tdm_torch_has_liger_rope(const struct tdm_model *config);
 /* q, k and v by heads, rotated (heads.c). */
 void tdm_torch_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
                      struct tdm_eager_value *x, struct tdm_eager_value *qkv[3]);
