@@ -71,7 +71,9 @@ libtidemark_a_SOURCES += \
 	methods/megatron/buffers.c \
 	methods/megatron/context.c \
 	methods/megatron/cost.c \
+	methods/megatron/experts.c \
 	methods/megatron/keys.c \
+	methods/megatron/latent.c \
 	methods/megatron/layers.c \
 	methods/megatron/lora.c \
 	methods/megatron/loss.c \

@@ -34,12 +34,10 @@ enum {
     PART_QKV_BIAS_ALONE = 1 << 22, /* attention_bias is of q, k and v, not of o */
     PART_EXPERTS = 1 << 23,
     PART_NO_ROPE = 1 << 24, /* some layers have none */
+    PART_LATENT = 1 << 25,  /* q, and k and v, are made from few dimensions */
     PARTS_OF_MODEL = 0xffff,
     PARTS_OF_GEMMA = PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED,
 };
-
-/* How mixtures of experts differ. */
-enum family { FAMILY_DENSE, FAMILY_MIXTRAL, FAMILY_OLMOE, FAMILY_QWEN3_MOE };
 
 #define WINDOW_DEFAULT 4096u      /* sliding_window, if the field is absent */
 #define WINDOW_LAYERS_DEFAULT 28u /* max_window_layers */
@@ -53,49 +51,55 @@ struct architecture {
     bool qkv_bias, qk_norm;
     enum windows windows;
     uint32_t parts; /* without any, schedules support it too */
-    enum family family;
+    enum tdm_family family;
 };
 
 /* Sources: transformers 5.17, models/MODEL_TYPE/modeling_MODEL_TYPE.py and configuration_*.py. */
 static const struct architecture architectures[] = {
+    {"DeepseekV2ForCausalLM", "deepseek_v2", 2048, 0, false, false, WINDOWS_NONE,
+     PART_EXPERTS | PART_LATENT, TDM_FAMILY_DEEPSEEK},
+    {"DeepseekV3ForCausalLM", "deepseek_v3", 4096, 0, false, false, WINDOWS_NONE,
+     PART_EXPERTS | PART_LATENT, TDM_FAMILY_DEEPSEEK},
     {"Gemma2ForCausalLM", "gemma2", 8192, 256, false, false, WINDOWS_EVEN,
-     PARTS_OF_GEMMA | PART_POST_NORMS | PART_SOFTCAPS, FAMILY_DENSE},
+     PARTS_OF_GEMMA | PART_POST_NORMS | PART_SOFTCAPS, TDM_FAMILY_DENSE},
     {"Gemma3ForCausalLM", "gemma3_text", 131072, 256, false, true, WINDOWS_SIXTH,
-     PARTS_OF_GEMMA | PART_POST_NORMS | TDM_PART_LATE_QK_NORM | TDM_PART_TWO_ROPES, FAMILY_DENSE},
+     PARTS_OF_GEMMA | PART_POST_NORMS | TDM_PART_LATE_QK_NORM | TDM_PART_TWO_ROPES, TDM_FAMILY_DENSE},
     {"GemmaForCausalLM", "gemma", 8192, 256, false, false, WINDOWS_NONE, PARTS_OF_GEMMA,
-     FAMILY_DENSE},
+     TDM_FAMILY_DENSE},
     {"Glm4ForCausalLM", "glm4", 131072, 128, false, false, WINDOWS_NONE,
      PART_POST_NORMS | PART_QKV_BIAS_ALONE | TDM_PART_GLM_NORMS | TDM_PART_JOINT_GATE_UP |
          TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE,
-     FAMILY_DENSE},
+     TDM_FAMILY_DENSE},
     {"GlmForCausalLM", "glm", 131072, 128, false, false, WINDOWS_NONE,
      PART_QKV_BIAS_ALONE | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE,
-     FAMILY_DENSE},
+     TDM_FAMILY_DENSE},
     {"GraniteForCausalLM", "granite", 2048, 0, false, false, WINDOWS_NONE, TDM_PART_MULTIPLIERS,
-     FAMILY_DENSE},
-    {"LlamaForCausalLM", "llama", 2048, 0, false, false, WINDOWS_NONE, 0, FAMILY_DENSE},
-    {"MinistralForCausalLM", "ministral", 131072, 0, false, false, WINDOWS_ALL, 0, FAMILY_DENSE},
-    {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL, 0, FAMILY_DENSE},
+     TDM_FAMILY_DENSE},
+    {"LlamaForCausalLM", "llama", 2048, 0, false, false, WINDOWS_NONE, 0, TDM_FAMILY_DENSE},
+    {"MinistralForCausalLM", "ministral", 131072, 0, false, false, WINDOWS_ALL, 0, TDM_FAMILY_DENSE},
+    {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL, 0, TDM_FAMILY_DENSE},
     {"MixtralForCausalLM", "mixtral", 131072, 0, false, false, WINDOWS_SAID, PART_EXPERTS,
-     FAMILY_MIXTRAL},
+     TDM_FAMILY_MIXTRAL},
     {"Olmo2ForCausalLM", "olmo2", 2048, 0, false, true, WINDOWS_NONE,
      PART_POST_NORMS | PART_WHOLE_QK_NORM | TDM_PART_NO_PRE_NORMS | TDM_PART_WIDE_NORMS |
          TDM_PART_WIDE_ROPE,
-     FAMILY_DENSE},
+     TDM_FAMILY_DENSE},
     {"Olmo3ForCausalLM", "olmo3", 65536, 0, false, true, WINDOWS_FOURTH,
      PART_POST_NORMS | PART_WHOLE_QK_NORM | TDM_PART_NO_PRE_NORMS | TDM_PART_WIDE_NORMS |
          TDM_PART_WIDE_ROPE | TDM_PART_TWO_ROPES,
-     FAMILY_DENSE},
+     TDM_FAMILY_DENSE},
     {"OlmoeForCausalLM", "olmoe", 4096, 0, false, true, WINDOWS_NONE,
-     PART_EXPERTS | PART_WHOLE_QK_NORM, FAMILY_OLMOE},
+     PART_EXPERTS | PART_WHOLE_QK_NORM, TDM_FAMILY_OLMOE},
     {"Phi3ForCausalLM", "phi3", 4096, 0, false, false, WINDOWS_SAID,
-     TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE, FAMILY_DENSE},
-    {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, WINDOWS_LATE, 0, FAMILY_DENSE},
-    {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, WINDOWS_LATE, 0, FAMILY_DENSE},
+     TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE, TDM_FAMILY_DENSE},
+    {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, WINDOWS_LATE, 0, TDM_FAMILY_DENSE},
+    {"Qwen2MoeForCausalLM", "qwen2_moe", 32768, 0, true, false, WINDOWS_LATE, PART_EXPERTS,
+     TDM_FAMILY_QWEN2_MOE},
+    {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, WINDOWS_LATE, 0, TDM_FAMILY_DENSE},
     {"Qwen3MoeForCausalLM", "qwen3_moe", 32768, 128, false, true, WINDOWS_LATE, PART_EXPERTS,
-     FAMILY_QWEN3_MOE},
+     TDM_FAMILY_QWEN3_MOE},
     {"SmolLM3ForCausalLM", "smollm3", 32768, 0, false, false, WINDOWS_NONE,
-     PART_NO_ROPE | PART_TIED, FAMILY_DENSE},
+     PART_NO_ROPE | PART_TIED, TDM_FAMILY_DENSE},
 };
 
 enum { ARCHITECTURES = sizeof(architectures) / sizeof(architectures[0]) };
@@ -242,7 +246,9 @@ static void read_heads(struct tdm_json_reader *reader, const struct architecture
                       model->kv_heads, model->query_heads);
         return;
     }
-    if (tdm_json_has(reader, "head_dim")) {
+    if ((architecture->parts & PART_LATENT) != 0) {
+        model->head_dim = 2; /* until tdm_latent_read */
+    } else if (tdm_json_has(reader, "head_dim")) {
         model->head_dim = dimension(reader, "head_dim");
     } else if (architecture->head_dim != 0) {
         model->head_dim = architecture->head_dim;
@@ -353,41 +359,13 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
     for (uint32_t i = 0; i < model->layers && full > 0; i++)
         if ((i + 1) % full == 0)
             model->layer_kinds[i].window = 0;
-    for (uint32_t i = 0; i < model->layers; i++) {
+    for (uint32_t i = 0; i < model->layers; i++)
         model->layer_kinds[i].post_norms = (architecture->parts & PART_POST_NORMS) != 0;
-        model->layer_kinds[i].experts = model->experts.count > 0;
-    }
+    tdm_experts_read_layers(reader, architecture->family, model);
     if ((architecture->parts & PART_NO_ROPE) != 0)
         read_rope_layers(reader, model);
     if (tdm_json_has(reader, "layer_types"))
         read_layer_types(reader, window, model);
-}
-
-/* Reads the experts. The name of their number depends on the family. */
-static void read_experts(struct tdm_json_reader *reader, enum family family,
-                         struct tdm_model *model)
-{
-    struct tdm_experts *e = &model->experts;
-    if (family == FAMILY_DENSE)
-        return;
-    e->count = dimension(reader, family == FAMILY_MIXTRAL ? "num_local_experts" : "num_experts");
-    e->per_token = dimension(reader, "num_experts_per_tok");
-    e->intermediate = family == FAMILY_QWEN3_MOE ? dimension(reader, "moe_intermediate_size")
-                                                 : model->intermediate;
-    e->normalized = family == FAMILY_MIXTRAL || tdm_json_bool_or(reader, "norm_topk_prob", false);
-    e->wide_weights = family == FAMILY_MIXTRAL;
-    e->router_first = family != FAMILY_QWEN3_MOE;
-    if (tdm_json_status(reader) == TDM_OK && e->per_token > e->count)
-        tdm_json_fail(reader, "num_experts_per_tok", "is %" PRIu32 " of %" PRIu32 " experts",
-                      e->per_token, e->count);
-    if (tdm_json_has(reader, "decoder_sparse_step") &&
-        tdm_json_count(reader, "decoder_sparse_step", 1, TDM_LAYER_LIMIT) != 1)
-        tdm_json_fail(reader, "decoder_sparse_step",
-                      "is not 1; only experts in every layer are known");
-    if (tdm_json_has(reader, "mlp_only_layers") &&
-        json_array_size(tdm_json_array(reader, "mlp_only_layers")) > 0)
-        tdm_json_fail(reader, "mlp_only_layers",
-                      "is not empty; only experts in every layer are known");
 }
 
 /* The share of a head's dimensions that is rotated. New configs have it in rope_parameters. */
@@ -426,7 +404,9 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
         model->attention_softcap = tdm_json_number_or(reader, "attn_logit_softcapping", 0, 1e9, 0);
         model->logits_softcap = tdm_json_number_or(reader, "final_logit_softcapping", 0, 1e9, 0);
     }
-    read_experts(reader, architecture->family, model);
+    tdm_experts_read(reader, architecture->family, model);
+    if ((parts & PART_LATENT) != 0)
+        tdm_latent_read(reader, model);
 }
 
 enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model *model)

@@ -52,9 +52,19 @@ struct tdm_layer_kind {
 /* Mixture of experts; count 0: none. */
 struct tdm_experts {
     uint32_t count, per_token, intermediate;
+    uint32_t shared;   /* width of the experts that every token has, together; 0: none */
+    bool shared_gate;  /* their output is weighted by a gate */
     bool normalized;   /* the weights of a token's chosen experts add up to 1 */
     bool wide_weights; /* these weights stay in fp32 */
     bool router_first; /* the router precedes the experts in the order of modules */
+};
+
+/* Latent attention: q, and k and v, come from products of few dimensions, each normed. Heads of q
+ * and k have dimensions that are not rotated, and others that are, of which k has one head.
+ * kv_rank 0: none. */
+struct tdm_latent {
+    uint32_t q_rank; /* 0: q is projected at once */
+    uint32_t kv_rank, plain_dim, rotary_dim, value_dim;
 };
 
 /* Parts in which families differ from Llama, beside those that have a field of their own. Only
@@ -99,6 +109,16 @@ enum tdm_role {
     TDM_ROLE_EXPERTS_DOWN,        /* [experts * hidden, expert intermediate] */
     TDM_ROLE_QKV,                 /* [(query_heads + 2 kv_heads) * head_dim, hidden] */
     TDM_ROLE_GATE_UP,             /* [2 * intermediate, hidden] */
+    TDM_ROLE_Q_LATENT,            /* [q_rank, hidden] */
+    TDM_ROLE_Q_LATENT_NORM,       /* [q_rank] */
+    TDM_ROLE_Q_FROM_LATENT,       /* [query_heads * head_dim, q_rank] */
+    TDM_ROLE_KV_LATENT,           /* [kv_rank + rotary_dim, hidden] */
+    TDM_ROLE_KV_LATENT_NORM,      /* [kv_rank] */
+    TDM_ROLE_KV_FROM_LATENT,      /* [query_heads * (plain_dim + value_dim), kv_rank] */
+    TDM_ROLE_SHARED_GATE,         /* [shared, hidden] */
+    TDM_ROLE_SHARED_UP,           /* [shared, hidden] */
+    TDM_ROLE_SHARED_DOWN,         /* [hidden, shared] */
+    TDM_ROLE_SHARED_EXPERT_GATE,  /* [1, hidden], a matrix */
     TDM_ROLES
 };
 
@@ -117,7 +137,8 @@ static inline bool tdm_role_is_norm(enum tdm_role role)
 {
     return role == TDM_ROLE_ATTENTION_NORM || role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM ||
            role == TDM_ROLE_MLP_NORM || role == TDM_ROLE_POST_ATTENTION_NORM ||
-           role == TDM_ROLE_POST_MLP_NORM || role == TDM_ROLE_FINAL_NORM;
+           role == TDM_ROLE_POST_MLP_NORM || role == TDM_ROLE_FINAL_NORM ||
+           role == TDM_ROLE_Q_LATENT_NORM || role == TDM_ROLE_KV_LATENT_NORM;
 }
 
 /* Does a tensor of this role have one dimension, as norms and biases do? */
@@ -150,6 +171,7 @@ struct tdm_model {
     struct tdm_rope rope;
     enum tdm_activation activation;
     struct tdm_experts experts;
+    struct tdm_latent latent;
     uint32_t parts;                           /* bits of enum tdm_model_part */
     uint32_t rotary_dim;                      /* dimensions of a head that are rotated */
     bool sized_only;                          /* predictions support it, schedules do not */

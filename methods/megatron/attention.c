@@ -76,6 +76,11 @@ static struct tdm_eager_value *rotate(struct tdm_megatron *t, struct tdm_eager_v
 
 /* ---- the kernel ---- */
 
+static uint64_t value_dim(const struct tdm_megatron *t)
+{
+    return t->config->latent.kv_rank > 0 ? t->config->latent.value_dim : t->config->head_dim;
+}
+
 void megatron_kernel_seed(struct tdm_megatron *t)
 {
     if (!t->flash)
@@ -87,7 +92,7 @@ void megatron_kernel_forward(struct tdm_megatron *t, const struct megatron_kerne
 {
     struct tdm_eager *m = t->m;
     uint64_t rows = t->batch * kernel->queries;
-    *output = tdm_value_new(m, rows, kernel->heads * t->config->head_dim, BF16);
+    *output = tdm_value_new(m, rows, kernel->heads * value_dim(t), BF16);
     *sums = tdm_value_new(m, rows * kernel->heads, 1, FP32);
     megatron_kernel_seed(t);
 }
@@ -103,7 +108,9 @@ void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kern
     for (unsigned i = 0; i < 3; i++)
         if (grads[i] == NULL)
             grads[i] = tdm_value_new(m, t->batch * (i == 0 ? kernel->queries : kernel->keys),
-                                     (i == 0 ? kernel->heads : kernel->groups) * dim, BF16);
+                                     (i == 0 ? kernel->heads : kernel->groups) *
+                                         (i == 2 ? value_dim(t) : dim),
+                                     BF16);
     if (t->flash) {
         uint64_t padded = tdm_size_align(kernel->queries, TDM_FLASH_ROWS);
         const struct tdm_flash_scratch scratch = {
@@ -213,8 +220,7 @@ struct tdm_eager_value *megatron_attention(struct tdm_megatron *t,
     }
     for (unsigned i = 0; i < 3; i++)
         megatron_keep(m, kept, parts[i]);
-    if (t->set.recompute == TDM_RECOMPUTE_SELECTIVE &&
-        (t->set.modules & 1u << TDM_RECOMPUTED_CORE_ATTN) != 0)
+    if (megatron_recomputes(t, TDM_RECOMPUTED_CORE_ATTN))
         return megatron_checkpoint(t, REGION_CORE, 0, 0, 0, parts, 3);
     return megatron_core(t, parts[0], parts[1], parts[2]);
 }

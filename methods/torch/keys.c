@@ -218,7 +218,14 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                                 struct tdm_error *err)
 {
     const struct tdm_torch_settings *torch = &settings->torch;
-    (void)model;
+    if (model->latent.kv_rank > 0 || model->experts.shared > 0) {
+        tdm_fail(err, TDM_USAGE, "method %s: %s of %s are not modelled", settings->method->name,
+                 model->latent.kv_rank > 0 ? "latent keys and values" : "shared experts",
+                 model->architecture);
+        return tdm_hint(err, model->experts.shared_gate
+                                 ? "qwen3-30b-a3b is the nearest model that is"
+                                 : "tensor-parallel and megatron-cp take it");
+    }
     if (torch->quantization != TDM_QUANTIZATION_NONE && torch->lora_rank == 0) {
         tdm_fail(err, TDM_USAGE,
                  "--set quantization: quantized weights are frozen, so nothing would "
