@@ -141,6 +141,13 @@ static bool fuses_loss(const struct tdm_key_case *c)
     return c->settings->megatron.fused_loss;
 }
 
+static bool has_scores(const struct tdm_key_case *c)
+{
+    return c->settings->megatron.attention == TDM_BACKEND_UNFUSED;
+}
+
+static const struct tdm_key_need needs_scores = {"without attention_backend=unfused", has_scores};
+
 static bool has_experts(const struct tdm_key_case *c)
 {
     return c->model->experts.count > 0;
@@ -264,9 +271,11 @@ const struct tdm_method_key tdm_keys_megatron[] = {
     {"create_attention_mask_in_dataloader", "no|yes", "no",
      "a mask of all pairs comes with every micro-batch", tdm_key_read_switch,
      FIELD(mask_in_loader)},
-    {"attention_backend", "auto|flash|fused", "auto",
-     "auto: cuDNN's fused kernel from Hopper on, else FlashAttention-2", tdm_key_read_choice,
+    {"attention_backend", "auto|flash|fused|unfused", "auto",
+     "auto: cuDNN's fused kernel from Hopper on, else FlashAttention-2; unfused: scores in memory", tdm_key_read_choice,
      FIELD(attention)},
+    {"attention_dropout", "0|0.1", "0", "above 0 masks of scores are kept", tdm_key_read_switch,
+     FIELD(attention_dropout), .needs = {&needs_scores}},
     {"CUBLAS_WORKSPACE_CONFIG", "default|:4096:8|:4096:2:16:8|:16:8", "default",
      "of the environment; deterministic runs set it", tdm_key_read_choice, FIELD(cublas)},
     {"rank", "first|last", "first", "of all GPUs: the first or the last stage of a pipeline",

@@ -228,6 +228,11 @@ static enum tdm_status check_model(const struct tdm_model *model,
         return tdm_fail(err, TDM_USAGE,
                         "method %s: the gate of %s's shared expert is not modelled", method,
                         model->name);
+    if (s->attention == TDM_BACKEND_UNFUSED && s->context != 1) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set attention_backend=unfused: with context parallelism it is not known");
+        return tdm_hint(err, "--set context_parallel_size=1");
+    }
     if (latent && (s->linear_bias || s->context != 1)) {
         tdm_fail(err, TDM_USAGE,
                  "method %s: latent attention with %s is not modelled", method,
