@@ -208,7 +208,7 @@ enum tdm_status tdm_method_settle(const struct tdm_method *method,
     if (method->divider != NULL) {
         settings->torch.context = (struct tdm_context){.divider = method->divider};
         settings->communicators += method->divider->communicators;
-        settings->sends_to_peers = true;
+        settings->peers = 1;
     }
     if (method->preset != NULL)
         method->preset(settings);

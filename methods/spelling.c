@@ -29,6 +29,8 @@ static const struct alias {
     {"optim", NULL, "optimizer", NULL},
     {"use_liger_kernel", "true", "logits", "fused"},
     {"use_liger_kernel", "false", "logits", "hf"},
+    {"activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
+    {"fsdp_activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
     /* PyTorch */
     {"PYTORCH_ALLOC_CONF", NULL, "allocator_conf", NULL},
     {"PYTORCH_CUDA_ALLOC_CONF", NULL, "allocator_conf", NULL},

@@ -144,19 +144,41 @@ static const struct tdm_method_key zero3_offload_keys[] = {
     {.name = NULL},
 };
 
+/* The same and others with the values of ALST's own recipes. */
+static const struct tdm_method_key alst_method_keys[] = {
+    {"activation_checkpoint_cpu_offload", "false|true", "true",
+     "inputs of checkpointed layers (use_reentrant=True) in host memory", tdm_key_read_switch,
+     .field = offsetof(struct tdm_method_settings, torch.offload_checkpoints)},
+    {"tiled_mlp_compute", "0|N|auto", "auto",
+     "tiles of TiledMLP; auto: tokens / hidden_size; 0: not tiled", read_elements,
+     .field = offsetof(struct tdm_method_settings, torch.mlp_tiles), .most = TDM_MOST_TILES},
+    {"tiled_logits", "0|N|auto", "auto",
+     "tiles of TiledFusedLogitsLoss; auto: 1 GiB of fp32 logits each; 0: not tiled", read_elements,
+     .field = offsetof(struct tdm_method_settings, torch.logits_tiles), .most = TDM_MOST_TILES},
+    {"offload_optimizer", "none|cpu", "cpu", "states, and the step, in host memory",
+     tdm_key_read_switch, FIELD(offload_optimizer)},
+    {"checkpointing", "off|on|on-reentrant", "on",
+     "gradient checkpointing of every layer; on: use_reentrant=False", tdm_key_read_choice,
+     .field = offsetof(struct tdm_method_settings, torch.checkpointing)},
+    {.name = NULL},
+};
+
 static const struct tdm_method_key *const zero2_tables[] = {zero2_keys, common_keys, alst_keys,
                                                             NULL};
 static const struct tdm_method_key *const zero3_tables[] = {zero3_keys, stage3_keys, common_keys,
                                                             alst_keys, NULL};
+static const struct tdm_method_key *const alst_tables[] = {
+    alst_method_keys, zero3_keys, stage3_keys, common_keys, NULL};
 static const struct tdm_method_key *const zero3_offload_tables[] = {zero3_offload_keys, stage3_keys,
                                                                     common_keys, alst_keys, NULL};
 
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
-static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
-                                       "modules_to_save", "autocast", NULL};
+static const char *const without2[] = {"weights_dtype", "grads",    "lora", "modules_to_save",
+                                       "autocast",      "checkpoint_offload", NULL};
 static const char *const without3[] = {
     "weights_dtype",    "grads",           "lora",         "quantization", "double_quantization",
-    "bnb_keeps_inputs", "modules_to_save", "lora_dropout", "autocast",     NULL};
+    "bnb_keeps_inputs", "modules_to_save", "lora_dropout", "autocast",     "checkpoint_offload",
+    NULL};
 
 static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err)
@@ -242,5 +264,6 @@ const struct tdm_wrapper tdm_zero2_wrapper = {
     .weight_bytes = tdm_zero3_weight_bytes
 
 const struct tdm_wrapper tdm_zero3_wrapper = {.name = "zero3", .keys = zero3_tables, ZERO3};
+const struct tdm_wrapper tdm_alst_wrapper = {.name = "alst", .keys = alst_tables, ZERO3};
 const struct tdm_wrapper tdm_zero3_offload_wrapper = {
     .name = "zero3-offload", .keys = zero3_offload_tables, ZERO3};

@@ -52,6 +52,11 @@ static void run_again(struct tdm_eager *m, struct tdm_frame *frame)
     frame->made = calloc(frame->made_capacity, sizeof(struct tdm_eager_value *));
     if (frame->made == NULL)
         tdm_eager_no_memory(m);
+    if (frame->offloaded) {
+        frame->input = tdm_value_new(m, frame->rows, frame->columns, frame->element_bytes);
+        tdm_value_require_grad(m, frame->input);
+        tdm_host_give(m, tdm_size_mul(tdm_value_elements(frame->input), frame->element_bytes));
+    }
     struct tdm_frame *repeating = m->repeating;
     bool grad_enabled = m->grad_enabled, autocast = m->autocast;
     struct tdm_label label = m->label;
@@ -60,6 +65,10 @@ static void run_again(struct tdm_eager *m, struct tdm_frame *frame)
     m->grad_enabled = true;
     m->autocast = frame->autocast;
     tdm_drop(m, frame->function.run(m, frame->function.model, frame->function.layer, frame->input));
+    if (frame->offloaded) {
+        tdm_drop(m, frame->input);
+        frame->input = NULL;
+    }
     m->label = label;
     m->repeating = repeating;
     m->grad_enabled = grad_enabled;
@@ -69,20 +78,41 @@ static void run_again(struct tdm_eager *m, struct tdm_frame *frame)
         tdm_autocast_clear(m);
 }
 
-struct tdm_eager_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
-                                       struct tdm_eager_value *input)
+static struct tdm_eager_value *checkpoint(struct tdm_eager *m, const struct tdm_function *function,
+                                          struct tdm_eager_value *input, bool offload)
 {
     struct tdm_frame *frame = tdm_frame_new(m, function);
     if (frame == NULL)
         return tdm_take(input);
-    frame->input = tdm_take(input);
-    if (input->storage->category == TDM_METHOD_WORKSPACE)
-        tdm_storage_set_category(m, input->storage, TDM_METHOD_RESIDUALS);
+    if (offload) {
+        frame->offloaded = true;
+        frame->rows = input->rows;
+        frame->columns = input->columns;
+        frame->element_bytes = input->element_bytes;
+        tdm_host_take(m, tdm_size_mul(tdm_value_elements(input), input->element_bytes));
+    } else {
+        frame->input = tdm_take(input);
+        if (input->storage->category == TDM_METHOD_WORKSPACE)
+            tdm_storage_set_category(m, input->storage, TDM_METHOD_RESIDUALS);
+    }
     m->saving = frame;
     struct tdm_eager_value *output = function->run(m, function->model, function->layer, input);
     m->saving = NULL;
     tdm_frame_drop(m, frame);
     return output;
+}
+
+struct tdm_eager_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
+                                       struct tdm_eager_value *input)
+{
+    return checkpoint(m, function, input, false);
+}
+
+struct tdm_eager_value *tdm_checkpoint_away(struct tdm_eager *m,
+                                            const struct tdm_function *function,
+                                            struct tdm_eager_value *input)
+{
+    return checkpoint(m, function, input, true);
 }
 
 static void checkpoint_backward(struct tdm_eager *m, struct tdm_node *node,

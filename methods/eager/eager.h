@@ -181,6 +181,10 @@ struct tdm_frame {
     struct tdm_eager_value **made; /* the saved tensors, once recomputed */
     bool has_run_again;
     bool autocast;
+    /* The input is in host memory until then; these are what it is made again from. */
+    bool offloaded;
+    uint64_t rows, columns;
+    uint16_t element_bytes;
 };
 
 struct tdm_heap {
@@ -326,6 +330,12 @@ void tdm_backward(struct tdm_eager *m, struct tdm_eager_value *loss, struct tdm_
 /* torch.utils.checkpoint with use_reentrant False and True. The result is a new reference. */
 struct tdm_eager_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
                                        struct tdm_eager_value *input);
+/* The same with use_reentrant=False and the input in host memory until the function runs again
+ * (transformers' gradient_checkpointing_kwargs offload, accelerate's
+ * activation_checkpointing_offload). */
+struct tdm_eager_value *tdm_checkpoint_away(struct tdm_eager *m,
+                                            const struct tdm_function *function,
+                                            struct tdm_eager_value *input);
 struct tdm_eager_value *tdm_checkpoint_reentrant(struct tdm_eager *m,
                                                  const struct tdm_function *function,
                                                  struct tdm_eager_value *input);

@@ -70,6 +70,13 @@ static struct tdm_eager_value *route(struct tdm_megatron *t, struct tdm_eager_va
         if (i > 0)
             tdm_drop(m, saved[i]);
     }
+    if (t->set.pads_experts) { /* what is beyond the capacity is masked */
+        struct tdm_eager_value *mask = made(t, x->rows, experts, BOOL);
+        tdm_node_save(m, node, mask);
+        tdm_drop(m, mask);
+        tdm_node_save(m, node, probabilities);
+        probabilities = tdm_replace(m, probabilities, made(t, x->rows, experts, BF16));
+    }
     tdm_drop(m, logits);
     return megatron_finish(t, node, probabilities);
 }

@@ -465,9 +465,11 @@ struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t numb
     case TDM_CHECKPOINTING_ON:
         if (t->settings.offload_checkpoints)
             return tdm_checkpoint_offloaded(t->m, &function, x);
+        if (t->settings.offload_inputs)
+            return tdm_checkpoint_away(t->m, &function, x);
         return tdm_checkpoint(t->m, &function, x);
     case TDM_CHECKPOINTING_REENTRANT:
-        if (t->settings.offload_checkpoints)
+        if (t->settings.offload_checkpoints || t->settings.offload_inputs)
             return tdm_checkpoint_offloaded(t->m, &function, x);
         return tdm_checkpoint_reentrant(t->m, &function, x);
     case TDM_CHECKPOINTING_OFF:

@@ -111,7 +111,8 @@ struct tdm_torch_settings {
     struct tdm_ddp_settings ddp;
     struct tdm_fsdp_settings fsdp;
     struct tdm_deepspeed_settings deepspeed;
-    bool offload_checkpoints;         /* layer inputs stay in host memory until their backward */
+    bool offload_checkpoints; /* layer inputs stay in host memory until their backward: ALST's */
+    bool offload_inputs;      /* the same by the system's own checkpoints */
     uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_AUTO */
     struct tdm_context
         context; /* the sequence of which `tokens` are a rank's part, and its attention */
