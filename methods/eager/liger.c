@@ -148,6 +148,30 @@ struct tdm_eager_value *tdm_liger_cross_entropy(struct tdm_eager *m, struct tdm_
     return tdm_node_finish(m, node, loss);
 }
 
+static void fused_loss_backward(struct tdm_eager *m, struct tdm_node *node,
+                                struct tdm_eager_value *const *grads,
+                                struct tdm_eager_value **results)
+{
+    (void)grads;
+    struct tdm_eager_value *logits = tdm_node_saved(m, node, 0);
+    results[0] = tdm_value_like(m, logits);
+    tdm_drop(m, logits);
+}
+
+struct tdm_eager_value *tdm_fused_cross_entropy(struct tdm_eager *m, struct tdm_eager_value *logits,
+                                                struct tdm_eager_value *labels)
+{
+    static const struct tdm_eager_op op = {"CompiledFunctionBackward", false, fused_loss_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &logits, 1);
+    struct tdm_eager_value *sums = tdm_value_new(m, logits->rows, 2, FP32);
+    struct tdm_eager_value *loss = tdm_value_new(m, 1, 1, FP32);
+    tdm_node_save(m, node, logits);
+    tdm_node_save(m, node, sums);
+    tdm_node_save(m, node, labels);
+    tdm_drop(m, sums);
+    return tdm_node_finish(m, node, loss);
+}
+
 /* ---- vocab_parallel_cross_entropy.py ---- */
 
 static void parallel_loss_backward(struct tdm_eager *m, struct tdm_node *node,

@@ -29,6 +29,11 @@ void tdm_liger_rotate(struct tdm_eager *m, struct tdm_eager_value **q, struct td
 struct tdm_eager_value *tdm_liger_cross_entropy(struct tdm_eager *m, struct tdm_eager_value *logits,
                                                 struct tdm_eager_value *labels);
 
+/* A compiled cross entropy: it saves the logits and a sum for each row, and makes their gradient
+ * beside them. A model of what inductor fuses. */
+struct tdm_eager_value *tdm_fused_cross_entropy(struct tdm_eager *m, struct tdm_eager_value *logits,
+                                                struct tdm_eager_value *labels);
+
 /* LigerVocabParallelCEFunction on one rank: keeps fp32 exponentials, over which the gradient is
  * written, and casts that to the dtype of the logits. Returns a loss a row. */
 struct tdm_eager_value *tdm_liger_parallel_cross_entropy(struct tdm_eager *m,

@@ -204,7 +204,7 @@ static struct tdm_eager_value *run_experts(struct tdm_megatron *t,
     tdm_label(m, "mlp.experts.linear_fc2");
     struct tdm_eager_value *y = grouped(t, active, layer->experts[1]);
     if (megatron_recomputes(t, TDM_RECOMPUTED_MOE_ACT))
-        y = megatron_discard(t, y, &active, 1);
+        y = tdm_discard(m, y, &active, 1);
     tdm_drop(m, active);
     tdm_drop(m, wide);
     return y;

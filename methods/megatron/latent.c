@@ -113,7 +113,7 @@ struct tdm_eager_value *megatron_latent_attention(struct tdm_megatron *t,
                                         ? megatron_checkpoint(t, REGION_CORE, 0, 0, 0, qkv, 3)
                                         : megatron_core(t, qkv[0], qkv[1], qkv[2]);
     if (megatron_recomputes(t, TDM_RECOMPUTED_MLA_UP_PROJ))
-        heads = megatron_discard(t, heads, qkv, 3);
+        heads = tdm_discard(m, heads, qkv, 3);
     tdm_label(m, "self_attention.linear_proj");
     struct tdm_eager_value *y = megatron_row_linear(t, heads, layer->projection, NULL);
     tdm_drop(m, heads);

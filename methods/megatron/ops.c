@@ -400,35 +400,6 @@ bool megatron_recomputes(const struct tdm_megatron *t, enum tdm_megatron_module 
     return t->set.recompute == TDM_RECOMPUTE_SELECTIVE && (t->set.modules >> module & 1) != 0;
 }
 
-static void make_again(struct tdm_eager *m, struct tdm_node *node,
-                       struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
-{
-    for (uint32_t i = 0; i < node->saved_count; i++) {
-        struct tdm_eager_value *value = tdm_node_saved(m, node, i);
-        tdm_value_occupy(m, value);
-        tdm_drop(m, value);
-    }
-    results[0] = tdm_take(grads[0]);
-}
-
-struct tdm_eager_value *megatron_discard(struct tdm_megatron *t, struct tdm_eager_value *y,
-                                         struct tdm_eager_value *const *values, uint32_t count)
-{
-    static const struct tdm_eager_op op = {"CheckpointWithoutOutputFunctionBackward", false,
-                                           make_again};
-    struct tdm_eager *m = t->m;
-    struct tdm_node *node = tdm_node_new(m, &op, &y, 1);
-    if (node == NULL)
-        return y;
-    for (uint32_t i = 0; i < count; i++) {
-        tdm_node_save(m, node, values[i]);
-        tdm_value_vacate(m, values[i]);
-    }
-    struct tdm_eager_value *same = megatron_finish(t, node, tdm_value_view(m, y));
-    tdm_drop(m, y);
-    return same;
-}
-
 struct tdm_eager_value *megatron_copy(struct tdm_megatron *t, struct tdm_eager_value *x)
 {
     static const struct tdm_eager_op op = {"CloneBackward0", false, like_edge};

@@ -120,10 +120,6 @@ struct tdm_eager_value *megatron_linear(struct tdm_megatron *t, struct tdm_eager
 struct tdm_eager_value *megatron_gathered(struct tdm_megatron *t, struct tdm_eager_value *x);
 struct tdm_eager_value *megatron_sum(struct tdm_megatron *t, struct tdm_eager_value *a,
                                      struct tdm_eager_value *b);
-/* CheckpointWithoutOutput: frees the memory of up to four values that nodes saved, and makes it
- * again before the backward of y, which it takes. Returns y. */
-struct tdm_eager_value *megatron_discard(struct tdm_megatron *t, struct tdm_eager_value *y,
-                                         struct tdm_eager_value *const *values, uint32_t count);
 /* Is the module named for selective recomputation? */
 bool megatron_recomputes(const struct tdm_megatron *t, enum tdm_megatron_module module);
 struct tdm_eager_value *megatron_norm(struct tdm_megatron *t, struct tdm_eager_value *x,

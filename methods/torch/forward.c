@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The forward of a whole model (embedding, layers, head and loss), and its backward. */
 #include "base/size.h"
-#include "methods/eager/tiles.h"
+#include "methods/eager/liger.h"
 #include "methods/eager/ops.h"
+#include "methods/eager/tiles.h"
 #include "methods/torch/parts.h"
 
 #include <stddef.h>
@@ -59,7 +60,7 @@ static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
     const struct tdm_torch_settings *s = &t->settings;
     tdm_label(m, "logits.float()");
     struct tdm_eager_value *wide =
-        s->logits == TDM_LOGITS_BF16 ? tdm_take(logits) : tdm_cast(m, logits, FP32);
+        s->logits == TDM_LOGITS_BF16 || s->compile == TDM_COMPILE_ALL ? tdm_take(logits) : tdm_cast(m, logits, FP32);
     tdm_label(m, "labels");
     enum tdm_method_category before = m->category;
     m->category = TDM_METHOD_WORKSPACE;
@@ -69,7 +70,9 @@ static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
         s->batch > 1 ? tdm_value_new(m, s->batch, s->tokens, INT64) : tdm_take(padded);
     m->category = before;
     tdm_label(m, "loss");
-    struct tdm_eager_value *loss = tdm_cross_entropy(m, wide, labels);
+    struct tdm_eager_value *loss = s->compile == TDM_COMPILE_ALL
+                                       ? tdm_fused_cross_entropy(m, wide, labels)
+                                       : tdm_cross_entropy(m, wide, labels);
     tdm_drop(m, padded);
     tdm_drop(m, labels);
     tdm_drop(m, wide);

@@ -79,7 +79,8 @@ static void rotate_heads(struct tdm_eager *m, const struct tdm_torch_model *t, u
     if (t->config->layer_kinds[number].no_rope)
         return;
     tdm_label(m, "self_attn.rotary");
-    if (tdm_torch_has_liger_rope(t->config) && (t->settings.liger & TDM_LIGER_ROPE) != 0) {
+    bool fused = (t->settings.liger & TDM_LIGER_ROPE) != 0 || t->settings.compile != TDM_COMPILE_NO;
+    if (tdm_torch_has_liger_rope(t->config) && fused) {
         tdm_liger_rotate(m, &qkv[0], &qkv[1], local ? t->window_cosine : t->cosine,
                          local ? t->window_sine : t->sine);
         return;

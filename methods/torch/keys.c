@@ -119,8 +119,9 @@ const char *tdm_key_settled_grads(const struct tdm_key_case *c, char *text)
 }
 
 const struct tdm_method_key tdm_keys_torch[] = {
-    {"checkpointing", "off|on|on-reentrant", "off",
-     "gradient checkpointing of every layer; on: use_reentrant=False", tdm_key_read_choice,
+    {"checkpointing", "off|on|on-reentrant|selective", "off",
+     "gradient checkpointing of every layer; on: use_reentrant=False; selective: torchtitan's by "
+     "operation", tdm_key_read_choice,
      FIELD(torch.checkpointing), .compared = "on"},
     {"checkpoint_every", "N", "1",
      "of N layers one is checkpointed: torchtitan's selective_ac_option", tdm_key_read_count,
@@ -145,6 +146,9 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.logits)},
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
      FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
+    {"compile", "no|layers|all", "no",
+     "torch.compile of each layer, or of the loss too: a model of what inductor fuses",
+     tdm_key_read_choice, FIELD(torch.compile)},
     {"liger", "none|all|rms_norm,swiglu,rope", "none",
      "Liger's kernels in layers (its loss is logits=fused; use_liger_kernel means both)",
      .read = read_liger},

@@ -44,8 +44,10 @@ static struct tdm_eager_value *plain_norm(struct tdm_eager *m, const struct tdm_
 {
     /* Liger's norms of Gemma 2 and 3 and of OLMo 2 leave the incoming gradient as it is, since the
      * residual has it too (transformers/monkey_patch.py, in_place=False). */
-    if ((t->settings.liger & TDM_LIGER_NORMS) != 0)
-        return tdm_liger_norm(m, x, weight, t->layers[0].post_attention_norm != NULL);
+    if ((t->settings.liger & TDM_LIGER_NORMS) != 0 || t->settings.compile != TDM_COMPILE_NO)
+        return tdm_liger_norm(m, x, weight,
+                              t->layers[0].post_attention_norm != NULL ||
+                                  t->settings.compile != TDM_COMPILE_NO);
     if (t->config->offset_norms)
         return offset_norm(m, x, weight);
     struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
@@ -278,6 +280,15 @@ static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct 
     return y;
 }
 
+/* What a compiled layer computes again from what it kept: results of norms and the product of gate
+ * and up, which cost little. A model of inductor's min-cut partitions
+ * (torch/_functorch/partitioners.py), which was not compared with compiled steps. */
+static struct tdm_eager_value *fused(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                     struct tdm_eager_value *y, struct tdm_eager_value *value)
+{
+    return t->settings.compile == TDM_COMPILE_NO ? y : tdm_discard(m, y, &value, 1);
+}
+
 static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torch_model *t,
                                       uint32_t number, struct tdm_eager_value *x,
                                       struct tdm_eager_value **kept)
@@ -301,6 +312,8 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
     struct tdm_eager_value *merged =
         tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
     tdm_drop(m, heads);
+    if (layer->attention_norm != NULL)
+        merged = fused(m, t, merged, x);
     struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_O, merged);
     tdm_drop(m, merged);
     tdm_drop(m, turned_q);
@@ -329,6 +342,11 @@ static struct tdm_eager_value *joint_mlp(struct tdm_eager *m, const struct tdm_t
     return y;
 }
 
+static bool fuses_mlp(const struct tdm_torch_model *t)
+{
+    return (t->settings.liger & TDM_LIGER_MLP) != 0 || t->settings.compile != TDM_COMPILE_NO;
+}
+
 /* Liger's MLP: gate and up are arguments alone, so its function has them to itself. */
 static struct tdm_eager_value *liger_mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
                                          const struct torch_layer *layer, struct tdm_eager_value *x)
@@ -339,7 +357,13 @@ static struct tdm_eager_value *liger_mlp(struct tdm_eager *m, const struct tdm_t
     struct tdm_eager_value *product = tdm_liger_gated(m, gate, up);
     tdm_drop(m, gate);
     tdm_drop(m, up);
+    if (layer->mlp_norm != NULL)
+        product = fused(m, t, product, x);
+    /* A compiled layer passes this on, where torch's own selective checkpoints keep it. */
+    m->passing = t->settings.compile != TDM_COMPILE_NO;
     struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, product);
+    m->passing = false;
+    y = fused(m, t, y, product);
     tdm_drop(m, product);
     return y;
 }
@@ -350,7 +374,7 @@ static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_m
     uint32_t module = tdm_layer_module((uint32_t)(layer - t->layers), TDM_MODULE_ACTIVATION);
     if (layer->weight[TDM_PROJECTION_GATE_UP] != NULL)
         return joint_mlp(m, t, layer, x);
-    if ((t->settings.liger & TDM_LIGER_MLP) != 0)
+    if (fuses_mlp(t))
         return liger_mlp(m, t, layer, x);
     struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
     tdm_label(m, "mlp.act_fn");
@@ -461,7 +485,9 @@ struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t numb
                                                    t->window_mask, t->positions}};
     if (t->settings.checkpoint_every > 1 && (number + 1) % t->settings.checkpoint_every != 0)
         return run_layer(t->m, t, number, x);
+    t->m->selective = t->settings.checkpointing == TDM_CHECKPOINTING_SELECTIVE;
     switch (t->settings.checkpointing) {
+    case TDM_CHECKPOINTING_SELECTIVE:
     case TDM_CHECKPOINTING_ON:
         if (t->settings.offload_checkpoints)
             return tdm_checkpoint_offloaded(t->m, &function, x);

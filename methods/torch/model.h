@@ -19,7 +19,13 @@
 
 struct tdm_wrapper;
 
-enum tdm_checkpointing { TDM_CHECKPOINTING_OFF, TDM_CHECKPOINTING_ON, TDM_CHECKPOINTING_REENTRANT };
+enum tdm_checkpointing {
+    TDM_CHECKPOINTING_OFF,
+    TDM_CHECKPOINTING_ON,
+    TDM_CHECKPOINTING_REENTRANT,
+    TDM_CHECKPOINTING_SELECTIVE, /* attention and every second product are kept */
+};
+enum tdm_compile { TDM_COMPILE_NO, TDM_COMPILE_LAYERS, TDM_COMPILE_ALL };
 enum tdm_torch_attention {
     TDM_TORCH_SDPA,
     TDM_TORCH_SDPA_FLASH,
@@ -105,6 +111,7 @@ struct tdm_torch_settings {
     bool peft;                  /* LoRA of the peft library: fp32 adapters, dropout as a module */
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
     uint32_t liger;             /* bits of enum tdm_liger */
+    enum tdm_compile compile;
     bool shifted;               /* LongLoRA's attention */
     bool trained_norms;         /* with LoRA, norms and the embedding are also trained */
     uint32_t groups;            /* of LongLoRA: a sequence has 2 << groups of them */
