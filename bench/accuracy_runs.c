@@ -367,8 +367,8 @@ static void print_sources(struct runs *runs)
     size_t rows = 0, covered = 0;
     for (size_t i = 0; i < runs->source_count; i++) {
         rows += runs->by_source[i].rows;
-        covered += runs->by_source[i].compared + runs->by_source[i].refused +
-                   runs->by_source[i].longer;
+        covered +=
+            runs->by_source[i].compared + runs->by_source[i].refused + runs->by_source[i].longer;
     }
     printf("\npublished runs: %zu of %zu rows covered\n", covered, rows);
     for (size_t i = 0; i < runs->source_count; i++)

@@ -25,7 +25,7 @@ struct tdm_method_settings {
     bool expandable_segments;
     uint32_t step;          /* 1 to TDM_TORCH_STEPS: the step that is reported; 0: all steps */
     uint32_t communicators; /* communicators that NCCL creates */
-    uint64_t peers; /* GPUs of its node that it sends messages to, one by one */
+    uint64_t peers;         /* GPUs of its node that it sends messages to, one by one */
 };
 
 struct tdm_method {

@@ -67,8 +67,7 @@ static const struct card *settle(const struct tdm_machine *machine,
         torch->attention = TDM_TORCH_SDPA_FLASH;
     *runtime = (struct tdm_torch_runtime){
         .context_bytes = machine->topology.places[TDM_DEVICE].runtime_bytes,
-        .nccl_bytes =
-            nccl_bytes(settings->communicators) + settings->peers * NCCL_PEER_BYTES,
+        .nccl_bytes = nccl_bytes(settings->communicators) + settings->peers * NCCL_PEER_BYTES,
         .libraries_bytes = TORCH_MODULE_BYTES + CUBLAS_BYTES + CUBLAS_BACKWARD_BYTES +
                            (torch->attention == TDM_TORCH_SDPA ? CUDNN_ATTENTION_BYTES : 0)};
     return card;

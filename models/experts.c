@@ -38,9 +38,8 @@ static void read_deepseek_layers(struct tdm_json_reader *reader, struct tdm_mode
 static void read_qwen_layers(struct tdm_json_reader *reader, struct tdm_model *model)
 {
     uint64_t every = tdm_json_count_or(reader, "decoder_sparse_step", 1, TDM_LAYER_LIMIT, 1);
-    const json_t *dense = tdm_json_has(reader, "mlp_only_layers")
-                              ? tdm_json_array(reader, "mlp_only_layers")
-                              : NULL;
+    const json_t *dense =
+        tdm_json_has(reader, "mlp_only_layers") ? tdm_json_array(reader, "mlp_only_layers") : NULL;
     for (uint32_t i = 0; i < model->layers; i++)
         model->layer_kinds[i].experts = (i + 1) % every == 0 && !is_listed(dense, i);
 }

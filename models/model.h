@@ -37,7 +37,13 @@ struct tdm_rope {
 };
 
 /* The activation of the MLP's gate: SwiGLU, GeGLU with the GELU by tanh. */
-enum tdm_activation { TDM_ACTIVATION_SILU, TDM_ACTIVATION_GELU_TANH, TDM_ACTIVATIONS };
+enum tdm_activation {
+    TDM_ACTIVATION_SILU,
+    TDM_ACTIVATION_GELU_TANH,
+    TDM_ACTIVATION_GELU,     /* exact; of predictions alone, as is the next */
+    TDM_ACTIVATION_GELU_NEW, /* by tanh, of single operations */
+    TDM_ACTIVATIONS
+};
 
 /* The kind of one layer. */
 struct tdm_layer_kind {
@@ -81,6 +87,11 @@ enum tdm_model_part {
     TDM_PART_MULTIPLIERS = 256,     /* of embeddings, of what is added to the residual, of logits */
     TDM_PART_GLM_NORMS = 512,       /* names of GLM-4's norms */
     TDM_PART_WIDE_ROPE = 1024,      /* heads are rotated in fp32 */
+    TDM_PART_LAYER_NORMS = 2048,    /* LayerNorm, with a bias */
+    TDM_PART_PARALLEL = 4096,       /* attention and MLP read the same norm and are added at once */
+    TDM_PART_PLAIN_MLP = 8192,      /* up, activation, down: no gate */
+    TDM_PART_BIASES = 16384,        /* all products of a layer have biases */
+    TDM_PART_HEAD_BIAS = 32768,     /* so does the head */
 };
 
 /* The role of a tensor in the model. Their order here is the order inside a unit. */
@@ -109,6 +120,14 @@ enum tdm_role {
     TDM_ROLE_EXPERTS_DOWN,        /* [experts * hidden, expert intermediate] */
     TDM_ROLE_QKV,                 /* [(query_heads + 2 kv_heads) * head_dim, hidden] */
     TDM_ROLE_GATE_UP,             /* [2 * intermediate, hidden] */
+    TDM_ROLE_ATTENTION_NORM_BIAS, /* [hidden] */
+    TDM_ROLE_MLP_NORM_BIAS,       /* [hidden] */
+    TDM_ROLE_FINAL_NORM_BIAS,     /* [hidden] */
+    TDM_ROLE_QKV_BIAS,            /* as many as rows of QKV */
+    TDM_ROLE_O_BIAS,              /* [hidden] */
+    TDM_ROLE_UP_BIAS,             /* [intermediate] */
+    TDM_ROLE_DOWN_BIAS,           /* [hidden] */
+    TDM_ROLE_HEAD_BIAS,           /* [vocabulary] */
     TDM_ROLE_Q_LATENT,            /* [q_rank, hidden] */
     TDM_ROLE_Q_LATENT_NORM,       /* [q_rank] */
     TDM_ROLE_Q_FROM_LATENT,       /* [query_heads * head_dim, q_rank] */
@@ -172,12 +191,13 @@ struct tdm_model {
     enum tdm_activation activation;
     struct tdm_experts experts;
     struct tdm_latent latent;
-    uint32_t parts;                           /* bits of enum tdm_model_part */
-    uint32_t rotary_dim;                      /* dimensions of a head that are rotated */
-    bool sized_only;                          /* predictions support it, schedules do not */
-    bool scaled_embedding;                    /* embeddings are multiplied by sqrt(hidden) */
-    bool offset_norms;                        /* norms multiply by 1 + weight, in fp32 */
-    bool whole_qk_norm;                       /* q and k are normed over all heads at once */
+    uint32_t parts;        /* bits of enum tdm_model_part */
+    uint32_t rotary_dim;   /* dimensions of a head that are rotated */
+    bool sized_only;       /* predictions support it, schedules do not */
+    bool scaled_embedding; /* embeddings are multiplied by sqrt(hidden) */
+    bool offset_norms;     /* norms multiply by 1 + weight, in fp32 */
+    bool whole_qk_norm;    /* q and k are normed over all heads at once */
+    bool two_norms;        /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
     double attention_softcap, logits_softcap; /* 0: none */
 
     struct tdm_layer_kind *layer_kinds; /* [layers] */

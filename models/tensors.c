@@ -58,6 +58,14 @@ static const struct {
                                SIDE_EXPERT_INTERMEDIATE},
     [TDM_ROLE_QKV] = {"self_attn.qkv_proj.weight", SIDE_QKV, SIDE_HIDDEN},
     [TDM_ROLE_GATE_UP] = {"mlp.gate_up_proj.weight", SIDE_GATE_UP, SIDE_HIDDEN},
+    [TDM_ROLE_ATTENTION_NORM_BIAS] = {"input_layernorm.bias", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_MLP_NORM_BIAS] = {"post_attention_layernorm.bias", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_FINAL_NORM_BIAS] = {"model.norm.bias", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_QKV_BIAS] = {"self_attn.qkv_proj.bias", SIDE_ONE, SIDE_QKV},
+    [TDM_ROLE_O_BIAS] = {"self_attn.o_proj.bias", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_UP_BIAS] = {"mlp.up_proj.bias", SIDE_ONE, SIDE_INTERMEDIATE},
+    [TDM_ROLE_DOWN_BIAS] = {"mlp.down_proj.bias", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_HEAD_BIAS] = {"lm_head.bias", SIDE_ONE, SIDE_VOCABULARY},
     [TDM_ROLE_Q_LATENT] = {"self_attn.q_a_proj.weight", SIDE_Q_RANK, SIDE_HIDDEN},
     [TDM_ROLE_Q_LATENT_NORM] = {"self_attn.q_a_layernorm.weight", SIDE_ONE, SIDE_Q_RANK},
     [TDM_ROLE_Q_FROM_LATENT] = {"self_attn.q_b_proj.weight", SIDE_QUERY, SIDE_Q_RANK},
@@ -125,7 +133,9 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
     if (unit == tdm_model_embedding_unit(model))
         return role == TDM_ROLE_EMBEDDING;
     if (unit == tdm_model_head_unit(model))
-        return role == TDM_ROLE_FINAL_NORM || (role == TDM_ROLE_HEAD && !model->tied);
+        return role == TDM_ROLE_FINAL_NORM || (role == TDM_ROLE_HEAD && !model->tied) ||
+               (role == TDM_ROLE_FINAL_NORM_BIAS && (model->parts & TDM_PART_LAYER_NORMS) != 0) ||
+               (role == TDM_ROLE_HEAD_BIAS && (model->parts & TDM_PART_HEAD_BIAS) != 0);
     if (role == TDM_ROLE_Q_BIAS || role == TDM_ROLE_K_BIAS || role == TDM_ROLE_V_BIAS)
         return model->layer_kinds[unit].qkv_bias;
     if (role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM)
@@ -145,6 +155,22 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
         return false;
     if (latent && role == TDM_ROLE_Q)
         return model->latent.q_rank == 0;
+    const bool biases = (model->parts & TDM_PART_BIASES) != 0;
+    const bool one_norm = (model->parts & TDM_PART_PARALLEL) != 0 && !model->two_norms;
+    if (role == TDM_ROLE_FINAL_NORM_BIAS || role == TDM_ROLE_HEAD_BIAS)
+        return false;
+    if (role == TDM_ROLE_ATTENTION_NORM_BIAS)
+        return (model->parts & TDM_PART_LAYER_NORMS) != 0;
+    if (role == TDM_ROLE_MLP_NORM_BIAS)
+        return (model->parts & TDM_PART_LAYER_NORMS) != 0 && !one_norm;
+    if (role == TDM_ROLE_MLP_NORM && one_norm)
+        return false;
+    if (role == TDM_ROLE_QKV_BIAS)
+        return biases && (model->parts & TDM_PART_JOINT_QKV) != 0;
+    if (role == TDM_ROLE_O_BIAS || role == TDM_ROLE_UP_BIAS || role == TDM_ROLE_DOWN_BIAS)
+        return biases;
+    if (role == TDM_ROLE_GATE && (model->parts & TDM_PART_PLAIN_MLP) != 0)
+        return false;
     bool joint_qkv = model->parts & TDM_PART_JOINT_QKV;
     bool joint_gate_up = model->parts & TDM_PART_JOINT_GATE_UP;
     if (role == TDM_ROLE_ATTENTION_NORM || role == TDM_ROLE_MLP_NORM)
@@ -285,6 +311,8 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
                  {model->whole_qk_norm, "norms over all heads of q and k at once"},
                  {model->experts.count > 0, "mixtures of experts"},
                  {model->latent.kv_rank > 0, "latent attention"},
+                 {model->parts & TDM_PART_LAYER_NORMS, "LayerNorm"},
+                 {model->parts & TDM_PART_PLAIN_MLP, "an MLP without a gate"},
                  {model->parts & TDM_PART_NO_PRE_NORMS, "no norms before attention and MLP"},
                  {model->parts & (TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP), "joint products"},
                  {model->parts & (TDM_PART_CUT_ROPE | TDM_PART_TWO_ROPES), "other rotations"},

@@ -224,7 +224,8 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     tdm_context_settle(model, settings);
     enum tdm_status status = check_degrees(model, settings, err);
     const struct tdm_context *c = &settings->torch.context;
-    uint64_t exchanging = c->ulysses_degree < c->gpus_per_node ? c->ulysses_degree : c->gpus_per_node;
+    uint64_t exchanging =
+        c->ulysses_degree < c->gpus_per_node ? c->ulysses_degree : c->gpus_per_node;
     if (c->divider->exchanges && exchanging > 2)
         settings->peers = exchanging - 1;
     return status == TDM_OK ? check_scores(model, settings, err) : status;
@@ -263,8 +264,8 @@ const struct tdm_divider tdm_double_ring_divider = {
 const struct tdm_divider tdm_ulysses_divider = {COMMON, .keys = group_tables, .exchanges = true};
 
 /* DeepSpeed's own (runtime/sequence_parallel/ulysses_sp.py UlyssesSPAttentionHF). */
-const struct tdm_divider tdm_alst_divider = {
-    COMMON, .keys = group_tables, .exchanges = true, .repeats_kv = true, .heads_first = true};
+const struct tdm_divider tdm_alst_divider = {COMMON, .keys = group_tables, .exchanges = true,
+                                             .repeats_kv = true, .heads_first = true};
 
 const struct tdm_divider tdm_usp_divider = {
     COMMON,

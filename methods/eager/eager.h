@@ -339,8 +339,8 @@ struct tdm_eager_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_fun
                                        struct tdm_eager_value *input);
 /* A result of a product, or of another operation that selective checkpoints keep: in a checkpointed
  * function its memory is kept, of products that of every second one, and the function that runs
- * again gets the same memory. Source: torch/utils/checkpoint.py create_selective_checkpoint_contexts;
- * torchtitan/distributed/activation_checkpoint.py. */
+ * again gets the same memory. Source: torch/utils/checkpoint.py
+ * create_selective_checkpoint_contexts; torchtitan/distributed/activation_checkpoint.py. */
 struct tdm_eager_value *tdm_value_selected(struct tdm_eager *m, uint64_t rows, uint64_t columns,
                                            uint16_t element_bytes, bool product);
 /* Frees the memory of values that nodes saved, and makes it again before the backward of y, which

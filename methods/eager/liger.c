@@ -23,10 +23,9 @@ static void norm_backward(struct tdm_eager *m, struct tdm_node *node,
     results[0] = node->facts[KEEPS_GRADIENT] != 0 ? tdm_value_like(m, grads[0])
                                                   : tdm_value_view(m, grads[0]);
     struct tdm_eager_value *sum = tdm_value_new(m, 1, columns, FP32);
-    struct tdm_eager_value *gradient =
-        tdm_node_needs(node, 1) && weight->element_bytes == FP32
-            ? tdm_take(sum)
-            : tdm_value_new(m, 1, columns, grads[0]->element_bytes);
+    struct tdm_eager_value *gradient = tdm_node_needs(node, 1) && weight->element_bytes == FP32
+                                           ? tdm_take(sum)
+                                           : tdm_value_new(m, 1, columns, grads[0]->element_bytes);
     if (tdm_node_needs(node, 1))
         results[1] = tdm_take(gradient);
     tdm_drop(m, gradient);

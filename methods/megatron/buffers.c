@@ -174,9 +174,8 @@ static bool make_layers(struct tdm_megatron *t, struct megatron_chunk *chunk, ui
         if (layer->experts == NULL)
             return false;
     }
-    chunk->parameters =
-        calloc(layers * LAYER_PARAMETERS + 2 * experts + OTHER_PARAMETERS,
-               sizeof(*chunk->parameters));
+    chunk->parameters = calloc(layers * LAYER_PARAMETERS + 2 * experts + OTHER_PARAMETERS,
+                               sizeof(*chunk->parameters));
     return chunk->layers != NULL && chunk->parameters != NULL;
 }
 
@@ -300,8 +299,7 @@ static void make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk, b
     }
     tdm_label(m, "grad_buffer");
     m->category = TDM_METHOD_GRADIENTS;
-    chunk->gradients[expert] =
-        tdm_value_new(m, elements, 1, t->set.narrow_gradients ? BF16 : FP32);
+    chunk->gradients[expert] = tdm_value_new(m, elements, 1, t->set.narrow_gradients ? BF16 : FP32);
     m->category = TDM_METHOD_WORKSPACE;
     for (uint32_t i = chunk->parameter_count;
          i-- > chunk->first_trained && chunk->weights[expert] != NULL;) {

@@ -52,14 +52,13 @@ static struct tdm_eager_value *route(struct tdm_megatron *t, struct tdm_eager_va
     struct tdm_eager_value *inputs[] = {x, weight};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
     uint64_t experts = weight->rows, chosen = t->config->experts.per_token;
-    struct tdm_eager_value *logits =
-        made(t, x->rows, experts, t->set.wide_router ? FP32 : BF16);
+    struct tdm_eager_value *logits = made(t, x->rows, experts, t->set.wide_router ? FP32 : BF16);
     struct tdm_eager_value *const saved[] = {
         x,
         made(t, x->rows, experts, FP32), /* scores, and those of the auxiliary loss */
         made(t, x->rows, experts, FP32),
-        made(t, x->rows, chosen, INT64),   /* indices */
-        made(t, x->rows, experts, BOOL),   /* the map of chosen experts */
+        made(t, x->rows, chosen, INT64), /* indices */
+        made(t, x->rows, experts, BOOL), /* the map of chosen experts */
     };
     megatron_product(t);
     struct tdm_eager_value *counts = made(t, x->rows, experts, INT32);
@@ -212,9 +211,8 @@ static struct tdm_eager_value *run_experts(struct tdm_megatron *t,
 
 /* ---- the layer ---- */
 
-static struct tdm_eager_value *run_shared(struct tdm_megatron *t,
-                                          const struct megatron_layer *layer,
-                                          struct tdm_eager_value *x)
+static struct tdm_eager_value *
+run_shared(struct tdm_megatron *t, const struct megatron_layer *layer, struct tdm_eager_value *x)
 {
     struct tdm_eager *m = t->m;
     tdm_label(m, "mlp.shared_experts");

@@ -96,14 +96,14 @@ struct tdm_eager_value *megatron_latent_attention(struct tdm_megatron *t,
     if (t->sequence_parallel)
         parts[1] = megatron_keep(m, &kept, megatron_gathered(t, parts[1]));
     tdm_label(m, "self_attention.linear_q_up_proj");
-    struct tdm_eager_value *q =
-        q_latent != NULL ? megatron_norm_linear(t, q_latent, layer->q_norm, NULL,
-                                                layer->q_from_latent, NULL, NULL)
-                         : megatron_linear(t, normed, layer->qkv, true);
+    struct tdm_eager_value *q = q_latent != NULL
+                                    ? megatron_norm_linear(t, q_latent, layer->q_norm, NULL,
+                                                           layer->q_from_latent, NULL, NULL)
+                                    : megatron_linear(t, normed, layer->qkv, true);
     megatron_keep(m, &kept, q);
     tdm_label(m, "self_attention.linear_kv_up_proj");
-    struct tdm_eager_value *kv = megatron_norm_linear(t, parts[0], layer->k_norm, NULL,
-                                                      layer->kv_from_latent, NULL, NULL);
+    struct tdm_eager_value *kv =
+        megatron_norm_linear(t, parts[0], layer->k_norm, NULL, layer->kv_from_latent, NULL, NULL);
     tdm_label(m, "self_attention.rotary");
     qkv[0] = megatron_keep(m, &kept, rotate_q(t, q));
     rotate_kv(t, kv, parts[1], &qkv[1]);

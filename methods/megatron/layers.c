@@ -52,16 +52,15 @@ static struct tdm_eager_value *run_layer(struct tdm_megatron *t, uint32_t chunk,
     struct tdm_label label = m->label;
     m->label.layer =
         chunk * (uint32_t)t->layout.chunk_layers + number; /* its number in this stage */
-    struct tdm_eager_value *attended = layer->kv_latent != NULL
-                                           ? megatron_latent_attention(t, layer, x)
-                                           : attend(t, layer, x);
+    struct tdm_eager_value *attended =
+        layer->kv_latent != NULL ? megatron_latent_attention(t, layer, x) : attend(t, layer, x);
     tdm_label(m, "bias_dropout_add");
     struct tdm_eager_value *middle = megatron_add(t, attended, layer->projection_bias, x), *made;
     tdm_drop(m, attended);
     bool again = megatron_recomputes(t, TDM_RECOMPUTED_MLP) && layer->router == NULL;
     made = layer->router != NULL ? megatron_experts(t, layer, middle)
            : again               ? megatron_checkpoint(t, REGION_MLP, chunk, number, 1, &middle, 1)
-                 : mlp(t, layer, middle);
+                                 : mlp(t, layer, middle);
     tdm_label(m, "bias_dropout_add");
     struct tdm_eager_value *y = megatron_add(t, made, layer->fc2_bias, middle);
     tdm_drop(m, made);

@@ -62,8 +62,8 @@ void megatron_product(struct tdm_megatron *t)
 /* cpp_extensions/gemm.py get_cublas_workspace(grouped_gemm=True). */
 void megatron_grouped_product(struct tdm_megatron *t)
 {
-    for (unsigned i = 0; i < MEGATRON_STREAMS && t->grouped_workspaces[MEGATRON_STREAMS - 1] == NULL;
-         i++)
+    for (unsigned i = 0;
+         i < MEGATRON_STREAMS && t->grouped_workspaces[MEGATRON_STREAMS - 1] == NULL; i++)
         t->grouped_workspaces[i] = workspace(t);
 }
 

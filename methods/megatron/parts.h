@@ -43,12 +43,12 @@ struct megatron_chunk {
     bool first, last; /* first: has the embedding; last: has the head and the loss */
     struct megatron_layer *layers;
     struct tdm_eager_value *embedding, *positions, *final_norm, *final_norm_bias, *head;
-    struct megatron_parameter *parameters;       /* in module order */
-    uint32_t parameter_count, first_trained;     /* parameters before first_trained are frozen */
+    struct megatron_parameter *parameters;   /* in module order */
+    uint32_t parameter_count, first_trained; /* parameters before first_trained are frozen */
     /* Contiguous buffers of all but experts, and of experts. Those of weights may be NULL. */
     struct tdm_eager_value *weights[2], *gradients[2];
-    struct tdm_eager_value **inputs, **outputs;  /* of micro-batches whose backward has not run */
-    struct tdm_eager_value *held;                /* the last input it received, with its gradient */
+    struct tdm_eager_value **inputs, **outputs; /* of micro-batches whose backward has not run */
+    struct tdm_eager_value *held;               /* the last input it received, with its gradient */
 };
 
 struct megatron_action {
@@ -81,7 +81,8 @@ struct tdm_megatron {
     /* Made once by Transformer Engine and Megatron, and kept: the workspace of products, stand-ins
      * for weight gradients that were added to the buffer, the gather buffer of the head, and the
      * angles of the rotary embedding. */
-    struct tdm_eager_value *workspace, *grouped_workspaces[MEGATRON_STREAMS], *dummies[MOST_DUMMIES], *gather_buffer, *angles;
+    struct tdm_eager_value *workspace, *grouped_workspaces[MEGATRON_STREAMS],
+        *dummies[MOST_DUMMIES], *gather_buffer, *angles;
     uint32_t dummy_count;
     struct tdm_eager_value *tokens_in, *labels, *mask; /* of the micro-batch that is running */
     struct tdm_eager_value *input_gradient, *output_gradient, *next_input; /* of the schedule */

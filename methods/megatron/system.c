@@ -221,24 +221,22 @@ static enum tdm_status check_model(const struct tdm_model *model,
                         "--set lora_rank: adapters of %s are not modelled in Megatron-LM",
                         latent ? "latent attention" : "mixtures of experts");
     if (model->experts.count > 0 && (s->gelu_mlp || s->linear_bias))
-        return tdm_fail(err, TDM_USAGE,
-                        "--set %s=no: experts with it are not modelled",
+        return tdm_fail(err, TDM_USAGE, "--set %s=no: experts with it are not modelled",
                         s->gelu_mlp ? "swiglu" : "disable_bias_linear");
     if (model->experts.shared_gate)
-        return tdm_fail(err, TDM_USAGE,
-                        "method %s: the gate of %s's shared expert is not modelled", method,
-                        model->name);
+        return tdm_fail(err, TDM_USAGE, "method %s: the gate of %s's shared expert is not modelled",
+                        method, model->name);
     if (s->attention == TDM_BACKEND_UNFUSED && s->context != 1) {
         tdm_fail(err, TDM_USAGE,
                  "--set attention_backend=unfused: with context parallelism it is not known");
         return tdm_hint(err, "--set context_parallel_size=1");
     }
     if (latent && (s->linear_bias || s->context != 1)) {
-        tdm_fail(err, TDM_USAGE,
-                 "method %s: latent attention with %s is not modelled", method,
+        tdm_fail(err, TDM_USAGE, "method %s: latent attention with %s is not modelled", method,
                  s->linear_bias ? "biases" : "context parallelism");
-        return tdm_hint(err, "%s", s->linear_bias ? "disable_bias_linear=yes"
-                                                  : "--set context_parallel_size=1");
+        return tdm_hint(err, "%s",
+                        s->linear_bias ? "disable_bias_linear=yes"
+                                       : "--set context_parallel_size=1");
     }
     if (model->parts != 0 || model->scaled_embedding || model->attention_softcap > 0 ||
         model->layer_kinds[0].post_norms || model->whole_qk_norm) {

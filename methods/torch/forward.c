@@ -44,7 +44,8 @@ static struct tdm_eager_value *base_model(struct tdm_torch_model *t)
     }
     x = tdm_unit_enter(t, TDM_MODULE_HEAD, x);
     tdm_label(m, "model.norm");
-    struct tdm_eager_value *normed = tdm_torch_norm(m, t, x, t->final_norm);
+    struct tdm_eager_value *normed =
+        tdm_torch_norm_with(m, t, x, t->final_norm, t->final_norm_bias);
     tdm_drop(m, x);
     tdm_drop(m, embedded);
     tdm_torch_drop_inputs(t);
@@ -59,8 +60,9 @@ static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
     struct tdm_eager *m = t->m;
     const struct tdm_torch_settings *s = &t->settings;
     tdm_label(m, "logits.float()");
-    struct tdm_eager_value *wide =
-        s->logits == TDM_LOGITS_BF16 || s->compile == TDM_COMPILE_ALL ? tdm_take(logits) : tdm_cast(m, logits, FP32);
+    struct tdm_eager_value *wide = s->logits == TDM_LOGITS_BF16 || s->compile == TDM_COMPILE_ALL
+                                       ? tdm_take(logits)
+                                       : tdm_cast(m, logits, FP32);
     tdm_label(m, "labels");
     enum tdm_method_category before = m->category;
     m->category = TDM_METHOD_WORKSPACE;
@@ -128,7 +130,8 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
     struct tdm_eager_value *rows = last ? tdm_rows(m, hidden, t->settings.batch) : tdm_take(hidden);
     m->category = TDM_METHOD_LOGITS;
     tdm_label(m, "lm_head");
-    struct tdm_eager_value *logits = tdm_torch_linear(m, t, rows, t->head, NULL, TDM_MODULE_HEAD),
+    struct tdm_eager_value *logits =
+                               tdm_torch_linear(m, t, rows, t->head, t->head_bias, TDM_MODULE_HEAD),
                            *loss;
     logits = tdm_unit_leave(t, TDM_MODULE_HEAD, logits);
     tdm_drop(m, rows);

@@ -67,8 +67,8 @@ static struct tdm_eager_value *rotate_part(struct tdm_eager *m, const struct tdm
 
 bool tdm_torch_has_liger_rope(const struct tdm_model *config)
 {
-    return (config->parts &
-            (TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE | TDM_PART_WIDE_ROPE)) == 0;
+    return (config->parts & (TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE | TDM_PART_WIDE_ROPE)) ==
+           0;
 }
 
 static void rotate_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,

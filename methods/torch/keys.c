@@ -121,8 +121,8 @@ const char *tdm_key_settled_grads(const struct tdm_key_case *c, char *text)
 const struct tdm_method_key tdm_keys_torch[] = {
     {"checkpointing", "off|on|on-reentrant|selective", "off",
      "gradient checkpointing of every layer; on: use_reentrant=False; selective: torchtitan's by "
-     "operation", tdm_key_read_choice,
-     FIELD(torch.checkpointing), .compared = "on"},
+     "operation",
+     tdm_key_read_choice, FIELD(torch.checkpointing), .compared = "on"},
     {"checkpoint_every", "N", "1",
      "of N layers one is checkpointed: torchtitan's selective_ac_option", tdm_key_read_count,
      FIELD(torch.checkpoint_every), .least = 1, .most = LAYER_MOST, .needs = {&needs_checkpoints}},
