@@ -12,7 +12,7 @@ RUN autoreconf -fi && mkdir /build && cd /build && /src/configure --prefix=/usr 
 
 FROM debian:12-slim
 RUN apt-get update && apt-get install -y --no-install-recommends \
-    gnuplot-nox libglpk40 libgomp1 libjansson4 libopenblas0-pthread libsqlite3-0 openmpi-bin && \
+    gnuplot-nox libglpk40 libgomp1 libjansson4 libopenblas0-pthread libsqlite3-0 libyaml-0-2 openmpi-bin && \
     rm -rf /var/lib/apt/lists/*
 COPY --from=build /installed /
 WORKDIR /work

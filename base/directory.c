@@ -353,16 +353,25 @@ void tdm_directory_abandon(struct tdm_directory *directory)
     release(directory);
 }
 
-void tdm_directory_remove(const char *path, tdm_directory_owns owns)
+enum tdm_status tdm_directory_remove(const char *path, tdm_directory_owns owns,
+                                     struct tdm_error *err)
 {
     char *temporary;
-    int lock;
-    if (tdm_temporary_directory(path, &temporary, &lock) != 0)
-        return;
-    if (rename(path, temporary) == 0)
-        (void)remove_old(temporary, owns);
-    else
+    int lock, reason = tdm_temporary_directory(path, &temporary, &lock);
+    if (reason != 0)
+        return tdm_fail(err, TDM_IO, "%s: cannot be removed: %s", path, strerror(reason));
+    if (rename(path, temporary) != 0) {
+        reason = errno;
         (void)rmdir(temporary);
+        tdm_fail(err, TDM_IO, "%s: cannot be removed: %s", path, strerror(reason));
+    } else if ((reason = remove_old(temporary, owns)) != 0 || access(temporary, F_OK) == 0) {
+        tdm_fail(err, TDM_IO, "%s: cannot be removed: %s; the rest is %s", path,
+                 reason != 0 ? strerror(reason)
+                             : "some files were not written with it, or cannot be removed",
+                 temporary);
+        reason = reason != 0 ? reason : EEXIST;
+    }
     (void)close(lock);
     free(temporary);
+    return reason == 0 ? TDM_OK : TDM_IO;
 }

@@ -61,7 +61,8 @@ enum tdm_status tdm_directory_commit(struct tdm_directory *directory, struct tdm
 void tdm_directory_abandon(struct tdm_directory *directory);
 
 /* Removes a directory that was written so: first its name disappears, then its owned files and it.
- * What cannot be removed stays, under a temporary name. */
-void tdm_directory_remove(const char *path, tdm_directory_owns owns);
+ * TDM_IO: what cannot be removed stays, under a temporary name, which the message has. */
+enum tdm_status tdm_directory_remove(const char *path, tdm_directory_owns owns,
+                                     struct tdm_error *err);
 
 #endif

@@ -21,6 +21,8 @@ libtidemark_a_SOURCES += \
 	base/temporary.c base/temporary.h \
 	base/text.c base/text.h \
 	base/ticker.c base/ticker.h \
-	base/units.c base/units.h
+	base/toml.c base/toml.h \
+	base/units.c base/units.h \
+	base/yaml.c base/yaml.h
 
-cmocka_tests += tests/base/unit_base tests/base/unit_parallel tests/base/unit_ticker
+cmocka_tests += tests/base/unit_base tests/base/unit_parallel tests/base/unit_settings tests/base/unit_ticker

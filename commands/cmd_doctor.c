@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <yaml.h>
 
 #ifndef TDM_OPENMP_FLAGS
 #define TDM_OPENMP_FLAGS ""
@@ -77,6 +78,8 @@ static void check_build(struct check *check)
         set(check, TDM_OPENMP_FLAGS[0] != '\0', TDM_OPENMP_FLAGS[0] != '\0' ? "yes" : "no");
     else if (strcmp(check->name, "Jansson") == 0)
         set(check, true, JANSSON_VERSION);
+    else if (strcmp(check->name, "libyaml") == 0)
+        set(check, true, yaml_get_version_string());
     else if (strcmp(check->name, "SQLite") == 0)
         set(check, true, sqlite3_libversion());
     else
@@ -197,6 +200,7 @@ static enum tdm_status report(bool as_json, struct tdm_error *err)
     struct check checks[] = {
         {.name = "C compiler", .kind = FINDING_BUILD},
         {.name = "Jansson", .kind = FINDING_BUILD},
+        {.name = "libyaml", .kind = FINDING_BUILD},
         {.name = "SQLite", .kind = FINDING_BUILD},
         {.name = "OpenBLAS",
          .kind = FINDING_BUILD,

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 static json_t *method_json(const struct tdm_method *method)
 {
@@ -53,8 +54,10 @@ static void print_method(const struct tdm_method *method)
 
 static enum tdm_status show_one(const char *name, bool as_json, struct tdm_error *err)
 {
-    const struct tdm_method *method;
-    enum tdm_status status = tdm_method_find(name, &method, err);
+    const struct tdm_method *method = &tdm_serving_method;
+    enum tdm_status status = TDM_OK;
+    if (strcmp(name, method->name) != 0)
+        status = tdm_method_find(name, &method, err);
     if (status != TDM_OK)
         return status;
     if (as_json)
@@ -79,8 +82,11 @@ static enum tdm_status show_all(bool as_json, struct tdm_error *err)
         else
             print_row(method);
     }
-    if (as_json)
+    if (as_json) {
+        tdm_json_add(&list, method_json(&tdm_serving_method));
         return tdm_print_json(json_pack("{s:o}", "methods", list), err);
+    }
+    print_row(&tdm_serving_method);
     json_decref(list);
     return TDM_OK;
 }

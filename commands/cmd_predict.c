@@ -24,7 +24,7 @@
 #define MOST_BATCH 65536u
 /* Work limit of a refusal, less than 0.1 s. The hint may use the rest of it, or
  * half of the work done before the hint if that is more. */
-#define REFUSAL_WORK 1000000u
+#define REFUSAL_WORK 700000u
 
 static bool draws(const struct tdm_predict_request *r)
 {
@@ -40,19 +40,61 @@ static enum tdm_status check_timeline(const struct tdm_predict_request *r, struc
     return r->as_json ? TDM_OK : tdm_fail(err, TDM_USAGE, "predict: -o - goes with --json alone");
 }
 
+static uint64_t first_said(uint64_t command_line, uint64_t files, uint64_t otherwise)
+{
+    return command_line != 0 ? command_line : files != 0 ? files : otherwise;
+}
+
+static bool serves(const struct tdm_predict_request *r)
+{
+    return strcmp(r->mode, "serve") == 0;
+}
+
+/* Settles the method: each mode has its own. */
+static enum tdm_status check_mode(struct tdm_predict_request *r, struct tdm_error *err)
+{
+    const char *name = tdm_serving_method.name;
+    if (!serves(r) && strcmp(r->mode, "train") != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "predict: --mode: \"%.64s\" is not known; expected train "
+                        "or serve",
+                        r->mode);
+    if (serves(r) && r->method != NULL && strcmp(r->method, name) != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "predict: --mode serve knows the method %s alone; leave out --method",
+                        name);
+    if (!serves(r) && r->method != NULL && strcmp(r->method, name) == 0)
+        return tdm_fail(err, TDM_USAGE, "predict: the method %s serves; add --mode serve", name);
+    if (r->method == NULL)
+        r->method = serves(r) ? name : "torch";
+    return TDM_OK;
+}
+
 /* What the files of --from say, where the command line says nothing. */
 static enum tdm_status read_files(struct tdm_predict_request *r, struct tdm_error *err)
 {
-    if (r->from.count == 0)
-        return TDM_OK;
-    enum tdm_status status = tdm_from_read(&r->from, err);
+    enum tdm_status status = r->from.count == 0 ? TDM_OK : tdm_from_read(&r->from, r->gpus, err);
+    const struct tdm_from *from = &r->from;
+    if (r->model == NULL)
+        r->model = from->model;
     if (r->method == NULL)
-        r->method = r->from.method;
-    if (r->batch == 0)
-        r->batch = r->from.batch;
-    if (r->context == 0)
-        r->context = r->from.context;
+        r->method = from->method;
+    r->batch = first_said(r->batch, from->batch, 1);
+    r->context = first_said(r->context, from->context, 0);
+    r->nodes = first_said(r->nodes, from->nodes, 1);
+    r->gpus = first_said(r->gpus, from->gpus, r->nodes);
     return status;
+}
+
+/* GPUs are divided evenly among the nodes. */
+static enum tdm_status check_nodes(const struct tdm_predict_request *r, struct tdm_error *err)
+{
+    if (r->gpus % r->nodes == 0)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE,
+             "predict: --nodes: %" PRIu64 " GPUs are not divided by %" PRIu64 " nodes", r->gpus,
+             r->nodes);
+    return tdm_hint(err, "--gpus is the number of GPUs of all nodes together");
 }
 
 static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *r, bool *help,
@@ -62,15 +104,19 @@ static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *
     enum tdm_status status = tdm_options_read(&tdm_cmd_predict, argc, argv, r, &first, help, err);
     if (status != TDM_OK || (help != NULL && *help))
         return status;
-    if (argc - first != 1)
-        return tdm_fail(err, TDM_USAGE, "predict: %s",
-                        argc == first ? "no model is named" : "takes one model only");
-    r->model = argv[first];
+    if (argc - first > 1)
+        return tdm_fail(err, TDM_USAGE, "predict: takes one model only");
+    r->model = argc > first ? argv[first] : NULL;
     status = read_files(r, err);
+    if (status == TDM_OK)
+        status = check_nodes(r, err);
     if (status != TDM_OK)
         return status;
-    r->method = r->method == NULL ? "torch" : r->method;
-    r->batch = r->batch == 0 ? 1 : r->batch;
+    status = check_mode(r, err);
+    if (status != TDM_OK)
+        return status;
+    if (r->model == NULL)
+        return tdm_fail(err, TDM_USAGE, "predict: no model is named");
     if (r->context == 0)
         return tdm_fail(err, TDM_USAGE, "predict: --context is missing");
     status = tdm_model_inputs_spare(r->model, r->machine, "predict: -o", r->timeline.path, err);
@@ -117,15 +163,33 @@ static enum tdm_status refuse(const struct tdm_predict_request *r, struct tdm_pr
     return tdm_hint(err, "%s%s", hint, a->remedies.complete ? "" : "; --verbose looks further");
 }
 
+/* --nodes says gpus_per_node to methods that have that key. */
+static enum tdm_status say_nodes(struct tdm_predict_request *r, const struct tdm_method *method,
+                                 struct tdm_error *err)
+{
+    size_t key;
+    const char *value;
+    snprintf(r->node_pair, sizeof(r->node_pair), "gpus_per_node=%" PRIu64, r->gpus / r->nodes);
+    return r->nodes > 1 && tdm_method_read_pair(method, r->node_pair, &key, &value)
+               ? tdm_settings_add(&r->set, r->node_pair, err)
+               : TDM_OK;
+}
+
 static enum tdm_status load(struct tdm_predict_request *r, struct tdm_predict_answer *a,
                             struct tdm_error *err)
 {
-    enum tdm_status status = tdm_method_find(r->method, &a->method, err);
+    enum tdm_status status = TDM_OK;
+    a->method = &tdm_serving_method;
+    if (!serves(r))
+        status = tdm_method_find(r->method, &a->method, err);
+    if (status == TDM_OK)
+        status = say_nodes(r, a->method, err);
     if (status == TDM_OK)
         status = tdm_from_apply(&r->from, a->method, &r->set, err);
     a->settings.torch.tokens = r->context;
     a->settings.torch.batch = r->batch;
     a->settings.torch.ranks = r->gpus;
+    a->settings.torch.gpus_of_a_node = r->nodes > 1 ? r->gpus / r->nodes : 0;
     if (status == TDM_OK)
         status =
             tdm_method_apply(a->method, r->set.pairs, r->set.count, &a->settings, &a->choices, err);
@@ -367,13 +431,18 @@ static enum tdm_status answer_other(const struct tdm_predict_request *r,
     return status == TDM_OK ? judged : status;
 }
 
-static const struct tdm_predict_request defaults = {
-    .machine = "h200", .gpus = 1, .margin = TDM_MARGIN, .timeline = {.width = 1600, .height = 900}};
+static const struct tdm_predict_request defaults = {.mode = "train",
+                                                    .machine = "h200",
+                                                    .margin = TDM_MARGIN,
+                                                    .timeline = {.width = 1600, .height = 900}};
 
-/* Says which keys of the files were ignored, to those who read. */
+/* Says which keys of the files are not modelled, and which were ignored, to those who read. */
 static void note_ignored(const struct tdm_predict_request *r)
 {
     size_t count = json_array_size(r->from.ignored);
+    for (size_t i = 0; i < json_array_size(r->from.lacking) && !r->as_json; i++)
+        fprintf(stderr, "tidemark: not modelled: %s\n",
+                json_string_value(json_array_get(r->from.lacking, i)));
     if (count == 0 || r->as_json)
         return;
     if (!r->verbose) {
@@ -408,7 +477,9 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     if (status == TDM_OK)
         note_ignored(&r);
     if (status == TDM_OK)
-        status = tdm_method_is_own(a.method) ? answer_own(&r, &a, err) : answer_other(&r, &a, err);
+        status = serves(&r)                    ? tdm_predict_serve(&r, &a, err)
+                 : tdm_method_is_own(a.method) ? answer_own(&r, &a, err)
+                                               : answer_other(&r, &a, err);
     free_answer(&r, &a);
     return status;
 }
@@ -450,8 +521,9 @@ enum tdm_status tdm_predict_answer(int argc, char **argv, json_t **answer, struc
     if (status == TDM_OK)
         status = load(&r, &a, err);
     if (status == TDM_OK)
-        status = tdm_method_is_own(a.method) ? own_answer(&r, &a, answer, err)
-                                             : other_answer(&r, &a, answer, err);
+        status = serves(&r)                    ? tdm_predict_serve_answer(&r, &a, answer, err)
+                 : tdm_method_is_own(a.method) ? own_answer(&r, &a, answer, err)
+                                               : other_answer(&r, &a, answer, err);
     free_answer(&r, &a);
     return status;
 }
@@ -470,11 +542,29 @@ static const struct tdm_option options[] = {
      .help = "the system: tidemark methods lists them; torch by default: PyTorch and Hugging Face "
              "transformers on one GPU",
      .details = "A usual name for one will do: hf is torch."},
+    {.name = "mode",
+     .word = "train|serve",
+     .type = TDM_OPTION_TEXT,
+     .place = PLACE(mode),
+     .help = "a training step, or what an inference server holds: vLLM; train by default",
+     .details =
+         "Of serve the context is max_model_len and the batch the sequences of that length "
+         "that the cache shall hold. The answer is how many it holds, the tokens of the cache, "
+         "and the longest context. tidemark methods vllm lists the settings."},
     {.as = &tdm_option_batch,
      .place = PLACE(batch),
      .high = MOST_BATCH,
      .help = "sequences of a GPU's step; 1 by default"},
     {.as = &tdm_option_gpus, .place = PLACE(gpus)},
+    {.name = "nodes",
+     .word = "N",
+     .type = TDM_OPTION_COUNT,
+     .low = 1,
+     .high = 65536,
+     .place = PLACE(nodes),
+     .help = "computers that the GPUs of --gpus are divided among; 1 by default",
+     .details = "GPUs of a node share its host memory. Methods with the key gpus_per_node are told "
+                "how many a node has."},
     {.as = &tdm_option_machine, .place = PLACE(machine)},
     {.as = &tdm_option_memory, .place = PLACE(memory)},
     {.as = &tdm_option_host_memory,
@@ -510,10 +600,14 @@ static const struct tdm_option options[] = {
      .place = PLACE(from),
      .repeats = true,
      .values = TDM_VALUES_FILES,
-     .help = "settings of a DeepSpeed config, TrainingArguments or an adapter_config.json; may be "
-             "repeated",
-     .details = "The files are JSON. Every key is read, ignored or refused; --verbose lists what "
-                "is ignored. What the command line says comes first."},
+     .help = "settings of a DeepSpeed, accelerate, Axolotl or torchtitan config, TrainingArguments "
+             "or SFTConfig, an adapter_config.json, Megatron-LM's arguments; may be repeated",
+     .details =
+         "The files are JSON, YAML, TOML or options of a command line (.json, .yaml, .toml, "
+         ".args, or by how they begin). Every key is read, ignored, said not to be modelled, "
+         "or refused; --verbose lists what is ignored. What the command line says comes "
+         "first, then the files in their order. A file may name the model, the context, the "
+         "batch, the GPUs and the nodes too."},
     {.name = "verbose",
      .type = TDM_OPTION_FLAG,
      .place = PLACE(verbose),

@@ -3,13 +3,16 @@
  * program has the backends. */
 #include "commands/run_arguments.h"
 
+#include "base/text.h"
 #include "base/units.h"
 #include "commands/cmd.h"
 #include "commands/common_options.h"
 #include "models/weights.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MOST_STEPS (UINT64_C(1) << 40)
 
@@ -76,17 +79,53 @@ static enum tdm_status read_within(const char *text, void *value, struct tdm_err
     return tdm_hint(err, "for example --save-within 10m; 90s, 90 and 2h are times too");
 }
 
-/* A fraction below 1, or a file. */
+/* The length of the name in "NAME=WHAT"; 0: there is none. What is before the "=" of a file's path
+ * is no name if there is that file. */
+static size_t text_name_length(const char *text)
+{
+    static const char *const letters =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+    const size_t length = strspn(text, letters);
+    return length > 0 && text[length] == '=' && access(text, F_OK) != 0 ? length : 0;
+}
+
+/* The name of a text that has none: that of its file, without what is after the dot. */
+static void name_after_file(const char *path, char out[TDM_TEXT_NAME])
+{
+    const char *begin = strrchr(path, '/');
+    begin = begin == NULL ? path : begin + 1;
+    const char *colon = strchr(begin, ':'); /* of "bytes:FILE" */
+    begin = colon == NULL ? begin : colon + 1;
+    const size_t length = strcspn(begin, ".,") > 0 ? strcspn(begin, ".,") : strlen(begin);
+    snprintf(out, TDM_TEXT_NAME, "%.*s", (int)length, begin);
+    tdm_text_clean(out);
+    for (char *at = out; *at != '\0'; at++) /* it stands in rows of CSV and in tags */
+        if (strchr(", \t\"\n/*?[]", *at) != NULL || (unsigned char)*at < ' ')
+            *at = '_';
+}
+
+/* [NAME=], and a fraction below 1 or a file. */
 static enum tdm_status read_validation(const char *text, void *value, struct tdm_error *err)
 {
     struct tdm_run_options *run = value;
     char *end;
-    double share = strtod(text, &end);
-    if (end == text || *end != '\0') {
-        run->validation_path = text;
+    if (run->text_count == TDM_RUN_MOST_TEXTS)
+        return tdm_fail(err, TDM_USAGE, "--validation is given more than %u times",
+                        TDM_RUN_MOST_TEXTS);
+    struct tdm_run_text *to = &run->texts[run->text_count++];
+    const size_t length = text_name_length(text);
+    if (length >= TDM_TEXT_NAME)
+        return tdm_fail(err, TDM_USAGE,
+                        "--validation \"%.64s\": the name has %zu letters; at most %d are possible",
+                        text, length, TDM_TEXT_NAME - 1);
+    const char *what = length > 0 ? text + length + 1 : text;
+    snprintf(to->name, sizeof(to->name), "%.*s", (int)length, text);
+    double share = strtod(what, &end);
+    if (end == what || *end != '\0') {
+        to->path = what;
         return TDM_OK;
     }
-    run->validation_share = share;
+    to->share = share;
     if (share > 0 && share < 1)
         return TDM_OK;
     tdm_fail(err, TDM_USAGE, "--validation \"%s\"; use a share above 0 and below 1, or a file",
@@ -168,7 +207,8 @@ static const struct tdm_option options[] = {
              "the memory of the others, in one process; nccl: by NCCL, between GPUs; mpi: "
              "messages, between processes that mpirun started, of cpu; by default what fits",
      .details = "mpirun -n N tidemark run SCHEDULE divides the ranks among N processes, one a "
-                "node. All read the same files; the first one prints, saves and writes the trace. "
+                "node. All read the same files; the first one prints and writes the trace. "
+                "Checkpoints are written by all, to one directory. "
                 "Before memory is taken they compare schedules, texts, versions and cards. A rank "
                 "that does not come to where others wait is given up after 30 s (TIDEMARK_LATE in "
                 "the environment changes that), or after ten times what it should need.",
@@ -237,7 +277,7 @@ static const struct tdm_option options[] = {
          "train with another setting than the schedule has; may be repeated, a key only once. "
          "Those that change neither memory nor operations: optimizer.NAME=X, or NAME=X, with "
          "learning_rate, schedule, final_learning_rate, decay_steps, warmup_steps, beta1, beta2, "
-         "epsilon, weight_decay, clip_norm",
+         "epsilon, weight_decay, decayed, clip_norm",
      .details = "A trace records the schedule as it was run."},
     {.name = "evaluate",
      .word = "FILE",
@@ -264,12 +304,14 @@ static const struct tdm_option options[] = {
      .help = "steps of FILE in an evaluation, each on the text that follows (default 1); no more "
              "than the validation text holds"},
     {.name = "validation",
-     .word = "WHAT",
+     .word = "[NAME=]WHAT",
+     .repeats = true,
      .place = PLACE(run),
      .read = read_validation,
      .help =
          "text to evaluate on: a file as for --tokens, or a share of --tokens, its end, which is "
-         "not trained on (default 0.05)",
+         "not trained on (default 0.05); may be repeated: a loss for each, by NAME (default: the "
+         "file's)",
      .values = TDM_VALUES_FILES},
     {.name = "save",
      .word = "DIR",
@@ -309,8 +351,8 @@ static const struct tdm_option options[] = {
              "last one is TIME old (10m) or the run is to stop; a resume with the same schedule "
              "finishes the step with the same bits",
      .details = "It is in within-N of the directory, until step N is saved. It has the memory that "
-                "the rest of the step needs; the run, and a dry run, say how much that is. Of "
-                "schedules for one rank."},
+                "the rest of the step needs, a file for each rank; the run, and a dry run, say how "
+                "much that is."},
     {.name = "resume",
      .word = "DIR",
      .place = PLACE(run.resume_path),
@@ -427,11 +469,33 @@ const struct tdm_command tdm_cmd_run = {
 
 /* ---- checks of combinations ---- */
 
+/* Names the texts to evaluate on that have no name, and refuses two of one name. */
+static enum tdm_status name_texts(struct tdm_run_options *run, struct tdm_error *err)
+{
+    for (uint32_t i = 0; i < run->text_count; i++) {
+        struct tdm_run_text *text = &run->texts[i];
+        if (text->name[0] == '\0' && run->text_count == 1)
+            snprintf(text->name, sizeof(text->name), "%s", TDM_TEXT_UNNAMED);
+        else if (text->name[0] == '\0')
+            name_after_file(text->path == NULL ? "tokens" : text->path, text->name);
+        for (uint32_t j = 0; j < i; j++) {
+            if (strcmp(run->texts[j].name, text->name) == 0) {
+                tdm_fail(err, TDM_USAGE, "--validation: two texts are named \"%s\"", text->name);
+                return tdm_hint(err, "give each a name of its own: --validation NAME=FILE");
+            }
+            if (run->texts[j].path == NULL && text->path == NULL)
+                return tdm_fail(err, TDM_USAGE,
+                                "--validation: %g and %g are both shares of --tokens; one can be",
+                                run->texts[j].share, text->share);
+        }
+    }
+    return TDM_OK;
+}
+
 /* Refuses evaluation options without --evaluate, and fills in the defaults. */
 static enum tdm_status complete_evaluation(struct tdm_run_options *run, struct tdm_error *err)
 {
-    bool asked = run->validation_path != NULL || run->validation_share > 0;
-    const char *option = asked                       ? "--validation"
+    const char *option = run->text_count > 0         ? "--validation"
                          : run->evaluate_every > 0   ? "--evaluate-every"
                          : run->evaluate_windows > 0 ? "--evaluate-steps"
                                                      : NULL;
@@ -440,17 +504,18 @@ static enum tdm_status complete_evaluation(struct tdm_run_options *run, struct t
         return tdm_hint(err, "tidemark plan --pass evaluate --like SCHEDULE -o evaluate.json "
                              "writes a schedule for --evaluate");
     }
-    if (run->validation_share > 0 && run->tokens_path == NULL)
-        return tdm_fail(err, TDM_USAGE,
-                        "--validation %g is a share of --tokens, which is not given",
-                        run->validation_share);
-    if (!asked)
-        run->validation_share = 0.05;
+    for (uint32_t i = 0; i < run->text_count; i++)
+        if (run->texts[i].path == NULL && run->tokens_path == NULL)
+            return tdm_fail(err, TDM_USAGE,
+                            "--validation %g is a share of --tokens, which is not given",
+                            run->texts[i].share);
+    if (run->text_count == 0)
+        run->texts[run->text_count++].share = 0.05;
     if (run->evaluate_every == 0)
         run->evaluate_every = (run->steps + 9) / 10;
     if (run->evaluate_windows == 0)
         run->evaluate_windows = 1;
-    return TDM_OK;
+    return name_texts(run, err);
 }
 
 /* The same for the --save options. */

@@ -32,12 +32,13 @@ static char *join(int argc, char **argv)
     return text;
 }
 
-static json_t *validation_json(const struct tdm_run_validation *validation)
+static json_t *validation_json(const char *text, const struct tdm_run_validation *validation)
 {
-    json_t *object = json_pack(
-        "{s:I, s:I, s:I, s:I, s:f}", "evaluations", (json_int_t)validation->evaluations, "tokens",
-        (json_int_t)validation->tokens, "last_step", (json_int_t)validation->last_step, "best_step",
-        (json_int_t)validation->best_step, "seconds", validation->seconds);
+    json_t *object =
+        json_pack("{s:o, s:I, s:I, s:I, s:I, s:f}", "text", tdm_json_text(text), "evaluations",
+                  (json_int_t)validation->evaluations, "tokens", (json_int_t)validation->tokens,
+                  "last_step", (json_int_t)validation->last_step, "best_step",
+                  (json_int_t)validation->best_step, "seconds", validation->seconds);
     if (!isnan(validation->last_loss)) { /* NAN if the backend computes nothing */
         tdm_json_set(&object, "last_loss", json_real(validation->last_loss));
         tdm_json_set(&object, "best_loss", json_real(validation->best_loss));
@@ -89,8 +90,15 @@ static enum tdm_status print_json(const struct tdm_run_arguments *arguments,
             tdm_json_set(&object, "late_loss", json_real(result->late_loss));
             tdm_json_set(&object, "unigram_entropy", json_real(result->unigram_entropy));
         }
-        if (result->validation.evaluations > 0)
-            tdm_json_set(&object, "validation", validation_json(&result->validation));
+        json_t *validations = json_array();
+        for (uint32_t t = 0; t < arguments->run.text_count; t++)
+            if (result->validations[t].evaluations > 0)
+                tdm_json_add(&validations, validation_json(arguments->run.texts[t].name,
+                                                           &result->validations[t]));
+        if (json_array_size(validations) > 0)
+            tdm_json_set(&object, "validations", validations);
+        else
+            json_decref(validations);
         tdm_json_add(&array, object);
     }
     json_t *root = json_pack("{s:s, s:b, s:b, s:o}", "backend", arguments->run.backend->name,

@@ -26,15 +26,17 @@ void tdm_bound_lines(FILE *out, const struct tdm_topology *topology,
     const double saved[TDM_MAX_PLACES] = {search->binding.device_seconds_per_gib,
                                           search->binding.host_seconds_per_gib};
     if (search->bound_seconds <= 0) {
-        fprintf(out, "\nbound\n" ROW "not known%s\n", "step",
-                search->simulation.team.ranks > 1
-                    ? " for several ranks"
-                    : ": the linear program is too large, or the search was cut short");
+        fprintf(out,
+                "\nbound\n" ROW
+                "not known: the linear program is too large, or the search was cut short\n",
+                "step");
         return;
     }
-    fprintf(out,
-            "\nbound\n" ROW "%s: no schedule of the kinds searched is faster; the gap is %.2f%%\n",
-            "step", tdm_format_seconds(search->bound_seconds, text), 100 * search->gap);
+    fprintf(out, "\nbound\n" ROW "%s: no schedule %s is faster; the gap is %.2f%%\n", "step",
+            tdm_format_seconds(search->bound_seconds, text),
+            search->simulation.team.ranks > 1 ? "with chunks of this size"
+                                              : "of the kinds searched",
+            100 * search->gap);
     for (int place = 0; place < TDM_PLACES; place++)
         /* so steep a slope holds for the first bytes alone, not for a whole GiB */
         if (saved[place] > NOTEWORTHY * step && saved[place] < step / 4)

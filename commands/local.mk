@@ -37,7 +37,11 @@ libcommands_a_SOURCES = \
 	commands/cmd_plot.c \
 	commands/cmd_predict.c commands/cmd_predict_text.c commands/predict_parts.h \
 	commands/predict_from.c commands/predict_from.h \
+	commands/from_axolotl.c commands/from_launch.c commands/from_megatron.c \
+	commands/from_torchtitan.c commands/from_training.c commands/from_rules.h \
+	commands/from_file.c commands/from_file.h \
 	commands/predict_json.c \
+	commands/predict_serve.c commands/predict_serve_text.c \
 	commands/cmd_report.c commands/report_parts.h \
 	commands/report_json.c commands/report_ranks.c commands/report_read.c \
 	commands/report_text.c \
@@ -81,7 +85,10 @@ EXTRA_DIST += man/tidemark.1.in
 CLEANFILES += man/tidemark.1 commands/completion/tidemark
 script_tests += tests/commands/completion tests/commands/man-options
 
-cmocka_tests += tests/commands/unit_answers tests/commands/unit_text
+cmocka_tests += tests/commands/unit_answers tests/commands/unit_prediction_schema tests/commands/unit_text
+tests_commands_unit_prediction_schema_SOURCES = tests/commands/unit_prediction_schema.c \
+	tests/support/json_schema.c tests/support/json_schema.h
+tests_commands_unit_prediction_schema_LDADD = libcommands.a $(LDADD)
 tests_commands_unit_answers_SOURCES = tests/commands/unit_answers.c tests/support/cases.c tests/support/cases.h
 
 # JSON, by the commands themselves, where memory runs out while it is built.

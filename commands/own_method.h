@@ -9,7 +9,7 @@
 /* True if tidemark's planner predicts it. tdm_method_predict() predicts the others. */
 static inline bool tdm_method_is_own(const struct tdm_method *method)
 {
-    return method->system == NULL;
+    return method->system == NULL && !method->serves;
 }
 
 /* The given settings, with the assumed values for the rest, on the named machine with that memory.

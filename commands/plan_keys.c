@@ -70,14 +70,15 @@ static const struct tdm_help_entry keys[] = {
      "piece of the sequence; with causal attention the last then has most to do. greedy gives the "
      "chunk that sees most to the rank that has least to do so far, which is for packed "
      "documents."},
-    {"exchange=gather|heads|ring",
+    {"exchange=gather|heads|ring|queries",
      "with --ranks: what ranks exchange for attention (default: what is faster)",
      "gather brings K and V of all chunks to every rank, and sums its shares of their gradients. "
      "heads gives every rank a part of the heads for all chunks. It takes a part of the memory for "
      "K and V and their gradients, and the ranks must divide the KV heads. ring passes K and V from "
      "rank to rank, one chunk at a time, once for each round of queries. Each rank has K and V and "
      "their gradients of its own chunks alone, for any number of ranks. The loss differs from that "
-     "of one rank by rounding. Taken where nothing else fits."},
+     "of one rank by rounding. queries does the same in the forward; in the backward K and V stay, "
+     "and each round's queries go around once, with their gradients behind them."},
     {"weights=device|host|N",
      "where weights are at home: on the device, on the host and streamed through a ring, or N "
      "layers, from layer 0 up, on the device",
@@ -116,8 +117,12 @@ static const struct tdm_help_entry keys[] = {
      "optimizer.schedule=constant|linear|cosine to final_learning_rate (default 0) over "
      "decay_steps; clip_norm (default 1)",
      "Defaults: learning_rate 3e-4, beta1 0.9, beta2 0.95, epsilon 1e-8, weight_decay 0.1, "
-     "constant. Norms and biases do not decay. The rate rises linearly to step warmup_steps, "
-     "which is 0 by default."},
+     "constant. The rate rises linearly to step warmup_steps, which is 0 by default."},
+    {"optimizer.decayed=KINDS",
+     "which tensors weight_decay is of: some of matrices, embeddings, norms, biases, joined by + "
+     "(default matrices+embeddings), all or none",
+     "A head of its own is a matrix. torch.optim.AdamW of all parameters decays all; recipes with "
+     "two groups of parameters leave out norms and biases, and some the embeddings too."},
     {"optimizer.when=layer|end",
      "update a layer as soon as its gradient is complete (default; in chunk-major order the "
      "group's), or all after the backward",

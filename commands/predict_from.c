@@ -1,208 +1,212 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the files of --from by a table for each kind of file. Objects inside are entered, so a key
- * is a path: "zero_optimization.stage". */
+/* Reads the files of --from by the table of rules of their kind, and settles what follows from all
+ * of them together. */
 #include "commands/predict_from.h"
 
 #include "base/json.h"
+#include "commands/from_file.h"
+#include "commands/from_rules.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#define PATH_BYTES 160u
-#define VALUE_BYTES 512u
+#define PATH_BYTES 200u
+#define VALUE_BYTES 1024u
 
-enum action {
-    SET,     /* a setting, whose key is `to` */
-    SIZE,    /* the same, and "auto" is one of its values */
-    IGNORE,  /* `to` says why */
-    REFUSE,  /* unless it is off: false, null, 0, "none", "no" or empty; `to` says what is known */
-    BATCH,   /* --batch */
-    CONTEXT, /* --context */
-    STAGE,   /* of ZeRO: the method */
-    SHARDED, /* fsdp: the method, unless it is off */
-    CHECKPOINTS,
-    REENTRANT,
-    ACCUMULATION, /* gradients are there before a backward */
-};
-
-struct rule {
-    const char *key; /* a path; one that ends in "*" is the beginning of some */
-    enum action action;
-    const char *to;
-};
-
-#define NO_MEMORY "changes no memory"
-
-/* DeepSpeed 0.19: runtime/config.py, zero/config.py. */
-static const struct rule deepspeed_rules[] = {
-    {"train_micro_batch_size_per_gpu", BATCH, NULL},
-    {"train_batch_size", IGNORE, "it follows from the others"},
-    {"gradient_accumulation_steps", SET, "gradient_accumulation_steps"},
-    {"zero_optimization.stage", STAGE, NULL},
-    {"zero_optimization.offload_optimizer.device", SET, "offload_optimizer"},
-    {"zero_optimization.offload_optimizer.pin_memory", SET, "pin_memory"},
-    {"zero_optimization.offload_param.device", SET, "offload_param"},
-    {"zero_optimization.offload_param.pin_memory", SET, "pin_memory"},
-    {"zero_optimization.offload_optimizer.*", IGNORE, "not modelled"},
-    {"zero_optimization.offload_param.*", IGNORE, "not modelled"},
-    {"zero_optimization.contiguous_gradients", SET, "contiguous_gradients"},
-    {"zero_optimization.overlap_comm", SET, "overlap_comm"},
-    {"zero_optimization.reduce_scatter", SET, "reduce_scatter"},
-    {"zero_optimization.reduce_bucket_size", SIZE, "reduce_bucket_size"},
-    {"zero_optimization.sub_group_size", SET, "sub_group_size"},
-    {"zero_optimization.stage3_prefetch_bucket_size", SIZE, "stage3_prefetch_bucket_size"},
-    {"zero_optimization.stage3_param_persistence_threshold", SIZE,
-     "stage3_param_persistence_threshold"},
-    {"zero_optimization.stage3_max_live_parameters", SET, "stage3_max_live_parameters"},
-    {"zero_optimization.stage3_max_reuse_distance", SET, "stage3_max_reuse_distance"},
-    {"zero_optimization.stage3_gather_16bit_weights_on_model_save", IGNORE, "it is for saving"},
-    {"zero_optimization.allgather_*", IGNORE, "parameters are gathered in place"},
-    {"zero_optimization.round_robin_gradients", IGNORE, NO_MEMORY},
-    {"zero_optimization.ignore_unused_parameters", IGNORE, NO_MEMORY},
-    {"zero_optimization.zero_hpz_partition_size", REFUSE, "ZeRO++ is not known"},
-    {"zero_optimization.zero_quantized_*", REFUSE, "ZeRO++ is not known"},
-    {"communication_data_type", SET, "communication_data_type"},
-    {"data_types.grad_accum_dtype", SET, "grad_accum_dtype"},
-    {"bf16.enabled", IGNORE, "bf16 is assumed"},
-    {"bf16.*", IGNORE, "not modelled"},
-    {"fp16.enabled", REFUSE, "only bf16 is known"},
-    {"fp16.*", IGNORE, "fp16 is off"},
-    {"optimizer.type", SET, "optimizer"},
-    {"optimizer.params.torch_adam", REFUSE, "say --set optimizer=torch_adam"},
-    {"optimizer.params.*", IGNORE, NO_MEMORY},
-    {"scheduler.*", IGNORE, NO_MEMORY},
-    {"gradient_clipping", IGNORE, "clipping is in place"},
-    {"steps_per_print", IGNORE, NO_MEMORY},
-    {"wall_clock_breakdown", IGNORE, NO_MEMORY},
-    {"zero_allow_untested_optimizer", IGNORE, NO_MEMORY},
-    {"activation_checkpointing.*", IGNORE,
-     "transformers' own checkpoints are set by checkpointing"},
-    {NULL, IGNORE, NULL},
-};
-
-/* transformers 5.17, training_args.py; trl, trainer/sft_config.py. */
-static const struct rule training_rules[] = {
-    {"per_device_train_batch_size", BATCH, NULL},
-    {"max_length", CONTEXT, NULL},
-    {"max_seq_length", CONTEXT, NULL},
-    {"gradient_accumulation_steps", ACCUMULATION, NULL},
-    {"gradient_checkpointing", CHECKPOINTS, NULL},
-    {"gradient_checkpointing_kwargs.use_reentrant", REENTRANT, NULL},
-    {"optim", SET, "optim"},
-    {"use_liger_kernel", SET, "use_liger_kernel"},
-    {"bf16", IGNORE, "autocast is --set autocast=bf16, or weights_dtype=fp32 if weights are"},
-    {"fp16", REFUSE, "only bf16 is known"},
-    {"fsdp", SHARDED, NULL},
-    {"fsdp_config.*", IGNORE, "the keys of fsdp say it"},
-    {"deepspeed", REFUSE, "give that file to --from too, and leave the key out"},
-    {"torch_compile", REFUSE, "torch.compile is not known"},
-    {"torch_compile_*", IGNORE, "torch.compile is off"},
-    {"optim_args", IGNORE, NO_MEMORY},
-    {"max_grad_norm", IGNORE, "the norms of clipping are not counted"},
-    {"activation_offloading", REFUSE, "offloaded activations are not known here"},
-    {"packing", IGNORE, "sequences are assumed to be full"},
-    {"padding_free", IGNORE, "sequences are assumed to be full"},
-    {"per_device_eval_batch_size", IGNORE, "evaluation is not predicted"},
-    {"eval_*", IGNORE, "evaluation is not predicted"},
-    {"do_*", IGNORE, NO_MEMORY},
-    {"learning_rate", IGNORE, NO_MEMORY},
-    {"weight_decay", IGNORE, NO_MEMORY},
-    {"adam_*", IGNORE, NO_MEMORY},
-    {"lr_scheduler_*", IGNORE, NO_MEMORY},
-    {"warmup_*", IGNORE, NO_MEMORY},
-    {"num_train_epochs", IGNORE, NO_MEMORY},
-    {"max_steps", IGNORE, NO_MEMORY},
-    {"logging_*", IGNORE, NO_MEMORY},
-    {"log_level*", IGNORE, NO_MEMORY},
-    {"save_*", IGNORE, NO_MEMORY},
-    {"output_dir", IGNORE, NO_MEMORY},
-    {"run_name", IGNORE, NO_MEMORY},
-    {"report_to", IGNORE, NO_MEMORY},
-    {"seed", IGNORE, NO_MEMORY},
-    {"data_seed", IGNORE, NO_MEMORY},
-    {"dataset_*", IGNORE, NO_MEMORY},
-    {"dataloader_*", IGNORE, NO_MEMORY},
-    {"push_to_hub*", IGNORE, NO_MEMORY},
-    {"hub_*", IGNORE, NO_MEMORY},
-    {"ddp_*", IGNORE, "the keys of ddp say it"},
-    {"tf32", IGNORE, NO_MEMORY},
-    {"remove_unused_columns", IGNORE, NO_MEMORY},
-    {"load_best_model_at_end", IGNORE, NO_MEMORY},
-    {"resume_from_checkpoint", IGNORE, NO_MEMORY},
-    {NULL, IGNORE, NULL},
-};
-
-/* peft 0.21, tuners/lora/config.py. */
-static const struct rule adapter_rules[] = {
-    {"r", SET, "lora_rank"},
-    {"target_modules", SET, "lora_targets"},
-    {"lora_dropout", SET, "lora_dropout"},
-    {"modules_to_save", SET, "modules_to_save"},
-    {"use_dora", REFUSE, "DoRA is not known"},
-    {"rank_pattern", REFUSE, "one rank for all is known"},
-    {"lora_bias", REFUSE, "trained biases are not known"},
-    {"peft_type", IGNORE, "LoRA"},
-    {"lora_alpha", IGNORE, NO_MEMORY},
-    {"use_rslora", IGNORE, NO_MEMORY},
-    {"bias", REFUSE, "trained biases are not known"},
-    {"task_type", IGNORE, NO_MEMORY},
-    {"base_model_name_or_path", IGNORE, "the model is named on the command line"},
-    {"inference_mode", IGNORE, NO_MEMORY},
-    {"init_lora_weights", IGNORE, NO_MEMORY},
-    {"fan_in_fan_out", IGNORE, NO_MEMORY},
-    {"alpha_pattern", IGNORE, NO_MEMORY},
-    {"revision", IGNORE, NO_MEMORY},
-    {"peft_version", IGNORE, NO_MEMORY},
-    {"auto_mapping", IGNORE, NO_MEMORY},
-    {"exclude_modules", REFUSE, "name the modules in target_modules"},
-    {"layers_to_transform", REFUSE, "adapters in all layers are known"},
-    {"layers_pattern", REFUSE, "adapters in all layers are known"},
-    {"layer_replication", REFUSE, "layers as the model has them are known"},
-    {"trainable_token_indices", REFUSE, "single trained tokens are not known"},
-    {NULL, IGNORE, NULL},
-};
-
-/* A kind of file, and keys of which it has one. */
-static const struct kind {
-    const char *name;
-    const struct rule *rules;
-    const char *signs[6];
-} kinds[] = {
-    {"a DeepSpeed config",
-     deepspeed_rules,
-     {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"}},
-    {"an adapter_config.json of peft", adapter_rules, {"peft_type", "lora_alpha"}},
-    {"TrainingArguments",
-     training_rules,
-     {"per_device_train_batch_size", "output_dir", "gradient_checkpointing", "learning_rate",
-      "optim"}},
-};
+/* The first kind of which a file has a sign. Files of Axolotl and TRL have keys of
+ * TrainingArguments and of adapters too. */
+static const struct tdm_from_kind *const kinds[] = {
+    &tdm_from_axolotl,   &tdm_from_accelerate, &tdm_from_megatron, &tdm_from_torchtitan,
+    &tdm_from_deepspeed, &tdm_from_training,   &tdm_from_adapter};
 
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-struct reading {
-    struct tdm_from *from;
-    const char *file;
-    const struct kind *kind;
-    struct tdm_error *err;
-};
+/* ---- what rules call ---- */
 
-static enum tdm_status no_memory(const struct reading *r)
+static enum tdm_status no_memory(const struct tdm_from_reading *r)
 {
     return tdm_fail(r->err, TDM_NO_MEMORY, "%s: no memory for its settings", r->file);
 }
 
-/* The longest rule that fits comes first where it matters; the first one that fits holds. */
-static const struct rule *find_rule(const struct rule *rules, const char *path)
+bool tdm_from_is(const json_t *value, const char *word)
 {
-    for (; rules->key != NULL; rules++) {
-        size_t length = strlen(rules->key);
-        bool beginning = rules->key[length - 1] == '*';
-        if (beginning ? strncmp(rules->key, path, length - 1) == 0 : strcmp(rules->key, path) == 0)
-            return rules;
+    return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
+}
+
+bool tdm_from_is_off(const json_t *value)
+{
+    static const char *const words[] = {"", "none", "no", "off", "false", "disabled", "NO", NULL};
+    if (value == NULL || json_is_null(value) || json_is_false(value))
+        return true;
+    if (json_is_number(value))
+        return json_number_value(value) == 0;
+    if (json_is_array(value))
+        return json_array_size(value) == 0;
+    if (json_is_object(value))
+        return json_object_size(value) == 0;
+    for (const char *const *word = words; *word != NULL; word++)
+        if (tdm_from_is(value, *word))
+            return true;
+    return false;
+}
+
+static enum tdm_status add_note(const struct tdm_from_reading *r, json_t *list, const char *path,
+                                const char *why)
+{
+    json_t *text = json_sprintf("%s: %s (%s)", r->file, path, why);
+    return json_array_append_new(list, text) == 0 ? TDM_OK : no_memory(r);
+}
+
+enum tdm_status tdm_from_note(const struct tdm_from_reading *r, const char *path, const char *why)
+{
+    return add_note(r, r->from->ignored, path, why);
+}
+
+enum tdm_status tdm_from_lack(const struct tdm_from_reading *r, const char *path, const char *why)
+{
+    return add_note(r, r->from->lacking, path, why);
+}
+
+enum tdm_status tdm_from_bad(const struct tdm_from_reading *r, const char *path,
+                             const json_t *value, const char *expected)
+{
+    char shown[TDM_JSON_SHOWN];
+    return tdm_fail(r->err, TDM_INPUT, "%s: \"%s\" is %s; %s", r->file, path,
+                    tdm_json_show(value, shown), expected);
+}
+
+static enum tdm_status add_pair(const struct tdm_from_reading *r, json_t *list, const char *key,
+                                const char *value)
+{
+    json_t *text = json_sprintf("%s=%s", key, value);
+    return json_array_append_new(list, text) == 0 ? TDM_OK : no_memory(r);
+}
+
+enum tdm_status tdm_from_pair(const struct tdm_from_reading *r, const char *key, const char *value)
+{
+    return add_pair(r, r->from->pairs, key, value);
+}
+
+enum tdm_status tdm_from_quiet_pair(const struct tdm_from_reading *r, const char *key,
+                                    const char *value)
+{
+    return add_pair(r, r->from->quiet, key, value);
+}
+
+enum tdm_status tdm_from_count(const struct tdm_from_reading *r, const char *path,
+                               const json_t *value, uint64_t *out)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < 1)
+        return tdm_from_bad(r, path, value, "it must be a whole number from 1");
+    *out = (uint64_t)json_integer_value(value);
+    return TDM_OK;
+}
+
+const char *tdm_from_keep(const struct tdm_from_reading *r, const char *word)
+{
+    json_t *kept = json_string(word);
+    return json_array_append_new(r->from->words, kept) == 0 ? json_string_value(kept) : NULL;
+}
+
+static enum tdm_status read_switch(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value, bool *out)
+{
+    if (!json_is_boolean(value))
+        return tdm_from_bad(r, path, value, "it must be true or false");
+    *out = json_is_true(value);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_from_read_checkpoints(const struct tdm_from_reading *r, const char *path,
+                                          const json_t *value)
+{
+    return read_switch(r, path, value, &r->from->checkpoints);
+}
+
+enum tdm_status tdm_from_read_reentrant(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value)
+{
+    return read_switch(r, path, value, &r->from->reentrant);
+}
+
+enum tdm_status tdm_from_read_bf16(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value)
+{
+    if (tdm_from_is(value, "auto") || tdm_from_is(value, "full")) {
+        r->from->bf16 = tdm_from_is(value, "auto");
+        return TDM_OK;
     }
-    return NULL;
+    return read_switch(r, path, value, &r->from->bf16);
+}
+
+enum tdm_status tdm_from_read_stage(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    static const char *const methods[] = {NULL, "deepspeed-zero1", "zero2", "zero3"};
+    json_int_t stage = json_integer_value(value);
+    if (!json_is_integer(value) || stage < 1 || stage > 3)
+        return tdm_from_bad(r, path, value, "stages 1 to 3 of DeepSpeed are known");
+    r->from->method = methods[stage];
+    return TDM_OK;
+}
+
+enum tdm_status tdm_from_read_deepspeed(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value)
+{
+    if (!json_is_string(value))
+        return tdm_from_bad(r, path, value, "give that config as a file of its own to --from");
+    r->from->deepspeed_named_by = r->file;
+    r->from->deepspeed_name = tdm_from_keep(r, json_string_value(value));
+    return r->from->deepspeed_name != NULL ? TDM_OK : no_memory(r);
+}
+
+enum tdm_status tdm_from_read_dtype(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    if (tdm_from_is(value, "float32") || tdm_from_is(value, "fp32"))
+        return tdm_from_pair(r, "weights_dtype", "fp32");
+    if (tdm_from_is(value, "bfloat16") || tdm_from_is(value, "bf16"))
+        return tdm_from_quiet_pair(r, "weights_dtype", "bf16");
+    return tdm_from_is(value, "auto") ? tdm_from_note(r, path, "auto")
+                                      : tdm_from_bad(r, path, value, "bf16 and fp32 are known");
+}
+
+enum tdm_status tdm_from_read_attention(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value)
+{
+    const char *name = json_string_value(value);
+    if (name == NULL)
+        return tdm_from_bad(r, path, value, "expected a word");
+    if (strcmp(name, "eager") == 0 || strcmp(name, "sdpa") == 0)
+        return tdm_from_pair(r, "attention", name);
+    if (strcmp(name, "flash_attention_2") != 0 && strstr(name, "flash-attn2") == NULL &&
+        tdm_from_lack(r, path, "predicted as FlashAttention-2") != TDM_OK)
+        return TDM_NO_MEMORY;
+    return tdm_from_pair(r, "attn_implementation", "flash_attention_2");
+}
+
+/* ---- a key ---- */
+
+static bool rule_fits(const struct tdm_from_rule *rule, const char *path)
+{
+    size_t length = strlen(rule->key);
+    bool beginning = rule->key[length - 1] == '*';
+    return beginning ? strncmp(rule->key, path, length - 1) == 0 : strcmp(rule->key, path) == 0;
+}
+
+/* The rule of a path, which may be one of a table that a rule names. */
+static const struct tdm_from_rule *find_rule(const struct tdm_from_rule *rules, const char *path)
+{
+    while (rules->key != NULL && !rule_fits(rules, path))
+        rules++;
+    if (rules->key == NULL || rules->action != TDM_FROM_TABLE)
+        return rules->key == NULL ? NULL : rules;
+    const char *name = path + strlen(rules->key) - 1;
+    size_t prefix = rules->prefix != NULL ? strlen(rules->prefix) : 0;
+    if (prefix > 0 && strncmp(name, rules->prefix, prefix) == 0)
+        name += prefix;
+    return find_rule(rules->table, name);
 }
 
 /* A value as --set takes it: names of a list are separated by commas. False: it is no such value.
@@ -213,7 +217,7 @@ static bool value_text(const json_t *value, char out[VALUE_BYTES])
     out[0] = '\0';
     if (json_is_string(value))
         return (size_t)snprintf(out, VALUE_BYTES, "%s",
-                                strcmp(json_string_value(value), "all-linear") == 0
+                                tdm_from_is(value, "all-linear")
                                     ? "all"
                                     : json_string_value(value)) < VALUE_BYTES;
     if (json_is_integer(value))
@@ -231,124 +235,141 @@ static bool value_text(const json_t *value, char out[VALUE_BYTES])
     return used > 0;
 }
 
-static bool is_off(const json_t *value)
+static enum tdm_status set(const struct tdm_from_reading *r, const struct tdm_from_rule *rule,
+                           const char *path, const json_t *value)
 {
-    static const char *const words[] = {"", "none", "no", "off", "false"};
-    if (json_is_null(value) || json_is_false(value))
-        return true;
-    if (json_is_number(value))
-        return json_number_value(value) == 0;
-    if (json_is_array(value))
-        return json_array_size(value) == 0;
-    if (json_is_object(value))
-        return json_object_size(value) == 0;
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]) && json_is_string(value); i++)
-        if (strcmp(json_string_value(value), words[i]) == 0)
+    char text[VALUE_BYTES];
+    if (tdm_from_is_off(value) && (json_is_array(value) || json_is_object(value)))
+        return tdm_from_note(r, path, "empty");
+    return value_text(value, text)
+               ? tdm_from_pair(r, rule->to, text)
+               : tdm_from_bad(r, path, value, "expected a word, a number or a list of words");
+}
+
+/* "attention=sdpa" */
+static enum tdm_status set_if_on(const struct tdm_from_reading *r, const struct tdm_from_rule *rule,
+                                 const char *path, const json_t *value)
+{
+    json_t *text = json_string(rule->to);
+    if (tdm_from_is_off(value)) {
+        json_decref(text);
+        return tdm_from_note(r, path, "off");
+    }
+    return json_array_append_new(r->from->pairs, text) == 0 ? TDM_OK : no_memory(r);
+}
+
+static enum tdm_status read_model(const struct tdm_from_reading *r, const char *path,
+                                  const json_t *value)
+{
+    if (!json_is_string(value))
+        return tdm_from_bad(r, path, value, "expected a name or a folder");
+    r->from->model = tdm_from_keep(r, json_string_value(value));
+    return r->from->model != NULL ? TDM_OK : no_memory(r);
+}
+
+static enum tdm_status read_degree(const struct tdm_from_reading *r,
+                                   const struct tdm_from_rule *rule, const char *path,
+                                   const json_t *value)
+{
+    if (!json_is_integer(value))
+        return tdm_from_bad(r, path, value, "expected a whole number");
+    return json_integer_value(value) <= 1 ? tdm_from_note(r, path, "nothing is divided")
+                                          : tdm_from_bad(r, path, value, rule->to);
+}
+
+static enum tdm_status refuse_key(const struct tdm_from_reading *r, const char *path)
+{
+    tdm_fail(r->err, TDM_INPUT, "%s: \"%s\" is not known of %s", r->file, path, r->kind->name);
+    return tdm_hint(r->err, "leave it out if it changes no memory");
+}
+
+static enum tdm_status apply_rule(const struct tdm_from_reading *r,
+                                  const struct tdm_from_rule *rule, const char *path,
+                                  const json_t *value)
+{
+    switch (rule->action) {
+    case TDM_FROM_SET:
+    case TDM_FROM_SIZE:
+        return set(r, rule, path, value);
+    case TDM_FROM_ON:
+        return set_if_on(r, rule, path, value);
+    case TDM_FROM_IGNORE:
+        return tdm_from_note(r, path, rule->to);
+    case TDM_FROM_REFUSE:
+        return tdm_from_is_off(value) ? tdm_from_note(r, path, "off")
+                                      : tdm_from_bad(r, path, value, rule->to);
+    case TDM_FROM_LACK:
+        return tdm_from_is_off(value) ? tdm_from_note(r, path, "off")
+                                      : tdm_from_lack(r, path, rule->to);
+    case TDM_FROM_BATCH:
+        return tdm_from_count(r, path, value, &r->from->batch);
+    case TDM_FROM_CONTEXT:
+        return tdm_from_count(r, path, value, &r->from->context);
+    case TDM_FROM_GPUS:
+        return tdm_from_count(r, path, value, &r->from->gpus);
+    case TDM_FROM_NODES:
+        return tdm_from_count(r, path, value, &r->from->nodes);
+    case TDM_FROM_STEPS:
+        return tdm_from_count(r, path, value, &r->from->accumulation);
+    case TDM_FROM_MODEL:
+        return read_model(r, path, value);
+    case TDM_FROM_ONE:
+        return read_degree(r, rule, path, value);
+    case TDM_FROM_READ:
+        return rule->read(r, path, value);
+    case TDM_FROM_TABLE:
+        break;
+    }
+    return refuse_key(r, path);
+}
+
+enum tdm_status tdm_from_apply_rules(const struct tdm_from_reading *r,
+                                     const struct tdm_from_rule *rules, const char *path,
+                                     const json_t *value)
+{
+    const struct tdm_from_rule *rule = find_rule(rules, path);
+    return rule == NULL ? refuse_key(r, path) : apply_rule(r, rule, path, value);
+}
+
+/* Is the path that of an object, which is empty here? */
+static bool is_object_path(const struct tdm_from_rule *rules, const char *path)
+{
+    size_t length = strlen(path);
+    for (; rules->key != NULL; rules++)
+        if (strncmp(rules->key, path, length) == 0 && rules->key[length] == '.')
             return true;
     return false;
 }
 
-static enum tdm_status note(const struct reading *r, const char *path, const char *why)
+static enum tdm_status read_leaf(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
 {
-    json_t *text = json_sprintf("%s: %s (%s)", r->file, path, why);
-    return json_array_append_new(r->from->ignored, text) == 0 ? TDM_OK : no_memory(r);
-}
-
-static enum tdm_status bad_value(const struct reading *r, const char *path, const json_t *value,
-                                 const char *expected)
-{
-    char shown[TDM_JSON_SHOWN];
-    return tdm_fail(r->err, TDM_INPUT, "%s: \"%s\" is %s; %s", r->file, path,
-                    tdm_json_show(value, shown), expected);
-}
-
-static enum tdm_status add_pair(const struct reading *r, const char *key, const char *value)
-{
-    json_t *text = json_sprintf("%s=%s", key, value);
-    return json_array_append_new(r->from->pairs, text) == 0 ? TDM_OK : no_memory(r);
-}
-
-static enum tdm_status read_count(const struct reading *r, const char *path, const json_t *value,
-                                  uint64_t *out)
-{
-    if (!json_is_integer(value) || json_integer_value(value) < 1)
-        return bad_value(r, path, value, "it must be a whole number from 1");
-    *out = (uint64_t)json_integer_value(value);
-    return TDM_OK;
-}
-
-static enum tdm_status read_switch(const struct reading *r, const char *path, const json_t *value,
-                                   bool *out)
-{
-    if (!json_is_boolean(value))
-        return bad_value(r, path, value, "it must be true or false");
-    *out = json_is_true(value);
-    return TDM_OK;
-}
-
-static enum tdm_status read_stage(const struct reading *r, const char *path, const json_t *value)
-{
-    json_int_t stage = json_integer_value(value);
-    if (!json_is_integer(value) || (stage != 2 && stage != 3))
-        return bad_value(r, path, value, "stages 2 and 3 of DeepSpeed are known");
-    r->from->method = stage == 2 ? "zero2" : "zero3";
-    return TDM_OK;
-}
-
-static enum tdm_status read_accumulation(const struct reading *r, const char *path,
-                                         const json_t *value)
-{
-    uint64_t steps = 1;
-    enum tdm_status status = read_count(r, path, value, &steps);
-    return status != TDM_OK || steps == 1 ? status : add_pair(r, "grads", "held");
-}
-
-static enum tdm_status read_leaf(const struct reading *r, const char *path, const json_t *value)
-{
-    char text[VALUE_BYTES];
-    const struct rule *rule = find_rule(r->kind->rules, path);
-    if (rule == NULL) {
-        tdm_fail(r->err, TDM_INPUT, "%s: \"%s\" is not known of %s", r->file, path, r->kind->name);
-        return tdm_hint(r->err, "leave it out if it changes no memory");
-    }
+    const struct tdm_from_rule *rule = find_rule(r->kind->rules, path);
+    if (rule == NULL)
+        return tdm_from_is_off(value) && is_object_path(r->kind->rules, path)
+                   ? tdm_from_note(r, path, "empty")
+                   : refuse_key(r, path);
+    if (rule->action == TDM_FROM_IGNORE)
+        return tdm_from_note(r, path, rule->to);
     if (json_is_null(value))
-        return note(r, path, "null");
-    if (json_is_string(value) && strcmp(json_string_value(value), "auto") == 0 &&
-        rule->action != SIZE)
-        return note(r, path, "auto");
-    switch (rule->action) {
-    case SET:
-    case SIZE:
-        if (is_off(value) && (json_is_array(value) || json_is_object(value)))
-            return note(r, path, "empty");
-        return value_text(value, text)
-                   ? add_pair(r, rule->to, text)
-                   : bad_value(r, path, value, "expected a word, a number or a list of words");
-    case IGNORE:
-        return note(r, path, rule->to);
-    case REFUSE:
-        return is_off(value) ? note(r, path, "off") : bad_value(r, path, value, rule->to);
-    case BATCH:
-        return read_count(r, path, value, &r->from->batch);
-    case CONTEXT:
-        return read_count(r, path, value, &r->from->context);
-    case STAGE:
-        return read_stage(r, path, value);
-    case SHARDED:
-        if (!is_off(value))
-            r->from->method = "fsdp";
-        return is_off(value) ? note(r, path, "off") : TDM_OK;
-    case CHECKPOINTS:
-        return read_switch(r, path, value, &r->from->checkpoints);
-    case REENTRANT:
-        return read_switch(r, path, value, &r->from->reentrant);
-    case ACCUMULATION:
-        return read_accumulation(r, path, value);
-    }
-    return TDM_OK;
+        return tdm_from_note(r, path, "null");
+    if (tdm_from_is(value, "auto") && rule->action != TDM_FROM_SIZE &&
+        rule->action != TDM_FROM_READ)
+        return tdm_from_note(r, path, "auto");
+    return apply_rule(r, rule, path, value);
 }
 
-static enum tdm_status read_object(const struct reading *r, const char *prefix,
+/* "--num-layers" is num_layers. */
+static void option_name(char *path)
+{
+    size_t dashes = strspn(path, "-");
+    memmove(path, path + dashes, strlen(path + dashes) + 1);
+    for (; *path != '\0'; path++)
+        if (*path == '-')
+            *path = '_';
+}
+
+static enum tdm_status read_object(const struct tdm_from_reading *r, const char *prefix,
                                    const json_t *object)
 {
     const char *key;
@@ -360,6 +381,8 @@ static enum tdm_status read_object(const struct reading *r, const char *prefix,
         if ((size_t)snprintf(path, sizeof(path), "%s%s%s", prefix, prefix[0] != '\0' ? "." : "",
                              key) >= sizeof(path))
             return tdm_fail(r->err, TDM_INPUT, "%s: \"%.64s\" is not known", r->file, path);
+        if (r->kind->options)
+            option_name(path + (prefix[0] != '\0' ? strlen(prefix) + 1 : 0));
         bool enters = json_is_object(value) && json_object_size(value) > 0 &&
                       find_rule(r->kind->rules, path) == NULL;
         status = enters ? read_object(r, path, value) : read_leaf(r, path, value);
@@ -369,24 +392,43 @@ static enum tdm_status read_object(const struct reading *r, const char *prefix,
     return status;
 }
 
+/* ---- a file ---- */
+
+static const struct tdm_from_kind *find_kind(const json_t *root)
+{
+    const char *key;
+    json_t *value;
+    for (size_t k = 0; k < KINDS; k++)
+        for (const char *const *sign = kinds[k]->signs; *sign != NULL; sign++)
+            if (json_object_get(root, *sign) != NULL)
+                return kinds[k];
+    json_object_foreach((json_t *)root, key, value)
+    {
+        if (strncmp(key, "--", 2) == 0)
+            return &tdm_from_megatron;
+    }
+    return NULL;
+}
+
 static enum tdm_status read_file(struct tdm_from *from, const char *path, struct tdm_error *err)
 {
-    struct reading r = {.from = from, .file = path, .err = err};
+    struct tdm_from_reading r = {.from = from, .file = path, .err = err};
     json_t *root = NULL;
-    enum tdm_status status = tdm_json_load(path, &root, err);
+    enum tdm_status status = tdm_from_load(path, &root, err);
     if (status != TDM_OK)
         return status;
-    for (size_t k = 0; k < KINDS && r.kind == NULL; k++)
-        for (const char *const *sign = kinds[k].signs; *sign != NULL && r.kind == NULL; sign++)
-            if (json_object_get(root, *sign) != NULL)
-                r.kind = &kinds[k];
-    if (r.kind == NULL)
-        status = tdm_fail(err, TDM_INPUT,
-                          "%s: is none of the files that --from reads: a DeepSpeed config, "
-                          "TrainingArguments, an adapter_config.json",
-                          path);
-    else
+    r.root = root;
+    r.kind = find_kind(root);
+    if (r.kind == NULL) {
+        tdm_fail(err, TDM_INPUT, "%s: is none of the files that --from reads", path);
+        status = tdm_hint(err, "a DeepSpeed or accelerate config, TrainingArguments, an "
+                               "adapter_config.json, an Axolotl config, Megatron-LM's arguments, a "
+                               "config of torchtitan");
+    } else {
         status = read_object(&r, "", root);
+    }
+    if (status == TDM_OK && r.kind->settle != NULL)
+        status = r.kind->settle(&r);
     json_decref(root);
     return status;
 }
@@ -399,26 +441,60 @@ enum tdm_status tdm_from_add(struct tdm_from *from, const char *path, struct tdm
     return TDM_OK;
 }
 
-enum tdm_status tdm_from_read(struct tdm_from *from, struct tdm_error *err)
+/* What follows from all files together. */
+static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
+{
+    struct tdm_from *from = r->from;
+    enum tdm_status status = TDM_OK;
+    char steps[32];
+    if (from->deepspeed_named_by != NULL && !from->has_deepspeed) {
+        tdm_fail(r->err, TDM_INPUT, "%s: names the DeepSpeed config %.128s",
+                 from->deepspeed_named_by, from->deepspeed_name);
+        return tdm_hint(r->err, "give that file to --from too");
+    }
+    gpus = gpus > 0 ? gpus : from->gpus;
+    if (from->method == NULL && from->is_training && gpus > 1)
+        from->method = "ddp";
+    if (from->checkpoints)
+        status = tdm_from_pair(r, "checkpointing", from->reentrant ? "on-reentrant" : "on");
+    if (status == TDM_OK && from->adapters) /* by peft, which makes them fp32 */
+        status = tdm_from_quiet_pair(r, "lora", "peft");
+    if (status == TDM_OK && from->adapters && from->bf16)
+        status = tdm_from_quiet_pair(r, "autocast", "bf16");
+    snprintf(steps, sizeof(steps), "%" PRIu64, from->accumulation);
+    if (status == TDM_OK && from->accumulation > 0)
+        status = tdm_from_quiet_pair(r, "gradient_accumulation_steps", steps);
+    if (status == TDM_OK && from->accumulation > 1)
+        status = tdm_from_quiet_pair(r, "grads", "held");
+    return status;
+}
+
+enum tdm_status tdm_from_read(struct tdm_from *from, uint64_t gpus, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    from->pairs = json_array();
-    from->ignored = json_array();
-    if (from->pairs == NULL || from->ignored == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "no memory for the settings of --from");
+    json_t **const lists[] = {&from->pairs, &from->quiet, &from->ignored, &from->lacking,
+                              &from->words};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        *lists[i] = json_array();
+        if (*lists[i] == NULL)
+            status = tdm_fail(err, TDM_NO_MEMORY, "no memory for the settings of --from");
+    }
     for (size_t i = 0; i < from->count && status == TDM_OK; i++)
         status = read_file(from, from->paths[i], err);
-    const struct reading r = {.from = from, .file = from->paths[0], .err = err};
-    if (status == TDM_OK && from->checkpoints)
-        status = add_pair(&r, "checkpointing", from->reentrant ? "on-reentrant" : "on");
-    return status;
+    const struct tdm_from_reading r = {.from = from, .file = from->paths[0], .err = err};
+    return status == TDM_OK ? settle(&r, gpus) : status;
 }
 
 void tdm_from_free(struct tdm_from *from)
 {
     json_decref(from->pairs);
+    json_decref(from->quiet);
     json_decref(from->ignored);
+    json_decref(from->lacking);
+    json_decref(from->words);
 }
+
+/* ---- for a method ---- */
 
 /* Does the list have a pair of this key? */
 static bool has_key(const struct tdm_method *method, const struct tdm_setting_list *list, size_t k)
@@ -432,18 +508,52 @@ static bool has_key(const struct tdm_method *method, const struct tdm_setting_li
     return false;
 }
 
+/* Does a pair that the method lacks say what the method does anyway? */
+static bool says_no(const char *pair)
+{
+    static const char *const words[] = {"=false", "=no", "=none", "=off", "=0", NULL};
+    const char *value = strchr(pair, '=');
+    for (const char *const *word = words; *word != NULL && value != NULL; word++)
+        if (strcmp(value, *word) == 0)
+            return true;
+    return false;
+}
+
+/* Does the wrapper cast adapters as all else, so that the key "lora" has no effect? */
+static bool is_vain(const struct tdm_method *method, const struct tdm_method_key *key)
+{
+    return method->wrapper != NULL && method->wrapper->mixes_precision &&
+           strcmp(key->name, "lora") == 0;
+}
+
+static enum tdm_status apply_quiet(const struct tdm_from_reading *r,
+                                   const struct tdm_method *method)
+{
+    for (size_t i = 0; i < json_array_size(r->from->quiet); i++) {
+        json_t *pair = json_array_get(r->from->quiet, i);
+        const char *value;
+        size_t k;
+        if (tdm_method_read_pair(method, json_string_value(pair), &k, &value) &&
+            !is_vain(method, tdm_method_key(method, k)) &&
+            json_array_append(r->from->pairs, pair) != 0)
+            return no_memory(r);
+    }
+    return TDM_OK;
+}
+
 enum tdm_status tdm_from_apply(struct tdm_from *from, const struct tdm_method *method,
                                struct tdm_setting_list *list, struct tdm_error *err)
 {
-    const struct reading r = {.from = from, .file = method->name, .err = err};
-    enum tdm_status status = TDM_OK;
+    const struct tdm_from_reading r = {.from = from, .file = method->name, .err = err};
+    enum tdm_status status = apply_quiet(&r, method);
     for (size_t i = 0; i < json_array_size(from->pairs) && status == TDM_OK; i++) {
         const char *pair = json_string_value(json_array_get(from->pairs, i)), *value;
         size_t k;
         if (!tdm_method_read_pair(method, pair, &k, &value))
-            status = note(&r, pair, "the method has no such key");
+            status = says_no(pair) ? tdm_from_note(&r, pair, "the method has no such key")
+                                   : tdm_from_lack(&r, pair, "the method has no such key");
         else if (has_key(method, list, k))
-            status = note(&r, pair, "said before");
+            status = tdm_from_note(&r, pair, "said before");
         else
             status = tdm_settings_add(list, pair, err);
     }

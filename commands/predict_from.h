@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Settings of `tidemark predict` from the files that people train with: a DeepSpeed config,
- * transformers' TrainingArguments (or TRL's SFTConfig), peft's adapter_config.json, all as JSON.
- * Every key is read, ignored with a word, or refused.
+ * Settings of `tidemark predict` from the files that people train with: configs of DeepSpeed and
+ * accelerate, TrainingArguments of transformers and TRL, peft's adapter_config.json, Axolotl's
+ * YAML, Megatron-LM's arguments, torchtitan's TOML. Every key is read, ignored with a word, said
+ * not to be modelled, or refused.
  */
 #ifndef TDM_COMMANDS_PREDICT_FROM_H
 #define TDM_COMMANDS_PREDICT_FROM_H
@@ -12,29 +13,37 @@
 
 #include <jansson.h>
 
-#define TDM_FROM_FILES 4u
+#define TDM_FROM_FILES 8u
 
 /* The files of --from, and what they say. All zero: none. */
 struct tdm_from {
     const char *paths[TDM_FROM_FILES]; /* borrowed */
     size_t count;
-    const char *method;      /* NULL: no file says it */
-    uint64_t batch, context; /* 0: no file says it */
-    json_t *pairs;           /* array of "KEY=VALUE"; owned */
-    json_t *ignored;         /* array of "FILE: KEY (why)"; owned */
-    bool checkpoints, reentrant;
+    const char *method, *model;           /* NULL: no file says it */
+    uint64_t batch, context, gpus, nodes; /* 0: no file says it */
+    uint64_t accumulation;                /* micro-batches of a step; 0: no file says it */
+    json_t *pairs, *quiet;                /* arrays of "KEY=VALUE"; owned */
+    json_t *ignored;                      /* array of "FILE: KEY (why)"; owned */
+    json_t *lacking;                      /* the same, of what is not modelled; owned */
+    json_t *words;                        /* array of strings that others borrow; owned */
+    const char *deepspeed_named_by; /* the file whose key names a DeepSpeed config; NULL: none */
+    const char *deepspeed_name;
+    bool has_deepspeed; /* one was read */
+    bool is_training;   /* a file of a trainer was read, which wraps in DDP on several GPUs */
+    bool checkpoints, reentrant, adapters, bf16;
 };
 
 /* Adds the value of one --from. TDM_USAGE: too many. */
 enum tdm_status tdm_from_add(struct tdm_from *from, const char *path, struct tdm_error *err);
 
-/* Reads all files. TDM_INPUT names the file and the key that is not known. The caller frees, also
- * after a failure. */
-enum tdm_status tdm_from_read(struct tdm_from *from, struct tdm_error *err);
+/* Reads all files. `gpus`: of the command line; 0: as the files say. TDM_INPUT names the file and
+ * the key that is not known. The caller frees, also after a failure. */
+enum tdm_status tdm_from_read(struct tdm_from *from, uint64_t gpus, struct tdm_error *err);
 void tdm_from_free(struct tdm_from *from);
 
 /* Adds the pairs to a list, without those whose key the list has already. Pairs of keys that the
- * method lacks become ignored ones. The list borrows from *from. */
+ * method lacks become ignored ones if they say no, else lacking ones. The list borrows from *from.
+ */
 enum tdm_status tdm_from_apply(struct tdm_from *from, const struct tdm_method *method,
                                struct tdm_setting_list *list, struct tdm_error *err);
 

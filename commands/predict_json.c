@@ -54,6 +54,23 @@ static json_t *timeline_json(const struct tdm_method_timeline *t)
                      "categories", categories, "points", points);
 }
 
+/* Peaks of the phases that the step reached; used bytes as the driver reports them. */
+static json_t *phases_json(const struct tdm_predict_answer *a, const struct tdm_torch_step *step)
+{
+    json_t *object = json_object();
+    for (unsigned p = 0; p < TDM_TORCH_PHASES; p++) {
+        const struct tdm_torch_bytes *peak = &step->phases[p];
+        if (peak->reserved == 0)
+            continue;
+        uint64_t used = peak->reserved + tdm_torch_runtime_bytes(&a->prediction.runtime);
+        tdm_json_set(&object, tdm_torch_phase_name((enum tdm_torch_phase)p),
+                     json_pack("{s:I, s:I, s:I}", "peak_bytes", (json_int_t)used,
+                               "peak_reserved_bytes", (json_int_t)peak->reserved,
+                               "peak_allocated_bytes", (json_int_t)peak->allocated));
+    }
+    return object;
+}
+
 static json_t *step_json(const struct tdm_predict_answer *a, const struct tdm_method_step *step)
 {
     const struct tdm_torch_step *t = &step->torch;
@@ -67,6 +84,7 @@ static json_t *step_json(const struct tdm_predict_answer *a, const struct tdm_me
         (json_int_t)t->retries, "peak_phase", tdm_torch_phase_name(t->peak_phase), "runs",
         !t->failed, "categories", categories_json(a, step));
     tdm_json_set(&object, "largest", largest_json(t));
+    tdm_json_set(&object, "phases", phases_json(a, t));
     if (t->failed)
         tdm_json_set(&object, "failed_phase", json_string(tdm_torch_phase_name(t->failed_phase)));
     for (unsigned p = 0; p < TDM_TORCH_PHASES; p++) {
@@ -172,9 +190,10 @@ json_t *tdm_predict_json(const struct tdm_predict_request *r, const struct tdm_p
             tdm_json_add(&vain, json_pack("{s:s, s:s}", "key", key->name, "words", text));
     }
     json_t *root = json_pack(
-        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:o}", "model", a->model->name,
-        "method", a->method->name, "machine", a->machine->name, "context", (json_int_t)r->context,
-        "batch", (json_int_t)r->batch, "gpus", (json_int_t)r->gpus, "device_bytes",
+        "{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:o}", "format",
+        TDM_PREDICTION_FORMAT, "model", a->model->name, "method", a->method->name, "machine",
+        a->machine->name, "context", (json_int_t)r->context, "batch", (json_int_t)r->batch, "gpus",
+        (json_int_t)r->gpus, "nodes", (json_int_t)r->nodes, "device_bytes",
         (json_int_t)a->machine->topology.places[TDM_DEVICE].capacity_bytes, "host_memory_bytes",
         (json_int_t)tdm_machine_far(a->machine)->capacity_bytes, "margin", r->margin, "settings",
         settings, "assumed", assumed, "without_effect", vain);
@@ -183,7 +202,8 @@ json_t *tdm_predict_json(const struct tdm_predict_request *r, const struct tdm_p
         tdm_json_set(&root, "assumption", json_string(assumption));
     if (r->from.count > 0)
         tdm_json_set(&root, "from",
-                     json_pack("{s:O, s:O}", "read", r->from.pairs, "ignored", r->from.ignored));
+                     json_pack("{s:O, s:O, s:O}", "read", r->from.pairs, "ignored", r->from.ignored,
+                               "not_modelled", r->from.lacking));
     tdm_json_merge(&root, predicted);
     return root;
 }

@@ -15,7 +15,9 @@
 
 struct tdm_predict_request {
     const char *model, *machine, *method;
-    uint64_t context, batch, gpus;
+    const char *mode;                     /* "train" or "serve" */
+    uint64_t context, batch, gpus, nodes; /* GPUs of all nodes together */
+    char node_pair[40];                   /* the setting that --nodes stands for */
     struct tdm_said_memory memory;
     double margin;
     struct tdm_setting_list set;
@@ -70,10 +72,40 @@ void tdm_predict_print_assumed(const struct tdm_predict_request *r,
 
 /* ---- as JSON (predict_json.c): new objects, NULL if memory ran out ---- */
 
+/* docs/prediction.schema.json says what it has. */
+#define TDM_PREDICTION_FORMAT "tidemark-prediction-1"
+
 /* The request and the method's answer, whose reference is taken over. */
 json_t *tdm_predict_json(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
                          json_t *predicted);
 json_t *tdm_predict_remedies_json(const struct tdm_remedies *remedies);
+/* ---- serving (predict_serve.c, predict_serve_text.c) ---- */
+
+/* Points of a picture: contexts by powers of two, and a batch for each dtype of the cache. */
+#define TDM_SERVE_POINTS 32u
+struct tdm_serve_point {
+    uint64_t context;
+    uint64_t sequences[TDM_KV_DTYPES]; /* that the cache holds */
+};
+
+struct tdm_serve_report {
+    struct tdm_serving_answer serving;
+    uint64_t longest_tokens; /* of which the cache holds the batch; 0: none */
+    struct tdm_serve_point points[TDM_SERVE_POINTS];
+    uint32_t count;
+    bool fits;
+};
+
+/* Prints the answer, draws it if asked. TDM_INFEASIBLE if the cache does not hold the batch. */
+enum tdm_status tdm_predict_serve(const struct tdm_predict_request *r,
+                                  const struct tdm_predict_answer *a, struct tdm_error *err);
+/* The same as JSON, without printing. */
+enum tdm_status tdm_predict_serve_answer(const struct tdm_predict_request *r,
+                                         const struct tdm_predict_answer *a, json_t **answer,
+                                         struct tdm_error *err);
+void tdm_serve_print(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
+                     const struct tdm_serve_report *report);
+
 /* The answer for another system. `err`: why it does not fit. */
 json_t *tdm_predict_peaks_json(const struct tdm_predict_answer *a, const struct tdm_error *err);
 

@@ -180,9 +180,10 @@ static json_t *json_evaluations(const struct tdm_program_report *report)
     json_t *array = json_array();
     for (size_t i = 0; i < report->evaluation_count; i++) {
         const struct tdm_trace_evaluation_row *row = &report->evaluations[i];
-        tdm_json_add(&array, json_pack("{s:I, s:o, s:I, s:f}", "step", (json_int_t)row->step,
-                                       "loss", json_seconds(row->loss), "tokens",
-                                       (json_int_t)row->tokens, "seconds", row->seconds));
+        tdm_json_add(&array,
+                     json_pack("{s:I, s:o, s:o, s:I, s:f}", "step", (json_int_t)row->step, "text",
+                               tdm_json_text(row->text), "loss", json_seconds(row->loss), "tokens",
+                               (json_int_t)row->tokens, "seconds", row->seconds));
     }
     return array;
 }

@@ -60,32 +60,44 @@ static void print_run(const struct tdm_report *report)
                run->ending);
 }
 
-/* The evaluation with the lowest loss. */
-static const struct tdm_trace_evaluation_row *
-best_evaluation(const struct tdm_program_report *report)
+/* Prints the losses of one text: its first, last and least. */
+static void print_evaluations_on(const struct tdm_program_report *report, const char *text)
 {
-    const struct tdm_trace_evaluation_row *best = report->evaluations;
-    for (size_t i = 1; i < report->evaluation_count; i++)
-        if (report->evaluations[i].loss < best->loss)
-            best = &report->evaluations[i];
-    return best;
-}
-
-static void print_evaluations(const struct tdm_program_report *report)
-{
-    size_t count = report->evaluation_count;
-    if (count == 0 || isnan(report->evaluations[count - 1].loss))
+    const struct tdm_trace_evaluation_row *first = NULL, *last = NULL, *best = NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < report->evaluation_count; i++) {
+        const struct tdm_trace_evaluation_row *row = &report->evaluations[i];
+        if (strcmp(row->text, text) != 0)
+            continue;
+        first = count++ == 0 ? row : first;
+        best = best == NULL || row->loss < best->loss ? row : best;
+        last = row;
+    }
+    if (last == NULL || isnan(last->loss))
         return;
-    const struct tdm_trace_evaluation_row *first = report->evaluations, *last = first + count - 1;
-    const struct tdm_trace_evaluation_row *best = best_evaluation(report);
-    printf("evaluated %zu time%s on %" PRIu64 " tokens; loss ", count, count == 1 ? "" : "s",
+    printf("evaluated %zu time%s on %" PRIu64 " tokens", count, count == 1 ? "" : "s",
            last->tokens);
+    if (strcmp(text, TDM_TEXT_UNNAMED) != 0)
+        printf(" of %s", text);
+    fputs("; loss ", stdout);
     if (count > 1)
         printf("%.4f after step %" PRId64 " to ", first->loss, first->step);
     printf("%.4f after step %" PRId64, last->loss, last->step);
     if (best != last)
         printf(", least %.4f after step %" PRId64, best->loss, best->step);
     putchar('\n');
+}
+
+/* A line for each text, in the order in which they first come. */
+static void print_evaluations(const struct tdm_program_report *report)
+{
+    for (size_t i = 0; i < report->evaluation_count; i++) {
+        size_t before = 0;
+        while (strcmp(report->evaluations[before].text, report->evaluations[i].text) != 0)
+            before++;
+        if (before == i)
+            print_evaluations_on(report, report->evaluations[i].text);
+    }
 }
 
 /* Prints the progress of an unfinished step, and the predicted time of that point. */

@@ -143,6 +143,9 @@ static void tokens(void *self, const struct tdm_tokens *tokens, double entropy)
                 tdm_text_shown(tdm_tokens_name(tokens), shown), count, tdm_tokens_format(tokens));
         if (documents > 0)
             fprintf(progress->out, ", %llu document%s", documents, documents == 1 ? "" : "s");
+        if (tdm_tokens_are_masked(tokens))
+            fprintf(progress->out, ", %llu targets",
+                    (unsigned long long)tdm_tokens_targets(tokens));
         fprintf(progress->out, ", unigram entropy %.3f nats\n", entropy);
     }
     await(progress, "  preparing the run");
@@ -291,16 +294,26 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
     fflush(progress->out);
 }
 
-static void evaluated(void *self, uint64_t step, double loss, uint64_t count, double seconds)
+/* " of NAME" of a text that has a name; else "". */
+static const char *of_text(const char *text, char out[TDM_TEXT_NAME + 8])
 {
+    const bool named = strcmp(text, TDM_TEXT_UNNAMED) != 0;
+    snprintf(out, TDM_TEXT_NAME + 8, "%s%s", named ? " of " : "", named ? text : "");
+    return out;
+}
+
+static void evaluated(void *self, uint64_t step, const char *text, double loss, uint64_t count,
+                      double seconds)
+{
+    char named[TDM_TEXT_NAME + 8];
     struct tdm_progress *progress = self;
     progress->seconds += seconds; /* counts toward the estimate of the remaining time */
     progress->validation_loss = loss;
     if (progress->terminal || isnan(loss)) /* the bar shows it from the next step on */
         return;
-    fprintf(progress->out, "  step %llu/%llu  validation loss %.4f over %llu tokens\n",
-            (unsigned long long)step, (unsigned long long)progress->steps, loss,
-            (unsigned long long)count);
+    fprintf(progress->out, "  step %llu/%llu  validation loss%s %.4f over %llu tokens\n",
+            (unsigned long long)step, (unsigned long long)progress->steps, of_text(text, named),
+            loss, (unsigned long long)count);
     fflush(progress->out);
 }
 
@@ -381,6 +394,16 @@ static void saved(void *self, const char *directory, uint64_t step, double secon
     fflush(progress->out);
 }
 
+static void warned(void *self, const struct tdm_error *what)
+{
+    struct tdm_progress *progress = self;
+    leave(progress);
+    if (progress->terminal)
+        fputs("\r\033[K", progress->out);
+    fprintf(progress->out, "warning: %s\n", what->message);
+    fflush(progress->out);
+}
+
 static void trace_lost(void *self, const struct tdm_error *failure)
 {
     struct tdm_progress *progress = self;
@@ -407,6 +430,7 @@ struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
                                      .within = within,
                                      .stepped = stepped,
                                      .evaluated = evaluated,
+                                     .warned = warned,
                                      .trace_lost = trace_lost};
 }
 
@@ -430,14 +454,15 @@ static const char *show_loss(double loss, char out[TDM_FORMAT_SIZE])
     return out;
 }
 
-static void print_result(FILE *out, const char *path, const struct tdm_run_result *result,
-                         bool executes)
+static void print_result(FILE *out, const struct tdm_run_options *options, uint32_t index,
+                         const struct tdm_run_result *result)
 {
+    const char *path = options->schedule_paths[index];
     char seconds[TDM_FORMAT_SIZE], predicted[TDM_FORMAT_SIZE];
     const uint64_t done = result->steps - result->resumed_step;
     double each = result->seconds / (double)done;
     char shown[TDM_TEXT_SHOWN];
-    if (!executes) {
+    if (!options->backend->executes) {
         fprintf(out, "%s: %llu step%s, nothing computed (predicted %s each)\n",
                 tdm_text_shown(path, shown), (unsigned long long)done, done == 1 ? "" : "s",
                 tdm_format_seconds(result->predicted_step_seconds, predicted));
@@ -454,14 +479,18 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
         fprintf(out, " at the first step, %s over the last tenth of steps",
                 show_loss(result->late_loss, loss[0]));
     fprintf(out, "; unigram entropy %.4f\n", result->unigram_entropy);
-    const struct tdm_run_validation *validation = &result->validation;
-    if (validation->evaluations > 0)
-        fprintf(out,
-                "  validation loss %s over %llu tokens after step %llu; least %s after step %llu\n",
-                show_loss(validation->last_loss, loss[0]), (unsigned long long)validation->tokens,
-                (unsigned long long)validation->last_step,
-                show_loss(validation->best_loss, loss[1]),
-                (unsigned long long)validation->best_step);
+    for (uint32_t t = 0; t < options->text_count; t++) {
+        const struct tdm_run_validation *validation = &result->validations[t];
+        char named[TDM_TEXT_NAME + 8];
+        if (validation->evaluations == 0)
+            continue;
+        fprintf(
+            out,
+            "  validation loss%s %s over %llu tokens after step %llu; least %s after step %llu\n",
+            of_text(options->texts[t].name, named), show_loss(validation->last_loss, loss[0]),
+            (unsigned long long)validation->tokens, (unsigned long long)validation->last_step,
+            show_loss(validation->best_loss, loss[1]), (unsigned long long)validation->best_step);
+    }
     char outside[TDM_FORMAT_SIZE];
     for (uint32_t place = 0; place < result->topology.place_count; place++) {
         const struct tdm_trace_arena *arena = &result->arenas[place];
@@ -498,8 +527,7 @@ void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_option
         fputc('\n', progress->out);
     for (uint32_t i = 0; i < options->schedule_count; i++)
         if (results[i].steps > results[i].resumed_step)
-            print_result(progress->out, options->schedule_paths[i], &results[i],
-                         options->backend->executes);
+            print_result(progress->out, options, i, &results[i]);
     char shown[TDM_TEXT_SHOWN];
     const bool finished = tdm_progress_finished(options, results);
     if (finished && options->save_path != NULL)

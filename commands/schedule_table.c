@@ -94,6 +94,11 @@ static void print_ranks(FILE *out, const struct tdm_schedule *schedule)
     if (schedule->exchange == TDM_EXCHANGE_HEADS)
         fprintf(out, ROW "heads: each rank attends with %u of %u KV heads\n", "exchange",
                 schedule->model->kv_heads / schedule->ranks, schedule->model->kv_heads);
+    if (schedule->exchange == TDM_EXCHANGE_QUERIES)
+        fprintf(out,
+                ROW "queries: chunks of K and V pass from rank to rank, in the backward those of "
+                    "queries\n",
+                "exchange");
     if (schedule->exchange == TDM_EXCHANGE_RING)
         fprintf(out, ROW "ring: K and V pass from rank to rank, one chunk at a time\n", "exchange");
     if (tdm_weights_sliced(schedule))

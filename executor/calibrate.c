@@ -127,17 +127,19 @@ static enum tdm_status find_base(const struct tdm_card *card, struct tdm_machine
     return status;
 }
 
-/* What top-k lists reach depends on their contents, and no step of a calibration has any. */
-static const enum tdm_rate list_shares[] = {TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE,
-                                            TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE};
+/* What top-k lists reach depends on their contents, and no step of a calibration has any; nor has
+ * it ranks in a ring. */
+static const enum tdm_rate kept_shares[] = {
+    TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE, TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE,
+    TDM_RATE_ATTENTION_FORWARD_VISITS_SHARE, TDM_RATE_ATTENTION_BACKWARD_VISITS_SHARE};
 
 /* Rates of the base (NULL: none) that are kept. NULL: out of memory. */
-static json_t *list_shares_of(const struct tdm_machine *base)
+static json_t *kept_shares_of(const struct tdm_machine *base)
 {
     json_t *rates = json_object();
-    for (size_t i = 0; i < sizeof(list_shares) / sizeof(list_shares[0]) && base != NULL; i++)
-        tdm_json_set(&rates, tdm_rate_key(list_shares[i]),
-                     tdm_rate_json(&base->table[list_shares[i]]));
+    for (size_t i = 0; i < sizeof(kept_shares) / sizeof(kept_shares[0]) && base != NULL; i++)
+        tdm_json_set(&rates, tdm_rate_key(kept_shares[i]),
+                     tdm_rate_json(&base->table[kept_shares[i]]));
     return rates;
 }
 
@@ -167,7 +169,7 @@ static enum tdm_status describe_card(const struct tdm_backend *backend, json_t *
                      json_integer((json_int_t)base->topology.places[place].runtime_bytes));
     if (base != NULL)
         tdm_json_set(description, "base", json_string(base->name));
-    tdm_json_set(description, "rates", list_shares_of(base));
+    tdm_json_set(description, "rates", kept_shares_of(base));
     json_object_del(*description, "launch_seconds");
     json_object_del(*description, "copy_seconds");
     tdm_json_set(provenance, "card", tdm_json_text(card.name));
@@ -276,8 +278,8 @@ static void set_rates(const struct tdm_calibration *calibration, json_t **descri
     tdm_rate_fit_tables(calibration->fit, false, tables, known);
     complete_attention(tables, known);
     json_t *rates = json_object();
-    for (size_t i = 0; i < sizeof(list_shares) / sizeof(list_shares[0]); i++) {
-        const char *key = tdm_rate_key(list_shares[i]);
+    for (size_t i = 0; i < sizeof(kept_shares) / sizeof(kept_shares[0]); i++) {
+        const char *key = tdm_rate_key(kept_shares[i]);
         json_t *kept = json_object_get(json_object_get(*description, "rates"), key);
         if (kept != NULL)
             tdm_json_set(&rates, key, json_deep_copy(kept));

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FORMAT "tidemark-checkpoint-2"
+#define FORMAT "tidemark-checkpoint-3"
 
 #define LATEST "latest"
 
@@ -148,26 +148,6 @@ static enum tdm_status find(const char *path, char **directory, struct tdm_error
     return status;
 }
 
-/* Reads where in a step a checkpoint is. */
-static void read_within(struct tdm_json_reader *reader, struct tdm_checkpoint *checkpoint)
-{
-    static const char *const keys[] = {"op", "ops", "seconds", "bytes", "checksum", "slots", NULL};
-    struct tdm_json_reader within = {
-        reader->file, "within", json_object_get(reader->object, "within"), reader->err, TDM_OK};
-    if (json_is_null(within.object))
-        return;
-    if (tdm_json_object(reader, "within") == NULL)
-        return;
-    tdm_json_only(&within, keys);
-    checkpoint->within_op = tdm_json_count(&within, "op", 1, MOST);
-    checkpoint->within_seconds = tdm_json_number(&within, "seconds", 0, 1e12);
-    (void)tdm_json_count(&within, "ops", 1, MOST);
-    (void)tdm_json_count(&within, "bytes", 0, MOST);
-    (void)tdm_json_string(&within, "checksum");
-    (void)tdm_json_array(&within, "slots");
-    reader->status = reader->status == TDM_OK ? tdm_json_status(&within) : reader->status;
-}
-
 static enum tdm_status check_note(const char *file, struct tdm_checkpoint *checkpoint,
                                   struct tdm_error *err)
 {
@@ -180,8 +160,11 @@ static enum tdm_status check_note(const char *file, struct tdm_checkpoint *check
     if (tdm_json_status(&reader) == TDM_OK && strcmp(format, FORMAT) != 0)
         return tdm_json_fail(&reader, "format", "is not known; expected \"%s\"", FORMAT);
     tdm_json_only(&reader, keys);
-    read_within(&reader, checkpoint);
-    const uint64_t step = tdm_json_count(&reader, "step", checkpoint->within_op == 0, MOST);
+    const json_t *within = json_object_get(note, "within");
+    if (tdm_json_status(&reader) == TDM_OK && !json_is_null(within) &&
+        tdm_json_object(&reader, "within") != NULL)
+        reader.status = tdm_checkpoint_read_parts(file, within, checkpoint, err);
+    const uint64_t step = tdm_json_count(&reader, "step", checkpoint->parts == NULL, MOST);
     checkpoint->step = step;
     checkpoint->seed = tdm_json_count(&reader, "seed", 0, MOST);
     const json_t *losses = tdm_json_array(&reader, "losses");
@@ -234,6 +217,7 @@ void tdm_checkpoint_close(struct tdm_checkpoint *checkpoint)
         return;
     tdm_checkpoint_reader_close(checkpoint->reader);
     json_decref(checkpoint->note);
+    free(checkpoint->parts);
     free(checkpoint->directory);
     free(checkpoint);
 }
@@ -281,6 +265,22 @@ static const json_t *at(const json_t *object, const char *path)
             return object;
         path += length + 1;
     }
+}
+
+/* Do two schedules have the same value of a setting? Also sets what messages show of them. */
+static bool same_setting(const json_t *then, const json_t *now, enum tdm_training_setting setting,
+                         char was[SHOWN], char is[SHOWN])
+{
+    const char *path = tdm_training_setting_key(setting);
+    const char *absent = tdm_training_setting_absent(setting);
+    const json_t *old = at(then, path), *new = at(now, path);
+    show(old, was);
+    show(new, is);
+    if (old == NULL && absent != NULL)
+        snprintf(was, SHOWN, "\"%s\"", absent);
+    if (new == NULL && absent != NULL)
+        snprintf(is, SHOWN, "\"%s\"", absent);
+    return json_equal(old, new) || (absent != NULL && strcmp(was, is) == 0);
 }
 
 static bool is_changed_by_user(const struct tdm_checkpoint_user *user, const char *path)
@@ -349,10 +349,8 @@ static enum tdm_status compare(struct tdm_checkpoint *checkpoint, const json_t *
                           show(at(now, decisive[i]), is), user, err);
     for (int s = 0; s < TDM_TRAINING_SETTINGS; s++) {
         const char *path = tdm_training_setting_key((enum tdm_training_setting)s);
-        if (json_equal(at(then, path), at(now, path)))
+        if (same_setting(then, now, (enum tdm_training_setting)s, was, is))
             continue;
-        show(at(then, path), was);
-        show(at(now, path), is);
         if (!is_changed_by_user(user, path)) {
             refuse(checkpoint, path, was, is, user, err);
             return tdm_hint(err, "--set %s=%.*s goes on with the old value, another one changes it",
@@ -382,10 +380,10 @@ enum tdm_status tdm_checkpoint_match(struct tdm_checkpoint *checkpoint,
     enum tdm_status status = tdm_schedule_to_json(user->program->schedule, NULL, &now, err);
     if (status == TDM_OK)
         status = compare(checkpoint, now, user, err);
-    if (status == TDM_OK && checkpoint->within_op > 0)
+    if (status == TDM_OK && checkpoint->parts != NULL)
         status = tdm_checkpoint_match_within(checkpoint, now, user, err);
     json_decref(now);
-    if (status == TDM_OK && checkpoint->within_op == 0)
+    if (status == TDM_OK && checkpoint->parts == NULL)
         status = tdm_checkpoint_reader_open(checkpoint, user->program, &checkpoint->reader, err);
     return status;
 }

@@ -27,9 +27,10 @@ struct tdm_checkpoint_moment {
     const struct tdm_history *history;  /* of all steps up to this one */
 };
 
-/* Writes a checkpoint to `target`, for which it sets `checkpoint` and `part_bytes`. The directory
- * is read back before it takes its place. TDM_INPUT if a weight or a moment is not finite: then
- * nothing is written. */
+/* Writes a checkpoint to `target`, for which it sets `checkpoint`, `part_bytes` and `shared`. The
+ * directory is read back before it takes its place. Several processes call it together, each writes
+ * what its ranks have, and process 0 puts the directory in its place. TDM_INPUT if a weight or a
+ * moment is not finite: then nothing is written. */
 enum tdm_status tdm_checkpoint_save(const struct tdm_weights_target *target,
                                     const struct tdm_arenas *arenas,
                                     const struct tdm_program *program,
@@ -38,22 +39,28 @@ enum tdm_status tdm_checkpoint_save(const struct tdm_weights_target *target,
 
 struct tdm_pauses;
 
-/* Where a step is: at a pause, so long after it began. */
-struct tdm_checkpoint_within {
-    uint32_t pause;
-    double seconds;
+/* What a checkpoint within a step says of a rank. */
+struct tdm_checkpoint_part {
+    uint64_t op, ops;         /* the first op that has not run, and all of the step */
+    uint64_t bytes, checksum; /* of its memory */
+    uint64_t slots;           /* a digest of the slots in it */
 };
 
-/* Writes to the directory `target` a checkpoint within the step after `moment`: what the rest of
- * the step needs of the arenas of a program of one rank. It is read back before it takes its
- * place. */
-enum tdm_status tdm_checkpoint_save_within(const char *target, const struct tdm_arenas *arenas,
-                                           const struct tdm_program *program,
-                                           const struct tdm_pauses *pauses,
-                                           const struct tdm_checkpoint_within *within,
-                                           const struct tdm_checkpoint_moment *moment,
-                                           const struct tdm_weights_watch *watch,
-                                           struct tdm_error *err);
+/* Writes the memory of a rank at a pause to a file of a new directory: what the rest of the step
+ * needs of its arenas. It is read back. `program` is that of the rank. */
+enum tdm_status tdm_checkpoint_write_part(const char *directory, const struct tdm_arenas *arenas,
+                                          const struct tdm_program *program,
+                                          const struct tdm_pauses *pauses, uint32_t pause,
+                                          const struct tdm_weights_watch *watch,
+                                          struct tdm_checkpoint_part *part, struct tdm_error *err);
+
+/* Writes the note of a checkpoint within the step after `moment`, `seconds` after that began.
+ * `parts`: of all ranks. */
+enum tdm_status tdm_checkpoint_write_within(const char *directory,
+                                            const struct tdm_program *program, double seconds,
+                                            const struct tdm_checkpoint_part *parts,
+                                            const struct tdm_checkpoint_moment *moment,
+                                            struct tdm_error *err);
 
 /* Is this the name of a file in it, in the sense of tdm_directory_owns? */
 bool tdm_checkpoint_owns_within(const char *name);
@@ -66,8 +73,11 @@ struct tdm_checkpoint {
     char *directory; /* a checkpoint, also where the caller named a folder of them */
     json_t *note;
     uint64_t step, seed;
-    uint64_t within_op;    /* of the step after it, the first op that has not run; 0: none has */
-    double within_seconds; /* that the ops before it took */
+    /* of the step after it: the ranks that ran a part of it, what each has; NULL: it is not begun
+     */
+    struct tdm_checkpoint_part *parts;
+    uint32_t part_count;
+    double within_seconds; /* that this took */
     /* settings that differ from those of the run that saved, with both values; "": none */
     char differences[512];
     struct tdm_checkpoint_reader *reader; /* NULL until tdm_checkpoint_match() */

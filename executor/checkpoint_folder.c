@@ -240,14 +240,14 @@ static int descending(const void *a, const void *b)
 }
 
 /* Removes the checkpoints within steps before `end`. */
-static void remove_within(const struct tdm_checkpoint_folder *folder, uint64_t end)
+static void remove_within(struct tdm_checkpoint_folder *folder, uint64_t end)
 {
     uint64_t *steps;
     size_t count = list(folder->path, WITHIN_PREFIX, false, &steps);
     for (size_t i = 0; i < count; i++) {
         char *path = steps[i] < end ? tdm_checkpoint_folder_within(folder, steps[i]) : NULL;
         if (path != NULL)
-            tdm_directory_remove(path, tdm_checkpoint_owns_within);
+            (void)tdm_directory_remove(path, tdm_checkpoint_owns_within, &folder->stuck);
         free(path);
     }
     free(steps);
@@ -268,7 +268,7 @@ enum tdm_status tdm_checkpoint_folder_advance_within(struct tdm_checkpoint_folde
     for (size_t i = 0; i < count; i++) {
         char *path = tdm_checkpoint_folder_step(folder, steps[i]);
         if (path != NULL)
-            tdm_directory_remove(path, tdm_weights_owns_checkpoint);
+            (void)tdm_directory_remove(path, tdm_weights_owns_checkpoint, &folder->stuck);
         free(path);
     }
     free(latest);
@@ -295,7 +295,7 @@ enum tdm_status tdm_checkpoint_folder_advance(struct tdm_checkpoint_folder *fold
         }
         char *path = tdm_checkpoint_folder_step(folder, steps[i]);
         if (path != NULL)
-            tdm_directory_remove(path, tdm_weights_owns_checkpoint);
+            (void)tdm_directory_remove(path, tdm_weights_owns_checkpoint, &folder->stuck);
         free(path);
     }
     free(steps);

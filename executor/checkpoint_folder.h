@@ -18,6 +18,9 @@ struct tdm_checkpoint_folder {
     bool discards; /* checkpoints of another run are there, which go after the first save */
     bool made;     /* by tdm_checkpoint_folder_open() */
     int lock;      /* descriptor; -1: not open */
+    /* of the last checkpoint that should have been removed and could not; TDM_OK: none. The caller
+     * tells and clears it */
+    struct tdm_error stuck;
 };
 
 /* May a run write its checkpoints to `path`, after `resumed`, a checkpoint in any folder (NULL:

@@ -21,7 +21,11 @@ enum tdm_status tdm_checkpoint_match_within(const struct tdm_checkpoint *checkpo
                                             const struct tdm_checkpoint_user *user,
                                             struct tdm_error *err);
 
-/* Loads the memory of such a checkpoint. */
+/* Reads what a note says of the ranks of a checkpoint within a step. */
+enum tdm_status tdm_checkpoint_read_parts(const char *file, const json_t *within,
+                                          struct tdm_checkpoint *checkpoint, struct tdm_error *err);
+
+/* Loads the memory of such a checkpoint, of the ranks of this process. */
 enum tdm_status tdm_checkpoint_load_within(const struct tdm_checkpoint *checkpoint,
                                            const struct tdm_arenas *arenas,
                                            const struct tdm_program *program,

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints within a step: the slots of the arenas that the rest of the step needs, in one file,
- * and a note that says where the step is. */
+/* Checkpoints within a step: of each rank the slots of its arenas that the rest of the step needs,
+ * in a file of its own, and a note that says where the step is. */
 #include "executor/checkpoint_parts.h"
 
-#include "base/directory.h"
+#include "base/digest.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/size.h"
 #include "schedule/pauses.h"
+#include "schedule/program.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,14 +18,32 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MEMORY "memory.bin"
+/* memory-RANK.bin */
+#define MEMORY "memory-"
+#define MEMORY_END ".bin"
+
+#define MOST ((uint64_t)INT64_MAX)
 
 /* Bytes that are moved at a time. */
 #define BLOCK_BYTES (UINT64_C(8) << 20)
 
 bool tdm_checkpoint_owns_within(const char *name)
 {
-    return strcmp(name, TDM_WEIGHTS_NOTE) == 0 || strcmp(name, MEMORY) == 0;
+    if (strcmp(name, TDM_WEIGHTS_NOTE) == 0)
+        return true;
+    if (strncmp(name, MEMORY, strlen(MEMORY)) != 0)
+        return false;
+    name += strlen(MEMORY);
+    const size_t digits = strspn(name, "0123456789");
+    return digits > 0 && strcmp(name + digits, MEMORY_END) == 0;
+}
+
+/* "DIRECTORY/memory-RANK.bin"; malloc'ed. NULL if memory ran out. */
+static char *memory_path(const char *directory, uint32_t rank)
+{
+    char name[48];
+    snprintf(name, sizeof(name), MEMORY "%" PRIu32 MEMORY_END, rank);
+    return tdm_path_join(directory, name);
 }
 
 /* ---- the slots, one after another ---- */
@@ -47,7 +66,7 @@ static enum tdm_status read_file(const struct moving *m, uint64_t bytes, struct 
         if (some < 0 && errno == EINTR)
             continue;
         if (some < 0)
-            return tdm_file_failed(m->path, errno, err);
+            return tdm_fail(err, TDM_IO, "%s: cannot be read: %s", m->path, strerror(errno));
         if (some == 0)
             return tdm_fail(err, TDM_INPUT, "%s: is cut off", m->path);
         at += (uint64_t)some;
@@ -99,6 +118,8 @@ static enum tdm_status open_memory(struct moving *m, const char *path, int flags
     m->fd = m->block == NULL ? -1 : open(path, flags | O_CLOEXEC, 0666);
     if (m->block == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to move it", path);
+    if (m->fd < 0 && flags == O_RDONLY)
+        return tdm_fail(err, TDM_IO, "%s: cannot be opened: %s", path, strerror(errno));
     return m->fd < 0 ? tdm_file_failed(path, errno, err) : TDM_OK;
 }
 
@@ -130,78 +151,137 @@ static enum tdm_status verify(const char *path, uint64_t bytes, uint64_t checksu
                : status;
 }
 
-/* Names of buffers with their ranges of slots: [["name", first, count], ...]. */
-static json_t *slots_json(const struct tdm_program *program, const struct tdm_pauses *pauses,
-                          uint32_t number)
+/* The digest of the names of buffers with their ranges of slots: [["name", first, count], ...]. */
+static enum tdm_status digest_slots(const struct tdm_program *program,
+                                    const struct tdm_pauses *pauses, uint32_t number,
+                                    uint64_t *digest, struct tdm_error *err)
 {
     struct tdm_slot_range range = {0};
     json_t *slots = json_array();
     while (tdm_pauses_next(pauses, number, &range))
         tdm_json_add(&slots, json_pack("[s, I, I]", program->buffers[range.buffer].name,
                                        (json_int_t)range.first_slot, (json_int_t)range.slots));
-    return slots;
+    char *text = slots == NULL ? NULL : tdm_json_dump(slots, JSON_COMPACT);
+    json_decref(slots);
+    if (text == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a checkpoint within a step");
+    *digest = tdm_digest_bytes(text, strlen(text));
+    free(text);
+    return TDM_OK;
 }
 
-static json_t *within_json(const struct tdm_program *program, const struct tdm_pauses *pauses,
-                           const struct tdm_checkpoint_within *within, uint64_t checksum)
+enum tdm_status tdm_checkpoint_write_part(const char *directory, const struct tdm_arenas *arenas,
+                                          const struct tdm_program *program,
+                                          const struct tdm_pauses *pauses, uint32_t pause,
+                                          const struct tdm_weights_watch *watch,
+                                          struct tdm_checkpoint_part *part, struct tdm_error *err)
 {
-    const struct tdm_pause *pause = tdm_pauses_at(pauses, within->pause);
-    char text[TDM_DIGEST_SIZE];
-    snprintf(text, sizeof(text), "%016" PRIx64, checksum);
-    json_t *json = json_pack("{s:I, s:I, s:f, s:I, s:s}", "op", (json_int_t)pause->op, "ops",
-                             (json_int_t)program->op_count, "seconds", within->seconds, "bytes",
-                             (json_int_t)pause->bytes, "checksum", text);
-    tdm_json_set(&json, "slots", slots_json(program, pauses, within->pause));
-    return json;
-}
-
-enum tdm_status tdm_checkpoint_save_within(const char *target, const struct tdm_arenas *arenas,
-                                           const struct tdm_program *program,
-                                           const struct tdm_pauses *pauses,
-                                           const struct tdm_checkpoint_within *within,
-                                           const struct tdm_checkpoint_moment *moment,
-                                           const struct tdm_weights_watch *watch,
-                                           struct tdm_error *err)
-{
-    const uint64_t bytes = tdm_pauses_at(pauses, within->pause)->bytes;
-    struct moving m = {.arenas = arenas, .watch = watch, .bytes = bytes, .fd = -1};
-    struct tdm_directory directory;
-    json_t *note = NULL;
-    enum tdm_status status =
-        tdm_directory_begin(target, true, tdm_checkpoint_owns_within, &directory, err);
+    const struct tdm_pause *at = tdm_pauses_at(pauses, pause);
+    struct moving m = {.arenas = arenas, .watch = watch, .bytes = at->bytes, .fd = -1};
+    uint64_t slots = 0;
+    enum tdm_status status = digest_slots(program, pauses, pause, &slots, err);
+    char *path = status == TDM_OK ? memory_path(directory, program->rank) : NULL;
+    if (status == TDM_OK && path == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", directory);
     if (status != TDM_OK)
         return status;
-    char *path = tdm_path_join(directory.temporary, MEMORY);
-    if (path == NULL) {
-        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", target);
-        goto abandon;
-    }
     status = open_memory(&m, path, O_WRONLY | O_CREAT | O_EXCL, err);
     if (status == TDM_OK)
-        status = move_slots(&m, true, program, pauses, within->pause, err);
+        status = move_slots(&m, true, program, pauses, pause, err);
     status = close_memory(&m, true, status, err);
     const uint64_t checksum = tdm_checksum_value(&m.sum);
     if (status == TDM_OK)
-        status = verify(path, bytes, checksum, err);
-    if (status == TDM_OK)
-        status = tdm_checkpoint_note(program, moment, json_object(), json_object(),
-                                     within_json(program, pauses, within, checksum), &note, err);
-    if (status == TDM_OK)
-        status = tdm_json_save(directory.temporary, TDM_WEIGHTS_NOTE, note, err);
-    if (status == TDM_OK)
-        status = tdm_json_verify(directory.temporary, TDM_WEIGHTS_NOTE, note, err);
-    json_decref(note);
-
-abandon:
-    if (status == TDM_OK)
-        status = tdm_directory_commit(&directory, err);
-    else
-        tdm_directory_abandon(&directory);
+        status = verify(path, at->bytes, checksum, err);
     free(path);
+    if (status == TDM_OK)
+        *part = (struct tdm_checkpoint_part){at->op, program->op_count, at->bytes, checksum, slots};
+    return status;
+}
+
+static const char *hex(uint64_t number, char out[TDM_DIGEST_SIZE])
+{
+    snprintf(out, TDM_DIGEST_SIZE, "%016" PRIx64, number);
+    return out;
+}
+
+static json_t *within_json(uint32_t ranks, double seconds, const struct tdm_checkpoint_part *parts)
+{
+    json_t *list = json_array(), *within = json_pack("{s:f}", "seconds", seconds);
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        const struct tdm_checkpoint_part *part = &parts[rank];
+        char checksum[TDM_DIGEST_SIZE], slots[TDM_DIGEST_SIZE];
+        tdm_json_add(&list,
+                     json_pack("{s:I, s:I, s:I, s:s, s:s}", "op", (json_int_t)part->op, "ops",
+                               (json_int_t)part->ops, "bytes", (json_int_t)part->bytes, "checksum",
+                               hex(part->checksum, checksum), "slots", hex(part->slots, slots)));
+    }
+    tdm_json_set(&within, "ranks", list);
+    return within;
+}
+
+enum tdm_status tdm_checkpoint_write_within(const char *directory,
+                                            const struct tdm_program *program, double seconds,
+                                            const struct tdm_checkpoint_part *parts,
+                                            const struct tdm_checkpoint_moment *moment,
+                                            struct tdm_error *err)
+{
+    json_t *note = NULL;
+    enum tdm_status status =
+        tdm_checkpoint_note(program, moment, json_object(), json_object(),
+                            within_json(program->ranks, seconds, parts), &note, err);
+    if (status == TDM_OK)
+        status = tdm_json_save(directory, TDM_WEIGHTS_NOTE, note, err);
+    if (status == TDM_OK)
+        status = tdm_json_verify(directory, TDM_WEIGHTS_NOTE, note, err);
+    json_decref(note);
     return status;
 }
 
 /* ---- loading ---- */
+
+/* Sixteen hexadecimal digits. */
+static uint64_t read_hex(struct tdm_json_reader *reader, const char *key)
+{
+    const char *text = tdm_json_string(reader, key);
+    if (text == NULL)
+        return 0;
+    if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
+        tdm_json_fail(reader, key, "is not a checksum of 16 hexadecimal digits");
+    return strtoull(text, NULL, 16);
+}
+
+enum tdm_status tdm_checkpoint_read_parts(const char *file, const json_t *within,
+                                          struct tdm_checkpoint *checkpoint, struct tdm_error *err)
+{
+    static const char *const keys[] = {"seconds", "ranks", NULL};
+    static const char *const part_keys[] = {"op", "ops", "bytes", "checksum", "slots", NULL};
+    struct tdm_json_reader reader = {file, "within", within, err, TDM_OK};
+    tdm_json_only(&reader, keys);
+    checkpoint->within_seconds = tdm_json_number(&reader, "seconds", 0, 1e12);
+    const json_t *ranks = tdm_json_array(&reader, "ranks");
+    const size_t count = json_array_size(ranks);
+    if (tdm_json_status(&reader) == TDM_OK && (count == 0 || count > TDM_MAX_RANKS))
+        tdm_json_fail(&reader, "ranks", "has %zu entries; expected 1 to %u", count, TDM_MAX_RANKS);
+    if (tdm_json_status(&reader) != TDM_OK)
+        return tdm_json_status(&reader);
+    checkpoint->parts = calloc(count, sizeof(*checkpoint->parts));
+    if (checkpoint->parts == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to read it", file);
+    checkpoint->part_count = (uint32_t)count;
+    for (size_t i = 0; i < count; i++) {
+        char path[48];
+        snprintf(path, sizeof(path), "within.ranks[%zu]", i);
+        struct tdm_json_reader of_rank = {file, path, json_array_get(ranks, i), err, TDM_OK};
+        tdm_json_only(&of_rank, part_keys);
+        checkpoint->parts[i] = (struct tdm_checkpoint_part){
+            tdm_json_count(&of_rank, "op", 1, MOST), tdm_json_count(&of_rank, "ops", 1, MOST),
+            tdm_json_count(&of_rank, "bytes", 0, MOST), read_hex(&of_rank, "checksum"),
+            read_hex(&of_rank, "slots")};
+        if (tdm_json_status(&of_rank) != TDM_OK)
+            return tdm_json_status(&of_rank);
+    }
+    return TDM_OK;
+}
 
 enum tdm_status tdm_checkpoint_match_within(const struct tdm_checkpoint *checkpoint,
                                             const json_t *now,
@@ -209,10 +289,12 @@ enum tdm_status tdm_checkpoint_match_within(const struct tdm_checkpoint *checkpo
                                             struct tdm_error *err)
 {
     const json_t *then = json_object_get(checkpoint->note, "schedule");
-    const json_t *within = json_object_get(checkpoint->note, "within");
-    const uint64_t ops = (uint64_t)json_integer_value(json_object_get(within, "ops"));
-    if (checkpoint->differences[0] == '\0' && json_equal(then, now) &&
-        ops == user->program->op_count)
+    const struct tdm_program *program = user->program;
+    bool same = checkpoint->differences[0] == '\0' && json_equal(then, now) &&
+                checkpoint->part_count == program->ranks;
+    for (uint32_t rank = 0; same && rank < program->ranks; rank++)
+        same = checkpoint->parts[rank].ops == tdm_program_of_rank(program, rank).op_count;
+    if (same)
         return TDM_OK;
     tdm_fail(err, TDM_INPUT,
              "%s: was saved within step %" PRIu64 ", which %s cannot finish: that takes the "
@@ -222,36 +304,36 @@ enum tdm_status tdm_checkpoint_match_within(const struct tdm_checkpoint *checkpo
     return tdm_hint(err, "resume with that schedule, or, with this one, from a step-N");
 }
 
+/* Loads the memory of a rank, whose program this is. */
 static enum tdm_status load(const struct tdm_checkpoint *checkpoint, struct moving *m,
                             const struct tdm_program *program, const struct tdm_pauses *pauses,
                             struct tdm_error *err)
 {
-    const json_t *within = json_object_get(checkpoint->note, "within");
-    const char *due = json_string_value(json_object_get(within, "checksum"));
-    const uint32_t number = tdm_pauses_find(pauses, checkpoint->within_op);
-    char *path = tdm_path_join(checkpoint->directory, MEMORY), found[TDM_DIGEST_SIZE];
-    json_t *slots = number == TDM_NONE ? NULL : slots_json(program, pauses, number);
-    enum tdm_status status = TDM_OK;
-    if (path == NULL)
-        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to read it", checkpoint->directory);
-    else if (!json_equal(slots, json_object_get(within, "slots")))
+    const struct tdm_checkpoint_part *part = &checkpoint->parts[program->rank];
+    const uint32_t number = tdm_pauses_find(pauses, part->op);
+    uint64_t slots = 0;
+    enum tdm_status status =
+        number == TDM_NONE ? TDM_OK : digest_slots(program, pauses, number, &slots, err);
+    if (status == TDM_OK && (number == TDM_NONE || slots != part->slots ||
+                             tdm_pauses_at(pauses, number)->bytes != part->bytes))
         status = tdm_fail(err, TDM_INPUT,
                           "%s: this version of tidemark makes another program of its schedule",
                           checkpoint->directory);
+    char *path = status == TDM_OK ? memory_path(checkpoint->directory, program->rank) : NULL;
+    if (status == TDM_OK && path == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to read it", checkpoint->directory);
+    if (status != TDM_OK)
+        return status;
+    m->bytes = part->bytes;
+    status = open_memory(m, path, O_RDONLY, err);
     if (status == TDM_OK)
-        status = open_memory(m, path, O_RDONLY, err);
-    if (status == TDM_OK) {
-        m->bytes = tdm_pauses_at(pauses, number)->bytes;
         status = move_slots(m, false, program, pauses, number, err);
-    }
     status = close_memory(m, false, status, err);
-    snprintf(found, sizeof(found), "%016" PRIx64, tdm_checksum_value(&m->sum));
-    if (status == TDM_OK && (due == NULL || strcmp(found, due) != 0)) {
+    if (status == TDM_OK && tdm_checksum_value(&m->sum) != part->checksum) {
         tdm_fail(err, TDM_INPUT,
                  "%s: its data are not those that were saved: their checksum differs", path);
         status = tdm_hint(err, "resume from a step-N");
     }
-    json_decref(slots);
     free(path);
     return status;
 }
@@ -262,12 +344,18 @@ enum tdm_status tdm_checkpoint_load_within(const struct tdm_checkpoint *checkpoi
                                            const struct tdm_weights_watch *watch,
                                            struct tdm_error *err)
 {
-    struct moving m = {.arenas = arenas, .watch = watch, .fd = -1};
-    struct tdm_pauses *pauses;
-    enum tdm_status status = tdm_pauses_new(program, &pauses, err);
-    if (status != TDM_OK)
-        return status;
-    status = load(checkpoint, &m, program, pauses, err);
-    tdm_pauses_free(pauses);
+    enum tdm_status status = TDM_OK;
+    for (uint32_t rank = 0; rank < program->ranks && status == TDM_OK; rank++) {
+        const struct tdm_program of_rank = tdm_program_of_rank(program, rank);
+        struct moving m = {.arenas = &arenas[rank], .watch = watch, .fd = -1};
+        struct tdm_pauses *pauses;
+        if (arenas[rank].backend == NULL) /* of another process */
+            continue;
+        status = tdm_pauses_new(&of_rank, &pauses, err);
+        if (status != TDM_OK)
+            return status;
+        status = load(checkpoint, &m, &of_rank, pauses, err);
+        tdm_pauses_free(pauses);
+    }
     return status;
 }

@@ -3,6 +3,7 @@
  * other. */
 #include "executor/evaluate.h"
 
+#include "base/size.h"
 #include "executor/batch.h"
 #include "executor/state.h"
 #include "executor/team_walk.h"
@@ -68,13 +69,19 @@ enum tdm_status tdm_evaluation_check(const char *path, const struct tdm_program 
 
 /* ---- running it ---- */
 
+struct text {
+    struct tdm_batch *batch; /* NULL: nothing is computed */
+    uint64_t windows;        /* that an evaluation runs */
+    uint64_t trained_tokens; /* of all of them */
+};
+
 struct tdm_evaluation {
     const struct tdm_program *program;
     const struct tdm_arenas *arenas;
-    uint64_t seed, windows;
+    uint64_t seed;
     struct tdm_team_walk *walk;
-    struct tdm_batch *batch; /* NULL: nothing is computed */
-    uint64_t trained_tokens; /* of all windows of an evaluation */
+    struct text *texts; /* [text_count] */
+    uint32_t text_count;
 };
 
 enum tdm_status tdm_evaluation_check_tokens(const struct tdm_tokens *tokens,
@@ -98,42 +105,59 @@ enum tdm_status tdm_evaluation_check_tokens(const struct tdm_tokens *tokens,
 }
 
 /* Counts the tokens of the windows that have a target. */
-static void count_tokens(struct tdm_evaluation *evaluation)
+static void count_tokens(const struct tdm_evaluation *evaluation, struct text *text)
 {
     const struct tdm_schedule *schedule = evaluation->program->schedule;
-    evaluation->trained_tokens = evaluation->windows * tdm_schedule_trained_tokens(schedule);
-    if (evaluation->batch == NULL || !tdm_batch_has_own_targets(evaluation->batch))
+    text->trained_tokens = text->windows * tdm_schedule_trained_tokens(schedule);
+    if (text->batch == NULL || !tdm_batch_has_own_targets(text->batch))
         return;
-    evaluation->trained_tokens = 0;
-    for (uint64_t window = 0; window < evaluation->windows; window++) {
-        tdm_batch_window(evaluation->batch, evaluation->seed, window);
-        evaluation->trained_tokens += evaluation->batch->trained_tokens;
+    text->trained_tokens = 0;
+    for (uint64_t window = 0; window < text->windows; window++) {
+        tdm_batch_window(text->batch, evaluation->seed, window);
+        text->trained_tokens += text->batch->trained_tokens;
     }
 }
 
-enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
-                                   struct tdm_forecast *const *forecasts,
-                                   const struct tdm_arenas *arenas,
-                                   const struct tdm_team_options *team,
-                                   const struct tdm_tokens *tokens, uint64_t seed, uint64_t windows,
-                                   struct tdm_evaluation **out, struct tdm_error *err)
+static enum tdm_status open_texts(struct tdm_evaluation *evaluation,
+                                  struct tdm_tokens *const *texts, uint64_t windows,
+                                  struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = evaluation->program->schedule;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < evaluation->text_count && status == TDM_OK; i++) {
+        struct text *text = &evaluation->texts[i];
+        text->windows = windows;
+        if (texts != NULL) {
+            status = tdm_batch_new(texts[i], schedule, &text->batch, err);
+            text->windows = tdm_least(windows, tdm_batch_windows(texts[i], schedule));
+        }
+        if (status == TDM_OK)
+            count_tokens(evaluation, text);
+    }
+    return status;
+}
+
+enum tdm_status
+tdm_evaluation_new(const struct tdm_program *program, struct tdm_forecast *const *forecasts,
+                   const struct tdm_arenas *arenas, const struct tdm_team_options *team,
+                   struct tdm_tokens *const *texts, uint32_t text_count, uint64_t seed,
+                   uint64_t windows, struct tdm_evaluation **out, struct tdm_error *err)
 {
     struct tdm_evaluation *evaluation = calloc(1, sizeof(*evaluation));
     if (evaluation == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for an evaluation");
     *evaluation = (struct tdm_evaluation){
-        .program = program, .arenas = arenas, .seed = seed, .windows = windows};
-    enum tdm_status status =
-        tdm_team_walk_open(program, forecasts, arenas, team, &evaluation->walk, err);
+        .program = program, .arenas = arenas, .seed = seed, .text_count = text_count};
+    enum tdm_status status = TDM_OK;
+    evaluation->texts = calloc(text_count, sizeof(*evaluation->texts));
+    if (evaluation->texts == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for an evaluation");
+    if (status == TDM_OK)
+        status = tdm_team_walk_open(program, forecasts, arenas, team, &evaluation->walk, err);
     if (status == TDM_OK)
         status = tdm_team_walk_prepare(evaluation->walk, err);
-    if (status == TDM_OK && tokens != NULL) {
-        status = tdm_batch_new(tokens, program->schedule, &evaluation->batch, err);
-        if (tdm_batch_windows(tokens, program->schedule) < windows)
-            evaluation->windows = tdm_batch_windows(tokens, program->schedule);
-    }
     if (status == TDM_OK)
-        count_tokens(evaluation);
+        status = open_texts(evaluation, texts, windows, err);
     if (status != TDM_OK) {
         tdm_evaluation_free(evaluation);
         return status;
@@ -147,7 +171,9 @@ void tdm_evaluation_free(struct tdm_evaluation *evaluation)
     if (evaluation == NULL)
         return;
     tdm_team_walk_free(evaluation->walk);
-    tdm_batch_free(evaluation->batch);
+    for (uint32_t i = 0; evaluation->texts != NULL && i < evaluation->text_count; i++)
+        tdm_batch_free(evaluation->texts[i].batch);
+    free(evaluation->texts);
     free(evaluation);
 }
 
@@ -156,20 +182,19 @@ bool tdm_evaluation_hangs(const struct tdm_evaluation *evaluation)
     return evaluation != NULL && tdm_team_walk_hangs(evaluation->walk);
 }
 
-uint64_t tdm_evaluation_tokens(const struct tdm_evaluation *evaluation)
+uint64_t tdm_evaluation_tokens(const struct tdm_evaluation *evaluation, uint32_t text)
 {
-    return evaluation->trained_tokens;
+    return evaluation->texts[text].trained_tokens;
 }
 
-/* The share that the last window run has of the evaluation's tokens. */
-static double share_of_window(const struct tdm_evaluation *evaluation)
+/* The share that the last window run has of the text's tokens. */
+static double share_of_window(const struct text *text)
 {
-    const struct tdm_batch *batch = evaluation->batch;
+    const struct tdm_batch *batch = text->batch;
     if (batch == NULL || !tdm_batch_has_own_targets(batch))
-        return 1.0 / (double)evaluation->windows;
-    return evaluation->trained_tokens == 0
-               ? 0
-               : (double)batch->trained_tokens / (double)evaluation->trained_tokens;
+        return 1.0 / (double)text->windows;
+    return text->trained_tokens == 0 ? 0
+                                     : (double)batch->trained_tokens / (double)text->trained_tokens;
 }
 
 /* Drops the times of these ops: nobody reads them, and they must not mix with the next step's. */
@@ -183,42 +208,43 @@ static void drop_timings(const struct tdm_arenas *arenas, uint32_t ranks)
             continue;
 }
 
-static enum tdm_status run_window(struct tdm_evaluation *evaluation, uint64_t window, uint64_t step,
-                                  const volatile sig_atomic_t *stop, double *loss,
-                                  struct tdm_error *err)
+static enum tdm_status run_window(struct tdm_evaluation *evaluation, const struct text *text,
+                                  uint64_t window, uint64_t step, const volatile sig_atomic_t *stop,
+                                  double *loss, struct tdm_error *err)
 {
     const struct tdm_arenas *arenas = evaluation->arenas;
     const struct tdm_program *program = evaluation->program;
     struct tdm_step at = {.number = step, .seed = evaluation->seed, .untimed = true};
     enum tdm_status status = TDM_OK;
     double norm;
-    if (evaluation->batch != NULL) {
-        tdm_batch_window(evaluation->batch, evaluation->seed, window);
-        tdm_batch_describe(evaluation->batch, &at);
-        status = tdm_state_write_tokens(arenas, program, evaluation->batch->inputs,
-                                        evaluation->batch->targets, err);
+    if (text->batch != NULL) {
+        tdm_batch_window(text->batch, evaluation->seed, window);
+        tdm_batch_describe(text->batch, &at);
+        status =
+            tdm_state_write_tokens(arenas, program, text->batch->inputs, text->batch->targets, err);
     }
     if (status == TDM_OK)
         status = tdm_team_walk_step(evaluation->walk, &at, NULL, stop, err);
-    if (status == TDM_OK && evaluation->batch != NULL)
+    if (status == TDM_OK && text->batch != NULL)
         status = tdm_state_read_loss(arenas, program, loss, &norm, err);
     return status;
 }
 
-enum tdm_status tdm_evaluation_run(struct tdm_evaluation *evaluation, uint64_t step,
-                                   const volatile sig_atomic_t *stop, double *loss, double *seconds,
-                                   struct tdm_error *err)
+enum tdm_status tdm_evaluation_run(struct tdm_evaluation *evaluation, uint32_t number,
+                                   uint64_t step, const volatile sig_atomic_t *stop, double *loss,
+                                   double *seconds, struct tdm_error *err)
 {
     const struct tdm_arenas *arenas = tdm_arenas_here(evaluation->arenas);
+    const struct text *text = &evaluation->texts[number];
     int64_t start_ns = arenas->backend->now(arenas->executor);
     double sum = 0;
-    for (uint64_t window = 0; window < evaluation->windows; window++) {
+    for (uint64_t window = 0; window < text->windows; window++) {
         double each = NAN;
-        enum tdm_status status = run_window(evaluation, window, step, stop, &each, err);
+        enum tdm_status status = run_window(evaluation, text, window, step, stop, &each, err);
         drop_timings(evaluation->arenas, evaluation->program->ranks);
         if (status != TDM_OK)
             return status;
-        sum += each * share_of_window(evaluation);
+        sum += each * share_of_window(text);
     }
     *loss = sum;
     *seconds = 1e-9 * (double)(arenas->backend->now(arenas->executor) - start_ns);

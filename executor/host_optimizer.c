@@ -221,7 +221,7 @@ INLINED void update_range(const struct tdm_host_update *x, float scale, uint64_t
         block.first = at.first;
         block.count = at.count;
         update_block(x, &block, scale, stream, at.first - at.tensor->offset,
-                     at.tensor->rows > 1 ? x->decay : 0.0f);
+                     tdm_decays(x->decayed, at.tensor->role) ? x->decay : 0.0f);
     }
 }
 
@@ -327,6 +327,7 @@ struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch)
         .epsilon = (float)settings->epsilon,
         .rate = (float)step->learning_rate,
         .decay = (float)settings->weight_decay,
+        .decayed = settings->decayed,
         .clip_norm = settings->clip_norm,
     };
     for (int i = 0; i < TDM_OPTIMIZER_OPERANDS; i++)

@@ -28,6 +28,7 @@ struct tdm_host_update {
     float step_rate;                  /* rate / (1 - beta1^step) */
     float root_scale;                 /* 1 / sqrt(1 - beta2^step) */
     float epsilon, rate, decay;
+    uint32_t decayed; /* bits of the kinds of tensors that decay */
     double clip_norm;
 };
 

@@ -88,6 +88,7 @@ libexecutor_a_SOURCES += \
 	executor/cpu/attention.h \
 	executor/cpu/attention_grad.c \
 	executor/cpu/merge.c \
+	executor/cpu/pack_queries.c \
 	executor/cpu/gather.c \
 	executor/cpu/convert.c \
 	executor/convert.h \

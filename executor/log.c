@@ -5,6 +5,7 @@
 #include "base/directory.h"
 #include "base/file.h"
 #include "executor/events.h"
+#include "traces/trace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -116,8 +117,8 @@ enum tdm_status tdm_log_open(const char *directory, uint64_t resumed_step, struc
                           "device_used_bytes,host_used_bytes\n",
                           resumed_step, &log->train, err);
     if (status == TDM_OK)
-        status = open_csv(directory, TDM_LOG_VALIDATION, "step,loss,tokens,seconds\n", resumed_step,
-                          &log->validation, err);
+        status = open_csv(directory, TDM_LOG_VALIDATION, "step,loss,tokens,seconds,text\n",
+                          resumed_step, &log->validation, err);
     if (status == TDM_OK)
         status =
             tdm_events_create(directory, resumed_step, &log->events.path, &log->events.fd, err);
@@ -196,16 +197,19 @@ enum tdm_status tdm_log_step(struct tdm_log *log, const struct tdm_log_step *ste
     return lose(log, &failure, err);
 }
 
-enum tdm_status tdm_log_evaluation(struct tdm_log *log, uint64_t step, double loss, uint64_t tokens,
-                                   double seconds, struct tdm_error *err)
+enum tdm_status tdm_log_evaluation(struct tdm_log *log, uint64_t step, const char *text,
+                                   double loss, uint64_t tokens, double seconds,
+                                   struct tdm_error *err)
 {
-    char row[160], text[2][32];
+    char row[192], shown[2][32], tag[64];
     struct tdm_error failure = {.status = TDM_OK};
     if (log->is_lost)
         return TDM_OK;
-    int bytes = snprintf(row, sizeof(row), "%" PRIu64 ",%s,%" PRIu64 ",%s\n", step,
-                         number(loss, text[0]), tokens, number(seconds, text[1]));
-    const struct tdm_event_scalar scalar = {"validation/loss", loss};
+    int bytes = snprintf(row, sizeof(row), "%" PRIu64 ",%s,%" PRIu64 ",%s,%s\n", step,
+                         number(loss, shown[0]), tokens, number(seconds, shown[1]), text);
+    snprintf(tag, sizeof(tag), "validation/%s",
+             strcmp(text, TDM_TEXT_UNNAMED) == 0 ? "loss" : text);
+    const struct tdm_event_scalar scalar = {tag, loss};
     if (tdm_file_put(log->validation.fd, log->validation.path, row, (size_t)bytes, &failure) ==
         TDM_OK)
         (void)tdm_events_add(log->events.fd, log->events.path, step, 1, &scalar, &failure);

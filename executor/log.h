@@ -40,8 +40,9 @@ struct tdm_log_step {
 /* Both return the failure of a write once; then they do nothing, and so the run can go on. */
 enum tdm_status tdm_log_step(struct tdm_log *log, const struct tdm_log_step *step,
                              struct tdm_error *err);
-enum tdm_status tdm_log_evaluation(struct tdm_log *log, uint64_t step, double loss, uint64_t tokens,
-                                   double seconds, struct tdm_error *err);
+enum tdm_status tdm_log_evaluation(struct tdm_log *log, uint64_t step, const char *text,
+                                   double loss, uint64_t tokens, double seconds,
+                                   struct tdm_error *err);
 
 /* Closes and frees; NULL is allowed. Returns `status`, or the first failure of a write if that is
  * TDM_OK. */

@@ -4,7 +4,8 @@
  * module that is loaded at run time (mpi_module.h).
  *
  * All processes read the same files and do the same in the same order; each has the arenas and
- * threads of its own ranks. Process 0 has rank 0, prints, saves and writes the trace. Functions
+ * threads of its own ranks. Process 0 has rank 0, prints, saves models and writes the
+ * trace; checkpoints are written by all. Functions
  * marked "all" are called by all processes, or none. They wait without limit, but end with an error
  * if another process has failed, or if the run is to stop.
  *

@@ -403,8 +403,9 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
     return record_others(recorder, arenas, recorded, place_count, err);
 }
 
-enum tdm_status tdm_recorder_evaluated(struct tdm_recorder *recorder, uint64_t step, double loss,
-                                       uint64_t tokens, double seconds, struct tdm_error *err)
+enum tdm_status tdm_recorder_evaluated(struct tdm_recorder *recorder, uint64_t step,
+                                       const char *text, double loss, uint64_t tokens,
+                                       double seconds, struct tdm_error *err)
 {
     struct tdm_trace_batch *batch = NULL;
     struct tdm_error failure = {.status = TDM_OK};
@@ -414,6 +415,7 @@ enum tdm_status tdm_recorder_evaluated(struct tdm_recorder *recorder, uint64_t s
         return lose(recorder, &failure, err);
     batch->program_id = recorder->program_id;
     batch->evaluated_by = recorder->evaluator_id;
+    snprintf(batch->text, sizeof(batch->text), "%s", text);
     batch->step = step;
     batch->loss = loss;
     batch->tokens = tokens;

@@ -83,9 +83,10 @@ enum tdm_status tdm_recorder_evaluator(struct tdm_recorder *recorder, const char
                                        struct tdm_forecast *const *forecasts,
                                        struct tdm_error *err);
 
-/* Records an evaluation that ran after a step of the trained program. */
-enum tdm_status tdm_recorder_evaluated(struct tdm_recorder *recorder, uint64_t step, double loss,
-                                       uint64_t tokens, double seconds, struct tdm_error *err);
+/* Records an evaluation on a text that ran after a step of the trained program. */
+enum tdm_status tdm_recorder_evaluated(struct tdm_recorder *recorder, uint64_t step,
+                                       const char *text, double loss, uint64_t tokens,
+                                       double seconds, struct tdm_error *err);
 
 /* Closes the trace with the ending that `status` implies, and frees; NULL is allowed. Returns
  * `status`, or the trace's own failure if `status` is TDM_OK. */

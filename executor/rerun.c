@@ -4,6 +4,7 @@
 
 #include "executor/finite.h"
 #include "executor/state.h"
+#include "executor/within.h"
 #include "schedule/learning_rate.h"
 
 #include <stdlib.h>
@@ -34,7 +35,8 @@ static enum tdm_status clear(const struct tdm_arenas *arenas, struct tdm_error *
     return status;
 }
 
-enum tdm_status tdm_rerun(const struct tdm_rerun *r, uint64_t *from, struct tdm_error *err)
+enum tdm_status tdm_rerun(const struct tdm_rerun *r, struct tdm_rerun_start *from,
+                          struct tdm_error *err)
 {
     struct tdm_run *run = r->run;
     struct tdm_finite **finite = calloc(run->ranks, sizeof(struct tdm_finite *));
@@ -49,11 +51,19 @@ enum tdm_status tdm_rerun(const struct tdm_rerun *r, uint64_t *from, struct tdm_
         if (status == TDM_OK)
             status = clear(&run->arenas[rank], err);
     }
+    struct tdm_checkpoint *checkpoint = NULL;
     if (status == TDM_OK)
         status = tdm_run_weights_restore(&run->weights, run->arenas, r->program, r->saved_step,
-                                         from, err);
-    for (uint64_t step = *from + 1; status == TDM_OK && step <= r->last; step++)
+                                         r->within_step, &checkpoint, err);
+    if (checkpoint != NULL) {
+        *from = (struct tdm_rerun_start){checkpoint->step,
+                                         checkpoint->parts == NULL ? 0 : checkpoint->parts[0].op};
+        if (checkpoint->parts != NULL)
+            tdm_within_go_on(r->walk, run->arenas, checkpoint);
+    }
+    for (uint64_t step = from->step + 1; status == TDM_OK && step <= r->last; step++)
         status = run_step(r, step, err);
+    tdm_checkpoint_close(checkpoint);
     for (uint32_t rank = 0; rank < run->ranks; rank++) {
         if (run->arenas[rank].backend != NULL)
             tdm_walk_check(tdm_team_walk_of(r->walk, rank), NULL);

@@ -16,12 +16,20 @@ struct tdm_rerun {
     struct tdm_batch *batch;
     const volatile sig_atomic_t *stop; /* NULL: never */
     uint64_t saved_step;               /* of the last checkpoint of the run; 0: none */
+    uint64_t within_step;              /* the last one within which it saved; 0: none */
     uint64_t last;
 };
 
-/* Goes back to the last checkpoint, or to the beginning of the run, and runs the steps up to `last`
- * again. TDM_INPUT with the first op whose output is not finite; TDM_OK if all outputs are. *from
- * is the step after which it went on. The state of the training is lost. */
-enum tdm_status tdm_rerun(const struct tdm_rerun *rerun, uint64_t *from, struct tdm_error *err);
+/* Where it went on: after a step, and, if the run itself went on within the next one and has saved
+ * none since, with an op of that (of its first rank), not 0. */
+struct tdm_rerun_start {
+    uint64_t step, op;
+};
+
+/* Goes back to the last checkpoint after a step, or to the beginning of the run, and runs the steps
+ * up to `last` again. TDM_INPUT with the first op whose output is not finite; TDM_OK if all outputs
+ * are. The state of the training is lost. */
+enum tdm_status tdm_rerun(const struct tdm_rerun *rerun, struct tdm_rerun_start *from,
+                          struct tdm_error *err);
 
 #endif

@@ -16,6 +16,7 @@
 #include "schedule/training_settings.h"
 #include "schedule/validate.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -231,6 +232,33 @@ static enum tdm_status compare_memory(const struct tdm_run *run, struct tdm_erro
     return status;
 }
 
+/* Opens a text to evaluate on. */
+static enum tdm_status open_text(struct tdm_run *run, uint32_t number, struct tdm_error *err)
+{
+    const struct tdm_run_text *text = &run->options->texts[number];
+    const struct tdm_schedule *schedule = run->programs[run->options->schedule_count]->schedule;
+    enum tdm_status status;
+    if (text->path != NULL) {
+        status = tdm_tokens_open(text->path, schedule->model->vocabulary, &run->texts[number], err);
+    } else {
+        status = tdm_tokens_split(run->tokens, text->share, &run->texts[number], err);
+        if (status != TDM_OK)
+            tdm_about(err, tdm_tokens_name(run->tokens));
+    }
+    return status == TDM_OK ? tdm_evaluation_check_tokens(run->texts[number], schedule, err)
+                            : status;
+}
+
+/* A mask of the whole text may leave a part of it without a target. */
+static enum tdm_status check_targets(const struct tdm_tokens *tokens, const char *what_for,
+                                     struct tdm_error *err)
+{
+    if (tokens == NULL || !tdm_tokens_are_masked(tokens) || tdm_tokens_targets(tokens) > 0)
+        return TDM_OK;
+    return tdm_fail(err, TDM_INPUT, "%s: none of the %" PRIu64 " tokens to %s on is a target",
+                    tdm_tokens_name(tokens), tdm_tokens_count(tokens), what_for);
+}
+
 /* Opens the texts of a run, and checks that they suffice for its schedules. */
 static enum tdm_status open_tokens(struct tdm_run *run, struct tdm_error *err)
 {
@@ -242,22 +270,16 @@ static enum tdm_status open_tokens(struct tdm_run *run, struct tdm_error *err)
         status = tdm_tokens_mask(run->tokens, options->mask_path, err);
     if (status == TDM_OK)
         status = tdm_tokens_read_in(run->tokens, options->order, err);
-    if (status == TDM_OK && options->evaluate_path != NULL) {
-        if (options->validation_path != NULL) {
-            status = tdm_tokens_open(options->validation_path, vocabulary, &run->validation, err);
-        } else {
-            status =
-                tdm_tokens_split(run->tokens, options->validation_share, &run->validation, err);
-            if (status != TDM_OK)
-                tdm_about(err, tdm_tokens_name(run->tokens));
-        }
-    }
-    for (uint32_t i = 0; i < run->program_count && status == TDM_OK; i++) {
+    for (uint32_t i = 0; options->evaluate_path != NULL && i < options->text_count; i++)
+        if (status == TDM_OK)
+            status = open_text(run, i, err);
+    if (status == TDM_OK)
+        status = check_targets(run->tokens, "train", err);
+    for (uint32_t i = 0; i < options->text_count && status == TDM_OK; i++)
+        status = check_targets(run->texts[i], "evaluate", err);
+    for (uint32_t i = 0; i < options->schedule_count && status == TDM_OK; i++) {
         struct tdm_batch *batch = NULL;
-        bool evaluates = i >= options->schedule_count;
-        status = evaluates
-                     ? tdm_evaluation_check_tokens(run->validation, run->programs[i]->schedule, err)
-                     : tdm_batch_new(run->tokens, run->programs[i]->schedule, &batch, err);
+        status = tdm_batch_new(run->tokens, run->programs[i]->schedule, &batch, err);
         tdm_batch_free(batch);
     }
     return status;
@@ -314,9 +336,7 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
     taking.stop = options->stop;
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < options->schedule_count; i++)
-        results[i] = (struct tdm_run_result){.first_loss = NAN,
-                                             .late_loss = NAN,
-                                             .validation = {.last_loss = NAN, .best_loss = NAN}};
+        results[i] = (struct tdm_run_result){.first_loss = NAN, .late_loss = NAN};
     run.program_count = options->schedule_count + (options->evaluate_path != NULL);
     run.loaded = calloc((size_t)run.program_count + 1, sizeof(*run.loaded));
     run.programs = calloc((size_t)run.program_count + 1, sizeof(struct tdm_program *));
@@ -374,7 +394,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
 
 free_programs:
     tdm_run_weights_close(&run.weights);
-    tdm_tokens_free(run.validation);
+    for (uint32_t i = 0; i < TDM_RUN_MOST_TEXTS; i++)
+        tdm_tokens_free(run.texts[i]);
     tdm_tokens_free(run.tokens);
     for (uint32_t i = 0; run.loaded != NULL && i < run.program_count; i++)
         unload(&run.loaded[i]);

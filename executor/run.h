@@ -18,6 +18,14 @@
 
 #include <signal.h>
 
+/* A text to evaluate on. */
+struct tdm_run_text {
+    char name[TDM_TEXT_NAME]; /* "validation" of one that nobody named */
+    const char *path;         /* NULL: the end of the tokens, */
+    double share;             /* this part of them */
+};
+#define TDM_RUN_MOST_TEXTS 16u
+
 struct tdm_run_options {
     uint32_t schedule_count;
     const char *const *schedule_paths;
@@ -31,12 +39,12 @@ struct tdm_run_options {
     uint64_t steps;           /* the last one */
     const char *const *pairs; /* of --set, KEY=VALUE; applied to the training schedules */
     size_t pair_count;
-    const char *evaluate_path;   /* schedule that evaluates between steps; NULL: none */
-    uint64_t evaluate_every;     /* in steps; also after the last one */
-    uint64_t evaluate_windows;   /* maximum steps of its program in one evaluation */
-    const char *validation_path; /* text to evaluate on; NULL: the end of the tokens */
-    double validation_share;
-    const char *trace_path;     /* NULL: none */
+    const char *evaluate_path; /* schedule that evaluates between steps; NULL: none */
+    uint64_t evaluate_every;   /* in steps; also after the last one */
+    uint64_t evaluate_windows; /* maximum steps of its program in one evaluation */
+    struct tdm_run_text texts[TDM_RUN_MOST_TEXTS]; /* to evaluate on */
+    uint32_t text_count;                           /* with evaluate_path at least 1 */
+    const char *trace_path;                        /* NULL: none */
     const char *log_path;       /* directory for CSV and event files; NULL: none */
     const char *save_path;      /* directory to write the trained model to; with save_every a folder
                                    of checkpoints; NULL: none */
@@ -118,13 +126,18 @@ struct tdm_run_listener {
     void (*within)(void *self, const struct tdm_run_moment *moment);
     void (*stepped)(void *self, const struct tdm_program *program, uint64_t step, double loss,
                     double gradient_norm, double seconds);
-    /* An evaluation after a step has ended. */
-    void (*evaluated)(void *self, uint64_t step, double loss, uint64_t tokens, double seconds);
+    /* An evaluation on a text after a step has ended. */
+    void (*evaluated)(void *self, uint64_t step, const char *text, double loss, uint64_t tokens,
+                      double seconds);
+    /* Something went wrong that does not concern the training, as an old checkpoint that cannot be
+     * removed. May be NULL. */
+    void (*warned)(void *self, const struct tdm_error *what);
     /* The trace cannot be written any more; the run goes on without it. May be NULL. */
     void (*trace_lost)(void *self, const struct tdm_error *failure);
 };
 
-/* Results of the evaluations of one schedule. A loss is NAN if the backend computes nothing. */
+/* Results of the evaluations of one schedule on a text. A loss is NAN if the backend computes
+ * nothing. */
 struct tdm_run_validation {
     uint64_t evaluations, tokens; /* tokens: of one evaluation */
     double last_loss, best_loss;
@@ -146,9 +159,9 @@ struct tdm_run_result {
     double unigram_entropy;       /* of the tokens, nats */
     double seconds;               /* of all steps */
     double predicted_step_seconds;
-    double model_flops; /* of a step, for MFU */
-    struct tdm_run_validation validation;
-    struct tdm_topology topology; /* of the schedule's machine */
+    double model_flops;                                        /* of a step, for MFU */
+    struct tdm_run_validation validations[TDM_RUN_MOST_TEXTS]; /* [text_count of the options] */
+    struct tdm_topology topology;                              /* of the schedule's machine */
     struct tdm_trace_arena arenas[TDM_MAX_PLACES];
     bool scanned;           /* it is known which of their bytes a whole step touched */
     uint64_t outside_bytes; /* held by the backend outside the arenas */

@@ -73,16 +73,23 @@ static enum tdm_status add_schedules(const struct tdm_run *run, struct facts *fa
     return TDM_OK;
 }
 
-static void add_tokens(const struct tdm_tokens *tokens, const char *name, struct facts *facts)
+/* Of one or more texts. */
+static void add_tokens(struct tdm_tokens *const *texts, uint32_t text_count, const char *name,
+                       struct facts *facts)
 {
     struct tdm_checksum sum = {0};
     char text[TDM_FACT_TEXT];
-    if (tokens == NULL)
+    uint64_t count = 0;
+    if (text_count == 0)
         return;
-    const uint64_t count = tdm_tokens_count(tokens);
-    for (uint64_t i = 0; i < count; i++) {
-        const uint32_t token = tdm_tokens_at(tokens, i);
-        tdm_checksum_add(&sum, &token, sizeof(token));
+    for (uint32_t t = 0; t < text_count; t++) {
+        const uint64_t tokens = tdm_tokens_count(texts[t]);
+        for (uint64_t i = 0; i < tokens; i++) {
+            const uint32_t token = tdm_tokens_at(texts[t], i);
+            tdm_checksum_add(&sum, &token, sizeof(token));
+        }
+        tdm_checksum_add(&sum, &tokens, sizeof(tokens));
+        count += tokens;
     }
     snprintf(text, sizeof(text), "%llu tokens with checksum %016llx", (unsigned long long)count,
              (unsigned long long)tdm_checksum_value(&sum));
@@ -108,8 +115,9 @@ static void add_options(const struct tdm_run *run, struct facts *facts)
     add(facts, "number of steps", text);
     snprintf(text, sizeof(text), "%llu", (unsigned long long)run->weights.seed);
     add(facts, "seed", text);
-    snprintf(text, sizeof(text), "%s, %s, every %llu, %llu",
+    snprintf(text, sizeof(text), "%s, %s%s, every %llu, %llu",
              options->save_path == NULL ? "no" : "yes",
+             options->saves_within ? "within steps, " : "",
              options->gradients_path == NULL ? "no" : "yes",
              (unsigned long long)options->save_every, (unsigned long long)options->shard_bytes);
     add(facts, "way to save", text);
@@ -134,8 +142,9 @@ static enum tdm_status compare(const struct tdm_run *run, struct tdm_error *err)
     enum tdm_status status = add_schedules(run, &facts, err);
     if (status == TDM_OK)
         status = add_card(options->backend, &facts, err);
-    add_tokens(run->tokens, "text", &facts);
-    add_tokens(run->validation, "text to evaluate on", &facts);
+    add_tokens(&run->tokens, 1, "text", &facts);
+    add_tokens(run->texts, options->evaluate_path == NULL ? 0 : options->text_count,
+               "text to evaluate on", &facts);
     return status == TDM_OK ? tdm_processes_compare(options->processes, run->programs[0]->ranks,
                                                     facts.of, facts.count, err)
                             : status;

@@ -23,7 +23,8 @@ struct tdm_run {
     struct tdm_loaded *loaded; /* [program_count]; the evaluation program, if any, is last */
     const struct tdm_program **programs;
     uint32_t program_count;
-    struct tdm_tokens *tokens, *validation; /* validation NULL: no evaluation */
+    struct tdm_tokens *tokens;
+    struct tdm_tokens *texts[TDM_RUN_MOST_TEXTS]; /* to evaluate on; NULL: none */
     struct tdm_run_weights weights;
     uint32_t ranks;            /* of all programs */
     struct tdm_arenas *arenas; /* [ranks]; without a backend: of another process */

@@ -143,8 +143,8 @@ enum tdm_status tdm_run_check_paths(const struct tdm_run_options *options, struc
     enum tdm_status status = find_text("--tokens", options->tokens_path, &texts, err);
     if (status == TDM_OK)
         status = find_text("--mask", options->mask_path, &texts, err);
-    if (status == TDM_OK)
-        status = find_text("--validation", options->validation_path, &texts, err);
+    for (uint32_t i = 0; i < options->text_count && status == TDM_OK; i++)
+        status = find_text("--validation", options->texts[i].path, &texts, err);
     for (unsigned i = 0; i < TDM_COMPANIONS && options->trace_path != NULL && status == TDM_OK; i++)
         if ((beside[i] = tdm_companion_path(options->trace_path, i)) == NULL)
             status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for the names beside it",

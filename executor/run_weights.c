@@ -7,11 +7,12 @@
 #include "executor/processes.h"
 #include "executor/state.h"
 #include "executor/weights.h"
-#include "schedule/pauses.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static void moved(void *self, uint64_t done, uint64_t elements)
 {
@@ -85,21 +86,29 @@ static struct tdm_checkpoint_user user_of(const struct tdm_run_options *options,
                                         .pair_count = options->pair_count};
 }
 
+/* The directory of the last state that is known; malloc'ed. */
+static char *last_directory(const struct tdm_run_weights *weights, uint64_t saved_step,
+                            uint64_t within_step)
+{
+    const struct tdm_checkpoint *resumed = weights->resumed;
+    if (saved_step > 0)
+        return tdm_checkpoint_folder_step(&weights->folder, saved_step);
+    return resumed->parts != NULL && within_step > 0 && access(resumed->directory, F_OK) != 0
+               ? tdm_checkpoint_folder_within(&weights->folder, within_step)
+               : strdup(resumed->directory);
+}
+
 enum tdm_status tdm_run_weights_restore(struct tdm_run_weights *weights,
                                         const struct tdm_arenas *arenas,
                                         const struct tdm_program *program, uint64_t saved_step,
-                                        uint64_t *step, struct tdm_error *err)
+                                        uint64_t within_step, struct tdm_checkpoint **out,
+                                        struct tdm_error *err)
 {
-    const struct tdm_run_options *options = weights->options;
-    const struct tdm_checkpoint_user user = user_of(options, program);
+    const struct tdm_checkpoint_user user = user_of(weights->options, program);
     struct tdm_checkpoint *checkpoint = NULL;
-    *step = saved_step > 0 ? saved_step : weights->resumed == NULL ? 0 : weights->resumed->step;
-    if (saved_step == 0 && weights->resumed != NULL && weights->resumed->within_op > 0)
-        return tdm_fail(err, TDM_INPUT, "the run went on within a step, which it cannot run again");
-    if (*step == 0)
+    if (saved_step == 0 && weights->resumed == NULL)
         return tdm_run_weights_init(weights, arenas, program, err);
-    char *path = saved_step > 0 ? tdm_checkpoint_folder_step(&weights->folder, saved_step)
-                                : strdup(weights->resumed->directory);
+    char *path = last_directory(weights, saved_step, within_step);
     enum tdm_status status =
         path == NULL ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for the name of a checkpoint")
                      : tdm_checkpoint_open(path, &checkpoint, err);
@@ -107,9 +116,13 @@ enum tdm_status tdm_run_weights_restore(struct tdm_run_weights *weights,
         status = tdm_checkpoint_match(checkpoint, &user, err);
     if (status == TDM_OK)
         status = tdm_checkpoint_load(checkpoint, arenas, program, NULL, err);
-    tdm_checkpoint_close(checkpoint);
     free(path);
-    return status;
+    if (status != TDM_OK) {
+        tdm_checkpoint_close(checkpoint);
+        return status;
+    }
+    *out = checkpoint;
+    return TDM_OK;
 }
 
 /* Says where the last good checkpoint is, if this one could not be saved. */
@@ -137,10 +150,19 @@ static enum tdm_status agree_saved(struct tdm_processes *processes, enum tdm_sta
                : status;
 }
 
+/* Tells if an old checkpoint could not be removed. */
+static void tell_stuck(struct tdm_run_weights *weights)
+{
+    const struct tdm_run_listener *listener = weights->listener;
+    if (weights->folder.stuck.status != TDM_OK && listener->warned != NULL)
+        listener->warned(listener->self, &weights->folder.stuck);
+    weights->folder.stuck = (struct tdm_error){.status = TDM_OK};
+}
+
 /* A save has succeeded, or not. */
-static enum tdm_status note_saved(const struct tdm_run_weights *weights,
-                                  const struct tdm_save *save, uint64_t *saved_step,
-                                  enum tdm_status status, struct tdm_error *err)
+static enum tdm_status note_saved(struct tdm_run_weights *weights, const struct tdm_save *save,
+                                  uint64_t *saved_step, enum tdm_status status,
+                                  struct tdm_error *err)
 {
     const struct tdm_run_listener *listener = weights->listener;
     if (status != TDM_OK) {
@@ -150,6 +172,7 @@ static enum tdm_status note_saved(const struct tdm_run_weights *weights,
     *saved_step = tdm_save_step(save);
     listener->saved(listener->self, tdm_save_path(save), tdm_save_step(save),
                     tdm_save_seconds(save));
+    tell_stuck(weights);
     return TDM_OK;
 }
 
@@ -219,39 +242,95 @@ static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
     return status;
 }
 
-enum tdm_status tdm_run_weights_save_within(struct tdm_run_weights *weights,
-                                            const struct tdm_arenas *arenas,
-                                            const struct tdm_program *program,
-                                            const struct tdm_pauses *pauses,
-                                            const struct tdm_checkpoint_within *within,
-                                            const struct tdm_history *history, uint64_t *saved_step,
-                                            struct tdm_error *err)
+static double now_seconds(void)
 {
-    const struct tdm_run_listener *listener = weights->listener;
-    const struct tdm_weights_watch watch = {.stop = weights->options->cut};
-    const struct tdm_checkpoint_moment moment = moment_of(weights, history);
-    const uint64_t step = history->count + 1;
-    struct timespec began, ended;
-    clock_gettime(CLOCK_MONOTONIC, &began);
-    enum tdm_status status = tdm_run_weights_await(weights, saved_step, err);
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Process 0 makes the directory. */
+static enum tdm_status make_directory(const struct tdm_run_weights *weights, uint64_t step,
+                                      struct tdm_within_save *save, struct tdm_error *err)
+{
+    save->path = tdm_checkpoint_folder_within(&weights->folder, step);
+    if (save->path == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", weights->folder.path);
+    enum tdm_status status =
+        tdm_directory_begin(save->path, true, tdm_checkpoint_owns_within, &save->temporary, err);
     if (status != TDM_OK)
         return status;
-    char *path = tdm_checkpoint_folder_within(&weights->folder, step);
-    if (path == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", weights->folder.path);
-    status =
-        tdm_checkpoint_save_within(path, arenas, program, pauses, within, &moment, &watch, err);
+    save->begun = true;
+    const int length =
+        snprintf(save->directory, sizeof(save->directory), "%s", save->temporary.temporary);
+    return length < (int)sizeof(save->directory)
+               ? TDM_OK
+               : tdm_fail(err, TDM_USAGE, "%s: its name is too long", save->path);
+}
+
+enum tdm_status tdm_run_weights_begin_within(struct tdm_run_weights *weights, uint64_t step,
+                                             uint64_t *saved_step, struct tdm_within_save *save,
+                                             struct tdm_error *err)
+{
+    struct tdm_processes *processes = weights->options->processes;
+    *save = (struct tdm_within_save){.began_seconds = now_seconds()};
+    enum tdm_status status = tdm_run_weights_await(weights, saved_step, err);
+    if (status == TDM_OK && tdm_processes_number(processes) == 0)
+        status = make_directory(weights, step, save, err);
     if (status == TDM_OK)
-        status = tdm_checkpoint_folder_advance_within(&weights->folder, step, err);
-    clock_gettime(CLOCK_MONOTONIC, &ended);
-    if (status == TDM_OK && listener->saved_within != NULL)
-        listener->saved_within(
-            listener->self, path, step, tdm_pauses_at(pauses, within->pause)->op, program->op_count,
-            (double)(ended.tv_sec - began.tv_sec) + 1e-9 * (double)(ended.tv_nsec - began.tv_nsec));
+        status =
+            tdm_processes_broadcast(processes, 0, save->directory, sizeof(save->directory), err);
     if (status != TDM_OK)
         hint_last(weights, *saved_step, err);
-    free(path);
     return status;
+}
+
+/* Process 0 completes it. */
+static enum tdm_status complete_within(struct tdm_run_weights *weights,
+                                       struct tdm_within_save *save,
+                                       const struct tdm_program *program, double seconds,
+                                       const struct tdm_checkpoint_part *parts,
+                                       const struct tdm_history *history, struct tdm_error *err)
+{
+    const struct tdm_run_listener *listener = weights->listener;
+    const struct tdm_checkpoint_moment moment = moment_of(weights, history);
+    const uint64_t step = history->count + 1;
+    enum tdm_status status =
+        tdm_checkpoint_write_within(save->directory, program, seconds, parts, &moment, err);
+    if (status != TDM_OK)
+        return status;
+    save->begun = false;
+    status = tdm_directory_commit(&save->temporary, err);
+    if (status == TDM_OK)
+        status = tdm_checkpoint_folder_advance_within(&weights->folder, step, err);
+    tell_stuck(weights);
+    if (status == TDM_OK && listener->saved_within != NULL)
+        listener->saved_within(listener->self, save->path, step, parts[0].op, parts[0].ops,
+                               now_seconds() - save->began_seconds);
+    return status;
+}
+
+enum tdm_status tdm_run_weights_end_within(struct tdm_run_weights *weights,
+                                           struct tdm_within_save *save,
+                                           const struct tdm_program *program, double seconds,
+                                           const struct tdm_checkpoint_part *parts,
+                                           const struct tdm_history *history, struct tdm_error *err)
+{
+    struct tdm_processes *processes = weights->options->processes;
+    enum tdm_status status =
+        tdm_processes_number(processes) == 0
+            ? complete_within(weights, save, program, seconds, parts, history, err)
+            : TDM_OK;
+    return status == TDM_OK ? tdm_processes_meet(processes, err) : status;
+}
+
+void tdm_run_weights_leave_within(struct tdm_within_save *save)
+{
+    if (save->begun)
+        tdm_directory_abandon(&save->temporary);
+    free(save->path);
+    save->path = NULL;
+    save->begun = false;
 }
 
 enum tdm_status tdm_run_wishes(const struct tdm_run_options *options, struct tdm_run_wishes *wishes,
@@ -370,7 +449,7 @@ static enum tdm_status open_resumed(struct tdm_run_weights *weights,
         return tdm_fail(err, TDM_INPUT, "%s: was trained with the seed %llu, not %llu",
                         resumed->directory, (unsigned long long)resumed->seed,
                         (unsigned long long)weights->seed);
-    if (resumed->step + (resumed->within_op > 0) >=
+    if (resumed->step + (resumed->parts != NULL) >=
         options->steps + (options->gradients_path == NULL)) {
         tdm_fail(err, TDM_USAGE, "%s: is beyond --steps %llu", resumed->directory,
                  (unsigned long long)options->steps);
@@ -393,9 +472,6 @@ enum tdm_status tdm_run_weights_open(const struct tdm_run_options *options,
     else if (options->weights_path != NULL)
         status = tdm_weights_find(options->weights_path, options->schedule_paths[0],
                                   program->schedule->model, &weights->files, err);
-    if (status == TDM_OK && options->saves_within && program->ranks > 1)
-        status = tdm_fail(err, TDM_USAGE, "--save-within: steps of %u ranks are saved whole only",
-                          program->ranks);
     if (status == TDM_OK)
         status = check_target(weights, program, false, err);
     return status == TDM_OK ? check_target(weights, program, true, err) : status;
@@ -445,7 +521,7 @@ enum tdm_status tdm_run_weights_begin(struct tdm_run_weights *weights, struct td
     const struct tdm_checkpoint *resumed = weights->resumed;
     if (resumed != NULL)
         weights->listener->resumed(weights->listener->self, resumed->directory, resumed->step,
-                                   resumed->within_op > 0, resumed->differences);
+                                   resumed->parts != NULL, resumed->differences);
     return tdm_run_saves_checkpoints(weights->options) &&
                    tdm_processes_number(weights->options->processes) == 0
                ? tdm_checkpoint_folder_open(&weights->folder, err)

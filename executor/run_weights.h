@@ -6,6 +6,7 @@
 #ifndef TDM_EXECUTOR_RUN_WEIGHTS_H
 #define TDM_EXECUTOR_RUN_WEIGHTS_H
 
+#include "base/directory.h"
 #include "executor/arenas.h"
 #include "executor/checkpoint.h"
 #include "executor/checkpoint_folder.h"
@@ -13,6 +14,8 @@
 #include "executor/save.h"
 #include "executor/snapshot.h"
 #include "models/weights.h"
+
+#define TDM_WITHIN_PATH 4096
 
 struct tdm_run_weights {
     const struct tdm_run_options *options;
@@ -57,12 +60,15 @@ enum tdm_status tdm_run_weights_init(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program, struct tdm_error *err);
 
-/* The state after *step, the last one that is known: of the checkpoint that this run saved after
- * `saved_step` (0: none), of the one that it goes on from, or the initial one. */
+/* The last state after a step that is known: of the checkpoint that this run saved after
+ * `saved_step` (0: none), of the one that it goes on from, or the initial one. If it goes on from
+ * one within a step, the state there, or, where that has been removed, within `within_step`.
+ * *checkpoint is the one that was loaded, which the caller closes; NULL: the initial state. */
 enum tdm_status tdm_run_weights_restore(struct tdm_run_weights *weights,
                                         const struct tdm_arenas *arenas,
                                         const struct tdm_program *program, uint64_t saved_step,
-                                        uint64_t *step, struct tdm_error *err);
+                                        uint64_t within_step, struct tdm_checkpoint **checkpoint,
+                                        struct tdm_error *err);
 
 /* Does the run write checkpoints? */
 bool tdm_run_saves_checkpoints(const struct tdm_run_options *options);
@@ -80,7 +86,7 @@ enum tdm_status tdm_run_wishes(const struct tdm_run_options *options, struct tdm
  * `history`; a checkpoint also if the user wishes it, or that the run stops. Not what *saved_step
  * says was saved; it becomes that step if a checkpoint was saved. With a snapshot it is saved
  * beside the next step, and *saved_step changes in a later call. With several processes all call
- * it, and process 0 writes. */
+ * it; they write checkpoints together, and process 0 writes the rest. */
 enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program,
@@ -88,17 +94,32 @@ enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_run_wishes *wishes, uint64_t *saved_step,
                                      struct tdm_error *err);
 
-struct tdm_pauses;
+/* A checkpoint within a step that is being written. */
+struct tdm_within_save {
+    char directory[TDM_WITHIN_PATH]; /* where the files go */
+    char *path;                      /* where they will be; NULL: none, or another process knows */
+    struct tdm_directory temporary;  /* of process 0 */
+    bool begun;                      /* and not complete */
+    double began_seconds;            /* on a clock */
+};
 
-/* Saves a checkpoint within the step after `history`, at a pause (pauses.h). A save beside the
- * steps is awaited first. */
-enum tdm_status tdm_run_weights_save_within(struct tdm_run_weights *weights,
-                                            const struct tdm_arenas *arenas,
-                                            const struct tdm_program *program,
-                                            const struct tdm_pauses *pauses,
-                                            const struct tdm_checkpoint_within *within,
-                                            const struct tdm_history *history, uint64_t *saved_step,
-                                            struct tdm_error *err);
+/* Begins a checkpoint within `step`, in all processes: makes a directory, whose name all get. A
+ * save beside the steps is awaited first. tdm_run_weights_leave_within() must follow. */
+enum tdm_status tdm_run_weights_begin_within(struct tdm_run_weights *weights, uint64_t step,
+                                             uint64_t *saved_step, struct tdm_within_save *save,
+                                             struct tdm_error *err);
+
+/* All ranks have written `parts`: process 0 writes the note, puts the checkpoint in its place and
+ * tells the listener; the others wait until it has. */
+enum tdm_status tdm_run_weights_end_within(struct tdm_run_weights *weights,
+                                           struct tdm_within_save *save,
+                                           const struct tdm_program *program, double seconds,
+                                           const struct tdm_checkpoint_part *parts,
+                                           const struct tdm_history *history,
+                                           struct tdm_error *err);
+
+/* Removes what is not complete, and frees. */
+void tdm_run_weights_leave_within(struct tdm_within_save *save);
 
 /* Waits for a save beside the steps, if there is one; it then counts as one in *saved_step. */
 enum tdm_status tdm_run_weights_await(struct tdm_run_weights *weights, uint64_t *saved_step,

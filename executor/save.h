@@ -21,7 +21,7 @@ enum tdm_status tdm_save_new(const struct tdm_weights_target *target,
 /* Waits for the thread, if there is one. */
 void tdm_save_free(struct tdm_save *save);
 
-/* Saves from arenas, of which all processes give their part and process 0 writes. Errors of
+/* Saves from arenas; of several processes all call it, and write what they have. Errors of
  * tdm_checkpoint_save() and tdm_checkpoint_folder_advance(). */
 enum tdm_status tdm_save_write(struct tdm_save *save, const struct tdm_arenas *arenas,
                                const struct tdm_program *program,

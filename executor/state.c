@@ -117,13 +117,17 @@ static enum tdm_status download(const struct tdm_arenas *arenas, const struct td
                                 void *destination, struct tdm_error *err)
 {
     const uint64_t size = tdm_dtype_bytes(dtype), from = tensor->offset + first;
-    const uint32_t ranks = is_parted(program, content) ? program->ranks : 1;
+    const bool parted = is_parted(program, content);
+    const struct tdm_arenas *here = arenas->snapshot != NULL ? arenas : tdm_arenas_here(arenas);
+    /* what all have, process 0 has; one that reads for itself has it, too */
+    const uint32_t begin = parted || here->processes != NULL ? 0 : (uint32_t)(here - arenas);
+    const uint32_t end = parted ? program->ranks : begin + 1;
     enum tdm_status status = TDM_OK;
     if (arenas->snapshot != NULL) {
         tdm_snapshot_read(arenas->snapshot, content, tensor, first, count, destination);
         return TDM_OK;
     }
-    for (uint32_t rank = 0; rank < ranks && status == TDM_OK; rank++) {
+    for (uint32_t rank = begin; rank < end && status == TDM_OK; rank++) {
         const char *data = unit_data(&arenas[rank], program, content, tensor->unit);
         const struct held held = held_by(program, content, tensor->unit, rank, from, count);
         if (held.begin < held.end)

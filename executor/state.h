@@ -7,7 +7,8 @@
  * masters and moments to the ranks that have them (schedule/slices.h).
  *
  * With several processes all call these functions. Each writes to its own ranks; process 0 alone
- * gets what is read, but for the loss, which all get.
+ * gets what is read, but for the loss, which all get. With arenas that name no processes, one of
+ * several can read for itself what its own ranks have.
  */
 #ifndef TDM_EXECUTOR_STATE_H
 #define TDM_EXECUTOR_STATE_H

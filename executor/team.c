@@ -3,6 +3,7 @@
 #include "executor/team.h"
 
 #include "base/meeting.h"
+#include "executor/processes.h"
 #include "schedule/team_check.h"
 
 #include <math.h>
@@ -31,7 +32,8 @@ struct position {
 
 struct tdm_team {
     struct tdm_meeting *meeting;
-    uint32_t ranks;
+    struct tdm_meeting *here; /* of the ranks of this process alone */
+    uint32_t ranks, first_here;
     struct tdm_team_options options;
     struct tdm_piece *pieces; /* of all exchanges */
     unsigned char id[TDM_TEAM_ID_BYTES];
@@ -89,6 +91,10 @@ enum tdm_status tdm_team_new(uint32_t ranks, const struct tdm_team_options *opti
         team->shown == NULL || team->positions == NULL || !take_pieces(team)
             ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for a team of %u ranks", ranks)
             : tdm_meeting_new(ranks, 0, &team->meeting, err);
+    team->first_here = tdm_processes_first(options->processes, ranks);
+    if (status == TDM_OK)
+        status =
+            tdm_meeting_new(tdm_processes_ranks(options->processes, ranks), 0, &team->here, err);
     if (status != TDM_OK) {
         tdm_team_free(team);
         return status;
@@ -106,6 +112,7 @@ void tdm_team_free(struct tdm_team *team)
         if (team->options.transport->close != NULL)
             team->options.transport->close(team->shown[rank].link);
     tdm_meeting_free(team->meeting);
+    tdm_meeting_free(team->here);
     pthread_mutex_destroy(&team->lock);
     free(team->pieces);
     free(team->positions);
@@ -124,6 +131,7 @@ void tdm_team_reset(struct tdm_team *team)
             .waits_for = TDM_NONE, .left = now, .longest = team->positions[rank].longest};
     pthread_mutex_unlock(&team->lock);
     tdm_meeting_reset(team->meeting);
+    tdm_meeting_reset(team->here);
 }
 
 /* ---- where ranks are ---- */
@@ -204,6 +212,32 @@ void tdm_team_goes_on(struct tdm_team *team, uint32_t rank)
     pthread_mutex_unlock(&team->lock);
 }
 
+/* Ends the waits of all ranks: `failed` has failed, or is lost. */
+static void end_waits(struct tdm_team *team, uint32_t failed)
+{
+    tdm_meeting_fail(team->meeting, failed);
+    const uint32_t here = failed - team->first_here; /* of another process: any */
+    tdm_meeting_fail(team->here, here < team->ranks ? here : 0);
+}
+
+/* A rank is lost to others that wait for it at `goal`. */
+static enum tdm_status lose(struct tdm_team *team, uint32_t lost, const char *goal,
+                            const char *where, struct tdm_error *err)
+{
+    pthread_mutex_lock(&team->lock);
+    if (team->failed == TDM_NONE || (team->failed == lost && !team->is_lost)) {
+        team->failed = lost;
+        team->is_lost = true;
+        tdm_fail(&team->lost, TDM_INTERRUPTED, "rank %u has not reached %s; it has been %s", lost,
+                 goal, where);
+    }
+    if (err != NULL)
+        *err = team->lost;
+    pthread_mutex_unlock(&team->lock);
+    end_waits(team, lost);
+    return TDM_INTERRUPTED;
+}
+
 enum tdm_status tdm_team_lose(struct tdm_team *team, uint32_t rank, uint32_t lost,
                               const char *where, struct tdm_error *err)
 {
@@ -215,18 +249,7 @@ enum tdm_status tdm_team_lose(struct tdm_team *team, uint32_t rank, uint32_t los
                 ? TDM_NONE
                 : launch->program->chunks[chunk].round,
             op);
-    pthread_mutex_lock(&team->lock);
-    if (team->failed == TDM_NONE || (team->failed == lost && !team->is_lost)) {
-        team->failed = lost;
-        team->is_lost = true;
-        tdm_fail(&team->lost, TDM_INTERRUPTED, "rank %u has not reached %s; it has been %s", lost,
-                 op, where);
-    }
-    if (err != NULL)
-        *err = team->lost;
-    pthread_mutex_unlock(&team->lock);
-    tdm_meeting_fail(team->meeting, lost);
-    return TDM_INTERRUPTED;
+    return lose(team, lost, op, where, err);
 }
 
 /* ---- meeting ---- */
@@ -243,6 +266,21 @@ static enum tdm_status wait(struct tdm_team *team, uint32_t rank, struct tdm_err
     if (lost == TDM_NOBODY)
         return status;
     return tdm_team_lose(team, rank, lost, tdm_team_describe(team, lost, &waits_for, where), err);
+}
+
+enum tdm_status tdm_team_meet_here(struct tdm_team *team, uint32_t rank, bool patient,
+                                   struct tdm_error *err)
+{
+    char where[TDM_TEAM_WHERE];
+    uint32_t waits_for;
+    enum tdm_status status = tdm_meeting_wait_for(team->here, rank - team->first_here,
+                                                  patient ? 0 : tdm_team_patience(team, rank), err);
+    const uint32_t lost = status == TDM_OK ? TDM_NOBODY : tdm_meeting_lost(team->here);
+    if (lost == TDM_NOBODY)
+        return status;
+    const uint32_t lost_rank = team->first_here + lost;
+    return lose(team, lost_rank, "a pause of its backward",
+                tdm_team_describe(team, lost_rank, &waits_for, where), err);
 }
 
 /* All ranks find the same rank at another op than rank 0, so none looks at memory that the other op
@@ -359,7 +397,7 @@ void tdm_team_fail(struct tdm_team *team, uint32_t rank)
     if (team->failed == TDM_NONE)
         team->failed = rank;
     pthread_mutex_unlock(&team->lock);
-    tdm_meeting_fail(team->meeting, rank);
+    end_waits(team, rank);
 }
 
 uint32_t tdm_team_failed(struct tdm_team *team)

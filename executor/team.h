@@ -70,6 +70,11 @@ void *tdm_team_link(const struct tdm_team *team, uint32_t rank);
 /* Waits until all ranks are here, in the middle of an op or at its end. */
 enum tdm_status tdm_team_meet(struct tdm_team *team, uint32_t rank, struct tdm_error *err);
 
+/* Between ops: waits until all ranks of this process are here; if `patient`, as long as it takes.
+ * TDM_INTERRUPTED if a rank, of any process, has failed, or else is lost. */
+enum tdm_status tdm_team_meet_here(struct tdm_team *team, uint32_t rank, bool patient,
+                                   struct tdm_error *err);
+
 /* For transports that wait by themselves: what tdm_team_enter() shows; the seconds after which
  * another rank is lost to this one, now that it waits; for whom it waits, and that it has ended;
  * and what all ranks then say of a lost one. `where` is what that does, as tdm_team_describe() puts

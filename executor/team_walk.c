@@ -221,6 +221,11 @@ void tdm_team_walk_free(struct tdm_team_walk *team)
     free(team);
 }
 
+struct tdm_team *tdm_team_walk_team(const struct tdm_team_walk *team)
+{
+    return team->team;
+}
+
 struct tdm_walk *tdm_team_walk_of(const struct tdm_team_walk *team, uint32_t rank)
 {
     return team->members[rank].walk;

@@ -33,6 +33,9 @@ void tdm_team_walk_free(struct tdm_team_walk *walk);
  * run, which must not be released. */
 bool tdm_team_walk_hangs(const struct tdm_team_walk *walk);
 
+/* The team of its ranks; NULL: one rank. */
+struct tdm_team *tdm_team_walk_team(const struct tdm_team_walk *walk);
+
 /* The walks of a rank of this process and of its first one, and the program as a rank runs it. */
 struct tdm_walk *tdm_team_walk_of(const struct tdm_team_walk *walk, uint32_t rank);
 struct tdm_walk *tdm_team_walk_first(const struct tdm_team_walk *walk);

@@ -39,15 +39,15 @@ struct training {
     uint64_t *used_bytes; /* [ranks] of the device after a step, as its driver reports it; 0: not
                              known */
     struct tdm_midstep midstep;
-    struct tdm_evaluation *evaluation; /* NULL: none */
-    struct tdm_batch *batch;           /* NULL: nothing is computed */
-    struct tdm_log *log;               /* NULL: none */
-    const volatile sig_atomic_t *cut;  /* not zero: ends a step in the middle */
-    struct tdm_run_wishes wishes;      /* after the last step */
-    struct tdm_within within;          /* saves within steps */
-    uint64_t first_op;                 /* of the next step, which the run goes on within; 0: all */
-    double earlier_seconds;            /* of its ops before */
-    bool evaluates;                    /* an evaluation was interrupted */
+    struct tdm_evaluation *evaluation;    /* NULL: none */
+    struct tdm_batch *batch;              /* NULL: nothing is computed */
+    struct tdm_log *log;                  /* NULL: none */
+    const volatile sig_atomic_t *cut;     /* not zero: ends a step in the middle */
+    struct tdm_run_wishes wishes;         /* after the last step */
+    struct tdm_within *within;            /* saves within steps; NULL: none */
+    const struct tdm_checkpoint *goes_on; /* within the next step; NULL: that begins */
+    double earlier_seconds;               /* of its ops before */
+    bool evaluates;                       /* an evaluation was interrupted */
 };
 
 /* What is known of a step when it has ended. */
@@ -79,13 +79,15 @@ static enum tdm_status walk(struct training *t, const struct tdm_step *step,
     ended->start_ns = arenas->backend->now(arenas->executor);
     t->result->begun = true;
     tdm_midstep_begin(&t->midstep, step->number, ended->start_ns);
-    tdm_within_begin(&t->within, step->number, t->earlier_seconds);
-    tdm_walk_begin_at(tdm_team_walk_first(t->walk), t->first_op);
+    tdm_within_begin(t->within, step->number, t->earlier_seconds);
+    tdm_within_go_on(t->walk, t->run->arenas, t->goes_on);
     enum tdm_status status = tdm_team_walk_step(t->walk, step, t->observers, t->cut, err);
     ended->end_ns = arenas->backend->now(arenas->executor);
     if (status == TDM_INTERRUPTED)
         (void)tdm_midstep_cut(&t->midstep, tdm_walk_launched(tdm_team_walk_first(t->walk)),
                               ended->end_ns, NULL);
+    if (status == TDM_INTERRUPTED)
+        (void)tdm_within_stopped(t->within, err);
     return status;
 }
 
@@ -214,17 +216,22 @@ static void find_first(const struct training *t, uint64_t step, struct tdm_error
                                     .batch = t->batch,
                                     .stop = t->run->options->stop,
                                     .saved_step = t->result->saved_step,
+                                    .within_step = t->result->within_step,
                                     .last = step};
     struct tdm_error found = {.status = TDM_OK};
-    uint64_t from = 0;
+    struct tdm_rerun_start from = {0};
+    char within[96] = "";
     if (!t->run->options->check_finite || t->batch == NULL || err == NULL)
         return;
     size_t length = strlen(err->message);
     if (tdm_rerun(&rerun, &from, &found) == TDM_OK)
         snprintf(found.message, sizeof(found.message),
                  "all outputs are finite when the steps after %llu run again",
-                 (unsigned long long)from);
-    snprintf(err->message + length, sizeof(err->message) - length, ": %s", found.message);
+                 (unsigned long long)from.step);
+    if (from.op > 0) /* the checkpoint may hold what it is about */
+        snprintf(within, sizeof(within), "; of step %llu only the ops from %llu on were run again",
+                 (unsigned long long)from.step + 1, (unsigned long long)from.op + 1);
+    snprintf(err->message + length, sizeof(err->message) - length, ": %s%s", found.message, within);
 }
 
 /* What to do about a loss that is not a number. */
@@ -279,7 +286,7 @@ static enum tdm_status next_step(struct training *t, struct tdm_error *err)
     struct tdm_step step = {.number = number,
                             .learning_rate = tdm_learning_rate(t->position.settings, number),
                             .seed = t->position.seed,
-                            .untimed = recorder == NULL || t->first_op > 0 ||
+                            .untimed = recorder == NULL || t->goes_on != NULL ||
                                        !tdm_recorder_times(recorder, number)};
     struct ended_step ended = {.loss = NAN, .gradient_norm = NAN};
     enum tdm_status status = write_tokens(t, &step, err);
@@ -294,7 +301,7 @@ static enum tdm_status next_step(struct training *t, struct tdm_error *err)
     if (status != TDM_OK)
         return status;
     t->position.step = number;
-    t->first_op = 0;
+    t->goes_on = NULL;
     t->earlier_seconds = 0;
     drop_observers(t);
     return TDM_OK;
@@ -331,23 +338,23 @@ static enum tdm_status check_stop(const struct training *t, struct tdm_error *er
                     (unsigned long long)t->position.step);
 }
 
-/* Evaluates if this step is one to evaluate after, then records and reports the result. */
-static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
+/* Evaluates on a text, then records and reports the result. */
+static enum tdm_status evaluate_on(struct training *t, uint32_t number, struct tdm_error *err)
 {
     const struct tdm_run_options *options = t->run->options;
     const struct tdm_run_listener *listener = t->run->listener;
-    struct tdm_run_validation *validation = &t->result->validation;
+    struct tdm_run_validation *validation = &t->result->validations[number];
+    const char *text = options->texts[number].name;
     const uint64_t step = t->position.step;
     /* one of several processes must not leave the others in it: then a step follows, and a save */
     const volatile sig_atomic_t *stop = options->processes == NULL ? options->stop : t->cut;
     double loss, seconds;
-    if (t->evaluation == NULL || (step % options->evaluate_every != 0 && step != options->steps))
-        return TDM_OK;
-    enum tdm_status status = tdm_evaluation_run(t->evaluation, step, stop, &loss, &seconds, err);
+    enum tdm_status status =
+        tdm_evaluation_run(t->evaluation, number, step, stop, &loss, &seconds, err);
     t->evaluates = status == TDM_INTERRUPTED;
-    uint64_t tokens = tdm_evaluation_tokens(t->evaluation);
+    uint64_t tokens = tdm_evaluation_tokens(t->evaluation, number);
     if (status == TDM_OK && t->run->recorder != NULL)
-        status = tdm_recorder_evaluated(t->run->recorder, step, loss, tokens, seconds, err);
+        status = tdm_recorder_evaluated(t->run->recorder, step, text, loss, tokens, seconds, err);
     if (status != TDM_OK)
         return status;
     if (validation->evaluations++ == 0 || loss < validation->best_loss) {
@@ -358,12 +365,25 @@ static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
     validation->last_step = step;
     validation->tokens = tokens;
     validation->seconds += seconds;
-    listener->evaluated(listener->self, step, loss, tokens, seconds);
+    listener->evaluated(listener->self, step, text, loss, tokens, seconds);
     struct tdm_error failure = {.status = TDM_OK};
     if (t->log != NULL)
-        (void)tdm_log_evaluation(t->log, step, loss, tokens, seconds, &failure);
+        (void)tdm_log_evaluation(t->log, step, text, loss, tokens, seconds, &failure);
     tell_lost_log(t, &failure);
     return TDM_OK;
+}
+
+/* Evaluates on all texts if this step is one to evaluate after. */
+static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = t->run->options;
+    const uint64_t step = t->position.step;
+    enum tdm_status status = TDM_OK;
+    if (t->evaluation == NULL || (step % options->evaluate_every != 0 && step != options->steps))
+        return TDM_OK;
+    for (uint32_t i = 0; i < options->text_count && status == TDM_OK; i++)
+        status = evaluate_on(t, i, err);
+    return status;
 }
 
 /* ---- a training ---- */
@@ -376,8 +396,9 @@ static enum tdm_status open_evaluation(struct training *t, struct tdm_error *err
     if (options->evaluate_path == NULL)
         return TDM_OK;
     return tdm_evaluation_new(evaluator->program, evaluator->forecasts, t->run->arenas,
-                              &t->run->team, options->backend->executes ? t->run->validation : NULL,
-                              t->position.seed, options->evaluate_windows, &t->evaluation, err);
+                              &t->run->team, options->backend->executes ? t->run->texts : NULL,
+                              options->text_count, t->position.seed, options->evaluate_windows,
+                              &t->evaluation, err);
 }
 
 /* Reports the text, fills the arenas with the pattern, and writes the first weights. */
@@ -408,7 +429,7 @@ static enum tdm_status resume(struct training *t, struct tdm_error *err)
         t->result->steps = i + 1;
     }
     t->position.step = t->result->resumed_step = resumed->step;
-    t->first_op = resumed->within_op;
+    t->goes_on = resumed->parts != NULL ? resumed : NULL;
     t->earlier_seconds = resumed->within_seconds;
     return status;
 }
@@ -450,7 +471,8 @@ static enum tdm_status open_measuring(struct training *t, struct tdm_error *err)
     if (t->observers == NULL || t->scanned == NULL || t->used_bytes == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", ranks);
     enum tdm_status status = TDM_OK;
-    if (t->first_op > 0) /* the ops before it were another run's: only whole steps are measured */
+    if (t->goes_on !=
+        NULL) /* the ops before it were another run's: only whole steps are measured */
         drop_observers(t);
     for (uint32_t rank = 0; t->observers != NULL && rank < ranks && status == TDM_OK; rank++)
         if (is_here(t, rank))
@@ -491,12 +513,10 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     tdm_midstep_open(&t->midstep, here, forecasts[here - run->arenas], run->listener, run->recorder,
                      tdm_size_add(here->bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
     tdm_walk_watch(tdm_team_walk_first(t->walk), &t->midstep.watch);
-    status = tdm_within_open(&t->within, run, t->program, &t->history, t->result, err);
+    status = tdm_within_open(run, t->walk, t->program, &t->history, t->result, &t->within, err);
     if (status != TDM_OK)
         return status;
-    if (t->within.pauses != NULL)
-        tdm_walk_pause(tdm_team_walk_first(t->walk), &t->within.pauser);
-    t->midstep.pauses = t->within.pauses != NULL;
+    t->midstep.pauses = t->within != NULL;
     t->cut = run->options->stop;
     if (tdm_run_saves_checkpoints(run->options)) { /* an interrupted step is ended and saved */
         t->midstep.stop = run->options->stop;
@@ -512,7 +532,7 @@ static void close_training(struct training *t)
     t->result->hangs = t->run->hangs;
     if (t->run->hangs)
         return;
-    tdm_within_close(&t->within);
+    tdm_within_close(t->within);
     tdm_evaluation_free(t->evaluation);
     tdm_batch_free(t->batch);
     drop_observers(t);

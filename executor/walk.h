@@ -68,8 +68,8 @@ struct tdm_walk_pauser {
 /* Sets the pauser of later steps. It is borrowed and may be NULL. */
 void tdm_walk_pause(struct tdm_walk *walk, const struct tdm_walk_pauser *pauser);
 
-/* The next step begins with the op of this number: the arenas hold what the ops before it leave.
- * Of a program of one rank. */
+/* The next step begins with the op of this number: the arenas hold what the ops before it leave. Of
+ * several ranks all begin at the same pause (pauses.h). */
 void tdm_walk_begin_at(struct tdm_walk *walk, uint64_t op);
 
 /* Ops of the compute lane launched in the current step, or else in the last one. */

@@ -106,6 +106,18 @@ uint32_t tdm_list_written(const struct tdm_launch *launch, uint32_t operand, uin
     }
     written[0] = plain;
     written[0].elements = worked_bytes(op, access, slot_bytes) / size;
+    if (access->after.content == TDM_QUERIES) { /* Q and dO, and the facts of their rows */
+        const uint64_t queries = op->kind == TDM_OP_HOP
+                                     ? launch->program->chunks[access->after.chunk].tokens
+                                     : op->tokens;
+        written[0].elements = 2 * queries * model->query_heads * model->head_dim;
+        written[1] = plain;
+        written[1].lse = true;
+        written[1].dtype = TDM_DTYPE_FP32;
+        written[1].offset = tdm_lse_offset(schedule, TDM_QUERIES, queries);
+        written[1].elements = 2 * queries * model->query_heads;
+        return 2;
+    }
     const bool merged = op->kind == TDM_OP_MERGE && (access->after.content == TDM_OUT_SUM ||
                                                      access->after.content == TDM_ATTENTION_OUT);
     if (op->kind != TDM_OP_ATTENTION && !merged)

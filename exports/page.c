@@ -261,8 +261,9 @@ static json_t *evaluations(const struct tdm_step *step)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < step->evaluation_count; i++)
-        json_array_append_new(list, json_pack("[I, o]", (json_int_t)step->evaluations[i].step,
-                                              number_or_null(step->evaluations[i].loss)));
+        json_array_append_new(list, json_pack("[I, o, o]", (json_int_t)step->evaluations[i].step,
+                                              number_or_null(step->evaluations[i].loss),
+                                              text(step->evaluations[i].text)));
     return list;
 }
 

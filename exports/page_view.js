@@ -19,6 +19,7 @@ const colourOfGroup = facts.groups.map(name => GROUP_COLOURS[name] || '#808080')
 const colourOfKind = groupOfKind.map(group => colourOfGroup[group]);
 const TEXT = '#202020', QUIET = '#606060', GRID = '#E4E4E4', WAIT = '#F6D5D0';
 
+const TEXT_COLOURS = ['#D55E00', '#009E73', '#CC79A7', '#E69F00', '#882255', '#332288']; // of texts to evaluate on
 const LEFT = 84, RIGHT = 12, LANE = 26, GAP = 26, MEMORY = 190, MAP = 190;
 const MOST_OPS = 60000; // whose memory is drawn op by op; of more, from columns and the raster
 const MOST_ARROWS = 150;
@@ -515,16 +516,19 @@ function drawLoss() {
   brush.stroke();
   brush.fillStyle = steps.length < 100 ? '#0072B2' : '#00000000';
   for (const step of steps) brush.fillRect(x(step[0]) - 1.5, y(step[1]) - 1.5, 3, 3);
-  brush.fillStyle = '#D55E00';
-  for (const row of evaluated) brush.fillRect(x(row[0]) - 3, y(row[1]) - 3, 6, 6);
+  const texts = [...new Set(evaluated.map(row => row[2]))];
+  for (const row of evaluated) {
+    brush.fillStyle = TEXT_COLOURS[texts.indexOf(row[2]) % TEXT_COLOURS.length];
+    brush.fillRect(x(row[0]) - 3, y(row[1]) - 3, 6, 6);
+  }
   lossCanvas.onpointermove = event => {
     const at = first + (event.offsetX - LEFT) / (wide - LEFT - RIGHT) * (last - first);
     const step = steps[Math.min(steps.length - 1, search(0, steps.length, i => steps[i][0] >= at - 0.5))];
-    const of = evaluated.find(row => row[0] === step[0]);
+    const of = evaluated.filter(row => row[0] === step[0]);
     showTip('step ' + step[0] + ': loss ' + step[1].toFixed(4) +
       (step[2] === null ? '' : '\ngradient norm ' + step[2].toPrecision(4)) +
       '\n' + timeOf(step[3]) + ', ' + Math.round(step[4] / step[3]).toLocaleString('en') + ' tokens/s' +
-      (of ? '\nevaluation ' + of[1].toFixed(4) : ''), event);
+      of.map(row => '\nevaluation ' + (texts.length > 1 ? row[2] + ' ' : '') + row[1].toFixed(4)).join(''), event);
   };
   lossCanvas.onpointerleave = event => showTip('', event);
 }

@@ -159,6 +159,7 @@ static const struct tdm_column step_columns[] = {
 static const struct tdm_column evaluation_columns[] = {
     COLUMN(tdm_trace_evaluation_row, program, SIGNED),
     COLUMN(tdm_trace_evaluation_row, step, SIGNED),
+    COLUMN(tdm_trace_evaluation_row, text, CHARS),
     COLUMN(tdm_trace_evaluation_row, evaluated_by, SIGNED),
     COLUMN(tdm_trace_evaluation_row, loss, REAL),
     COLUMN(tdm_trace_evaluation_row, seconds, REAL),

@@ -37,6 +37,10 @@ enum tdm_rate {
      * pages choose different pages. By the chunk's tokens, on top of the other share. */
     TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE,
     TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE,
+    /* The same of attention between chunks of which one visits the other's rank in a ring: a card
+     * may have no kernels for it that are as fast. */
+    TDM_RATE_ATTENTION_FORWARD_VISITS_SHARE,
+    TDM_RATE_ATTENTION_BACKWARD_VISITS_SHARE,
     /* Heads of at most TDM_NARROW_HEAD_DIM elements. */
     TDM_RATE_NARROW_ATTENTION_FORWARD,
     TDM_RATE_NARROW_ATTENTION_BACKWARD,

@@ -80,6 +80,13 @@ double tdm_torch_shared_gradient_bytes(const struct tdm_model *model,
            (s->fp32_weights ? FP32_BYTES : BF16_BYTES);
 }
 
+double tdm_torch_offloaded_bytes(const struct tdm_model *model, const struct tdm_torch_settings *s)
+{
+    double tokens = (double)tdm_context_local_tokens(&s->context, s->tokens) * (double)s->batch;
+    bool offloads = s->offload_checkpoints && s->checkpointing != TDM_CHECKPOINTING_OFF;
+    return offloads ? 2 * BF16_BYTES * model->hidden * model->layers * tokens : 0;
+}
+
 void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                     struct tdm_method_cost *cost)
 {
@@ -87,7 +94,8 @@ void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_setti
     const struct tdm_wrapper *wrapper = settings->torch.wrapper;
     if (context->divider != NULL && wrapper == &tdm_no_wrapper)
         wrapper = &tdm_ddp_wrapper; /* DDP still reduces gradients */
-    *cost = (struct tdm_method_cost){.sequences = 0};
+    *cost =
+        (struct tdm_method_cost){.host_bytes = tdm_torch_offloaded_bytes(model, &settings->torch)};
     compute(model, &settings->torch, cost);
     if (wrapper->cost != NULL)
         wrapper->cost(model, settings, cost);

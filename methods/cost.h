@@ -53,6 +53,10 @@ double tdm_torch_forwards_again(const struct tdm_model *model,
 double tdm_torch_shared_gradient_bytes(const struct tdm_model *model,
                                        const struct tdm_torch_settings *settings);
 
+/* Bytes of checkpoints that a forward and a backward copy to the host and back. */
+double tdm_torch_offloaded_bytes(const struct tdm_model *model,
+                                 const struct tdm_torch_settings *settings);
+
 /* FLOPs, and the bytes that the wrapper and the divider of sequences send. Other methods start from
  * this cost. */
 void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,

@@ -12,6 +12,7 @@
 #include "methods/cost.h"
 #include "methods/key.h"
 #include "methods/megatron/megatron.h"
+#include "methods/serving/serving.h"
 #include "methods/torch/run.h"
 #include "methods/torch/wrapper.h"
 
@@ -22,6 +23,7 @@ struct tdm_method_settings {
     struct tdm_chunk_settings chunk; /* of oomb and seco */
     struct tdm_megatron_settings megatron;
     struct tdm_burst burst;
+    struct tdm_serving serving;
     bool expandable_segments;
     uint32_t step;          /* 1 to TDM_TORCH_STEPS: the step that is reported; 0: all steps */
     uint32_t communicators; /* communicators that NCCL creates */
@@ -38,7 +40,8 @@ struct tdm_method {
     /* Tables, ended by NULL. The tables of the divider and of the wrapper precede them. */
     const struct tdm_method_key *const *keys;
     const struct tdm_torch_system
-        *system; /* NULL: the planner predicts it (commands/own_method.h) */
+        *system; /* NULL: the planner predicts it (commands/own_method.h), or it serves */
+    bool serves; /* it is a server, not a training (methods/serving/) */
     /* Sets what no key sets, before keys are read. NULL: nothing to set. */
     void (*preset)(struct tdm_method_settings *settings);
     /* Refuses invalid combinations after keys were read; TDM_USAGE says why. It may also settle
@@ -123,6 +126,10 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
 /* The check of methods that train Hugging Face's models with PyTorch (torch/keys.c). */
 enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err);
+
+/* What it refuses of a second model (torch/second_keys.c). */
+enum tdm_status tdm_second_check(const struct tdm_model *model,
+                                 const struct tdm_method_settings *settings, struct tdm_error *err);
 
 /* One line of what these settings assume beside the keys; NULL: nothing. */
 const char *tdm_method_assumption(const struct tdm_model *model,

@@ -13,10 +13,14 @@
     .system = &tdm_megatron_system, .cost = tdm_megatron_cost, .check = tdm_megatron_check, \
     .assumption = tdm_megatron_assumption
 
-static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters, NULL};
+static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters,
+                                                          tdm_keys_offload, NULL};
+/* Those whose ranks have whole models, beside which a second one may be. */
+static const struct tdm_method_key *const whole_keys[] = {tdm_keys_torch, tdm_keys_adapters,
+                                                          tdm_keys_offload, tdm_keys_second, NULL};
 /* Methods with the key "sharding". */
 static const struct tdm_method_key *const sharing_keys[] = {
-    tdm_keys_fsdp, tdm_keys_ddp, tdm_keys_torch, tdm_keys_adapters, NULL};
+    tdm_keys_fsdp, tdm_keys_ddp, tdm_keys_torch, tdm_keys_adapters, tdm_keys_offload, NULL};
 static const struct tdm_method_key *const burst_keys[] = {tdm_keys_burst, NULL};
 static const struct tdm_method_key *const planned_keys[] = {tdm_keys_planned, NULL};
 static const struct tdm_method_key *const oomb_keys[] = {tdm_keys_oomb, NULL};
@@ -31,19 +35,19 @@ static const struct tdm_method methods[] = {
     {.name = "parallel",
      .summary = "the whole sequence at once on one GPU: PyTorch and Hugging Face transformers",
      ONE_GPU,
-     .keys = torch_keys,
+     .keys = whole_keys,
      HUGGING_FACE},
     {.name = "ddp",
      .summary = "the same on every GPU: DistributedDataParallel",
      GPUS_FROM(2),
-     .keys = torch_keys,
+     .keys = whole_keys,
      HUGGING_FACE,
      .wrapper = &tdm_ddp_wrapper},
     {.name = "zero1",
      .summary =
          "DistributedDataParallel with ZeroRedundancyOptimizer: optimizer states are divided",
      GPUS_FROM(2),
-     .keys = torch_keys,
+     .keys = whole_keys,
      HUGGING_FACE,
      .wrapper = &tdm_zero1_wrapper},
     {.name = "fsdp",
@@ -53,6 +57,12 @@ static const struct tdm_method methods[] = {
      .keys = torch_keys,
      HUGGING_FACE,
      .wrapper = &tdm_fsdp_wrapper},
+    {.name = "deepspeed-zero1",
+     .summary = "DeepSpeed ZeRO-1: optimizer states are divided",
+     GPUS_FROM(1),
+     .keys = torch_keys,
+     HUGGING_FACE,
+     .wrapper = &tdm_deepspeed_zero1_wrapper},
     {.name = "zero2",
      .summary = "DeepSpeed ZeRO-2: gradients and optimizer states are divided",
      GPUS_FROM(1),
@@ -71,6 +81,15 @@ static const struct tdm_method methods[] = {
      .keys = torch_keys,
      HUGGING_FACE,
      .wrapper = &tdm_zero3_offload_wrapper},
+    {.name = "alst",
+     .summary = "Arctic Long Sequence Training: Ulysses over ZeRO-3, tiled MLP and loss, "
+                "checkpoints in host memory",
+     .divides_sequence = true,
+     GPUS_FROM(2),
+     .divider = &tdm_alst_divider,
+     .keys = torch_keys,
+     HUGGING_FACE,
+     .wrapper = &tdm_alst_wrapper},
     {.name = "oomb",
      .summary = "chunk by chunk on one GPU, K and V and their gradients in pages: OOMB",
      ONE_GPU,
@@ -127,14 +146,6 @@ static const struct tdm_method methods[] = {
      GPUS_FROM(2),
      .divider = &tdm_ulysses_divider,
      .keys = sharing_keys,
-     HUGGING_FACE},
-    {.name = "alst",
-     .summary = "Arctic Long Sequence Training: Ulysses over DeepSpeed ZeRO-3, tiles, offloading",
-     .divides_sequence = true,
-     GPUS_FROM(2),
-     .wrapper = &tdm_alst_wrapper,
-     .divider = &tdm_alst_divider,
-     .keys = torch_keys,
      HUGGING_FACE},
     {.name = "usp",
      .summary = "unified sequence parallelism: Ulysses among some GPUs, rings across them",

@@ -54,6 +54,11 @@ static const struct card *find_card(const struct tdm_machine *machine)
     return card;
 }
 
+const struct tdm_gpu_facts *tdm_machine_gpu_facts(const struct tdm_machine *machine)
+{
+    return &find_card(machine)->gpu;
+}
+
 /* Adapts the settings to the card, and returns it; sets what lies outside torch's segments. */
 static const struct card *settle(const struct tdm_machine *machine,
                                  const struct tdm_method_settings *settings,
@@ -95,6 +100,7 @@ static void ask(const struct tdm_model *model, const struct tdm_machine *machine
 {
     asked->model = model;
     const struct card *card = settle(machine, settings, &asked->settings, &asked->runtime);
+    tdm_second_settle(model, machine, &asked->settings);
     uint64_t bytes =
         less_runtime(machine->topology.places[TDM_DEVICE].capacity_bytes, &asked->runtime);
     asked->device =
@@ -168,7 +174,9 @@ static void note_failure(struct tdm_method_prediction *p)
 static void judge_host(const struct tdm_machine *machine,
                        const struct tdm_method_settings *settings, struct tdm_method_prediction *p)
 {
-    uint64_t node = settings->torch.context.gpus_per_node;
+    uint64_t node = settings->torch.context.gpus_per_node > 0
+                        ? settings->torch.context.gpus_per_node
+                        : settings->torch.gpus_of_a_node;
     uint64_t most = node > 0 ? node : TDM_GPUS_OF_A_HOST, of_gpu = 0;
     p->host_gpus = settings->torch.ranks < most ? settings->torch.ranks : most;
     for (uint32_t i = 0; i < p->count; i++)

@@ -59,6 +59,9 @@ struct tdm_method_prediction {
     bool fits; /* device and host */
 };
 
+/* What kernels and libraries take on the machine's card. */
+const struct tdm_gpu_facts *tdm_machine_gpu_facts(const struct tdm_machine *machine);
+
 #define TDM_GPUS_OF_A_HOST 8u /* where no key gives the number */
 
 /* `margin`: 0.03 leaves 3% of the device's memory free. All host memory that the machine offers may

@@ -31,9 +31,32 @@ static const struct alias {
     {"use_liger_kernel", "false", "logits", "hf"},
     {"activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
     {"fsdp_activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
+    /* TRL's ModelConfig and SFTConfig, and Axolotl */
+    {"dtype", "float32", "weights_dtype", "fp32"},
+    {"dtype", "bfloat16", "weights_dtype", "bf16"},
+    {"torch_dtype", "float32", "weights_dtype", "fp32"},
+    {"torch_dtype", "bfloat16", "weights_dtype", "bf16"},
+    {"attn_implementation", "flash_attention_3", "attention", "flash"},
+    {"flash_attention", "true", "attention", "flash"},
+    {"sdp_attention", "true", "attention", "sdpa"},
+    {"eager_attention", "true", "attention", "eager"},
+    {"loss_type", "nll", "logits", "hf"},
+    {"loss_type", "chunked_nll", "logits", "chunked"},
+    {"chunked_cross_entropy", "true", "logits", "chunked"},
+    {"liger_fused_linear_cross_entropy", "true", "logits", "fused"},
+    {"lora_target_modules", "all-linear", "lora_targets", "all"},
+    {"lora_target_modules", NULL, "lora_targets", NULL},
+    {"lora_target_linear", "true", "lora_targets", "all"},
+    {"lora_modules_to_save", NULL, "modules_to_save", NULL},
+    {"use_bnb_nested_quant", NULL, "double_quantization", NULL},
     /* PyTorch */
     {"PYTORCH_ALLOC_CONF", NULL, "allocator_conf", NULL},
     {"PYTORCH_CUDA_ALLOC_CONF", NULL, "allocator_conf", NULL},
+    /* accelerate and torchtitan */
+    {"fsdp_offload_params", "true", "offload_policy", "cpu"},
+    {"fsdp_offload_params", "false", "offload_policy", "none"},
+    {"enable_cpu_offload", "true", "offload_policy", "cpu"},
+    {"data_parallel_replicate_degree", NULL, "dp_replicate_size", NULL},
     /* PEFT's LoraConfig */
     {"lora_r", NULL, "lora_rank", NULL},
     {"r", NULL, "lora_rank", NULL},
@@ -156,8 +179,9 @@ bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, siz
                      !has_value(tdm_method_key(method, k), alias->stands_for))))
             continue;
         *number = k;
-        *value = alias->stands_for != NULL ? alias->stands_for
-                                           : as_key_has_it(tdm_method_key(method, k), text);
+        *value = alias->stands_for != NULL && !has_value(tdm_method_key(method, k), text)
+                     ? alias->stands_for
+                     : as_key_has_it(tdm_method_key(method, k), text);
         return option || !is_bare || alias->value != NULL ||
                has_value(tdm_method_key(method, k), *value);
     }
@@ -208,6 +232,13 @@ const char *tdm_method_option_meant(const char *pair)
                                              {"train_micro_batch_size_per_gpu", "--batch"},
                                              {"micro_batch_size", "--batch"},
                                              {"max_seq_length", "--context"},
+                                             {"max_length", "--context"},
+                                             {"sequence_len", "--context"},
+                                             {"seq_len", "--context"},
+                                             {"local_batch_size", "--batch"},
+                                             {"num_processes", "--gpus"},
+                                             {"num_machines", "--nodes"},
+                                             {"nnodes", "--nodes"},
                                              {"seq_length", "--context"},
                                              {"nproc_per_node", "--gpus"}};
     size_t length = strcspn(pair, strncmp(pair, "--", 2) == 0 ? "=: " : "=:");

@@ -6,7 +6,7 @@ libtidemark_a_SOURCES += \
 	models/parts.h \
 	models/rope.c \
 	models/safetensors.c models/safetensors.h \
-	models/safetensors_write.c \
+	models/safetensors_share.c models/safetensors_write.c \
 	models/tensor_set.c models/tensor_set.h \
 	models/tensors.c \
 	models/weights.c models/weights.h \

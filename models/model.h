@@ -163,6 +163,20 @@ static inline bool tdm_role_is_norm(enum tdm_role role)
 /* Does a tensor of this role have one dimension, as norms and biases do? */
 bool tdm_role_is_vector(enum tdm_role role);
 
+/* Kinds of tensors, as optimizers distinguish them. A head of its own is a matrix; a tied one is
+ * the embedding. */
+enum tdm_tensor_kind {
+    TDM_KIND_MATRICES,
+    TDM_KIND_EMBEDDINGS,
+    TDM_KIND_NORMS,
+    TDM_KIND_BIASES,
+    TDM_TENSOR_KINDS
+};
+enum tdm_tensor_kind tdm_role_kind(enum tdm_role role);
+
+/* "matrices" and so on. */
+const char *tdm_tensor_kind_name(enum tdm_tensor_kind kind);
+
 /* Inside a unit, tensors are aligned to this number of elements: 256 B at 16 bits. */
 #define TDM_TENSOR_ALIGN 128u
 
@@ -218,6 +232,12 @@ static inline uint32_t tdm_model_embedding_unit(const struct tdm_model *model)
 static inline uint32_t tdm_model_head_unit(const struct tdm_model *model)
 {
     return model->layers + 1;
+}
+
+/* Elements of K, or of V, that a layer makes of a token. */
+static inline uint64_t tdm_model_kv_width(const struct tdm_model *model)
+{
+    return (uint64_t)model->kv_heads * model->head_dim;
 }
 
 /* Loads MODEL of the command line: a shipped name ("qwen2.5-7b"), the path of a config.json, or a

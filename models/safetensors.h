@@ -110,11 +110,47 @@ enum tdm_status tdm_safetensors_verify(const char *path, enum tdm_dtype dtype,
                                        uint32_t tensor_count, const struct tdm_safetensor *tensors,
                                        uint64_t checksum, struct tdm_error *err);
 
+/* The same without a checksum to compare with: sets it. */
+enum tdm_status tdm_safetensors_sum(const char *path, enum tdm_dtype dtype, uint32_t tensor_count,
+                                    const struct tdm_safetensor *tensors, uint64_t *checksum,
+                                    struct tdm_error *err);
+
 /* Flushes the file to the disk and closes it, in any case. On failure removes it. */
 enum tdm_status tdm_safetensors_finish(struct tdm_safetensors_writer *writer,
                                        struct tdm_error *err);
 /* Closes and removes the file. Does nothing after finish or abandon. */
 void tdm_safetensors_abandon(struct tdm_safetensors_writer *writer);
+
+/* A file that several processes write together, as one of them sees it. {.writer.fd = -1}: none. */
+struct tdm_safetensors_share {
+    struct tdm_safetensors_writer writer; /* its checksum is of the pieces, in their order */
+    uint64_t elements, begin;             /* of all data; byte at which these begin */
+    struct tdm_safetensors_piece {
+        uint64_t first, count; /* elements of the data */
+    } * pieces;                /* [count] that were written here */
+    size_t count, capacity;
+};
+
+/* Creates a file in its full size, with its header, for tdm_safetensors_join(). It is flushed. */
+enum tdm_status tdm_safetensors_reserve(const char *path, enum tdm_dtype dtype,
+                                        uint32_t tensor_count, const struct tdm_safetensor *tensors,
+                                        struct tdm_error *err);
+
+/* Opens such a file, with the same arguments. The caller ends *share with tdm_safetensors_leave()
+ * or tdm_safetensors_drop(), also after a failure. */
+enum tdm_status tdm_safetensors_join(const char *path, enum tdm_dtype dtype, uint32_t tensor_count,
+                                     const struct tdm_safetensor *tensors,
+                                     struct tdm_safetensors_share *share, struct tdm_error *err);
+
+/* Writes `count` elements from element `first` of the data on: rounded from fp32, or, if `stored`,
+ * as they are. */
+enum tdm_status tdm_safetensors_put(struct tdm_safetensors_share *share, uint64_t first,
+                                    const void *values, bool stored, uint64_t count,
+                                    struct tdm_error *err);
+
+/* Flushes what was written here, reads it back, and closes the file. TDM_IO if it is not there. */
+enum tdm_status tdm_safetensors_leave(struct tdm_safetensors_share *share, struct tdm_error *err);
+void tdm_safetensors_drop(struct tdm_safetensors_share *share);
 
 /* A name from a file in a form for messages: printable ASCII, cut if too long. Returns `out`. */
 #define TDM_SHOWN_NAME 100

@@ -195,24 +195,30 @@ bool tdm_safetensors_is(const struct tdm_safetensor *found, enum tdm_dtype dtype
            memcmp(found->shape, due->shape, due->rank * sizeof(*due->shape)) == 0;
 }
 
-enum tdm_status tdm_safetensors_verify(const char *path, enum tdm_dtype dtype,
-                                       uint32_t tensor_count, const struct tdm_safetensor *tensors,
-                                       uint64_t checksum, struct tdm_error *err)
+enum tdm_status tdm_safetensors_sum(const char *path, enum tdm_dtype dtype, uint32_t tensor_count,
+                                    const struct tdm_safetensor *tensors, uint64_t *checksum,
+                                    struct tdm_error *err)
 {
     struct tdm_safetensors *file;
-    uint64_t found = 0;
     enum tdm_status status = tdm_safetensors_open(path, &file, err);
     if (status != TDM_OK)
         return status;
     bool same = file->tensor_count == tensor_count;
     for (uint32_t i = 0; same && i < tensor_count; i++)
         same = tdm_safetensors_is(&file->tensors[i], dtype, &tensors[i]);
-    if (!same)
-        status = tdm_fail(err, TDM_IO, "%s: its header does not list what was written", path);
-    if (status == TDM_OK)
-        status = tdm_safetensors_checksum(file, &found, err);
-    if (status == TDM_OK && found != checksum)
-        status = tdm_fail(err, TDM_IO, "%s: its data are not those that were written", path);
+    status = same ? tdm_safetensors_checksum(file, checksum, err)
+                  : tdm_fail(err, TDM_IO, "%s: its header does not list what was written", path);
     tdm_safetensors_close(file);
     return status;
+}
+
+enum tdm_status tdm_safetensors_verify(const char *path, enum tdm_dtype dtype,
+                                       uint32_t tensor_count, const struct tdm_safetensor *tensors,
+                                       uint64_t checksum, struct tdm_error *err)
+{
+    uint64_t found = 0;
+    enum tdm_status status = tdm_safetensors_sum(path, dtype, tensor_count, tensors, &found, err);
+    return status == TDM_OK && found != checksum
+               ? tdm_fail(err, TDM_IO, "%s: its data are not those that were written", path)
+               : status;
 }

@@ -144,12 +144,14 @@ static enum tdm_status finish_shard(struct tdm_tensor_set *set, struct tdm_error
     return tdm_safetensors_finish(&set->file, err);
 }
 
-enum tdm_status tdm_tensor_set_begin(const char *directory, const char *stem,
-                                     const struct tdm_model *model, enum tdm_dtype dtype,
-                                     uint64_t shard_bytes, struct tdm_tensor_set *set,
-                                     struct tdm_error *err)
+/* Names and divides what a set will hold. */
+static enum tdm_status plan_set(const char *directory, const char *stem,
+                                const struct tdm_model *model, enum tdm_dtype dtype,
+                                uint64_t shard_bytes, struct tdm_tensor_set *set,
+                                struct tdm_error *err)
 {
-    *set = (struct tdm_tensor_set){.model = model, .dtype = dtype, .file = {.fd = -1}};
+    *set = (struct tdm_tensor_set){
+        .model = model, .dtype = dtype, .file = {.fd = -1}, .share = {.writer = {.fd = -1}}};
     snprintf(set->stem, sizeof(set->stem), "%s", stem);
     set->directory = strdup(directory);
     set->shards = calloc(model->tensor_count, sizeof(*set->shards));
@@ -159,7 +161,16 @@ enum tdm_status tdm_tensor_set_begin(const char *directory, const char *stem,
     if (status != TDM_OK)
         return status;
     cut_shards(set, shard_bytes);
-    if (set->shard_count > 1)
+    return TDM_OK;
+}
+
+enum tdm_status tdm_tensor_set_begin(const char *directory, const char *stem,
+                                     const struct tdm_model *model, enum tdm_dtype dtype,
+                                     uint64_t shard_bytes, struct tdm_tensor_set *set,
+                                     struct tdm_error *err)
+{
+    enum tdm_status status = plan_set(directory, stem, model, dtype, shard_bytes, set, err);
+    if (status == TDM_OK && set->shard_count > 1)
         status = write_index(set, err);
     return status == TDM_OK ? begin_shard(set, err) : status;
 }
@@ -190,11 +201,81 @@ enum tdm_status tdm_tensor_set_finish(struct tdm_tensor_set *set, struct tdm_err
     return finish_shard(set, err);
 }
 
+/* ---- writing together ---- */
+
+enum tdm_status tdm_tensor_set_share(const char *directory, const char *stem,
+                                     const struct tdm_model *model, enum tdm_dtype dtype,
+                                     uint64_t shard_bytes, bool makes, struct tdm_tensor_set *set,
+                                     struct tdm_error *err)
+{
+    enum tdm_status status = plan_set(directory, stem, model, dtype, shard_bytes, set, err);
+    set->shared = true;
+    if (status == TDM_OK && makes && set->shard_count > 1)
+        status = write_index(set, err);
+    for (uint32_t i = 0; i < set->shard_count && makes && status == TDM_OK; i++) {
+        const struct tdm_tensor_shard *shard = &set->shards[i];
+        char *path = join(set->directory, shard->name);
+        status = path == NULL ? no_memory(set->directory, shard->name, err)
+                              : tdm_safetensors_reserve(path, dtype, shard->end - shard->first,
+                                                        set->tensors + shard->first, err);
+        free(path);
+    }
+    return status;
+}
+
+enum tdm_status tdm_tensor_set_put(struct tdm_tensor_set *set, uint32_t tensor, uint64_t first,
+                                   const void *values, bool stored, uint64_t count,
+                                   struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    if (tensor >= set->shards[set->current].end)
+        status = tdm_tensor_set_leave(set, err);
+    while (tensor >= set->shards[set->current].end)
+        set->current++;
+    const struct tdm_tensor_shard *shard = &set->shards[set->current];
+    if (status == TDM_OK && set->share.writer.fd < 0) {
+        char *path = join(set->directory, shard->name);
+        status = path == NULL ? no_memory(set->directory, shard->name, err)
+                              : tdm_safetensors_join(path, set->dtype, shard->end - shard->first,
+                                                     set->tensors + shard->first, &set->share, err);
+        free(path);
+    }
+    for (uint32_t i = shard->first; i < tensor; i++)
+        first += set->model->tensors[i].elements;
+    return status == TDM_OK ? tdm_safetensors_put(&set->share, first, values, stored, count, err)
+                            : status;
+}
+
+enum tdm_status tdm_tensor_set_leave(struct tdm_tensor_set *set, struct tdm_error *err)
+{
+    return tdm_safetensors_leave(&set->share, err);
+}
+
+enum tdm_status tdm_tensor_set_sum(const struct tdm_tensor_set *set, uint32_t number,
+                                   uint64_t *checksum, struct tdm_error *err)
+{
+    const struct tdm_tensor_shard *shard = &set->shards[number];
+    char *path = join(set->directory, shard->name);
+    enum tdm_status status = path == NULL
+                                 ? no_memory(set->directory, shard->name, err)
+                                 : tdm_safetensors_sum(path, set->dtype, shard->end - shard->first,
+                                                       set->tensors + shard->first, checksum, err);
+    free(path);
+    return status;
+}
+
+void tdm_tensor_set_note_sum(struct tdm_tensor_set *set, uint32_t shard, uint64_t checksum)
+{
+    set->shards[shard].checksum = checksum;
+}
+
 enum tdm_status tdm_tensor_set_verify(const struct tdm_tensor_set *set, struct tdm_error *err)
 {
     char name[sizeof(set->stem) + 32];
     snprintf(name, sizeof(name), "%s.safetensors.index.json", set->stem);
     enum tdm_status status = tdm_json_verify(set->directory, name, set->index, err);
+    if (set->shared) /* those who wrote it have read it back */
+        return status;
     for (uint32_t i = 0; i < set->shard_count && status == TDM_OK; i++) {
         const struct tdm_tensor_shard *shard = &set->shards[i];
         char *path = join(set->directory, shard->name);
@@ -230,12 +311,13 @@ void tdm_tensor_set_free(struct tdm_tensor_set *set)
 {
     if (set->file.path != NULL)
         tdm_safetensors_abandon(&set->file);
+    tdm_safetensors_drop(&set->share);
     json_decref(set->index);
     free(set->directory);
     free(set->names);
     free(set->tensors);
     free(set->shards);
-    *set = (struct tdm_tensor_set){.file = {.fd = -1}};
+    *set = (struct tdm_tensor_set){.file = {.fd = -1}, .share = {.writer = {.fd = -1}}};
 }
 
 /* ---- reading ---- */

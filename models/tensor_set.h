@@ -30,6 +30,8 @@ struct tdm_tensor_set {
     uint64_t bytes;                     /* of the tensors */
     json_t *index;                      /* its contents; NULL: one file needs none */
     struct tdm_safetensors_writer file; /* of shard `current` */
+    struct tdm_safetensors_share share; /* the same, if several processes write the set */
+    bool shared;                        /* they do */
 };
 
 /* Is this the name of a file of a set? */
@@ -57,6 +59,28 @@ enum tdm_status tdm_tensor_set_verify(const struct tdm_tensor_set *set, struct t
 /* Describes a finished set for a reader: {"dtype": D, "files": [{"name": N, "checksum": C}, ...]}.
  * NULL if memory ran out. */
 json_t *tdm_tensor_set_describe(const struct tdm_tensor_set *set);
+
+/* For several processes that write a set together: plans it; with `makes`, in one of them, before
+ * the others write, also makes its files in their full size. */
+enum tdm_status tdm_tensor_set_share(const char *directory, const char *stem,
+                                     const struct tdm_model *model, enum tdm_dtype dtype,
+                                     uint64_t shard_bytes, bool makes, struct tdm_tensor_set *set,
+                                     struct tdm_error *err);
+
+/* Writes `count` elements of tensor number `tensor` from `first` on, as tdm_tensor_set_append()
+ * does. The tensors come in their order. */
+enum tdm_status tdm_tensor_set_put(struct tdm_tensor_set *set, uint32_t tensor, uint64_t first,
+                                   const void *values, bool stored, uint64_t count,
+                                   struct tdm_error *err);
+
+/* Flushes what was written here, and reads it back. */
+enum tdm_status tdm_tensor_set_leave(struct tdm_tensor_set *set, struct tdm_error *err);
+
+/* When all have left: reads file `shard` of the set, of which it checks the header, and sets the
+ * checksum of its data; tdm_tensor_set_describe() needs those of all. */
+enum tdm_status tdm_tensor_set_sum(const struct tdm_tensor_set *set, uint32_t shard,
+                                   uint64_t *checksum, struct tdm_error *err);
+void tdm_tensor_set_note_sum(struct tdm_tensor_set *set, uint32_t shard, uint64_t checksum);
 
 /* Frees a set. The file that is being written is removed. */
 void tdm_tensor_set_free(struct tdm_tensor_set *set);

@@ -91,7 +91,7 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
     case SIDE_QUERY:
         return (uint64_t)model->query_heads * model->head_dim;
     case SIDE_KV:
-        return (uint64_t)model->kv_heads * model->head_dim;
+        return tdm_model_kv_width(model);
     case SIDE_HEAD_DIM:
         return model->head_dim;
     case SIDE_INTERMEDIATE:
@@ -283,6 +283,26 @@ const struct tdm_tensor *tdm_model_tensor(const struct tdm_model *model, uint32_
 bool tdm_role_is_vector(enum tdm_role role)
 {
     return shapes[role].rows == SIDE_ONE && role != TDM_ROLE_SHARED_EXPERT_GATE;
+}
+
+enum tdm_tensor_kind tdm_role_kind(enum tdm_role role)
+{
+    if (tdm_role_is_norm(role))
+        return TDM_KIND_NORMS;
+    if (role == TDM_ROLE_EMBEDDING)
+        return TDM_KIND_EMBEDDINGS;
+    return tdm_role_is_vector(role) ? TDM_KIND_BIASES : TDM_KIND_MATRICES;
+}
+
+const char *tdm_tensor_kind_name(enum tdm_tensor_kind kind)
+{
+    static const char *const names[TDM_TENSOR_KINDS] = {
+        [TDM_KIND_MATRICES] = "matrices",
+        [TDM_KIND_EMBEDDINGS] = "embeddings",
+        [TDM_KIND_NORMS] = "norms",
+        [TDM_KIND_BIASES] = "biases",
+    };
+    return names[kind];
 }
 
 float tdm_model_vector_start(const struct tdm_model *model, enum tdm_role role)

@@ -77,6 +77,7 @@ struct tdm_weights_target {
                                none */
     bool force;             /* replace a directory that holds only files of this kind */
     bool only_checked;      /* nothing will be written: keep what killed processes left */
+    bool shared;            /* several processes write it: tdm_weights_share() */
 };
 
 /* Of a checkpoint: the note's name, the folder, and the parts that it may have. */
@@ -117,6 +118,37 @@ enum tdm_status tdm_weights_append_stored(struct tdm_weights_writer *writer, con
 /* Of a checkpoint: ends what was written before, and begins a part in another dtype. */
 enum tdm_status tdm_weights_part(struct tdm_weights_writer *writer, const char *name,
                                  enum tdm_dtype dtype, struct tdm_error *err);
+
+/* ---- several processes that write together ----
+ *
+ * One creates, with target->shared, and tells the others the name of the directory, which they
+ * join. Then for each set: it shares the set first, the others after it; each puts what it has and
+ * leaves. When all have, the files are read for their checksums, which the first one needs for all.
+ */
+
+/* The directory under its temporary name. */
+const char *tdm_weights_temporary(const struct tdm_weights_writer *writer);
+
+/* Joins one that another process creates. Only tdm_weights_abandon() ends the writer, and it
+ * removes nothing. */
+enum tdm_status tdm_weights_join(const struct tdm_weights_target *target, const char *temporary,
+                                 struct tdm_weights_writer **writer, struct tdm_error *err);
+
+/* Begins the next set: the model (`part` NULL) or a part. */
+enum tdm_status tdm_weights_share(struct tdm_weights_writer *writer, const char *part,
+                                  enum tdm_dtype dtype, struct tdm_error *err);
+
+/* tdm_tensor_set_put() and tdm_tensor_set_leave() of that set. */
+enum tdm_status tdm_weights_put(struct tdm_weights_writer *writer, uint32_t tensor, uint64_t first,
+                                const void *values, bool stored, uint64_t count,
+                                struct tdm_error *err);
+enum tdm_status tdm_weights_leave(struct tdm_weights_writer *writer, struct tdm_error *err);
+
+/* Files of all sets; the checksum of one as it is read; and what it is found to be. */
+uint32_t tdm_weights_files(const struct tdm_weights_writer *writer);
+enum tdm_status tdm_weights_sum(const struct tdm_weights_writer *writer, uint32_t file,
+                                uint64_t *checksum, struct tdm_error *err);
+void tdm_weights_note_sum(struct tdm_weights_writer *writer, uint32_t file, uint64_t checksum);
 
 /* Ends the last part. *sets describes the model and the parts by name, as tdm_tensor_set_open()
  * wants it, and *files the small files beside them, for tdm_weights_check_files() (new references;

@@ -40,6 +40,7 @@ static const char *const part_names[] = TDM_WEIGHTS_PART_NAMES;
 struct tdm_weights_writer {
     struct tdm_weights_target target;
     struct tdm_directory directory;
+    char *root, *folder;              /* of one that joined: the directory, and that of the parts */
     struct tdm_tensor_set sets[SETS]; /* the model or the gradients, then parts */
     uint32_t set_count;
     bool appending;                /* the last set is not finished */
@@ -215,7 +216,7 @@ enum tdm_status tdm_weights_create(const struct tdm_weights_target *target,
         status = copy_companions(writer, err);
     if (status == TDM_OK && target->checkpoint)
         status = tdm_directory_folder(&writer->directory, TDM_WEIGHTS_FOLDER, err);
-    if (status == TDM_OK)
+    if (status == TDM_OK && !target->shared)
         status = begin_set(writer, writer->directory.temporary,
                            target->gradients ? "gradients" : "model", target->dtype, err);
     if (status != TDM_OK) {
@@ -253,6 +254,84 @@ enum tdm_status tdm_weights_part(struct tdm_weights_writer *writer, const char *
     enum tdm_status status = finish_set(writer, err);
     return status == TDM_OK ? begin_set(writer, writer->directory.folder, name, dtype, err)
                             : status;
+}
+
+/* ---- together ---- */
+
+const char *tdm_weights_temporary(const struct tdm_weights_writer *writer)
+{
+    return writer->directory.temporary;
+}
+
+enum tdm_status tdm_weights_join(const struct tdm_weights_target *target, const char *temporary,
+                                 struct tdm_weights_writer **out, struct tdm_error *err)
+{
+    struct tdm_weights_writer *writer = calloc(1, sizeof(*writer));
+    if (writer != NULL) {
+        writer->target = *target;
+        writer->root = strdup(temporary);
+        writer->folder = tdm_path_join(temporary, TDM_WEIGHTS_FOLDER);
+    }
+    if (writer == NULL || writer->root == NULL || writer->folder == NULL) {
+        tdm_weights_abandon(writer);
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", target->directory);
+    }
+    *out = writer;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_weights_share(struct tdm_weights_writer *writer, const char *part,
+                                  enum tdm_dtype dtype, struct tdm_error *err)
+{
+    const bool makes = writer->root == NULL;
+    const char *root = makes ? writer->directory.temporary : writer->root;
+    const char *folder = makes ? writer->directory.folder : writer->folder;
+    return tdm_tensor_set_share(part == NULL ? root : folder, part == NULL ? "model" : part,
+                                writer->target.model, dtype, writer->target.shard_bytes, makes,
+                                &writer->sets[writer->set_count++], err);
+}
+
+enum tdm_status tdm_weights_put(struct tdm_weights_writer *writer, uint32_t tensor, uint64_t first,
+                                const void *values, bool stored, uint64_t count,
+                                struct tdm_error *err)
+{
+    return tdm_tensor_set_put(&writer->sets[writer->set_count - 1], tensor, first, values, stored,
+                              count, err);
+}
+
+enum tdm_status tdm_weights_leave(struct tdm_weights_writer *writer, struct tdm_error *err)
+{
+    return tdm_tensor_set_leave(&writer->sets[writer->set_count - 1], err);
+}
+
+uint32_t tdm_weights_files(const struct tdm_weights_writer *writer)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < writer->set_count; i++)
+        count += writer->sets[i].shard_count;
+    return count;
+}
+
+/* The set of a file, and its number there. */
+static uint32_t find_file(const struct tdm_weights_writer *writer, uint32_t *file)
+{
+    uint32_t set = 0;
+    for (; *file >= writer->sets[set].shard_count; set++)
+        *file -= writer->sets[set].shard_count;
+    return set;
+}
+
+enum tdm_status tdm_weights_sum(const struct tdm_weights_writer *writer, uint32_t file,
+                                uint64_t *checksum, struct tdm_error *err)
+{
+    const uint32_t set = find_file(writer, &file);
+    return tdm_tensor_set_sum(&writer->sets[set], file, checksum, err);
+}
+
+void tdm_weights_note_sum(struct tdm_weights_writer *writer, uint32_t file, uint64_t checksum)
+{
+    const uint32_t set = find_file(writer, &file);
+    tdm_tensor_set_note_sum(&writer->sets[set], file, checksum);
 }
 
 static const char *digest_text(uint64_t digest, char out[TDM_DIGEST_SIZE])
@@ -372,7 +451,10 @@ void tdm_weights_abandon(struct tdm_weights_writer *writer)
         return;
     for (uint32_t i = 0; i < writer->set_count; i++)
         tdm_tensor_set_free(&writer->sets[i]);
-    tdm_directory_abandon(&writer->directory);
+    if (writer->root == NULL)
+        tdm_directory_abandon(&writer->directory);
+    free(writer->root);
+    free(writer->folder);
     json_decref(writer->note);
     free(writer);
 }

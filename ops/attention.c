@@ -137,8 +137,8 @@ const struct tdm_op_type tdm_attention_grad_type = {
         {
             [TDM_ATTENTION_GRAD_Q] = {"q", TDM_READS, false},
             [TDM_ATTENTION_GRAD_KV] = {"k, v pages", TDM_READS, false},
-            [TDM_ATTENTION_GRAD_O] = {"output", TDM_READS, false},
-            [TDM_ATTENTION_GRAD_DO] = {"output's gradient", TDM_READS, false},
+            [TDM_ATTENTION_GRAD_O] = {"output", TDM_READS, true},
+            [TDM_ATTENTION_GRAD_DO] = {"output's gradient", TDM_READS, true},
             [TDM_ATTENTION_GRAD_DQ] = {"gradient of q", TDM_WRITES, false},
             [TDM_ATTENTION_GRAD_DKV_OPENED] =
                 {"gradient of the k, v pages that no later chunk sees", TDM_WRITES, true},
@@ -150,6 +150,20 @@ const struct tdm_op_type tdm_attention_grad_type = {
     .rate = TDM_RATE_ATTENTION_BACKWARD,
     .flops = backward_flops,
     .scratch = scratch_bytes,
+};
+
+const struct tdm_op_type tdm_pack_queries_type = {
+    .name = "pack_queries",
+    .operands = TDM_PACK_QUERIES_OPERANDS,
+    .operand =
+        {
+            [TDM_PACK_QUERIES_Q] = {"q", TDM_READS, false},
+            [TDM_PACK_QUERIES_O] = {"output", TDM_READS, false},
+            [TDM_PACK_QUERIES_DO] = {"output's gradient", TDM_READS, false},
+            [TDM_PACK_QUERIES_OUT] = {"queries for other ranks", TDM_WRITES, false},
+        },
+    .rate = TDM_RATE_ELEMENTWISE,
+    .flops = tdm_no_flops,
 };
 
 const struct tdm_op_type tdm_merge_type = {

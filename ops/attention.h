@@ -82,7 +82,8 @@ enum tdm_attention_operand {
 extern const struct tdm_op_type tdm_attention_type;
 
 enum tdm_attention_grad_operand {
-    TDM_ATTENTION_GRAD_Q = TDM_ATTENTION_Q,   /* read: rotated */
+    /* read: rotated; if queries go around a ring of ranks, TDM_QUERIES, and O and DO are absent */
+    TDM_ATTENTION_GRAD_Q = TDM_ATTENTION_Q,
     TDM_ATTENTION_GRAD_KV = TDM_ATTENTION_KV, /* read */
     TDM_ATTENTION_GRAD_O = TDM_ATTENTION_O,   /* read: output and LSE of the forward */
     TDM_ATTENTION_GRAD_DO, /* read: gradient of the output, [tokens, query_heads, head_dim] */
@@ -96,6 +97,31 @@ enum tdm_attention_grad_operand {
     TDM_ATTENTION_GRAD_OPERANDS
 };
 extern const struct tdm_op_type tdm_attention_grad_type;
+
+/* Packs what the gradient of attention reads of a chunk's queries, so that it can go around a ring
+ * of ranks: Q, the gradient of the output, the LSE, and the dot products of rows of the output and
+ * its gradient, in place of the output. */
+enum tdm_pack_queries_operand {
+    TDM_PACK_QUERIES_Q,   /* read: rotated */
+    TDM_PACK_QUERIES_O,   /* read: output and LSE */
+    TDM_PACK_QUERIES_DO,  /* read: gradient of the output */
+    TDM_PACK_QUERIES_OUT, /* written: TDM_QUERIES */
+    TDM_PACK_QUERIES_OPERANDS
+};
+extern const struct tdm_op_type tdm_pack_queries_type;
+
+/* Where the parts of TDM_QUERIES begin, in bytes, for `elements` elements of Q, of `rows` rows. */
+struct tdm_queries_at {
+    uint64_t d_out, lse, dots;
+};
+
+static inline struct tdm_queries_at tdm_queries_at(uint64_t elements, uint64_t rows,
+                                                   enum tdm_dtype dtype)
+{
+    const uint64_t lse = tdm_lse_bytes_at(tdm_size_mul(2, elements), dtype);
+    return (struct tdm_queries_at){tdm_size_mul(elements, tdm_dtype_bytes(dtype)), lse,
+                                   tdm_size_add(lse, tdm_size_mul(rows, sizeof(float)))};
+}
 
 /* Merges the parts of an output that attention made over one chunk of keys each, by their LSE; or
  * adds the parts of dQ. */

@@ -89,6 +89,8 @@ const char *tdm_content_name(enum tdm_content content)
         [TDM_OUT_SUM] = "attention output so far",
         [TDM_DQ_SUM] = "dq so far",
         [TDM_PASSING_DKV] = "dk, dv pages on their way",
+        [TDM_QUERIES] = "queries on their way",
+        [TDM_PASSING_DQ] = "dq on its way",
         [TDM_SCRATCH] = "scratch",
     };
     return names[content];

@@ -75,6 +75,12 @@ enum tdm_content {
     TDM_DQ_SUM,
     /* DKVPAGES of another rank's chunk on their way to it: the sum over the chunks of one round. */
     TDM_PASSING_DKV,
+    /* If queries go around it in the backward: Q, then the gradient of the attention output, then
+     * fp32 [2, tokens, query_heads]: LSE, and the dot products of rows of the output and its
+     * gradient (ops/attention.h). */
+    TDM_QUERIES,
+    /* DQ of another rank's chunk on their way to it, in fp32. */
+    TDM_PASSING_DQ,
     TDM_SCRATCH, /* of the running op: schedule/scratch.h */
     TDM_CONTENTS
 };

@@ -46,7 +46,8 @@
     KERNEL(ALL_TO_ALL, tdm_cpu_team)                         \
     KERNEL(HOP, tdm_cpu_team)                                \
     KERNEL(HOP_SUM, tdm_cpu_team)                            \
-    KERNEL(MERGE, tdm_cpu_merge)
+    KERNEL(MERGE, tdm_cpu_merge)                             \
+    KERNEL(PACK_QUERIES, tdm_cpu_pack_queries)
 
 #define TDM_CUDA_KERNELS(KERNEL)                                  \
     KERNEL(COPY, tdm_cuda_run_copy)                               \
@@ -82,7 +83,8 @@
     KERNEL(ALL_TO_ALL, tdm_cuda_run_team)                         \
     KERNEL(HOP, tdm_cuda_run_team)                                \
     KERNEL(HOP_SUM, tdm_cuda_run_team)                            \
-    KERNEL(MERGE, tdm_cuda_run_merge)
+    KERNEL(MERGE, tdm_cuda_run_merge)                             \
+    KERNEL(PACK_QUERIES, tdm_cuda_run_pack_queries)
 
 struct tdm_kernels {
     const char *backend; /* "cuda" */

@@ -56,7 +56,8 @@
     OP(ALL_TO_ALL, all_to_all)                               \
     OP(HOP, hop)                                             \
     OP(HOP_SUM, hop_sum)                                     \
-    OP(MERGE, merge) /* attention.h */
+    OP(MERGE, merge) /* attention.h */                       \
+    OP(PACK_QUERIES, pack_queries)
 
 #define TDM_OP_NUMBER(kind, record) TDM_OP_##kind,
 enum tdm_op_kind { TDM_OPS(TDM_OP_NUMBER) TDM_OP_KINDS };

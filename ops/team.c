@@ -82,8 +82,8 @@ const struct tdm_op_type tdm_hop_type = {
     .operands = TDM_HOP_OPERANDS,
     .operand =
         {
-            [TDM_HOP_SENT] = {"pages for the next rank", TDM_READS, true},
-            [TDM_HOP_RECEIVED] = {"pages of the rank before", TDM_WRITES, true},
+            [TDM_HOP_SENT] = {"pages or queries for the next rank", TDM_READS, true},
+            [TDM_HOP_RECEIVED] = {"pages or queries of the rank before", TDM_WRITES, true},
         },
     .rate = TDM_RATE_ELEMENTWISE, /* schedule/cost.c has the way between ranks */
     .flops = tdm_no_flops,

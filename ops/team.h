@@ -68,17 +68,18 @@ enum tdm_all_to_all_operand {
 };
 extern const struct tdm_op_type tdm_all_to_all_type;
 
-/* Ranks in a ring: K and V of a chunk go from its rank to the next, and so on. A hop brings them
- * one rank further. Either operand is absent if nothing goes that way. */
+/* Ranks in a ring: K and V of a chunk, or its queries, go from its rank to the next, and so on. A
+ * hop brings them one rank further. Either operand is absent if nothing goes that way. */
 enum tdm_hop_operand {
-    TDM_HOP_SENT,     /* read: pages of the chunk that the next rank gets */
-    TDM_HOP_RECEIVED, /* written: pages of the chunk that the rank before has */
+    TDM_HOP_SENT,     /* read: what the next rank gets: KVPAGES or QUERIES of a chunk */
+    TDM_HOP_RECEIVED, /* written: those of the chunk that the rank before has */
     TDM_HOP_OPERANDS
 };
 extern const struct tdm_op_type tdm_hop_type;
 
-/* The same for the gradients of K and V, which end where they began. On the way each rank adds what
- * the queries of its chunk of a round contribute, in fp32. */
+/* The same for the gradients of K and V, or of queries, which end where they began. On the way each
+ * rank adds, in fp32, what the queries of its chunk of a round contribute to those of K and V, or
+ * its K and V to those of queries. */
 enum tdm_hop_sum_operand {
     TDM_HOP_SUM_SENT, /* read: the sum so far, for the next rank */
     /* added to: what the rank itself contributes; written if that is nothing */
@@ -93,8 +94,9 @@ extern const struct tdm_op_type tdm_hop_sum_type;
      TDM_KIND(TDM_OP_REDUCE_SCATTER) | TDM_KIND(TDM_OP_GATHER_ALL) | TDM_KIND(TDM_OP_ALL_TO_ALL) | \
      TDM_KIND(TDM_OP_HOP) | TDM_KIND(TDM_OP_HOP_SUM))
 
-/* The kinds that only programs of several ranks have: a rank merges what visiting keys give. */
-#define TDM_RANKS_KINDS (TDM_TEAM_KINDS | TDM_KIND(TDM_OP_MERGE))
+/* The kinds that only programs of several ranks have: a rank merges what visiting keys give, and
+ * packs its queries before they go around. */
+#define TDM_RANKS_KINDS (TDM_TEAM_KINDS | TDM_KIND(TDM_OP_MERGE) | TDM_KIND(TDM_OP_PACK_QUERIES))
 
 /* Where ranks do not read each other's memory, shares of a sum arrive in pieces of at most so many
  * bytes in staging memory, one from each other rank. A multiple of the bytes of every dtype. */

@@ -9,8 +9,15 @@ struct tdm_update_params {
     bool adamw;   /* else SGD */
     bool on_host; /* units whose home is the host are updated on its cores */
     double beta1, beta2, epsilon, weight_decay;
+    uint32_t decayed; /* what decays: a bit for each enum tdm_tensor_kind */
     double clip_norm; /* gradients are scaled down to this norm if there is an operand of norms */
 };
+
+/* Is a tensor of this role among the kinds that decay? */
+static inline bool tdm_decays(uint32_t decayed, enum tdm_role role)
+{
+    return (decayed >> tdm_role_kind(role) & 1) != 0;
+}
 
 enum tdm_gradient_norm_operand {
     TDM_GRADIENT_NORM_GRADIENT, /* read: of the unit, complete */

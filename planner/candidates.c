@@ -112,7 +112,7 @@ static enum tdm_status look(struct tdm_candidates *run, struct updates_at *at,
     if (at->is_ruled_out)
         return TDM_OK;
     run->ops = 0;
-    run->all_deepened = 0;
+    memset(run->all_deepened, 0, sizeof(run->all_deepened));
     enum tdm_status status = tdm_candidates_try_rounded(run, err);
     if (status == TDM_OK)
         status = tdm_candidates_try_put_off(run, err);
@@ -122,7 +122,8 @@ static enum tdm_status look(struct tdm_candidates *run, struct updates_at *at,
         tdm_estimator_set_state(space->estimators[i], space->bases[i].homes,
                                 &space->bases[i].rings);
     /* roundings are never slower than recipes */
-    if (status == TDM_OK && !run->found)
+    if (status == TDM_OK && !run->found &&
+        (run->other_seconds <= 0 || !tdm_candidates_may_round(run)))
         status = tdm_candidates_look_at_recipes(run, trains, err);
     leave(run, at);
     return status;

@@ -8,9 +8,11 @@
 #include <math.h>
 #include <string.h>
 
-#define MOST_SOLUTIONS 60u    /* of one linear program */
-#define TOLERANCE 3e-4        /* of its bound */
-#define QUICK_TRAVELLED 1000u /* points of the walk from a rounding */
+#define MOST_SOLUTIONS 60u /* of one linear program */
+#define TOLERANCE 3e-4     /* of its bound */
+/* points of the walk from a rounding; where estimates are rough, and cheap */
+#define QUICK_TRAVELLED 300u
+#define QUICK_TRAVELLED_ROUGH 3000u
 
 /* ---- roundings ---- */
 
@@ -39,7 +41,9 @@ static enum tdm_status round_solution(struct tdm_candidates *run, enum tdm_order
         return status;
     limits.grid = true;
     limits.no_fine = true;
-    limits.travelled = QUICK_TRAVELLED;
+    limits.travelled = tdm_estimator_knows_lanes(run->space.estimators[size])
+                           ? QUICK_TRAVELLED
+                           : QUICK_TRAVELLED_ROUGH;
     return tdm_candidates_improve_new(run, &limits, rounded, err);
 }
 
@@ -58,6 +62,27 @@ static void note_least(struct tdm_candidates *run, int order, uint32_t size, dou
                          !tdm_set_covers(TDM_SEARCHED_SET, pins->held_set);
     double saves = may_be_richer ? tdm_estimator_richer_seconds(run->space.estimators[size]) : 0;
     run->least_seconds[order][size] = fmax(seconds - saves, 0);
+}
+
+double tdm_candidates_promised_seconds(const struct tdm_candidates *run)
+{
+    double least = NO_BOUND;
+    for (uint32_t i = 0; i < run->rounded_count; i++)
+        if (run->rounded[i].fits && tdm_candidates_is_due(run, run->rounded[i].size))
+            least = fmin(least, run->rounded[i].likely_seconds);
+    return least;
+}
+
+/* Is a bound so far from the least one that its schedules hardly win? They are then as far from
+ * their bound as the best is from its own, or almost. */
+#define BETWEEN 0.5
+static bool hardly_wins(const struct tdm_candidates *run, double floor_seconds)
+{
+    double best = tdm_candidates_best_seconds(run);
+    if (best >= NO_BOUND)
+        best = tdm_candidates_promised_seconds(run);
+    return best < NO_BOUND && run->bound_seconds < best &&
+           floor_seconds > run->bound_seconds + BETWEEN * (best - run->bound_seconds);
 }
 
 enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_order order,
@@ -97,7 +122,11 @@ enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_or
             status = tdm_relaxation_write(relaxation, pins->program_path, err);
         run->program_written = true;
     }
-    if (status == TDM_OK && relaxed.solved && tdm_candidates_may_round(run))
+    if (relaxed.bound_seconds > run->floor_seconds[order][size])
+        run->floor_seconds[order][size] = relaxed.bound_seconds;
+    run->is_put_off[order][size] = hardly_wins(run, relaxed.bound_seconds);
+    if (status == TDM_OK && relaxed.solved && tdm_candidates_may_round(run) &&
+        !run->is_put_off[order][size])
         status = round_solution(run, order, size, relaxation, &relaxed, err);
     tdm_relaxation_free(*last);
     *last = relaxation;
@@ -156,7 +185,8 @@ bool tdm_candidates_next_put_off(const struct tdm_candidates *run, int *order, u
     for (int o = 0; o < TDM_ORDERS; o++)
         for (uint32_t i = 0; i < run->space.size_count; i++)
             if (run->is_put_off[o][i] && tdm_candidates_is_due(run, i) &&
-                tdm_candidates_size_could_win(run, o, i) && run->floor_seconds[o][i] < least) {
+                tdm_candidates_size_could_win(run, o, i) && run->floor_seconds[o][i] < least &&
+                !hardly_wins(run, run->floor_seconds[o][i])) {
                 least = run->floor_seconds[o][i];
                 *order = o;
                 *size = i;
@@ -180,17 +210,6 @@ static void sort_sizes(const struct tdm_search_space *space, uint32_t sizes[TDM_
     }
 }
 
-double tdm_candidates_promised_seconds(const struct tdm_candidates *run)
-{
-    double least = NO_BOUND;
-    for (uint32_t i = 0; i < run->rounded_count; i++)
-        if (run->rounded[i].fits && tdm_candidates_is_due(run, run->rounded[i].size))
-            least = fmin(least, run->rounded[i].likely_seconds);
-    return least;
-}
-
-#define CLEARLY_SLOWER 1.02
-
 enum tdm_status tdm_candidates_relax(struct tdm_candidates *run, struct tdm_error *err)
 {
     uint32_t sizes[TDM_BASES];
@@ -203,8 +222,7 @@ enum tdm_status tdm_candidates_relax(struct tdm_candidates *run, struct tdm_erro
              i++) {
             if (!tdm_candidates_is_due(run, sizes[i]) || status != TDM_OK)
                 continue;
-            if (run->floor_seconds[order][sizes[i]] >
-                    CLEARLY_SLOWER * tdm_candidates_promised_seconds(run) ||
+            if (hardly_wins(run, run->floor_seconds[order][sizes[i]]) ||
                 !tdm_candidates_size_could_win(run, order, sizes[i]))
                 run->is_put_off[order][sizes[i]] = true;
             else

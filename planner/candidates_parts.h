@@ -15,11 +15,12 @@
 #include "planner/recipes.h"
 #include "planner/rounding.h"
 
-/* Effort limits: ops lowered and simulated for roundings; as many for recipes after a first
- * schedule was found; and again for polishing. One core does about five million a second. */
+/* Effort limit: ops lowered and simulated for recipes after a first schedule was found; roundings
+ * have a part of it. One core does about two million a second. */
 #define MOST_OPS 3000000u
 #define COPIES 0.01 /* tdm_rounding_limits.copies; raised where the simulator finds stalls */
 #define NO_BOUND 1e300
+#define TDM_TURNS 2u /* of longer searches from a rounding */
 
 /* Updates move to the host only if the step becomes faster by this factor: simulated times are not
  * more exact. If the bound rules that out, the host is not searched. */
@@ -48,8 +49,8 @@ struct tdm_candidates {
     bool no_memory;
 
     struct tdm_rounded *rounded; /* [rounded_count], those that fit */
-    /* roundings that got a longer search: in all; by order and chunk size */
-    uint32_t all_deepened, deepened[TDM_ORDERS][TDM_BASES];
+    /* longer searches: in each turn, at the current place of updates; by order and chunk size */
+    uint32_t all_deepened[TDM_TURNS], deepened[TDM_ORDERS][TDM_BASES];
     /* simulated over likely seconds of the last simulated schedule of each; 0: none was */
     double ratio[TDM_ORDERS][TDM_BASES];
     uint32_t rounded_count;

@@ -47,9 +47,10 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
 /* ---- a point ---- */
 
 #define STARTS 18u
-#define POLISHED 2u   /* orders and chunk sizes, */
-#define PARTS 4u      /* each with this part of the effort */
-#define HOPELESS 1.03 /* times the best; slower ones are not polished */
+#define POLISH_OPS 400000u /* that polishing lowers and simulates at most */
+#define POLISHED 2u        /* orders and chunk sizes, */
+#define PARTS 4u           /* each with this part of the effort */
+#define HOPELESS 1.03      /* times the best; slower ones are not polished */
 
 /* Sets all groups of a point to one set at one place. K and V are on the device, on the host, or on
  * the host for the lower half of the groups. */
@@ -128,7 +129,7 @@ static enum tdm_status polish_point(struct tdm_candidates *run, const struct tdm
 /* Ops that polishing may simulate. */
 static uint64_t polishing_ops(const struct tdm_candidates *run)
 {
-    return (uint64_t)(MOST_OPS * tdm_candidates_share_of_effort(run, WIDE_GAP));
+    return (uint64_t)(POLISH_OPS * tdm_candidates_share_of_effort(run, WIDE_GAP));
 }
 
 /* Polishes small steps from other starting points of each order too. */

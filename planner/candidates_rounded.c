@@ -10,16 +10,19 @@
 #define ROUNDED_OPS (MOST_OPS / 4)
 
 #define DEEP_GAP 0.01        /* from this gap on longer searches get their full effort: */
-#define MOST_ESTIMATES 8000u /* of each of the most promising roundings, */
-#define MOST_TRAVELLED 10000u
-#define MOST_DEEPENED 3u    /* of them, at one place of updates, */
-#define DEEPENED_OF_KIND 1u /* and of one order and chunk size */
-#define TOO_SLOW 1.06       /* likely cost over the best step; deepening and polishing gain less */
+#define MOST_ESTIMATES 8000u /* of each of the most promising roundings */
+#define TOO_SLOW 1.06        /* likely cost over the best step; deepening and polishing gain less */
 #define TOO_SLOW_UNTRIED 1.16 /* the same for an order of which nothing was deepened yet */
 #define AS_IT_IS 1.01         /* the same for what is not searched longer */
 #define STALLED 1.003         /* simulated over estimated */
 #define FREE_SLOTS 2u         /* of a ring of state: enough that copies do not wait */
 #define MOST_MENDED 3u        /* retries of a rounding because packing took more than estimated */
+
+/* Longer searches of the most promising roundings: in the first turn of some, one of each order and
+ * chunk size; in the second of the best of them. */
+static const struct turn {
+    unsigned most, travelled; /* roundings, at one place of updates; points of the walk of each */
+} turns[TDM_TURNS] = {{4, 1500}, {1, 6000}};
 
 /* Simulated over likely seconds of the last simulated schedule of an order and chunk size; 0: none
  * was simulated. */
@@ -37,9 +40,11 @@ static double corrected_cost(struct tdm_candidates *run, const struct tdm_rounde
 
 static bool may_deepen(const struct tdm_candidates *run, const struct tdm_rounded *rounded)
 {
-    return !rounded->deepened &&
-           run->all_deepened < MOST_DEEPENED * tdm_candidates_share_of_effort(run, DEEP_GAP) &&
-           run->deepened[rounded->order][rounded->size] < DEEPENED_OF_KIND;
+    const unsigned turn = rounded->turns;
+    return turn < TDM_TURNS &&
+           run->all_deepened[turn] <
+               turns[turn].most * tdm_candidates_share_of_effort(run, DEEP_GAP) &&
+           run->deepened[rounded->order][rounded->size] <= turn;
 }
 
 /* A lower bound on what a rounding is or, if it is searched longer, becomes. */
@@ -58,21 +63,27 @@ static bool is_tried(const struct tdm_candidates *run, enum tdm_order order)
     return false;
 }
 
-/* Among the roundings that could win, the one with the lowest corrected cost, or NULL. */
+/* Among the roundings that could win and have the earliest turn, the one with the lowest corrected
+ * cost, or NULL. */
 static struct tdm_rounded *fastest_rounded(struct tdm_candidates *run)
 {
     struct tdm_rounded *fastest = NULL;
+    unsigned earliest = TDM_TURNS + 1;
     double most[TDM_ORDERS], best = tdm_candidates_best_seconds(run);
     for (int order = 0; order < TDM_ORDERS; order++)
         most[order] = best * (is_tried(run, (enum tdm_order)order) ? TOO_SLOW : TOO_SLOW_UNTRIED);
     for (uint32_t i = 0; i < run->rounded_count; i++) {
         struct tdm_rounded *rounded = &run->rounded[i];
         double cost = corrected_cost(run, rounded);
-        if (rounded->fits && tdm_candidates_is_due(run, rounded->size) &&
-            cost < (may_deepen(run, rounded) ? most[rounded->order] : AS_IT_IS * best) &&
-            tdm_candidates_could_win(run, least_of(run, rounded)) &&
-            (fastest == NULL || cost < corrected_cost(run, fastest)))
+        const unsigned turn = may_deepen(run, rounded) ? rounded->turns : TDM_TURNS;
+        if (!rounded->fits || !tdm_candidates_is_due(run, rounded->size) ||
+            cost >= (turn == 0 ? most[rounded->order] : AS_IT_IS * best) ||
+            !tdm_candidates_could_win(run, least_of(run, rounded)))
+            continue;
+        if (turn < earliest || (turn == earliest && cost < corrected_cost(run, fastest))) {
+            earliest = turn;
             fastest = rounded;
+        }
     }
     return fastest;
 }
@@ -122,25 +133,27 @@ static enum tdm_status try_one(struct tdm_candidates *run, struct tdm_rounded *r
 }
 
 /* Points of a longer search's walk. */
-static unsigned travelled(const struct tdm_candidates *run)
+static unsigned travelled(const struct tdm_candidates *run, unsigned turn)
 {
-    return (unsigned)(MOST_TRAVELLED * tdm_candidates_share_of_effort(run, DEEP_GAP));
+    return (unsigned)(turns[turn].travelled * tdm_candidates_share_of_effort(run, DEEP_GAP));
 }
 
-/* Searches longer from a rounding. */
+/* Searches longer from a rounding: its next turn. */
 static enum tdm_status deepen(struct tdm_candidates *run, struct tdm_rounded *rounded,
                               struct tdm_error *err)
 {
     struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, rounded->size);
     limits.most_estimates =
         (unsigned)(MOST_ESTIMATES * tdm_candidates_share_of_effort(run, DEEP_GAP));
-    limits.deep = limits.grid = true;
-    limits.travelled = travelled(run);
+    limits.deep = true;
+    limits.grid = rounded->turns == 0;
+    limits.no_structure = limits.no_structure || !limits.grid;
+    limits.walk = rounded->turns;
+    limits.travelled = travelled(run, rounded->turns);
     memcpy(limits.reserve, rounded->reserve, sizeof(limits.reserve));
-    rounded->deepened = true;
     rounded->simulated = false;
     run->deepened[rounded->order][rounded->size]++;
-    run->all_deepened++;
+    run->all_deepened[rounded->turns++]++;
     return tdm_improve(&run->space, &limits, rounded, err);
 }
 
@@ -196,7 +209,8 @@ static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, stru
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     *rounded = *from;
     rounded->size = size;
-    rounded->deepened = rounded->simulated = false;
+    rounded->turns = 0;
+    rounded->simulated = false;
     rounded->groups = groups;
     memcpy(groups, from->groups, from->group_count * sizeof(*groups));
     for (uint32_t g = 0; g < from->group_count; g++) {
@@ -205,8 +219,8 @@ static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, stru
     }
     if (size == from->size) {
         limits.deep = limits.no_structure = true;
-        limits.travelled = travelled(run);
-        limits.walk = 1;
+        limits.travelled = travelled(run, TDM_TURNS - 1);
+        limits.walk = TDM_TURNS;
     }
     return tdm_candidates_improve_new(run, &limits, rounded, err);
 }
@@ -222,7 +236,6 @@ enum tdm_status tdm_candidates_try_other_sizes(struct tdm_candidates *run, struc
         if (size != from->size && tdm_candidates_is_due(run, size) &&
             tdm_candidates_size_could_win(run, (int)from->order, size))
             status = vary_size(run, size, err);
-    run->ops = 0;
     if (status == TDM_OK)
         status = tdm_candidates_try_rounded(run, err);
     if (status != TDM_OK || !tdm_candidates_could_win(run, 0) ||

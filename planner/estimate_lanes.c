@@ -120,24 +120,25 @@ struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t ch
 
 /* ---- preparation ---- */
 
-static void find_homes(struct lane_clocks *c)
+static void find_homes(struct tdm_lanes *m, const struct tdm_estimator *e)
 {
-    const struct tdm_schedule *base = c->e->base;
+    const struct tdm_schedule *base = e->base;
     for (int s = 0; s <= TDM_STATE_MOMENTS; s++)
         for (uint32_t unit = 0; unit < base->model->unit_count; unit++)
-            c->m->far[s][unit] = tdm_estimator_unit_bytes(c->e, (enum tdm_state)s, unit) > 0 &&
-                                 tdm_is_far(tdm_schedule_home(base, (enum tdm_state)s, unit));
+            m->far[s][unit] = tdm_estimator_unit_bytes(e, (enum tdm_state)s, unit) > 0 &&
+                              tdm_is_far(tdm_schedule_home(base, (enum tdm_state)s, unit));
+    m->layers_pass = false;
     for (uint32_t i = 0; i < CONTENTS; i++) {
-        const bool *far = c->m->far[i == 0 ? TDM_STATE_MASTER : TDM_STATE_MOMENTS];
-        uint64_t passes = 0;
+        const bool *far = m->far[i == 0 ? TDM_STATE_MASTER : TDM_STATE_MOMENTS];
+        m->passes[i] = 0;
         for (uint32_t unit = 0; unit < base->model->unit_count; unit++) {
-            passes += far[unit] ? c->m->slices[unit] : 0;
-            c->layers_pass |= unit < c->layers && far[unit];
+            m->passes[i] += far[unit] ? m->slices[unit] : 0;
+            m->layers_pass |= unit < e->layers && far[unit];
         }
-        c->state_slots[i] = (uint32_t)smaller(c->schedule->rings.optimizer, passes);
     }
-    for (uint32_t unit = 0; unit < base->model->unit_count; unit++)
-        c->gradient_bytes += (double)c->e->gradient_bytes[unit];
+    memcpy(m->homes, base->homes, sizeof(m->homes));
+    m->has_homes = true;
+    m->has_streams = false;
 }
 
 /* Bits of the stores of a set, apart from K and V. */
@@ -168,16 +169,21 @@ static void find_stored(struct lane_clocks *c, const struct span *span, uint32_t
     }
 }
 
-static void find_times(struct lane_clocks *c, uint32_t layer)
+/* What does not depend on the schedule. */
+static void find_times(struct tdm_lanes *m, const struct tdm_estimator *e)
 {
-    const struct tdm_estimator *e = c->e;
-    const size_t row = (size_t)c->n + 1;
-    const uint32_t kind = e->kind_of[layer];
-    const double *before = e->attention_before + kind * row;
-    c->m->times[layer] = (struct lane_times){
-        .cost_before = e->costs_before + e->row_of[layer] * row,
-        .attention_before = before,
-        .attention_grad = before[c->n] > 0 ? e->attention_grad_seconds[kind] / before[c->n] : 0};
+    const size_t row = (size_t)e->chunks + 1;
+    for (uint32_t layer = 0; layer < e->layers; layer++) {
+        const uint32_t kind = e->kind_of[layer];
+        const double *before = e->attention_before + kind * row;
+        const double all = before[e->chunks];
+        m->times[layer] = (struct lane_times){
+            .cost_before = e->costs_before + e->row_of[layer] * row,
+            .attention_before = before,
+            .attention_grad = all > 0 ? e->attention_grad_seconds[kind] / all : 0};
+    }
+    for (uint32_t unit = 0; unit < e->base->model->unit_count; unit++)
+        m->gradient_bytes += (double)e->gradient_bytes[unit];
 }
 
 static void take_ring(struct lane_ring *ring, uint32_t slots, double **memory)
@@ -215,7 +221,13 @@ static void prepare(struct lane_clocks *c)
     c->current = UINT32_MAX;
     for (uint32_t slot = 0; slot < SLOTS; slot++)
         c->ring_layer[slot] = UINT32_MAX;
-    find_homes(c);
+    if (!c->m->has_homes)
+        find_times(c->m, c->e);
+    if (!c->m->has_homes || memcmp(c->m->homes, c->e->base->homes, sizeof(c->m->homes)) != 0)
+        find_homes(c->m, c->e);
+    c->layers_pass = c->m->layers_pass;
+    for (uint32_t i = 0; i < CONTENTS; i++)
+        c->state_slots[i] = (uint32_t)smaller(schedule->rings.optimizer, c->m->passes[i]);
     for (uint32_t g = 0, layer = 0, far = 0; g < schedule->group_count; g++) {
         struct span span = span_of(c->e, schedule, g, layer);
         for (; layer <= span.top; layer++) {
@@ -223,7 +235,6 @@ static void prepare(struct lane_clocks *c)
             c->m->far_rows[layer] = far;
             far += far_kv(&span);
             find_stored(c, &span, layer);
-            find_times(c, layer);
         }
     }
 }

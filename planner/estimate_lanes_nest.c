@@ -52,6 +52,7 @@ bool tdm_lanes_list(struct lane_clocks *c)
     if (is_listed(m, schedule))
         return true;
     m->body_count = m->streaming_count = 0;
+    m->has_streams = false;
     m->last_layer = TDM_NONE;
     if (tdm_nest_visit(&step, take_body, m, &err) != TDM_OK) {
         m->body_count = 0;
@@ -80,6 +81,8 @@ static void find_shares(struct lane_clocks *c)
 bool tdm_lanes_plan_streams(struct lane_clocks *c)
 {
     struct tdm_lanes *m = c->m;
+    if (m->has_streams)
+        return true;
     m->streams.schedule = c->e->base;
     m->streams.far_weights = m->far[TDM_STATE_WEIGHTS];
     m->streams.passing_slices = m->passing_slices;
@@ -95,5 +98,6 @@ bool tdm_lanes_plan_streams(struct lane_clocks *c)
             return false;
     }
     find_shares(c);
+    m->has_streams = true;
     return true;
 }

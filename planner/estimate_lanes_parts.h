@@ -73,6 +73,12 @@ struct tdm_lanes {
     double *gradient_made;        /* [layers]: when the last body was computed that adds to it */
     double *kv_sent;              /* [layers]: when the last chunk's K and V are on the host */
     uint32_t *far_rows;           /* [layers]: number of lower layers with K and V on the host */
+    /* of `homes`, if has_homes; the streams too, if has_streams */
+    struct tdm_home homes[TDM_STATES];
+    bool has_homes, has_streams;
+    uint64_t passes[CONTENTS];        /* slices whose state passes through the rings */
+    bool layers_pass;                 /* some are of layers */
+    double gradient_bytes;            /* of all units */
     bool *far[TDM_STATE_MOMENTS + 1]; /* [units]: is a state at home on the host, and not empty? */
     struct span *spans;               /* [layers]: of the layer's group */
     struct lane_times *times;         /* [layers] */
@@ -90,7 +96,6 @@ struct lane_clocks {
     double copy_seconds, to_device[2], to_host[2]; /* seconds per byte: alone, and both ways */
     double compute, h2d, d2h, host;
     struct lane_ring fetched_x, fetched[TDM_STORES], stashed_x, stashed[TDM_STORES];
-    double gradient_bytes; /* of all units */
 
     /* the ring of weights, as in lower_stream.c */
     uint32_t next_visit, visit, current;

@@ -145,7 +145,8 @@ void tdm_lanes_use_head(struct lane_clocks *c, bool begin)
 /* A unit's share of the seconds of all updates. */
 static double update_seconds(const struct lane_clocks *c, uint32_t unit, double all)
 {
-    return c->gradient_bytes > 0 ? all * (double)c->e->gradient_bytes[unit] / c->gradient_bytes : 0;
+    const double of_all = c->m->gradient_bytes;
+    return of_all > 0 ? all * (double)c->e->gradient_bytes[unit] / of_all : 0;
 }
 
 /* The gradient goes to the host, where its lane updates the unit. */

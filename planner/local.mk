@@ -35,6 +35,7 @@ libtidemark_a_SOURCES += \
 	planner/presets.c planner/presets.h \
 	planner/recipes.c planner/recipes.h \
 	planner/relaxation.c planner/relaxation.h \
+	planner/relaxation_ahead.c \
 	planner/relaxation_parts.h \
 	planner/relaxation_price.c \
 	planner/relaxation_program.c \

@@ -373,23 +373,117 @@ static enum tdm_status solve_once(struct tdm_relaxation *r, double *value, struc
     return status == TDM_OK ? add_path(r, err) : status;
 }
 
+/* When to stop. */
+struct enough {
+    double seconds, tolerance;
+    unsigned solutions;
+};
+
+static enum tdm_status solve(struct tdm_relaxation *r, const struct enough *enough,
+                             struct tdm_error *err)
+{
+    double value = TDM_NO_BOUND;
+    enum tdm_status status = TDM_OK;
+    for (unsigned i = 0; i < enough->solutions && status == TDM_OK; i++) {
+        if (i > 0 && r->bound_seconds >= enough->seconds)
+            break;
+        status = solve_once(r, &value, err);
+        r->relaxed.solved = r->relaxed.solved || status == TDM_OK;
+        if (r->bound_seconds >= value * (1 - enough->tolerance))
+            break;
+    }
+    return status;
+}
+
+/* ---- slots are whole ---- */
+
+/* A share of a slot that is taken for none or for one. */
+#define LITTLE 0.02
+
+/* Solves with at least `least` and at most `most` slots, from the best prices so far: they bound
+ * that program too. */
+static enum tdm_status solve_slots(struct tdm_relaxation *r, double least, double most,
+                                   const struct enough *enough, struct tdm_error *err)
+{
+    struct tdm_plain_column *slots = &r->plain[r->plain_slots];
+    slots->least = least;
+    slots->most = most;
+    tdm_solver_limit(r->solver, r->slots, least, most);
+    memcpy(r->found, r->centre, (size_t)r->row_count * sizeof(double));
+    r->bound_seconds = 0;
+    try_prices(r, 0);
+    return solve(r, enough, err);
+}
+
+/* A result, to go back to it. */
+struct result {
+    struct tdm_relaxed relaxed;
+    struct tdm_plain_column slots;
+    double bound_seconds, *centre;
+};
+
+static bool keep_result(const struct tdm_relaxation *r, struct result *result)
+{
+    *result = (struct result){.relaxed = r->relaxed,
+                              .slots = r->plain[r->plain_slots],
+                              .bound_seconds = r->bound_seconds,
+                              .centre = malloc((size_t)r->row_count * sizeof(double))};
+    if (result->centre != NULL)
+        memcpy(result->centre, r->centre, (size_t)r->row_count * sizeof(double));
+    return result->centre != NULL;
+}
+
+static void go_back(struct tdm_relaxation *r, const struct result *result)
+{
+    r->relaxed = result->relaxed;
+    r->plain[r->plain_slots] = result->slots;
+    tdm_solver_limit(r->solver, r->slots, result->slots.least, result->slots.most);
+    r->bound_seconds = result->bound_seconds;
+    memcpy(r->centre, result->centre, (size_t)r->row_count * sizeof(double));
+}
+
+/* Where the solution has a part of a slot more than one, either there is one slot, or there are at
+ * least two: the smaller bound of both programs is a bound. Where the solver gives up, what it has
+ * found so far is. */
+static enum tdm_status branch_on_slots(struct tdm_relaxation *r, const struct enough *enough,
+                                       struct tdm_error *err)
+{
+    const double slots = tdm_solver_column_value(r->solver, r->slots);
+    struct enough rest = *enough;
+    struct result all = {.centre = NULL}, more = {.centre = NULL};
+    if (r->of_bytes || slots < LITTLE || slots > 1 - LITTLE || r->bound_seconds >= enough->seconds)
+        return TDM_OK;
+    enum tdm_status status = keep_result(r, &all) ? TDM_OK : no_memory(err);
+    if (status == TDM_OK)
+        status = solve_slots(r, 1, all.slots.most, enough, err);
+    if (status != TDM_NO_MEMORY)
+        status = keep_result(r, &more) ? TDM_OK : no_memory(err);
+    if (status == TDM_OK) {
+        rest.seconds = fmin(more.bound_seconds, enough->seconds);
+        status = solve_slots(r, 0, 0, &rest, err);
+    }
+    if (status != TDM_NO_MEMORY && r->bound_seconds > more.bound_seconds)
+        go_back(r, &more);
+    if (status != TDM_NO_MEMORY && r->bound_seconds < all.bound_seconds)
+        go_back(r, &all);
+    free(all.centre);
+    free(more.centre);
+    return status;
+}
+
 enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *r, double enough_seconds,
                                      double tolerance, unsigned most, struct tdm_relaxed *relaxed,
                                      struct tdm_error *err)
 {
-    double value = TDM_NO_BOUND;
+    const struct enough enough = {enough_seconds, tolerance, most};
     enum tdm_status status = r->arc_count == 0 ? add_first_paths(r, err) : TDM_OK;
     if (status == TDM_OK)
         status = try_warm(r, err);
     r->relaxed.solved = false;
-    for (unsigned i = 0; i < most && status == TDM_OK; i++) {
-        if (i > 0 && r->bound_seconds >= enough_seconds)
-            break;
-        status = solve_once(r, &value, err);
-        r->relaxed.solved = r->relaxed.solved || status == TDM_OK;
-        if (r->bound_seconds >= value * (1 - tolerance))
-            break;
-    }
+    if (status == TDM_OK)
+        status = solve(r, &enough, err);
+    if (status == TDM_OK)
+        status = branch_on_slots(r, &enough, err);
     if (status == TDM_NO_MEMORY)
         return status;
     if (r->bound_seconds <= 0 &&

@@ -11,7 +11,8 @@
  * groups, and every chunk of every layer the sets and places, that serve best. `weights`, `master`,
  * `moments`: layers at home on the device; `*_embedding`, `*_head`: share of these at home there.
  * `refetched`: layers of which the weights are fetched once more for running forward again.
- * `ahead_*`: MiB of state for the backward that are fetched before the forward ends.
+ * `ahead_*`: MiB of state for the backward that are fetched before the forward ends; `there_*`:
+ * before the head ends. `slots`: of the rings of masters and moments, beyond the first.
  * `forward`, `backward`: seconds of the phases. `excess_*`: MiB that are too much, at a price that
  * no schedule pays.
  * Constraints, in MiB and seconds.
@@ -26,6 +27,10 @@
  *                  phase before
  *   send_*         each phase >= its copies to the host, less the same
  *   both_ways      both phases >= all copies at the most that both directions carry together
+ *   both_ways_backward   the same of the backward alone
+ *   stall          what the head's update waits for: its state, less what is there before
+ *   taken          slots x backward >= the times that units take slots of moments
+ *   slots_*, unused_*, less_*   what runs ahead has slots, which cost memory if layers pass them
  *   send_updated   backward >= head and top layer, and then all copies of updated state to the
  *                  host, which begin when the first update is done; in layer-major order without
  *                  the head's

@@ -48,8 +48,10 @@ struct tdm_store_copies {
 struct tdm_pricing {
     const struct tdm_estimator *e;
     enum tdm_order order;
-    enum tdm_place far;               /* of the machine */
-    double both_ways_rate;            /* bytes/s */
+    enum tdm_place far; /* of the machine */
+    /* seconds of the link per byte to the device and to the host, if it carries the most in both
+     * directions */
+    double both_fetch, both_send;
     struct tdm_attention_list *lists; /* [kinds][classes] */
     double *class_chunks;             /* [classes]: chunks of a class */
     double *fixed_seconds[2]; /* [layers]: backward seconds that no store changes; [1]: of a layer
@@ -89,6 +91,9 @@ double tdm_price_group(const struct tdm_pricing *pricing, uint32_t a, uint32_t b
  * include it. */
 uint64_t tdm_least_work(const struct tdm_estimator *e, uint32_t layer);
 
+/* Workspace of the LM head with its smallest tile. */
+uint64_t tdm_head_work(const struct tdm_estimator *e);
+
 /* ---- the linear program ---- */
 
 #define TDM_NO_BOUND 1e300
@@ -107,6 +112,14 @@ enum {
     ROW_BOTH,
     ROW_BOTH_BACKWARD,
     ROW_AGAIN,
+    ROW_SLOTS_FORWARD,
+    ROW_SLOTS_HEAD,
+    ROW_UNUSED_MASTER,
+    ROW_UNUSED_MOMENTS,
+    ROW_LESS_MASTER,
+    ROW_LESS_MOMENTS,
+    ROW_TAKEN,
+    ROW_STALL,
     ROWS
 };
 
@@ -121,7 +134,7 @@ struct tdm_plain_column {
     size_t first, count; /* in `kept` */
 };
 
-#define TDM_MOST_PLAIN 24u
+#define TDM_MOST_PLAIN 32u
 
 struct tdm_relaxation {
     struct tdm_pricing pricing;
@@ -139,6 +152,8 @@ struct tdm_relaxation {
     int *place[TDM_MAX_PLACES]; /* [layers + TDM_MORE_ROWS]; -1: no such row */
     int row[ROWS];
     int home[TDM_STATES], embedding[TDM_STATES], head[TDM_STATES], excess[TDM_MAX_PLACES];
+    int slots;              /* the column `slots`, */
+    uint32_t plain_slots;   /* and its number in `plain` */
     bool *allowed;          /* [layers * layers]: arcs */
     bool *is_alike;         /* [layers]: a layer's costs equal those of the layer below */
     double *best;           /* [layers + 1] of the dynamic program */
@@ -160,6 +175,61 @@ struct tdm_relaxation {
 enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
                                    const uint64_t limit_bytes[TDM_MAX_PLACES],
                                    const bool fixed_homes[TDM_STATES], struct tdm_error *err);
+
+/* A column under construction, in `r->entries`. tdm_column_put() adds an entry, if the row exists
+ * and the value is not 0. tdm_column_add() adds the column, which is not an arc. */
+struct tdm_column {
+    struct tdm_relaxation *r;
+    size_t count;
+};
+
+void tdm_column_put(struct tdm_column *column, int row, double value);
+enum tdm_status tdm_column_add(struct tdm_column *column, const char *name, double least,
+                               double most, double cost, int *number, struct tdm_error *err);
+
+/* Seconds of one copy of a unit's state. */
+double tdm_relaxation_unit_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
+                                   enum tdm_state state, uint32_t unit);
+
+/* Bytes of a unit's state sent to the host; of all layers the minimum. */
+double tdm_relaxation_sent_bytes(const struct tdm_estimator *e, enum tdm_state state,
+                                 uint32_t unit);
+
+/* Does a device row include the ring of a state at home on the host? Rings of masters and moments
+ * are live while layers go backward, if these are fetched. */
+bool tdm_relaxation_has_ring(const struct tdm_relaxation *r, enum tdm_state state, uint32_t row);
+
+bool tdm_relaxation_updates_in_backward(const struct tdm_estimator *e);
+
+/* Bytes of the inputs and sets of `bodies` bodies; slots that a ring of state may have. */
+double tdm_relaxation_ring_bytes(const struct tdm_estimator *e, uint64_t bodies);
+double tdm_relaxation_most_slots(uint32_t slots);
+
+/* ---- what runs ahead, and slots (relaxation_ahead.c) ---- */
+
+/* Adds columns of what is fetched ahead, of slots of rings, and of the wait for the head's state.
+ */
+enum tdm_status tdm_relaxation_lay_ahead(struct tdm_relaxation *r, struct tdm_error *err);
+
+/* Of masters or moments of the head at home on the host: seconds to fetch the first slice, if
+ * nothing is sent before its update (else 0); seconds that the row `stall` counts. */
+double tdm_relaxation_first_seconds(const struct tdm_relaxation *r, enum tdm_state state);
+double tdm_relaxation_stall_seconds(const struct tdm_relaxation *r, enum tdm_state state);
+
+/* Seconds of the head's norm and update, at least as much as they take. */
+double tdm_relaxation_head_update(const struct tdm_relaxation *r);
+
+/* What one more layer at home on the device adds to the slots that cost nothing in the rows of the
+ * layers. */
+double tdm_relaxation_unused_slots(const struct tdm_relaxation *r);
+
+/* The row `taken`: seconds that all units take slots of moments, if all their state is at home on
+ * the host; seconds less for a unit's state on the device; seconds that a slot may be taken before
+ * the first update. */
+double tdm_relaxation_taken(const struct tdm_relaxation *r);
+double tdm_relaxation_taken_less(const struct tdm_relaxation *r, enum tdm_state state,
+                                 uint32_t unit);
+double tdm_relaxation_taken_ahead(const struct tdm_relaxation *r);
 
 /* Adds the column of an arc, from `r->use` and the prices. */
 enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,

@@ -109,11 +109,26 @@ static double fixed_seconds(const struct tdm_estimator *e, uint32_t layer, bool 
     return fixed;
 }
 
+/* Of two copies that run at the same time at most one has its full rate. So the link carries rates
+ * between those of (full, slowed), (slowed, full) and of one direction alone. The line through the
+ * first two bounds them. */
+static void share_link(struct tdm_pricing *pricing)
+{
+    const struct tdm_machine *machine = pricing->e->base->machine;
+    const double h2d = tdm_machine_link_rate(machine, TDM_LINK_H2D),
+                 d2h = tdm_machine_link_rate(machine, TDM_LINK_D2H),
+                 slowed = tdm_machine_both_ways_rate(machine) / 2;
+    const double fetched = h2d - fmin(h2d, slowed), sent = d2h - fmin(d2h, slowed);
+    const double all = h2d * sent + fmin(d2h, slowed) * fetched;
+    pricing->both_fetch = all > 0 ? sent / all : 1 / (h2d + d2h);
+    pricing->both_send = all > 0 ? fetched / all : 1 / (h2d + d2h);
+}
+
 enum tdm_status tdm_pricing_open(const struct tdm_estimator *e, enum tdm_order order,
                                  struct tdm_pricing *pricing, struct tdm_error *err)
 {
-    *pricing = (struct tdm_pricing){
-        .e = e, .order = order, .far = e->far, .both_ways_rate = tdm_estimator_most_both_ways(e)};
+    *pricing = (struct tdm_pricing){.e = e, .order = order, .far = e->far};
+    share_link(pricing);
     enum tdm_status status = tdm_amounts_new(e, &pricing->prices, err);
     if (status != TDM_OK)
         return status;
@@ -186,22 +201,17 @@ static double copy_seconds(const struct tdm_pricing *p, enum tdm_link_number way
     return machine->copy_seconds + bytes / tdm_machine_link_rate(machine, way);
 }
 
-static double both_seconds(const struct tdm_pricing *p, double bytes)
-{
-    return bytes / p->both_ways_rate;
-}
-
 /* Price of a copy to the device, or to the host, in a phase. */
 static double price_fetch(const struct tdm_pricing *p, int phase, double bytes)
 {
     return p->prices.fetch[phase] * copy_seconds(p, TDM_LINK_H2D, bytes) +
-           p->prices.both[phase] * both_seconds(p, bytes);
+           p->prices.both[phase] * bytes * p->both_fetch;
 }
 
 static double price_send(const struct tdm_pricing *p, int phase, double bytes)
 {
     return p->prices.send[phase] * copy_seconds(p, TDM_LINK_D2H, bytes) +
-           p->prices.both[phase] * both_seconds(p, bytes);
+           p->prices.both[phase] * bytes * p->both_send;
 }
 
 void tdm_pricing_prepare(struct tdm_pricing *pricing)
@@ -227,14 +237,14 @@ static void add_fetch(const struct tdm_pricing *p, struct tdm_amounts *use, int 
                       double bytes)
 {
     use->fetch[phase] += count * copy_seconds(p, TDM_LINK_H2D, bytes);
-    use->both[phase] += count * both_seconds(p, bytes);
+    use->both[phase] += count * bytes * p->both_fetch;
 }
 
 static void add_send(const struct tdm_pricing *p, struct tdm_amounts *use, int phase, double count,
                      double bytes)
 {
     use->send[phase] += count * copy_seconds(p, TDM_LINK_D2H, bytes);
-    use->both[phase] += count * both_seconds(p, bytes);
+    use->both[phase] += count * bytes * p->both_send;
 }
 
 /* ---- a layer of an arc ---- */
@@ -283,6 +293,9 @@ static struct member member_of(const struct tdm_pricing *p, uint32_t j, uint32_t
     m.again = j < b || (!m.by_layer && b == top);
     m.keeps = m.by_layer || j < top;
     m.work_row = m.by_layer ? j : j == b ? b : TDM_NONE;
+    /* the row of the last group counts the head's workspace, which is not live with a layer's */
+    if (!m.by_layer && b == top && tdm_head_work(e) > tdm_least_work(e, top))
+        m.work_row = TDM_NONE;
     if (m.by_layer) {
         m.kept = (struct life){j, top, true, true};
         m.kv_kept = (struct life){j + 1, top, j < top, true};
@@ -551,13 +564,13 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
         n * price_send(p, TDM_IN_FORWARD, bytes) +
         (p->prices.fetch[TDM_IN_FORWARD] * (seen - n) + p->prices.fetch[TDM_IN_BACKWARD] * seen) *
             bytes * fetch +
-        p->prices.both[TDM_IN_FORWARD] * both_seconds(p, (seen - n) * bytes) +
-        p->prices.both[TDM_IN_BACKWARD] * both_seconds(p, seen * bytes);
+        p->prices.both[TDM_IN_FORWARD] * (seen - n) * bytes * p->both_fetch +
+        p->prices.both[TDM_IN_BACKWARD] * seen * bytes * p->both_fetch;
     double sum_near = sum_mib * price_of(p, TDM_DEVICE, m->held);
     double sum_far = sum_mib * ring * price_of(p, TDM_DEVICE, m->held) +
                      (seen - n) * sums *
                          (p->prices.send[TDM_IN_BACKWARD] * send +
-                          p->prices.both[TDM_IN_BACKWARD] * both_seconds(p, 1));
+                          p->prices.both[TDM_IN_BACKWARD] * p->both_send);
     bool is_far = far < near, sum_is_far = sum_far < sum_near;
     if (choice != NULL) {
         choice->kv_kept[is_far ? p->far : TDM_DEVICE] = n;
@@ -569,15 +582,15 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
         add_send(p, use, TDM_IN_FORWARD, n, bytes);
         use->fetch[TDM_IN_FORWARD] += (seen - n) * bytes * fetch;
         use->fetch[TDM_IN_BACKWARD] += seen * bytes * fetch;
-        use->both[TDM_IN_FORWARD] += both_seconds(p, (seen - n) * bytes);
-        use->both[TDM_IN_BACKWARD] += both_seconds(p, seen * bytes);
+        use->both[TDM_IN_FORWARD] += (seen - n) * bytes * p->both_fetch;
+        use->both[TDM_IN_BACKWARD] += seen * bytes * p->both_fetch;
     } else if (use != NULL) {
         add_life(p, use, TDM_DEVICE, m->kv_kept, mib);
     }
     if (use != NULL && sum_is_far) {
         add_life(p, use, TDM_DEVICE, m->held, sum_mib * ring);
         use->send[TDM_IN_BACKWARD] += (seen - n) * sums * send;
-        use->both[TDM_IN_BACKWARD] += both_seconds(p, (seen - n) * sums);
+        use->both[TDM_IN_BACKWARD] += (seen - n) * sums * p->both_send;
     } else if (use != NULL) {
         add_life(p, use, TDM_DEVICE, m->held, sum_mib);
     }
@@ -839,4 +852,12 @@ uint64_t tdm_least_work(const struct tdm_estimator *e, uint32_t layer)
                     ? spared_bytes(e, layer, (enum tdm_store)store)
                     : 0;
     return work;
+}
+
+uint64_t tdm_head_work(const struct tdm_estimator *e)
+{
+    uint64_t tile = e->base->head_tile_tokens;
+    while (tile >= 2 * TDM_LEAST_TILE)
+        tile = (tile + 1) / 2;
+    return e->work_head + tdm_estimate_logits(e, tile);
 }

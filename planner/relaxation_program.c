@@ -28,14 +28,6 @@ static uint64_t layer_gradient(const struct tdm_estimator *e, uint32_t layer)
            staying[layer];
 }
 
-static uint64_t least_logits(const struct tdm_estimator *e)
-{
-    uint64_t tile = e->base->head_tile_tokens;
-    while (tile >= 2 * TDM_LEAST_TILE)
-        tile = (tile + 1) / 2;
-    return tdm_estimate_logits(e, tile);
-}
-
 /* Bytes of each row without states and arcs. */
 static void find_fixed(struct tdm_relaxation *r)
 {
@@ -49,7 +41,7 @@ static void find_fixed(struct tdm_relaxation *r)
     for (uint32_t layer = 0; layer <= top; layer++) {
         uint64_t work = tdm_least_work(e, layer), bytes = stays;
         if (!by_layer && layer == top)
-            work = larger(work, e->work_head + least_logits(e));
+            work = larger(work, tdm_head_work(e));
         bytes += work;
         if (by_layer)
             bytes += layer_gradient(e, layer) + e->row_slots * (e->kv + e->dkv);
@@ -69,9 +61,8 @@ static void find_fixed(struct tdm_relaxation *r)
         (double)(all +
                  (by_layer ? n * e->x + e->row_slots * e->kv + e->work_forward - stored : 0)) /
         TDM_MIB;
-    device[TDM_AT_HEAD] = (double)(all + n * e->x + e->tied_gradient + e->head_gradient +
-                                   e->work_head + least_logits(e)) /
-                          TDM_MIB;
+    device[TDM_AT_HEAD] =
+        (double)(all + n * e->x + e->tied_gradient + e->head_gradient + tdm_head_work(e)) / TDM_MIB;
     device[TDM_AT_UPDATE] =
         (double)(all + n * e->x + e->tied_gradient + e->head_gradient) / TDM_MIB;
     r->fixed[e->far][e->layers + TDM_AT_FORWARD] =
@@ -80,7 +71,7 @@ static void find_fixed(struct tdm_relaxation *r)
         TDM_MIB;
 }
 
-static bool updates_in_backward(const struct tdm_estimator *e)
+bool tdm_relaxation_updates_in_backward(const struct tdm_estimator *e)
 {
     return e->base->optimizer.kind != TDM_OPTIMIZER_NONE && !tdm_updates_at_end(e->base);
 }
@@ -116,7 +107,7 @@ static enum tdm_status add_place_rows(struct tdm_relaxation *r,
             r->place[place][i] = -1;
             if (i >= r->layers && other != TDM_AT_FORWARD &&
                 (tdm_is_far(place) || !by_layer ||
-                 (other == TDM_AT_UPDATE && !updates_in_backward(r->pricing.e))))
+                 (other == TDM_AT_UPDATE && !tdm_relaxation_updates_in_backward(r->pricing.e))))
                 continue;
             if (i < r->layers)
                 snprintf(name, sizeof(name), "%s_%u", place_name(r, place), i);
@@ -128,8 +119,7 @@ static enum tdm_status add_place_rows(struct tdm_relaxation *r,
     return status;
 }
 
-/* Bytes of the inputs and sets of `bodies` bodies. */
-static double ring_bytes(const struct tdm_estimator *e, uint64_t bodies)
+double tdm_relaxation_ring_bytes(const struct tdm_estimator *e, uint64_t bodies)
 {
     return (double)bodies * (double)(e->x + set_bytes(e, TDM_SEARCHED_SET));
 }
@@ -141,14 +131,12 @@ static double row_bytes(const struct tdm_estimator *e)
     return (double)larger(base->prefetch + 1, base->rings.kv * e->chunks) * (double)e->kv;
 }
 
-/* Slots that a ring of state may have. */
-static double most_slots(uint32_t slots)
+double tdm_relaxation_most_slots(uint32_t slots)
 {
     return (double)larger(slots, TDM_MOST_SLOTS);
 }
 
-/* Bytes of a unit's state sent to the host; of all layers the minimum. */
-static double sent_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+double tdm_relaxation_sent_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
     double least = (double)tdm_estimator_sent_bytes(e, state, unit);
     for (uint32_t layer = 0; layer < e->layers && unit < e->layers; layer++)
@@ -159,13 +147,13 @@ static double sent_bytes(const struct tdm_estimator *e, enum tdm_state state, ui
 static double sent_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
     const struct tdm_machine *machine = e->base->machine;
-    double bytes = sent_bytes(e, state, unit);
+    double bytes = tdm_relaxation_sent_bytes(e, state, unit);
     return bytes > 0 ? machine->copy_seconds + bytes / tdm_machine_link_rate(machine, TDM_LINK_D2H)
                      : 0;
 }
 
-static double unit_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
-                           enum tdm_state state, uint32_t unit)
+double tdm_relaxation_unit_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
+                                   enum tdm_state state, uint32_t unit)
 {
     double bytes = (double)tdm_estimator_unit_bytes(e, state, unit);
     return bytes > 0 ? e->base->machine->copy_seconds +
@@ -246,7 +234,8 @@ static double last_slice_seconds(const struct tdm_estimator *e, enum tdm_state s
     if (!is_sent_last(e, unit) || state == TDM_STATE_WEIGHTS)
         return 0;
     const double elements = (double)tdm_slice_at(e->base, unit, e->slices[unit] - 1).elements;
-    return sent_bytes(e, state, unit) * elements / (double)model->units[unit].elements /
+    return tdm_relaxation_sent_bytes(e, state, unit) * elements /
+           (double)model->units[unit].elements /
            tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
 }
 
@@ -261,16 +250,22 @@ static struct in_backward copies_in_backward(const struct tdm_relaxation *r, enu
 {
     const struct tdm_estimator *e = r->pricing.e;
     const bool comes = tdm_estimator_comes(e, state);
-    const double rate = r->pricing.both_ways_rate, last = last_slice_seconds(e, state, unit);
+    const struct tdm_pricing *p = &r->pricing;
+    const double last = last_slice_seconds(e, state, unit);
     /* in layer-major order the window of `both_ways_backward` begins when the head is done */
     const bool is_there = r->pricing.order == TDM_LAYER_MAJOR && state == TDM_STATE_WEIGHTS &&
                           unit == tdm_model_head_unit(e->base->model);
     const double fetched =
         comes && !is_there ? (double)tdm_estimator_unit_bytes(e, state, unit) : 0;
+    /* nothing is sent before the head's first slice is there */
+    const double first =
+        unit == tdm_model_head_unit(e->base->model) ? tdm_relaxation_first_seconds(r, state) : 0;
     return (struct in_backward){
-        .fetch = (comes ? unit_seconds(e, TDM_LINK_H2D, state, unit) : 0) + last,
-        .both = (fetched + sent_bytes(e, state, unit)) / rate +
-                last * (1 - tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H) / rate)};
+        .fetch = (comes ? tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, unit) : 0) + last,
+        .both =
+            fetched * p->both_fetch + tdm_relaxation_sent_bytes(e, state, unit) * p->both_send +
+            last * (1 - tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H) * p->both_send) +
+            first * (1 - tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D) * p->both_fetch)};
 }
 
 static enum tdm_status add_rows(struct tdm_relaxation *r,
@@ -299,18 +294,22 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
      * again; the fixed times of all that runs ahead. `ahead_*` are the rest. */
     const double turn = row_bytes(e) + (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0);
     const double copies = 5 * (double)larger(base->prefetch + 1, base->rings.kv * n) +
-                          most_slots(base->rings.weights) + 3 * most_slots(base->rings.optimizer);
+                          tdm_relaxation_most_slots(base->rings.weights) +
+                          3 * tdm_relaxation_most_slots(base->rings.optimizer);
     const double fetched = turn / tdm_machine_link_rate(base->machine, TDM_LINK_H2D) +
                            copies * base->machine->copy_seconds;
-    const double all_both = (turn + ring_bytes(e, base->prefetch + 1)) / r->pricing.both_ways_rate;
-    const double both = by_layer ? all_both : turn / r->pricing.both_ways_rate;
+    const double all_both =
+        (turn + tdm_relaxation_ring_bytes(e, base->prefetch + 1)) * r->pricing.both_fetch;
+    const double both = turn * r->pricing.both_fetch;
     /* what waits for its copy to the host: slots, the stream, rows of K and V */
-    const double sent =
-        (ring_bytes(e, base->rings.stashed) + (double)n * (double)e->x + row_bytes(e)) /
-            tdm_machine_link_rate(base->machine, TDM_LINK_D2H) +
-        5 * (double)(base->rings.stashed + n) * base->machine->copy_seconds;
+    const double sent = (tdm_relaxation_ring_bytes(e, base->rings.stashed) +
+                         (double)n * (double)e->x + row_bytes(e)) /
+                            tdm_machine_link_rate(base->machine, TDM_LINK_D2H) +
+                        5 * (double)(base->rings.stashed + n) * base->machine->copy_seconds;
     /* in layer-major order, nothing is sent in the backward before the head is done */
     const double head = by_layer ? e->head_seconds : 0;
+    /* before that, no update is made */
+    const double updating = by_layer ? e->head_seconds : seconds_to_update(e);
     double backward = e->head_seconds + e->optimizer_seconds + e->tail_seconds[r->pricing.order] +
                       all_attention_grad(e);
     const struct {
@@ -318,7 +317,8 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         double least, most;
     } rows[ROWS] = {
         [ROW_EMBEDDING] = {"device_embedding", -TDM_UNBOUNDED,
-                           updates_in_backward(e) ? device - embedding : TDM_UNBOUNDED},
+                           tdm_relaxation_updates_in_backward(e) ? device - embedding
+                                                                 : TDM_UNBOUNDED},
         [ROW_END] = {"device_end", -TDM_UNBOUNDED,
                      at_end ? device - ends[TDM_DEVICE] : TDM_UNBOUNDED},
         [ROW_FAR_END] = {"host_end", -TDM_UNBOUNDED, at_end ? far - ends[e->far] : TDM_UNBOUNDED},
@@ -331,6 +331,14 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         [ROW_BOTH] = {"both_ways", -all_both, TDM_UNBOUNDED},
         [ROW_BOTH_BACKWARD] = {"both_ways_backward", head - both, TDM_UNBOUNDED},
         [ROW_AGAIN] = {"refetched", 0, TDM_UNBOUNDED},
+        [ROW_SLOTS_FORWARD] = {"slots_forward", 0, TDM_UNBOUNDED},
+        [ROW_SLOTS_HEAD] = {"slots_head", 0, TDM_UNBOUNDED},
+        [ROW_UNUSED_MASTER] = {"unused_master", 0, TDM_UNBOUNDED},
+        [ROW_UNUSED_MOMENTS] = {"unused_moments", 0, TDM_UNBOUNDED},
+        [ROW_LESS_MASTER] = {"less_master", 0, TDM_UNBOUNDED},
+        [ROW_LESS_MOMENTS] = {"less_moments", 0, TDM_UNBOUNDED},
+        [ROW_TAKEN] = {"taken", updating - tdm_relaxation_taken_ahead(r), TDM_UNBOUNDED},
+        [ROW_STALL] = {"stall", -tdm_relaxation_head_update(r), TDM_UNBOUNDED},
     };
     enum tdm_status status = TDM_OK;
     for (uint32_t k = 0; k < r->layers && status == TDM_OK; k++) {
@@ -347,20 +355,14 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
 
 /* ---- columns ---- */
 
-struct column {
-    struct tdm_relaxation *r;
-    size_t count;
-};
-
-static void put(struct column *column, int row, double value)
+void tdm_column_put(struct tdm_column *column, int row, double value)
 {
     if (row >= 0 && (value > 0 || value < 0))
         column->r->entries[column->count++] = (struct tdm_entry){row, value};
 }
 
-/* Adds a column that is not an arc. */
-static enum tdm_status add_plain(struct column *column, const char *name, double least, double most,
-                                 double cost, int *number, struct tdm_error *err)
+enum tdm_status tdm_column_add(struct tdm_column *column, const char *name, double least,
+                               double most, double cost, int *number, struct tdm_error *err)
 {
     struct tdm_relaxation *r = column->r;
     r->plain[r->plain_count++] =
@@ -373,26 +375,27 @@ static enum tdm_status add_plain(struct column *column, const char *name, double
 
 static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *err)
 {
-    struct column forward = {r, 0};
+    struct tdm_column forward = {r, 0};
     const double cost = r->of_bytes ? 0 : 1;
     int number;
-    put(&forward, r->row[ROW_FETCH_FORWARD], 1);
-    put(&forward, r->row[ROW_SEND_FORWARD], 1);
-    put(&forward, r->row[ROW_BOTH], 1);
+    tdm_column_put(&forward, r->row[ROW_FETCH_FORWARD], 1);
+    tdm_column_put(&forward, r->row[ROW_SEND_FORWARD], 1);
+    tdm_column_put(&forward, r->row[ROW_BOTH], 1);
     enum tdm_status status =
-        add_plain(&forward, "forward",
-                  forward_seconds(r->pricing.e, r->pricing.order) + r->pricing.e->lead_seconds,
-                  TDM_UNBOUNDED, cost, &number, err);
-    struct column backward = {r, 0};
-    put(&backward, r->row[ROW_COMPUTE], 1);
-    put(&backward, r->row[ROW_FETCH_BACKWARD], 1);
-    put(&backward, r->row[ROW_SEND_BACKWARD], 1);
-    put(&backward, r->row[ROW_SEND_UPDATED], 1);
-    put(&backward, r->row[ROW_BOTH], 1);
-    put(&backward, r->row[ROW_BOTH_BACKWARD], 1);
+        tdm_column_add(&forward, "forward",
+                       forward_seconds(r->pricing.e, r->pricing.order) + r->pricing.e->lead_seconds,
+                       TDM_UNBOUNDED, cost, &number, err);
+    struct tdm_column backward = {r, 0};
+    tdm_column_put(&backward, r->row[ROW_COMPUTE], 1);
+    tdm_column_put(&backward, r->row[ROW_FETCH_BACKWARD], 1);
+    tdm_column_put(&backward, r->row[ROW_SEND_BACKWARD], 1);
+    tdm_column_put(&backward, r->row[ROW_SEND_UPDATED], 1);
+    tdm_column_put(&backward, r->row[ROW_BOTH], 1);
+    tdm_column_put(&backward, r->row[ROW_BOTH_BACKWARD], 1);
+    tdm_column_put(&backward, r->row[ROW_TAKEN], 1);
     if (status == TDM_OK)
-        status = add_plain(&backward, "backward", r->pricing.e->host_seconds, TDM_UNBOUNDED, cost,
-                           &number, err);
+        status = tdm_column_add(&backward, "backward", r->pricing.e->host_seconds, TDM_UNBOUNDED,
+                                cost, &number, err);
     return status;
 }
 
@@ -406,44 +409,43 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
     double price = 0.1 * tdm_estimator_forward_seconds(r->pricing.e);
     for (int k = 0; k < TDM_PLANNED_PLACES && status == TDM_OK; k++) {
         enum tdm_place place = tdm_planned_place(r->pricing.e->base, k);
-        struct column column = {r, 0};
+        struct tdm_column column = {r, 0};
         char name[32];
         if (r->of_bytes)
             price = place == r->least ? 1 : PRICE_OF_OTHER;
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
-            put(&column, r->place[place][i], -1);
-        put(&column, r->row[tdm_is_far(place) ? ROW_FAR_END : ROW_END], -1);
+            tdm_column_put(&column, r->place[place][i], -1);
+        tdm_column_put(&column, r->row[tdm_is_far(place) ? ROW_FAR_END : ROW_END], -1);
         if (!tdm_is_far(place))
-            put(&column, r->row[ROW_EMBEDDING], -1);
+            tdm_column_put(&column, r->row[ROW_EMBEDDING], -1);
         snprintf(name, sizeof(name), "excess_%s", place_name(r, place));
-        status = add_plain(&column, name, 0, TDM_UNBOUNDED, price, &r->excess[place], err);
+        status = tdm_column_add(&column, name, 0, TDM_UNBOUNDED, price, &r->excess[place], err);
     }
     return status;
 }
 
 /* Adds the copies saved by each unit at home on the device. */
-static void put_copies(struct column *column, enum tdm_state state, uint32_t unit, bool in_forward)
+static void put_copies(struct tdm_column *column, enum tdm_state state, uint32_t unit,
+                       bool in_forward)
 {
     struct tdm_relaxation *r = column->r;
     const struct tdm_estimator *e = r->pricing.e;
-    double fetch = unit_seconds(e, TDM_LINK_H2D, state, unit);
+    double fetch = tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, unit);
     double times = (in_forward ? 1 : 0) + (tdm_estimator_comes(e, state) ? 1 : 0);
     const struct in_backward backward = copies_in_backward(r, state, unit);
-    double both =
-        times * (double)tdm_estimator_unit_bytes(e, state, unit) + sent_bytes(e, state, unit);
-    put(column, r->row[ROW_FETCH_FORWARD], in_forward ? fetch : 0);
-    put(column, r->row[ROW_FETCH_BACKWARD], backward.fetch);
-    put(column, r->row[ROW_SEND_BACKWARD], sent_seconds(e, state, unit));
-    put(column, r->row[ROW_SEND_UPDATED],
-        is_updated_late(r, unit) ? sent_seconds(e, state, unit) : 0);
-    put(column, r->row[ROW_COMPUTE], seconds_after_all(r, state, unit));
-    put(column, r->row[ROW_BOTH], both / r->pricing.both_ways_rate);
-    put(column, r->row[ROW_BOTH_BACKWARD], backward.both);
+    double both = times * (double)tdm_estimator_unit_bytes(e, state, unit) * r->pricing.both_fetch +
+                  tdm_relaxation_sent_bytes(e, state, unit) * r->pricing.both_send;
+    tdm_column_put(column, r->row[ROW_FETCH_FORWARD], in_forward ? fetch : 0);
+    tdm_column_put(column, r->row[ROW_FETCH_BACKWARD], backward.fetch);
+    tdm_column_put(column, r->row[ROW_SEND_BACKWARD], sent_seconds(e, state, unit));
+    tdm_column_put(column, r->row[ROW_SEND_UPDATED],
+                   is_updated_late(r, unit) ? sent_seconds(e, state, unit) : 0);
+    tdm_column_put(column, r->row[ROW_COMPUTE], seconds_after_all(r, state, unit));
+    tdm_column_put(column, r->row[ROW_BOTH], both);
+    tdm_column_put(column, r->row[ROW_BOTH_BACKWARD], backward.both);
 }
 
-/* Does a device row include the ring of a state at home on the host? Rings of masters and moments
- * are live while layers go backward, if these are fetched. */
-static bool has_ring(const struct tdm_relaxation *r, enum tdm_state state, uint32_t row)
+bool tdm_relaxation_has_ring(const struct tdm_relaxation *r, enum tdm_state state, uint32_t row)
 {
     const struct tdm_estimator *e = r->pricing.e;
     if (state == TDM_STATE_WEIGHTS)
@@ -497,25 +499,30 @@ static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, 
 {
     const struct tdm_estimator *e = r->pricing.e;
     const struct tdm_schedule *base = e->base;
-    struct column column = {r, 0};
+    struct tdm_column column = {r, 0};
     double layers = r->layers;
     double mib = (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB;
     double slots = LEAST_SLOTS;
     bool weights = state == TDM_STATE_WEIGHTS;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        put(&column, r->place[TDM_DEVICE][i],
-            mib * (has_ring(r, state, i) ? 1 - slots / layers : 1));
-        put(&column, r->place[e->far][i], -mib);
+        tdm_column_put(&column, r->place[TDM_DEVICE][i],
+                       mib * (tdm_relaxation_has_ring(r, state, i) ? 1 - slots / layers : 1));
+        tdm_column_put(&column, r->place[e->far][i], -mib);
     }
-    put(&column, r->row[ROW_EMBEDDING], mib * (weights ? 1 - slots / layers : 1));
-    put(&column, r->row[ROW_END], mib * (has_rings_at_end(e) ? 1 - slots / layers : 1));
-    put(&column, r->row[ROW_FAR_END], -mib);
+    tdm_column_put(&column, r->row[ROW_EMBEDDING], mib * (weights ? 1 - slots / layers : 1));
+    tdm_column_put(&column, r->row[ROW_END], mib * (has_rings_at_end(e) ? 1 - slots / layers : 1));
+    tdm_column_put(&column, r->row[ROW_FAR_END], -mib);
     put_copies(&column, state, 0, weights);
     if (weights)
-        put(&column, r->row[ROW_AGAIN], 1);
+        tdm_column_put(&column, r->row[ROW_AGAIN], 1);
+    tdm_column_put(&column, r->row[ROW_TAKEN], tdm_relaxation_taken_less(r, state, 0));
+    if (!weights)
+        tdm_column_put(&column,
+                       r->row[state == TDM_STATE_MASTER ? ROW_UNUSED_MASTER : ROW_UNUSED_MOMENTS],
+                       tdm_relaxation_unused_slots(r));
     double least = fixed ? base->homes[state].device_layers : 0;
     double most = fixed ? base->homes[state].device_layers : layers;
-    return add_plain(&column, tdm_state_name(state), least, most, 0, &r->home[state], err);
+    return tdm_column_add(&column, tdm_state_name(state), least, most, 0, &r->home[state], err);
 }
 
 /* Adds the column of embedding or head at home on the device. */
@@ -524,24 +531,27 @@ static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state,
 {
     const struct tdm_estimator *e = r->pricing.e;
     const struct tdm_schedule *base = e->base;
-    struct column column = {r, 0};
+    struct tdm_column column = {r, 0};
     uint32_t unit = head ? tdm_model_head_unit(base->model) : tdm_model_embedding_unit(base->model);
     double mib = (double)tdm_estimator_unit_bytes(e, state, unit) / TDM_MIB;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        put(&column, r->place[TDM_DEVICE][i], mib - buffer_mib(r, state, head, i));
-        put(&column, r->place[e->far][i], -mib);
+        tdm_column_put(&column, r->place[TDM_DEVICE][i], mib - buffer_mib(r, state, head, i));
+        tdm_column_put(&column, r->place[e->far][i], -mib);
     }
-    put(&column, r->row[ROW_EMBEDDING], mib - buffer_mib_at_embedding(r, state, head));
-    put(&column, r->row[ROW_END], mib);
-    put(&column, r->row[ROW_FAR_END], -mib);
+    tdm_column_put(&column, r->row[ROW_EMBEDDING], mib - buffer_mib_at_embedding(r, state, head));
+    tdm_column_put(&column, r->row[ROW_END], mib);
+    tdm_column_put(&column, r->row[ROW_FAR_END], -mib);
     bool in_forward = state == TDM_STATE_WEIGHTS && !head;
+    tdm_column_put(&column, r->row[ROW_TAKEN], tdm_relaxation_taken_less(r, state, unit));
+    if (head)
+        tdm_column_put(&column, r->row[ROW_STALL], tdm_relaxation_stall_seconds(r, state));
     put_copies(&column, state, unit, in_forward);
     char name[48];
     snprintf(name, sizeof(name), "%s_%s", tdm_state_name(state), head ? "head" : "embedding");
     bool near = !tdm_is_far(head ? base->homes[state].head : base->homes[state].embedding);
     double least = fixed && near ? 1 : 0, most = fixed && !near ? 0 : 1;
-    return add_plain(&column, name, least, most, 0, head ? &r->head[state] : &r->embedding[state],
-                     err);
+    return tdm_column_add(&column, name, least, most, 0,
+                          head ? &r->head[state] : &r->embedding[state], err);
 }
 
 /* Adds the column of all states when none is at home on the device; it is always 1. */
@@ -562,7 +572,7 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
         double slots = LEAST_SLOTS;
         double mib = (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB;
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-            device[i] += has_ring(r, state, i) ? slots * mib : 0;
+            device[i] += tdm_relaxation_has_ring(r, state, i) ? slots * mib : 0;
             far[i] += r->layers * mib;
         }
         alone[ROW_EMBEDDING] += weights ? slots * mib : 0;
@@ -572,7 +582,8 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             uint32_t unit = k < r->layers ? k : units[k - r->layers];
             bool in_forward = weights && (k < r->layers || unit == units[0]);
             double bytes = (double)tdm_estimator_unit_bytes(e, state, k < r->layers ? 0 : unit);
-            double fetch = unit_seconds(e, TDM_LINK_H2D, state, k < r->layers ? 0 : unit);
+            double fetch =
+                tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, k < r->layers ? 0 : unit);
             double times = (in_forward ? 1 : 0) + (comes ? 1 : 0);
             alone[ROW_FETCH_FORWARD] -= in_forward ? fetch : 0;
             const struct in_backward backward =
@@ -582,12 +593,14 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             alone[ROW_SEND_BACKWARD] -= sent;
             alone[ROW_SEND_UPDATED] -= is_updated_late(r, unit) ? sent : 0;
             alone[ROW_COMPUTE] -= seconds_after_all(r, state, unit);
-            alone[ROW_BOTH] -= (times * bytes + sent_bytes(e, state, k < r->layers ? 0 : unit)) /
-                               r->pricing.both_ways_rate;
+            alone[ROW_BOTH] -= times * bytes * r->pricing.both_fetch +
+                               tdm_relaxation_sent_bytes(e, state, k < r->layers ? 0 : unit) *
+                                   r->pricing.both_send;
             alone[ROW_BOTH_BACKWARD] -= backward.both;
             if (k < r->layers)
                 continue;
             bool head = unit == units[1];
+            alone[ROW_STALL] -= head ? tdm_relaxation_stall_seconds(r, state) : 0;
             for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
                 device[i] += buffer_mib(r, state, head, i);
                 far[i] += bytes / TDM_MIB;
@@ -596,115 +609,35 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             alone[ROW_FAR_END] += bytes / TDM_MIB;
         }
     }
-    struct column column = {r, 0};
+    alone[ROW_TAKEN] -= tdm_relaxation_taken(r);
+    struct tdm_column column = {r, 0};
     int number;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        put(&column, r->place[TDM_DEVICE][i], device[i]);
-        put(&column, r->place[e->far][i], far[i]);
+        tdm_column_put(&column, r->place[TDM_DEVICE][i], device[i]);
+        tdm_column_put(&column, r->place[e->far][i], far[i]);
     }
     for (int i = 0; i < ROWS; i++)
-        put(&column, r->row[i], alone[i]);
+        tdm_column_put(&column, r->row[i], alone[i]);
     free(device);
-    return add_plain(&column, "states", 1, 1, 0, &number, err);
+    return tdm_column_add(&column, "states", 1, 1, 0, &number, err);
 }
 
 /* Adds the column of layers whose weights are fetched again for a rerun. */
 static enum tdm_status add_refetched(struct tdm_relaxation *r, struct tdm_error *err)
 {
     const struct tdm_estimator *e = r->pricing.e;
-    struct column column = {r, 0};
+    struct tdm_column column = {r, 0};
     int number;
-    put(&column, r->row[ROW_AGAIN], 1);
-    put(&column, r->row[ROW_FETCH_BACKWARD], -unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0));
-    put(&column, r->row[ROW_BOTH],
-        -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) / r->pricing.both_ways_rate);
-    put(&column, r->row[ROW_BOTH_BACKWARD],
-        -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) / r->pricing.both_ways_rate);
-    return add_plain(&column, "refetched", 0, TDM_UNBOUNDED, 0, &number, err);
-}
-
-/* MiB that one slot of the rings of masters and moments has at most. */
-static double slot_mib(const struct tdm_estimator *e)
-{
-    double bytes = 0;
-    for (int s = TDM_STATE_MASTER; s <= TDM_STATE_MOMENTS; s++) {
-        uint64_t most = 0;
-        for (uint32_t unit = 0; unit < e->base->model->unit_count; unit++)
-            most = larger(most, tdm_estimator_slice_bytes(e, (enum tdm_state)s, unit));
-        bytes += tdm_estimator_comes(e, (enum tdm_state)s) ? (double)most : 0;
-    }
-    return bytes / TDM_MIB;
-}
-
-/* Columns of MiB that the backward needs and that are fetched before the forward ends: weights of
- * the head; inputs and sets of the first bodies; a slot of the rings of masters and moments, which
- * the rows of the backward count already, and more slots. `early_*` are fetched after the forward,
- * but before the head is done. */
-struct ahead {
-    const char *name;
-    double most;
-    bool of_layers; /* the rows of the layers count it, and do not yet */
-    bool at_forward, at_head;
-    bool counts; /* in `both_ways_backward` */
-};
-
-static enum tdm_status add_ahead(struct tdm_relaxation *r, const struct ahead *ahead,
-                                 struct tdm_error *err)
-{
-    const struct tdm_estimator *e = r->pricing.e;
-    struct column column = {r, 0};
-    int number;
-    for (uint32_t i = 0; i < r->layers && ahead->of_layers; i++)
-        put(&column, r->place[TDM_DEVICE][i], has_ring(r, TDM_STATE_MOMENTS, i) ? 1 : 0);
-    put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_FORWARD], ahead->at_forward ? 1 : 0);
-    put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_HEAD], ahead->at_head ? 1 : 0);
-    if (ahead->at_forward)
-        put(&column, r->row[ROW_FETCH_BACKWARD],
-            TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
-    if (ahead->counts)
-        put(&column, r->row[ROW_BOTH_BACKWARD], TDM_MIB / r->pricing.both_ways_rate);
-    return add_plain(&column, ahead->name, 0, ahead->most, 0, &number, err);
-}
-
-static enum tdm_status add_all_ahead(struct tdm_relaxation *r, struct tdm_error *err)
-{
-    const struct tdm_estimator *e = r->pricing.e;
-    const uint32_t head = tdm_model_head_unit(e->base->model);
-    const bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
-    const double slot = slot_mib(e), slots = (most_slots(e->base->rings.optimizer) - 1) * slot;
-    const struct ahead ahead[] = {
-        {"ahead_head", (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, head) / TDM_MIB,
-         false, true, false, !by_layer},
-        {"ahead_bodies", ring_bytes(e, e->base->prefetch + 1) / TDM_MIB, false, true, false,
-         !by_layer},
-        {"ahead_slot", slot, false, true, true, true},
-        {"ahead_slots", slots, true, true, true, true},
-        {"early_slot", slot, false, false, true, true},
-        {"early_slots", slots, true, false, true, true},
-    };
-    enum tdm_status status = TDM_OK;
-    for (size_t k = 0; k < sizeof(ahead) / sizeof(ahead[0]) && status == TDM_OK; k++)
-        if (ahead[k].at_forward || by_layer)
-            status = add_ahead(r, &ahead[k], err);
-    return status;
-}
-
-/* Adds the column of MiB of layers' weights that stay in the ring from the forward, in slots beyond
- * the first. */
-static enum tdm_status add_ahead_weights(struct tdm_relaxation *r, struct tdm_error *err)
-{
-    const struct tdm_estimator *e = r->pricing.e;
-    const double slot = (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) / TDM_MIB;
-    struct column column = {r, 0};
-    int number;
-    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
-        put(&column, r->place[TDM_DEVICE][i], 1);
-    put(&column, r->row[ROW_FETCH_BACKWARD],
-        TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
-    put(&column, r->row[ROW_BOTH], TDM_MIB / r->pricing.both_ways_rate);
-    put(&column, r->row[ROW_BOTH_BACKWARD], TDM_MIB / r->pricing.both_ways_rate);
-    return add_plain(&column, "ahead_weights", 0, (most_slots(e->base->rings.weights) - 1) * slot,
-                     0, &number, err);
+    tdm_column_put(&column, r->row[ROW_AGAIN], 1);
+    tdm_column_put(&column, r->row[ROW_FETCH_BACKWARD],
+                   -tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0));
+    tdm_column_put(&column, r->row[ROW_BOTH],
+                   -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) *
+                       r->pricing.both_fetch);
+    tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD],
+                   -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) *
+                       r->pricing.both_fetch);
+    return tdm_column_add(&column, "refetched", 0, TDM_UNBOUNDED, 0, &number, err);
 }
 
 static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_homes[TDM_STATES],
@@ -718,9 +651,7 @@ static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_ho
     if (status == TDM_OK)
         status = add_refetched(r, err);
     if (status == TDM_OK)
-        status = add_all_ahead(r, err);
-    if (status == TDM_OK)
-        status = add_ahead_weights(r, err);
+        status = tdm_relaxation_lay_ahead(r, err);
     for (int state = 0; state <= TDM_STATE_MOMENTS && status == TDM_OK; state++) {
         bool fixed = fixed_homes[state];
         status = add_home(r, (enum tdm_state)state, fixed, err);
@@ -743,23 +674,24 @@ enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uin
                                        struct tdm_error *err)
 {
     char name[48];
-    struct column column = {r, 0};
+    struct tdm_column column = {r, 0};
     int number;
-    put(&column, r->node[a], 1);
-    put(&column, b + 1 < r->layers ? r->node[b + 1] : -1, -1);
+    tdm_column_put(&column, r->node[a], 1);
+    tdm_column_put(&column, b + 1 < r->layers ? r->node[b + 1] : -1, -1);
     for (int k = 0; k < TDM_PLANNED_PLACES; k++) {
         enum tdm_place place = tdm_planned_place(r->pricing.e->base, k);
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
-            put(&column, r->place[place][i], r->use.place[place][i]);
+            tdm_column_put(&column, r->place[place][i], r->use.place[place][i]);
     }
-    put(&column, r->row[ROW_COMPUTE], -r->use.compute);
-    put(&column, r->row[ROW_FETCH_FORWARD], -r->use.fetch[TDM_IN_FORWARD]);
-    put(&column, r->row[ROW_FETCH_BACKWARD], -r->use.fetch[TDM_IN_BACKWARD]);
-    put(&column, r->row[ROW_SEND_FORWARD], -r->use.send[TDM_IN_FORWARD]);
-    put(&column, r->row[ROW_SEND_BACKWARD], -r->use.send[TDM_IN_BACKWARD]);
-    put(&column, r->row[ROW_BOTH], -r->use.both[TDM_IN_FORWARD] - r->use.both[TDM_IN_BACKWARD]);
-    put(&column, r->row[ROW_BOTH_BACKWARD], -r->use.both[TDM_IN_BACKWARD]);
-    put(&column, r->row[ROW_AGAIN], -r->use.again);
+    tdm_column_put(&column, r->row[ROW_COMPUTE], -r->use.compute);
+    tdm_column_put(&column, r->row[ROW_FETCH_FORWARD], -r->use.fetch[TDM_IN_FORWARD]);
+    tdm_column_put(&column, r->row[ROW_FETCH_BACKWARD], -r->use.fetch[TDM_IN_BACKWARD]);
+    tdm_column_put(&column, r->row[ROW_SEND_FORWARD], -r->use.send[TDM_IN_FORWARD]);
+    tdm_column_put(&column, r->row[ROW_SEND_BACKWARD], -r->use.send[TDM_IN_BACKWARD]);
+    tdm_column_put(&column, r->row[ROW_BOTH],
+                   -r->use.both[TDM_IN_FORWARD] - r->use.both[TDM_IN_BACKWARD]);
+    tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD], -r->use.both[TDM_IN_BACKWARD]);
+    tdm_column_put(&column, r->row[ROW_AGAIN], -r->use.again);
     snprintf(name, sizeof(name), "arc_%u_%u_%u", a, b, r->arc_count++);
     return tdm_solver_column(r->solver, name, 0, TDM_UNBOUNDED, 0, r->entries, column.count,
                              &number, err);

@@ -35,13 +35,42 @@ void tdm_rounded_write(const struct tdm_search_space *space, const struct tdm_ro
     schedule->rings = rounded->rings;
 }
 
+/* A group in four numbers; unused fields count as 0. */
+struct packed_group {
+    uint32_t layers, kept_from_chunk, held_from_chunk, settings;
+};
+#define SETTING_BITS 4u
+_Static_assert(TDM_MAX_PLACES <= 1u << SETTING_BITS && TDM_SETS <= 1u << SETTING_BITS,
+               "settings of a group are packed into bits");
+
+static struct packed_group pack(const struct tdm_group *group, enum tdm_order order, bool first)
+{
+    const bool holds = order == TDM_CHUNK_MAJOR || group->layers > 1;
+    const uint32_t settings[] = {first ? 0 : group->input_place,
+                                 group->kept,
+                                 group->kept == TDM_SET_INPUT ? 0 : group->kept_place,
+                                 group->held,
+                                 holds ? group->held_place : 0,
+                                 group->kv,
+                                 group->kv_place,
+                                 group->kv_gradients_place};
+    struct packed_group packed = {group->layers, group->kept_from_chunk, group->held_from_chunk, 0};
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
+        packed.settings = packed.settings << SETTING_BITS | settings[i];
+    return packed;
+}
+
 struct tdm_memo_key tdm_rounded_key(const struct tdm_rounded *rounded)
 {
     const uint32_t what[] = {rounded->size, rounded->order, rounded->group_count};
     struct tdm_memo_key key = tdm_memo_mix(TDM_MEMO_NOTHING, what, sizeof(what));
     key = tdm_memo_mix(key, rounded->homes, sizeof(rounded->homes));
     key = tdm_memo_mix(key, &rounded->rings, sizeof(rounded->rings));
-    return tdm_memo_mix(key, rounded->groups, rounded->group_count * sizeof(*rounded->groups));
+    for (uint32_t g = 0; g < rounded->group_count; g++) {
+        const struct packed_group group = pack(&rounded->groups[g], rounded->order, g == 0);
+        key = tdm_memo_mix(key, &group, sizeof(group));
+    }
+    return key;
 }
 
 /* ---- from shares to counts ---- */

@@ -28,7 +28,7 @@ struct tdm_rounded {
     bool fits;
     uint64_t reserve[TDM_MAX_PLACES]; /* bytes by which packing exceeded the estimate */
     unsigned mended, dearer;          /* number of retries: for memory, for copies */
-    bool deepened;                    /* it got the effort of a promising one */
+    unsigned turns;                   /* number of longer searches from it */
     bool simulated;                   /* as it is */
 };
 
@@ -76,8 +76,8 @@ enum tdm_status tdm_polish(const struct tdm_search_space *space,
                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                            double seconds, tdm_measure measure, void *self, struct tdm_error *err);
 
-/* The key of a search space's schedule: all fields except the LM-head tile, which follows from
- * them. */
+/* The key of a search space's schedule: all fields that matter except the LM-head tile, which
+ * follows from them. */
 struct tdm_memo_key tdm_rounded_key(const struct tdm_rounded *rounded);
 
 /* The same with sets up to limits->richest, richer than those of the search. First gives the

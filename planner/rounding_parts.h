@@ -19,14 +19,16 @@ struct tdm_local_search {
     struct tdm_rings rings;
     struct tdm_rounded point; /* being changed */
     struct tdm_rounded *best;
-    double best_cost, price; /* seconds per byte beyond a limit */
-    double enough;           /* points slower than this are refused without an exact estimate */
-    unsigned left;           /* remaining estimates */
-    enum tdm_set kept, held; /* sets that tdm_rounding_decide_fit() stores */
-    uint64_t scramble;       /* state of the order of tdm_rounding_travel() */
-    size_t sets;             /* number of the choice of these */
-    bool far_kv;             /* K and V that a set needs are at the place where the set is kept */
-    tdm_measure measure;     /* NULL: estimates decide */
+    double best_cost, price;   /* seconds per byte beyond a limit */
+    double enough;             /* points slower than this are refused without an exact estimate */
+    unsigned left;             /* remaining estimates */
+    enum tdm_set kept, held;   /* sets that tdm_rounding_decide_fit() stores */
+    uint64_t scramble;         /* state of the order of tdm_rounding_travel() */
+    size_t sets;               /* number of the choice of these */
+    bool far_kv;               /* K and V that a set needs are at the place where the set is kept */
+    struct tdm_memo_key sized; /* the point whose bytes were estimated last, */
+    struct tdm_estimate of_sized; /* and they */
+    tdm_measure measure;          /* NULL: estimates decide */
     void *self;
 };
 

@@ -62,16 +62,31 @@ static void set_state(struct tdm_local_search *s)
     tdm_estimator_set_state(s->estimator, s->homes, &s->rings);
 }
 
+/* Finds the point's estimate: one that is remembered, or that of its bytes alone, which may be that
+ * of the last call. False: its seconds are not there. */
+static bool find_estimate(struct tdm_local_search *s, struct tdm_estimate *estimate,
+                          struct tdm_memo_key *key)
+{
+    mend(s);
+    *key = tdm_rounded_key(&s->point);
+    if (tdm_memo_find(s->space->estimates, *key, estimate))
+        return true;
+    set_state(s);
+    tdm_rounded_write(s->space, &s->point);
+    if (memcmp(key, &s->sized, sizeof(*key)) != 0)
+        tdm_estimate_bytes_only(s->estimator, s->space->schedule, &s->of_sized);
+    s->sized = *key;
+    *estimate = s->of_sized;
+    return false;
+}
+
 bool tdm_rounding_fits(struct tdm_local_search *s)
 {
-    const struct tdm_search_space *space = s->space;
     struct tdm_estimate estimate;
+    struct tdm_memo_key key;
     struct tdm_tiles tiles;
-    mend(s);
-    set_state(s);
-    tdm_rounded_write(space, &s->point);
-    tdm_estimate_bytes_only(s->estimator, space->schedule, &estimate);
-    tdm_tiles_choose(space, s->point.size, 0, &estimate, &tiles);
+    find_estimate(s, &estimate, &key);
+    tdm_tiles_choose(s->space, s->point.size, 0, &estimate, &tiles);
     s->left -= s->left > 0 ? 1 : 0;
     for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         if (tdm_size_add(estimate.bytes[place], s->limits->reserve[place]) >
@@ -101,13 +116,8 @@ double tdm_rounding_cost_of(struct tdm_local_search *s)
 {
     const struct tdm_search_space *space = s->space;
     struct tdm_estimate estimate;
-    mend(s);
-    set_state(s);
-    tdm_rounded_write(space, &s->point);
-    const struct tdm_memo_key key = tdm_rounded_key(&s->point);
-    const bool known = tdm_memo_find(space->estimates, key, &estimate);
-    if (!known)
-        tdm_estimate_bytes_only(s->estimator, space->schedule, &estimate);
+    struct tdm_memo_key key;
+    const bool known = find_estimate(s, &estimate, &key);
     const uint64_t excess = excess_bytes(s, estimate);
     const double charge = s->price * (double)excess;
     const double tile_seconds = tdm_estimator_tile_seconds(s->estimator, s->point.tiles.large);
@@ -116,6 +126,8 @@ double tdm_rounding_cost_of(struct tdm_local_search *s)
     const double copies = s->measure == NULL ? s->limits->copies : 0;
     if (!known ||
         (estimate.is_cut && estimate.likely_seconds + copies * estimate.copy_seconds < enough)) {
+        set_state(s);
+        tdm_rounded_write(space, &s->point);
         tdm_estimate_add_seconds(s->estimator, space->schedule, enough, copies, &estimate);
         tdm_memo_note(space->estimates, key, &estimate);
     }
@@ -127,33 +139,11 @@ double tdm_rounding_cost_of(struct tdm_local_search *s)
     return s->point.cost;
 }
 
-/* A group with its unused fields normalised, for comparison. */
-static struct tdm_group plain(struct tdm_group group, enum tdm_order order, bool first)
-{
-    if (first)
-        group.input_place = TDM_DEVICE;
-    if (group.kept == TDM_SET_INPUT)
-        group.kept_place = TDM_DEVICE;
-    if (order == TDM_LAYER_MAJOR && group.layers == 1)
-        group.held_place = TDM_DEVICE;
-    return group;
-}
-
 /* Is the point equal to the best, except in unused fields? Call after mend(). */
 static bool is_best(const struct tdm_local_search *s)
 {
-    const struct tdm_rounded *a = &s->point, *b = s->best;
-    if (a->order != b->order || a->group_count != b->group_count ||
-        memcmp(a->homes, b->homes, sizeof(a->homes)) != 0 ||
-        memcmp(&a->rings, &b->rings, sizeof(a->rings)) != 0)
-        return false;
-    for (uint32_t g = 0; g < a->group_count; g++) {
-        struct tdm_group left = plain(a->groups[g], a->order, g == 0);
-        struct tdm_group right = plain(b->groups[g], b->order, g == 0);
-        if (memcmp(&left, &right, sizeof(left)) != 0)
-            return false;
-    }
-    return true;
+    const struct tdm_memo_key point = tdm_rounded_key(&s->point), best = tdm_rounded_key(s->best);
+    return memcmp(&point, &best, sizeof(point)) == 0;
 }
 
 bool tdm_rounding_decide(struct tdm_local_search *s)

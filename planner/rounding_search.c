@@ -119,7 +119,8 @@ static void search_structure(struct tdm_local_search *s)
     }
 }
 
-static void search_finely(struct tdm_local_search *s)
+/* `pairs`: of moves too. */
+static void search_finely(struct tdm_local_search *s, bool pairs)
 {
     for (bool better = true; better && s->left > 0;) {
         better = tdm_rounding_move_groups(s, 0, s->point.group_count);
@@ -127,7 +128,7 @@ static void search_finely(struct tdm_local_search *s)
         for (uint32_t g = 0; g < s->point.group_count && s->left > 0; g++)
             better = tdm_rounding_move_groups(s, g, g + 1) || better;
         better = tdm_rounding_move_boundaries(s, tdm_rounding_decide) || better;
-        better = better || tdm_rounding_move_pair(s);
+        better = better || (pairs && tdm_rounding_move_pair(s));
     }
 }
 
@@ -173,11 +174,11 @@ enum tdm_status tdm_improve(const struct tdm_search_space *space,
     if (!limits->no_structure)
         search_structure(&s);
     if (!limits->no_fine)
-        search_finely(&s);
+        search_finely(&s, limits->travelled == 0);
     if (limits->travelled > 0)
         status = tdm_rounding_travel(&s, err);
     if (status == TDM_OK && limits->deep)
-        search_finely(&s);
+        search_finely(&s, true);
     free(s.point.groups);
     return status;
 }
@@ -213,7 +214,7 @@ enum tdm_status tdm_polish(const struct tdm_search_space *space,
         return status;
     if (seconds >= TDM_UNMEASURED)
         tdm_rounding_decide(&s);
-    search_finely(&s);
+    search_finely(&s, true);
     free(s.point.groups);
     return TDM_OK;
 }
@@ -261,7 +262,7 @@ enum tdm_status tdm_enrich(const struct tdm_search_space *space,
         return status;
     decide_richest(&s, false);
     decide_richest(&s, true);
-    search_finely(&s);
+    search_finely(&s, true);
     free(s.point.groups);
     return TDM_OK;
 }

@@ -12,6 +12,7 @@
  * come in one fixed scrambled order, so the same request gives the same plan.
  */
 #define SLOWER 0.003
+#define LEAST_POINTS 150u  /* of a walk, however long an estimate takes */
 #define PATIENCE 0.6       /* the walk ends after this share of its points without a gain, */
 #define WORTH_WAITING 1e-4 /* of this share of the cost */
 #define MORE_MOVES 0.45    /* share of points that differ in one move more */
@@ -131,8 +132,11 @@ enum tdm_status tdm_rounding_travel(struct tdm_local_search *s, struct tdm_error
     if (here.groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     tdm_rounded_copy(&here, s->best);
-    const unsigned count =
+    const unsigned affordable =
         tdm_rounding_affordable(s->space, s->best->size, true, s->limits->travelled);
+    const unsigned count = affordable < LEAST_POINTS && LEAST_POINTS < s->limits->travelled
+                               ? LEAST_POINTS
+                               : affordable;
     s->scramble = 1 + s->limits->walk;
     const unsigned patience = (unsigned)(PATIENCE * count);
     unsigned improved = 0;

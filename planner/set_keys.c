@@ -492,6 +492,7 @@ static const struct key keys[] = {
     {"optimizer.beta2", read_setting, TDM_SETTING_BETA2},
     {"optimizer.epsilon", read_setting, TDM_SETTING_EPSILON},
     {"optimizer.weight_decay", read_setting, TDM_SETTING_WEIGHT_DECAY},
+    {"optimizer.decayed", read_setting, TDM_SETTING_DECAYED},
     {"optimizer.warmup_steps", read_setting, TDM_SETTING_WARMUP_STEPS},
     {"optimizer.schedule", read_setting, TDM_SETTING_RATE_SCHEDULE},
     {"optimizer.decay_steps", read_setting, TDM_SETTING_DECAY_STEPS},

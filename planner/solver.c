@@ -167,6 +167,12 @@ enum tdm_status tdm_solver_column(struct tdm_solver *solver, const char *name, d
     return TDM_OK;
 }
 
+void tdm_solver_limit(struct tdm_solver *solver, int column, double least, double most)
+{
+    if (!is_broken(solver))
+        glp_set_col_bnds(solver->problem, column + 1, kind_of(least, most), least, most);
+}
+
 /* A copy of the program's matrix. */
 struct matrix {
     int rows, columns, entries;

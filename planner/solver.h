@@ -43,6 +43,9 @@ enum tdm_status tdm_solver_column(struct tdm_solver *solver, const char *name, d
                                   double most, double cost, const struct tdm_entry *entries,
                                   size_t count, int *column, struct tdm_error *err);
 
+/* Changes the limits of a column. */
+void tdm_solver_limit(struct tdm_solver *solver, int column, double least, double most);
+
 /* Solves, within a number of iterations. TDM_INFEASIBLE if there is no solution, TDM_INTERNAL if
  * the solver gives up. */
 enum tdm_status tdm_solver_solve(struct tdm_solver *solver, int iterations, struct tdm_error *err);

@@ -22,6 +22,13 @@
 #define SHORTEST_CHUNK 128u
 #define SIZES 2u
 
+/* Another exchange than a schedule's is tried with all other choices if it takes at most this share
+ * more time with the same ones. */
+#define EXCHANGE_SLACK 0.03
+
+/* Above this gap to the bound more is tried. */
+#define NARROW_GAP 0.01
+
 /* What the ranks have, and what the plan for one rank gets. */
 struct memory {
     uint64_t device_bytes, host_bytes;
@@ -35,8 +42,9 @@ struct team {
     uint64_t chunk_tokens;             /* 0: pinned */
     struct memory given;               /* to one rank's plan: that of the fastest so far */
     uint64_t given_chunk_tokens;
-    bool quick; /* try few candidates */
-    bool first; /* the first that fits is enough */
+    double bound_seconds; /* of schedules with the last chunk size; 0: not known */
+    bool quick;           /* try few candidates */
+    bool first;           /* the first that fits is enough */
 };
 
 static void drop(struct tdm_objective_found *found)
@@ -67,6 +75,18 @@ static enum tdm_status simulate(const struct tdm_schedule *schedule,
         status = tdm_simulate(program, NULL, NULL, simulation, err);
     tdm_program_free(program);
     return status;
+}
+
+static bool is_same(struct memory a, struct memory b)
+{
+    return a.device_bytes == b.device_bytes && a.host_bytes == b.host_bytes;
+}
+
+/* The memory of all ranks together. */
+static struct memory all_memory(const struct team *team)
+{
+    return (struct memory){tdm_size_mul(team->most.device_bytes, team->request->ranks),
+                           team->most.host_bytes};
 }
 
 /* What came of a plan: one rank has none with that memory; a rank's part of it fits, or does not.
@@ -183,6 +203,9 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
         drop(&tried);
         return TDM_OK;
     }
+    /* one rank that has the memory of all does their work in turns, without exchanges */
+    if (is_same(memory, all_memory(team)))
+        team->bound_seconds = tried.search.bound_seconds / team->request->ranks;
     schedule->ranks = team->request->ranks;
     schedule->ranks_per_node = team->request->ranks_per_node;
     schedule->memory_bytes = team->most.device_bytes;
@@ -248,14 +271,20 @@ static enum tdm_status bisect(struct team *team, struct memory low, struct memor
     return status;
 }
 
-/* The fastest schedule with chunks of one size. A plan with a rank's memory surely fits; one with
- * the memory of all ranks has the fewest transfers for one rank. Both are tried, each memory alone,
- * and what lies between where it stops to fit. */
+/* Is the fastest so far well above a bound that is known? */
+static bool is_far_from_bound(const struct team *team)
+{
+    return !team->quick && team->bound_seconds > 0 &&
+           team->found->search.simulation.step_seconds > (1 + NARROW_GAP) * team->bound_seconds;
+}
+
+/* The fastest schedule with chunks of one size. One with the memory of all ranks has the fewest
+ * transfers for one rank. If a rank's part of it does not fit, more of one memory alone is tried,
+ * and what lies between where it stops to fit. A plan with a rank's memory surely fits. */
 static enum tdm_status search_size(struct team *team, struct tdm_error *err)
 {
     const struct memory low = {team->most.device_bytes, host_part(team)};
-    const struct memory high = {tdm_size_mul(low.device_bytes, team->request->ranks),
-                                team->most.host_bytes};
+    const struct memory high = all_memory(team);
     enum { LOW, DEVICE, HOST, HIGH, CORNERS };
     const struct memory corners[CORNERS] = {
         low, {high.device_bytes, low.host_bytes}, {low.device_bytes, high.host_bytes}, high};
@@ -263,9 +292,17 @@ static enum tdm_status search_size(struct team *team, struct tdm_error *err)
         {LOW, HIGH}, {LOW, DEVICE}, {LOW, HOST}, {DEVICE, HIGH}, {HOST, HIGH}};
     enum answer answers[CORNERS] = {NO_PLAN};
     enum tdm_status status = try(team, high, &answers[HIGH], err);
-    if (answers[HIGH] == NO_PLAN || (team->first && answers[HIGH] == FITS))
+    if (answers[HIGH] == FITS) /* less memory seldom gives a faster plan: by other homes of state */
+        for (uint32_t i = LOW; i < HIGH && status == TDM_OK && is_far_from_bound(team); i++)
+            status = try(team, corners[i], &answers[i], err);
+    if (answers[HIGH] != TOO_LARGE)
         return status;
-    for (uint32_t i = LOW; i < HIGH && status == TDM_OK; i++) {
+    for (uint32_t i = HIGH; i-- > LOW && status == TDM_OK;) {
+        /* less of both gives no faster one; a quick search has told where more of one does */
+        if (!team->quick || (i == LOW && (answers[DEVICE] == FITS || answers[HOST] == FITS))) {
+            answers[i] = FITS;
+            continue;
+        }
         status = try(team, corners[i], &answers[i], err);
         if (team->first && answers[i] == FITS)
             return status;
@@ -310,24 +347,56 @@ static enum tdm_status search_fully(struct team *team, struct tdm_error *err)
 {
     enum answer answer;
     team->quick = false;
+    team->bound_seconds = 0;
     team->chunk_tokens = team->given_chunk_tokens;
-    enum tdm_status status = try(team, team->given, &answer, err);
+    enum tdm_status status = TDM_OK;
+    if (!is_same(team->given, all_memory(team))) /* else it is tried first */
+        status = try(team, team->given, &answer, err);
     return status == TDM_OK ? search_size(team, err) : status;
 }
 
-/* Takes the fastest exchange for what was found, unless it was asked for. A ring is none: it is for
- * what fits in no other way. */
+/* Can a schedule with another exchange be about as fast as one that takes `seconds`? Simulates it
+ * with the other choices as they are. */
+static enum tdm_status may_be_fast(struct tdm_schedule *schedule, enum tdm_exchange_kind exchange,
+                                   double seconds, bool *may, struct tdm_error *err)
+{
+    const enum tdm_exchange_kind before = schedule->exchange;
+    struct tdm_simulation tried = {0};
+    struct tdm_error refusal;
+    enum tdm_status status = TDM_OK;
+    *may = false;
+    schedule->exchange = exchange;
+    if (tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
+        status = simulate(schedule, &tried, may, err);
+    schedule->exchange = before;
+    *may = *may && tried.step_seconds < seconds * (1 + EXCHANGE_SLACK);
+    return status;
+}
+
+/* Takes the fastest exchange for what was found, unless it was asked for. */
 static enum tdm_status choose_exchange(struct tdm_objective_found *found, struct tdm_error *err)
 {
-    static const enum tdm_exchange_kind fast[] = {TDM_EXCHANGE_GATHER, TDM_EXCHANGE_HEADS};
     struct tdm_simulation *simulation = &found->search.simulation;
     enum tdm_status status = TDM_OK;
-    bool taken;
-    for (size_t i = 0; i < sizeof(fast) / sizeof(fast[0]) && status == TDM_OK; i++)
-        if (!found->pins.has_exchange && found->schedule->exchange != fast[i])
-            status = try_exchange(found->schedule, &found->pins, fast[i], simulation->step_seconds,
-                                  simulation, &taken, err);
+    for (int i = 0; i < TDM_EXCHANGES && !found->pins.has_exchange && status == TDM_OK; i++) {
+        const enum tdm_exchange_kind exchange = (enum tdm_exchange_kind)i;
+        bool may = false;
+        if (found->schedule->exchange != exchange)
+            status = may_be_fast(found->schedule, exchange, simulation->step_seconds, &may, err);
+        if (may && status == TDM_OK)
+            status = try_exchange(found->schedule, &found->pins, exchange, simulation->step_seconds,
+                                  simulation, &may, err);
+    }
     return status;
+}
+
+/* A bound above the step is one of a plan that a limited search found. */
+static void set_bound(struct tdm_objective_found *found, double seconds)
+{
+    struct tdm_search *search = &found->search;
+    const double step = search->simulation.step_seconds;
+    search->bound_seconds = seconds < step ? seconds : step;
+    search->gap = search->bound_seconds > 0 ? step / search->bound_seconds - 1 : 0;
 }
 
 static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_error *err)
@@ -373,6 +442,8 @@ enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effo
         status = search_fully(&team, err);
     if (status == TDM_OK && found->schedule != NULL)
         status = choose_exchange(found, err);
+    if (status == TDM_OK && found->schedule != NULL)
+        set_bound(found, effort == TDM_EFFORT_FULL ? team.bound_seconds : 0);
     if (status == TDM_OK)
         status = found->schedule == NULL ? tdm_team_nothing_fits(request, err)
                                          : validate(found->schedule, err);

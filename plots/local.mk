@@ -6,6 +6,7 @@ libtidemark_a_SOURCES += \
 	plots/loss_plot.c plots/loss_plot.h \
 	plots/picture.c plots/picture.h \
 	plots/plot.c plots/plot.h \
+	plots/serving_plot.c plots/serving_plot.h \
 	plots/source.c plots/source.h plots/source_parts.h \
 	plots/source_schedule.c \
 	plots/sweep_plot.c plots/sweep_plot.h \
@@ -17,6 +18,7 @@ nobase_dist_pkgdata_DATA += \
 	plots/events.gp \
 	plots/loss.gp \
 	plots/page.gp \
+	plots/serving.gp \
 	plots/sweep.gp \
 	plots/timeline.gp
 

@@ -7,9 +7,10 @@
 #
 #   format output folder width height   picture and where its data lie
 #   title subtitle                      texts
-#   norms validations                   how many there are
+#   norms texts                         how many gradient norms, and texts to evaluate on, there are
+#   text_1 ...                          their titles
 #
-# Data: data has blocks of step and loss, step and gradient norm, step and validation loss.
+# Data: data has blocks of step and loss, step and gradient norm, and of each text step and validation loss.
 
 left_edge = X(104)
 right_edge = 1 - X(40)
@@ -35,10 +36,13 @@ set ylabel "loss (nats a token)" font font(13) textcolor rgb colour_text
 set key at graph 0.995, graph 0.99 right top font tics_font textcolor rgb colour_text samplen 2
 data = folder . "/data"
 if (norms == 0) { set xlabel "step" font font(13) textcolor rgb colour_text }
-if (validations > 0) {
+text_colours = "gradients kv kv_gradients optimizer workspace residuals logits staging"
+colour_of_text(i) = value("colour_" . word(text_colours, (i - 1) % words(text_colours) + 1))
+if (texts > 0) {
     plot data index 0 using 1:2 with lines linewidth 1.5 * scale linecolor rgb colour_weights title "training", \
-        data index 2 using 1:2 with linespoints pointtype 7 pointsize dot_size * scale linewidth 1.5 * scale \
-            linecolor rgb colour_gradients title "validation"
+        for [i = 1:texts] data index 1 + i using 1:2 with linespoints pointtype 6 + (i - 1) / 8 \
+            pointsize dot_size * scale linewidth 1.5 * scale \
+            linecolor rgb colour_of_text(i) title value(sprintf("text_%d", i)) noenhanced
 } else {
     plot data index 0 using 1:2 with linespoints pointtype 7 pointsize 0.4 * dot_size * scale \
         linewidth 1.5 * scale linecolor rgb colour_weights title "training"

@@ -18,7 +18,26 @@ struct drawing {
     struct tdm_trace_evaluation_row *evaluations;
     size_t evaluation_count;
     size_t losses, norms, validations; /* that are drawn */
+    const char **texts;                /* [text_count] names of texts that were evaluated on */
+    size_t text_count;
 };
+
+/* Lists the names of the texts, in the order in which they first come. */
+static enum tdm_status list_texts(struct drawing *d, struct tdm_error *err)
+{
+    d->texts = calloc(d->evaluation_count + 1, sizeof(*d->texts));
+    if (d->texts == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to draw it", d->trace);
+    for (size_t i = 0; i < d->evaluation_count; i++) {
+        const struct tdm_trace_evaluation_row *row = &d->evaluations[i];
+        size_t at = 0;
+        while (at < d->text_count && strcmp(d->texts[at], row->text) != 0)
+            at++;
+        if (at == d->text_count && row->program == d->program && isfinite(row->loss))
+            d->texts[d->text_count++] = row->text;
+    }
+    return TDM_OK;
+}
 
 static enum tdm_status write_data(struct drawing *d, const char *folder, struct tdm_error *err)
 {
@@ -34,11 +53,14 @@ static enum tdm_status write_data(struct drawing *d, const char *folder, struct 
         if (d->steps[i].program == d->program && isfinite(d->steps[i].gradient_norm))
             d->norms += fprintf(file, "%" PRId64 " %.8g\n", d->steps[i].step,
                                 d->steps[i].gradient_norm) > 0;
-    fputs("\n\n", file);
-    for (size_t i = 0; i < d->evaluation_count; i++)
-        if (d->evaluations[i].program == d->program && isfinite(d->evaluations[i].loss))
-            d->validations += fprintf(file, "%" PRId64 " %.8g\n", d->evaluations[i].step,
-                                      d->evaluations[i].loss) > 0;
+    for (size_t t = 0; t < d->text_count; t++) {
+        fputs("\n\n", file);
+        for (size_t i = 0; i < d->evaluation_count; i++)
+            if (d->evaluations[i].program == d->program && isfinite(d->evaluations[i].loss) &&
+                strcmp(d->evaluations[i].text, d->texts[t]) == 0)
+                d->validations += fprintf(file, "%" PRId64 " %.8g\n", d->evaluations[i].step,
+                                          d->evaluations[i].loss) > 0;
+    }
     return tdm_picture_finish(folder, "data", file, err);
 }
 
@@ -56,7 +78,14 @@ static enum tdm_status write_files(void *self, const char *folder, struct tdm_er
         tdm_picture_text(file, "title", "Training of %s", name == NULL ? d->trace : name + 1);
         tdm_picture_text(file, "subtitle", "%zu step%s, %zu evaluation%s", d->losses,
                          d->losses == 1 ? "" : "s", d->validations, d->validations == 1 ? "" : "s");
-        fprintf(file, "norms = %zu\nvalidations = %zu\n", d->norms, d->validations);
+        fprintf(file, "norms = %zu\ntexts = %zu\n", d->norms, d->text_count);
+        for (size_t t = 0; t < d->text_count; t++) {
+            const bool named = strcmp(d->texts[t], TDM_TEXT_UNNAMED) != 0;
+            char name[32];
+            snprintf(name, sizeof(name), "text_%zu", t + 1);
+            tdm_picture_text(file, name, "validation%s%s", named ? ": " : "",
+                             named ? d->texts[t] : "");
+        }
     }
     return tdm_picture_finish(folder, "settings.gp", file, err);
 }
@@ -75,7 +104,10 @@ enum tdm_status tdm_loss_plot_draw(const char *trace, const struct tdm_picture *
     if (status == TDM_OK && d.step_count > 0)
         d.program = d.steps[d.step_count - 1].program;
     if (status == TDM_OK)
+        status = list_texts(&d, err);
+    if (status == TDM_OK)
         status = tdm_picture_draw(picture, "loss", write_files, &d, err);
+    free(d.texts);
     free(d.steps);
     free(d.evaluations);
     tdm_trace_reader_close(reader);

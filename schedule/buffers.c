@@ -6,6 +6,7 @@
 #include "base/size.h"
 #include "schedule/layout.h"
 #include "schedule/ranks.h"
+#include "schedule/queries.h"
 #include "schedule/ring.h"
 #include "schedule/scratch.h"
 #include "schedule/slices.h"
@@ -58,7 +59,7 @@ static void declare_heads(struct tdm_builder *b)
                         b->chunk_capacity, table[i].slots, "%s", table[i].name);
 }
 
-/* If K and V go around a ring (lower_ring.c). */
+/* If K and V, or queries, go around a ring (lower_ring.c, lower_queries.c). */
 static void declare_ring(struct tdm_builder *b)
 {
     const struct {
@@ -66,6 +67,8 @@ static void declare_ring(struct tdm_builder *b)
         uint32_t slots;
         const char *name;
     } table[] = {{TDM_PASSING_DKV, TDM_PASSING_SLOTS, "passing_kv_gradients"},
+                 {TDM_QUERIES, TDM_QUERIES_SLOTS, "queries"},
+                 {TDM_PASSING_DQ, TDM_PASSING_DQ_SLOTS, "passing_d_q"},
                  {TDM_OUT_PART, 1, "attention_part"},
                  {TDM_OUT_SUM, 1, "attention_so_far"},
                  {TDM_DQ_PART, 1, "d_q_part"},

@@ -144,7 +144,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     op->keys = 0;
     op->pairs = 0;
     op->head_dim = 0;
-    op->gathers = op->by_lists = false;
+    op->gathers = op->by_lists = op->visits = false;
     op->fetched_bytes = op->sent_bytes = 0;
     for (uint32_t i = 0; i < op->access_count; i++)
         op->bytes += access_bytes(&op->access[i]);
@@ -156,6 +156,8 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
         op->keys = keys_of(program, op);
         op->by_lists =
             tdm_page_rule_of(&program->params.pages, op->layer).selector.kind == TDM_SELECT_TOP_K;
+        op->visits =
+            tdm_ranks_ring(program) && op->access[TDM_ATTENTION_KV].before.chunk != op->chunk;
         tdm_gather_cost(program, op);
     }
     if (type->sight == TDM_SIGHT_PAGES)
@@ -305,6 +307,20 @@ static double team_seconds(const struct tdm_machine *machine, const struct tdm_o
            (double)bytes / tdm_link_rate(&machine->topology, op->link, busy & ~(1u << op->link));
 }
 
+/* The share of the rate of dense attention that an attention of a special kind reaches; TDM_RATES:
+ * all of it. */
+static enum tdm_rate attention_share(const struct tdm_op *op)
+{
+    const bool forward = op->kind == TDM_OP_ATTENTION;
+    if (op->by_lists)
+        return forward ? TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE
+                       : TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE;
+    if (op->visits)
+        return forward ? TDM_RATE_ATTENTION_FORWARD_VISITS_SHARE
+                       : TDM_RATE_ATTENTION_BACKWARD_VISITS_SHARE;
+    return TDM_RATES;
+}
+
 double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, uint32_t busy)
 {
     if (op->kind == TDM_OP_COPY && op->link != TDM_NO_LINK)
@@ -320,11 +336,9 @@ double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op
     double rate = tdm_rate_at(table, tdm_op_size(op, table->of));
     if (share != TDM_RATES)
         rate *= tdm_rate_at(&machine->table[share], (double)op->tokens);
-    if (op->by_lists)
-        rate *= tdm_rate_at(
-            &machine->table[op->kind == TDM_OP_ATTENTION ? TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE
-                                                         : TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE],
-            (double)op->tokens);
+    share = attention_share(op);
+    if (share != TDM_RATES)
+        rate *= tdm_rate_at(&machine->table[share], (double)op->tokens);
     double seconds = tdm_op_work(op) / rate;
     /* products and attention: operands pass through memory at least once */
     double memory = (double)op->bytes / machine->rate[TDM_RATE_ELEMENTWISE];

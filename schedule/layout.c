@@ -43,6 +43,7 @@ enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_c
     case TDM_HEAD_SUM:
     case TDM_OUT_SUM:
     case TDM_DQ_SUM:
+    case TDM_PASSING_DQ:
     case TDM_SCRATCH:
     case TDM_PARTED: /* of any dtype */
         return TDM_DTYPE_FP32;
@@ -86,11 +87,14 @@ static uint64_t row_elements(const struct tdm_schedule *schedule, enum tdm_conte
     case TDM_DQRAW:
     case TDM_DQ_PART:
     case TDM_DQ_SUM:
+    case TDM_PASSING_DQ:
     case TDM_DATTENTION:
     case TDM_ATTENTION_OUT:
     case TDM_OUT_PART:
     case TDM_OUT_SUM:
         return (uint64_t)model->query_heads * model->head_dim;
+    case TDM_QUERIES: /* Q and the gradient of the output */
+        return 2 * (uint64_t)model->query_heads * model->head_dim;
     case TDM_HEADS_Q:
     case TDM_HEADS_OUT:
     case TDM_HEADS_DOUT:
@@ -98,7 +102,7 @@ static uint64_t row_elements(const struct tdm_schedule *schedule, enum tdm_conte
         return (uint64_t)model->query_heads / tdm_schedule_head_parts(schedule) * model->head_dim;
     case TDM_KVRAW:
     case TDM_DKVRAW:
-        return 2 * (uint64_t)model->kv_heads * model->head_dim;
+        return 2 * tdm_model_kv_width(model);
     case TDM_GATE_UP:
     case TDM_DGATE_UP:
         return 2 * (uint64_t)model->intermediate;
@@ -236,7 +240,7 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
         return most_parted_bytes(schedule, tokens);
     case TDM_PAGE_MEANS:
         return tdm_size_mul(tdm_size_ceil_div(tokens, schedule->page_tokens),
-                            (uint64_t)model->kv_heads * model->head_dim * element_bytes);
+                            tdm_model_kv_width(model) * element_bytes);
     case TDM_PAGE_LISTS:
         return tdm_size_mul(tdm_size_ceil_div(tokens, schedule->page_tokens),
                             tdm_size_mul(tdm_page_lists(schedule) * element_bytes,
@@ -244,6 +248,7 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
     case TDM_ATTENTION_OUT:
     case TDM_OUT_PART:
     case TDM_OUT_SUM:
+    case TDM_QUERIES: /* with two facts of a row */
     case TDM_HEADS_OUT: {
         uint64_t heads = row_elements(schedule, content) / model->head_dim;
         return tdm_size_add(tdm_lse_offset(schedule, content, tokens),

@@ -30,6 +30,7 @@ libtidemark_a_SOURCES += \
 	schedule/lower_layer.c \
 	schedule/lower_layer_ops.c \
 	schedule/lower_lists.c \
+	schedule/lower_queries.c \
 	schedule/lower_ring.c \
 	schedule/lower_parts.h \
 	schedule/lower_team.c \
@@ -38,6 +39,8 @@ libtidemark_a_SOURCES += \
 	schedule/nest.c \
 	schedule/nest.h \
 	schedule/operands.c \
+	schedule/operands_parts.h \
+	schedule/operands_queries.c \
 	schedule/operands_ring.c \
 	schedule/operands_team.c \
 	schedule/team_check.c schedule/team_check.h \
@@ -57,6 +60,7 @@ libtidemark_a_SOURCES += \
 	schedule/program_types.c schedule/program_types.h \
 	schedule/ranks.c \
 	schedule/ranks.h \
+	schedule/queries.c schedule/queries.h \
 	schedule/ring.c schedule/ring.h \
 	schedule/schedule.c \
 	schedule/schedule.h \

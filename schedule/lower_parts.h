@@ -340,6 +340,27 @@ void tdm_low_ring_attention(struct tdm_lowering *l, const struct tdm_body *body,
 void tdm_low_ring_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
                                  const struct tdm_attention_refs *own);
 
+/* Where K and V of one of the rank's own chunks are, and their gradients. */
+struct tdm_ref tdm_low_kv_at_home(const struct tdm_lowering *l, const struct tdm_body *body,
+                                  uint32_t chunk);
+struct tdm_ref tdm_low_dkv_at_home(const struct tdm_lowering *l, const struct tdm_body *body,
+                                   uint32_t chunk);
+
+/* Begins a hop of the round that begins with chunk `first`: what goes around is then `hops` ranks
+ * from its own. `queries`: the first chunk of the round whose queries see it. */
+void tdm_low_hop_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
+                       uint32_t first, uint32_t hops, uint32_t queries);
+
+/* An operand of one slot, for the chunk of `after`. */
+void tdm_low_of_chunk(struct tdm_lowering *l, uint32_t operand, struct tdm_ref at,
+                      enum tdm_mode mode, struct tdm_tag before, struct tdm_tag after);
+
+/* ---- lower_queries.c ---- */
+
+/* If queries go around in the backward: as tdm_low_ring_attention_grad(). */
+void tdm_low_queries_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
+                                    const struct tdm_attention_refs *own);
+
 /* ---- lower_lists.c ---- */
 
 /* Does the first forward of a layer compute attention? */

@@ -45,6 +45,35 @@ static struct tdm_tag nothing(void)
     return tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE);
 }
 
+/* ---- what both rings need ---- */
+
+struct tdm_ref tdm_low_kv_at_home(const struct tdm_lowering *l, const struct tdm_body *body,
+                                  uint32_t chunk)
+{
+    return tdm_low_kv_ref(l, body, tdm_low_kv_row(l, body->layer, body->pass), chunk);
+}
+
+struct tdm_ref tdm_low_dkv_at_home(const struct tdm_lowering *l, const struct tdm_body *body,
+                                   uint32_t chunk)
+{
+    return tdm_low_kv_ref(l, body, tdm_low_seen_dkv(l, body->layer), chunk);
+}
+
+void tdm_low_hop_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
+                       uint32_t first, uint32_t hops, uint32_t queries)
+{
+    tdm_low_round_begin(l, body, kind, first, tdm_round_end(l->program, first));
+    l->op.hops = hops;
+    l->op.queries = queries;
+}
+
+void tdm_low_of_chunk(struct tdm_lowering *l, uint32_t operand, struct tdm_ref at,
+                      enum tdm_mode mode, struct tdm_tag before, struct tdm_tag after)
+{
+    tdm_low_access(l, operand, at, 1, mode, 0, before, after,
+                   tdm_chunks_bytes(l->program, after.content, after.chunk, after.chunk + 1));
+}
+
 /* ---- hops ---- */
 
 static struct tdm_ref visiting(const struct round *r, uint32_t visit)
@@ -57,30 +86,9 @@ static struct tdm_ref passing(const struct round *r, uint32_t visit)
     return (struct tdm_ref){r->l->layout->work[TDM_PASSING_DKV], visit % TDM_PASSING_SLOTS};
 }
 
-static struct tdm_ref kv_at_home(const struct round *r, uint32_t chunk)
-{
-    const uint32_t row = tdm_low_kv_row(r->l, r->body->layer, r->body->pass);
-    return tdm_low_kv_ref(r->l, r->body, row, chunk);
-}
-
-static struct tdm_ref dkv_at_home(const struct round *r, uint32_t chunk)
-{
-    return tdm_low_kv_ref(r->l, r->body, tdm_low_seen_dkv(r->l, r->body->layer), chunk);
-}
-
 static void hop_begin(struct round *r, enum tdm_op_kind kind, struct tdm_turn to)
 {
-    tdm_low_round_begin(r->l, r->body, kind, to.first, tdm_round_end(r->l->program, to.first));
-    r->l->op.hops = to.hops;
-    r->l->op.queries = r->ring.queries;
-}
-
-/* An operand of one chunk of K and V, or of their gradients. */
-static void chunk_operand(struct round *r, uint32_t operand, struct tdm_ref at, uint32_t chunk,
-                          enum tdm_mode mode, struct tdm_tag before, struct tdm_tag after)
-{
-    tdm_low_access(r->l, operand, at, 1, mode, 0, before, after,
-                   tdm_chunks_bytes(r->l->program, after.content, chunk, chunk + 1));
+    tdm_low_hop_begin(r->l, r->body, kind, to.first, to.hops, r->ring.queries);
 }
 
 /* Brings the chunk of a turn. */
@@ -92,13 +100,14 @@ static void hop(struct round *r, struct tdm_turn to)
     hop_begin(r, TDM_OP_HOP, to);
     if (sent != TDM_NONE && tdm_ring_is_seen(&r->ring, sent, to.hops)) {
         const struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, r->body->layer, sent);
-        chunk_operand(r, TDM_HOP_SENT,
-                      to.hops == 1 ? kv_at_home(r, sent) : visiting(r, to.visit - 1), sent,
-                      TDM_READ, pages, pages);
+        tdm_low_of_chunk(r->l, TDM_HOP_SENT,
+                         to.hops == 1 ? tdm_low_kv_at_home(r->l, r->body, sent)
+                                      : visiting(r, to.visit - 1),
+                         TDM_READ, pages, pages);
     }
     if (received != TDM_NONE && tdm_ring_is_seen(&r->ring, received, to.hops))
-        chunk_operand(r, TDM_HOP_RECEIVED, visiting(r, to.visit), received, TDM_WRITE, nothing(),
-                      tdm_low_tag(TDM_KVPAGES, r->body->layer, received));
+        tdm_low_of_chunk(r->l, TDM_HOP_RECEIVED, visiting(r, to.visit), TDM_WRITE, nothing(),
+                         tdm_low_tag(TDM_KVPAGES, r->body->layer, received));
     tdm_low_op_end(r->l);
 }
 
@@ -122,23 +131,22 @@ static void hop_sum(struct round *r, struct tdm_turn to)
     uint32_t by = sent == TDM_NONE ? TDM_NONE : tdm_ring_contributor(&r->ring, sent, before);
     if (by != TDM_NONE) {
         const struct tdm_tag sum = tdm_low_sum_tag(TDM_PASSING_DKV, layer, sent, by);
-        chunk_operand(r, TDM_HOP_SUM_SENT, passing(r, to.visit - 1), sent, TDM_READ, sum, sum);
+        tdm_low_of_chunk(r->l, TDM_HOP_SUM_SENT, passing(r, to.visit - 1), TDM_READ, sum, sum);
     }
     by = received == TDM_NONE ? TDM_NONE : tdm_ring_contributor(&r->ring, received, before);
     if (by != TDM_NONE && to.hops == program->ranks) {
         struct tdm_tag sum = tdm_low_sum_tag(TDM_DKVPAGES, layer, received, by), there = sum;
         there.contributor = tdm_ring_sum_before(program, layer, received, by);
         const bool opens = there.contributor == program->chunk_count;
-        chunk_operand(r, TDM_HOP_SUM_RECEIVED, dkv_at_home(r, received), received,
-                      opens ? TDM_WRITE : TDM_ACCUMULATE, opens ? nothing() : there, sum);
+        tdm_low_of_chunk(r->l, TDM_HOP_SUM_RECEIVED, tdm_low_dkv_at_home(r->l, r->body, received),
+                         opens ? TDM_WRITE : TDM_ACCUMULATE, opens ? nothing() : there, sum);
     } else if (by != TDM_NONE) {
         const uint32_t adds = tdm_ring_seer(&r->ring, program->rank, received);
         const bool opens = adds == TDM_NONE;
-        chunk_operand(r, TDM_HOP_SUM_RECEIVED, passing(r, to.visit), received,
-                      opens ? TDM_WRITE : TDM_ACCUMULATE,
-                      opens ? nothing()
-                            : tdm_low_share_tag(r->l, TDM_PASSING_DKV, layer, received, adds),
-                      tdm_low_sum_tag(TDM_PASSING_DKV, layer, received, opens ? by : adds));
+        tdm_low_of_chunk(
+            r->l, TDM_HOP_SUM_RECEIVED, passing(r, to.visit), opens ? TDM_WRITE : TDM_ACCUMULATE,
+            opens ? nothing() : tdm_low_share_tag(r->l, TDM_PASSING_DKV, layer, received, adds),
+            tdm_low_sum_tag(TDM_PASSING_DKV, layer, received, opens ? by : adds));
     }
     tdm_low_op_end(r->l);
 }
@@ -200,7 +208,8 @@ static uint32_t seen_in(const struct round *r, struct tdm_turn turn)
 /* K and V of a turn: at home or on a visit. */
 static struct tdm_ref kv_of(const struct round *r, struct tdm_turn turn, uint32_t key)
 {
-    return turn.hops == r->l->program->ranks ? kv_at_home(r, key) : visiting(r, turn.visit);
+    return turn.hops == r->l->program->ranks ? tdm_low_kv_at_home(r->l, r->body, key)
+                                             : visiting(r, turn.visit);
 }
 
 /* ---- forward ---- */
@@ -213,7 +222,7 @@ static void attend(struct round *r, struct tdm_turn turn, uint32_t key, struct t
     const struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, layer, key);
     tdm_low_op_begin(l, r->body, TDM_OP_ATTENTION, 0);
     tdm_low_reads(l, TDM_ATTENTION_Q, q, tdm_low_tag(TDM_Q, layer, r->own));
-    chunk_operand(r, TDM_ATTENTION_KV, kv_of(r, turn, key), key, TDM_READ, pages, pages);
+    tdm_low_of_chunk(r->l, TDM_ATTENTION_KV, kv_of(r, turn, key), TDM_READ, pages, pages);
     tdm_low_writes(l, TDM_ATTENTION_O, part_at(r, TDM_OUT_PART, output),
                    part_tag(r, TDM_OUT_PART, TDM_ATTENTION_OUT, key));
     tdm_low_op_end(l);
@@ -257,7 +266,7 @@ static void attend_grad(struct round *r, struct tdm_turn turn, uint32_t key,
     const bool home = turn.hops == program->ranks;
     tdm_low_op_begin(l, r->body, TDM_OP_ATTENTION_GRAD, 0);
     tdm_low_reads(l, TDM_ATTENTION_GRAD_Q, own->q, tdm_low_tag(TDM_Q, layer, r->own));
-    chunk_operand(r, TDM_ATTENTION_GRAD_KV, kv_of(r, turn, key), key, TDM_READ, pages, pages);
+    tdm_low_of_chunk(r->l, TDM_ATTENTION_GRAD_KV, kv_of(r, turn, key), TDM_READ, pages, pages);
     tdm_low_reads(l, TDM_ATTENTION_GRAD_O, own->out, tdm_low_tag(TDM_ATTENTION_OUT, layer, r->own));
     tdm_low_reads(l, TDM_ATTENTION_GRAD_DO, own->d_out, tdm_low_tag(TDM_DATTENTION, layer, r->own));
     tdm_low_writes(l, TDM_ATTENTION_GRAD_DQ, part_at(r, TDM_DQ_PART, own->d_q),
@@ -267,15 +276,15 @@ static void attend_grad(struct round *r, struct tdm_turn turn, uint32_t key,
         struct tdm_tag before = sum;
         before.contributor = tdm_ring_sum_before(program, layer, key, r->own);
         const bool opens = before.contributor == program->chunk_count;
-        chunk_operand(r, opens ? TDM_ATTENTION_GRAD_DKV_OPENED : TDM_ATTENTION_GRAD_DKV_ADDED,
-                      dkv_at_home(r, key), key, opens ? TDM_WRITE : TDM_ACCUMULATE,
-                      opens ? nothing() : before, sum);
+        tdm_low_of_chunk(r->l, opens ? TDM_ATTENTION_GRAD_DKV_OPENED : TDM_ATTENTION_GRAD_DKV_ADDED,
+                         tdm_low_dkv_at_home(r->l, r->body, key),
+                         opens ? TDM_WRITE : TDM_ACCUMULATE, opens ? nothing() : before, sum);
     } else { /* what comes behind the K and V is added to it */
         const bool alone = tdm_ring_contributor(&r->ring, key, turn.hops - 1) == TDM_NONE;
-        chunk_operand(r, TDM_ATTENTION_GRAD_DKV_OPENED, passing(r, turn.visit), key, TDM_WRITE,
-                      nothing(),
-                      alone ? tdm_low_sum_tag(TDM_PASSING_DKV, layer, key, r->own)
-                            : tdm_low_share_tag(l, TDM_PASSING_DKV, layer, key, r->own));
+        tdm_low_of_chunk(r->l, TDM_ATTENTION_GRAD_DKV_OPENED, passing(r, turn.visit), TDM_WRITE,
+                         nothing(),
+                         alone ? tdm_low_sum_tag(TDM_PASSING_DKV, layer, key, r->own)
+                               : tdm_low_share_tag(l, TDM_PASSING_DKV, layer, key, r->own));
     }
     tdm_low_op_end(l);
     merge(r, TDM_DQ_PART, TDM_DQ_SUM, TDM_DQ, own->d_q, key);

@@ -4,45 +4,40 @@
  * its parts, and hops must read, write and add to. Written from who sees whom, chunk by chunk,
  * independently of how lowering emits them.
  */
-#include "schedule/operands.h"
+#include "schedule/operands_parts.h"
 
 #include "ops/attention.h"
 #include "ops/team.h"
 #include "schedule/layout.h"
+#include "schedule/operands.h"
 #include "schedule/tags.h"
 
-/* An operand that must be there: one slot. */
-struct due {
-    enum tdm_mode mode;
-    struct tdm_tag before, after;
-};
+const struct tdm_tag tdm_nothing_there = {TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE, 0};
 
-static const struct tdm_tag empty = {TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE, 0};
-
-static enum tdm_status malformed(const struct tdm_op *op, const char *what, struct tdm_error *err)
+enum tdm_status tdm_op_malformed(const struct tdm_op *op, const char *what, struct tdm_error *err)
 {
     return tdm_fail(err, TDM_INPUT, "op %llu (%s, layer %d, chunk %d) %s",
                     (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->layer,
                     (int)op->chunk, what);
 }
 
-static bool is_there(const struct tdm_op *op, uint32_t operand)
+bool tdm_operand_is_there(const struct tdm_op *op, uint32_t operand)
 {
     return operand < op->access_count && op->access[operand].buffer != TDM_NONE;
 }
 
-static enum tdm_status check_due(const struct tdm_program *program, const struct tdm_op *op,
-                                 uint32_t operand, struct due due, struct tdm_error *err)
+enum tdm_status tdm_operand_check_due(const struct tdm_program *program, const struct tdm_op *op,
+                                      uint32_t operand, struct tdm_due due, struct tdm_error *err)
 {
     const struct tdm_access *access = &op->access[operand];
     char text[TDM_TAG_TEXT];
-    if (!is_there(op, operand))
-        return malformed(op, "lacks an operand", err);
+    if (!tdm_operand_is_there(op, operand))
+        return tdm_op_malformed(op, "lacks an operand", err);
     const uint64_t bytes = tdm_content_bytes(program->schedule, due.after.content, 0,
                                              program->chunks[due.after.chunk].tokens);
     if (access->mode != due.mode || access->slots != 1 || access->part != 0 ||
         access->bytes != bytes)
-        return malformed(op, "has an operand of the wrong chunks, bytes or mode", err);
+        return tdm_op_malformed(op, "has an operand of the wrong chunks, bytes or mode", err);
     if (!tdm_tag_same(access->after, due.after) ||
         (due.mode != TDM_WRITE && !tdm_tag_same(access->before, due.before)))
         return tdm_fail(err, TDM_INPUT, "op %llu (%s, layer %d, chunk %d) does not leave %s",
@@ -51,21 +46,21 @@ static enum tdm_status check_due(const struct tdm_program *program, const struct
     return TDM_OK;
 }
 
-static struct due reads(struct tdm_tag what)
+struct tdm_due tdm_due_read(struct tdm_tag what)
 {
-    return (struct due){TDM_READ, what, what};
+    return (struct tdm_due){TDM_READ, what, what};
 }
 
 /* ---- who sees whom ---- */
 
-static bool sees(const struct tdm_program *program, uint32_t layer, uint32_t chunk, uint32_t key)
+bool tdm_queries_see(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
+                     uint32_t key)
 {
     return chunk >= key && program->chunks[chunk].sequence == program->chunks[key].sequence &&
            tdm_operands_first_seen(program, layer, chunk) <= key;
 }
 
-/* Hops from the rank of a chunk to that of another. */
-static uint32_t hops_to(const struct tdm_program *program, uint32_t from, uint32_t to)
+uint32_t tdm_hops_to(const struct tdm_program *program, uint32_t from, uint32_t to)
 {
     const uint32_t ranks = program->ranks;
     return (program->chunks[to].rank + ranks - program->chunks[from].rank) % ranks;
@@ -78,9 +73,9 @@ static uint32_t last_on_way(const struct tdm_program *program, uint32_t layer, u
 {
     uint32_t last = TDM_NONE, most = 0;
     for (uint32_t i = key; i < program->chunk_count && program->chunks[i].round <= round; i++) {
-        const uint32_t after = hops_to(program, key, i);
+        const uint32_t after = tdm_hops_to(program, key, i);
         if (program->chunks[i].round == round && after > most && after <= hops &&
-            sees(program, layer, i, key)) {
+            tdm_queries_see(program, layer, i, key)) {
             last = i;
             most = after;
         }
@@ -101,7 +96,7 @@ static uint32_t added_before(const struct tdm_program *program, uint32_t layer, 
         const uint32_t around = last_on_way(program, layer, round, key, program->ranks - 1);
         for (uint32_t i = key; i < program->chunk_count && chunks[i].round <= round; i++)
             if (chunks[i].round == round && chunks[i].rank == chunks[key].rank &&
-                sees(program, layer, i, key))
+                tdm_queries_see(program, layer, i, key))
                 own = i;
         if (around == contributor)
             return before;
@@ -127,10 +122,10 @@ static uint32_t attended_before(const struct tdm_program *program, uint32_t laye
     *more = false;
     for (int look = 0; look < 2; look++) {
         for (uint32_t i = chunks[chunk].first_chunk; i <= chunk; i++) {
-            const uint32_t hops = hops_to(program, i, chunk);
+            const uint32_t hops = tdm_hops_to(program, i, chunk);
             const uint64_t place = (uint64_t)chunks[i].round * (program->ranks + 1) +
                                    (hops == 0 ? program->ranks : hops);
-            if (!sees(program, layer, chunk, i))
+            if (!tdm_queries_see(program, layer, chunk, i))
                 continue;
             if (look == 0 && i == key)
                 place_of_key = place;
@@ -146,8 +141,8 @@ static uint32_t attended_before(const struct tdm_program *program, uint32_t laye
 
 /* ---- attention ---- */
 
-static struct tdm_tag tag(enum tdm_content content, uint32_t layer, uint32_t chunk,
-                          uint32_t contributor)
+struct tdm_tag tdm_due_tag(enum tdm_content content, uint32_t layer, uint32_t chunk,
+                           uint32_t contributor)
 {
     return (struct tdm_tag){content, layer, chunk, contributor, 0};
 }
@@ -159,31 +154,35 @@ static struct tdm_tag part_tag(const struct tdm_program *program, const struct t
     bool more;
     const bool alone =
         attended_before(program, op->layer, op->chunk, key, &more) == TDM_NONE && !more;
-    return alone ? tag(whole, op->layer, op->chunk, TDM_NONE)
-                 : tag(part, op->layer, op->chunk, key);
+    return alone ? tdm_due_tag(whole, op->layer, op->chunk, TDM_NONE)
+                 : tdm_due_tag(part, op->layer, op->chunk, key);
 }
 
 static enum tdm_status check_forward(const struct tdm_program *program, const struct tdm_op *op,
                                      uint32_t key, struct tdm_error *err)
 {
-    const struct tdm_tag q = tag(TDM_Q, op->layer, op->chunk, TDM_NONE);
-    const struct tdm_tag pages = tag(TDM_KVPAGES, op->layer, key, TDM_NONE);
+    const struct tdm_tag q = tdm_due_tag(TDM_Q, op->layer, op->chunk, TDM_NONE);
+    const struct tdm_tag pages = tdm_due_tag(TDM_KVPAGES, op->layer, key, TDM_NONE);
     const struct tdm_tag out = part_tag(program, op, key, TDM_ATTENTION_OUT, TDM_OUT_PART);
-    enum tdm_status status = check_due(program, op, TDM_ATTENTION_Q, reads(q), err);
+    enum tdm_status status =
+        tdm_operand_check_due(program, op, TDM_ATTENTION_Q, tdm_due_read(q), err);
     if (status == TDM_OK)
-        status = check_due(program, op, TDM_ATTENTION_KV, reads(pages), err);
+        status = tdm_operand_check_due(program, op, TDM_ATTENTION_KV, tdm_due_read(pages), err);
     if (status == TDM_OK)
-        status = check_due(program, op, TDM_ATTENTION_O, (struct due){TDM_WRITE, empty, out}, err);
-    return status == TDM_OK && is_there(op, TDM_ATTENTION_LISTS)
-               ? malformed(op, "has page lists", err)
+        status = tdm_operand_check_due(program, op, TDM_ATTENTION_O,
+                                       (struct tdm_due){TDM_WRITE, tdm_nothing_there, out}, err);
+    return status == TDM_OK && tdm_operand_is_there(op, TDM_ATTENTION_LISTS)
+               ? tdm_op_malformed(op, "has page lists", err)
                : status;
 }
 
 /* The sum of dK and dV to which it adds: at home that of its rank's chunk, else one on its way. */
-static struct due sum_of(const struct tdm_program *program, const struct tdm_op *op, uint32_t key)
+static struct tdm_due sum_of(const struct tdm_program *program, const struct tdm_op *op,
+                             uint32_t key)
 {
-    const uint32_t layer = op->layer, hops = hops_to(program, key, op->chunk);
-    struct due due = {TDM_WRITE, empty, tag(TDM_PASSING_DKV, layer, key, op->chunk)};
+    const uint32_t layer = op->layer, hops = tdm_hops_to(program, key, op->chunk);
+    struct tdm_due due = {TDM_WRITE, tdm_nothing_there,
+                          tdm_due_tag(TDM_PASSING_DKV, layer, key, op->chunk)};
     if (hops > 0) {
         const uint32_t round = program->chunks[op->chunk].round;
         if (last_on_way(program, layer, round, key, hops - 1) != TDM_NONE)
@@ -203,29 +202,32 @@ static struct due sum_of(const struct tdm_program *program, const struct tdm_op 
 static enum tdm_status check_backward(const struct tdm_program *program, const struct tdm_op *op,
                                       uint32_t key, struct tdm_error *err)
 {
-    const struct due sum = sum_of(program, op, key);
+    const struct tdm_due sum = sum_of(program, op, key);
     const uint32_t at =
         sum.mode == TDM_WRITE ? TDM_ATTENTION_GRAD_DKV_OPENED : TDM_ATTENTION_GRAD_DKV_ADDED;
     const struct {
         uint32_t operand;
-        struct due due;
+        struct tdm_due due;
     } dues[] = {
-        {TDM_ATTENTION_GRAD_Q, reads(tag(TDM_Q, op->layer, op->chunk, TDM_NONE))},
-        {TDM_ATTENTION_GRAD_KV, reads(tag(TDM_KVPAGES, op->layer, key, TDM_NONE))},
-        {TDM_ATTENTION_GRAD_O, reads(tag(TDM_ATTENTION_OUT, op->layer, op->chunk, TDM_NONE))},
-        {TDM_ATTENTION_GRAD_DO, reads(tag(TDM_DATTENTION, op->layer, op->chunk, TDM_NONE))},
+        {TDM_ATTENTION_GRAD_Q, tdm_due_read(tdm_due_tag(TDM_Q, op->layer, op->chunk, TDM_NONE))},
+        {TDM_ATTENTION_GRAD_KV, tdm_due_read(tdm_due_tag(TDM_KVPAGES, op->layer, key, TDM_NONE))},
+        {TDM_ATTENTION_GRAD_O,
+         tdm_due_read(tdm_due_tag(TDM_ATTENTION_OUT, op->layer, op->chunk, TDM_NONE))},
+        {TDM_ATTENTION_GRAD_DO,
+         tdm_due_read(tdm_due_tag(TDM_DATTENTION, op->layer, op->chunk, TDM_NONE))},
         {TDM_ATTENTION_GRAD_DQ,
-         {TDM_WRITE, empty, part_tag(program, op, key, TDM_DQ, TDM_DQ_PART)}},
+         {TDM_WRITE, tdm_nothing_there, part_tag(program, op, key, TDM_DQ, TDM_DQ_PART)}},
         {at, sum},
     };
     for (size_t i = 0; i < sizeof(dues) / sizeof(dues[0]); i++) {
-        enum tdm_status status = check_due(program, op, dues[i].operand, dues[i].due, err);
+        enum tdm_status status =
+            tdm_operand_check_due(program, op, dues[i].operand, dues[i].due, err);
         if (status != TDM_OK)
             return status;
     }
     const uint32_t other = TDM_ATTENTION_GRAD_DKV_OPENED + TDM_ATTENTION_GRAD_DKV_ADDED - at;
-    return is_there(op, other) || is_there(op, TDM_ATTENTION_GRAD_LISTS)
-               ? malformed(op, "has an operand that it must not have", err)
+    return tdm_operand_is_there(op, other) || tdm_operand_is_there(op, TDM_ATTENTION_GRAD_LISTS)
+               ? tdm_op_malformed(op, "has an operand that it must not have", err)
                : TDM_OK;
 }
 
@@ -234,49 +236,58 @@ static enum tdm_status check_merge(const struct tdm_program *program, const stru
                                    struct tdm_error *err)
 {
     const struct tdm_access *part = &op->access[TDM_MERGE_PART];
-    const uint32_t key = is_there(op, TDM_MERGE_PART) ? part->after.contributor : TDM_NONE;
+    const uint32_t key =
+        tdm_operand_is_there(op, TDM_MERGE_PART) ? part->after.contributor : TDM_NONE;
     const bool is_dq = part->after.content == TDM_DQ_PART;
     bool more;
-    if (key >= program->chunk_count || !sees(program, op->layer, op->chunk, key))
-        return malformed(op, "merges what its queries do not see", err);
+    if (key >= program->chunk_count || !tdm_queries_see(program, op->layer, op->chunk, key))
+        return tdm_op_malformed(op, "merges what its queries do not see", err);
     const uint32_t before = attended_before(program, op->layer, op->chunk, key, &more);
-    const struct tdm_tag now = tag(is_dq ? TDM_DQ_SUM : TDM_OUT_SUM, op->layer, op->chunk, key);
+    const struct tdm_tag now =
+        tdm_due_tag(is_dq ? TDM_DQ_SUM : TDM_OUT_SUM, op->layer, op->chunk, key);
     struct tdm_tag so_far = now;
     so_far.contributor = before;
-    const struct due sum = before == TDM_NONE ? (struct due){TDM_WRITE, empty, now}
-                           : more             ? (struct due){TDM_ACCUMULATE, so_far, now}
-                                              : reads(so_far);
+    const struct tdm_due sum = before == TDM_NONE
+                                   ? (struct tdm_due){TDM_WRITE, tdm_nothing_there, now}
+                               : more ? (struct tdm_due){TDM_ACCUMULATE, so_far, now}
+                                      : tdm_due_read(so_far);
     const struct tdm_tag whole =
-        tag(is_dq ? TDM_DQ : TDM_ATTENTION_OUT, op->layer, op->chunk, TDM_NONE);
-    enum tdm_status status =
-        check_due(program, op, TDM_MERGE_PART,
-                  reads(tag(is_dq ? TDM_DQ_PART : TDM_OUT_PART, op->layer, op->chunk, key)), err);
+        tdm_due_tag(is_dq ? TDM_DQ : TDM_ATTENTION_OUT, op->layer, op->chunk, TDM_NONE);
+    enum tdm_status status = tdm_operand_check_due(
+        program, op, TDM_MERGE_PART,
+        tdm_due_read(tdm_due_tag(is_dq ? TDM_DQ_PART : TDM_OUT_PART, op->layer, op->chunk, key)),
+        err);
     if (status == TDM_OK)
-        status = check_due(program, op, TDM_MERGE_SUM, sum, err);
+        status = tdm_operand_check_due(program, op, TDM_MERGE_SUM, sum, err);
     if (status == TDM_OK && !more)
-        return check_due(program, op, TDM_MERGE_OUT, (struct due){TDM_WRITE, empty, whole}, err);
-    return status == TDM_OK && is_there(op, TDM_MERGE_OUT)
-               ? malformed(op, "leaves a whole before the last part", err)
+        return tdm_operand_check_due(program, op, TDM_MERGE_OUT,
+                                     (struct tdm_due){TDM_WRITE, tdm_nothing_there, whole}, err);
+    return status == TDM_OK && tdm_operand_is_there(op, TDM_MERGE_OUT)
+               ? tdm_op_malformed(op, "leaves a whole before the last part", err)
                : status;
 }
 
 bool tdm_operands_of_ring(const struct tdm_program *program, const struct tdm_op *op)
 {
-    return program->ranks > 1 && program->schedule->exchange == TDM_EXCHANGE_RING &&
+    return program->ranks > 1 && tdm_schedule_rings(program->schedule) &&
            (op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD ||
-            op->kind == TDM_OP_MERGE);
+            op->kind == TDM_OP_MERGE || op->kind == TDM_OP_PACK_QUERIES);
 }
 
 enum tdm_status tdm_operands_check_ring(const struct tdm_program *program, const struct tdm_op *op,
                                         struct tdm_error *err)
 {
+    if (program->schedule->exchange == TDM_EXCHANGE_QUERIES && tdm_operands_of_queries(op))
+        return tdm_operands_check_queries(program, op, err);
+    if (op->kind == TDM_OP_PACK_QUERIES)
+        return tdm_op_malformed(op, "is not for ranks that pass no queries", err);
     if (op->kind == TDM_OP_MERGE)
         return check_merge(program, op, err);
     /* both kinds of attention have the same operand of K and V */
     const struct tdm_access *kv = &op->access[TDM_ATTENTION_KV];
-    const uint32_t key = is_there(op, TDM_ATTENTION_KV) ? kv->before.chunk : TDM_NONE;
-    if (key >= program->chunk_count || !sees(program, op->layer, op->chunk, key))
-        return malformed(op, "attends to what its queries do not see", err);
+    const uint32_t key = tdm_operand_is_there(op, TDM_ATTENTION_KV) ? kv->before.chunk : TDM_NONE;
+    if (key >= program->chunk_count || !tdm_queries_see(program, op->layer, op->chunk, key))
+        return tdm_op_malformed(op, "attends to what its queries do not see", err);
     return op->kind == TDM_OP_ATTENTION ? check_forward(program, op, key, err)
                                         : check_backward(program, op, key, err);
 }
@@ -293,18 +304,22 @@ static uint32_t chunk_at(const struct tdm_program *program, uint32_t first, uint
     return TDM_NONE;
 }
 
-/* Is an operand absent, or K and V of a chunk? They may go no further if nobody needs them; that
- * all get what they read is seen where they read it. */
-static enum tdm_status check_pages(const struct tdm_program *program, const struct tdm_op *op,
+/* Is an operand absent, or K and V of a chunk, or its queries? They may go no further if nobody
+ * needs them; that all get what they read is seen where they read it. */
+static enum tdm_status check_moved(const struct tdm_program *program, const struct tdm_op *op,
                                    uint32_t operand, uint32_t chunk, struct tdm_error *err)
 {
-    const struct tdm_tag pages = tag(TDM_KVPAGES, op->layer, chunk, TDM_NONE);
-    const struct due due =
-        operand == TDM_HOP_SENT ? reads(pages) : (struct due){TDM_WRITE, empty, pages};
-    if (!is_there(op, operand))
+    const bool queries = program->schedule->exchange == TDM_EXCHANGE_QUERIES &&
+                         op->access[operand].after.content == TDM_QUERIES;
+    const struct tdm_tag what =
+        tdm_due_tag(queries ? TDM_QUERIES : TDM_KVPAGES, op->layer, chunk, TDM_NONE);
+    const struct tdm_due due = operand == TDM_HOP_SENT
+                                   ? tdm_due_read(what)
+                                   : (struct tdm_due){TDM_WRITE, tdm_nothing_there, what};
+    if (!tdm_operand_is_there(op, operand))
         return TDM_OK;
-    return chunk == TDM_NONE ? malformed(op, "moves a chunk that no rank has", err)
-                             : check_due(program, op, operand, due, err);
+    return chunk == TDM_NONE ? tdm_op_malformed(op, "moves a chunk that no rank has", err)
+                             : tdm_operand_check_due(program, op, operand, due, err);
 }
 
 static enum tdm_status check_sums(const struct tdm_program *program, const struct tdm_op *op,
@@ -315,17 +330,19 @@ static enum tdm_status check_sums(const struct tdm_program *program, const struc
         sent == TDM_NONE ? TDM_NONE : last_on_way(program, layer, round, sent, op->hops - 1);
     enum tdm_status status = TDM_OK;
     if (by != TDM_NONE)
-        status = check_due(program, op, TDM_HOP_SUM_SENT,
-                           reads(tag(TDM_PASSING_DKV, layer, sent, by)), err);
-    else if (is_there(op, TDM_HOP_SUM_SENT))
-        return malformed(op, "sends a sum to which nobody has added", err);
+        status =
+            tdm_operand_check_due(program, op, TDM_HOP_SUM_SENT,
+                                  tdm_due_read(tdm_due_tag(TDM_PASSING_DKV, layer, sent, by)), err);
+    else if (tdm_operand_is_there(op, TDM_HOP_SUM_SENT))
+        return tdm_op_malformed(op, "sends a sum to which nobody has added", err);
     by = received == TDM_NONE ? TDM_NONE
                               : last_on_way(program, layer, round, received, op->hops - 1);
     if (status != TDM_OK || by == TDM_NONE)
-        return status == TDM_OK && is_there(op, TDM_HOP_SUM_RECEIVED)
-                   ? malformed(op, "receives a sum to which nobody has added", err)
+        return status == TDM_OK && tdm_operand_is_there(op, TDM_HOP_SUM_RECEIVED)
+                   ? tdm_op_malformed(op, "receives a sum to which nobody has added", err)
                    : status;
-    struct due due = {TDM_WRITE, empty, tag(TDM_PASSING_DKV, layer, received, by)};
+    struct tdm_due due = {TDM_WRITE, tdm_nothing_there,
+                          tdm_due_tag(TDM_PASSING_DKV, layer, received, by)};
     const uint32_t own = last_on_way(program, layer, round, received, op->hops);
     if (op->hops == program->ranks) { /* home */
         const uint32_t before = added_before(program, layer, received, by);
@@ -341,7 +358,7 @@ static enum tdm_status check_sums(const struct tdm_program *program, const struc
         due.before = due.after;
         due.before.share = program->rank + 1;
     }
-    return check_due(program, op, TDM_HOP_SUM_RECEIVED, due, err);
+    return tdm_operand_check_due(program, op, TDM_HOP_SUM_RECEIVED, due, err);
 }
 
 enum tdm_status tdm_operands_check_hop(const struct tdm_program *program, const struct tdm_op *op,
@@ -352,18 +369,20 @@ enum tdm_status tdm_operands_check_hop(const struct tdm_program *program, const 
     for (uint32_t i = first; i < end; i++)
         tokens += chunks[i].tokens;
     const uint32_t most = op->kind == TDM_OP_HOP ? program->ranks - 1 : program->ranks;
-    if (program->schedule->exchange != TDM_EXCHANGE_RING)
-        return malformed(op, "is not for ranks that are in no ring", err);
+    if (!tdm_schedule_rings(program->schedule))
+        return tdm_op_malformed(op, "is not for ranks that are in no ring", err);
     if (op->tokens != tokens || op->hops == 0 || op->hops > most ||
         (op->kind == TDM_OP_HOP_SUM && op->hops < 2) || op->queries >= program->chunk_count ||
         chunks[op->queries].round < chunks[first].round ||
         chunks[op->queries].sequence != chunks[first].sequence ||
         (op->queries > 0 && chunks[op->queries - 1].round == chunks[op->queries].round))
-        return malformed(op, "is no hop of a round", err);
+        return tdm_op_malformed(op, "is no hop of a round", err);
     const uint32_t sent = chunk_at(program, first, end, op->hops - 1);
     const uint32_t received = chunk_at(program, first, end, op->hops);
+    if (op->kind == TDM_OP_HOP_SUM && program->schedule->exchange == TDM_EXCHANGE_QUERIES)
+        return tdm_operands_check_dq_hop(program, op, sent, received, err);
     if (op->kind == TDM_OP_HOP_SUM)
         return check_sums(program, op, sent, received, err);
-    enum tdm_status status = check_pages(program, op, TDM_HOP_SENT, sent, err);
-    return status == TDM_OK ? check_pages(program, op, TDM_HOP_RECEIVED, received, err) : status;
+    enum tdm_status status = check_moved(program, op, TDM_HOP_SENT, sent, err);
+    return status == TDM_OK ? check_moved(program, op, TDM_HOP_RECEIVED, received, err) : status;
 }

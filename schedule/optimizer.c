@@ -4,6 +4,7 @@
 
 #include "schedule/learning_rate.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -54,6 +55,49 @@ bool tdm_when_parse(const char *name, enum tdm_when *when)
             return true;
         }
     return false;
+}
+
+const char *tdm_decayed_text(uint32_t decayed, char out[TDM_DECAYED_TEXT])
+{
+    size_t used = (size_t)snprintf(out, TDM_DECAYED_TEXT, "%s", decayed == 0 ? "none" : "");
+    for (int kind = 0; kind < TDM_TENSOR_KINDS; kind++)
+        if (decayed >> kind & 1)
+            used +=
+                (size_t)snprintf(out + used, TDM_DECAYED_TEXT - used, "%s%s", used == 0 ? "" : "+",
+                                 tdm_tensor_kind_name((enum tdm_tensor_kind)kind));
+    return out;
+}
+
+/* The bits of a name of `length`; 0: it is none. */
+static uint32_t kind_of(const char *name, size_t length)
+{
+    for (int kind = 0; kind < TDM_TENSOR_KINDS; kind++) {
+        const char *known = tdm_tensor_kind_name((enum tdm_tensor_kind)kind);
+        if (strlen(known) == length && strncmp(known, name, length) == 0)
+            return 1u << kind;
+    }
+    return 0;
+}
+
+bool tdm_decayed_parse(const char *text, uint32_t *decayed)
+{
+    uint32_t bits = 0;
+    if (strcmp(text, "none") == 0 || strcmp(text, "all") == 0) {
+        *decayed = text[0] == 'a' ? (1u << TDM_TENSOR_KINDS) - 1 : 0;
+        return true;
+    }
+    for (const char *at = text;; at++) {
+        const size_t length = strcspn(at, "+");
+        const uint32_t bit = kind_of(at, length);
+        if (bit == 0 || (bits & bit) != 0)
+            return false;
+        bits |= bit;
+        at += length;
+        if (*at == '\0')
+            break;
+    }
+    *decayed = bits;
+    return true;
 }
 
 const char *tdm_clip_name(enum tdm_clip clip)

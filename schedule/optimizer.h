@@ -24,6 +24,17 @@
 #define TDM_WHEN_NAMES "layer or end"
 #define TDM_CLIP_NAMES "layer, global or none"
 
+#define TDM_DECAYED_NAMES "all, none, or some of matrices, embeddings, norms, biases, joined by +"
+
+/* What decays where nothing else is said: all but vectors. */
+#define TDM_DECAYED_DEFAULT ((1u << TDM_KIND_MATRICES) | (1u << TDM_KIND_EMBEDDINGS))
+#define TDM_DECAYED_DEFAULT_TEXT "matrices+embeddings"
+
+/* What decays as a text: "matrices+norms", "none"; returns `out`. */
+#define TDM_DECAYED_TEXT 64
+const char *tdm_decayed_text(uint32_t decayed, char out[TDM_DECAYED_TEXT]);
+bool tdm_decayed_parse(const char *text, uint32_t *decayed);
+
 const char *tdm_when_name(enum tdm_when when); /* "layer", "end" */
 bool tdm_when_parse(const char *name, enum tdm_when *when);
 const char *tdm_clip_name(enum tdm_clip clip); /* "none", "layer", "global" */

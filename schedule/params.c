@@ -19,7 +19,7 @@ static struct tdm_product_params products_of(const struct tdm_model *model)
 {
     uint64_t hidden = model->hidden;
     uint64_t q = (uint64_t)model->query_heads * model->head_dim;
-    uint64_t kv = (uint64_t)model->kv_heads * model->head_dim;
+    uint64_t kv = tdm_model_kv_width(model);
     return (struct tdm_product_params){
         .elements = {[TDM_PART_Q] = hidden * q,
                      [TDM_PART_O] = hidden * q,
@@ -73,6 +73,7 @@ static struct tdm_update_params update_of(const struct tdm_optimizer_settings *s
                                       .beta2 = settings->beta2,
                                       .epsilon = settings->epsilon,
                                       .weight_decay = settings->weight_decay,
+                                      .decayed = settings->decayed,
                                       .clip_norm = settings->clip_norm};
 }
 

@@ -2,6 +2,7 @@
 /* Pauses of a step, and what they need (schedule/pauses.h). */
 #include "schedule/pauses.h"
 
+#include "ops/team.h"
 #include "schedule/program.h"
 
 #include <stdlib.h>
@@ -17,15 +18,16 @@ struct tdm_pauses {
     uint64_t *first_slot; /* [buffer_count]: number of its first slot among all */
     uint64_t slot_count;
     /* while reading */
-    uint64_t candidates, taken_every;
-    uint32_t last_layer; /* of the compute lane's ops in the backward */
+    uint64_t candidates, taken_every, team_ops;
+    uint32_t last_layer; /* of the ops of the backward that compute or exchange */
     uint32_t *seen; /* [slots of all buffers][TDM_PARTS]: of a part, the pauses that are settled */
 };
 
 /* Is there a pause before this op, if not too many are asked for? */
 static bool is_candidate(struct tdm_pauses *p, const struct tdm_op *op)
 {
-    if (op->phase != TDM_BACKWARD || op->lane != TDM_LANE_COMPUTE || op->layer == p->last_layer)
+    const bool counts = op->lane == TDM_LANE_COMPUTE || (TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0;
+    if (op->phase != TDM_BACKWARD || !counts || op->layer == p->last_layer)
         return false;
     const bool first = p->last_layer == TDM_NONE;
     p->last_layer = op->layer;
@@ -117,7 +119,8 @@ static enum tdm_status take_item(void *self, const struct tdm_item *item, struct
     if (item->kind != TDM_RUN)
         return TDM_OK;
     if (is_candidate(p, item->op) && p->candidates++ % p->taken_every == 0)
-        p->pauses[p->count++].op = item->op->number;
+        p->pauses[p->count++] = (struct tdm_pause){.op = item->op->number, .team_ops = p->team_ops};
+    p->team_ops += (TDM_TEAM_KINDS & TDM_KIND(item->op->kind)) != 0;
     take_op(p, item->op);
     return TDM_OK;
 }
@@ -208,6 +211,14 @@ uint32_t tdm_pauses_count(const struct tdm_pauses *p)
 const struct tdm_pause *tdm_pauses_at(const struct tdm_pauses *p, uint32_t number)
 {
     return &p->pauses[number];
+}
+
+bool tdm_pauses_agree(const struct tdm_pauses *p, const struct tdm_pauses *others)
+{
+    bool agree = p->count == others->count;
+    for (uint32_t i = 0; agree && i < p->count; i++)
+        agree = p->pauses[i].team_ops == others->pauses[i].team_ops;
+    return agree;
 }
 
 uint32_t tdm_pauses_find(const struct tdm_pauses *p, uint64_t op)

@@ -3,10 +3,13 @@
  * Pauses: points of a step's backward at which the rest of the step can be run later, from a copy
  * of the slots that it still needs.
  *
- * A pause is before an op of the compute lane whose layer is another one than that of the op before
- * it. The ops with lower numbers have ended then, on all lanes. A slot is needed if a later op
- * reads it, or a part of it, before it is written, and if it outlives the step and is not written
- * as a whole in the rest. This follows from accesses alone.
+ * A pause is before an op of the compute lane, or a team op, whose layer is another one than that
+ * of the op before it. The ops with lower numbers have ended then, on all lanes. A slot is needed
+ * if a later op reads it, or a part of it, before it is written, and if it outlives the step and is
+ * not written as a whole in the rest. This follows from accesses alone.
+ *
+ * Of several ranks each has pauses of its own. At one of them no rank needs another one's memory
+ * but through later team ops if all ranks pause after the same number of team ops.
  */
 #ifndef TDM_SCHEDULE_PAUSES_H
 #define TDM_SCHEDULE_PAUSES_H
@@ -14,13 +17,14 @@
 #include "schedule/program_types.h"
 
 struct tdm_pause {
-    uint64_t op;    /* the number of the first op after it */
-    uint64_t bytes; /* of the slots that are needed */
+    uint64_t op;       /* the number of the first op after it */
+    uint64_t team_ops; /* before it */
+    uint64_t bytes;    /* of the slots that are needed */
 };
 
 struct tdm_pauses;
 
-/* Finds the pauses of a program of one rank, which must outlive *pauses: at most
+/* Finds the pauses of a program, as its rank runs it, which must outlive *pauses: at most
  * TDM_MOST_PAUSES, spread evenly where there are more. Emits the program twice. The caller owns
  * *pauses. TDM_NO_MEMORY. */
 #define TDM_MOST_PAUSES 512u
@@ -34,6 +38,9 @@ const struct tdm_pause *tdm_pauses_at(const struct tdm_pauses *pauses, uint32_t 
 
 /* The pause before an op; TDM_NONE: there is none. */
 uint32_t tdm_pauses_find(const struct tdm_pauses *pauses, uint64_t op);
+
+/* Do two ranks pause as often, each time after the same number of team ops? */
+bool tdm_pauses_agree(const struct tdm_pauses *pauses, const struct tdm_pauses *others);
 
 /* Slots of a buffer, one after another. */
 struct tdm_slot_range {

@@ -106,6 +106,7 @@ struct tdm_op {
     uint64_t pairs;
     uint32_t head_dim; /* attention; 0 in other ops */
     bool by_lists;     /* attention: over top-k lists */
+    bool visits;       /* attention: in a ring of ranks, to another chunk than its queries' */
     /* attention: K and V are at home on the host, and the listed pages are gathered */
     bool gathers;
 };

@@ -88,7 +88,12 @@ bool tdm_ranks_divide_heads(const struct tdm_program *program)
 
 bool tdm_ranks_ring(const struct tdm_program *program)
 {
-    return program->ranks > 1 && program->schedule->exchange == TDM_EXCHANGE_RING;
+    return program->ranks > 1 && tdm_schedule_rings(program->schedule);
+}
+
+bool tdm_ranks_pass_queries(const struct tdm_program *program)
+{
+    return program->ranks > 1 && program->schedule->exchange == TDM_EXCHANGE_QUERIES;
 }
 
 uint32_t tdm_round_first(const struct tdm_program *program, uint32_t chunk)

@@ -35,11 +35,12 @@ void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks, en
 /* How several ranks share attention. Gathered: each chunk's queries run on its rank, which gathers
  * K and V of all chunks and has shares of the gradients of all K and V. By heads: each rank runs
  * its heads of all chunks, as one rank would. In a ring: each rank has K and V and their gradients
- * of its own chunks; those of others pass by, one chunk at a time (ring.h). All are false for one
- * rank. */
+ * of its own chunks; those of others pass by, one chunk at a time (ring.h). Of rings, those in
+ * which in the backward queries pass by instead (queries.h). All are false for one rank. */
 bool tdm_ranks_gather(const struct tdm_program *program);
 bool tdm_ranks_divide_heads(const struct tdm_program *program);
 bool tdm_ranks_ring(const struct tdm_program *program);
+bool tdm_ranks_pass_queries(const struct tdm_program *program);
 
 /* The rounds: first chunk of the round of `chunk`, and the chunk after it. */
 uint32_t tdm_round_first(const struct tdm_program *program, uint32_t chunk);

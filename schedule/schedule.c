@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 #include "ops/pages.h"
+#include "schedule/optimizer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@ static const char *const purpose_names[TDM_PURPOSES] = {"train", "evaluate"};
 static const char *const order_names[TDM_ORDERS] = {"layer-major", "chunk-major"};
 static const char *const kv_names[TDM_KVS] = {"recompute", "keep"};
 static const char *const deal_names[TDM_DEALS] = {"snake", "stripes", "contiguous", "greedy"};
-static const char *const exchange_names[TDM_EXCHANGES] = {"gather", "heads", "ring"};
+static const char *const exchange_names[TDM_EXCHANGES] = {"gather", "heads", "ring", "queries"};
 static const char *const state_names[TDM_STATES] = {"weights", "master", "moments", "gradients"};
 
 const char *tdm_purpose_name(enum tdm_purpose pass)
@@ -99,6 +100,11 @@ uint32_t tdm_schedule_head_parts(const struct tdm_schedule *schedule)
     return schedule->exchange == TDM_EXCHANGE_HEADS ? schedule->ranks : 1;
 }
 
+bool tdm_schedule_rings(const struct tdm_schedule *schedule)
+{
+    return schedule->exchange == TDM_EXCHANGE_RING || schedule->exchange == TDM_EXCHANGE_QUERIES;
+}
+
 uint64_t tdm_schedule_limit(const struct tdm_schedule *schedule, enum tdm_place place)
 {
     const struct tdm_topology *topology = &schedule->machine->topology;
@@ -144,7 +150,8 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
                                                           .beta1 = 0.9,
                                                           .beta2 = 0.95,
                                                           .epsilon = 1e-8,
-                                                          .weight_decay = 0.1};
+                                                          .weight_decay = 0.1,
+                                                          .decayed = TDM_DECAYED_DEFAULT};
     for (int state = 0; state < TDM_STATES; state++)
         schedule->homes[state] = (struct tdm_home){model->layers, TDM_DEVICE, TDM_DEVICE};
     schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;

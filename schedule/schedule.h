@@ -48,14 +48,16 @@ enum tdm_deal { TDM_DEAL_SNAKE, TDM_DEAL_STRIPES, TDM_DEAL_CONTIGUOUS, TDM_DEAL_
 
 /* What several ranks exchange so that queries see K and V of all ranks: K and V of every chunk and
  * shares of their gradients; or the heads of attention, of which every rank has a part for all
- * chunks; or K and V and sums of their gradients, which go around from rank to rank. */
+ * chunks; or K and V and sums of their gradients, which go around from rank to rank; or K and V in
+ * the forward, and in the backward queries and sums of their gradients, which go around. */
 enum tdm_exchange_kind {
     TDM_EXCHANGE_GATHER,
     TDM_EXCHANGE_HEADS,
     TDM_EXCHANGE_RING,
+    TDM_EXCHANGE_QUERIES,
     TDM_EXCHANGES
 };
-#define TDM_EXCHANGE_NAMES "gather, heads or ring"
+#define TDM_EXCHANGE_NAMES "gather, heads, ring or queries"
 
 const char *tdm_purpose_name(enum tdm_purpose pass); /* "train", "evaluate" */
 bool tdm_purpose_parse(const char *name, enum tdm_purpose *pass);
@@ -66,7 +68,7 @@ const char *tdm_kv_name(enum tdm_kv kv); /* "recompute", "keep" */
 bool tdm_kv_parse(const char *name, enum tdm_kv *kv);
 const char *tdm_deal_name(enum tdm_deal deal); /* "snake", "stripes", ... */
 bool tdm_deal_parse(const char *name, enum tdm_deal *deal);
-const char *tdm_exchange_kind_name(enum tdm_exchange_kind exchange); /* "gather", "heads", "ring" */
+const char *tdm_exchange_kind_name(enum tdm_exchange_kind exchange); /* "gather", ... */
 bool tdm_exchange_kind_parse(const char *name, enum tdm_exchange_kind *exchange);
 bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer);
 
@@ -153,6 +155,7 @@ enum tdm_clip { TDM_CLIP_NONE, TDM_CLIP_LAYER, TDM_CLIP_GLOBAL, TDM_CLIPS };
 struct tdm_optimizer_settings {
     enum tdm_optimizer kind;
     double learning_rate, beta1, beta2, epsilon, weight_decay;
+    uint32_t decayed;      /* what decays: a bit for each enum tdm_tensor_kind */
     uint64_t warmup_steps; /* linear from 0 */
     enum tdm_rate_schedule rate_schedule;
     uint64_t decay_steps; /* after warmup; 0 if constant */
@@ -289,6 +292,9 @@ enum tdm_selector_kind tdm_schedule_lists(const struct tdm_schedule *schedule);
 
 /* Ranks among which the heads of attention are divided: all or, where each has all heads, one. */
 uint32_t tdm_schedule_head_parts(const struct tdm_schedule *schedule);
+
+/* Do K and V go around a ring of ranks, so that attention takes one chunk of them at a time? */
+bool tdm_schedule_rings(const struct tdm_schedule *schedule);
 
 /* Group of a layer. */
 uint32_t tdm_schedule_group_of(const struct tdm_schedule *schedule, uint32_t layer);

@@ -186,19 +186,19 @@ static enum tdm_status check_ring(const struct tdm_schedule *schedule, const cha
                                   struct tdm_error *err)
 {
     if (schedule->deal == TDM_DEAL_CONTIGUOUS) {
-        tdm_fail(
-            err, TDM_INPUT,
-            "%s: \"exchange\" is ring, but \"deal\" is contiguous, where a round is one chunk: "
-            "one rank would attend after the other",
-            file);
+        tdm_fail(err, TDM_INPUT,
+                 "%s: \"exchange\" is %s, but \"deal\" is contiguous, where a round is one chunk: "
+                 "one rank would attend after the other",
+                 file, tdm_exchange_kind_name(schedule->exchange));
         return tdm_hint(err, "use another deal, or exchange=gather");
     }
     if (tdm_schedule_lists(schedule) == TDM_SELECT_DENSE)
         return TDM_OK;
     return tdm_fail(err, TDM_INPUT,
-                    "%s: \"exchange\" is ring, with which K and V come one chunk at a time, but "
+                    "%s: \"exchange\" is %s, with which K and V come one chunk at a time, but "
                     "\"selector.kind\" is %s, whose page lists are of all chunks",
-                    file, tdm_selector_name(schedule->selector.kind));
+                    file, tdm_exchange_kind_name(schedule->exchange),
+                    tdm_selector_name(schedule->selector.kind));
 }
 
 /* What several ranks cannot do yet. */
@@ -231,7 +231,7 @@ static enum tdm_status check_ranks(const struct tdm_schedule *schedule, const ch
                         "%s: \"order\" is %s, but several ranks share a layer's K and V in rounds, "
                         "so they need layer-major",
                         file, tdm_order_name(schedule->order));
-    if (schedule->ranks > 1 && schedule->exchange == TDM_EXCHANGE_RING)
+    if (schedule->ranks > 1 && tdm_schedule_rings(schedule))
         return check_ring(schedule, file, err);
     return schedule->ranks > 1 && schedule->exchange == TDM_EXCHANGE_HEADS
                ? check_heads(schedule, file, err)

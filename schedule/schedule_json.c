@@ -102,6 +102,10 @@ static json_t *optimizer_to_json(const struct tdm_schedule *schedule)
         (json_int_t)optimizer->decay_steps, "final_learning_rate", optimizer->final_learning_rate,
         "when", tdm_when_name(optimizer->when), "clip", tdm_clip_name(optimizer->clip), "clip_norm",
         optimizer->clip_norm);
+    if (optimizer->decayed != TDM_DECAYED_DEFAULT) {
+        char text[TDM_DECAYED_TEXT];
+        tdm_json_set(&object, "decayed", json_string(tdm_decayed_text(optimizer->decayed, text)));
+    }
     if (optimizer->on != TDM_DEVICE)
         tdm_json_set(&object, "on",
                      json_string(tdm_place_name(&schedule->machine->topology, optimizer->on)));
@@ -380,6 +384,7 @@ static enum tdm_status read_optimizer(const char *file, const json_t *object,
                                        "beta2",
                                        "epsilon",
                                        "weight_decay",
+                                       "decayed",
                                        "warmup_steps",
                                        "schedule",
                                        "decay_steps",
@@ -399,6 +404,11 @@ static enum tdm_status read_optimizer(const char *file, const json_t *object,
     optimizer->beta2 = tdm_json_number(&reader, "beta2", 0, 1);
     optimizer->epsilon = tdm_json_number(&reader, "epsilon", 0, 1);
     optimizer->weight_decay = tdm_json_number(&reader, "weight_decay", 0, 1e3);
+    optimizer->decayed = TDM_DECAYED_DEFAULT;
+    const char *decayed =
+        tdm_json_has(&reader, "decayed") ? tdm_json_string(&reader, "decayed") : NULL;
+    if (decayed != NULL && !tdm_decayed_parse(decayed, &optimizer->decayed))
+        tdm_json_fail(&reader, "decayed", "is \"%s\"; expected %s", decayed, TDM_DECAYED_NAMES);
     optimizer->warmup_steps = tdm_json_count_or(&reader, "warmup_steps", 0, (uint64_t)1 << 48, 0);
     const char *schedule = tdm_json_string(&reader, "schedule");
     if (schedule != NULL && !tdm_rate_schedule_parse(schedule, &optimizer->rate_schedule))

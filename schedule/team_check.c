@@ -78,7 +78,8 @@ static enum tdm_status add(struct tdm_team_check *check, const struct tdm_op *op
 /* A number for what goes from a rank to the next, which differs in any part. */
 static uint64_t mark_of(const struct tdm_access *access, uint32_t from)
 {
-    const uint64_t parts[] = {access->after.chunk, from, access->bytes};
+    const uint64_t parts[] = {access->after.content == TDM_QUERIES, access->after.chunk, from,
+                              access->bytes};
     uint64_t mark = 1;
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         mark = (mark ^ parts[i]) * UINT64_C(0x9e3779b97f4a7c15);
@@ -87,7 +88,8 @@ static uint64_t mark_of(const struct tdm_access *access, uint32_t from)
     return mark;
 }
 
-/* What a rank sends in a hop is what the next one receives: the same chunk, on the same edge. */
+/* What a rank sends in a hop is what the next one receives: queries or not, of the same chunk, on
+ * the same edge. */
 static void take_marks(const struct tdm_team_check *check, const struct tdm_op *op,
                        struct team_op *due)
 {

@@ -5,6 +5,7 @@
 #include "base/names.h"
 #include "base/units.h"
 #include "schedule/learning_rate.h"
+#include "schedule/optimizer.h"
 #include "schedule/schedule_check.h"
 
 #include <errno.h>
@@ -15,7 +16,7 @@
 
 #define MAX_STEPS (UINT64_C(1) << 48)
 
-enum kind { NUMBER, STEPS, RATE_SCHEDULE };
+enum kind { NUMBER, STEPS, RATE_SCHEDULE, DECAYED };
 
 #define FIELD(member) offsetof(struct tdm_optimizer_settings, member)
 
@@ -29,6 +30,7 @@ static const struct {
     [TDM_SETTING_BETA2] = {"optimizer.beta2", NUMBER, FIELD(beta2)},
     [TDM_SETTING_EPSILON] = {"optimizer.epsilon", NUMBER, FIELD(epsilon)},
     [TDM_SETTING_WEIGHT_DECAY] = {"optimizer.weight_decay", NUMBER, FIELD(weight_decay)},
+    [TDM_SETTING_DECAYED] = {"optimizer.decayed", DECAYED, FIELD(decayed)},
     [TDM_SETTING_WARMUP_STEPS] = {"optimizer.warmup_steps", STEPS, FIELD(warmup_steps)},
     [TDM_SETTING_RATE_SCHEDULE] = {"optimizer.schedule", RATE_SCHEDULE, 0},
     [TDM_SETTING_DECAY_STEPS] = {"optimizer.decay_steps", STEPS, FIELD(decay_steps)},
@@ -40,6 +42,11 @@ static const struct {
 const char *tdm_training_setting_key(enum tdm_training_setting setting)
 {
     return settings[setting].key;
+}
+
+const char *tdm_training_setting_absent(enum tdm_training_setting setting)
+{
+    return setting == TDM_SETTING_DECAYED ? TDM_DECAYED_DEFAULT_TEXT : NULL;
 }
 
 #define GROUP "optimizer."
@@ -94,6 +101,11 @@ enum tdm_status tdm_training_setting_read(enum tdm_training_setting setting, con
         return read_number(value, what, field, err);
     case STEPS:
         return tdm_parse_count(value, what, 0, MAX_STEPS, field, err);
+    case DECAYED:
+        if (tdm_decayed_parse(value, field))
+            return TDM_OK;
+        return tdm_fail(err, TDM_USAGE, "%s: \"%s\" is not known; expected %s", what, value,
+                        TDM_DECAYED_NAMES);
     default:
         if (tdm_rate_schedule_parse(value, &optimizer->rate_schedule))
             return TDM_OK;

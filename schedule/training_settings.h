@@ -14,6 +14,7 @@ enum tdm_training_setting {
     TDM_SETTING_BETA2,
     TDM_SETTING_EPSILON,
     TDM_SETTING_WEIGHT_DECAY,
+    TDM_SETTING_DECAYED,
     TDM_SETTING_WARMUP_STEPS,
     TDM_SETTING_RATE_SCHEDULE,
     TDM_SETTING_DECAY_STEPS,
@@ -24,6 +25,9 @@ enum tdm_training_setting {
 
 /* Its key in --set: "optimizer.learning_rate". */
 const char *tdm_training_setting_key(enum tdm_training_setting setting);
+
+/* The text of its value where a schedule does not have it; NULL if all have it. */
+const char *tdm_training_setting_absent(enum tdm_training_setting setting);
 
 /* The setting that a name of `length` stands for: its key, what follows "optimizer." in it, or
  * "lr"; case, "-" and "_" are ignored in the last two. TDM_TRAINING_SETTINGS: none. */

@@ -142,7 +142,7 @@ static const struct sight *look(const struct tdm_cost_check *check, const struct
 {
     const struct tdm_program *program = check->program;
     struct sight *sight = &check->sight[check->sight_of[op->layer]];
-    if (program->ranks > 1 && program->schedule->exchange == TDM_EXCHANGE_RING) {
+    if (program->ranks > 1 && tdm_schedule_rings(program->schedule)) {
         const uint32_t key = op->access[TDM_ATTENTION_KV].before.chunk;
         *pairs = key < program->chunk_count ? count_pairs_with(program, sight, op->chunk, key) : 0;
         return sight;
@@ -218,7 +218,7 @@ static enum tdm_status check_keys(const struct tdm_cost_check *check, const stru
     all = is_there(op, TDM_ATTENTION_KV)
               ? tokens_of(check->program, &op->access[TDM_ATTENTION_KV], &pages) + 1
               : 0;
-    if (check->program->ranks > 1 && check->program->schedule->exchange == TDM_EXCHANGE_RING)
+    if (check->program->ranks > 1 && tdm_schedule_rings(check->program->schedule))
         all = op->tokens == 0 ? 0 : pairs / op->tokens + op->tokens / 2 + 1; /* as many pairs */
     if (sight->lists ? op->keys == 0 || op->keys > all : op->keys != all)
         return fail(op, "keys", op->keys, all, err);

@@ -19,7 +19,7 @@
 # programs first on PATH, TDM_LONG=1 if it should be long, TDM_SANITIZED=1 if built with
 # sanitizers, and TDM_SCRATCH, an empty folder of its own that is removed after it passed.
 
-LDADD = $(EXECUTOR_LIBS) $(GLPK_LIBS) $(CMOCKA_LIBS)
+LDADD = $(EXECUTOR_LIBS) $(GLPK_LIBS) $(YAML_LIBS) $(CMOCKA_LIBS)
 
 script_tests += \
 	tests/executor/address-space \
@@ -296,7 +296,7 @@ tests_gpu_norm_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_norm_test_LDADD = $(gpu_test_libs)
 tests_gpu_plans_test_SOURCES = tests/gpu/plans_test.c tests/gpu/gpu_test.h $(plan_cases)
 tests_gpu_plans_test_CPPFLAGS = $(gpu_test_cppflags)
-tests_gpu_plans_test_LDADD = $(EXECUTOR_LIBS) $(GLPK_LIBS)
+tests_gpu_plans_test_LDADD = $(EXECUTOR_LIBS) $(GLPK_LIBS) $(YAML_LIBS)
 
 tests_gpu_ranks_test_SOURCES = tests/gpu/ranks_test.c tests/gpu/gpu_test.h $(run_steps)
 tests_gpu_ranks_test_CPPFLAGS = $(gpu_test_cppflags)
@@ -308,6 +308,9 @@ gpu_test_libs = libexecutor.a libtidemark.a $(OPENMP_CFLAGS) $(CUDA_LIBS) -lm
 
 # What they compare and count, without a GPU.
 script_tests += tests/gpu/without-gpu
+
+# Programs on a GPU, as a script, which needs no compiler.
+script_tests += tests/gpu/resume_test
 
 # Commands and what they print.
 golden_tests += \
@@ -355,6 +358,7 @@ golden_tests += \
 	tests/goldens/predict-chunks.test \
 	tests/goldens/predict-deepspeed.test \
 	tests/goldens/predict-from.test \
+	tests/goldens/predict-serve.test \
 	tests/goldens/predict-set.test \
 	tests/goldens/predict-tidemark.test \
 	tests/goldens/predict.test \

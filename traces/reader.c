@@ -456,6 +456,8 @@ static void take_evaluation(struct tdm_query *query, void *row)
     evaluation->loss = tdm_query_real(query, 3);
     evaluation->tokens = tdm_query_count(query, 4);
     evaluation->seconds = tdm_query_real(query, 5);
+    const char *text = tdm_query_text(query, 6);
+    snprintf(evaluation->text, sizeof(evaluation->text), "%s", text == NULL ? "" : text);
 }
 
 enum tdm_status tdm_trace_read_evaluations(struct tdm_trace_reader *reader,
@@ -465,8 +467,8 @@ enum tdm_status tdm_trace_read_evaluations(struct tdm_trace_reader *reader,
     void *found;
     enum tdm_status status =
         tdm_query_rows(reader,
-                       "SELECT program, step, evaluated_by, loss, tokens, seconds FROM evaluation "
-                       "WHERE run = ?1 ORDER BY program, step",
+                       "SELECT program, step, evaluated_by, loss, tokens, seconds, text "
+                       "FROM evaluation WHERE run = ?1 ORDER BY program, step, text",
                        0, 0, sizeof(**rows), take_evaluation, &found, count, err);
     if (status == TDM_OK)
         *rows = found;

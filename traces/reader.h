@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "schedule/program.h"
 #include "schedule/values.h"
+#include "traces/trace.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -94,11 +95,12 @@ enum tdm_status tdm_trace_read_unfinished(struct tdm_trace_reader *reader,
                                           struct tdm_trace_unfinished_row **rows, size_t *count,
                                           struct tdm_error *err);
 
-/* Evaluations of all programs, by program and step. */
+/* Evaluations of all programs, by program, step and text. */
 struct tdm_trace_evaluation_row {
-    int64_t program, step; /* the program that was trained, and the step after which */
-    int64_t evaluated_by;  /* program */
-    double loss, seconds;  /* NAN if not a number */
+    int64_t program, step;    /* the program that was trained, and the step after which */
+    int64_t evaluated_by;     /* program */
+    char text[TDM_TEXT_NAME]; /* the name of the text */
+    double loss, seconds;     /* NAN if not a number */
     uint64_t tokens;
 };
 enum tdm_status tdm_trace_read_evaluations(struct tdm_trace_reader *reader,

@@ -132,11 +132,12 @@ CREATE TABLE evaluation ( -- of the weights as of after a step
     run          INTEGER NOT NULL,
     program      INTEGER NOT NULL, -- that trains
     step         INTEGER NOT NULL,
+    text         TEXT NOT NULL, -- its name; no step has seen it
     evaluated_by INTEGER NOT NULL REFERENCES program, -- whose ops are not timed
-    loss         REAL, -- over text that no step has seen; NULL: not a number
+    loss         REAL, -- over the text; NULL: not a number
     tokens       INTEGER NOT NULL,
     seconds      REAL NOT NULL,
-    PRIMARY KEY (run, program, step),
+    PRIMARY KEY (run, program, step, text),
     FOREIGN KEY (run, program, step) REFERENCES step (run, program, step)
 ) STRICT, WITHOUT ROWID;
 

@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 #define TDM_TRACE_APPLICATION_ID 0x54444d4b /* "TDMK" */
-#define TDM_TRACE_VERSION 6
+#define TDM_TRACE_VERSION 7
 
 /* Batches in the pool shared by the run and the thread: so many, and one more for each rank after
  * the first, up to the most. */
@@ -63,6 +63,10 @@ struct tdm_trace_used {
     uint64_t used_bytes;
 };
 
+/* The longest name of a text to evaluate on, with its 0; the name of one that nobody named. */
+#define TDM_TEXT_NAME 33
+#define TDM_TEXT_UNNAMED "validation"
+
 /* Maximum number of samples in a batch. */
 #define TDM_TRACE_SAMPLES 64
 
@@ -74,8 +78,9 @@ struct tdm_trace_batch {
     uint32_t rank; /* whose arrays these are */
     bool more;     /* the next batch is of the same step or part, and is written with it */
     int64_t program_id;
-    int64_t evaluated_by; /* not 0: an evaluation by this program; only step, loss, tokens, seconds
-                             are used */
+    int64_t evaluated_by; /* not 0: an evaluation by this program; only text, step, loss, tokens,
+                             seconds are used */
+    char text[TDM_TEXT_NAME]; /* on which */
     uint64_t step;
     bool unfinished; /* the step has not ended: `seconds` since it began, no loss and no tokens */
     uint64_t ops_ended; /* 1 + number of the compute lane's last ended op; 0: none */

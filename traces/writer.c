@@ -54,7 +54,7 @@ static const char *const insertion_sql[INSERTIONS] = {
                        "op_number = excluded.op_number, seconds = excluded.seconds",
     [INSERT_STEP] = "INSERT INTO step (run, program, step, loss, gradient_norm, tokens, seconds) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_EVALUATION] = "INSERT INTO evaluation VALUES (?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_EVALUATION] = "INSERT INTO evaluation VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_TIMING] = "INSERT INTO timing VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_TOUCHED] = "INSERT INTO touched VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_OBSERVED] = "INSERT INTO observed VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -151,7 +151,7 @@ static enum tdm_status write_rows(struct tdm_trace *trace, const struct tdm_trac
     struct tdm_value program = tdm_integer(batch->program_id);
     struct tdm_value step = tdm_count(batch->step);
     if (batch->evaluated_by != 0)
-        return INSERT(trace, INSERT_EVALUATION, err, run, program, step,
+        return INSERT(trace, INSERT_EVALUATION, err, run, program, step, tdm_text(batch->text),
                       tdm_integer(batch->evaluated_by), tdm_real(batch->loss),
                       tdm_count(batch->tokens), tdm_real(batch->seconds));
     struct tdm_value rank = tdm_integer(batch->rank);

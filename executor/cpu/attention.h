@@ -116,6 +116,15 @@ struct tdm_factor tdm_keys_view(const struct tdm_attention *attention,
 /* The log-sum-exps stored after an attention output, [tokens, query_heads]. */
 float *tdm_attention_lse(const struct tdm_attention *attention, const struct tdm_operand *out);
 
+/* The dot product of two rows. */
+static inline float tdm_cpu_dot(const float *a, const float *b, uint64_t count)
+{
+    double sum = 0;
+    for (uint64_t i = 0; i < count; i++)
+        sum += (double)a[i] * (double)b[i];
+    return (float)sum;
+}
+
 /* Keys that a token sees: positions from `near` on, and in fully visible pages from `start` on. */
 struct tdm_from {
     uint64_t near, start;

@@ -52,15 +52,35 @@ static void take_shared(unsigned char **scratch, struct backward *x)
     x->sees = tdm_cpu_take(scratch, x->a.tokens, sizeof(*x->sees));
 }
 
+/* Where the gradient finds its queries: in operands of their own, or packed (TDM_QUERIES), with D
+ * in place of the output. */
+struct queries {
+    const void *q, *d_out;
+    const struct tdm_operand *out; /* NULL: packed */
+    const float *lse, *d;
+};
+
+static struct queries queries_of(const struct tdm_attention *a)
+{
+    const struct tdm_operand *q = &a->launch->operand[TDM_ATTENTION_GRAD_Q],
+                             *out = &a->launch->operand[TDM_ATTENTION_GRAD_O];
+    const uint64_t rows = a->tokens * a->query_heads;
+    const unsigned char *packed = q->data;
+    if (out->data != NULL)
+        return (struct queries){q->data, a->launch->operand[TDM_ATTENTION_GRAD_DO].data, out,
+                                tdm_attention_lse(a, out), NULL};
+    const struct tdm_queries_at at = tdm_queries_at(rows * a->head_dim, rows, q->dtype);
+    const void *lse = packed + at.lse, *d = packed + at.dots;
+    return (struct queries){packed, packed + at.d_out, NULL, lse, d};
+}
+
 /* Reorders the rows of Q, dO and LSE by KV head, scales Q, and computes D of each row. */
 static void rows_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct backward *x = context;
     const struct tdm_attention *a = &x->a;
-    const struct tdm_operand *q = &a->launch->operand[TDM_ATTENTION_GRAD_Q],
-                             *out = &a->launch->operand[TDM_ATTENTION_GRAD_O];
-    const struct tdm_operand *d_out = &a->launch->operand[TDM_ATTENTION_GRAD_DO];
-    const float *lse = tdm_attention_lse(a, out);
+    const struct queries from = queries_of(a);
+    const enum tdm_dtype dtype = a->launch->operand[TDM_ATTENTION_GRAD_Q].dtype;
     uint64_t dim = a->head_dim, line = a->ratio * dim;
     unsigned char *scratch = thread_scratch;
     float *out_line = tdm_cpu_take(&scratch, line, sizeof(float));
@@ -71,17 +91,19 @@ static void rows_task(void *context, void *thread_scratch, uint64_t index)
             uint64_t first = (t * a->query_heads + g * a->ratio) * dim;
             uint64_t row = g * x->rows + t * a->ratio;
             float *q_line = x->q + row * dim, *d_line = x->d_out + row * dim;
-            tdm_load_row(q->data, q->dtype, first, line, q_line);
-            tdm_load_row(d_out->data, d_out->dtype, first, line, d_line);
-            const float *o_line = tdm_view_row(out->data, out->dtype, first, line, out_line);
+            tdm_load_row(from.q, dtype, first, line, q_line);
+            tdm_load_row(from.d_out, dtype, first, line, d_line);
+            const float *o_line = from.out == NULL ? NULL
+                                                   : tdm_view_row(from.out->data, from.out->dtype,
+                                                                  first, line, out_line);
             for (uint64_t i = 0; i < line; i++)
                 q_line[i] *= a->scale;
             for (uint64_t r = 0; r < a->ratio; r++) {
-                double sum = 0;
-                for (uint64_t i = r * dim; i < (r + 1) * dim; i++)
-                    sum += (double)d_line[i] * (double)o_line[i];
-                x->d[row + r] = (float)sum;
-                x->lse[row + r] = lse[t * a->query_heads + g * a->ratio + r];
+                const uint64_t at = t * a->query_heads + g * a->ratio + r;
+                x->d[row + r] = o_line == NULL
+                                    ? from.d[at]
+                                    : tdm_cpu_dot(d_line + r * dim, o_line + r * dim, dim);
+                x->lse[row + r] = from.lse[at];
             }
         }
     }

@@ -39,7 +39,7 @@ static struct tdm_cpu_scratch (*const scratch_of[])(const struct tdm_cpu_shape *
     tdm_cpu_multiply_scratch,  tdm_cpu_norm_scratch,           tdm_cpu_rope_scratch,
     tdm_cpu_attention_scratch, tdm_cpu_attention_grad_scratch, tdm_cpu_embed_scratch,
     tdm_cpu_head_scratch,      tdm_cpu_gradient_norm_scratch,  tdm_cpu_select_scratch,
-    tdm_cpu_merge_scratch,
+    tdm_cpu_merge_scratch,     tdm_cpu_pack_queries_scratch,
 };
 
 void tdm_cpu_for(struct tdm_executor *executor, uint64_t tasks, tdm_cpu_task task, void *context)

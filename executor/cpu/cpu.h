@@ -75,6 +75,7 @@ struct tdm_cpu_scratch tdm_cpu_norm_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_cpu_rope_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_cpu_attention_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_cpu_merge_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_cpu_pack_queries_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_cpu_attention_grad_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_cpu_select_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_cpu_embed_scratch(const struct tdm_cpu_shape *shape);

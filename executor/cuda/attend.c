@@ -126,6 +126,25 @@ static uint64_t visiting_keys(const struct tdm_launch *launch)
     return last == launch->op->chunk ? 0 : chunks[last].tokens;
 }
 
+/* The parts of packed queries. */
+static struct tdm_queries_at parts_of(const struct tdm_launch *launch, enum tdm_dtype dtype)
+{
+    const struct tdm_params *params = tdm_launch_params(launch);
+    const uint64_t rows = launch->op->tokens * params->attention.query_heads;
+    return tdm_queries_at(rows * params->pages.head_dim, rows, dtype);
+}
+
+static void take_packed(const struct tdm_launch *launch, struct tdm_attend *attend)
+{
+    const struct tdm_operand *packed = &launch->operand[TDM_ATTENTION_GRAD_Q];
+    const struct tdm_queries_at at = parts_of(launch, packed->dtype);
+    unsigned char *data = packed->data;
+    void *lse = data + at.lse, *dots = data + at.dots;
+    attend->d_out = (struct tdm_array){data + at.d_out, packed->dtype};
+    attend->lse = lse;
+    attend->dots = dots;
+}
+
 static struct tdm_attend attend_of(const struct tdm_executor *executor,
                                    const struct tdm_launch *launch, uint32_t lists)
 {
@@ -149,12 +168,16 @@ static struct tdm_attend attend_of(const struct tdm_executor *executor,
         .q = tdm_array_at(&launch->operand[TDM_ATTENTION_Q], 0),
         .pages = tdm_array_at(pages, 0),
         .slot_elements = pages->slot_bytes / tdm_dtype_bytes(pages->dtype),
-        .out = tdm_array_at(out, 0),
     };
-    uint64_t elements = op->tokens * attend.query_heads * attend.head_dim;
-    void *lse = (unsigned char *)out->data + tdm_lse_bytes_at(elements, out->dtype);
-    attend.lse = lse;
     take_attention(launch, &attend);
+    if (out->data != NULL) {
+        uint64_t elements = op->tokens * attend.query_heads * attend.head_dim;
+        void *lse = (unsigned char *)out->data + tdm_lse_bytes_at(elements, out->dtype);
+        attend.out = tdm_array_at(out, 0);
+        attend.lse = lse;
+    } else { /* a gradient, from packed queries */
+        take_packed(launch, &attend);
+    }
     return attend;
 }
 
@@ -272,7 +295,8 @@ enum tdm_status tdm_cuda_run_attention_grad(struct tdm_executor *executor,
                              *added = &launch->operand[TDM_ATTENTION_GRAD_DKV_ADDED];
     const struct tdm_operand *gradients = written->data != NULL ? written : added;
     cudaStream_t stream = tdm_cuda_compute(executor);
-    attend.d_out = tdm_array_at(&launch->operand[TDM_ATTENTION_GRAD_DO], 0);
+    if (launch->operand[TDM_ATTENTION_GRAD_DO].data != NULL)
+        attend.d_out = tdm_array_at(&launch->operand[TDM_ATTENTION_GRAD_DO], 0);
     attend.dq = tdm_array_at(&launch->operand[TDM_ATTENTION_GRAD_DQ], 0);
     attend.written = tdm_array_at(written, 0);
     attend.added = tdm_array_at(added, 0);
@@ -316,4 +340,31 @@ enum tdm_status tdm_cuda_run_merge(struct tdm_executor *executor, const struct t
         merge.out_lse = out->data == NULL ? NULL : lse_of(launch, out);
     }
     return tdm_cuda_merge(&merge, tdm_cuda_compute(executor), err);
+}
+
+enum tdm_status tdm_cuda_run_pack_queries(struct tdm_executor *executor,
+                                          const struct tdm_launch *launch, struct tdm_error *err)
+{
+    const struct tdm_params *params = tdm_launch_params(launch);
+    const struct tdm_operand *q = &launch->operand[TDM_PACK_QUERIES_Q],
+                             *out = &launch->operand[TDM_PACK_QUERIES_O],
+                             *d_out = &launch->operand[TDM_PACK_QUERIES_DO];
+    const struct tdm_queries_at at = parts_of(launch, q->dtype);
+    unsigned char *to = launch->operand[TDM_PACK_QUERIES_OUT].data;
+    void *lse = to + at.lse, *dots = to + at.dots;
+    const struct tdm_pack pack = {.rows = launch->op->tokens * params->attention.query_heads,
+                                  .head_dim = params->pages.head_dim,
+                                  .out = tdm_array_at(out, 0),
+                                  .d_out = tdm_array_at(d_out, 0),
+                                  .lse = lse_of(launch, out),
+                                  .packed_lse = lse,
+                                  .dots = dots};
+    cudaStream_t stream = tdm_cuda_compute(executor);
+    enum tdm_status status =
+        TDM_CUDA(cudaMemcpyAsync(to, q->data, at.d_out, cudaMemcpyDeviceToDevice, stream), err);
+    if (status == TDM_OK)
+        status = TDM_CUDA(
+            cudaMemcpyAsync(to + at.d_out, d_out->data, at.d_out, cudaMemcpyDeviceToDevice, stream),
+            err);
+    return status == TDM_OK ? tdm_cuda_pack_facts(&pack, stream, err) : status;
 }

@@ -1160,6 +1160,8 @@ static __global__ void __launch_bounds__(256)
     constexpr uint32_t lanes = P::DIM / 8, at_once = 256 / lanes, each = FACT_ROWS / at_once;
     const uint64_t first = (uint64_t)blockIdx.x * FACT_ROWS + threadIdx.x / lanes;
     const uint32_t lane = threadIdx.x % lanes;
+    /* if the dot products are given, the others are not used */
+    const __nv_bfloat16 *out = (const __nv_bfloat16 *)(a.dots == NULL ? a.out.data : a.d_out.data);
     float d[each][8], o[each][8], sum[each];
     for (uint64_t i = (uint64_t)blockIdx.x * 256 + threadIdx.x; i < turns;
          i += (uint64_t)gridDim.x * 256)
@@ -1169,7 +1171,7 @@ static __global__ void __launch_bounds__(256)
         const uint64_t row = first + i * at_once;
         const uint64_t from = row < a.tokens * a.query_heads ? row : 0;
         tdm_load<8>((const __nv_bfloat16 *)a.d_out.data, from * P::DIM + lane * 8, d[i]);
-        tdm_load<8>((const __nv_bfloat16 *)a.out.data, from * P::DIM + lane * 8, o[i]);
+        tdm_load<8>(out, from * P::DIM + lane * 8, o[i]);
     }
 #pragma unroll
     for (uint32_t i = 0; i < each; i++) {
@@ -1188,7 +1190,7 @@ static __global__ void __launch_bounds__(256)
                         (head * (uint64_t)x.row_tiles + token / STEP) * 2 * STEP +
                         fact_at((uint32_t)(token % STEP));
             to[0] = is_there ? a.lse[row] * TDM_LOG2_E : INFINITY;
-            to[STEP] = is_there ? sum[i] : 0.0f;
+            to[STEP] = !is_there ? 0.0f : a.dots == NULL ? sum[i] : a.dots[row];
         }
     }
 }

@@ -124,10 +124,10 @@ static __global__ void __launch_bounds__(THREADS) row_dots(const tdm_attend a)
     if (row >= a.tokens * a.query_heads)
         return;
     float sum = 0.0f;
-    for (uint32_t i = lane; i < a.head_dim; i += TDM_WARP)
+    for (uint32_t i = lane; a.dots == NULL && i < a.head_dim; i += TDM_WARP)
         sum += tdm_get((const Act *)a.d_out.data, row * a.head_dim + i) *
                tdm_get((const Act *)a.out.data, row * a.head_dim + i);
-    sum = tdm_warp_sum(sum);
+    sum = a.dots == NULL ? tdm_warp_sum(sum) : a.dots[row];
     if (lane == 0)
         a.d[row] = sum;
 }

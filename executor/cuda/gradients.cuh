@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(256) tdm_find_row_facts(const tdm_atten
     float sum = 0.0f;
     if (row >= a.tokens * a.query_heads)
         return;
-    for (uint32_t i = lane * 8; i < a.head_dim; i += 32 * 8) {
+    for (uint32_t i = lane * 8; a.dots == NULL && i < a.head_dim; i += 32 * 8) {
         float d[8], o[8];
         tdm_load<8>((const __nv_bfloat16 *)a.d_out.data, row * a.head_dim + i, d);
         tdm_load<8>((const __nv_bfloat16 *)a.out.data, row * a.head_dim + i, o);
@@ -37,7 +37,7 @@ static __global__ void __launch_bounds__(256) tdm_find_row_facts(const tdm_atten
         for (int j = 0; j < 8; j++)
             sum += d[j] * o[j];
     }
-    sum = tdm_warp_sum(sum);
+    sum = a.dots == NULL ? tdm_warp_sum(sum) : a.dots[row];
     if (lane == 0)
         tdm_row_facts(a, (uint32_t)(row % a.query_heads))[row / a.query_heads] =
             tdm_row_fact{a.lse[row] * TDM_LOG2_E, sum};

@@ -311,6 +311,8 @@ struct tdm_attend {
     float *lse; /* [tokens, query_heads] */
     /* backward: */
     struct tdm_array d_out, dq;
+    const float
+        *dots; /* rowsum(d_out * out), [tokens, query_heads]; NULL: they follow from `out` */
     /* dK and dV are written for the first `written_slots` slots, and added to the existing values
      * for the others */
     struct tdm_array written, added;
@@ -463,6 +465,17 @@ struct tdm_merge {
 };
 enum tdm_status tdm_cuda_merge(const struct tdm_merge *merge, cudaStream_t stream,
                                struct tdm_error *err);
+
+/* The facts of rows that are packed with queries (ops/attention.h). */
+struct tdm_pack {
+    uint64_t rows; /* tokens * query heads */
+    uint32_t head_dim;
+    struct tdm_array out, d_out;
+    const float *lse;
+    float *packed_lse, *dots; /* written */
+};
+enum tdm_status tdm_cuda_pack_facts(const struct tdm_pack *pack, cudaStream_t stream,
+                                    struct tdm_error *err);
 
 /* All kernels, fastest first. The last one suits every case. */
 struct tdm_attention_kind {

@@ -29,6 +29,7 @@ cuda_sources = \
 	executor/cuda/norm.cu executor/cuda/norm.h \
 	executor/cuda/norm_grad.cu \
 	executor/cuda/optimizer.cu \
+	executor/cuda/pack_queries.cu \
 	executor/cuda/pages.cuh \
 	executor/cuda/pattern.cu \
 	executor/cuda/prepare.c \

@@ -296,7 +296,7 @@ enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
         update.master = tdm_array_at(&operand[TDM_OPTIMIZER_MASTER], first);
         update.moment1 = tdm_array_at(&operand[TDM_OPTIMIZER_MOMENT1], first);
         update.moment2 = tdm_array_at(&operand[TDM_OPTIMIZER_MOMENT2], first);
-        update.decay = tensor->rows > 1 ? x.decay : 0.0f;
+        update.decay = tdm_decays(x.decayed, tensor->role) ? x.decay : 0.0f;
         update.random_stream = tdm_random_stream(x.seed, x.step, number_of_tensor);
         status = tdm_cuda_update(&update, tdm_cuda_compute(executor), err);
     }

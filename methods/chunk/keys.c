@@ -98,9 +98,18 @@ const struct tdm_method_key tdm_keys_seco[] = {
     {.name = NULL},
 };
 
+static bool has_groups(const struct tdm_key_case *c)
+{
+    return !c->settings->torch.full_attention;
+}
+
+static const struct tdm_key_need needs_groups = {"with use_full_attn=yes", has_groups};
+
 const struct tdm_method_key tdm_keys_longlora[] = {
     {"group_size_ratio", "1/2|1/4|1/8", "1/4", "tokens of a group, as a fraction of all",
-     tdm_key_read_choice, FIELD(torch.groups)},
+     tdm_key_read_choice, FIELD(torch.groups), .needs = {&needs_groups}},
+    {"use_full_attn", "no|yes", "no", "attention to all tokens, without groups",
+     tdm_key_read_switch, FIELD(torch.full_attention)},
     {"trainable_params", "none|embed,norm", "embed,norm", "trained beside the adapters",
      tdm_key_read_switch, FIELD(torch.trained_norms), .needs = {&tdm_need_lora}},
     LORA_RANK("8"),

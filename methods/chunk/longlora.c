@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * LongLoRA's attention (dvlab-research/LongLoRA, llama_attn_replace.py forward_flashattn). q and
- * repeated k, v are stacked. Each half of the heads becomes a sequence of its own, packed and
- * unpadded. FlashAttention runs inside groups of tokens, which begin half a group later for the
- * second half. The shift moves no values.
+ * LongLoRA's attention (dvlab-research/LongLoRA, llama_attn_replace.py forward_flashattn,
+ * forward_flashattn_full). q and repeated k, v are stacked. Each half of the heads becomes a
+ * sequence of its own, packed and unpadded. FlashAttention runs inside groups of tokens, which
+ * begin half a group later for the second half. The shift moves no values. Full attention has
+ * neither halves nor groups.
  */
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
@@ -97,7 +98,11 @@ struct tdm_eager_value *tdm_shifted_attention(struct tdm_eager *m, const struct 
                                               struct tdm_eager_value *v)
 {
     uint64_t times = t->config->query_heads / t->config->kv_heads;
-    uint64_t sequences = HALVES * t->settings.batch, groups = 2u << t->settings.groups;
+    bool full = t->settings.full_attention;
+    uint64_t sequences = (full ? 1 : HALVES) * t->settings.batch;
+    /* One group more where they are shifted: half of one is at each end. */
+    uint64_t groups = full ? 1 : (2u << t->settings.groups) + 1;
+    uint64_t heads = t->config->query_heads / (full ? 1 : HALVES);
     struct tdm_eager_value *parts[STACKED] = {tdm_take(q), tdm_repeat(m, k, times),
                                               tdm_repeat(m, v, times)};
     struct tdm_eager_value *stacked = stack(m, parts);
@@ -105,10 +110,10 @@ struct tdm_eager_value *tdm_shifted_attention(struct tdm_eager *m, const struct 
     struct tdm_eager_value *packed = copied(m, stacked, NULL);
     struct tdm_eager_value *indices = tdm_value_new(m, sequences * t->settings.tokens, 1, INT64);
     struct tdm_eager_value *unpadded = copied(m, tdm_take(packed), indices);
-    struct tdm_eager_value *output =
-        flash(m, unpadded, sequences * (groups + 1) * (t->config->query_heads / HALVES));
-    struct tdm_eager_value *padded = copied(m, tdm_take(output), indices);
-    struct tdm_eager_value *y = copied(m, padded, NULL); /* joins the halves again */
+    struct tdm_eager_value *output = flash(m, unpadded, sequences * groups * heads);
+    struct tdm_eager_value *y = copied(m, tdm_take(output), indices); /* padded */
+    if (!full)
+        y = copied(m, y, NULL); /* joins the halves again */
     tdm_drop(m, output);
     tdm_drop(m, unpadded);
     tdm_drop(m, packed);

@@ -74,13 +74,13 @@ enum tdm_status tdm_longlora_check(const struct tdm_model *model,
                                    struct tdm_method_settings *settings, struct tdm_error *err)
 {
     uint64_t groups = 2u << settings->torch.groups;
-    if (settings->torch.tokens % groups != 0) {
+    if (!settings->torch.full_attention && settings->torch.tokens % groups != 0) {
         tdm_fail(err, TDM_USAGE, "--context: %" PRIu64 " tokens are no %" PRIu64 " equal groups",
                  settings->torch.tokens, groups);
         return tdm_hint(err, "--context %" PRIu64 ", padded",
                         tdm_size_ceil_div(settings->torch.tokens, groups) * groups);
     }
-    if (model->query_heads % 2 != 0)
+    if (!settings->torch.full_attention && model->query_heads % 2 != 0)
         return tdm_fail(err, TDM_USAGE, "method longlora: %" PRIu32 " heads have no halves",
                         model->query_heads);
     return check_model(model, settings, err);
@@ -129,7 +129,7 @@ void tdm_oomb_cost(const struct tdm_model *model, const struct tdm_method_settin
 {
     const struct tdm_chunk_settings *s = &settings->chunk;
     double pairs = chunk_pairs(settings), tokens = (double)settings->torch.tokens;
-    double a_token = 2.0 * model->kv_heads * model->head_dim * ELEMENT_BYTES * model->layers *
+    double a_token = 2.0 * (double)tdm_model_kv_width(model) * ELEMENT_BYTES * model->layers *
                      (double)settings->torch.batch;
     double with_grads = a_token * (s->bf16_grads ? 2 : 3), read = pairs / (double)s->tokens;
     chunk_cost(model, settings, pairs, s->checkpoint ? 3 : 2, cost);
@@ -141,5 +141,6 @@ void tdm_longlora_cost(const struct tdm_model *model, const struct tdm_method_se
                        struct tdm_method_cost *cost)
 {
     tdm_torch_cost(model, settings, cost);
-    cost->attention_flops /= (double)(2u << settings->torch.groups);
+    if (!settings->torch.full_attention)
+        cost->attention_flops /= (double)(2u << settings->torch.groups);
 }

@@ -24,7 +24,7 @@
 
 static uint64_t heads_bytes(const struct tdm_chunk_run *run, uint16_t element_bytes)
 {
-    return (uint64_t)run->config->kv_heads * run->config->head_dim * element_bytes;
+    return tdm_model_kv_width(run->config) * element_bytes;
 }
 
 static uint16_t grad_element_bytes(const struct tdm_chunk_run *run)

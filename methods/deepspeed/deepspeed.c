@@ -158,14 +158,11 @@ void tdm_zero_overflow(struct tdm_torch_model *t, uint32_t stream, uint64_t elem
 
 void tdm_zero_host(struct tdm_torch_model *t, uint64_t elements, uint64_t bytes)
 {
-    uint64_t all = tdm_size_mul(elements, bytes), block = 1;
-    if (tdm_zero_of(t)
-            ->s.pin_memory) { /* torch's caching host allocator rounds up to powers of two */
-        while (block < all && block <= UINT64_MAX / 2)
-            block *= 2;
-        all = block;
-    }
-    tdm_host_take(t->m, all);
+    uint64_t all = tdm_size_mul(elements, bytes);
+    if (tdm_zero_of(t)->s.pin_memory)
+        tdm_host_take_pinned(t->m, all);
+    else
+        tdm_host_take(t->m, all);
 }
 
 void tdm_zero_adam(struct tdm_torch_model *t, uint32_t group)

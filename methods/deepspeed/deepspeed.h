@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DeepSpeed's ZeRO, stages 2 and 3, around a Hugging Face model: its settings and its wrappers.
+ * DeepSpeed's ZeRO, stages 1 to 3, around a Hugging Face model: its settings and its wrappers.
  * The prediction is for rank 0.
  * Sources: DeepSpeed 0.19
  * runtime/zero/{stage_1_and_2,stage3,partition_parameters,partitioned_param_coordinator,
@@ -32,7 +32,7 @@ struct tdm_deepspeed_settings {
 };
 
 /* The methods (method.c). */
-extern const struct tdm_wrapper tdm_zero2_wrapper, tdm_zero3_wrapper, tdm_zero3_offload_wrapper,
-    tdm_alst_wrapper;
+extern const struct tdm_wrapper tdm_deepspeed_zero1_wrapper, tdm_zero2_wrapper, tdm_zero3_wrapper,
+    tdm_zero3_offload_wrapper, tdm_alst_wrapper;
 
 #endif

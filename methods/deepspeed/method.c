@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The methods zero2, zero3 and zero3-offload: keys with the names of a DeepSpeed config, invalid
- * combinations, costs, and their wrappers. Settings that a DeepSpeed config lacks are keys of
- * tdm_keys_torch. */
+/* The methods deepspeed-zero1, zero2, zero3 and zero3-offload: keys with the names of a DeepSpeed
+ * config, invalid combinations, costs, and their wrappers. Settings that a DeepSpeed config lacks
+ * are keys of tdm_keys_torch. */
 #include "methods/deepspeed/parts.h"
 #include "methods/eager/tiles.h"
 #include "methods/method.h"
@@ -37,7 +37,9 @@ static enum tdm_status read_elements(const struct tdm_method_key *key, const cha
 static bool may_leave_gradients(const struct tdm_key_case *c)
 {
     const struct tdm_torch_settings *torch = &c->settings->torch;
-    return torch->wrapper != &tdm_zero2_wrapper || !torch->deepspeed.offload_optimizer;
+    bool flat =
+        torch->wrapper == &tdm_zero2_wrapper || torch->wrapper == &tdm_deepspeed_zero1_wrapper;
+    return !flat || !torch->deepspeed.offload_optimizer;
 }
 
 static bool has_buckets(const struct tdm_key_case *c)
@@ -51,8 +53,15 @@ static bool offloads(const struct tdm_key_case *c)
     return torch->deepspeed.offload_optimizer || torch->deepspeed.offload_param;
 }
 
+static bool has_checkpoints(const struct tdm_key_case *c)
+{
+    return c->settings->torch.checkpointing != TDM_CHECKPOINTING_OFF;
+}
+
+static const struct tdm_key_need needs_alst_checkpoints = {"without checkpointing",
+                                                           has_checkpoints};
 static const struct tdm_key_need needs_choice = {
-    "with offload_optimizer=cpu, where stage 2 insists on it", may_leave_gradients};
+    "with offload_optimizer=cpu, where stages 1 and 2 insist on it", may_leave_gradients};
 static const struct tdm_key_need needs_buckets = {"with contiguous_gradients=false", has_buckets};
 static const struct tdm_key_need needs_offload = {"where nothing is offloaded", offloads};
 
@@ -79,12 +88,9 @@ static const struct tdm_method_key common_keys[] = {
     {.name = NULL},
 };
 
-/* Keys of Arctic Long Sequence Training, which is built on DeepSpeed. The first two have their
- * names in ArcticTraining. */
+/* Keys of Arctic Long Sequence Training, which is built on DeepSpeed. The first one has its name in
+ * ArcticTraining. */
 static const struct tdm_method_key alst_keys[] = {
-    {"activation_checkpoint_cpu_offload", "false|true", "false",
-     "inputs of checkpointed layers (use_reentrant=True) in host memory", tdm_key_read_switch,
-     .field = offsetof(struct tdm_method_settings, torch.offload_checkpoints)},
     {"tiled_mlp_compute", "0|N|auto", "0",
      "tiles of TiledMLP; auto: tokens / hidden_size; 0: not tiled", read_elements,
      .field = offsetof(struct tdm_method_settings, torch.mlp_tiles), .most = TDM_MOST_TILES},
@@ -144,22 +150,28 @@ static const struct tdm_method_key zero3_offload_keys[] = {
     {.name = NULL},
 };
 
-/* The same and others with the values of ALST's own recipes. */
-static const struct tdm_method_key alst_method_keys[] = {
+/* What ALST's recipes switch on: ArcticTraining's projects/sequence-parallelism, and the tutorial
+ * of DeepSpeed's Ulysses sequence parallelism. */
+static const struct tdm_method_key alst_assumed_keys[] = {
+    {"offload_optimizer", "none|cpu", "cpu", "states, and the step, in host memory",
+     tdm_key_read_switch, FIELD(offload_optimizer)},
+    {"offload_param", "none|cpu", "none", "parts of parameters in host memory", tdm_key_read_switch,
+     FIELD(offload_param)},
+    {"checkpointing", "off|on|on-reentrant", "on", "gradient checkpointing of every layer",
+     tdm_key_read_choice, .field = offsetof(struct tdm_method_settings, torch.checkpointing)},
     {"activation_checkpoint_cpu_offload", "false|true", "true",
-     "inputs of checkpointed layers (use_reentrant=True) in host memory", tdm_key_read_switch,
-     .field = offsetof(struct tdm_method_settings, torch.offload_checkpoints)},
+     "inputs of checkpointed layers in host memory", tdm_key_read_switch,
+     .field = offsetof(struct tdm_method_settings, torch.offload_checkpoints),
+     .needs = {&needs_alst_checkpoints}},
     {"tiled_mlp_compute", "0|N|auto", "auto",
      "tiles of TiledMLP; auto: tokens / hidden_size; 0: not tiled", read_elements,
      .field = offsetof(struct tdm_method_settings, torch.mlp_tiles), .most = TDM_MOST_TILES},
     {"tiled_logits", "0|N|auto", "auto",
      "tiles of TiledFusedLogitsLoss; auto: 1 GiB of fp32 logits each; 0: not tiled", read_elements,
      .field = offsetof(struct tdm_method_settings, torch.logits_tiles), .most = TDM_MOST_TILES},
-    {"offload_optimizer", "none|cpu", "cpu", "states, and the step, in host memory",
-     tdm_key_read_switch, FIELD(offload_optimizer)},
-    {"checkpointing", "off|on|on-reentrant", "on",
-     "gradient checkpointing of every layer; on: use_reentrant=False", tdm_key_read_choice,
-     .field = offsetof(struct tdm_method_settings, torch.checkpointing)},
+    {"allocator_conf", "default|expandable_segments:True", "expandable_segments:True",
+     "PYTORCH_ALLOC_CONF", tdm_key_read_switch,
+     .field = offsetof(struct tdm_method_settings, expandable_segments)},
     {.name = NULL},
 };
 
@@ -167,10 +179,11 @@ static const struct tdm_method_key *const zero2_tables[] = {zero2_keys, common_k
                                                             NULL};
 static const struct tdm_method_key *const zero3_tables[] = {zero3_keys, stage3_keys, common_keys,
                                                             alst_keys, NULL};
-static const struct tdm_method_key *const alst_tables[] = {alst_method_keys, zero3_keys,
-                                                           stage3_keys, common_keys, NULL};
 static const struct tdm_method_key *const zero3_offload_tables[] = {zero3_offload_keys, stage3_keys,
                                                                     common_keys, alst_keys, NULL};
+
+static const struct tdm_method_key *const alst_tables[] = {
+    alst_assumed_keys, zero3_keys, stage3_keys, common_keys, alst_keys, NULL};
 
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
 static const char *const without2[] = {
@@ -193,10 +206,6 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     const struct tdm_deepspeed_settings *s = &settings->torch.deepspeed;
     if (settings->torch.ranks == 1)
         settings->communicators = 0;
-    if (settings->torch.offload_checkpoints &&
-        settings->torch.checkpointing == TDM_CHECKPOINTING_OFF)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set activation_checkpoint_cpu_offload=true: it goes with checkpointing");
     if (settings->torch.mlp_tiles > 0 && model->experts.count > 0)
         return tdm_fail(err, TDM_USAGE,
                         "--set tiled_mlp_compute: of a mixture of experts it is not known");
@@ -208,9 +217,9 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     return TDM_OK;
 }
 
-/* Stage 2 reduces gradients to their owners, and gathers parameters after the step. Stage 3 gathers
- * parameters for the forward and for the backward. With checkpointing it gathers them for the
- * recomputed forward too, unless parameters used again soon stay. */
+/* Stage 2 reduces gradients to their owners (stage 1 once a step), and gathers parameters after the
+ * step. Stage 3 gathers parameters for the forward and for the backward. With checkpointing it
+ * gathers them for the recomputed forward too, unless parameters used again soon stay. */
 static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                      struct tdm_method_cost *cost)
 {
@@ -220,11 +229,12 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
     double all = (double)model->parameters, steps = (double)s->gradient_accumulation_steps;
     double trained = tdm_torch_trained_parameters(model, torch);
     double gradient = s->fp32_communication ? sizeof(float) : 2.0;
-    bool two = torch->wrapper == &tdm_zero2_wrapper;
+    bool one = torch->wrapper == &tdm_deepspeed_zero1_wrapper;
+    bool two = one || torch->wrapper == &tdm_zero2_wrapper;
     cost->product_flops *= steps;
     cost->attention_flops *= steps;
     /* Stage 2's buckets are all-reduced: use_multi_rank_bucket_allreduce. */
-    double reduced = (two ? 2 : 1) * trained * gradient * share * steps;
+    double reduced = (two ? 2 : 1) * trained * gradient * share * (one ? 1 : steps);
     double gathered = 2.0 * (two ? trained : 2 * all * steps) * share;
     double sent = s->overlap_comm ? reduced + (two ? 0 : gathered) : 0;
     tdm_traffic_add(&cost->sent, tdm_torch_all_ranks(torch), sent);
@@ -234,31 +244,21 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
             (sizeof(float) + (s->offload_param ? 0 : 2.0)) * trained / (double)torch->ranks;
     if (s->offload_param)
         cost->host_bytes += 2.0 * 2 * all / (double)torch->ranks * steps;
-    double sequences = (double)torch->batch * steps, tokens = (double)torch->tokens * sequences;
-    double own_tokens =
-        (double)tdm_context_local_tokens(&torch->context, torch->tokens) * sequences;
-    if (torch->offload_checkpoints)
-        cost->host_bytes += 2 * 2.0 * model->hidden * model->layers * own_tokens;
+    double tokens = (double)torch->tokens * (double)torch->batch * steps;
+    cost->host_bytes += tdm_torch_offloaded_bytes(model, torch) * (steps - 1);
     if (torch->mlp_tiles > 0) /* the backward of each tile repeats its forward */
         cost->product_flops +=
             2.0 * 3 * model->hidden * model->intermediate * model->layers * tokens;
 }
 
-const struct tdm_wrapper tdm_zero2_wrapper = {
-    .name = "zero2",
-    .keys = zero2_tables,
-    .without = without2,
-    .check = check,
-    .cost = add_cost,
-    .create = tdm_zero_create,
-    .free = tdm_zero_free,
-    .parameter = tdm_zero_parameter,
-    .start = tdm_zero2_start,
-    .after_backward = tdm_zero2_after_backward,
-    .gradient = tdm_zero2_gradient,
-    .accumulates = tdm_zero_accumulates,
-    .step = tdm_zero2_step,
-};
+#define ZERO2                                                                          \
+    .keys = zero2_tables, .without = without2, .check = check, .cost = add_cost,       \
+    .create = tdm_zero_create, .free = tdm_zero_free, .parameter = tdm_zero_parameter, \
+    .start = tdm_zero2_start, .after_backward = tdm_zero2_after_backward,              \
+    .gradient = tdm_zero2_gradient, .accumulates = tdm_zero_accumulates, .step = tdm_zero2_step
+
+const struct tdm_wrapper tdm_deepspeed_zero1_wrapper = {.name = "deepspeed-zero1", ZERO2};
+const struct tdm_wrapper tdm_zero2_wrapper = {.name = "zero2", ZERO2};
 
 /* The second communicator is for barriers. */
 #define ZERO3                                                                           \
@@ -271,6 +271,6 @@ const struct tdm_wrapper tdm_zero2_wrapper = {
     .weight_bytes = tdm_zero3_weight_bytes
 
 const struct tdm_wrapper tdm_zero3_wrapper = {.name = "zero3", .keys = zero3_tables, ZERO3};
-const struct tdm_wrapper tdm_alst_wrapper = {.name = "alst", .keys = alst_tables, ZERO3};
 const struct tdm_wrapper tdm_zero3_offload_wrapper = {
     .name = "zero3-offload", .keys = zero3_offload_tables, ZERO3};
+const struct tdm_wrapper tdm_alst_wrapper = {.name = "alst", .keys = alst_tables, ZERO3};

@@ -72,8 +72,10 @@ struct tdm_deepspeed {
     uint32_t bucket, *waiting, waiting_count,
         *ahead; /* `waiting` and `ahead`: numbers of parameters */
     uint64_t bucket_elements;
-    bool ready;       /* the buckets are allocated */
-    bool states_made; /* the optimizer states in host memory are allocated */
+    bool ready;           /* the buckets are allocated */
+    bool states_made;     /* the optimizer states in host memory are allocated */
+    bool keeps_gradients; /* stage 1: gradients are whole until the last backward of a step */
+    uint32_t backwards;   /* so far */
     struct tdm_eager_value
         *collected; /* reduced gradients of this rank's partition, from the current backward */
     struct tdm_eager_value *gradients; /* the same, summed over the backwards since the last step */
@@ -109,7 +111,7 @@ void tdm_zero_host(struct tdm_torch_model *t, uint64_t elements, uint64_t bytes)
 /* The optimizer's step on one sub-group whose gradient is ready. */
 void tdm_zero_adam(struct tdm_torch_model *t, uint32_t group);
 
-/* ---- stage 2 (zero2.c) ---- */
+/* ---- stages 1 and 2 (zero2.c) ---- */
 void tdm_zero2_start(struct tdm_torch_model *t);
 void tdm_zero2_gradient(void *context, struct tdm_eager_value *leaf);
 void tdm_zero2_after_backward(struct tdm_torch_model *t);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ZeRO-2. Every rank has the bf16 parameters in one flat buffer, and its partition of the fp32
- * masters, moments and gradients. Gradients are copied to buckets, and a bucket is reduced as a
- * whole. Gradients of this rank's partition are collected in bf16 until the step, which flattens
- * them, casts them to fp32 and updates. Source: runtime/zero/stage_1_and_2.py (__init__,
- * setup_buckets, reduce_independent_p_g_buckets_and_remove_grads, average_tensor, reduce_ipg_grads,
+/* ZeRO-1 and ZeRO-2. Every rank has the bf16 parameters in one flat buffer, and its partition of
+ * the fp32 masters, moments and gradients. Gradients are copied to buckets, and a bucket is reduced
+ * as a whole. Gradients of this rank's partition are collected in bf16 until the step, which
+ * flattens them, casts them to fp32 and updates. Stage 1 reduces in the last backward of a step
+ * alone, and unless overlap_comm is on when that is done; the other ranks' gradients go with the
+ * buckets. Source: runtime/zero/stage_1_and_2.py (__init__, setup_buckets, process_gradients,
+ * reduce_gradients, reduce_ready_partitions_and_remove_grads,
+ * reduce_independent_p_g_buckets_and_remove_grads, average_tensor, reduce_ipg_grads,
  * copy_grads_in_partition, independent_gradient_partition_epilogue, step). */
 #include "methods/deepspeed/parts.h"
 
@@ -50,6 +53,7 @@ void tdm_zero2_start(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
     uint64_t align = 2 * d->ranks, largest = 0;
+    d->keeps_gradients = t->settings.wrapper == &tdm_deepspeed_zero1_wrapper;
     if (d->s.offload_optimizer)
         d->s.contiguous_gradients = true; /* DeepSpeed enforces it */
     d->partition_elements = tdm_size_mul(tdm_size_ceil_div(d->trained, align), 2);
@@ -153,12 +157,14 @@ static void reduce(struct tdm_torch_model *t)
     all_reduce(t);
     for (uint32_t i = 0; i < d->waiting_count; i++) {
         uint32_t number = d->waiting[i];
-        if (!in_part(d, number))
-            drop_gradient(t, number);
-        else if (d->s.offload_optimizer)
+        if (!in_part(d, number)) {
+            if (!d->keeps_gradients)
+                drop_gradient(t, number);
+        } else if (d->s.offload_optimizer) {
             offload_gradient(t, number);
-        else if (d->s.contiguous_gradients)
+        } else if (d->s.contiguous_gradients) {
             collect_gradient(t, number);
+        }
     }
     d->waiting_count = 0;
     d->bucket_elements = 0;
@@ -174,17 +180,18 @@ static void make_buckets(struct tdm_torch_model *t)
             tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_COMMUNICATION, d->s.reduce_bucket_size, BF16);
 }
 
-void tdm_zero2_gradient(void *context, struct tdm_eager_value *leaf)
+/* Is this the last backward before a step? Two are run if gradients are accumulated. */
+static bool is_last_backward(const struct tdm_deepspeed *d)
 {
-    struct tdm_torch_model *t = context;
+    return d->s.gradient_accumulation_steps == 1 || d->backwards % 2 == 1;
+}
+
+/* Copies a gradient to the bucket, which is reduced first if it has no room. */
+static void fill_bucket(struct tdm_torch_model *t, uint32_t number)
+{
     struct tdm_deepspeed *d = t->wrapped;
     bool contiguous = d->s.contiguous_gradients;
-    if (leaf->storage->category != TDM_METHOD_WEIGHTS)
-        return;
-    uint32_t number = tdm_zero_number(t, leaf);
     uint64_t elements = d->parameters[number].elements;
-    if (contiguous && !d->ready)
-        make_buckets(t);
     if (d->bucket_elements + elements > d->s.reduce_bucket_size) {
         reduce(t);
         if (contiguous && d->s.overlap_comm)
@@ -194,15 +201,34 @@ void tdm_zero2_gradient(void *context, struct tdm_eager_value *leaf)
         return;
     if (contiguous && elements <= d->s.reduce_bucket_size) {
         drop_gradient(t, number);
-        leaf->grad = tdm_value_view(t->m, d->buckets[d->bucket]);
+        t->parameters[number]->grad = tdm_value_view(t->m, d->buckets[d->bucket]);
     }
     d->bucket_elements += elements;
     d->waiting[d->waiting_count++] = number;
 }
 
+void tdm_zero2_gradient(void *context, struct tdm_eager_value *leaf)
+{
+    struct tdm_torch_model *t = context;
+    struct tdm_deepspeed *d = t->wrapped;
+    if (leaf->storage->category != TDM_METHOD_WEIGHTS)
+        return;
+    if (d->s.contiguous_gradients && !d->ready)
+        make_buckets(t);
+    if (!d->keeps_gradients || (d->s.overlap_comm && is_last_backward(d)))
+        fill_bucket(t, tdm_zero_number(t, leaf));
+}
+
 void tdm_zero2_after_backward(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
+    bool last = is_last_backward(d);
+    d->backwards++;
+    if (d->keeps_gradients && !last)
+        return;
+    for (uint32_t i = 0; i < t->parameter_count && d->keeps_gradients && !d->s.overlap_comm; i++)
+        if (d->parameters[i].trained && t->parameters[i]->grad != NULL)
+            fill_bucket(t, i);
     reduce(t);
     if (d->gradients == NULL)
         d->gradients = d->collected;
@@ -217,7 +243,7 @@ void tdm_zero2_after_backward(struct tdm_torch_model *t)
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         if (!d->parameters[i].trained)
             continue;
-        if (!d->s.contiguous_gradients && t->parameters[i]->grad != NULL)
+        if (!d->s.contiguous_gradients && t->parameters[i]->grad != NULL && in_part(d, i))
             continue; /* gradients of the partition stay in place */
         drop_gradient(t, i);
     }

@@ -108,6 +108,14 @@ void tdm_host_take(struct tdm_eager *m, uint64_t bytes)
         m->host_peak = m->host_live;
 }
 
+void tdm_host_take_pinned(struct tdm_eager *m, uint64_t bytes)
+{
+    uint64_t block = 1;
+    while (block < bytes && block <= UINT64_MAX / 2)
+        block *= 2;
+    tdm_host_take(m, block);
+}
+
 void tdm_host_give(struct tdm_eager *m, uint64_t bytes)
 {
     m->host_live -= bytes;

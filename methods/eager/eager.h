@@ -368,6 +368,9 @@ void tdm_autocast_clear(struct tdm_eager *m);
 /* Host memory of offloaded tensors. It is only counted. */
 void tdm_host_take(struct tdm_eager *m, uint64_t bytes);
 void tdm_host_give(struct tdm_eager *m, uint64_t bytes);
+/* The same of pinned memory from torch's CachingHostAllocator, which rounds up to a power of two.
+ */
+void tdm_host_take_pinned(struct tdm_eager *m, uint64_t bytes);
 
 /* Resets the peaks of the allocator, of the categories and of the host. */
 void tdm_eager_reset_peak(struct tdm_eager *m);

@@ -19,9 +19,20 @@ static uint16_t shard_bytes(const struct tdm_torch_model *t)
     return t->settings.fp32_weights ? FP32 : BF16;
 }
 
+/* Ranks that share a copy of all parameters. */
+static uint64_t shard_ranks(const struct tdm_torch_model *t)
+{
+    return t->settings.ranks / tdm_fsdp_replicas(&t->settings.fsdp);
+}
+
 static uint64_t shard_rows(const struct tdm_torch_model *t, uint64_t rows)
 {
-    return tdm_size_ceil_div(rows, t->settings.ranks);
+    return tdm_size_ceil_div(rows, shard_ranks(t));
+}
+
+static uint64_t bytes_of_shard(const struct tdm_torch_model *t, uint32_t number)
+{
+    return tdm_size_mul(tdm_value_elements(t->parameters[number]), shard_bytes(t));
 }
 
 struct tdm_eager_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t group, uint64_t rows,
@@ -32,13 +43,16 @@ struct tdm_eager_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t g
     uint64_t part_rows = vector ? 1 : shard_rows(t, rows);
     f->group_of[t->parameter_count] = group;
     struct tdm_eager_value **slot = &f->wholes[t->parameter_count];
+    bool later = t->settings.fsdp.shards_on_gpu || t->settings.fsdp.offload;
     struct tdm_eager_value *shard =
-        tdm_torch_parameter(t, t->settings.fsdp.shards_on_gpu ? 0 : part_rows,
-                            vector ? shard_rows(t, columns) : columns, shard_bytes(t), trained);
-    if (t->settings.fsdp.shards_on_gpu) {
+        tdm_torch_parameter(t, later ? 0 : part_rows, vector ? shard_rows(t, columns) : columns,
+                            shard_bytes(t), trained);
+    if (later) {
         tdm_value_vacate(t->m, shard);
         shard->rows = part_rows;
     }
+    if (t->settings.fsdp.offload) /* FSDPParam.reset_sharded_param pins it */
+        tdm_host_take_pinned(t->m, bytes_of_shard(t, t->parameter_count - 1));
     struct tdm_eager_value *whole = tdm_value_leaf(t->m, 0, columns, element_bytes, trained);
     tdm_value_vacate(t->m, whole); /* it has memory only while gathered */
     whole->rows = rows;
@@ -64,7 +78,7 @@ static uint64_t group_elements(const struct tdm_torch_model *t, uint32_t group, 
     for (uint32_t i = 0; i < t->parameter_count; i++)
         if (tdm_fsdp_of(t)->group_of[i] == group &&
             (!reduced || tdm_fsdp_of(t)->wholes[i]->grad != NULL))
-            elements += tdm_value_elements(t->parameters[i]) * t->settings.ranks;
+            elements += tdm_value_elements(t->parameters[i]) * shard_ranks(t);
     return elements;
 }
 
@@ -89,19 +103,56 @@ static struct tdm_eager_value *new_buffer(struct tdm_torch_model *t, uint32_t st
     return buffer;
 }
 
+/* Copies of offloaded shards, each of its own, in the dtype that is gathered: FSDPParam's
+ * all_gather_inputs. */
+static void bring_shards(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value **inputs)
+{
+    struct torch_fsdp *f = t->wrapped;
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        if (f->group_of[i] != group)
+            continue;
+        uint64_t elements = tdm_value_elements(t->parameters[i]);
+        inputs[i] =
+            new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements, shard_bytes(t));
+        if (t->settings.fp32_weights)
+            inputs[i] =
+                tdm_replace(t->m, inputs[i],
+                            new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements, BF16));
+    }
+}
+
+/* The all-gather of a group whose shards are in host memory. */
+static struct tdm_eager_value *gather_offloaded(struct tdm_torch_model *t, uint32_t group)
+{
+    struct tdm_eager_value **inputs = calloc(t->parameter_count, sizeof(struct tdm_eager_value *));
+    if (inputs == NULL)
+        tdm_eager_no_memory(t->m);
+    bring_shards(t, group, inputs);
+    struct tdm_eager_value *gathered = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION,
+                                                  group_elements(t, group, false), BF16);
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        tdm_drop(t->m, inputs[i]);
+    free(inputs);
+    return gathered;
+}
+
 /* Starts the all-gather of a group. Its input is the contiguous shards in bf16. */
 void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group)
 {
     struct torch_fsdp *f = t->wrapped;
     if (f->whole[group] || f->gathering == group)
         return;
+    f->gathering = group;
+    if (t->settings.fsdp.offload) {
+        f->gathered = gather_offloaded(t, group);
+        return;
+    }
     uint64_t elements = group_elements(t, group, false);
     struct tdm_eager_value *input = NULL;
     if (t->settings.fp32_weights)
-        input = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements / t->settings.ranks,
-                           BF16);
+        input =
+            new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements / shard_ranks(t), BF16);
     f->gathered = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements, BF16);
-    f->gathering = group;
     tdm_drop(t->m, input);
 }
 
@@ -149,6 +200,21 @@ static uint16_t reduced_bytes(const struct tdm_torch_model *t)
     }
 }
 
+/* The gradients of a group become those of its shards. Offloaded ones go to pinned host memory,
+ * which torch keeps for the next step. */
+static void hand_over(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value *shards)
+{
+    const struct torch_fsdp *f = t->wrapped;
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        if (f->group_of[i] != group || !t->parameters[i]->requires_grad)
+            continue;
+        if (t->settings.fsdp.offload && !f->gradients_on_host)
+            tdm_host_take_pinned(t->m, bytes_of_shard(t, i));
+        else if (!t->settings.fsdp.offload && t->parameters[i]->grad == NULL)
+            t->parameters[i]->grad = tdm_value_view(t->m, shards);
+    }
+}
+
 /* Reduces the gradients of a group to shards. Names in foreach_reduce hold the last gradient until
  * the reduced shards are cast to the dtype of the parameters; the buffer of all gradients lives
  * until the next reduction. */
@@ -170,17 +236,14 @@ static void reduce(struct tdm_torch_model *t, uint32_t group)
         f->wholes[i]->grad = NULL;
     }
     struct tdm_eager_value *shards =
-        new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS, elements / t->settings.ranks, bytes);
-    if (bytes != shard_bytes(t)) {
-        struct tdm_eager_value *cast = new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS,
-                                                  elements / t->settings.ranks, shard_bytes(t));
-        tdm_drop(t->m, shards);
-        shards = cast;
-    }
-    for (uint32_t i = 0; i < t->parameter_count; i++)
-        if (f->group_of[i] == group && t->parameters[i]->requires_grad &&
-            t->parameters[i]->grad == NULL)
-            t->parameters[i]->grad = tdm_value_view(t->m, shards);
+        new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS, elements / shard_ranks(t), bytes);
+    if (tdm_fsdp_replicas(&t->settings.fsdp) > 1) /* FSDPParamGroup._all_reduce_state */
+        f->all_reduced[group] = tdm_replace(t->m, f->all_reduced[group], tdm_take(shards));
+    if (bytes != shard_bytes(t))
+        shards = tdm_replace(t->m, shards,
+                             new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS,
+                                        elements / shard_ranks(t), shard_bytes(t)));
+    hand_over(t, group, shards);
     tdm_drop(t->m, shards);
     tdm_drop(t->m, last);
 }
@@ -195,4 +258,13 @@ void tdm_fsdp_post_backward(struct tdm_torch_model *t, uint32_t group)
 bool tdm_fsdp_is_pending(const struct tdm_torch_model *t, uint32_t group)
 {
     return tdm_fsdp_of(t)->whole[group] || group_elements(t, group, true) > 0;
+}
+
+void tdm_fsdp_step_on_host(struct tdm_torch_model *t, uint32_t states)
+{
+    struct torch_fsdp *f = t->wrapped;
+    for (uint32_t i = 0; i < t->parameter_count && !f->states_on_host; i++)
+        if (t->parameters[i]->requires_grad)
+            tdm_host_take(t->m, tdm_size_mul(states, bytes_of_shard(t, i)));
+    f->states_on_host = true;
 }

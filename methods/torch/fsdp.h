@@ -26,7 +26,14 @@ struct tdm_fsdp_settings {
     enum tdm_reduce_dtype reduce_dtype; /* of MixedPrecisionPolicy */
     bool units_of_ends; /* fully_shard also wraps the embedding, and last norm with head */
     bool shards_on_gpu; /* the model is not created on the meta device */
+    bool offload;       /* CPUOffloadPolicy: shards, their gradients and states in host memory */
+    uint64_t replicas;  /* HSDP: groups of ranks, each with all shards; 0: the method has no key */
 };
+
+static inline uint64_t tdm_fsdp_replicas(const struct tdm_fsdp_settings *s)
+{
+    return s->replicas > 0 ? s->replicas : 1;
+}
 
 #define TDM_FSDP_NO_GROUP UINT32_MAX
 
@@ -39,6 +46,9 @@ struct torch_fsdp {
     bool *whole;        /* for each group: it is gathered */
     uint32_t gathering;
     struct tdm_eager_value *gathered, *kept, *reducing; /* buffers of collectives */
+    struct tdm_eager_value **all_reduced; /* for each group: the input of its all-reduce, until the
+                                             backward ends */
+    bool gradients_on_host, states_on_host; /* what is offloaded was allocated */
 };
 
 struct torch_fsdp *tdm_fsdp_of(const struct tdm_torch_model *t);
@@ -50,5 +60,7 @@ void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward);
 void tdm_fsdp_reshard(struct tdm_torch_model *t, uint32_t group);
 void tdm_fsdp_post_backward(struct tdm_torch_model *t, uint32_t group);
 bool tdm_fsdp_is_pending(const struct tdm_torch_model *t, uint32_t group);
+/* The step of an optimizer whose parameters are in host memory, with `states` tensors for each. */
+void tdm_fsdp_step_on_host(struct tdm_torch_model *t, uint32_t states);
 
 #endif

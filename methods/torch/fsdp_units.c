@@ -10,6 +10,7 @@
 #include "methods/method.h"
 #include "methods/torch/parts.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 /* The unit after the layers: the root module, or the unit of the head. */
@@ -43,6 +44,7 @@ static void free_groups(void *state)
     free(f->wholes);
     free(f->group_of);
     free(f->whole);
+    free(f->all_reduced);
     free(f);
 }
 
@@ -54,8 +56,9 @@ static void *create_groups(struct tdm_torch_model *t, uint32_t most_parameters)
     f->wholes = calloc(most_parameters, sizeof(struct tdm_eager_value *));
     f->group_of = calloc(most_parameters, sizeof(*f->group_of));
     f->whole = calloc(t->config->layers + 2, sizeof(*f->whole));
+    f->all_reduced = calloc(t->config->layers + 2, sizeof(struct tdm_eager_value *));
     f->gathering = TDM_FSDP_NO_GROUP;
-    if (f->wholes != NULL && f->group_of != NULL && f->whole != NULL)
+    if (f->wholes != NULL && f->group_of != NULL && f->whole != NULL && f->all_reduced != NULL)
         return f;
     free_groups(f);
     return NULL;
@@ -205,11 +208,28 @@ static void after_backward(struct tdm_torch_model *t)
             tdm_fsdp_post_backward(t, group);
     tdm_drop(t->m, f->reducing);
     f->reducing = NULL;
+    for (uint32_t group = 0; group <= embedding_group(t); group++) {
+        tdm_drop(t->m, f->all_reduced[group]);
+        f->all_reduced[group] = NULL;
+    }
+    f->gradients_on_host = t->settings.fsdp.offload;
 }
 
 /* ---- keys, limits and costs ---- */
 
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
+#define MOST_RANKS 65536u
+
+/* A mesh of two dimensions has a process group for each. */
+static enum tdm_status read_replicas(const struct tdm_method_key *key, const char *value,
+                                     struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_key_read_count(key, value, settings, err);
+    if (status == TDM_OK && settings->torch.fsdp.replicas > 1 &&
+        settings->torch.wrapper == &tdm_fsdp_wrapper)
+        settings->communicators++;
+    return status;
+}
 
 static bool is_sharded(const struct tdm_key_case *c)
 {
@@ -242,6 +262,13 @@ const struct tdm_method_key tdm_keys_fsdp[] = {
      tdm_key_read_choice, FIELD(torch.fsdp.reduce_dtype), .needs = {&needs_shards}},
     {"init_device", "meta|cuda", "meta", "where the model is when fully_shard is called",
      tdm_key_read_switch, FIELD(torch.fsdp.shards_on_gpu), .needs = {&needs_shards}},
+    {"offload_policy", "none|cpu", "none",
+     "cpu: CPUOffloadPolicy, shards, their gradients and the optimizer in host memory",
+     tdm_key_read_switch, FIELD(torch.fsdp.offload), .needs = {&needs_shards}},
+    {"dp_replicate_size", "N", "1",
+     "HSDP: groups of GPUs that have all shards each; between them gradients are all-reduced",
+     read_replicas, FIELD(torch.fsdp.replicas), .least = 1, .most = MOST_RANKS,
+     .needs = {&needs_shards}},
     {"empty_cache", "no|yes", "yes", "torch.cuda.empty_cache() before the first step",
      tdm_key_read_switch, FIELD(torch.empty_cache), .needs = {&needs_sharing, &needs_whole_first}},
     {.name = NULL},
@@ -261,6 +288,14 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
         {"optimizer", "an optimizer of bitsandbytes or transformers",
          torch->optimizer >= TDM_TORCH_ADAMW_8BIT},
     };
+    const uint64_t replicas = tdm_fsdp_replicas(&torch->fsdp);
+    if (replicas > 1 && (torch->ranks % replicas != 0 || torch->ranks == replicas))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set dp_replicate_size: %" PRIu64 " groups do not divide %" PRIu64
+                        " GPUs into two or more each",
+                        replicas, torch->ranks);
+    if (torch->fsdp.offload && torch->fsdp.shards_on_gpu)
+        return tdm_fail(err, TDM_USAGE, "--set offload_policy=cpu: it goes with init_device=meta");
     if (torch->lora_rank > 0 && torch->peft && !torch->fp32_weights)
         return tdm_fail(err, TDM_USAGE,
                         "--set lora: fp32 adapters among bf16 weights are not known of method %s",
@@ -288,16 +323,26 @@ static double gathered_again(const struct tdm_model *model, const struct tdm_fsd
     return again;
 }
 
-/* Parameters are gathered in bf16; gradients are reduced and scattered. */
+/* Parameters are gathered in bf16; gradients are reduced and scattered. Of replicas, whose ranks
+ * are a group's apart, shards of gradients are all-reduced. */
 static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                      struct tdm_method_cost *cost)
 {
     const struct tdm_torch_settings *s = &settings->torch;
-    double share = (double)(s->ranks - 1) / (double)s->ranks;
-    double parameters = (double)model->parameters * share;
-    tdm_traffic_add(&cost->sent, tdm_torch_all_ranks(s),
-                    parameters * BF16 + share * gathered_again(model, &s->fsdp) * BF16 +
-                        tdm_torch_shared_gradient_bytes(model, s));
+    const uint64_t groups = tdm_fsdp_replicas(&s->fsdp), ranks = s->ranks / groups;
+    const double replicas = (double)groups;
+    const struct tdm_gpu_group shards = {ranks, 1, s->context.gpus_per_node},
+                               copies = {groups, ranks, s->context.gpus_per_node};
+    double share = (double)(ranks - 1) / (double)ranks;
+    double shard_bytes = s->fp32_weights ? FP32 : BF16;
+    double again = gathered_again(model, &s->fsdp);
+    double reduced = tdm_torch_trained_parameters(model, s) * shard_bytes;
+    tdm_traffic_add(&cost->sent, shards,
+                    share * ((double)model->parameters + again) * BF16 + share * reduced);
+    tdm_traffic_add(&cost->sent, copies, 2 * (replicas - 1) / replicas * reduced / (double)ranks);
+    if (s->fsdp.offload) /* shards up for each gather, gradients down */
+        cost->host_bytes +=
+            (((double)model->parameters + again) * shard_bytes + reduced) / (double)ranks;
 }
 
 static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, NULL};

@@ -221,6 +221,14 @@ const struct tdm_method_key tdm_keys_adapters[] = {
     {.name = NULL},
 };
 
+/* Where inputs of checkpointed layers are. The key has its name in ArcticTraining. */
+const struct tdm_method_key tdm_keys_offload[] = {
+    {"activation_checkpoint_cpu_offload", "false|true", "false",
+     "inputs of checkpointed layers (use_reentrant=True) in host memory", tdm_key_read_switch,
+     FIELD(torch.offload_checkpoints), .needs = {&needs_checkpoints}},
+    {.name = NULL},
+};
+
 enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err)
 {
@@ -239,5 +247,5 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                  "be trained");
         return tdm_hint(err, "add adapters: --set lora_rank=16");
     }
-    return TDM_OK;
+    return tdm_second_check(model, settings, err);
 }

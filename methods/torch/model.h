@@ -15,6 +15,7 @@
 #include "methods/eager/quantized.h"
 #include "methods/torch/ddp.h"
 #include "methods/torch/fsdp.h"
+#include "methods/torch/second.h"
 #include "models/model.h"
 
 struct tdm_wrapper;
@@ -102,7 +103,8 @@ struct tdm_torch_settings {
     uint32_t lora_targets;             /* one bit for each projection */
     const struct tdm_wrapper *wrapper; /* how ranks share the work; never NULL */
     uint64_t ranks;
-    bool empty_cache;                   /* torch.cuda.empty_cache() before the first step */
+    uint64_t gpus_of_a_node; /* GPUs that share host memory, as --nodes says; 0: not said */
+    bool empty_cache;        /* torch.cuda.empty_cache() before the first step */
     enum tdm_quantization quantization; /* of frozen projections */
     bool double_quantization;           /* of nf4 */
     bool bnb_keeps_inputs;              /* of nf4 */
@@ -112,15 +114,19 @@ struct tdm_torch_settings {
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
     uint32_t liger;             /* bits of enum tdm_liger */
     enum tdm_compile compile;
-    bool shifted;       /* LongLoRA's attention */
-    bool trained_norms; /* with LoRA, norms and the embedding are also trained */
-    uint32_t groups;    /* of LongLoRA: a sequence has 2 << groups of them */
+    bool shifted;        /* LongLoRA's attention */
+    bool trained_norms;  /* with LoRA, norms and the embedding are also trained */
+    uint32_t groups;     /* of LongLoRA: a sequence has 2 << groups of them */
+    bool full_attention; /* of LongLoRA: without groups */
     struct tdm_ddp_settings ddp;
     struct tdm_fsdp_settings fsdp;
     struct tdm_deepspeed_settings deepspeed;
     bool offload_checkpoints; /* layer inputs stay in host memory until their backward: ALST's */
     bool offload_inputs;      /* the same by the system's own checkpoints */
     uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_AUTO */
+    struct tdm_second_settings second;
+    bool frozen;                 /* nothing is trained: a second model */
+    struct tdm_eager_value *ids; /* of a second model: those of the first; NULL: its own */
     struct tdm_context
         context; /* the sequence of which `tokens` are a rank's part, and its attention */
 };

@@ -160,6 +160,10 @@ void tdm_torch_optimizer_step(struct tdm_torch_model *t)
 {
     enum tdm_torch_optimizer kind = t->settings.optimizer;
     const struct rule *rule = &rules[kind];
+    if (t->settings.wrapper == &tdm_fsdp_wrapper && t->settings.fsdp.offload) {
+        tdm_fsdp_step_on_host(t, rule->states);
+        return;
+    }
     t->m->category = TDM_METHOD_OPTIMIZER;
     t->m->label = (struct tdm_label){.name = "momentum_buffer", .layer = TDM_NO_LAYER};
     for (uint32_t i = 0; i < t->parameter_count && rule->states > 0; i++) {

@@ -37,6 +37,22 @@ static void observe(void *context, const struct tdm_storage *storage, bool alloc
     r->observer->event(r->observer->context, &event);
 }
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The peaks of the phase that ends, and of the step so far. */
+static void note_peaks(struct running *r, struct tdm_torch_step *step, enum tdm_torch_phase phase)
+{
+    const struct tdm_torch_bytes peak = tdm_torch_peak(r->eager.allocator);
+    step->phases[phase] = peak;
+    step->peak.allocated = larger(step->peak.allocated, peak.allocated);
+    step->peak.reserved = larger(step->peak.reserved, peak.reserved);
+    step->peak.requested = larger(step->peak.requested, peak.requested);
+    tdm_torch_reset_peak(r->eager.allocator);
+}
+
 static void end_phase(struct running *r, struct tdm_torch_step *step, enum tdm_torch_phase phase)
 {
     if (step->failed)
@@ -47,7 +63,8 @@ static void end_phase(struct running *r, struct tdm_torch_step *step, enum tdm_t
     }
     uint64_t before = phase == 0 ? 0 : step->highest_bytes[phase - 1];
     step->end_bytes[phase] = tdm_torch_current(r->eager.allocator).allocated;
-    step->highest_bytes[phase] = tdm_torch_peak(r->eager.allocator).allocated;
+    note_peaks(r, step, phase);
+    step->highest_bytes[phase] = step->peak.allocated;
     if (step->highest_bytes[phase] > before)
         step->peak_phase = phase;
 }
@@ -64,7 +81,6 @@ static void run_step(struct running *r, struct tdm_torch_step *step)
             r->system->phases[p](r->state);
         end_phase(r, step, (enum tdm_torch_phase)p);
     }
-    step->peak = tdm_torch_peak(m->allocator);
     step->host_bytes = m->host_peak;
     memcpy(step->categories, m->at_peak, sizeof(step->categories));
     step->largest_count = tdm_eager_largest(m, step->largest, TDM_TORCH_LARGEST);

@@ -28,7 +28,8 @@ struct tdm_torch_step {
     uint64_t end_bytes[TDM_TORCH_PHASES];     /* allocated at the end of the phase */
     uint64_t highest_bytes[TDM_TORCH_PHASES]; /* maximum allocated in the step up to the end of the
                                                  phase */
-    struct tdm_torch_bytes peak;              /* of the step */
+    struct tdm_torch_bytes phases[TDM_TORCH_PHASES]; /* peaks of each phase; 0: not reached */
+    struct tdm_torch_bytes peak;                     /* of the step */
     uint64_t
         end_reserved_bytes; /* after the step: less than the peak if cached memory was returned */
     uint64_t categories[TDM_METHOD_CATEGORIES];         /* when allocated bytes are at their peak */

@@ -129,9 +129,10 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
     (void)self, (void)program, (void)step, (void)loss, (void)gradient_norm, (void)seconds;
 }
 
-static void evaluated(void *self, uint64_t step, double loss, uint64_t token_count, double seconds)
+static void evaluated(void *self, uint64_t step, const char *text, double loss,
+                      uint64_t token_count, double seconds)
 {
-    (void)self, (void)step, (void)loss, (void)token_count, (void)seconds;
+    (void)self, (void)step, (void)text, (void)loss, (void)token_count, (void)seconds;
 }
 
 static void write_json(const char *path, const struct tdm_schedule *schedule)
@@ -185,6 +186,8 @@ static void run_steps(const char *name)
                                           .evaluate_path = evaluation,
                                           .evaluate_every = 2,
                                           .evaluate_windows = 2,
+                                          .texts = {{.name = "a", .share = 0.5}},
+                                          .text_count = 1,
                                           .trace_path = trace,
                                           .force = true,
                                           .command = "test"};
@@ -193,7 +196,7 @@ static void run_steps(const char *name)
         if (tdm_run(&options, &listener, &result, &err) != TDM_OK)
             fail_msg("%s", err.message);
         assert_int_equal(result.steps, 3);
-        assert_int_equal(result.validation.evaluations, 2);
+        assert_int_equal(result.validations[0].evaluations, 2);
     }
     assert_int_equal(atomic_load(&allocations), 0);
     assert_true(atomic_load(&outside) > 0); /* the wrapper does see calls */

@@ -85,8 +85,8 @@ static enum tdm_status open_trial(struct trial *t, struct tdm_error *err)
     if (status == TDM_OK)
         status = tdm_tokens_split(t->tokens, 0.5, &t->held_out, err);
     if (status == TDM_OK && t->evaluator != NULL)
-        status = tdm_evaluation_new(t->evaluator, NULL, &t->arenas, &alone, t->held_out, t->seed,
-                                    WINDOWS, &t->evaluation, err);
+        status = tdm_evaluation_new(t->evaluator, NULL, &t->arenas, &alone, &t->held_out, 1,
+                                    t->seed, WINDOWS, &t->evaluation, err);
     if (status == TDM_OK)
         status = tdm_arenas_fill(&t->arenas, NULL, err);
     return status == TDM_OK ? tdm_weights_draw(t->seed, &t->arenas, t->program, NULL, err) : status;
@@ -184,7 +184,7 @@ static enum tdm_status evaluate(struct trial *t, uint64_t step, float *values,
 {
     double loss, seconds;
     poison(t);
-    enum tdm_status status = tdm_evaluation_run(t->evaluation, step, NULL, &loss, &seconds, err);
+    enum tdm_status status = tdm_evaluation_run(t->evaluation, 0, step, NULL, &loss, &seconds, err);
     poison(t);
     if (status == TDM_OK && !isfinite(loss))
         return tdm_fail(err, TDM_INTERNAL, "the loss of an evaluation is not a number");

@@ -321,6 +321,10 @@ static void compare(const struct tdm_schedule *schedule, const struct data *data
     tdm_reference_set_rounding(reference, round_stored, &stores, data->cuts);
     tdm_reference_set_sees(reference, tdm_seen, seen);
     set_state(reference, model, &stores, data->step.weights, NULL, NULL);
+    tdm_reference_set_decayed(reference, (o->decayed >> TDM_KIND_MATRICES & 1) != 0,
+                              (o->decayed >> TDM_KIND_EMBEDDINGS & 1) != 0,
+                              (o->decayed >> TDM_KIND_NORMS & 1) != 0,
+                              (o->decayed >> TDM_KIND_BIASES & 1) != 0);
     for (uint32_t i = 0; i < outcome->steps; i++) {
         double loss;
         seen->step = i + 1;

@@ -306,18 +306,20 @@ static uint64_t count_pauses(const struct tdm_schedule *schedule)
     struct tdm_pauses *pauses;
     struct tdm_error err;
     assert_int_equal(tdm_program_lower(schedule, &program, &err), TDM_OK);
-    assert_int_equal(tdm_pauses_new(program, &pauses, &err), TDM_OK);
+    const struct tdm_program first = tdm_program_of_rank(program, 0);
+    assert_int_equal(tdm_pauses_new(&first, &pauses, &err), TDM_OK);
     const uint64_t count = tdm_pauses_count(pauses);
     tdm_pauses_free(pauses);
     tdm_program_free(program);
     return count;
 }
 
-static bool run_within_case(uint64_t seed, uint64_t *stops)
+static bool run_within_case(uint64_t seed, uint64_t *stops, uint64_t *team_stops)
 {
     const struct tdm_random_options options = {.optimizer = seed % 7 == 0 ? TDM_RANDOM_ANY_OPTIMIZER
                                                                           : TDM_RANDOM_UPDATES,
-                                               .max_tokens = 48};
+                                               .max_tokens = 48,
+                                               .ranks = seed % 2 == 0 ? 4 : 0};
     const uint64_t steps = 2;
     uint64_t most = tdm_case_long() ? 12 : 2;
     struct tdm_schedule *schedule = NULL;
@@ -330,14 +332,16 @@ static bool run_within_case(uint64_t seed, uint64_t *stops)
     assert_int_equal(tdm_random_schedule(seed, &options, &schedule, &err), TDM_OK);
     schedule->optimizer.learning_rate = 1e-3;
     assert_true(tdm_quiet_schedule(schedule, "one.json"));
-    assert_int_equal(train_within("one.json", "whole", NULL, seed, steps, 0, &result, &err),
-                     TDM_OK);
+    if (train_within("one.json", "whole", NULL, seed, steps, 0, &result, &err) != TDM_OK)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, err.message);
     /* each is saved up to the one where the run stops, which takes most of the time */
     const uint64_t pauses = tdm_least(count_pauses(schedule) * steps, 60);
     bool passed = true;
     most = tdm_least(most, pauses);
-    for (uint64_t i = 0; i < most && passed; i++, ++*stops)
+    for (uint64_t i = 0; i < most && passed; i++, ++*stops) {
         passed = goes_on_within(seed, steps, tdm_dice_roll(&dice, 1, pauses));
+        *team_stops += schedule->ranks > 1;
+    }
     if (!passed) {
         tdm_case_again("executor/property_resume", seed);
         fprintf(stderr, "  %s\n", tdm_schedule_describe(schedule, text, sizeof(text)));
@@ -349,12 +353,14 @@ static bool run_within_case(uint64_t seed, uint64_t *stops)
 static void a_step_goes_on_as_if_it_had_not_stopped(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(16, 100), failed = 0, stops = 0;
+    uint64_t cases = tdm_case_count(16, 100), failed = 0, stops = 0, of_teams = 0;
     for (uint64_t i = 0; i < cases; i++)
-        failed += !run_within_case(tdm_case_seed(BASE_SEED + 1, i), &stops);
-    printf("# %llu stops within a step\n", (unsigned long long)stops);
+        failed += !run_within_case(tdm_case_seed(BASE_SEED + 1, i), &stops, &of_teams);
+    printf("# %llu stops within a step, %llu of several ranks\n", (unsigned long long)stops,
+           (unsigned long long)of_teams);
     assert_int_equal(failed, 0);
     assert_true(tdm_case_enough("stop within a step", stops, cases, 0.5));
+    assert_true(tdm_case_enough("stop within a step of several ranks", of_teams, cases, 0.2));
 }
 
 /* ---- checkpoints that were changed ---- */

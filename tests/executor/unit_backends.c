@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-enum { PROGRAMS = 30 };
+enum { PROGRAMS = 45 };
 
 static enum tdm_status open_nothing(uint32_t count, const struct tdm_program *const *programs,
                                     uint32_t device, struct tdm_executor **executor,

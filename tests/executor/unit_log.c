@@ -179,7 +179,7 @@ static void events_can_be_read(void **state)
     assert_int_equal(tdm_events_create(".", 0, &path, &fd, &err), TDM_OK);
     assert_int_equal(tdm_events_add(fd, path, 1, 3, scalars, &err), TDM_OK);
     assert_int_equal(tdm_events_add(fd, path, UINT64_C(1) << 40, 1, scalars, &err), TDM_OK);
-    events_are(path, "0 brain.Event:2\n1 a/b=1.5 c=-3e+10\n1099511627776 a/b=1.5\n");
+    events_are(path, "0 brain.Event:2\n1 start\n1 a/b=1.5 c=-3e+10\n1099511627776 a/b=1.5\n");
     close(fd);
     assert_int_equal(unlink(path), 0);
     free(path);
@@ -220,10 +220,10 @@ static void a_log_goes_on(void **state)
     assert_int_equal(tdm_log_open("log", 0, &log, &err), TDM_OK);
     add(log, 1);
     add(log, 2);
-    assert_int_equal(tdm_log_evaluation(log, 2, 3.5, 64, 0.25, &err), TDM_OK);
+    assert_int_equal(tdm_log_evaluation(log, 2, "books", 3.5, 64, 0.25, &err), TDM_OK);
     text_is("log/" TDM_LOG_TRAIN,
             HEAD "1,2.5,0.125,0.001,0.5,256,0.25,,1024\n2,2.5,,0.001,0.5,256,0.25,,1024\n");
-    text_is("log/" TDM_LOG_VALIDATION, "step,loss,tokens,seconds\n2,3.5,64,0.25\n");
+    text_is("log/" TDM_LOG_VALIDATION, "step,loss,tokens,seconds,text\n2,3.5,64,0.25,books\n");
     add(log, 3);
     assert_int_equal(tdm_log_close(log, TDM_OK, &err), TDM_OK);
     assert_int_equal(tdm_log_check("log", false, false, &err), TDM_USAGE);
@@ -234,7 +234,7 @@ static void a_log_goes_on(void **state)
     add(log, 2);
     text_is("log/" TDM_LOG_TRAIN,
             HEAD "1,2.5,0.125,0.001,0.5,256,0.25,,1024\n2,2.5,,0.001,0.5,256,0.25,,1024\n");
-    text_is("log/" TDM_LOG_VALIDATION, "step,loss,tokens,seconds\n");
+    text_is("log/" TDM_LOG_VALIDATION, "step,loss,tokens,seconds,text\n");
     assert_int_equal(tdm_log_close(log, TDM_OK, &err), TDM_OK);
     assert_int_equal(tdm_log_open("log", 0, &log, &err), TDM_OK);
     text_is("log/" TDM_LOG_TRAIN, HEAD);

@@ -95,7 +95,7 @@ static void reference_step(const struct bench *bench, uint32_t unit, const doubl
     double t = (double)bench->step.number, rate = bench->step.learning_rate;
     for (uint32_t k = 0; k < layout->tensor_count; k++) {
         const struct tdm_tensor *tensor = &bench->model->tensors[layout->first_tensor + k];
-        double decay = tensor->rows > 1 ? s->weight_decay : 0;
+        double decay = s->decayed >> tdm_role_kind(tensor->role) & 1 ? s->weight_decay : 0;
         for (uint64_t i = tensor->offset; i < tensor->offset + tensor->elements; i++) {
             double g = scale * gradient[i];
             if (s->kind == TDM_OPTIMIZER_SGD) {
@@ -110,8 +110,9 @@ static void reference_step(const struct bench *bench, uint32_t unit, const doubl
     }
 }
 
-static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_dtype gradients,
-                        enum tdm_dtype moments, bool tied, enum tdm_clip clip, double bound)
+static void check_decayed(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_dtype gradients,
+                          enum tdm_dtype moments, bool tied, enum tdm_clip clip, uint32_t decayed,
+                          double bound)
 {
     bool sgd = moments == TDM_DTYPE_NONE;
     if (sgd)
@@ -121,6 +122,7 @@ static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_
     shape.tied = tied;
     bench_open(&bench, &shape, 7);
     bench.schedule.optimizer.kind = sgd ? TDM_OPTIMIZER_SGD : TDM_OPTIMIZER_ADAMW;
+    bench.schedule.optimizer.decayed = decayed;
     tdm_schedule_set_clip(&bench.schedule, clip);
     uint32_t unit = tied ? tdm_model_embedding_unit(bench.model) : 0;
     uint64_t elements = bench.model->units[unit].elements;
@@ -184,6 +186,43 @@ static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_
     free(vv);
     free(before);
     bench_close(&bench);
+}
+
+static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_dtype gradients,
+                        enum tdm_dtype moments, bool tied, enum tdm_clip clip, double bound)
+{
+    check_decayed(weights, master, gradients, moments, tied, clip, TDM_DECAYED_DEFAULT, bound);
+}
+
+/* Each kind of tensor decays, or does not. */
+static void test_decayed(void **unused)
+{
+    (void)unused;
+    for (uint32_t decayed = 0; decayed < 1u << TDM_TENSOR_KINDS; decayed++)
+        for (int sgd = 0; sgd < 2; sgd++)
+            for (int tied = 0; tied < 2; tied++)
+                check_decayed(TDM_DTYPE_FP32, TDM_DTYPE_NONE, TDM_DTYPE_FP32,
+                              sgd ? TDM_DTYPE_NONE : TDM_DTYPE_FP32, tied, TDM_CLIP_NONE, decayed,
+                              1e-6);
+}
+
+/* What decays, as text and back. */
+static void test_decayed_texts(void **unused)
+{
+    (void)unused;
+    char text[TDM_DECAYED_TEXT];
+    uint32_t decayed;
+    for (uint32_t bits = 0; bits < 1u << TDM_TENSOR_KINDS; bits++) {
+        assert_true(tdm_decayed_parse(tdm_decayed_text(bits, text), &decayed));
+        assert_int_equal(decayed, bits);
+    }
+    assert_string_equal(tdm_decayed_text(TDM_DECAYED_DEFAULT, text), TDM_DECAYED_DEFAULT_TEXT);
+    assert_true(tdm_decayed_parse("all", &decayed));
+    assert_int_equal(decayed, 15);
+    static const char *const wrong[] = {
+        "", "norm", "norms+", "+norms", "norms,biases", "Norms", "norms+norms", "all+norms"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        assert_false(tdm_decayed_parse(wrong[i], &decayed));
 }
 
 /* Values stored in fp32 show the scale to the last digits, whatever is stored beside them. */
@@ -563,6 +602,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_decayed),
+        cmocka_unit_test(test_decayed_texts),
         cmocka_unit_test(test_clipping),
         cmocka_unit_test(test_remainder_steps),
         cmocka_unit_test(test_remainder_bits),

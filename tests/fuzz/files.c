@@ -6,6 +6,7 @@
 #include "models/safetensors.h"
 #include "models/weights.h"
 #include "texts/indexed_dataset.h"
+#include "texts/jsonl.h"
 #include "texts/npy.h"
 #include "texts/token_file.h"
 #include "texts/tokens.h"
@@ -207,4 +208,31 @@ bool tdm_fuzz_bin(const uint8_t *data, size_t bytes)
     taken |= read_tokens(what, TDM_ANY_VOCABULARY);
     close(fd);
     return taken;
+}
+
+bool tdm_fuzz_jsonl(const uint8_t *data, size_t bytes)
+{
+    struct tdm_jsonl lines;
+    struct tdm_error err = {0};
+    char path[TDM_FUZZ_PATH];
+    if (!tdm_fuzz_taken(tdm_jsonl_read("input", (const char *)data, bytes, &lines, &err), &err)) {
+        TDM_FUZZ_CHECK(strncmp(err.message, "input: ", 7) == 0);
+        return false;
+    }
+    uint64_t targets = 0;
+    for (uint64_t i = 0; i < lines.count; i++)
+        targets += lines.targets == NULL || lines.targets[i] != 0;
+    TDM_FUZZ_CHECK(lines.count == 0 || targets > 0);
+    TDM_FUZZ_CHECK(lines.targets == NULL || targets < lines.count);
+    TDM_FUZZ_CHECK((lines.count > 0) == (lines.document_count > 0));
+    for (uint64_t i = 0; i < lines.document_count; i++) {
+        const uint64_t end =
+            i + 1 == lines.document_count ? lines.count : lines.document_starts[i + 1];
+        TDM_FUZZ_CHECK(i > 0 || lines.document_starts[0] == 0);
+        TDM_FUZZ_CHECK(lines.document_starts[i] < end); /* a document has a token */
+    }
+    tdm_jsonl_free(&lines);
+    tdm_fuzz_write("lines.jsonl", data, bytes);
+    (void)read_tokens(tdm_fuzz_path("lines.jsonl", path), 1000); /* whose ids may be too large */
+    return true;
 }

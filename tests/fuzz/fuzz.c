@@ -20,6 +20,7 @@ const struct tdm_fuzz_target tdm_fuzz_targets[] = {
     {"npy", false, tdm_fuzz_npy},
     {"idx", false, tdm_fuzz_idx},
     {"bin", false, tdm_fuzz_bin},
+    {"jsonl", false, tdm_fuzz_jsonl},
     {"checkpoint", true, tdm_fuzz_checkpoint},
     {"trace", false, tdm_fuzz_trace},
     {NULL, false, NULL},

@@ -75,8 +75,9 @@ bool tdm_fuzz_settings(const uint8_t *data, size_t bytes);    /* METHOD and pair
 bool tdm_fuzz_safetensors(const uint8_t *data, size_t bytes); /* and reading all values */
 bool tdm_fuzz_index(const uint8_t *data, size_t bytes);       /* model.safetensors.index.json */
 bool tdm_fuzz_npy(const uint8_t *data, size_t bytes);         /* tokens in an array of NumPy */
-bool tdm_fuzz_idx(const uint8_t *data, size_t bytes); /* u32 bytes of the .bin, then the .idx */
-bool tdm_fuzz_bin(const uint8_t *data, size_t bytes); /* tokens in a file of any format */
+bool tdm_fuzz_idx(const uint8_t *data, size_t bytes);   /* u32 bytes of the .bin, then the .idx */
+bool tdm_fuzz_bin(const uint8_t *data, size_t bytes);   /* tokens in a file of any format */
+bool tdm_fuzz_jsonl(const uint8_t *data, size_t bytes); /* tokens as JSON lines */
 /* The note of a checkpoint. Its members replace those of the true one, null ones go. */
 bool tdm_fuzz_checkpoint(const uint8_t *data, size_t bytes);
 /* Records of 8 bytes, each a change of a value of a trace; or a database. */

@@ -9,7 +9,8 @@
  * 2^-8 each at worst and less on average. Bytes without a key of the chunk must stay as they were.
  *
  * The same attention over one slot of keys at a time, whose parts are merged, must give the same
- * within the bound, as ranks in a ring do it.
+ * within the bound, as ranks in a ring do it; its gradient with dot products that are given, as for
+ * queries that go around the ring.
  *
  * A few shapes run TDM_REPEATS times (10), with copies and other kernels under way, and must give
  * the same bits. */
@@ -360,14 +361,16 @@ static const struct tdm_attention_kind *suiting(const struct tdm_attention_kind 
 }
 
 /* Runs the forward over each slot of keys by itself into `result`, and the backward from the
- * forward results of `from`. */
+ * forward results of `from`, or if `packed` from facts of these. */
 static void run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind, uint64_t slots,
-                      const struct result *from, struct result *result, cudaStream_t stream)
+                      bool packed, const struct result *from, struct result *result,
+                      cudaStream_t stream)
 {
     const uint64_t rows = a.tokens * a.query_heads, elements = rows * a.head_dim;
     struct tdm_error err = {0};
     struct result part = new_result(elements, rows, NULL, 1),
-                  sum = new_result(2 * elements, rows, NULL, 1);
+                  sum = new_result(2 * elements, rows, NULL, 1),
+                  facts = new_result(elements, rows, NULL, 1); /* its LSEs are dot products */
     float *gradients = result->gradients;
     for (int backward = 0; backward < 2; backward++) {
         for (uint64_t k = 0; k < slots; k++) {
@@ -382,6 +385,20 @@ static void run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind
             v.gradient_slot_elements = a.slot_elements;
             v.written = (struct tdm_array){gradients + k * a.slot_elements, TDM_DTYPE_FP32};
             v.written_slots = 1;
+            if (backward && packed) {
+                const struct tdm_pack pack = {.rows = rows,
+                                              .head_dim = a.head_dim,
+                                              .out = v.out,
+                                              .d_out = a.d_out,
+                                              .lse = from->lse,
+                                              .packed_lse = part.lse,
+                                              .dots = facts.lse};
+                if (tdm_cuda_pack_facts(&pack, stream, &err) != TDM_OK)
+                    die(&err);
+                v.lse = part.lse;
+                v.dots = facts.lse;
+                v.out.data = NULL;
+            }
             const struct tdm_attention_kind *of = suiting(kind, &v);
             merge.part = (struct tdm_array){backward ? part.dq : part.out, TDM_DTYPE_BF16};
             merge.sum = sum.out;
@@ -403,6 +420,7 @@ static void run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind
         die(&err);
     free_result(&part);
     free_result(&sum);
+    free_result(&facts);
 }
 
 /* All kinds over one slot at a time, and the whole by the last kind. */
@@ -421,13 +439,15 @@ static void check_slots(struct gpu_test *test, struct tdm_attend a, const struct
         a.documents = (struct tdm_documents){.count = 1};
     for (;; kind++) {
         if (kind == plain || kind->suits(&a)) {
-            struct result got = new_result(elements, rows, zeros, sums);
-            struct result again = new_result(elements, rows, zeros, sums);
-            run_slots(a, kind, s->slots, &due, &got, stream);
-            run_slots(a, kind, s->slots, &due, &again, stream);
-            check(test, kind, s, &due, &got, &again);
-            free_result(&got);
-            free_result(&again);
+            for (int packed = 0; packed < 2; packed++) {
+                struct result got = new_result(elements, rows, zeros, sums);
+                struct result again = new_result(elements, rows, zeros, sums);
+                run_slots(a, kind, s->slots, packed, &due, &got, stream);
+                run_slots(a, kind, s->slots, packed, &due, &again, stream);
+                check(test, kind, s, &due, &got, &again);
+                free_result(&got);
+                free_result(&again);
+            }
         }
         if (kind == plain)
             break;

@@ -91,11 +91,14 @@ static void states_are_shared(void **state)
 {
     (void)state;
     for (uint64_t gpus = 1; gpus <= 8; gpus *= 2) {
+        struct setting one = {"qwen2.5-7b", "deepspeed-zero1", gpus, 1024, {NULL}};
         struct setting two = {"qwen2.5-7b", "zero2", gpus, 1024, {NULL}};
         struct setting three = {"qwen2.5-7b", "zero3", gpus, 1024, {"reduce_bucket_size=1e6"}};
         struct setting offload = {"qwen2.5-7b", "zero3-offload", gpus, 1024, {NULL}};
         assert_near(run(&two, NULL).step[2].before_bytes, 2 * PARAMETERS + 12 * PARAMETERS / gpus,
                     100 * MIB);
+        assert_near(run(&one, NULL).step[2].before_bytes, run(&two, NULL).step[2].before_bytes,
+                    MIB);
         assert_near(run(&three, NULL).step[2].before_bytes, 16 * PARAMETERS / gpus, 100 * MIB);
         struct tdm_torch_run out = run(&offload, NULL);
         assert_near(out.step[2].before_bytes, 1000000000, 100 * MIB); /* the bucket */
@@ -108,9 +111,10 @@ static void nothing_is_left(void **state)
 {
     static const char *const checkpointing[] = {"checkpointing=off", "checkpointing=on",
                                                 "checkpointing=on-reentrant"};
-    static const char *const methods[] = {"zero2", "zero3", "zero3-offload", "fsdp"};
+    static const char *const methods[] = {"deepspeed-zero1", "zero2", "zero3", "zero3-offload",
+                                          "fsdp"};
     (void)state;
-    for (size_t m = 0; m < 4; m++)
+    for (size_t m = 0; m < 5; m++)
         for (size_t c = 0; c < 3; c++) {
             struct setting setting = {"qwen2.5-1.5b", methods[m], 2, 1024, {checkpointing[c]}};
             struct tdm_torch_run out = run(&setting, NULL);
@@ -162,6 +166,51 @@ static void buckets_are_made(void **state)
                             {"reduce_bucket_size=12345678", "communication_data_type=fp32"}};
     run(&three, &counting); /* it exists from the beginning */
     assert_int_equal(counting.count, 0);
+}
+
+/* Stage 1 has gradients of all parameters, 2 P bytes, and a bucket when the backward ends. Then it
+ * collects those of its partition, 2 P / N; those that were copied to the bucket go. With
+ * overlap_comm it reduces as stage 2 does, and takes as much. */
+static void gradients_are_whole(void **state)
+{
+    struct setting one = {
+        "qwen2.5-7b", "deepspeed-zero1", 8, 128, {"checkpointing=on", "reduce_bucket_size=1e8"}};
+    struct setting two = one;
+    (void)state;
+    two.method = "zero2";
+    struct tdm_torch_run whole = run(&one, NULL), shared = run(&two, NULL);
+    assert_near(whole.step[2].phases[TDM_PHASE_BACKWARD].allocated - whole.step[2].before_bytes,
+                2 * PARAMETERS + 2 * PARAMETERS / 8 + 200000000, 400 * MIB);
+    assert_int_equal(whole.step[2].end_bytes[TDM_PHASE_BACKWARD],
+                     shared.step[2].end_bytes[TDM_PHASE_BACKWARD]);
+    one.pairs[2] = two.pairs[2] = "overlap_comm=true";
+    whole = run(&one, NULL);
+    shared = run(&two, NULL);
+    assert_near(whole.step[2].peak.allocated, shared.step[2].peak.allocated, 2300 * MIB);
+    /* Until the last backward nothing is reduced. */
+    one.pairs[2] = "gradient_accumulation_steps=2";
+    whole = run(&one, NULL);
+    assert_near(whole.step[2].end_bytes[TDM_PHASE_FORWARD] - whole.step[2].before_bytes,
+                2 * PARAMETERS + 200000000, 400 * MIB);
+}
+
+/* ALST is Ulysses over ZeRO-3 with what its recipes switch on: with the same settings it takes what
+ * ZeRO-3 takes on as many tokens a GPU, but for the attention of all tokens of some heads. */
+static void alst_divides_sequences(void **state)
+{
+    struct setting alst = {"llama-3.1-8b", "alst", 8, 65536, {NULL}};
+    struct setting zero3 = {"llama-3.1-8b",
+                            "zero3",
+                            8,
+                            8192,
+                            {"offload_optimizer=cpu", "checkpointing=on",
+                             "activation_checkpoint_cpu_offload=true", "tiled_mlp_compute=auto",
+                             "tiled_logits=auto", "allocator_conf=expandable_segments:True"}};
+    (void)state;
+    struct tdm_torch_run divided = run(&alst, NULL), whole = run(&zero3, NULL);
+    assert_near(divided.step[2].before_bytes, whole.step[2].before_bytes, 64 * MIB);
+    assert_near(divided.step[2].host_bytes, whole.step[2].host_bytes, 64 * MIB);
+    assert_near(divided.step[2].peak.allocated, whole.step[2].peak.allocated, 1024 * MIB);
 }
 
 /* The number of elements gathered now. */
@@ -329,6 +378,8 @@ int main(void)
         cmocka_unit_test(nothing_is_left),
         cmocka_unit_test(sub_groups_are_stepped),
         cmocka_unit_test(buckets_are_made),
+        cmocka_unit_test(gradients_are_whole),
+        cmocka_unit_test(alst_divides_sequences),
         cmocka_unit_test(trace_holds),
         cmocka_unit_test(live_parameters_are_bounded),
         cmocka_unit_test(long_sequences_are_tiled),

@@ -154,9 +154,8 @@ static void head_may_not_run(void **state)
     check_order(false, fused, "ellllh", "HllLlLlLeLE");
 }
 
-static uint64_t peak(const char *units)
+static struct tdm_method_prediction predict(const char *const *pairs, size_t count, uint64_t ranks)
 {
-    const char *pairs[] = {units, YES, "optimizer=none", "step=1", "checkpointing=on"};
     const struct tdm_method *method;
     struct tdm_method_settings settings = {.step = 0};
     struct tdm_method_choices choices;
@@ -166,15 +165,58 @@ static uint64_t peak(const char *units)
     struct tdm_error err;
     settings.torch.tokens = 1024;
     settings.torch.batch = 1;
-    settings.torch.ranks = 8;
+    settings.torch.ranks = ranks;
     must(tdm_method_find("fsdp", &method, &err), &err);
-    must(tdm_method_apply(method, pairs, 5, &settings, &choices, &err), &err);
+    must(tdm_method_apply(method, pairs, count, &settings, &choices, &err), &err);
     must(tdm_model_load("llama-3.1-8b", &model, &err), &err);
-    must(tdm_machine_load("h100", &machine, &err), &err);
+    must(tdm_method_check(model, &settings, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
     must(tdm_method_predict(model, machine, &settings, 0, &prediction, &err), &err);
     tdm_machine_free(machine);
     tdm_model_free(model);
-    return prediction.steps[0].torch.peak.allocated;
+    return prediction;
+}
+
+static uint64_t peak(const char *units)
+{
+    const char *pairs[] = {units, YES, "optimizer=none", "step=1", "checkpointing=on"};
+    return predict(pairs, 5, 8).steps[0].torch.peak.allocated;
+}
+
+#define PARAMETERS UINT64_C(8030261248) /* of llama-3.1-8b */
+
+/* A rank of 8 in 2 groups has as much as one of 4. Where gradients are reduced in another dtype,
+ * the inputs of all all-reduces live until the backward ends: 4 bytes an element of the shards. */
+static void replicas_share_nothing(void **state)
+{
+    const char *alike[] = {YES, "checkpointing=on", "dp_replicate_size=2"};
+    const char *wide[] = {YES, "checkpointing=on", "reduce_dtype=fp32", "dp_replicate_size=2"};
+    (void)state;
+    struct tdm_method_prediction four = predict(alike, 2, 4), eight = predict(alike, 3, 8);
+    assert_int_equal(four.steps[2].torch.peak.allocated, eight.steps[2].torch.peak.allocated);
+    assert_int_equal(four.steps[2].torch.before_bytes, eight.steps[2].torch.before_bytes);
+    assert_true(four.runtime.nccl_bytes < eight.runtime.nccl_bytes);
+    four = predict(wide, 3, 4);
+    eight = predict(wide, 4, 8);
+    assert_int_equal(four.steps[2].torch.end_bytes[1], eight.steps[2].torch.end_bytes[1]);
+    uint64_t more =
+        eight.steps[2].torch.phases[1].allocated - four.steps[2].torch.phases[1].allocated;
+    assert_true(more > PARAMETERS - PARAMETERS / 4 && more <= PARAMETERS);
+}
+
+/* On the GPU are one or two groups at a time; on the host shards, gradients (pinned: powers of two)
+ * and two moments, in bf16. */
+static void offloaded_shards_leave_nothing(void **state)
+{
+    const char *pairs[] = {YES, "checkpointing=on", "offload_policy=cpu"};
+    (void)state;
+    struct tdm_method_prediction p = predict(pairs, 3, 4);
+    const struct tdm_torch_step *step = &p.steps[2].torch;
+    assert_true(step->before_bytes < UINT64_C(128) << 20);
+    assert_true(step->peak.allocated < UINT64_C(10) << 30);
+    assert_true(step->host_bytes >= 8 * PARAMETERS / 4 && step->host_bytes <= 12 * PARAMETERS / 4);
+    assert_int_equal(step->end_bytes[2], p.steps[1].torch.end_bytes[2]);
+    assert_int_equal(step->host_bytes, p.steps[1].torch.host_bytes);
 }
 
 /* The embedding is not gathered while the head is used, which saves at least its bytes. */
@@ -238,9 +280,13 @@ static void last_reduction_is_the_peak(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order_is_as_torch_has_it),   cmocka_unit_test(frozen_units_are_gathered),
-        cmocka_unit_test(head_may_not_run),           cmocka_unit_test(units_of_ends_take_less),
+        cmocka_unit_test(order_is_as_torch_has_it),
+        cmocka_unit_test(frozen_units_are_gathered),
+        cmocka_unit_test(head_may_not_run),
+        cmocka_unit_test(units_of_ends_take_less),
         cmocka_unit_test(last_reduction_is_the_peak),
+        cmocka_unit_test(replicas_share_nothing),
+        cmocka_unit_test(offloaded_shards_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

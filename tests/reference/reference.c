@@ -33,6 +33,9 @@ struct tdm_reference {
     const unsigned char *cuts; /* [tokens of the step] */
     tdm_reference_sees sees;
     const void *sees_context;
+    struct {
+        bool matrices, embeddings, norms, biases;
+    } decays;
 };
 
 /* What the forward of one layer keeps for its backward; each is [tokens, ...]. */
@@ -606,6 +609,25 @@ static double stored(const struct tdm_reference *r, enum tdm_reference_state sta
     return r->store ? r->store(r->store_context, state, tensor, element, value) : value;
 }
 
+void tdm_reference_set_decayed(struct tdm_reference *r, bool matrices, bool embeddings, bool norms,
+                               bool biases)
+{
+    r->decays.matrices = matrices;
+    r->decays.embeddings = embeddings;
+    r->decays.norms = norms;
+    r->decays.biases = biases;
+}
+
+static bool decays(const struct tdm_reference *r, const struct tdm_tensor *tensor)
+{
+    const char *name = tdm_role_name(tensor->role);
+    if (strstr(name, "norm") != NULL)
+        return r->decays.norms;
+    if (strstr(name, "bias") != NULL)
+        return r->decays.biases;
+    return strstr(name, "embed") != NULL ? r->decays.embeddings : r->decays.matrices;
+}
+
 /* Subtracts `change` and the decay, times the learning rate, from a master; sets its weight. */
 static void update(struct tdm_reference *r, uint32_t number, uint64_t element, double change,
                    double learning_rate, double weight_decay)
@@ -614,7 +636,7 @@ static void update(struct tdm_reference *r, uint32_t number, uint64_t element, d
     uint64_t at = tensor->offset + element;
     double *weight = &r->weights[tensor->unit][at];
     double *master = r->masters ? &r->masters[tensor->unit][at] : weight;
-    double decay = tensor->rows > 1 ? weight_decay : 0;
+    double decay = decays(r, tensor) ? weight_decay : 0;
 
     *master -= learning_rate * (change + decay * *master);
     if (r->masters)
@@ -767,6 +789,7 @@ enum tdm_status tdm_reference_new(const struct tdm_model *model, struct tdm_refe
     if (!r)
         return tdm_fail(err, TDM_NO_MEMORY, "reference: no memory");
     r->model = model;
+    tdm_reference_set_decayed(r, true, true, false, false);
     r->weights = new_units(model);
     r->gradients = new_units(model);
     r->first_moments = new_units(model);

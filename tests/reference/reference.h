@@ -142,10 +142,14 @@ enum tdm_status tdm_reference_set_storing(struct tdm_reference *reference, bool 
 const double *tdm_reference_masters(const struct tdm_reference *reference, uint32_t unit);
 double *tdm_reference_moments(struct tdm_reference *reference, uint32_t unit, bool second);
 
+/* What decays: matrices (with a head of its own), embeddings, norms, biases. At first the first two
+ * do. */
+void tdm_reference_set_decayed(struct tdm_reference *reference, bool matrices, bool embeddings,
+                               bool norms, bool biases);
+
 /* AdamW (arXiv 1711.05101, algorithm 2) on all weights with the current gradients; `step` counts
- * from 1. The decay is decoupled, scaled by the learning rate as in PyTorch, and applied to
- * matrices (rows > 1; the embedding is one) but not to norms and biases. The reference keeps the
- * moments, and updates weights with their values before they are stored. */
+ * from 1. The decay is decoupled and scaled by the learning rate, as in PyTorch. The reference
+ * keeps the moments, and updates weights with their values before they are stored. */
 void tdm_reference_adamw(struct tdm_reference *reference, uint64_t step, double learning_rate,
                          double beta1, double beta2, double epsilon, double weight_decay);
 

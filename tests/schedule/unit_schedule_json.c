@@ -291,6 +291,8 @@ static bool is_harmless(const struct field *field, enum edit edit)
         {"exchange", NOTHING},
         {"sliced_weights", REMOVED},
         {"sliced_weights", NOTHING},
+        {"decayed", REMOVED},
+        {"decayed", NOTHING},
     };
     char name[64];
     last_name(field, name);

@@ -385,6 +385,20 @@ static bool hop_of_another_chunk(struct trial *t)
     return true;
 }
 
+/* It sends K and V where the next one awaits queries. */
+static bool other_than_queries(struct trial *t)
+{
+    for (size_t i = 0; i < faulty(t)->count; i++) {
+        struct tdm_access *sent = &faulty(t)->op[i].access[TDM_HOP_SENT];
+        if (faulty(t)->op[i].kind != TDM_OP_HOP || sent->buffer == TDM_NONE ||
+            sent->after.content != TDM_QUERIES)
+            continue;
+        sent->after.content = TDM_KVPAGES;
+        return true;
+    }
+    return false;
+}
+
 static bool hop_too_many(struct trial *t)
 {
     struct tdm_op *op = some_op(t, TDM_OP_HOP);
@@ -420,6 +434,9 @@ static struct fault {
     {.name = "another chunk than comes",
      .message = "receives another chunk",
      .plant = hop_of_another_chunk},
+    {.name = "K and V in place of queries",
+     .message = "receives another chunk",
+     .plant = other_than_queries},
     {.name = "a hop too many", .message = "rank 0 runs", .plant = hop_too_many},
     {.name = "a hop for other queries", .message = "rank 0 runs", .plant = hop_for_other_queries},
     {.name = "the last team op dropped", .message = "team ops", .plant = last_dropped},

@@ -3,6 +3,7 @@
 #include "simulator/rate_fit.h"
 #include "simulator/simulate.h"
 #include "schedule/cost.h"
+#include "ops/attention.h"
 #include "schedule/program.h"
 
 #include <stdarg.h>
@@ -292,6 +293,49 @@ static enum tdm_status compare_lists(void *self, const struct tdm_item *item, st
     return tdm_rate_fit_add(ops->fit, item->op, with, err);
 }
 
+static enum tdm_status compare_visits(void *self, const struct tdm_item *item,
+                                      struct tdm_error *err)
+{
+    struct list_ops *ops = self;
+    (void)err;
+    if (item->kind != TDM_RUN ||
+        (item->op->kind != TDM_OP_ATTENTION && item->op->kind != TDM_OP_ATTENTION_GRAD))
+        return TDM_OK;
+    const struct tdm_op *op = item->op;
+    const double share = !op->visits ? 1 : op->kind == TDM_OP_ATTENTION ? 0.5 : 0.25;
+    assert_true(
+        fabs(share * tdm_op_seconds(ops->with, op, 0) / tdm_op_seconds(ops->without, op, 0) - 1) <
+        1e-9);
+    assert_true(op->visits == (op->access[TDM_ATTENTION_KV].before.chunk != op->chunk));
+    ops->of_lists += op->visits;
+    ops->others += !op->visits;
+    return TDM_OK;
+}
+
+/* In rings of ranks attention between a chunk and another takes a share of the dense rate. */
+static void test_visits(void **state)
+{
+    (void)state;
+    struct tdm_machine *with = made_up(), *without = made_up();
+    with->table[TDM_RATE_ATTENTION_FORWARD_VISITS_SHARE].rate[0] = 0.5;
+    with->table[TDM_RATE_ATTENTION_BACKWARD_VISITS_SHARE].rate[0] = 0.25;
+    for (int queries = 0; queries < 2; queries++) {
+        struct list_ops ops = {.with = with, .without = without};
+        struct tdm_schedule *schedule;
+        struct tdm_program *program = lower(16384, 2048, &schedule);
+        tdm_program_free(program);
+        schedule->ranks = 2;
+        schedule->exchange = queries ? TDM_EXCHANGE_QUERIES : TDM_EXCHANGE_RING;
+        assert_int_equal(tdm_program_lower(schedule, &program, NULL), TDM_OK);
+        assert_int_equal(tdm_program_emit(program, compare_visits, &ops, NULL), TDM_OK);
+        assert_true(ops.of_lists > 0 && ops.others > 0);
+        tdm_program_free(program);
+        tdm_schedule_free(schedule);
+    }
+    tdm_machine_free(with);
+    tdm_machine_free(without);
+}
+
 /* Attention over lists takes a share of the dense rate, and no rate is fitted to it. */
 static void test_lists(void **state)
 {
@@ -357,7 +401,7 @@ int main(void)
         cmocka_unit_test(test_rates_come_back), cmocka_unit_test(test_correction),
         cmocka_unit_test(test_refined),         cmocka_unit_test(test_time_does_not_fall),
         cmocka_unit_test(test_head_share),      cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_nothing),
+        cmocka_unit_test(test_visits),          cmocka_unit_test(test_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

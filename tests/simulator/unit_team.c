@@ -149,7 +149,9 @@ static void add_ring_bytes(const struct tdm_schedule *s, uint32_t layer,
 {
     const uint64_t ct = s->chunk_tokens, chunks = up(sequence->tokens, ct), ranks = s->ranks;
     const uint64_t tokens = c + 1 < chunks ? ct : sequence->tokens - c * ct;
-    const uint64_t times = times_attended(s, layer) + (s->pass == TDM_TRAIN);
+    const bool queries = s->exchange == TDM_EXCHANGE_QUERIES; /* in the backward */
+    const bool back = s->pass == TDM_TRAIN && !queries;
+    const uint64_t times = times_attended(s, layer) + back;
     for (uint64_t first = c / ranks * ranks; first < chunks; first += ranks) {
         uint64_t nearest = ranks, furthest = 0;
         for (uint64_t i = first; i < first + ranks && i < chunks; i++) {
@@ -161,10 +163,34 @@ static void add_ring_bytes(const struct tdm_schedule *s, uint32_t layer,
             furthest = hops > furthest ? hops : furthest;
         }
         due->received[TDM_OP_HOP] += times * furthest * kv_bytes(s, tokens, s->dtypes.kv);
-        if (s->pass == TDM_TRAIN)
+        if (back)
             due->received[TDM_OP_HOP_SUM] +=
                 (ranks - nearest) * kv_bytes(s, tokens, s->dtypes.kv_gradients);
     }
+}
+
+/* What chunk `c` costs in the backward of a layer if queries go around: q, the gradient of the
+ * output and two numbers of a row go as far as a rank has keys that they see; the sum of dQ, in
+ * fp32, begins with the first on the way that has, and goes all the way home. */
+static void add_queries_bytes(const struct tdm_schedule *s, uint32_t layer,
+                              const struct tdm_sequence *sequence, const struct tdm_chunk *dealt,
+                              uint64_t c, struct volumes *due)
+{
+    const uint64_t ct = s->chunk_tokens, chunks = up(sequence->tokens, ct), ranks = s->ranks;
+    const uint64_t tokens = c + 1 < chunks ? ct : sequence->tokens - c * ct;
+    const uint64_t rows = tokens * s->model->query_heads, q = rows * s->model->head_dim;
+    uint64_t nearest = ranks, furthest = 0;
+    for (uint64_t key = 0; key < c; key++) {
+        const uint64_t hops =
+            (rank_of(s, dealt, key, chunks) + ranks - rank_of(s, dealt, c, chunks)) % ranks;
+        if (hops == 0 || first_seen(s, layer, sequence, c * ct) >= (key + 1) * ct)
+            continue;
+        nearest = hops < nearest ? hops : nearest;
+        furthest = hops > furthest ? hops : furthest;
+    }
+    due->received[TDM_OP_HOP] +=
+        furthest * (up(2 * q * size_of(s->dtypes.activations), 256) * 256 + rows * 2 * 4);
+    due->received[TDM_OP_HOP_SUM] += (ranks - nearest) * q * 4;
 }
 
 /* What all ranks receive, from the schedule alone, but for who has which chunk in a greedy order.
@@ -184,8 +210,10 @@ static struct volumes due_volumes(const struct tdm_schedule *s, const struct tdm
                     due.received[TDM_OP_ALL_TO_ALL] += heads_bytes(s, layer, tokens);
                     continue;
                 }
-                if (s->exchange == TDM_EXCHANGE_RING) {
+                if (s->exchange == TDM_EXCHANGE_RING || s->exchange == TDM_EXCHANGE_QUERIES) {
                     add_ring_bytes(s, layer, sequence, dealt, c, &due);
+                    if (s->exchange == TDM_EXCHANGE_QUERIES && s->pass == TDM_TRAIN)
+                        add_queries_bytes(s, layer, sequence, dealt, c, &due);
                     continue;
                 }
                 /* every chunk goes to all ranks but its own; means of its pages once */
@@ -267,7 +295,7 @@ static void ranks_exchange_what_is_due(void **state)
 {
     (void)state;
     uint64_t cases = tdm_case_count(150, 1500), compared = 0, windows = 0, documents = 0, kept = 0,
-             updates = 0, bytes = 0, heads = 0, means = 0, rings = 0;
+             updates = 0, bytes = 0, heads = 0, means = 0, rings = 0, queries = 0;
     for (uint64_t n = 0; n < cases; n++) {
         const uint64_t seed = tdm_case_seed(BASE_SEED, n);
         const struct tdm_random_options options = {
@@ -322,6 +350,8 @@ static void ranks_exchange_what_is_due(void **state)
                  all.received[TDM_OP_ALL_TO_ALL] + all.received[TDM_OP_HOP] +
                  all.received[TDM_OP_HOP_SUM];
         rings += all.received[TDM_OP_HOP] > 0;
+        queries += schedule->exchange == TDM_EXCHANGE_QUERIES && schedule->pass == TDM_TRAIN &&
+                   all.received[TDM_OP_HOP] > 0;
         heads += all.received[TDM_OP_ALL_TO_ALL] > 0;
         means += tdm_schedule_lists(schedule) == TDM_SELECT_TOP_K;
         compared++;
@@ -336,7 +366,8 @@ static void ranks_exchange_what_is_due(void **state)
     assert_true(tdm_case_enough("keep K and V", kept, cases, 0.1));
     assert_true(tdm_case_enough("divide the heads", heads, cases, 0.1));
     assert_true(tdm_case_enough("go around a ring", rings, cases, 0.1));
-    assert_true(tdm_case_enough("gather page means", means, cases, 0.05));
+    assert_true(tdm_case_enough("pass queries around", queries, cases, 0.05));
+    assert_true(tdm_case_enough("gather page means", means, cases, 0.02));
 }
 
 /* The most that is exposed of any rank's team ops. */

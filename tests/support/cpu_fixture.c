@@ -4,6 +4,7 @@
 
 #include "base/digest.h"
 #include "executor/backends.h"
+#include "schedule/optimizer.h"
 #include "schedule/program.h"
 
 #include <stdarg.h>
@@ -168,7 +169,8 @@ void bench_open(struct bench *bench, const struct shape *shape, uint64_t seed)
                       .beta1 = 0.9,
                       .beta2 = 0.95,
                       .epsilon = 1e-8,
-                      .weight_decay = 0.1},
+                      .weight_decay = 0.1,
+                      .decayed = TDM_DECAYED_DEFAULT},
     };
     for (uint32_t s = 0; s < shape->sequences; s++) {
         uint64_t tokens = shape->sequence_tokens[s];

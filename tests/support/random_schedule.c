@@ -428,6 +428,10 @@ static void random_optimizer(struct tdm_dice *dice, const struct tdm_random_opti
         kind == TDM_OPTIMIZER_SGD && dtypes->weights == TDM_DTYPE_BF16 && tdm_dice_chance(dice, 50);
     if (dtypes->master != TDM_DTYPE_NONE || asked)
         dtypes->master = tdm_dice_chance(dice, 50) ? TDM_DTYPE_FP32 : TDM_DTYPE_REMAINDER16;
+    struct tdm_dice aside = *dice; /* so that the rest of the schedule does not depend on it */
+    if (kind != TDM_OPTIMIZER_NONE && tdm_dice_chance(&aside, 50))
+        schedule->optimizer.decayed =
+            (uint32_t)tdm_dice_roll(&aside, 0, (1 << TDM_TENSOR_KINDS) - 1);
     if (kind != TDM_OPTIMIZER_NONE)
         random_clip(dice, schedule);
     schedule->optimizer.warmup_steps = tdm_dice_roll(dice, 0, 3);
@@ -518,8 +522,8 @@ static void random_ranks(uint64_t seed, uint32_t most, struct tdm_schedule *sche
     if (schedule->ranks == 1)
         return;
     bool gathers = tdm_dice_chance(&dice, 40);
-    if (tdm_dice_chance(&dice, 35) && schedule->deal != TDM_DEAL_CONTIGUOUS) {
-        schedule->exchange = TDM_EXCHANGE_RING;
+    if (tdm_dice_chance(&dice, 40) && schedule->deal != TDM_DEAL_CONTIGUOUS) {
+        schedule->exchange = tdm_dice_chance(&dice, 50) ? TDM_EXCHANGE_RING : TDM_EXCHANGE_QUERIES;
         return;
     }
     if (gathers)
@@ -571,10 +575,8 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
     for (uint32_t i = 0; i < schedule->sequence_count && status == TDM_OK; i++)
         status = random_documents(&dice, schedule->chunk_tokens, &schedule->sequences[i], err);
     tdm_random_selector(&dice, schedule);
-    if (schedule->exchange == TDM_EXCHANGE_HEADS && tdm_selector_lists(schedule->selector.kind))
+    if (schedule->exchange != TDM_EXCHANGE_GATHER && tdm_selector_lists(schedule->selector.kind))
         schedule->selector = (struct tdm_selector){0};
-    if (schedule->exchange == TDM_EXCHANGE_RING && tdm_selector_lists(schedule->selector.kind))
-        schedule->exchange = TDM_EXCHANGE_GATHER;
     random_gather(&dice, schedule);
     if (shortsighted)
         shorten_sight(&sight, schedule);

@@ -593,6 +593,7 @@ static void test_evaluations(void **state)
         assert_int_equal(tdm_trace_take(trace, &batch, &err), TDM_OK);
         batch->program_id = trained;
         batch->evaluated_by = evaluator;
+        snprintf(batch->text, sizeof(batch->text), "%s", step == 2 ? "books" : "web");
         batch->step = step;
         batch->loss = step == 6 ? NAN : 4.5 - 0.25 * (double)step;
         batch->tokens = 100 * step;
@@ -612,6 +613,7 @@ static void test_evaluations(void **state)
         assert_true(rows[i].program == trained && rows[i].evaluated_by == evaluator);
         assert_int_equal(rows[i].step, 2 * i + 2);
         assert_int_equal(rows[i].tokens, 200 * i + 200);
+        assert_string_equal(rows[i].text, i == 0 ? "books" : "web");
         assert_true(i == 2 ? isnan(rows[i].loss) : rows[i].loss == 4.0 - 0.5 * (double)i);
     }
     free(rows);

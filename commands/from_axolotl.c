@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of an Axolotl config: src/axolotl/utils/schemas of axolotl 067b021c. */
+#include "commands/from_rules.h"
+
+#include <string.h>
+
+#define NO_MEMORY TDM_FROM_NO_MEMORY
+#define FULL "sequences are assumed to be full"
+#define RANKS "name the method of sequence parallelism, as --method ring"
+
+static bool has_adapter(const struct tdm_from_reading *r)
+{
+    return !tdm_from_is_off(json_object_get(r->root, "adapter"));
+}
+
+static enum tdm_status read_adapter(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    return tdm_from_is(value, "lora") || tdm_from_is(value, "qlora")
+               ? TDM_OK
+               : tdm_from_bad(r, path, value, "lora and qlora are known");
+}
+
+/* Keys of adapters and quantized weights have no effect without an adapter. */
+static enum tdm_status read_of_adapter(const struct tdm_from_reading *r, const char *path,
+                                       const json_t *value)
+{
+    static const struct tdm_from_rule named[] = {
+        {"lora_r", SET "lora_rank"},
+        {"lora_target_modules", SET "lora_targets"},
+        {"lora_target_linear", ON "lora_targets=all"},
+        {"lora_modules_to_save", SET "modules_to_save"},
+        {"lora_dropout", SET "lora_dropout"},
+        {"load_in_4bit", ON "load_in_4bit=true"},
+        {"load_in_8bit", ON "load_in_8bit=true"},
+        {"gptq", ON "quantization=gptq"},
+        {"peft_use_dora", REFUSE "DoRA is not known"},
+        {"lora_mlp_kernel", LACK "Axolotl's kernel of LoRA keeps less"},
+        {"lora_qkv_kernel", LACK "Axolotl's kernel of LoRA keeps less"},
+        {"lora_o_kernel", LACK "Axolotl's kernel of LoRA keeps less"},
+        {.key = NULL},
+    };
+    return has_adapter(r) ? tdm_from_apply_rules(r, named, path, value)
+                          : tdm_from_note(r, path, "there is no adapter");
+}
+
+/* true and false; "offload" and "offload_disk" move inputs of layers to the host or further. */
+static enum tdm_status read_checkpoints(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value)
+{
+    if (!json_is_string(value))
+        return tdm_from_read_checkpoints(r, path, value);
+    r->from->checkpoints = true;
+    return tdm_from_is(value, "offload")
+               ? tdm_from_pair(r, "activation_checkpoint_cpu_offload", "true")
+               : tdm_from_lack(r, path, "predicted as checkpoints that stay on the GPU");
+}
+
+static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    r->from->method = "fsdp";
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (tdm_from_is(json_array_get(value, i), "offload"))
+            return tdm_from_pair(r, "offload_policy", "cpu");
+    return TDM_OK;
+}
+
+static enum tdm_status read_attention(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    if (strcmp(path, "flash_attention") == 0)
+        return tdm_from_pair(r, "attn_implementation", "flash_attention_2");
+    return tdm_from_pair(r, "attention", strcmp(path, "sdp_attention") == 0 ? "sdpa" : "eager");
+}
+
+static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    const char *name = json_string_value(value);
+    return name != NULL ? tdm_from_pair(r, "optim", name)
+                        : tdm_from_bad(r, path, value, "expected a word");
+}
+
+/* axolotl/utils/schemas/config.py: bf16 weights with bf16: true or auto, fp32 ones without. LoRA of
+ * rank 8 where lora_r is empty is refused by its own checks. */
+static enum tdm_status settle(const struct tdm_from_reading *r)
+{
+    r->from->is_training = true;
+    r->from->adapters = has_adapter(r);
+    if (json_object_get(r->root, "fsdp_config") != NULL)
+        r->from->method = "fsdp";
+    if (tdm_from_is(json_object_get(r->root, "adapter"), "qlora") &&
+        tdm_from_is_off(json_object_get(r->root, "load_in_4bit")) &&
+        tdm_from_is_off(json_object_get(r->root, "gptq")))
+        return tdm_from_bad(r, "adapter", json_object_get(r->root, "adapter"),
+                            "it goes with load_in_4bit: true");
+    return TDM_OK;
+}
+
+static const struct tdm_from_rule rules[] = {
+    {"base_model", SAYS(MODEL)},
+    {"sequence_len", SAYS(CONTEXT)},
+    {"micro_batch_size", SAYS(BATCH)},
+    {"gradient_accumulation_steps", SAYS(STEPS)},
+    {"gradient_checkpointing", READ(read_checkpoints)},
+    {"gradient_checkpointing_kwargs.use_reentrant", READ(tdm_from_read_reentrant)},
+    {"optimizer", READ(read_optimizer)},
+    {"bf16", READ(tdm_from_read_bf16)},
+    {"bfloat16", READ(tdm_from_read_bf16)},
+    {"fp16", REFUSE "only bf16 is known"},
+    {"float16", REFUSE "only bf16 is known"},
+    {"fp8*", REFUSE "only bf16 is known"},
+    {"float32", REFUSE "only bf16 is known"},
+    {"adapter", READ(read_adapter)},
+    {"lora_r", READ(read_of_adapter)},
+    {"lora_target_modules", READ(read_of_adapter)},
+    {"lora_target_linear", READ(read_of_adapter)},
+    {"lora_target_parameters", REFUSE "adapters of projections are known"},
+    {"lora_modules_to_save", READ(read_of_adapter)},
+    {"lora_dropout", READ(read_of_adapter)},
+    {"lora_mlp_kernel", READ(read_of_adapter)},
+    {"lora_qkv_kernel", READ(read_of_adapter)},
+    {"lora_o_kernel", READ(read_of_adapter)},
+    {"lora_embedding_kernel", LACK "predicted as PyTorch's operations"},
+    {"lora_rank_pattern", REFUSE "one rank for all is known"},
+    {"lora_alpha*", IGNORE NO_MEMORY},
+    {"lora_model_dir", IGNORE NO_MEMORY},
+    {"lora_fan_in_fan_out", IGNORE NO_MEMORY},
+    {"lora_on_cpu", IGNORE NO_MEMORY},
+    {"loraplus_*", IGNORE NO_MEMORY},
+    {"loftq_*", REFUSE "LoftQ is not known"},
+    {"load_in_4bit", READ(read_of_adapter)},
+    {"load_in_8bit", READ(read_of_adapter)},
+    {"gptq", READ(read_of_adapter)},
+    {"gptq_*", IGNORE "groups of 128 are assumed"},
+    {"bnb_config_kwargs*", LACK "nf4 without double quantization is predicted"},
+    {"peft_use_dora", READ(read_of_adapter)},
+    {"peft.*", LACK "the usual settings of adapters are predicted"},
+    {"peft_use_rslora", IGNORE NO_MEMORY},
+    {"peft_init_lora_weights", IGNORE NO_MEMORY},
+    {"peft_autocast_adapter_dtype", REFUSE "adapters in fp32 are known"},
+    {"peft_layer*", REFUSE "adapters in all layers are known"},
+    {"peft_trainable_token_indices", REFUSE "single trained tokens are not known"},
+    {"relora*", REFUSE "ReLoRA is not known"},
+    {"lisa_*", REFUSE "LISA is not known"},
+    {"unfrozen_parameters", REFUSE "all parameters or adapters are trained"},
+    {"attn_implementation", READ(tdm_from_read_attention)},
+    {"flash_attention", READ(read_attention)},
+    {"sdp_attention", READ(read_attention)},
+    {"eager_attention", READ(read_attention)},
+    {"xformers_attention", LACK "predicted as sdpa"},
+    {"flex_attention", LACK "predicted as sdpa"},
+    {"flex_attn_compile_kwargs*", IGNORE NO_MEMORY},
+    {"sage_attention", REFUSE "SageAttention is not known"},
+    {"s2_attention", REFUSE "name the method, --method longlora"},
+    {"flash_attn_cross_entropy", LACK "the loss of transformers is predicted"},
+    {"flash_attn_rms_norm", LACK "predicted as transformers' norms"},
+    {"flash_attn_fuse_mlp", LACK "predicted as transformers' MLP"},
+    {"fused_attn_kernel", LACK "predicted as transformers' operations"},
+    {"flash_optimum", REFUSE "BetterTransformer is not known"},
+    {"use_kernels", LACK "predicted as transformers' operations"},
+    {"liger_fused_linear_cross_entropy", ON "logits=fused"},
+    {"liger_rms_norm*", LACK "predicted as transformers' norms, which keep more"},
+    {"liger_layer_norm", IGNORE "the models have RMSNorm"},
+    {"liger_glu_activation", LACK "predicted as transformers' MLP, which keeps more"},
+    {"liger_rope", LACK "predicted as transformers' rotary embedding"},
+    {"liger_cross_entropy", LACK "the loss of transformers is predicted"},
+    {"liger_use_token_scaling", IGNORE NO_MEMORY},
+    {"cut_cross_entropy", LACK "the loss of transformers is predicted, which takes more"},
+    {"chunked_cross_entropy", ON "logits=chunked"},
+    {"chunked_cross_entropy_num_chunks", LACK "chunks of 256 tokens are predicted"},
+    {"tiled_mlp*", LACK "the MLP is predicted whole"},
+    {"plugins", IGNORE "the keys of plugins say it"},
+    {"activation_offloading", LACK "activations are predicted on the GPU"},
+    {"layer_offloading", REFUSE "offloaded layers are not known"},
+    {"selective_checkpointing", LACK "checkpoints of whole layers are predicted"},
+    {"torch_compile", LACK "predicted without torch.compile"},
+    {"torch_compile_*", IGNORE "torch_compile says it"},
+    {"deepspeed", READ(tdm_from_read_deepspeed)},
+    {"deepcompile", REFUSE "DeepCompile is not known"},
+    {"fsdp", READ(read_fsdp)},
+    {"fsdp_config.*", TABLE(tdm_from_fsdp_rules), .prefix = "fsdp_"},
+    {"fsdp_*", TABLE(tdm_from_fsdp_rules)},
+    {"dp_replicate_size", SET "dp_replicate_size"},
+    {"dp_shard_size", IGNORE "all GPUs share the shards"},
+    {"context_parallel_size", ONE RANKS},
+    {"sequence_parallel_degree", ONE RANKS},
+    {"tensor_parallel_size", ONE "name the method, --method tensor-parallel"},
+    {"expert_parallel_size", ONE "expert parallelism is not known"},
+    {"heads_k_stride", IGNORE NO_MEMORY},
+    {"ring_attn_func", IGNORE NO_MEMORY},
+    {"quantize_moe_experts", REFUSE "quantized experts are not known"},
+    {"experts_implementation", LACK "grouped products are predicted"},
+    {"use_scattermoe", LACK "grouped products are predicted"},
+    {"use_sonicmoe", LACK "grouped products are predicted"},
+    {"qat*", REFUSE "training for quantized weights is not known"},
+    {"model_quantization_config*", REFUSE "name the quantization, as --set quantization=nf4"},
+    {"quantization*", REFUSE "name the quantization, as --set quantization=nf4"},
+    {"rl", REFUSE "supervised training is known"},
+    {"trl*", REFUSE "supervised training is known"},
+    {"reward_model", REFUSE "supervised training is known"},
+    {"process_reward_model", REFUSE "supervised training is known"},
+    {"ebft*", REFUSE "supervised training is known"},
+    {"vllm*", REFUSE "supervised training is known"},
+    {"diffusion*", REFUSE "supervised training is known"},
+    {"num_labels", REFUSE "language models are known"},
+    {"neftune_noise_alpha", LACK "noise of the embedding"},
+    {"noisy_embedding_alpha", LACK "noise of the embedding"},
+    {"optim_target_modules", REFUSE "GaLore and its like are not known"},
+    {"qgalore_*", REFUSE "GaLore and its like are not known"},
+    {"auto_find_batch_size", LACK "the batch is as said"},
+    {"torch_empty_cache_steps", LACK "cached memory is kept"},
+    {"gc_steps", IGNORE NO_MEMORY},
+    {"gc_collect_steps", IGNORE NO_MEMORY},
+    {"resize_token_embeddings_to_32x", LACK "the vocabulary is the model's"},
+    {"shrink_embeddings", LACK "the vocabulary is the model's"},
+    {"embeddings_skip_upcast", IGNORE NO_MEMORY},
+    {"fp32_norm*", LACK "norms are predicted in the dtype of the weights"},
+    {"freeze_mm_modules", LACK "the language model alone is predicted"},
+    {"processor_*", IGNORE "the language model alone is predicted"},
+    {"image_*", IGNORE "the language model alone is predicted"},
+    {"overrides_of_model_config*", REFUSE "give the changed config.json as the model"},
+    {"rope_scaling*", IGNORE NO_MEMORY},
+    {"max_packed_sequence_len", IGNORE "sequence_len is the context"},
+    {"batch_size", IGNORE "it follows from the others"},
+    {"eval_*", IGNORE "evaluation is not predicted"},
+    {"evals_*", IGNORE "evaluation is not predicted"},
+    {"evaluation_strategy", IGNORE "evaluation is not predicted"},
+    {"val_set_size", IGNORE "evaluation is not predicted"},
+    {"do_*", IGNORE "evaluation is not predicted"},
+    {"bench_*", IGNORE "evaluation is not predicted"},
+    {"early_stopping_patience", IGNORE "evaluation is not predicted"},
+    {"sample_packing*", IGNORE FULL},
+    {"pad_to_*", IGNORE FULL},
+    {"pretrain_multipack*", IGNORE FULL},
+    {"pretraining_sample*", IGNORE FULL},
+    {"streaming*", IGNORE NO_MEMORY},
+    {"multipack_*", IGNORE FULL},
+    {"batch_flattening", IGNORE FULL},
+    {"curriculum_sampling", IGNORE NO_MEMORY},
+    {"group_by_length", IGNORE FULL},
+    {"excess_length_strategy", IGNORE FULL},
+    {"min_sample_len", IGNORE FULL},
+    {"max_grad_norm", IGNORE "the norms of clipping are not counted"},
+    {"datasets", IGNORE NO_MEMORY},
+    {"dataset_*", IGNORE NO_MEMORY},
+    {"dataloader_*", IGNORE NO_MEMORY},
+    {"test_datasets", IGNORE NO_MEMORY},
+    {"pretraining_dataset", IGNORE NO_MEMORY},
+    {"shuffle_*", IGNORE NO_MEMORY},
+    {"skip_prepare_dataset", IGNORE NO_MEMORY},
+    {"push_dataset_to_hub", IGNORE NO_MEMORY},
+    {"hf_use_auth_token", IGNORE NO_MEMORY},
+    {"remove_unused_columns", IGNORE NO_MEMORY},
+    {"train_on_inputs", IGNORE NO_MEMORY},
+    {"model_type", IGNORE TDM_FROM_OF_MODEL},
+    {"model_config*", IGNORE TDM_FROM_OF_MODEL},
+    {"is_falcon*", IGNORE TDM_FROM_OF_MODEL},
+    {"is_llama*", IGNORE TDM_FROM_OF_MODEL},
+    {"is_mistral*", IGNORE TDM_FROM_OF_MODEL},
+    {"is_qwen*", IGNORE TDM_FROM_OF_MODEL},
+    {"base_model_*", IGNORE TDM_FROM_OF_MODEL},
+    {"revision_of_model", IGNORE TDM_FROM_OF_MODEL},
+    {"llama4_linearized_experts", LACK "grouped products are predicted"},
+    {"trust_remote_code", IGNORE NO_MEMORY},
+    {"tokenizer_*", IGNORE NO_MEMORY},
+    {"special_tokens*", IGNORE NO_MEMORY},
+    {"tokens", IGNORE "the vocabulary is the model's"},
+    {"added_tokens_overrides*", IGNORE NO_MEMORY},
+    {"chat_template*", IGNORE NO_MEMORY},
+    {"eot_tokens", IGNORE NO_MEMORY},
+    {"default_system_message", IGNORE NO_MEMORY},
+    {"fix_untrained_tokens", IGNORE NO_MEMORY},
+    {"roles_to_train", IGNORE NO_MEMORY},
+    {"learning_rate", IGNORE NO_MEMORY},
+    {"embedding_lr*", IGNORE NO_MEMORY},
+    {"lr_*", IGNORE NO_MEMORY},
+    {"eta_min", IGNORE NO_MEMORY},
+    {"cosine_*", IGNORE NO_MEMORY},
+    {"weight_decay", IGNORE NO_MEMORY},
+    {"adam_*", IGNORE NO_MEMORY},
+    {"optim_args*", IGNORE NO_MEMORY},
+    {"warmup_*", IGNORE NO_MEMORY},
+    {"num_epochs", IGNORE NO_MEMORY},
+    {"max_steps", IGNORE NO_MEMORY},
+    {"output_dir", IGNORE NO_MEMORY},
+    {"project_name", IGNORE NO_MEMORY},
+    {"hub_*", IGNORE NO_MEMORY},
+    {"save_*", IGNORE NO_MEMORY},
+    {"saves_per_epoch", IGNORE NO_MEMORY},
+    {"load_best_model_at_end", IGNORE NO_MEMORY},
+    {"metric_for_best_model", IGNORE NO_MEMORY},
+    {"greater_is_better", IGNORE NO_MEMORY},
+    {"resume_from_checkpoint", IGNORE NO_MEMORY},
+    {"auto_resume_from_checkpoints", IGNORE NO_MEMORY},
+    {"logging_*", IGNORE NO_MEMORY},
+    {"loss_watchdog_*", IGNORE NO_MEMORY},
+    {"include_*", IGNORE NO_MEMORY},
+    {"profiler_*", IGNORE NO_MEMORY},
+    {"wandb_*", IGNORE NO_MEMORY},
+    {"trackio_*", IGNORE NO_MEMORY},
+    {"swanlab_*", IGNORE NO_MEMORY},
+    {"mlflow_*", IGNORE NO_MEMORY},
+    {"comet_*", IGNORE NO_MEMORY},
+    {"otel_*", IGNORE NO_MEMORY},
+    {"use_wandb", IGNORE NO_MEMORY},
+    {"use_mlflow", IGNORE NO_MEMORY},
+    {"use_comet", IGNORE NO_MEMORY},
+    {"use_swanlab", IGNORE NO_MEMORY},
+    {"use_trackio", IGNORE NO_MEMORY},
+    {"use_tensorboard", IGNORE NO_MEMORY},
+    {"use_otel_metrics", IGNORE NO_MEMORY},
+    {"seed", IGNORE NO_MEMORY},
+    {"tf32", IGNORE NO_MEMORY},
+    {"strict", IGNORE NO_MEMORY},
+    {"total_num_tokens", IGNORE NO_MEMORY},
+    {"total_supervised_tokens", IGNORE NO_MEMORY},
+    {"use_ray", IGNORE NO_MEMORY},
+    {"ray_*", IGNORE NO_MEMORY},
+    {"resources_per_worker*", IGNORE NO_MEMORY},
+    {"debug", IGNORE NO_MEMORY},
+    {"ddp*", IGNORE "the keys of ddp say it"},
+    {"local_rank", IGNORE NO_MEMORY},
+    {"device*", IGNORE NO_MEMORY},
+    {"low_cpu_mem_usage", IGNORE NO_MEMORY},
+    {"torchdistx_path", IGNORE NO_MEMORY},
+    {"accelerator_config*", IGNORE NO_MEMORY},
+    {"experimental_skip_move_to_device", IGNORE NO_MEMORY},
+    {"reinit_weights", IGNORE NO_MEMORY},
+    {"unsloth_*", REFUSE "Unsloth's kernels are not known"},
+    {.key = NULL},
+};
+
+const struct tdm_from_kind tdm_from_axolotl = {
+    .name = "an Axolotl config",
+    .rules = rules,
+    .signs = {"base_model", "sequence_len", "micro_batch_size"},
+    .settle = settle};

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which format a file of settings has, and the words of a command line. */
+#include "commands/from_file.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/toml.h"
+#include "base/yaml.h"
+
+#include <ctype.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_BYTES (UINT64_C(4) << 20) /* more than any file of settings */
+#define WORD_BYTES 1024u
+
+/* ---- arguments ---- */
+
+struct words {
+    const char *at, *file;
+    unsigned line;
+    struct tdm_error *err;
+};
+
+static void skip_space(struct words *w)
+{
+    for (;; w->at++) {
+        if (*w->at == '#')
+            w->at += strcspn(w->at, "\n");
+        if (*w->at == '\\' && w->at[1] == '\n')
+            w->at++;
+        if (*w->at == '\n')
+            w->line++;
+        if (!isspace((unsigned char)*w->at))
+            return;
+    }
+}
+
+/* The next word, without its quotes. *quoted: it had some. */
+static enum tdm_status next_word(struct words *w, char out[WORD_BYTES], bool *quoted)
+{
+    size_t length = 0;
+    char quote = '\0';
+    *quoted = false;
+    for (; *w->at != '\0' && (quote != '\0' || !isspace((unsigned char)*w->at)); w->at++) {
+        if (*w->at == '\n')
+            break; /* inside quotes */
+        if (*w->at == quote) {
+            quote = '\0';
+        } else if (quote == '\0' && (*w->at == '"' || *w->at == '\'')) {
+            quote = *w->at;
+            *quoted = true;
+        } else if (length + 1 == WORD_BYTES) {
+            return tdm_fail(w->err, TDM_INPUT, "%s: line %u: a word is too long", w->file, w->line);
+        } else {
+            out[length++] = *w->at;
+        }
+    }
+    out[length] = '\0';
+    if (quote != '\0')
+        return tdm_fail(w->err, TDM_INPUT, "%s: line %u: a quote does not end on its line", w->file,
+                        w->line);
+    return TDM_OK;
+}
+
+static bool is_option(const char *word)
+{
+    return strncmp(word, "--", 2) == 0 && isalpha((unsigned char)word[2]);
+}
+
+/* Adds a value to an option: the first one replaces true, others make it a list. */
+static bool add_value(json_t *object, const char *option, json_t *value)
+{
+    json_t *there = json_object_get(object, option);
+    if (json_is_true(there))
+        return json_object_set_new(object, option, value) == 0;
+    if (json_is_array(there))
+        return json_array_append_new(there, value) == 0;
+    json_t *list = json_pack("[O, o]", there, value);
+    return list != NULL && json_object_set_new(object, option, list) == 0;
+}
+
+static enum tdm_status read_argument(struct words *w, json_t *object, char option[WORD_BYTES])
+{
+    char word[WORD_BYTES];
+    bool quoted;
+    enum tdm_status status = next_word(w, word, &quoted);
+    if (status != TDM_OK)
+        return status;
+    char *value = word;
+    if (!quoted && is_option(word)) {
+        value = strchr(word, '=');
+        if (value != NULL)
+            *value++ = '\0';
+        memcpy(option, word, strlen(word) + 1);
+        if (json_object_get(object, option) != NULL)
+            return tdm_fail(w->err, TDM_INPUT, "%s: line %u: \"%s\" is there twice", w->file,
+                            w->line, option);
+        if (json_object_set_new(object, option, json_true()) != 0)
+            return tdm_fail(w->err, TDM_NO_MEMORY, "%s: no memory to parse it", w->file);
+    } else if (option[0] == '\0') {
+        tdm_fail(w->err, TDM_INPUT, "%s: line %u: expected an option, as --micro-batch-size 1",
+                 w->file, w->line);
+        return tdm_hint(w->err, "give the arguments alone, without the script around them");
+    }
+    if (value == NULL)
+        return TDM_OK;
+    json_t *scalar = quoted ? json_string(value) : tdm_yaml_scalar(value, strlen(value));
+    if (scalar == NULL)
+        return tdm_fail(w->err, TDM_INPUT, "%s: line %u: a value is not UTF-8", w->file, w->line);
+    return add_value(object, option, scalar)
+               ? TDM_OK
+               : tdm_fail(w->err, TDM_NO_MEMORY, "%s: no memory to parse it", w->file);
+}
+
+static enum tdm_status parse_arguments(const char *file, const char *text, json_t **root,
+                                       struct tdm_error *err)
+{
+    struct words w = {.at = text, .file = file, .line = 1, .err = err};
+    char option[WORD_BYTES] = "";
+    json_t *object = json_object();
+    enum tdm_status status = TDM_OK;
+    if (object == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);
+    for (skip_space(&w); *w.at != '\0' && status == TDM_OK; skip_space(&w))
+        status = read_argument(&w, object, option);
+    if (status == TDM_OK)
+        *root = object;
+    else
+        json_decref(object);
+    return status;
+}
+
+/* ---- formats ---- */
+
+enum format { JSON, YAML, TOML, ARGUMENTS };
+
+static enum format format_by_text(const char *text)
+{
+    struct words w = {.at = text};
+    skip_space(&w);
+    if (*w.at == '{')
+        return JSON;
+    if (*w.at == '[')
+        return TOML;
+    return is_option(w.at) ? ARGUMENTS : YAML;
+}
+
+static enum format format_of(const char *path, const char *text)
+{
+    static const struct {
+        const char *suffix;
+        enum format format;
+    } suffixes[] = {
+        {".json", JSON}, {".yaml", YAML}, {".yml", YAML}, {".toml", TOML}, {".args", ARGUMENTS}};
+    size_t length = strlen(path);
+    for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
+        size_t end = strlen(suffixes[i].suffix);
+        if (length > end && strcmp(path + length - end, suffixes[i].suffix) == 0)
+            return suffixes[i].format;
+    }
+    return format_by_text(text);
+}
+
+enum tdm_status tdm_from_load(const char *path, json_t **root, struct tdm_error *err)
+{
+    char *text;
+    uint64_t bytes;
+    enum tdm_status status = tdm_file_read(path, MOST_BYTES, &text, &bytes, err);
+    if (status != TDM_OK)
+        return status;
+    if (bytes == 0)
+        status = tdm_fail(err, TDM_INPUT, "%s: is empty; expected settings", path);
+    else if (strlen(text) != bytes)
+        status = tdm_fail(err, TDM_INPUT, "%s: is no file of settings: it has a zero byte", path);
+    else
+        switch (format_of(path, text)) {
+        case JSON:
+            status = tdm_json_parse(path, text, (size_t)bytes, root, err);
+            break;
+        case YAML:
+            status = tdm_yaml_parse(path, text, (size_t)bytes, root, err);
+            break;
+        case TOML:
+            status = tdm_toml_parse(path, text, (size_t)bytes, root, err);
+            break;
+        case ARGUMENTS:
+            status = parse_arguments(path, text, root, err);
+            break;
+        }
+    free(text);
+    return status;
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of a DeepSpeed config, and of what `accelerate config` writes. */
+#include "commands/from_rules.h"
+
+#include <string.h>
+
+#define NO_MEMORY TDM_FROM_NO_MEMORY
+#define NO_GPU "GPUs are known"
+
+static enum tdm_status settle_deepspeed(const struct tdm_from_reading *r)
+{
+    r->from->has_deepspeed = true;
+    return TDM_OK;
+}
+
+/* "auto": as Adam by its name has it. */
+static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    bool adam = tdm_from_is(value, "Adam") || tdm_from_is(value, "AdamW");
+    return adam ? tdm_from_pair(r, "optimizer", "AdamW")
+                : tdm_from_bad(r, path, value, "Adam and AdamW are known");
+}
+
+/* DeepSpeed 0.19: runtime/config.py, zero/config.py. */
+static const struct tdm_from_rule deepspeed_rules[] = {
+    {"train_micro_batch_size_per_gpu", SAYS(BATCH)},
+    {"train_batch_size", IGNORE "it follows from the others"},
+    {"gradient_accumulation_steps", SAYS(STEPS)},
+    {"zero_optimization.stage", READ(tdm_from_read_stage)},
+    {"zero_optimization.offload_optimizer.device", SET "offload_optimizer"},
+    {"zero_optimization.offload_optimizer.pin_memory", SET "pin_memory"},
+    {"zero_optimization.offload_param.device", SET "offload_param"},
+    {"zero_optimization.offload_param.pin_memory", SET "pin_memory"},
+    {"zero_optimization.offload_optimizer.*", IGNORE "not modelled"},
+    {"zero_optimization.offload_param.*", IGNORE "not modelled"},
+    {"zero_optimization.contiguous_gradients", SET "contiguous_gradients"},
+    {"zero_optimization.overlap_comm", SET "overlap_comm"},
+    {"zero_optimization.reduce_scatter", SET "reduce_scatter"},
+    {"zero_optimization.reduce_bucket_size", SIZE "reduce_bucket_size"},
+    {"zero_optimization.sub_group_size", SET "sub_group_size"},
+    {"zero_optimization.stage3_prefetch_bucket_size", SIZE "stage3_prefetch_bucket_size"},
+    {"zero_optimization.stage3_param_persistence_threshold",
+     SIZE "stage3_param_persistence_threshold"},
+    {"zero_optimization.stage3_max_live_parameters", SET "stage3_max_live_parameters"},
+    {"zero_optimization.stage3_max_reuse_distance", SET "stage3_max_reuse_distance"},
+    /* the same by the names of DeepSpeed's fields */
+    {"zero_optimization.prefetch_bucket_size", SIZE "stage3_prefetch_bucket_size"},
+    {"zero_optimization.param_persistence_threshold", SIZE "stage3_param_persistence_threshold"},
+    {"zero_optimization.max_live_parameters", SET "stage3_max_live_parameters"},
+    {"zero_optimization.max_reuse_distance", SET "stage3_max_reuse_distance"},
+    {"zero_optimization.stage3_gather_*", IGNORE "it is for saving"},
+    {"zero_optimization.gather_16bit_weights_on_model_save", IGNORE "it is for saving"},
+    {"zero_optimization.allgather_*", IGNORE "parameters are gathered in place"},
+    {"zero_optimization.round_robin_gradients", IGNORE NO_MEMORY},
+    {"zero_optimization.ignore_unused_parameters", IGNORE NO_MEMORY},
+    {"zero_optimization.cpu_offload", REFUSE "say offload_optimizer"},
+    {"zero_optimization.zero_hpz_partition_size", ONE "ZeRO++ is not known"},
+    {"zero_optimization.zero_quantized_*", REFUSE "ZeRO++ is not known"},
+    {"communication_data_type", SET "communication_data_type"},
+    {"data_types.grad_accum_dtype", SET "grad_accum_dtype"},
+    {"bf16.enabled", IGNORE "bf16 is assumed"},
+    {"bf16.*", IGNORE "not modelled"},
+    {"bfloat16.enabled", IGNORE "bf16 is assumed"},
+    {"fp16.enabled", REFUSE "only bf16 is known"},
+    {"fp16.*", IGNORE "fp16 is off"},
+    {"amp.*", IGNORE "apex is off"},
+    {"optimizer.type", READ(read_optimizer)},
+    {"optimizer.params.torch_adam", REFUSE "say --set optimizer=torch_adam"},
+    {"optimizer.params.*", IGNORE NO_MEMORY},
+    {"scheduler.*", IGNORE NO_MEMORY},
+    {"gradient_clipping", IGNORE "clipping is in place"},
+    {"prescale_gradients", IGNORE NO_MEMORY},
+    {"steps_per_print", IGNORE NO_MEMORY},
+    {"wall_clock_breakdown", IGNORE NO_MEMORY},
+    {"dump_state", IGNORE NO_MEMORY},
+    {"memory_breakdown", IGNORE NO_MEMORY},
+    {"flops_profiler.*", IGNORE NO_MEMORY},
+    {"comms_logger.*", IGNORE NO_MEMORY},
+    {"tensorboard.*", IGNORE NO_MEMORY},
+    {"wandb.*", IGNORE NO_MEMORY},
+    {"aio.*", IGNORE NO_MEMORY},
+    {"checkpoint.*", IGNORE "it is for saving"},
+    {"zero_allow_untested_optimizer", IGNORE NO_MEMORY},
+    {"zero_force_ds_cpu_optimizer", IGNORE NO_MEMORY},
+    {"seq_parallel_communication_data_type", IGNORE NO_MEMORY},
+    {"sequence_parallel_size", ONE "name the method, --method ulysses"},
+    {"compile.*", REFUSE "DeepCompile is not known"},
+    {"activation_checkpointing.*", IGNORE "transformers' own checkpoints are set by checkpointing"},
+    {.key = NULL},
+};
+
+const struct tdm_from_kind tdm_from_deepspeed = {
+    .name = "a DeepSpeed config",
+    .rules = deepspeed_rules,
+    .signs = {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"},
+    .settle = settle_deepspeed};
+
+/* ---- accelerate ---- */
+
+static enum tdm_status read_distributed(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value)
+{
+    if (tdm_from_is(value, "NO"))
+        r->from->method = r->from->method == NULL ? "parallel" : r->from->method;
+    else if (tdm_from_is(value, "MULTI_GPU"))
+        r->from->method = r->from->method == NULL ? "ddp" : r->from->method;
+    else if (tdm_from_is(value, "FSDP"))
+        r->from->method = "fsdp";
+    else if (!tdm_from_is(value, "DEEPSPEED"))
+        return tdm_from_bad(r, path, value, "NO, MULTI_GPU, FSDP and DEEPSPEED are known");
+    return TDM_OK;
+}
+
+static enum tdm_status read_precision(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    if (tdm_from_is(value, "bf16"))
+        r->from->bf16 = true;
+    else if (!tdm_from_is_off(value))
+        return tdm_from_bad(r, path, value, "bf16 and no are known");
+    return TDM_OK;
+}
+
+/* accelerate, utils/fsdp_utils.py fsdp2_prepare_model and accelerator.py: what is trained becomes
+ * fp32 where mixed precision is on. With --set weights_dtype=fp32 parameters are gathered in bf16.
+ */
+static enum tdm_status settle_accelerate(const struct tdm_from_reading *r)
+{
+    bool sharded = tdm_from_is(json_object_get(r->root, "distributed_type"), "FSDP");
+    r->from->is_training = true;
+    if (tdm_from_is(json_object_get(r->root, "distributed_type"), "NO"))
+        r->from->gpus = 1; /* whatever num_processes says */
+    if (sharded && r->from->bf16)
+        return tdm_from_pair(r, "weights_dtype", "fp32");
+    return TDM_OK;
+}
+
+/* accelerate 1.15, commands/config/config_args.py ClusterConfig; utils/dataclasses.py. */
+static const struct tdm_from_rule accelerate_rules[] = {
+    {"distributed_type", READ(read_distributed)},
+    {"num_processes", SAYS(GPUS)},
+    {"num_machines", SAYS(NODES)},
+    {"mixed_precision", READ(read_precision)},
+    {"deepspeed_config.zero_stage", READ(tdm_from_read_stage)},
+    {"deepspeed_config.deepspeed_config_file", READ(tdm_from_read_deepspeed)},
+    {"deepspeed_config.gradient_accumulation_steps", SAYS(STEPS)},
+    {"deepspeed_config.offload_optimizer_device", SET "offload_optimizer"},
+    {"deepspeed_config.offload_param_device", SET "offload_param"},
+    {"deepspeed_config.offload_optimizer_nvme_path", IGNORE NO_MEMORY},
+    {"deepspeed_config.offload_param_nvme_path", IGNORE NO_MEMORY},
+    {"deepspeed_config.gradient_clipping", IGNORE "clipping is in place"},
+    {"deepspeed_config.zero3_init_flag", IGNORE "shards are assumed to be loaded one by one"},
+    {"deepspeed_config.zero3_save_16bit_model", IGNORE "it is for saving"},
+    {"deepspeed_config.deepspeed_*", IGNORE NO_MEMORY},
+    {"deepspeed_config.seq_parallel_communication_data_type", IGNORE NO_MEMORY},
+    {"fsdp_config.*", TABLE(tdm_from_fsdp_rules), .prefix = "fsdp_"},
+    {"parallelism_config.parallelism_config_dp_shard_size", IGNORE "all GPUs share the shards"},
+    {"parallelism_config.parallelism_config_dp_replicate_size", SET "dp_replicate_size"},
+    {"parallelism_config.parallelism_config_tp_size",
+     ONE "tensor parallelism under fully_shard is not known"},
+    {"parallelism_config.parallelism_config_cp_size", ONE "name the method, as --method ring"},
+    {"parallelism_config.parallelism_config_sp_size", ONE "name the method, as --method ulysses"},
+    {"parallelism_config.*", IGNORE NO_MEMORY},
+    {"dynamo_config.*", REFUSE "torch.compile is not known"},
+    {"dynamo_backend", REFUSE "torch.compile is not known"},
+    {"fp8_config*", REFUSE "only bf16 is known"},
+    {"fp16", REFUSE "only bf16 is known"},
+    {"megatron_lm_config.*", REFUSE "give Megatron-LM's arguments to --from"},
+    {"use_cpu", REFUSE NO_GPU},
+    {"tpu_use_*", REFUSE NO_GPU},
+    {"tpu_*", IGNORE "GPUs are used"},
+    {"downcast_bf16", IGNORE "GPUs are used"},
+    {"compute_environment", IGNORE NO_MEMORY},
+    {"debug", IGNORE NO_MEMORY},
+    {"enable_cpu_affinity", IGNORE NO_MEMORY},
+    {"machine_rank", IGNORE NO_MEMORY},
+    {"main_*", IGNORE NO_MEMORY},
+    {"rdzv_*", IGNORE NO_MEMORY},
+    {"same_network", IGNORE NO_MEMORY},
+    {"gpu_ids", IGNORE NO_MEMORY},
+    {"mpirun_config.*", IGNORE NO_MEMORY},
+    {"command*", IGNORE NO_MEMORY},
+    {.key = NULL},
+};
+
+const struct tdm_from_kind tdm_from_accelerate = {
+    .name = "an accelerate config",
+    .rules = accelerate_rules,
+    .signs = {"distributed_type", "compute_environment", "num_processes"},
+    .settle = settle_accelerate};

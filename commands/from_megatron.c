@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Megatron-LM's arguments, as a command line or as the MODEL_ARGS of its functional tests:
+ * megatron/training/arguments.py and transformer_config.py of Megatron-LM d98e8a64. */
+#include "commands/from_rules.h"
+
+#include <string.h>
+
+#define NO_MEMORY TDM_FROM_NO_MEMORY
+#define OF_MODEL "the model is named on the command line"
+#define EXPERTS "mixtures of experts in Megatron-LM are not known"
+
+/* MODEL_ARGS of a test, or the whole file. */
+static const json_t *arguments(const struct tdm_from_reading *r)
+{
+    const json_t *inside = json_object_get(r->root, "MODEL_ARGS");
+    return inside != NULL ? inside : r->root;
+}
+
+static const json_t *argument(const struct tdm_from_reading *r, const char *option)
+{
+    return json_object_get(arguments(r), option);
+}
+
+static enum tdm_status read_backend(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    static const char *const known[] = {"auto", "flash", "fused", NULL};
+    for (const char *const *word = known; *word != NULL; word++)
+        if (tdm_from_is(value, *word))
+            return tdm_from_pair(r, "attention_backend", *word);
+    return tdm_from_bad(r, path, value, "auto, flash and fused are known");
+}
+
+static enum tdm_status read_implementation(const struct tdm_from_reading *r, const char *path,
+                                           const json_t *value)
+{
+    return tdm_from_is(value, "transformer_engine")
+               ? TDM_OK
+               : tdm_from_bad(r, path, value, "transformer_engine is known");
+}
+
+static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    return tdm_from_is(value, "adam") ? TDM_OK : tdm_from_bad(r, path, value, "adam is known");
+}
+
+/* rope or learned_absolute. */
+static enum tdm_status read_positions(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    if (tdm_from_is(value, "rope") || tdm_from_is(value, "learned_absolute"))
+        return tdm_from_pair(r, "position_embedding_type", json_string_value(value));
+    return tdm_from_bad(r, path, value, "rope and learned_absolute are known");
+}
+
+/* A value of an option, or what Megatron-LM takes where it is not said. */
+struct unsaid {
+    const char *option, *key, *value;
+};
+
+/* Ranks are never those that the method assumes. Where the file describes a model, the parts that
+ * it does not name are Megatron-LM's. */
+static enum tdm_status settle(const struct tdm_from_reading *r)
+{
+    static const struct unsaid ranks[] = {
+        {"--tensor-model-parallel-size", "tensor_model_parallel_size", "1"},
+        {"--context-parallel-size", "context_parallel_size", "1"},
+        {NULL, NULL, NULL},
+    };
+    static const struct unsaid parts[] = {
+        {"--normalization", "normalization", "LayerNorm"},
+        {"--swiglu", "swiglu", "no"},
+        {"--disable-bias-linear", "disable_bias_linear", "no"},
+        {"--position-embedding-type", "position_embedding_type", "learned_absolute"},
+        {"--hidden-dropout", "hidden_dropout", "0.1"},
+        {NULL, NULL, NULL},
+    };
+    enum tdm_status status = TDM_OK;
+    r->from->method = "megatron-cp";
+    for (const struct unsaid *u = ranks; u->option != NULL && status == TDM_OK; u++)
+        if (argument(r, u->option) == NULL)
+            status = tdm_from_pair(r, u->key, u->value);
+    if (argument(r, "--num-layers") == NULL)
+        return status;
+    for (const struct unsaid *u = parts; u->option != NULL && status == TDM_OK; u++)
+        if (argument(r, u->option) == NULL)
+            status = tdm_from_pair(r, u->key, u->value);
+    return status;
+}
+
+static const struct tdm_from_rule argument_rules[] = {
+    {"micro_batch_size", SAYS(BATCH)},
+    {"seq_length", SAYS(CONTEXT)},
+    {"global_batch_size", IGNORE "as many micro-batches as fill the pipeline are predicted"},
+    {"num_microbatches", SET "num_microbatches"},
+    /* ranks */
+    {"tensor_model_parallel_size", SET "tensor_model_parallel_size"},
+    {"context_parallel_size", SET "context_parallel_size"},
+    {"pipeline_model_parallel_size", SET "pipeline_model_parallel_size"},
+    {"num_layers_per_virtual_pipeline_stage", SET "num_layers_per_virtual_pipeline_stage"},
+    {"num_virtual_stages_per_pipeline_rank", REFUSE "say num_layers_per_virtual_pipeline_stage"},
+    {"pipeline_model_parallel_layout", REFUSE "even pipelines are known"},
+    {"decoder_first_pipeline_num_layers", REFUSE "even pipelines are known"},
+    {"decoder_last_pipeline_num_layers", REFUSE "even pipelines are known"},
+    {"account_for_*", REFUSE "even pipelines are known"},
+    {"expert_model_parallel_size", ONE EXPERTS},
+    {"expert_tensor_parallel_size", IGNORE "num_experts says whether there are experts"},
+    {"num_distributed_optimizer_instances", ONE "one instance is known"},
+    {"sequence_parallel", SET "sequence_parallel"},
+    {"cp_comm_type", SET "cp_comm_type"},
+    {"hierarchical_context_parallel_sizes", SET "hierarchical_context_parallel_sizes"},
+    {"use_tp_pp_dp_mapping", IGNORE NO_MEMORY},
+    {"use_ring_exchange_p2p", IGNORE NO_MEMORY},
+    {"overlap_p2p_communication*", IGNORE "as it is by default"},
+    {"microbatch_group_size_per_virtual_pipeline_stage", LACK "the usual order is predicted"},
+    /* recomputation */
+    {"recompute_granularity", SET "recompute_granularity"},
+    {"recompute_method", SET "recompute_method"},
+    {"recompute_num_layers", SET "recompute_num_layers"},
+    {"recompute_modules", SET "recompute_modules"},
+    {"recompute_activations", ON "recompute_granularity=selective"},
+    {"distribute_saved_activations", SET "distribute_saved_activations"},
+    {"cpu_offloading*", REFUSE "offloaded activations are not known"},
+    {"fine_grained_activation_offloading", REFUSE "offloaded activations are not known"},
+    /* optimizer and gradients */
+    {"optimizer", READ(read_optimizer)},
+    {"use_distributed_optimizer", SET "use_distributed_optimizer"},
+    {"overlap_grad_reduce", SET "overlap_grad_reduce"},
+    {"overlap_param_gather*", IGNORE NO_MEMORY},
+    {"no_gradient_accumulation_fusion", ON "gradient_accumulation_fusion=no"},
+    {"gradient_accumulation_fusion", SET "gradient_accumulation_fusion"},
+    {"accumulate_allreduce_grads_in_fp32", IGNORE "as it is with bf16"},
+    {"grad_reduce_in_bf16", REFUSE "gradients in fp32 are known"},
+    {"optimizer_cpu_offload", REFUSE "an offloaded optimizer is not known"},
+    {"optimizer_offload_fraction", IGNORE "nothing is offloaded"},
+    {"use_precision_aware_optimizer", REFUSE "states in fp32 are known"},
+    {"main_grads_dtype", REFUSE "gradients in fp32 are known"},
+    {"main_params_dtype", REFUSE "main parameters in fp32 are known"},
+    {"exp_avg_*", REFUSE "states in fp32 are known"},
+    {"use_megatron_fsdp", REFUSE "Megatron-FSDP is not known"},
+    {"use_torch_fsdp2", REFUSE "name the method, --method fsdp"},
+    {"data_parallel_sharding_strategy", REFUSE "Megatron-FSDP is not known"},
+    {"ddp_bucket_size", LACK "buckets of the usual size are predicted"},
+    {"ddp_*", IGNORE NO_MEMORY},
+    {"defer_embedding_wgrad_compute", REFUSE "deferred gradients are not known"},
+    {"wgrad_deferral_limit", IGNORE NO_MEMORY},
+    {"delay_wgrad_compute", REFUSE "deferred gradients are not known"},
+    {"muon_*", IGNORE NO_MEMORY},
+    {"decoupled_*", IGNORE NO_MEMORY},
+    /* dtypes */
+    {"bf16", IGNORE "bf16 is assumed"},
+    {"fp16*", REFUSE "only bf16 is known"},
+    {"fp8*", REFUSE "only bf16 is known"},
+    {"fp4*", REFUSE "only bf16 is known"},
+    {"first_last_layers_bf16", IGNORE NO_MEMORY},
+    {"attention_softmax_in_fp32", IGNORE "the kernel's softmax is in fp32"},
+    {"apply_query_key_layer_scaling", IGNORE NO_MEMORY},
+    /* kernels */
+    {"transformer_impl", READ(read_implementation)},
+    {"attention_backend", READ(read_backend)},
+    {"use_flash_attn", ON "attention_backend=flash"},
+    {"use_mcore_models", IGNORE "Megatron-Core is predicted"},
+    {"use_legacy_models", REFUSE "Megatron-Core is known"},
+    {"cross_entropy_loss_fusion", SET "cross_entropy_loss_fusion"},
+    {"cross_entropy_fusion_impl", SET "cross_entropy_fusion_impl"},
+    {"no_masked_softmax_fusion", IGNORE "the kernel of attention has its own"},
+    {"no_bias_gelu_fusion", LACK "predicted as one kernel"},
+    {"no_bias_swiglu_fusion", LACK "predicted as one kernel"},
+    {"no_bias_dropout_fusion", LACK "predicted as one kernel"},
+    {"no_rope_fusion", LACK "predicted as one kernel"},
+    {"no_persist_layer_norm", IGNORE NO_MEMORY},
+    {"enable_cuda_graph", REFUSE "CUDA graphs are not known"},
+    {"external_cuda_graph", REFUSE "CUDA graphs are not known"},
+    {"cuda_graph_*", REFUSE "CUDA graphs are not known"},
+    {"tp_comm_overlap*", REFUSE "buffers of overlapped communication are not known"},
+    {"te_rng_tracker", IGNORE NO_MEMORY},
+    {"deterministic_mode", IGNORE "CUBLAS_WORKSPACE_CONFIG says what it changes"},
+    {"batch_invariant_mode", REFUSE "its kernels are not known"},
+    /* the model */
+    {"normalization", SET "normalization"},
+    {"swiglu", SET "swiglu"},
+    {"squared_relu", REFUSE "SwiGLU and GELU are known"},
+    {"disable_bias_linear", SET "disable_bias_linear"},
+    {"position_embedding_type", READ(read_positions)},
+    {"use_rotary_position_embeddings", ON "position_embedding_type=rope"},
+    {"hidden_dropout", SET "hidden_dropout"},
+    {"attention_dropout", IGNORE "the kernel makes its mask again"},
+    {"make_vocab_size_divisible_by", SET "make_vocab_size_divisible_by"},
+    {"num_experts", REFUSE EXPERTS},
+    {"moe_*", IGNORE "num_experts says whether there are experts"},
+    {"multi_latent_attention", REFUSE "latent attention is not known"},
+    {"mtp_num_layers", REFUSE "heads of later tokens are not known"},
+    {"mtp_*", IGNORE NO_MEMORY},
+    {"experimental_attention_variant", REFUSE "full attention is known"},
+    {"attention_output_gate", REFUSE "it is not known"},
+    {"window_size", REFUSE "full attention is known"},
+    {"hybrid_*", REFUSE "transformers are known"},
+    {"is_hybrid_model", REFUSE "transformers are known"},
+    {"mamba_*", REFUSE "transformers are known"},
+    {"spec", REFUSE "GPT models are known"},
+    {"num_layers", IGNORE OF_MODEL},
+    {"hidden_size", IGNORE OF_MODEL},
+    {"ffn_hidden_size", IGNORE OF_MODEL},
+    {"num_attention_heads", IGNORE OF_MODEL},
+    {"group_query_attention", IGNORE OF_MODEL},
+    {"num_query_groups", IGNORE OF_MODEL},
+    {"kv_channels", IGNORE OF_MODEL},
+    {"max_position_embeddings", IGNORE OF_MODEL},
+    {"untie_embeddings_and_output_weights", IGNORE OF_MODEL},
+    {"qk_layernorm", IGNORE OF_MODEL},
+    {"qk_l2_norm", REFUSE "it is not known"},
+    {"add_qkv_bias", IGNORE OF_MODEL},
+    {"vocab_size", IGNORE OF_MODEL},
+    {"padded_vocab_size", IGNORE OF_MODEL},
+    {"vocab_file", IGNORE OF_MODEL},
+    {"merge_file", IGNORE OF_MODEL},
+    {"tokenizer_*", IGNORE OF_MODEL},
+    {"tiktoken_*", IGNORE OF_MODEL},
+    {"rotary_*", IGNORE OF_MODEL},
+    {"rope_*", IGNORE OF_MODEL},
+    {"use_rope_scaling", IGNORE OF_MODEL},
+    {"mscale*", IGNORE OF_MODEL},
+    {"norm_epsilon", IGNORE OF_MODEL},
+    {"apply_layernorm_1p", IGNORE NO_MEMORY},
+    {"apply_wd_to_qk_layernorm", IGNORE NO_MEMORY},
+    {"init_method*", IGNORE NO_MEMORY},
+    {"embedding_init_method_std", IGNORE NO_MEMORY},
+    {"openai_gelu", IGNORE NO_MEMORY},
+    /* data, logs, checkpoints and learning */
+    {"create_attention_mask_in_dataloader", SET "create_attention_mask_in_dataloader"},
+    {"no_create_attention_mask_in_dataloader", ON "create_attention_mask_in_dataloader=no"},
+    {"reset_*", LACK "documents are not told apart"},
+    {"calculate_per_token_loss", IGNORE NO_MEMORY},
+    {"empty_unused_memory_level", LACK "cached memory is kept"},
+    {"perform_rl_step", REFUSE "pretraining is known"},
+    {"rl_*", REFUSE "pretraining is known"},
+    {"inference_*", IGNORE "generation is not predicted"},
+    {"ckpt_*", IGNORE "it is for saving"},
+    {"no_ckpt_*", IGNORE "it is for saving"},
+    {"dist_ckpt_*", IGNORE "it is for saving"},
+    {"use_dist_ckpt*", IGNORE "it is for saving"},
+    {"auto_detect_ckpt_format", IGNORE "it is for saving"},
+    {"save*", IGNORE "it is for saving"},
+    {"load*", IGNORE "it is for saving"},
+    {"no_load_*", IGNORE "it is for saving"},
+    {"no_save_*", IGNORE "it is for saving"},
+    {"async_*", IGNORE "it is for saving"},
+    {"non_persistent_*", IGNORE "it is for saving"},
+    {"use_checkpoint_*", IGNORE "it is for saving"},
+    {"override_opt_param_scheduler", IGNORE NO_MEMORY},
+    {"use_persistent_ckpt_worker", IGNORE "it is for saving"},
+    {"no_use_tokenizer_model_from_checkpoint_args", IGNORE "it is for saving"},
+    {"finetune", IGNORE NO_MEMORY},
+    {"exit_*", IGNORE NO_MEMORY},
+    {"error_injection_*", IGNORE NO_MEMORY},
+    {"rerun_mode", IGNORE NO_MEMORY},
+    {"log_*", IGNORE NO_MEMORY},
+    {"logging_*", IGNORE NO_MEMORY},
+    {"timing_*", IGNORE NO_MEMORY},
+    {"tensorboard_*", IGNORE NO_MEMORY},
+    {"wandb_*", IGNORE NO_MEMORY},
+    {"profile*", IGNORE NO_MEMORY},
+    {"use_pytorch_profiler", IGNORE NO_MEMORY},
+    {"record_memory_history", IGNORE NO_MEMORY},
+    {"memory_snapshot_path", IGNORE NO_MEMORY},
+    {"straggler_*", IGNORE NO_MEMORY},
+    {"verify_integrity", IGNORE NO_MEMORY},
+    {"check_*", IGNORE NO_MEMORY},
+    {"no_check_*", IGNORE NO_MEMORY},
+    {"manual_gc*", IGNORE NO_MEMORY},
+    {"distributed_*", IGNORE NO_MEMORY},
+    {"high_priority_stream_groups", IGNORE NO_MEMORY},
+    {"nccl_*", IGNORE NO_MEMORY},
+    {"disable_gloo_process_groups", IGNORE NO_MEMORY},
+    {"export_te_mcore_model", IGNORE "it is for saving"},
+    {"seed", IGNORE NO_MEMORY},
+    {"split", IGNORE NO_MEMORY},
+    {"data_*", IGNORE NO_MEMORY},
+    {"dataloader_type", IGNORE NO_MEMORY},
+    {"train_data_path", IGNORE NO_MEMORY},
+    {"valid_data_path", IGNORE NO_MEMORY},
+    {"test_data_path", IGNORE NO_MEMORY},
+    {"per_split_data_args_path", IGNORE NO_MEMORY},
+    {"mock_data", IGNORE NO_MEMORY},
+    {"no_mmap_bin_files", IGNORE NO_MEMORY},
+    {"num_workers", IGNORE NO_MEMORY},
+    {"num_dataset_builder_threads", IGNORE NO_MEMORY},
+    {"eod_mask_loss", IGNORE NO_MEMORY},
+    {"train_*", IGNORE NO_MEMORY},
+    {"rampup_batch_size", IGNORE NO_MEMORY},
+    {"step_batch_size_schedule", IGNORE NO_MEMORY},
+    {"eval_*", IGNORE "evaluation is not predicted"},
+    {"test_mode", IGNORE NO_MEMORY},
+    {"lr*", IGNORE NO_MEMORY},
+    {"min_lr", IGNORE NO_MEMORY},
+    {"adam_*", IGNORE NO_MEMORY},
+    {"weight_decay*", IGNORE NO_MEMORY},
+    {"start_weight_decay", IGNORE NO_MEMORY},
+    {"end_weight_decay", IGNORE NO_MEMORY},
+    {"clip_grad", IGNORE "clipping is in place"},
+    {"loss_scale*", IGNORE NO_MEMORY},
+    {"initial_loss_scale", IGNORE NO_MEMORY},
+    {"disable_straggler_on_startup", IGNORE NO_MEMORY},
+    {"enable_experimental", IGNORE NO_MEMORY},
+    {.key = NULL},
+};
+
+static const struct tdm_from_rule rules[] = {
+    {"ENV_VARS.CUBLAS_WORKSPACE_CONFIG", SET "CUBLAS_WORKSPACE_CONFIG"},
+    {"ENV_VARS.PYTORCH_CUDA_ALLOC_CONF", SET "PYTORCH_CUDA_ALLOC_CONF"},
+    {"ENV_VARS.*", IGNORE NO_MEMORY},
+    {"MODEL_ARGS.*", TABLE(argument_rules)},
+    {"TEST_TYPE", IGNORE "of the test"},
+    {"METRICS", IGNORE "of the test"},
+    {"LAUNCHER", IGNORE "of the test"},
+    {"MODE", IGNORE "of the test"},
+    {"BEFORE_SCRIPT", IGNORE "of the test"},
+    {"AFTER_SCRIPT", IGNORE "of the test"},
+    {"*", TABLE(argument_rules)},
+    {.key = NULL},
+};
+
+const struct tdm_from_kind tdm_from_megatron = {.name = "Megatron-LM's arguments",
+                                                .rules = rules,
+                                                .signs = {"MODEL_ARGS"},
+                                                .options = true,
+                                                .settle = settle};

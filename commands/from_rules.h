@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What each key of the files of --from stands for: a table of rules for each kind of file. Only for
+ * commands/from_*.c and commands/predict_from.c.
+ *
+ * Objects inside are entered unless a rule names them, so a key is a path:
+ * "zero_optimization.stage". The first rule that fits holds.
+ */
+#ifndef TDM_COMMANDS_FROM_RULES_H
+#define TDM_COMMANDS_FROM_RULES_H
+
+#include "commands/predict_from.h"
+
+enum tdm_from_action {
+    TDM_FROM_SET,     /* a setting, whose key is `to`; null, "auto" and empty: not said */
+    TDM_FROM_SIZE,    /* the same, and "auto" is one of its values */
+    TDM_FROM_ON,      /* the pair `to`, if it is on */
+    TDM_FROM_IGNORE,  /* `to` says why */
+    TDM_FROM_REFUSE,  /* unless it is off; `to` says what is known */
+    TDM_FROM_LACK,    /* unless it is off, the answer says that it is not modelled, and `to` */
+    TDM_FROM_BATCH,   /* --batch */
+    TDM_FROM_CONTEXT, /* --context */
+    TDM_FROM_GPUS,    /* --gpus */
+    TDM_FROM_NODES,   /* --nodes */
+    TDM_FROM_MODEL,   /* MODEL */
+    TDM_FROM_STEPS,   /* micro-batches whose gradients are added up */
+    TDM_FROM_ONE,     /* a degree: 1 (and what is below it) or a refusal by `to` */
+    TDM_FROM_READ,    /* `read` */
+    TDM_FROM_TABLE,   /* what stands for the "*" is a key of `table` */
+};
+
+struct tdm_from_reading {
+    struct tdm_from *from;
+    const char *file;
+    const json_t *root;
+    const struct tdm_from_kind *kind;
+    struct tdm_error *err;
+};
+
+struct tdm_from_rule {
+    const char *key; /* a path; one that ends in "*" is the beginning of some; NULL: the end */
+    enum tdm_from_action action;
+    const char *to;
+    enum tdm_status (*read)(const struct tdm_from_reading *r, const char *path,
+                            const json_t *value);
+    const struct tdm_from_rule *table;
+    const char *prefix; /* of names of the table, which may be left out */
+};
+
+/* A kind of file, and keys of which it has one. */
+struct tdm_from_kind {
+    const char *name;
+    const struct tdm_from_rule *rules;
+    const char *signs[8];
+    bool options; /* keys are options: "--num-layers" is num_layers */
+    /* Called when all keys were read. NULL: nothing follows from what it does not say. */
+    enum tdm_status (*settle)(const struct tdm_from_reading *r);
+};
+
+extern const struct tdm_from_kind tdm_from_deepspeed, tdm_from_accelerate, tdm_from_training,
+    tdm_from_adapter, tdm_from_axolotl, tdm_from_megatron, tdm_from_torchtitan;
+
+/* fsdp_config of TrainingArguments, accelerate and Axolotl. */
+extern const struct tdm_from_rule tdm_from_fsdp_rules[];
+
+/* The rest of a row behind its key: {"fp16", REFUSE "only bf16 is known"}. */
+#define SET .action = TDM_FROM_SET, .to =
+#define SIZE .action = TDM_FROM_SIZE, .to =
+#define ON .action = TDM_FROM_ON, .to =
+#define IGNORE .action = TDM_FROM_IGNORE, .to =
+#define REFUSE .action = TDM_FROM_REFUSE, .to =
+#define LACK .action = TDM_FROM_LACK, .to =
+#define ONE .action = TDM_FROM_ONE, .to =
+#define SAYS(what) .action = TDM_FROM_##what
+#define READ(function) .action = TDM_FROM_READ, .read = (function)
+#define TABLE(rules) .action = TDM_FROM_TABLE, .table = (rules)
+
+#define TDM_FROM_NO_MEMORY "changes no memory"
+#define TDM_FROM_OF_MODEL "the model says it"
+
+/* False, null, 0, "none", "no", "off", "disabled" or empty. */
+bool tdm_from_is_off(const json_t *value);
+bool tdm_from_is(const json_t *value, const char *word);
+
+/* The key is read, and ignored because of `why`. */
+enum tdm_status tdm_from_note(const struct tdm_from_reading *r, const char *path, const char *why);
+/* The key changes memory, and no method has it. */
+enum tdm_status tdm_from_lack(const struct tdm_from_reading *r, const char *path, const char *why);
+/* TDM_INPUT: `FILE: "PATH" is VALUE; EXPECTED`. */
+enum tdm_status tdm_from_bad(const struct tdm_from_reading *r, const char *path,
+                             const json_t *value, const char *expected);
+/* A setting for --set. If the method lacks it, the answer says so. */
+enum tdm_status tdm_from_pair(const struct tdm_from_reading *r, const char *key, const char *value);
+/* The same, left out in silence where the method lacks it. */
+enum tdm_status tdm_from_quiet_pair(const struct tdm_from_reading *r, const char *key,
+                                    const char *value);
+enum tdm_status tdm_from_count(const struct tdm_from_reading *r, const char *path,
+                               const json_t *value, uint64_t *out);
+/* A word that stays valid as long as the settings. NULL: no memory. */
+const char *tdm_from_keep(const struct tdm_from_reading *r, const char *word);
+
+/* Reads a key by another table, which has a rule for it. */
+enum tdm_status tdm_from_apply_rules(const struct tdm_from_reading *r,
+                                     const struct tdm_from_rule *rules, const char *path,
+                                     const json_t *value);
+
+/* For rules: stages of ZeRO, the name of a DeepSpeed config, dtypes of weights, attention by
+ * transformers' names, checkpointing and its kind. */
+enum tdm_status tdm_from_read_stage(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value);
+enum tdm_status tdm_from_read_deepspeed(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value);
+enum tdm_status tdm_from_read_dtype(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value);
+enum tdm_status tdm_from_read_attention(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value);
+enum tdm_status tdm_from_read_checkpoints(const struct tdm_from_reading *r, const char *path,
+                                          const json_t *value);
+enum tdm_status tdm_from_read_reentrant(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value);
+enum tdm_status tdm_from_read_bf16(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value);
+
+#endif

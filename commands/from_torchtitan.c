@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of torchtitan's TOML files: torchtitan/config/job_config.py as of 2026-01, the last version
+ * that was configured by TOML, and of earlier ones. */
+#include "commands/from_rules.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NO_MEMORY TDM_FROM_NO_MEMORY
+
+/* default, always or never; a boolean in earlier versions is the same as always and never. */
+static enum tdm_status read_reshard(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    if (tdm_from_is(value, "default"))
+        return tdm_from_note(r, path, "assumed");
+    bool always = tdm_from_is(value, "always");
+    return always || tdm_from_is(value, "never")
+               ? tdm_from_pair(r, "reshard_after_forward", always ? "yes" : "no")
+               : tdm_from_bad(r, path, value, "default, always and never are known");
+}
+
+static enum tdm_status read_mode(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    if (tdm_from_is(value, "none"))
+        return tdm_from_note(r, path, "off");
+    if (!tdm_from_is(value, "full") && !tdm_from_is(value, "selective"))
+        return tdm_from_bad(r, path, value, "none, selective and full are known");
+    r->from->checkpoints = true;
+    return TDM_OK;
+}
+
+/* A number N: every Nth layer; "op": some operations of every layer are kept. It counts with
+ * mode = "selective" alone. */
+static enum tdm_status read_option(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value)
+{
+    const json_t *section = json_object_get(r->root, "activation_checkpoint");
+    const char *text = json_string_value(value);
+    char every[32], *end;
+    if (!tdm_from_is(json_object_get(section, "mode"), "selective"))
+        return tdm_from_note(r, path, "mode is not selective");
+    if (text != NULL && strcmp(text, "op") == 0)
+        return tdm_from_lack(r, path, "predicted as checkpoints of whole layers, which keep less");
+    long number = text != NULL ? strtol(text, &end, 10) : (long)json_integer_value(value);
+    if (number < 1 || (text != NULL && *end != '\0'))
+        return tdm_from_bad(r, path, value, "a number of layers and \"op\" are known");
+    snprintf(every, sizeof(every), "%ld", number);
+    return tdm_from_pair(r, "checkpoint_every", every);
+}
+
+static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    const json_t *section = json_object_get(r->root, "optimizer");
+    const json_t *how = json_object_get(section, "implementation");
+    if (!tdm_from_is(value, "AdamW") && !tdm_from_is(value, "Adam"))
+        return tdm_from_bad(r, path, value, "Adam and AdamW are known");
+    if (how != NULL && !tdm_from_is(how, "fused") && !tdm_from_is(how, "foreach"))
+        return tdm_from_bad(r, "optimizer.implementation", how, "fused and foreach are known");
+    return tdm_from_pair(r, "optimizer",
+                         tdm_from_is(how, "foreach") ? "adamw-foreach" : "adamw-fused");
+}
+
+static enum tdm_status settle(const struct tdm_from_reading *r)
+{
+    const json_t *training = json_object_get(r->root, "training");
+    r->from->method = "fsdp";
+    r->from->is_training = true;
+    /* distributed/parallelize: the embedding and the norm with the head are groups */
+    enum tdm_status status = tdm_from_pair(r, "units", "layers+ends");
+    if (status == TDM_OK && json_object_get(training, "dtype") == NULL)
+        status = tdm_from_pair(r, "weights_dtype", "fp32");
+    if (status == TDM_OK)
+        status = tdm_from_lack(r, "model", "predicted as transformers' model of the same shape");
+    return status;
+}
+
+static const struct tdm_from_rule rules[] = {
+    {"training.local_batch_size", SAYS(BATCH)},
+    {"training.batch_size", SAYS(BATCH)},
+    {"training.seq_len", SAYS(CONTEXT)},
+    {"training.global_batch_size", IGNORE "one micro-batch a step is predicted"},
+    {"training.dtype", READ(tdm_from_read_dtype)},
+    {"training.mixed_precision_param", IGNORE "bf16"},
+    {"training.mixed_precision_reduce", IGNORE "as weights_dtype has it"},
+    {"training.enable_cpu_offload", ON "offload_policy=cpu"},
+    {"training.compile", REFUSE "torch.compile is not known"},
+    {"training.enable_fp8_linear", REFUSE "only bf16 is known"},
+    {"training.data_parallel_*", IGNORE "all GPUs share the shards"},
+    {"training.tensor_parallel_degree", ONE "tensor parallelism under fully_shard is not known"},
+    {"training.max_norm", IGNORE "the norms of clipping are not counted"},
+    {"training.*", IGNORE NO_MEMORY},
+    {"parallelism.data_parallel_shard_degree", IGNORE "all GPUs share the shards"},
+    {"parallelism.data_parallel_replicate_degree", SET "dp_replicate_size"},
+    {"parallelism.fsdp_reshard_after_forward", READ(read_reshard)},
+    {"parallelism.tensor_parallel_degree", ONE "tensor parallelism under fully_shard is not known"},
+    {"parallelism.pipeline_parallel_degree", ONE "pipelines under fully_shard are not known"},
+    {"parallelism.context_parallel_degree", ONE "name the method, as --method ring"},
+    {"parallelism.expert_parallel_degree", ONE "expert parallelism is not known"},
+    {"parallelism.expert_tensor_parallel_degree", ONE "expert parallelism is not known"},
+    {"parallelism.enable_compiled_autograd", REFUSE "compiled autograd is not known"},
+    {"parallelism.*", IGNORE NO_MEMORY},
+    {"experimental.context_parallel_degree", ONE "name the method, as --method ring"},
+    {"experimental.pipeline_parallel_degree", ONE "pipelines under fully_shard are not known"},
+    {"experimental.*", IGNORE NO_MEMORY},
+    {"activation_checkpoint.mode", READ(read_mode)},
+    {"activation_checkpoint.selective_ac_option", READ(read_option)},
+    {"activation_checkpoint.*", IGNORE "of operations that are kept"},
+    {"optimizer.name", READ(read_optimizer)},
+    {"optimizer.early_step_in_backward", REFUSE "a step in the backward is not known"},
+    {"optimizer.*", IGNORE NO_MEMORY},
+    {"compile.enable", REFUSE "torch.compile is not known"},
+    {"compile.*", IGNORE "torch.compile is off"},
+    {"model.converters", REFUSE "float8 and its like are not known"},
+    {"model.name", IGNORE "the model is named on the command line"},
+    {"model.flavor", IGNORE "the model is named on the command line"},
+    {"model.*", IGNORE TDM_FROM_OF_MODEL},
+    {"hf_transformers.*", IGNORE "the model is named on the command line"},
+    {"quantize.*", IGNORE "there are no converters"},
+    {"float8.*", IGNORE "there are no converters"},
+    {"mx.*", IGNORE "there are no converters"},
+    {"job.*", IGNORE NO_MEMORY},
+    {"profiling.*", IGNORE NO_MEMORY},
+    {"metrics.*", IGNORE NO_MEMORY},
+    {"lr_scheduler.*", IGNORE NO_MEMORY},
+    {"checkpoint.*", IGNORE "it is for saving"},
+    {"comm.*", IGNORE NO_MEMORY},
+    {"debug.*", IGNORE NO_MEMORY},
+    {"data.*", IGNORE NO_MEMORY},
+    {"memory_estimation.*", IGNORE NO_MEMORY},
+    {"fault_tolerance.enable", REFUSE "torchft is not known"},
+    {"fault_tolerance.*", IGNORE NO_MEMORY},
+    {"validation.*", IGNORE "evaluation is not predicted"},
+    {.key = NULL},
+};
+
+const struct tdm_from_kind tdm_from_torchtitan = {
+    .name = "a config of torchtitan",
+    .rules = rules,
+    .signs = {"parallelism", "activation_checkpoint", "job", "training"},
+    .settle = settle};

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of transformers' TrainingArguments, of TRL's SFTConfig, ModelConfig and ScriptArguments, and
+ * of peft's adapter_config.json. */
+#include "commands/from_rules.h"
+
+#include <string.h>
+
+#define NO_MEMORY TDM_FROM_NO_MEMORY
+#define OTHER_TRAINING "it belongs to DPO or GRPO, which --from does not read"
+
+/* ---- sharding ---- */
+
+/* FULL_SHARD (1) and SHARD_GRAD_OP (2) of FSDP 1, or true and false. */
+static enum tdm_status read_reshard(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    bool full =
+        tdm_from_is(value, "FULL_SHARD") || json_is_true(value) || json_integer_value(value) == 1;
+    if (full || tdm_from_is(value, "SHARD_GRAD_OP") || json_is_false(value) ||
+        json_integer_value(value) == 2)
+        return tdm_from_pair(r, "reshard_after_forward", full ? "yes" : "no");
+    return tdm_from_bad(r, path, value,
+                        "FULL_SHARD and SHARD_GRAD_OP are known (HYBRID_SHARD is --set "
+                        "dp_replicate_size=NODES)");
+}
+
+static enum tdm_status read_version(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    if (json_integer_value(value) == 2)
+        return tdm_from_note(r, path, "fully_shard is predicted");
+    return json_integer_value(value) == 1
+               ? tdm_from_lack(r, path, "FSDP 1 is predicted as fully_shard")
+               : tdm_from_bad(r, path, value, "versions 1 and 2 are known");
+}
+
+/* accelerate, utils/dataclasses.py FullyShardedDataParallelPlugin; transformers, fsdp_config. */
+const struct tdm_from_rule tdm_from_fsdp_rules[] = {
+    {"version", READ(read_version)},
+    {"sharding_strategy", READ(read_reshard)},
+    {"reshard_after_forward", READ(read_reshard)},
+    {"offload_params", ON "offload_policy=cpu"},
+    {"activation_checkpointing", READ(tdm_from_read_checkpoints)},
+    {"min_num_params", LACK "every layer is a group"},
+    {"auto_wrap_policy", IGNORE "every layer is a group"},
+    {"transformer_layer_cls_to_wrap", IGNORE "every layer is a group"},
+    {"state_dict_type", IGNORE "it is for saving"},
+    {"final_state_dict_type", IGNORE "it is for saving"},
+    {"use_orig_params", IGNORE NO_MEMORY},
+    {"sync_module_states", IGNORE NO_MEMORY},
+    {"cpu_ram_efficient_loading", IGNORE "shards are assumed to be loaded one by one"},
+    {"cpu_offload_pin_memory", IGNORE NO_MEMORY},
+    {"backward_prefetch*", IGNORE "as fully_shard has it"},
+    {"forward_prefetch", IGNORE "as fully_shard has it"},
+    {"ignored_modules", REFUSE "all modules are sharded"},
+    {"limit_all_gathers", IGNORE "as fully_shard has it"},
+    {"mixed_precision_policy", LACK "parameters in bf16 and reductions in fp32 are assumed"},
+    {"xla*", REFUSE "GPUs are known"},
+    {.key = NULL},
+};
+
+static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    r->from->method = "fsdp";
+    return TDM_OK;
+}
+
+/* ---- adapters of TRL ---- */
+
+static bool uses_adapters(const struct tdm_from_reading *r)
+{
+    return json_is_true(json_object_get(r->root, "use_peft"));
+}
+
+/* Keys of adapters are read where there are any: the setting is named by the key itself. */
+static enum tdm_status read_adapter(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    static const struct tdm_from_rule named[] = {
+        {"lora_target_modules", SET "lora_targets"},
+        {"lora_modules_to_save", SET "modules_to_save"},
+        {"lora_dropout", SET "lora_dropout"},
+        {"lora_r", SET "lora_rank"},
+        {.key = NULL},
+    };
+    if (!uses_adapters(r))
+        return tdm_from_note(r, path, "use_peft is off");
+    return tdm_from_apply_rules(r, named, path, value);
+}
+
+static enum tdm_status settle_training(const struct tdm_from_reading *r)
+{
+    r->from->is_training = true;
+    if (!uses_adapters(r))
+        return TDM_OK;
+    r->from->adapters = true;
+    /* trl/trainer/model_config.py: lora_r is 16 where it is not said */
+    return json_object_get(r->root, "lora_r") != NULL ? TDM_OK
+                                                      : tdm_from_pair(r, "lora_rank", "16");
+}
+
+static enum tdm_status read_loss(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    if (tdm_from_is(value, "nll"))
+        return tdm_from_note(r, path, "the model's own loss");
+    return tdm_from_is(value, "chunked_nll")
+               ? tdm_from_pair(r, "logits", "chunked")
+               : tdm_from_bad(r, path, value, "nll and chunked_nll are known");
+}
+
+/* transformers 5.17, training_args.py; trl, trainer/sft_config.py, model_config.py,
+ * scripts/utils.py. */
+static const struct tdm_from_rule training_rules[] = {
+    {"model_name_or_path", SAYS(MODEL)},
+    {"per_device_train_batch_size", SAYS(BATCH)},
+    {"max_length", SAYS(CONTEXT)},
+    {"max_seq_length", SAYS(CONTEXT)},
+    {"gradient_accumulation_steps", SAYS(STEPS)},
+    {"gradient_checkpointing", READ(tdm_from_read_checkpoints)},
+    {"gradient_checkpointing_kwargs.use_reentrant", READ(tdm_from_read_reentrant)},
+    {"gradient_checkpointing_use_reentrant", READ(tdm_from_read_reentrant)},
+    {"optim", SET "optim"},
+    {"use_liger_kernel", SET "use_liger_kernel"},
+    {"use_liger", SET "use_liger_kernel"},
+    {"liger_kernel_config*", LACK "the fused loss is predicted"},
+    {"bf16", READ(tdm_from_read_bf16)},
+    {"fp16", REFUSE "only bf16 is known"},
+    {"dtype", READ(tdm_from_read_dtype)},
+    {"torch_dtype", READ(tdm_from_read_dtype)},
+    {"attn_implementation", READ(tdm_from_read_attention)},
+    {"model_init_kwargs.dtype", READ(tdm_from_read_dtype)},
+    {"model_init_kwargs.torch_dtype", READ(tdm_from_read_dtype)},
+    {"model_init_kwargs.attn_implementation", READ(tdm_from_read_attention)},
+    {"model_init_kwargs.*", IGNORE NO_MEMORY},
+    {"fsdp", READ(read_fsdp)},
+    {"fsdp_config.*", TABLE(tdm_from_fsdp_rules), .prefix = "fsdp_"},
+    {"fsdp_transformer_layer_cls_to_wrap", IGNORE "every layer is a group"},
+    {"deepspeed", READ(tdm_from_read_deepspeed)},
+    {"parallelism_config*", REFUSE "name the method, as --method ring"},
+    {"torch_compile", REFUSE "torch.compile is not known"},
+    {"torch_compile_*", IGNORE "torch.compile is off"},
+    {"torchdynamo", REFUSE "torch.compile is not known"},
+    /* adapters and quantized weights */
+    {"use_peft", IGNORE "keys of adapters say it"},
+    {"lora_r", READ(read_adapter)},
+    {"lora_target_modules", READ(read_adapter)},
+    {"lora_modules_to_save", READ(read_adapter)},
+    {"lora_dropout", READ(read_adapter)},
+    {"lora_target_parameters", REFUSE "adapters of projections are known"},
+    {"lora_alpha", IGNORE NO_MEMORY},
+    {"lora_task_type", IGNORE NO_MEMORY},
+    {"use_rslora", IGNORE NO_MEMORY},
+    {"use_dora", REFUSE "DoRA is not known"},
+    {"load_in_4bit", ON "load_in_4bit=true"},
+    {"load_in_8bit", ON "load_in_8bit=true"},
+    {"bnb_4bit_quant_type", IGNORE "nf4 and fp4 take the same"},
+    {"bnb_4bit_quant_storage", IGNORE NO_MEMORY},
+    {"use_bnb_nested_quant", ON "double_quantization=yes"},
+    /* what is not modelled */
+    {"activation_offloading", REFUSE "offloaded activations are not known here"},
+    {"label_smoothing_factor", REFUSE "the loss of smoothed labels is not known"},
+    {"optim_target_modules", REFUSE "GaLore and its like are not known"},
+    {"neftune_noise_alpha", LACK "noise of the embedding"},
+    {"torch_empty_cache_steps", LACK "cached memory is kept"},
+    {"auto_find_batch_size", LACK "the batch is as said"},
+    {"loss_type", READ(read_loss)},
+    {"beta", REFUSE OTHER_TRAINING},
+    {"max_prompt_length", REFUSE OTHER_TRAINING},
+    {"max_completion_length", REFUSE OTHER_TRAINING},
+    {"num_generations", REFUSE OTHER_TRAINING},
+    {"precompute_ref_log_probs", REFUSE OTHER_TRAINING},
+    {"use_vllm", REFUSE OTHER_TRAINING},
+    {"vllm_*", REFUSE OTHER_TRAINING},
+    {"reward_*", REFUSE OTHER_TRAINING},
+    /* the rest of transformers */
+    {"optim_args", IGNORE NO_MEMORY},
+    {"max_grad_norm", IGNORE "the norms of clipping are not counted"},
+    {"per_device_eval_batch_size", IGNORE "evaluation is not predicted"},
+    {"eval*", IGNORE "evaluation is not predicted"},
+    {"batch_eval_metrics", IGNORE "evaluation is not predicted"},
+    {"prediction_loss_only", IGNORE "evaluation is not predicted"},
+    {"do_*", IGNORE NO_MEMORY},
+    {"learning_rate", IGNORE NO_MEMORY},
+    {"weight_decay", IGNORE NO_MEMORY},
+    {"adam_*", IGNORE NO_MEMORY},
+    {"lr_scheduler_*", IGNORE NO_MEMORY},
+    {"warmup_*", IGNORE NO_MEMORY},
+    {"num_train_epochs", IGNORE NO_MEMORY},
+    {"max_steps", IGNORE NO_MEMORY},
+    {"log*", IGNORE NO_MEMORY},
+    {"save_*", IGNORE NO_MEMORY},
+    {"output_dir", IGNORE NO_MEMORY},
+    {"overwrite_output_dir", IGNORE NO_MEMORY},
+    {"overwrite_hub_revision", IGNORE NO_MEMORY},
+    {"run_name", IGNORE NO_MEMORY},
+    {"report_to", IGNORE NO_MEMORY},
+    {"project", IGNORE NO_MEMORY},
+    {"wandb_*", IGNORE NO_MEMORY},
+    {"trackio_*", IGNORE NO_MEMORY},
+    {"seed", IGNORE NO_MEMORY},
+    {"data_seed", IGNORE NO_MEMORY},
+    {"full_determinism", IGNORE "as kernels are by default"},
+    {"dataset*", IGNORE NO_MEMORY},
+    {"dataloader_*", IGNORE NO_MEMORY},
+    {"shuffle_dataset", IGNORE NO_MEMORY},
+    {"group_by_length", IGNORE "sequences are assumed to be full"},
+    {"length_column_name", IGNORE NO_MEMORY},
+    {"train_sampling_strategy", IGNORE "sequences are assumed to be full"},
+    {"push_to_hub*", IGNORE NO_MEMORY},
+    {"hub_*", IGNORE NO_MEMORY},
+    {"ddp_*", IGNORE "the keys of ddp say it"},
+    {"local_rank", IGNORE NO_MEMORY},
+    {"tf32", IGNORE NO_MEMORY},
+    {"half_precision_backend", IGNORE NO_MEMORY},
+    {"bf16_full_eval", IGNORE "evaluation is not predicted"},
+    {"fp16_*", IGNORE "fp16 is off"},
+    {"remove_unused_columns", IGNORE NO_MEMORY},
+    {"label_names", IGNORE NO_MEMORY},
+    {"load_best_model_at_end", IGNORE NO_MEMORY},
+    {"metric_for_best_model", IGNORE NO_MEMORY},
+    {"greater_is_better", IGNORE NO_MEMORY},
+    {"ignore_data_skip", IGNORE NO_MEMORY},
+    {"accelerator_config*", IGNORE NO_MEMORY},
+    {"resume_from_checkpoint", IGNORE NO_MEMORY},
+    {"include_*", IGNORE NO_MEMORY},
+    {"average_tokens_across_devices", IGNORE NO_MEMORY},
+    {"disable_tqdm", IGNORE NO_MEMORY},
+    {"skip_memory_metrics", IGNORE NO_MEMORY},
+    {"use_cpu", REFUSE "GPUs are known"},
+    {"debug", IGNORE NO_MEMORY},
+    {"ray_scope", IGNORE NO_MEMORY},
+    {"use_legacy_prediction_loop", IGNORE NO_MEMORY},
+    {"enable_jit_checkpoint", IGNORE NO_MEMORY},
+    /* the rest of TRL and of recipes that are read with it */
+    {"model_revision", IGNORE NO_MEMORY},
+    {"trust_remote_code", IGNORE NO_MEMORY},
+    {"tokenizer_*", IGNORE NO_MEMORY},
+    {"chat_template*", IGNORE NO_MEMORY},
+    {"system_prompt", IGNORE NO_MEMORY},
+    {"eos_token", IGNORE NO_MEMORY},
+    {"pad_token", IGNORE NO_MEMORY},
+    {"pad_to_multiple_of", IGNORE "sequences are assumed to be full"},
+    {"packing*", IGNORE "sequences are assumed to be full"},
+    {"padding_free", IGNORE "sequences are assumed to be full"},
+    {"truncation_mode", IGNORE NO_MEMORY},
+    {"completion_only_loss", IGNORE NO_MEMORY},
+    {"assistant_only_loss", IGNORE NO_MEMORY},
+    {"router_aux_loss_coef", IGNORE NO_MEMORY},
+    {"ignore_bias_buffers", IGNORE NO_MEMORY},
+    {"benchmarks", IGNORE NO_MEMORY},
+    {"callbacks", IGNORE NO_MEMORY},
+    {"env*", IGNORE NO_MEMORY},
+    {.key = NULL},
+};
+
+const struct tdm_from_kind tdm_from_training = {
+    .name = "TrainingArguments",
+    .rules = training_rules,
+    .signs = {"per_device_train_batch_size", "output_dir", "gradient_checkpointing",
+              "learning_rate", "optim", "model_name_or_path"},
+    .settle = settle_training};
+
+/* ---- peft ---- */
+
+static enum tdm_status settle_adapter(const struct tdm_from_reading *r)
+{
+    r->from->adapters = true;
+    return TDM_OK;
+}
+
+/* peft 0.21, tuners/lora/config.py. */
+static const struct tdm_from_rule adapter_rules[] = {
+    {"r", SET "lora_rank"},
+    {"target_modules", SET "lora_targets"},
+    {"lora_dropout", SET "lora_dropout"},
+    {"modules_to_save", SET "modules_to_save"},
+    {"use_dora", REFUSE "DoRA is not known"},
+    {"rank_pattern", REFUSE "one rank for all is known"},
+    {"lora_bias", REFUSE "trained biases are not known"},
+    {"peft_type", IGNORE "LoRA"},
+    {"lora_alpha", IGNORE NO_MEMORY},
+    {"use_rslora", IGNORE NO_MEMORY},
+    {"use_qalora", REFUSE "QA-LoRA is not known"},
+    {"bias", REFUSE "trained biases are not known"},
+    {"task_type", IGNORE NO_MEMORY},
+    {"base_model_name_or_path", SAYS(MODEL)},
+    {"inference_mode", IGNORE NO_MEMORY},
+    {"init_lora_weights", IGNORE NO_MEMORY},
+    {"fan_in_fan_out", IGNORE NO_MEMORY},
+    {"alpha_pattern", IGNORE NO_MEMORY},
+    {"revision", IGNORE NO_MEMORY},
+    {"peft_version", IGNORE NO_MEMORY},
+    {"auto_mapping", IGNORE NO_MEMORY},
+    {"ensure_weight_tying", IGNORE NO_MEMORY},
+    {"qalora_group_size", IGNORE NO_MEMORY},
+    {"loftq_config", IGNORE NO_MEMORY},
+    {"eva_config", IGNORE NO_MEMORY},
+    {"corda_config", IGNORE NO_MEMORY},
+    {"megatron_config", IGNORE NO_MEMORY},
+    {"megatron_core", IGNORE NO_MEMORY},
+    {"exclude_modules", REFUSE "name the modules in target_modules"},
+    {"target_parameters", REFUSE "adapters of projections are known"},
+    {"layers_to_transform", REFUSE "adapters in all layers are known"},
+    {"layers_pattern", REFUSE "adapters in all layers are known"},
+    {"layer_replication", REFUSE "layers as the model has them are known"},
+    {"trainable_token_indices", REFUSE "single trained tokens are not known"},
+    {.key = NULL},
+};
+
+const struct tdm_from_kind tdm_from_adapter = {.name = "an adapter_config.json of peft",
+                                               .rules = adapter_rules,
+                                               .signs = {"peft_type", "lora_alpha"},
+                                               .settle = settle_adapter};

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* vLLM as a method: its keys, in the words of `vllm serve`, and what it refuses. Keys of what vLLM
+ * does not do (eviction, int4 caches) have names of their own. */
+#include "methods/serving/serving.h"
+
+#include "base/units.h"
+#include "methods/method.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIELD(name) .field = offsetof(struct tdm_method_settings, serving.name)
+#define MOST_RANKS 65536u
+
+/* ---- readers ---- */
+
+static enum tdm_status read_utilization(const struct tdm_method_key *key, const char *value,
+                                        struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char *end;
+    double share = strtod(value, &end);
+    if (end == value || *end != '\0' || !(share > 0 && share <= 1))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.64s\" is not a share; expected a number above 0, up to 1",
+                        key->name, value);
+    settings->serving.utilization = share;
+    return TDM_OK;
+}
+
+static enum tdm_status read_auto_tokens(const struct tdm_method_key *key, const char *value,
+                                        struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    if (strcmp(value, "auto") != 0)
+        return tdm_key_read_tokens(key, value, settings, err);
+    *(uint64_t *)(void *)((char *)settings + key->field) = TDM_AUTO;
+    return TDM_OK;
+}
+
+/* Tokens, "none" for 0, or "model" for TDM_AUTO. */
+static enum tdm_status read_window(const struct tdm_method_key *key, const char *value,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    if (strcmp(value, "none") == 0) {
+        *(uint64_t *)(void *)((char *)settings + key->field) = 0;
+        return TDM_OK;
+    }
+    return read_auto_tokens(key, strcmp(value, "model") == 0 ? "auto" : value, settings, err);
+}
+
+static enum tdm_status read_auto_count(const struct tdm_method_key *key, const char *value,
+                                       struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    if (strcmp(value, "auto") != 0)
+        return tdm_key_read_count(key, value, settings, err);
+    *(uint64_t *)(void *)((char *)settings + key->field) = TDM_AUTO;
+    return TDM_OK;
+}
+
+static enum tdm_status read_size(const struct tdm_method_key *key, const char *value,
+                                 struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    uint64_t *bytes = (uint64_t *)(void *)((char *)settings + key->field);
+    char what[64];
+    if (strcmp(value, "auto") == 0) {
+        *bytes = TDM_AUTO;
+        return TDM_OK;
+    }
+    snprintf(what, sizeof(what), "--set %s", key->name);
+    return tdm_parse_bytes(value, what, bytes, err);
+}
+
+/* "8K,4x2K": a tree, level by level. */
+static enum tdm_status read_prefixes(const struct tdm_method_key *key, const char *value,
+                                     struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    struct tdm_serving *serving = &settings->serving;
+    serving->prefix_levels = 0;
+    if (strcmp(value, "none") == 0)
+        return TDM_OK;
+    for (const char *at = value; *at != '\0';) {
+        char level[32], *times, what[64];
+        size_t span = strcspn(at, ",");
+        uint64_t nodes = 1;
+        if (span == 0 || span >= sizeof(level) || serving->prefix_levels == TDM_PREFIX_LEVELS)
+            return tdm_key_bad_value(key, value, err);
+        memcpy(level, at, span);
+        level[span] = '\0';
+        at += span + (at[span] == ',');
+        times = strchr(level, 'x');
+        snprintf(what, sizeof(what), "--set %s", key->name);
+        if (times != NULL)
+            *times = '\0';
+        enum tdm_status status =
+            times == NULL ? TDM_OK : tdm_parse_count(level, what, 1, 1u << 20, &nodes, err);
+        uint32_t number = serving->prefix_levels++;
+        serving->prefix[number].nodes =
+            nodes * (number == 0 ? 1 : serving->prefix[number - 1].nodes);
+        if (status == TDM_OK)
+            status = tdm_parse_tokens(times == NULL ? level : times + 1, what,
+                                      &serving->prefix[number].tokens, err);
+        if (status != TDM_OK)
+            return status;
+        if (serving->prefix[number].nodes > 1u << 30)
+            return tdm_key_bad_value(key, value, err);
+    }
+    return TDM_OK;
+}
+
+/* ---- needs ---- */
+
+static bool scales_groups(const struct tdm_key_case *c)
+{
+    return c->settings->serving.kv_dtype >= TDM_KV_INT8;
+}
+
+static bool has_windows(const struct tdm_key_case *c)
+{
+    return c->settings->serving.version >= TDM_VLLM_0_8;
+}
+
+static bool has_chunks(const struct tdm_key_case *c)
+{
+    return has_windows(c) && c->settings->serving.chunk_tokens > 0;
+}
+
+static bool has_eviction(const struct tdm_key_case *c)
+{
+    return c->settings->serving.eviction != TDM_EVICT_NONE;
+}
+
+static bool has_sinks(const struct tdm_key_case *c)
+{
+    return c->settings->serving.eviction == TDM_EVICT_STREAMING;
+}
+
+static bool has_prompt(const struct tdm_key_case *c)
+{
+    return c->settings->serving.eviction == TDM_EVICT_H2O ||
+           c->settings->serving.eviction == TDM_EVICT_SNAPKV;
+}
+
+static bool has_prefill_ranks(const struct tdm_key_case *c)
+{
+    return c->settings->serving.prefill_ranks > 1;
+}
+
+static bool has_weight_groups(const struct tdm_key_case *c)
+{
+    enum tdm_serving_weights weights = c->settings->serving.weights;
+    return weights == TDM_SERVED_AWQ || weights == TDM_SERVED_GPTQ;
+}
+
+static const struct tdm_key_need needs_scales = {
+    "without kv_cache_dtype=int8, int4 or nvfp4, which have scales", scales_groups};
+static const struct tdm_key_need needs_windows = {
+    "with version below 0.8, which kept all tokens of a window's layers", has_windows};
+static const struct tdm_key_need needs_chunks = {"without attention_chunk_size", has_chunks};
+static const struct tdm_key_need needs_eviction = {"without kv_eviction", has_eviction};
+static const struct tdm_key_need needs_sinks = {"without kv_eviction=streaming", has_sinks};
+static const struct tdm_key_need needs_prompt = {"without kv_eviction=h2o or snapkv", has_prompt};
+static const struct tdm_key_need needs_prefill = {"without prefill_context_parallel_size",
+                                                  has_prefill_ranks};
+static const struct tdm_key_need needs_weight_groups = {"without quantization=awq or gptq",
+                                                        has_weight_groups};
+
+const struct tdm_method_key tdm_keys_serving[] = {
+    {"version", "0.6.4|0.6.5|0.8|0.9.1|0.11|0.21", "0.11",
+     "the first vLLM that counts like yours: what is not torch's, graphs, defaults, windows",
+     tdm_key_read_choice, FIELD(version)},
+    {"gpu_memory_utilization", "0.9", "0.9", "share of the device that vLLM may take",
+     .read = read_utilization},
+    {"kv_cache_memory_bytes", "SIZE", NULL, "bytes of the cache, in place of that share", read_size,
+     FIELD(kv_memory_bytes)},
+    {"num_gpu_blocks_override", "N", NULL, "blocks of the cache, whatever there is room for",
+     tdm_key_read_count, FIELD(override_blocks), .least = 1, .most = UINT64_C(1) << 40},
+    {"max_num_batched_tokens", "auto|N", "auto",
+     "tokens of a step: a prompt is computed in chunks of so many", read_auto_tokens,
+     FIELD(batched_tokens)},
+    {"max_num_seqs", "auto|N", "auto", "sequences of a step", read_auto_count, FIELD(sequences),
+     .least = 1, .most = MOST_RANKS},
+    {"enable_chunked_prefill", "auto|no|yes", "auto",
+     "auto: from V1 on; before, where the context is over 32K", tdm_key_read_choice, FIELD(chunks)},
+    {"block_size", "N", "16", "tokens of a block", tdm_key_read_count, FIELD(block_tokens),
+     .least = 1, .most = MOST_RANKS},
+    {"kv_cache_dtype", "auto|fp8|int8|int4|nvfp4", "auto",
+     "K and V; auto: bf16; int8, int4 and nvfp4 with scales", tdm_key_read_choice, FIELD(kv_dtype)},
+    {"kv_scale_group", "auto|N", "auto",
+     "elements that share a scale; auto: a head's for int8, 32 for int4, 16 for nvfp4",
+     read_auto_count, FIELD(kv_group), .least = 1, .most = 1024, .needs = {&needs_scales}},
+    {"sliding_window", "model|none|N", "model", "tokens that every layer sees", read_window,
+     FIELD(sliding_window), .needs = {&needs_windows}},
+    {"attention_chunk_size", "none|N", "none", "chunked local attention, as in Llama 4",
+     read_window, FIELD(chunk_tokens), .needs = {&needs_windows}},
+    {"full_attention_every", "N", "4", "of so many layers the last one sees all; 0: none does",
+     tdm_key_read_count, FIELD(full_every), .most = 1024, .needs = {&needs_chunks}},
+    {"disable_hybrid_kv_cache_manager", "no|yes", "no", "yes: layers with windows keep all tokens",
+     tdm_key_read_switch, FIELD(one_group), .needs = {&needs_windows}},
+    {"kv_eviction", "none|streaming|h2o|snapkv", "none",
+     "tokens that are dropped: StreamingLLM, H2O, SnapKV", tdm_key_read_choice, FIELD(eviction)},
+    {"kv_budget", "N", "2048", "tokens that eviction keeps of a sequence, or of its prompt",
+     tdm_key_read_tokens, FIELD(budget_tokens), .needs = {&needs_eviction}},
+    {"kv_sinks", "N", "4", "first tokens that are kept beside the budget", tdm_key_read_count,
+     FIELD(sink_tokens), .most = MOST_RANKS, .needs = {&needs_sinks}},
+    {"prompt_tokens", "auto|N", "auto", "of a sequence; auto: all", read_auto_tokens,
+     FIELD(prompt_tokens), .needs = {&needs_prompt}},
+    {"shared_prefixes", "none|N,NxN", "none",
+     "a tree of prefixes: 8K,4x2K is one of 8K tokens, and below it four of 2K",
+     .read = read_prefixes},
+    {"tensor_parallel_size", "N", "1", "GPUs that divide heads and MLP", tdm_key_read_count,
+     FIELD(tensor_ranks), .least = 1, .most = MOST_RANKS},
+    {"pipeline_parallel_size", "N", "1", "GPUs that divide the layers", tdm_key_read_count,
+     FIELD(pipeline_ranks), .least = 1, .most = MOST_RANKS},
+    {"decode_context_parallel_size", "N", "1",
+     "of the tensor-parallel GPUs so many divide the tokens of the cache", tdm_key_read_count,
+     FIELD(decode_ranks), .least = 1, .most = MOST_RANKS},
+    {"prefill_context_parallel_size", "N", "1",
+     "GPUs that divide the tokens of prompts and of the cache", tdm_key_read_count,
+     FIELD(prefill_ranks), .least = 1, .most = MOST_RANKS},
+    {"context_parallel_pass", "kv|q", "kv", "what goes round in the prefill: K and V, or Q",
+     tdm_key_read_choice, FIELD(pass), .needs = {&needs_prefill}},
+    {"quantization", "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes", "none",
+     "projections; none: bf16; int8: W8A8; awq and gptq: 4 bits", tdm_key_read_choice,
+     FIELD(weights)},
+    {"group_size", "N", "128", "weights that share a scale", tdm_key_read_count,
+     FIELD(weight_group), .least = 1, .most = MOST_RANKS, .needs = {&needs_weight_groups}},
+    {"enforce_eager", "no|yes", "no", "yes: no CUDA graphs", tdm_key_read_switch, FIELD(eager)},
+    {"sampler", "native|flashinfer", "native", "native: top-p by sorting all logits",
+     tdm_key_read_switch, FIELD(flashinfer)},
+    {"non_torch_memory", "auto|SIZE", "auto",
+     "memory outside torch that the profile run sees; auto: by published logs", read_size,
+     FIELD(non_torch_bytes)},
+    {.name = NULL},
+};
+
+/* ---- what cannot be served ---- */
+
+static enum tdm_status check_ranks(const struct tdm_model *model,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    struct tdm_serving *s = &settings->serving;
+    uint64_t others = s->pipeline_ranks * s->prefill_ranks, gpus = settings->torch.ranks;
+    if (s->tensor_ranks == 1 && gpus > 1 && gpus % others == 0)
+        s->tensor_ranks = gpus / others;
+    if (gpus > 1 && gpus != s->tensor_ranks * others) {
+        tdm_fail(err, TDM_USAGE,
+                 "--gpus %" PRIu64 " is not tensor_parallel_size x pipeline_parallel_size x "
+                 "prefill_context_parallel_size, which is %" PRIu64,
+                 gpus, s->tensor_ranks * others);
+        return tdm_hint(err, "leave out --gpus, or set one of them");
+    }
+    if (model->query_heads % s->tensor_ranks != 0 ||
+        (model->kv_heads % s->tensor_ranks != 0 && s->tensor_ranks % model->kv_heads != 0))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set tensor_parallel_size=%" PRIu64 ": it must divide the %" PRIu32
+                        " query heads, and divide or be a multiple of the %" PRIu32 " KV heads",
+                        s->tensor_ranks, model->query_heads, model->kv_heads);
+    if (s->pipeline_ranks > model->layers)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set pipeline_parallel_size=%" PRIu64 ": the model has %" PRIu32
+                        " layers; expected no more",
+                        s->pipeline_ranks, model->layers);
+    uint64_t copies = s->tensor_ranks > model->kv_heads ? s->tensor_ranks / model->kv_heads : 1;
+    if (copies % s->decode_ranks != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set decode_context_parallel_size=%" PRIu64 ": it must divide the %" PRIu64
+                 " copies that tensor_parallel_size=%" PRIu64 " makes of %" PRIu32 " KV heads",
+                 s->decode_ranks, copies, s->tensor_ranks, model->kv_heads);
+        return tdm_hint(err, "--set tensor_parallel_size=%" PRIu64,
+                        model->kv_heads * s->decode_ranks);
+    }
+    return TDM_OK;
+}
+
+static bool is_windowed(const struct tdm_model *model, const struct tdm_serving *s)
+{
+    uint64_t window = s->sliding_window == TDM_AUTO ? tdm_model_shortest_window(model, UINT64_MAX)
+                                                    : s->sliding_window;
+    return s->version >= TDM_VLLM_0_8 && (s->chunk_tokens > 0 || window > 0);
+}
+
+enum tdm_status tdm_serving_check(const struct tdm_model *model,
+                                  struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    const struct tdm_serving *s = &settings->serving;
+    bool windowed = is_windowed(model, s), divided = s->decode_ranks * s->prefill_ranks > 1;
+    uint64_t path = 0;
+    enum tdm_status status = check_ranks(model, settings, err);
+    if (status != TDM_OK)
+        return status;
+    if (windowed && (divided || s->prefix_levels > 0 || s->eviction != TDM_EVICT_NONE)) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set %s: not with layers that have a window or a chunk, which drop tokens too",
+                 divided                ? "decode_context_parallel_size"
+                 : s->prefix_levels > 0 ? "shared_prefixes"
+                                        : "kv_eviction");
+        return tdm_hint(err, "--set sliding_window=none, where all layers shall keep all tokens");
+    }
+    if (s->eviction != TDM_EVICT_NONE && s->prefix_levels > 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set shared_prefixes: not with kv_eviction, by which each sequence drops "
+                        "tokens of its own; leave out one of them");
+    for (uint32_t level = 0; level < s->prefix_levels; level++)
+        path += s->prefix[level].tokens;
+    if (path > settings->torch.tokens)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set shared_prefixes: the prefixes of a sequence have %" PRIu64
+                        " tokens; expected at most the context, %" PRIu64,
+                        path, settings->torch.tokens);
+    if (s->chunks == TDM_SERVING_NO && s->batched_tokens < settings->torch.tokens) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set max_num_batched_tokens=%" PRIu64 ": without chunks it must be at least the "
+                 "context, %" PRIu64,
+                 s->batched_tokens, settings->torch.tokens);
+        return tdm_hint(err, "--set enable_chunked_prefill=yes");
+    }
+    return TDM_OK;
+}
+
+static const struct tdm_method_key *const serving_keys[] = {tdm_keys_serving, NULL};
+
+const struct tdm_method tdm_serving_method = {
+    .name = "vllm",
+    .summary = "vLLM: weights, a profile run, and a cache of K and V in blocks (--mode serve)",
+    .serves = true,
+    .least_gpus = 1,
+    .most_gpus = MOST_RANKS,
+    .keys = serving_keys,
+    .check = tdm_serving_check};

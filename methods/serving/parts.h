@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of tdm_serving_answer(), each in its own file. Internal to methods/serving/. */
+#ifndef TDM_METHODS_SERVING_PARTS_H
+#define TDM_METHODS_SERVING_PARTS_H
+
+#include "methods/serving/serving.h"
+
+/* The layers of a pipeline stage: first, and one past the last. */
+struct tdm_serving_layers {
+    uint32_t first, end;
+};
+
+struct tdm_serving_layers tdm_serving_stage(const struct tdm_model *model,
+                                            const struct tdm_serving *serving, uint32_t stage);
+
+/* KV heads that a GPU has: no fewer than one. */
+uint64_t tdm_serving_kv_heads(const struct tdm_model *model, const struct tdm_serving *serving);
+
+/* Parameters of a tensor-parallel rank in a stage, as they are stored, and the tables of RoPE
+ * (weights.c). */
+void tdm_serving_weights(const struct tdm_model *model, const struct tdm_serving *serving,
+                         uint32_t stage, struct tdm_serving_rank *rank);
+
+/* Fills forward_bytes and sampler_bytes: the profile run of a stage (profile.c). */
+void tdm_serving_profile(const struct tdm_model *model, const struct tdm_serving *serving,
+                         const struct tdm_serving_answer *answer, uint64_t context, uint32_t stage,
+                         uint64_t workspace_bytes, struct tdm_serving_rank *rank);
+
+/* ---- cache.c ---- */
+
+/* Groups of layers whose blocks are counted alike. */
+uint32_t tdm_serving_groups(const struct tdm_model *model, const struct tdm_serving *serving);
+
+/* Bytes of a block in a stage: of as many layers as its largest group has there. */
+uint64_t tdm_serving_block_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
+                                 uint32_t stage);
+
+/* Blocks of one sequence in all groups, none of it shared. */
+uint64_t tdm_serving_sequence_blocks(const struct tdm_model *model,
+                                     const struct tdm_serving *serving, uint64_t batched_tokens,
+                                     uint64_t context);
+
+/* Blocks of some sequences, with the prefixes that they share. */
+uint64_t tdm_serving_blocks_of(const struct tdm_model *model, const struct tdm_serving *serving,
+                               uint64_t batched_tokens, uint64_t context, uint64_t sequences);
+
+#endif

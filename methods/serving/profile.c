@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The profile run: vLLM computes max_num_batched_tokens tokens of max_num_seqs sequences and
+ * samples from all of them, and reserves the peak (profile_run and _dummy_sampler_run in
+ * vllm/v1/worker/gpu_model_runner.py; vllm/worker/model_runner.py before V1). The peak is in a
+ * layer or in the sampler, whichever is higher.
+ */
+#include "methods/serving/parts.h"
+
+#include "base/size.h"
+
+#define BF16_BYTES UINT64_C(2)
+
+/* Bytes of a logit at the peak of sampling with top-p and top-k, which is in torch.sort
+ * (_apply_top_k_top_p): logits in bf16 and in fp32; sorted logits and int64 indices; and inside the
+ * sort int64 positions and the other half of CUB's double buffers, of logits and of positions. */
+#define SORT_BYTES (2 + 4 + 4 + 8 + 8 + 4 + 8)
+/* By FlashInfer: logits in bf16 and in fp32, masked logits, probabilities. */
+#define FLASHINFER_BYTES (2 + 4 + 4 + 4)
+
+/* Hidden states that live at the peak of an MLP: its input, the residual, its output; where ranks
+ * add their outputs, the sum too, and the sum of the attention, which NCCL's wrapper holds on to.
+ */
+static uint64_t hidden_bytes(const struct tdm_model *model, const struct tdm_serving *serving)
+{
+    return (serving->tensor_ranks > 1 ? 5 : 3) * BF16_BYTES * model->hidden;
+}
+
+/* Joint gate and up, and their product. Of a mixture: those of the chosen experts, the former also
+ * as their outputs (fused_moe). */
+static uint64_t mlp_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
+                          bool experts)
+{
+    if (!experts)
+        return 3 * BF16_BYTES * model->intermediate / serving->tensor_ranks;
+    uint64_t width = model->experts.intermediate / serving->tensor_ranks;
+    return model->experts.per_token * BF16_BYTES * (tdm_most(2 * width, model->hidden) + width);
+}
+
+static uint64_t attention_bytes(const struct tdm_model *model, const struct tdm_serving *serving)
+{
+    uint64_t query = model->query_heads / serving->tensor_ranks * model->head_dim;
+    uint64_t key = tdm_serving_kv_heads(model, serving) * model->head_dim;
+    return BF16_BYTES * (2 * query + 2 * key); /* q, k, v and the output */
+}
+
+/* What the ranks of a prefill send around in a layer, twice: one is used while the next one comes.
+ */
+static uint64_t passed_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
+                             uint64_t local_tokens, uint64_t context)
+{
+    uint64_t heads = model->query_heads / serving->tensor_ranks;
+    if (serving->prefill_ranks == 1)
+        return 0;
+    if (serving->pass == TDM_PASS_KV)
+        return 2 * tdm_size_ceil_div(context, serving->prefill_ranks) * 2 * BF16_BYTES *
+               tdm_serving_kv_heads(model, serving) * model->head_dim;
+    /* Queries; then the parts of all ranks' outputs, with an fp32 LSE for each head. */
+    return 2 * local_tokens * BF16_BYTES * heads * model->head_dim +
+           serving->prefill_ranks * local_tokens * heads *
+               (BF16_BYTES * model->head_dim + sizeof(float));
+}
+
+/* K and V of a layer's whole prompt, of which eviction then keeps some. */
+static uint64_t prompt_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
+                             uint64_t context)
+{
+    if (serving->eviction != TDM_EVICT_H2O && serving->eviction != TDM_EVICT_SNAPKV)
+        return 0;
+    return tdm_least(serving->prompt_tokens, context) * 2 * BF16_BYTES *
+           tdm_serving_kv_heads(model, serving) * model->head_dim;
+}
+
+void tdm_serving_profile(const struct tdm_model *model, const struct tdm_serving *serving,
+                         const struct tdm_serving_answer *answer, uint64_t context, uint32_t stage,
+                         uint64_t workspace_bytes, struct tdm_serving_rank *rank)
+{
+    struct tdm_serving_layers layers = tdm_serving_stage(model, serving, stage);
+    uint64_t tokens = tdm_size_ceil_div(answer->batched_tokens, serving->prefill_ranks);
+    uint64_t widest = 0, received = stage > 0 ? 2 * BF16_BYTES * model->hidden : 0;
+    for (uint32_t layer = layers.first; layer < layers.end; layer++)
+        widest =
+            tdm_most(widest, tdm_most(mlp_bytes(model, serving, model->layer_kinds[layer].experts),
+                                      attention_bytes(model, serving)));
+    rank->forward_bytes = tokens * (widest + hidden_bytes(model, serving) + received) +
+                          passed_bytes(model, serving, tokens, context) +
+                          prompt_bytes(model, serving, context) + workspace_bytes;
+    if (stage + 1 == serving->pipeline_ranks)
+        rank->sampler_bytes = tdm_least(answer->sequences, answer->batched_tokens) *
+                                  model->vocabulary *
+                                  (serving->flashinfer ? FLASHINFER_BYTES : SORT_BYTES) +
+                              tokens * BF16_BYTES * model->hidden + workspace_bytes;
+}

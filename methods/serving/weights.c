@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Weights of a rank. Projections are divided among tensor-parallel ranks, as are embedding and
+ * head; norms, routers and the tables of RoPE are on each. Only projections are quantized
+ * (vllm/model_executor/layers/quantization/). A table of RoPE holds cosine and sine of every
+ * position up to max_position_embeddings (layers/rotary_embedding.py), whatever max_model_len is.
+ */
+#include "methods/serving/parts.h"
+
+#include "base/size.h"
+
+#define BF16_BYTES 2u
+#define VOCABULARY_PADDING 64u /* layers/vocab_parallel_embedding.py */
+
+struct tdm_serving_layers tdm_serving_stage(const struct tdm_model *model,
+                                            const struct tdm_serving *serving, uint32_t stage)
+{
+    /* vllm/distributed/utils.py, get_pp_indices: what does not divide goes to the stages before the
+     * last one, from behind. */
+    uint32_t stages = (uint32_t)serving->pipeline_ranks, each = model->layers / stages;
+    uint32_t rest = model->layers % stages;
+    struct tdm_serving_layers layers = {0, 0};
+    for (uint32_t s = 0; s <= stage; s++) {
+        bool longer = s + 1 < stages && s + 1 + rest >= stages;
+        layers.first = layers.end;
+        layers.end += each + longer;
+    }
+    return layers;
+}
+
+uint64_t tdm_serving_kv_heads(const struct tdm_model *model, const struct tdm_serving *serving)
+{
+    return tdm_most(1, model->kv_heads / serving->tensor_ranks);
+}
+
+static bool is_projection(enum tdm_role role)
+{
+    switch (role) {
+    case TDM_ROLE_Q:
+    case TDM_ROLE_K:
+    case TDM_ROLE_V:
+    case TDM_ROLE_O:
+    case TDM_ROLE_GATE:
+    case TDM_ROLE_UP:
+    case TDM_ROLE_DOWN:
+    case TDM_ROLE_EXPERTS_GATE_UP:
+    case TDM_ROLE_EXPERTS_DOWN:
+    case TDM_ROLE_QKV:
+    case TDM_ROLE_GATE_UP:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool is_key_or_value(enum tdm_role role)
+{
+    return role == TDM_ROLE_K || role == TDM_ROLE_V || role == TDM_ROLE_K_BIAS ||
+           role == TDM_ROLE_V_BIAS;
+}
+
+/* Elements of a tensor that a rank has. */
+static uint64_t elements_of(const struct tdm_model *model, const struct tdm_serving *serving,
+                            const struct tdm_tensor *tensor)
+{
+    uint64_t ranks = serving->tensor_ranks;
+    if (tensor->role == TDM_ROLE_EMBEDDING || tensor->role == TDM_ROLE_HEAD)
+        return tdm_size_align(tensor->rows, VOCABULARY_PADDING) * tensor->columns / ranks;
+    if (is_key_or_value(tensor->role))
+        return tensor->elements / model->kv_heads * tdm_serving_kv_heads(model, serving);
+    if (tensor->role == TDM_ROLE_QKV) {
+        uint64_t heads = model->query_heads / ranks + 2 * tdm_serving_kv_heads(model, serving);
+        return heads * model->head_dim * tensor->columns;
+    }
+    if (is_projection(tensor->role) || tensor->role == TDM_ROLE_Q_BIAS)
+        return tensor->elements / ranks;
+    return tensor->elements;
+}
+
+/* Outputs of a projection on a rank: a scale of W8A8 each. */
+static uint64_t outputs_of(const struct tdm_model *model, const struct tdm_tensor *tensor,
+                           uint64_t elements)
+{
+    if (tensor->role == TDM_ROLE_O || tensor->role == TDM_ROLE_DOWN)
+        return tensor->rows; /* the inputs are divided */
+    if (tensor->role == TDM_ROLE_EXPERTS_DOWN)
+        return (uint64_t)model->experts.count * model->hidden;
+    return elements / tensor->columns;
+}
+
+static uint64_t stored_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
+                             const struct tdm_tensor *tensor)
+{
+    uint64_t elements = elements_of(model, serving, tensor);
+    if (!is_projection(tensor->role))
+        return elements * BF16_BYTES;
+    uint64_t groups = tdm_size_ceil_div(elements, serving->weight_group);
+    switch (serving->weights) {
+    case TDM_SERVED_BF16:
+        return elements * BF16_BYTES;
+    case TDM_SERVED_FP8:
+        return elements + sizeof(float);
+    case TDM_SERVED_INT8:
+        return elements + outputs_of(model, tensor, elements) * sizeof(float);
+    case TDM_SERVED_AWQ: /* zeros of 4 bits */
+        return elements / 2 + groups * BF16_BYTES + groups / 2;
+    case TDM_SERVED_GPTQ:
+        return elements / 2 + groups * BF16_BYTES;
+    case TDM_SERVED_NVFP4: /* a scale of 8 bits for each 16 */
+        return elements / 2 + elements / 16 + sizeof(float);
+    case TDM_SERVED_NF4: /* an fp32 scale for each 64 */
+        return elements / 2 + elements / 64 * sizeof(float);
+    }
+    return 0;
+}
+
+static uint64_t unit_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
+                           uint32_t unit)
+{
+    const struct tdm_unit *u = &model->units[unit];
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < u->tensor_count; i++)
+        bytes += stored_bytes(model, serving, &model->tensors[u->first_tensor + i]);
+    return bytes;
+}
+
+void tdm_serving_weights(const struct tdm_model *model, const struct tdm_serving *serving,
+                         uint32_t stage, struct tdm_serving_rank *rank)
+{
+    struct tdm_serving_layers layers = tdm_serving_stage(model, serving, stage);
+    bool first = stage == 0, last = stage + 1 == serving->pipeline_ranks;
+    uint64_t bytes = 0, tables = (model->parts & TDM_PART_TWO_ROPES) ? 2 : 1;
+    for (uint32_t layer = layers.first; layer < layers.end; layer++)
+        bytes += unit_bytes(model, serving, layer);
+    /* A tied embedding is on both ends. */
+    if (first || (last && model->tied))
+        bytes += unit_bytes(model, serving, tdm_model_embedding_unit(model));
+    if (last)
+        bytes += unit_bytes(model, serving, tdm_model_head_unit(model));
+    rank->rope_bytes = tables * model->max_context * model->rotary_dim * BF16_BYTES;
+    rank->weights_bytes = bytes + rank->rope_bytes;
+}

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The relaxation's columns of what is on the device before it is used: copies that run ahead, the
+ * slots of rings that they need, and how long the head's update waits for what they leave. */
+#include "planner/relaxation_parts.h"
+
+#include "schedule/layout.h"
+
+/* MiB that one slot of the ring of a state has at most; of the rings of masters and moments. */
+static double slot_mib_of(const struct tdm_estimator *e, enum tdm_state state)
+{
+    uint64_t most = 0;
+    for (uint32_t unit = 0; unit < e->base->model->unit_count; unit++)
+        most = larger(most, tdm_estimator_slice_bytes(e, state, unit));
+    return tdm_estimator_comes(e, state) ? (double)most / TDM_MIB : 0;
+}
+
+static double slot_mib(const struct tdm_estimator *e)
+{
+    return slot_mib_of(e, TDM_STATE_MASTER) + slot_mib_of(e, TDM_STATE_MOMENTS);
+}
+
+/* ---- the head's update ---- */
+
+static uint32_t head_unit(const struct tdm_estimator *e)
+{
+    return tdm_model_head_unit(e->base->model);
+}
+
+/* Are masters and moments fetched for updates during the backward? */
+static bool state_comes(const struct tdm_estimator *e, enum tdm_state state)
+{
+    return state != TDM_STATE_WEIGHTS && tdm_estimator_comes(e, state) &&
+           tdm_relaxation_updates_in_backward(e) && !tdm_is_far(e->base->optimizer.on);
+}
+
+static double head_slice_mib(const struct tdm_estimator *e, enum tdm_state state)
+{
+    return state_comes(e, state)
+               ? (double)tdm_estimator_slice_bytes(e, state, head_unit(e)) / TDM_MIB
+               : 0;
+}
+
+static double h2d_seconds(const struct tdm_estimator *e, double mib)
+{
+    return mib * TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
+}
+
+double tdm_relaxation_first_seconds(const struct tdm_relaxation *r, enum tdm_state state)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    return r->pricing.order == TDM_LAYER_MAJOR ? h2d_seconds(e, head_slice_mib(e, state)) : 0;
+}
+
+/* In chunk-major order the first slot may be filled before the update, and its memory is counted
+ * anyway. A head of one slice has only that. */
+double tdm_relaxation_stall_seconds(const struct tdm_relaxation *r, enum tdm_state state)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    if (!state_comes(e, state) || e->slices[head_unit(e)] == 1)
+        return 0;
+    const double all = tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, head_unit(e));
+    return r->pricing.order == TDM_LAYER_MAJOR ? all
+                                               : all - h2d_seconds(e, head_slice_mib(e, state));
+}
+
+double tdm_relaxation_head_update(const struct tdm_relaxation *r)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const struct tdm_model *model = e->base->model;
+    double all = 0;
+    for (uint32_t unit = 0; unit < model->unit_count; unit++)
+        all += (double)model->units[unit].elements;
+    return e->optimizer_seconds * (double)model->units[head_unit(e)].elements / all +
+           (e->slices[head_unit(e)] + 1.0) * e->base->machine->launch_seconds;
+}
+
+/* ---- slots ---- */
+
+static double more_slots(const struct tdm_estimator *e)
+{
+    return tdm_relaxation_most_slots(e->base->rings.optimizer) - 1;
+}
+
+/* MiB of a slot that is there while layers go backward, if layers' state passes through its ring.
+ */
+static double layer_slot_mib(const struct tdm_estimator *e, enum tdm_state state)
+{
+    return tdm_estimator_comes(e, state) ? (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB
+                                         : 0;
+}
+
+static void put_in_layers(struct tdm_column *column, double mib)
+{
+    struct tdm_relaxation *r = column->r;
+    for (uint32_t i = 0; i < r->layers; i++)
+        tdm_column_put(column, r->place[TDM_DEVICE][i],
+                       tdm_relaxation_has_ring(r, TDM_STATE_MOMENTS, i) ? mib : 0);
+}
+
+/* Seconds that a slot of moments is taken by the copies of a unit: from the beginning of a fetch to
+ * the end of the send, on average over both moments. `fetch` is the part before the update. */
+struct taken {
+    double fetch, all;
+};
+
+static struct taken taken_seconds(const struct tdm_estimator *e, double bytes)
+{
+    const struct tdm_machine *machine = e->base->machine;
+    const double first = (double)tdm_content_bytes(e->base, TDM_UNIT_MOMENT1, 0, 0),
+                 second = (double)tdm_content_bytes(e->base, TDM_UNIT_MOMENT2, 0, 0);
+    struct taken taken = {0, 0};
+    if (!(first > 0))
+        return taken;
+    const double share = first / (first + second);
+    const double fetched = second > 0 ? 1 - share / 2 : 1, sent = second > 0 ? (1 + share) / 2 : 1;
+    taken.fetch = fetched * bytes / tdm_machine_link_rate(machine, TDM_LINK_H2D);
+    taken.all = taken.fetch + sent * bytes / tdm_machine_link_rate(machine, TDM_LINK_D2H);
+    return taken;
+}
+
+static double d2h_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+{
+    return tdm_relaxation_sent_bytes(e, state, unit) /
+           tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
+}
+
+/* What a unit adds to that with its moments at home on the host, and with these and another state:
+ * weights of a layer and masters are sent before its moments. */
+static double taken_by(const struct tdm_relaxation *r, enum tdm_state state, uint32_t unit)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    if (!state_comes(e, TDM_STATE_MOMENTS))
+        return 0;
+    if (state == TDM_STATE_MOMENTS)
+        return taken_seconds(e, tdm_relaxation_sent_bytes(e, state, unit)).all;
+    return state == TDM_STATE_WEIGHTS && unit >= r->layers ? 0 : d2h_seconds(e, state, unit);
+}
+
+double tdm_relaxation_taken_less(const struct tdm_relaxation *r, enum tdm_state state,
+                                 uint32_t unit)
+{
+    double less = taken_by(r, state, unit);
+    for (int other = 0; other < TDM_STATE_MOMENTS && state == TDM_STATE_MOMENTS; other++)
+        less += taken_by(r, (enum tdm_state)other, unit);
+    return less;
+}
+
+double tdm_relaxation_taken(const struct tdm_relaxation *r)
+{
+    const uint32_t units[] = {0, head_unit(r->pricing.e),
+                              tdm_model_embedding_unit(r->pricing.e->base->model)};
+    double all = 0;
+    for (int k = 0; k < 3; k++)
+        all += (k == 0 ? r->layers : 1) * tdm_relaxation_taken_less(r, TDM_STATE_MOMENTS, units[k]);
+    return all;
+}
+
+double tdm_relaxation_taken_ahead(const struct tdm_relaxation *r)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    return taken_seconds(e, slot_mib_of(e, TDM_STATE_MOMENTS) * TDM_MIB).fetch;
+}
+
+double tdm_relaxation_unused_slots(const struct tdm_relaxation *r)
+{
+    return more_slots(r->pricing.e) / r->layers;
+}
+
+/* Adds the columns of slots beyond the first, and of those of a state that no layer passes: they
+ * are not there while layers go backward. */
+static enum tdm_status add_slots(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    static const struct {
+        enum tdm_state state;
+        const char *name;
+        int unused, less;
+    } unused[] = {
+        {TDM_STATE_MASTER, "slots_no_master", ROW_UNUSED_MASTER, ROW_LESS_MASTER},
+        {TDM_STATE_MOMENTS, "slots_no_moments", ROW_UNUSED_MOMENTS, ROW_LESS_MOMENTS},
+    };
+    const struct tdm_estimator *e = r->pricing.e;
+    const double slice = head_slice_mib(e, TDM_STATE_MASTER) + head_slice_mib(e, TDM_STATE_MOMENTS);
+    struct tdm_column column = {r, 0};
+    int number;
+    put_in_layers(&column,
+                  layer_slot_mib(e, TDM_STATE_MASTER) + layer_slot_mib(e, TDM_STATE_MOMENTS));
+    tdm_column_put(&column, r->row[ROW_SLOTS_FORWARD], slot_mib(e));
+    tdm_column_put(&column, r->row[ROW_SLOTS_HEAD], slot_mib(e));
+    tdm_column_put(&column, r->row[ROW_TAKEN], tdm_relaxation_taken(r) / 2);
+    if (r->pricing.order == TDM_CHUNK_MAJOR)
+        tdm_column_put(&column, r->row[ROW_STALL], h2d_seconds(e, slice));
+    for (int k = 0; k < 2; k++)
+        tdm_column_put(&column, r->row[unused[k].less], 1);
+    r->plain_slots = r->plain_count;
+    enum tdm_status status = tdm_column_add(&column, "slots", 0, more_slots(e), 0, &r->slots, err);
+    for (int k = 0; k < 2 && status == TDM_OK; k++) {
+        column = (struct tdm_column){r, 0};
+        put_in_layers(&column, -layer_slot_mib(e, unused[k].state));
+        tdm_column_put(&column, r->row[unused[k].unused], -1);
+        tdm_column_put(&column, r->row[unused[k].less], -1);
+        status = tdm_column_add(&column, unused[k].name, 0, more_slots(e), 0, &number, err);
+    }
+    return status;
+}
+
+static enum tdm_status add_stall(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    struct tdm_column column = {r, 0};
+    int number;
+    tdm_column_put(&column, r->row[ROW_STALL], 1);
+    tdm_column_put(&column, r->row[ROW_COMPUTE], -1);
+    return tdm_column_add(&column, "stall", 0, TDM_UNBOUNDED, 0, &number, err);
+}
+
+/* ---- what runs ahead ---- */
+
+/* Columns of MiB that are on the device before they are used, `ahead_*` at the end of the forward,
+ * `there_*` at the end of the head: weights of the head; inputs and sets of the first bodies;
+ * contents of the first slot of the rings of masters and moments, which the rows of the backward
+ * count already, and of more slots. */
+struct ahead {
+    const char *name;
+    double most;
+    bool at_forward, at_head;
+    int slots; /* row of the slots that it needs, or -1 */
+    /* seconds per byte less in `fetch_backward` and in `both_ways_backward` */
+    double fetch, both;
+    bool of_head; /* counts in `stall` */
+};
+
+static enum tdm_status add_ahead(struct tdm_relaxation *r, const struct ahead *ahead,
+                                 struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    struct tdm_column column = {r, 0};
+    int number;
+    tdm_column_put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_FORWARD], ahead->at_forward);
+    tdm_column_put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_HEAD], ahead->at_head);
+    if (ahead->slots >= 0)
+        tdm_column_put(&column, r->row[ahead->slots], -1);
+    tdm_column_put(&column, r->row[ROW_FETCH_BACKWARD], TDM_MIB * ahead->fetch);
+    tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD], TDM_MIB * ahead->both);
+    if (ahead->of_head)
+        tdm_column_put(&column, r->row[ROW_STALL], h2d_seconds(e, 1));
+    return tdm_column_add(&column, ahead->name, 0, ahead->most, 0, &number, err);
+}
+
+static enum tdm_status add_all_ahead(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
+    const double head =
+        (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, head_unit(e)) / TDM_MIB;
+    const double bodies = tdm_relaxation_ring_bytes(e, e->base->prefetch + 1) / TDM_MIB;
+    const double slot = slot_mib(e), slots = more_slots(e) * slot;
+    const double slice = head_slice_mib(e, TDM_STATE_MASTER) + head_slice_mib(e, TDM_STATE_MOMENTS);
+    const double fetch = 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
+    const double both = r->pricing.both_fetch, by_chunk = by_layer ? 0 : both;
+    const struct ahead ahead[] = {
+        {"ahead_head", head, true, false, -1, fetch, by_chunk, false},
+        {"ahead_bodies", bodies, true, false, -1, fetch, by_chunk, false},
+        {"ahead_slot", slot, true, false, -1, fetch, by_chunk, false},
+        {"ahead_slots", slots, true, false, ROW_SLOTS_FORWARD, fetch, by_chunk, false},
+        /* in layer-major order alone; while the first slice is fetched nothing is sent */
+        {"there_bodies", bodies, false, true, -1, 0, both, false},
+        {"there_slice", slice, false, true, -1, 0, fetch, true},
+        {"there_slot", slot - slice, false, true, -1, 0, both, true},
+        {"there_slots", slots, false, true, ROW_SLOTS_HEAD, 0, both, true},
+    };
+    enum tdm_status status = TDM_OK;
+    for (size_t k = 0; k < sizeof(ahead) / sizeof(ahead[0]) && status == TDM_OK; k++)
+        if (ahead[k].at_forward || by_layer)
+            status = add_ahead(r, &ahead[k], err);
+    return status;
+}
+
+/* Adds the column of MiB of layers' weights that stay in the ring from the forward, in slots beyond
+ * the first. */
+static enum tdm_status add_ahead_weights(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const double slot = (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) / TDM_MIB;
+    struct tdm_column column = {r, 0};
+    int number;
+    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
+        tdm_column_put(&column, r->place[TDM_DEVICE][i], 1);
+    tdm_column_put(&column, r->row[ROW_FETCH_BACKWARD],
+                   TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
+    tdm_column_put(&column, r->row[ROW_BOTH], TDM_MIB * r->pricing.both_fetch);
+    tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD], TDM_MIB * r->pricing.both_fetch);
+    return tdm_column_add(&column, "ahead_weights", 0,
+                          (tdm_relaxation_most_slots(e->base->rings.weights) - 1) * slot, 0,
+                          &number, err);
+}
+
+enum tdm_status tdm_relaxation_lay_ahead(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    enum tdm_status status = add_all_ahead(r, err);
+    if (status == TDM_OK)
+        status = add_ahead_weights(r, err);
+    if (status == TDM_OK)
+        status = add_slots(r, err);
+    return status == TDM_OK ? add_stall(r, err) : status;
+}
