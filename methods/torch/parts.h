@@ -49,9 +49,9 @@ struct tdm_torch_model {
     struct torch_state *states;
     struct tdm_eager_value *state_codes[2]; /* tables of 8-bit states' values, or NULL */
     uint32_t parameter_count;
-    bool adapters_off;              /* a forward of the base alone */
-    struct tdm_torch_model *second; /* reference or teacher, or NULL */
-    struct tdm_model *teacher;      /* what it is, if not the same model; or NULL */
+    bool adapters_off;                 /* a forward of the base alone */
+    struct tdm_torch_model *second;    /* reference or teacher, or NULL */
+    struct tdm_model *teacher;         /* what it is, if not the same model; or NULL */
     struct tdm_eager_value *served[3]; /* weights, cache and graphs of vLLM, or NULL */
 };
 
