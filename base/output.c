@@ -93,6 +93,9 @@ enum tdm_status tdm_output_commit(struct tdm_output *output, struct tdm_error *e
         failed = true;
     if (!failed && output->temporary != NULL && fsync(fileno(output->file)) != 0)
         failed = true;
+    if (failed && errno == 0 && output->temporary != NULL &&
+        write(fileno(output->file), "", 1) >= 0) /* an earlier write failed: this says why */
+        errno = EIO;
     int reason = failed && errno != 0 ? errno : EIO;
     if (is_stdout(output)) {
         clearerr(stdout);

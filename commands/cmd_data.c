@@ -132,14 +132,6 @@ static void print_packings(const struct described *text)
     }
 }
 
-static uint64_t count_targets(const struct tdm_tokens *tokens)
-{
-    uint64_t count = 0;
-    for (uint64_t i = 0; i < tdm_tokens_count(tokens); i++)
-        count += tdm_tokens_is_target(tokens, i);
-    return count;
-}
-
 static void print_text(const struct described *text)
 {
     const struct tdm_text_facts *facts = &text->facts;
@@ -154,7 +146,7 @@ static void print_text(const struct described *text)
     printf("  %-17s %.3f nats a token\n", "unigram entropy", facts->unigram_entropy);
     if (tdm_tokens_are_masked(text->tokens))
         printf("  %-17s %s of the tokens: the others are only read\n", "targets",
-               tdm_format_digits(count_targets(text->tokens), digits));
+               tdm_format_digits(tdm_tokens_targets(text->tokens), digits));
     if (facts->documents == 0) {
         printf("  %-17s the format marks none\n", "documents");
         return;
@@ -162,7 +154,7 @@ static void print_text(const struct described *text)
     printf("  %-17s %s\n", "documents", tdm_format_digits(facts->documents, digits));
     printf("  %-17s %s to %s tokens, mean %s, median ", "lengths",
            tdm_format_digits(facts->shortest, low), tdm_format_digits(facts->longest, high),
-           tdm_format_digits(facts->tokens / facts->documents, mean));
+           tdm_format_digits((facts->tokens + facts->documents / 2) / facts->documents, mean));
     printf("%s\n", tdm_format_digits(facts->median, digits));
     print_lengths(facts);
     print_packings(text);
@@ -182,7 +174,7 @@ static json_t *text_json(const struct described *text)
     tdm_json_set(&root, "distinct_ids", json_integer((json_int_t)facts->distinct_ids));
     tdm_json_set(&root, "unigram_entropy", json_real(facts->unigram_entropy));
     if (tdm_tokens_are_masked(text->tokens))
-        tdm_json_set(&root, "targets", json_integer((json_int_t)count_targets(text->tokens)));
+        tdm_json_set(&root, "targets", json_integer((json_int_t)tdm_tokens_targets(text->tokens)));
     tdm_json_set(&root, "documents",
                  facts->documents == 0 ? json_null() : json_integer((json_int_t)facts->documents));
     for (uint32_t i = 0; i < facts->row_count; i++) {

@@ -3,6 +3,7 @@
  * program has the backends. */
 #include "commands/run_arguments.h"
 
+#include "base/text.h"
 #include "base/units.h"
 #include "commands/cmd.h"
 #include "commands/common_options.h"
@@ -97,6 +98,7 @@ static void name_after_file(const char *path, char out[TDM_TEXT_NAME])
     begin = colon == NULL ? begin : colon + 1;
     const size_t length = strcspn(begin, ".,") > 0 ? strcspn(begin, ".,") : strlen(begin);
     snprintf(out, TDM_TEXT_NAME, "%.*s", (int)length, begin);
+    tdm_text_clean(out);
     for (char *at = out; *at != '\0'; at++) /* it stands in rows of CSV and in tags */
         if (strchr(", \t\"\n/*?[]", *at) != NULL || (unsigned char)*at < ' ')
             *at = '_';

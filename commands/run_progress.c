@@ -143,6 +143,9 @@ static void tokens(void *self, const struct tdm_tokens *tokens, double entropy)
                 tdm_text_shown(tdm_tokens_name(tokens), shown), count, tdm_tokens_format(tokens));
         if (documents > 0)
             fprintf(progress->out, ", %llu document%s", documents, documents == 1 ? "" : "s");
+        if (tdm_tokens_are_masked(tokens))
+            fprintf(progress->out, ", %llu targets",
+                    (unsigned long long)tdm_tokens_targets(tokens));
         fprintf(progress->out, ", unigram entropy %.3f nats\n", entropy);
     }
     await(progress, "  preparing the run");

@@ -126,7 +126,7 @@ enum tdm_status tdm_events_create(const char *directory, uint64_t resumed_step, 
         put_field(&event, EVENT_FILE_VERSION, version, sizeof(version) - 1);
         status = write_record(opened, name, &event, err);
     }
-    if (status == TDM_OK && resumed_step > 0) {
+    if (status == TDM_OK) { /* readers forget later steps of other files, as of a replaced run */
         struct message event = begin_event(resumed_step + 1), session = {.count = 0};
         put_varint(&session, SESSION_STATUS);
         put_varint(&session, SESSION_START);

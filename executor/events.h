@@ -18,9 +18,9 @@ struct tdm_event_scalar {
     double value;
 };
 
-/* Creates a new event file in a directory. `resumed_step`: TensorBoard drops what earlier files of
- * the directory have after it; 0: nothing. TDM_IO. The caller owns *path, malloc'ed, and closes
- * *fd. */
+/* Creates a new event file in a directory. TensorBoard drops what earlier files of the
+ * directory have after `resumed_step`; 0: all of it. TDM_IO. The caller owns *path, malloc'ed, and
+ * closes *fd. */
 enum tdm_status tdm_events_create(const char *directory, uint64_t resumed_step, char **path,
                                   int *fd, struct tdm_error *err);
 

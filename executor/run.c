@@ -16,6 +16,7 @@
 #include "schedule/training_settings.h"
 #include "schedule/validate.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -248,6 +249,16 @@ static enum tdm_status open_text(struct tdm_run *run, uint32_t number, struct td
                             : status;
 }
 
+/* A mask of the whole text may leave a part of it without a target. */
+static enum tdm_status check_targets(const struct tdm_tokens *tokens, const char *what_for,
+                                     struct tdm_error *err)
+{
+    if (tokens == NULL || !tdm_tokens_are_masked(tokens) || tdm_tokens_targets(tokens) > 0)
+        return TDM_OK;
+    return tdm_fail(err, TDM_INPUT, "%s: none of the %" PRIu64 " tokens to %s on is a target",
+                    tdm_tokens_name(tokens), tdm_tokens_count(tokens), what_for);
+}
+
 /* Opens the texts of a run, and checks that they suffice for its schedules. */
 static enum tdm_status open_tokens(struct tdm_run *run, struct tdm_error *err)
 {
@@ -262,6 +273,10 @@ static enum tdm_status open_tokens(struct tdm_run *run, struct tdm_error *err)
     for (uint32_t i = 0; options->evaluate_path != NULL && i < options->text_count; i++)
         if (status == TDM_OK)
             status = open_text(run, i, err);
+    if (status == TDM_OK)
+        status = check_targets(run->tokens, "train", err);
+    for (uint32_t i = 0; i < options->text_count && status == TDM_OK; i++)
+        status = check_targets(run->texts[i], "evaluate", err);
     for (uint32_t i = 0; i < options->schedule_count && status == TDM_OK; i++) {
         struct tdm_batch *batch = NULL;
         status = tdm_batch_new(run->tokens, run->programs[i]->schedule, &batch, err);

@@ -61,6 +61,9 @@ libtidemark_a_SOURCES += \
 	methods/torch/optimizer.c \
 	methods/torch/parts.h \
 	methods/torch/run.c methods/torch/run.h \
+	methods/torch/scores.c \
+	methods/torch/second.c methods/torch/second.h \
+	methods/torch/second_keys.c \
 	methods/torch/system.c \
 	methods/torch/wrapper.c methods/torch/wrapper.h
 
@@ -127,7 +130,7 @@ cmocka_tests += tests/methods/unit_adapters tests/methods/unit_chunks tests/meth
 	tests/methods/unit_fsdp \
 	tests/methods/unit_megatron tests/methods/unit_method_plots tests/methods/unit_methods \
 	tests/methods/unit_peak \
-	tests/methods/property_keys tests/methods/unit_refusals tests/methods/unit_remedies tests/methods/unit_serving \
+	tests/methods/property_keys tests/methods/unit_refusals tests/methods/unit_remedies tests/methods/unit_second tests/methods/unit_serving \
 	tests/methods/unit_torch_allocator
 tests_methods_unit_remedies_SOURCES = tests/methods/unit_remedies.c tests/support/cases.c tests/support/cases.h
 tests_methods_property_keys_SOURCES = tests/methods/property_keys.c tests/support/cases.c tests/support/cases.h

@@ -6,6 +6,7 @@
 #include "base/names.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -125,7 +126,7 @@ static bool is_hidden(const struct tdm_method *method, size_t table, const char 
     return strcmp(name, "sharding") == 0;
 }
 
-const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number)
+static const struct tdm_method_key *look_up_key(const struct tdm_method *method, size_t number)
 {
     const struct tdm_method_key *key;
     for (size_t table = 0; (key = table_of(method, table)) != NULL; table++)
@@ -133,6 +134,33 @@ const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, siz
             if (!is_hidden(method, table, key->name) && number-- == 0)
                 return key;
     return NULL;
+}
+
+/* The keys of all methods, looked up once: a search for remedies asks thousands of times. */
+static struct {
+    const struct tdm_method_key *keys[MOST_METHODS][TDM_METHOD_MOST_KEYS + 1]; /* ended by NULL */
+    size_t counts[MOST_METHODS], methods;
+} known;
+static pthread_once_t knows = PTHREAD_ONCE_INIT;
+
+static void look_up_all(void)
+{
+    const struct tdm_method *m = tdm_methods();
+    for (; m[known.methods].name != NULL && known.methods < MOST_METHODS; known.methods++) {
+        size_t *count = &known.counts[known.methods];
+        const struct tdm_method_key *key;
+        while (*count < TDM_METHOD_MOST_KEYS && (key = look_up_key(&m[known.methods], *count)))
+            known.keys[known.methods][(*count)++] = key;
+    }
+}
+
+const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number)
+{
+    pthread_once(&knows, look_up_all);
+    for (size_t m = 0; m < known.methods; m++)
+        if (method == &tdm_methods()[m])
+            return number < known.counts[m] ? known.keys[m][number] : NULL;
+    return look_up_key(method, number);
 }
 
 const char *tdm_method_value(const struct tdm_method *method,

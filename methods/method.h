@@ -122,6 +122,10 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
 enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err);
 
+/* What it refuses of a second model (torch/second_keys.c). */
+enum tdm_status tdm_second_check(const struct tdm_model *model,
+                                 const struct tdm_method_settings *settings, struct tdm_error *err);
+
 /* One line of what these settings assume beside the keys; NULL: nothing. */
 const char *tdm_method_assumption(const struct tdm_model *model,
                                   const struct tdm_method_settings *settings);

@@ -15,6 +15,9 @@
 
 static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters,
                                                           tdm_keys_offload, NULL};
+/* Those whose ranks have whole models, beside which a second one may be. */
+static const struct tdm_method_key *const whole_keys[] = {tdm_keys_torch, tdm_keys_adapters,
+                                                          tdm_keys_offload, tdm_keys_second, NULL};
 /* Methods with the key "sharding". */
 static const struct tdm_method_key *const sharing_keys[] = {
     tdm_keys_fsdp, tdm_keys_ddp, tdm_keys_torch, tdm_keys_adapters, tdm_keys_offload, NULL};
@@ -32,19 +35,19 @@ static const struct tdm_method methods[] = {
     {.name = "parallel",
      .summary = "the whole sequence at once on one GPU: PyTorch and Hugging Face transformers",
      ONE_GPU,
-     .keys = torch_keys,
+     .keys = whole_keys,
      HUGGING_FACE},
     {.name = "ddp",
      .summary = "the same on every GPU: DistributedDataParallel",
      GPUS_FROM(2),
-     .keys = torch_keys,
+     .keys = whole_keys,
      HUGGING_FACE,
      .wrapper = &tdm_ddp_wrapper},
     {.name = "zero1",
      .summary =
          "DistributedDataParallel with ZeroRedundancyOptimizer: optimizer states are divided",
      GPUS_FROM(2),
-     .keys = torch_keys,
+     .keys = whole_keys,
      HUGGING_FACE,
      .wrapper = &tdm_zero1_wrapper},
     {.name = "fsdp",
@@ -78,6 +81,15 @@ static const struct tdm_method methods[] = {
      .keys = torch_keys,
      HUGGING_FACE,
      .wrapper = &tdm_zero3_offload_wrapper},
+    {.name = "alst",
+     .summary = "Arctic Long Sequence Training: Ulysses over ZeRO-3, tiled MLP and loss, "
+                "checkpoints in host memory",
+     .divides_sequence = true,
+     GPUS_FROM(2),
+     .divider = &tdm_ulysses_divider,
+     .keys = torch_keys,
+     HUGGING_FACE,
+     .wrapper = &tdm_alst_wrapper},
     {.name = "oomb",
      .summary = "chunk by chunk on one GPU, K and V and their gradients in pages: OOMB",
      ONE_GPU,

@@ -99,6 +99,7 @@ static void ask(const struct tdm_model *model, const struct tdm_machine *machine
 {
     asked->model = model;
     const struct card *card = settle(machine, settings, &asked->settings, &asked->runtime);
+    tdm_second_settle(model, machine, &asked->settings);
     uint64_t bytes =
         less_runtime(machine->topology.places[TDM_DEVICE].capacity_bytes, &asked->runtime);
     asked->device =

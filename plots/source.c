@@ -380,18 +380,23 @@ static enum tdm_status read_used(struct tdm_trace_reader *reader, const struct c
 static enum tdm_status read_arenas(struct tdm_trace_reader *reader, int64_t program,
                                    struct tdm_plot *plot, struct tdm_error *err)
 {
-    struct tdm_trace_program_row *programs;
-    size_t count;
+    struct tdm_trace_program_row *programs = NULL;
+    struct tdm_trace_evaluation_row *evaluations = NULL;
+    size_t count = 0, evaluation_count = 0;
     enum tdm_status status = tdm_trace_read_programs(reader, &programs, &count, err);
-    if (status != TDM_OK)
-        return status;
-    for (size_t i = 0; i < count; i++) {
+    if (status == TDM_OK)
+        status = tdm_trace_read_evaluations(reader, &evaluations, &evaluation_count, err);
+    for (size_t i = 0; i < count && status == TDM_OK; i++) {
+        bool evaluates = false;
+        for (size_t j = 0; j < evaluation_count; j++)
+            evaluates = evaluates || evaluations[j].evaluated_by == programs[i].program;
+        plot->programs += !evaluates;
         if (programs[i].program == program)
             memcpy(plot->arena_bytes, programs[i].arena_bytes, sizeof(plot->arena_bytes));
     }
-    plot->programs = count;
+    free(evaluations);
     free(programs);
-    return TDM_OK;
+    return status;
 }
 
 static enum tdm_status read_trace(const char *path, int64_t wanted, struct tdm_plot *plot,

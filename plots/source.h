@@ -35,7 +35,7 @@ struct tdm_plot {
     char title[160];               /* model and context */
     char subtitle[320];            /* nest, machine, host, backend */
     bool from_trace;
-    size_t programs;                      /* of the trace; the last one is drawn */
+    size_t programs;                      /* of the trace that train; the last one is drawn */
     int64_t step;                         /* of the measured panel */
     uint32_t rank;                        /* whose memory is shown */
     uint32_t shown_ranks;                 /* whose lanes are, from rank 0 on; 1: those of `rank` */

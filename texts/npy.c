@@ -169,13 +169,14 @@ static bool parse(const char *text, struct header *header)
 
 /* ---- the file ---- */
 
-/* The width of a number from its descr ('<u2', '|u1'); 0 if it cannot be a token. */
+/* The width of a number from its descr ('<u2', '|u1'); 0 if it cannot be a token. Truth values
+ * ('|b1') are for masks. */
 static uint32_t width_of(const char *descr)
 {
     static const struct {
         const char *descr;
         uint32_t width;
-    } known[] = {{"|u1", 1}, {"<u2", 2}, {"<u4", 4}, {"<u8", 8},
+    } known[] = {{"|u1", 1}, {"|b1", 1}, {"<u2", 2}, {"<u4", 4}, {"<u8", 8},
                  {"|i1", 1}, {"<i2", 2}, {"<i4", 4}, {"<i8", 8}};
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         if (strcmp(descr, known[i].descr) == 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NumPy's .npy files that can hold tokens: a one-dimensional array of integers. Format: "NumPy
- * Format Version 1.0" to 3.0, numpy.lib.format.
+ * NumPy's .npy files that can hold tokens or a mask: a one-dimensional array of integers, or of
+ * truth values. Format: "NumPy Format Version 1.0" to 3.0, numpy.lib.format.
  */
 #ifndef TDM_TEXTS_NPY_H
 #define TDM_TEXTS_NPY_H

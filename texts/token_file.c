@@ -392,15 +392,21 @@ static enum tdm_status check_vocabulary(const struct tdm_token_file *file, uint3
 {
     for (uint64_t i = 0; i < file->count; i++) {
         uint64_t token = tdm_token_file_at(file, i);
-        if (token < vocabulary) /* any number of 32 bits, if none is given */
+        if (token < vocabulary)
             continue;
         bool text = strcmp(file->format, "bytes") == 0;
         bool negative = file->is_signed && token >> 63 != 0;
+        const char *const sign = negative ? "-" : "";
+        const uint64_t size = negative ? -token : token;
+        if (vocabulary == TDM_ANY_VOCABULARY)
+            return tdm_fail(err, TDM_INPUT,
+                            "%s: number %" PRIu64 " of %" PRIu64 " is %s%" PRIu64
+                            "; expected 0 to %" PRIu32,
+                            file->path, i, file->count, sign, size, vocabulary - 1);
         tdm_fail(err, TDM_INPUT,
                  "%s: %s %" PRIu64 " of %" PRIu64 " is %s%" PRIu64
                  ", but the model's vocabulary has %" PRIu32 " entries",
-                 file->path, text ? "byte" : "token", i, file->count, negative ? "-" : "",
-                 negative ? -token : token, vocabulary);
+                 file->path, text ? "byte" : "token", i, file->count, sign, size, vocabulary);
         return tdm_hint(err, text ? "train a model whose vocab_size is 256 or more on bytes"
                                   : "the ids must be those of the model's own tokenizer");
     }

@@ -231,6 +231,16 @@ bool tdm_tokens_is_target(const struct tdm_tokens *tokens, uint64_t i)
                             (!text->files_mask || is_target_of_file(text, at)));
 }
 
+uint64_t tdm_tokens_targets(const struct tdm_tokens *tokens)
+{
+    if (!tdm_tokens_are_masked(tokens))
+        return tokens->count;
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < tokens->count; i++)
+        count += tdm_tokens_is_target(tokens, i);
+    return count;
+}
+
 enum tdm_status tdm_tokens_read_in(struct tdm_tokens *tokens, enum tdm_text_order order,
                                    struct tdm_error *err)
 {

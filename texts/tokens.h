@@ -34,6 +34,9 @@ enum tdm_status tdm_tokens_mask(struct tdm_tokens *tokens, const char *what, str
 bool tdm_tokens_are_masked(const struct tdm_tokens *tokens);
 bool tdm_tokens_is_target(const struct tdm_tokens *tokens, uint64_t i);
 
+/* Number of tokens that may be targets. Of a masked text reads all of it. */
+uint64_t tdm_tokens_targets(const struct tdm_tokens *tokens);
+
 /* Sets the order in which steps read the text; at first it is random, and so is that of what is
  * split off. TDM_USAGE: random tokens have no other. */
 enum tdm_status tdm_tokens_read_in(struct tdm_tokens *tokens, enum tdm_text_order order,

@@ -53,6 +53,13 @@ static bool offloads(const struct tdm_key_case *c)
     return torch->deepspeed.offload_optimizer || torch->deepspeed.offload_param;
 }
 
+static bool has_checkpoints(const struct tdm_key_case *c)
+{
+    return c->settings->torch.checkpointing != TDM_CHECKPOINTING_OFF;
+}
+
+static const struct tdm_key_need needs_alst_checkpoints = {"without checkpointing",
+                                                           has_checkpoints};
 static const struct tdm_key_need needs_choice = {
     "with offload_optimizer=cpu, where stages 1 and 2 insist on it", may_leave_gradients};
 static const struct tdm_key_need needs_buckets = {"with contiguous_gradients=false", has_buckets};
@@ -143,12 +150,40 @@ static const struct tdm_method_key zero3_offload_keys[] = {
     {.name = NULL},
 };
 
+/* What ALST's recipes switch on: ArcticTraining's projects/sequence-parallelism, and the tutorial
+ * of DeepSpeed's Ulysses sequence parallelism. */
+static const struct tdm_method_key alst_assumed_keys[] = {
+    {"offload_optimizer", "none|cpu", "cpu", "states, and the step, in host memory",
+     tdm_key_read_switch, FIELD(offload_optimizer)},
+    {"offload_param", "none|cpu", "none", "parts of parameters in host memory", tdm_key_read_switch,
+     FIELD(offload_param)},
+    {"checkpointing", "off|on|on-reentrant", "on", "gradient checkpointing of every layer",
+     tdm_key_read_choice, .field = offsetof(struct tdm_method_settings, torch.checkpointing)},
+    {"activation_checkpoint_cpu_offload", "false|true", "true",
+     "inputs of checkpointed layers in host memory", tdm_key_read_switch,
+     .field = offsetof(struct tdm_method_settings, torch.offload_checkpoints),
+     .needs = {&needs_alst_checkpoints}},
+    {"tiled_mlp_compute", "0|N|auto", "auto",
+     "tiles of TiledMLP; auto: tokens / hidden_size; 0: not tiled", read_elements,
+     .field = offsetof(struct tdm_method_settings, torch.mlp_tiles), .most = TDM_MOST_TILES},
+    {"tiled_logits", "0|N|auto", "auto",
+     "tiles of TiledFusedLogitsLoss; auto: 1 GiB of fp32 logits each; 0: not tiled", read_elements,
+     .field = offsetof(struct tdm_method_settings, torch.logits_tiles), .most = TDM_MOST_TILES},
+    {"allocator_conf", "default|expandable_segments:True", "expandable_segments:True",
+     "PYTORCH_ALLOC_CONF", tdm_key_read_switch,
+     .field = offsetof(struct tdm_method_settings, expandable_segments)},
+    {.name = NULL},
+};
+
 static const struct tdm_method_key *const zero2_tables[] = {zero2_keys, common_keys, alst_keys,
                                                             NULL};
 static const struct tdm_method_key *const zero3_tables[] = {zero3_keys, stage3_keys, common_keys,
                                                             alst_keys, NULL};
 static const struct tdm_method_key *const zero3_offload_tables[] = {zero3_offload_keys, stage3_keys,
                                                                     common_keys, alst_keys, NULL};
+
+static const struct tdm_method_key *const alst_tables[] = {
+    alst_assumed_keys, zero3_keys, stage3_keys, common_keys, alst_keys, NULL};
 
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
 static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
@@ -230,3 +265,4 @@ const struct tdm_wrapper tdm_zero2_wrapper = {.name = "zero2", ZERO2};
 const struct tdm_wrapper tdm_zero3_wrapper = {.name = "zero3", .keys = zero3_tables, ZERO3};
 const struct tdm_wrapper tdm_zero3_offload_wrapper = {
     .name = "zero3-offload", .keys = zero3_offload_tables, ZERO3};
+const struct tdm_wrapper tdm_alst_wrapper = {.name = "alst", .keys = alst_tables, ZERO3};

@@ -7,7 +7,7 @@
 
 #include <stddef.h>
 
-static struct tdm_eager_value *base_model(struct tdm_torch_model *t)
+struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
     const struct tdm_torch_settings *s = &t->settings;
@@ -20,7 +20,8 @@ static struct tdm_eager_value *base_model(struct tdm_torch_model *t)
         embedded = tdm_replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
     if ((t->config->parts & TDM_PART_MULTIPLIERS) != 0)
         embedded = tdm_replace(m, embedded, tdm_mul_number(m, embedded));
-    if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF && !embedded->requires_grad) {
+    if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF && !embedded->requires_grad &&
+        m->grad_enabled) {
         tdm_value_require_grad(m, embedded); /* enable_input_require_grads */
         t->input = tdm_take(embedded);
     }
@@ -148,6 +149,22 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
     return loss;
 }
 
+static struct tdm_eager_value *base_and_loss(struct tdm_torch_model *t)
+{
+    struct tdm_eager *m = t->m;
+    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_BASE, NULL));
+    struct tdm_eager_value *hidden = tdm_module_leave(t, TDM_MODULE_BASE, tdm_torch_base(t)), *loss;
+    if (t->settings.logits == TDM_LOGITS_BASE) {
+        tdm_torch_cache_drop(t);
+        loss = tdm_mean(m, hidden);
+    } else {
+        loss = head_and_loss(t, hidden);
+    }
+    tdm_torch_cache_drop(t);
+    tdm_drop(m, hidden);
+    return loss;
+}
+
 static void call(struct tdm_torch_model *t, void (*hook)(struct tdm_torch_model *t))
 {
     if (hook != NULL)
@@ -157,19 +174,12 @@ static void call(struct tdm_torch_model *t, void (*hook)(struct tdm_torch_model 
 void tdm_torch_forward(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
+    struct tdm_eager_value *loss;
+    tdm_second_generate(t);
     call(t, t->settings.wrapper->before_forward);
     m->autocast = t->autocasts;
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_WHOLE, NULL));
-    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_BASE, NULL));
-    struct tdm_eager_value *hidden = tdm_module_leave(t, TDM_MODULE_BASE, base_model(t)), *loss;
-    if (t->settings.logits == TDM_LOGITS_BASE) {
-        tdm_torch_cache_drop(t);
-        loss = tdm_mean(m, hidden);
-    } else {
-        loss = head_and_loss(t, hidden);
-    }
-    tdm_torch_cache_drop(t);
-    tdm_drop(m, hidden);
+    loss = t->settings.second.trainer == TDM_TRAINER_SFT ? base_and_loss(t) : tdm_second_loss(t);
     loss = tdm_module_leave(t, TDM_MODULE_WHOLE, loss);
     m->autocast = false;
     tdm_autocast_clear(m);

@@ -208,12 +208,11 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                                 struct tdm_error *err)
 {
     const struct tdm_torch_settings *torch = &settings->torch;
-    (void)model;
     if (torch->quantization != TDM_QUANTIZATION_NONE && torch->lora_rank == 0) {
         tdm_fail(err, TDM_USAGE,
                  "--set quantization: quantized weights are frozen, so nothing would "
                  "be trained");
         return tdm_hint(err, "add adapters: --set lora_rank=16");
     }
-    return TDM_OK;
+    return tdm_second_check(model, settings, err);
 }

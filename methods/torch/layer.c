@@ -131,7 +131,7 @@ struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_
 {
     struct tdm_eager_value *weight = layer->weight[p], *bias = layer->bias[p];
     tdm_label(m, module_names[p]);
-    if (layer->down[p] == NULL)
+    if (layer->down[p] == NULL || t->adapters_off)
         return tdm_torch_linear(m, t, x, weight, bias, weight->module);
     uint32_t both = layer->down[p]->module - TDM_MODULE_DOWN + TDM_MODULE_ADAPTED;
     struct tdm_eager_value *input = tdm_module_enter(t, both, x);

@@ -104,7 +104,8 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
     t->m->label = (struct tdm_label){.name = tdm_role_name(role),
                                      .layer = unit < t->config->layers ? unit : TDM_NO_LAYER};
     bool trained =
-        t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm_or_embedding(role));
+        !t->settings.frozen &&
+        (t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm_or_embedding(role)));
     return add_parameter(t, module_of(unit, role), tensor->rows, tensor->columns, t->weight_bytes,
                          trained);
 }
@@ -209,12 +210,16 @@ static void add_parameters(struct tdm_torch_model *t)
         add_copies(t);
     }
     t->m->category = TDM_METHOD_WORKSPACE;
-    t->m->gradient_ready = t->settings.wrapper->gradient;
-    t->m->gradient_context = t;
+    if (!t->settings.frozen) {
+        t->m->gradient_ready = t->settings.wrapper->gradient;
+        t->m->gradient_context = t;
+    }
     if (t->settings.wrapper->start != NULL)
         t->settings.wrapper->start(t);
     t->m->label = (struct tdm_label){.name = "input_ids", .layer = TDM_NO_LAYER};
-    t->ids = tdm_value_new(t->m, t->settings.batch, t->settings.tokens, INT64);
+    t->ids = t->settings.ids != NULL
+                 ? tdm_take(t->settings.ids)
+                 : tdm_value_new(t->m, t->settings.batch, t->settings.tokens, INT64);
 }
 
 enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_model *config,
@@ -257,6 +262,12 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
     add_parameters(t);
+    enum tdm_status status = tdm_second_create(t, err);
+    if (status != TDM_OK) {
+        tdm_torch_model_free(t);
+        return status;
+    }
+    tdm_second_start(t);
     *model = t;
     return TDM_OK;
 }
@@ -269,6 +280,7 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     tdm_drop(t->m, t->held_logits);
     tdm_drop(t->m, t->held_input);
     tdm_torch_cache_free(t);
+    tdm_second_free(t);
     if (t->wrapped != NULL)
         t->settings.wrapper->free(t->wrapped);
     for (uint32_t i = 0; i < t->quantized_count; i++)

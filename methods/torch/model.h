@@ -15,6 +15,7 @@
 #include "methods/eager/quantized.h"
 #include "methods/torch/ddp.h"
 #include "methods/torch/fsdp.h"
+#include "methods/torch/second.h"
 #include "models/model.h"
 
 struct tdm_wrapper;
@@ -111,6 +112,9 @@ struct tdm_torch_settings {
     struct tdm_deepspeed_settings deepspeed;
     bool offload_checkpoints;         /* layer inputs stay in host memory until their backward */
     uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_AUTO */
+    struct tdm_second_settings second;
+    bool frozen;                 /* nothing is trained: a second model */
+    struct tdm_eager_value *ids; /* of a second model: those of the first; NULL: its own */
     struct tdm_context
         context; /* the sequence of which `tokens` are a rank's part, and its attention */
 };

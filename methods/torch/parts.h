@@ -49,6 +49,10 @@ struct tdm_torch_model {
     struct torch_state *states;
     struct tdm_eager_value *state_codes[2]; /* tables of 8-bit states' values, or NULL */
     uint32_t parameter_count;
+    bool adapters_off;              /* a forward of the base alone */
+    struct tdm_torch_model *second; /* reference or teacher, or NULL */
+    struct tdm_model *teacher;      /* what it is, if not the same model; or NULL */
+    struct tdm_eager_value *served[3]; /* weights, cache and graphs of vLLM, or NULL */
 };
 
 /* What a forward makes before its first layer (inputs.c): position ids; masks (NULL where the
@@ -107,6 +111,29 @@ struct tdm_eager_value *tdm_torch_chunked_loss(struct tdm_torch_model *t,
                                                struct tdm_eager_value *hidden);
 struct tdm_eager_value *tdm_torch_fused_loss(struct tdm_torch_model *t,
                                              struct tdm_eager_value *hidden);
+
+/* Embedding and layers: the last hidden states, normed (forward.c). */
+struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t);
+
+/* Log-probabilities of the rows that a mask picks, `scored` of them, at the places of all rows; the
+ * mean of the rows' divergences of two models (scores.c). `hidden` has one row more a sequence than
+ * the mask; those of the divergence have as many. */
+struct tdm_eager_value *tdm_torch_scores(struct tdm_torch_model *t, struct tdm_eager_value *hidden,
+                                         struct tdm_eager_value *mask, uint64_t scored);
+struct tdm_eager_value *tdm_torch_divergence(struct tdm_torch_model *t,
+                                             struct tdm_torch_model *teacher,
+                                             struct tdm_eager_value *hidden,
+                                             struct tdm_eager_value *other,
+                                             struct tdm_eager_value *mask, uint64_t scored);
+
+/* A second model (second.c). create makes it, if the trainer has one; loss runs both; start and
+ * generate have what generates: they do nothing for other trainers than GRPO. */
+enum tdm_status tdm_second_create(struct tdm_torch_model *t, struct tdm_error *err);
+void tdm_second_free(struct tdm_torch_model *t);
+uint64_t tdm_second_batch(const struct tdm_torch_settings *s);
+struct tdm_eager_value *tdm_second_loss(struct tdm_torch_model *t);
+void tdm_second_start(struct tdm_torch_model *t);
+void tdm_second_generate(struct tdm_torch_model *t);
 
 /* LongLoRA's attention within groups of tokens. For half of the heads the groups are shifted by
  * half a group (methods/chunk/longlora.c). */

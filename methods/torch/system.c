@@ -12,6 +12,7 @@ static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *confi
     struct tdm_torch_settings torch = settings->torch;
     struct tdm_torch_model *model = NULL;
     torch.tokens = tdm_context_local_tokens(&torch.context, torch.tokens);
+    torch.batch = tdm_second_batch(&torch);
     enum tdm_status status = tdm_torch_model_create(m, config, &torch, &model, err);
     *state = model;
     return status;

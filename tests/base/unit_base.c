@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/install.h"
 #include "base/json.h"
+#include "base/output.h"
 #include "base/size.h"
 #include "base/units.h"
 
@@ -591,12 +592,19 @@ static void test_write_cut_short(void **state)
     char message[sizeof(err.message)];
     memcpy(message, err.message, sizeof(message));
     enum tdm_status anew = tdm_file_write(in_scratch("new"), large, sizeof(large), false, &err);
+    struct tdm_output output; /* whose buffer is full before the end */
+    enum tdm_status begun = tdm_output_begin(in_scratch("new"), false, &output, &err);
+    for (size_t i = 0; i < 21 && begun == TDM_OK; i++)
+        (void)fwrite(large, 1, sizeof(large), output.file);
+    enum tdm_status pieces = begun == TDM_OK ? tdm_output_commit(&output, &err) : begun;
     setrlimit(RLIMIT_FSIZE, &before);
     signal(SIGXFSZ, handler);
 
     assert_int_equal(over_old, TDM_IO);
     assert_contains(message, "cannot be written: File too large");
     assert_int_equal(anew, TDM_IO);
+    assert_int_equal(pieces, TDM_IO);
+    assert_contains(err.message, "cannot be written: File too large");
     assert_file_holds(in_scratch("file"), "old");
     assert_int_equal(files_in_scratch(), 1);
     unlink(in_scratch("file"));

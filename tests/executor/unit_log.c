@@ -179,7 +179,7 @@ static void events_can_be_read(void **state)
     assert_int_equal(tdm_events_create(".", 0, &path, &fd, &err), TDM_OK);
     assert_int_equal(tdm_events_add(fd, path, 1, 3, scalars, &err), TDM_OK);
     assert_int_equal(tdm_events_add(fd, path, UINT64_C(1) << 40, 1, scalars, &err), TDM_OK);
-    events_are(path, "0 brain.Event:2\n1 a/b=1.5 c=-3e+10\n1099511627776 a/b=1.5\n");
+    events_are(path, "0 brain.Event:2\n1 start\n1 a/b=1.5 c=-3e+10\n1099511627776 a/b=1.5\n");
     close(fd);
     assert_int_equal(unlink(path), 0);
     free(path);

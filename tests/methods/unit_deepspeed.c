@@ -194,6 +194,25 @@ static void gradients_are_whole(void **state)
                 2 * PARAMETERS + 200000000, 400 * MIB);
 }
 
+/* ALST is Ulysses over ZeRO-3 with what its recipes switch on: with the same settings it takes what
+ * ZeRO-3 takes on as many tokens a GPU, but for the attention of all tokens of some heads. */
+static void alst_divides_sequences(void **state)
+{
+    struct setting alst = {"llama-3.1-8b", "alst", 8, 65536, {NULL}};
+    struct setting zero3 = {"llama-3.1-8b",
+                            "zero3",
+                            8,
+                            8192,
+                            {"offload_optimizer=cpu", "checkpointing=on",
+                             "activation_checkpoint_cpu_offload=true", "tiled_mlp_compute=auto",
+                             "tiled_logits=auto", "allocator_conf=expandable_segments:True"}};
+    (void)state;
+    struct tdm_torch_run divided = run(&alst, NULL), whole = run(&zero3, NULL);
+    assert_near(divided.step[2].before_bytes, whole.step[2].before_bytes, 64 * MIB);
+    assert_near(divided.step[2].host_bytes, whole.step[2].host_bytes, 64 * MIB);
+    assert_near(divided.step[2].peak.allocated, whole.step[2].peak.allocated, 1024 * MIB);
+}
+
 /* The number of elements gathered now. */
 static uint64_t gathered(const struct tdm_torch_model *t)
 {
@@ -360,6 +379,7 @@ int main(void)
         cmocka_unit_test(sub_groups_are_stepped),
         cmocka_unit_test(buckets_are_made),
         cmocka_unit_test(gradients_are_whole),
+        cmocka_unit_test(alst_divides_sequences),
         cmocka_unit_test(trace_holds),
         cmocka_unit_test(live_parameters_are_bounded),
         cmocka_unit_test(long_sequences_are_tiled),

@@ -127,7 +127,7 @@ static void test_widths(void **unused)
     static const struct {
         const char *descr;
         uint32_t width;
-    } kinds[] = {{"|u1", 1}, {"<u2", 2}, {"<i4", 4}, {"<u4", 4}, {"<i8", 8}, {"<u8", 8}};
+    } kinds[] = {{"|u1", 1}, {"|b1", 1}, {"<u2", 2}, {"<i4", 4}, {"<u4", 4}, {"<i8", 8}, {"<u8", 8}};
     FILE *file = fopen("text", "wb");
     for (uint64_t i = 0; i < COUNT; i++)
         fputc(number(i), file);
@@ -184,6 +184,7 @@ static void test_refused(void **unused)
     fwrite(&negative, 1, sizeof(negative), file);
     fclose(file);
     refused("token 1 of 2 is -1, but the model's vocabulary has 200");
+    refused_as(FILE_NAME, TDM_ANY_VOCABULARY, FILE_NAME, "number 1 of 2 is -1; expected 0 to ");
     put(1, "{'descr': '|i1', 'fortran_order': False, 'shape': (2,), }", 1, 1, 0);
     file = fopen(FILE_NAME, "ab");
     fwrite(&negative, 1, 1, file);

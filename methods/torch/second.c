@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps of two models: the order in which TRL's trainers run them, and what generates. */
+#include "methods/torch/second.h"
+
+#include "base/size.h"
+#include "machines/machine.h"
+#include "methods/eager/ops.h"
+#include "methods/method.h"
+#include "methods/torch/parts.h"
+
+/* Sequences of a step: DPO joins chosen and rejected ones. */
+uint64_t tdm_second_batch(const struct tdm_torch_settings *s)
+{
+    return s->second.trainer == TDM_TRAINER_DPO ? 2 * s->batch : s->batch;
+}
+
+static bool has_reference(const struct tdm_torch_settings *s)
+{
+    const struct tdm_second_settings *second = &s->second;
+    return (second->trainer == TDM_TRAINER_DPO && !second->precomputes) ||
+           (second->trainer == TDM_TRAINER_GRPO && second->beta != 0);
+}
+
+/* Is the reference a model of its own? Else it is the base under the adapters. */
+static bool is_copied(const struct tdm_torch_settings *s)
+{
+    return has_reference(s) && (s->lora_rank == 0 || s->second.copies);
+}
+
+/* ---- the second model ---- */
+
+enum tdm_status tdm_second_create(struct tdm_torch_model *t, struct tdm_error *err)
+{
+    const struct tdm_torch_settings *s = &t->settings;
+    const struct tdm_model *config = t->config;
+    enum tdm_status status = TDM_OK;
+    bool teaches = s->second.trainer == TDM_TRAINER_DISTILLATION;
+    if (!teaches && !is_copied(s))
+        return TDM_OK;
+    if (teaches && s->second.teacher != NULL) {
+        status = tdm_model_load(s->second.teacher, &t->teacher, err);
+        config = t->teacher;
+    }
+    struct tdm_torch_settings settings = {.tokens = s->tokens,
+                                          .batch = s->batch,
+                                          .attention = s->attention,
+                                          .fp32_weights = s->fp32_weights,
+                                          .autocast = s->autocast,
+                                          .wrapper = &tdm_no_wrapper,
+                                          .ranks = 1,
+                                          .frozen = true,
+                                          .ids = t->ids};
+    return status != TDM_OK ? status
+                            : tdm_torch_model_create(t->m, config, &settings, &t->second, err);
+}
+
+void tdm_second_free(struct tdm_torch_model *t)
+{
+    tdm_torch_model_free(t->second);
+    tdm_model_free(t->teacher);
+}
+
+/* A forward without a graph and without checkpoints, by the model itself without its adapters or by
+ * the second model. Returns its last hidden states. */
+static struct tdm_eager_value *second_forward(struct tdm_torch_model *t)
+{
+    struct tdm_torch_model *by = t->second != NULL ? t->second : t;
+    enum tdm_checkpointing checkpointing = by->settings.checkpointing;
+    bool graph = t->m->grad_enabled;
+    /* Checkpointed layers of the first forward, which run again, read these. */
+    struct tdm_eager_value *inputs[] = {by->positions,   by->cosine,        by->sine,       by->mask,
+                                        by->window_mask, by->window_cosine, by->window_sine};
+    t->m->grad_enabled = false;
+    by->settings.checkpointing = TDM_CHECKPOINTING_OFF;
+    by->adapters_off = true;
+    struct tdm_eager_value *hidden = tdm_torch_base(by);
+    by->positions = inputs[0];
+    by->cosine = inputs[1];
+    by->sine = inputs[2];
+    by->mask = inputs[3];
+    by->window_mask = inputs[4];
+    by->window_cosine = inputs[5];
+    by->window_sine = inputs[6];
+    by->adapters_off = false;
+    by->settings.checkpointing = checkpointing;
+    t->m->grad_enabled = graph;
+    return hidden;
+}
+
+/* ---- losses ---- */
+
+static void sum_backward(struct tdm_eager *m, struct tdm_node *node,
+                         struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    (void)grads;
+    results[0] = tdm_value_new(m, node->edges[0].rows, 1, FP32);
+}
+
+/* A loss of values of tokens. */
+static struct tdm_eager_value *sum(struct tdm_eager *m, struct tdm_eager_value *values)
+{
+    static const struct tdm_eager_op op = {"SumBackward1", false, sum_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &values, 1);
+    return tdm_node_finish(m, node, tdm_value_new(m, 1, 1, FP32));
+}
+
+/* What a batch has beside ids: attention mask, completion mask, labels. */
+struct batch {
+    struct tdm_eager_value *masks[2], *labels, *mask;
+    uint64_t scored;
+};
+
+static struct batch make_batch(struct tdm_torch_model *t)
+{
+    const struct tdm_torch_settings *s = &t->settings;
+    struct tdm_eager *m = t->m;
+    uint64_t each = tdm_least(s->second.scored_tokens, s->tokens - 1);
+    struct batch b = {.scored = s->batch * each};
+    tdm_label(m, "labels");
+    for (unsigned i = 0; i < 2; i++)
+        b.masks[i] = tdm_value_new(m, s->batch, s->tokens, INT64);
+    b.labels = tdm_value_new(m, s->batch, s->tokens, INT64);
+    b.mask = tdm_value_new(m, s->batch * (s->tokens - 1), 1, BOOL);
+    return b;
+}
+
+static void drop_batch(struct tdm_eager *m, struct batch *b)
+{
+    tdm_drop(m, b->masks[0]);
+    tdm_drop(m, b->masks[1]);
+    tdm_drop(m, b->labels);
+    tdm_drop(m, b->mask);
+}
+
+/* Scores of the reference, which are kept until the loss is made. */
+static struct tdm_eager_value *reference_scores(struct tdm_torch_model *t, const struct batch *b)
+{
+    struct tdm_torch_model *by = t->second != NULL ? t->second : t;
+    struct tdm_eager *m = t->m;
+    if (!has_reference(&t->settings))
+        return NULL;
+    struct tdm_eager_value *hidden = second_forward(t);
+    bool graph = m->grad_enabled;
+    m->grad_enabled = false;
+    struct tdm_eager_value *scores = tdm_torch_scores(by, hidden, b->mask, b->scored);
+    m->grad_enabled = graph;
+    tdm_drop(m, hidden);
+    return scores;
+}
+
+static struct tdm_eager_value *policy_scores(struct tdm_torch_model *t, const struct batch *b)
+{
+    struct tdm_eager_value *hidden = tdm_torch_base(t);
+    struct tdm_eager_value *scores = tdm_torch_scores(t, hidden, b->mask, b->scored);
+    tdm_drop(t->m, hidden);
+    return scores;
+}
+
+static struct tdm_eager_value *distilled(struct tdm_torch_model *t, const struct batch *b)
+{
+    struct tdm_eager *m = t->m;
+    struct tdm_eager_value *hidden = tdm_torch_base(t);
+    struct tdm_eager_value *student = tdm_rows(m, hidden, b->mask->rows);
+    tdm_drop(m, hidden);
+    struct tdm_eager_value *whole = second_forward(t);
+    struct tdm_eager_value *teacher = tdm_rows(m, whole, b->mask->rows);
+    tdm_drop(m, whole);
+    struct tdm_eager_value *divergence =
+        tdm_torch_divergence(t, t->second, student, teacher, b->mask, b->scored);
+    tdm_drop(m, student);
+    tdm_drop(m, teacher);
+    return divergence;
+}
+
+struct tdm_eager_value *tdm_second_loss(struct tdm_torch_model *t)
+{
+    struct tdm_eager *m = t->m;
+    struct batch b = make_batch(t);
+    struct tdm_eager_value *values, *reference = NULL;
+    /* GRPO scores by the reference when it has generated, before the loss; DPO after the policy. */
+    if (t->settings.second.trainer == TDM_TRAINER_GRPO)
+        reference = reference_scores(t, &b);
+    values = t->settings.second.trainer == TDM_TRAINER_DISTILLATION ? distilled(t, &b)
+                                                                    : policy_scores(t, &b);
+    if (t->settings.second.trainer == TDM_TRAINER_DPO)
+        reference = reference_scores(t, &b);
+    struct tdm_eager_value *loss = sum(m, values);
+    tdm_drop(m, values);
+    tdm_drop(m, reference);
+    drop_batch(m, &b);
+    return loss;
+}
+
+/* ---- what generates ---- */
+
+void tdm_second_settle(const struct tdm_model *model, const struct tdm_machine *machine,
+                       struct tdm_method_settings *settings)
+{
+    struct tdm_second_settings *second = &settings->torch.second;
+    struct tdm_method_settings served = {.torch = {.tokens = settings->torch.tokens, .ranks = 1}};
+    struct tdm_method_choices choices = {.other_count = 0};
+    struct tdm_serving_answer answer;
+    struct tdm_error err;
+    if (second->trainer != TDM_TRAINER_GRPO || !second->vllm ||
+        tdm_method_settle(&tdm_serving_method, &choices, &served, &err) != TDM_OK)
+        return;
+    served.serving.utilization = second->vllm_utilization;
+    /* trl/generation/vllm_generation.py: as many sequences as a generation has. */
+    served.serving.sequences = settings->torch.batch * second->steps_per_generation;
+    tdm_serving_answer(model, machine, &served.serving, settings->torch.tokens, &answer);
+    second->vllm_weights_bytes = answer.rank.weights_bytes;
+    second->vllm_cache_bytes = answer.blocks * answer.rank.block_bytes;
+    second->vllm_graph_bytes = answer.rank.graph_bytes;
+}
+
+static struct tdm_eager_value *bytes_of(struct tdm_eager *m, enum tdm_method_category category,
+                                        const char *name, uint64_t bytes)
+{
+    enum tdm_method_category before = m->category;
+    m->category = category;
+    tdm_label(m, name);
+    struct tdm_eager_value *value = bytes > 0 ? tdm_value_new(m, bytes, 1, 1) : NULL;
+    m->category = before;
+    return value;
+}
+
+/* Weights and cache of vLLM: for as long as it is awake. */
+static void wake(struct tdm_torch_model *t)
+{
+    const struct tdm_second_settings *second = &t->settings.second;
+    t->served[0] = bytes_of(t->m, TDM_METHOD_WEIGHTS, "vllm", second->vllm_weights_bytes);
+    t->served[1] = bytes_of(t->m, TDM_METHOD_KV, "vllm", second->vllm_cache_bytes);
+}
+
+/* Sleeping gives the memory back to the driver. */
+static void put_to_sleep(struct tdm_torch_model *t)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        tdm_drop(t->m, t->served[i]);
+        t->served[i] = NULL;
+    }
+    tdm_torch_empty_cache(t->m->allocator);
+}
+
+/* transformers' generate: the prompt without a graph, then K and V of whole sequences. One layer's K
+ * is there twice while a token is joined to it (cache_utils.py, DynamicLayer.update). */
+static void generate(struct tdm_torch_model *t)
+{
+    const struct tdm_torch_settings *s = &t->settings;
+    uint64_t sequences = s->batch * s->second.steps_per_generation;
+    uint64_t one = sequences * s->tokens * tdm_model_kv_width(t->config) * BF16;
+    struct tdm_eager_value *cache =
+        bytes_of(t->m, TDM_METHOD_KV, "generate", 2 * one * t->config->layers);
+    struct tdm_eager_value *joined = bytes_of(t->m, TDM_METHOD_KV, "generate", one);
+    struct tdm_eager_value *logits = bytes_of(t->m, TDM_METHOD_LOGITS, "generate",
+                                              sequences * t->config->vocabulary * (BF16 + FP32));
+    tdm_drop(t->m, logits);
+    tdm_drop(t->m, joined);
+    tdm_drop(t->m, cache);
+}
+
+void tdm_second_start(struct tdm_torch_model *t)
+{
+    const struct tdm_second_settings *second = &t->settings.second;
+    if (second->trainer != TDM_TRAINER_GRPO || !second->vllm)
+        return;
+    t->served[2] =
+        bytes_of(t->m, TDM_METHOD_WORKSPACE, "vllm's CUDA graphs", second->vllm_graph_bytes);
+    wake(t);
+    if (second->sleeps)
+        put_to_sleep(t);
+}
+
+void tdm_second_generate(struct tdm_torch_model *t)
+{
+    const struct tdm_second_settings *second = &t->settings.second;
+    if (second->trainer != TDM_TRAINER_GRPO)
+        return;
+    if (!second->vllm) {
+        generate(t);
+    } else if (second->sleeps) {
+        wake(t);
+        put_to_sleep(t);
+    }
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A second model in a step: TRL's trainers (trl 1.16, trl/trainer/{dpo,grpo,distillation}_trainer.py).
+ * DPO and GRPO score tokens by a reference, which is the base under the adapters or a copy;
+ * distillation compares with a teacher; GRPO generates with vLLM on the same GPU or with
+ * transformers.
+ */
+#ifndef TDM_METHODS_TORCH_SECOND_H
+#define TDM_METHODS_TORCH_SECOND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum tdm_trainer {
+    TDM_TRAINER_SFT, /* one model: the loss of "logits" */
+    TDM_TRAINER_DPO,
+    TDM_TRAINER_GRPO,
+    TDM_TRAINER_DISTILLATION,
+};
+
+struct tdm_second_settings {
+    enum tdm_trainer trainer;
+    bool copies;            /* ref_model=copy: also under adapters */
+    bool precomputes;       /* precompute_ref_log_probs: no reference in the steps */
+    double beta;            /* of GRPO; 0: no reference */
+    const char *teacher;    /* a model, borrowed; NULL: the same as the student */
+    uint64_t scored_tokens; /* the last so many of a sequence; TDM_AUTO: all */
+    bool vllm;              /* generates with vLLM, else with transformers */
+    bool sleeps;            /* vllm_enable_sleep_mode */
+    double vllm_utilization;
+    uint64_t steps_per_generation;
+    /* Of vLLM on this GPU, settled from the machine by tdm_second_settle(). */
+    uint64_t vllm_weights_bytes, vllm_cache_bytes, vllm_graph_bytes;
+};
+
+struct tdm_machine;
+struct tdm_method_settings;
+struct tdm_model;
+
+/* Fills what vLLM takes on the machine. */
+void tdm_second_settle(const struct tdm_model *model, const struct tdm_machine *machine,
+                       struct tdm_method_settings *settings);
+
+#endif

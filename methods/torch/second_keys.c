@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of TRL's trainers with two models, in TRL's names. */
+#include "methods/method.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIELD(name) .field = offsetof(struct tdm_method_settings, torch.second.name)
+#define STEPS_MOST 65536u
+
+static enum tdm_status read_share(const struct tdm_method_key *key, const char *value,
+                                  struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char *end;
+    double share = strtod(value, &end);
+    if (end == value || *end != '\0' || !(share >= 0 && share <= 1))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.64s\" is not a share; expected a number from 0 to 1",
+                        key->name, value);
+    *(double *)(void *)((char *)settings + key->field) = share;
+    return TDM_OK;
+}
+
+static enum tdm_status read_scored(const struct tdm_method_key *key, const char *value,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    if (strcmp(value, "auto") != 0)
+        return tdm_key_read_tokens(key, value, settings, err);
+    settings->torch.second.scored_tokens = TDM_AUTO;
+    return TDM_OK;
+}
+
+static enum tdm_status read_teacher(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    (void)key;
+    (void)err;
+    settings->torch.second.teacher = strcmp(value, "same") == 0 ? NULL : value;
+    return TDM_OK;
+}
+
+/* ---- needs ---- */
+
+static enum tdm_trainer trainer_of(const struct tdm_key_case *c)
+{
+    return c->settings->torch.second.trainer;
+}
+
+static bool has_dpo(const struct tdm_key_case *c)
+{
+    return trainer_of(c) == TDM_TRAINER_DPO;
+}
+
+static bool has_grpo(const struct tdm_key_case *c)
+{
+    return trainer_of(c) == TDM_TRAINER_GRPO;
+}
+
+static bool has_teacher(const struct tdm_key_case *c)
+{
+    return trainer_of(c) == TDM_TRAINER_DISTILLATION;
+}
+
+static bool has_scores(const struct tdm_key_case *c)
+{
+    return trainer_of(c) != TDM_TRAINER_SFT;
+}
+
+static bool has_reference(const struct tdm_key_case *c)
+{
+    const struct tdm_second_settings *second = &c->settings->torch.second;
+    return (has_dpo(c) && !second->precomputes) || (has_grpo(c) && second->beta != 0);
+}
+
+static bool has_vllm(const struct tdm_key_case *c)
+{
+    return has_grpo(c) && c->settings->torch.second.vllm;
+}
+
+static const struct tdm_key_need needs_dpo = {"without trainer=dpo", has_dpo};
+static const struct tdm_key_need needs_grpo = {"without trainer=grpo", has_grpo};
+static const struct tdm_key_need needs_teacher = {"without trainer=distillation", has_teacher};
+static const struct tdm_key_need needs_scores = {"with trainer=sft", has_scores};
+static const struct tdm_key_need needs_reference = {
+    "without a reference, which trainer=dpo has, and trainer=grpo with beta", has_reference};
+static const struct tdm_key_need needs_vllm = {"without trainer=grpo and use_vllm", has_vllm};
+
+const struct tdm_method_key tdm_keys_second[] = {
+    {"trainer", "sft|dpo|grpo|distillation", "sft",
+     "TRL's: with a reference, with what generates, or with a teacher beside the model",
+     tdm_key_read_choice, FIELD(trainer)},
+    {"ref_model", "auto|copy", "auto",
+     "reference of DPO and GRPO; auto: the base under LoRA, else a copy", tdm_key_read_switch,
+     FIELD(copies), .needs = {&needs_reference, &tdm_need_lora}},
+    {"precompute_ref_log_probs", "no|yes", "no", "yes: steps have no reference",
+     tdm_key_read_switch, FIELD(precomputes), .needs = {&needs_dpo}},
+    {"beta", "0", "0", "weight of GRPO's KL; 0: no reference, as TRL assumes", read_share,
+     FIELD(beta), .needs = {&needs_grpo}},
+    {"teacher_model", "same|MODEL", "same", "teacher of the distillation; same: as the student",
+     read_teacher, FIELD(teacher), .needs = {&needs_teacher}},
+    {"max_completion_length", "auto|N", "auto",
+     "tokens of a sequence that are scored, the last ones; auto: all", read_scored,
+     FIELD(scored_tokens), .needs = {&needs_scores}},
+    {"use_vllm", "no|yes", "no", "GRPO generates with vLLM on the same GPU (vllm_mode=colocate)",
+     tdm_key_read_switch, FIELD(vllm), .needs = {&needs_grpo}},
+    {"vllm_gpu_memory_utilization", "0.3", "0.3", "share of the device that vLLM may take",
+     read_share, FIELD(vllm_utilization), .needs = {&needs_vllm}},
+    {"vllm_enable_sleep_mode", "no|yes", "no", "yes: vLLM gives its memory back between generations",
+     tdm_key_read_switch, FIELD(sleeps), .needs = {&needs_vllm}},
+    {"steps_per_generation", "N", "1", "steps whose sequences are generated together",
+     tdm_key_read_count, FIELD(steps_per_generation), .least = 1, .most = STEPS_MOST,
+     .needs = {&needs_grpo}},
+    {.name = NULL},
+};
+
+enum tdm_status tdm_second_check(const struct tdm_model *model,
+                                 const struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    const struct tdm_torch_settings *torch = &settings->torch;
+    struct tdm_model *teacher = NULL;
+    enum tdm_status status = TDM_OK;
+    if (torch->second.trainer == TDM_TRAINER_SFT)
+        return TDM_OK;
+    if (torch->tokens < 2)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set trainer: a sequence of one token has none to score; expected "
+                        "--context 2 or more");
+    if (torch->logits != TDM_LOGITS_HF || torch->use_cache)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set trainer: TRL's trainers have a head and a loss of their own; leave "
+                        "out logits and use_cache");
+    if (torch->second.trainer != TDM_TRAINER_DISTILLATION || torch->second.teacher == NULL)
+        return TDM_OK;
+    status = tdm_model_load(torch->second.teacher, &teacher, err);
+    if (status == TDM_OK && teacher->vocabulary != model->vocabulary)
+        status = tdm_fail(err, TDM_USAGE,
+                          "--set teacher_model: \"%.64s\" has %u words, the student %u; expected as "
+                          "many",
+                          torch->second.teacher, teacher->vocabulary, model->vocabulary);
+    tdm_model_free(teacher);
+    return status;
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of steps of two models: against those that PyTorch made with TRL's functions
+ * (tests/data/second_models.csv, by bench/torch_second.py), and by hand. */
+#include "methods/prediction.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOKENS 64u
+#define PATH_BYTES 1024u
+#define PAIRS_MOST 16u
+/* Blocks are multiples of 512 bytes, and tens of tensors are smaller. */
+#define ROUNDING UINT64_C(6144)
+#define CPU_RANDOM_STATE UINT64_C(5056)
+#define COMMON "attention=eager", "optimizer=none", "grads=none", "step=3"
+
+struct row {
+    char config[32], name[32], checkpointing[16];
+    uint64_t kept, peak;
+};
+
+struct step {
+    struct tdm_torch_step torch;
+    uint64_t weights, layers;
+};
+
+static bool read_row(FILE *file, struct row *row)
+{
+    char line[256];
+    while (fgets(line, sizeof(line), file) != NULL)
+        if (sscanf(line, "%31[^,],%31[^,],%15[^,],%" SCNu64 ",%" SCNu64, row->config, row->name,
+                   row->checkpointing, &row->kept, &row->peak) == 5)
+            return true;
+    return false;
+}
+
+static const char *source(void)
+{
+    const char *folder = getenv("TDM_SRCDIR");
+    return folder == NULL ? "." : folder;
+}
+
+/* Status of a prediction, whose last step is at *step. */
+static enum tdm_status predict(const char *config, const char *const *pairs, size_t count,
+                               struct step *step, struct tdm_error *err)
+{
+    char path[PATH_BYTES];
+    struct tdm_method_settings settings = {.torch = {.tokens = TOKENS, .batch = 2, .ranks = 1}};
+    const struct tdm_method *method;
+    struct tdm_method_choices choices;
+    struct tdm_method_prediction p;
+    struct tdm_machine *machine = NULL;
+    struct tdm_model *model = NULL;
+    snprintf(path, sizeof(path), "%s/tests/data/configs/families/%s.json", source(), config);
+    enum tdm_status status = tdm_method_find("parallel", &method, err);
+    if (status == TDM_OK)
+        status = tdm_method_apply(method, pairs, count, &settings, &choices, err);
+    if (status == TDM_OK)
+        status = tdm_model_load(path, &model, err);
+    if (status == TDM_OK)
+        status = tdm_machine_load("h200-published", &machine, err);
+    if (status == TDM_OK)
+        status = tdm_method_check(model, &settings, err);
+    if (status == TDM_OK)
+        status = tdm_method_predict(model, machine, &settings, 0, &p, err);
+    if (status == TDM_OK)
+        *step = (struct step){p.steps[p.count - 1].torch, p.weights_bytes, model->layers};
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+    return status;
+}
+
+#define ASK(step, config, ...)                                                                     \
+    do {                                                                                           \
+        const char *asked_[] = {COMMON, __VA_ARGS__};                                              \
+        struct tdm_error err_ = {.message = ""};                                                   \
+        if (predict(config, asked_, sizeof(asked_) / sizeof(asked_[0]), step, &err_) != TDM_OK)    \
+            fail_msg("%s", err_.message);                                                          \
+    } while (0)
+
+#define REFUSES(part, ...)                                                                         \
+    do {                                                                                           \
+        const char *asked_[] = {COMMON, __VA_ARGS__};                                              \
+        struct step step_;                                                                         \
+        struct tdm_error err_ = {.message = ""};                                                   \
+        assert_int_equal(                                                                          \
+            predict("llama", asked_, sizeof(asked_) / sizeof(asked_[0]), &step_, &err_),           \
+            TDM_USAGE);                                                                            \
+        if (strstr(err_.message, part) == NULL)                                                    \
+            fail_msg("%s", err_.message);                                                          \
+    } while (0)
+
+/* ---- what PyTorch made ---- */
+
+static const struct {
+    const char *name, *pairs[4];
+} cases[] = {
+    {"dpo", {"trainer=dpo"}},
+    {"dpo-precomputed", {"trainer=dpo", "precompute_ref_log_probs=yes"}},
+    {"dpo-lora", {"trainer=dpo", "lora_rank=8", "lora=peft", "autocast=bf16"}},
+    {"grpo", {"trainer=grpo"}},
+    {"grpo-beta", {"trainer=grpo", "beta=0.04"}},
+    {"distillation", {"trainer=distillation"}},
+};
+
+static void predict_row(const struct row *row, struct step *step)
+{
+    char checkpointing[32];
+    const char *pairs[PAIRS_MOST] = {COMMON, checkpointing};
+    struct tdm_error err = {.message = ""};
+    size_t count = 5, i = 0;
+    snprintf(checkpointing, sizeof(checkpointing), "checkpointing=%s", row->checkpointing);
+    while (i < sizeof(cases) / sizeof(cases[0]) && strcmp(cases[i].name, row->name) != 0)
+        i++;
+    assert_true(i < sizeof(cases) / sizeof(cases[0]));
+    for (size_t p = 0; p < 4 && cases[i].pairs[p] != NULL; p++)
+        pairs[count++] = cases[i].pairs[p];
+    if (predict(row->config, pairs, count, step, &err) != TDM_OK)
+        fail_msg("%s, %s: %s", row->config, row->name, err.message);
+}
+
+static void check(const struct row *row, const char *what, uint64_t predicted, uint64_t measured)
+{
+    if (predicted + ROUNDING < measured || predicted > measured + ROUNDING)
+        fail_msg("%s, %s, checkpointing=%s: %s %" PRIu64 ", PyTorch %" PRIu64, row->config,
+                 row->name, row->checkpointing, what, predicted, measured);
+}
+
+static void steps_are_those_of_pytorch(void **state)
+{
+    char path[PATH_BYTES];
+    struct row row;
+    unsigned rows = 0;
+    (void)state;
+    snprintf(path, sizeof(path), "%s/tests/data/second_models.csv", source());
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    for (; read_row(file, &row); rows++) {
+        struct step step;
+        predict_row(&row, &step);
+        uint64_t random = strcmp(row.checkpointing, "on") == 0 ? step.layers * CPU_RANDOM_STATE : 0;
+        uint64_t before = step.torch.before_bytes;
+        check(&row, "kept", step.torch.end_bytes[TDM_PHASE_FORWARD] - before, row.kept - random);
+        /* What tensors ask for: of a block above 10 MiB the allocator leaves up to 1 MiB unsplit,
+         * and a CPU does not. */
+        check(&row, "peak", step.torch.peak.requested - before, row.peak - random);
+    }
+    fclose(file);
+    assert_int_equal(rows, 36);
+}
+
+/* ---- by hand ---- */
+
+static void references_add_their_weights(void **state)
+{
+    struct step without, copy, base, asked;
+    (void)state;
+    ASK(&without, "llama", "trainer=dpo", "precompute_ref_log_probs=yes");
+    ASK(&copy, "llama", "trainer=dpo");
+    assert_int_equal(copy.torch.before_bytes - without.torch.before_bytes, copy.weights);
+    ASK(&without, "llama", "trainer=grpo");
+    ASK(&copy, "llama", "trainer=grpo", "beta=0.1");
+    assert_int_equal(copy.torch.before_bytes - without.torch.before_bytes, copy.weights);
+    /* Under adapters the base is the reference, unless a copy is asked for. */
+    ASK(&without, "llama", "trainer=dpo", "lora_rank=8", "precompute_ref_log_probs=yes");
+    ASK(&base, "llama", "trainer=dpo", "lora_rank=8");
+    ASK(&asked, "llama", "trainer=dpo", "lora_rank=8", "ref_model=copy");
+    assert_int_equal(base.torch.before_bytes, without.torch.before_bytes);
+    assert_true(asked.torch.before_bytes > base.torch.before_bytes);
+}
+
+static void teachers_add_their_weights(void **state)
+{
+    char teacher[PATH_BYTES];
+    struct step same, named;
+    (void)state;
+    snprintf(teacher, sizeof(teacher), "teacher_model=%s/tests/data/configs/families/llama.json",
+             source());
+    ASK(&same, "llama", "trainer=distillation");
+    ASK(&named, "llama", "trainer=distillation", teacher);
+    assert_int_equal(named.torch.peak.requested, same.torch.peak.requested);
+    assert_true(same.torch.before_bytes >= 2 * same.weights);
+}
+
+static void vllm_takes_its_share(void **state)
+{
+    struct step without, awake, asleep;
+    const uint64_t share = UINT64_C(150093103104) / 10 * 3; /* of the machine */
+    (void)state;
+    ASK(&without, "llama", "trainer=grpo");
+    ASK(&awake, "llama", "trainer=grpo", "use_vllm=yes");
+    ASK(&asleep, "llama", "trainer=grpo", "use_vllm=yes", "vllm_enable_sleep_mode=yes");
+    uint64_t most = awake.torch.before_bytes - without.torch.before_bytes;
+    assert_true(most > share / 10 * 9 && most < share / 10 * 11);
+    /* Asleep it keeps its CUDA graphs, a part of a percent of that. */
+    assert_true(asleep.torch.before_bytes - without.torch.before_bytes < share / 10);
+    /* While it generates, it is awake. */
+    assert_true(asleep.torch.peak.requested > share / 10 * 9);
+}
+
+static void wrong_settings_are_refused(void **state)
+{
+    char teacher[PATH_BYTES];
+    (void)state;
+    snprintf(teacher, sizeof(teacher), "teacher_model=%s/tests/data/configs/llama-2-13b.json",
+             source());
+    REFUSES("words, the student", "trainer=distillation", teacher);
+    REFUSES("leave out logits", "trainer=dpo", "logits=chunked");
+    REFUSES("not a share", "trainer=grpo", "beta=2");
+    REFUSES("not a share", "trainer=grpo", "use_vllm=yes", "vllm_gpu_memory_utilization=x");
+    REFUSES("without trainer=grpo", "trainer=dpo", "use_vllm=yes");
+    REFUSES("without trainer=dpo", "precompute_ref_log_probs=yes");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_are_those_of_pytorch),
+        cmocka_unit_test(references_add_their_weights),
+        cmocka_unit_test(teachers_add_their_weights),
+        cmocka_unit_test(vllm_takes_its_share),
+        cmocka_unit_test(wrong_settings_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
