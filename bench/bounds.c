@@ -3,14 +3,14 @@
  * bench/bounds: how close the planner comes to the optimum, and how long it takes, over contexts,
  * device memory and host memory.
  *
- *     bench/bounds [--model M] [--machine M] [--optimizer KIND] [--context N]... [--memory GIB]...
- *                  [--host-memory GIB]... [--without HEURISTIC]... [--quiet]
+ *     bench/bounds [--model M]... [--machine M] [--optimizer KIND]... [--context N]...
+ *                  [--memory GIB]... [--host-memory GIB]... [--without HEURISTIC]... [--quiet]
  *
- * It prints one line for each cell: the simulated time of the step that was found, the lower bound
- * of any schedule's step, the gap between them, and the seconds of processor time that planning
- * took, validation included. Then it prints the share of cells with a gap of at most 1% and 3%, and
- * the memory that planning took. --without switches a HEURISTIC off, to see what it gains:
- * enumeration, rounding, structure, fine or polish.
+ * It prints one line for each cell of every model and optimizer given: the simulated time of the
+ * step that was found, the lower bound of any schedule's step, the gap between them, and the
+ * seconds of processor time that planning took, validation included. Then it prints the share of
+ * cells with a gap of at most 1% and 3%, and the memory that planning took. --without switches a
+ * HEURISTIC off, to see what it gains: enumeration, rounding, structure, fine or polish.
  */
 #include "base/units.h"
 #include "planner/request.h"
@@ -31,6 +31,9 @@ struct list {
 
 struct options {
     struct tdm_request request;
+    const char *models[MOST];
+    enum tdm_optimizer optimizers[MOST];
+    size_t model_count, optimizer_count;
     struct list contexts, memory, host_memory;
     unsigned without;
     bool quiet;
@@ -75,8 +78,8 @@ static enum tdm_status plan_cell(const struct options *o, struct summary *sum,
     sum->slowest = took > sum->slowest ? took : sum->slowest;
     sum->sum_seconds += took;
     if (!o->quiet && (status == TDM_OK || status == TDM_INFEASIBLE)) {
-        printf("%-13s %7s %6llu %6llu ", r->model, tdm_format_tokens(r->context, context),
-               (unsigned long long)(r->memory_bytes / GIB),
+        printf("%-13s %-18s %7s %6llu %6llu ", r->model, tdm_optimizer_name(r->optimizer),
+               tdm_format_tokens(r->context, context), (unsigned long long)(r->memory_bytes / GIB),
                (unsigned long long)(r->host_memory_bytes / GIB));
         if (status == TDM_OK)
             printf("%11.4f %11.4f %6.2f%% %6.2f  %s, %u groups, chunks of %s\n",
@@ -98,6 +101,20 @@ static bool add(struct list *list, uint64_t value)
         return false;
     list->values[list->count++] = value;
     return true;
+}
+
+static bool add_model(struct options *o, const char *name)
+{
+    if (o->model_count == MOST)
+        return false;
+    o->models[o->model_count++] = name;
+    return true;
+}
+
+static bool add_optimizer(struct options *o, const char *name)
+{
+    return o->optimizer_count < MOST &&
+           tdm_optimizer_parse(name, &o->optimizers[o->optimizer_count++]);
 }
 
 static bool add_heuristic(struct options *o, const char *name)
@@ -124,11 +141,11 @@ static bool read_options(int argc, char **argv, struct options *o)
         const char *value = argv[i + 1];
         bool good = false;
         if (strcmp(argv[i], "--model") == 0)
-            good = (o->request.model = value) != NULL;
+            good = add_model(o, value);
         else if (strcmp(argv[i], "--machine") == 0)
             good = (o->request.machine = value) != NULL;
         else if (strcmp(argv[i], "--optimizer") == 0)
-            good = tdm_optimizer_parse(value, &o->request.optimizer);
+            good = add_optimizer(o, value);
         else if (strcmp(argv[i], "--context") == 0)
             good = tdm_parse_tokens(value, "--context", &tokens, &err) == TDM_OK &&
                    add(&o->contexts, tokens);
@@ -157,41 +174,56 @@ static void set_defaults(struct options *o)
         add(&o->host_memory, host_memory[i]);
 }
 
+/* Plans all cells of the model and optimizer of the request. */
+static enum tdm_status plan_cells(struct options *o, const struct options *defaults,
+                                  struct summary *sum, struct tdm_error *err)
+{
+    const struct list *contexts = o->contexts.count > 0 ? &o->contexts : &defaults->contexts;
+    const struct list *memory = o->memory.count > 0 ? &o->memory : &defaults->memory;
+    const struct list *hosts = o->host_memory.count > 0 ? &o->host_memory : &defaults->host_memory;
+    enum tdm_status status = TDM_OK;
+    for (size_t c = 0; c < contexts->count; c++)
+        for (size_t m = 0; m < memory->count; m++)
+            for (size_t h = 0; h < hosts->count && status == TDM_OK; h++) {
+                o->request.context = contexts->values[c];
+                o->request.memory_bytes = memory->values[m] * GIB;
+                o->request.host_memory_bytes = hosts->values[h] * GIB;
+                status = plan_cell(o, sum, err);
+            }
+    return status;
+}
+
 int main(int argc, char **argv)
 {
-    struct options given = {.request = {.model = "qwen2.5-7b",
-                                        .machine = "h200",
-                                        .optimizer = TDM_OPTIMIZER_ADAMW,
-                                        .sequences = 1,
-                                        .has_memory = true,
-                                        .has_host_memory = true}};
+    struct options given = {
+        .request = {
+            .machine = "h200", .sequences = 1, .has_memory = true, .has_host_memory = true}};
     struct options defaults = {0}, *o = &given;
     struct summary sum = {0};
     struct tdm_error err;
     if (!read_options(argc, argv, o)) {
-        fprintf(stderr,
-                "usage: bench/bounds [--model M] [--machine M] [--optimizer KIND] [--context N]... "
-                "[--memory GIB]... [--host-memory GIB]... [--without HEURISTIC]... [--quiet]\n");
+        fprintf(
+            stderr,
+            "usage: bench/bounds [--model M]... [--machine M] [--optimizer KIND]... [--context N]... "
+            "[--memory GIB]... [--host-memory GIB]... [--without HEURISTIC]... [--quiet]\n");
         return 2;
     }
     set_defaults(&defaults);
-    const struct list *contexts = o->contexts.count > 0 ? &o->contexts : &defaults.contexts;
-    const struct list *memory = o->memory.count > 0 ? &o->memory : &defaults.memory;
-    const struct list *hosts = o->host_memory.count > 0 ? &o->host_memory : &defaults.host_memory;
+    if (o->model_count == 0)
+        add_model(o, "qwen2.5-7b");
+    if (o->optimizer_count == 0)
+        o->optimizers[o->optimizer_count++] = TDM_OPTIMIZER_ADAMW;
     if (!o->quiet)
-        printf("%-13s %7s %6s %6s %11s %11s %7s %6s\n", "model", "context", "GiB", "host", "step s",
-               "bound s", "gap", "took s");
-    for (size_t c = 0; c < contexts->count; c++)
-        for (size_t m = 0; m < memory->count; m++)
-            for (size_t h = 0; h < hosts->count; h++) {
-                o->request.context = contexts->values[c];
-                o->request.memory_bytes = memory->values[m] * GIB;
-                o->request.host_memory_bytes = hosts->values[h] * GIB;
-                if (plan_cell(o, &sum, &err) != TDM_OK) {
-                    fprintf(stderr, "bench/bounds: %s\n", err.message);
-                    return 1;
-                }
-            }
+        printf("%-13s %-18s %7s %6s %6s %11s %11s %7s %6s\n", "model", "optimizer", "context",
+               "GiB", "host", "step s", "bound s", "gap", "took s");
+    for (size_t k = 0; k < o->model_count * o->optimizer_count; k++) {
+        o->request.model = o->models[k / o->optimizer_count];
+        o->request.optimizer = o->optimizers[k % o->optimizer_count];
+        if (plan_cells(o, &defaults, &sum, &err) != TDM_OK) {
+            fprintf(stderr, "bench/bounds: %s\n", err.message);
+            return 1;
+        }
+    }
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     double cells = sum.cells > 0 ? sum.cells : 1;
