@@ -106,8 +106,9 @@ const struct tdm_method_key tdm_keys_second[] = {
      tdm_key_read_switch, FIELD(vllm), .needs = {&needs_grpo}},
     {"vllm_gpu_memory_utilization", "0.3", "0.3", "share of the device that vLLM may take",
      read_share, FIELD(vllm_utilization), .needs = {&needs_vllm}},
-    {"vllm_enable_sleep_mode", "no|yes", "no", "yes: vLLM gives its memory back between generations",
-     tdm_key_read_switch, FIELD(sleeps), .needs = {&needs_vllm}},
+    {"vllm_enable_sleep_mode", "no|yes", "no",
+     "yes: vLLM gives its memory back between generations", tdm_key_read_switch, FIELD(sleeps),
+     .needs = {&needs_vllm}},
     {"steps_per_generation", "N", "1", "steps whose sequences are generated together",
      tdm_key_read_count, FIELD(steps_per_generation), .least = 1, .most = STEPS_MOST,
      .needs = {&needs_grpo}},
@@ -134,10 +135,11 @@ enum tdm_status tdm_second_check(const struct tdm_model *model,
         return TDM_OK;
     status = tdm_model_load(torch->second.teacher, &teacher, err);
     if (status == TDM_OK && teacher->vocabulary != model->vocabulary)
-        status = tdm_fail(err, TDM_USAGE,
-                          "--set teacher_model: \"%.64s\" has %u words, the student %u; expected as "
-                          "many",
-                          torch->second.teacher, teacher->vocabulary, model->vocabulary);
+        status =
+            tdm_fail(err, TDM_USAGE,
+                     "--set teacher_model: \"%.64s\" has %u words, the student %u; expected as "
+                     "many",
+                     torch->second.teacher, teacher->vocabulary, model->vocabulary);
     tdm_model_free(teacher);
     return status;
 }

@@ -78,24 +78,24 @@ static enum tdm_status predict(const char *config, const char *const *pairs, siz
     return status;
 }
 
-#define ASK(step, config, ...)                                                                     \
-    do {                                                                                           \
-        const char *asked_[] = {COMMON, __VA_ARGS__};                                              \
-        struct tdm_error err_ = {.message = ""};                                                   \
-        if (predict(config, asked_, sizeof(asked_) / sizeof(asked_[0]), step, &err_) != TDM_OK)    \
-            fail_msg("%s", err_.message);                                                          \
+#define ASK(step, config, ...)                                                                  \
+    do {                                                                                        \
+        const char *asked_[] = {COMMON, __VA_ARGS__};                                           \
+        struct tdm_error err_ = {.message = ""};                                                \
+        if (predict(config, asked_, sizeof(asked_) / sizeof(asked_[0]), step, &err_) != TDM_OK) \
+            fail_msg("%s", err_.message);                                                       \
     } while (0)
 
-#define REFUSES(part, ...)                                                                         \
-    do {                                                                                           \
-        const char *asked_[] = {COMMON, __VA_ARGS__};                                              \
-        struct step step_;                                                                         \
-        struct tdm_error err_ = {.message = ""};                                                   \
-        assert_int_equal(                                                                          \
-            predict("llama", asked_, sizeof(asked_) / sizeof(asked_[0]), &step_, &err_),           \
-            TDM_USAGE);                                                                            \
-        if (strstr(err_.message, part) == NULL)                                                    \
-            fail_msg("%s", err_.message);                                                          \
+#define REFUSES(part, ...)                                                               \
+    do {                                                                                 \
+        const char *asked_[] = {COMMON, __VA_ARGS__};                                    \
+        struct step step_;                                                               \
+        struct tdm_error err_ = {.message = ""};                                         \
+        assert_int_equal(                                                                \
+            predict("llama", asked_, sizeof(asked_) / sizeof(asked_[0]), &step_, &err_), \
+            TDM_USAGE);                                                                  \
+        if (strstr(err_.message, part) == NULL)                                          \
+            fail_msg("%s", err_.message);                                                \
     } while (0)
 
 /* ---- what PyTorch made ---- */
