@@ -140,8 +140,8 @@ static void note_limits(const struct arguments *arguments, const struct tdm_plot
                 "tidemark: %s: no ops of any step were timed; %s shows what was predicted\n",
                 arguments->source, path);
     if (plot->programs > 1)
-        fprintf(stderr, "tidemark: %s: holds %zu schedules; %s shows the last\n", arguments->source,
-                plot->programs, path);
+        fprintf(stderr, "tidemark: %s: holds %zu schedules; %s shows %s\n", arguments->source,
+                plot->programs, path, plot->program_name);
 }
 
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)

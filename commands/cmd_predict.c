@@ -24,7 +24,7 @@
 #define MOST_BATCH 65536u
 /* Work limit of a refusal, less than 0.1 s. The hint may use the rest of it, or
  * half of the work done before the hint if that is more. */
-#define REFUSAL_WORK 700000u
+#define REFUSAL_WORK 1000000u
 
 static bool draws(const struct tdm_predict_request *r)
 {

@@ -47,15 +47,18 @@ static enum tdm_status print_report(const char *path, const struct arguments *a,
     status = tdm_report_read(reader, &report, err);
     if (!shown->begun)
         tdm_ticker_end(&ticker);
+    if (a->watch && report.without && report.run->ending == NULL)
+        status = TDM_OK; /* it may come */
     const bool ended = status == TDM_OK && report.run->ending != NULL;
-    const bool same = shown->begun && shown->steps == report.steps && !ended;
+    const bool same = report.without || (shown->begun && shown->steps == report.steps && !ended);
     if (status == TDM_OK && !same && shown->begun)
         fputs(isatty(STDOUT_FILENO) ? CLEAR_SCREEN : "\n", stdout);
     if (status == TDM_OK && !same && a->json)
         status = tdm_report_print_json(&report, err);
     else if (status == TDM_OK && !same)
         tdm_report_print_text(&report);
-    *shown = (struct shown){.steps = report.steps, .begun = true, .ended = ended};
+    if (!report.without)
+        *shown = (struct shown){.steps = report.steps, .begun = true, .ended = ended};
     tdm_report_free(&report);
     tdm_trace_reader_close(reader);
     if (status == TDM_OK && (fflush(stdout) != 0 || ferror(stdout)))
@@ -88,7 +91,9 @@ static const struct tdm_option options[] = {
     {.name = "watch",
      .type = TDM_OPTION_FLAG,
      .place = offsetof(struct arguments, watch),
-     .help = "report again when another step has ended, until the run ends or Ctrl-C"},
+     .help =
+         "report when the first step has ended, and again after each other one, until the run ends "
+         "or Ctrl-C"},
     {.as = &tdm_option_json, .place = offsetof(struct arguments, json)},
     {.name = NULL}};
 

@@ -50,6 +50,7 @@ struct tdm_report {
     int64_t step;  /* or TDM_TRACE_EVERY_STEP */
     uint32_t rank; /* whose memory, times, lanes and waits these are */
     size_t steps;  /* finished steps of all programs */
+    bool without;  /* no step that is asked for was there, so reading failed */
     struct tdm_program_report *programs;
     size_t program_count;
     struct tdm_trace_unfinished_row *unfinished;

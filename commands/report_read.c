@@ -142,6 +142,7 @@ static enum tdm_status read_steps(struct tdm_trace_reader *reader, struct tdm_re
             }
         }
     }
+    report->without = chosen == 0;
     if (count == 0 && begun == 0) {
         status = tdm_fail(err, TDM_INPUT, "%s: holds no finished step", report->path);
         tdm_hint(err, "let the run finish its first step, or run it again");

@@ -93,6 +93,30 @@ static struct memory all_memory(const struct team *team)
  */
 enum answer { NO_PLAN, FITS, TOO_LARGE };
 
+/* Bytes of the sums to which chunks add: gradients of all units, and dK and dV of all layers. */
+static double summed_bytes(const struct tdm_schedule *schedule)
+{
+    const struct tdm_model *model = schedule->model;
+    double elements = 0, tokens = (double)tdm_schedule_tokens(schedule);
+    for (uint32_t unit = 0; unit < model->unit_count; unit++)
+        elements += (double)model->units[unit].elements;
+    if (model->tied) /* it is summed twice */
+        elements += (double)model->units[tdm_model_embedding_unit(model)].elements;
+    tokens += (double)schedule->sequence_count * (double)schedule->page_tokens; /* whole pages */
+    return elements * (double)tdm_dtype_bytes(schedule->dtypes.gradients) +
+           2.0 * tokens * model->layers * model->kv_heads * model->head_dim *
+               (double)tdm_dtype_bytes(schedule->dtypes.kv_gradients);
+}
+
+double tdm_team_bound(const struct tdm_schedule *schedule, uint32_t ranks, double seconds)
+{
+    const double opened =
+        schedule->pass == TDM_TRAIN
+            ? (ranks - 1) * summed_bytes(schedule) / schedule->machine->rate[TDM_RATE_ELEMENTWISE]
+            : 0;
+    return fmax(seconds - opened, 0) / ranks;
+}
+
 /* ---- what only several ranks choose ---- */
 
 /* Each choice as keys of --set may pin it: rings.gradients and weights.sliced. */
@@ -203,9 +227,9 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
         drop(&tried);
         return TDM_OK;
     }
-    /* one rank that has the memory of all does their work in turns, without exchanges */
     if (is_same(memory, all_memory(team)))
-        team->bound_seconds = tried.search.bound_seconds / team->request->ranks;
+        team->bound_seconds =
+            tdm_team_bound(schedule, team->request->ranks, tried.search.bound_seconds);
     schedule->ranks = team->request->ranks;
     schedule->ranks_per_node = team->request->ranks_per_node;
     schedule->memory_bytes = team->most.device_bytes;

@@ -40,7 +40,7 @@ text_colours = "gradients kv kv_gradients optimizer workspace residuals logits s
 colour_of_text(i) = value("colour_" . word(text_colours, (i - 1) % words(text_colours) + 1))
 if (texts > 0) {
     plot data index 0 using 1:2 with lines linewidth 1.5 * scale linecolor rgb colour_weights title "training", \
-        for [i = 1:texts] data index 1 + i using 1:2 with linespoints pointtype 6 + (i - 1) / 8 \
+        for [i = 1:texts] data index 1 + i using 1:2 with linespoints pointtype 7 \
             pointsize dot_size * scale linewidth 1.5 * scale \
             linecolor rgb colour_of_text(i) title value(sprintf("text_%d", i)) noenhanced
 } else {

@@ -199,7 +199,7 @@ static enum tdm_status add_ops(struct tdm_timeline *const timelines[TDM_PLOT_SID
 
 /* Which step of which program to show. It is the last one whose ops were timed and whose memory was
  * observed, which a run does not do in every step; else the last timed one; else one that did not
- * end. If there is none, only the program is set, to the last one. */
+ * end. If there is none, only the program is set. */
 struct choice {
     int64_t program, step;
     bool unfinished;
@@ -286,7 +286,9 @@ static enum tdm_status choose(const char *path, struct tdm_trace_reader *reader,
     if (status == TDM_OK)
         status = tdm_trace_read_steps(reader, &steps, &step_count, err);
     if (status == TDM_OK) {
-        *choice = (struct choice){programs[program_count - 1].program, TDM_PLOT_LAST_STEP, false};
+        *choice = (struct choice){step_count > 0 ? steps[step_count - 1].program
+                                                 : programs[0].program, /* the last evaluates */
+                                  TDM_PLOT_LAST_STEP, false};
         status = choose_step(path, reader, steps, step_count, wanted, choice, err);
     }
     free(programs);
@@ -380,18 +382,25 @@ static enum tdm_status read_used(struct tdm_trace_reader *reader, const struct c
 static enum tdm_status read_arenas(struct tdm_trace_reader *reader, int64_t program,
                                    struct tdm_plot *plot, struct tdm_error *err)
 {
-    struct tdm_trace_program_row *programs;
-    size_t count;
+    struct tdm_trace_program_row *programs = NULL;
+    struct tdm_trace_evaluation_row *evaluations = NULL;
+    size_t count = 0, evaluation_count = 0;
     enum tdm_status status = tdm_trace_read_programs(reader, &programs, &count, err);
-    if (status != TDM_OK)
-        return status;
-    for (size_t i = 0; i < count; i++) {
-        if (programs[i].program == program)
+    if (status == TDM_OK)
+        status = tdm_trace_read_evaluations(reader, &evaluations, &evaluation_count, err);
+    for (size_t i = 0; i < count && status == TDM_OK; i++) {
+        bool evaluates = false;
+        for (size_t j = 0; j < evaluation_count; j++)
+            evaluates = evaluates || evaluations[j].evaluated_by == programs[i].program;
+        plot->programs += !evaluates;
+        if (programs[i].program == program) {
             memcpy(plot->arena_bytes, programs[i].arena_bytes, sizeof(plot->arena_bytes));
+            memcpy(plot->program_name, programs[i].name, sizeof(plot->program_name));
+        }
     }
-    plot->programs = count;
+    free(evaluations);
     free(programs);
-    return TDM_OK;
+    return status;
 }
 
 static enum tdm_status read_trace(const char *path, int64_t wanted, struct tdm_plot *plot,

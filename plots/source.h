@@ -12,7 +12,7 @@
  * 1. The last step whose ops were timed and whose memory was observed.
  * 2. The last step whose ops were timed.
  * 3. A step that did not end, with the ops that had ended.
- * 4. No step: only the predicted panel. */
+ * 4. No step: only the predicted panel, of the program of the last step, else of the first one. */
 #define TDM_PLOT_LAST_STEP INT64_C(-1)
 
 /* As `rank`: the lanes of all ranks, and the memory of rank 0. */
@@ -35,7 +35,8 @@ struct tdm_plot {
     char title[160];               /* model and context */
     char subtitle[320];            /* nest, machine, host, backend */
     bool from_trace;
-    size_t programs;                      /* of the trace; the last one is drawn */
+    size_t programs;                      /* of the trace that train; the last one is drawn */
+    char program_name[128];               /* of the one that is drawn */
     int64_t step;                         /* of the measured panel */
     uint32_t rank;                        /* whose memory is shown */
     uint32_t shown_ranks;                 /* whose lanes are, from rank 0 on; 1: those of `rank` */
