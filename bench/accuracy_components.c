@@ -8,7 +8,10 @@
  */
 #include "bench/accuracy_runs.h"
 
+#include "methods/eager/liger.h"
 #include "methods/eager/ops.h"
+#include "methods/eager/tiles.h"
+#include "methods/megatron/parts.h"
 #include "methods/torch/parts.h" /* the loss of a model, without the rest of it */
 
 #include <stdlib.h>
@@ -18,6 +21,7 @@
 #define CAPACITY_BYTES (UINT64_C(1) << 40)
 #define ROUNDS 3u
 #define MOST_WEIGHTS 3u
+#define TILES 4u /* of Liger's benchmark of tiled MLPs */
 
 /* The sizes that a component is given. */
 struct sizes {
@@ -63,6 +67,45 @@ static void make_cross_entropy(struct component *c)
 static void cross_entropy(struct component *c)
 {
     backward_of(c, tdm_cross_entropy(&c->m, c->x, c->labels));
+}
+
+/* Liger's in its place. */
+static void liger_cross_entropy(struct component *c)
+{
+    backward_of(c, tdm_liger_cross_entropy(&c->m, c->x, c->labels));
+}
+
+/* ---- Megatron-LM's cross entropy of bf16 logits; gradients are cleared before each run ---- */
+
+static void make_parallel_loss(struct component *c)
+{
+    make_input(c, c->sizes.vocabulary, BF16);
+    make_labels(c);
+}
+
+/* losses.sum().backward() */
+static void sum_backward_of(struct component *c, struct tdm_eager_value *losses)
+{
+    struct tdm_eager_value *loss = tdm_mean(&c->m, losses);
+    backward_of(c, loss);
+    tdm_drop(&c->m, losses);
+    tdm_drop(&c->m, c->x->grad);
+    c->x->grad = NULL;
+}
+
+/* Megatron-LM's own, compiled. */
+static void megatron_fused_loss(struct component *c)
+{
+    struct tdm_megatron stage = {.m = &c->m,
+                                 .rows = c->sizes.rows,
+                                 .vocabulary = c->sizes.vocabulary,
+                                 .set.fused_loss = true};
+    sum_backward_of(c, megatron_loss(&stage, c->x));
+}
+
+static void liger_parallel_loss(struct component *c)
+{
+    sum_backward_of(c, tdm_liger_parallel_cross_entropy(&c->m, c->x, c->labels));
 }
 
 /* ---- the head and the loss of its unchanged logits ---- */
@@ -116,6 +159,33 @@ static void make_mlp(struct component *c)
     c->weights[2] = weight(c, c->sizes.hidden, c->sizes.intermediate);
 }
 
+/* Liger's MLP of a tile. */
+static struct tdm_eager_value *liger_mlp(struct tdm_eager *m, const void *of, uint32_t layer,
+                                         struct tdm_eager_value *x)
+{
+    const struct component *c = of;
+    (void)layer;
+    struct tdm_eager_value *gate = tdm_linear(m, x, c->weights[0], NULL, false);
+    struct tdm_eager_value *up = tdm_linear(m, x, c->weights[1], NULL, false);
+    struct tdm_eager_value *product = tdm_liger_gated(m, gate, up);
+    tdm_drop(m, gate);
+    tdm_drop(m, up);
+    struct tdm_eager_value *y = tdm_linear(m, product, c->weights[2], NULL, false);
+    tdm_drop(m, product);
+    return y;
+}
+
+static void liger_tiled_mlp(struct component *c)
+{
+    struct tdm_eager *m = &c->m;
+    const struct tdm_function tile = {.run = liger_mlp, .model = c};
+    struct tdm_eager_value *y = tdm_tiled(m, &tile, c->x, TILES);
+    struct tdm_eager_value *grad = tdm_value_like(m, y);
+    tdm_backward(m, y, grad);
+    tdm_drop(m, grad);
+    tdm_drop(m, y);
+}
+
 /* y.backward(randn_like(y), retain_graph=True): the saved tensors outlive the backward. */
 static void mlp(struct component *c)
 {
@@ -143,6 +213,10 @@ static const struct kind {
     {"cross-entropy", make_cross_entropy, cross_entropy, false},
     {"head-loss", make_head, head_loss, false},
     {"fused-loss", make_head, fused_loss, false},
+    {"liger-cross-entropy", make_cross_entropy, liger_cross_entropy, false},
+    {"liger-parallel-loss", make_parallel_loss, liger_parallel_loss, false},
+    {"megatron-fused-loss", make_parallel_loss, megatron_fused_loss, false},
+    {"liger-tiled-mlp", make_mlp, liger_tiled_mlp, false},
     {"capped-loss", make_head, capped_loss, true},
     {"mlp", make_mlp, mlp, false},
 };

@@ -31,7 +31,7 @@
  * times that length must not fit. */
 #define BEYOND 1.25
 
-enum outcome { COMPARED, REFUSED, FAILED };
+enum outcome { COMPARED, REFUSED, LONGER, FAILED };
 
 struct reason {
     char text[REASON_BYTES];
@@ -41,7 +41,7 @@ struct reason {
 struct source {
     char name[NAME_BYTES];
     double errors[MOST_ROWS];
-    size_t rows, compared, refused, error_count, reason_count;
+    size_t rows, compared, refused, longer, error_count, reason_count;
     struct reason reasons[MOST_REASONS]; /* why some rows are not covered */
 };
 
@@ -233,7 +233,9 @@ static enum outcome compare_fit(const struct runs *runs, const struct table *row
     if (oom || !refuses(runs, row, figure)) {
         printf(" %s: predicted to %s\n", oom ? "ran out of memory" : "more did not fit",
                oom && bytes == 0 ? "run out of memory" : "fit");
-        return oom && bytes == 0 ? COMPARED : FAILED;
+        if (!oom)
+            return LONGER;
+        return bytes == 0 ? COMPARED : FAILED;
     }
     printf(" is the longest: predicted to %s, more to run out of memory\n",
            bytes > 0 ? "fit" : "run out of memory");
@@ -308,6 +310,7 @@ static void run_row(struct runs *runs, const struct table *row)
     enum outcome outcome = compare(runs, row, source);
     source->compared += outcome == COMPARED;
     source->refused += outcome == REFUSED;
+    source->longer += outcome == LONGER;
     runs->failures += outcome == FAILED;
 }
 
@@ -343,7 +346,8 @@ static int rising(const void *a, const void *b)
 static void print_source(struct source *source)
 {
     size_t count = source->error_count;
-    printf("%-23s %4zu of %3zu", source->name, source->compared + source->refused, source->rows);
+    printf("%-23s %4zu of %3zu", source->name, source->compared + source->refused + source->longer,
+           source->rows);
     qsort(source->errors, count, sizeof(source->errors[0]), rising);
     if (count > 0)
         printf("  median %6.2f%%, worst %6.2f%%",
@@ -351,6 +355,8 @@ static void print_source(struct source *source)
                100 * source->errors[count - 1]);
     if (source->refused > 0)
         printf(", %zu wrongly refused", source->refused);
+    if (source->longer > 0)
+        printf(", %zu where a quarter more would fit", source->longer);
     putchar('\n');
     for (size_t i = 0; i < source->reason_count; i++)
         printf("%26zu not: %s\n", source->reasons[i].rows, source->reasons[i].text);
@@ -361,7 +367,8 @@ static void print_sources(struct runs *runs)
     size_t rows = 0, covered = 0;
     for (size_t i = 0; i < runs->source_count; i++) {
         rows += runs->by_source[i].rows;
-        covered += runs->by_source[i].compared + runs->by_source[i].refused;
+        covered +=
+            runs->by_source[i].compared + runs->by_source[i].refused + runs->by_source[i].longer;
     }
     printf("\npublished runs: %zu of %zu rows covered\n", covered, rows);
     for (size_t i = 0; i < runs->source_count; i++)

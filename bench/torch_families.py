@@ -72,7 +72,7 @@ def measure(config, loss, checkpointing):
     def forward():
         if loss:
             return model(input_ids=ids, labels=ids, use_cache=False).loss
-        return model.model(input_ids=ids, use_cache=False).last_hidden_state.mean()
+        return model.base_model(input_ids=ids, use_cache=False).last_hidden_state.mean()
 
     forward().backward()
     model.zero_grad(set_to_none=True)

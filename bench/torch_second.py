@@ -12,6 +12,7 @@ figures, tests/methods/unit_second compares them with predictions:
 
 Needs torch, transformers, trl and peft; exits with 77 without them.
 """
+import gc
 import json
 import os
 import sys
@@ -145,6 +146,7 @@ def measure(config, step, sequences, has_reference, has_lora, checkpointing):
     sizes(again)  # the profiler sees frees only of what it has seen allocated
     sizes(loss.backward)
     model.zero_grad(set_to_none=True)
+    gc.collect()  # else models of other cases may be freed in the middle of this one
     _, events = sizes(again)
     kept, first = highest(0, events)
     _, events = sizes(loss.backward)
@@ -153,6 +155,7 @@ def measure(config, step, sequences, has_reference, has_lora, checkpointing):
 
 
 def main():
+    gc.disable()
     use_kernels()
     print("# What a step of two small models allocates, by bench/torch_second.py: "
           f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}, trl {trl.__version__}, "

@@ -139,7 +139,8 @@ static void note_kernels(tdm_kinds kinds)
 
 static void note_search(const struct tdm_search *search)
 {
-    if (search->counts.recipes_alone && search->gap > WIDE_GAP)
+    if (search->counts.recipes_alone && search->gap > WIDE_GAP &&
+        search->simulation.team.ranks <= 1) /* theirs includes exchanges */
         fprintf(
             stderr,
             "note: what --set fixes leaves only standard nests to choose from; a faster one may exist\n");

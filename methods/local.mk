@@ -25,6 +25,7 @@ libtidemark_a_SOURCES += \
 	methods/eager/dtypes.h \
 	methods/eager/eager.c methods/eager/eager.h \
 	methods/eager/kernels.c \
+	methods/eager/liger.c methods/eager/liger.h \
 	methods/eager/ops.c methods/eager/ops.h \
 	methods/eager/ops_attention.c \
 	methods/eager/ops_products.c \
@@ -82,7 +83,9 @@ libtidemark_a_SOURCES += \
 	methods/megatron/buffers.c \
 	methods/megatron/context.c \
 	methods/megatron/cost.c \
+	methods/megatron/experts.c \
 	methods/megatron/keys.c \
+	methods/megatron/latent.c \
 	methods/megatron/layers.c \
 	methods/megatron/lora.c \
 	methods/megatron/loss.c \

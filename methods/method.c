@@ -218,6 +218,8 @@ static enum tdm_status note_said(const struct tdm_method *method, const char *pa
         return tdm_fail(err, TDM_USAGE, "--set: \"%s\" is given twice",
                         tdm_method_key(method, k)->name);
     choices->said[k] = value;
+    if (tdm_method_read_also(method, pair, &k, &value) && choices->said[k] == NULL)
+        choices->said[k] = value;
     return TDM_OK;
 }
 
@@ -234,7 +236,7 @@ enum tdm_status tdm_method_settle(const struct tdm_method *method,
     if (method->divider != NULL) {
         settings->torch.context = (struct tdm_context){.divider = method->divider};
         settings->communicators += method->divider->communicators;
-        settings->sends_to_peers = true;
+        settings->peers = 1;
     }
     if (method->preset != NULL)
         method->preset(settings);

@@ -27,7 +27,7 @@ struct tdm_method_settings {
     bool expandable_segments;
     uint32_t step;          /* 1 to TDM_TORCH_STEPS: the step that is reported; 0: all steps */
     uint32_t communicators; /* communicators that NCCL creates */
-    bool sends_to_peers;    /* point-to-point messages between GPUs */
+    uint64_t peers;         /* GPUs of its node that it sends messages to, one by one */
 };
 
 struct tdm_method {
@@ -84,6 +84,11 @@ struct tdm_method_choices {
  * method or as users of the system spell them. *number: of the key. *value: static, or part of
  * `pair`. False: it is not a pair, or its key is not one of the method. */
 bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, size_t *number,
+                          const char **value);
+
+/* A second key that a pair sets where nothing else does: use_liger_kernel=true is logits=fused and
+ * liger=all. False: it sets one. */
+bool tdm_method_read_also(const struct tdm_method *method, const char *pair, size_t *number,
                           const char **value);
 
 #define TDM_OTHER_VALUES 128u

@@ -86,7 +86,7 @@ static const struct tdm_method methods[] = {
                 "checkpoints in host memory",
      .divides_sequence = true,
      GPUS_FROM(2),
-     .divider = &tdm_ulysses_divider,
+     .divider = &tdm_alst_divider,
      .keys = torch_keys,
      HUGGING_FACE,
      .wrapper = &tdm_alst_wrapper},

@@ -30,7 +30,7 @@ static const struct row {
     {"use_cache", "no", "yes", .words = "use_cache: false"},
     {"logits", "hf", "hf-held",
      .words = "logits=hf (the model's output is dropped before the backward)"},
-    {"logits", "fused", "hf|hf-held", .words = "use_liger_kernel: true"},
+    {"logits", "fused", "hf|hf-held", .words = "logits=fused (Liger's fused linear cross entropy)"},
     {"allocator_conf", "expandable_segments:True", NULL,
      .words = "PYTORCH_ALLOC_CONF=expandable_segments:True"},
     {"gradient_as_bucket_view", "yes", NULL, .words = "gradient_as_bucket_view=True"},

@@ -29,6 +29,8 @@ static const struct alias {
     {"optim", NULL, "optimizer", NULL},
     {"use_liger_kernel", "true", "logits", "fused"},
     {"use_liger_kernel", "false", "logits", "hf"},
+    {"activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
+    {"fsdp_activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
     /* TRL's ModelConfig and SFTConfig, and Axolotl */
     {"dtype", "float32", "weights_dtype", "fp32"},
     {"dtype", "bfloat16", "weights_dtype", "bf16"},
@@ -188,6 +190,19 @@ bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, siz
         return false;
     *value = as_key_has_it(tdm_method_key(method, *number), text);
     return option || !is_bare || has_value(tdm_method_key(method, *number), *value);
+}
+
+bool tdm_method_read_also(const struct tdm_method *method, const char *pair, size_t *number,
+                          const char **value)
+{
+    size_t length = strcspn(pair, strncmp(pair, "--", 2) == 0 ? "=: " : "=:"), k;
+    const char *said;
+    if (!is_word(pair, length, "use_liger_kernel") ||
+        !tdm_method_read_pair(method, pair, &k, &said) || strcmp(said, "fused") != 0)
+        return false;
+    *number = find_key(method, "liger", strlen("liger"));
+    *value = "all";
+    return *number < TDM_METHOD_MOST_KEYS;
 }
 
 bool tdm_method_other_values(const struct tdm_method *method, const char *pair,

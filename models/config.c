@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* How a config tells which layers have a sliding window. */
 enum windows {
@@ -33,13 +34,14 @@ enum {
     PART_SOFTCAPS = 1 << 21,
     PART_QKV_BIAS_ALONE = 1 << 22, /* attention_bias is of q, k and v, not of o */
     PART_EXPERTS = 1 << 23,
-    PART_NO_ROPE = 1 << 24, /* some layers have none */
+    PART_NO_ROPE = 1 << 24,   /* some layers have none */
+    PART_FALCON = 1 << 26,    /* names and defaults of Falcon's fields */
+    PART_NEOX = 1 << 27,      /* the same of GPT-NeoX */
+    PART_HALF_ROPE = 1 << 28, /* half of a head is rotated, if nothing is said */
+    PART_LATENT = 1 << 25,    /* q, and k and v, are made from few dimensions */
     PARTS_OF_MODEL = 0xffff,
     PARTS_OF_GEMMA = PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED,
 };
-
-/* How mixtures of experts differ. */
-enum family { FAMILY_DENSE, FAMILY_MIXTRAL, FAMILY_OLMOE, FAMILY_QWEN3_MOE };
 
 #define WINDOW_DEFAULT 4096u      /* sliding_window, if the field is absent */
 #define WINDOW_LAYERS_DEFAULT 28u /* max_window_layers */
@@ -53,49 +55,73 @@ struct architecture {
     bool qkv_bias, qk_norm;
     enum windows windows;
     uint32_t parts; /* without any, schedules support it too */
-    enum family family;
+    enum tdm_family family;
 };
 
 /* Sources: transformers 5.17, models/MODEL_TYPE/modeling_MODEL_TYPE.py and configuration_*.py. */
 static const struct architecture architectures[] = {
+    {"DeepseekV2ForCausalLM", "deepseek_v2", 2048, 0, false, false, WINDOWS_NONE,
+     PART_EXPERTS | PART_LATENT, TDM_FAMILY_DEEPSEEK},
+    {"DeepseekV3ForCausalLM", "deepseek_v3", 4096, 0, false, false, WINDOWS_NONE,
+     PART_EXPERTS | PART_LATENT, TDM_FAMILY_DEEPSEEK},
+    {"FalconForCausalLM", "falcon", 2048, 0, false, false, WINDOWS_NONE,
+     TDM_PART_LAYER_NORMS | TDM_PART_PARALLEL | TDM_PART_PLAIN_MLP | TDM_PART_JOINT_QKV |
+         PART_TIED | PART_FALCON,
+     TDM_FAMILY_DENSE},
+    {"GPTNeoXForCausalLM", "gpt_neox", 2048, 0, false, false, WINDOWS_NONE,
+     TDM_PART_LAYER_NORMS | TDM_PART_PARALLEL | TDM_PART_PLAIN_MLP | TDM_PART_BIASES |
+         TDM_PART_JOINT_QKV | TDM_PART_CUT_ROPE | PART_NEOX,
+     TDM_FAMILY_DENSE},
     {"Gemma2ForCausalLM", "gemma2", 8192, 256, false, false, WINDOWS_EVEN,
-     PARTS_OF_GEMMA | PART_POST_NORMS | PART_SOFTCAPS, FAMILY_DENSE},
+     PARTS_OF_GEMMA | PART_POST_NORMS | PART_SOFTCAPS, TDM_FAMILY_DENSE},
     {"Gemma3ForCausalLM", "gemma3_text", 131072, 256, false, true, WINDOWS_SIXTH,
-     PARTS_OF_GEMMA | PART_POST_NORMS | TDM_PART_LATE_QK_NORM | TDM_PART_TWO_ROPES, FAMILY_DENSE},
+     PARTS_OF_GEMMA | PART_POST_NORMS | TDM_PART_LATE_QK_NORM | TDM_PART_TWO_ROPES,
+     TDM_FAMILY_DENSE},
     {"GemmaForCausalLM", "gemma", 8192, 256, false, false, WINDOWS_NONE, PARTS_OF_GEMMA,
-     FAMILY_DENSE},
+     TDM_FAMILY_DENSE},
     {"Glm4ForCausalLM", "glm4", 131072, 128, false, false, WINDOWS_NONE,
      PART_POST_NORMS | PART_QKV_BIAS_ALONE | TDM_PART_GLM_NORMS | TDM_PART_JOINT_GATE_UP |
          TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE,
-     FAMILY_DENSE},
+     TDM_FAMILY_DENSE},
     {"GlmForCausalLM", "glm", 131072, 128, false, false, WINDOWS_NONE,
      PART_QKV_BIAS_ALONE | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE,
-     FAMILY_DENSE},
+     TDM_FAMILY_DENSE},
     {"GraniteForCausalLM", "granite", 2048, 0, false, false, WINDOWS_NONE, TDM_PART_MULTIPLIERS,
-     FAMILY_DENSE},
-    {"LlamaForCausalLM", "llama", 2048, 0, false, false, WINDOWS_NONE, 0, FAMILY_DENSE},
-    {"MinistralForCausalLM", "ministral", 131072, 0, false, false, WINDOWS_ALL, 0, FAMILY_DENSE},
-    {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL, 0, FAMILY_DENSE},
+     TDM_FAMILY_DENSE},
+    {"LlamaForCausalLM", "llama", 2048, 0, false, false, WINDOWS_NONE, 0, TDM_FAMILY_DENSE},
+    {"MinistralForCausalLM", "ministral", 131072, 0, false, false, WINDOWS_ALL, 0,
+     TDM_FAMILY_DENSE},
+    {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL, 0, TDM_FAMILY_DENSE},
     {"MixtralForCausalLM", "mixtral", 131072, 0, false, false, WINDOWS_SAID, PART_EXPERTS,
-     FAMILY_MIXTRAL},
+     TDM_FAMILY_MIXTRAL},
     {"Olmo2ForCausalLM", "olmo2", 2048, 0, false, true, WINDOWS_NONE,
      PART_POST_NORMS | PART_WHOLE_QK_NORM | TDM_PART_NO_PRE_NORMS | TDM_PART_WIDE_NORMS |
          TDM_PART_WIDE_ROPE,
-     FAMILY_DENSE},
+     TDM_FAMILY_DENSE},
     {"Olmo3ForCausalLM", "olmo3", 65536, 0, false, true, WINDOWS_FOURTH,
      PART_POST_NORMS | PART_WHOLE_QK_NORM | TDM_PART_NO_PRE_NORMS | TDM_PART_WIDE_NORMS |
          TDM_PART_WIDE_ROPE | TDM_PART_TWO_ROPES,
-     FAMILY_DENSE},
+     TDM_FAMILY_DENSE},
     {"OlmoeForCausalLM", "olmoe", 4096, 0, false, true, WINDOWS_NONE,
-     PART_EXPERTS | PART_WHOLE_QK_NORM, FAMILY_OLMOE},
+     PART_EXPERTS | PART_WHOLE_QK_NORM, TDM_FAMILY_OLMOE},
+    {"PhiForCausalLM", "phi", 2048, 0, true, false, WINDOWS_NONE,
+     TDM_PART_LAYER_NORMS | TDM_PART_PARALLEL | TDM_PART_PLAIN_MLP | TDM_PART_BIASES |
+         TDM_PART_CUT_ROPE | TDM_PART_HEAD_BIAS | PART_HALF_ROPE,
+     TDM_FAMILY_DENSE},
     {"Phi3ForCausalLM", "phi3", 4096, 0, false, false, WINDOWS_SAID,
-     TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE, FAMILY_DENSE},
-    {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, WINDOWS_LATE, 0, FAMILY_DENSE},
-    {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, WINDOWS_LATE, 0, FAMILY_DENSE},
+     TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE, TDM_FAMILY_DENSE},
+    {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, WINDOWS_LATE, 0, TDM_FAMILY_DENSE},
+    {"Qwen2MoeForCausalLM", "qwen2_moe", 32768, 0, true, false, WINDOWS_LATE, PART_EXPERTS,
+     TDM_FAMILY_QWEN2_MOE},
+    {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, WINDOWS_LATE, 0, TDM_FAMILY_DENSE},
     {"Qwen3MoeForCausalLM", "qwen3_moe", 32768, 128, false, true, WINDOWS_LATE, PART_EXPERTS,
-     FAMILY_QWEN3_MOE},
+     TDM_FAMILY_QWEN3_MOE},
+    {"StableLmForCausalLM", "stablelm", 4096, 0, false, false, WINDOWS_NONE,
+     TDM_PART_LAYER_NORMS | TDM_PART_CUT_ROPE, TDM_FAMILY_DENSE},
+    {"Starcoder2ForCausalLM", "starcoder2", 4096, 0, true, false, WINDOWS_SAID,
+     TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_BIASES | PART_TIED, TDM_FAMILY_DENSE},
     {"SmolLM3ForCausalLM", "smollm3", 32768, 0, false, false, WINDOWS_NONE,
-     PART_NO_ROPE | PART_TIED, FAMILY_DENSE},
+     PART_NO_ROPE | PART_TIED, TDM_FAMILY_DENSE},
 };
 
 enum { ARCHITECTURES = sizeof(architectures) / sizeof(architectures[0]) };
@@ -110,12 +136,56 @@ static const char *supported(char *out, size_t out_bytes)
     return out;
 }
 
+/* Letters and digits that both names begin with, in any case. */
+static size_t common_start(const char *a, const char *b)
+{
+    size_t n = 0;
+    while (a[n] != '\0' && b[n] != '\0' && strncasecmp(a + n, b + n, 1) == 0)
+        n++;
+    return n;
+}
+
+#define SAME_FAMILY 3u /* letters that names of one family share at least: Phi, Glm, GPT */
+
+/* The known architecture that is nearest: whose name begins as this one does, else whose layers
+ * have what the config's fields name. */
+static const char *nearest(const struct tdm_json_reader *reader, bool by_type, const char *value)
+{
+    static const struct {
+        const char *field, *name;
+    } fields[] = {{"kv_lora_rank", "DeepseekV3ForCausalLM"},
+                  {"n_routed_experts", "DeepseekV3ForCausalLM"},
+                  {"shared_expert_intermediate_size", "Qwen2MoeForCausalLM"},
+                  {"num_experts", "Qwen3MoeForCausalLM"},
+                  {"num_local_experts", "MixtralForCausalLM"},
+                  {"final_logit_softcapping", "Gemma2ForCausalLM"},
+                  {"rotary_pct", "GPTNeoXForCausalLM"},
+                  {"layer_norm_eps", "StableLmForCausalLM"},
+                  {"layer_norm_epsilon", "GPTNeoXForCausalLM"}};
+    const struct architecture *best = NULL;
+    size_t longest = SAME_FAMILY - 1;
+    for (size_t i = 0; i < ARCHITECTURES; i++) {
+        const char *name = by_type ? architectures[i].model_type : architectures[i].name;
+        size_t length = common_start(name, value);
+        if (length > longest) {
+            longest = length;
+            best = &architectures[i];
+        }
+    }
+    if (best != NULL)
+        return best->name;
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        if (json_object_get(reader->object, fields[i].field) != NULL)
+            return fields[i].name;
+    return "LlamaForCausalLM";
+}
+
 static const struct architecture *unsupported(struct tdm_json_reader *reader, const char *key,
                                               const char *value)
 {
-    char list[512];
-    tdm_json_fail(reader, key, "names \"%.60s\", which is not supported; supported are %s", value,
-                  supported(list, sizeof(list)));
+    tdm_json_fail(reader, key,
+                  "names \"%.60s\", which is not known; the nearest that is known is %s", value,
+                  nearest(reader, strcmp(key, "model_type") == 0, value));
     return NULL;
 }
 
@@ -125,7 +195,7 @@ static const struct architecture *find_architecture(struct tdm_json_reader *read
 {
     if (!tdm_json_has(reader, "architectures")) {
         if (!tdm_json_has(reader, "model_type")) {
-            char list[512];
+            char list[1024];
             tdm_json_fail(reader, "architectures", "is missing; add it as [NAME], one of %s",
                           supported(list, sizeof(list)));
             return NULL;
@@ -158,13 +228,19 @@ static const struct architecture *find_architecture(struct tdm_json_reader *read
 const struct tdm_activation_type tdm_activation_types[TDM_ACTIVATIONS] = {
     [TDM_ACTIVATION_SILU] = {"silu", "SwiGLU", ""}, /* older digests do not name it */
     [TDM_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "GeGLU", " gelu"},
+    [TDM_ACTIVATION_GELU] = {"gelu", "exact GELU", " exact gelu"},
+    [TDM_ACTIVATION_GELU_NEW] = {"gelu_new", "GELU of single operations", " gelu_new"},
 };
 
 /* Can it have an activation? Llama and its like can have all, Gemma must have GELU, others SiLU. */
 static bool has_activation(uint32_t parts, enum tdm_activation activation)
 {
     bool gemma = parts & PART_SCALED_EMBEDDING;
-    return parts == 0 || activation == (gemma ? TDM_ACTIVATION_GELU_TANH : TDM_ACTIVATION_SILU);
+    if ((parts & TDM_PART_PLAIN_MLP) != 0)
+        return activation != TDM_ACTIVATION_SILU;
+    if (parts == 0)
+        return activation <= TDM_ACTIVATION_GELU_TANH;
+    return activation == (gemma ? TDM_ACTIVATION_GELU_TANH : TDM_ACTIVATION_SILU);
 }
 
 /* Gemma's field is hidden_activation; configs of the first one have hidden_act alone. */
@@ -176,8 +252,12 @@ static void read_activation(struct tdm_json_reader *reader, uint32_t parts, stru
         gemma && !tdm_json_has(reader, "hidden_act") ? "hidden_activation" : "hidden_act";
     if (gemma && tdm_json_has(reader, "hidden_activation"))
         key = "hidden_activation";
-    const char *name = tdm_json_string_or(
-        reader, key, types[gemma ? TDM_ACTIVATION_GELU_TANH : TDM_ACTIVATION_SILU].name);
+    const char *name =
+        tdm_json_string_or(reader, key,
+                           types[gemma                               ? TDM_ACTIVATION_GELU_TANH
+                                 : (parts & TDM_PART_PLAIN_MLP) != 0 ? TDM_ACTIVATION_GELU
+                                                                     : TDM_ACTIVATION_SILU]
+                               .name);
     char known[160] = "";
     size_t used = 0;
     for (int i = 0; i < TDM_ACTIVATIONS; i++) {
@@ -199,7 +279,8 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
 {
     /* In Llama and Qwen3 this adds a bias to q, k, v and o. Qwen2 and Mistral have no such
      * option. */
-    bool bias_alone = architecture->qkv_bias || (architecture->parts & PART_QKV_BIAS_ALONE) != 0;
+    bool bias_alone = architecture->qkv_bias ||
+                      (architecture->parts & (PART_QKV_BIAS_ALONE | TDM_PART_BIASES)) != 0;
     if (!bias_alone && tdm_json_bool_or(reader, "attention_bias", false))
         tdm_json_fail(reader, "attention_bias",
                       "is true, which in %s adds a bias to the o product too and is not supported; "
@@ -231,8 +312,12 @@ static void read_heads(struct tdm_json_reader *reader, const struct architecture
                        struct tdm_model *model)
 {
     model->query_heads = dimension(reader, "num_attention_heads");
-    model->kv_heads = (uint32_t)tdm_json_count_or(reader, "num_key_value_heads", 1,
-                                                  TDM_DIMENSION_LIMIT, model->query_heads);
+    bool falcon = (architecture->parts & PART_FALCON) != 0;
+    model->kv_heads =
+        (uint32_t)tdm_json_count_or(reader, falcon ? "num_kv_heads" : "num_key_value_heads", 1,
+                                    TDM_DIMENSION_LIMIT, falcon ? 1 : model->query_heads);
+    if (falcon)
+        model->kv_heads = 1; /* multi_query */
     if (tdm_json_status(reader) != TDM_OK)
         return;
     if (model->query_heads % model->kv_heads != 0) {
@@ -242,7 +327,9 @@ static void read_heads(struct tdm_json_reader *reader, const struct architecture
                       model->kv_heads, model->query_heads);
         return;
     }
-    if (tdm_json_has(reader, "head_dim")) {
+    if ((architecture->parts & PART_LATENT) != 0) {
+        model->head_dim = 2; /* until tdm_latent_read */
+    } else if (tdm_json_has(reader, "head_dim")) {
         model->head_dim = dimension(reader, "head_dim");
     } else if (architecture->head_dim != 0) {
         model->head_dim = architecture->head_dim;
@@ -353,51 +440,41 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
     for (uint32_t i = 0; i < model->layers && full > 0; i++)
         if ((i + 1) % full == 0)
             model->layer_kinds[i].window = 0;
-    for (uint32_t i = 0; i < model->layers; i++) {
+    for (uint32_t i = 0; i < model->layers; i++)
         model->layer_kinds[i].post_norms = (architecture->parts & PART_POST_NORMS) != 0;
-        model->layer_kinds[i].experts = model->experts.count > 0;
-    }
+    tdm_experts_read_layers(reader, architecture->family, model);
     if ((architecture->parts & PART_NO_ROPE) != 0)
         read_rope_layers(reader, model);
     if (tdm_json_has(reader, "layer_types"))
         read_layer_types(reader, window, model);
 }
 
-/* Reads the experts. The name of their number depends on the family. */
-static void read_experts(struct tdm_json_reader *reader, enum family family,
-                         struct tdm_model *model)
-{
-    struct tdm_experts *e = &model->experts;
-    if (family == FAMILY_DENSE)
-        return;
-    e->count = dimension(reader, family == FAMILY_MIXTRAL ? "num_local_experts" : "num_experts");
-    e->per_token = dimension(reader, "num_experts_per_tok");
-    e->intermediate = family == FAMILY_QWEN3_MOE ? dimension(reader, "moe_intermediate_size")
-                                                 : model->intermediate;
-    e->normalized = family == FAMILY_MIXTRAL || tdm_json_bool_or(reader, "norm_topk_prob", false);
-    e->wide_weights = family == FAMILY_MIXTRAL;
-    e->router_first = family != FAMILY_QWEN3_MOE;
-    if (tdm_json_status(reader) == TDM_OK && e->per_token > e->count)
-        tdm_json_fail(reader, "num_experts_per_tok", "is %" PRIu32 " of %" PRIu32 " experts",
-                      e->per_token, e->count);
-    if (tdm_json_has(reader, "decoder_sparse_step") &&
-        tdm_json_count(reader, "decoder_sparse_step", 1, TDM_LAYER_LIMIT) != 1)
-        tdm_json_fail(reader, "decoder_sparse_step",
-                      "is not 1; only experts in every layer are known");
-    if (tdm_json_has(reader, "mlp_only_layers") &&
-        json_array_size(tdm_json_array(reader, "mlp_only_layers")) > 0)
-        tdm_json_fail(reader, "mlp_only_layers",
-                      "is not empty; only experts in every layer are known");
-}
-
 /* The share of a head's dimensions that is rotated. New configs have it in rope_parameters. */
-static double read_rotary_share(struct tdm_json_reader *reader, double usual)
+static double read_rotary_share(struct tdm_json_reader *reader, const char *key, double usual)
 {
     const json_t *inner = json_object_get(reader->object, "rope_parameters");
     const json_t *share = json_object_get(inner, "partial_rotary_factor");
     if (json_is_number(share))
         usual = json_number_value(share);
-    return tdm_json_number_or(reader, "partial_rotary_factor", 0, 1, usual);
+    return tdm_json_number_or(reader, key, 0, 1, usual);
+}
+
+/* Of Falcon only the 7B's layer is known. */
+static void refuse_falcon(struct tdm_json_reader *reader)
+{
+    static const struct {
+        const char *key;
+        bool value, usual;
+    } needed[] = {{"new_decoder_architecture", false, false},
+                  {"multi_query", true, true},
+                  {"parallel_attn", true, true},
+                  {"alibi", false, false},
+                  {"bias", false, false}};
+    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
+        if (tdm_json_bool_or(reader, needed[i].key, needed[i].usual) != needed[i].value)
+            tdm_json_fail(reader, needed[i].key,
+                          "is %s; of Falcon only layers as the 7B's are known",
+                          needed[i].value ? "false" : "true");
 }
 
 /* Reads the options that only predictions of other systems know, and the activation. */
@@ -410,11 +487,19 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
     model->scaled_embedding = (parts & PART_SCALED_EMBEDDING) != 0;
     model->offset_norms = (parts & PART_OFFSET_NORMS) != 0;
     model->whole_qk_norm = (parts & PART_WHOLE_QK_NORM) != 0;
+    model->two_norms = (parts & PART_NEOX) != 0;
+    if ((parts & PART_NEOX) != 0 && !tdm_json_bool_or(reader, "use_parallel_residual", true))
+        model->parts &= ~(uint32_t)TDM_PART_PARALLEL;
+    if ((parts & PART_FALCON) != 0)
+        refuse_falcon(reader);
     read_activation(reader, parts, model);
     model->rotary_dim = model->head_dim;
     if ((parts & TDM_PART_CUT_ROPE) != 0) {
-        double share =
-            read_rotary_share(reader, (parts & TDM_PART_INTERLEAVED_ROPE) != 0 ? 0.5 : 1);
+        double share = read_rotary_share(
+            reader, (parts & PART_NEOX) != 0 ? "rotary_pct" : "partial_rotary_factor",
+            (parts & (TDM_PART_INTERLEAVED_ROPE | PART_HALF_ROPE)) != 0 ? 0.5
+            : (parts & (PART_NEOX | TDM_PART_LAYER_NORMS)) != 0         ? 0.25
+                                                                        : 1);
         model->rotary_dim = (uint32_t)(model->head_dim * share) / 2 * 2;
         if (tdm_json_status(reader) == TDM_OK &&
             (model->rotary_dim == 0 || model->rotary_dim > model->head_dim))
@@ -426,7 +511,9 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
         model->attention_softcap = tdm_json_number_or(reader, "attn_logit_softcapping", 0, 1e9, 0);
         model->logits_softcap = tdm_json_number_or(reader, "final_logit_softcapping", 0, 1e9, 0);
     }
-    read_experts(reader, architecture->family, model);
+    tdm_experts_read(reader, architecture->family, model);
+    if ((parts & PART_LATENT) != 0)
+        tdm_latent_read(reader, model);
 }
 
 enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model *model)
@@ -438,7 +525,11 @@ enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model
     refuse_options(reader, architecture);
 
     model->hidden = dimension(reader, "hidden_size");
-    model->intermediate = dimension(reader, "intermediate_size");
+    model->intermediate =
+        (architecture->parts & PART_FALCON) != 0
+            ? (uint32_t)tdm_json_count_or(reader, "ffn_hidden_size", 1, TDM_DIMENSION_LIMIT,
+                                          UINT64_C(4) * model->hidden)
+            : dimension(reader, "intermediate_size");
     model->layers = (uint32_t)tdm_json_count(reader, "num_hidden_layers", 1, TDM_LAYER_LIMIT);
     model->vocabulary = dimension(reader, "vocab_size");
     read_heads(reader, architecture, model);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 libtidemark_a_SOURCES += \
 	models/config.c \
+	models/experts.c \
 	models/model.c models/model.h \
 	models/parts.h \
 	models/rope.c \
@@ -16,6 +17,10 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/burst-7b.json \
 	models/configs/byte-100m.json \
 	models/configs/byte-1m.json \
+	models/configs/deepseek-v2.json \
+	models/configs/deepseek-v2-lite.json \
+	models/configs/deepseek-v3.json \
+	models/configs/falcon-7b.json \
 	models/configs/falcon3-7b.json \
 	models/configs/gemma-2-2b.json \
 	models/configs/gemma-2-9b.json \
@@ -35,13 +40,18 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/mistral-7b-v0.1.json \
 	models/configs/mistral-7b-v0.3.json \
 	models/configs/mistral-nemo-12b.json \
+	models/configs/mixtral-8x22b.json \
 	models/configs/mixtral-8x7b.json \
+	models/configs/moonlight-16b-a3b.json \
 	models/configs/olmo-2-7b.json \
 	models/configs/olmo-3-7b.json \
 	models/configs/olmoe-1b-7b.json \
+	models/configs/phi-1.5.json \
 	models/configs/phi-3-mini.json \
-	models/configs/phi-4-mini.json \
 	models/configs/phi-4.json \
+	models/configs/phi-4-mini.json \
+	models/configs/pythia-6.9b.json \
+	models/configs/qwen1.5-moe-a2.7b.json \
 	models/configs/qwen2.5-0.5b.json \
 	models/configs/qwen2.5-1.5b.json \
 	models/configs/qwen2.5-14b.json \
@@ -56,7 +66,9 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen3-32b.json \
 	models/configs/qwen3-4b.json \
 	models/configs/qwen3-8b.json \
-	models/configs/smollm3-3b.json
+	models/configs/smollm3-3b.json \
+	models/configs/stablelm-3b-4e1t.json \
+	models/configs/starcoder2-3b.json
 
 cmocka_tests += tests/models/unit_models tests/models/unit_safetensors tests/models/unit_saving \
 	tests/models/unit_weights

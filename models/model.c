@@ -72,6 +72,8 @@ static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *e
         if (kind.window > 0)
             used +=
                 snprintf(text + used, capacity - (size_t)used, "window=%" PRIu64 ",", kind.window);
+        if (model->experts.count > 0 && !kind.experts)
+            used += snprintf(text + used, capacity - (size_t)used, "dense,");
         if (kind.no_rope)
             used += snprintf(text + used, capacity - (size_t)used, "no_rope,");
     }
@@ -81,6 +83,15 @@ static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *e
     if (model->experts.count > 0)
         snprintf(text + used, capacity - (size_t)used, " experts=%" PRIu32 ",%" PRIu32 ",%" PRIu32,
                  model->experts.count, model->experts.per_token, model->experts.intermediate);
+    used = (int)strlen(text);
+    if (model->experts.shared > 0)
+        used += snprintf(text + used, capacity - (size_t)used, " shared=%" PRIu32 "%s",
+                         model->experts.shared, model->experts.shared_gate ? " gated" : "");
+    if (model->latent.kv_rank > 0)
+        snprintf(text + used, capacity - (size_t)used,
+                 " latent=%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32,
+                 model->latent.q_rank, model->latent.kv_rank, model->latent.plain_dim,
+                 model->latent.rotary_dim, model->latent.value_dim);
     tdm_digest_text(text, model->digest);
     free(text);
     return TDM_OK;

@@ -37,7 +37,13 @@ struct tdm_rope {
 };
 
 /* The activation of the MLP's gate: SwiGLU, GeGLU with the GELU by tanh. */
-enum tdm_activation { TDM_ACTIVATION_SILU, TDM_ACTIVATION_GELU_TANH, TDM_ACTIVATIONS };
+enum tdm_activation {
+    TDM_ACTIVATION_SILU,
+    TDM_ACTIVATION_GELU_TANH,
+    TDM_ACTIVATION_GELU,     /* exact; of predictions alone, as is the next */
+    TDM_ACTIVATION_GELU_NEW, /* by tanh, of single operations */
+    TDM_ACTIVATIONS
+};
 
 /* The kind of one layer. */
 struct tdm_layer_kind {
@@ -52,9 +58,19 @@ struct tdm_layer_kind {
 /* Mixture of experts; count 0: none. */
 struct tdm_experts {
     uint32_t count, per_token, intermediate;
+    uint32_t shared;   /* width of the experts that every token has, together; 0: none */
+    bool shared_gate;  /* their output is weighted by a gate */
     bool normalized;   /* the weights of a token's chosen experts add up to 1 */
     bool wide_weights; /* these weights stay in fp32 */
     bool router_first; /* the router precedes the experts in the order of modules */
+};
+
+/* Latent attention: q, and k and v, come from products of few dimensions, each normed. Heads of q
+ * and k have dimensions that are not rotated, and others that are, of which k has one head.
+ * kv_rank 0: none. */
+struct tdm_latent {
+    uint32_t q_rank; /* 0: q is projected at once */
+    uint32_t kv_rank, plain_dim, rotary_dim, value_dim;
 };
 
 /* Parts in which families differ from Llama, beside those that have a field of their own. Only
@@ -71,6 +87,11 @@ enum tdm_model_part {
     TDM_PART_MULTIPLIERS = 256,     /* of embeddings, of what is added to the residual, of logits */
     TDM_PART_GLM_NORMS = 512,       /* names of GLM-4's norms */
     TDM_PART_WIDE_ROPE = 1024,      /* heads are rotated in fp32 */
+    TDM_PART_LAYER_NORMS = 2048,    /* LayerNorm, with a bias */
+    TDM_PART_PARALLEL = 4096,       /* attention and MLP read the same norm and are added at once */
+    TDM_PART_PLAIN_MLP = 8192,      /* up, activation, down: no gate */
+    TDM_PART_BIASES = 16384,        /* all products of a layer have biases */
+    TDM_PART_HEAD_BIAS = 32768,     /* so does the head */
 };
 
 /* The role of a tensor in the model. Their order here is the order inside a unit. */
@@ -99,6 +120,24 @@ enum tdm_role {
     TDM_ROLE_EXPERTS_DOWN,        /* [experts * hidden, expert intermediate] */
     TDM_ROLE_QKV,                 /* [(query_heads + 2 kv_heads) * head_dim, hidden] */
     TDM_ROLE_GATE_UP,             /* [2 * intermediate, hidden] */
+    TDM_ROLE_ATTENTION_NORM_BIAS, /* [hidden] */
+    TDM_ROLE_MLP_NORM_BIAS,       /* [hidden] */
+    TDM_ROLE_FINAL_NORM_BIAS,     /* [hidden] */
+    TDM_ROLE_QKV_BIAS,            /* as many as rows of QKV */
+    TDM_ROLE_O_BIAS,              /* [hidden] */
+    TDM_ROLE_UP_BIAS,             /* [intermediate] */
+    TDM_ROLE_DOWN_BIAS,           /* [hidden] */
+    TDM_ROLE_HEAD_BIAS,           /* [vocabulary] */
+    TDM_ROLE_Q_LATENT,            /* [q_rank, hidden] */
+    TDM_ROLE_Q_LATENT_NORM,       /* [q_rank] */
+    TDM_ROLE_Q_FROM_LATENT,       /* [query_heads * head_dim, q_rank] */
+    TDM_ROLE_KV_LATENT,           /* [kv_rank + rotary_dim, hidden] */
+    TDM_ROLE_KV_LATENT_NORM,      /* [kv_rank] */
+    TDM_ROLE_KV_FROM_LATENT,      /* [query_heads * (plain_dim + value_dim), kv_rank] */
+    TDM_ROLE_SHARED_GATE,         /* [shared, hidden] */
+    TDM_ROLE_SHARED_UP,           /* [shared, hidden] */
+    TDM_ROLE_SHARED_DOWN,         /* [hidden, shared] */
+    TDM_ROLE_SHARED_EXPERT_GATE,  /* [1, hidden], a matrix */
     TDM_ROLES
 };
 
@@ -117,7 +156,8 @@ static inline bool tdm_role_is_norm(enum tdm_role role)
 {
     return role == TDM_ROLE_ATTENTION_NORM || role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM ||
            role == TDM_ROLE_MLP_NORM || role == TDM_ROLE_POST_ATTENTION_NORM ||
-           role == TDM_ROLE_POST_MLP_NORM || role == TDM_ROLE_FINAL_NORM;
+           role == TDM_ROLE_POST_MLP_NORM || role == TDM_ROLE_FINAL_NORM ||
+           role == TDM_ROLE_Q_LATENT_NORM || role == TDM_ROLE_KV_LATENT_NORM;
 }
 
 /* Does a tensor of this role have one dimension, as norms and biases do? */
@@ -164,12 +204,14 @@ struct tdm_model {
     struct tdm_rope rope;
     enum tdm_activation activation;
     struct tdm_experts experts;
-    uint32_t parts;                           /* bits of enum tdm_model_part */
-    uint32_t rotary_dim;                      /* dimensions of a head that are rotated */
-    bool sized_only;                          /* predictions support it, schedules do not */
-    bool scaled_embedding;                    /* embeddings are multiplied by sqrt(hidden) */
-    bool offset_norms;                        /* norms multiply by 1 + weight, in fp32 */
-    bool whole_qk_norm;                       /* q and k are normed over all heads at once */
+    struct tdm_latent latent;
+    uint32_t parts;        /* bits of enum tdm_model_part */
+    uint32_t rotary_dim;   /* dimensions of a head that are rotated */
+    bool sized_only;       /* predictions support it, schedules do not */
+    bool scaled_embedding; /* embeddings are multiplied by sqrt(hidden) */
+    bool offset_norms;     /* norms multiply by 1 + weight, in fp32 */
+    bool whole_qk_norm;    /* q and k are normed over all heads at once */
+    bool two_norms;        /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
     double attention_softcap, logits_softcap; /* 0: none */
 
     struct tdm_layer_kind *layer_kinds; /* [layers] */

@@ -18,6 +18,24 @@ struct tdm_activation_type {
 };
 extern const struct tdm_activation_type tdm_activation_types[TDM_ACTIVATIONS];
 
+/* How mixtures of experts differ. */
+enum tdm_family {
+    TDM_FAMILY_DENSE,
+    TDM_FAMILY_MIXTRAL,
+    TDM_FAMILY_OLMOE,
+    TDM_FAMILY_QWEN3_MOE,
+    TDM_FAMILY_QWEN2_MOE,
+    TDM_FAMILY_DEEPSEEK,
+};
+
+/* Fill model->experts, and after layer_kinds exist which of them have experts; model->latent,
+ * head_dim and rotary_dim (models/experts.c). Failures are the reader's. */
+void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
+                      struct tdm_model *model);
+void tdm_experts_read_layers(struct tdm_json_reader *reader, enum tdm_family family,
+                             struct tdm_model *model);
+void tdm_latent_read(struct tdm_json_reader *reader, struct tdm_model *model);
+
 /* Fills architecture, dimensions, options, rope and layer_kinds (models/config.c). */
 enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model *model);
 

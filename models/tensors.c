@@ -24,6 +24,12 @@ enum side {
     SIDE_EXPERT_INTERMEDIATE,
     SIDE_QKV,
     SIDE_GATE_UP,
+    SIDE_Q_RANK,
+    SIDE_KV_RANK,
+    SIDE_KV_LATENT,
+    SIDE_KV_FROM_LATENT,
+    SIDE_VALUES,
+    SIDE_SHARED,
 };
 
 static const struct {
@@ -39,7 +45,7 @@ static const struct {
     [TDM_ROLE_V_BIAS] = {"self_attn.v_proj.bias", SIDE_ONE, SIDE_KV},
     [TDM_ROLE_Q_NORM] = {"self_attn.q_norm.weight", SIDE_ONE, SIDE_HEAD_DIM},
     [TDM_ROLE_K_NORM] = {"self_attn.k_norm.weight", SIDE_ONE, SIDE_HEAD_DIM},
-    [TDM_ROLE_O] = {"self_attn.o_proj.weight", SIDE_HIDDEN, SIDE_QUERY},
+    [TDM_ROLE_O] = {"self_attn.o_proj.weight", SIDE_HIDDEN, SIDE_VALUES},
     [TDM_ROLE_MLP_NORM] = {"post_attention_layernorm.weight", SIDE_ONE, SIDE_HIDDEN},
     [TDM_ROLE_GATE] = {"mlp.gate_proj.weight", SIDE_INTERMEDIATE, SIDE_HIDDEN},
     [TDM_ROLE_UP] = {"mlp.up_proj.weight", SIDE_INTERMEDIATE, SIDE_HIDDEN},
@@ -52,6 +58,24 @@ static const struct {
                                SIDE_EXPERT_INTERMEDIATE},
     [TDM_ROLE_QKV] = {"self_attn.qkv_proj.weight", SIDE_QKV, SIDE_HIDDEN},
     [TDM_ROLE_GATE_UP] = {"mlp.gate_up_proj.weight", SIDE_GATE_UP, SIDE_HIDDEN},
+    [TDM_ROLE_ATTENTION_NORM_BIAS] = {"input_layernorm.bias", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_MLP_NORM_BIAS] = {"post_attention_layernorm.bias", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_FINAL_NORM_BIAS] = {"model.norm.bias", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_QKV_BIAS] = {"self_attn.qkv_proj.bias", SIDE_ONE, SIDE_QKV},
+    [TDM_ROLE_O_BIAS] = {"self_attn.o_proj.bias", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_UP_BIAS] = {"mlp.up_proj.bias", SIDE_ONE, SIDE_INTERMEDIATE},
+    [TDM_ROLE_DOWN_BIAS] = {"mlp.down_proj.bias", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_HEAD_BIAS] = {"lm_head.bias", SIDE_ONE, SIDE_VOCABULARY},
+    [TDM_ROLE_Q_LATENT] = {"self_attn.q_a_proj.weight", SIDE_Q_RANK, SIDE_HIDDEN},
+    [TDM_ROLE_Q_LATENT_NORM] = {"self_attn.q_a_layernorm.weight", SIDE_ONE, SIDE_Q_RANK},
+    [TDM_ROLE_Q_FROM_LATENT] = {"self_attn.q_b_proj.weight", SIDE_QUERY, SIDE_Q_RANK},
+    [TDM_ROLE_KV_LATENT] = {"self_attn.kv_a_proj_with_mqa.weight", SIDE_KV_LATENT, SIDE_HIDDEN},
+    [TDM_ROLE_KV_LATENT_NORM] = {"self_attn.kv_a_layernorm.weight", SIDE_ONE, SIDE_KV_RANK},
+    [TDM_ROLE_KV_FROM_LATENT] = {"self_attn.kv_b_proj.weight", SIDE_KV_FROM_LATENT, SIDE_KV_RANK},
+    [TDM_ROLE_SHARED_GATE] = {"mlp.shared_experts.gate_proj.weight", SIDE_SHARED, SIDE_HIDDEN},
+    [TDM_ROLE_SHARED_UP] = {"mlp.shared_experts.up_proj.weight", SIDE_SHARED, SIDE_HIDDEN},
+    [TDM_ROLE_SHARED_DOWN] = {"mlp.shared_experts.down_proj.weight", SIDE_HIDDEN, SIDE_SHARED},
+    [TDM_ROLE_SHARED_EXPERT_GATE] = {"mlp.shared_expert_gate.weight", SIDE_ONE, SIDE_HIDDEN},
     [TDM_ROLE_EMBEDDING] = {"model.embed_tokens.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
     [TDM_ROLE_FINAL_NORM] = {"model.norm.weight", SIDE_ONE, SIDE_HIDDEN},
     [TDM_ROLE_HEAD] = {"lm_head.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
@@ -86,6 +110,19 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
         return ((uint64_t)model->query_heads + 2 * (uint64_t)model->kv_heads) * model->head_dim;
     case SIDE_GATE_UP:
         return UINT64_C(2) * model->intermediate;
+    case SIDE_Q_RANK:
+        return model->latent.q_rank;
+    case SIDE_KV_RANK:
+        return model->latent.kv_rank;
+    case SIDE_KV_LATENT:
+        return (uint64_t)model->latent.kv_rank + model->latent.rotary_dim;
+    case SIDE_KV_FROM_LATENT:
+        return ((uint64_t)model->latent.plain_dim + model->latent.value_dim) * model->query_heads;
+    case SIDE_VALUES:
+        return (uint64_t)model->query_heads *
+               (model->latent.kv_rank > 0 ? model->latent.value_dim : model->head_dim);
+    case SIDE_SHARED:
+        return model->experts.shared;
     }
     return 0;
 }
@@ -96,11 +133,44 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
     if (unit == tdm_model_embedding_unit(model))
         return role == TDM_ROLE_EMBEDDING;
     if (unit == tdm_model_head_unit(model))
-        return role == TDM_ROLE_FINAL_NORM || (role == TDM_ROLE_HEAD && !model->tied);
+        return role == TDM_ROLE_FINAL_NORM || (role == TDM_ROLE_HEAD && !model->tied) ||
+               (role == TDM_ROLE_FINAL_NORM_BIAS && (model->parts & TDM_PART_LAYER_NORMS) != 0) ||
+               (role == TDM_ROLE_HEAD_BIAS && (model->parts & TDM_PART_HEAD_BIAS) != 0);
     if (role == TDM_ROLE_Q_BIAS || role == TDM_ROLE_K_BIAS || role == TDM_ROLE_V_BIAS)
         return model->layer_kinds[unit].qkv_bias;
     if (role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM)
         return model->layer_kinds[unit].qk_norm;
+    const bool latent = model->latent.kv_rank > 0, experts = model->layer_kinds[unit].experts;
+    if (role == TDM_ROLE_Q_LATENT || role == TDM_ROLE_Q_LATENT_NORM ||
+        role == TDM_ROLE_Q_FROM_LATENT)
+        return latent && model->latent.q_rank > 0;
+    if (role == TDM_ROLE_KV_LATENT || role == TDM_ROLE_KV_LATENT_NORM ||
+        role == TDM_ROLE_KV_FROM_LATENT)
+        return latent;
+    if (role == TDM_ROLE_SHARED_GATE || role == TDM_ROLE_SHARED_UP || role == TDM_ROLE_SHARED_DOWN)
+        return experts && model->experts.shared > 0;
+    if (role == TDM_ROLE_SHARED_EXPERT_GATE)
+        return experts && model->experts.shared_gate;
+    if (latent && (role == TDM_ROLE_K || role == TDM_ROLE_V))
+        return false;
+    if (latent && role == TDM_ROLE_Q)
+        return model->latent.q_rank == 0;
+    const bool biases = (model->parts & TDM_PART_BIASES) != 0;
+    const bool one_norm = (model->parts & TDM_PART_PARALLEL) != 0 && !model->two_norms;
+    if (role == TDM_ROLE_FINAL_NORM_BIAS || role == TDM_ROLE_HEAD_BIAS)
+        return false;
+    if (role == TDM_ROLE_ATTENTION_NORM_BIAS)
+        return (model->parts & TDM_PART_LAYER_NORMS) != 0;
+    if (role == TDM_ROLE_MLP_NORM_BIAS)
+        return (model->parts & TDM_PART_LAYER_NORMS) != 0 && !one_norm;
+    if (role == TDM_ROLE_MLP_NORM && one_norm)
+        return false;
+    if (role == TDM_ROLE_QKV_BIAS)
+        return biases && (model->parts & TDM_PART_JOINT_QKV) != 0;
+    if (role == TDM_ROLE_O_BIAS || role == TDM_ROLE_UP_BIAS || role == TDM_ROLE_DOWN_BIAS)
+        return biases;
+    if (role == TDM_ROLE_GATE && (model->parts & TDM_PART_PLAIN_MLP) != 0)
+        return false;
     bool joint_qkv = model->parts & TDM_PART_JOINT_QKV;
     bool joint_gate_up = model->parts & TDM_PART_JOINT_GATE_UP;
     if (role == TDM_ROLE_ATTENTION_NORM || role == TDM_ROLE_MLP_NORM)
@@ -212,7 +282,7 @@ const struct tdm_tensor *tdm_model_tensor(const struct tdm_model *model, uint32_
 
 bool tdm_role_is_vector(enum tdm_role role)
 {
-    return shapes[role].rows == SIDE_ONE;
+    return shapes[role].rows == SIDE_ONE && role != TDM_ROLE_SHARED_EXPERT_GATE;
 }
 
 enum tdm_tensor_kind tdm_role_kind(enum tdm_role role)
@@ -260,6 +330,9 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
                  {model->logits_softcap > 0, "capped logits"},
                  {model->whole_qk_norm, "norms over all heads of q and k at once"},
                  {model->experts.count > 0, "mixtures of experts"},
+                 {model->latent.kv_rank > 0, "latent attention"},
+                 {model->parts & TDM_PART_LAYER_NORMS, "LayerNorm"},
+                 {model->parts & TDM_PART_PLAIN_MLP, "an MLP without a gate"},
                  {model->parts & TDM_PART_NO_PRE_NORMS, "no norms before attention and MLP"},
                  {model->parts & (TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP), "joint products"},
                  {model->parts & (TDM_PART_CUT_ROPE | TDM_PART_TWO_ROPES), "other rotations"},

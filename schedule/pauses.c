@@ -26,8 +26,7 @@ struct tdm_pauses {
 /* Is there a pause before this op, if not too many are asked for? */
 static bool is_candidate(struct tdm_pauses *p, const struct tdm_op *op)
 {
-    const bool counts =
-        op->lane == TDM_LANE_COMPUTE || (TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0;
+    const bool counts = op->lane == TDM_LANE_COMPUTE || (TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0;
     if (op->phase != TDM_BACKWARD || !counts || op->layer == p->last_layer)
         return false;
     const bool first = p->last_layer == TDM_NONE;

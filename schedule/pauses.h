@@ -3,10 +3,10 @@
  * Pauses: points of a step's backward at which the rest of the step can be run later, from a copy
  * of the slots that it still needs.
  *
- * A pause is before an op of the compute lane, or a team op, whose layer is another one than that of
- * the op before it. The ops with lower numbers have ended then, on all lanes. A slot is needed if a later op
- * reads it, or a part of it, before it is written, and if it outlives the step and is not written
- * as a whole in the rest. This follows from accesses alone.
+ * A pause is before an op of the compute lane, or a team op, whose layer is another one than that
+ * of the op before it. The ops with lower numbers have ended then, on all lanes. A slot is needed
+ * if a later op reads it, or a part of it, before it is written, and if it outlives the step and is
+ * not written as a whole in the rest. This follows from accesses alone.
  *
  * Of several ranks each has pauses of its own. At one of them no rank needs another one's memory
  * but through later team ops if all ranks pause after the same number of team ops.

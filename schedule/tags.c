@@ -11,23 +11,6 @@ bool tdm_content_is_of_unit(enum tdm_content content)
            content == TDM_UNIT_GRADIENT;
 }
 
-bool tdm_tag_same(struct tdm_tag a, struct tdm_tag b)
-{
-    return a.content == b.content && a.layer == b.layer && a.chunk == b.chunk &&
-           a.contributor == b.contributor && a.share == b.share;
-}
-
-struct tdm_tag tdm_tag_at(struct tdm_tag tag, uint32_t k)
-{
-    if (tag.chunk != TDM_NONE)
-        tag.chunk += k;
-    else if (tag.layer != TDM_NONE)
-        tag.layer += k;
-    if (tag.contributor == TDM_ITSELF)
-        tag.contributor = tag.chunk;
-    return tag;
-}
-
 const char *tdm_tag_show(struct tdm_tag tag, char text[TDM_TAG_TEXT])
 {
     int used = snprintf(text, TDM_TAG_TEXT, "%s", tdm_content_name(tag.content));

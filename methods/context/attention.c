@@ -97,17 +97,26 @@ struct tdm_eager_value *tdm_context_attention(struct tdm_eager *m,
     bool exchanges = context->ulysses_degree > 1;
     part.tokens *= context->ulysses_degree;
     part.query_heads /= context->ulysses_degree;
+    uint64_t copies = 1; /* of a KV head */
+    if (part.kv_heads < context->ulysses_degree) {
+        copies = context->ulysses_degree / part.kv_heads;
+        part.kv_heads = context->ulysses_degree;
+    }
     part.kv_heads /= context->ulysses_degree;
     for (unsigned i = 0; i < 3; i++) {
         struct tdm_eager_value *cast = tdm_autocast(m, inputs[i]);
         parts[i] = tdm_transpose(m, cast); /* by token, then head */
         tdm_drop(m, cast);
+        if (i > 0)
+            parts[i] = tdm_replace(m, parts[i], tdm_repeat(m, parts[i], copies));
         if (exchanges) {
             struct tdm_eager_value *received = tdm_all_to_all(m, parts[i], shape->batch, true);
             tdm_drop(m, parts[i]);
             parts[i] = received;
         }
     }
+    for (unsigned i = 0; i < 3 && context->divider->heads_first; i++)
+        parts[i] = tdm_replace(m, parts[i], tdm_clone(m, parts[i]));
     if (context->divider->forward == NULL)
         output = tdm_attention(m, parts[0], parts[1], parts[2], NULL, &part);
     else

@@ -35,6 +35,8 @@ struct tdm_divider {
     bool exchanges;         /* all-to-all: ranks exchange tokens for heads and back */
     bool rings;             /* keys and values are passed round a ring */
     bool rings_of_nodes;    /* one ring within each node, and one ring of nodes */
+    bool repeats_kv;        /* more ranks than KV heads: each KV head goes to several */
+    bool heads_first;       /* what was exchanged is copied to heads, then tokens */
     bool caps_scores;       /* the ring's kernels support attn_logit_softcapping */
     /* The ring. forward returns the output and sets *sums to the log-sum-exps. The results of
      * backward are dQ, dK and dV. NULL: attention is that of one rank, or a system has its own. */
@@ -79,7 +81,7 @@ struct tdm_eager_value *tdm_context_attention(struct tdm_eager *m,
 /* ---- dividers and their limits (method.c) ---- */
 
 extern const struct tdm_divider tdm_ring_divider, tdm_double_ring_divider, tdm_ulysses_divider,
-    tdm_usp_divider, tdm_burst_divider;
+    tdm_usp_divider, tdm_alst_divider, tdm_burst_divider;
 
 /* Settles the degrees that the user did not set. */
 void tdm_context_settle(const struct tdm_model *model, struct tdm_method_settings *settings);

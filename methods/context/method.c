@@ -159,7 +159,8 @@ static enum tdm_status check_degrees(const struct tdm_model *model,
     }
     if (tdm_size_mul(c->ring_degree, u) != ranks)
         return refuse_degrees(model, settings, err);
-    if (model->query_heads % u != 0 || model->kv_heads % u != 0)
+    bool repeated = c->divider->repeats_kv && u % model->kv_heads == 0;
+    if (model->query_heads % u != 0 || (model->kv_heads % u != 0 && !repeated))
         return refuse_heads(model, settings, err);
     if (c->divider->rings_of_nodes)
         return tdm_check_nodes(name, ranks, c->gpus_per_node, err);
@@ -222,6 +223,11 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     settings->torch.attention = TDM_TORCH_SDPA_FLASH;
     tdm_context_settle(model, settings);
     enum tdm_status status = check_degrees(model, settings, err);
+    const struct tdm_context *c = &settings->torch.context;
+    uint64_t exchanging =
+        c->ulysses_degree < c->gpus_per_node ? c->ulysses_degree : c->gpus_per_node;
+    if (c->divider->exchanges && exchanging > 2)
+        settings->peers = exchanging - 1;
     return status == TDM_OK ? check_scores(model, settings, err) : status;
 }
 
@@ -256,6 +262,10 @@ const struct tdm_divider tdm_double_ring_divider = {
 };
 
 const struct tdm_divider tdm_ulysses_divider = {COMMON, .keys = group_tables, .exchanges = true};
+
+/* DeepSpeed's own (runtime/sequence_parallel/ulysses_sp.py UlyssesSPAttentionHF). */
+const struct tdm_divider tdm_alst_divider = {COMMON, .keys = group_tables, .exchanges = true,
+                                             .repeats_kv = true, .heads_first = true};
 
 const struct tdm_divider tdm_usp_divider = {
     COMMON,

@@ -186,11 +186,19 @@ static const struct tdm_method_key *const alst_tables[] = {
     alst_assumed_keys, zero3_keys, stage3_keys, common_keys, alst_keys, NULL};
 
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
-static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
-                                       "modules_to_save", "autocast", NULL};
-static const char *const without3[] = {
-    "weights_dtype",    "grads",           "lora",         "quantization", "double_quantization",
-    "bnb_keeps_inputs", "modules_to_save", "lora_dropout", "autocast",     NULL};
+static const char *const without2[] = {
+    "weights_dtype", "grads", "lora", "modules_to_save", "autocast", "checkpoint_offload", NULL};
+static const char *const without3[] = {"weights_dtype",
+                                       "grads",
+                                       "lora",
+                                       "quantization",
+                                       "double_quantization",
+                                       "bnb_keeps_inputs",
+                                       "modules_to_save",
+                                       "lora_dropout",
+                                       "autocast",
+                                       "checkpoint_offload",
+                                       NULL};
 
 static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err)

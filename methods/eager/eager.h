@@ -181,6 +181,15 @@ struct tdm_frame {
     struct tdm_eager_value **made; /* the saved tensors, once recomputed */
     bool has_run_again;
     bool autocast;
+    /* The input is in host memory until then; these are what it is made again from. */
+    bool offloaded;
+    /* Selective checkpoints: results that are kept, in the order of the operations; how many of
+     * them were used again; products so far. */
+    bool selective;
+    struct tdm_eager_value **selected;
+    uint32_t selected_count, selected_capacity, selected_again, products;
+    uint64_t rows, columns;
+    uint16_t element_bytes;
 };
 
 struct tdm_heap {
@@ -204,6 +213,8 @@ struct tdm_eager {
     struct tdm_gpu_facts gpu;
     enum tdm_status status;
     bool grad_enabled, autocast;
+    bool selective; /* new checkpoints keep some results */
+    bool passing;   /* a result that is only passed on: selective checkpoints do not keep it */
     /* Products are a Function that saves both operands, as in DeepSpeed and BMTrain. */
     bool linear_function;
     bool partial_gradients;      /* later tiles will add to the gradients */
@@ -326,6 +337,22 @@ void tdm_backward(struct tdm_eager *m, struct tdm_eager_value *loss, struct tdm_
 /* torch.utils.checkpoint with use_reentrant False and True. The result is a new reference. */
 struct tdm_eager_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
                                        struct tdm_eager_value *input);
+/* A result of a product, or of another operation that selective checkpoints keep: in a checkpointed
+ * function its memory is kept, of products that of every second one, and the function that runs
+ * again gets the same memory. Source: torch/utils/checkpoint.py
+ * create_selective_checkpoint_contexts; torchtitan/distributed/activation_checkpoint.py. */
+struct tdm_eager_value *tdm_value_selected(struct tdm_eager *m, uint64_t rows, uint64_t columns,
+                                           uint16_t element_bytes, bool product);
+/* Frees the memory of values that nodes saved, and makes it again before the backward of y, which
+ * it takes. Returns y. At most TDM_MOST_SAVED values. */
+struct tdm_eager_value *tdm_discard(struct tdm_eager *m, struct tdm_eager_value *y,
+                                    struct tdm_eager_value *const *values, uint32_t count);
+/* The same with use_reentrant=False and the input in host memory until the function runs again
+ * (transformers' gradient_checkpointing_kwargs offload, accelerate's
+ * activation_checkpointing_offload). */
+struct tdm_eager_value *tdm_checkpoint_away(struct tdm_eager *m,
+                                            const struct tdm_function *function,
+                                            struct tdm_eager_value *input);
 struct tdm_eager_value *tdm_checkpoint_reentrant(struct tdm_eager *m,
                                                  const struct tdm_function *function,
                                                  struct tdm_eager_value *input);

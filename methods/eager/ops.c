@@ -183,12 +183,64 @@ struct tdm_eager_value *tdm_rsqrt(struct tdm_eager *m, struct tdm_eager_value *x
     return finish_saving(m, node, tdm_value_like(m, x));
 }
 
+static void layer_norm_backward(struct tdm_eager *m, struct tdm_node *node,
+                                struct tdm_eager_value *const *grads,
+                                struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *saved[3];
+    for (uint32_t i = 0; i < 3; i++)
+        saved[i] = tdm_node_saved(m, node, i);
+    if (tdm_node_needs(node, 0))
+        results[0] = tdm_value_like(m, grads[0]);
+    for (uint32_t i = 1; i < 3; i++)
+        if (tdm_node_needs(node, i))
+            results[i] = tdm_value_new(m, 1, grads[0]->columns, node->edges[i].element_bytes);
+    for (uint32_t i = 0; i < 3; i++)
+        tdm_drop(m, saved[i]);
+}
+
+struct tdm_eager_value *tdm_layer_norm(struct tdm_eager *m, struct tdm_eager_value *x,
+                                       struct tdm_eager_value *weight, struct tdm_eager_value *bias)
+{
+    static const struct tdm_eager_op op = {"NativeLayerNormBackward0", false, layer_norm_backward};
+    struct tdm_eager_value *inputs[] = {x, weight, bias};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 3);
+    struct tdm_eager_value *y = tdm_value_like(m, x);
+    tdm_node_save(m, node, x);
+    for (unsigned i = 0; i < 2; i++) {
+        struct tdm_eager_value *facts = tdm_value_new(m, x->rows, 1, FP32);
+        tdm_node_save(m, node, facts);
+        tdm_drop(m, facts);
+    }
+    return tdm_node_finish(m, node, y);
+}
+
+/* 0.5 x (1 + tanh(c (x + 0.044715 x^3))), operation by operation: NewGELUActivation of
+ * transformers' activations.py. */
+static struct tdm_eager_value *gelu_new(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    struct tdm_eager_value *half = tdm_mul_number(m, x);
+    struct tdm_eager_value *cube = tdm_square(m, x);
+    cube = tdm_replace(m, cube, tdm_mul_number(m, cube));
+    cube = tdm_replace(m, cube, tdm_add(m, x, cube));
+    cube = tdm_replace(m, cube, tdm_mul_number(m, cube));
+    cube = tdm_replace(m, cube, tdm_tanh(m, cube));
+    cube = tdm_replace(m, cube, tdm_add_number(m, cube));
+    struct tdm_eager_value *y = tdm_mul(m, half, cube);
+    tdm_drop(m, cube);
+    tdm_drop(m, half);
+    return y;
+}
+
 struct tdm_eager_value *tdm_activate(struct tdm_eager *m, enum tdm_activation activation,
                                      struct tdm_eager_value *x)
 {
+    if (activation == TDM_ACTIVATION_GELU_NEW)
+        return gelu_new(m, x);
     static const struct tdm_eager_op ops[TDM_ACTIVATIONS] = {
         [TDM_ACTIVATION_SILU] = {"SiluBackward0", false, map_saved},
         [TDM_ACTIVATION_GELU_TANH] = {"GeluBackward0", false, map_saved},
+        [TDM_ACTIVATION_GELU] = {"GeluBackward0", false, map_saved},
     };
     struct tdm_node *node = tdm_node_new(m, &ops[activation], &x, 1);
     tdm_node_save(m, node, x);

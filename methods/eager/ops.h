@@ -26,6 +26,10 @@ struct tdm_eager_value *tdm_add(struct tdm_eager *m, struct tdm_eager_value *a,
 struct tdm_eager_value *tdm_mul_number(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_add_number(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_square(struct tdm_eager *m, struct tdm_eager_value *x);
+/* nn.LayerNorm: saves its input, and means and scales of the rows in fp32. */
+struct tdm_eager_value *tdm_layer_norm(struct tdm_eager *m, struct tdm_eager_value *x,
+                                       struct tdm_eager_value *weight,
+                                       struct tdm_eager_value *bias);
 struct tdm_eager_value *tdm_rsqrt(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_activate(struct tdm_eager *m, enum tdm_activation activation,
                                      struct tdm_eager_value *x);

@@ -87,9 +87,10 @@ struct tdm_eager_value *tdm_attention(struct tdm_eager *m, struct tdm_eager_valu
     struct tdm_eager_value *made[4] = {0}, *sums = NULL, *y;
     for (unsigned i = 0; i < 2 && cudnn; i++)
         made[i] = tdm_value_new(m, 1, 1, 8);
-    y = tdm_value_like(m, q);
+    y = tdm_value_selected(m, q->rows, q->columns, q->element_bytes, false);
+    y->swapped = q->swapped;
     if (flash || node != NULL)
-        made[2] = tdm_value_new(m, sum_rows(shape), 1, FP32); /* log-sum-exps */
+        made[2] = tdm_value_selected(m, sum_rows(shape), 1, FP32, false); /* log-sum-exps */
     if (shape->kernel == TDM_ATTENTION_EFFICIENT && shape->head_dim > TDM_EFFICIENT_HEAD_DIM)
         sums = tdm_value_new(m, q->rows, q->columns, FP32);
     if (cudnn)

@@ -99,7 +99,8 @@ struct tdm_eager_value *tdm_linear(struct tdm_eager *m, struct tdm_eager_value *
         tdm_node_save(m, node, a);
     if (function || tdm_node_needs(node, LINEAR_X))
         tdm_node_save(m, node, w);
-    struct tdm_eager_value *y = tdm_value_new(m, a->rows, w->rows, a->element_bytes);
+    struct tdm_eager_value *y =
+        tdm_value_selected(m, a->rows, w->rows, a->element_bytes, b == NULL);
     y->view = !flat;
     if (b != NULL && !function) /* the Function adds the bias in place */
         tdm_cublaslt(m);

@@ -12,7 +12,7 @@
 static bool interleaved(const struct tdm_megatron *t)
 {
     return t->set.learned_positions && t->heads == t->groups && t->layout.context == 1 &&
-           !(t->flash && t->batch > 1);
+           !(t->flash && t->batch > 1) && t->set.attention != TDM_BACKEND_UNFUSED;
 }
 
 static void split_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -76,6 +76,11 @@ static struct tdm_eager_value *rotate(struct tdm_megatron *t, struct tdm_eager_v
 
 /* ---- the kernel ---- */
 
+static uint64_t value_dim(const struct tdm_megatron *t)
+{
+    return t->config->latent.kv_rank > 0 ? t->config->latent.value_dim : t->config->head_dim;
+}
+
 void megatron_kernel_seed(struct tdm_megatron *t)
 {
     if (!t->flash)
@@ -87,7 +92,7 @@ void megatron_kernel_forward(struct tdm_megatron *t, const struct megatron_kerne
 {
     struct tdm_eager *m = t->m;
     uint64_t rows = t->batch * kernel->queries;
-    *output = tdm_value_new(m, rows, kernel->heads * t->config->head_dim, BF16);
+    *output = tdm_value_new(m, rows, kernel->heads * value_dim(t), BF16);
     *sums = tdm_value_new(m, rows * kernel->heads, 1, FP32);
     megatron_kernel_seed(t);
 }
@@ -102,8 +107,9 @@ void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kern
     uint64_t dim = t->config->head_dim, keys = tdm_size_mul(t->batch * kernel->keys, kernel->heads);
     for (unsigned i = 0; i < 3; i++)
         if (grads[i] == NULL)
-            grads[i] = tdm_value_new(m, t->batch * (i == 0 ? kernel->queries : kernel->keys),
-                                     (i == 0 ? kernel->heads : kernel->groups) * dim, BF16);
+            grads[i] = tdm_value_new(
+                m, t->batch * (i == 0 ? kernel->queries : kernel->keys),
+                (i == 0 ? kernel->heads : kernel->groups) * (i == 2 ? value_dim(t) : dim), BF16);
     if (t->flash) {
         uint64_t padded = tdm_size_align(kernel->queries, TDM_FLASH_ROWS);
         const struct tdm_flash_scratch scratch = {
@@ -146,11 +152,66 @@ static void kernel_backward(struct tdm_eager *m, struct tdm_node *node,
     megatron_drop_all(m, &saved);
 }
 
+/* ---- scores in memory ---- */
+
+/* Gradients of dropped weights, of weights and of scores, then those of q, k and v. */
+static void scores_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct megatron_kept saved = {.count = 0};
+    (void)grads;
+    for (uint32_t i = 0; i < node->saved_count; i++)
+        megatron_keep(m, &saved, tdm_node_saved(m, node, i));
+    results[2] = tdm_value_like(m, saved.values[2]);
+    struct tdm_eager_value *weights = tdm_value_like(m, saved.values[3]);
+    struct tdm_eager_value *scores = tdm_value_like(m, saved.values[3]);
+    tdm_drop(m, weights);
+    for (unsigned i = 0; i < 2; i++)
+        results[i] = tdm_value_like(m, saved.values[i]);
+    tdm_drop(m, scores);
+    megatron_drop_all(m, &saved);
+}
+
+/* DotProductAttention without Transformer Engine: the softmax is one kernel. With dropout its
+ * result, masks of a byte and what is left are kept. Sources:
+ * megatron/core/transformer/dot_product_attention.py, fusions/fused_softmax.py. */
+static struct tdm_eager_value *attend_by_scores(struct tdm_megatron *t, struct tdm_eager_value *q,
+                                                struct tdm_eager_value *k,
+                                                struct tdm_eager_value *v)
+{
+    static const struct tdm_eager_op op = {"DotProductAttentionBackward", false, scores_backward};
+    struct tdm_eager *m = t->m;
+    struct tdm_eager_value *inputs[] = {q, k, v}, *mask = NULL, *left;
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 3);
+    uint64_t rows = t->batch * t->heads * t->tokens;
+    struct tdm_eager_value *scores = tdm_value_new(m, rows, t->tokens, BF16);
+    struct tdm_eager_value *weights = tdm_value_new(m, rows, t->tokens, BF16);
+    tdm_drop(m, scores);
+    left = tdm_take(weights);
+    if (t->set.attention_dropout) {
+        mask = tdm_value_new(m, rows, t->tokens, BOOL);
+        left = tdm_replace(m, left, tdm_value_new(m, rows, t->tokens, BF16));
+    }
+    struct tdm_eager_value *output = tdm_value_new(m, q->rows, t->heads * value_dim(t), BF16);
+    for (unsigned i = 0; i < 3; i++)
+        tdm_node_save(m, node, inputs[i]);
+    tdm_node_save(m, node, weights);
+    tdm_node_save(m, node, left);
+    if (mask != NULL)
+        tdm_node_save(m, node, mask);
+    tdm_drop(m, mask);
+    tdm_drop(m, left);
+    tdm_drop(m, weights);
+    return megatron_finish(t, node, output);
+}
+
 static struct tdm_eager_value *attend(struct tdm_megatron *t, struct tdm_eager_value *q,
                                       struct tdm_eager_value *k, struct tdm_eager_value *v)
 {
     static const struct tdm_eager_op op = {"FusedAttnFuncBackward", false, kernel_backward};
     struct tdm_eager_value *inputs[] = {q, k, v}, *output, *sums;
+    if (t->set.attention == TDM_BACKEND_UNFUSED)
+        return attend_by_scores(t, q, k, v);
     struct tdm_node *node = tdm_node_new(t->m, &op, inputs, 3);
     struct megatron_kernel kernel = whole_kernel(t);
     megatron_kernel_forward(t, &kernel, &output, &sums);
@@ -213,8 +274,7 @@ struct tdm_eager_value *megatron_attention(struct tdm_megatron *t,
     }
     for (unsigned i = 0; i < 3; i++)
         megatron_keep(m, kept, parts[i]);
-    if (t->set.recompute == TDM_RECOMPUTE_SELECTIVE &&
-        (t->set.modules & 1u << TDM_RECOMPUTED_CORE_ATTN) != 0)
+    if (megatron_recomputes(t, TDM_RECOMPUTED_CORE_ATTN))
         return megatron_checkpoint(t, REGION_CORE, 0, 0, 0, parts, 3);
     return megatron_core(t, parts[0], parts[1], parts[2]);
 }

@@ -18,7 +18,7 @@
 #define BUCKET_LEAST 40000000u /* elements, if gradients are reduced during the backward */
 #define BUCKET_PER_RANK 1000000u
 
-#define LAYER_PARAMETERS (14u + 2 * ADAPTED_MODULES)
+#define LAYER_PARAMETERS (18u + 2 * ADAPTED_MODULES)
 #define OTHER_PARAMETERS 5u
 
 static void add(struct tdm_megatron *t, struct megatron_chunk *chunk,
@@ -30,6 +30,14 @@ static void add(struct tdm_megatron *t, struct megatron_chunk *chunk,
         (struct megatron_parameter){.place = place, .rows = rows, .columns = columns};
 }
 
+/* Experts divide their GPUs in another way, so they have buffers and shares of their own. */
+static void add_expert(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                       struct tdm_eager_value **place, uint64_t rows, uint64_t columns)
+{
+    add(t, chunk, place, rows, columns);
+    chunk->parameters[chunk->parameter_count - 1].expert = true;
+}
+
 static void add_norm(struct tdm_megatron *t, struct megatron_chunk *chunk,
                      struct tdm_eager_value **norm, struct tdm_eager_value **bias)
 {
@@ -38,12 +46,48 @@ static void add_norm(struct tdm_megatron *t, struct megatron_chunk *chunk,
         add(t, chunk, bias, 1, t->config->hidden);
 }
 
-static void add_layer(struct tdm_megatron *t, struct megatron_chunk *chunk,
-                      struct megatron_layer *layer, const struct tdm_layer_kind *kind)
+static void add_latent_attention(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                                 struct megatron_layer *layer)
+{
+    const struct tdm_latent *l = &t->config->latent;
+    uint64_t hidden = t->config->hidden, queries = t->heads * t->config->head_dim;
+    add_norm(t, chunk, &layer->qkv_norm, &layer->qkv_norm_bias);
+    add(t, chunk, &layer->projection, hidden, t->heads * l->value_dim);
+    if (l->q_rank > 0) {
+        add(t, chunk, &layer->q_latent, l->q_rank, hidden);
+        add(t, chunk, &layer->q_norm, 1, l->q_rank);
+        add(t, chunk, &layer->q_from_latent, queries, l->q_rank);
+    } else {
+        add(t, chunk, &layer->qkv, queries, hidden);
+    }
+    add(t, chunk, &layer->kv_latent, l->kv_rank + l->rotary_dim, hidden);
+    add(t, chunk, &layer->k_norm, 1, l->kv_rank);
+    add(t, chunk, &layer->kv_from_latent, t->heads * (l->plain_dim + l->value_dim), l->kv_rank);
+}
+
+static void add_experts(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                        struct megatron_layer *layer)
+{
+    const struct tdm_experts *e = &t->config->experts;
+    uint64_t hidden = t->config->hidden, width = e->intermediate / t->layout.expert_tensor;
+    add_norm(t, chunk, &layer->mlp_norm, &layer->mlp_norm_bias);
+    add(t, chunk, &layer->router, e->count, hidden);
+    for (uint64_t i = 0; i < layer->local_experts; i++)
+        add_expert(t, chunk, &layer->experts[2 * i], 2 * width, hidden);
+    for (uint64_t i = 0; i < layer->local_experts; i++)
+        add_expert(t, chunk, &layer->experts[2 * i + 1], hidden, width);
+    if (e->shared > 0) {
+        uint64_t shared = e->shared / t->layout.tensor;
+        add(t, chunk, &layer->shared_fc1, 2 * shared, hidden);
+        add(t, chunk, &layer->shared_fc2, hidden, shared);
+    }
+}
+
+static void add_attention(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                          struct megatron_layer *layer, const struct tdm_layer_kind *kind)
 {
     uint64_t hidden = t->config->hidden, dim = t->config->head_dim;
     uint64_t qkv = (t->heads + 2 * t->groups) * dim;
-    uint64_t fc1 = t->set.gelu_mlp ? t->width : 2 * t->width;
     bool biased = t->set.linear_bias;
     add(t, chunk, &layer->projection, hidden, t->heads * dim);
     if (biased)
@@ -55,6 +99,21 @@ static void add_layer(struct tdm_megatron *t, struct megatron_chunk *chunk,
     if (kind->qk_norm) {
         add(t, chunk, &layer->q_norm, 1, dim);
         add(t, chunk, &layer->k_norm, 1, dim);
+    }
+}
+
+static void add_layer(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                      struct megatron_layer *layer, const struct tdm_layer_kind *kind)
+{
+    uint64_t hidden = t->config->hidden, fc1 = t->set.gelu_mlp ? t->width : 2 * t->width;
+    bool biased = t->set.linear_bias;
+    if (t->config->latent.kv_rank > 0)
+        add_latent_attention(t, chunk, layer);
+    else
+        add_attention(t, chunk, layer, kind);
+    if (kind->experts) {
+        add_experts(t, chunk, layer);
+        return;
     }
     add_norm(t, chunk, &layer->mlp_norm, &layer->mlp_norm_bias);
     add(t, chunk, &layer->fc1, fc1, hidden);
@@ -94,14 +153,37 @@ static void add_adapters(struct tdm_megatron *t, struct megatron_chunk *chunk,
     }
 }
 
+/* The number of a layer of a chunk in the model: stages take turns, chunk by chunk. */
+static uint64_t number_of(const struct tdm_megatron *t, uint32_t chunk, uint64_t layer)
+{
+    uint64_t stage = t->set.last_rank ? t->layout.pipeline - 1 : 0;
+    return (chunk * t->layout.pipeline + stage) * t->layout.chunk_layers + layer;
+}
+
+static bool make_layers(struct tdm_megatron *t, struct megatron_chunk *chunk, uint32_t number)
+{
+    uint64_t layers = t->layout.chunk_layers, experts = 0;
+    chunk->layers = calloc(layers, sizeof(*chunk->layers));
+    for (uint64_t i = 0; i < layers && chunk->layers != NULL; i++) {
+        struct megatron_layer *layer = &chunk->layers[i];
+        if (!t->config->layer_kinds[number_of(t, number, i)].experts)
+            continue;
+        layer->local_experts = t->config->experts.count / t->layout.expert;
+        layer->experts = calloc(2 * layer->local_experts, sizeof(struct tdm_eager_value *));
+        experts += layer->local_experts;
+        if (layer->experts == NULL)
+            return false;
+    }
+    chunk->parameters = calloc(layers * LAYER_PARAMETERS + 2 * experts + OTHER_PARAMETERS,
+                               sizeof(*chunk->parameters));
+    return chunk->layers != NULL && chunk->parameters != NULL;
+}
+
 enum tdm_status megatron_make_chunk(struct tdm_megatron *t, uint32_t number, struct tdm_error *err)
 {
     struct megatron_chunk *chunk = &t->chunks[number];
     uint64_t layers = t->layout.chunk_layers;
-    chunk->layers = calloc(layers, sizeof(*chunk->layers));
-    chunk->parameters =
-        calloc(layers * LAYER_PARAMETERS + OTHER_PARAMETERS, sizeof(*chunk->parameters));
-    if (chunk->layers == NULL || chunk->parameters == NULL)
+    if (!make_layers(t, chunk, number))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a stage of a pipeline");
     chunk->first_trained = t->lora_rank > 0 ? UINT32_MAX : 0;
     t->m->category = TDM_METHOD_WEIGHTS;
@@ -110,8 +192,8 @@ enum tdm_status megatron_make_chunk(struct tdm_megatron *t, uint32_t number, str
         add(t, chunk, &chunk->embedding, t->vocabulary, t->config->hidden);
     if (chunk->first && t->set.learned_positions)
         add(t, chunk, &chunk->positions, t->config->max_context, t->config->hidden);
-    for (uint64_t i = 0; i < layers; i++) /* all layers are of one kind */
-        add_layer(t, chunk, &chunk->layers[i], &t->config->layer_kinds[0]);
+    for (uint64_t i = 0; i < layers; i++)
+        add_layer(t, chunk, &chunk->layers[i], &t->config->layer_kinds[number_of(t, number, i)]);
     if (chunk->last) {
         add_norm(t, chunk, &chunk->final_norm, &chunk->final_norm_bias);
         if (!t->tied_here)
@@ -143,15 +225,25 @@ static uint64_t common_multiple(uint64_t a, uint64_t b)
     return a / x * b;
 }
 
+/* GPUs among which a buffer's gradients are reduced, and which of them this one is. */
+static uint64_t sharing_ranks(const struct tdm_megatron *t, bool expert)
+{
+    return expert ? t->layout.expert_data : t->layout.data * t->layout.context;
+}
+
 /* Sets how many elements of the parameters from .. to - 1, counted from the last one, are this
  * rank's. Their bucket has the elements begin .. end - 1. */
-static void own_share(const struct tdm_megatron *t, struct megatron_chunk *chunk, uint32_t from,
-                      uint32_t to, const uint64_t *starts, uint64_t begin, uint64_t end)
+static void own_share(const struct tdm_megatron *t, struct megatron_chunk *chunk, bool expert,
+                      uint32_t from, uint32_t to, const uint64_t *starts, uint64_t begin,
+                      uint64_t end)
 {
-    uint64_t ranks = t->layout.data * t->layout.context;
-    uint64_t share = (end - begin) / ranks, low = begin + t->data_rank * share, high = low + share;
+    uint64_t rank = expert ? t->expert_data_rank : t->data_rank;
+    uint64_t share = (end - begin) / sharing_ranks(t, expert), low = begin + rank * share,
+             high = low + share;
     for (uint32_t i = from; i < to; i++) {
         struct megatron_parameter *p = &chunk->parameters[chunk->parameter_count - 1 - i];
+        if (p->expert != expert)
+            continue;
         uint64_t first = starts[i], last = first + p->rows * p->columns;
         first = first > low ? first : low;
         last = last < high ? last : high;
@@ -161,18 +253,23 @@ static void own_share(const struct tdm_megatron *t, struct megatron_chunk *chunk
 
 /* Lays out the trained parameters from the last to the first, in buckets. Returns the number of
  * elements, with padding. */
-static uint64_t lay_out(struct tdm_megatron *t, struct megatron_chunk *chunk, uint64_t *starts)
+static uint64_t lay_out(struct tdm_megatron *t, struct megatron_chunk *chunk, bool expert,
+                        uint64_t *starts)
 {
     bool divided = t->set.distributed_optimizer;
-    uint64_t ranks = t->layout.data * t->layout.context, at = 0, begin = 0, limit = UINT64_MAX;
-    uint32_t from = 0, count = chunk->parameter_count - chunk->first_trained;
+    uint64_t ranks = sharing_ranks(t, expert), at = 0, begin = 0, limit = UINT64_MAX;
+    uint32_t from = 0, count = chunk->parameter_count - chunk->first_trained, final = count;
+    while (final > 0 && chunk->parameters[chunk->parameter_count - final].expert != expert)
+        final--;
     if (t->set.overlap_reduce) {
         limit = BUCKET_PER_RANK * ranks;
         limit = limit > BUCKET_LEAST ? limit : BUCKET_LEAST;
     }
     for (uint32_t i = 0; i < count; i++) {
         const struct megatron_parameter *p = &chunk->parameters[chunk->parameter_count - 1 - i];
-        bool last = i + 1 == count;
+        bool last = i + 1 == final;
+        if (p->expert != expert)
+            continue;
         at = divided ? tdm_size_align(at, PARAMETER_ALIGN) : at;
         starts[i] = at;
         at += p->rows * p->columns;
@@ -181,33 +278,35 @@ static uint64_t lay_out(struct tdm_megatron *t, struct megatron_chunk *chunk, ui
         if (divided)
             at = tdm_size_ceil_div(at, common_multiple(ranks, BUCKET_ALIGN)) *
                  common_multiple(ranks, BUCKET_ALIGN);
-        own_share(t, chunk, from, i + 1, starts, begin, at);
+        own_share(t, chunk, expert, from, i + 1, starts, begin, at);
         begin = at;
         from = i + 1;
     }
     return at;
 }
 
-void megatron_make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk)
+static void make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk, bool expert)
 {
     struct tdm_eager *m = t->m;
     uint64_t *starts = calloc(chunk->parameter_count, sizeof(*starts));
     if (starts == NULL)
         tdm_eager_no_memory(m);
-    uint64_t elements = lay_out(t, chunk, starts);
+    uint64_t elements = lay_out(t, chunk, expert, starts);
     m->label = (struct tdm_label){.name = "param_buffer", .layer = TDM_NO_LAYER};
     if (t->set.distributed_optimizer) {
         m->category = TDM_METHOD_WEIGHTS;
-        chunk->weights = tdm_value_new(m, elements, 1, BF16);
+        chunk->weights[expert] = tdm_value_new(m, elements, 1, BF16);
     }
     tdm_label(m, "grad_buffer");
     m->category = TDM_METHOD_GRADIENTS;
-    chunk->gradients = tdm_value_new(m, elements, 1, FP32);
+    chunk->gradients[expert] = tdm_value_new(m, elements, 1, t->set.narrow_gradients ? BF16 : FP32);
     m->category = TDM_METHOD_WORKSPACE;
     for (uint32_t i = chunk->parameter_count;
-         i-- > chunk->first_trained && chunk->weights != NULL;) {
+         i-- > chunk->first_trained && chunk->weights[expert] != NULL;) {
         struct megatron_parameter *p = &chunk->parameters[i];
-        struct tdm_eager_value *view = tdm_value_view(m, chunk->weights);
+        if (p->expert != expert)
+            continue;
+        struct tdm_eager_value *view = tdm_value_view(m, chunk->weights[expert]);
         view->rows = p->rows;
         view->columns = p->columns;
         tdm_value_require_grad(m, view);
@@ -215,6 +314,16 @@ void megatron_make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk)
         *p->place = view;
     }
     free(starts);
+}
+
+void megatron_make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk)
+{
+    bool experts = false;
+    for (uint32_t i = chunk->first_trained; i < chunk->parameter_count; i++)
+        experts |= chunk->parameters[i].expert;
+    make_buffers(t, chunk, false);
+    if (experts)
+        make_buffers(t, chunk, true);
 }
 
 void megatron_make_main_parameters(struct tdm_megatron *t, struct megatron_chunk *chunk)
@@ -245,8 +354,9 @@ void megatron_optimizer_step(struct tdm_megatron *t)
     for (uint64_t c = 0; c < t->layout.chunks; c++)
         for (uint32_t i = 0; i < t->chunks[c].parameter_count; i++) {
             struct megatron_parameter *p = &t->chunks[c].parameters[i];
+            const bool narrow[] = {false, t->set.narrow_first, t->set.narrow_second};
             for (unsigned s = 1; s < 3 && p->own > 0; s++)
-                p->states[s] = tdm_value_new(t->m, p->own, 1, FP32);
+                p->states[s] = tdm_value_new(t->m, p->own, 1, narrow[s] ? BF16 : FP32);
         }
     t->m->category = TDM_METHOD_WORKSPACE;
 }

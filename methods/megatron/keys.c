@@ -28,7 +28,8 @@ static enum tdm_status read_size(const struct tdm_method_key *key, const char *v
 static enum tdm_status read_modules(const struct tdm_method_key *key, const char *value,
                                     struct tdm_method_settings *settings, struct tdm_error *err)
 {
-    static const char *const names[TDM_MODULES] = {"core_attn", "mlp", "layernorm", "moe_act"};
+    static const char *const names[TDM_MODULES] = {"core_attn", "mlp", "layernorm", "moe_act",
+                                                   "mla_up_proj"};
     struct tdm_key_word words[TDM_MODULES];
     for (unsigned i = 0; i < TDM_MODULES; i++)
         words[i] = (struct tdm_key_word){names[i], 1u << i};
@@ -140,6 +141,19 @@ static bool fuses_loss(const struct tdm_key_case *c)
     return c->settings->megatron.fused_loss;
 }
 
+static bool has_scores(const struct tdm_key_case *c)
+{
+    return c->settings->megatron.attention == TDM_BACKEND_UNFUSED;
+}
+
+static const struct tdm_key_need needs_scores = {"without attention_backend=unfused", has_scores};
+
+static bool has_experts(const struct tdm_key_case *c)
+{
+    return c->model->experts.count > 0;
+}
+
+static const struct tdm_key_need needs_experts = {"without experts", has_experts};
 static const struct tdm_key_need needs_tensor = {"without tensor parallelism", divides_layers};
 static const struct tdm_key_need needs_context = {"without context parallelism", divides_sequences};
 static const struct tdm_key_need needs_ranks = {"where tensor parallelism takes all GPUs",
@@ -199,8 +213,8 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      tdm_key_read_choice, FIELD(method), .needs = {&needs_full}},
     {"recompute_num_layers", "N", "1", "of full", tdm_key_read_count, FIELD(recompute_layers),
      .least = 0, .most = MOST_RANKS, .needs = {&needs_full}},
-    {"recompute_modules", "core_attn,mlp,layernorm,moe_act", "core_attn", "of selective",
-     .read = read_modules, .needs = {&needs_selective}},
+    {"recompute_modules", "core_attn,mlp,layernorm,moe_act,mla_up_proj", "core_attn",
+     "of selective", .read = read_modules, .needs = {&needs_selective}},
     {"distribute_saved_activations", "no|yes", "no",
      "of full: tensor-parallel ranks divide the inputs that are stored", tdm_key_read_switch,
      FIELD(distribute_saved)},
@@ -209,6 +223,13 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      FIELD(distributed_optimizer), .compared = "yes"},
     {"overlap_grad_reduce", "no|yes", "no", "gradients are reduced in buckets", tdm_key_read_switch,
      FIELD(overlap_reduce), .needs = {&needs_reductions}},
+    {"main_grads_dtype", "fp32|bf16", "fp32",
+     "of the gradient buffer; bf16: --grad-reduce-in-bf16 or the precision-aware optimizer",
+     tdm_key_read_switch, FIELD(narrow_gradients)},
+    {"exp_avg_dtype", "fp32|bf16", "fp32", "of first moments (--use-precision-aware-optimizer)",
+     tdm_key_read_switch, FIELD(narrow_first)},
+    {"exp_avg_sq_dtype", "fp32|bf16", "fp32", "of second moments", tdm_key_read_switch,
+     FIELD(narrow_second)},
     {"gradient_accumulation_fusion", "no|yes", "yes",
      "products add weight gradients to the fp32 buffer themselves", tdm_key_read_switch,
      FIELD(fused_gradients)},
@@ -224,6 +245,18 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      FIELD(fused_loss), .needs = {&needs_head}},
     {"cross_entropy_fusion_impl", "native|te", "native", "whose kernel", tdm_key_read_choice,
      FIELD(loss), .needs = {&needs_head, &needs_fusion}},
+    {"expert_model_parallel_size", "N", "1", "GPUs that divide the experts of a layer",
+     tdm_key_read_count, FIELD(expert), .least = 1, .most = MOST_RANKS, .needs = {&needs_experts}},
+    {"expert_tensor_parallel_size", "N|tensor", "tensor",
+     "GPUs that divide every expert; tensor: as all else", read_size, FIELD(expert_tensor),
+     .least = 1, .most = MOST_RANKS, .needs = {&needs_experts}},
+    {"moe_pad_expert_input_to_capacity", "no|yes", "no",
+     "with moe_expert_capacity_factor=1; no: experts get equally many tokens", tdm_key_read_switch,
+     FIELD(pads_experts), .needs = {&needs_experts}},
+    {"moe_permute_fusion", "no|yes", "no", "tokens are put in order by one kernel",
+     tdm_key_read_switch, FIELD(permute_fusion), .needs = {&needs_experts}},
+    {"moe_router_dtype", "bf16|fp32", "bf16", "of the router's logits and of probabilities",
+     tdm_key_read_switch, FIELD(wide_router), .needs = {&needs_experts}},
     {"normalization", "RMSNorm|LayerNorm", "RMSNorm", "as the model has it", tdm_key_read_switch,
      FIELD(layer_norm)},
     {"swiglu", "yes|no", "yes", "no: GELU, and one product in place of two", tdm_key_read_switch,
@@ -238,9 +271,11 @@ const struct tdm_method_key tdm_keys_megatron[] = {
     {"create_attention_mask_in_dataloader", "no|yes", "no",
      "a mask of all pairs comes with every micro-batch", tdm_key_read_switch,
      FIELD(mask_in_loader)},
-    {"attention_backend", "auto|flash|fused", "auto",
-     "auto: cuDNN's fused kernel from Hopper on, else FlashAttention-2", tdm_key_read_choice,
-     FIELD(attention)},
+    {"attention_backend", "auto|flash|fused|unfused", "auto",
+     "auto: cuDNN's fused kernel from Hopper on, else FlashAttention-2; unfused: scores in memory",
+     tdm_key_read_choice, FIELD(attention)},
+    {"attention_dropout", "0|0.1", "0", "above 0 masks of scores are kept", tdm_key_read_switch,
+     FIELD(attention_dropout), .needs = {&needs_scores}},
     {"CUBLAS_WORKSPACE_CONFIG", "default|:4096:8|:4096:2:16:8|:16:8", "default",
      "of the environment; deterministic runs set it", tdm_key_read_choice, FIELD(cublas)},
     {"rank", "first|last", "first", "of all GPUs: the first or the last stage of a pipeline",

@@ -23,15 +23,12 @@ static struct tdm_eager_value *mlp(struct tdm_megatron *t, const struct megatron
     return y;
 }
 
-static struct tdm_eager_value *run_layer(struct tdm_megatron *t, uint32_t chunk, uint32_t number,
-                                         struct tdm_eager_value *x)
+/* Attention of joint q, k and v, from the input of a layer to what is added to it. */
+static struct tdm_eager_value *attend(struct tdm_megatron *t, const struct megatron_layer *layer,
+                                      struct tdm_eager_value *x)
 {
     struct tdm_eager *m = t->m;
-    const struct megatron_layer *layer = &t->chunks[chunk].layers[number];
     struct megatron_kept kept = {.count = 0};
-    struct tdm_label label = m->label;
-    m->label.layer =
-        chunk * (uint32_t)t->layout.chunk_layers + number; /* its number in this stage */
     tdm_label(m, "self_attention.linear_qkv");
     struct tdm_eager_value *mixed =
         megatron_norm_linear(t, x, layer->qkv_norm, layer->qkv_norm_bias, layer->qkv,
@@ -44,13 +41,26 @@ static struct tdm_eager_value *run_layer(struct tdm_megatron *t, uint32_t chunk,
         megatron_row_linear(t, heads, layer->projection, &layer->adapters[ADAPTED_PROJECTION]);
     tdm_drop(m, heads);
     megatron_drop_all(m, &kept);
+    return attended;
+}
+
+static struct tdm_eager_value *run_layer(struct tdm_megatron *t, uint32_t chunk, uint32_t number,
+                                         struct tdm_eager_value *x)
+{
+    struct tdm_eager *m = t->m;
+    const struct megatron_layer *layer = &t->chunks[chunk].layers[number];
+    struct tdm_label label = m->label;
+    m->label.layer =
+        chunk * (uint32_t)t->layout.chunk_layers + number; /* its number in this stage */
+    struct tdm_eager_value *attended =
+        layer->kv_latent != NULL ? megatron_latent_attention(t, layer, x) : attend(t, layer, x);
     tdm_label(m, "bias_dropout_add");
     struct tdm_eager_value *middle = megatron_add(t, attended, layer->projection_bias, x), *made;
     tdm_drop(m, attended);
-    bool again = t->set.recompute == TDM_RECOMPUTE_SELECTIVE &&
-                 (t->set.modules & 1u << TDM_RECOMPUTED_MLP) != 0;
-    made = again ? megatron_checkpoint(t, REGION_MLP, chunk, number, 1, &middle, 1)
-                 : mlp(t, layer, middle);
+    bool again = megatron_recomputes(t, TDM_RECOMPUTED_MLP) && layer->router == NULL;
+    made = layer->router != NULL ? megatron_experts(t, layer, middle)
+           : again               ? megatron_checkpoint(t, REGION_MLP, chunk, number, 1, &middle, 1)
+                                 : mlp(t, layer, middle);
     tdm_label(m, "bias_dropout_add");
     struct tdm_eager_value *y = megatron_add(t, made, layer->fc2_bias, middle);
     tdm_drop(m, made);

@@ -86,8 +86,10 @@ static struct tdm_eager_value *loss_in_place(struct tdm_megatron *t, struct tdm_
     return megatron_finish(t, node, loss);
 }
 
-/* The gradient overwrites the fp32 softmax. The compiled kernel casts it to bf16; the plain one
- * leaves that to autograd. */
+/* The gradient overwrites the fp32 softmax, and autograd casts it to bf16. torch.compile, which
+ * megatron/core/jit.py takes for the fused loss, leaves the softmax as it is: it makes the gradient
+ * in fp32 beside it, and casts that. A published peak of the loss alone has both
+ * (tests/data/published_runs.csv). */
 static void loss_backward(struct tdm_eager *m, struct tdm_node *node,
                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
@@ -97,15 +99,18 @@ static void loss_backward(struct tdm_eager *m, struct tdm_node *node,
     for (uint32_t i = 0; i < node->saved_count; i++)
         megatron_keep(m, &saved, tdm_node_saved(m, node, i));
     m->category = TDM_METHOD_LOGITS;
-    if (t->set.fused_loss)
+    if (t->set.fused_loss) {
+        struct tdm_eager_value *wide = tdm_value_like(m, saved.values[0]);
         results[0] = tdm_value_new(m, t->rows, t->vocabulary, BF16);
-    else
+        tdm_drop(m, wide);
+    } else {
         results[0] = tdm_value_view(m, saved.values[0]);
+    }
     m->category = TDM_METHOD_WORKSPACE;
     megatron_drop_all(m, &saved);
 }
 
-static struct tdm_eager_value *loss_of(struct tdm_megatron *t, struct tdm_eager_value *logits)
+struct tdm_eager_value *megatron_loss(struct tdm_megatron *t, struct tdm_eager_value *logits)
 {
     static const struct tdm_eager_op op = {"_VocabParallelCrossEntropyBackward", false,
                                            loss_backward};
@@ -141,7 +146,7 @@ struct tdm_eager_value *megatron_head_loss(struct tdm_megatron *t, struct megatr
     tdm_label(m, "loss");
     struct tdm_eager_value *losses = t->set.fused_loss && t->set.loss == TDM_LOSS_TE
                                          ? loss_in_place(t, logits)
-                                         : loss_of(t, logits);
+                                         : megatron_loss(t, logits);
     tdm_drop(m, logits);
     struct tdm_eager_value *loss = tdm_mean(m, losses);
     tdm_drop(m, losses);

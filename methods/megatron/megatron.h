@@ -25,7 +25,12 @@ enum tdm_megatron_recompute {
 };
 enum tdm_megatron_method { TDM_RECOMPUTE_UNIFORM, TDM_RECOMPUTE_BLOCK };
 enum tdm_megatron_exchange { TDM_CP_P2P, TDM_CP_ALL_GATHER, TDM_CP_A2A, TDM_CP_A2A_P2P };
-enum tdm_megatron_attention { TDM_BACKEND_AUTO, TDM_BACKEND_FLASH, TDM_BACKEND_FUSED };
+enum tdm_megatron_attention {
+    TDM_BACKEND_AUTO,
+    TDM_BACKEND_FLASH,
+    TDM_BACKEND_FUSED,
+    TDM_BACKEND_UNFUSED
+};
 enum tdm_megatron_cublas {
     TDM_CUBLAS_DEFAULT,
     TDM_CUBLAS_4096_8,
@@ -34,13 +39,13 @@ enum tdm_megatron_cublas {
 };
 enum tdm_megatron_loss { TDM_LOSS_NATIVE, TDM_LOSS_TE };
 
-/* Modules that selective recomputation can name. A dense model has none of the modules of experts
- * and latent attention. */
+/* Modules that selective recomputation can name. */
 enum tdm_megatron_module {
     TDM_RECOMPUTED_CORE_ATTN,
     TDM_RECOMPUTED_MLP,
     TDM_RECOMPUTED_LAYERNORM,
     TDM_RECOMPUTED_MOE_ACT,
+    TDM_RECOMPUTED_MLA_UP_PROJ,
     TDM_MODULES
 };
 
@@ -61,14 +66,19 @@ struct tdm_megatron_settings {
     bool sequence_parallel, distribute_saved, distributed_optimizer, fused_gradients, fused_loss;
     bool overlap_reduce, last_rank, gelu_mlp, layer_norm, linear_bias, learned_positions, dropout;
     bool mask_in_loader;
+    uint64_t expert, expert_tensor; /* degrees of experts; expert_tensor 0: as tensor */
+    bool attention_dropout;         /* of scores that are in memory */
+    bool pads_experts, wide_router, permute_fusion;
+    bool narrow_gradients, narrow_first, narrow_second; /* bf16: buffer of gradients, moments */
     bool regather; /* inputs of adapters are gathered again in the backward */
 };
 
 /* How the GPUs are divided, with all open values settled. */
 struct tdm_megatron_layout {
     uint64_t tensor, context, pipeline, data;
-    uint64_t exchange_heads, exchange_ring; /* among the context ranks */
-    uint64_t chunks;                        /* of a stage */
+    uint64_t expert, expert_tensor, expert_data; /* how the same GPUs divide experts */
+    uint64_t exchange_heads, exchange_ring;      /* among the context ranks */
+    uint64_t chunks;                             /* of a stage */
     uint64_t chunk_layers, microbatches;
     bool sequence_parallel;
 };

@@ -43,15 +43,28 @@ struct tdm_eager_value *megatron_finish(struct tdm_megatron *t, struct tdm_node 
 }
 
 /* The first product allocates the workspace, which all products share. */
-void megatron_product(struct tdm_megatron *t)
+static struct tdm_eager_value *workspace(struct tdm_megatron *t)
 {
     enum tdm_method_category before = t->m->category;
-    if (t->workspace != NULL)
-        return;
     t->m->category = TDM_METHOD_WORKSPACE;
-    t->workspace = tdm_value_new(
+    struct tdm_eager_value *made = tdm_value_new(
         t->m, t->old_card ? PRODUCT_WORKSPACE_BEFORE_BYTES : PRODUCT_WORKSPACE_BYTES, 1, 1);
     t->m->category = before;
+    return made;
+}
+
+void megatron_product(struct tdm_megatron *t)
+{
+    if (t->workspace == NULL)
+        t->workspace = workspace(t);
+}
+
+/* cpp_extensions/gemm.py get_cublas_workspace(grouped_gemm=True). */
+void megatron_grouped_product(struct tdm_megatron *t)
+{
+    for (unsigned i = 0;
+         i < MEGATRON_STREAMS && t->grouped_workspaces[MEGATRON_STREAMS - 1] == NULL; i++)
+        t->grouped_workspaces[i] = workspace(t);
 }
 
 struct tdm_eager_value *megatron_dummy(struct tdm_megatron *t, uint64_t rows, uint64_t columns)
@@ -195,6 +208,51 @@ struct tdm_eager_value *megatron_row_linear(struct tdm_megatron *t, struct tdm_e
     return megatron_finish(t, node, y);
 }
 
+enum { LINEAR_ROWS, LINEAR_COLUMNS, LINEAR_GATHERS };
+
+/* As row_linear_backward, but the gradient of the whole input is made, then reduced to a part. */
+static void linear_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_megatron *t = node->context;
+    struct tdm_eager_value *x = tdm_node_saved(m, node, 0), *whole = NULL;
+    bool gathers = node->facts[LINEAR_GATHERS] != 0;
+    if (gathers)
+        whole = tdm_value_new(m, grads[0]->rows, x->columns, BF16);
+    struct tdm_eager_value *gradient = tdm_value_new(m, grads[0]->rows, x->columns, BF16);
+    results[0] = gathers ? tdm_value_like(m, x) : tdm_take(gradient);
+    megatron_product(t);
+    if (tdm_node_needs(node, 1))
+        results[1] = tdm_value_new(m, node->facts[LINEAR_ROWS], node->facts[LINEAR_COLUMNS], BF16);
+    if (t->set.fused_gradients)
+        megatron_dummy(t, node->facts[LINEAR_ROWS], node->facts[LINEAR_COLUMNS]);
+    tdm_drop(m, gradient);
+    tdm_drop(m, whole);
+    tdm_drop(m, x);
+}
+
+struct tdm_eager_value *megatron_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
+                                        struct tdm_eager_value *weight, bool gathers)
+{
+    static const struct tdm_eager_op op = {"_LinearBackward", false, linear_backward};
+    struct tdm_eager *m = t->m;
+    struct tdm_eager_value *inputs[] = {x, t->set.fused_gradients ? NULL : weight}, *whole = NULL;
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    gathers = gathers && t->sequence_parallel;
+    if (node != NULL) {
+        node->facts[LINEAR_ROWS] = weight->rows;
+        node->facts[LINEAR_COLUMNS] = weight->columns;
+        node->facts[LINEAR_GATHERS] = gathers;
+    }
+    if (gathers)
+        whole = tdm_value_new(m, t->rows, x->columns, BF16);
+    struct tdm_eager_value *y = tdm_value_new(m, gathers ? t->rows : x->rows, weight->rows, BF16);
+    megatron_product(t);
+    tdm_drop(m, whole);
+    tdm_node_save(m, node, x);
+    return megatron_finish(t, node, y);
+}
+
 static void norm_backward(struct tdm_eager *m, struct tdm_node *node,
                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
@@ -307,6 +365,39 @@ struct tdm_eager_value *megatron_scatter(struct tdm_megatron *t, struct tdm_eage
                                            like_edge};
     struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
     return megatron_finish(t, node, tdm_value_new(t->m, t->part_rows, x->columns, BF16));
+}
+
+struct tdm_eager_value *megatron_gathered(struct tdm_megatron *t, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"_GatherFromSequenceParallelRegionBackward", false,
+                                           like_edge};
+    struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
+    return megatron_finish(t, node, tdm_value_new(t->m, t->rows, x->columns, BF16));
+}
+
+static void both(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *const *grads,
+                 struct tdm_eager_value **results)
+{
+    (void)m;
+    for (uint32_t i = 0; i < 2; i++)
+        if (tdm_node_needs(node, i))
+            results[i] = tdm_take(grads[0]);
+}
+
+struct tdm_eager_value *megatron_sum(struct tdm_megatron *t, struct tdm_eager_value *a,
+                                     struct tdm_eager_value *b)
+{
+    static const struct tdm_eager_op op = {"AddBackward0", false, both};
+    struct tdm_eager_value *inputs[] = {a, b};
+    struct tdm_node *node = tdm_node_new(t->m, &op, inputs, 2);
+    return megatron_finish(t, node, tdm_value_like(t->m, a));
+}
+
+/* ---- values that are made again ---- */
+
+bool megatron_recomputes(const struct tdm_megatron *t, enum tdm_megatron_module module)
+{
+    return t->set.recompute == TDM_RECOMPUTE_SELECTIVE && (t->set.modules >> module & 1) != 0;
 }
 
 struct tdm_eager_value *megatron_copy(struct tdm_megatron *t, struct tdm_eager_value *x)

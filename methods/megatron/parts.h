@@ -20,6 +20,11 @@ struct megatron_layer {
     struct tdm_eager_value *qkv_norm, *qkv_norm_bias, *qkv, *qkv_bias;
     struct tdm_eager_value *q_norm, *k_norm, *projection, *projection_bias;
     struct tdm_eager_value *mlp_norm, *mlp_norm_bias, *fc1, *fc1_bias, *fc2, *fc2_bias;
+    /* Latent attention, whose norms are q_norm and k_norm; without q_latent, qkv makes q alone. */
+    struct tdm_eager_value *q_latent, *q_from_latent, *kv_latent, *kv_from_latent;
+    /* A mixture: fc1 and fc2 of this rank's experts in turn, and of the shared ones as one. */
+    struct tdm_eager_value *router, **experts, *shared_fc1, *shared_fc2;
+    uint64_t local_experts;
     struct megatron_adapter adapters[ADAPTED_MODULES];
 };
 
@@ -27,6 +32,7 @@ struct megatron_parameter {
     struct tdm_eager_value **place; /* the module's pointer to it */
     uint64_t rows, columns;
     bool shared;                       /* embedding and head of one pipeline */
+    bool expert;                       /* it has buffers of its own */
     struct tdm_eager_value *states[3]; /* main parameter and two moments of the elements that this
                                           rank updates, or NULL */
     uint64_t own;                      /* elements that this rank updates */
@@ -37,11 +43,12 @@ struct megatron_chunk {
     bool first, last; /* first: has the embedding; last: has the head and the loss */
     struct megatron_layer *layers;
     struct tdm_eager_value *embedding, *positions, *final_norm, *final_norm_bias, *head;
-    struct megatron_parameter *parameters;       /* in module order */
-    uint32_t parameter_count, first_trained;     /* parameters before first_trained are frozen */
-    struct tdm_eager_value *weights, *gradients; /* contiguous buffers; weights may be NULL */
-    struct tdm_eager_value **inputs, **outputs;  /* of micro-batches whose backward has not run */
-    struct tdm_eager_value *held;                /* the last input it received, with its gradient */
+    struct megatron_parameter *parameters;   /* in module order */
+    uint32_t parameter_count, first_trained; /* parameters before first_trained are frozen */
+    /* Contiguous buffers of all but experts, and of experts. Those of weights may be NULL. */
+    struct tdm_eager_value *weights[2], *gradients[2];
+    struct tdm_eager_value **inputs, **outputs; /* of micro-batches whose backward has not run */
+    struct tdm_eager_value *held;               /* the last input it received, with its gradient */
 };
 
 struct megatron_action {
@@ -49,7 +56,8 @@ struct megatron_action {
     uint32_t chunk, microbatch;
 };
 
-#define MOST_DUMMIES 8u
+#define MOST_DUMMIES 24u
+#define MEGATRON_STREAMS 4u /* on which grouped products run */
 
 struct tdm_megatron {
     struct tdm_eager *m;
@@ -62,7 +70,7 @@ struct tdm_megatron {
     /* Sizes on this rank: tokens of a micro-batch, whole and divided by sequence parallelism;
      * heads, width of the MLP, rows of the embedding. */
     uint64_t rows, part_rows, heads, groups, width, vocabulary;
-    uint64_t context_rank, data_rank;
+    uint64_t context_rank, data_rank, expert_data_rank;
     uint64_t lora_rank; /* 0: all parameters are trained */
     uint32_t lora_targets;
     bool sequence_parallel, tied, tied_here; /* in this stage */
@@ -73,7 +81,8 @@ struct tdm_megatron {
     /* Made once by Transformer Engine and Megatron, and kept: the workspace of products, stand-ins
      * for weight gradients that were added to the buffer, the gather buffer of the head, and the
      * angles of the rotary embedding. */
-    struct tdm_eager_value *workspace, *dummies[MOST_DUMMIES], *gather_buffer, *angles;
+    struct tdm_eager_value *workspace, *grouped_workspaces[MEGATRON_STREAMS],
+        *dummies[MOST_DUMMIES], *gather_buffer, *angles;
     uint32_t dummy_count;
     struct tdm_eager_value *tokens_in, *labels, *mask; /* of the micro-batch that is running */
     struct tdm_eager_value *input_gradient, *output_gradient, *next_input; /* of the schedule */
@@ -104,6 +113,16 @@ struct tdm_eager_value *megatron_norm_linear(struct tdm_megatron *t, struct tdm_
 struct tdm_eager_value *megatron_row_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
                                             struct tdm_eager_value *weight,
                                             const struct megatron_adapter *adapter);
+/* A column-parallel product without a norm. `gathers`: of all rows, which sequence parallelism
+ * gathers; else every tensor-parallel rank has the whole weight and its own rows. */
+struct tdm_eager_value *megatron_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
+                                        struct tdm_eager_value *weight, bool gathers);
+/* All rows of x, which sequence parallelism divides. */
+struct tdm_eager_value *megatron_gathered(struct tdm_megatron *t, struct tdm_eager_value *x);
+struct tdm_eager_value *megatron_sum(struct tdm_megatron *t, struct tdm_eager_value *a,
+                                     struct tdm_eager_value *b);
+/* Is the module named for selective recomputation? */
+bool megatron_recomputes(const struct tdm_megatron *t, enum tdm_megatron_module module);
 struct tdm_eager_value *megatron_norm(struct tdm_megatron *t, struct tdm_eager_value *x,
                                       struct tdm_eager_value *norm,
                                       struct tdm_eager_value *norm_bias);
@@ -126,8 +145,10 @@ struct tdm_eager_value *megatron_dummy(struct tdm_megatron *t, uint64_t rows, ui
 /* Makes the value the result of the node, whose context is t. A NULL node: of none. */
 struct tdm_eager_value *megatron_finish(struct tdm_megatron *t, struct tdm_node *node,
                                         struct tdm_eager_value *value);
-/* Makes the workspace of products at the first product. */
+/* Makes the workspace of products at the first product; those of grouped products, one for each
+ * stream. */
 void megatron_product(struct tdm_megatron *t);
+void megatron_grouped_product(struct tdm_megatron *t);
 /* Gradients of a norm: returns dx and sets those of its weights. Each multiprocessor has partial
  * sums. */
 struct tdm_eager_value *megatron_norm_gradients(struct tdm_megatron *t, const struct tdm_node *node,
@@ -155,6 +176,16 @@ struct tdm_eager_value *megatron_attention(struct tdm_megatron *t,
                                            const struct megatron_layer *layer,
                                            struct tdm_eager_value *mixed,
                                            struct megatron_kept *kept);
+/* Latent attention, from the input of a layer to what is added to it (latent.c). */
+struct tdm_eager_value *megatron_latent_attention(struct tdm_megatron *t,
+                                                  const struct megatron_layer *layer,
+                                                  struct tdm_eager_value *x);
+/* The MLP of a layer with experts, with its norm (experts.c). */
+struct tdm_eager_value *megatron_experts(struct tdm_megatron *t, const struct megatron_layer *layer,
+                                         struct tdm_eager_value *x);
+/* Rows that a rank sends to experts: each token's row once for each of its experts, padded if
+ * experts have a capacity. */
+uint64_t megatron_routed_rows(const struct tdm_megatron *t);
 /* How context ranks divide attention: one row for each value of cp_comm_type. */
 struct megatron_divider {
     bool exchanges; /* ranks exchange tokens for heads and back */
@@ -188,6 +219,8 @@ void megatron_kernel_seed(struct tdm_megatron *t);
 
 /* The buffer that receives rows gathered from tensor-parallel ranks; made once. */
 void megatron_gather(struct tdm_megatron *t);
+/* A loss for each row of bf16 logits. */
+struct tdm_eager_value *megatron_loss(struct tdm_megatron *t, struct tdm_eager_value *logits);
 struct tdm_eager_value *megatron_head_loss(struct tdm_megatron *t, struct megatron_chunk *chunk,
                                            struct tdm_eager_value *hidden);
 

@@ -146,7 +146,9 @@ static struct tdm_eager_value *embed(struct tdm_megatron *t, struct megatron_chu
 static void make_angles(struct tdm_megatron *t)
 {
     if (t->angles == NULL && !t->set.learned_positions)
-        t->angles = tdm_value_new(t->m, t->tokens, t->config->head_dim, FP32);
+        t->angles = tdm_value_new(
+            t->m, t->tokens,
+            t->config->latent.kv_rank > 0 ? t->config->rotary_dim : t->config->head_dim, FP32);
 }
 
 /* ---- forwards and backwards ---- */

@@ -43,6 +43,39 @@ static enum tdm_status divide_gpus(const struct tdm_method_settings *settings,
     return TDM_OK;
 }
 
+/* The GPUs of a stage divide experts among expert, expert tensor and expert data ranks. */
+static enum tdm_status divide_experts(const struct tdm_model *model,
+                                      const struct tdm_method_settings *settings,
+                                      struct tdm_megatron_layout *l, struct tdm_error *err)
+{
+    const struct tdm_megatron_settings *s = &settings->megatron;
+    uint64_t stage = settings->torch.ranks / l->pipeline;
+    l->expert = s->expert;
+    l->expert_tensor = s->expert_tensor > 0 ? s->expert_tensor : l->tensor;
+    if (model->experts.count == 0)
+        l->expert = l->expert_tensor = 1;
+    uint64_t both = tdm_size_mul(l->expert, l->expert_tensor);
+    if (stage % both != 0 || (model->experts.count > 0 && model->experts.count % l->expert != 0)) {
+        char divisors[TDM_DIVISORS_BYTES];
+        tdm_fail(err, TDM_USAGE,
+                 "--set expert_model_parallel_size: %" PRIu64 " times expert_tensor_parallel_size "
+                 "%" PRIu64 " does not divide the %" PRIu64 " GPUs of a stage, or not %" PRIu32
+                 " experts",
+                 l->expert, l->expert_tensor, stage, model->experts.count);
+        return tdm_hint(err, "sizes that do: %s",
+                        tdm_divisors_format(tdm_common_divisor(model->experts.count, stage), 1,
+                                            UINT64_MAX, divisors));
+    }
+    if (model->experts.count > 0 && (model->experts.intermediate % l->expert_tensor != 0 ||
+                                     model->experts.shared % l->tensor != 0))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set expert_tensor_parallel_size: %" PRIu64
+                        " does not divide experts that are %" PRIu32 " wide",
+                        l->expert_tensor, model->experts.intermediate);
+    l->expert_data = stage / both;
+    return TDM_OK;
+}
+
 static enum tdm_status divide_layers(const struct tdm_model *model,
                                      const struct tdm_megatron_settings *s,
                                      struct tdm_megatron_layout *l, struct tdm_error *err)
@@ -181,12 +214,29 @@ static enum tdm_status check_model(const struct tdm_model *model,
                                    struct tdm_error *err)
 {
     const char *method = settings->method->name;
-    if (model->experts.count > 0) {
+    const struct tdm_megatron_settings *s = &settings->megatron;
+    bool latent = model->latent.kv_rank > 0;
+    if ((latent || model->experts.count > 0) && settings->torch.lora_rank > 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set lora_rank: adapters of %s are not modelled in Megatron-LM",
+                        latent ? "latent attention" : "mixtures of experts");
+    if (model->experts.count > 0 && (s->gelu_mlp || s->linear_bias))
+        return tdm_fail(err, TDM_USAGE, "--set %s=no: experts with it are not modelled",
+                        s->gelu_mlp ? "swiglu" : "disable_bias_linear");
+    if (model->experts.shared_gate)
+        return tdm_fail(err, TDM_USAGE, "method %s: the gate of %s's shared expert is not modelled",
+                        method, model->name);
+    if (s->attention == TDM_BACKEND_UNFUSED && s->context != 1) {
         tdm_fail(err, TDM_USAGE,
-                 "method %s: %s has %" PRIu32 " experts a layer, and those of Megatron-LM are not "
-                 "modelled",
-                 method, model->name, model->experts.count);
-        return tdm_hint(err, "fsdp, zero3, ring and ulysses take mixtures of experts");
+                 "--set attention_backend=unfused: with context parallelism it is not known");
+        return tdm_hint(err, "--set context_parallel_size=1");
+    }
+    if (latent && (s->linear_bias || s->context != 1)) {
+        tdm_fail(err, TDM_USAGE, "method %s: latent attention with %s is not modelled", method,
+                 s->linear_bias ? "biases" : "context parallelism");
+        return tdm_hint(err, "%s",
+                        s->linear_bias ? "disable_bias_linear=yes"
+                                       : "--set context_parallel_size=1");
     }
     if (model->parts != 0 || model->scaled_embedding || model->attention_softcap > 0 ||
         model->layer_kinds[0].post_norms || model->whole_qk_norm) {
@@ -224,6 +274,8 @@ enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
     enum tdm_status status = check_model(model, settings, err);
     if (status == TDM_OK)
         status = divide_gpus(settings, &l, err);
+    if (status == TDM_OK)
+        status = divide_experts(model, settings, &l, err);
     if (status == TDM_OK)
         status = divide_layers(model, &settings->megatron, &l, err);
     if (status == TDM_OK)
@@ -302,6 +354,7 @@ static void settle(struct tdm_megatron *t, const struct tdm_method_settings *set
     t->tied_here = config->tied && l->pipeline == 1;
     t->context_rank = t->set.last_rank ? l->context - 1 : 0;
     t->data_rank = t->set.last_rank ? l->data * l->context - 1 : 0;
+    t->expert_data_rank = t->set.last_rank ? l->expert_data - 1 : 0;
 }
 
 static void end(void *state)
@@ -310,6 +363,8 @@ static void end(void *state)
     if (t == NULL)
         return;
     for (uint64_t c = 0; c < t->layout.chunks && t->chunks != NULL; c++) {
+        for (uint64_t i = 0; i < t->layout.chunk_layers && t->chunks[c].layers != NULL; i++)
+            free(t->chunks[c].layers[i].experts);
         free(t->chunks[c].layers);
         free(t->chunks[c].parameters);
         free(t->chunks[c].inputs);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The forward of a whole model (embedding, layers, head and loss), and its backward. */
 #include "base/size.h"
-#include "methods/eager/tiles.h"
+#include "methods/eager/liger.h"
 #include "methods/eager/ops.h"
+#include "methods/eager/tiles.h"
 #include "methods/torch/parts.h"
 
 #include <stddef.h>
@@ -44,7 +45,8 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
     }
     x = tdm_unit_enter(t, TDM_MODULE_HEAD, x);
     tdm_label(m, "model.norm");
-    struct tdm_eager_value *normed = tdm_torch_norm(m, t, x, t->final_norm);
+    struct tdm_eager_value *normed =
+        tdm_torch_norm_with(m, t, x, t->final_norm, t->final_norm_bias);
     tdm_drop(m, x);
     tdm_drop(m, embedded);
     tdm_torch_drop_inputs(t);
@@ -59,8 +61,9 @@ static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
     struct tdm_eager *m = t->m;
     const struct tdm_torch_settings *s = &t->settings;
     tdm_label(m, "logits.float()");
-    struct tdm_eager_value *wide =
-        s->logits == TDM_LOGITS_BF16 ? tdm_take(logits) : tdm_cast(m, logits, FP32);
+    struct tdm_eager_value *wide = s->logits == TDM_LOGITS_BF16 || s->compile == TDM_COMPILE_ALL
+                                       ? tdm_take(logits)
+                                       : tdm_cast(m, logits, FP32);
     tdm_label(m, "labels");
     enum tdm_method_category before = m->category;
     m->category = TDM_METHOD_WORKSPACE;
@@ -70,7 +73,9 @@ static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
         s->batch > 1 ? tdm_value_new(m, s->batch, s->tokens, INT64) : tdm_take(padded);
     m->category = before;
     tdm_label(m, "loss");
-    struct tdm_eager_value *loss = tdm_cross_entropy(m, wide, labels);
+    struct tdm_eager_value *loss = s->compile == TDM_COMPILE_ALL
+                                       ? tdm_fused_cross_entropy(m, wide, labels)
+                                       : tdm_cross_entropy(m, wide, labels);
     tdm_drop(m, padded);
     tdm_drop(m, labels);
     tdm_drop(m, wide);
@@ -126,7 +131,8 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
     struct tdm_eager_value *rows = last ? tdm_rows(m, hidden, t->settings.batch) : tdm_take(hidden);
     m->category = TDM_METHOD_LOGITS;
     tdm_label(m, "lm_head");
-    struct tdm_eager_value *logits = tdm_torch_linear(m, t, rows, t->head, NULL, TDM_MODULE_HEAD),
+    struct tdm_eager_value *logits =
+                               tdm_torch_linear(m, t, rows, t->head, t->head_bias, TDM_MODULE_HEAD),
                            *loss;
     logits = tdm_unit_leave(t, TDM_MODULE_HEAD, logits);
     tdm_drop(m, rows);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* q, k and v of a layer: their products, together or not, their norms, and their rotation. */
+#include "methods/eager/liger.h"
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
 
@@ -64,6 +65,12 @@ static struct tdm_eager_value *rotate_part(struct tdm_eager *m, const struct tdm
     return y;
 }
 
+bool tdm_torch_has_liger_rope(const struct tdm_model *config)
+{
+    return (config->parts & (TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE | TDM_PART_WIDE_ROPE)) ==
+           0;
+}
+
 static void rotate_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
                          struct tdm_eager_value *qkv[3])
 {
@@ -72,6 +79,12 @@ static void rotate_heads(struct tdm_eager *m, const struct tdm_torch_model *t, u
     if (t->config->layer_kinds[number].no_rope)
         return;
     tdm_label(m, "self_attn.rotary");
+    bool fused = (t->settings.liger & TDM_LIGER_ROPE) != 0 || t->settings.compile != TDM_COMPILE_NO;
+    if (tdm_torch_has_liger_rope(t->config) && fused) {
+        tdm_liger_rotate(m, &qkv[0], &qkv[1], local ? t->window_cosine : t->cosine,
+                         local ? t->window_sine : t->sine);
+        return;
+    }
     struct tdm_eager_value *cosine = spread(m, t, local ? t->window_cosine : t->cosine);
     struct tdm_eager_value *sine = spread(m, t, local ? t->window_sine : t->sine);
     struct tdm_eager_value *turned[2];

@@ -33,6 +33,21 @@ enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *
     return TDM_OK;
 }
 
+/* Names separated by commas or spaces, all or none. */
+static enum tdm_status read_liger(const struct tdm_method_key *key, const char *value,
+                                  struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    static const struct tdm_key_word words[] = {{"rms_norm", TDM_LIGER_NORMS},
+                                                {"swiglu", TDM_LIGER_MLP},
+                                                {"rope", TDM_LIGER_ROPE},
+                                                {"all", TDM_LIGER_ALL}};
+    settings->torch.liger = 0;
+    if (strcmp(value, "none") == 0)
+        return TDM_OK;
+    return tdm_key_read_words(key, value, words, sizeof(words) / sizeof(words[0]),
+                              &settings->torch.liger, err);
+}
+
 /* ---- needs ---- */
 
 static bool has_lora(const struct tdm_key_case *c)
@@ -104,12 +119,16 @@ const char *tdm_key_settled_grads(const struct tdm_key_case *c, char *text)
 }
 
 const struct tdm_method_key tdm_keys_torch[] = {
-    {"checkpointing", "off|on|on-reentrant", "off",
-     "gradient checkpointing of every layer; on: use_reentrant=False", tdm_key_read_choice,
-     FIELD(torch.checkpointing), .compared = "on"},
+    {"checkpointing", "off|on|on-reentrant|selective", "off",
+     "gradient checkpointing of every layer; on: use_reentrant=False; selective: torchtitan's by "
+     "operation",
+     tdm_key_read_choice, FIELD(torch.checkpointing), .compared = "on"},
     {"checkpoint_every", "N", "1",
      "of N layers one is checkpointed: torchtitan's selective_ac_option", tdm_key_read_count,
      FIELD(torch.checkpoint_every), .least = 1, .most = LAYER_MOST, .needs = {&needs_checkpoints}},
+    {"checkpoint_offload", "no|yes", "no",
+     "inputs of checkpointed layers in host memory: offload of gradient_checkpointing_kwargs",
+     tdm_key_read_switch, FIELD(torch.offload_inputs), .needs = {&needs_checkpoints}},
     {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", "sdpa",
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
      tdm_key_read_choice, FIELD(torch.attention)},
@@ -127,6 +146,12 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.logits)},
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
      FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
+    {"compile", "no|layers|all", "no",
+     "torch.compile of each layer, or of the loss too: a model of what inductor fuses",
+     tdm_key_read_choice, FIELD(torch.compile)},
+    {"liger", "none|all|rms_norm,swiglu,rope", "none",
+     "Liger's kernels in layers (its loss is logits=fused; use_liger_kernel means both)",
+     .read = read_liger},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
      tdm_key_read_switch, FIELD(expandable_segments)},
     {"grads", "none|held", NULL,
@@ -208,6 +233,14 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                                 struct tdm_error *err)
 {
     const struct tdm_torch_settings *torch = &settings->torch;
+    if (model->latent.kv_rank > 0 || model->experts.shared > 0) {
+        tdm_fail(err, TDM_USAGE, "method %s: %s of %s are not modelled", settings->method->name,
+                 model->latent.kv_rank > 0 ? "latent keys and values" : "shared experts",
+                 model->architecture);
+        return tdm_hint(err, model->experts.shared_gate
+                                 ? "qwen3-30b-a3b is the nearest model that is"
+                                 : "tensor-parallel and megatron-cp take it");
+    }
     if (torch->quantization != TDM_QUANTIZATION_NONE && torch->lora_rank == 0) {
         tdm_fail(err, TDM_USAGE,
                  "--set quantization: quantized weights are frozen, so nothing would "

@@ -2,9 +2,10 @@
 /* A decoder layer as the Python code runs it: a value is dropped where Python rebinds its name, or
  * where the name goes out of scope. */
 #include "base/size.h"
-#include "methods/eager/tiles.h"
+#include "methods/eager/liger.h"
 #include "methods/eager/ops.h"
 #include "methods/eager/quantized.h"
+#include "methods/eager/tiles.h"
 #include "methods/torch/parts.h"
 
 #include <stddef.h>
@@ -41,6 +42,12 @@ static struct tdm_eager_value *offset_norm(struct tdm_eager *m, struct tdm_eager
 static struct tdm_eager_value *plain_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           struct tdm_eager_value *x, struct tdm_eager_value *weight)
 {
+    /* Liger's norms of Gemma 2 and 3 and of OLMo 2 leave the incoming gradient as it is, since the
+     * residual has it too (transformers/monkey_patch.py, in_place=False). */
+    if ((t->settings.liger & TDM_LIGER_NORMS) != 0 || t->settings.compile != TDM_COMPILE_NO)
+        return tdm_liger_norm(m, x, weight,
+                              t->layers[0].post_attention_norm != NULL ||
+                                  t->settings.compile != TDM_COMPILE_NO);
     if (t->config->offset_norms)
         return offset_norm(m, x, weight);
     struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
@@ -73,6 +80,19 @@ struct tdm_eager_value *tdm_torch_norm(struct tdm_eager *m, const struct tdm_tor
 {
     struct tdm_eager_value *input = tdm_module_enter(t, weight->module, x);
     struct tdm_eager_value *y = plain_norm(m, t, input, weight);
+    tdm_drop(m, input);
+    return tdm_module_leave(t, weight->module, y);
+}
+
+struct tdm_eager_value *tdm_torch_norm_with(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                            struct tdm_eager_value *x,
+                                            struct tdm_eager_value *weight,
+                                            struct tdm_eager_value *bias)
+{
+    if (bias == NULL)
+        return tdm_torch_norm(m, t, x, weight);
+    struct tdm_eager_value *input = tdm_module_enter(t, weight->module, x);
+    struct tdm_eager_value *y = tdm_layer_norm(m, input, weight, bias);
     tdm_drop(m, input);
     return tdm_module_leave(t, weight->module, y);
 }
@@ -273,6 +293,15 @@ static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct 
     return y;
 }
 
+/* What a compiled layer computes again from what it kept: results of norms and the product of gate
+ * and up, which cost little. A model of inductor's min-cut partitions
+ * (torch/_functorch/partitioners.py), which was not compared with compiled steps. */
+static struct tdm_eager_value *fused(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                     struct tdm_eager_value *y, struct tdm_eager_value *value)
+{
+    return t->settings.compile == TDM_COMPILE_NO ? y : tdm_discard(m, y, &value, 1);
+}
+
 static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torch_model *t,
                                       uint32_t number, struct tdm_eager_value *x,
                                       struct tdm_eager_value **kept)
@@ -296,6 +325,8 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
     struct tdm_eager_value *merged =
         tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
     tdm_drop(m, heads);
+    if (layer->attention_norm != NULL)
+        merged = fused(m, t, merged, x);
     struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_O, merged);
     tdm_drop(m, merged);
     tdm_drop(m, turned_q);
@@ -324,12 +355,54 @@ static struct tdm_eager_value *joint_mlp(struct tdm_eager *m, const struct tdm_t
     return y;
 }
 
+static bool fuses_mlp(const struct tdm_torch_model *t)
+{
+    return (t->settings.liger & TDM_LIGER_MLP) != 0 || t->settings.compile != TDM_COMPILE_NO;
+}
+
+/* Liger's MLP: gate and up are arguments alone, so its function has them to itself. */
+static struct tdm_eager_value *liger_mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                         const struct torch_layer *layer, struct tdm_eager_value *x)
+{
+    struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
+    struct tdm_eager_value *up = tdm_torch_project(m, t, layer, TDM_PROJECTION_UP, x);
+    tdm_label(m, "mlp.act_fn * up_proj");
+    struct tdm_eager_value *product = tdm_liger_gated(m, gate, up);
+    tdm_drop(m, gate);
+    tdm_drop(m, up);
+    if (layer->mlp_norm != NULL)
+        product = fused(m, t, product, x);
+    /* A compiled layer passes this on, where torch's own selective checkpoints keep it. */
+    m->passing = t->settings.compile != TDM_COMPILE_NO;
+    struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, product);
+    m->passing = false;
+    y = fused(m, t, y, product);
+    tdm_drop(m, product);
+    return y;
+}
+
+/* Up, activation and down. */
+static struct tdm_eager_value *plain_mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                         const struct torch_layer *layer, struct tdm_eager_value *x)
+{
+    struct tdm_eager_value *up = tdm_torch_project(m, t, layer, TDM_PROJECTION_UP, x);
+    tdm_label(m, "mlp.act_fn");
+    up = tdm_replace(m, up, tdm_activate(m, t->config->activation, up));
+    struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, up);
+    tdm_drop(m, up);
+    return y;
+}
+
 static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
                                    const struct torch_layer *layer, struct tdm_eager_value *x)
 {
     uint32_t module = tdm_layer_module((uint32_t)(layer - t->layers), TDM_MODULE_ACTIVATION);
     if (layer->weight[TDM_PROJECTION_GATE_UP] != NULL)
         return joint_mlp(m, t, layer, x);
+    if (layer->weight[TDM_PROJECTION_GATE] == NULL)
+        return plain_mlp(m, t, layer, x);
+    if (fuses_mlp(t))
+        return liger_mlp(m, t, layer, x);
     struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
     tdm_label(m, "mlp.act_fn");
     gate = tdm_replace(m, gate, tdm_module_enter(t, module, gate));
@@ -365,9 +438,10 @@ static uint64_t mlp_tiles(const struct tdm_torch_model *t)
 /* A norm in front of a module; x itself in families without. */
 static struct tdm_eager_value *norm_before(struct tdm_eager *m, const struct tdm_torch_model *t,
                                            struct tdm_eager_value *x,
-                                           struct tdm_eager_value *weight)
+                                           struct tdm_eager_value *weight,
+                                           struct tdm_eager_value *bias)
 {
-    return weight != NULL ? tdm_torch_norm(m, t, x, weight) : tdm_take(x);
+    return weight != NULL ? tdm_torch_norm_with(m, t, x, weight, bias) : tdm_take(x);
 }
 
 /* residual + made, or + made * residual_multiplier. Takes `made`. */
@@ -383,6 +457,39 @@ static struct tdm_eager_value *add_scaled(struct tdm_eager *m, const struct tdm_
     return y;
 }
 
+/* Attention and MLP of the same input, which are added to it at once: Phi, Falcon, GPT-NeoX. */
+static struct tdm_eager_value *run_parallel_layer(struct tdm_eager *m, const void *model,
+                                                  uint32_t number, struct tdm_eager_value *input)
+{
+    const struct tdm_torch_model *t = model;
+    const struct torch_layer *layer = &t->layers[number];
+    uint32_t whole = tdm_layer_module(number, TDM_MODULE_LAYER);
+    struct tdm_label label = m->label;
+    m->label.layer = number;
+    tdm_label(m, "input_layernorm");
+    struct tdm_eager_value *x = tdm_module_enter(t, whole, input), *kept = NULL;
+    struct tdm_eager_value *normed =
+        norm_before(m, t, x, layer->attention_norm, layer->attention_norm_bias);
+    struct tdm_eager_value *attended = attend(m, t, number, normed, &kept);
+    tdm_label(m, "post_attention_layernorm");
+    if (layer->mlp_norm != NULL)
+        normed =
+            tdm_replace(m, normed, norm_before(m, t, x, layer->mlp_norm, layer->mlp_norm_bias));
+    struct tdm_eager_value *made = mlp(m, t, layer, normed);
+    tdm_label(m, "hidden_states");
+    struct tdm_eager_value *both = tdm_add(m, attended, made);
+    struct tdm_eager_value *y = tdm_add(m, both, x);
+    tdm_drop(m, both);
+    tdm_drop(m, made);
+    tdm_drop(m, attended);
+    tdm_drop(m, normed);
+    tdm_drop(m, kept);
+    tdm_drop(m, x);
+    y = tdm_module_leave(t, whole, y);
+    m->label = label;
+    return y;
+}
+
 static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model, uint32_t number,
                                          struct tdm_eager_value *input)
 {
@@ -394,7 +501,8 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     m->label.layer = number;
     tdm_label(m, "input_layernorm");
     struct tdm_eager_value *x = tdm_module_enter(t, whole, input);
-    struct tdm_eager_value *normed = norm_before(m, t, x, layer->attention_norm);
+    struct tdm_eager_value *normed =
+        norm_before(m, t, x, layer->attention_norm, layer->attention_norm_bias);
     struct tdm_eager_value *kept = NULL, *attended = attend(m, t, number, normed, &kept);
     tdm_drop(m, normed);
     tdm_label(m, "post_attention_layernorm");
@@ -405,7 +513,7 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     struct tdm_eager_value *middle = add_scaled(m, t, x, attended);
     tdm_label(m, layer->post_mlp_norm == NULL ? "post_attention_layernorm"
                                               : "pre_feedforward_layernorm");
-    normed = norm_before(m, t, middle, layer->mlp_norm);
+    normed = norm_before(m, t, middle, layer->mlp_norm, layer->mlp_norm_bias);
     tdm_label(m, "mlp.experts");
     normed = tdm_replace(m, normed, tdm_module_enter(t, second, normed));
     const struct tdm_function tile = {.run = run_mlp, .model = t, .layer = number};
@@ -431,25 +539,30 @@ struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t numb
                                         struct tdm_eager_value *x)
 {
     bool local = t->window_cosine != NULL && t->config->layer_kinds[number].window > 0;
-    const struct tdm_function function = {.run = run_layer,
+    bool parallel = (t->config->parts & TDM_PART_PARALLEL) != 0;
+    const struct tdm_function function = {.run = parallel ? run_parallel_layer : run_layer,
                                           .model = t,
                                           .layer = number,
                                           .held = {local ? t->window_cosine : t->cosine,
                                                    local ? t->window_sine : t->sine, t->mask,
                                                    t->window_mask, t->positions}};
     if (t->settings.checkpoint_every > 1 && (number + 1) % t->settings.checkpoint_every != 0)
-        return run_layer(t->m, t, number, x);
+        return function.run(t->m, t, number, x);
+    t->m->selective = t->settings.checkpointing == TDM_CHECKPOINTING_SELECTIVE;
     switch (t->settings.checkpointing) {
+    case TDM_CHECKPOINTING_SELECTIVE:
     case TDM_CHECKPOINTING_ON:
         if (t->settings.offload_checkpoints)
             return tdm_checkpoint_offloaded(t->m, &function, x);
+        if (t->settings.offload_inputs)
+            return tdm_checkpoint_away(t->m, &function, x);
         return tdm_checkpoint(t->m, &function, x);
     case TDM_CHECKPOINTING_REENTRANT:
-        if (t->settings.offload_checkpoints)
+        if (t->settings.offload_checkpoints || t->settings.offload_inputs)
             return tdm_checkpoint_offloaded(t->m, &function, x);
         return tdm_checkpoint_reentrant(t->m, &function, x);
     case TDM_CHECKPOINTING_OFF:
         break;
     }
-    return run_layer(t->m, t, number, x);
+    return function.run(t->m, t, number, x);
 }

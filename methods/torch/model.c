@@ -60,12 +60,12 @@ static const struct {
     [TDM_PROJECTION_Q] = {TDM_ROLE_Q, TDM_ROLE_Q_BIAS},
     [TDM_PROJECTION_K] = {TDM_ROLE_K, TDM_ROLE_K_BIAS},
     [TDM_PROJECTION_V] = {TDM_ROLE_V, TDM_ROLE_V_BIAS},
-    [TDM_PROJECTION_O] = {TDM_ROLE_O, TDM_ROLE_O},
-    [TDM_PROJECTION_QKV] = {TDM_ROLE_QKV, TDM_ROLE_QKV},
+    [TDM_PROJECTION_O] = {TDM_ROLE_O, TDM_ROLE_O_BIAS},
+    [TDM_PROJECTION_QKV] = {TDM_ROLE_QKV, TDM_ROLE_QKV_BIAS},
     [TDM_PROJECTION_GATE] = {TDM_ROLE_GATE, TDM_ROLE_GATE},
-    [TDM_PROJECTION_UP] = {TDM_ROLE_UP, TDM_ROLE_UP},
+    [TDM_PROJECTION_UP] = {TDM_ROLE_UP, TDM_ROLE_UP_BIAS},
     [TDM_PROJECTION_GATE_UP] = {TDM_ROLE_GATE_UP, TDM_ROLE_GATE_UP},
-    [TDM_PROJECTION_DOWN] = {TDM_ROLE_DOWN, TDM_ROLE_DOWN},
+    [TDM_PROJECTION_DOWN] = {TDM_ROLE_DOWN, TDM_ROLE_DOWN_BIAS},
 };
 
 /* The module that a tensor belongs to. */
@@ -82,6 +82,20 @@ static uint32_t module_of(uint32_t unit, enum tdm_role role)
     case TDM_ROLE_EXPERTS_GATE_UP:
     case TDM_ROLE_EXPERTS_DOWN:
         return tdm_layer_module(unit, TDM_MODULE_MLP);
+    case TDM_ROLE_FINAL_NORM_BIAS:
+        return TDM_MODULE_NORM;
+    case TDM_ROLE_HEAD_BIAS:
+        return TDM_MODULE_HEAD;
+    case TDM_ROLE_ATTENTION_NORM_BIAS:
+        role = TDM_ROLE_ATTENTION_NORM;
+        break;
+    case TDM_ROLE_MLP_NORM_BIAS:
+        role = TDM_ROLE_MLP_NORM;
+        break;
+    case TDM_ROLE_QKV_BIAS:
+    case TDM_ROLE_O_BIAS:
+    case TDM_ROLE_UP_BIAS:
+    case TDM_ROLE_DOWN_BIAS:
     case TDM_ROLE_Q_BIAS:
     case TDM_ROLE_K_BIAS:
     case TDM_ROLE_V_BIAS:
@@ -151,8 +165,10 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
     if (t->config->layer_kinds[number].experts)
         add_experts(t, number);
     layer->attention_norm = add_weight(t, number, TDM_ROLE_ATTENTION_NORM);
+    layer->attention_norm_bias = add_weight(t, number, TDM_ROLE_ATTENTION_NORM_BIAS);
     layer->post_attention_norm = add_weight(t, number, TDM_ROLE_POST_ATTENTION_NORM);
     layer->mlp_norm = add_weight(t, number, TDM_ROLE_MLP_NORM);
+    layer->mlp_norm_bias = add_weight(t, number, TDM_ROLE_MLP_NORM_BIAS);
     layer->post_mlp_norm = add_weight(t, number, TDM_ROLE_POST_MLP_NORM);
 }
 
@@ -201,6 +217,8 @@ static void add_parameters(struct tdm_torch_model *t)
     for (uint32_t i = 0; i < config->layers; i++)
         add_layer(t, i);
     t->final_norm = add_weight(t, head, TDM_ROLE_FINAL_NORM);
+    t->final_norm_bias = add_weight(t, head, TDM_ROLE_FINAL_NORM_BIAS);
+    t->head_bias = add_weight(t, head, TDM_ROLE_HEAD_BIAS);
     tdm_label(t->m, "model.rotary_emb.inv_freq");
     t->frequencies[0] = tdm_value_new(t->m, config->rotary_dim / 2, 1, FP32);
     t->frequencies[1] = tdm_value_new(t->m, config->rotary_dim / 2, 1, FP32);

@@ -20,7 +20,13 @@
 
 struct tdm_wrapper;
 
-enum tdm_checkpointing { TDM_CHECKPOINTING_OFF, TDM_CHECKPOINTING_ON, TDM_CHECKPOINTING_REENTRANT };
+enum tdm_checkpointing {
+    TDM_CHECKPOINTING_OFF,
+    TDM_CHECKPOINTING_ON,
+    TDM_CHECKPOINTING_REENTRANT,
+    TDM_CHECKPOINTING_SELECTIVE, /* attention and every second product are kept */
+};
+enum tdm_compile { TDM_COMPILE_NO, TDM_COMPILE_LAYERS, TDM_COMPILE_ALL };
 enum tdm_torch_attention {
     TDM_TORCH_SDPA,
     TDM_TORCH_SDPA_FLASH,
@@ -79,6 +85,9 @@ enum tdm_saved_module { TDM_SAVED_EMBEDDING = 1, TDM_SAVED_HEAD = 2 };
 
 const char *tdm_projection_name(enum tdm_projection projection); /* "q_proj" */
 
+/* Liger's kernels in layers. */
+enum tdm_liger { TDM_LIGER_NORMS = 1, TDM_LIGER_MLP = 2, TDM_LIGER_ROPE = 4, TDM_LIGER_ALL = 7 };
+
 struct tdm_torch_settings {
     uint64_t tokens, batch;
     enum tdm_checkpointing checkpointing;
@@ -103,14 +112,17 @@ struct tdm_torch_settings {
     uint32_t modules_to_save;           /* bits of enum tdm_saved_module */
     bool peft;                  /* LoRA of the peft library: fp32 adapters, dropout as a module */
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
-    bool shifted;               /* LongLoRA's attention */
-    bool trained_norms;         /* with LoRA, norms and the embedding are also trained */
-    uint32_t groups;            /* of LongLoRA: a sequence has 2 << groups of them */
-    bool full_attention;        /* of LongLoRA: without groups */
+    uint32_t liger;             /* bits of enum tdm_liger */
+    enum tdm_compile compile;
+    bool shifted;        /* LongLoRA's attention */
+    bool trained_norms;  /* with LoRA, norms and the embedding are also trained */
+    uint32_t groups;     /* of LongLoRA: a sequence has 2 << groups of them */
+    bool full_attention; /* of LongLoRA: without groups */
     struct tdm_ddp_settings ddp;
     struct tdm_fsdp_settings fsdp;
     struct tdm_deepspeed_settings deepspeed;
-    bool offload_checkpoints;         /* layer inputs stay in host memory until their backward */
+    bool offload_checkpoints; /* layer inputs stay in host memory until their backward: ALST's */
+    bool offload_inputs;      /* the same by the system's own checkpoints */
     uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_AUTO */
     struct tdm_second_settings second;
     bool frozen;                 /* nothing is trained: a second model */

@@ -12,6 +12,7 @@ struct torch_layer {
     struct tdm_eager_value *down[TDM_PROJECTIONS],
         *up[TDM_PROJECTIONS]; /* adapters: A and B of LoRA */
     struct tdm_eager_value *attention_norm, *mlp_norm, *q_norm, *k_norm;
+    struct tdm_eager_value *attention_norm_bias, *mlp_norm_bias; /* of LayerNorm */
     struct tdm_eager_value *post_attention_norm, *post_mlp_norm; /* NULL if the model has none */
     struct tdm_eager_value *router, *experts_gate_up,
         *experts_down; /* NULL if the model has none */
@@ -31,7 +32,8 @@ struct tdm_torch_model {
     bool autocasts;        /* the forward runs under autocast */
     bool caches; /* use_cache: K and V of all layers are held, though nothing reads them */
     struct torch_layer *layers;
-    struct tdm_eager_value *embedding, *embedding_scale, *final_norm, *head, *frequencies[2], *ids;
+    struct tdm_eager_value *embedding, *embedding_scale, *final_norm, *final_norm_bias, *head,
+        *head_bias, *frequencies[2], *ids;
     /* Belong to the current forward. After it only checkpointed layers hold references to them. */
     struct tdm_eager_value *positions, *cosine, *sine, *mask, *window_mask;
     struct tdm_eager_value *window_cosine, *window_sine; /* NULL: those of all layers */
@@ -49,9 +51,9 @@ struct tdm_torch_model {
     struct torch_state *states;
     struct tdm_eager_value *state_codes[2]; /* tables of 8-bit states' values, or NULL */
     uint32_t parameter_count;
-    bool adapters_off;              /* a forward of the base alone */
-    struct tdm_torch_model *second; /* reference or teacher, or NULL */
-    struct tdm_model *teacher;      /* what it is, if not the same model; or NULL */
+    bool adapters_off;                 /* a forward of the base alone */
+    struct tdm_torch_model *second;    /* reference or teacher, or NULL */
+    struct tdm_model *teacher;         /* what it is, if not the same model; or NULL */
     struct tdm_eager_value *served[3]; /* weights, cache and graphs of vLLM, or NULL */
 };
 
@@ -91,9 +93,16 @@ struct tdm_eager_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_t
                                          struct tdm_eager_value *bias, uint32_t module);
 struct tdm_eager_value *tdm_torch_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
                                        struct tdm_eager_value *x, struct tdm_eager_value *weight);
+/* LayerNorm where the model has a bias of it, else tdm_torch_norm. */
+struct tdm_eager_value *tdm_torch_norm_with(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                            struct tdm_eager_value *x,
+                                            struct tdm_eager_value *weight,
+                                            struct tdm_eager_value *bias);
 struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           const struct torch_layer *layer, enum tdm_projection p,
                                           struct tdm_eager_value *x);
+/* Does Liger's rotation fit the model? It turns whole heads, in their dtype. */
+bool tdm_torch_has_liger_rope(const struct tdm_model *config);
 /* q, k and v by heads, rotated (heads.c). */
 void tdm_torch_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
                      struct tdm_eager_value *x, struct tdm_eager_value *qkv[3]);

@@ -43,7 +43,8 @@ static void drop_vectors(struct tdm_eager *m, struct vectors *v)
 }
 
 /* A part of a weight in bf16, where it is in fp32. */
-static struct tdm_eager_value *narrow_part(struct tdm_eager *m, const struct tdm_eager_value *weight)
+static struct tdm_eager_value *narrow_part(struct tdm_eager *m,
+                                           const struct tdm_eager_value *weight)
 {
     return weight->element_bytes == BF16
                ? NULL
@@ -231,8 +232,8 @@ struct tdm_eager_value *tdm_torch_divergence(struct tdm_torch_model *t,
                                        tdm_value_new(m, scored, 1, FP32)};
     struct tdm_eager_value *entropy = tdm_value_new(m, scored, 1, FP32);
     struct tdm_eager_value *divergence = tdm_value_new(m, scored, 1, FP32);
-    struct tdm_eager_value *saved[] = {picked, t->head, others, teacher->head, log_z[0], log_z[1],
-                                       divergence};
+    struct tdm_eager_value *saved[] = {picked,   t->head,  others,    teacher->head,
+                                       log_z[0], log_z[1], divergence};
     for (size_t i = 0; i < sizeof(saved) / sizeof(saved[0]); i++)
         tdm_node_save(m, node, saved[i]);
     drop_vectors(m, &statistics);

@@ -68,8 +68,9 @@ static struct tdm_eager_value *second_forward(struct tdm_torch_model *t)
     enum tdm_checkpointing checkpointing = by->settings.checkpointing;
     bool graph = t->m->grad_enabled;
     /* Checkpointed layers of the first forward, which run again, read these. */
-    struct tdm_eager_value *inputs[] = {by->positions,   by->cosine,        by->sine,       by->mask,
-                                        by->window_mask, by->window_cosine, by->window_sine};
+    struct tdm_eager_value *inputs[] = {by->positions,  by->cosine,      by->sine,
+                                        by->mask,       by->window_mask, by->window_cosine,
+                                        by->window_sine};
     t->m->grad_enabled = false;
     by->settings.checkpointing = TDM_CHECKPOINTING_OFF;
     by->adapters_off = true;
@@ -242,8 +243,8 @@ static void put_to_sleep(struct tdm_torch_model *t)
     tdm_torch_empty_cache(t->m->allocator);
 }
 
-/* transformers' generate: the prompt without a graph, then K and V of whole sequences. One layer's K
- * is there twice while a token is joined to it (cache_utils.py, DynamicLayer.update). */
+/* transformers' generate: the prompt without a graph, then K and V of whole sequences. One layer's
+ * K is there twice while a token is joined to it (cache_utils.py, DynamicLayer.update). */
 static void generate(struct tdm_torch_model *t)
 {
     const struct tdm_torch_settings *s = &t->settings;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A second model in a step: TRL's trainers (trl 1.16, trl/trainer/{dpo,grpo,distillation}_trainer.py).
- * DPO and GRPO score tokens by a reference, which is the base under the adapters or a copy;
- * distillation compares with a teacher; GRPO generates with vLLM on the same GPU or with
- * transformers.
+ * A second model in a step: TRL's trainers (trl 1.16,
+ * trl/trainer/{dpo,grpo,distillation}_trainer.py). DPO and GRPO score tokens by a reference, which
+ * is the base under the adapters or a copy; distillation compares with a teacher; GRPO generates
+ * with vLLM on the same GPU or with transformers.
  */
 #ifndef TDM_METHODS_TORCH_SECOND_H
 #define TDM_METHODS_TORCH_SECOND_H

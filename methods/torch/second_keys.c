@@ -88,7 +88,7 @@ static const struct tdm_key_need needs_vllm = {"without trainer=grpo and use_vll
 
 const struct tdm_method_key tdm_keys_second[] = {
     {"trainer", "sft|dpo|grpo|distillation", "sft",
-     "TRL's: with a reference, with what generates, or with a teacher beside the model",
+     "TRL's: with a reference, what generates or a teacher; --batch of dpo counts pairs",
      tdm_key_read_choice, FIELD(trainer)},
     {"ref_model", "auto|copy", "auto",
      "reference of DPO and GRPO; auto: the base under LoRA, else a copy", tdm_key_read_switch,
@@ -97,7 +97,7 @@ const struct tdm_method_key tdm_keys_second[] = {
      tdm_key_read_switch, FIELD(precomputes), .needs = {&needs_dpo}},
     {"beta", "0", "0", "weight of GRPO's KL; 0: no reference, as TRL assumes", read_share,
      FIELD(beta), .needs = {&needs_grpo}},
-    {"teacher_model", "same|MODEL", "same", "teacher of the distillation; same: as the student",
+    {"teacher_model", "MODEL", "same", "teacher of the distillation; same: as the student",
      read_teacher, FIELD(teacher), .needs = {&needs_teacher}},
     {"max_completion_length", "auto|N", "auto",
      "tokens of a sequence that are scored, the last ones; auto: all", read_scored,
@@ -106,8 +106,9 @@ const struct tdm_method_key tdm_keys_second[] = {
      tdm_key_read_switch, FIELD(vllm), .needs = {&needs_grpo}},
     {"vllm_gpu_memory_utilization", "0.3", "0.3", "share of the device that vLLM may take",
      read_share, FIELD(vllm_utilization), .needs = {&needs_vllm}},
-    {"vllm_enable_sleep_mode", "no|yes", "no", "yes: vLLM gives its memory back between generations",
-     tdm_key_read_switch, FIELD(sleeps), .needs = {&needs_vllm}},
+    {"vllm_enable_sleep_mode", "no|yes", "no",
+     "yes: vLLM gives its memory back between generations", tdm_key_read_switch, FIELD(sleeps),
+     .needs = {&needs_vllm}},
     {"steps_per_generation", "N", "1", "steps whose sequences are generated together",
      tdm_key_read_count, FIELD(steps_per_generation), .least = 1, .most = STEPS_MOST,
      .needs = {&needs_grpo}},
@@ -134,10 +135,11 @@ enum tdm_status tdm_second_check(const struct tdm_model *model,
         return TDM_OK;
     status = tdm_model_load(torch->second.teacher, &teacher, err);
     if (status == TDM_OK && teacher->vocabulary != model->vocabulary)
-        status = tdm_fail(err, TDM_USAGE,
-                          "--set teacher_model: \"%.64s\" has %u words, the student %u; expected as "
-                          "many",
-                          torch->second.teacher, teacher->vocabulary, model->vocabulary);
+        status =
+            tdm_fail(err, TDM_USAGE,
+                     "--set teacher_model: \"%.64s\" has %u words, the student %u; expected as "
+                     "many",
+                     torch->second.teacher, teacher->vocabulary, model->vocabulary);
     tdm_model_free(teacher);
     return status;
 }

@@ -98,6 +98,8 @@ static void values_of(const struct tdm_method_key *key, struct values *v)
         if (span == 1 && *word == 'N') {
             for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
                 add_value(v, numbers[i], strlen(numbers[i]));
+        } else if (span == 5 && memcmp(word, "MODEL", span) == 0) {
+            add_value(v, "qwen2.5-0.5b", strlen("qwen2.5-0.5b"));
         } else if (span == 3 && memcmp(word, "A,B", span) == 0) {
             for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
                 add_value(v, pairs[i], strlen(pairs[i]));

@@ -75,6 +75,10 @@ static const struct {
     {"burst-7b", UINT64_C(6738415616)},
     {"byte-100m", UINT64_C(99634176)},
     {"byte-1m", UINT64_C(853120)},
+    {"deepseek-v2", UINT64_C(235741434880)},
+    {"deepseek-v2-lite", UINT64_C(15706484224)},
+    {"deepseek-v3", UINT64_C(671026404352)},
+    {"falcon-7b", UINT64_C(6921720704)},
     {"falcon3-7b", UINT64_C(7455550464)},
     {"gemma-2-2b", UINT64_C(2614341888)},
     {"gemma-2-9b", UINT64_C(9241705984)},
@@ -94,13 +98,18 @@ static const struct {
     {"mistral-7b-v0.1", UINT64_C(7241732096)},
     {"mistral-7b-v0.3", UINT64_C(7248023552)},
     {"mistral-nemo-12b", UINT64_C(12247782400)},
+    {"mixtral-8x22b", UINT64_C(140630071296)},
     {"mixtral-8x7b", UINT64_C(46702792704)},
+    {"moonlight-16b-a3b", UINT64_C(15960108544)},
     {"olmo-2-7b", UINT64_C(7298617344)},
     {"olmo-3-7b", UINT64_C(7298011136)},
     {"olmoe-1b-7b", UINT64_C(6919161856)},
+    {"phi-1.5", UINT64_C(1418270720)},
     {"phi-3-mini", UINT64_C(3821079552)},
     {"phi-4", UINT64_C(14659507200)},
     {"phi-4-mini", UINT64_C(3836021760)},
+    {"pythia-6.9b", UINT64_C(6857302016)},
+    {"qwen1.5-moe-a2.7b", UINT64_C(14315784192)},
     {"qwen2.5-0.5b", UINT64_C(494032768)},
     {"qwen2.5-1.5b", UINT64_C(1543714304)},
     {"qwen2.5-14b", UINT64_C(14770033664)},
@@ -116,6 +125,8 @@ static const struct {
     {"qwen3-4b", UINT64_C(4022468096)},
     {"qwen3-8b", UINT64_C(8190735360)},
     {"smollm3-3b", UINT64_C(3075098624)},
+    {"stablelm-3b-4e1t", UINT64_C(2795443200)},
+    {"starcoder2-3b", UINT64_C(3030371328)},
 };
 
 enum { SHIPPED = sizeof(shipped) / sizeof(shipped[0]) };
@@ -569,14 +580,15 @@ static void test_broken(void **state)
         const char *changes, *message;
     } cases[] = {
         {"{\"architectures\": [\"GPT2LMHeadModel\"]}",
-         "\"architectures\" names \"GPT2LMHeadModel\", which is not supported; supported are "
-         "Gemma2ForCausalLM, Gemma3ForCausalLM, GemmaForCausalLM, Glm4ForCausalLM, "
-         "GlmForCausalLM, GraniteForCausalLM, LlamaForCausalLM, MinistralForCausalLM, "
-         "MistralForCausalLM, MixtralForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, "
-         "OlmoeForCausalLM, Phi3ForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-         "Qwen3MoeForCausalLM, SmolLM3ForCausalLM"},
+         "\"architectures\" names \"GPT2LMHeadModel\", which is not known; the nearest that is known "
+         "is GPTNeoXForCausalLM"},
+        {"{\"architectures\": [\"Llama4ForCausalLM\"]}",
+         "nearest that is known is LlamaForCausalLM"},
+        {"{\"architectures\": [\"Qwen3NextForCausalLM\"]}", "nearest that is known is Qwen3"},
+        {"{\"architectures\": [\"KimiLinear\"], \"kv_lora_rank\": 512}",
+         "nearest that is known is DeepseekV3ForCausalLM"},
         {"{\"architectures\": null, \"model_type\": \"mamba\"}",
-         "\"model_type\" names \"mamba\", which is not supported"},
+         "\"model_type\" names \"mamba\", which is not known"},
         {"{\"architectures\": null, \"model_type\": null}", "\"architectures\" is missing"},
         {"{\"architectures\": []}", "\"architectures\" must hold the name"},
         {"{\"architectures\": \"LlamaForCausalLM\"}", "it must be an array"},

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads what configs say of mixtures of experts and of latent attention. Sources: transformers
+ * 5.17, models/MODEL_TYPE/configuration_MODEL_TYPE.py and modeling_MODEL_TYPE.py. */
+#include "models/parts.h"
+
+#include <inttypes.h>
+
+static uint32_t dimension(struct tdm_json_reader *reader, const char *key)
+{
+    return (uint32_t)tdm_json_count(reader, key, 1, TDM_DIMENSION_LIMIT);
+}
+
+static uint32_t dimension_or_none(struct tdm_json_reader *reader, const char *key)
+{
+    return tdm_json_has(reader, key) ? dimension(reader, key) : 0;
+}
+
+/* ---- experts ---- */
+
+static bool is_listed(const json_t *list, uint32_t number)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_integer_value(json_array_get(list, i)) == (json_int_t)number)
+            return true;
+    return false;
+}
+
+/* DeepSeek's first layers are dense, then all or every n-th have experts. */
+static void read_deepseek_layers(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    uint64_t dense = tdm_json_count_or(reader, "first_k_dense_replace", 0, TDM_LAYER_LIMIT, 0);
+    uint64_t every = tdm_json_count_or(reader, "moe_layer_freq", 1, TDM_LAYER_LIMIT, 1);
+    for (uint32_t i = 0; i < model->layers; i++)
+        model->layer_kinds[i].experts = i >= dense && i % every == 0;
+}
+
+/* Qwen's dense layers are listed, or every n-th has experts. */
+static void read_qwen_layers(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    uint64_t every = tdm_json_count_or(reader, "decoder_sparse_step", 1, TDM_LAYER_LIMIT, 1);
+    const json_t *dense =
+        tdm_json_has(reader, "mlp_only_layers") ? tdm_json_array(reader, "mlp_only_layers") : NULL;
+    for (uint32_t i = 0; i < model->layers; i++)
+        model->layer_kinds[i].experts = (i + 1) % every == 0 && !is_listed(dense, i);
+}
+
+void tdm_experts_read_layers(struct tdm_json_reader *reader, enum tdm_family family,
+                             struct tdm_model *model)
+{
+    for (uint32_t i = 0; i < model->layers; i++)
+        model->layer_kinds[i].experts = model->experts.count > 0;
+    if (family == TDM_FAMILY_DEEPSEEK)
+        read_deepseek_layers(reader, model);
+    else if (family == TDM_FAMILY_QWEN2_MOE || family == TDM_FAMILY_QWEN3_MOE)
+        read_qwen_layers(reader, model);
+}
+
+/* The names of the fields depend on the family. */
+void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
+                      struct tdm_model *model)
+{
+    static const struct {
+        const char *count;
+        bool own_intermediate, normalized, wide_weights, router_first;
+    } families[] = {
+        [TDM_FAMILY_MIXTRAL] = {"num_local_experts", false, true, true, true},
+        [TDM_FAMILY_OLMOE] = {"num_experts", false, false, false, true},
+        [TDM_FAMILY_QWEN3_MOE] = {"num_experts", true, false, false, false},
+        [TDM_FAMILY_QWEN2_MOE] = {"num_experts", true, false, false, true},
+        [TDM_FAMILY_DEEPSEEK] = {"n_routed_experts", true, false, true, false},
+    };
+    struct tdm_experts *e = &model->experts;
+    if (family == TDM_FAMILY_DENSE)
+        return;
+    e->count = dimension(reader, families[family].count);
+    e->per_token = dimension(reader, "num_experts_per_tok");
+    e->intermediate = families[family].own_intermediate ? dimension(reader, "moe_intermediate_size")
+                                                        : model->intermediate;
+    e->normalized =
+        families[family].normalized || tdm_json_bool_or(reader, "norm_topk_prob", false);
+    e->wide_weights = families[family].wide_weights;
+    e->router_first = families[family].router_first;
+    if (family == TDM_FAMILY_DEEPSEEK)
+        e->shared = e->intermediate * dimension_or_none(reader, "n_shared_experts");
+    if (family == TDM_FAMILY_QWEN2_MOE) {
+        e->shared = dimension(reader, "shared_expert_intermediate_size");
+        e->shared_gate = true;
+    }
+    if (tdm_json_status(reader) == TDM_OK && e->per_token > e->count)
+        tdm_json_fail(reader, "num_experts_per_tok", "is %" PRIu32 " of %" PRIu32 " experts",
+                      e->per_token, e->count);
+}
+
+/* ---- latent attention ---- */
+
+void tdm_latent_read(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    struct tdm_latent *l = &model->latent;
+    l->q_rank = dimension_or_none(reader, "q_lora_rank");
+    l->kv_rank = dimension(reader, "kv_lora_rank");
+    l->plain_dim = dimension(reader, "qk_nope_head_dim");
+    l->rotary_dim = dimension(reader, "qk_rope_head_dim");
+    l->value_dim = dimension(reader, "v_head_dim");
+    model->head_dim = l->plain_dim + l->rotary_dim;
+    model->rotary_dim = l->rotary_dim;
+    if (tdm_json_status(reader) == TDM_OK && l->rotary_dim % 2 != 0)
+        tdm_json_fail(reader, "qk_rope_head_dim",
+                      "is %" PRIu32 "; rotary position embedding needs an even one", l->rotary_dim);
+}
