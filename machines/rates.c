@@ -306,7 +306,8 @@ void tdm_rates_read(struct tdm_json_reader *reader, struct tdm_rate_table tables
         never_fall(&tables[TDM_RATE_HEAD_TILE_SHARE]);
     double both_ways = tables[TDM_RATE_BOTH_WAYS].rate[0];
     if (tdm_json_status(&inner) == TDM_OK &&
-        both_ways > tables[TDM_RATE_H2D].rate[0] + tables[TDM_RATE_D2H].rate[0])
+        both_ways > (tables[TDM_RATE_H2D].rate[0] + tables[TDM_RATE_D2H].rate[0]) *
+                        (1 + 1e-9)) /* files have 12 digits of each */
         tdm_json_fail(&inner, kinds[TDM_RATE_BOTH_WAYS].key,
                       "is %g, more than \"%s\" and \"%s\" together; it is the sum of both "
                       "directions when both are busy",

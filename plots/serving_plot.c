@@ -31,7 +31,7 @@ static enum tdm_status write_files(void *self, const char *folder, struct tdm_er
 {
     const struct drawing *drawing = self;
     const struct tdm_serving_plot *plot = drawing->plot;
-    uint64_t low = plot->context, high = plot->context, most = plot->batch;
+    uint64_t low = plot->context, high = low, most = plot->batch;
     char text[TDM_FORMAT_SIZE], name[32];
     enum tdm_status status = write_lines(plot, folder, err);
     if (status != TDM_OK)

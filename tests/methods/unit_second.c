@@ -118,9 +118,9 @@ static void predict_row(const struct row *row, struct step *step)
     struct tdm_error err = {.message = ""};
     size_t count = 5, i = 0;
     snprintf(checkpointing, sizeof(checkpointing), "checkpointing=%s", row->checkpointing);
-    while (i < sizeof(cases) / sizeof(cases[0]) && strcmp(cases[i].name, row->name) != 0)
-        i++;
-    assert_true(i < sizeof(cases) / sizeof(cases[0]));
+    while (strcmp(cases[i].name, row->name) != 0)
+        if (++i == sizeof(cases) / sizeof(cases[0]))
+            fail_msg("%s is no case", row->name);
     for (size_t p = 0; p < 4 && cases[i].pairs[p] != NULL; p++)
         pairs[count++] = cases[i].pairs[p];
     if (predict(row->config, pairs, count, step, &err) != TDM_OK)
