@@ -2,7 +2,6 @@
 /* Cleans text for display: valid UTF-8 without control characters. */
 #include "base/text.h"
 
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -50,6 +49,17 @@ char *tdm_text_clean(char *text)
     }
     *to = '\0';
     return text;
+}
+
+size_t tdm_text_utf8_bytes(const char *text)
+{
+    const char *at = text;
+    for (size_t length; *at != '\0'; at += length) {
+        length = length_of((const unsigned char *)at);
+        if (length == 0)
+            break;
+    }
+    return (size_t)(at - text);
 }
 
 const char *tdm_text_shown(const char *text, char out[TDM_TEXT_SHOWN])

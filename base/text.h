@@ -4,10 +4,16 @@
 #ifndef TDM_BASE_TEXT_H
 #define TDM_BASE_TEXT_H
 
+#include <stddef.h>
+
 /* Makes `text` one line of valid UTF-8 that does not affect a terminal, in place. Control
  * characters (C0, DEL, C1) and each byte that is not part of a whole character, such as a cut one,
  * become "?". The text never grows. Returns `text`. */
 char *tdm_text_clean(char *text);
+
+/* Bytes of `text` before the first that is not part of a whole character of UTF-8: its length if
+ * all are. */
+size_t tdm_text_utf8_bytes(const char *text);
 
 /* A copy of `text`, cut if it is too long and cleaned by tdm_text_clean(). Returns `out`. */
 #define TDM_TEXT_SHOWN 1024

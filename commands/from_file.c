@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "base/toml.h"
 #include "base/yaml.h"
 
@@ -164,6 +165,14 @@ static enum format format_of(const char *path, const char *text)
     return format_by_text(text);
 }
 
+static unsigned lines_before(const char *text, const char *end)
+{
+    unsigned lines = 0;
+    for (; text < end; text++)
+        lines += *text == '\n';
+    return lines;
+}
+
 enum tdm_status tdm_from_load(const char *path, json_t **root, struct tdm_error *err)
 {
     char *text;
@@ -175,6 +184,9 @@ enum tdm_status tdm_from_load(const char *path, json_t **root, struct tdm_error 
         status = tdm_fail(err, TDM_INPUT, "%s: is empty; expected settings", path);
     else if (strlen(text) != bytes)
         status = tdm_fail(err, TDM_INPUT, "%s: is no file of settings: it has a zero byte", path);
+    else if (tdm_text_utf8_bytes(text) != bytes)
+        status = tdm_fail(err, TDM_INPUT, "%s: line %u: is not UTF-8", path,
+                          1 + lines_before(text, text + tdm_text_utf8_bytes(text)));
     else
         switch (format_of(path, text)) {
         case JSON:

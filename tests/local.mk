@@ -102,8 +102,8 @@ tests_executor_unit_nccl_SOURCES = tests/executor/unit_nccl.c $(hindered) \
 # Inputs that parsers must take or refuse: replayed here, searched for with `make fuzz` in a build that was configured
 # with --enable-fuzzers.
 plain_tests += tests/fuzz/replay
-fuzz_targets = tests/fuzz/fuzz.h tests/fuzz/fuzz.c tests/fuzz/parsers.c tests/fuzz/files.c tests/fuzz/checkpoint.c \
-	tests/fuzz/trace.c \
+fuzz_targets = tests/fuzz/fuzz.h tests/fuzz/fuzz.c tests/fuzz/parsers.c tests/fuzz/files.c tests/fuzz/from.c \
+	tests/fuzz/checkpoint.c tests/fuzz/trace.c \
 	tests/support/quiet_run.c tests/support/quiet_run.h
 tests_fuzz_replay_SOURCES = tests/fuzz/replay.c $(fuzz_targets)
 tests_fuzz_replay_LDADD = libcommands.a $(LDADD)

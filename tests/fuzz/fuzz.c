@@ -11,19 +11,13 @@
 #include <unistd.h>
 
 const struct tdm_fuzz_target tdm_fuzz_targets[] = {
-    {"config", true, tdm_fuzz_config},
-    {"machine", true, tdm_fuzz_machine},
-    {"schedule", true, tdm_fuzz_schedule},
-    {"settings", false, tdm_fuzz_settings},
-    {"safetensors", false, tdm_fuzz_safetensors},
-    {"index", true, tdm_fuzz_index},
-    {"npy", false, tdm_fuzz_npy},
-    {"idx", false, tdm_fuzz_idx},
-    {"bin", false, tdm_fuzz_bin},
-    {"jsonl", false, tdm_fuzz_jsonl},
-    {"checkpoint", true, tdm_fuzz_checkpoint},
-    {"trace", false, tdm_fuzz_trace},
-    {NULL, false, NULL},
+    {"config", true, tdm_fuzz_config},     {"machine", true, tdm_fuzz_machine},
+    {"schedule", true, tdm_fuzz_schedule}, {"settings", false, tdm_fuzz_settings},
+    {"from", false, tdm_fuzz_from},        {"safetensors", false, tdm_fuzz_safetensors},
+    {"index", true, tdm_fuzz_index},       {"npy", false, tdm_fuzz_npy},
+    {"idx", false, tdm_fuzz_idx},          {"bin", false, tdm_fuzz_bin},
+    {"jsonl", false, tdm_fuzz_jsonl},      {"checkpoint", true, tdm_fuzz_checkpoint},
+    {"trace", false, tdm_fuzz_trace},      {NULL, false, NULL},
 };
 
 const struct tdm_fuzz_target *tdm_fuzz_find(const char *name)

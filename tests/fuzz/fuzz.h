@@ -68,10 +68,12 @@ void tdm_fuzz_train(void);
 
 /* ---- the targets ---- */
 
-bool tdm_fuzz_config(const uint8_t *data, size_t bytes);      /* config.json */
-bool tdm_fuzz_machine(const uint8_t *data, size_t bytes);     /* a machine's description */
-bool tdm_fuzz_schedule(const uint8_t *data, size_t bytes);    /* and lowering it */
-bool tdm_fuzz_settings(const uint8_t *data, size_t bytes);    /* METHOD and pairs, a line each */
+bool tdm_fuzz_config(const uint8_t *data, size_t bytes);   /* config.json */
+bool tdm_fuzz_machine(const uint8_t *data, size_t bytes);  /* a machine's description */
+bool tdm_fuzz_schedule(const uint8_t *data, size_t bytes); /* and lowering it */
+bool tdm_fuzz_settings(const uint8_t *data, size_t bytes); /* METHOD and pairs, a line each */
+/* A letter for the format (y, t, a, j) and a file of predict --from. */
+bool tdm_fuzz_from(const uint8_t *data, size_t bytes);
 bool tdm_fuzz_safetensors(const uint8_t *data, size_t bytes); /* and reading all values */
 bool tdm_fuzz_index(const uint8_t *data, size_t bytes);       /* model.safetensors.index.json */
 bool tdm_fuzz_npy(const uint8_t *data, size_t bytes);         /* tokens in an array of NumPy */
