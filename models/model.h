@@ -293,6 +293,10 @@ uint64_t tdm_model_matmul_parameters(const struct tdm_model *model);
 /* The same, but of the experts only those of one token. Each costs a token 2 FLOPs forward. */
 uint64_t tdm_model_active_matmul_parameters(const struct tdm_model *model);
 
+/* Words for a part of the model that Megatron-LM's methods alone know: latent keys and values, or
+ * experts that all tokens share. NULL: it has neither. */
+const char *tdm_model_rare_part(const struct tdm_model *model);
+
 /* The shortest window of a layer that is shorter than `tokens`; 0 if there is none. */
 uint64_t tdm_model_shortest_window(const struct tdm_model *model, uint64_t tokens);
 

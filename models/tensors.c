@@ -386,6 +386,13 @@ static uint64_t matmul_parameters(const struct tdm_model *model, bool active)
     return parameters;
 }
 
+const char *tdm_model_rare_part(const struct tdm_model *model)
+{
+    return model->latent.kv_rank > 0   ? "latent keys and values"
+           : model->experts.shared > 0 ? "shared experts"
+                                       : NULL;
+}
+
 uint64_t tdm_model_shortest_window(const struct tdm_model *model, uint64_t tokens)
 {
     uint64_t shortest = 0;

@@ -285,7 +285,11 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
 {
     const struct tdm_serving *s = &settings->serving;
     bool windowed = is_windowed(model, s), divided = s->decode_ranks * s->prefill_ranks > 1;
+    const char *part = tdm_model_rare_part(model);
     uint64_t path = 0;
+    if (part != NULL)
+        return tdm_fail(err, TDM_USAGE, "--mode serve: %s of %s are not modelled", part,
+                        model->architecture);
     enum tdm_status status = check_ranks(model, settings, err);
     if (status != TDM_OK)
         return status;

@@ -26,13 +26,14 @@ static uint64_t hidden_bytes(const struct tdm_model *model, const struct tdm_ser
     return (serving->tensor_ranks > 1 ? 5 : 3) * BF16_BYTES * model->hidden;
 }
 
-/* Joint gate and up, and their product. Of a mixture: those of the chosen experts, the former also
- * as their outputs (fused_moe). */
+/* Joint gate and up, and their product; without a gate, up and its activation. Of a mixture: those
+ * of the chosen experts, the former also as their outputs (fused_moe). */
 static uint64_t mlp_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
                           bool experts)
 {
     if (!experts)
-        return 3 * BF16_BYTES * model->intermediate / serving->tensor_ranks;
+        return (model->parts & TDM_PART_PLAIN_MLP ? 2 : 3) * BF16_BYTES * model->intermediate /
+               serving->tensor_ranks;
     uint64_t width = model->experts.intermediate / serving->tensor_ranks;
     return model->experts.per_token * BF16_BYTES * (tdm_most(2 * width, model->hidden) + width);
 }

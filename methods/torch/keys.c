@@ -233,10 +233,10 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                                 struct tdm_error *err)
 {
     const struct tdm_torch_settings *torch = &settings->torch;
-    if (model->latent.kv_rank > 0 || model->experts.shared > 0) {
+    const char *part = tdm_model_rare_part(model);
+    if (part != NULL) {
         tdm_fail(err, TDM_USAGE, "method %s: %s of %s are not modelled", settings->method->name,
-                 model->latent.kv_rank > 0 ? "latent keys and values" : "shared experts",
-                 model->architecture);
+                 part, model->architecture);
         return tdm_hint(err, model->experts.shared_gate
                                  ? "qwen3-30b-a3b is the nearest model that is"
                                  : "tensor-parallel and megatron-cp take it");
