@@ -3269,15 +3269,16 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
     free(waits);
 }
 
-/* Do K and V move in their rows, are they gathered from the host, or are gradients sent by part?
- * Few programs do any of these. */
+/* Do K and V move in their rows, are they gathered from the host, are gradients sent by part, or
+ * do ranks pass around what they add up? Few programs do any of these. */
 static bool is_rare(const struct tdm_recording *r)
 {
     for (size_t i = 0; i < r->count; i++) {
         const struct tdm_op *op = &r->items[i].op;
         bool moves = op->kind == TDM_OP_COPY && op->lane == TDM_LANE_COMPUTE;
         if (r->items[i].item.kind == TDM_RUN &&
-            (moves || op->fetched_bytes > 0 || is_copy_of_part(&r->program, op)))
+            (moves || op->fetched_bytes > 0 || is_copy_of_part(&r->program, op) ||
+             op->kind == TDM_OP_HOP_SUM))
             return true;
     }
     return false;
@@ -3319,7 +3320,7 @@ static void test_faults(void **state)
     (void)state;
     uint64_t cases = tdm_case_count(10, 200), planted = 0, caught = 0;
     uint64_t programs = plant_in_programs(BASE_SEED, 0, cases, 7 * cases);
-    programs += plant_in_programs(BASE_SEED_OF_TEAMS, 4, 3 * cases, 0);
+    programs += plant_in_programs(BASE_SEED_OF_TEAMS, 4, 3 * cases, 2 * cases);
 
     print_message("%llu programs from seed %d; planted, caught:\n", (unsigned long long)programs,
                   BASE_SEED);
