@@ -93,6 +93,11 @@ static bool has_checkpoints(const struct tdm_key_case *c)
     return c->settings->torch.checkpointing != TDM_CHECKPOINTING_OFF;
 }
 
+static bool has_no_other_offload(const struct tdm_key_case *c)
+{
+    return !c->settings->torch.offload_checkpoints;
+}
+
 static bool has_no_checkpoints(const struct tdm_key_case *c)
 {
     return !has_checkpoints(c);
@@ -108,6 +113,8 @@ static const struct tdm_key_need needs_wide_products = {
     "without fp32 adapters (lora=peft) or logits=chunked", has_wide_products};
 static const struct tdm_key_need needs_bf16_weights = {"with weights_dtype=fp32", has_bf16_weights};
 static const struct tdm_key_need needs_checkpoints = {"without checkpointing", has_checkpoints};
+static const struct tdm_key_need needs_no_other_offload = {"with activation_checkpoint_cpu_offload",
+                                                           has_no_other_offload};
 static const struct tdm_key_need needs_no_checkpoints = {"with checkpointing", has_no_checkpoints};
 
 /* ---- tables ---- */
@@ -128,7 +135,8 @@ const struct tdm_method_key tdm_keys_torch[] = {
      FIELD(torch.checkpoint_every), .least = 1, .most = LAYER_MOST, .needs = {&needs_checkpoints}},
     {"checkpoint_offload", "no|yes", "no",
      "inputs of checkpointed layers in host memory: offload of gradient_checkpointing_kwargs",
-     tdm_key_read_switch, FIELD(torch.offload_inputs), .needs = {&needs_checkpoints}},
+     tdm_key_read_switch, FIELD(torch.offload_inputs),
+     .needs = {&needs_checkpoints, &needs_no_other_offload}},
     {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", "sdpa",
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
      tdm_key_read_choice, FIELD(torch.attention)},
