@@ -16,6 +16,15 @@ static enum tdm_status read_budget(const struct tdm_method_key *key, const char 
     return strcmp(value, "dense") == 0 ? TDM_OK : tdm_key_read_tokens(key, value, settings, err);
 }
 
+static enum tdm_status read_window(const struct tdm_method_key *key, const char *value,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    settings->chunk.window = strcmp(value, "model") == 0 ? TDM_AUTO : 0;
+    if (settings->chunk.window > 0 || strcmp(value, "none") == 0)
+        return TDM_OK;
+    return tdm_key_read_tokens(key, value, settings, err);
+}
+
 /* Keys that all three methods have. */
 #define OPTIMIZER(assumed)                                                            \
     {                                                                                 \
@@ -67,6 +76,9 @@ const struct tdm_method_key tdm_keys_oomb[] = {
     {"budget", "dense|N", "dense",
      "page_budget pages, in tokens, that a page of queries reads beside its chunk", read_budget,
      FIELD(chunk.budget)},
+    {"local_attention", "none|model|N", "none",
+     "layers that read their latest pages only: those with a window in the model, or all, N tokens",
+     read_window, FIELD(chunk.window)},
     {"layer_checkpoint", "yes|no", "yes", "grad_ckpt: of a chunk only layer inputs are kept",
      .read = tdm_key_read_refusal, FIELD(chunk.checkpoint)},
     {"kv_offload", "no|yes", "no",

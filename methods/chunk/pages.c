@@ -14,6 +14,8 @@
  */
 #include "methods/chunk/parts.h"
 
+#include "methods/chunk/method.h"
+
 #include "base/size.h"
 #include "methods/eager/ops.h"
 
@@ -21,8 +23,8 @@
 #include <stdlib.h>
 
 #define MIB (UINT64_C(1) << 20)
-#define COMMON_SCORE 0.8  /* correlation of the scores that two pages of queries give a page */
-#define NORMAL_END 8.0    /* of the integral over the common part */
+#define COMMON_SCORE 0.8 /* correlation of the scores that two pages of queries give a page */
+#define NORMAL_END 8.0   /* of the integral over the common part */
 #define NORMAL_STEPS 256u
 #define LOADED_MOST 64u  /* blocks per layer that stand for the pages loaded from the host */
 #define COPY_STREAMS 32u /* torch.cuda.Stream() returns these in turn */
@@ -65,6 +67,11 @@ uint64_t tdm_chunk_pages_before(const struct tdm_chunk_run *run, uint64_t number
 {
     return number *
            tdm_size_ceil_div(run->settings->chunk.tokens, run->settings->chunk.page_tokens);
+}
+
+static uint64_t layer_window(const struct tdm_chunk_run *run, uint32_t layer)
+{
+    return tdm_chunk_window(&run->settings->chunk, run->config, layer);
 }
 
 /* ---- lists of blocks ---- */
@@ -221,10 +228,14 @@ static uint64_t chosen_pages(const struct tdm_chunk_run *run, uint64_t before)
 }
 
 /* Bytes of a layer that the running chunk loads from the host. */
-static uint64_t wanted_bytes(const struct tdm_chunk_run *run)
+static uint64_t wanted_bytes(const struct tdm_chunk_run *run, uint32_t layer)
 {
     uint64_t kv = 2 * page_bytes(run, BF16), grads = 2 * page_bytes(run, grad_element_bytes(run));
-    uint64_t pages = chosen_pages(run, tdm_chunk_pages_before(run, run->number));
+    uint64_t before = tdm_chunk_pages_before(run, run->number), window = layer_window(run, layer);
+    /* The first token of a chunk, and of its first page, sees window - 1 tokens before it. */
+    uint64_t local =
+        window == 0 ? 0 : tdm_size_ceil_div(window - 1, run->settings->chunk.page_tokens);
+    uint64_t pages = window == 0 ? chosen_pages(run, before) : local < before ? local : before;
     if (run->sweep) /* gradients are not read */
         return tdm_size_mul(pages, kv);
     return tdm_size_mul(pages + tdm_chunk_pages(run, run->number), kv + grads);
@@ -242,7 +253,8 @@ static void load(struct tdm_chunk_run *run, uint32_t number)
     while (block * (LOADED_MOST - 2) < all)
         block *= 2;
     m->stream = 1 + number % COPY_STREAMS;
-    for (uint64_t left = wanted_bytes(run); left > 0 && layer->loaded_count < LOADED_MOST;) {
+    for (uint64_t left = wanted_bytes(run, number);
+         left > 0 && layer->loaded_count < LOADED_MOST;) {
         uint64_t bytes = left < block ? left : block;
         bool kv = run->sweep || layer->loaded_count % a_kv == 0;
         layer->loaded[layer->loaded_count++] =
@@ -270,7 +282,7 @@ static void finish_leaving(struct tdm_chunk_run *run, struct chunk_layer *layer)
 void tdm_chunk_visit(struct tdm_chunk_run *run, uint32_t layer, bool reverse)
 {
     uint32_t layers = run->config->layers, next = (layer + (reverse ? layers - 1 : 1)) % layers;
-    bool chooses = run->settings->chunk.budget > 0;
+    bool chooses = run->settings->chunk.budget > 0 && layer_window(run, next) == 0;
     if (!run->settings->chunk.offload)
         return;
     for (uint32_t l = 0; l < layers; l++) {
@@ -345,7 +357,7 @@ void tdm_chunk_add(struct tdm_chunk_run *run, uint32_t number, struct tdm_eager_
     struct chunk_layer *layer = &run->layers[number];
     struct chunk_pages *pages = &layer->chunks[run->number];
     bool offload = run->settings->chunk.offload;
-    if (run->settings->chunk.budget > 0)
+    if (run->settings->chunk.budget > 0 && layer_window(run, number) == 0)
         add_means(run, layer);
     if (offload)
         tdm_host_take(run->m, host_bytes(run, run->number));
@@ -368,7 +380,7 @@ void tdm_chunk_choose(struct tdm_chunk_run *run, uint32_t number, struct tdm_eag
     struct chunk_layer *layer = &run->layers[number];
     struct tdm_eager *m = run->m;
     uint64_t before = tdm_chunk_pages_before(run, run->number), budget = s->budget / s->page_tokens;
-    if (!run->sweep || s->budget == 0 || before <= budget)
+    if (!run->sweep || s->budget == 0 || before <= budget || layer_window(run, number) > 0)
         return;
     uint64_t pages = tdm_chunk_pages(run, run->number) * run->settings->torch.batch;
     if (queries != NULL) {
