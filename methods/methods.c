@@ -160,7 +160,7 @@ static const struct tdm_method methods[] = {
      .summary =
          "BurstEngine: BurstAttention, selective checkpointing, fused head and loss, on BMTrain",
      .divides_sequence = true,
-     GPUS_FROM(2),
+     GPUS_FROM(1),
      .divider = &tdm_burst_divider,
      .keys = burst_keys,
      .system = &tdm_burst_system,

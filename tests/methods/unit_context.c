@@ -329,6 +329,28 @@ static void costs_are_ordered(void **state)
     assert_true(exchanged(NULL) > 0);
 }
 
+/* Of 1M tokens on 8 ranks, each rank has 128K. A window of 16K of its tokens has 2/8 - 1/64 of the
+ * causal pairs, and of the first half 2 (2/8 - 1/32) / 4. */
+static void masks_change_the_pairs(void **state)
+{
+    static const char *const full[] = {"attention_mask=full", NULL},
+                             *const blocks[] = {"attention_mask=block", "block_percent=25", NULL},
+                             *const striped[] = {"attention_mask=striped", NULL},
+                             *const window[] = {"attention_mask=sliding", "sliding_window=16K",
+                                                "grad_ckpt=full", NULL},
+                             *const half[] = {"attention_mask=sliding", "sliding_window=16K",
+                                              "grad_ckpt=seq-wise", NULL};
+    (void)state;
+    double causal = cost_of("burst", NULL).attention_flops, share = 2 / 8.0 - 1 / 64.0,
+           first = (2 / 4.0 - 1 / 16.0) / 4 / share;
+    assert_true(fabs(cost_of("burst", full).attention_flops / causal - 2) < 1e-5);
+    assert_true(fabs(cost_of("burst", blocks).attention_flops / causal - 0.5) < 1e-5);
+    assert_true(cost_of("burst", striped).attention_flops == causal);
+    assert_true(fabs(cost_of("burst", window).attention_flops / causal - share * 3.5 / 4.5) < 1e-5);
+    assert_true(
+        fabs(cost_of("burst", half).attention_flops / causal - share * (3.5 + first) / 4.5) < 1e-5);
+}
+
 /* Attention does not hide what short sequences send. Over several nodes a ring is slower than a
  * double ring, which is slower than Burst's. Inside a node the two rings take the same time, and
  * Burst is faster by what it does not send. Attention hides what long sequences send: all take the
@@ -526,6 +548,32 @@ static void burst_adapters_by_hand(void **state)
                      32 * parts + 31 * made);
 }
 
+/* Tables of blocks of 128 tokens, for 32 heads: four of numbers, four of indices. */
+static void burst_block_masks_by_hand(void **state)
+{
+    static const char *const full[] = {"attention_mask=full", "optimize_bwd_comm=off", NULL},
+                             *const block[] = {"attention_mask=block", NULL},
+                             *const half[] = {"attention_mask=block", "grad_ckpt=seq-wise", NULL};
+    const uint64_t blocks = LORA_TOKENS / LORA_RANKS / 128;
+    struct tdm_method_settings settings;
+    (void)state;
+    struct tdm_method_prediction all = predict_burst(full), some = predict_burst(block);
+    assert_is_about(some.steps[0].torch.end_bytes[TDM_PHASE_FORWARD] -
+                        all.steps[0].torch.end_bytes[TDM_PHASE_FORWARD],
+                    4 * 32 * blocks * (1 + blocks) * 4);
+    assert_int_equal(settle("burst-7b", "burst", LORA_RANKS, half, &settings), TDM_USAGE);
+}
+
+/* One GPU passes nothing round. With the optimizer on the host, the device has no states. */
+static void burst_runs_on_one_gpu(void **state)
+{
+    static const char *const offload[] = {"offload=on", NULL};
+    struct tdm_method_settings settings;
+    (void)state;
+    assert_int_equal(settle("burst-7b", "burst", 1, offload, &settings), TDM_OK);
+    assert_int_equal(settings.communicators, 0);
+}
+
 #define MOST_PAIRS 4u
 
 /* Published peaks are max_memory_reserved / 2^30, as the program of BurstEngine prints it. */
@@ -667,6 +715,9 @@ int main(void)
         cmocka_unit_test(windows_take_no_memory),
         cmocka_unit_test(burst_adapters_alone_are_trained),
         cmocka_unit_test(burst_adapters_by_hand),
+        cmocka_unit_test(burst_block_masks_by_hand),
+        cmocka_unit_test(burst_runs_on_one_gpu),
+        cmocka_unit_test(masks_change_the_pairs),
         cmocka_unit_test(combination_is_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
