@@ -118,6 +118,11 @@ enum tdm_status tdm_from_read_checkpoints(const struct tdm_from_reading *r, cons
                                           const json_t *value);
 enum tdm_status tdm_from_read_reentrant(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value);
+/* Ranks of PyTorch's context parallelism: more than one name the method torch-cp. */
+enum tdm_status tdm_from_read_context(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value);
+/* fully_shard: the method fsdp, unless the ranks of a sequence have named torch-cp. */
+void tdm_from_name_fsdp(const struct tdm_from_reading *r);
 enum tdm_status tdm_from_read_bf16(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value);
 

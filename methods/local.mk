@@ -113,6 +113,7 @@ libtidemark_a_SOURCES += \
 	methods/context/method.c \
 	methods/context/parts.h \
 	methods/context/ring.c \
+	methods/context/torch_ring.c \
 	methods/context/ulysses.c
 
 # Chunk by chunk: OOMB and SeCO; LongLoRA.

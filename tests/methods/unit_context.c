@@ -574,6 +574,35 @@ static void burst_runs_on_one_gpu(void **state)
     assert_int_equal(settings.communicators, 0);
 }
 
+/* PyTorch's ring: the backward has K and V of all 8 ranks at once, or those of one that came. */
+static void torch_gathers_all_keys(void **state)
+{
+    static const char *const gather[] = {"rotate_method=allgather", "checkpointing=on",
+                                         "logits=chunked", NULL},
+                             *const pass[] = {"rotate_method=alltoall", "checkpointing=on",
+                                              "logits=chunked", NULL};
+    const uint64_t tokens = UINT64_C(1) << 20, kv = tokens / 8 * 2 * 1024 * 2;
+    uint64_t peaks[2];
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct tdm_method_settings settings;
+        struct tdm_method_prediction p;
+        struct tdm_model *model;
+        struct tdm_machine *machine;
+        struct tdm_error err;
+        assert_int_equal(settle("qwen3-0.6b", "torch-cp", 8, i == 0 ? gather : pass, &settings),
+                         TDM_OK);
+        settings.torch.tokens = tokens;
+        must(tdm_model_load("qwen3-0.6b", &model, &err), &err);
+        must(tdm_machine_load("h100", &machine, &err), &err);
+        must(tdm_method_predict(model, machine, &settings, 0, &p, &err), &err);
+        peaks[i] = p.steps[2].torch.peak.allocated;
+        tdm_model_free(model);
+        tdm_machine_free(machine);
+    }
+    assert_is_about(peaks[0] - peaks[1], 7 * kv);
+}
+
 #define MOST_PAIRS 4u
 
 /* Published peaks are max_memory_reserved / 2^30, as the program of BurstEngine prints it. */
@@ -715,6 +744,7 @@ int main(void)
         cmocka_unit_test(windows_take_no_memory),
         cmocka_unit_test(burst_adapters_alone_are_trained),
         cmocka_unit_test(burst_adapters_by_hand),
+        cmocka_unit_test(torch_gathers_all_keys),
         cmocka_unit_test(burst_block_masks_by_hand),
         cmocka_unit_test(burst_runs_on_one_gpu),
         cmocka_unit_test(masks_change_the_pairs),
