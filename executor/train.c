@@ -565,7 +565,7 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
     while (status == TDM_OK && t.position.step < run->options->steps) {
         status = next_step(&t, err);
         if (status == TDM_OK)
-            status = tdm_run_wishes(run->options, &t.wishes, err);
+            status = tdm_run_wishes(&run->weights, &t.wishes, err);
         if (status == TDM_OK) /* before an evaluation overwrites the gradients */
             status = save(&t, err);
         if (status == TDM_OK)
