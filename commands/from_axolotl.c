@@ -54,7 +54,7 @@ static enum tdm_status read_checkpoints(const struct tdm_from_reading *r, const 
         return tdm_from_read_checkpoints(r, path, value);
     r->from->checkpoints = true;
     return tdm_from_is(value, "offload")
-               ? tdm_from_pair(r, "activation_checkpoint_cpu_offload", "true")
+               ? tdm_from_pair(r, "checkpoint_offload", "alst")
                : tdm_from_lack(r, path, "predicted as checkpoints that stay on the GPU");
 }
 

@@ -121,6 +121,7 @@ static const struct tdm_from_rule training_rules[] = {
     {"max_seq_length", SAYS(CONTEXT)},
     {"gradient_accumulation_steps", SAYS(STEPS)},
     {"gradient_checkpointing", READ(tdm_from_read_checkpoints)},
+    {"gradient_checkpointing_kwargs.offload", ON "checkpoint_offload=yes"},
     {"gradient_checkpointing_kwargs.use_reentrant", READ(tdm_from_read_reentrant)},
     {"gradient_checkpointing_use_reentrant", READ(tdm_from_read_reentrant)},
     {"optim", SET "optim"},

@@ -552,13 +552,13 @@ struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t numb
     switch (t->settings.checkpointing) {
     case TDM_CHECKPOINTING_SELECTIVE:
     case TDM_CHECKPOINTING_ON:
-        if (t->settings.offload_checkpoints)
+        if (t->settings.checkpoint_offload == TDM_CHECKPOINTS_AWAY_ALST)
             return tdm_checkpoint_offloaded(t->m, &function, x);
-        if (t->settings.offload_inputs)
+        if (t->settings.checkpoint_offload == TDM_CHECKPOINTS_AWAY)
             return tdm_checkpoint_away(t->m, &function, x);
         return tdm_checkpoint(t->m, &function, x);
     case TDM_CHECKPOINTING_REENTRANT:
-        if (t->settings.offload_checkpoints || t->settings.offload_inputs)
+        if (t->settings.checkpoint_offload != TDM_CHECKPOINTS_HERE)
             return tdm_checkpoint_offloaded(t->m, &function, x);
         return tdm_checkpoint_reentrant(t->m, &function, x);
     case TDM_CHECKPOINTING_OFF:
