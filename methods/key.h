@@ -94,6 +94,9 @@ enum tdm_status tdm_key_read_refusal(const struct tdm_method_key *key, const cha
 /* Projections that get adapters. */
 enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err);
+/* Liger's kernels in layers. */
+enum tdm_status tdm_key_read_liger(const struct tdm_method_key *key, const char *value,
+                                   struct tdm_method_settings *settings, struct tdm_error *err);
 /* For the key "step". */
 enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *value,
                                   struct tdm_method_settings *settings, struct tdm_error *err);

@@ -34,8 +34,8 @@ enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *
 }
 
 /* Names separated by commas or spaces, all or none. */
-static enum tdm_status read_liger(const struct tdm_method_key *key, const char *value,
-                                  struct tdm_method_settings *settings, struct tdm_error *err)
+enum tdm_status tdm_key_read_liger(const struct tdm_method_key *key, const char *value,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
 {
     static const struct tdm_key_word words[] = {{"rms_norm", TDM_LIGER_NORMS},
                                                 {"swiglu", TDM_LIGER_MLP},
@@ -152,7 +152,7 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.compile)},
     {"liger", "none|all|rms_norm,swiglu,rope", "none",
      "Liger's kernels in layers (its loss is logits=fused; use_liger_kernel means both)",
-     .read = read_liger},
+     .read = tdm_key_read_liger},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
      tdm_key_read_switch, FIELD(expandable_segments)},
     {"grads", "none|held", NULL,
