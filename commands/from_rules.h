@@ -123,6 +123,13 @@ enum tdm_status tdm_from_read_context(const struct tdm_from_reading *r, const ch
                                       const json_t *value);
 /* fully_shard: the method fsdp, unless the ranks of a sequence have named torch-cp. */
 void tdm_from_name_fsdp(const struct tdm_from_reading *r);
+/* vllm_mode of TRL: colocate is use_vllm=yes. */
+enum tdm_status tdm_from_read_vllm_mode(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value);
+/* Liger's parts that a table names, as `liger`: PREFIXrms_norm, PREFIXrope, and `mlp` behind the
+ * prefix; `unsaid`: a part that is not named is on. */
+enum tdm_status tdm_from_liger_parts(const struct tdm_from_reading *r, const json_t *table,
+                                     const char *prefix, const char *mlp, bool unsaid);
 enum tdm_status tdm_from_read_bf16(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value);
 
