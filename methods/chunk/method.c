@@ -3,9 +3,11 @@
 #include "methods/chunk/method.h"
 
 #include "base/size.h"
+#include "methods/torch/parts.h"
 #include "methods/divisors.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 #define ELEMENT_BYTES 2.0
 #define HEAD_DIM_MOST 128u /* of OOMB's kernels */
@@ -102,8 +104,15 @@ enum tdm_status tdm_oomb_check(const struct tdm_model *model, struct tdm_method_
 enum tdm_status tdm_longlora_check(const struct tdm_model *model,
                                    struct tdm_method_settings *settings, struct tdm_error *err)
 {
-    uint64_t groups = 2u << settings->torch.groups;
-    if (!settings->torch.full_attention && settings->torch.tokens % groups != 0) {
+    struct tdm_torch_settings *s = &settings->torch;
+    uint64_t groups = 2u << s->groups;
+    bool fixed = s->supervised && s->tokens % 4096 != 0 && !s->materialized_groups;
+    if (s->materialized_groups) { /* replace_llama_attn asks for use_full only with FlashAttention
+                                   */
+        s->full_attention = false;
+        s->attention = TDM_TORCH_EAGER;
+    }
+    if (!s->full_attention && !fixed && s->tokens % groups != 0) {
         tdm_fail(err, TDM_USAGE, "--context: %" PRIu64 " tokens are no %" PRIu64 " equal groups",
                  settings->torch.tokens, groups);
         return tdm_hint(err, "--context %" PRIu64 ", padded",
@@ -197,7 +206,8 @@ void tdm_oomb_cost(const struct tdm_model *model, const struct tdm_method_settin
 void tdm_longlora_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                        struct tdm_method_cost *cost)
 {
+    const struct tdm_torch_settings *s = &settings->torch;
     tdm_torch_cost(model, settings, cost);
-    if (!settings->torch.full_attention)
-        cost->attention_flops /= (double)(2u << settings->torch.groups);
+    if (!s->full_attention)
+        cost->attention_flops *= fmin(1, (double)tdm_shifted_group_tokens(s) / (double)s->tokens);
 }

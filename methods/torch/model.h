@@ -121,10 +121,12 @@ struct tdm_torch_settings {
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
     uint32_t liger;             /* bits of enum tdm_liger */
     enum tdm_compile compile;
-    bool shifted;        /* LongLoRA's attention */
-    bool trained_norms;  /* with LoRA, norms and the embedding are also trained */
-    uint32_t groups;     /* of LongLoRA: a sequence has 2 << groups of them */
-    bool full_attention; /* of LongLoRA: without groups */
+    bool shifted;             /* LongLoRA's attention */
+    bool trained_norms;       /* with LoRA, norms and the embedding are also trained */
+    uint32_t groups;          /* of LongLoRA: a sequence has 2 << groups of them */
+    bool full_attention;      /* of LongLoRA: without groups */
+    bool materialized_groups; /* of LongLoRA: scores of groups in memory, without FlashAttention */
+    bool supervised;          /* of LongLoRA: its program for supervised fine-tuning */
     struct tdm_ddp_settings ddp;
     struct tdm_fsdp_settings fsdp;
     struct tdm_deepspeed_settings deepspeed;

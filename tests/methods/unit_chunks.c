@@ -190,6 +190,26 @@ static void longlora_trains_norms_and_embedding(void **state)
     assert_in_range(more + 2 * 4 * K * 3584 * 2, embedding, embedding + 2 * MIB);
 }
 
+/* Without FlashAttention: with groups half as large, scores take half as much. In the layer that is
+ * run again they are at least in fp32 and in bf16, 28 heads of 8K queries times the group. */
+static void longlora_without_flash_has_scores(void **state)
+{
+    const char *quarter[] = {"use_flash_attn=no", "logits=base"},
+               *eighth[] = {"use_flash_attn=no", "logits=base", "group_size_ratio=1/8"};
+    uint64_t scores = UINT64_C(28) * 8 * K * 2 * K;
+    (void)state;
+    uint64_t more = peak("longlora", 8 * K, quarter, 2) - peak("longlora", 8 * K, eighth, 3);
+    assert_in_range(more, scores / 2 * 6, scores / 2 * 16);
+}
+
+/* Of 9,000 tokens the supervised program has groups of 8,192, where the other has no equal ones. */
+static void longlora_of_any_length(void **state)
+{
+    const char *supervised[] = {"program=supervised-fine-tune", "group_size_ratio=1/8"};
+    (void)state;
+    assert_true(peak("longlora", 9001, supervised, 2) > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +223,8 @@ int main(void)
         cmocka_unit_test(losses_without_all_logits),
         cmocka_unit_test(materialized_is_eager),
         cmocka_unit_test(longlora_trains_norms_and_embedding),
+        cmocka_unit_test(longlora_without_flash_has_scores),
+        cmocka_unit_test(longlora_of_any_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
