@@ -78,8 +78,9 @@ class Adapter(torch.nn.Module if torch else object):
 
     def __init__(self, base, rank):
         super().__init__()
+        dtype = base.weight.dtype if base.weight.is_floating_point() else torch.bfloat16
         empty = lambda rows, columns: torch.nn.Parameter(
-            torch.empty(rows, columns, device=base.weight.device, dtype=base.weight.dtype).normal_(0, 0.01))
+            torch.empty(rows, columns, device=base.weight.device, dtype=dtype).normal_(0, 0.01))
         self.base, self.down, self.up = base, empty(rank, base.in_features), empty(base.out_features, rank)
 
     def forward(self, x):
