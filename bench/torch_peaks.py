@@ -511,7 +511,7 @@ def report(case, results, error, seconds):
     print(f"{case.id}: {len(results[0])} results, {last.get('status', '')} "
           f"{last.get('peak_allocated_bytes', 0) / MIB:.0f} MiB, {seconds:.1f} s", flush=True)
     if error:
-        print("   ", "\n    ".join(error.strip().splitlines()[-4:]), flush=True)
+        print("   ", "\n    ".join(error.strip().splitlines()[-8:]), flush=True)
 
 
 def run_cases(cases, context, options, done):
