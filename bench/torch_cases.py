@@ -26,7 +26,13 @@ DEFAULTS = {
     "record": "0", "quantization": "none", "double_quantization": "no", "modules_to_save": "none", "lora_dropout": "0",
     "use_rslora": "no", "autocast": "weights", "liger": "none", "compile": "no", "checkpoint_every": "1",
     "trainer": "sft", "ref_model": "auto", "precompute_ref_log_probs": "no", "beta": "0",
-    "gradient_accumulation_steps": "1", "max_grad_norm": "none",
+    "gradient_accumulation_steps": "1", "max_grad_norm": "none", "offload_policy": "none",
+}  # fmt: skip
+
+DEEPSPEED = {  # keys of its config, as tidemark predict takes them
+    "overlap_comm", "offload_optimizer", "offload_param", "reduce_bucket_size", "reduce_scatter", "contiguous_gradients",
+    "communication_data_type", "pin_memory", "stage3_prefetch_bucket_size", "stage3_max_live_parameters",
+    "stage3_max_reuse_distance", "stage3_param_persistence_threshold", "sub_group_size",
 }  # fmt: skip
 
 
@@ -39,8 +45,13 @@ class Case:
         self.context, self.batch = int(context), int(batch)
         self.said = dict(pair.split("=", 1) for pair in pairs)
         self.set = {**DEFAULTS, **self.said}
+        self.deepspeed = self.strategy in ("deepspeed-zero1", "zero2", "zero3")
+        if self.deepspeed:
+            self.set["optimizer"] = self.said.get("optimizer", "AdamW")
         unknown = self.said.keys() - DEFAULTS.keys() - {"num_hidden_layers", "tie_word_embeddings"}
-        if unknown or self.strategy not in ("single", "ddp", "zero1", "fsdp2"):
+        if self.deepspeed:
+            unknown -= DEEPSPEED
+        if unknown or not (self.deepspeed or self.strategy in ("single", "ddp", "zero1", "fsdp2")):
             raise ValueError(f"{self.id}: {' '.join(unknown) or self.strategy} is not known")
         self.gpus = 1 if self.strategy == "single" else 2
         self.record = int(self.set["record"])
@@ -51,7 +62,7 @@ class Case:
         self.micro_batches = int(self.set["gradient_accumulation_steps"])
         self.predicted_bytes = 0
         self.of_two = None  # of a trainer of two models: ids -> loss
-        self.seconds = CASE_SECONDS if self.set["compile"] == "no" else COMPILE_SECONDS
+        self.seconds = COMPILE_SECONDS if self.deepspeed or self.set["compile"] != "no" else CASE_SECONDS
         self.lora = int(self.set["lora_rank"] or 0)
 
     def sizes(self):
@@ -99,6 +110,10 @@ def pairs_of(case):
     pairs["lora_rank"] = str(case.lora)
     if case.micro_batches > 1:
         pairs["grads"] = "held"
+    if case.deepspeed:
+        del pairs["weights_dtype"]
+        pairs.pop("grads", None)
+        pairs["gradient_accumulation_steps"] = str(case.micro_batches)
     if case.sharded:
         pairs.setdefault("reshard_after_forward", case.set["reshard_after_forward"])
         pairs["init_device"] = "meta"

@@ -47,16 +47,16 @@ MIB = 1 << 20
 # ---- the model ----
 
 
-def materialise(model):
-    """Memory on the GPU for a model of the meta device, parameter by parameter in the order in which
-    model.to("cuda") would move them; tied parameters stay one. Small random numbers, buffers of ones."""
+def materialise(model, device):
+    """Memory for a model of the meta device, parameter by parameter in the order in which model.to("cuda") would move
+    them; tied parameters stay one. Small random numbers, buffers of ones, which are always on the GPU."""
     made = {}
     def on_gpu(tensor, random):
         if torch_parts.is_quantized(tensor):
             return torch_parts.quantized(tensor)
         if id(tensor) not in made:
             with torch.no_grad():
-                new = torch.empty_like(tensor, device=torch_parts.DEVICE)
+                new = torch.empty_like(tensor, device=device if random else torch_parts.DEVICE)
                 local = new.to_local() if hasattr(new, "to_local") else new
                 local.normal_(0, 0.02) if random else local.fill_(1)
             made[id(tensor)] = (tensor, torch.nn.Parameter(new, tensor.requires_grad) if random else new)
@@ -109,15 +109,19 @@ def shard(model, case):
     reshard_after_forward=default is PyTorch's None; of units of the ends it is torchtitan's default, which keeps
     what the backward begins with."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
     said = {"yes": True, "no": False, "default": None}[case.set["reshard_after_forward"]]
     settings = {}
     reduced = {"weights": torch.float32 if case.fp32 else None, "bf16": torch.bfloat16, "fp32": torch.float32}
     if case.fp32 or case.set["reduce_dtype"] != "weights":
         settings["mp_policy"] = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=reduced[case.set["reduce_dtype"]])
+    if case.set["offload_policy"] == "cpu":
+        settings["offload_policy"] = CPUOffloadPolicy()
     layers = model.model.layers
     for i in range(len(layers)):
+        if case.set["compile"] != "no":
+            layers[i].compile()
         if case.set["checkpointing"] == "on":
             layers[i] = checkpoint_wrapper(layers[i])
         fully_shard(layers[i], reshard_after_forward=said, **settings)
@@ -131,10 +135,21 @@ def shard(model, case):
     fully_shard(model, reshard_after_forward=said, **settings)
 
 
+def enable_checkpoints(model, case):
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={
+        "use_reentrant": case.set["checkpointing"] == "on-reentrant"})
+
+
 def build(case, prepare=None, trained=True):
     """The model on the GPU, and how many parameters it has. prepare(model) is called once its layers are there, before
     adapters; a model that is not trained has none."""
     config = case.config()
+    if case.strategy == "zero3":
+        import torch_deepspeed
+        model = torch_deepspeed.divided_model(case, config)
+        if case.set["checkpointing"] != "off":
+            enable_checkpoints(model, case)
+        return model.train(), sum(parameter.ds_numel for parameter in model.parameters())
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(
             config, dtype=torch.float32 if case.fp32 else torch.bfloat16)
@@ -147,20 +162,23 @@ def build(case, prepare=None, trained=True):
     if case.sharded:
         if case.lora:
             model = add_adapters(model, case)
+        if case.set["checkpointing"] == "selective":
+            torch_parts.checkpoint_layers(model, case)
         shard(model, case)
-    materialise(model)
+    materialise(model, "cpu" if case.set["offload_policy"] == "cpu" else torch_parts.DEVICE)
     if prepare:
         prepare(model)
     if not trained:
         return model, count
+    if case.sharded:
+        return model.train(), count
     if case.set["checkpointing"] == "selective" or case.set["checkpoint_every"] != "1":
         torch_parts.checkpoint_layers(model, case)
-    elif case.set["checkpointing"] != "off" and not case.sharded:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={
-            "use_reentrant": case.set["checkpointing"] == "on-reentrant"})
+    elif case.set["checkpointing"] != "off":
+        enable_checkpoints(model, case)
     if case.set["compile"] != "no":
         torch_parts.compile_parts(model, case)
-    if case.lora and not case.sharded:
+    if case.lora:
         model = add_adapters(model, case)
     model.train()
     return model, count
@@ -241,6 +259,14 @@ class Figures:
         }  # fmt: skip
 
 
+def end_step(optimizer, trained, case):
+    if case.set["max_grad_norm"] != "none":
+        torch.nn.utils.clip_grad_norm_(trained, float(case.set["max_grad_norm"]))
+    if optimizer is not None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
 def start_allocator(case):
     if case.set["allocator_conf"] != "default":
         torch._C._accelerator_setAllocatorSettings(case.set["allocator_conf"])
@@ -258,6 +284,9 @@ def measure(case, rank, rendezvous):
     if case.gpus > 1:
         torch.distributed.init_process_group("nccl", init_method="file://" + rendezvous, rank=rank,
                                              world_size=case.gpus, device_id=torch.device("cuda", rank))
+    if case.deepspeed:
+        import torch_deepspeed
+        torch_deepspeed.start(rank, case.gpus)
     if case.set["liger"] != "none" or case.set["logits"] == "fused":
         torch_parts.use_liger(case, case.config().model_type)
     if case.set["trainer"] == "sft":
@@ -273,8 +302,10 @@ def measure(case, rank, rendezvous):
     if case.strategy in ("ddp", "zero1"):
         net = torch.nn.parallel.DistributedDataParallel(
             model, device_ids=[rank], gradient_as_bucket_view=case.set["gradient_as_bucket_view"] == "yes")
+    if case.deepspeed:
+        net = torch_deepspeed.engine(model, case)
     trained = [p for p in net.parameters() if p.requires_grad]
-    optimizer = make_optimizer(trained, case)
+    optimizer = net if case.deepspeed else make_optimizer(trained, case)
     sequences = 2 * case.batch if case.set["trainer"] == "dpo" else case.batch
     ids = torch.randint(0, model.config.vocab_size, (sequences, case.context), device=torch_parts.DEVICE)
     loss = output = None
@@ -290,14 +321,13 @@ def measure(case, rank, rendezvous):
                     loss, output = forward(net, ids, case)
                 figures.end_phase("forward")
                 figures.phase = "backward"
-                loss.backward()
+                net.backward(loss) if case.deepspeed else loss.backward()
                 figures.end_phase("backward")
+                if case.deepspeed:
+                    net.step()  # steps after the last micro-batch
             figures.phase = "optimizer"
-            if case.set["max_grad_norm"] != "none":
-                torch.nn.utils.clip_grad_norm_(trained, float(case.set["max_grad_norm"]))
-            if optimizer is not None:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+            if not case.deepspeed:
+                end_step(optimizer, trained, case)
             figures.end_phase("optimizer")
         except torch.OutOfMemoryError:
             failed = True
@@ -402,10 +432,12 @@ def rows_of(case, ranks, shared):
     for at, row in enumerate(ranks[0]):
         if row["step"] == 2 and row["status"] == "ok" and case.strategy not in ("ddp", "zero1"):
             continue
-        if row["step"] == 1 and case.micro_batches > 1:
+        if row["step"] == 1 and case.micro_batches > 1 and not case.deepspeed:
             continue  # its second micro-batch has gradients, which a prediction of a first step lacks
         if shared:
             row["driver_used_bytes"] = ""
+        if case.deepspeed:
+            row["weights_dtype"] = ""
         cells = {**case.set, **row, "id": case.id, "gpus": case.gpus, "strategy": case.strategy,
                  "model": case.model, "context": case.context, "batch": case.batch,
                  "torch": torch.__version__, "phase_note": note_of(case, ranks, at)}
