@@ -428,14 +428,14 @@ def note_of(case, ranks, at):
 
 
 def rows_of(case, ranks, shared):
-    """Rows of a case. What the driver reports counts only where no other process had the GPU."""
+    """Rows of a case. What the driver reports and times count only where no other process had the GPU."""
     for at, row in enumerate(ranks[0]):
         if row["step"] == 2 and row["status"] == "ok" and case.strategy not in ("ddp", "zero1"):
             continue
         if row["step"] == 1 and case.micro_batches > 1 and not case.deepspeed:
             continue  # its second micro-batch has gradients, which a prediction of a first step lacks
         if shared:
-            row["driver_used_bytes"] = ""
+            row["driver_used_bytes"] = row["context_bytes"] = row["step_seconds"] = ""
         if case.deepspeed:
             row["weights_dtype"] = ""
         cells = {**case.set, **row, "id": case.id, "gpus": case.gpus, "strategy": case.strategy,
