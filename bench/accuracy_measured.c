@@ -66,12 +66,27 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
     static const char *const columns[] = {"checkpointing", "attention", "optimizer",
                                           "weights_dtype", "logits",    "allocator_conf",
                                           "lora_rank",     "step"};
-    static const char *const notes[] = {
-        "use_cache",   "lora_targets", "gradient_as_bucket_view", "first_bucket",
-        "empty_cache", "init_device",  "reshard_after_forward",   "units",
-        "reduce_dtype", "quantization", "double_quantization", "modules_to_save", "lora_dropout",
-        "autocast", "liger", "compile", "checkpoint_every", "trainer", "ref_model", "beta",
-        "precompute_ref_log_probs"};
+    static const char *const notes[] = {"use_cache",
+                                        "lora_targets",
+                                        "gradient_as_bucket_view",
+                                        "first_bucket",
+                                        "empty_cache",
+                                        "init_device",
+                                        "reshard_after_forward",
+                                        "units",
+                                        "reduce_dtype",
+                                        "quantization",
+                                        "double_quantization",
+                                        "modules_to_save",
+                                        "lora_dropout",
+                                        "autocast",
+                                        "liger",
+                                        "compile",
+                                        "checkpoint_every",
+                                        "trainer",
+                                        "ref_model",
+                                        "beta",
+                                        "precompute_ref_log_probs"};
     char value[128];
     size_t count = 0;
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {

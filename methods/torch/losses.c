@@ -97,7 +97,8 @@ static void fused_backward(struct tdm_eager *m, struct tdm_node *node,
     (void)grads;
     for (uint32_t i = 0; i < node->saved_count; i++) {
         results[i] = tdm_node_saved(m, node, i);
-        results[i]->view = false; /* nobody else has its memory, so that a tied head's is added to */
+        results[i]->view =
+            false; /* nobody else has its memory, so that a tied head's is added to */
     }
 }
 
@@ -129,13 +130,13 @@ static struct tdm_eager_value *fused_logits(const struct tdm_torch_model *t, uin
     return logits;
 }
 
-/* A chunk under autocast. The head's transpose is cast anew for each chunk, the head itself once. */
+/* A chunk under autocast. The head's transpose is cast anew for each chunk, the head itself once.
+ */
 static void fused_cast_chunk(const struct tdm_torch_model *t, const struct tdm_eager_value *hidden,
                              uint64_t rows, bool has_weight_grad)
 {
     struct tdm_eager *m = t->m;
-    struct tdm_eager_value *transposed =
-        tdm_value_new(m, t->head->rows, t->head->columns, BF16);
+    struct tdm_eager_value *transposed = tdm_value_new(m, t->head->rows, t->head->columns, BF16);
     struct tdm_eager_value *narrow = tdm_value_new(m, rows, hidden->columns, BF16);
     struct tdm_eager_value *logits = fused_logits(t, rows, BF16);
     tdm_drop(m, narrow);
@@ -151,8 +152,8 @@ static void fused_cast_chunk(const struct tdm_torch_model *t, const struct tdm_e
     tdm_drop(m, logits);
 }
 
-/* Logits of all chunks have one buffer, unless autocast has a part in the products. Chunks after the
- * second are like it. */
+/* Logits of all chunks have one buffer, unless autocast has a part in the products. Chunks after
+ * the second are like it. */
 static void fused_chunks(const struct tdm_torch_model *t, const struct tdm_eager_value *hidden,
                          bool has_weight_grad)
 {
