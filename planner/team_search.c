@@ -61,7 +61,7 @@ static enum tdm_status simulate(const struct tdm_schedule *schedule,
 {
     const struct tdm_topology *topology = &schedule->machine->topology;
     struct tdm_program *program;
-    enum tdm_status status = tdm_program_lower(schedule, &program, err);
+    enum tdm_status status = tdm_program_lower_sample(schedule, &program, err);
     if (status != TDM_OK)
         return status;
     *fits = true;
@@ -426,7 +426,7 @@ static void set_bound(struct tdm_objective_found *found, double seconds)
 static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_error *err)
 {
     struct tdm_program *program;
-    enum tdm_status status = tdm_program_lower(schedule, &program, err);
+    enum tdm_status status = tdm_program_lower_sample(schedule, &program, err);
     if (status != TDM_OK)
         return status;
     status = tdm_program_validate(program, program->arena_bytes, err);
