@@ -16,8 +16,7 @@ static void mix(uint64_t *mark, uint64_t part)
 /* Does a layer see as far as the one below it? */
 static bool sees_as_below(const struct tdm_model *model, uint32_t layer)
 {
-    return layer > 0 &&
-           model->layer_kinds[layer].window == model->layer_kinds[layer - 1].window;
+    return layer > 0 && model->layer_kinds[layer].window == model->layer_kinds[layer - 1].window;
 }
 
 /* What allocations may depend on of a chunk, in every group and layer. */
