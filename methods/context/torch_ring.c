@@ -96,7 +96,8 @@ struct tdm_eager_value *tdm_torch_ring_forward(struct tdm_eager *m,
     struct tdm_eager_value *output = NULL, *block_sums = NULL;
     uint64_t steps = steps_of(context);
     here.v = tdm_value_like(m, kv.v);
-    for (uint64_t step = 0; step < steps; step++) {
+    uint64_t step = 0;
+    do { /* there is one at least */
         struct tdm_eager_value *made, *made_sums;
         if (step == 1) /* views of what came take their names */
             tdm_pair_replace(m, &here, (struct tdm_pair){0});
@@ -106,7 +107,7 @@ struct tdm_eager_value *tdm_torch_ring_forward(struct tdm_eager *m,
         output = tdm_replace(m, output, made);
         block_sums = tdm_replace(m, block_sums, made_sums);
         merge(m, &merger, output, block_sums);
-    }
+    } while (++step < steps);
     struct tdm_eager_value *y = tdm_value_like(m, output);
     *sums = merger.sums;
     tdm_drop(m, merger.output);
