@@ -306,6 +306,7 @@ def measure(case, rank, rendezvous):
         net = torch_deepspeed.engine(model, case)
     trained = [p for p in net.parameters() if p.requires_grad]
     optimizer = net if case.deepspeed else make_optimizer(trained, case)
+    common["trained_bytes"] = sum(p.numel() * p.element_size() for p in trained)
     sequences = 2 * case.batch if case.set["trainer"] == "dpo" else case.batch
     ids = torch.randint(0, model.config.vocab_size, (sequences, case.context), device=torch_parts.DEVICE)
     loss = output = None
@@ -400,7 +401,7 @@ def first_bucket(rows):
     if len(rows) < STEPS:
         return "late"
     more = rows[1]["note"]["forward_end"] - rows[2]["note"]["forward_end"]
-    return "late" if more > rows[0]["weights_bytes"] // 2 else "early"
+    return "late" if more > rows[0]["trained_bytes"] // 2 else "early"
 
 
 def note_of(case, ranks, at):
