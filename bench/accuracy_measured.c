@@ -3,9 +3,9 @@
  * Checks predictions against measured peaks: the rows of tests/data/measured_peaks.csv and
  * own_peaks.csv, whose heads describe the columns.
  *
- * Bounds on one GPU: allocated within 0.05% on average and 0.5% at worst, reserved and used within
- * 3% on average. On several GPUs: allocated within 1% and used within 4% on average. In both cases
- * the prediction must refuse every row that ran out of memory, and no other row.
+ * Bounds: allocated within 0.05% on average and 0.5% at worst; reserved and used within 3% on
+ * average on one GPU; used within 4% on several. The prediction must refuse every row that ran out
+ * of memory, and no other row.
  */
 #include "bench/accuracy_table.h"
 
