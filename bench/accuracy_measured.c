@@ -3,7 +3,8 @@
  * Checks predictions against measured peaks: the rows of tests/data/measured_peaks.csv and
  * own_peaks.csv, whose heads describe the columns.
  *
- * Bounds: allocated within 0.05% on average and 0.5% at worst; reserved and used within 3% on
+ * Bounds: allocated within 0.05% on average, at worst 0.25% on one GPU and 0.2% on several; reserved
+ * and used within 3% on
  * average on one GPU; used within 4% on several. The prediction must refuse every row that ran out
  * of memory, and no other row.
  */
@@ -32,7 +33,7 @@ static const struct {
         double mean, worst;
     } bounds[GROUPS];
 } figures[FIGURES] = {
-    [ALLOCATED] = {"allocated", "peak_allocated_bytes", {{0.0005, 0.005}, {0.0005, 0.005}}},
+    [ALLOCATED] = {"allocated", "peak_allocated_bytes", {{0.0005, 0.0025}, {0.0005, 0.002}}},
     [RESERVED] = {"reserved", "peak_reserved_bytes", {{0.03, NO_BOUND}, {NO_BOUND, NO_BOUND}}},
     [USED] = {"used", "driver_used_bytes", {{0.03, NO_BOUND}, {0.04, NO_BOUND}}},
 };
