@@ -3,10 +3,9 @@
  * Checks predictions against measured peaks: the rows of tests/data/measured_peaks.csv and
  * own_peaks.csv, whose heads describe the columns.
  *
- * Bounds: allocated within 0.05% on average, at worst 0.25% on one GPU and 0.2% on several; reserved
- * and used within 3% on
- * average on one GPU; used within 4% on several. The prediction must refuse every row that ran out
- * of memory, and no other row.
+ * Bounds: allocated within 0.05% on average, at worst 0.25% on one GPU and 0.2% on several;
+ * reserved and used within 3% on average on one GPU; used within 4% on several. The prediction must
+ * refuse every row that ran out of memory, and no other row.
  */
 #include "bench/accuracy_table.h"
 
