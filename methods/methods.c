@@ -13,14 +13,18 @@
     .system = &tdm_megatron_system, .cost = tdm_megatron_cost, .check = tdm_megatron_check, \
     .assumption = tdm_megatron_assumption
 
+/* Those of DeepSpeed have accumulation and clipping of their own. */
 static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters,
                                                           tdm_keys_offload, NULL};
 /* Those whose ranks have whole models, beside which a second one may be. */
-static const struct tdm_method_key *const whole_keys[] = {tdm_keys_torch, tdm_keys_adapters,
-                                                          tdm_keys_offload, tdm_keys_second, NULL};
+static const struct tdm_method_key *const whole_keys[] = {
+    tdm_keys_torch, tdm_keys_adapters, tdm_keys_loop, tdm_keys_offload, tdm_keys_second, NULL};
+static const struct tdm_method_key *const sharded_keys[] = {tdm_keys_torch, tdm_keys_adapters,
+                                                            tdm_keys_loop, tdm_keys_offload, NULL};
 /* Methods with the key "sharding". */
 static const struct tdm_method_key *const sharing_keys[] = {
-    tdm_keys_fsdp, tdm_keys_ddp, tdm_keys_torch, tdm_keys_adapters, tdm_keys_offload, NULL};
+    tdm_keys_fsdp,    tdm_keys_ddp, tdm_keys_torch, tdm_keys_adapters, tdm_keys_loop,
+    tdm_keys_offload, NULL};
 static const struct tdm_method_key *const burst_keys[] = {tdm_keys_burst, NULL};
 static const struct tdm_method_key *const planned_keys[] = {tdm_keys_planned, NULL};
 static const struct tdm_method_key *const oomb_keys[] = {tdm_keys_oomb, NULL};
@@ -54,7 +58,7 @@ static const struct tdm_method methods[] = {
      .summary =
          "fully_shard on every layer and the whole: parameters, gradients and states are shards",
      GPUS_FROM(2),
-     .keys = torch_keys,
+     .keys = sharded_keys,
      HUGGING_FACE,
      .wrapper = &tdm_fsdp_wrapper},
     {.name = "deepspeed-zero1",

@@ -8,6 +8,7 @@
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
 #define LAYER_MOST 4096u
 #define RANK_MOST 65536u
+#define ACCUMULATION_MOST 1000000u
 
 /* Names separated by commas or spaces, or all. */
 enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,
@@ -117,6 +118,21 @@ static const struct tdm_key_need needs_no_other_offload = {"with activation_chec
                                                            has_no_other_offload};
 static const struct tdm_key_need needs_no_checkpoints = {"with checkpointing", has_no_checkpoints};
 
+static bool has_galore(const struct tdm_key_case *c)
+{
+    return c->settings->torch.optimizer == TDM_TORCH_GALORE;
+}
+
+static bool has_gradients_on_gpu(const struct tdm_key_case *c)
+{
+    const struct tdm_torch_settings *torch = &c->settings->torch;
+    return torch->wrapper != &tdm_fsdp_wrapper || !torch->fsdp.offload;
+}
+
+static const struct tdm_key_need needs_gradients_on_gpu = {"with offload_policy=cpu",
+                                                           has_gradients_on_gpu};
+static const struct tdm_key_need needs_galore = {"without optimizer=galore", has_galore};
+
 /* ---- tables ---- */
 
 const char *tdm_key_settled_grads(const struct tdm_key_case *c, char *text)
@@ -142,10 +158,11 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.attention)},
     {"optimizer",
      "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
-     "paged-adamw-32bit|lion-8bit|lion-32bit|adafactor",
+     "paged-adamw-32bit|lion-8bit|lion-32bit|adafactor|muon|adam-mini|galore",
      "adamw-foreach",
      "torch.optim, states in the dtype of the weights; bitsandbytes' of 8 and 32 bits, paged ones in "
-     "managed memory; Adafactor of transformers; none: no step is made",
+     "managed memory; Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
+     "GaLore; none: no step is made",
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
@@ -220,12 +237,40 @@ const struct tdm_method_key tdm_keys_adapters[] = {
     {"modules_to_save", "none|embed_tokens,lm_head", "none",
      "modules of which copies are trained beside adapters", .read = read_modules,
      .needs = {&tdm_need_lora}},
+    {"use_dora", "no|yes", "no",
+     "DoRA: a magnitude for each output; the whole change of a weight is made for each product",
+     tdm_key_read_switch, FIELD(torch.dora), .needs = {&tdm_need_lora}},
+    {"galore_rank", "N", "128", "rank of the projection of optimizer=galore", tdm_key_read_count,
+     FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST, .needs = {&needs_galore}},
     {"lora_dropout", "0|0.05", "0", "dropout of the inputs of adapters, any share below 1",
      .read = read_dropout, .needs = {&tdm_need_lora}},
     {"autocast", "weights|bf16", "weights",
      "weights: to bf16 where weights are fp32; bf16: always, as bf16=True of TrainingArguments",
      tdm_key_read_switch, FIELD(torch.autocast),
      .needs = {&needs_wide_products, &needs_bf16_weights}},
+    {.name = NULL},
+};
+
+static enum tdm_status read_clipping(const struct tdm_method_key *key, const char *value,
+                                     struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char *end;
+    double norm = strtod(value, &end);
+    if (end == value || *end != '\0' || !(norm >= 0))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.64s\" is not a norm; expected a number from 0 on", key->name,
+                        value);
+    settings->torch.clips = norm > 0;
+    return TDM_OK;
+}
+
+/* The training loop. Under DDP all but the last backward are in no_sync(), under fully_shard every
+ * one reduces its gradients, as in torchtitan. */
+const struct tdm_method_key tdm_keys_loop[] = {
+    {"gradient_accumulation_steps", "N", "1", "backwards before a step", tdm_key_read_count,
+     FIELD(torch.accumulation), .least = 1, .most = ACCUMULATION_MOST},
+    {"max_grad_norm", "0|1", "0", "any norm to which gradients are clipped before a step; 0: none",
+     .read = read_clipping, .needs = {&needs_gradients_on_gpu}},
     {.name = NULL},
 };
 
@@ -254,6 +299,12 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                  "--set quantization: quantized weights are frozen, so nothing would "
                  "be trained");
         return tdm_hint(err, "add adapters: --set lora_rank=16");
+    }
+    bool whole = torch->optimizer >= TDM_TORCH_MUON;
+    if (whole && torch->wrapper == &tdm_fsdp_wrapper) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set optimizer: Muon, Adam-mini and GaLore of shards are not modelled");
+        return tdm_hint(err, "method parallel, ddp and zero1 take them");
     }
     return tdm_second_check(model, settings, err);
 }

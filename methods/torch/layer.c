@@ -10,14 +10,6 @@
 
 #include <stddef.h>
 
-static const char *const module_names[TDM_PROJECTIONS] = {
-    [TDM_PROJECTION_Q] = "self_attn.q_proj",     [TDM_PROJECTION_K] = "self_attn.k_proj",
-    [TDM_PROJECTION_V] = "self_attn.v_proj",     [TDM_PROJECTION_O] = "self_attn.o_proj",
-    [TDM_PROJECTION_QKV] = "self_attn.qkv_proj", [TDM_PROJECTION_GATE] = "mlp.gate_proj",
-    [TDM_PROJECTION_UP] = "mlp.up_proj",         [TDM_PROJECTION_GATE_UP] = "mlp.gate_up_proj",
-    [TDM_PROJECTION_DOWN] = "mlp.down_proj",
-};
-
 /* Gemma's norm: it multiplies by 1 + weight in fp32. */
 static struct tdm_eager_value *offset_norm(struct tdm_eager *m, struct tdm_eager_value *x,
                                            struct tdm_eager_value *weight)
@@ -106,59 +98,6 @@ struct tdm_eager_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_t
     struct tdm_eager_value *y = tdm_linear(m, input, weight, bias, false);
     tdm_drop(m, input);
     return tdm_module_leave(t, module, y);
-}
-
-/* Adds the adapter to `base`, which it takes over. peft casts the input to the adapter's dtype, and
- * the sum back to the dtype of `base`, which under autocast is not that of the input. Its layers
- * for bitsandbytes copy `base` first if it is of 4 bits, and cast the adapter's result in place of
- * the sum, under autocast nothing (peft/tuners/lora/bnb.py). */
-static struct tdm_eager_value *adapted(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                       const struct torch_layer *layer, enum tdm_projection p,
-                                       struct tdm_eager_value *x, struct tdm_eager_value *base)
-{
-    const struct tdm_quantized *quantized = layer->weight[p]->quantized;
-    bool bnb = quantized != NULL && tdm_quantized_is_bitsandbytes(quantized);
-    bool casts = t->settings.peft && !(bnb && m->autocast);
-    uint16_t base_bytes = base->element_bytes;
-    tdm_label(m, "lora");
-    if (quantized != NULL && tdm_quantized_is_cloned(quantized))
-        base = tdm_replace(m, base, tdm_clone(m, base));
-    struct tdm_eager_value *input = casts ? tdm_cast(m, x, FP32) : tdm_take(x);
-    struct tdm_eager_value *dropped =
-        t->settings.lora_dropout > 0 ? tdm_dropout(m, input) : tdm_take(input);
-    struct tdm_eager_value *low =
-        tdm_torch_linear(m, t, dropped, layer->down[p], NULL, layer->down[p]->module);
-    tdm_drop(m, dropped);
-    struct tdm_eager_value *high =
-        tdm_torch_linear(m, t, low, layer->up[p], NULL, layer->up[p]->module);
-    tdm_drop(m, low);
-    struct tdm_eager_value *scaled = tdm_mul_number(m, high);
-    tdm_drop(m, high);
-    if (bnb && casts)
-        scaled = tdm_replace(m, scaled, tdm_cast(m, scaled, base_bytes));
-    struct tdm_eager_value *sum = tdm_add(m, base, scaled);
-    tdm_drop(m, scaled);
-    tdm_drop(m, base);
-    struct tdm_eager_value *y = casts && !bnb ? tdm_cast(m, sum, base_bytes) : tdm_take(sum);
-    tdm_drop(m, sum);
-    tdm_drop(m, input);
-    return y;
-}
-
-struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                          const struct torch_layer *layer, enum tdm_projection p,
-                                          struct tdm_eager_value *x)
-{
-    struct tdm_eager_value *weight = layer->weight[p], *bias = layer->bias[p];
-    tdm_label(m, module_names[p]);
-    if (layer->down[p] == NULL || t->adapters_off)
-        return tdm_torch_linear(m, t, x, weight, bias, weight->module);
-    uint32_t both = layer->down[p]->module - TDM_MODULE_DOWN + TDM_MODULE_ADAPTED;
-    struct tdm_eager_value *input = tdm_module_enter(t, both, x);
-    struct tdm_eager_value *base = tdm_torch_linear(m, t, input, weight, bias, weight->module);
-    struct tdm_eager_value *y = adapted(m, t, layer, p, input, base);
-    tdm_drop(m, input);
-    return tdm_module_leave(t, both, y);
 }
 
 /* tanh(x / cap) * cap. Takes ownership of x. */

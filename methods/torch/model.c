@@ -50,8 +50,10 @@ static struct tdm_eager_value *add_adapter(struct tdm_torch_model *t, uint32_t l
                                            uint32_t module, uint64_t rows, uint64_t columns)
 {
     t->m->label = (struct tdm_label){.name = "lora", .layer = layer};
-    return add_parameter(t, tdm_layer_module(layer, module), rows, columns,
-                         t->settings.peft ? FP32 : t->weight_bytes, true);
+    struct tdm_eager_value *value = add_parameter(t, tdm_layer_module(layer, module), rows, columns,
+                                                  t->settings.peft ? FP32 : t->weight_bytes, true);
+    t->states[t->parameter_count - 1].matrix = rows > 1;
+    return value;
 }
 
 static const struct {
@@ -120,8 +122,12 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
     bool trained =
         !t->settings.frozen &&
         (t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm_or_embedding(role)));
-    return add_parameter(t, module_of(unit, role), tensor->rows, tensor->columns, t->weight_bytes,
-                         trained);
+    struct tdm_eager_value *value = add_parameter(t, module_of(unit, role), tensor->rows,
+                                                  tensor->columns, t->weight_bytes, trained);
+    t->states[t->parameter_count - 1].matrix = unit < t->config->layers && tensor->rows > 1 &&
+                                               role != TDM_ROLE_EXPERTS_GATE_UP &&
+                                               role != TDM_ROLE_EXPERTS_DOWN;
+    return value;
 }
 
 /* A projection. A quantized one is no parameter that a wrapper handles. */
@@ -184,6 +190,9 @@ static void add_adapters(struct tdm_torch_model *t)
             t->layers[i].down[p] =
                 add_adapter(t, i, TDM_MODULE_DOWN + p, s->lora_rank, weight->columns);
             t->layers[i].up[p] = add_adapter(t, i, TDM_MODULE_UP + p, weight->rows, s->lora_rank);
+            if (s->dora)
+                t->layers[i].magnitude[p] =
+                    add_adapter(t, i, TDM_MODULE_ADAPTED + p, 1, weight->rows);
         }
 }
 
@@ -247,7 +256,7 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     const struct tdm_wrapper *w = settings->wrapper;
     struct tdm_torch_model *t = calloc(1, sizeof(*t));
     size_t projections = (size_t)config->layers * TDM_PROJECTIONS;
-    size_t most = config->tensor_count + projections * 2 + 2; /* with adapters and two copies */
+    size_t most = config->tensor_count + projections * 3 + 2; /* with adapters and two copies */
     bool quantizes = settings->lora_rank > 0 && settings->quantization != TDM_QUANTIZATION_NONE;
     if (t != NULL) {
         t->m = m;

@@ -10,7 +10,8 @@
 struct torch_layer {
     struct tdm_eager_value *weight[TDM_PROJECTIONS], *bias[TDM_PROJECTIONS];
     struct tdm_eager_value *down[TDM_PROJECTIONS],
-        *up[TDM_PROJECTIONS]; /* adapters: A and B of LoRA */
+        *up[TDM_PROJECTIONS],        /* adapters: A and B of LoRA */
+        *magnitude[TDM_PROJECTIONS]; /* of DoRA, or NULL */
     struct tdm_eager_value *attention_norm, *mlp_norm, *q_norm, *k_norm;
     struct tdm_eager_value *attention_norm_bias, *mlp_norm_bias; /* of LayerNorm */
     struct tdm_eager_value *post_attention_norm, *post_mlp_norm; /* NULL if the model has none */
@@ -22,6 +23,7 @@ struct torch_state {
     struct tdm_eager_value *step, *first, *second; /* of AdamW; SGD's momentum is `first` */
     struct tdm_eager_value *scales[2];             /* of 8-bit states */
     bool made;
+    bool matrix; /* of a layer, and no joint experts: Muon and GaLore step it their own way */
 };
 
 struct tdm_torch_model {
@@ -51,6 +53,7 @@ struct tdm_torch_model {
     struct torch_state *states;
     struct tdm_eager_value *state_codes[2]; /* tables of 8-bit states' values, or NULL */
     uint32_t parameter_count;
+    bool accumulating; /* this backward is not the last before a step */
     bool adapters_off;                 /* a forward of the base alone */
     struct tdm_torch_model *second;    /* reference or teacher, or NULL */
     struct tdm_model *teacher;         /* what it is, if not the same model; or NULL */
@@ -77,6 +80,12 @@ void tdm_torch_cache_hold(struct tdm_torch_model *t);
 /* Makes the next parameter, a leaf. */
 struct tdm_eager_value *tdm_torch_parameter(struct tdm_torch_model *t, uint64_t rows,
                                             uint64_t columns, uint16_t element_bytes, bool trained);
+
+/* Does this rank's optimizer update parameter i? */
+bool tdm_torch_steps(const struct tdm_torch_model *t, uint32_t i);
+/* The step of an optimizer that takes one parameter after the other; of others nothing
+ * (optimizer_single.c). */
+void tdm_torch_single_steps(struct tdm_torch_model *t);
 
 /* A mixture of experts in place of the MLP (experts.c). */
 struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
