@@ -122,6 +122,7 @@ extern const struct tdm_method_key
     tdm_keys_torch[]; /* of all methods that run Hugging Face's models */
 extern const struct tdm_method_key tdm_keys_adapters[]; /* of what is beside and under adapters */
 extern const struct tdm_method_key tdm_keys_second[];   /* of TRL's trainers with two models */
+extern const struct tdm_method_key tdm_keys_whole[];    /* of ranks with whole parameters */
 extern const struct tdm_method_key tdm_keys_loop[];     /* of the training loop */
 extern const struct tdm_method_key tdm_keys_offload[];  /* of checkpoints in host memory */
 extern const struct tdm_method_key tdm_keys_ddp[], tdm_keys_fsdp[];

@@ -47,9 +47,11 @@ libtidemark_a_SOURCES += \
 libtidemark_a_SOURCES += \
 	methods/torch/adapters.c \
 	methods/torch/allocator.c methods/torch/allocator.h \
+	methods/torch/attention.c \
 	methods/torch/cache.c \
 	methods/torch/ddp.c methods/torch/ddp.h \
 	methods/torch/experts.c \
+	methods/torch/experts_all.c \
 	methods/torch/forward.c \
 	methods/torch/free_blocks.c methods/torch/free_blocks.h \
 	methods/torch/fsdp.c methods/torch/fsdp.h \

@@ -8,7 +8,9 @@
 #define GPUS_FROM(least) .least_gpus = least, .most_gpus = 65536u
 
 /* Hugging Face's models, with or without a wrapper, on whole or divided sequences. */
-#define HUGGING_FACE .system = &tdm_torch_system, .cost = tdm_torch_cost, .check = tdm_torch_check
+#define HUGGING_FACE                                                               \
+    .system = &tdm_torch_system, .cost = tdm_torch_cost, .check = tdm_torch_check, \
+    .assumption = tdm_torch_assumption
 #define MEGATRON                                                                            \
     .system = &tdm_megatron_system, .cost = tdm_megatron_cost, .check = tdm_megatron_check, \
     .assumption = tdm_megatron_assumption
@@ -17,8 +19,13 @@
 static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters,
                                                           tdm_keys_offload, NULL};
 /* Those whose ranks have whole models, beside which a second one may be. */
-static const struct tdm_method_key *const whole_keys[] = {
-    tdm_keys_torch, tdm_keys_adapters, tdm_keys_loop, tdm_keys_offload, tdm_keys_second, NULL};
+static const struct tdm_method_key *const whole_keys[] = {tdm_keys_torch,
+                                                          tdm_keys_adapters,
+                                                          tdm_keys_whole,
+                                                          tdm_keys_loop,
+                                                          tdm_keys_offload,
+                                                          tdm_keys_second,
+                                                          NULL};
 static const struct tdm_method_key *const sharded_keys[] = {tdm_keys_torch, tdm_keys_adapters,
                                                             tdm_keys_loop, tdm_keys_offload, NULL};
 /* Methods with the key "sharding". */

@@ -139,7 +139,8 @@ static void broadcast_parameters(struct tdm_torch_model *t)
         bytes += bytes_of(t->parameters[i]);
         count++;
         for (unsigned f = 0; f < 2 && last; f++)
-            if (t->frequencies[f]->element_bytes == t->parameters[i]->element_bytes) {
+            if (t->frequencies[f] != NULL &&
+                t->frequencies[f]->element_bytes == t->parameters[i]->element_bytes) {
                 bytes += bytes_of(t->frequencies[f]);
                 count++;
             }

@@ -17,6 +17,16 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
     tdm_drop(m, tdm_unit_enter(t, TDM_MODULE_EMBEDDING, NULL));
     struct tdm_eager_value *embedded = tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens);
     embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
+    if (t->position_weight != NULL) {
+        tdm_label(m, "position_ids");
+        tdm_torch_positions(t);
+        tdm_label(m, "transformer.wpe");
+        struct tdm_eager_value *places =
+            tdm_embedding(m, t->position_weight, t->positions, s->tokens);
+        embedded = tdm_replace(m, embedded, tdm_add(m, embedded, places));
+        tdm_drop(m, places);
+        embedded = tdm_torch_dropout(m, t, embedded);
+    }
     if (t->embedding_scale != NULL)
         embedded = tdm_replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
     if ((t->config->parts & TDM_PART_MULTIPLIERS) != 0)
@@ -28,7 +38,8 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
     }
     embedded = tdm_unit_leave(t, TDM_MODULE_EMBEDDING, embedded);
     tdm_label(m, "position_ids");
-    tdm_torch_positions(t);
+    if (t->position_weight == NULL)
+        tdm_torch_positions(t);
     tdm_label(m, "attention_mask");
     tdm_torch_masks(t);
     tdm_label(m, "model.rotary_emb");

@@ -141,6 +141,12 @@ const char *tdm_key_settled_grads(const struct tdm_key_case *c, char *text)
     return c->settings->torch.optimizer == TDM_TORCH_NO_OPTIMIZER ? "held" : "none";
 }
 
+static const char *settled_attention(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return (c->model->parts & TDM_PART_SINKS) != 0 ? "eager" : "sdpa";
+}
+
 const struct tdm_method_key tdm_keys_torch[] = {
     {"checkpointing", "off|on|on-reentrant|selective", "off",
      "gradient checkpointing of every layer; on: use_reentrant=False; selective: torchtitan's by "
@@ -153,9 +159,10 @@ const struct tdm_method_key tdm_keys_torch[] = {
      "inputs of checkpointed layers in host memory: offload of gradient_checkpointing_kwargs",
      tdm_key_read_switch, FIELD(torch.offload_inputs),
      .needs = {&needs_checkpoints, &needs_no_other_offload}},
-    {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", "sdpa",
-     "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
-     tdm_key_read_choice, FIELD(torch.attention)},
+    {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", NULL,
+     "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory; if nothing "
+     "is said sdpa, but eager where attention has sinks",
+     tdm_key_read_choice, FIELD(torch.attention), .settled = settled_attention},
     {"optimizer",
      "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
      "paged-adamw-32bit|lion-8bit|lion-32bit|adafactor|muon|adam-mini|galore",
@@ -195,6 +202,12 @@ const struct tdm_method_key tdm_keys_torch[] = {
      FIELD(torch.use_cache), .needs = {&needs_no_checkpoints}},
     {"step", "1|2|3|all", "all", "the step to predict; later steps equal the third",
      .read = tdm_key_read_step},
+    {.name = NULL},
+};
+
+const struct tdm_method_key tdm_keys_whole[] = {
+    {"galore_rank", "N", "128", "rank of the projection of optimizer=galore", tdm_key_read_count,
+     FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST, .needs = {&needs_galore}},
     {.name = NULL},
 };
 
@@ -240,8 +253,6 @@ const struct tdm_method_key tdm_keys_adapters[] = {
     {"use_dora", "no|yes", "no",
      "DoRA: a magnitude for each output; the whole change of a weight is made for each product",
      tdm_key_read_switch, FIELD(torch.dora), .needs = {&tdm_need_lora}},
-    {"galore_rank", "N", "128", "rank of the projection of optimizer=galore", tdm_key_read_count,
-     FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST, .needs = {&needs_galore}},
     {"lora_dropout", "0|0.05", "0", "dropout of the inputs of adapters, any share below 1",
      .read = read_dropout, .needs = {&tdm_need_lora}},
     {"autocast", "weights|bf16", "weights",
@@ -294,17 +305,37 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                                  ? "qwen3-30b-a3b is the nearest model that is"
                                  : "tensor-parallel and megatron-cp take it");
     }
+    if ((model->parts & TDM_PART_SINKS) != 0 && torch->context.divider != NULL)
+        return tdm_fail(err, TDM_USAGE,
+                        "method %s: sinks of attention, which %s has, are not modelled",
+                        settings->method->name, model->architecture);
+    if ((model->parts & TDM_PART_SINKS) != 0 && torch->attention == TDM_TORCH_SDPA)
+        settings->torch.attention = TDM_TORCH_EAGER; /* which transformers takes for it */
     if (torch->quantization != TDM_QUANTIZATION_NONE && torch->lora_rank == 0) {
         tdm_fail(err, TDM_USAGE,
                  "--set quantization: quantized weights are frozen, so nothing would "
                  "be trained");
         return tdm_hint(err, "add adapters: --set lora_rank=16");
     }
-    bool whole = torch->optimizer >= TDM_TORCH_MUON;
-    if (whole && torch->wrapper == &tdm_fsdp_wrapper) {
+    bool whole = torch->wrapper != &tdm_fsdp_wrapper && torch->context.divider == NULL;
+    if (torch->optimizer >= TDM_TORCH_MUON && !whole) {
         tdm_fail(err, TDM_USAGE,
-                 "--set optimizer: Muon, Adam-mini and GaLore of shards are not modelled");
+                 "--set optimizer: Muon, Adam-mini and GaLore of parts are not modelled");
         return tdm_hint(err, "method parallel, ddp and zero1 take them");
     }
     return tdm_second_check(model, settings, err);
+}
+
+const char *tdm_torch_assumption(const struct tdm_model *model,
+                                 const struct tdm_method_settings *settings)
+{
+    const struct tdm_divider *divider = settings->method->divider;
+    if (model->text_alone)
+        return "the language model alone: its vision tower is not counted";
+    if ((model->parts & TDM_PART_SINKS) != 0)
+        return settings->torch.attention == TDM_TORCH_EAGER
+                   ? NULL
+                   : "kernels of attention whose sinks take nothing";
+    return divider == NULL || divider->assumption == NULL ? NULL
+                                                          : divider->assumption(model, settings);
 }

@@ -75,6 +75,7 @@ static uint32_t module_of(uint32_t unit, enum tdm_role role)
 {
     switch (role) {
     case TDM_ROLE_EMBEDDING:
+    case TDM_ROLE_POSITIONS:
         return TDM_MODULE_EMBEDDING;
     case TDM_ROLE_FINAL_NORM:
         return TDM_MODULE_NORM;
@@ -83,6 +84,9 @@ static uint32_t module_of(uint32_t unit, enum tdm_role role)
     case TDM_ROLE_ROUTER:
     case TDM_ROLE_EXPERTS_GATE_UP:
     case TDM_ROLE_EXPERTS_DOWN:
+    case TDM_ROLE_ROUTER_BIAS:
+    case TDM_ROLE_EXPERTS_GATE_UP_BIAS:
+    case TDM_ROLE_EXPERTS_DOWN_BIAS:
         return tdm_layer_module(unit, TDM_MODULE_MLP);
     case TDM_ROLE_FINAL_NORM_BIAS:
         return TDM_MODULE_NORM;
@@ -148,12 +152,19 @@ static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_
 static void add_experts(struct tdm_torch_model *t, uint32_t number)
 {
     struct torch_layer *layer = &t->layers[number];
-    if (t->config->experts.router_first)
+    if (t->config->experts.router_first) {
         layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
+        layer->router_bias = add_weight(t, number, TDM_ROLE_ROUTER_BIAS);
+    }
     layer->experts_gate_up = add_weight(t, number, TDM_ROLE_EXPERTS_GATE_UP);
+    layer->experts_gate_up_bias = add_weight(t, number, TDM_ROLE_EXPERTS_GATE_UP_BIAS);
     layer->experts_down = add_weight(t, number, TDM_ROLE_EXPERTS_DOWN);
+    layer->experts_down_bias = add_weight(t, number, TDM_ROLE_EXPERTS_DOWN_BIAS);
     if (!t->config->experts.router_first)
         layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
+    layer->shared_gate = add_weight(t, number, TDM_ROLE_SHARED_GATE);
+    layer->shared_up = add_weight(t, number, TDM_ROLE_SHARED_UP);
+    layer->shared_down = add_weight(t, number, TDM_ROLE_SHARED_DOWN);
 }
 
 static void add_layer(struct tdm_torch_model *t, uint32_t number)
@@ -166,6 +177,7 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
         if (p == TDM_PROJECTION_O) {
             layer->q_norm = add_weight(t, number, TDM_ROLE_Q_NORM);
             layer->k_norm = add_weight(t, number, TDM_ROLE_K_NORM);
+            layer->sinks = add_weight(t, number, TDM_ROLE_SINKS);
         }
     }
     if (t->config->layer_kinds[number].experts)
@@ -221,6 +233,7 @@ static void add_parameters(struct tdm_torch_model *t)
     uint32_t head = tdm_model_head_unit(config);
     t->m->category = TDM_METHOD_WEIGHTS;
     t->embedding = add_weight(t, tdm_model_embedding_unit(config), TDM_ROLE_EMBEDDING);
+    t->position_weight = add_weight(t, tdm_model_embedding_unit(config), TDM_ROLE_POSITIONS);
     if (config->scaled_embedding)
         t->embedding_scale = tdm_value_new(t->m, 1, 1, t->weight_bytes);
     for (uint32_t i = 0; i < config->layers; i++)
@@ -229,8 +242,8 @@ static void add_parameters(struct tdm_torch_model *t)
     t->final_norm_bias = add_weight(t, head, TDM_ROLE_FINAL_NORM_BIAS);
     t->head_bias = add_weight(t, head, TDM_ROLE_HEAD_BIAS);
     tdm_label(t->m, "model.rotary_emb.inv_freq");
-    t->frequencies[0] = tdm_value_new(t->m, config->rotary_dim / 2, 1, FP32);
-    t->frequencies[1] = tdm_value_new(t->m, config->rotary_dim / 2, 1, FP32);
+    for (unsigned i = 0; i < 2 && t->position_weight == NULL; i++)
+        t->frequencies[i] = tdm_value_new(t->m, config->rotary_dim / 2, 1, FP32);
     t->head = config->tied ? t->embedding : add_weight(t, head, TDM_ROLE_HEAD);
     if (t->settings.lora_rank > 0) {
         add_adapters(t);

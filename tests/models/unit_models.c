@@ -75,6 +75,7 @@ static const struct {
     {"burst-7b", UINT64_C(6738415616)},
     {"byte-100m", UINT64_C(99634176)},
     {"byte-1m", UINT64_C(853120)},
+    {"command-r7b", UINT64_C(8028033024)},
     {"deepseek-v2", UINT64_C(235741434880)},
     {"deepseek-v2-lite", UINT64_C(15706484224)},
     {"deepseek-v3", UINT64_C(671026404352)},
@@ -86,6 +87,12 @@ static const struct {
     {"gemma-3-1b", UINT64_C(999885952)},
     {"gemma-7b", UINT64_C(8537680896)},
     {"glm-4-9b", UINT64_C(9400279040)},
+    {"gpt-oss-120b", UINT64_C(116829156672)},
+    {"gpt-oss-20b", UINT64_C(20914757184)},
+    {"gpt2", UINT64_C(124439808)},
+    {"gpt2-large", UINT64_C(774030080)},
+    {"gpt2-medium", UINT64_C(354823168)},
+    {"gpt2-xl", UINT64_C(1557611200)},
     {"granite-3.1-8b", UINT64_C(8170848256)},
     {"llama-2-70b", UINT64_C(68976648192)},
     {"llama-2-7b", UINT64_C(6738415616)},
@@ -94,6 +101,8 @@ static const struct {
     {"llama-3.1-8b", UINT64_C(8030261248)},
     {"llama-3.2-1b", UINT64_C(1235814400)},
     {"llama-3.2-3b", UINT64_C(3212749824)},
+    {"llama-4-maverick", UINT64_C(400711848960)},
+    {"llama-4-scout", UINT64_C(107769861120)},
     {"ministral-8b", UINT64_C(8019808256)},
     {"mistral-7b-v0.1", UINT64_C(7241732096)},
     {"mistral-7b-v0.3", UINT64_C(7248023552)},
@@ -579,9 +588,9 @@ static void test_broken(void **state)
     static const struct {
         const char *changes, *message;
     } cases[] = {
-        {"{\"architectures\": [\"GPT2LMHeadModel\"]}",
-         "\"architectures\" names \"GPT2LMHeadModel\", which is not known; the nearest that is known "
-         "is GPTNeoXForCausalLM"},
+        {"{\"architectures\": [\"GPTJForCausalLM\"]}",
+         "\"architectures\" names \"GPTJForCausalLM\", which is not known; the nearest that is known "
+         "is GPT2LMHeadModel"},
         {"{\"architectures\": [\"Llama4ForCausalLM\"]}",
          "nearest that is known is LlamaForCausalLM"},
         {"{\"architectures\": [\"Qwen3NextForCausalLM\"]}", "nearest that is known is Qwen3"},
