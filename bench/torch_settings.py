@@ -36,6 +36,7 @@ CASES = (
     "lora_rank=8 lora=peft use_dora=yes lora_dropout=0.05",
     "lora_rank=8 lora=peft use_dora=yes autocast=bf16",
     "gradient_accumulation_steps=2",
+    "logits=score num_labels=2",
     "optimizer=adamw-foreach",
     "optimizer=adafactor",
     "optimizer=muon",
@@ -52,6 +53,10 @@ def settings_of(case):
 
 def model_of(config, settings):
     model = made(config)
+    if settings.get("logits") == "score":
+        model.config.num_labels = int(settings["num_labels"])
+        kind = transformers.AutoModelForSequenceClassification
+        model = kind.from_config(model.config, attn_implementation="eager", dtype=torch.bfloat16)
     if settings.get("weights_dtype") == "fp32":
         model = model.float()
     if "lora_rank" in settings:
@@ -100,6 +105,8 @@ def measure(config, settings):
     cast = "autocast" in settings or settings.get("weights_dtype") == "fp32"
 
     def forward():
+        if settings.get("logits") == "score":
+            return model(input_ids=ids, labels=torch.zeros(1, dtype=torch.long), use_cache=False).loss
         with torch.autocast("cpu", torch.bfloat16) if cast else contextlib.nullcontext():
             return model.base_model(input_ids=ids, use_cache=False)[0].mean() if "lora_rank" not in settings \
                 else model.base_model.model.model(input_ids=ids, use_cache=False).last_hidden_state.mean()

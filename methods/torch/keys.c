@@ -8,6 +8,7 @@
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
 #define LAYER_MOST 4096u
 #define RANK_MOST 65536u
+#define LABELS_MOST 1000000u
 #define ACCUMULATION_MOST 1000000u
 
 /* Names separated by commas or spaces, or all. */
@@ -84,6 +85,11 @@ static bool has_chunked_logits(const struct tdm_key_case *c)
     return c->settings->torch.logits == TDM_LOGITS_CHUNKED;
 }
 
+static bool has_score(const struct tdm_key_case *c)
+{
+    return c->settings->torch.logits == TDM_LOGITS_SCORE;
+}
+
 static bool has_later_steps(const struct tdm_key_case *c)
 {
     return c->settings->step != 1;
@@ -107,6 +113,7 @@ static bool has_no_checkpoints(const struct tdm_key_case *c)
 const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
 const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", has_chunked_logits};
 const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
+static const struct tdm_key_need needs_score = {"without logits=score", has_score};
 static const struct tdm_key_need needs_own_dtype = {
     "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
 static const struct tdm_key_need needs_nf4 = {"without quantization=nf4", has_nf4};
@@ -173,11 +180,14 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
-    {"logits", "hf|hf-held|base|last|bf16|chunked|fused", "hf",
-     "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's",
+    {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score", "hf",
+     "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's; "
+     "score: ForSequenceClassification's head, of reward models too",
      tdm_key_read_choice, FIELD(torch.logits)},
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
      FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
+    {"num_labels", "N", "1", "outputs of the head of logits=score", tdm_key_read_count,
+     FIELD(torch.labels), .least = 1, .most = LABELS_MOST, .needs = {&needs_score}},
     {"compile", "no|layers|all", "no",
      "torch.compile of each layer, or of the loss too: a model of what inductor fuses",
      tdm_key_read_choice, FIELD(torch.compile)},

@@ -227,6 +227,14 @@ static void add_copies(struct tdm_torch_model *t)
     }
 }
 
+/* The head of ForSequenceClassification. */
+static struct tdm_eager_value *add_score(struct tdm_torch_model *t, bool trained)
+{
+    t->m->label = (struct tdm_label){.name = "score.weight", .layer = TDM_NO_LAYER};
+    return add_parameter(t, TDM_MODULE_HEAD, t->settings.labels, t->config->hidden, t->weight_bytes,
+                         trained && !t->settings.frozen);
+}
+
 static void add_parameters(struct tdm_torch_model *t)
 {
     const struct tdm_model *config = t->config;
@@ -240,14 +248,20 @@ static void add_parameters(struct tdm_torch_model *t)
         add_layer(t, i);
     t->final_norm = add_weight(t, head, TDM_ROLE_FINAL_NORM);
     t->final_norm_bias = add_weight(t, head, TDM_ROLE_FINAL_NORM_BIAS);
-    t->head_bias = add_weight(t, head, TDM_ROLE_HEAD_BIAS);
+    if (t->settings.logits != TDM_LOGITS_SCORE)
+        t->head_bias = add_weight(t, head, TDM_ROLE_HEAD_BIAS);
     tdm_label(t->m, "model.rotary_emb.inv_freq");
     for (unsigned i = 0; i < 2 && t->position_weight == NULL; i++)
         t->frequencies[i] = tdm_value_new(t->m, config->rotary_dim / 2, 1, FP32);
-    t->head = config->tied ? t->embedding : add_weight(t, head, TDM_ROLE_HEAD);
+    if (t->settings.logits == TDM_LOGITS_SCORE)
+        t->head = add_score(t, t->settings.lora_rank == 0);
+    else
+        t->head = config->tied ? t->embedding : add_weight(t, head, TDM_ROLE_HEAD);
     if (t->settings.lora_rank > 0) {
         add_adapters(t);
         add_copies(t);
+        if (t->settings.logits == TDM_LOGITS_SCORE) /* peft trains a copy of it with SEQ_CLS */
+            t->head = add_score(t, true);
     }
     t->m->category = TDM_METHOD_WORKSPACE;
     if (!t->settings.frozen) {
@@ -269,7 +283,7 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     const struct tdm_wrapper *w = settings->wrapper;
     struct tdm_torch_model *t = calloc(1, sizeof(*t));
     size_t projections = (size_t)config->layers * TDM_PROJECTIONS;
-    size_t most = config->tensor_count + projections * 3 + 2; /* with adapters and two copies */
+    size_t most = config->tensor_count + projections * 3 + 4; /* with adapters and copies */
     bool quantizes = settings->lora_rank > 0 && settings->quantization != TDM_QUANTIZATION_NONE;
     if (t != NULL) {
         t->m = m;

@@ -61,6 +61,8 @@ enum tdm_torch_logits {
     TDM_LOGITS_CHUNKED, /* logits and loss of some tokens at a time, recomputed in the backward
                            (TRL) */
     TDM_LOGITS_FUSED,   /* gradients computed in the forward, chunk by chunk (Liger) */
+    TDM_LOGITS_SCORE,   /* a head of num_labels outputs in place of the LM head, read at each
+                           sequence's last token: sequence classification, reward models */
 };
 
 enum tdm_torch_grads {
@@ -116,6 +118,7 @@ struct tdm_torch_settings {
     bool dora;                  /* LoRA with a magnitude for each output: use_dora of peft */
     uint64_t accumulation;      /* backwards before a step; 0: as 1, or the wrapper's own */
     bool clips;                 /* norms of gradients are clipped before a step */
+    uint64_t labels;            /* of TDM_LOGITS_SCORE: num_labels */
     uint64_t galore_rank;       /* of TDM_TORCH_GALORE */
     bool peft;                  /* LoRA of the peft library: fp32 adapters, dropout as a module */
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */

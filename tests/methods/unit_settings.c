@@ -46,17 +46,19 @@ static const char *source(void)
 static void predict(const struct row *row, struct tdm_method_prediction *p)
 {
     char path[PATH_BYTES], words[sizeof(row->settings)], *rest;
-    const char *pairs[MOST_PAIRS] = {"attention=eager", "logits=base"};
+    const char *pairs[MOST_PAIRS] = {"attention=eager"};
     struct tdm_method_settings settings = {.torch = {.tokens = TOKENS, .batch = 1, .ranks = 1}};
     const struct tdm_method *method;
     struct tdm_method_choices choices;
     struct tdm_machine *machine = NULL;
     struct tdm_model *model = NULL;
     struct tdm_error err = {.message = ""};
-    size_t count = 2;
+    size_t count = 1;
     memcpy(words, row->settings, sizeof(words));
     for (char *word = strtok_r(words, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest))
         pairs[count++] = word;
+    if (strstr(row->settings, "logits=") == NULL)
+        pairs[count++] = "logits=base";
     if (strstr(row->settings, "optimizer=") == NULL) {
         pairs[count++] = "optimizer=none";
         pairs[count++] = "grads=none";

@@ -591,7 +591,7 @@ static void test_broken(void **state)
         {"{\"architectures\": [\"GPTJForCausalLM\"]}",
          "\"architectures\" names \"GPTJForCausalLM\", which is not known; the nearest that is known "
          "is GPT2LMHeadModel"},
-        {"{\"architectures\": [\"Llama4ForCausalLM\"]}",
+        {"{\"architectures\": [\"Llama5ForCausalLM\"]}",
          "nearest that is known is LlamaForCausalLM"},
         {"{\"architectures\": [\"Qwen3NextForCausalLM\"]}", "nearest that is known is Qwen3"},
         {"{\"architectures\": [\"KimiLinear\"], \"kv_lora_rank\": 512}",
