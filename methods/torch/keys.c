@@ -216,6 +216,9 @@ const struct tdm_method_key tdm_keys_torch[] = {
 };
 
 const struct tdm_method_key tdm_keys_whole[] = {
+    {"use_dora", "no|yes", "no",
+     "DoRA: a magnitude for each output; the whole change of a weight is made for each product",
+     tdm_key_read_switch, FIELD(torch.dora), .needs = {&tdm_need_lora}},
     {"galore_rank", "N", "128", "rank of the projection of optimizer=galore", tdm_key_read_count,
      FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST, .needs = {&needs_galore}},
     {.name = NULL},
@@ -260,9 +263,6 @@ const struct tdm_method_key tdm_keys_adapters[] = {
     {"modules_to_save", "none|embed_tokens,lm_head", "none",
      "modules of which copies are trained beside adapters", .read = read_modules,
      .needs = {&tdm_need_lora}},
-    {"use_dora", "no|yes", "no",
-     "DoRA: a magnitude for each output; the whole change of a weight is made for each product",
-     tdm_key_read_switch, FIELD(torch.dora), .needs = {&tdm_need_lora}},
     {"lora_dropout", "0|0.05", "0", "dropout of the inputs of adapters, any share below 1",
      .read = read_dropout, .needs = {&tdm_need_lora}},
     {"autocast", "weights|bf16", "weights",
