@@ -452,9 +452,8 @@ static uint64_t full_layers(struct tdm_json_reader *reader, enum windows windows
 /* SmolLM3: no_rope_layers has 1 for a layer that is rotated; by default every fourth is not. */
 static void read_rope_layers(struct tdm_json_reader *reader, struct tdm_model *model)
 {
-    const json_t *list = tdm_json_has(reader, "no_rope_layers")
-                             ? tdm_json_array(reader, "no_rope_layers")
-                             : NULL;
+    const json_t *list =
+        tdm_json_has(reader, "no_rope_layers") ? tdm_json_array(reader, "no_rope_layers") : NULL;
     bool said = json_array_size(list) > 0; /* configs of Llama 4 have an empty one */
     uint64_t every = tdm_json_count_or(reader, "no_rope_layer_interval", 1, TDM_LAYER_LIMIT,
                                        ROPE_LAYERS_DEFAULT);
