@@ -675,6 +675,8 @@ static enum tdm_status read_inner(struct tdm_json_reader *reader, struct tdm_mod
     if (tdm_json_status(&inner) == TDM_OK)
         read_text_model(&inner, architecture, model);
     model->text_alone = model->sized_only = true;
+    if (tdm_json_has(reader, "tie_word_embeddings")) /* that of the whole counts */
+        model->tied = tdm_json_bool_or(reader, "tie_word_embeddings", model->tied);
     reader->status = tdm_json_status(&inner);
     return reader->status;
 }

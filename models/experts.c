@@ -87,7 +87,10 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
     struct tdm_experts *e = &model->experts;
     if (family == TDM_FAMILY_DENSE)
         return;
-    e->count = dimension(reader, families[family].count);
+    /* transformers 5 writes this name for all families. */
+    const char *own = families[family].count, *common = "num_local_experts";
+    e->count = dimension(reader,
+                         !tdm_json_has(reader, own) && tdm_json_has(reader, common) ? common : own);
     e->per_token = dimension(reader, "num_experts_per_tok");
     const bool llama4 = family == TDM_FAMILY_LLAMA4;
     e->intermediate =

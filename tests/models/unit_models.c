@@ -759,6 +759,31 @@ static void test_other_names(void **state)
     assert_contains(err.hint, "did you mean mistral-7b-v0.1 or mistral-7b-v0.3? ");
 }
 
+/* Configs of pictures and text have that of the language model inside, some with dimensions left
+ * out (Gemma 3's 4B, whose language model has 3,880,263,168 parameters with all 262,208 words). */
+static void test_text_inside(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"architectures\": [\"Gemma3ForConditionalGeneration\"], \"model_type\": \"gemma3\","
+        " \"vision_config\": {\"hidden_size\": 1152}, \"text_config\": {\"hidden_size\": 2560,"
+        " \"intermediate_size\": 10240, \"model_type\": \"gemma3_text\","
+        " \"num_hidden_layers\": 34, \"sliding_window\": 1024,"
+        " \"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}}}";
+    json_t *config = json_loads(text, 0, NULL);
+    struct tdm_model *model = NULL;
+    struct tdm_error err;
+    assert_non_null(config);
+    assert_int_equal(tdm_model_from_config("test", "test", config, &model, &err), TDM_OK);
+    assert_int_equal(model->parameters, UINT64_C(3880263168));
+    assert_true(model->text_alone && model->sized_only && model->tied);
+    tdm_model_free(model);
+    json_object_set_new(json_object_get(config, "text_config"), "model_type", json_string("t5"));
+    assert_int_equal(tdm_model_from_config("test", "test", config, &model, &err), TDM_INPUT);
+    assert_contains(err.message, "\"text_config.model_type\" names \"t5\", which is not known");
+    json_decref(config);
+}
+
 /* A directory with a config.json gives the model its name. */
 static void test_directory(void **state)
 {
@@ -807,6 +832,7 @@ int main(void)
         cmocka_unit_test(test_other_names),
         cmocka_unit_test(test_loading),
         cmocka_unit_test(test_directory),
+        cmocka_unit_test(test_text_inside),
     };
     return cmocka_run_group_tests_name("models", tests, NULL, NULL);
 }
