@@ -83,7 +83,8 @@ double tdm_torch_shared_gradient_bytes(const struct tdm_model *model,
 double tdm_torch_offloaded_bytes(const struct tdm_model *model, const struct tdm_torch_settings *s)
 {
     double tokens = (double)tdm_context_local_tokens(&s->context, s->tokens) * (double)s->batch;
-    bool offloads = s->offload_checkpoints && s->checkpointing != TDM_CHECKPOINTING_OFF;
+    bool offloads = s->checkpoint_offload == TDM_CHECKPOINTS_AWAY_ALST &&
+                    s->checkpointing != TDM_CHECKPOINTING_OFF;
     return offloads ? 2 * BF16_BYTES * model->hidden * model->layers * tokens : 0;
 }
 

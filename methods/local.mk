@@ -113,9 +113,10 @@ libtidemark_a_SOURCES += \
 	methods/context/method.c \
 	methods/context/parts.h \
 	methods/context/ring.c \
+	methods/context/torch_ring.c \
 	methods/context/ulysses.c
 
-# Chunk by chunk on one GPU: OOMB and SeCO; LongLoRA.
+# Chunk by chunk: OOMB and SeCO; LongLoRA.
 libtidemark_a_SOURCES += \
 	methods/chunk/attention.c \
 	methods/chunk/chunk.h \
@@ -126,7 +127,8 @@ libtidemark_a_SOURCES += \
 	methods/chunk/pages.c \
 	methods/chunk/parts.h \
 	methods/chunk/rows.c \
-	methods/chunk/system.c
+	methods/chunk/system.c \
+	methods/chunk/tensor.c
 
 cmocka_tests += tests/methods/unit_adapters tests/methods/unit_chunks tests/methods/unit_compare tests/methods/unit_context \
 	tests/methods/unit_deepspeed tests/methods/unit_families \

@@ -13,14 +13,13 @@
     .system = &tdm_megatron_system, .cost = tdm_megatron_cost, .check = tdm_megatron_check, \
     .assumption = tdm_megatron_assumption
 
-static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters,
-                                                          tdm_keys_offload, NULL};
+static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters, NULL};
 /* Those whose ranks have whole models, beside which a second one may be. */
 static const struct tdm_method_key *const whole_keys[] = {tdm_keys_torch, tdm_keys_adapters,
-                                                          tdm_keys_offload, tdm_keys_second, NULL};
+                                                          tdm_keys_second, NULL};
 /* Methods with the key "sharding". */
 static const struct tdm_method_key *const sharing_keys[] = {
-    tdm_keys_fsdp, tdm_keys_ddp, tdm_keys_torch, tdm_keys_adapters, tdm_keys_offload, NULL};
+    tdm_keys_fsdp, tdm_keys_ddp, tdm_keys_torch, tdm_keys_adapters, NULL};
 static const struct tdm_method_key *const burst_keys[] = {tdm_keys_burst, NULL};
 static const struct tdm_method_key *const planned_keys[] = {tdm_keys_planned, NULL};
 static const struct tdm_method_key *const oomb_keys[] = {tdm_keys_oomb, NULL};
@@ -91,8 +90,10 @@ static const struct tdm_method methods[] = {
      HUGGING_FACE,
      .wrapper = &tdm_alst_wrapper},
     {.name = "oomb",
-     .summary = "chunk by chunk on one GPU, K and V and their gradients in pages: OOMB",
-     ONE_GPU,
+     .summary = "chunk by chunk, K and V and their gradients in pages, tensor-parallel ranks: OOMB",
+     .divides_sequence = true,
+     .least_gpus = 1,
+     .most_gpus = TDM_CHUNK_RANKS,
      .keys = oomb_keys,
      .system = &tdm_chunk_system,
      .cost = tdm_oomb_cost,
@@ -133,6 +134,13 @@ static const struct tdm_method methods[] = {
      .divider = &tdm_ring_divider,
      .keys = sharing_keys,
      HUGGING_FACE},
+    {.name = "torch-cp",
+     .summary = "PyTorch's own context parallelism: a ring, or keys and values of all GPUs at once",
+     .divides_sequence = true,
+     GPUS_FROM(2),
+     .divider = &tdm_torch_ring_divider,
+     .keys = sharing_keys,
+     HUGGING_FACE},
     {.name = "double-ring",
      .summary = "LoongTrain's ring of nodes around rings of GPUs, zigzag",
      .divides_sequence = true,
@@ -158,7 +166,7 @@ static const struct tdm_method methods[] = {
      .summary =
          "BurstEngine: BurstAttention, selective checkpointing, fused head and loss, on BMTrain",
      .divides_sequence = true,
-     GPUS_FROM(2),
+     GPUS_FROM(1),
      .divider = &tdm_burst_divider,
      .keys = burst_keys,
      .system = &tdm_burst_system,

@@ -29,6 +29,8 @@ static const struct alias {
     {"optim", NULL, "optimizer", NULL},
     {"use_liger_kernel", "true", "logits", "fused"},
     {"use_liger_kernel", "false", "logits", "hf"},
+    {"activation_checkpoint_cpu_offload", "true", "checkpoint_offload", "alst"},
+    {"activation_checkpoint_cpu_offload", "false", "checkpoint_offload", "no"},
     {"activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
     {"fsdp_activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
     /* TRL's ModelConfig and SFTConfig, and Axolotl */

@@ -34,8 +34,8 @@ enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *
 }
 
 /* Names separated by commas or spaces, all or none. */
-static enum tdm_status read_liger(const struct tdm_method_key *key, const char *value,
-                                  struct tdm_method_settings *settings, struct tdm_error *err)
+enum tdm_status tdm_key_read_liger(const struct tdm_method_key *key, const char *value,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
 {
     static const struct tdm_key_word words[] = {{"rms_norm", TDM_LIGER_NORMS},
                                                 {"swiglu", TDM_LIGER_MLP},
@@ -93,11 +93,6 @@ static bool has_checkpoints(const struct tdm_key_case *c)
     return c->settings->torch.checkpointing != TDM_CHECKPOINTING_OFF;
 }
 
-static bool has_no_other_offload(const struct tdm_key_case *c)
-{
-    return !c->settings->torch.offload_checkpoints;
-}
-
 static bool has_no_checkpoints(const struct tdm_key_case *c)
 {
     return !has_checkpoints(c);
@@ -113,8 +108,6 @@ static const struct tdm_key_need needs_wide_products = {
     "without fp32 adapters (lora=peft) or logits=chunked", has_wide_products};
 static const struct tdm_key_need needs_bf16_weights = {"with weights_dtype=fp32", has_bf16_weights};
 static const struct tdm_key_need needs_checkpoints = {"without checkpointing", has_checkpoints};
-static const struct tdm_key_need needs_no_other_offload = {"with activation_checkpoint_cpu_offload",
-                                                           has_no_other_offload};
 static const struct tdm_key_need needs_no_checkpoints = {"with checkpointing", has_no_checkpoints};
 
 /* ---- tables ---- */
@@ -133,10 +126,10 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"checkpoint_every", "N", "1",
      "of N layers one is checkpointed: torchtitan's selective_ac_option", tdm_key_read_count,
      FIELD(torch.checkpoint_every), .least = 1, .most = LAYER_MOST, .needs = {&needs_checkpoints}},
-    {"checkpoint_offload", "no|yes", "no",
-     "inputs of checkpointed layers in host memory: offload of gradient_checkpointing_kwargs",
-     tdm_key_read_switch, FIELD(torch.offload_inputs),
-     .needs = {&needs_checkpoints, &needs_no_other_offload}},
+    {"checkpoint_offload", "no|alst|yes", "no",
+     "inputs of checkpointed layers in host memory: yes: offload of gradient_checkpointing_kwargs; "
+     "alst: activation_checkpoint_cpu_offload",
+     tdm_key_read_choice, FIELD(torch.checkpoint_offload), .needs = {&needs_checkpoints}},
     {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", "sdpa",
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
      tdm_key_read_choice, FIELD(torch.attention)},
@@ -159,7 +152,7 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.compile)},
     {"liger", "none|all|rms_norm,swiglu,rope", "none",
      "Liger's kernels in layers (its loss is logits=fused; use_liger_kernel means both)",
-     .read = read_liger},
+     .read = tdm_key_read_liger},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
      tdm_key_read_switch, FIELD(expandable_segments)},
     {"grads", "none|held", NULL,
@@ -226,14 +219,6 @@ const struct tdm_method_key tdm_keys_adapters[] = {
      "weights: to bf16 where weights are fp32; bf16: always, as bf16=True of TrainingArguments",
      tdm_key_read_switch, FIELD(torch.autocast),
      .needs = {&needs_wide_products, &needs_bf16_weights}},
-    {.name = NULL},
-};
-
-/* Where inputs of checkpointed layers are. The key has its name in ArcticTraining. */
-const struct tdm_method_key tdm_keys_offload[] = {
-    {"activation_checkpoint_cpu_offload", "false|true", "false",
-     "inputs of checkpointed layers (use_reentrant=True) in host memory", tdm_key_read_switch,
-     FIELD(torch.offload_checkpoints), .needs = {&needs_checkpoints}},
     {.name = NULL},
 };
 

@@ -304,6 +304,31 @@ static struct tdm_eager_value *fused(struct tdm_eager *m, const struct tdm_torch
     return again ? tdm_discard(m, y, &value, 1) : y;
 }
 
+/* LongLoRA without FlashAttention: groups are sequences, with a copy of the mask's corner each. */
+static struct tdm_eager_value *
+grouped_attention(struct tdm_eager *m, const struct tdm_torch_model *t, struct tdm_eager_value *q,
+                  struct tdm_eager_value *k, struct tdm_eager_value *v,
+                  struct tdm_eager_value **kept)
+{
+    uint64_t tokens = tdm_shifted_group_tokens(&t->settings);
+    struct tdm_torch_model grouped = *t;
+    struct tdm_eager_value *const given[] = {q, k, v};
+    struct tdm_eager_value *parts[3];
+    grouped.settings.batch *= t->settings.tokens / tokens;
+    grouped.settings.tokens = tokens;
+    for (unsigned i = 0; i < 3; i++)
+        parts[i] = tdm_shift_heads(m, tdm_take(given[i]));
+    struct tdm_eager_value *mask =
+        tdm_value_new(m, grouped.settings.batch * tokens, tokens, q->element_bytes);
+    struct tdm_eager_value *y =
+        eager_attention(m, &grouped, parts[0], parts[1], parts[2], mask, kept);
+    y = tdm_shift_heads(m, y);
+    tdm_drop(m, mask);
+    for (unsigned i = 0; i < 3; i++)
+        tdm_drop(m, parts[i]);
+    return y;
+}
+
 static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torch_model *t,
                                       uint32_t number, struct tdm_eager_value *x,
                                       struct tdm_eager_value **kept)
@@ -319,7 +344,8 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
         t->config->layer_kinds[number].window > 0 ? t->window_mask : t->mask;
     tdm_label(m, "self_attn.attention");
     struct tdm_eager_value *heads =
-        t->settings.shifted                   ? tdm_shifted_attention(m, t, turned_q, turned_k, v)
+        t->settings.materialized_groups       ? grouped_attention(m, t, turned_q, turned_k, v, kept)
+        : t->settings.shifted                 ? tdm_shifted_attention(m, t, turned_q, turned_k, v)
         : t->settings.context.divider != NULL ? divided_attention(m, t, turned_q, turned_k, v)
         : t->settings.attention == TDM_TORCH_EAGER
             ? eager_attention(m, t, turned_q, turned_k, v, mask, kept)
@@ -554,13 +580,13 @@ struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t numb
     switch (t->settings.checkpointing) {
     case TDM_CHECKPOINTING_SELECTIVE:
     case TDM_CHECKPOINTING_ON:
-        if (t->settings.offload_checkpoints)
+        if (t->settings.checkpoint_offload == TDM_CHECKPOINTS_AWAY_ALST)
             return tdm_checkpoint_offloaded(t->m, &function, x);
-        if (t->settings.offload_inputs)
+        if (t->settings.checkpoint_offload == TDM_CHECKPOINTS_AWAY)
             return tdm_checkpoint_away(t->m, &function, x);
         return tdm_checkpoint(t->m, &function, x);
     case TDM_CHECKPOINTING_REENTRANT:
-        if (t->settings.offload_checkpoints || t->settings.offload_inputs)
+        if (t->settings.checkpoint_offload != TDM_CHECKPOINTS_HERE)
             return tdm_checkpoint_offloaded(t->m, &function, x);
         return tdm_checkpoint_reentrant(t->m, &function, x);
     case TDM_CHECKPOINTING_OFF:

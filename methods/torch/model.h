@@ -26,6 +26,13 @@ enum tdm_checkpointing {
     TDM_CHECKPOINTING_REENTRANT,
     TDM_CHECKPOINTING_SELECTIVE, /* attention and every second product are kept */
 };
+/* Where layer inputs are until their backward. */
+enum tdm_checkpoint_offload {
+    TDM_CHECKPOINTS_HERE,
+    TDM_CHECKPOINTS_AWAY_ALST, /* in plain host memory, by ArcticTraining's checkpoints: a backward
+                                  inside the backward */
+    TDM_CHECKPOINTS_AWAY,      /* in pinned host memory, by the system's own checkpoints */
+};
 enum tdm_compile { TDM_COMPILE_NO, TDM_COMPILE_LAYERS, TDM_COMPILE_ALL };
 enum tdm_torch_attention {
     TDM_TORCH_SDPA,
@@ -114,15 +121,16 @@ struct tdm_torch_settings {
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
     uint32_t liger;             /* bits of enum tdm_liger */
     enum tdm_compile compile;
-    bool shifted;        /* LongLoRA's attention */
-    bool trained_norms;  /* with LoRA, norms and the embedding are also trained */
-    uint32_t groups;     /* of LongLoRA: a sequence has 2 << groups of them */
-    bool full_attention; /* of LongLoRA: without groups */
+    bool shifted;             /* LongLoRA's attention */
+    bool trained_norms;       /* with LoRA, norms and the embedding are also trained */
+    uint32_t groups;          /* of LongLoRA: a sequence has 2 << groups of them */
+    bool full_attention;      /* of LongLoRA: without groups */
+    bool materialized_groups; /* of LongLoRA: scores of groups in memory, without FlashAttention */
+    bool supervised;          /* of LongLoRA: its program for supervised fine-tuning */
     struct tdm_ddp_settings ddp;
     struct tdm_fsdp_settings fsdp;
     struct tdm_deepspeed_settings deepspeed;
-    bool offload_checkpoints; /* layer inputs stay in host memory until their backward: ALST's */
-    bool offload_inputs;      /* the same by the system's own checkpoints */
+    enum tdm_checkpoint_offload checkpoint_offload;
     uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_AUTO */
     struct tdm_second_settings second;
     bool frozen;                 /* nothing is trained: a second model */

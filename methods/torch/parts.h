@@ -146,6 +146,10 @@ void tdm_second_generate(struct tdm_torch_model *t);
 
 /* LongLoRA's attention within groups of tokens. For half of the heads the groups are shifted by
  * half a group (methods/chunk/longlora.c). */
+uint64_t tdm_shifted_group_tokens(const struct tdm_torch_settings *settings);
+/* A copy of half of the heads, shifted, goes over x itself: in place, for use without
+ * FlashAttention. Takes x. */
+struct tdm_eager_value *tdm_shift_heads(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_shifted_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
                                               struct tdm_eager_value *v);
