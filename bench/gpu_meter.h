@@ -2,9 +2,9 @@
 /*
  * Measures the milliseconds of a call on the GPU, with the clock of the multiprocessors and the
  * power (by NVML). There are two ways to run: in bursts, single calls each after a pause; and held,
- * back to back for seconds, so that the clock settles at what the power limit allows. In a burst the
- * device first clears some memory, so that the host's time to launch the call is not measured: in a
- * step too, ops are launched ahead.
+ * back to back for seconds, so that the clock settles at what the power limit allows. In a burst
+ * the device first clears some memory, so that the host's time to launch the call is not measured:
+ * in a step too, ops are launched ahead.
  */
 #ifndef TDM_BENCH_GPU_METER_H
 #define TDM_BENCH_GPU_METER_H
