@@ -3,9 +3,10 @@
  * Checks predictions against measured peaks: the rows of tests/data/measured_peaks.csv and
  * own_peaks.csv, whose heads describe the columns.
  *
- * Bounds: allocated within 0.05% on average, at worst 0.25% on one GPU and 0.2% on several;
- * reserved and used within 3% on average on one GPU; used within 4% on several. The prediction must
- * refuse every row that ran out of memory, and no other row.
+ * Bounds: allocated within 0.05% on average, at worst 0.5% on one GPU and 0.2% on several;
+ * reserved and used within 3% on average on one GPU; used within 4% on several. Compiled layers,
+ * which are a model: allocated within 1% on average and 4% at worst. The prediction must refuse
+ * every row that ran out of memory, and no other row.
  */
 #include "bench/accuracy_table.h"
 
@@ -20,9 +21,9 @@
 #define MIB 1048576.0
 
 enum figure { ALLOCATED, RESERVED, USED, FIGURES };
-enum group { ONE_GPU, SEVERAL_GPUS, GROUPS };
+enum group { ONE_GPU, SEVERAL_GPUS, COMPILED, GROUPS };
 
-static const char *const group_names[GROUPS] = {"one GPU", "several GPUs"};
+static const char *const group_names[GROUPS] = {"one GPU", "several GPUs", "compiled layers"};
 
 #define NO_BOUND 1e9
 
@@ -32,9 +33,15 @@ static const struct {
         double mean, worst;
     } bounds[GROUPS];
 } figures[FIGURES] = {
-    [ALLOCATED] = {"allocated", "peak_allocated_bytes", {{0.0005, 0.0025}, {0.0005, 0.002}}},
-    [RESERVED] = {"reserved", "peak_reserved_bytes", {{0.03, NO_BOUND}, {NO_BOUND, NO_BOUND}}},
-    [USED] = {"used", "driver_used_bytes", {{0.03, NO_BOUND}, {0.04, NO_BOUND}}},
+    [ALLOCATED] = {"allocated",
+                   "peak_allocated_bytes",
+                   {{0.0005, 0.005}, {0.0005, 0.002}, {0.01, 0.04}}},
+    [RESERVED] = {"reserved",
+                  "peak_reserved_bytes",
+                  {{0.03, NO_BOUND}, {NO_BOUND, NO_BOUND}, {0.03, NO_BOUND}}},
+    [USED] = {"used",
+              "driver_used_bytes",
+              {{0.03, NO_BOUND}, {0.04, NO_BOUND}, {NO_BOUND, NO_BOUND}}},
 };
 
 struct tally {
@@ -176,6 +183,9 @@ static enum tdm_status predict(const struct table *table, const struct tdm_machi
 
 static struct tally *tally_of(const struct table *table, struct tally *tallies)
 {
+    char compile[32];
+    if (noted(table, "compile", compile, sizeof(compile)) != NULL)
+        return &tallies[COMPILED];
     return &tallies[strcmp(field(table, "gpus"), "1") == 0 ? ONE_GPU : SEVERAL_GPUS];
 }
 

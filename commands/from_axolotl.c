@@ -36,7 +36,7 @@ static enum tdm_status read_of_adapter(const struct tdm_from_reading *r, const c
         {"load_in_4bit", ON "load_in_4bit=true"},
         {"load_in_8bit", ON "load_in_8bit=true"},
         {"gptq", ON "quantization=gptq"},
-        {"peft_use_dora", REFUSE "DoRA is not known"},
+        {"peft_use_dora", ON "use_dora=yes"},
         {"lora_mlp_kernel", LACK "Axolotl's kernel of LoRA keeps less"},
         {"lora_qkv_kernel", LACK "Axolotl's kernel of LoRA keeps less"},
         {"lora_o_kernel", LACK "Axolotl's kernel of LoRA keeps less"},

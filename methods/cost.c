@@ -37,7 +37,8 @@ static void compute(const struct tdm_model *model, const struct tdm_torch_settin
     for (uint32_t i = 0; i < model->layers; i++)
         attention +=
             4.0 * model->query_heads * model->head_dim * batch * seen_pairs(model, i, tokens);
-    if (s->logits == TDM_LOGITS_BASE || s->logits == TDM_LOGITS_LAST)
+    if (s->logits == TDM_LOGITS_BASE || s->logits == TDM_LOGITS_LAST ||
+        s->logits == TDM_LOGITS_SCORE)
         forward -= head;
     double again = tdm_torch_forwards_again(model, s);
     /* The backward of a product takes two products of the same size; that of attention takes five

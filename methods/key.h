@@ -125,6 +125,8 @@ extern const struct tdm_method_key
     tdm_keys_torch[]; /* of all methods that run Hugging Face's models */
 extern const struct tdm_method_key tdm_keys_adapters[]; /* of what is beside and under adapters */
 extern const struct tdm_method_key tdm_keys_second[];   /* of TRL's trainers with two models */
+extern const struct tdm_method_key tdm_keys_whole[];    /* of ranks with whole parameters */
+extern const struct tdm_method_key tdm_keys_loop[];     /* of the training loop */
 extern const struct tdm_method_key tdm_keys_ddp[], tdm_keys_fsdp[];
 extern const struct tdm_method_key tdm_keys_burst[];
 extern const struct tdm_method_key tdm_keys_oomb[], tdm_keys_seco[], tdm_keys_longlora[];
