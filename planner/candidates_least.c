@@ -10,9 +10,9 @@
 #define NEAR 0.9995
 
 /* Finds the minimum of `place` with updates at run->on; lowers *least. It ends as soon as it is
- * known whether the minimum is at most `enough`. Where schedules exceed the limit of the other
- * place though their estimates do not, all by about as much, others that near to the limit are not
- * lowered. */
+ * known whether the minimum is at most `enough`. Schedules of a chunk size and an order take about
+ * as much more of the other place than estimated: where they exceed its limit, others are not
+ * lowered that would do so by half the least excess seen. */
 static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place place, bool estimated,
                                   uint64_t enough, uint64_t *least, struct tdm_error *err)
 {
@@ -32,7 +32,7 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
         if (hopeless || *least <= enough || (double)recipe.bytes[place] >= NEAR * (double)*least)
             break;
         uint64_t *excess = &excess_bytes[recipe.size][recipe.order];
-        if (*excess > 0 && recipe.bytes[other] + *excess > limit_bytes)
+        if (recipe.bytes[other] + *excess / 2 > limit_bytes)
             continue;
         struct tdm_program *program;
         uint64_t used_bytes[TDM_MAX_PLACES];
