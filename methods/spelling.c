@@ -64,6 +64,7 @@ static const struct alias {
     {"fsdp_offload_params", "false", "offload_policy", "none"},
     {"enable_cpu_offload", "true", "offload_policy", "cpu"},
     {"data_parallel_replicate_degree", NULL, "dp_replicate_size", NULL},
+    {"recipe_name", NULL, "float8_recipe", NULL}, /* torchao's Float8LinearConfig */
     /* PEFT's LoraConfig */
     {"lora_r", NULL, "lora_rank", NULL},
     {"r", NULL, "lora_rank", NULL},

@@ -27,6 +27,7 @@ struct tdm_fsdp_settings {
     bool units_of_ends; /* fully_shard also wraps the embedding, and last norm with head */
     bool shards_on_gpu; /* the model is not created on the meta device */
     bool offload;       /* CPUOffloadPolicy: shards, their gradients and states in host memory */
+    bool gathers_float8; /* enable_fsdp_float8_all_gather: of weights with products of 8 bits */
     uint64_t replicas;  /* HSDP: groups of ranks, each with all shards; 0: the method has no key */
 };
 

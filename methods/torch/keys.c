@@ -265,6 +265,14 @@ const struct tdm_method_key tdm_keys_adapters[] = {
     {.name = NULL},
 };
 
+/* torchao's Float8LinearConfig, by the names of its recipes. */
+const struct tdm_method_key tdm_keys_float8[] = {
+    {"float8_recipe", "none|tensorwise|rowwise|rowwise_with_gw_hp", "none",
+     "products of the layers' projections in 8 bits by torchao's Float8Linear, by its recipes",
+     tdm_key_read_choice, FIELD(torch.float8)},
+    {.name = NULL},
+};
+
 static enum tdm_status read_clipping(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err)
 {
@@ -306,6 +314,14 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                         settings->method->name, model->architecture);
     if ((model->parts & TDM_PART_SINKS) != 0 && torch->attention == TDM_TORCH_SDPA)
         settings->torch.attention = TDM_TORCH_EAGER; /* which transformers takes for it */
+    settings->torch.fsdp.gathers_float8 &=
+        torch->float8 == TDM_FLOAT8_TENSORWISE && torch->wrapper == &tdm_fsdp_wrapper;
+    if (torch->float8 != TDM_FLOAT8_NO && torch->quantization != TDM_QUANTIZATION_NONE)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set float8_recipe: products of quantized weights are not of 8 bits");
+    if (torch->fsdp.gathers_float8 && torch->fsdp.offload)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set enable_fsdp_float8_all_gather: it goes with offload_policy=none");
     if (torch->quantization != TDM_QUANTIZATION_NONE && torch->lora_rank == 0) {
         tdm_fail(err, TDM_USAGE,
                  "--set quantization: quantized weights are frozen, so nothing would "
