@@ -141,6 +141,49 @@ const char *tdm_key_settled_grads(const struct tdm_key_case *c, char *text)
     return c->settings->torch.optimizer == TDM_TORCH_NO_OPTIMIZER ? "held" : "none";
 }
 
+static const struct {
+    const char *name;
+    enum tdm_quantization quantization;
+} bases[] = {
+    [TDM_BASE_WHOLE] = {"none", TDM_QUANTIZATION_NONE},
+    [TDM_BASE_NF4] = {"nf4", TDM_QUANTIZATION_NF4},
+    [TDM_BASE_NF4_DOUBLE] = {"nf4", TDM_QUANTIZATION_NF4},
+    [TDM_BASE_INT8] = {"int8", TDM_QUANTIZATION_INT8},
+    [TDM_BASE_GPTQ] = {"gptq", TDM_QUANTIZATION_GPTQ},
+    [TDM_BASE_AWQ] = {"awq", TDM_QUANTIZATION_AWQ},
+};
+
+static const char *settled_quantization(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return bases[c->model->base.kind].name;
+}
+
+#define USUAL_GROUP 128u
+
+enum tdm_status tdm_torch_settle_base(const struct tdm_model *model,
+                                      struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    struct tdm_torch_settings *torch = &settings->torch;
+    const enum tdm_base_kind kind = model->base.kind;
+    torch->quantized_group = kind == TDM_BASE_WHOLE ? USUAL_GROUP : model->base.group;
+    if (kind == TDM_BASE_WHOLE || settings->method->serves)
+        return TDM_OK;
+    if (settings->method->system != &tdm_torch_system) {
+        tdm_fail(err, TDM_USAGE, "method %s: the quantized weights of %s are not modelled",
+                 settings->method->name, model->name);
+        return tdm_hint(err, "take the config of the model that was not quantized");
+    }
+    if (torch->quantization != TDM_QUANTIZATION_NONE &&
+        torch->quantization != bases[kind].quantization)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set quantization: the weights of %s are quantized already: %s",
+                        model->name, bases[kind].name);
+    torch->quantization = bases[kind].quantization;
+    torch->double_quantization |= kind == TDM_BASE_NF4_DOUBLE;
+    return TDM_OK;
+}
+
 static const char *settled_attention(const struct tdm_key_case *c, char *text)
 {
     (void)text;
@@ -245,9 +288,11 @@ static enum tdm_status read_modules(const struct tdm_method_key *key, const char
 }
 
 const struct tdm_method_key tdm_keys_adapters[] = {
-    {"quantization", "none|nf4|int8|gptq", "none",
-     "projections under adapters: bitsandbytes in 4 bits (fp4 takes the same) or 8; GPTQ, 4 bits",
-     tdm_key_read_choice, FIELD(torch.quantization), .needs = {&tdm_need_lora}},
+    {"quantization", "none|nf4|int8|gptq|awq", NULL,
+     "projections under adapters: bitsandbytes in 4 bits (fp4 takes the same) or 8; GPTQ and AWQ, 4 "
+     "bits; if nothing is said as the model's quantization_config",
+     tdm_key_read_choice, FIELD(torch.quantization), .settled = settled_quantization,
+     .needs = {&tdm_need_lora}},
     {"double_quantization", "no|yes", "no", "bnb_4bit_use_double_quant: scales of 8 bits",
      tdm_key_read_switch, FIELD(torch.double_quantization), .needs = {&needs_nf4}},
     {"bnb_keeps_inputs", "no|yes", "no",

@@ -156,7 +156,7 @@ static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_
     t->m->label = (struct tdm_label){.name = tdm_role_name(role), .layer = number};
     struct tdm_eager_value *leaf =
         tdm_quantized_leaf(t->m, t->settings.quantization, tensor->rows, tensor->columns,
-                           t->settings.bnb_keeps_inputs, &t->quantized[t->quantized_count++]);
+                           t->settings.bnb_keeps_inputs, t->settings.quantized_group, &t->quantized[t->quantized_count++]);
     leaf->module = module_of(number, role);
     return leaf;
 }

@@ -120,6 +120,7 @@ struct tdm_torch_settings {
     bool empty_cache;        /* torch.cuda.empty_cache() before the first step */
     enum tdm_quantization quantization; /* of frozen projections */
     bool double_quantization;           /* of nf4 */
+    uint64_t quantized_group;           /* of gptq and awq */
     enum tdm_float8 float8; /* products of projections of layers, torchao's Float8Linear */
     bool bnb_keeps_inputs;              /* of nf4 */
     double lora_dropout;                /* of the input of an adapter; 0: none */
