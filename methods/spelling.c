@@ -54,6 +54,7 @@ static const struct alias {
     {"lora_target_linear", "true", "lora_targets", "all"},
     {"lora_use_dora", NULL, "use_dora", NULL},
     {"peft_use_dora", NULL, "use_dora", NULL},
+    {"peft_use_rslora", NULL, "use_rslora", NULL},
     {"lora_modules_to_save", NULL, "modules_to_save", NULL},
     {"use_bnb_nested_quant", NULL, "double_quantization", NULL},
     /* PyTorch */

@@ -105,6 +105,14 @@ static bool has_no_checkpoints(const struct tdm_key_case *c)
     return !has_checkpoints(c);
 }
 
+/* A key that users set and that changes no figure. */
+static bool never(const struct tdm_key_case *c)
+{
+    (void)c;
+    return false;
+}
+
+static const struct tdm_key_need needs_nothing = {"on memory: it changes a number alone", never};
 const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
 const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", has_chunked_logits};
 const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
@@ -244,6 +252,8 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"lora", "bf16|peft", "bf16",
      "adapters in the dtype of the weights, or by the peft library: in fp32", tdm_key_read_switch,
      FIELD(torch.peft), .needs = {&tdm_need_lora, &needs_own_dtype}},
+    {"use_rslora", "no|yes", "no", "rank-stabilised LoRA: adapters are scaled by another number",
+     tdm_key_read_switch, FIELD(torch.rank_stabilised), .needs = {&needs_nothing}},
     {"use_cache", "no|yes", "no", "the forward makes a KV cache", tdm_key_read_switch,
      FIELD(torch.use_cache), .needs = {&needs_no_checkpoints}},
     {"step", "1|2|3|all", "all", "the step to predict; later steps equal the third",

@@ -125,6 +125,7 @@ struct tdm_torch_settings {
     bool bnb_keeps_inputs;              /* of nf4 */
     double lora_dropout;                /* of the input of an adapter; 0: none */
     uint32_t modules_to_save;           /* bits of enum tdm_saved_module */
+    bool rank_stabilised; /* LoRA scaled by the root of its rank: the same memory */
     bool dora;                  /* LoRA with a magnitude for each output: use_dora of peft */
     uint64_t accumulation;      /* backwards before a step; 0: as 1, or the wrapper's own */
     bool clips;                 /* norms of gradients are clipped before a step */
