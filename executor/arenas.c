@@ -199,6 +199,14 @@ const struct tdm_arenas *tdm_arenas_here(const struct tdm_arenas *arenas)
     return arenas;
 }
 
+void tdm_arenas_apart(const struct tdm_arenas *arenas, uint32_t ranks, struct tdm_arenas *own)
+{
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        own[rank] = arenas[rank];
+        own[rank].processes = NULL;
+    }
+}
+
 void tdm_arenas_release(struct tdm_arenas *arenas, uint32_t ranks)
 {
     for (uint32_t rank = 0; rank < ranks; rank++) {

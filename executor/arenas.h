@@ -59,6 +59,9 @@ enum tdm_status tdm_arenas_take_ranks(const struct tdm_backend *backend, uint32_
 /* Of the arenas of all ranks, those of this process' first one. */
 const struct tdm_arenas *tdm_arenas_here(const struct tdm_arenas *arenas);
 
+/* The same arenas, but which this process reads for itself (state.h): own[ranks]. */
+void tdm_arenas_apart(const struct tdm_arenas *arenas, uint32_t ranks, struct tdm_arenas *own);
+
 /* First byte of a slot. */
 void *tdm_arenas_slot(const struct tdm_arenas *arenas, const struct tdm_buffer *buffer,
                       uint32_t slot);

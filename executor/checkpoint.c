@@ -48,6 +48,7 @@ enum tdm_status tdm_checkpoint_note(const struct tdm_program *program,
 {
     json_t *schedule = NULL, *note = json_object(), *losses = json_array(), *norms = json_array();
     char digest[TDM_DIGEST_SIZE];
+    const struct tdm_tokens_identity *tokens = &moment->tokens;
     enum tdm_status status = tdm_schedule_to_json(program->schedule, NULL, &schedule, err);
     for (uint64_t i = 0; i < moment->history->count; i++) {
         tdm_json_add(&losses, number_or_null(moment->history->steps[i].loss));
@@ -57,8 +58,9 @@ enum tdm_status tdm_checkpoint_note(const struct tdm_program *program,
     tdm_json_set(&note, "step", json_integer((json_int_t)moment->step));
     tdm_json_set(&note, "seed", json_integer((json_int_t)moment->seed));
     tdm_json_set(&note, "tokens",
-                 json_pack("{s:I, s:s}", "count", (json_int_t)moment->token_count, "digest",
-                           moment->token_digest));
+                 json_pack("{s:I, s:s, s:s, s:s, s:s, s:s}", "count", (json_int_t)tokens->count,
+                           "digest", tokens->digest, "ids", tokens->ids, "documents",
+                           tokens->documents, "mask", tokens->mask, "order", tokens->order));
     tdm_json_set(&note, "backend", json_string(moment->backend));
     tdm_json_set(&note, "losses", losses);
     tdm_json_set(&note, "gradient_norms", norms);
@@ -388,23 +390,73 @@ enum tdm_status tdm_checkpoint_match(struct tdm_checkpoint *checkpoint,
     return status;
 }
 
+/* Adds what differs in a text to a list: a name, and values before and now, if they are known. */
+static void add_difference(char *list, size_t list_bytes, const char *name, const char *was,
+                           const char *is)
+{
+    const size_t used = strlen(list);
+    const char *comma = used == 0 ? "" : ", ";
+    if (was == NULL)
+        snprintf(list + used, list_bytes - used, "%s%s", comma, name);
+    else
+        snprintf(list + used, list_bytes - used, "%s%s (%s, now %s)", comma, name, was, is);
+}
+
+/* Compares the digests of a part of a text. A note of before has none: nothing is told then. */
+static void compare_part(const json_t *tokens, const char *key, const char *is, char *list,
+                         size_t list_bytes)
+{
+    const char *was = json_string_value(json_object_get(tokens, key));
+    if (was == NULL || strcmp(was, is) == 0)
+        return;
+    if (was[0] != '\0' && is[0] != '\0')
+        add_difference(list, list_bytes, key, NULL, NULL);
+    else
+        add_difference(list, list_bytes, key, was[0] == '\0' ? "none" : "given",
+                       is[0] == '\0' ? "none" : "given");
+}
+
+/* What differs, as a list. */
+static void compare_tokens(const json_t *tokens, const struct tdm_tokens_identity *now, char *list,
+                           size_t list_bytes)
+{
+    const uint64_t count = (uint64_t)json_integer_value(json_object_get(tokens, "count"));
+    const char *ids = json_string_value(json_object_get(tokens, "ids"));
+    const char *order = json_string_value(json_object_get(tokens, "order"));
+    char counts[2][32] = {"random ones", "random ones"};
+    list[0] = '\0';
+    if (count > 0)
+        snprintf(counts[0], sizeof(counts[0]), "%" PRIu64, count);
+    if (now->count > 0)
+        snprintf(counts[1], sizeof(counts[1]), "%" PRIu64, now->count);
+    if (count != now->count)
+        add_difference(list, list_bytes, "tokens", counts[0], counts[1]);
+    else if (ids != NULL && strcmp(ids, now->ids) != 0)
+        add_difference(list, list_bytes, "tokens", NULL, NULL);
+    if (count == now->count) { /* else they differ anyway */
+        compare_part(tokens, "documents", now->documents, list, list_bytes);
+        compare_part(tokens, "mask", now->mask, list, list_bytes);
+    }
+    if (order != NULL && strcmp(order, now->order) != 0)
+        add_difference(list, list_bytes, "order", order, now->order);
+    if (list[0] == '\0')
+        snprintf(list, list_bytes, "tokens, documents, mask or order");
+}
+
 enum tdm_status tdm_checkpoint_match_tokens(const struct tdm_checkpoint *checkpoint,
-                                            const char *name, uint64_t token_count,
-                                            const char *token_digest, struct tdm_error *err)
+                                            const char *name,
+                                            const struct tdm_tokens_identity *identity,
+                                            struct tdm_error *err)
 {
     const json_t *tokens = json_object_get(checkpoint->note, "tokens");
-    const uint64_t count = (uint64_t)json_integer_value(json_object_get(tokens, "count"));
     const char *digest = json_string_value(json_object_get(tokens, "digest"));
-    if (count == token_count && digest != NULL && strcmp(digest, token_digest) == 0)
+    char list[256];
+    if ((uint64_t)json_integer_value(json_object_get(tokens, "count")) == identity->count &&
+        digest != NULL && strcmp(digest, identity->digest) == 0)
         return TDM_OK;
-    if (count == token_count)
-        tdm_fail(err, TDM_INPUT,
-                 "%s: was trained on another text than %s, in another order, or with another mask",
-                 checkpoint->directory, name);
-    else
-        tdm_fail(err, TDM_INPUT,
-                 "%s: was trained on another text than %s: on %" PRIu64 " tokens, not %" PRIu64,
-                 checkpoint->directory, name, count, token_count);
+    compare_tokens(tokens, identity, list, sizeof(list));
+    tdm_fail(err, TDM_INPUT, "%s: what it was trained on differs from this run's text (%s): %s",
+             checkpoint->directory, name, list);
     return tdm_hint(err, "give the same --tokens, --order and --mask, and --evaluate with the same "
                          "--validation if the run had it");
 }

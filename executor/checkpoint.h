@@ -10,7 +10,6 @@
 #ifndef TDM_EXECUTOR_CHECKPOINT_H
 #define TDM_EXECUTOR_CHECKPOINT_H
 
-#include "base/digest.h"
 #include "executor/arenas.h"
 #include "executor/history.h"
 #include "texts/tokens.h"
@@ -22,9 +21,8 @@
 struct tdm_checkpoint_moment {
     uint64_t step, seed;
     const char *backend;
-    uint64_t token_count;               /* of the text; 0: random tokens */
-    char token_digest[TDM_DIGEST_SIZE]; /* tdm_tokens_digest() */
-    const struct tdm_history *history;  /* of all steps up to this one */
+    struct tdm_tokens_identity tokens;
+    const struct tdm_history *history; /* of all steps up to this one */
 };
 
 /* Writes a checkpoint to `target`, for which it sets `checkpoint`, `part_bytes` and `shared`. The
@@ -105,10 +103,12 @@ struct tdm_checkpoint_user {
 enum tdm_status tdm_checkpoint_match(struct tdm_checkpoint *checkpoint,
                                      const struct tdm_checkpoint_user *user, struct tdm_error *err);
 
-/* Was it saved by a run on this text? TDM_INPUT if not. `name`: of the text, for the message. */
+/* Was it saved by a run on this text? TDM_INPUT if not, with what differs. `name`: of the text, for
+ * the message. */
 enum tdm_status tdm_checkpoint_match_tokens(const struct tdm_checkpoint *checkpoint,
-                                            const char *name, uint64_t token_count,
-                                            const char *token_digest, struct tdm_error *err);
+                                            const char *name,
+                                            const struct tdm_tokens_identity *identity,
+                                            struct tdm_error *err);
 
 /* Reads weights and optimizer state into arenas, once, of a program that matches; of a checkpoint
  * within a step also what else that needs. TDM_INPUT if the data are not those that were saved. */

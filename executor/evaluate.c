@@ -226,7 +226,7 @@ static enum tdm_status run_window(struct tdm_evaluation *evaluation, const struc
     if (status == TDM_OK)
         status = tdm_team_walk_step(evaluation->walk, &at, NULL, stop, err);
     if (status == TDM_OK && text->batch != NULL)
-        status = tdm_state_read_loss(arenas, program, loss, &norm, err);
+        status = tdm_state_read_loss(arenas, program, loss, &norm, NULL, err);
     return status;
 }
 

@@ -57,6 +57,7 @@ libexecutor_a_SOURCES += \
 	executor/record.h \
 	executor/remainder.h \
 	executor/rerun.c executor/rerun.h \
+	executor/shared_save.c executor/shared_save.h \
 	executor/run.c \
 	executor/run.h \
 	executor/run_parts.h \

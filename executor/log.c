@@ -26,7 +26,10 @@ struct growing {
 };
 
 struct tdm_log {
-    struct growing train, validation, events;
+    struct growing train, norms, validation, events;
+    uint32_t layers;
+    char *row; /* of the norms */
+    size_t row_bytes;
     bool is_lost; /* a write has failed */
     struct tdm_error why_lost;
 };
@@ -90,24 +93,65 @@ static enum tdm_status open_csv(const char *directory, const char *name, const c
     return kept > 0 ? TDM_OK : tdm_file_put(file->fd, file->path, head, strlen(head), err);
 }
 
+/* ---- gradient norms of the parts of a model ---- */
+
+/* A number with its comma, or a name. */
+#define CELL_BYTES 32u
+
+/* They are those of the model's units: the embedding, the layers, the head. */
+static uint32_t part_count(const struct tdm_log *log)
+{
+    return log->layers + 2;
+}
+
+static const char *part_name(const struct tdm_log *log, uint32_t part, char out[CELL_BYTES])
+{
+    snprintf(out, CELL_BYTES, "layer%u", part - 1);
+    return part == 0 ? "embedding" : part == log->layers + 1 ? "head" : out;
+}
+
+static double part_norm(const struct tdm_log *log, const struct tdm_log_step *step, uint32_t part)
+{
+    return step->unit_norms[part == 0 ? log->layers : part == log->layers + 1 ? part : part - 1];
+}
+
+/* Opens the file of the norms, and allocates a row of it. */
+static enum tdm_status open_norms(struct tdm_log *log, const char *directory, uint64_t resumed_step,
+                                  struct tdm_error *err)
+{
+    char name[CELL_BYTES];
+    log->row_bytes = (size_t)CELL_BYTES * (part_count(log) + 1);
+    log->row = malloc(log->row_bytes);
+    if (log->row == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", directory);
+    size_t bytes = (size_t)snprintf(log->row, log->row_bytes, "step");
+    for (uint32_t part = 0; part < part_count(log); part++)
+        bytes += (size_t)snprintf(log->row + bytes, log->row_bytes - bytes, ",%s",
+                                  part_name(log, part, name));
+    snprintf(log->row + bytes, log->row_bytes - bytes, "\n");
+    return open_csv(directory, TDM_LOG_NORMS, log->row, resumed_step, &log->norms, err);
+}
+
 static void free_log(struct tdm_log *log)
 {
-    struct growing *files[] = {&log->train, &log->validation, &log->events};
+    struct growing *files[] = {&log->train, &log->norms, &log->validation, &log->events};
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         if (files[i]->fd >= 0)
             (void)close(files[i]->fd);
         free(files[i]->path);
     }
+    free(log->row);
     free(log);
 }
 
-enum tdm_status tdm_log_open(const char *directory, uint64_t resumed_step, struct tdm_log **out,
-                             struct tdm_error *err)
+enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t resumed_step,
+                             struct tdm_log **out, struct tdm_error *err)
 {
     struct tdm_log *log = calloc(1, sizeof(*log));
     if (log == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", directory);
-    log->train.fd = log->validation.fd = log->events.fd = -1;
+    log->train.fd = log->norms.fd = log->validation.fd = log->events.fd = -1;
+    log->layers = layers;
     enum tdm_status status = TDM_OK;
     if (mkdir(directory, 0777) != 0 && errno != EEXIST)
         status = tdm_file_failed(directory, errno, err);
@@ -116,6 +160,8 @@ enum tdm_status tdm_log_open(const char *directory, uint64_t resumed_step, struc
                           "step,loss,gradient_norm,learning_rate,seconds,tokens_per_second,mfu,"
                           "device_used_bytes,host_used_bytes\n",
                           resumed_step, &log->train, err);
+    if (status == TDM_OK)
+        status = open_norms(log, directory, resumed_step, err);
     if (status == TDM_OK)
         status = open_csv(directory, TDM_LOG_VALIDATION, "step,loss,tokens,seconds,text\n",
                           resumed_step, &log->validation, err);
@@ -168,6 +214,32 @@ static double gib(uint64_t bytes)
     return bytes > 0 ? (double)bytes / 0x1p30 : NAN;
 }
 
+/* Adds a row and events of the norms. */
+static enum tdm_status log_norms(struct tdm_log *log, const struct tdm_log_step *step,
+                                 struct tdm_error *err)
+{
+    enum { AT_ONCE = 16 };
+    struct tdm_event_scalar scalars[AT_ONCE];
+    char tags[AT_ONCE][CELL_BYTES + 16], name[CELL_BYTES], text[32];
+    size_t bytes = (size_t)snprintf(log->row, log->row_bytes, "%" PRIu64, step->step);
+    for (uint32_t part = 0; part < part_count(log); part++)
+        bytes += (size_t)snprintf(log->row + bytes, log->row_bytes - bytes, ",%s",
+                                  number(part_norm(log, step, part), text));
+    bytes += (size_t)snprintf(log->row + bytes, log->row_bytes - bytes, "\n");
+    enum tdm_status status = tdm_file_put(log->norms.fd, log->norms.path, log->row, bytes, err);
+    for (uint32_t first = 0; first < part_count(log) && status == TDM_OK; first += AT_ONCE) {
+        uint32_t count = 0;
+        for (; count < AT_ONCE && first + count < part_count(log); count++) {
+            snprintf(tags[count], sizeof(tags[count]), "gradient_norm/%s",
+                     part_name(log, first + count, name));
+            scalars[count] =
+                (struct tdm_event_scalar){tags[count], part_norm(log, step, first + count)};
+        }
+        status = tdm_events_add(log->events.fd, log->events.path, step->step, count, scalars, err);
+    }
+    return status;
+}
+
 enum tdm_status tdm_log_step(struct tdm_log *log, const struct tdm_log_step *step,
                              struct tdm_error *err)
 {
@@ -194,6 +266,8 @@ enum tdm_status tdm_log_step(struct tdm_log *log, const struct tdm_log_step *ste
     if (tdm_file_put(log->train.fd, log->train.path, row, (size_t)bytes, &failure) == TDM_OK)
         (void)tdm_events_add(log->events.fd, log->events.path, step->step,
                              sizeof(scalars) / sizeof(scalars[0]), scalars, &failure);
+    if (failure.status == TDM_OK && step->unit_norms != NULL)
+        (void)log_norms(log, step, &failure);
     return lose(log, &failure, err);
 }
 
@@ -220,7 +294,7 @@ enum tdm_status tdm_log_close(struct tdm_log *log, enum tdm_status status, struc
 {
     if (log == NULL)
         return status;
-    const struct growing *files[] = {&log->train, &log->validation, &log->events};
+    const struct growing *files[] = {&log->train, &log->norms, &log->validation, &log->events};
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         struct tdm_error failure = {.status = TDM_OK};
         if (close(files[i]->fd) != 0 && !log->is_lost) {
@@ -228,7 +302,7 @@ enum tdm_status tdm_log_close(struct tdm_log *log, enum tdm_status status, struc
             (void)lose(log, &failure, NULL);
         }
     }
-    log->train.fd = log->validation.fd = log->events.fd = -1;
+    log->train.fd = log->norms.fd = log->validation.fd = log->events.fd = -1;
     if (log->is_lost && status == TDM_OK) {
         status = log->why_lost.status;
         if (err != NULL) {

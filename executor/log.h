@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The log of a run: a directory with train.csv and validation.csv, a row a step or an evaluation,
- * and an event file of TensorBoard. All can be read while the run writes them.
+ * The log of a run: a directory with train.csv and gradient_norms.csv, a row a step, and
+ * validation.csv, a row an evaluation, and an event file of TensorBoard. All can be read while the
+ * run writes them.
  *
  * A resumed run goes on in the files of the run before: rows after the step that it goes on from
  * are removed.
@@ -15,6 +16,7 @@
 #include <stdint.h>
 
 #define TDM_LOG_TRAIN "train.csv"
+#define TDM_LOG_NORMS "gradient_norms.csv"
 #define TDM_LOG_VALIDATION "validation.csv"
 
 struct tdm_log;
@@ -25,14 +27,16 @@ enum tdm_status tdm_log_check(const char *directory, bool resumed, bool force,
                               struct tdm_error *err);
 
 /* Makes the directory and opens the files, after `resumed_step` (0: from the start, which replaces
- * an older log). TDM_IO. On success the caller owns *log. */
-enum tdm_status tdm_log_open(const char *directory, uint64_t resumed_step, struct tdm_log **log,
-                             struct tdm_error *err);
+ * an older log), for a model with `layers`. TDM_IO. On success the caller owns *log. */
+enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t resumed_step,
+                             struct tdm_log **log, struct tdm_error *err);
 
 /* What is logged of a step. */
 struct tdm_log_step {
     uint64_t step;
     double loss, gradient_norm; /* NAN: not known */
+    /* [layers + 2] of the model's units, before clipping; NULL: not known */
+    const double *unit_norms;
     double learning_rate, seconds, tokens_per_second, mfu;
     uint64_t device_used_bytes, host_used_bytes; /* 0: not known */
 };

@@ -23,7 +23,10 @@
 #include <unistd.h>
 
 /* Tags of collective calls; team ops have tags from TDM_FIRST_TAG of their transport on. */
-enum { TAG_CONTROL, TAG_DATA };
+enum { TAG_CONTROL, TAG_DATA, TAG_BESIDE };
+
+/* Of the collective calls of this thread. */
+static _Thread_local int collective_tag = TAG_DATA;
 
 /* How often the listener looks, and how long others are waited for. */
 #define LISTEN_SECONDS 0.005
@@ -532,12 +535,17 @@ uint32_t tdm_processes_of(const struct tdm_processes *p, uint32_t ranks, uint32_
 
 /* ---- all together ---- */
 
+void tdm_processes_beside(void)
+{
+    collective_tag = TAG_BESIDE;
+}
+
 /* Sends a part of some data to a process, and waits until it has left. */
 static enum tdm_status send_part(struct tdm_processes *p, void *data, uint64_t bytes, uint32_t to,
                                  struct tdm_error *err)
 {
     uint64_t request;
-    enum tdm_status status = tdm_processes_send(p, data, bytes, to, TAG_DATA, &request, err);
+    enum tdm_status status = tdm_processes_send(p, data, bytes, to, collective_tag, &request, err);
     return status == TDM_OK ? await(p, &request, err) : status;
 }
 
@@ -545,7 +553,8 @@ static enum tdm_status receive_part(struct tdm_processes *p, void *data, uint64_
                                     uint32_t from, struct tdm_error *err)
 {
     uint64_t request;
-    enum tdm_status status = tdm_processes_receive(p, data, bytes, from, TAG_DATA, &request, err);
+    enum tdm_status status =
+        tdm_processes_receive(p, data, bytes, from, collective_tag, &request, err);
     return status == TDM_OK ? await(p, &request, err) : status;
 }
 

@@ -4,10 +4,10 @@
  * module that is loaded at run time (mpi_module.h).
  *
  * All processes read the same files and do the same in the same order; each has the arenas and
- * threads of its own ranks. Process 0 has rank 0, prints, saves models and writes the
- * trace; checkpoints are written by all. Functions
- * marked "all" are called by all processes, or none. They wait without limit, but end with an error
- * if another process has failed, or if the run is to stop.
+ * threads of its own ranks. Process 0 has rank 0, prints, and writes gradients and the trace; models
+ * and checkpoints are written by all. Functions marked "all" are called by all processes, or none.
+ * They wait without limit, but end with an error if another process has failed, or if the run is to
+ * stop.
  *
  * With NULL in place of processes there is one: the functions do nothing and succeed.
  */
@@ -57,6 +57,10 @@ uint32_t tdm_processes_count(const struct tdm_processes *processes);
 uint32_t tdm_processes_first(const struct tdm_processes *processes, uint32_t ranks);
 uint32_t tdm_processes_ranks(const struct tdm_processes *processes, uint32_t ranks);
 uint32_t tdm_processes_of(const struct tdm_processes *processes, uint32_t ranks, uint32_t rank);
+
+/* The calls below that all processes make are in the same order in each. Those of one other thread
+ * may be beside them, in an order of their own: it calls this first. */
+void tdm_processes_beside(void);
 
 /* All: every process gets `bytes` of process `from`. */
 enum tdm_status tdm_processes_broadcast(struct tdm_processes *processes, uint32_t from, void *data,

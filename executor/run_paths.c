@@ -77,7 +77,7 @@ static enum tdm_status check_outputs(const struct tdm_run_options *options,
 static enum tdm_status check_log(const struct tdm_run_options *options, const struct texts *texts,
                                  struct tdm_error *err)
 {
-    static const char *const names[] = {TDM_LOG_TRAIN, TDM_LOG_VALIDATION};
+    static const char *const names[] = {TDM_LOG_TRAIN, TDM_LOG_NORMS, TDM_LOG_VALIDATION};
     enum tdm_status status = TDM_OK;
     if (options->log_path == NULL)
         return TDM_OK;

@@ -199,13 +199,11 @@ static char *companions_of(const struct tdm_run_weights *weights, uint64_t saved
 static struct tdm_checkpoint_moment moment_of(const struct tdm_run_weights *weights,
                                               const struct tdm_history *history)
 {
-    struct tdm_checkpoint_moment moment = {.step = history->count,
-                                           .seed = weights->seed,
-                                           .backend = weights->options->backend->name,
-                                           .token_count = weights->token_count,
-                                           .history = history};
-    memcpy(moment.token_digest, weights->token_digest, sizeof(moment.token_digest));
-    return moment;
+    return (struct tdm_checkpoint_moment){.step = history->count,
+                                          .seed = weights->seed,
+                                          .backend = weights->options->backend->name,
+                                          .tokens = weights->tokens,
+                                          .history = history};
 }
 
 /* Saves a checkpoint: from a snapshot beside the next step, if there is one and memory for it. */
@@ -333,18 +331,23 @@ void tdm_run_weights_leave_within(struct tdm_within_save *save)
     save->begun = false;
 }
 
-enum tdm_status tdm_run_wishes(const struct tdm_run_options *options, struct tdm_run_wishes *wishes,
+enum tdm_status tdm_run_wishes(const struct tdm_run_weights *weights, struct tdm_run_wishes *wishes,
                                struct tdm_error *err)
 {
-    enum { STOP = 1, SAVE = 2 };
+    enum { STOP = 1, SAVE = 2, SAVING = 4, FAILED = 8 };
+    const struct tdm_run_options *options = weights->options;
+    const struct tdm_save *beside = weights->save;
     uint32_t flags = (options->stop != NULL && *options->stop ? STOP : 0) |
-                     (options->save_now != NULL && *options->save_now ? SAVE : 0);
+                     (options->save_now != NULL && *options->save_now ? SAVE : 0) |
+                     (beside != NULL && !tdm_save_ended(beside) ? SAVING : 0) |
+                     (beside != NULL && tdm_save_failed(beside) ? FAILED : 0);
     if (options->save_now != NULL)
         *options->save_now = 0;
     enum tdm_status status = tdm_run_saves_checkpoints(options)
                                  ? tdm_processes_unite(options->processes, &flags, err)
                                  : TDM_OK;
-    *wishes = (struct tdm_run_wishes){.stop = flags & STOP, .save = flags & SAVE};
+    *wishes = (struct tdm_run_wishes){
+        .stop = flags & STOP, .save = flags & SAVE, .saved = !(flags & SAVING) || flags & FAILED};
     return status;
 }
 
@@ -367,7 +370,7 @@ enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
     const bool last = history->count == options->steps;
     const bool due = tdm_run_saves_checkpoints(options) && is_due(options, wishes, history->count);
     enum tdm_status status = TDM_OK;
-    if (weights->save != NULL && (due || tdm_save_ended(weights->save)))
+    if (weights->save != NULL && (due || wishes->saved))
         status = tdm_run_weights_await(weights, saved_step, err);
     if (status != TDM_OK)
         return status;
@@ -482,21 +485,18 @@ enum tdm_status tdm_run_weights_match(struct tdm_run_weights *weights,
 {
     if (weights->resumed == NULL && !tdm_run_saves_checkpoints(weights->options))
         return TDM_OK;
-    weights->token_count = tdm_tokens_count(tokens);
-    tdm_tokens_digest(tokens, weights->token_digest);
+    tdm_tokens_identify(tokens, &weights->tokens);
     return weights->resumed == NULL
                ? TDM_OK
                : tdm_checkpoint_match_tokens(weights->resumed, tdm_tokens_name(tokens),
-                                             weights->token_count, weights->token_digest, err);
+                                             &weights->tokens, err);
 }
 
-/* Why are checkpoints written between steps? NULL: they are written beside the next one. */
-static const char *why_between(const struct tdm_run_options *options,
-                               const struct tdm_schedule *schedule)
+/* Why are checkpoints written between steps, for what is known here? NULL: they are written beside
+ * the next one. */
+static const char *why_between(const struct tdm_schedule *schedule)
 {
     struct tdm_host_memory memory;
-    if (tdm_processes_count(options->processes) > 1)
-        return "several processes save together";
     if (schedule->snapshot_bytes < tdm_schedule_state_bytes(schedule))
         return "the plan leaves no host memory for a snapshot (plan --snapshot)";
     tdm_host_memory_read("", &memory);
@@ -511,9 +511,16 @@ enum tdm_status tdm_run_weights_prepare(struct tdm_run_weights *weights,
     const struct tdm_run_options *options = weights->options;
     if (!tdm_run_saves_checkpoints(options) || options->save_every >= options->steps)
         return TDM_OK; /* there is no next step */
-    const char *why = why_between(options, program->schedule);
+    const char *why = why_between(program->schedule);
+    uint32_t between = why != NULL;
+    enum tdm_status status = tdm_processes_unite(options->processes, &between, err);
+    if (status != TDM_OK)
+        return status;
+    if (between && why == NULL)
+        why = "a computer of the run has too little free memory for a snapshot";
     weights->listener->saving(weights->listener->self, why);
-    return why == NULL ? tdm_snapshot_new(program, &weights->snapshot, err) : TDM_OK;
+    return between ? TDM_OK
+                   : tdm_snapshot_new(program, options->processes, &weights->snapshot, err);
 }
 
 enum tdm_status tdm_run_weights_begin(struct tdm_run_weights *weights, struct tdm_error *err)

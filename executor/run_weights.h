@@ -29,8 +29,7 @@ struct tdm_run_weights {
         *snapshot;         /* for saves beside the next step; NULL: they are between steps */
     struct tdm_save *save; /* that goes on beside a step; NULL: none */
     char *companions;      /* a directory that the last save copied from; NULL: none */
-    uint64_t token_count;  /* of the text, if checkpoints are read or written */
-    char token_digest[TDM_DIGEST_SIZE];
+    struct tdm_tokens_identity tokens; /* of the text, if checkpoints are read or written */
 };
 
 /* Called before anything is allocated. Opens the directory to load from and checks the directories
@@ -76,17 +75,18 @@ bool tdm_run_saves_checkpoints(const struct tdm_run_options *options);
 /* What the user wants of the run, by signals to this process or another one. */
 struct tdm_run_wishes {
     bool stop, save;
+    bool saved; /* no wish: a save beside the steps has ended in all processes, or failed in one */
 };
 
 /* Between steps: reads the wishes. All processes get the same ones; each wish to save once. */
-enum tdm_status tdm_run_wishes(const struct tdm_run_options *options, struct tdm_run_wishes *wishes,
+enum tdm_status tdm_run_wishes(const struct tdm_run_weights *weights, struct tdm_run_wishes *wishes,
                                struct tdm_error *err);
 
 /* Saves weights, a checkpoint or gradients if they are to be saved after the last step of
  * `history`; a checkpoint also if the user wishes it, or that the run stops. Not what *saved_step
  * says was saved; it becomes that step if a checkpoint was saved. With a snapshot it is saved
  * beside the next step, and *saved_step changes in a later call. With several processes all call
- * it; they write checkpoints together, and process 0 writes the rest. */
+ * it; they write models and checkpoints together, and process 0 writes gradients. */
 enum tdm_status tdm_run_weights_save(struct tdm_run_weights *weights,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program,

@@ -91,6 +91,7 @@ enum tdm_status tdm_save_write(struct tdm_save *save, const struct tdm_arenas *a
 static void *run(void *self)
 {
     struct tdm_save *save = self;
+    tdm_processes_beside();
     save->status = tdm_save_write(save, save->arenas, save->program, &save->watch, &save->err);
     atomic_store(&save->ended, true);
     return NULL;
@@ -111,6 +112,11 @@ enum tdm_status tdm_save_start(struct tdm_save *save, const struct tdm_arenas *a
 bool tdm_save_ended(const struct tdm_save *save)
 {
     return atomic_load(&save->ended);
+}
+
+bool tdm_save_failed(const struct tdm_save *save)
+{
+    return tdm_save_ended(save) && save->status != TDM_OK;
 }
 
 enum tdm_status tdm_save_end(struct tdm_save *save, struct tdm_error *err)

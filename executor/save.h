@@ -27,14 +27,15 @@ enum tdm_status tdm_save_write(struct tdm_save *save, const struct tdm_arenas *a
                                const struct tdm_program *program,
                                const struct tdm_weights_watch *watch, struct tdm_error *err);
 
-/* The same on a thread, of one process. The arenas must not change before tdm_save_end(). Only
- * watch->stop is used. TDM_NO_MEMORY: there is no thread. */
+/* The same on a thread; of several processes on one in each. The arenas must not change before
+ * tdm_save_end(). Only watch->stop is used. TDM_NO_MEMORY: there is no thread. */
 enum tdm_status tdm_save_start(struct tdm_save *save, const struct tdm_arenas *arenas,
                                const struct tdm_program *program,
                                const struct tdm_weights_watch *watch, struct tdm_error *err);
 
-/* Has the thread ended? */
+/* Has the thread ended, and if so with an error? */
 bool tdm_save_ended(const struct tdm_save *save);
+bool tdm_save_failed(const struct tdm_save *save);
 
 /* Waits for the thread, and returns its status. */
 enum tdm_status tdm_save_end(struct tdm_save *save, struct tdm_error *err);

@@ -410,7 +410,8 @@ static enum tdm_status read_number(const struct tdm_arenas *arenas,
 
 enum tdm_status tdm_state_read_loss(const struct tdm_arenas *arenas,
                                     const struct tdm_program *program, double *loss,
-                                    double *gradient_norm, struct tdm_error *err)
+                                    double *gradient_norm, double *unit_norms,
+                                    struct tdm_error *err)
 {
     const struct tdm_buffer *losses = tdm_program_loss_buffer(program);
     const struct tdm_buffer *norms = tdm_program_norms_buffer(program);
@@ -424,6 +425,8 @@ enum tdm_status tdm_state_read_loss(const struct tdm_arenas *arenas,
          norms != NULL && i < program->schedule->model->unit_count && status == TDM_OK; i++) {
         status = read_number(arenas, program, 0, norms, i, &number, err);
         squares += number;
+        if (unit_norms != NULL)
+            unit_norms[i] = sqrt(number);
     }
     if (status != TDM_OK)
         return status;

@@ -80,9 +80,11 @@ enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
                                        const int32_t *targets, struct tdm_error *err);
 
 /* After a step: reads the mean loss over its tokens that have a target, summed in chunk order, and
- * the norm of the whole gradient before clipping (NAN for an evaluation). */
+ * the norms of the gradient before clipping: of all (NAN for an evaluation), and of each unit of
+ * the model, if `unit_norms` is not NULL. */
 enum tdm_status tdm_state_read_loss(const struct tdm_arenas *arenas,
                                     const struct tdm_program *program, double *loss,
-                                    double *gradient_norm, struct tdm_error *err);
+                                    double *gradient_norm, double *unit_norms,
+                                    struct tdm_error *err);
 
 #endif

@@ -36,6 +36,7 @@ struct training {
     /* of the ranks, in the first step, which is measured; NULL after it */
     struct tdm_observer **observers;
     struct tdm_trace_arena (*scanned)[TDM_MAX_PLACES]; /* [ranks], of that step */
+    double *unit_norms;                                /* [units of the model] of the last step */
     uint64_t *used_bytes; /* [ranks] of the device after a step, as its driver reports it; 0: not
                              known */
     struct tdm_midstep midstep;
@@ -142,7 +143,7 @@ static enum tdm_status read_results(const struct training *t, struct ended_step 
     enum tdm_status status = TDM_OK;
     if (executes)
         status = tdm_state_read_loss(t->run->arenas, t->program, &ended->loss,
-                                     &ended->gradient_norm, err);
+                                     &ended->gradient_norm, t->unit_norms, err);
     if (status == TDM_OK && executes && t->observers != NULL)
         status = scan(t, err);
     return status == TDM_OK ? read_device_use(t, err) : status;
@@ -190,10 +191,13 @@ static void log_step(const struct training *t, const struct ended_step *ended, d
 {
     const struct tdm_schedule *schedule = t->program->schedule;
     struct tdm_error failure = {.status = TDM_OK};
+    const bool has_norms =
+        t->run->options->backend->executes && tdm_program_norms_buffer(t->program) != NULL;
     const struct tdm_log_step logged = {
         .step = ended->number,
         .loss = ended->loss,
         .gradient_norm = ended->gradient_norm,
+        .unit_norms = has_norms ? t->unit_norms : NULL,
         .learning_rate = tdm_learning_rate(t->position.settings, ended->number),
         .seconds = seconds,
         .tokens_per_second = (double)tdm_schedule_tokens(schedule) / seconds,
@@ -468,7 +472,9 @@ static enum tdm_status open_measuring(struct training *t, struct tdm_error *err)
     t->observers = calloc(ranks, sizeof(*t->observers));
     t->scanned = calloc(ranks, sizeof(*t->scanned));
     t->used_bytes = calloc(ranks, sizeof(*t->used_bytes));
-    if (t->observers == NULL || t->scanned == NULL || t->used_bytes == NULL)
+    t->unit_norms = calloc(t->program->schedule->model->unit_count, sizeof(*t->unit_norms));
+    if (t->observers == NULL || t->scanned == NULL || t->used_bytes == NULL ||
+        t->unit_norms == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", ranks);
     enum tdm_status status = TDM_OK;
     if (t->goes_on !=
@@ -507,7 +513,8 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     if (status == TDM_OK)
         status = record_forecasts(t, index, err);
     if (status == TDM_OK && run->options->log_path != NULL)
-        status = tdm_log_open(run->options->log_path, t->position.step, &t->log, err);
+        status = tdm_log_open(run->options->log_path, t->program->schedule->model->layers,
+                              t->position.step, &t->log, err);
     if (status != TDM_OK)
         return status;
     tdm_midstep_open(&t->midstep, here, forecasts[here - run->arenas], run->listener, run->recorder,
@@ -537,6 +544,7 @@ static void close_training(struct training *t)
     tdm_batch_free(t->batch);
     drop_observers(t);
     free(t->scanned);
+    free(t->unit_norms);
     free(t->used_bytes);
     tdm_team_walk_free(t->walk);
     tdm_history_free(&t->history);
@@ -557,7 +565,7 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
     while (status == TDM_OK && t.position.step < run->options->steps) {
         status = next_step(&t, err);
         if (status == TDM_OK)
-            status = tdm_run_wishes(run->options, &t.wishes, err);
+            status = tdm_run_wishes(&run->weights, &t.wishes, err);
         if (status == TDM_OK) /* before an evaluation overwrites the gradients */
             status = save(&t, err);
         if (status == TDM_OK)

@@ -4,6 +4,7 @@
 
 #include "executor/processes.h"
 #include "executor/random.h"
+#include "executor/shared_save.h"
 #include "executor/state.h"
 
 #include <stdlib.h>
@@ -149,6 +150,24 @@ enum tdm_status tdm_weights_draw(uint64_t seed, const struct tdm_arenas *arenas,
     return fill(&source, arenas, program, watch, err);
 }
 
+/* A model that several processes write together. */
+static enum tdm_status save_together(const struct tdm_weights_target *target,
+                                     const struct tdm_arenas *arenas,
+                                     const struct tdm_program *program, enum tdm_content content,
+                                     const struct tdm_weights_watch *watch, struct tdm_error *err)
+{
+    const struct tdm_shared_set set = {.content = content, .dtype = target->dtype, .rounded = true};
+    struct tdm_weights_target shared = *target;
+    struct tdm_weights_writer *writer = NULL;
+    shared.shared = true;
+    enum tdm_status status =
+        tdm_shared_save(&shared, arenas, program, 1, &set, watch, &writer, err);
+    if (status == TDM_OK && tdm_processes_number(tdm_arenas_here(arenas)->processes) == 0)
+        return tdm_weights_commit(writer, err);
+    tdm_weights_abandon(writer);
+    return status;
+}
+
 enum tdm_status tdm_weights_save(const struct tdm_weights_target *target,
                                  const struct tdm_arenas *arenas, const struct tdm_program *program,
                                  const struct tdm_weights_watch *watch, struct tdm_error *err)
@@ -158,9 +177,11 @@ enum tdm_status tdm_weights_save(const struct tdm_weights_target *target,
                                : target->dtype == TDM_DTYPE_FP32 ? TDM_UNIT_MASTER
                                                                  : TDM_UNIT_WEIGHTS;
     const struct tdm_processes *processes = tdm_arenas_here(arenas)->processes;
-    const bool writes = tdm_processes_number(processes) == 0; /* the others only give their parts */
+    const bool writes = tdm_processes_number(processes) == 0; /* the others give their gradients */
     struct tdm_weights_writer *writer = NULL;
     uint64_t done = 0;
+    if (tdm_processes_count(processes) > 1 && !target->gradients)
+        return save_together(target, arenas, program, content, watch, err);
     enum tdm_status status = writes ? tdm_weights_create(target, &writer, err) : TDM_OK;
     if (status != TDM_OK)
         return status;

@@ -10,13 +10,17 @@
 #define NEAR 0.9995
 
 /* Finds the minimum of `place` with updates at run->on; lowers *least. It ends as soon as it is
- * known whether the minimum is at most `enough`. */
+ * known whether the minimum is at most `enough`. Where schedules exceed the limit of the other
+ * place though their estimates do not, all by about as much, others that near to the limit are not
+ * lowered. */
 static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place place, bool estimated,
                                   uint64_t enough, uint64_t *least, struct tdm_error *err)
 {
     if (*least <= enough)
         return TDM_OK;
     const enum tdm_place other = tdm_other_place(run->space.schedule, place);
+    const uint64_t limit_bytes = run->limit_bytes[other];
+    uint64_t excess_bytes[TDM_BASES][TDM_ORDERS] = {{0}}; /* the least so far */
     run->queue.count = 0;
     enum tdm_status status = tdm_candidates_enumerate(run, err);
     if (estimated && run->queue.count > 0 && run->queue.recipes[0].bytes[place] < *least)
@@ -27,6 +31,9 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
             enough > 0 && recipe.bytes[place] > enough; /* estimates are never too high */
         if (hopeless || *least <= enough || (double)recipe.bytes[place] >= NEAR * (double)*least)
             break;
+        uint64_t *excess = &excess_bytes[recipe.size][recipe.order];
+        if (*excess > 0 && recipe.bytes[other] + *excess > limit_bytes)
+            continue;
         struct tdm_program *program;
         uint64_t used_bytes[TDM_MAX_PLACES];
         tdm_recipe_write(&run->space, &recipe);
@@ -34,7 +41,10 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
         if (status != TDM_OK)
             break;
         tdm_program_free(program);
-        if (used_bytes[other] <= run->limit_bytes[other] && used_bytes[place] < *least)
+        if (used_bytes[other] > limit_bytes) {
+            const uint64_t by = used_bytes[other] - recipe.bytes[other]; /* never too high */
+            *excess = *excess == 0 || by < *excess ? by : *excess;
+        } else if (used_bytes[place] < *least)
             *least = used_bytes[place];
     }
     return status;

@@ -21,6 +21,16 @@ struct tdm_slice tdm_rank_part(const struct tdm_schedule *schedule, uint32_t uni
     return (struct tdm_slice){first, tdm_least(each, all - first)};
 }
 
+struct tdm_slice tdm_rank_part_of(const struct tdm_schedule *schedule,
+                                  const struct tdm_tensor *tensor, uint32_t rank)
+{
+    const struct tdm_slice part = tdm_rank_part(schedule, tensor->unit, rank);
+    const uint64_t begin = tdm_most(part.first, tensor->offset);
+    const uint64_t end = tdm_least(part.first + part.elements, tensor->offset + tensor->elements);
+    return end <= begin ? (struct tdm_slice){0, 0}
+                        : (struct tdm_slice){begin - tensor->offset, end - begin};
+}
+
 struct tdm_slice tdm_tensors_range(const struct tdm_model *model, uint32_t unit, enum tdm_part part)
 {
     const struct tdm_unit *of = &model->units[unit];

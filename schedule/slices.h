@@ -34,6 +34,10 @@ struct tdm_slice {
 /* The part of a unit whose state a rank has; `first` is of the unit. */
 struct tdm_slice tdm_rank_part(const struct tdm_schedule *schedule, uint32_t unit, uint32_t rank);
 
+/* The elements of a tensor in that part; `first` is of the tensor. */
+struct tdm_slice tdm_rank_part_of(const struct tdm_schedule *schedule,
+                                  const struct tdm_tensor *tensor, uint32_t rank);
+
 /* The elements of a part of a unit's tensors (TDM_PART_ALL: of all), with the gaps between them,
  * and which of these are in the part whose state a rank has. */
 struct tdm_slice tdm_tensors_range(const struct tdm_model *model, uint32_t unit,

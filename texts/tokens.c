@@ -328,30 +328,41 @@ bool tdm_tokens_predict_documents(const struct tdm_tokens *tokens)
     return tokens->text != NULL && tokens->text->files[0].opened_by_delimiter;
 }
 
-const char *tdm_tokens_digest(const struct tdm_tokens *tokens, char out[TDM_DIGEST_SIZE])
+static void write_digest(const struct tdm_checksum *sum, char out[TDM_DIGEST_SIZE])
 {
-    struct tdm_checksum sum = {0};
+    snprintf(out, TDM_DIGEST_SIZE, "%016" PRIx64, tdm_checksum_value(sum));
+}
+
+void tdm_tokens_identify(const struct tdm_tokens *tokens, struct tdm_tokens_identity *identity)
+{
+    struct tdm_checksum all = {0}, documents = {0}, mask = {0};
     uint32_t block[4096];
+    *identity = (struct tdm_tokens_identity){.count = tokens->count,
+                                             .order = tdm_text_order_name(tokens->order)};
     for (uint64_t i = 0; i < tokens->count;) {
         size_t n = 0;
         for (; n < sizeof(block) / sizeof(block[0]) && i < tokens->count; i++)
             block[n++] = tdm_tokens_at(tokens, i);
-        tdm_checksum_add(&sum, block, n * sizeof(block[0]));
+        tdm_checksum_add(&all, block, n * sizeof(block[0]));
     }
+    write_digest(&all, identity->ids);
     for (uint64_t d = 0; d < tokens->document_count; d++) {
         uint64_t start = tdm_tokens_document_start(tokens, d);
-        tdm_checksum_add(&sum, &start, sizeof(start));
+        tdm_checksum_add(&all, &start, sizeof(start));
+        tdm_checksum_add(&documents, &start, sizeof(start));
     }
+    if (tokens->document_count > 0)
+        write_digest(&documents, identity->documents);
     for (uint64_t i = 0; i < tokens->count && tdm_tokens_are_masked(tokens); i++) {
         unsigned char target = tdm_tokens_is_target(tokens, i);
-        tdm_checksum_add(&sum, &target, sizeof(target));
+        tdm_checksum_add(&all, &target, sizeof(target));
+        tdm_checksum_add(&mask, &target, sizeof(target));
     }
-    if (tokens->order != TDM_TEXT_RANDOM) {
-        const char *order = tdm_text_order_name(tokens->order);
-        tdm_checksum_add(&sum, order, strlen(order));
-    }
-    snprintf(out, TDM_DIGEST_SIZE, "%016" PRIx64, tdm_checksum_value(&sum));
-    return out;
+    if (tdm_tokens_are_masked(tokens))
+        write_digest(&mask, identity->mask);
+    if (tokens->order != TDM_TEXT_RANDOM)
+        tdm_checksum_add(&all, identity->order, strlen(identity->order));
+    write_digest(&all, identity->digest);
 }
 
 double tdm_tokens_unigram_entropy(const struct tdm_tokens *tokens)

@@ -76,9 +76,18 @@ uint64_t tdm_tokens_document_of(const struct tdm_tokens *tokens, uint64_t i);
  * token of a document has no target. */
 bool tdm_tokens_predict_documents(const struct tdm_tokens *tokens);
 
-/* A digest of the tokens, of where their documents begin, of their mask and their order. Returns
- * `out`. Reads all of them: seconds for gigabytes. */
-const char *tdm_tokens_digest(const struct tdm_tokens *tokens, char out[TDM_DIGEST_SIZE]);
+/* What training on a text depends on. */
+struct tdm_tokens_identity {
+    uint64_t count;                  /* of the tokens; 0: random */
+    const char *order;               /* its name */
+    char digest[TDM_DIGEST_SIZE];    /* of all of it */
+    char ids[TDM_DIGEST_SIZE];       /* of the tokens */
+    char documents[TDM_DIGEST_SIZE]; /* of where they begin; "": not marked */
+    char mask[TDM_DIGEST_SIZE];      /* "": none */
+};
+
+/* Reads all tokens: seconds for gigabytes. */
+void tdm_tokens_identify(const struct tdm_tokens *tokens, struct tdm_tokens_identity *identity);
 
 /* Entropy in nats of a token drawn by its frequency: the lowest loss of a model that sees no
  * context. */

@@ -214,8 +214,8 @@ static enum tdm_status run_steps(struct trial *t, struct outcome *outcome, struc
         if (status == TDM_OK)
             status = tdm_walk_step(t->walk, &step, NULL, NULL, err);
         if (status == TDM_OK)
-            status =
-                tdm_state_read_loss(&t->arenas, t->program, &outcome->losses[i - 1], &norm, err);
+            status = tdm_state_read_loss(&t->arenas, t->program, &outcome->losses[i - 1], &norm,
+                                         NULL, err);
         if (status == TDM_OK && t->evaluation != NULL)
             status = evaluate(t, i, outcome->weights, err);
     }

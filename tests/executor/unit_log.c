@@ -194,13 +194,16 @@ static void events_can_be_read(void **state)
 #define HEAD                                                                                 \
     "step,loss,gradient_norm,learning_rate,seconds,tokens_per_second,mfu,device_used_bytes," \
     "host_used_bytes\n"
+#define NORMS_HEAD "step,embedding,layer0,layer1,head\n"
 
 static void add(struct tdm_log *log, uint64_t step)
 {
     struct tdm_error err;
+    const double norms[] = {0.25, NAN, 4, 0.5}; /* layers, embedding, head */
     const struct tdm_log_step row = {.step = step,
                                      .loss = 2.5,
                                      .gradient_norm = step == 2 ? NAN : 0.125,
+                                     .unit_norms = step == 3 ? NULL : norms,
                                      .learning_rate = 1e-3,
                                      .seconds = 0.5,
                                      .tokens_per_second = 256,
@@ -217,12 +220,13 @@ static void a_log_goes_on(void **state)
     struct tdm_error err = {0};
     struct tdm_log *log;
     assert_int_equal(tdm_log_check("log", false, false, &err), TDM_OK);
-    assert_int_equal(tdm_log_open("log", 0, &log, &err), TDM_OK);
+    assert_int_equal(tdm_log_open("log", 2, 0, &log, &err), TDM_OK);
     add(log, 1);
     add(log, 2);
     assert_int_equal(tdm_log_evaluation(log, 2, "books", 3.5, 64, 0.25, &err), TDM_OK);
     text_is("log/" TDM_LOG_TRAIN,
             HEAD "1,2.5,0.125,0.001,0.5,256,0.25,,1024\n2,2.5,,0.001,0.5,256,0.25,,1024\n");
+    text_is("log/" TDM_LOG_NORMS, NORMS_HEAD "1,4,0.25,,0.5\n2,4,0.25,,0.5\n");
     text_is("log/" TDM_LOG_VALIDATION, "step,loss,tokens,seconds,text\n2,3.5,64,0.25,books\n");
     add(log, 3);
     assert_int_equal(tdm_log_close(log, TDM_OK, &err), TDM_OK);
@@ -230,15 +234,53 @@ static void a_log_goes_on(void **state)
     assert_int_equal(tdm_log_check("log", false, true, &err), TDM_OK);
     assert_int_equal(tdm_log_check("log", true, false, &err), TDM_OK);
     assert_int_equal(truncate("log/" TDM_LOG_TRAIN, (off_t)strlen(HEAD) + 40 + 33), 0);
-    assert_int_equal(tdm_log_open("log", 1, &log, &err), TDM_OK);
+    assert_int_equal(tdm_log_open("log", 2, 1, &log, &err), TDM_OK);
     add(log, 2);
     text_is("log/" TDM_LOG_TRAIN,
             HEAD "1,2.5,0.125,0.001,0.5,256,0.25,,1024\n2,2.5,,0.001,0.5,256,0.25,,1024\n");
+    text_is("log/" TDM_LOG_NORMS, NORMS_HEAD "1,4,0.25,,0.5\n2,4,0.25,,0.5\n");
     text_is("log/" TDM_LOG_VALIDATION, "step,loss,tokens,seconds,text\n");
     assert_int_equal(tdm_log_close(log, TDM_OK, &err), TDM_OK);
-    assert_int_equal(tdm_log_open("log", 0, &log, &err), TDM_OK);
+    assert_int_equal(tdm_log_open("log", 2, 0, &log, &err), TDM_OK);
     text_is("log/" TDM_LOG_TRAIN, HEAD);
     assert_int_equal(tdm_log_close(log, TDM_OK, &err), TDM_OK);
+}
+
+/* Norms of more parts than one event holds are in several events of the step. */
+static void norms_become_events(void **state)
+{
+    (void)state;
+    enum { LAYERS = 17 };
+    double norms[LAYERS + 2];
+    char due[1024] = "0 brain.Event:2\n1 start\n1 train/loss=2\n1 gradient_norm/embedding=117",
+         path[300] = "";
+    size_t used = strlen(due);
+    struct tdm_error err = {0};
+    struct tdm_log *log;
+    for (int unit = 0; unit < LAYERS + 2; unit++)
+        norms[unit] = 100 + unit;
+    const struct tdm_log_step row = {.step = 1,
+                                     .loss = 2,
+                                     .gradient_norm = NAN,
+                                     .unit_norms = norms,
+                                     .learning_rate = NAN,
+                                     .seconds = NAN,
+                                     .tokens_per_second = NAN,
+                                     .mfu = NAN};
+    assert_int_equal(tdm_log_open("norms", LAYERS, 0, &log, &err), TDM_OK);
+    assert_int_equal(tdm_log_step(log, &row, &err), TDM_OK);
+    assert_int_equal(tdm_log_close(log, TDM_OK, &err), TDM_OK);
+    for (int layer = 0; layer < LAYERS; layer++)
+        used += (size_t)snprintf(due + used, sizeof(due) - used, "%s gradient_norm/layer%d=%d",
+                                 layer == 15 ? "\n1" : "", layer, 100 + layer);
+    snprintf(due + used, sizeof(due) - used, " gradient_norm/head=118\n");
+    DIR *directory = opendir("norms");
+    assert_non_null(directory);
+    for (const struct dirent *entry; (entry = readdir(directory)) != NULL;)
+        if (strncmp(entry->d_name, "events", 6) == 0)
+            snprintf(path, sizeof(path), "norms/%s", entry->d_name);
+    closedir(directory);
+    events_are(path, due);
 }
 
 /* A write that fails is told once, and closing returns it. */
@@ -252,7 +294,7 @@ static void a_lost_log_is_no_success(void **state)
     assert_int_equal(symlink("/dev/full", "log/" TDM_LOG_TRAIN), 0);
     if (access("/dev/full", W_OK) != 0)
         skip();
-    enum tdm_status status = tdm_log_open("log", 0, &log, &err);
+    enum tdm_status status = tdm_log_open("log", 2, 0, &log, &err);
     if (status == TDM_OK) { /* a device cannot be cut off: this may fail already */
         assert_int_equal(tdm_log_step(log, &row, &err), TDM_IO);
         assert_int_equal(tdm_log_step(log, &row, &err), TDM_OK);
@@ -276,6 +318,7 @@ int main(void)
         cmocka_unit_test(checksums_are_crc32c),
         cmocka_unit_test(events_can_be_read),
         cmocka_unit_test(a_log_goes_on),
+        cmocka_unit_test(norms_become_events),
         cmocka_unit_test(a_lost_log_is_no_success),
     };
     return cmocka_run_group_tests(tests, enter_scratch, NULL);

@@ -100,7 +100,7 @@ static enum tdm_status run_step(struct trial *t, const struct tdm_transport *tra
     if (status != TDM_OK)
         return status;
     left->digest = 0;
-    must(tdm_state_read_loss(t->arenas, t->program, &left->loss, &norm, err), err);
+    must(tdm_state_read_loss(t->arenas, t->program, &left->loss, &norm, NULL, err), err);
     for (uint32_t rank = 0; rank < t->program->ranks; rank++)
         for (uint32_t place = 0; place < TDM_MAX_PLACES; place++) {
             struct tdm_checksum sum = {.sum = left->digest};

@@ -201,7 +201,7 @@ static enum tdm_status run_step(struct trial *t, uint64_t seed, double *loss, st
     must(tdm_step_data_write(&t->data, t->arenas, t->program, err), err);
     enum tdm_status status = tdm_team_walk_step(t->walk, &step, NULL, NULL, err);
     if (status == TDM_OK)
-        must(tdm_state_read_loss(t->arenas, t->program, loss, &norm, err), err);
+        must(tdm_state_read_loss(t->arenas, t->program, loss, &norm, NULL, err), err);
     return status;
 }
 

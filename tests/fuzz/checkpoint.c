@@ -104,7 +104,8 @@ bool tdm_fuzz_checkpoint(const uint8_t *data, size_t bytes)
         if (tdm_fuzz_taken(tdm_checkpoint_history(checkpoint, &history, &err), &err))
             TDM_FUZZ_CHECK(history.count == checkpoint->step);
         tdm_history_free(&history);
-        (void)tdm_fuzz_taken(tdm_checkpoint_match_tokens(checkpoint, "text", 0, "", &err), &err);
+        const struct tdm_tokens_identity text = {.order = "random"};
+        (void)tdm_fuzz_taken(tdm_checkpoint_match_tokens(checkpoint, "text", &text, &err), &err);
         taken = tdm_fuzz_taken(tdm_checkpoint_match(checkpoint, &user, &err), &err);
         tdm_checkpoint_close(checkpoint);
     }

@@ -135,7 +135,7 @@ static bool read_tokens(const char *what, uint32_t vocabulary)
     if (!tdm_fuzz_taken(tdm_tokens_open(what, vocabulary, &tokens, &err), &err))
         return false;
     uint64_t count = tdm_tokens_count(tokens), before = 0;
-    char digest[TDM_DIGEST_SIZE];
+    struct tdm_tokens_identity identity;
     TDM_FUZZ_CHECK(count >= 2);
     for (uint64_t i = 0; i < count; i++)
         TDM_FUZZ_CHECK(tdm_tokens_at(tokens, i) < vocabulary);
@@ -145,7 +145,8 @@ static bool read_tokens(const char *what, uint32_t vocabulary)
         TDM_FUZZ_CHECK(tdm_tokens_document_of(tokens, start) == i);
         before = start;
     }
-    (void)tdm_tokens_digest(tokens, digest);
+    tdm_tokens_identify(tokens, &identity);
+    TDM_FUZZ_CHECK(identity.count == count);
     if (tdm_fuzz_taken(tdm_tokens_split(tokens, 0.25, &last, &err), &err)) {
         TDM_FUZZ_CHECK(tdm_tokens_count(tokens) + tdm_tokens_count(last) == count);
         tdm_tokens_free(last);

@@ -36,7 +36,7 @@ static enum tdm_status read_step(const struct tdm_arenas *arenas, const struct t
 {
     const struct tdm_model *model = program->schedule->model;
     enum tdm_status status =
-        tdm_state_read_loss(arenas, program, &steps->losses[step], &steps->norms[step], err);
+        tdm_state_read_loss(arenas, program, &steps->losses[step], &steps->norms[step], NULL, err);
     float *at = tdm_steps_values(steps, step, TDM_LEFT_VALUES);
     for (int what = 0; what < TDM_LEFTS; what++)
         for (uint32_t unit = 0; unit < model->unit_count && status == TDM_OK; unit++) {

@@ -723,24 +723,29 @@ static void test_mask(void **unused)
     struct tdm_tokens *tokens, *last;
     struct tdm_error err = {0};
     struct tdm_step step = {.number = 1};
-    char plain[TDM_DIGEST_SIZE], masked[TDM_DIGEST_SIZE], shuffled[TDM_DIGEST_SIZE];
+    struct tdm_tokens_identity plain, masked, shuffled;
     write_raw("text", 0, COUNT);
     FILE *file = fopen("mask", "wb");
     for (uint64_t i = 0; i < COUNT; i++)
         fputc(i % 3 == 0 ? 0 : (int)i, file);
     assert_int_equal(fclose(file), 0);
     tokens = open_tokens("text");
-    tdm_tokens_digest(tokens, plain);
+    tdm_tokens_identify(tokens, &plain);
     assert_int_equal(tdm_tokens_mask(tokens, "none", &err), TDM_IO);
     write_raw("short", 0, COUNT - 1);
     assert_int_equal(tdm_tokens_mask(tokens, "short", &err), TDM_INPUT);
     assert_non_null(strstr(err.message, "short: has 99 numbers, but text has 100 tokens"));
     assert_int_equal(tdm_tokens_mask(tokens, "mask", &err), TDM_OK);
-    tdm_tokens_digest(tokens, masked);
+    tdm_tokens_identify(tokens, &masked);
     assert_int_equal(tdm_tokens_read_in(tokens, TDM_TEXT_SHUFFLED, &err), TDM_OK);
-    tdm_tokens_digest(tokens, shuffled);
-    assert_string_not_equal(plain, masked);
-    assert_string_not_equal(masked, shuffled);
+    tdm_tokens_identify(tokens, &shuffled);
+    assert_string_not_equal(plain.digest, masked.digest);
+    assert_string_not_equal(masked.digest, shuffled.digest);
+    assert_string_equal(plain.ids, shuffled.ids);
+    assert_string_equal(plain.mask, "");
+    assert_string_equal(masked.mask, shuffled.mask);
+    assert_string_equal(masked.order, "random");
+    assert_string_equal(shuffled.order, "shuffled");
     assert_int_equal(tdm_tokens_split(tokens, 0.4, &last, &err), TDM_OK);
     assert_int_equal(tdm_tokens_order(last), TDM_TEXT_RANDOM);
     for (int part = 0; part < 2; part++) {
